@@ -1,0 +1,6 @@
+//! ncclflow attaches to running NCCL jobs from outside and records, per rank, what NCCL decided and did.
+//!
+//! The modules stand in the order of the data's way: a target's library is opened ([`elf`]), its functions and struct
+//! layouts are resolved, probes are planned and attached, records come back, become events, a model and files.
+
+pub mod elf;

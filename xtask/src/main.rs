@@ -1,0 +1,29 @@
+//! `cargo xtask`: the project's own chores.
+
+mod bed;
+mod nccl;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", about = "The chores of the ncclflow repository")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Fetch official NCCL libraries into the cache, and show what is there
+    Nccl(nccl::Args),
+    /// Run the real NCCL without a GPU: ranks, collectives, stalls on demand
+    Bed(bed::Args),
+}
+
+fn main() -> Result<()> {
+    match Cli::parse().command {
+        Command::Nccl(args) => nccl::run(&args),
+        Command::Bed(args) => bed::run(&args),
+    }
+}
