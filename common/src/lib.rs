@@ -1,1 +1,15 @@
+//! What the eBPF side and the user side of ncclflow must agree on, byte for byte.
+//!
+//! The eBPF object knows nothing of NCCL. User space compiles what a probe is to copy into a [`FetchPlan`]; the object
+//! runs it and sends a record: a [`RecordHeader`] and the bytes that the plan asked for.
 #![no_std]
+
+mod counters;
+mod plan;
+mod record;
+
+pub use counters::ProbeCounters;
+pub use plan::{
+    ARG_SLOTS, FetchPlan, MAX_COPY, MAX_PROBES, MAX_STEPS, SLOTS, STACK_POINTER_SLOT, Step, StepOp, TEMP_SLOTS,
+};
+pub use record::{RECORD_CLASSES, RecordClass, RecordHeader, WAKEUP_BYTES, WIRE_VERSION};

@@ -1,7 +1,11 @@
 //! `cargo xtask`: the project's own chores.
 
 mod bed;
+mod build_ebpf;
+#[path = "../../ebpf/digest.rs"]
+mod ebpf_digest;
 mod nccl;
+mod repository;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -15,6 +19,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Rebuild the committed eBPF objects (or compare them with --check)
+    BuildEbpf(build_ebpf::Args),
     /// Fetch official NCCL libraries into the cache, and show what is there
     Nccl(nccl::Args),
     /// Run the real NCCL without a GPU: ranks, collectives, stalls on demand
@@ -23,6 +29,7 @@ enum Command {
 
 fn main() -> Result<()> {
     match Cli::parse().command {
+        Command::BuildEbpf(args) => build_ebpf::run(&args),
         Command::Nccl(args) => nccl::run(&args),
         Command::Bed(args) => bed::run(&args),
     }

@@ -1,0 +1,80 @@
+//! Fetch plans: what to copy when a probe is hit, as data.
+
+/// Probes that one session can arm; the cookie of a probe is its index below this.
+pub const MAX_PROBES: u32 = 64;
+
+/// Steps in one plan. Also the number of fault bits in a record's header.
+pub const MAX_STEPS: usize = 48;
+
+/// Words that a plan can work with.
+pub const SLOTS: usize = 32;
+
+/// Slots `0..ARG_SLOTS` start as the integer argument registers in the order of the calling convention
+/// (x86-64: rdi rsi rdx rcx r8 r9, then unused; aarch64: x0 to x7).
+pub const ARG_SLOTS: usize = 8;
+
+/// Starts as the stack pointer at the probed instruction.
+pub const STACK_POINTER_SLOT: u8 = 8;
+
+/// Slots that start as 0 and are free for intermediate values.
+pub const TEMP_SLOTS: core::ops::Range<u8> = 9..32;
+
+/// Largest number of bytes that one [`StepOp::Copy`] can copy.
+pub const MAX_COPY: usize = 256;
+
+/// What one [`Step`] does. `slot[x]` is a 64-bit word, memory is the target's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum StepOp {
+    /// `slot[dst] = memory[slot[src] + imm .. +len]`, zero-extended; `len` is 1, 2, 4 or 8.
+    Load = 1,
+    /// `slot[dst] = slot[src] + slot[index] * imm`. The index counts as signed 64 bits.
+    Scale = 2,
+    /// `slot[dst]` = the low 32 bits of `slot[src]`, sign-extended: the upper half of a register that carries an `int`
+    /// is undefined.
+    Int32 = 5,
+    /// `record[at .. at+8] = slot[src]`.
+    Emit = 3,
+    /// `record[at .. at+len] = memory[slot[src] + imm .. +len]`.
+    Copy = 4,
+}
+
+/// One step of a plan. A read that fails yields zeroes and sets the step's bit in [`crate::RecordHeader::faults`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Step {
+    /// A [`StepOp`]; 0 ends the plan.
+    pub op: u8,
+    pub dst: u8,
+    pub src: u8,
+    pub index: u8,
+    /// Position in the record, counted from the start of the header.
+    pub at: u16,
+    /// Bytes to read.
+    pub len: u16,
+    pub imm: i64,
+}
+
+/// What a probe copies. The plan of the probe with cookie `c` is element `c` of the map `PLANS`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct FetchPlan {
+    /// Bytes of the whole record, header included; not more than its [`crate::RecordClass`] holds.
+    pub record_len: u32,
+    /// Steps in use.
+    pub n_steps: u32,
+    pub steps: [Step; MAX_STEPS],
+}
+
+impl Default for FetchPlan {
+    fn default() -> Self {
+        Self { record_len: 0, n_steps: 0, steps: [Step::default(); MAX_STEPS] }
+    }
+}
+
+const _: () = {
+    assert!(size_of::<Step>() == 16);
+    assert!(size_of::<FetchPlan>() == 8 + MAX_STEPS * 16);
+    assert!(MAX_STEPS <= 64, "a fault bit per step");
+    assert!(TEMP_SLOTS.end as usize == SLOTS && TEMP_SLOTS.start == STACK_POINTER_SLOT + 1);
+};

@@ -1,0 +1,45 @@
+//! The kernel side of ncclflow: one program, in three record sizes, that runs the fetch plan of the probe that was hit.
+//!
+//! It knows nothing of NCCL. A uprobe program can be preempted by another task's on the same CPU, so it keeps nothing
+//! in per-CPU scratch memory: everything is built in place, in its own reservation of the ring buffer, and counters are
+//! atomic.
+#![no_std]
+#![no_main]
+#![feature(core_intrinsics)]
+#![allow(internal_features, reason = "atomic_xadd: see emit::count")]
+
+mod emit;
+mod fetch;
+mod maps;
+
+use aya_ebpf::{macros::uprobe, programs::ProbeContext};
+use ncclflow_common::RECORD_CLASSES;
+
+#[uprobe]
+pub fn fetch_small(ctx: ProbeContext) -> u32 {
+    emit::record::<{ RECORD_CLASSES[0].size }>(&ctx);
+    0
+}
+
+#[uprobe]
+pub fn fetch_medium(ctx: ProbeContext) -> u32 {
+    emit::record::<{ RECORD_CLASSES[1].size }>(&ctx);
+    0
+}
+
+#[uprobe]
+pub fn fetch_large(ctx: ProbeContext) -> u32 {
+    emit::record::<{ RECORD_CLASSES[2].size }>(&ctx);
+    0
+}
+
+#[panic_handler]
+fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {
+    // The verifier refuses an endless loop, so an object from which a panic can be reached does not load.
+    loop {}
+}
+
+/// bpf_ringbuf and the probe_read helpers are for GPL-compatible programs only.
+#[unsafe(link_section = "license")]
+#[unsafe(no_mangle)]
+static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

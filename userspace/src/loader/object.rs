@@ -1,0 +1,90 @@
+//! The embedded eBPF object: loaded, its wire format checked, its maps handed out.
+
+use std::fmt;
+
+use anyhow::{Context as _, Result};
+use aya::{
+    Ebpf, EbpfLoader, Pod,
+    maps::{Array, MapData, PerCpuArray, RingBuf},
+    programs::UProbe,
+};
+use ncclflow_common::{FetchPlan, ProbeCounters, RecordClass, WIRE_VERSION};
+
+/// Built by `cargo xtask build-ebpf`, checked by the build script.
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/ncclflow.o"));
+
+/// [`FetchPlan`] as aya's maps want it.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+struct PlanValue(FetchPlan);
+
+/// [`ProbeCounters`] as aya's maps want it.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub(crate) struct CountersValue(pub(crate) ProbeCounters);
+
+// SAFETY: repr(C) of integers without padding, so any bytes are a value and every byte is initialised.
+unsafe impl Pod for PlanValue {}
+// SAFETY: as above.
+unsafe impl Pod for CountersValue {}
+
+/// The object in the kernel.
+pub struct LoadedObject {
+    ebpf: Ebpf,
+    plans: Array<MapData, PlanValue>,
+}
+
+impl fmt::Debug for LoadedObject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LoadedObject").finish_non_exhaustive()
+    }
+}
+
+impl LoadedObject {
+    /// Loads the object with a ring buffer of `buffer_bytes` (rounded up to a power of two of pages).
+    pub fn load(buffer_bytes: u32) -> Result<Self> {
+        let mut ebpf = EbpfLoader::new()
+            .map_max_entries("RECORDS", buffer_bytes)
+            .override_global("LOADER_WIRE_VERSION", &WIRE_VERSION, true)
+            .load(OBJECT)
+            .context(
+                "loading the eBPF object: the kernel must have BPF, a ring buffer (5.8) and cookies (5.15), \
+                 and the caller CAP_BPF and CAP_PERFMON (or be root)",
+            )?;
+        let plans = take_map(&mut ebpf, "PLANS")?;
+        Ok(Self { ebpf, plans: Array::try_from(plans).context("opening the map `PLANS`")? })
+    }
+
+    /// Stores the plan of the probe with this cookie.
+    pub fn set_plan(&mut self, cookie: u32, plan: &FetchPlan) -> Result<()> {
+        self.plans.set(cookie, PlanValue(*plan), 0).with_context(|| format!("storing fetch plan {cookie}"))
+    }
+
+    /// The program for records of this class, loaded on first use: each costs the verifier some milliseconds.
+    pub(crate) fn program(&mut self, class: &RecordClass) -> Result<&mut UProbe> {
+        let program: &mut UProbe = self
+            .ebpf
+            .program_mut(class.program)
+            .with_context(|| format!("the eBPF object has no program `{}`", class.program))?
+            .try_into()
+            .with_context(|| format!("`{}` is no uprobe program", class.program))?;
+        if program.fd().is_err() {
+            program.load().with_context(|| format!("the kernel refused the eBPF program `{}`", class.program))?;
+        }
+        Ok(program)
+    }
+
+    /// The ring buffer. Can be taken once.
+    pub fn take_records(&mut self) -> Result<RingBuf<MapData>> {
+        RingBuf::try_from(take_map(&mut self.ebpf, "RECORDS")?).context("mapping the ring buffer")
+    }
+
+    /// The counters. Can be taken once.
+    pub(crate) fn take_counters(&mut self) -> Result<PerCpuArray<MapData, CountersValue>> {
+        PerCpuArray::try_from(take_map(&mut self.ebpf, "COUNTERS")?).context("opening the map `COUNTERS`")
+    }
+}
+
+fn take_map(ebpf: &mut Ebpf, name: &str) -> Result<aya::maps::Map> {
+    ebpf.take_map(name).with_context(|| format!("the eBPF object has no map `{name}`"))
+}

@@ -1,0 +1,260 @@
+//! Assembles a [`FetchPlan`], and checks what the kernel side does not.
+
+use std::fmt;
+
+use ncclflow_common::{
+    ARG_SLOTS, FetchPlan, MAX_COPY, MAX_STEPS, RECORD_CLASSES, RecordClass, RecordHeader, STACK_POINTER_SLOT, Step,
+    StepOp, TEMP_SLOTS,
+};
+
+use crate::{elf::Machine, symbols::ParamLocation};
+
+/// A word that the plan computes in the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot(u8);
+
+/// Where in the record a plan puts something: byte offset from the start of the header, and length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Span {
+    pub at: u16,
+    pub len: u16,
+}
+
+/// A plan and the program that can run it.
+#[derive(Clone, Debug)]
+pub struct FinishedPlan {
+    pub plan: FetchPlan,
+    pub class: &'static RecordClass,
+}
+
+/// Why a plan cannot be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PlanError {
+    /// The parameter's location at the entry is not known; the text says which and why.
+    Parameter(String),
+    /// A register that is no argument register of this machine, by its DWARF number.
+    Register(u16),
+    /// The machine's calling convention is not known to us.
+    Machine(Machine),
+    TooManySteps,
+    TooManySlots,
+    /// The record would not fit the largest class, by its bytes.
+    TooLong(usize),
+}
+
+impl fmt::Display for PlanError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Parameter(what) => write!(f, "{what}"),
+            Self::Register(number) => write!(f, "DWARF register {number} carries no argument"),
+            Self::Machine(machine) => write!(f, "no calling convention known for {machine:?}"),
+            Self::TooManySteps => write!(f, "the plan has more than {MAX_STEPS} steps"),
+            Self::TooManySlots => write!(f, "the plan needs more than {} intermediate values", TEMP_SLOTS.len()),
+            Self::TooLong(len) => write!(f, "the record would be {len} bytes long"),
+        }
+    }
+}
+
+impl std::error::Error for PlanError {}
+
+/// Builds a plan step by step. Errors are kept and reported by [`PlanBuilder::finish`].
+#[derive(Debug)]
+pub struct PlanBuilder {
+    machine: Machine,
+    steps: Vec<Step>,
+    next_temp: u8,
+    record_len: usize,
+    error: Option<PlanError>,
+}
+
+impl PlanBuilder {
+    pub fn new(machine: Machine) -> Self {
+        Self {
+            machine,
+            steps: Vec::new(),
+            next_temp: TEMP_SLOTS.start,
+            record_len: size_of::<RecordHeader>(),
+            error: None,
+        }
+    }
+
+    /// The value of a parameter at the probed function's entry.
+    pub fn parameter(&mut self, location: &ParamLocation) -> Slot {
+        match location {
+            ParamLocation::Register(number) => match argument_slot(self.machine, *number) {
+                Ok(slot) => slot,
+                Err(error) => self.fail(error),
+            },
+            ParamLocation::EntryStack { sp_offset } => self.load(Slot(STACK_POINTER_SLOT), *sp_offset, 8),
+            ParamLocation::Unknown(reason) => self.fail(PlanError::Parameter(reason.clone())),
+        }
+    }
+
+    /// The value of a parameter of type `int` (or another of 32 bits or fewer), sign-extended.
+    pub fn int_parameter(&mut self, location: &ParamLocation) -> Slot {
+        let raw = self.parameter(location);
+        let dst = self.temp();
+        self.push(Step { op: StepOp::Int32 as u8, dst: dst.0, src: raw.0, ..Step::default() });
+        dst
+    }
+
+    /// The unsigned integer of `len` bytes (1, 2, 4 or 8) at `base + offset` in the target.
+    pub fn load(&mut self, base: Slot, offset: i64, len: u16) -> Slot {
+        let dst = self.temp();
+        self.push(Step { op: StepOp::Load as u8, dst: dst.0, src: base.0, len, imm: offset, ..Step::default() });
+        dst
+    }
+
+    /// `base + index * scale`.
+    pub fn scale(&mut self, base: Slot, index: Slot, scale: i64) -> Slot {
+        let dst = self.temp();
+        self.push(Step {
+            op: StepOp::Scale as u8,
+            dst: dst.0,
+            src: base.0,
+            index: index.0,
+            imm: scale,
+            ..Step::default()
+        });
+        dst
+    }
+
+    /// Puts the word into the record.
+    pub fn emit(&mut self, value: Slot) -> Span {
+        let span = self.place(8);
+        self.push(Step { op: StepOp::Emit as u8, src: value.0, at: span.at, ..Step::default() });
+        span
+    }
+
+    /// Copies `len` bytes at `base + offset` in the target into the record.
+    pub fn copy(&mut self, base: Slot, offset: i64, len: u16) -> Span {
+        let span = self.place(len);
+        let mut done = 0;
+        while done < len {
+            let part = (len - done).min(MAX_COPY as u16);
+            self.push(Step {
+                op: StepOp::Copy as u8,
+                src: base.0,
+                at: span.at.saturating_add(done),
+                len: part,
+                imm: offset + i64::from(done),
+                ..Step::default()
+            });
+            done += part;
+        }
+        span
+    }
+
+    /// The plan, with the smallest class of record that it fits.
+    pub fn finish(self) -> Result<FinishedPlan, PlanError> {
+        if let Some(error) = self.error {
+            return Err(error);
+        }
+        if self.steps.len() > MAX_STEPS {
+            return Err(PlanError::TooManySteps);
+        }
+        let class = RECORD_CLASSES
+            .iter()
+            .find(|class| self.record_len <= class.size && self.steps.iter().all(|step| fits(step, class.size)))
+            .ok_or(PlanError::TooLong(self.record_len))?;
+        let mut plan = FetchPlan {
+            record_len: u32::try_from(self.record_len).map_err(|_| PlanError::TooLong(self.record_len))?,
+            n_steps: u32::try_from(self.steps.len()).map_err(|_| PlanError::TooManySteps)?,
+            ..FetchPlan::default()
+        };
+        for (slot, step) in plan.steps.iter_mut().zip(&self.steps) {
+            *slot = *step;
+        }
+        Ok(FinishedPlan { plan, class })
+    }
+
+    fn place(&mut self, len: u16) -> Span {
+        let at = u16::try_from(self.record_len).unwrap_or(u16::MAX);
+        // Every span starts on a word, so that the header's successors stay aligned.
+        self.record_len += usize::from(len).next_multiple_of(8);
+        Span { at, len }
+    }
+
+    fn temp(&mut self) -> Slot {
+        if !TEMP_SLOTS.contains(&self.next_temp) {
+            return self.fail(PlanError::TooManySlots);
+        }
+        self.next_temp += 1;
+        Slot(self.next_temp - 1)
+    }
+
+    fn push(&mut self, step: Step) {
+        self.steps.push(step);
+    }
+
+    fn fail(&mut self, error: PlanError) -> Slot {
+        self.error.get_or_insert(error);
+        Slot(0)
+    }
+}
+
+/// The kernel side refuses a step whose bytes could pass the record's end by its own, coarser, bounds.
+fn fits(step: &Step, record_size: usize) -> bool {
+    let room = if step.op == StepOp::Copy as u8 { MAX_COPY } else { 8 };
+    usize::from(step.at) + room <= record_size
+}
+
+/// DWARF register number → slot. x86-64: System V psABI, figure 3.36; aarch64: AADWARF64 §4.1.
+fn argument_slot(machine: Machine, dwarf: u16) -> Result<Slot, PlanError> {
+    match machine {
+        // rdi rsi rdx rcx r8 r9, rsp
+        Machine::X86_64 => match dwarf {
+            5 => Ok(Slot(0)),
+            4 => Ok(Slot(1)),
+            1 => Ok(Slot(2)),
+            2 => Ok(Slot(3)),
+            8 => Ok(Slot(4)),
+            9 => Ok(Slot(5)),
+            7 => Ok(Slot(STACK_POINTER_SLOT)),
+            other => Err(PlanError::Register(other)),
+        },
+        Machine::Aarch64 => match dwarf {
+            31 => Ok(Slot(STACK_POINTER_SLOT)),
+            n if usize::from(n) < ARG_SLOTS => Ok(Slot(u8::try_from(n).unwrap_or(0))),
+            other => Err(PlanError::Register(other)),
+        },
+        other @ Machine::Other(_) => Err(PlanError::Machine(other)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_longer_than_one_step_allows_is_split() {
+        let mut builder = PlanBuilder::new(Machine::X86_64);
+        let base = builder.parameter(&ParamLocation::Register(5));
+        let span = builder.copy(base, 16, 600);
+        let finished = builder.finish().unwrap();
+        let copies: Vec<_> = finished.plan.steps.iter().filter(|step| step.op == StepOp::Copy as u8).collect();
+        assert_eq!(copies.iter().map(|step| step.len).collect::<Vec<_>>(), [256, 256, 88]);
+        assert_eq!(copies.iter().map(|step| step.imm).collect::<Vec<_>>(), [16, 272, 528]);
+        assert_eq!(usize::from(span.at), size_of::<RecordHeader>());
+        assert!(copies.iter().all(|step| usize::from(step.at) + MAX_COPY <= finished.class.size));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let mut builder = PlanBuilder::new(Machine::X86_64);
+        let base = builder.parameter(&ParamLocation::Register(5));
+        builder.copy(base, 0, 4000);
+        assert!(matches!(builder.finish(), Err(PlanError::TooLong(_))));
+
+        let mut builder = PlanBuilder::new(Machine::X86_64);
+        builder.parameter(&ParamLocation::Register(3)); // rbx carries no argument
+        assert_eq!(builder.finish().unwrap_err(), PlanError::Register(3));
+
+        let mut builder = PlanBuilder::new(Machine::Aarch64);
+        let base = builder.parameter(&ParamLocation::Register(0));
+        for _ in 0..=TEMP_SLOTS.len() {
+            builder.load(base, 0, 8);
+        }
+        assert_eq!(builder.finish().unwrap_err(), PlanError::TooManySlots);
+    }
+}

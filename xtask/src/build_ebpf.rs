@@ -1,0 +1,122 @@
+//! `cargo xtask build-ebpf`: rebuilds the committed eBPF objects, byte for byte the same on every machine.
+
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result, bail};
+use sha2::{Digest as _, Sha256};
+
+use crate::{ebpf_digest, repository};
+
+/// The object depends on the compiler and the linker, so both are pinned.
+const TOOLCHAIN: &str = "1.95.0";
+const BPF_LINKER: &str = "0.10.1";
+const ARCHITECTURES: [&str; 2] = ["x86_64", "aarch64"];
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Compare a rebuild with the committed objects and fail if a byte differs
+    #[arg(long)]
+    check: bool,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let root = repository::root();
+    require_bpf_linker()?;
+    require_rust_src()?;
+    let mut manifest = BTreeMap::from([
+        ("rustc".to_owned(), TOOLCHAIN.to_owned()),
+        ("bpf-linker".to_owned(), BPF_LINKER.to_owned()),
+        ("inputs-sha256".to_owned(), ebpf_digest::of_inputs(&root).context("reading the object's sources")?),
+    ]);
+    let mut objects = Vec::new();
+    for arch in ARCHITECTURES {
+        println!("building the eBPF object for {arch}");
+        let object = fs::read(build(&root, arch)?)?;
+        manifest.insert(format!("{arch}-sha256"), ebpf_digest::hex(&Sha256::digest(&object)));
+        objects.push((root.join(format!("ebpf/obj/ncclflow.{arch}.o")), object));
+    }
+    let manifest: String = manifest.iter().map(|(key, value)| format!("{key} {value}\n")).collect();
+    objects.push((root.join("ebpf/obj/MANIFEST"), manifest.into_bytes()));
+
+    for (path, content) in objects {
+        if args.check {
+            let committed = fs::read(&path).with_context(|| format!("reading `{}`", path.display()))?;
+            if committed != content {
+                bail!("`{}` is not what its sources build: run `cargo xtask build-ebpf` and commit", path.display());
+            }
+        } else {
+            fs::write(&path, content).with_context(|| format!("writing `{}`", path.display()))?;
+        }
+        println!("{} {}", if args.check { "same:" } else { "wrote:" }, path.display());
+    }
+    Ok(())
+}
+
+fn build(root: &Path, arch: &str) -> Result<PathBuf> {
+    let target_dir = root.join("ebpf/target").join(arch);
+    let home = PathBuf::from(env::var_os("HOME").context("HOME is not set")?);
+    let cargo_home = env::var_os("CARGO_HOME").map_or_else(|| home.join(".cargo"), PathBuf::from);
+    let rustup_home = env::var_os("RUSTUP_HOME").map_or_else(|| home.join(".rustup"), PathBuf::from);
+    // BTF line info holds paths: remapped, the object is the same wherever it is built.
+    let flags = [
+        "-Clinker=bpf-linker".to_owned(),
+        "-Clink-arg=--btf".to_owned(),
+        "-Cdebuginfo=2".to_owned(),
+        // v3 has the atomic fetch-and-add that the hit counters need (kernel 5.12).
+        "-Ctarget-cpu=v3".to_owned(),
+        format!("--cfg=bpf_target_arch=\"{arch}\""),
+        "--check-cfg=cfg(bpf_target_arch,values(any()))".to_owned(),
+        format!("--remap-path-prefix={}=/ncclflow", root.display()),
+        format!("--remap-path-prefix={}=/cargo", cargo_home.display()),
+        format!("--remap-path-prefix={}=/rustup", rustup_home.display()),
+    ];
+    let status = Command::new("cargo")
+        .arg(format!("+{TOOLCHAIN}"))
+        .args(["build", "--release", "--locked", "--target", "bpfel-unknown-none", "-Zbuild-std=core"])
+        .current_dir(root.join("ebpf"))
+        // -Zbuild-std on the pinned stable compiler.
+        .env("RUSTC_BOOTSTRAP", "1")
+        .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"))
+        .env("CARGO_TARGET_DIR", &target_dir)
+        .env_remove("RUSTUP_TOOLCHAIN")
+        .status()
+        .context("starting cargo")?;
+    if !status.success() {
+        bail!("the eBPF side did not build for {arch} ({status})");
+    }
+    Ok(target_dir.join("bpfel-unknown-none/release/ncclflow"))
+}
+
+fn require_bpf_linker() -> Result<()> {
+    let found = Command::new("bpf-linker").arg("--version").output();
+    let version = found.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default();
+    if version.split_whitespace().last() != Some(BPF_LINKER) {
+        bail!(
+            "bpf-linker {BPF_LINKER} is needed, found `{version}`: \
+             run `cargo install bpf-linker --version {BPF_LINKER} --locked`"
+        );
+    }
+    Ok(())
+}
+
+/// The component is asked for here and not in rust-toolchain.toml, where it would stop a plain build offline.
+fn require_rust_src() -> Result<()> {
+    let sysroot = Command::new("rustc").arg(format!("+{TOOLCHAIN}")).args(["--print", "sysroot"]).output();
+    if let Ok(output) = &sysroot {
+        let sysroot = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
+        if sysroot.join("lib/rustlib/src/rust/library/core/src/lib.rs").exists() {
+            return Ok(());
+        }
+    }
+    println!("adding the component rust-src to the toolchain {TOOLCHAIN}");
+    let status = Command::new("rustup").args(["component", "add", "rust-src", "--toolchain", TOOLCHAIN]).status();
+    if !status.is_ok_and(|status| status.success()) {
+        bail!("rust-src is needed: `rustup component add rust-src --toolchain {TOOLCHAIN}` failed");
+    }
+    Ok(())
+}
