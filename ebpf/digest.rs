@@ -9,7 +9,8 @@ use std::{
 use sha2::{Digest as _, Sha256};
 
 /// Files and folders, relative to the repository's root, that the object is made of.
-pub(crate) const INPUTS: [&str; 5] = ["common/Cargo.toml", "common/src", "ebpf/Cargo.lock", "ebpf/Cargo.toml", "ebpf/src"];
+pub(crate) const INPUTS: [&str; 5] =
+    ["common/Cargo.toml", "common/src", "ebpf/Cargo.lock", "ebpf/Cargo.toml", "ebpf/src"];
 
 /// Every input file, sorted.
 pub(crate) fn input_files(root: &Path) -> io::Result<Vec<PathBuf>> {

@@ -7,7 +7,8 @@ use std::{env, fs, path::Path};
 
 use sha2::{Digest as _, Sha256};
 
-const REMEDY: &str = "run `cargo xtask build-ebpf`, or set NCCLFLOW_EBPF to an object that you built yourself";
+const REMEDY: &str =
+    "run `cargo xtask build-ebpf`, or set NCCLFLOW_EBPF to an object that you built yourself";
 
 fn main() {
     println!("cargo::rerun-if-env-changed=NCCLFLOW_EBPF");
@@ -27,9 +28,11 @@ fn embed() -> Result<(), String> {
 }
 
 fn committed_object() -> Result<Vec<u8>, String> {
-    let arch = env::var("CARGO_CFG_TARGET_ARCH").map_err(|error| format!("CARGO_CFG_TARGET_ARCH: {error}"))?;
+    let arch =
+        env::var("CARGO_CFG_TARGET_ARCH").map_err(|error| format!("CARGO_CFG_TARGET_ARCH: {error}"))?;
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().ok_or("the crate has no folder above it")?;
-    let inputs = ebpf_digest::input_files(root).map_err(|error| format!("listing the eBPF sources: {error}"))?;
+    let inputs =
+        ebpf_digest::input_files(root).map_err(|error| format!("listing the eBPF sources: {error}"))?;
     let object_path = root.join(format!("ebpf/obj/ncclflow.{arch}.o"));
     let manifest_path = root.join("ebpf/obj/MANIFEST");
     for path in inputs.iter().chain([&object_path, &manifest_path]) {
@@ -42,7 +45,8 @@ fn committed_object() -> Result<Vec<u8>, String> {
 
     let manifest = String::from_utf8_lossy(&read(&manifest_path)?).into_owned();
     let stated = |key: &str| manifest.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
-    let digest = ebpf_digest::of_inputs(root).map_err(|error| format!("reading the eBPF sources: {error}"))?;
+    let digest =
+        ebpf_digest::of_inputs(root).map_err(|error| format!("reading the eBPF sources: {error}"))?;
     if stated("inputs-sha256") != Some(digest.as_str()) {
         return Err(format!("the committed eBPF object was built from other sources than these: {REMEDY}"));
     }

@@ -1,6 +1,6 @@
 //! Counters that the kernel side keeps, so that no loss goes unsaid.
 
-/// Per CPU and probe, counted in the kernel. `hits = delivered + lost_full + no_plan` at any quiet moment.
+/// Per CPU and probe, counted in the kernel. `hits = delivered + lost_full + disarmed` at any quiet moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct ProbeCounters {
@@ -8,8 +8,8 @@ pub struct ProbeCounters {
     pub hits: u64,
     /// Hits whose record was dropped because the ring buffer was full.
     pub lost_full: u64,
-    /// Hits that found no plan: a fault of the loader, never expected.
-    pub no_plan: u64,
+    /// Hits while the probe had no plan: before the session opened, or after it closed and until the probe is gone.
+    pub disarmed: u64,
     /// Records sent with at least one failed read.
     pub faulted: u64,
 }
@@ -17,10 +17,10 @@ pub struct ProbeCounters {
 impl ProbeCounters {
     /// Adds another CPU's counters.
     pub fn add(&mut self, other: &Self) {
-        let Self { hits, lost_full, no_plan, faulted } = other;
+        let Self { hits, lost_full, disarmed, faulted } = other;
         self.hits += hits;
         self.lost_full += lost_full;
-        self.no_plan += no_plan;
+        self.disarmed += disarmed;
         self.faulted += faulted;
     }
 }

@@ -30,6 +30,8 @@ pub enum StepOp {
     Load = 1,
     /// `slot[dst] = slot[src] + slot[index] * imm`. The index counts as signed 64 bits.
     Scale = 2,
+    /// `slot[dst] = slot[src] + imm`.
+    Add = 6,
     /// `slot[dst]` = the low 32 bits of `slot[src]`, sign-extended: the upper half of a register that carries an `int`
     /// is undefined.
     Int32 = 5,

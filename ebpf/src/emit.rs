@@ -44,7 +44,7 @@ pub fn record<const SIZE: usize>(ctx: &ProbeContext) {
         Some(plan) if plan.n_steps != 0 && maps::wire_version_agrees() => plan,
         _ => {
             // SAFETY: as above.
-            count(unsafe { &raw mut (*counters).no_plan });
+            count(unsafe { &raw mut (*counters).disarmed });
             return;
         }
     };

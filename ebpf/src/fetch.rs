@@ -6,6 +6,7 @@ use ncclflow_common::{ARG_SLOTS, FetchPlan, MAX_COPY, MAX_STEPS, SLOTS, STACK_PO
 const LOAD: u8 = StepOp::Load as u8;
 const SCALE: u8 = StepOp::Scale as u8;
 const INT32: u8 = StepOp::Int32 as u8;
+const ADD: u8 = StepOp::Add as u8;
 const EMIT: u8 = StepOp::Emit as u8;
 const COPY: u8 = StepOp::Copy as u8;
 
@@ -49,6 +50,7 @@ pub fn run<const SIZE: usize>(ctx: &ProbeContext, plan: &FetchPlan, out: *mut u8
                 let index = slots[step.index as usize % SLOTS];
                 slots[step.dst as usize % SLOTS] = src.wrapping_add(index.wrapping_mul(step.imm as u64));
             }
+            ADD => slots[step.dst as usize % SLOTS] = src.wrapping_add(step.imm as u64),
             INT32 => slots[step.dst as usize % SLOTS] = src as i32 as i64 as u64,
             EMIT => {
                 if at > SIZE - 8 {

@@ -1,1 +1,13 @@
-#![doc = "placeholder"]
+//! The independent truth of the end-to-end tests, and its comparison with what ncclflow wrote.
+//!
+//! Nothing here depends on ncclflow's own code: [`tracer`] reads the files that ncclflow wrote as a stranger would,
+//! [`truth`] reads what others say about the same run, and [`compare`] puts them side by side. Three witnesses:
+//!
+//! - [`truth::plugin`]: NCCL's profiler interface, through `tests/profiler` (what the proxy threads ran);
+//! - [`truth::debug_log`]: the lines of `NCCL_DEBUG=INFO` (rings, trees, connections, API calls);
+//! - [`truth::transfer_log`]: the test bed's device emulator (the bytes that went through each slot).
+
+pub mod communicator;
+pub mod direction;
+pub mod json_lines;
+pub mod truth;

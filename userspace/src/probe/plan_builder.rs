@@ -105,6 +105,13 @@ impl PlanBuilder {
         dst
     }
 
+    /// `base + offset`.
+    pub fn offset(&mut self, base: Slot, offset: i64) -> Slot {
+        let dst = self.temp();
+        self.push(Step { op: StepOp::Add as u8, dst: dst.0, src: base.0, imm: offset, ..Step::default() });
+        dst
+    }
+
     /// `base + index * scale`.
     pub fn scale(&mut self, base: Slot, index: Slot, scale: i64) -> Slot {
         let dst = self.temp();

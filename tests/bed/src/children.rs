@@ -1,0 +1,146 @@
+//! The mode in which each rank is a process: the parent starts itself once per rank, before it has any thread, and
+//! speaks to the children over their pipes. A child dies with its parent.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::parent_id;
+use std::process::{Child, ChildStdin, Command as Process, Stdio};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::controller::{self, Outcome};
+use crate::link::{Command, Event, Link, PipeLink};
+use crate::options::Options;
+use crate::{rank, setup};
+
+/// The parent's process id, so that a child whose parent died before it could ask for the signal does not stay.
+const PARENT: &str = "NCCLFLOW_BED_PARENT";
+
+pub(crate) fn run_child(options: &Options, rank: u32) -> Result<Outcome> {
+    // SAFETY: asks the kernel for a signal when the parent dies; touches no memory.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+    let parent = std::env::var(PARENT).ok().and_then(|pid| pid.parse().ok());
+    if parent != Some(parent_id()) {
+        bail!("--child is for the bed's own use; the parent is gone");
+    }
+    let mut link = PipeLink::new();
+    let prepared = setup::prepare(options).and_then(|nccl| {
+        if rank == 0 {
+            link.tell(Event::Ids(setup::unique_ids(&nccl, options)?))?;
+        }
+        Ok(nccl)
+    });
+    match prepared {
+        Ok(nccl) => rank::run(options, &nccl, rank, link),
+        Err(error) => link.tell(setup::failed(rank, &error))?,
+    }
+    Ok(Outcome::Told)
+}
+
+pub(crate) fn run_parent(options: &Options) -> Result<Outcome> {
+    let mut children = Children(Vec::new());
+    let (events, inbox) = mpsc::channel();
+    let mut inputs = Vec::new();
+    let mut outputs = Vec::new();
+    for rank in 0..options.ranks {
+        let mut child = Process::new(std::env::current_exe()?)
+            .args(std::env::args_os().skip(1))
+            .arg("--child")
+            .arg(rank.to_string())
+            .env(PARENT, std::process::id().to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("starting rank {rank}"))?;
+        inputs.push(child.stdin.take().context("a child without standard input")?);
+        outputs.push(child.stdout.take().context("a child without standard output")?);
+        children.0.push(child);
+    }
+    for (rank, output) in outputs.into_iter().enumerate() {
+        let events = events.clone();
+        thread::spawn(move || read_events(rank as u32, BufReader::new(output), &events));
+    }
+    drop(events);
+    let ids = first_ids(options, &inbox)?;
+    let mut send = |rank: usize, command: Command| {
+        // A child that is gone has said so or is missed at the deadline.
+        let _gone = write_command(&mut inputs[rank], &command);
+    };
+    for rank in 0..options.ranks as usize {
+        send(rank, Command::Connect(ids.clone()));
+    }
+    let outcome = controller::run(options, &children.pids(), &inbox, &mut send)?;
+    if outcome.is_final() {
+        return Ok(outcome);
+    }
+    children.wait(options.timeout())?;
+    Ok(outcome)
+}
+
+fn first_ids(options: &Options, inbox: &Receiver<Event>) -> Result<Vec<String>> {
+    match inbox.recv_timeout(options.timeout()) {
+        Ok(Event::Ids(ids)) => Ok(ids),
+        Ok(Event::Failed { rank, error }) => bail!("rank {rank}: {error}"),
+        other => bail!("no unique ids from rank 0: {other:?}"),
+    }
+}
+
+fn write_command(input: &mut ChildStdin, command: &Command) -> Result<()> {
+    writeln!(input, "{}", serde_json::to_string(command)?)?;
+    input.flush()?;
+    Ok(())
+}
+
+fn read_events(rank: u32, output: impl BufRead, events: &Sender<Event>) {
+    let mut over = false;
+    for line in output.lines() {
+        let Ok(line) = line else { break };
+        match serde_json::from_str(&line) {
+            Ok(event) => {
+                over = matches!(event, Event::Gone { .. } | Event::Failed { .. });
+                if events.send(event).is_err() {
+                    return;
+                }
+            }
+            Err(error) => crate::say(&format!("rank {rank} wrote what is no event: {error}: {line}")),
+        }
+    }
+    if !over {
+        // The receiver may be gone already; then nobody cares.
+        let _gone = events.send(Event::Failed { rank, error: "the process died".to_owned() });
+    }
+}
+
+/// The children; whoever is left when this goes out of scope is killed, by its own process id.
+struct Children(Vec<Child>);
+
+impl Children {
+    fn pids(&self) -> Vec<u32> {
+        self.0.iter().map(Child::id).collect()
+    }
+
+    fn wait(&mut self, patience: Duration) -> Result<()> {
+        let deadline = Instant::now() + patience;
+        for child in &mut self.0 {
+            while child.try_wait()?.is_none() {
+                if Instant::now() > deadline {
+                    bail!("process {} does not end", child.id());
+                }
+                thread::sleep(Duration::from_millis(2));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Children {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            // Both fail only for a child that has ended.
+            let _ended = child.kill();
+            let _reaped = child.wait();
+        }
+    }
+}

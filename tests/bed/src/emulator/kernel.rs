@@ -1,0 +1,284 @@
+//! One launch: its communicator, its channels, what all of them share.
+
+use std::cell::RefCell;
+
+use super::arithmetic::Elem;
+use super::connection::{Connection, Direction};
+use super::executor::{self, Control, Task};
+use super::functions::{Algo, Coll, Function, Functions, Proto};
+use super::layout::{Layout, P2p};
+use super::p2p::{self, Part};
+use super::primitives::Primitives;
+use super::ring::{self, Ring};
+use super::transfer_log::{LaunchName, Line, OpName};
+use super::tree::{self, Tree};
+use super::memory;
+
+/// A collective's share of a channel, counted in elements.
+#[derive(Debug, Clone)]
+pub(crate) struct CollWork {
+    pub(crate) op: usize,
+    pub(crate) func: Function,
+    pub(crate) elem: Elem,
+    pub(crate) root: usize,
+    pub(crate) send: usize,
+    pub(crate) recv: usize,
+    /// Elements of one rank, over all channels.
+    pub(crate) count: usize,
+    /// This channel's part.
+    pub(crate) part_offset: usize,
+    pub(crate) part_count: usize,
+    pub(crate) chunk_count: usize,
+    /// The all-reduce's chunk in the last round, where NCCL passes it (before 2.22).
+    pub(crate) last_chunk_count: Option<usize>,
+}
+
+impl CollWork {
+    pub(crate) fn input(&self, element: usize) -> usize {
+        self.send + element * self.elem.size()
+    }
+
+    pub(crate) fn output(&self, element: usize) -> usize {
+        self.recv + element * self.elem.size()
+    }
+
+    /// First element and number of elements of each chunk of this channel's part.
+    pub(crate) fn chunks(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let (offset, count, chunk) = (self.part_offset, self.part_count, self.chunk_count.max(1));
+        (0..count.div_ceil(chunk)).map(move |index| {
+            let begin = index * chunk;
+            (offset + begin, chunk.min(count - begin))
+        })
+    }
+
+    /// The chunk of a round that `rest` elements do not fill: even, in units of 16 bytes.
+    pub(crate) fn last_chunk(&self, ranks: usize, rest: usize) -> usize {
+        let unit = 16 / self.elem.size();
+        self.last_chunk_count.unwrap_or_else(|| rest.div_ceil(ranks).next_multiple_of(unit))
+    }
+}
+
+/// What a channel does, in order; the parts of an item go on side by side.
+#[derive(Debug)]
+pub(crate) enum Item {
+    /// One after the other.
+    Colls(Vec<CollWork>),
+    /// Addresses of `ncclDevWorkP2p` and the numbers of their operations.
+    P2p(Vec<(usize, usize)>),
+    /// Parts that NCCL has cut itself (before 2.22).
+    Parts(Vec<Part>),
+}
+
+#[derive(Debug)]
+pub(crate) struct ChannelPlan {
+    pub(crate) channel: usize,
+    pub(crate) items: Vec<Item>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Kernel<'a> {
+    pub(crate) layout: &'a Layout,
+    pub(crate) functions: &'a Functions,
+    pub(crate) control: Control,
+    /// Address of the `ncclKernelComm`.
+    pub(crate) comm: usize,
+    pub(crate) rank: i32,
+    pub(crate) name: LaunchName,
+    pub(crate) logs: bool,
+    pub(crate) lines: RefCell<Vec<Line>>,
+}
+
+impl Kernel<'_> {
+    fn buff_size(&self, proto: Proto) -> usize {
+        memory::read(self.comm + self.layout.comm.buff_sizes.offset + 4 * proto.index(), 4) as usize
+    }
+
+    pub(crate) fn p2p_chunk_size(&self) -> usize {
+        self.layout.comm.p2p_chunk_size.get_usize(self.comm)
+    }
+
+    pub(crate) fn channel_address(&self, channel: usize) -> usize {
+        self.layout.comm.channels.get_usize(self.comm) + channel * self.layout.channel.size
+    }
+
+    pub(crate) fn log(&self, name: OpName, connections: impl Iterator<Item = Connection>) {
+        // The iterator saves the connections, so it is used up in any case.
+        let transfers: Vec<_> = connections.map(|conn| conn.transfer).collect();
+        if self.logs {
+            let lines = transfers.into_iter().map(|transfer| self.name.line(name, transfer));
+            self.lines.borrow_mut().extend(lines);
+        }
+    }
+
+    /// Runs all channels; false when the kernel was aborted.
+    pub(crate) fn run(&self, plans: &[ChannelPlan], p2p: Option<&P2p>) -> bool {
+        let tasks = plans
+            .iter()
+            .map(|plan| -> Task<'_> {
+                let block = Block { kernel: self, id: plan.channel, address: self.channel_address(plan.channel) };
+                Box::pin(async move { block.run(&plan.items, p2p).await })
+            })
+            .collect();
+        self.control.run(tasks)
+    }
+}
+
+/// One channel of a kernel.
+#[derive(Debug)]
+pub(crate) struct Block<'a> {
+    pub(crate) kernel: &'a Kernel<'a>,
+    /// Number of the channel.
+    pub(crate) id: usize,
+    /// Address of the `ncclDevChannel`.
+    address: usize,
+}
+
+impl Block<'_> {
+    async fn run(&self, items: &[Item], p2p: Option<&P2p>) {
+        for item in items {
+            match item {
+                Item::Colls(works) => {
+                    for work in works {
+                        self.collective(work).await;
+                    }
+                }
+                Item::P2p(works) => {
+                    let parts = works
+                        .iter()
+                        .filter_map(|(work, op)| p2p.map(|place| p2p::part_of(self, place, *work, *op)));
+                    self.transfers(parts).await;
+                }
+                Item::Parts(parts) => {
+                    let parts = parts.iter().map(|part| match part {
+                        Part::Transfers(transfers) => Part::Transfers(transfers.clone()),
+                        Part::Copy { from, to, bytes } => Part::Copy { from: *from, to: *to, bytes: *bytes },
+                    });
+                    self.transfers(parts).await;
+                }
+            }
+        }
+    }
+
+    async fn transfers(&self, parts: impl Iterator<Item = Part>) {
+        let mut tasks: Vec<Task<'_>> = Vec::new();
+        for part in parts {
+            match part {
+                Part::Copy { from, to, bytes } => p2p::copy(from, to, bytes),
+                Part::Transfers(transfers) => {
+                    tasks.extend(transfers.into_iter().map(|transfer| -> Task<'_> {
+                        Box::pin(p2p::run(self, transfer))
+                    }));
+                }
+            }
+        }
+        executor::all(tasks).await;
+    }
+
+    async fn collective(&self, work: &CollWork) {
+        match work.func.algo {
+            Algo::Tree => tree::all_reduce(self, work, &self.tree()).await,
+            _ => {
+                let ring = self.ring();
+                let (previous, next) = (self.ring_neighbour(false), self.ring_neighbour(true));
+                let mut prims = self.primitives(&work.func, &[previous], &[next]);
+                match work.func.coll {
+                    Coll::AllReduce => ring::all_reduce(work, &ring, &mut prims).await,
+                    Coll::AllGather => ring::all_gather(work, &ring, &mut prims).await,
+                    Coll::ReduceScatter => ring::reduce_scatter(work, &ring, &mut prims).await,
+                    Coll::Broadcast => ring::broadcast(work, &ring, &mut prims).await,
+                    Coll::Reduce => ring::reduce(work, &ring, &mut prims).await,
+                    Coll::SendRecv | Coll::AllGatherV => {}
+                }
+                self.finish(work, prims);
+            }
+        }
+    }
+
+    fn ring_neighbour(&self, next: bool) -> usize {
+        let channel = &self.kernel.layout.channel;
+        if next { channel.ring_next } else { channel.ring_prev }.get_usize(self.address)
+    }
+
+    fn ring(&self) -> Ring {
+        let channel = &self.kernel.layout.channel;
+        let ranks = self.kernel.layout.comm.ranks.get_usize(self.kernel.comm);
+        let user_ranks = channel.ring_user_ranks.get_usize(self.address);
+        Ring {
+            index: channel.ring_index.get_usize(self.address),
+            ranks: (0..ranks).map(|place| memory::read(user_ranks + 4 * place, 4) as usize).collect(),
+        }
+    }
+
+    fn tree(&self) -> Tree {
+        /// `NCCL_MAX_TREE_ARITY`
+        const ARITY: usize = 3;
+        let channel = &self.kernel.layout.channel;
+        let down = (0..ARITY)
+            .map(|index| channel.tree_down.get_i32(self.address + 4 * index))
+            .filter_map(|peer| usize::try_from(peer).ok())
+            .collect();
+        Tree { up: usize::try_from(channel.tree_up.get_i32(self.address)).ok(), down }
+    }
+
+    pub(crate) fn connection(
+        &self,
+        peer: usize,
+        index: usize,
+        direction: Direction,
+        proto: Proto,
+        alignment: u64,
+    ) -> Connection {
+        // SIMPLE slots have a size per connection, those of the others follow from the buffer's.
+        let slot = (proto != Proto::Simple).then(|| self.kernel.buff_size(proto) / 8);
+        let layout = self.kernel.layout;
+        Connection::load(layout, self.address, peer, index, direction, proto, alignment, slot)
+    }
+
+    /// The connections of a collective on this channel.
+    pub(crate) fn primitives(&self, func: &Function, from: &[usize], to: &[usize]) -> Primitives<'_> {
+        let sliced = func.algo == Algo::Ring
+            && func.proto == Proto::Simple
+            && matches!(func.coll, Coll::AllReduce | Coll::AllGather | Coll::ReduceScatter);
+        let (slices_per_chunk, steps_per_slice) = if sliced { (2, 2) } else { (1, 1) };
+        let alignment = slices_per_chunk as u64 * steps_per_slice;
+        let conns = |peers: &[usize], direction| {
+            peers.iter().map(|peer| self.connection(*peer, 0, direction, func.proto, alignment)).collect()
+        };
+        Primitives {
+            control: &self.kernel.control,
+            proto: func.proto,
+            elem: Elem::of(func.dtype).unwrap_or(Elem::U8),
+            slices_per_chunk,
+            steps_per_slice,
+            step_bytes: self.kernel.buff_size(Proto::Simple) / 8,
+            recv: conns(from, Direction::Recv),
+            send: conns(to, Direction::Send),
+        }
+    }
+
+    /// Ends a collective's use of its connections.
+    pub(crate) fn finish(&self, work: &CollWork, prims: Primitives<'_>) {
+        let name = OpName {
+            op: work.op,
+            channel: self.id,
+            func: work.func.coll.name(),
+            algo: work.func.algo.name(),
+            proto: work.func.proto.name(),
+        };
+        self.kernel.log(name, prims.finish());
+    }
+}
+
+impl Coll {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::SendRecv => "SendRecv",
+            Self::AllGather => "AllGather",
+            Self::Broadcast => "Broadcast",
+            Self::AllGatherV => "AllGatherV",
+            Self::AllReduce => "AllReduce",
+            Self::Reduce => "Reduce",
+            Self::ReduceScatter => "ReduceScatter",
+        }
+    }
+}

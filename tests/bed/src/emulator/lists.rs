@@ -1,0 +1,123 @@
+//! The work of a kernel before NCCL 2.22: per channel a list of 512-byte structs, acknowledged once read.
+
+use anyhow::{Context, Result, bail};
+
+use super::arithmetic::Elem;
+use super::connection::Direction;
+use super::functions::{Function, Functions, Proto};
+use super::kernel::{ChannelPlan, CollWork, Item, Kernel};
+use super::layout::{OldElem, OldP2p, OldWork};
+use super::memory;
+use super::p2p::{Part, Transfer};
+
+/// The layouts of this form of work.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Form {
+    pub(crate) work: OldWork,
+    pub(crate) elem: OldElem,
+    pub(crate) p2p: OldP2p,
+    pub(crate) kind_coll: u64,
+    pub(crate) kind_p2p: u64,
+    pub(crate) send: u64,
+    pub(crate) recv: u64,
+}
+
+/// Reads the plan of all channels and tells the host that its FIFO was read.
+pub(crate) fn read(form: &Form, kernel: &Kernel<'_>, channels: u64, head: usize) -> Result<Vec<ChannelPlan>> {
+    let mut plans = Vec::new();
+    for (block, channel) in (0..64).filter(|channel| channels >> channel & 1 == 1).enumerate() {
+        let mut work = head + block * form.work.size;
+        let (mut items, mut op) = (Vec::new(), 0);
+        loop {
+            // The struct is copied: the host may reuse its place after the acknowledgement.
+            let copy = memory::bytes(work, form.work.size);
+            let base = copy.as_ptr() as usize;
+            items.push(item(form, kernel, base, &mut op)?);
+            if form.work.is_last.get(base) == 1 {
+                if form.work.in_fifo.get(base) == 1 {
+                    let done = kernel.layout.channel.work_fifo_done.get_usize(kernel.channel_address(channel));
+                    memory::store_u32(done, form.work.acks.get(base) as u32);
+                }
+                break;
+            }
+            let next = form.work.next.get_i32(base) as isize * form.work.size.cast_signed();
+            work = head.wrapping_add_signed(next);
+        }
+        plans.push(ChannelPlan { channel, items });
+    }
+    Ok(plans)
+}
+
+fn item(form: &Form, kernel: &Kernel<'_>, work: usize, op: &mut usize) -> Result<Item> {
+    let kind = form.work.kind.get(work);
+    if kind == form.kind_p2p {
+        return Ok(Item::Parts(parts(form, kernel, work, op)));
+    }
+    if kind != form.kind_coll {
+        bail!("work of kind {kind} is not emulated");
+    }
+    let id = form.work.func.get(work);
+    let func = kernel.functions.get(id).with_context(|| format!("device function {id} is unknown"))?;
+    let mut works = Vec::new();
+    let mut elem = work + form.work.elems.offset;
+    while elem + form.elem.size <= work + form.work.size && form.elem.is_used.get(elem) == 1 {
+        works.push(coll(&form.elem, func, elem, *op)?);
+        *op += 1;
+        elem += form.elem.size;
+    }
+    Ok(Item::Colls(works))
+}
+
+fn coll(place: &OldElem, func: Function, elem: usize, op: usize) -> Result<CollWork> {
+    if func.redop != 0 {
+        bail!("device reduction {} is not emulated, only sums", func.redop);
+    }
+    Ok(CollWork {
+        op,
+        func,
+        elem: Elem::of(func.dtype)?,
+        root: place.root.get_usize(elem),
+        send: place.send.get_usize(elem),
+        recv: place.recv.get_usize(elem),
+        count: place.count.get_usize(elem),
+        part_offset: place.work_offset.get_usize(elem),
+        part_count: place.work_count.get_usize(elem),
+        chunk_count: place.chunk_count.get_usize(elem),
+        last_chunk_count: Some(place.last_chunk_count.get_usize(elem)),
+    })
+}
+
+/// The sends and receives of one struct go on side by side: a receive and a send alternate.
+fn parts(form: &Form, kernel: &Kernel<'_>, work: usize, op: &mut usize) -> Vec<Part> {
+    let place = &form.p2p;
+    let first = work + form.work.p2p_elems.offset;
+    let address_of =
+        |elem: usize| place.buff_hi.get_usize(elem) << 32 | place.buff_lo.get_usize(elem);
+    let mut parts = Vec::new();
+    for group in 0..place.groups.get_usize(first) {
+        let elem = first + group * place.size;
+        let (kind, peer) = (place.kind.get(elem), place.peer.get_i32(elem));
+        let Ok(peer) = usize::try_from(peer) else { continue };
+        let bytes = place.count_hi.get_usize(elem) << 32 | place.count_lo.get_usize(elem);
+        let address = address_of(elem);
+        if peer as i32 == kernel.rank {
+            if kind == form.send {
+                // The receive stands before its send.
+                parts.push(Part::Copy { from: address, to: address_of(elem - place.size), bytes });
+            }
+            continue;
+        }
+        let direction = if kind == form.send {
+            Direction::Send
+        } else if kind == form.recv {
+            Direction::Recv
+        } else {
+            continue;
+        };
+        let proto = if place.proto.get_usize(elem) == Proto::Ll.index() { Proto::Ll } else { Proto::Simple };
+        let chunk = place.chunk_size.get_usize(elem) / if proto == Proto::Ll { 2 } else { 1 };
+        parts.push(Part::Transfers(vec![Transfer { op: *op, direction, peer, address, bytes, chunk, proto }]));
+        *op += 1;
+    }
+    parts
+}

@@ -1,0 +1,191 @@
+//! What NCCL's kernels would do, on the host: the device side of the step protocol, with real arithmetic.
+//!
+//! A launch is read into a plan per channel ([`batches`], or [`lists`] before NCCL 2.22), and the channels run side by
+//! side on the thread of the launch's stream ([`executor`]): [`ring`], [`tree`] and [`p2p`] say what moves when,
+//! [`primitives`] how, [`connection`] through what. Offsets are the library's own ([`layout`]).
+
+mod arithmetic;
+mod batches;
+mod connection;
+mod executor;
+mod functions;
+mod kernel;
+mod layout;
+mod lists;
+mod ll;
+mod memory;
+mod p2p;
+mod primitives;
+mod ring;
+mod transfer_log;
+mod tree;
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, bail};
+
+use self::executor::Control;
+use self::functions::Functions;
+use self::kernel::Kernel;
+use self::layout::{Layout, Work};
+use self::transfer_log::{LaunchName, TransferLog};
+use crate::library::Library;
+use crate::options::Options;
+use crate::runtime::launch::{Arguments, Executor, Launch};
+use crate::runtime::lock;
+
+#[derive(Debug)]
+struct State {
+    layout: Layout,
+    functions: Functions,
+    stalls: Vec<(u32, PathBuf)>,
+    log: TransferLog,
+    no_emulate: bool,
+    /// By the address of the device's communicator.
+    comms: Mutex<HashMap<usize, KnownComm>>,
+}
+
+#[derive(Debug, Default)]
+struct KnownComm {
+    hash: String,
+    launches: u64,
+}
+
+/// The emulator of this process.
+#[derive(Debug, Clone)]
+pub(crate) struct Shared(Arc<State>);
+
+pub(crate) fn prepare(options: &Options, library: &Library) -> Result<Shared> {
+    let layout = Layout::read(&options.library)
+        .with_context(|| format!("struct layouts of `{}`", options.library.display()))?;
+    let functions = Functions::read(library, &layout)?;
+    Ok(Shared(Arc::new(State {
+        layout,
+        functions,
+        stalls: options.stall.clone(),
+        log: TransferLog::new(options.transfer_log.clone()),
+        no_emulate: options.no_emulate,
+        comms: Mutex::default(),
+    })))
+}
+
+/// What the runtime calls at each launch.
+pub(crate) fn executor(shared: &Shared) -> Executor {
+    let state = Arc::clone(&shared.0);
+    Box::new(move |launch: Launch| {
+        let state = Arc::clone(&state);
+        let name = state.name(&launch);
+        Box::new(move || {
+            if let Err(error) = state.run(&launch, name) {
+                // The kernel ends without its work; the ranks that wait for it will time out.
+                crate::say(&format!("{}: {error:#}", launch.kernel));
+            }
+        })
+    })
+}
+
+impl Shared {
+    /// Takes note of a communicator and returns its hash.
+    pub(crate) fn register(&self, comm: usize) -> Option<String> {
+        let host = &self.0.layout.host_comm;
+        let hash = format!("{:016x}", host.hash.get(comm));
+        let known = KnownComm { hash: hash.clone(), launches: 0 };
+        lock(&self.0.comms).insert(host.dev_comm.get_usize(comm), known);
+        Some(hash)
+    }
+}
+
+/// The address of the device's communicator in a launch of one of NCCL's collective kernels.
+fn comm_of(launch: &Launch) -> Option<usize> {
+    match &launch.arguments {
+        // Its first field in all versions.
+        Arguments::Buffer(bytes) => Some(usize::from_ne_bytes(bytes.get(..8)?.try_into().ok()?)),
+        Arguments::Words(words) => words.first().map(|word| *word as usize),
+    }
+}
+
+impl State {
+    /// Numbers the launch, in the order in which the host makes them.
+    fn name(&self, launch: &Launch) -> LaunchName {
+        let mut comms = lock(&self.comms);
+        let known = comm_of(launch).map(|comm| comms.entry(comm).or_default());
+        let Some(known) = known else { return LaunchName { comm_hash: String::new(), rank: -1, launch: 0 } };
+        known.launches += 1;
+        LaunchName { comm_hash: known.hash.clone(), rank: -1, launch: known.launches - 1 }
+    }
+
+    fn run(&self, launch: &Launch, name: LaunchName) -> Result<()> {
+        if launch.kernel.contains("ncclProgressCounterCaptureGpuTime") {
+            return capture_time(launch);
+        }
+        if !launch.kernel.contains("ncclDevKernel_") {
+            bail!("this kernel is not emulated");
+        }
+        if self.no_emulate {
+            return Ok(());
+        }
+        let comm = comm_of(launch).context("a launch without arguments")?;
+        let rank = self.layout.comm.rank.get_i32(comm);
+        let stalls = self.stalls.iter().filter(|(of, _)| i64::from(*of) == i64::from(rank));
+        let control =
+            Control::new(self.layout.comm.abort_flag.get_usize(comm), stalls.map(|(_, file)| file.clone()).collect());
+        let kernel = Kernel {
+            layout: &self.layout,
+            functions: &self.functions,
+            control,
+            comm,
+            rank,
+            name: LaunchName { rank, ..name },
+            logs: self.log.is_on(),
+            lines: RefCell::default(),
+        };
+        let (plans, p2p) = match (&self.layout.work, &launch.arguments) {
+            (Work::Batches { args, batch, coll, p2p, kind_p2p, kind_coll, storage_args }, Arguments::Buffer(bytes)) => {
+                let form = batches::Form {
+                    args: *args,
+                    batch: *batch,
+                    coll: *coll,
+                    p2p: *p2p,
+                    kind_p2p: *kind_p2p,
+                    kind_coll: *kind_coll,
+                    storage_args: *storage_args,
+                };
+                (batches::read(&form, &self.functions, bytes)?, Some(p2p))
+            }
+            (Work::Lists { work, elem, p2p, kind_coll, kind_p2p, send, recv }, Arguments::Words(words)) => {
+                let form = lists::Form {
+                    work: *work,
+                    elem: *elem,
+                    p2p: *p2p,
+                    kind_coll: *kind_coll,
+                    kind_p2p: *kind_p2p,
+                    send: *send,
+                    recv: *recv,
+                };
+                let [_, channels, head] = words[..] else { bail!("expected three arguments") };
+                (lists::read(&form, &kernel, channels, head as usize)?, None)
+            }
+            _ => bail!("launched in a way that does not fit this version's work structs"),
+        };
+        if kernel.run(&plans, p2p) {
+            self.log.write(rank, &kernel.lines.into_inner());
+        }
+        Ok(())
+    }
+}
+
+/// NCCL 2.32 calibrates its progress counters with a kernel that stores the device's clock.
+fn capture_time(launch: &Launch) -> Result<()> {
+    let place = match &launch.arguments {
+        Arguments::Words(words) => words.first().copied(),
+        Arguments::Buffer(_) => None,
+    };
+    let place = place.context("expected one argument")? as usize;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).context("the clock is before 1970")?;
+    memory::store(place, now.as_nanos() as u64);
+    Ok(())
+}

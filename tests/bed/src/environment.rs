@@ -1,0 +1,72 @@
+//! NCCL's environment: all traffic over sockets on the loopback interface, one algorithm and protocol.
+
+use std::path::Path;
+
+use crate::options::{Algo, Options, Proto};
+
+/// The settings, in the order in which they are made; later ones win.
+pub(crate) fn settings(options: &Options) -> Vec<(String, String)> {
+    let mut all = Vec::new();
+    let mut set = |key: &str, value: &str| all.push((key.to_owned(), value.to_owned()));
+    // With P2P and SHM off every rank is a node of its own and all traffic goes through the network transport.
+    set("NCCL_P2P_DISABLE", "1");
+    set("NCCL_SHM_DISABLE", "1");
+    set("NCCL_IB_DISABLE", "1");
+    set("NCCL_NET", "Socket");
+    set("NCCL_SOCKET_IFNAME", "lo");
+    // What the emulated device does not have.
+    set("NCCL_CUMEM_ENABLE", "0");
+    set("NCCL_CUMEM_HOST_ENABLE", "0");
+    set("NCCL_NVLS_ENABLE", "0");
+    set("NCCL_RAS_ENABLE", "0");
+    set("NCCL_GIN_ENABLE", "0");
+    set("NCCL_ALGO", algorithm(options.algo));
+    set("NCCL_PROTO", protocol(options.proto));
+    if options.proto == Proto::Simple {
+        set("NCCL_P2P_LL_THRESHOLD", "0");
+    }
+    if let Some(channels) = options.channels {
+        for name in ["MIN_NCHANNELS", "MAX_NCHANNELS", "MIN_P2P_NCHANNELS", "MAX_P2P_NCHANNELS"] {
+            set(&format!("NCCL_{name}"), &channels.to_string());
+        }
+    }
+    if options.absent.is_some() {
+        // A rank that never comes shall be missed in the kernels, not while the others connect.
+        set("NCCL_RUNTIME_CONNECT", "0");
+    }
+    if let Some(file) = &options.debug_file {
+        set("NCCL_DEBUG", "INFO");
+        set("NCCL_DEBUG_FILE", &file.to_string_lossy());
+        set("NCCL_DEBUG_SUBSYS", "INIT,GRAPH,NET,COLL,P2P,TUNING");
+    }
+    all.extend(options.env.iter().cloned());
+    all
+}
+
+fn algorithm(algo: Algo) -> &'static str {
+    match algo {
+        Algo::Ring => "Ring",
+        Algo::Tree => "Tree",
+    }
+}
+
+fn protocol(proto: Proto) -> &'static str {
+    match proto {
+        Proto::Simple => "Simple",
+        Proto::Ll => "LL",
+        Proto::Ll128 => "LL128",
+    }
+}
+
+/// Makes the settings. For the time before other threads exist.
+pub(crate) fn apply(options: &Options) {
+    for (key, value) in settings(options) {
+        // SAFETY: this is the only thread, so nobody reads the environment meanwhile.
+        unsafe { std::env::set_var(key, value) };
+    }
+}
+
+/// True when there is something at `path` now.
+pub(crate) fn exists(path: &Path) -> bool {
+    path.symlink_metadata().is_ok()
+}

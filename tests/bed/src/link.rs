@@ -1,0 +1,122 @@
+//! What ranks and the controller say to each other, over channels between threads or over the pipes of a child.
+
+use std::io::{BufRead, BufReader, Stdin, Write};
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, Sender};
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+
+use crate::runtime::lock;
+
+/// From a rank.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) enum Event {
+    /// Rank 0's process made these, one for each communicator, in hexadecimal.
+    Ids(Vec<String>),
+    /// The communicators are up.
+    Ready { rank: u32, nccl: String, comm_hashes: Vec<String> },
+    /// The operations are over.
+    Done { rank: u32, report: Report },
+    /// The communicators are gone.
+    Gone { rank: u32 },
+    /// Cannot go on.
+    Failed { rank: u32, error: String },
+}
+
+/// How one rank fared.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct Report {
+    pub(crate) ops: u64,
+    pub(crate) checked_elements: u64,
+    pub(crate) seconds: f64,
+    /// What was wrong with the data.
+    pub(crate) wrong: Vec<String>,
+    /// The time was up, and the communicators were aborted.
+    pub(crate) timed_out: bool,
+}
+
+/// To a rank.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) enum Command {
+    /// Unique ids, one for each communicator.
+    Connect(Vec<String>),
+    /// Start with the operations.
+    Go,
+    /// Destroy the communicators.
+    Release,
+}
+
+/// A rank's end.
+pub(crate) trait Link {
+    fn tell(&mut self, event: Event) -> Result<()>;
+    fn hear(&mut self) -> Result<Command>;
+}
+
+#[derive(Debug)]
+pub(crate) struct ThreadLink {
+    pub(crate) events: Sender<Event>,
+    pub(crate) commands: Receiver<Command>,
+}
+
+impl Link for ThreadLink {
+    fn tell(&mut self, event: Event) -> Result<()> {
+        self.events.send(event).context("the controller is gone")
+    }
+
+    fn hear(&mut self) -> Result<Command> {
+        self.commands.recv().context("the controller is gone")
+    }
+}
+
+/// A JSON value per line: events on the real standard output, commands on standard input.
+#[derive(Debug)]
+pub(crate) struct PipeLink {
+    commands: BufReader<Stdin>,
+}
+
+impl PipeLink {
+    pub(crate) fn new() -> Self {
+        Self { commands: BufReader::new(std::io::stdin()) }
+    }
+}
+
+impl Link for PipeLink {
+    fn tell(&mut self, event: Event) -> Result<()> {
+        print_line(&serde_json::to_string(&event)?)
+    }
+
+    fn hear(&mut self) -> Result<Command> {
+        let mut line = String::new();
+        if self.commands.read_line(&mut line)? == 0 {
+            bail!("the controller is gone");
+        }
+        Ok(serde_json::from_str(&line)?)
+    }
+}
+
+/// The real standard output. NCCL writes its messages to standard output too, so [`keep_stdout`] gives it standard
+/// error for that and keeps this one for lines that programs read.
+static STDOUT: Mutex<Option<std::fs::File>> = Mutex::new(None);
+
+pub(crate) fn keep_stdout() -> Result<()> {
+    // SAFETY: plain descriptor calls on descriptors that this program owns.
+    let real = unsafe { libc::fcntl(1, libc::F_DUPFD_CLOEXEC, 3) };
+    // SAFETY: as above.
+    if real < 0 || unsafe { libc::dup2(2, 1) } < 0 {
+        bail!("cannot move standard output: {}", std::io::Error::last_os_error());
+    }
+    // SAFETY: a fresh descriptor of our own.
+    let real = unsafe { OwnedFd::from_raw_fd(real) };
+    *lock(&STDOUT) = Some(real.into());
+    Ok(())
+}
+
+pub(crate) fn print_line(line: &str) -> Result<()> {
+    let mut stdout = lock(&STDOUT);
+    let stdout = stdout.as_mut().context("standard output is not set up")?;
+    writeln!(stdout, "{line}")?;
+    stdout.flush()?;
+    Ok(())
+}

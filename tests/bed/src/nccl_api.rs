@@ -1,0 +1,202 @@
+//! NCCL's public functions, looked up by name. The types are those of `nccl.h`, declared here.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::mem::transmute;
+
+use anyhow::{Result, bail};
+
+use crate::library::Library;
+use crate::options::DataType;
+use crate::runtime::stream::StreamHandle;
+
+const UNIQUE_ID_BYTES: usize = 128;
+const SUCCESS: c_int = 0;
+/// `ncclSum`
+const SUM: c_int = 0;
+
+/// `ncclComm_t`
+pub(crate) type CommHandle = *mut c_void;
+
+/// `ncclUniqueId`, passed by value.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct UniqueId(pub(crate) [u8; UNIQUE_ID_BYTES]);
+
+type AllReduceFn = extern "C" fn(usize, usize, usize, c_int, c_int, CommHandle, StreamHandle) -> c_int;
+type AllGatherFn = extern "C" fn(usize, usize, usize, c_int, CommHandle, StreamHandle) -> c_int;
+type ReduceFn = extern "C" fn(usize, usize, usize, c_int, c_int, c_int, CommHandle, StreamHandle) -> c_int;
+type SendFn = extern "C" fn(usize, usize, c_int, c_int, CommHandle, StreamHandle) -> c_int;
+pub(crate) type CommFn = extern "C" fn(CommHandle) -> c_int;
+
+#[derive(Debug)]
+pub(crate) struct Api {
+    get_version: extern "C" fn(*mut c_int) -> c_int,
+    get_unique_id: extern "C" fn(*mut UniqueId) -> c_int,
+    comm_init_rank: extern "C" fn(*mut CommHandle, c_int, UniqueId, c_int) -> c_int,
+    comm_destroy: CommFn,
+    comm_abort: CommFn,
+    group_start: extern "C" fn() -> c_int,
+    group_end: extern "C" fn() -> c_int,
+    get_error_string: extern "C" fn(c_int) -> *const c_char,
+    all_reduce: AllReduceFn,
+    all_gather: AllGatherFn,
+    reduce_scatter: AllReduceFn,
+    broadcast: AllReduceFn,
+    reduce: ReduceFn,
+    send: SendFn,
+    recv: SendFn,
+    all_to_all: Option<AllGatherFn>,
+}
+
+/// What an operation works on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Buffers {
+    pub(crate) send: usize,
+    pub(crate) recv: usize,
+    pub(crate) count: usize,
+    pub(crate) dtype: DataType,
+}
+
+impl Api {
+    pub(crate) fn load(library: &Library) -> Result<Self> {
+        /// Looks up a function and gives it the type of the field it goes to.
+        macro_rules! function {
+            ($name:literal) => {{
+                let address = library.export($name)?;
+                // SAFETY: the library documents this name with the field's signature.
+                unsafe { transmute::<usize, _>(address) }
+            }};
+        }
+        let all_to_all = library.export(c"ncclAlltoAll").ok().map(|address| {
+            // SAFETY: as above; since NCCL 2.28.
+            unsafe { transmute::<usize, AllGatherFn>(address) }
+        });
+        Ok(Self {
+            get_version: function!(c"ncclGetVersion"),
+            get_unique_id: function!(c"ncclGetUniqueId"),
+            comm_init_rank: function!(c"ncclCommInitRank"),
+            comm_destroy: function!(c"ncclCommDestroy"),
+            comm_abort: function!(c"ncclCommAbort"),
+            group_start: function!(c"ncclGroupStart"),
+            group_end: function!(c"ncclGroupEnd"),
+            get_error_string: function!(c"ncclGetErrorString"),
+            all_reduce: function!(c"ncclAllReduce"),
+            all_gather: function!(c"ncclAllGather"),
+            reduce_scatter: function!(c"ncclReduceScatter"),
+            broadcast: function!(c"ncclBroadcast"),
+            reduce: function!(c"ncclReduce"),
+            send: function!(c"ncclSend"),
+            recv: function!(c"ncclRecv"),
+            all_to_all,
+        })
+    }
+
+    fn check(&self, what: &str, code: c_int) -> Result<()> {
+        if code == SUCCESS {
+            return Ok(());
+        }
+        let text = (self.get_error_string)(code);
+        let text = if text.is_null() {
+            "unknown".into()
+        } else {
+            // SAFETY: NCCL returns a static C string.
+            unsafe { CStr::from_ptr(text) }.to_string_lossy()
+        };
+        bail!("{what}: {text} ({code})")
+    }
+
+    /// `2.27.5`
+    pub(crate) fn version(&self) -> Result<String> {
+        let mut code = 0;
+        self.check("ncclGetVersion", (self.get_version)(&raw mut code))?;
+        Ok(format!("{}.{}.{}", code / 10_000, code / 100 % 100, code % 100))
+    }
+
+    pub(crate) fn unique_id(&self) -> Result<UniqueId> {
+        let mut id = UniqueId([0; UNIQUE_ID_BYTES]);
+        self.check("ncclGetUniqueId", (self.get_unique_id)(&raw mut id))?;
+        Ok(id)
+    }
+
+    pub(crate) fn comm_init_rank(&self, ranks: u32, id: UniqueId, rank: u32) -> Result<CommHandle> {
+        let mut comm = std::ptr::null_mut();
+        let code = (self.comm_init_rank)(&raw mut comm, c_int::try_from(ranks)?, id, c_int::try_from(rank)?);
+        self.check("ncclCommInitRank", code)?;
+        Ok(comm)
+    }
+
+    pub(crate) fn comm_destroy(&self, comm: CommHandle) -> Result<()> {
+        self.check("ncclCommDestroy", (self.comm_destroy)(comm))
+    }
+
+    /// `ncclCommAbort`, for threads that may outlive everything else.
+    pub(crate) fn abort_function(&self) -> CommFn {
+        self.comm_abort
+    }
+
+    pub(crate) fn group_start(&self) -> Result<()> {
+        self.check("ncclGroupStart", (self.group_start)())
+    }
+
+    pub(crate) fn group_end(&self) -> Result<()> {
+        self.check("ncclGroupEnd", (self.group_end)())
+    }
+
+    pub(crate) fn all_reduce(&self, on: Buffers, comm: CommHandle, stream: StreamHandle) -> Result<()> {
+        let code = (self.all_reduce)(on.send, on.recv, on.count, on.dtype.nccl(), SUM, comm, stream);
+        self.check("ncclAllReduce", code)
+    }
+
+    pub(crate) fn all_gather(&self, on: Buffers, comm: CommHandle, stream: StreamHandle) -> Result<()> {
+        self.check("ncclAllGather", (self.all_gather)(on.send, on.recv, on.count, on.dtype.nccl(), comm, stream))
+    }
+
+    pub(crate) fn reduce_scatter(&self, on: Buffers, comm: CommHandle, stream: StreamHandle) -> Result<()> {
+        let code = (self.reduce_scatter)(on.send, on.recv, on.count, on.dtype.nccl(), SUM, comm, stream);
+        self.check("ncclReduceScatter", code)
+    }
+
+    pub(crate) fn broadcast(&self, on: Buffers, root: u32, comm: CommHandle, stream: StreamHandle) -> Result<()> {
+        let root = c_int::try_from(root)?;
+        let code = (self.broadcast)(on.send, on.recv, on.count, on.dtype.nccl(), root, comm, stream);
+        self.check("ncclBroadcast", code)
+    }
+
+    pub(crate) fn reduce(&self, on: Buffers, root: u32, comm: CommHandle, stream: StreamHandle) -> Result<()> {
+        let root = c_int::try_from(root)?;
+        let code = (self.reduce)(on.send, on.recv, on.count, on.dtype.nccl(), SUM, root, comm, stream);
+        self.check("ncclReduce", code)
+    }
+
+    /// Sends `on.send` to a rank.
+    pub(crate) fn send(&self, on: Buffers, to: u32, comm: CommHandle, stream: StreamHandle) -> Result<()> {
+        let to = c_int::try_from(to)?;
+        self.check("ncclSend", (self.send)(on.send, on.count, on.dtype.nccl(), to, comm, stream))
+    }
+
+    /// Receives `on.recv` from a rank.
+    pub(crate) fn recv(&self, on: Buffers, from: u32, comm: CommHandle, stream: StreamHandle) -> Result<()> {
+        let from = c_int::try_from(from)?;
+        self.check("ncclRecv", (self.recv)(on.recv, on.count, on.dtype.nccl(), from, comm, stream))
+    }
+
+    /// None where the library is older than the function.
+    pub(crate) fn all_to_all(&self, on: Buffers, comm: CommHandle, stream: StreamHandle) -> Option<Result<()>> {
+        let function = self.all_to_all?;
+        let code = function(on.send, on.recv, on.count, on.dtype.nccl(), comm, stream);
+        Some(self.check("ncclAlltoAll", code))
+    }
+}
+
+impl DataType {
+    /// `ncclDataType_t`
+    fn nccl(self) -> c_int {
+        match self {
+            Self::Uint8 => 1,
+            Self::Int32 => 2,
+            Self::Int64 => 4,
+            Self::Float32 => 7,
+            Self::Float64 => 8,
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! The command line. `cargo xtask bed` passes most of it through; children get it unchanged plus `--child`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::{Parser, ValueEnum};
+
+/// Run the real NCCL on a machine without a GPU and check every element of every result.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "ncclflow-bed", version)]
+pub(crate) struct Options {
+    /// The libnccl.so.2 to run, as NVIDIA ships it
+    #[arg(long, value_name = "PATH")]
+    pub(crate) library: PathBuf,
+
+    /// The NVML double; by default libnvidia_ml.so beside this program
+    #[arg(long, value_name = "PATH")]
+    pub(crate) nvml: Option<PathBuf>,
+
+    /// Ranks of each communicator
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=32))]
+    pub(crate) ranks: u32,
+
+    /// All ranks as threads of one process, or a process each
+    #[arg(long, value_enum, default_value_t = Mode::Threads)]
+    pub(crate) mode: Mode,
+
+    /// What to run in each iteration, in this order
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "allreduce")]
+    pub(crate) ops: Vec<OpKind>,
+
+    /// Payload: of the whole vector for allreduce, broadcast and reduce, of one rank's part for the others
+    #[arg(long, value_name = "BYTES", default_value_t = 1 << 20)]
+    pub(crate) bytes: usize,
+
+    /// Type of the elements
+    #[arg(long, value_enum, default_value_t = DataType::Float32)]
+    pub(crate) dtype: DataType,
+
+    /// How often to run the list of operations
+    #[arg(long, default_value_t = 1)]
+    pub(crate) iters: u32,
+
+    /// Algorithm (NCCL_ALGO)
+    #[arg(long, value_enum, default_value_t = Algo::Ring)]
+    pub(crate) algo: Algo,
+
+    /// Protocol (NCCL_PROTO)
+    #[arg(long, value_enum, default_value_t = Proto::Simple)]
+    pub(crate) proto: Proto,
+
+    /// Number of channels (NCCL_MIN_NCHANNELS and NCCL_MAX_NCHANNELS); NCCL's choice without it
+    #[arg(long, value_name = "K")]
+    pub(crate) channels: Option<u32>,
+
+    /// Communicators per process over the same ranks; operations take turns on them
+    #[arg(long, value_name = "C", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub(crate) comms: u32,
+
+    /// Operations per ncclGroupStart/End
+    #[arg(long, value_name = "G", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) group: u32,
+
+    /// Pause after each group
+    #[arg(long, value_name = "MS", default_value_t = 0)]
+    pub(crate) interval_ms: u64,
+
+    /// Wait until this file exists before the first operation
+    #[arg(long, value_name = "FILE")]
+    pub(crate) wait_file: Option<PathBuf>,
+
+    /// After the operations wait until this file exists before the communicators are destroyed
+    #[arg(long, value_name = "FILE")]
+    pub(crate) hold_file: Option<PathBuf>,
+
+    /// RANK=FILE: the kernels of this rank make no progress while the file exists
+    #[arg(long, value_name = "RANK=FILE", value_parser = parse_stall)]
+    pub(crate) stall: Vec<(u32, PathBuf)>,
+
+    /// RANK[@N]: this rank joins the first N operations (none) and then no more
+    #[arg(long, value_name = "RANK[@N]", value_parser = parse_absent)]
+    pub(crate) absent: Option<(u32, u64)>,
+
+    /// NCCL_DEBUG=INFO into this file (a pattern of NCCL_DEBUG_FILE: %h host, %p process)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) debug_file: Option<PathBuf>,
+
+    /// What the emulated kernels moved, as JSON lines in FILE.rank<R>
+    #[arg(long, value_name = "FILE")]
+    pub(crate) transfer_log: Option<PathBuf>,
+
+    /// KEY=VALUE in NCCL's environment, over the bed's own settings
+    #[arg(long, value_name = "KEY=VALUE", value_parser = parse_variable)]
+    pub(crate) env: Vec<(String, String)>,
+
+    /// Bound of each phase: init, operations, tear-down
+    #[arg(long, value_name = "SECS", default_value_t = 60)]
+    pub(crate) timeout: u64,
+
+    /// Bound of each wait for a file
+    #[arg(long, value_name = "SECS", default_value_t = 600)]
+    pub(crate) file_timeout: u64,
+
+    /// Kernels complete at once and move nothing; results are not checked
+    #[arg(long)]
+    pub(crate) no_emulate: bool,
+
+    /// This process is one rank of a parent
+    #[arg(long, value_name = "RANK", hide = true)]
+    pub(crate) child: Option<u32>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Mode {
+    Threads,
+    Processes,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "lower")]
+pub(crate) enum OpKind {
+    AllReduce,
+    AllGather,
+    ReduceScatter,
+    Broadcast,
+    Reduce,
+    /// To the next rank, from the previous one
+    SendRecv,
+    /// ncclAlltoAll where the library has it, sends and receives in a group where not
+    AllToAll,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DataType {
+    Uint8,
+    Int32,
+    Int64,
+    Float32,
+    Float64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Algo {
+    Ring,
+    Tree,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "lower")]
+pub(crate) enum Proto {
+    Simple,
+    Ll,
+    Ll128,
+}
+
+impl Options {
+    /// What clap cannot check by itself.
+    pub(crate) fn validate(&self) -> Result<()> {
+        if self.bytes == 0 || !self.bytes.is_multiple_of(self.dtype.size()) {
+            bail!("--bytes must be a positive multiple of the element size, {}", self.dtype.size());
+        }
+        if let Some((rank, _)) = self.absent
+            && rank >= self.ranks
+        {
+            bail!("--absent {rank}: there are only {} ranks", self.ranks);
+        }
+        if let Some((rank, _)) = self.stall.iter().find(|(rank, _)| *rank >= self.ranks) {
+            bail!("--stall {rank}: there are only {} ranks", self.ranks);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn timeout(&self) -> Duration {
+        Duration::from_secs(self.timeout)
+    }
+
+    pub(crate) fn file_timeout(&self) -> Duration {
+        Duration::from_secs(self.file_timeout)
+    }
+}
+
+impl DataType {
+    pub(crate) fn size(self) -> usize {
+        match self {
+            Self::Uint8 => 1,
+            Self::Int32 | Self::Float32 => 4,
+            Self::Int64 | Self::Float64 => 8,
+        }
+    }
+}
+
+fn parse_stall(text: &str) -> Result<(u32, PathBuf)> {
+    let (rank, file) = text.split_once('=').context("expected RANK=FILE")?;
+    Ok((rank.parse()?, file.into()))
+}
+
+fn parse_absent(text: &str) -> Result<(u32, u64)> {
+    let (rank, after) = text.split_once('@').unwrap_or((text, "0"));
+    Ok((rank.parse()?, after.parse()?))
+}
+
+fn parse_variable(text: &str) -> Result<(String, String)> {
+    let (key, value) = text.split_once('=').context("expected KEY=VALUE")?;
+    if key.is_empty() {
+        bail!("the variable has no name");
+    }
+    Ok((key.to_owned(), value.to_owned()))
+}

@@ -1,0 +1,105 @@
+//! Absolute jumps written over functions of the library in this process's memory; the file stays as it is.
+//!
+//! Runs once, before any NCCL call and while this is the only thread. x86-64 only.
+
+use std::collections::HashMap;
+use std::ffi::c_int;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Result, bail};
+
+use crate::library::{Library, Symbol};
+
+/// `jmp *0(%rip)` and the 8-byte target.
+const JUMP: usize = 14;
+/// `mov $index, %edi` and a jump.
+const JUMP_WITH_INDEX: usize = 5 + JUMP;
+/// `cudaErrorNotSupported`
+const NOT_SUPPORTED: c_int = 801;
+
+/// What happened to the runtime's functions.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    pub(crate) replaced: usize,
+    pub(crate) refused: usize,
+    /// Functions shorter than a jump, which were left as they are.
+    pub(crate) left: Vec<String>,
+}
+
+struct Refusal {
+    name: String,
+    said: AtomicBool,
+}
+
+static REFUSALS: OnceLock<Vec<Refusal>> = OnceLock::new();
+
+/// Replaces every documented runtime function: those in `replacements` by ours, all others by one that says its name
+/// once and answers "not supported", so that nothing of the runtime's private code can run.
+pub(crate) fn replace_runtime(library: &Library, replacements: &HashMap<&str, usize>) -> Result<Outcome> {
+    let mut outcome = Outcome::default();
+    let mut refusals = Vec::new();
+    for symbol in library.runtime_functions() {
+        if let Some(target) = replacements.get(symbol.name.as_str()) {
+            // Something shorter than a jump is not the runtime's function but a shim of NCCL's own
+            // (nccl:v2.28.9-1:src/enhcompat.cc); a jump would run over into the function behind it.
+            if symbol.size < JUMP {
+                outcome.left.push(symbol.name.clone());
+                continue;
+            }
+            write_code(symbol, &jump(*target))?;
+            outcome.replaced += 1;
+        } else if symbol.size < JUMP_WITH_INDEX {
+            outcome.left.push(symbol.name.clone());
+        } else {
+            let index = u32::try_from(refusals.len())?;
+            let mut code = vec![0xbf];
+            code.extend(index.to_le_bytes());
+            code.extend(jump(refuse as *const () as usize));
+            write_code(symbol, &code)?;
+            refusals.push(Refusal { name: symbol.name.clone(), said: AtomicBool::new(false) });
+            outcome.refused += 1;
+        }
+    }
+    if REFUSALS.set(refusals).is_err() {
+        bail!("the runtime was already replaced in this process");
+    }
+    Ok(outcome)
+}
+
+fn jump(target: usize) -> [u8; JUMP] {
+    let mut code = [0; JUMP];
+    code[..6].copy_from_slice(&[0xff, 0x25, 0, 0, 0, 0]);
+    code[6..].copy_from_slice(&(target as u64).to_le_bytes());
+    code
+}
+
+extern "C" fn refuse(index: usize) -> c_int {
+    // Only the low half of the register was written.
+    let refusal = REFUSALS.get().and_then(|all| all.get(index & 0xffff_ffff));
+    if let Some(refusal) = refusal
+        && !refusal.said.swap(true, Ordering::Relaxed)
+    {
+        crate::say(&format!("{} was called and is not emulated: answering cudaErrorNotSupported", refusal.name));
+    }
+    NOT_SUPPORTED
+}
+
+fn write_code(symbol: &Symbol, code: &[u8]) -> Result<()> {
+    const PAGE: usize = 4096;
+    let start = symbol.runtime_addr & !(PAGE - 1);
+    let length = (symbol.runtime_addr + code.len()).next_multiple_of(PAGE) - start;
+    protect(start, length, libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC)?;
+    // SAFETY: the function is at least as long as `code`, its pages were just made writable, and no other thread runs
+    // yet that could be inside it.
+    unsafe { std::ptr::copy_nonoverlapping(code.as_ptr(), symbol.runtime_addr as *mut u8, code.len()) };
+    protect(start, length, libc::PROT_READ | libc::PROT_EXEC)
+}
+
+fn protect(start: usize, length: usize, protection: c_int) -> Result<()> {
+    // SAFETY: whole pages of the library's own text mapping.
+    if unsafe { libc::mprotect(start as *mut libc::c_void, length, protection) } != 0 {
+        bail!("mprotect: {}", std::io::Error::last_os_error());
+    }
+    Ok(())
+}

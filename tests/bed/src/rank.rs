@@ -1,0 +1,111 @@
+//! One rank: its communicators, its operations, its end.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+use crate::link::{Command, Event, Link, Report};
+use crate::nccl_api::CommHandle;
+use crate::options::Options;
+use crate::runtime::device;
+use crate::runtime::stream::Stream;
+use crate::setup::{self, Nccl};
+use crate::workload;
+
+/// A communicator of this rank, and the stream that its operations go to.
+#[derive(Clone)]
+pub(crate) struct Comm {
+    handle: usize,
+    pub(crate) stream: Arc<Stream>,
+}
+
+impl Comm {
+    pub(crate) fn handle(&self) -> CommHandle {
+        self.handle as CommHandle
+    }
+}
+
+/// Lives a rank's life; all that goes wrong is told over the link.
+pub(crate) fn run(options: &Options, nccl: &Nccl, rank: u32, mut link: impl Link) {
+    if let Err(error) = live(options, nccl, rank, &mut link) {
+        // The controller sees a closed link if it cannot be told.
+        let _gone = link.tell(setup::failed(rank, &error));
+    }
+}
+
+fn live(options: &Options, nccl: &Nccl, rank: u32, link: &mut impl Link) -> Result<()> {
+    device::set_current(rank as i32);
+    let Command::Connect(ids) = link.hear()? else { bail!("expected the unique ids") };
+    let mut comms = Vec::new();
+    let mut comm_hashes = Vec::new();
+    for id in &ids {
+        let handle = nccl.api.comm_init_rank(options.ranks, setup::from_hex(id)?, rank)?;
+        comm_hashes.extend(nccl.emulator.register(handle as usize));
+        comms.push(Comm { handle: handle as usize, stream: Arc::default() });
+    }
+    link.tell(Event::Ready { rank, nccl: nccl.version.clone(), comm_hashes })?;
+
+    let Command::Go = link.hear()? else { bail!("expected the word to go") };
+    let started = Instant::now();
+    let deadline = started + options.timeout();
+    let aborted = AtomicBool::new(false);
+    let (finished, watched) = mpsc::channel::<()>();
+    let mut report = Report::default();
+    thread::scope(|scope| {
+        // NCCL's own calls may hang, so another thread aborts when the time is up.
+        let (aborting, comms) = (&aborted, &comms);
+        let watchdog = scope.spawn(move || {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if watched.recv_timeout(left) == Err(mpsc::RecvTimeoutError::Timeout) {
+                aborting.store(true, Ordering::SeqCst);
+                abort_all(nccl, comms);
+            }
+        });
+        let result = workload::run(options, nccl, rank, comms, deadline, &mut report);
+        if report.timed_out || (result.is_err() && aborted.load(Ordering::SeqCst)) {
+            report.timed_out = true;
+        } else {
+            // Only fails when the watchdog has ended already.
+            let _ended = finished.send(());
+            result?;
+        }
+        if watchdog.join().is_err() {
+            bail!("the watchdog panicked");
+        }
+        anyhow::Ok(())
+    })?;
+    report.seconds = started.elapsed().as_secs_f64();
+    let timed_out = report.timed_out;
+    link.tell(Event::Done { rank, report })?;
+    let Command::Release = link.hear()? else { bail!("expected the word to release") };
+    if !timed_out {
+        for comm in &comms {
+            nccl.api.comm_destroy(comm.handle())?;
+        }
+    }
+    link.tell(Event::Gone { rank })
+}
+
+fn abort_all(nccl: &Nccl, comms: &[Comm]) {
+    /// An abort that hangs must not hold up the others.
+    const PATIENCE: Duration = Duration::from_secs(10);
+    let (done, all_done) = mpsc::channel();
+    for comm in comms {
+        let (handle, done, abort) = (comm.handle, done.clone(), nccl.api.abort_function());
+        thread::spawn(move || {
+            let result = abort(handle as CommHandle);
+            // Nobody waits any more after the patience is gone.
+            let _late = done.send(result);
+        });
+    }
+    for _ in comms {
+        match all_done.recv_timeout(PATIENCE) {
+            Ok(0) => {}
+            Ok(code) => crate::say(&format!("ncclCommAbort answered {code}")),
+            Err(_) => crate::say("ncclCommAbort does not return"),
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! From a library on disk to one that runs here: settings, NVML double, replaced runtime, executor of kernels; and the
+//! mode in which all ranks are threads.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::mpsc;
+use std::thread;
+
+use anyhow::{Context, Result};
+
+use crate::controller::{self, Outcome};
+use crate::emulator;
+use crate::library::{self, Library};
+use crate::link::{Command, Event, ThreadLink};
+use crate::nccl_api::{Api, UniqueId};
+use crate::options::Options;
+use crate::runtime::{self, device};
+use crate::{environment, patch, rank};
+
+/// A library that is ready to run, with the version it tells.
+#[derive(Debug)]
+pub(crate) struct Nccl {
+    pub(crate) api: Api,
+    pub(crate) version: String,
+    pub(crate) emulator: emulator::Shared,
+}
+
+pub(crate) fn prepare(options: &Options) -> Result<Nccl> {
+    environment::apply(options);
+    library::preload(&nvml_double(options)?)?;
+    let library = Library::open(&options.library)?;
+    // CUDA 12 renamed this function when its struct grew; CUDA 13 has the plain name again.
+    let cuda_13 = !library.has_runtime_function("cudaGetDeviceProperties_v2");
+    device::set_version(if cuda_13 { 13_000 } else { 12_080 });
+    let replacements: HashMap<&str, usize> = runtime::replacements();
+    let outcome = patch::replace_runtime(&library, &replacements)?;
+    if std::env::var_os("NCCLFLOW_BED_VERBOSE").is_some() {
+        crate::say(&format!("runtime functions: {outcome:?}"));
+    }
+    let emulator = emulator::prepare(options, &library)?;
+    runtime::launch::set_executor(library.kernels().clone(), emulator::executor(&emulator));
+    let api = Api::load(&library)?;
+    let version = api.version()?;
+    Ok(Nccl { api, version, emulator })
+}
+
+fn nvml_double(options: &Options) -> Result<PathBuf> {
+    if let Some(path) = &options.nvml {
+        return Ok(path.clone());
+    }
+    let this = std::env::current_exe().context("where is this program?")?;
+    Ok(this.with_file_name("libnvidia_ml.so"))
+}
+
+pub(crate) fn unique_ids(nccl: &Nccl, options: &Options) -> Result<Vec<String>> {
+    (0..options.comms).map(|_| nccl.api.unique_id().map(|id| to_hex(&id))).collect()
+}
+
+fn to_hex(id: &UniqueId) -> String {
+    id.0.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+pub(crate) fn from_hex(text: &str) -> Result<UniqueId> {
+    let mut id = UniqueId([0; 128]);
+    for (index, byte) in id.0.iter_mut().enumerate() {
+        let digits = text.get(2 * index..2 * index + 2).context("a unique id is too short")?;
+        *byte = u8::from_str_radix(digits, 16)?;
+    }
+    Ok(id)
+}
+
+/// All ranks as threads of this process.
+pub(crate) fn run_threads(options: &Options) -> Result<Outcome> {
+    let nccl = prepare(options)?;
+    let ids = unique_ids(&nccl, options)?;
+    let (events, inbox) = mpsc::channel();
+    thread::scope(|scope| {
+        let mut commands = Vec::new();
+        for rank in 0..options.ranks {
+            let (command, hears) = mpsc::channel();
+            let link = ThreadLink { events: events.clone(), commands: hears };
+            let nccl = &nccl;
+            thread::Builder::new()
+                .name(format!("bed rank {rank}"))
+                .spawn_scoped(scope, move || rank::run(options, nccl, rank, link))?;
+            commands.push(command);
+        }
+        drop(events);
+        for command in &commands {
+            command.send(Command::Connect(ids.clone())).context("a rank is gone")?;
+        }
+        let mut send = |rank: usize, command: Command| {
+            // A rank that is gone has said so or is missed at the deadline.
+            let _gone = commands[rank].send(command);
+        };
+        let pids = vec![std::process::id()];
+        let outcome = controller::run(options, &pids, &inbox, &mut send)?;
+        // Threads that hang in NCCL would hold the scope; the process ends here.
+        if outcome.is_final() {
+            let code = outcome.code();
+            // SAFETY: all that was to be said is written.
+            unsafe { libc::_exit(code) }
+        }
+        Ok(outcome)
+    })
+}
+
+/// Errors that a rank can only pass on.
+pub(crate) fn failed(rank: u32, error: &anyhow::Error) -> Event {
+    Event::Failed { rank, error: format!("{error:#}") }
+}

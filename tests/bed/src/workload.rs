@@ -1,0 +1,184 @@
+//! The operations of one rank: issued in groups, a window of them in flight, every result checked.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use crate::data::Shape;
+use crate::link::Report;
+use crate::nccl_api::Buffers;
+use crate::options::{OpKind, Options};
+use crate::rank::Comm;
+use crate::runtime::memory;
+use crate::setup::Nccl;
+
+/// Bytes of results that may be in flight.
+const WINDOW_BYTES: usize = 64 << 20;
+/// Operations that may be in flight.
+const WINDOW_OPS: usize = 256;
+
+/// An operation whose result is not checked yet.
+struct Flight<'a> {
+    shape: Shape,
+    send: Buffer,
+    recv: Buffer,
+    comm: &'a Comm,
+    mark: u64,
+}
+
+/// Memory of the emulated device, given back when dropped.
+struct Buffer {
+    address: usize,
+    size: usize,
+}
+
+impl Buffer {
+    fn new(size: usize) -> Result<Self> {
+        let address = memory::allocate_device(size).context("out of memory")?;
+        Ok(Self { address, size })
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: a live allocation of this size; nothing else uses it before the operation is issued and after it is
+        // complete, which is when this is called.
+        unsafe { std::slice::from_raw_parts_mut(self.address as *mut u8, self.size) }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        memory::release(self.address);
+    }
+}
+
+/// Runs all operations of `rank`. Returns early, with `report.timed_out`, when `deadline` passes.
+pub(crate) fn run(
+    options: &Options,
+    nccl: &Nccl,
+    rank: u32,
+    comms: &[Comm],
+    deadline: Instant,
+    report: &mut Report,
+) -> Result<()> {
+    let total = u64::from(options.iters) * options.ops.len() as u64;
+    let joins = match options.absent {
+        Some((absent, after)) if absent == rank => after.min(total),
+        _ => total,
+    };
+    let mut flights: VecDeque<Flight<'_>> = VecDeque::new();
+    let mut next = 0;
+    while next < joins {
+        let end = (next + u64::from(options.group)).min(joins);
+        let grouped = end - next > 1;
+        let first_of_group = flights.len();
+        if grouped {
+            nccl.api.group_start()?;
+        }
+        for op in next..end {
+            let kind = options.ops[(op % options.ops.len() as u64) as usize];
+            let shape = Shape {
+                kind,
+                ranks: options.ranks,
+                count: options.bytes / options.dtype.size(),
+                dtype: options.dtype,
+                op,
+            };
+            let comm = &comms[(op % comms.len() as u64) as usize];
+            flights.push_back(issue(nccl, rank, shape, comm)?);
+        }
+        if grouped {
+            nccl.api.group_end()?;
+        }
+        for flight in flights.iter_mut().skip(first_of_group) {
+            flight.mark = flight.comm.stream.mark();
+        }
+        report.ops = end;
+        next = end;
+        if options.interval_ms > 0 {
+            std::thread::sleep(Duration::from_millis(options.interval_ms));
+        }
+        while flights.len() > WINDOW_OPS || in_flight(&flights) > WINDOW_BYTES {
+            let Some(flight) = flights.pop_front() else { break };
+            if !finish(options, rank, flight, deadline, report) {
+                return Ok(());
+            }
+        }
+    }
+    while let Some(flight) = flights.pop_front() {
+        if !finish(options, rank, flight, deadline, report) {
+            return Ok(());
+        }
+    }
+    if joins < total {
+        // Absent: there until the others have given up, too.
+        std::thread::sleep(deadline.saturating_duration_since(Instant::now()));
+        report.timed_out = true;
+    }
+    Ok(())
+}
+
+fn in_flight(flights: &VecDeque<Flight<'_>>) -> usize {
+    flights.iter().map(|flight| flight.send.size + flight.recv.size).sum()
+}
+
+fn issue<'a>(nccl: &Nccl, rank: u32, shape: Shape, comm: &'a Comm) -> Result<Flight<'a>> {
+    let size = shape.dtype.size();
+    let mut send = Buffer::new(shape.send_elements() * size)?;
+    let recv = Buffer::new(shape.recv_elements() * size)?;
+    shape.fill(rank, send.bytes());
+    let on = Buffers { send: send.address, recv: recv.address, count: shape.count, dtype: shape.dtype };
+    let (api, handle) = (&nccl.api, comm.handle());
+    let stream = std::sync::Arc::as_ptr(&comm.stream).cast_mut().cast();
+    match shape.kind {
+        OpKind::AllReduce => api.all_reduce(on, handle, stream)?,
+        OpKind::AllGather => api.all_gather(on, handle, stream)?,
+        OpKind::ReduceScatter => api.reduce_scatter(on, handle, stream)?,
+        OpKind::Broadcast => api.broadcast(on, shape.root(), handle, stream)?,
+        OpKind::Reduce => api.reduce(on, shape.root(), handle, stream)?,
+        OpKind::SendRecv => {
+            api.group_start()?;
+            api.send(on, (rank + 1) % shape.ranks, handle, stream)?;
+            api.recv(on, (rank + shape.ranks - 1) % shape.ranks, handle, stream)?;
+            api.group_end()?;
+        }
+        OpKind::AllToAll => match api.all_to_all(on, handle, stream) {
+            Some(result) => result?,
+            None => {
+                api.group_start()?;
+                for peer in 0..shape.ranks {
+                    let offset = peer as usize * shape.count * size;
+                    let part = Buffers { send: on.send + offset, recv: on.recv + offset, ..on };
+                    api.send(part, peer, handle, stream)?;
+                    api.recv(part, peer, handle, stream)?;
+                }
+                api.group_end()?;
+            }
+        },
+    }
+    Ok(Flight { shape, send, recv, comm, mark: 0 })
+}
+
+/// Waits for an operation and checks its result; false when the time was up first.
+fn finish(
+    options: &Options,
+    rank: u32,
+    mut flight: Flight<'_>,
+    deadline: Instant,
+    report: &mut Report,
+) -> bool {
+    if !flight.comm.stream.wait(flight.mark, Some(deadline)) {
+        report.timed_out = true;
+        // A kernel may still run in these buffers; the process ends soon.
+        std::mem::forget(flight);
+        return false;
+    }
+    if options.no_emulate {
+        return true;
+    }
+    match flight.shape.check(rank, flight.recv.bytes()) {
+        Ok(elements) => report.checked_elements += elements,
+        Err(wrong) => report.wrong.push(wrong),
+    }
+    true
+}

@@ -1,0 +1,5 @@
+//! What others say about the run that ncclflow traced.
+
+pub mod debug_log;
+pub mod plugin;
+pub mod transfer_log;

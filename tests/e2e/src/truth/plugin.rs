@@ -1,0 +1,279 @@
+//! NCCL's own account: the files of the profiler plugin in `tests/profiler`.
+//!
+//! The plugin writes what NCCL passed and nothing else; units and sums are settled here. Known gap: in NCCL 2.27
+//! (plugin version 4) several p2p ops to one peer that run as one (`nsubs` > 1) show only their first op, see
+//! [`RankTruth::sees_every_op`].
+
+mod line;
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::communicator::{CommHash, Member};
+use crate::direction::Direction;
+use crate::json_lines;
+use line::Line;
+
+/// States that say how much a message carries.
+const STEP_SEND_WAIT: i32 = 9;
+const STEP_RECV_FLUSH_WAIT: i32 = 11;
+
+/// Everything in a truth directory.
+#[derive(Debug, Default)]
+pub struct PluginTruth {
+    pub ranks: BTreeMap<Member, RankTruth>,
+    /// Ops of calls that no file of the directory holds.
+    pub orphans: Vec<ProxyOp>,
+}
+
+/// What one rank of one communicator did.
+#[derive(Debug, Clone, Default)]
+pub struct RankTruth {
+    /// Version of the plugin interface that NCCL chose.
+    pub api: u32,
+    pub pid: u32,
+    pub n_ranks: Option<i32>,
+    pub colls: Vec<Coll>,
+    pub p2ps: Vec<P2p>,
+    /// In the order in which proxy threads took them up.
+    pub ops: Vec<ProxyOp>,
+    /// The communicator was destroyed; without it the process ended, or was ended, earlier.
+    pub finalized: bool,
+}
+
+/// Names a call: ids are numbers of the process that made it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct CallId {
+    pub pid: u32,
+    pub id: u64,
+}
+
+#[derive(Debug, Clone)]
+pub struct Coll {
+    pub call: CallId,
+    /// The launch; calls of one launch share it.
+    pub group: Option<u64>,
+    /// Counts per communicator and function.
+    pub seq_number: u64,
+    pub func: String,
+    pub count: u64,
+    pub datatype: String,
+    pub root: i32,
+    pub algo: String,
+    pub proto: String,
+    pub n_channels: Option<u8>,
+    pub n_max_channels: Option<u8>,
+    pub start: u64,
+    pub stop: Option<u64>,
+}
+
+#[derive(Debug, Clone)]
+pub struct P2p {
+    pub call: CallId,
+    pub group: Option<u64>,
+    pub func: String,
+    pub count: u64,
+    pub datatype: String,
+    pub peer: i32,
+    pub n_channels: Option<u8>,
+    pub start: u64,
+    pub stop: Option<u64>,
+}
+
+#[derive(Debug, Clone)]
+pub struct ProxyOp {
+    pub api: u32,
+    pub id: u64,
+    /// The collective or p2p call that it belongs to.
+    pub call: Option<CallId>,
+    pub channel: u32,
+    pub peer: i32,
+    pub direction: Direction,
+    /// As NCCL passes it: FIFO steps up to version 3, messages from version 4 on.
+    pub n_steps: i32,
+    /// As NCCL passes it: per FIFO step up to version 3, per message from version 4 on.
+    pub chunk_size: i32,
+    pub start: u64,
+    pub stop: Option<u64>,
+    pub states: Vec<State>,
+    /// By number.
+    pub steps: Vec<Step>,
+}
+
+#[derive(Debug, Clone)]
+pub struct Step {
+    pub number: i32,
+    pub start: u64,
+    pub stop: Option<u64>,
+    pub states: Vec<State>,
+}
+
+pub use line::State;
+
+impl ProxyOp {
+    /// How many network messages the op is made of. Versions up to 3 leave the division to the reader.
+    pub fn messages(&self, slice_steps: u32) -> i64 {
+        let steps = i64::from(self.n_steps);
+        let per_message = i64::from(slice_steps.max(1));
+        if self.api >= 4 { steps } else { (steps + per_message - 1) / per_message }
+    }
+
+    /// The size of each message that was transferred, in order. Known from version 4 on.
+    pub fn sizes(&self) -> Option<Vec<u64>> {
+        if self.api < 4 {
+            return None;
+        }
+        let telling = match self.direction {
+            Direction::Send => STEP_SEND_WAIT,
+            Direction::Recv => STEP_RECV_FLUSH_WAIT,
+        };
+        Some(self.steps.iter().filter_map(|step| step.trans_size_at(telling)).collect())
+    }
+
+    /// What was transferred. Up to version 3 a sum that runs through every op that used the same proxy arguments, so
+    /// only its growth from the op's first state to its last counts.
+    pub fn bytes(&self) -> Option<u64> {
+        if let Some(sizes) = self.sizes() {
+            return Some(sizes.iter().sum());
+        }
+        let mut sums = self.states.iter().filter_map(|state| state.trans_size);
+        let first = sums.next()?;
+        let last = sums.next_back().unwrap_or(first);
+        last.checked_sub(first)
+    }
+}
+
+impl Step {
+    pub fn trans_size_at(&self, state: i32) -> Option<u64> {
+        self.states.iter().find(|reached| reached.state == state)?.trans_size
+    }
+}
+
+impl RankTruth {
+    /// Whether every p2p op shows: not in NCCL 2.27, where only the first of several ops that run as one does.
+    pub fn sees_every_op(&self) -> bool {
+        self.api != 4
+    }
+}
+
+impl PluginTruth {
+    /// Reads all `truth.*.jsonl` files of `directory`, and gives ops that a process did for another one back to the
+    /// communicator that asked for them.
+    pub fn read(directory: &Path) -> Result<Self> {
+        let mut paths = Vec::new();
+        let entries =
+            fs::read_dir(directory).with_context(|| format!("listing `{}`", directory.display()))?;
+        for entry in entries {
+            let path = entry?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            if name.starts_with("truth.") && path.extension().is_some_and(|extension| extension == "jsonl") {
+                paths.push(path);
+            }
+        }
+        paths.sort();
+        let mut files = Vec::new();
+        for path in paths {
+            let lines = json_lines::read(&path)?;
+            files.push(File::new(lines).with_context(|| format!("reading `{}`", path.display()))?);
+        }
+        Self::join(files)
+    }
+
+    fn join(files: Vec<File>) -> Result<Self> {
+        let mut truth = Self::default();
+        let mut owners = HashMap::new();
+        let mut foreign = Vec::new();
+        for file in files {
+            if file.foreign {
+                foreign.extend(file.rank.ops);
+                continue;
+            }
+            let calls = file.rank.colls.iter().map(|coll| coll.call);
+            let calls = calls.chain(file.rank.p2ps.iter().map(|p2p| p2p.call));
+            owners.extend(calls.map(|call| (call, file.member)));
+            if truth.ranks.insert(file.member, file.rank).is_some() {
+                // In 2.23 two splits of one parent with one color get one hash: such runs need names of their own.
+                bail!("two files speak of {}", file.member);
+            }
+        }
+        for op in foreign {
+            let owner =
+                op.call.and_then(|call| owners.get(&call)).and_then(|member| truth.ranks.get_mut(member));
+            match owner {
+                Some(rank) => rank.ops.push(op),
+                None => truth.orphans.push(op),
+            }
+        }
+        for rank in truth.ranks.values_mut() {
+            rank.ops.sort_by_key(|op| op.start);
+        }
+        Ok(truth)
+    }
+}
+
+/// One file, its lines joined.
+struct File {
+    member: Member,
+    foreign: bool,
+    rank: RankTruth,
+}
+
+impl File {
+    fn new(lines: Vec<Line>) -> Result<Self> {
+        let mut lines = lines.into_iter();
+        let Some(Line::Context(context)) = lines.next() else {
+            bail!("the first line names no communicator");
+        };
+        let member = Member { comm_hash: context.comm_hash, rank: context.rank };
+        let mut file = Self { member, foreign: context.foreign, rank: RankTruth::default() };
+        file.rank = RankTruth { api: context.api, pid: context.pid, n_ranks: context.n_ranks, ..file.rank };
+        let mut ops = HashMap::new();
+        let mut stops = HashMap::new();
+        for line in lines {
+            match line {
+                Line::Context(_) => bail!("a second communicator in one file"),
+                Line::Coll(coll) => file.rank.colls.push(coll.with_pid(context.pid)),
+                Line::P2p(p2p) => file.rank.p2ps.push(p2p.with_pid(context.pid)),
+                Line::ProxyOp(op) => {
+                    ops.insert(op.id, file.rank.ops.len());
+                    file.rank.ops.push(op.with_api(context.api));
+                }
+                Line::ProxyStep(step) => {
+                    let index = ops.get(&step.op).with_context(|| format!("step {} of no op", step.id))?;
+                    file.rank.ops[*index].steps.push(step.into());
+                }
+                Line::Stop(stop) => {
+                    stops.insert(stop.id, stop);
+                }
+                Line::Finalize { .. } => file.rank.finalized = true,
+            }
+        }
+        for coll in &mut file.rank.colls {
+            coll.stop = stops.get(&coll.call.id).map(|stop| stop.t);
+        }
+        for p2p in &mut file.rank.p2ps {
+            p2p.stop = stops.get(&p2p.call.id).map(|stop| stop.t);
+        }
+        for op in &mut file.rank.ops {
+            if let Some(stop) = stops.remove(&op.id) {
+                op.stop = Some(stop.t);
+                op.states = stop.states;
+            }
+            op.steps.sort_by_key(|step| step.number);
+        }
+        Ok(file)
+    }
+}
+
+impl PluginTruth {
+    /// The ranks of one communicator.
+    pub fn of(&self, comm_hash: CommHash) -> impl Iterator<Item = (&Member, &RankTruth)> {
+        self.ranks.iter().filter(move |(member, _)| member.comm_hash == comm_hash)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,6 @@
+//! NCCL opens NVML by this name; the linker must put it into the library.
+
+fn main() {
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libnvidia-ml.so.1");
+    println!("cargo:rerun-if-changed=build.rs");
+}

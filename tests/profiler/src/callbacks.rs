@@ -1,0 +1,174 @@
+//! What NCCL calls, from application threads and from proxy threads.
+//!
+//! No panic crosses into NCCL: a caught one is reported as an internal error, which makes NCCL go on without the
+//! profiler (at init) or is ignored.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process;
+
+use crate::abi::{ACTIVATION_MASK, Descriptor, INTERNAL_ERROR, SUCCESS, StateArguments};
+use crate::context::Communicator;
+use crate::event::{Event, Start};
+use crate::handle::Handle;
+use crate::registry;
+
+fn guarded(work: impl FnOnce()) -> c_int {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(()) => SUCCESS,
+        Err(_) => INTERNAL_ERROR,
+    }
+}
+
+/// # Safety
+/// `context` and `mask` must be writable.
+unsafe fn init(
+    context: *mut *mut c_void,
+    mask: *mut c_int,
+    api: u32,
+    communicator: Option<Communicator>,
+) -> c_int {
+    guarded(|| {
+        let opened = registry::open(api, communicator);
+        // SAFETY: the caller's promise.
+        unsafe {
+            *context = raw(opened);
+            *mask = if opened.is_some() { ACTIVATION_MASK } else { 0 };
+        }
+    })
+}
+
+fn raw(handle: Option<Handle>) -> *mut c_void {
+    handle.map_or(std::ptr::null_mut(), Handle::to_raw)
+}
+
+/// v1–v3: which communicator this is comes with its first collective.
+///
+/// # Safety
+/// Called by NCCL.
+pub(crate) unsafe extern "C" fn init_v1<const API: u32>(
+    context: *mut *mut c_void,
+    mask: *mut c_int,
+) -> c_int {
+    // SAFETY: NCCL passes addresses of its own variables.
+    unsafe { init(context, mask, API, None) }
+}
+
+/// # Safety
+/// Called by NCCL.
+pub(crate) unsafe extern "C" fn init_v4(
+    context: *mut *mut c_void,
+    mask: *mut c_int,
+    name: *const c_char,
+    comm_hash: u64,
+    nodes: c_int,
+    ranks: c_int,
+    rank: c_int,
+    _log: *const c_void,
+) -> c_int {
+    // SAFETY: the name is null or terminated, the addresses are of NCCL's own variables.
+    unsafe {
+        let name = crate::abi::text(name);
+        init(
+            context,
+            mask,
+            4,
+            Some(Communicator { comm_hash, rank, ranks: Some(ranks), nodes: Some(nodes), name }),
+        )
+    }
+}
+
+/// # Safety
+/// Called by NCCL.
+pub(crate) unsafe extern "C" fn init_v5<const API: u32>(
+    context: *mut *mut c_void,
+    comm_hash: u64,
+    mask: *mut c_int,
+    name: *const c_char,
+    nodes: c_int,
+    ranks: c_int,
+    rank: c_int,
+    _log: *const c_void,
+) -> c_int {
+    // SAFETY: the name is null or terminated, the addresses are of NCCL's own variables.
+    unsafe {
+        let name = crate::abi::text(name);
+        init(
+            context,
+            mask,
+            API,
+            Some(Communicator { comm_hash, rank, ranks: Some(ranks), nodes: Some(nodes), name }),
+        )
+    }
+}
+
+/// # Safety
+/// Called by NCCL with a filled descriptor.
+pub(crate) unsafe extern "C" fn start_event<D: Descriptor>(
+    context: *mut c_void,
+    handle: *mut *mut c_void,
+    descriptor: *const D,
+) -> c_int {
+    guarded(|| {
+        // SAFETY: NCCL passes a filled descriptor, or nothing.
+        let start = unsafe { descriptor.as_ref().and_then(|descriptor| descriptor.read()) };
+        let started = start.and_then(|start| started(Handle::from_raw(context), &start));
+        if !handle.is_null() {
+            // SAFETY: not null, so an address of NCCL's.
+            unsafe { *handle = raw(started) };
+        }
+    })
+}
+
+/// Picks the context that an event belongs to. NCCL's own argument is right for calls; an op that another process
+/// asked for comes with *that* process's context, and a step belongs where its op went.
+fn started(context: Option<Handle>, start: &Start) -> Option<Handle> {
+    let context = match &start.event {
+        Event::ProxyOp(op) if op.origin_pid.cast_unsigned() != process::id() => registry::foreign()?,
+        Event::ProxyStep { .. } => registry::context_of(start.parent?)?,
+        Event::Group | Event::Coll(_) | Event::P2p(_) | Event::ProxyOp(_) => registry::context_of(context?)?,
+    };
+    context.start(start)
+}
+
+/// # Safety
+/// Called by NCCL.
+pub(crate) unsafe extern "C" fn stop_event(handle: *mut c_void) -> c_int {
+    guarded(|| {
+        if let Some(handle) = Handle::from_raw(handle)
+            && let Some(context) = registry::context_of(handle)
+        {
+            context.stop(handle);
+        }
+    })
+}
+
+/// # Safety
+/// Called by NCCL; the arguments fit the state, or are null.
+pub(crate) unsafe extern "C" fn record_event_state<A: StateArguments>(
+    handle: *mut c_void,
+    state: c_int,
+    arguments: *const A,
+) -> c_int {
+    guarded(|| {
+        if let Some(handle) = Handle::from_raw(handle)
+            && let Some(context) = registry::context_of(handle)
+        {
+            // SAFETY: NCCL's promise.
+            let transition = unsafe { arguments.as_ref().map(|arguments| arguments.read(state)) };
+            context.record(handle, state, transition);
+        }
+    })
+}
+
+/// # Safety
+/// Called by NCCL.
+pub(crate) unsafe extern "C" fn finalize(context: *mut c_void) -> c_int {
+    guarded(|| {
+        if let Some(handle) = Handle::from_raw(context)
+            && let Some(context) = registry::context_of(handle)
+        {
+            context.finalize();
+        }
+    })
+}

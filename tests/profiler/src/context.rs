@@ -1,0 +1,299 @@
+//! One communicator's file, and the state that its lines need until they are written.
+//!
+//! Lines are written whole, each with one `write`: a truth that ends early because its process was killed must end
+//! at a line's end, and hold all that happened before.
+
+use std::collections::HashMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::event::{Event, Start, Transition};
+use crate::handle::Handle;
+use crate::line::{Line, State};
+
+#[cfg(test)]
+mod tests;
+
+#[derive(Debug, Clone)]
+pub(crate) struct Communicator {
+    pub(crate) comm_hash: u64,
+    pub(crate) rank: i32,
+    pub(crate) ranks: Option<i32>,
+    pub(crate) nodes: Option<i32>,
+    pub(crate) name: String,
+}
+
+pub(crate) struct Context {
+    handle: Handle,
+    api: u32,
+    directory: PathBuf,
+    foreign: bool,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    /// Known at init from v4 on, from the first call's descriptor before.
+    communicator: Option<Communicator>,
+    file: Option<File>,
+    /// Writing failed once, and was reported once.
+    broken: bool,
+    objects: u64,
+    open_steps: HashMap<Handle, OpenStep>,
+    /// Finds an open step again when NCCL starts it a second time, which it does while a receive cannot be posted.
+    step_handles: HashMap<(Handle, i32), Handle>,
+    open_ops: HashMap<Handle, Vec<State>>,
+}
+
+struct OpenStep {
+    op: Handle,
+    step: i32,
+    start: u64,
+    states: Vec<State>,
+}
+
+impl Context {
+    pub(crate) fn new(
+        handle: Handle,
+        api: u32,
+        directory: PathBuf,
+        communicator: Option<Communicator>,
+    ) -> Self {
+        let inner = Inner {
+            communicator,
+            file: None,
+            broken: false,
+            objects: 0,
+            open_steps: HashMap::new(),
+            step_handles: HashMap::new(),
+            open_ops: HashMap::new(),
+        };
+        Self { handle, api, directory, foreign: false, inner: Mutex::new(inner) }
+    }
+
+    pub(crate) fn for_foreign_ops(&self, handle: Handle) -> Self {
+        let anyone = Communicator { comm_hash: 0, rank: -1, ranks: None, nodes: None, name: String::new() };
+        Self { foreign: true, ..Self::new(handle, self.api, self.directory.clone(), Some(anyone)) }
+    }
+
+    pub(crate) fn start(&self, start: &Start) -> Option<Handle> {
+        let t = now();
+        let mut inner = self.lock();
+        if let Event::ProxyStep { step } = start.event {
+            return Some(inner.start_step(self.handle, start.parent?, step, t));
+        }
+        let handle = inner.next_handle(self.handle);
+        let (id, parent, rank) = (handle.number(), start.parent.map(Handle::number), start.rank);
+        match &start.event {
+            Event::Group | Event::ProxyStep { .. } => {}
+            Event::Coll(coll) => {
+                inner.learn(coll.comm_hash, rank);
+                let line = Line::Coll {
+                    id,
+                    group: parent,
+                    rank,
+                    seq_number: coll.seq_number,
+                    func: &coll.func,
+                    count: coll.count,
+                    datatype: &coll.datatype,
+                    red_op: coll.red_op,
+                    root: coll.root,
+                    algo: &coll.algo,
+                    proto: &coll.proto,
+                    n_channels: coll.channels,
+                    n_max_channels: coll.max_channels,
+                    n_warps: coll.warps,
+                    traffic_bytes: coll.traffic_bytes,
+                    t,
+                };
+                self.write(&mut inner, &line);
+            }
+            Event::P2p(p2p) => {
+                inner.learn(p2p.comm_hash, rank);
+                let line = Line::P2p {
+                    id,
+                    group: parent,
+                    rank,
+                    func: &p2p.func,
+                    count: p2p.count,
+                    datatype: &p2p.datatype,
+                    peer: p2p.peer,
+                    n_channels: p2p.channels,
+                    t,
+                };
+                self.write(&mut inner, &line);
+            }
+            Event::ProxyOp(op) => {
+                inner.open_ops.insert(handle, Vec::new());
+                let line = Line::ProxyOp {
+                    id,
+                    parent,
+                    parent_pid: op.origin_pid,
+                    rank,
+                    channel_id: op.channel,
+                    peer: op.peer,
+                    n_steps: op.steps,
+                    chunk_size: op.chunk_size,
+                    is_send: op.is_send,
+                    t,
+                };
+                self.write(&mut inner, &line);
+            }
+        }
+        Some(handle)
+    }
+
+    pub(crate) fn record(&self, handle: Handle, state: i32, transition: Option<Transition>) {
+        let t = now();
+        let transition = transition.unwrap_or(Transition { state, trans_size: None, steps: None });
+        let mut inner = self.lock();
+        let Inner { open_steps, open_ops, .. } = &mut *inner;
+        let states = match open_steps.get_mut(&handle) {
+            Some(step) => &mut step.states,
+            None => match open_ops.get_mut(&handle) {
+                Some(states) => states,
+                None => return,
+            },
+        };
+        let state = State::new(transition, t);
+        if !states.last().is_some_and(|last| state.repeats(last)) {
+            states.push(state);
+        }
+    }
+
+    pub(crate) fn stop(&self, handle: Handle) {
+        let t = now();
+        let mut inner = self.lock();
+        if let Some(step) = inner.open_steps.remove(&handle) {
+            inner.step_handles.remove(&(step.op, step.step));
+            self.write(&mut inner, &step.line(handle, Some(t)));
+        } else {
+            let states = inner.open_ops.remove(&handle).unwrap_or_default();
+            self.write(&mut inner, &Line::Stop { id: handle.number(), t, states: &states });
+        }
+    }
+
+    pub(crate) fn finalize(&self) {
+        let mut inner = self.lock();
+        let mut open: Vec<_> = inner.open_steps.drain().collect();
+        inner.step_handles.clear();
+        open.sort_by_key(|(handle, _)| *handle);
+        for (handle, step) in open {
+            self.write(&mut inner, &step.line(handle, None));
+        }
+        if inner.communicator.is_some() {
+            self.write(&mut inner, &Line::Finalize { t: now() });
+        }
+        inner.file = None;
+    }
+
+    /// A thread that panicked left nothing half done that matters more than the rest of the truth.
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self, inner: &mut Inner, line: &Line<'_>) {
+        if inner.broken {
+            return;
+        }
+        if let Err(error) = self.try_write(inner, line) {
+            inner.broken = true;
+            eprintln!("ncclflow truth: recording ends in `{}`: {error}", self.directory.display());
+        }
+    }
+
+    fn try_write(&self, inner: &mut Inner, line: &Line<'_>) -> io::Result<()> {
+        if inner.file.is_none() {
+            inner.file = Some(self.create(inner.communicator.as_ref())?);
+        }
+        match &mut inner.file {
+            Some(file) => put(file, line),
+            None => Ok(()),
+        }
+    }
+
+    /// Opens the file, a second time if something happens after finalize.
+    fn create(&self, communicator: Option<&Communicator>) -> io::Result<File> {
+        let Some(communicator) = communicator else {
+            return Err(io::Error::other("a proxy op before the first call: no communicator is known"));
+        };
+        fs::create_dir_all(&self.directory)?;
+        let path = self.directory.join(format!(
+            "truth.{}.{:016x}.rank{}.{}.jsonl",
+            process::id(),
+            communicator.comm_hash,
+            communicator.rank,
+            self.handle.context()
+        ));
+        let mut file = OpenOptions::new().append(true).create(true).open(path)?;
+        if file.metadata()?.len() == 0 {
+            let line = Line::Context {
+                api: self.api,
+                pid: process::id(),
+                comm_hash: communicator.comm_hash,
+                rank: communicator.rank,
+                n_ranks: communicator.ranks,
+                n_nodes: communicator.nodes,
+                name: &communicator.name,
+                foreign: self.foreign,
+                t: now(),
+            };
+            put(&mut file, &line)?;
+        }
+        Ok(file)
+    }
+}
+
+impl Inner {
+    fn next_handle(&mut self, context: Handle) -> Handle {
+        self.objects += 1;
+        context.object(self.objects)
+    }
+
+    fn learn(&mut self, comm_hash: Option<u64>, rank: i32) {
+        if let Some(comm_hash) = comm_hash
+            && self.communicator.is_none()
+        {
+            self.communicator =
+                Some(Communicator { comm_hash, rank, ranks: None, nodes: None, name: String::new() });
+        }
+    }
+
+    fn start_step(&mut self, context: Handle, op: Handle, step: i32, t: u64) -> Handle {
+        if let Some(open) = self.step_handles.get(&(op, step)) {
+            return *open;
+        }
+        let handle = self.next_handle(context);
+        self.step_handles.insert((op, step), handle);
+        self.open_steps.insert(handle, OpenStep { op, step, start: t, states: Vec::new() });
+        handle
+    }
+}
+
+impl OpenStep {
+    fn line(&self, handle: Handle, stop: Option<u64>) -> Line<'_> {
+        Line::ProxyStep {
+            id: handle.number(),
+            op: self.op.number(),
+            step: self.step,
+            start: self.start,
+            stop,
+            states: &self.states,
+        }
+    }
+}
+
+fn put(file: &mut File, line: &Line<'_>) -> io::Result<()> {
+    let mut bytes = serde_json::to_vec(line)?;
+    bytes.push(b'\n');
+    file.write_all(&bytes)
+}
+
+fn now() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the address of a local variable. CLOCK_MONOTONIC cannot fail.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
+}

@@ -1,0 +1,122 @@
+//! The arguments of every command.
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// See what NCCL decides and does, from outside, in jobs that are already running.
+#[derive(Debug, Parser)]
+#[command(name = "ncclflow", version, propagate_version = true, arg_required_else_help = true)]
+#[command(after_help = "Exit codes: 0 done; 1 not done, the message says why; 2 wrong usage; 3 done but incomplete (with --strict).")]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Attach to running NCCL processes and write what they plan and post, per rank
+    Record(RecordArgs),
+    /// (Re)write flow_rank*.json from the two .jsonl files of each rank
+    Aggregate(AggregateArgs),
+    /// Show what can be resolved in a libnccl, how, and what is lost if not
+    Symbols(SymbolsArgs),
+}
+
+/// How much to see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Level {
+    /// Every proxy op that NCCL plans and posts, with its peers
+    Flow,
+}
+
+/// `ncclflow record`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  ncclflow record -p 4242 -d 5                 five seconds of one process
+  ncclflow record -p 4242,4243 -o /tmp/flows   until Ctrl-C, or until both have exited
+  ncclflow record -p $(pgrep -d, -f train.py) -d 10 --json | jq .loss
+
+DIR holds session.json and, per communicator, <commHash>/proxy_flow_rank<r>.jsonl (a line per op and channel),
+flow_steps_rank<r>.jsonl (a line per message) and flow_rank<r>.json (both, grouped by op).
+The processes are not stopped, restarted or written to. Needs root, or CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE and CAP_SYS_ADMIN.")]
+pub struct RecordArgs {
+    /// Processes to trace; other processes on the same library are left alone
+    #[arg(short, long = "pid", value_name = "PID", required = true, value_delimiter = ',', num_args = 1..)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub pids: Vec<u32>,
+
+    /// Folder to write to; must not exist, or be empty [default: ncclflow-<unix time>]
+    #[arg(short, long, value_name = "DIR")]
+    pub output: Option<PathBuf>,
+
+    /// Seconds to record [default: until Ctrl-C or until the processes exit]
+    #[arg(short, long, value_name = "SECS", value_parser = seconds)]
+    pub duration: Option<Duration>,
+
+    /// How much to see
+    #[arg(long, value_enum, default_value_t = Level::Flow)]
+    pub level: Level,
+
+    /// Path of the NCCL library as the process maps it, if its name does not contain libnccl
+    #[arg(long, value_name = "PATH")]
+    pub library: Option<PathBuf>,
+
+    /// Buffer between kernel and ncclflow, in MiB
+    #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub buffer_size: u32,
+
+    /// Print session.json to standard output at the end
+    #[arg(long)]
+    pub json: bool,
+
+    /// Exit with 3 if anything was lost
+    #[arg(long)]
+    pub strict: bool,
+
+    /// Print nothing but errors
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+/// `ncclflow aggregate`
+#[derive(Debug, Args)]
+pub struct AggregateArgs {
+    /// Folder of a recording, or of several hosts' recordings copied together
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+}
+
+/// `ncclflow symbols`
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("target").required(true).args(["library", "pid"]))]
+#[command(after_help = "\
+Examples:
+  ncclflow symbols /usr/lib/x86_64-linux-gnu/libnccl.so.2
+  ncclflow symbols -p 4242 --json | jq .rung
+
+Exit code 1 if the library cannot be traced.")]
+pub struct SymbolsArgs {
+    /// An NCCL library file
+    #[arg(value_name = "LIB")]
+    pub library: Option<PathBuf>,
+
+    /// A process that has an NCCL library mapped
+    #[arg(short, long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    pub pid: Option<u32>,
+
+    /// Everything that was resolved, as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
+    if seconds > 0.0 {
+        Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
+    } else {
+        Err("must be more than 0".to_owned())
+    }
+}

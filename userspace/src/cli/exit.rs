@@ -1,0 +1,27 @@
+//! Exit codes: 0 done, 1 not done (the message says why), 2 wrong usage, 3 done but incomplete (with `--strict`).
+
+use std::{io, process::ExitCode};
+
+use anyhow::Result;
+
+/// The work was done, but records or lines were lost.
+pub(super) const INCOMPLETE: u8 = 3;
+
+/// Prints the error, if it is one, and gives the code.
+pub(super) fn code(done: Result<ExitCode>) -> ExitCode {
+    match done {
+        Ok(code) => code,
+        // `ncclflow … | head`: the reader has seen enough.
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("ncclflow: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .any(|cause| cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe))
+}

@@ -1,0 +1,24 @@
+//! Arguments, messages and exit codes.
+
+mod aggregate;
+mod args;
+mod exit;
+mod record;
+mod symbols;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+pub use args::{Cli, Command};
+
+/// Parses the command line, does what it says, and turns the outcome into an exit code.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let done = match &cli.command {
+        Command::Record(args) => record::run(args),
+        Command::Aggregate(args) => aggregate::run(args),
+        Command::Symbols(args) => symbols::run(args),
+    };
+    exit::code(done)
+}

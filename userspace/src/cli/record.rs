@@ -1,0 +1,155 @@
+//! `ncclflow record`
+
+use std::{
+    io::{Write as _, stdout},
+    path::PathBuf,
+    process::ExitCode,
+    time::{Instant, SystemTime, UNIX_EPOCH},
+};
+
+use anyhow::{Context as _, Result};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::{
+    args::{Level, RecordArgs},
+    exit,
+};
+use crate::{
+    record::{Notice, Outcome, RecordOptions, Setup, StopHandle, record},
+    sink::SessionState,
+};
+
+pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {
+    let Level::Flow = args.level;
+    let options = RecordOptions {
+        pids: args.pids.clone(),
+        output: args.output.clone().unwrap_or_else(default_output),
+        duration: args.duration,
+        buffer_bytes: args.buffer_size << 20,
+        library: args.library.clone(),
+    };
+    let quiet = args.quiet;
+    let outcome = with_signals(move |stop| {
+        let mut console = Console { quiet, output: options.output.clone(), detaching_since: None };
+        let outcome = record(&options, stop, &mut |notice| console.say(&notice))?;
+        console.detached();
+        Ok(outcome)
+    })?;
+    if !quiet {
+        summarize(&outcome);
+    }
+    if args.json {
+        let mut out = stdout().lock();
+        serde_json::to_writer_pretty(&mut out, &outcome.report)?;
+        writeln!(out)?;
+    }
+    Ok(if outcome.report.state == SessionState::WriteFailed {
+        ExitCode::FAILURE
+    } else if args.strict && !outcome.report.loss.is_zero() {
+        ExitCode::from(exit::INCOMPLETE)
+    } else {
+        ExitCode::SUCCESS
+    })
+}
+
+fn default_output() -> PathBuf {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    PathBuf::from(format!("ncclflow-{now}"))
+}
+
+/// Runs `work` on a thread of its own; SIGINT, SIGTERM and SIGHUP end it cleanly.
+fn with_signals(work: impl FnOnce(&StopHandle) -> Result<Outcome> + Send + 'static) -> Result<Outcome> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting tokio")?;
+    runtime.block_on(async {
+        let stop = StopHandle::new()?;
+        let mut signals = (
+            signal(SignalKind::interrupt()).context("listening for SIGINT")?,
+            signal(SignalKind::terminate()).context("listening for SIGTERM")?,
+            signal(SignalKind::hangup()).context("listening for SIGHUP")?,
+        );
+        let handle = stop.clone();
+        let mut work = tokio::task::spawn_blocking(move || work(&handle));
+        loop {
+            tokio::select! {
+                outcome = &mut work => break outcome.context("the recording's thread failed")?,
+                _ = signals.0.recv() => stop.stop(),
+                _ = signals.1.recv() => stop.stop(),
+                _ = signals.2.recv() => stop.stop(),
+            }
+        }
+    })
+}
+
+/// Says on standard error what goes on.
+struct Console {
+    quiet: bool,
+    output: PathBuf,
+    detaching_since: Option<(Instant, usize)>,
+}
+
+impl Console {
+    fn say(&mut self, notice: &Notice<'_>) {
+        match notice {
+            Notice::WriteFailed(error) => eprintln!("ncclflow: {error}"),
+            _ if self.quiet => {}
+            Notice::Found(setup) => found(setup),
+            Notice::Recording { probes } => {
+                eprintln!("recording to {} with {probes} probes; Ctrl-C ends it", self.output.display());
+            }
+            Notice::TargetExited { pid } => eprintln!("process {pid} exited"),
+            Notice::Detaching { left } => {
+                if self.detaching_since.is_none() {
+                    eprint!("results are written; detaching {left} probes ... ");
+                    self.detaching_since = Some((Instant::now(), *left));
+                }
+            }
+        }
+    }
+
+    fn detached(&self) {
+        if let Some((since, _)) = self.detaching_since {
+            eprintln!("done in {} ms", since.elapsed().as_millis());
+        }
+    }
+}
+
+fn found(setup: &Setup) {
+    for target in &setup.targets {
+        let process = &target.process;
+        for library in target.libraries.iter().filter_map(|&index| setup.libraries.get(index)) {
+            let version = library.resolution.nccl_version.map_or_else(|| "?".to_owned(), |version| version.to_string());
+            eprintln!(
+                "process {} ({}): NCCL {version}, symbols from {}, {}{}",
+                process.pid(),
+                process.name(),
+                library.resolution.rung.describe(),
+                library.file.path.display(),
+                if library.file.deleted { " (deleted)" } else { "" },
+            );
+            for missing in &library.probes.missing {
+                eprintln!("  not probed: {}: {}; lost: {}", missing.function, missing.why, missing.lost);
+            }
+        }
+    }
+}
+
+fn summarize(outcome: &Outcome) {
+    let report = &outcome.report;
+    for rank in &report.communicators {
+        eprintln!(
+            "{} rank {}/{} (process {}): {} ops x channels, {} messages",
+            rank.folder, rank.rank, rank.n_ranks, rank.pid, rank.proxy_flow_lines, rank.flow_steps_lines,
+        );
+    }
+    if report.communicators.is_empty() {
+        eprintln!("no NCCL operation was planned or posted in this time");
+    }
+    let loss = &report.loss;
+    eprintln!(
+        "lost: {} records, {} lines; not understood: {} records",
+        loss.records_lost, loss.lines_lost, loss.records_undecodable
+    );
+    for error in &report.errors {
+        eprintln!("ncclflow: {error}");
+    }
+}

@@ -1,0 +1,51 @@
+//! `ncclflow symbols`
+
+use std::{
+    io::{Write as _, stdout},
+    path::Path,
+    process::ExitCode,
+};
+
+use anyhow::{Context as _, Result};
+
+use super::args::SymbolsArgs;
+use crate::{
+    elf::Image,
+    symbols::{nccl_request, render, resolve},
+    target::{Process, nccl_libraries},
+};
+
+pub(super) fn run(args: &SymbolsArgs) -> Result<ExitCode> {
+    let mut images = Vec::new();
+    if let Some(path) = &args.library {
+        images.push((path.clone(), Image::open(path).with_context(|| format!("reading `{}`", path.display()))?));
+    }
+    if let Some(pid) = args.pid {
+        for library in nccl_libraries(&Process::open(pid)?, None)? {
+            let context = || format!("reading `{}`", library.path.display());
+            let file = library.try_clone_file().with_context(context)?;
+            images.push((library.path.clone(), Image::from_file(file).with_context(context)?));
+        }
+    }
+    let mut traceable = true;
+    for (path, image) in &images {
+        traceable &= show(path, image, args.json)?;
+    }
+    Ok(if traceable { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Whether the library has everything that tracing cannot do without.
+fn show(path: &Path, image: &Image, json: bool) -> Result<bool> {
+    let request = nccl_request();
+    let resolution = resolve(image, &request).with_context(|| format!("reading `{}`", path.display()))?;
+    let mut out = stdout().lock();
+    if json {
+        serde_json::to_writer(&mut out, &resolution)?;
+        writeln!(out)?;
+    } else {
+        writeln!(out, "{}", path.display())?;
+        write!(out, "{}", render(&resolution, &request))?;
+    }
+    let traceable = resolution.missing_required().next().is_none();
+    Ok(traceable)
+}

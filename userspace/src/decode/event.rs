@@ -1,0 +1,355 @@
+//! Events: what a record says, in NCCL's terms and with names instead of numbers.
+
+use serde::Serialize;
+
+use super::{DecodeError, ProxyOpFields, RecordView};
+use crate::{
+    nccl::{Algorithm, NameTables, Pattern, Protocol},
+    probe::{ApiCallSpans, CommunicatorSpans, ProxyOpSpans, ProxyPeerSpans, TaskSpans},
+};
+
+/// When and where a record was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Origin {
+    /// `CLOCK_MONOTONIC`, nanoseconds.
+    pub ts_ns: u64,
+    /// Process id in the initial PID namespace.
+    pub tgid: u32,
+    /// Thread id in the initial PID namespace.
+    pub tid: u32,
+}
+
+/// A communicator as one of its ranks' processes has it at this moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CommunicatorId {
+    /// Address of the `ncclComm`; can be another communicator's after this one is destroyed.
+    pub pointer: u64,
+    /// Equal on all ranks; `None` before 2.18.
+    pub hash: Option<u64>,
+    pub rank: i32,
+    pub n_ranks: i32,
+    /// How many collectives NCCL says were launched on it so far (see [`CommunicatorSpans`]).
+    pub launched: Option<u64>,
+}
+
+/// Which way data goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum Direction {
+    Recv,
+    Send,
+}
+
+impl Direction {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Recv => "RECV",
+            Self::Send => "SEND",
+        }
+    }
+}
+
+/// An `ncclProxyOp`, as far as it describes a flow. All fields are *planned*: NCCL computed them before any transfer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProxyOp {
+    /// In the plan pass relative to the plan; final in the post pass. Bit 0 is 1 for p2p.
+    pub op_count: u64,
+    pub channel: u32,
+    /// FIFO steps.
+    pub nsteps: u64,
+    /// Capacity of one message's slots in bytes, not bytes sent (except where NCCL-specific rules make it so).
+    pub nbytes: i64,
+    /// Bytes.
+    pub chunk_size: u64,
+    pub slice_steps: u64,
+    pub chunk_steps: u64,
+    /// Root of a collective, peer of a p2p op.
+    pub root: i32,
+    pub dtype: Option<String>,
+    pub red_op: Option<String>,
+    pub pattern: Pattern,
+    pub protocol: Protocol,
+    pub algorithm: Option<Algorithm>,
+    /// The function NCCL runs.
+    pub coll: Option<String>,
+    /// The function that was called, where it differs (an all-to-all runs as sends and receives).
+    pub coll_api: Option<String>,
+    /// The user's buffer is registered: no copy through the FIFO.
+    pub registered: bool,
+    /// `nbytes` of a p2p op is the size of its part where that fits one message: 2.20 and later, the versions whose op
+    /// says whether its buffer is registered.
+    pub p2p_nbytes_is_size: bool,
+    /// Payload bytes of this channel's part.
+    pub channel_size: Option<u64>,
+    /// Offset of this channel's part in the payload, bytes.
+    pub loop_offset: Option<u64>,
+}
+
+/// What the op's task says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskInfo {
+    /// Address of the task: the same for all channels of one call.
+    pub pointer: u64,
+    /// Elements of a collective, as given by the caller.
+    pub count: Option<u64>,
+    /// Element type of a collective, as given by the caller.
+    pub datatype: Option<String>,
+    pub function: Option<String>,
+    /// Bytes of a p2p call, over all its channels.
+    pub p2p_bytes: Option<u64>,
+    /// Channels that a p2p call is split over.
+    pub p2p_channels: Option<u64>,
+}
+
+/// This rank's place in a channel's ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ring {
+    pub prev: i32,
+    pub next: i32,
+    /// Position of this rank, counted along the ring.
+    pub index: i32,
+}
+
+/// This rank's place in a channel's tree. -1: nobody there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tree {
+    pub up: i32,
+    /// `NCCL_MAX_TREE_ARITY` is 3 in every version from 2.16 to 2.32.
+    pub down: [i32; 3],
+}
+
+/// A call of `ncclProxySaveOp`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProxyOpEvent {
+    pub origin: Origin,
+    pub comm: CommunicatorId,
+    pub op_pointer: u64,
+    /// True in the plan pass, false in the post pass.
+    pub plan_pass: bool,
+    pub op: ProxyOp,
+    pub ring: Ring,
+    pub tree: Tree,
+    pub task: Option<TaskInfo>,
+    /// Some of the target's memory could not be read.
+    pub faults: u64,
+}
+
+/// A call of `SaveProxy`: one peer of the op of the enclosing `ncclProxySaveOp`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProxyPeerEvent {
+    pub origin: Origin,
+    pub op_pointer: u64,
+    pub direction: Direction,
+    /// Negative: the tree or chain has nobody there, and NCCL does nothing.
+    pub peer: i32,
+    pub connection_index: i32,
+    pub plan_pass: bool,
+    pub nsteps: u64,
+    /// The connection has a proxy, so the op is needed, and in the post pass really queued.
+    pub has_proxy: bool,
+    /// `NET`, `P2P`, `SHM`, `COL` …; empty where it could not be read.
+    pub transport: String,
+}
+
+/// A call of `ncclEnqueueCheck`: every collective and p2p call of the API comes through it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApiCallEvent {
+    pub origin: Origin,
+    pub comm: CommunicatorId,
+    /// `AllReduce`, `Send` …
+    pub name: String,
+    pub function: Option<String>,
+    pub count: u64,
+    pub datatype: Option<String>,
+    pub red_op: Option<String>,
+    /// Root of a collective, peer of a p2p call.
+    pub root: i32,
+}
+
+/// One decoded record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    ProxyOp(Box<ProxyOpEvent>),
+    ProxyPeer(ProxyPeerEvent),
+    ApiCall(ApiCallEvent),
+}
+
+fn origin(record: &RecordView<'_>) -> Origin {
+    Origin { ts_ns: record.header.ts_ns, tgid: record.header.tgid, tid: record.header.tid }
+}
+
+fn communicator(spans: &CommunicatorSpans, record: &RecordView<'_>) -> Result<CommunicatorId, DecodeError> {
+    let launched = match (&spans.launched_per_function, &spans.posted_collectives) {
+        (Some(span), _) => {
+            let counts = record.bytes(span)?.chunks_exact(8).filter_map(super::unsigned);
+            Some(counts.fold(0u64, u64::wrapping_add))
+        }
+        (None, Some(span)) => Some(record.unsigned(span)?),
+        (None, None) => None,
+    };
+    let id = CommunicatorId {
+        pointer: record.unsigned(&spans.pointer)?,
+        hash: spans.hash.as_ref().map(|span| record.unsigned(span)).transpose()?,
+        rank: record.int(&spans.rank)?,
+        n_ranks: record.int(&spans.n_ranks)?,
+        launched,
+    };
+    // All three are zero when the memory could not be read, and nRanks never is for a communicator in use.
+    if id.n_ranks <= 0 || id.rank < 0 || id.rank >= id.n_ranks {
+        return Err(DecodeError::Unreadable("the communicator"));
+    }
+    Ok(id)
+}
+
+/// Decodes a record of `ncclProxySaveOp`.
+pub(super) fn proxy_op(
+    spans: &ProxyOpSpans,
+    fields: &ProxyOpFields,
+    names: &NameTables,
+    record: &RecordView<'_>,
+) -> Result<ProxyOpEvent, DecodeError> {
+    let op = op(fields, names, record.bytes(&spans.op)?)?;
+    let task = match &spans.task {
+        Some(task) => task_info(task, op.pattern, names, record)?,
+        None => None,
+    };
+    Ok(ProxyOpEvent {
+        origin: origin(record),
+        comm: communicator(&spans.comm, record)?,
+        op_pointer: record.unsigned(&spans.op_pointer)?,
+        plan_pass: record.unsigned(&spans.just_inquire)? != 0,
+        op,
+        ring: ring(spans, record)?,
+        tree: tree(spans, record)?,
+        task,
+        faults: record.header.faults,
+    })
+}
+
+fn ring(spans: &ProxyOpSpans, record: &RecordView<'_>) -> Result<Ring, DecodeError> {
+    let [prev, next, index] = &spans.ring;
+    Ok(Ring { prev: record.int(prev)?, next: record.int(next)?, index: record.int(index)? })
+}
+
+fn tree(spans: &ProxyOpSpans, record: &RecordView<'_>) -> Result<Tree, DecodeError> {
+    let mut down = [-1; 3];
+    let bytes = record.bytes(&spans.tree_down)?;
+    for (child, bytes) in down.iter_mut().zip(bytes.chunks_exact(4)) {
+        *child = super::signed(bytes).and_then(|rank| i32::try_from(rank).ok()).unwrap_or(-1);
+    }
+    Ok(Tree { up: record.int(&spans.tree_up)?, down })
+}
+
+fn op(fields: &ProxyOpFields, names: &NameTables, op: &[u8]) -> Result<ProxyOp, DecodeError> {
+    let short = DecodeError::Unreadable("the proxy op");
+    let unsigned = |field: super::fields::IntField| field.unsigned(op).ok_or(short.clone());
+    let signed = |field: super::fields::IntField| field.signed(op).ok_or(short.clone());
+    let number = |field: Option<super::fields::IntField>| field.and_then(|field| field.unsigned(op));
+    let name_number = |field: super::fields::IntField| unsigned(field).map(|value| value.cast_signed());
+
+    let pattern = name_number(fields.pattern)?;
+    let pattern =
+        names.pattern(pattern).ok_or(DecodeError::UnknownValue { what: "communication pattern", value: pattern })?;
+    let protocol = unsigned(fields.protocol)?;
+    let function = |field| {
+        number(field).and_then(|value: u64| names.function(value.cast_signed())).map(str::to_owned)
+    };
+    Ok(ProxyOp {
+        op_count: unsigned(fields.op_count)?,
+        channel: u32::try_from(unsigned(fields.channel_id)?).unwrap_or(u32::MAX),
+        nsteps: unsigned(fields.nsteps)?,
+        nbytes: signed(fields.nbytes)?,
+        chunk_size: unsigned(fields.chunk_size)?,
+        slice_steps: unsigned(fields.slice_steps)?,
+        chunk_steps: unsigned(fields.chunk_steps)?,
+        root: i32::try_from(signed(fields.root)?).unwrap_or(i32::MIN),
+        dtype: names.datatype(name_number(fields.dtype)?).map(str::to_owned),
+        red_op: names.reduction_op(name_number(fields.red_op)?).map(str::to_owned),
+        pattern,
+        protocol: Protocol::from_number(protocol)
+            .ok_or(DecodeError::UnknownValue { what: "protocol", value: protocol.cast_signed() })?,
+        algorithm: number(fields.algorithm).and_then(Algorithm::from_number),
+        // Of a p2p op `coll` is 0 up to 2.22, whatever it does; the pattern says it.
+        coll: match pattern {
+            Pattern::Send => Some("Send".to_owned()),
+            Pattern::Recv => Some("Recv".to_owned()),
+            _ => function(fields.coll),
+        },
+        coll_api: function(fields.coll_api),
+        registered: number(fields.reg).is_some_and(|reg| reg != 0),
+        p2p_nbytes_is_size: fields.reg.is_some(),
+        channel_size: number(fields.channel_size),
+        loop_offset: number(fields.loop_offset),
+    })
+}
+
+fn task_info(
+    spans: &TaskSpans,
+    pattern: Pattern,
+    names: &NameTables,
+    record: &RecordView<'_>,
+) -> Result<Option<TaskInfo>, DecodeError> {
+    let pointer = record.unsigned(&spans.pointer)?;
+    if pointer == 0 {
+        return Ok(None);
+    }
+    let int = |span| record.int(span).map(i64::from);
+    Ok(Some(if pattern.is_p2p() {
+        let p2p_bytes = Some(record.unsigned(&spans.p2p_bytes)?);
+        let p2p_channels = spans.p2p_channels.as_ref().map(|span| record.unsigned(span)).transpose()?;
+        TaskInfo { pointer, count: None, datatype: None, function: None, p2p_bytes, p2p_channels }
+    } else {
+        TaskInfo {
+            pointer,
+            count: Some(record.unsigned(&spans.coll_count)?),
+            datatype: names.datatype(int(&spans.coll_datatype)?).map(str::to_owned),
+            function: names.function(int(&spans.coll_function)?).map(str::to_owned),
+            p2p_bytes: None,
+            p2p_channels: None,
+        }
+    }))
+}
+
+/// Decodes a record of `SaveProxy`.
+pub(super) fn proxy_peer(spans: &ProxyPeerSpans, record: &RecordView<'_>) -> Result<ProxyPeerEvent, DecodeError> {
+    let direction = match record.int(&spans.direction)? {
+        0 => Direction::Recv,
+        1 => Direction::Send,
+        other => return Err(DecodeError::UnknownValue { what: "direction", value: other.into() }),
+    };
+    Ok(ProxyPeerEvent {
+        origin: origin(record),
+        op_pointer: record.unsigned(&spans.op_pointer)?,
+        direction,
+        peer: record.int(&spans.peer)?,
+        connection_index: record.int(&spans.connection_index)?,
+        plan_pass: record.unsigned(&spans.just_inquire)? != 0,
+        nsteps: u64::try_from(record.int(&spans.nsteps)?).unwrap_or(0),
+        has_proxy: record.unsigned(&spans.proxy_progress)? != 0,
+        transport: text(record.bytes(&spans.transport)?),
+    })
+}
+
+/// Decodes a record of `ncclEnqueueCheck`.
+pub(super) fn api_call(
+    spans: &ApiCallSpans,
+    names: &NameTables,
+    record: &RecordView<'_>,
+) -> Result<ApiCallEvent, DecodeError> {
+    let int = |span| record.int(span).map(i64::from);
+    Ok(ApiCallEvent {
+        origin: origin(record),
+        comm: communicator(&spans.comm, record)?,
+        name: text(record.bytes(&spans.name)?),
+        function: names.function(int(&spans.function)?).map(str::to_owned),
+        count: record.unsigned(&spans.count)?,
+        datatype: names.datatype(int(&spans.datatype)?).map(str::to_owned),
+        red_op: names.reduction_op(int(&spans.reduction_op)?).map(str::to_owned),
+        root: record.int(&spans.root)?,
+    })
+}
+
+/// A C string's printable part: it comes from the target and goes to files and terminals.
+fn text(bytes: &[u8]) -> String {
+    bytes.iter().take_while(|byte| **byte != 0).map(|&byte| char::from(byte)).filter(char::is_ascii_graphic).collect()
+}

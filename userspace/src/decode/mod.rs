@@ -1,0 +1,75 @@
+//! Bytes from the kernel → events. Pure: no files, no time, no process.
+
+mod event;
+mod fields;
+mod record;
+
+pub use event::{
+    ApiCallEvent, CommunicatorId, Direction, Event, Origin, ProxyOp, ProxyOpEvent, ProxyPeerEvent, Ring,
+    TaskInfo, Tree,
+};
+pub use fields::{MissingField, ProxyOpFields};
+pub use record::{DecodeError, RecordView};
+
+use crate::{
+    nccl::NameTables,
+    probe::{ProbeKind, Span},
+};
+
+/// What a probe's records of one library mean.
+#[derive(Clone, Debug)]
+pub struct Decoder {
+    pub op_fields: ProxyOpFields,
+    pub names: NameTables,
+}
+
+impl Decoder {
+    /// Decodes one record of a probe of this kind.
+    pub fn decode(&self, kind: &ProbeKind, record: &RecordView<'_>) -> Result<Event, DecodeError> {
+        match kind {
+            ProbeKind::ProxyOp(spans) => {
+                event::proxy_op(spans, &self.op_fields, &self.names, record).map(Box::new).map(Event::ProxyOp)
+            }
+            ProbeKind::ProxyPeer(spans) => event::proxy_peer(spans, record).map(Event::ProxyPeer),
+            ProbeKind::ApiCall(spans) => event::api_call(spans, &self.names, record).map(Event::ApiCall),
+        }
+    }
+}
+
+/// Reads an unsigned little-endian integer of 1, 2, 4 or 8 bytes.
+pub(crate) fn unsigned(bytes: &[u8]) -> Option<u64> {
+    if bytes.len() > 8 {
+        return None;
+    }
+    let mut word = [0; 8];
+    word.get_mut(..bytes.len())?.copy_from_slice(bytes);
+    Some(u64::from_le_bytes(word))
+}
+
+/// Reads a signed little-endian integer of 1, 2, 4 or 8 bytes.
+pub(crate) fn signed(bytes: &[u8]) -> Option<i64> {
+    let bits = u32::try_from(bytes.len()).ok()?.checked_mul(8)?;
+    let unused = 64u32.checked_sub(bits)?;
+    let value = unsigned(bytes)?;
+    if unused == 64 { None } else { Some((value << unused).cast_signed() >> unused) }
+}
+
+pub(crate) fn bytes_of<'a>(record: &'a [u8], span: &Span) -> Option<&'a [u8]> {
+    let start = usize::from(span.at);
+    record.get(start..start.checked_add(usize::from(span.len))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn integers_of_every_size_keep_their_sign() {
+        assert_eq!(signed(&[0xff]), Some(-1));
+        assert_eq!(signed(&[0xff, 0xff, 0xff, 0xff]), Some(-1));
+        assert_eq!(signed(&[0x7f, 0, 0, 0, 0, 0, 0, 0x80]), Some(i64::MIN + 0x7f));
+        assert_eq!(unsigned(&[0xff, 0xff]), Some(0xffff));
+        assert_eq!(signed(&[]), None);
+        assert_eq!(unsigned(&[0; 9]), None);
+    }
+}

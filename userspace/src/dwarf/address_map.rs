@@ -1,0 +1,96 @@
+//! Which compilation unit an address belongs to.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gimli::constants as dw;
+use gimli::{AttributeValue, DebugAranges, LittleEndian};
+
+use super::reader::Reader;
+use crate::elf::{Error, ErrorKind};
+
+/// The units that hold the wanted addresses. An address that no unit claims is left out.
+pub(super) fn units_of(
+    reader: &Reader<'_>,
+    addresses: &BTreeSet<u64>,
+) -> Result<BTreeMap<u64, usize>, Error> {
+    let mut units = BTreeMap::new();
+    // A damaged index costs only time: what it does not give is looked for in the units themselves.
+    match by_index(reader, addresses, &mut units) {
+        Err(error) if error.kind() == ErrorKind::TooLarge => return Err(error),
+        _ => {}
+    }
+    if units.len() < addresses.len() {
+        by_unit_ranges(reader, addresses, &mut units)?;
+    }
+    Ok(units)
+}
+
+/// `.debug_aranges`, which GCC writes.
+fn by_index(
+    reader: &Reader<'_>,
+    addresses: &BTreeSet<u64>,
+    units: &mut BTreeMap<u64, usize>,
+) -> Result<(), Error> {
+    let section = reader.store.whole_section(".debug_aranges")?;
+    let fault = |error: gimli::Error| reader.store.malformed(".debug_aranges", error.to_string());
+    let mut headers = DebugAranges::new(&section, LittleEndian).headers();
+    while let Some(header) = headers.next().map_err(fault)? {
+        reader.store.count_entries(1)?;
+        let start = u64::try_from(header.debug_info_offset().0).unwrap_or(u64::MAX);
+        let Some((unit, 0)) = reader.store.unit_at(start) else { continue };
+        let mut entries = header.entries();
+        let mut visited = 0;
+        while let Some(entry) = entries.next().map_err(fault)? {
+            visited += 1;
+            let range = entry.range();
+            if range.begin < range.end {
+                for address in addresses.range(range.begin..range.end) {
+                    units.entry(*address).or_insert(unit);
+                }
+            }
+        }
+        reader.store.count_entries(visited)?;
+    }
+    Ok(())
+}
+
+/// The ranges that the units themselves state: clang writes no index.
+fn by_unit_ranges(
+    reader: &Reader<'_>,
+    addresses: &BTreeSet<u64>,
+    units: &mut BTreeMap<u64, usize>,
+) -> Result<(), Error> {
+    for unit in 0..reader.store.unit_count() {
+        if units.len() == addresses.len() {
+            break;
+        }
+        let ranges = match ranges_of(reader, unit) {
+            Err(error) if error.kind() == ErrorKind::TooLarge => return Err(error),
+            Err(_) => continue,
+            Ok(ranges) => ranges,
+        };
+        for range in ranges {
+            for address in addresses.range(range.begin..range.end) {
+                units.entry(*address).or_insert(unit);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn ranges_of(reader: &Reader<'_>, unit: usize) -> Result<Vec<gimli::Range>, Error> {
+    let root = reader.unit_entry(unit)?;
+    if let Some(ranges) = root.value(dw::DW_AT_ranges) {
+        return reader.ranges(unit, ranges);
+    }
+    let parsed = reader.unit(unit)?;
+    let begin = reader.address(parsed, root.value(dw::DW_AT_low_pc));
+    let end = match root.value(dw::DW_AT_high_pc) {
+        Some(AttributeValue::Udata(size)) => begin.and_then(|begin| begin.checked_add(size)),
+        high => reader.address(parsed, high),
+    };
+    Ok(match (begin, end) {
+        (Some(begin), Some(end)) if begin < end => vec![gimli::Range { begin, end }],
+        _ => Vec::new(),
+    })
+}

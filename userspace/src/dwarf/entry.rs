@@ -1,0 +1,37 @@
+//! Debugging entries and the references between them.
+
+use gimli::{Attribute, AttributeValue, DwAt, DwTag};
+
+use super::store::Slice;
+
+/// The place of an entry: a unit, and the offset within it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct DieRef {
+    pub(super) unit: usize,
+    pub(super) offset: usize,
+}
+
+/// An entry with its attributes.
+#[derive(Clone, Debug)]
+pub(super) struct Entry<'s> {
+    pub(super) at: DieRef,
+    pub(super) tag: DwTag,
+    pub(super) attributes: Vec<Attribute<Slice<'s>>>,
+}
+
+impl<'s> Entry<'s> {
+    /// The value of an attribute, in the sense of its name.
+    pub(super) fn value(&self, name: DwAt) -> Option<AttributeValue<Slice<'s>>> {
+        self.attributes.iter().find(|attribute| attribute.name() == name).map(Attribute::value)
+    }
+
+    /// An unsigned constant. One in a signed form that is negative is none.
+    pub(super) fn number(&self, name: DwAt) -> Option<u64> {
+        self.value(name)?.udata_value()
+    }
+
+    /// A flag that is set.
+    pub(super) fn flag(&self, name: DwAt) -> bool {
+        matches!(self.value(name), Some(AttributeValue::Flag(true)))
+    }
+}

@@ -1,0 +1,22 @@
+//! What the library's own debugging information says about functions, structs and enumerations.
+//!
+//! The order of reading follows from the sizes: a library has tens of megabytes of debugging information, and what is
+//! asked for lies in a few compilation units. Those are found by address (`.debug_aranges`), read one by one, and only
+//! their outermost entries are visited. Structs are looked for in these units first, because they are what the functions
+//! asked for work on, and only then in the others.
+
+mod address_map;
+mod entry;
+mod enumeration;
+mod function;
+mod limits;
+mod location;
+mod reader;
+mod scan;
+mod search;
+mod store;
+mod structs;
+mod types;
+
+pub use function::{DeclaredParam, EntryParam, TypeClass};
+pub use search::{Found, Wanted, search};

@@ -1,0 +1,341 @@
+//! Parsed compilation units, and bounded ways to read their entries.
+
+use std::cell::{OnceCell, RefCell};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use gimli::constants as dw;
+use gimli::{
+    Abbreviations, AttributeValue, DebugAbbrev, DebugAbbrevOffset, DebugAddr, DebugAddrBase, DebugInfo,
+    DebugLocListsBase, DebugRanges, DebugRngLists, DebugRngListsBase, DebugStrOffsets, DebugStrOffsetsBase,
+    DwAt, DwTag, Dwarf, DwarfFileType, EndianSlice, EntriesRaw, LittleEndian, RangeLists, UnitHeader,
+    UnitOffset,
+};
+
+use super::entry::{DieRef, Entry};
+use super::limits;
+use super::store::{Slice, Store};
+use crate::elf::Error;
+
+pub(super) type Unit<'s> = gimli::Unit<Slice<'s>>;
+
+/// Reads entries out of a [`Store`].
+#[derive(Debug)]
+pub(super) struct Reader<'s> {
+    pub(super) store: &'s Store<'s>,
+    pub(super) dwarf: Dwarf<Slice<'s>>,
+    units: Vec<OnceCell<Unit<'s>>>,
+    ranges: OnceCell<Dwarf<Slice<'s>>>,
+    abbreviations: RefCell<HashMap<usize, Arc<Abbreviations>>>,
+}
+
+impl<'s> Reader<'s> {
+    pub(super) fn new(store: &'s Store<'s>) -> Self {
+        let dwarf = Dwarf {
+            debug_addr: DebugAddr::from(EndianSlice::new(&store.addresses, LittleEndian)),
+            debug_str_offsets: DebugStrOffsets::from(EndianSlice::new(&store.string_offsets, LittleEndian)),
+            ..Dwarf::default()
+        };
+        let units = (0..store.unit_count()).map(|_| OnceCell::new()).collect();
+        Self { store, dwarf, units, ranges: OnceCell::new(), abbreviations: RefCell::default() }
+    }
+
+    /// A unit, parsed on first use.
+    pub(super) fn unit(&self, index: usize) -> Result<&Unit<'s>, Error> {
+        let cell =
+            self.units.get(index).ok_or_else(|| self.store.malformed(".debug_info", "no such unit"))?;
+        if let Some(unit) = cell.get() {
+            return Ok(unit);
+        }
+        let unit = self.parse_unit(index)?;
+        Ok(cell.get_or_init(|| unit))
+    }
+
+    fn parse_unit(&self, index: usize) -> Result<Unit<'s>, Error> {
+        let info = DebugInfo::new(self.store.unit_bytes(index)?, LittleEndian);
+        let header = info.units().next().map_err(|error| self.fault(index, error))?;
+        let header = header.ok_or_else(|| self.store.malformed(".debug_info", "an empty unit"))?;
+        let abbreviations = self.abbreviations(index, header.debug_abbrev_offset())?;
+        let root = self.root(index, &header, &abbreviations)?;
+        let encoding = header.encoding();
+        let mut unit = Unit {
+            abbreviations,
+            name: None,
+            comp_dir: None,
+            low_pc: 0,
+            str_offsets_base: DebugStrOffsetsBase::default_for_encoding_and_file(
+                encoding,
+                DwarfFileType::Main,
+            ),
+            addr_base: DebugAddrBase(0),
+            loclists_base: DebugLocListsBase::default_for_encoding_and_file(encoding, DwarfFileType::Main),
+            rnglists_base: DebugRngListsBase::default_for_encoding_and_file(encoding, DwarfFileType::Main),
+            // The line table is not read: it is large, and nothing here asks for lines.
+            line_program: None,
+            dwo_id: None,
+            header,
+        };
+        for attribute in &root.attributes {
+            match attribute.value() {
+                AttributeValue::DebugStrOffsetsBase(base) => unit.str_offsets_base = base,
+                AttributeValue::DebugAddrBase(base) => unit.addr_base = base,
+                AttributeValue::DebugLocListsBase(base) => unit.loclists_base = base,
+                AttributeValue::DebugRngListsBase(base) => unit.rnglists_base = base,
+                _ => {}
+            }
+        }
+        unit.low_pc = self.address(&unit, root.value(dw::DW_AT_low_pc)).unwrap_or(0);
+        Ok(unit)
+    }
+
+    fn root(
+        &self,
+        index: usize,
+        header: &UnitHeader<Slice<'s>>,
+        table: &Abbreviations,
+    ) -> Result<Entry<'s>, Error> {
+        let fault = |error| self.fault(index, error);
+        let offset = header.root_offset();
+        let mut raw = header.entries_raw(table, Some(offset)).map_err(fault)?;
+        let abbreviation = raw.read_abbreviation().map_err(fault)?;
+        let abbreviation =
+            abbreviation.ok_or_else(|| self.store.malformed(".debug_info", "a unit without an entry"))?;
+        self.store.count_entries(1 + abbreviation.attributes().len())?;
+        let mut attributes = Vec::new();
+        raw.read_attributes(abbreviation.attributes(), &mut attributes).map_err(fault)?;
+        Ok(Entry { at: DieRef { unit: index, offset: offset.0 }, tag: abbreviation.tag(), attributes })
+    }
+
+    fn abbreviations(&self, unit: usize, at: DebugAbbrevOffset) -> Result<Arc<Abbreviations>, Error> {
+        if let Some(known) = self.abbreviations.borrow().get(&at.0) {
+            return Ok(Arc::clone(known));
+        }
+        let rest = self.store.abbreviations.get(at.0..).unwrap_or_default();
+        // Where a table ends is known only by reading it, and the tables of a hostile file may overlap. So each is tried in
+        // growing windows, which bounds what it costs and lets the cost be counted.
+        let mut size = limits::ABBREVIATION_WINDOW;
+        loop {
+            let window = &rest[..rest.len().min(size)];
+            self.store.count_entries(window.len() / 32)?;
+            let table = DebugAbbrev::new(window, LittleEndian).abbreviations(DebugAbbrevOffset(0));
+            match table {
+                Err(gimli::Error::UnexpectedEof(_))
+                    if window.len() < rest.len() && size < limits::ABBREVIATION_BYTES =>
+                {
+                    size *= 4;
+                }
+                Err(error) => return Err(self.fault(unit, error)),
+                Ok(table) => {
+                    let table = Arc::new(table);
+                    self.abbreviations.borrow_mut().insert(at.0, Arc::clone(&table));
+                    return Ok(table);
+                }
+            }
+        }
+    }
+
+    /// The entries of a unit from `offset` on (from its root without one).
+    pub(super) fn entries(
+        &self,
+        unit: usize,
+        offset: Option<usize>,
+    ) -> Result<EntriesRaw<'_, Slice<'s>>, Error> {
+        self.unit(unit)?.entries_raw(offset.map(UnitOffset)).map_err(|error| self.fault(unit, error))
+    }
+
+    /// One entry.
+    pub(super) fn entry(&self, at: DieRef) -> Result<Entry<'s>, Error> {
+        let mut raw = self.entries(at.unit, Some(at.offset))?;
+        let abbreviation = raw.read_abbreviation().map_err(|error| self.fault(at.unit, error))?;
+        let Some(abbreviation) = abbreviation else {
+            return Err(self.store.malformed(".debug_info", "a reference leads to no entry"));
+        };
+        self.store.count_entries(1 + abbreviation.attributes().len() / 8)?;
+        let mut attributes = Vec::new();
+        raw.read_attributes(abbreviation.attributes(), &mut attributes)
+            .map_err(|error| self.fault(at.unit, error))?;
+        Ok(Entry { at, tag: abbreviation.tag(), attributes })
+    }
+
+    /// The children of an entry that have a wanted tag, in order, at most [`limits::CHILDREN`] of them.
+    pub(super) fn children(
+        &self,
+        parent: DieRef,
+        wanted: impl Fn(DwTag) -> bool,
+    ) -> Result<Vec<Entry<'s>>, Error> {
+        let fault = |error| self.fault(parent.unit, error);
+        let mut raw = self.entries(parent.unit, Some(parent.offset))?;
+        let mut found = Vec::new();
+        let Some(own) = raw.read_abbreviation().map_err(fault)? else { return Ok(found) };
+        raw.skip_attributes(own.attributes()).map_err(fault)?;
+        if !own.has_children() {
+            return Ok(found);
+        }
+        let mut depth = 1;
+        while depth > 0 && !raw.is_empty() {
+            let offset = raw.next_offset().0;
+            let Some(abbreviation) = raw.read_abbreviation().map_err(fault)? else {
+                depth -= 1;
+                self.store.count_entries(1)?;
+                continue;
+            };
+            let specs = abbreviation.attributes();
+            self.store.count_entries(1 + specs.len() / 8)?;
+            let mut sibling = None;
+            if depth == 1 && wanted(abbreviation.tag()) {
+                if found.len() >= limits::CHILDREN {
+                    return Err(self.store.malformed(".debug_info", "an entry has too many children"));
+                }
+                let mut attributes = Vec::new();
+                raw.read_attributes(specs, &mut attributes).map_err(fault)?;
+                let entry =
+                    Entry { at: DieRef { unit: parent.unit, offset }, tag: abbreviation.tag(), attributes };
+                sibling = sibling_of(entry.value(dw::DW_AT_sibling));
+                found.push(entry);
+            } else {
+                for spec in specs {
+                    let attribute = raw.read_attribute(*spec).map_err(fault)?;
+                    if spec.name() == dw::DW_AT_sibling {
+                        sibling = sibling_of(Some(attribute.value()));
+                    }
+                }
+            }
+            if abbreviation.has_children() {
+                match sibling.filter(|sibling| *sibling > raw.next_offset().0) {
+                    Some(sibling) => raw = self.entries(parent.unit, Some(sibling))?,
+                    None => depth += 1,
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// The entry that a reference attribute leads to.
+    pub(super) fn follow(&self, unit: usize, value: &AttributeValue<Slice<'s>>) -> Option<DieRef> {
+        match value {
+            AttributeValue::UnitRef(offset) => Some(DieRef { unit, offset: offset.0 }),
+            // Between units: link-time optimisation and `dwz` write these.
+            AttributeValue::DebugInfoRef(offset) => {
+                let (unit, offset) = self.store.unit_at(u64::try_from(offset.0).ok()?)?;
+                Some(DieRef { unit, offset })
+            }
+            _ => None,
+        }
+    }
+
+    /// The type that an entry refers to.
+    pub(super) fn type_of(&self, entry: &Entry<'s>) -> Option<DieRef> {
+        self.follow(entry.at.unit, &entry.value(dw::DW_AT_type)?)
+    }
+
+    /// An entry's attribute, its own or that of the entry it is a copy or a definition of.
+    pub(super) fn inherited(
+        &self,
+        entry: &Entry<'s>,
+        name: DwAt,
+    ) -> Option<(DieRef, AttributeValue<Slice<'s>>)> {
+        let mut origin = None;
+        for _ in 0..limits::HOPS {
+            let entry = origin.as_ref().unwrap_or(entry);
+            if let Some(value) = entry.value(name) {
+                return Some((entry.at, value));
+            }
+            let next =
+                entry.value(dw::DW_AT_abstract_origin).or_else(|| entry.value(dw::DW_AT_specification))?;
+            origin = Some(self.entry(self.follow(entry.at.unit, &next)?).ok()?);
+        }
+        None
+    }
+
+    /// The outermost entry of a unit.
+    pub(super) fn unit_entry(&self, unit: usize) -> Result<Entry<'s>, Error> {
+        let offset = self.unit(unit)?.root_offset().0;
+        self.entry(DieRef { unit, offset })
+    }
+
+    /// The name of an entry; `None` for one that has none.
+    pub(super) fn name(&self, entry: &Entry<'s>) -> Option<&'s str> {
+        self.string(entry.at.unit, &entry.value(dw::DW_AT_name)?)
+    }
+
+    /// A string attribute; `None` if it is not there, too long, not UTF-8, or not fit to be shown: a control character can
+    /// only be there to deceive a terminal.
+    pub(super) fn string(&self, unit: usize, value: &AttributeValue<Slice<'s>>) -> Option<&'s str> {
+        let offset = match value {
+            AttributeValue::String(text) => return printable(text.slice()),
+            AttributeValue::DebugStrRef(offset) => *offset,
+            AttributeValue::DebugStrOffsetsIndex(index) => {
+                self.dwarf.string_offset(self.unit(unit).ok()?, *index).ok()?
+            }
+            _ => return None,
+        };
+        let rest = self.store.strings.get(offset.0..)?;
+        let rest = &rest[..rest.len().min(limits::NAME_BYTES + 1)];
+        printable(&rest[..memchr::memchr(0, rest)?])
+    }
+
+    /// An address attribute, direct or by index.
+    pub(super) fn address(&self, unit: &Unit<'s>, value: Option<AttributeValue<Slice<'s>>>) -> Option<u64> {
+        self.dwarf.attr_address(unit, value?).ok().flatten()
+    }
+
+    fn range_lists(&self) -> Result<&Dwarf<Slice<'s>>, Error> {
+        if let Some(dwarf) = self.ranges.get() {
+            return Ok(dwarf);
+        }
+        let [old, new] = self.store.range_lists()?;
+        let ranges = RangeLists::new(
+            DebugRanges::from(EndianSlice::new(old, LittleEndian)),
+            DebugRngLists::from(EndianSlice::new(new, LittleEndian)),
+        );
+        Ok(self.ranges.get_or_init(|| Dwarf {
+            debug_addr: self.dwarf.debug_addr,
+            ranges,
+            ..Dwarf::default()
+        }))
+    }
+
+    /// The address ranges that an entry's `DW_AT_ranges` leads to.
+    pub(super) fn ranges(
+        &self,
+        unit: usize,
+        value: AttributeValue<Slice<'s>>,
+    ) -> Result<Vec<gimli::Range>, Error> {
+        let dwarf = self.range_lists()?;
+        let fault = |error| self.fault_at(".debug_ranges", error);
+        let mut found = Vec::new();
+        if let Some(mut ranges) = dwarf.attr_ranges(self.unit(unit)?, value).map_err(fault)? {
+            while let Some(range) = ranges.next().map_err(fault)? {
+                self.store.count_entries(1)?;
+                if range.begin < range.end {
+                    found.push(range);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// A fault in a section as an error for people.
+    pub(super) fn fault_at(&self, section: &str, error: gimli::Error) -> Error {
+        self.store.malformed(section, format!("cannot be read: {error}"))
+    }
+
+    /// A fault in a unit as an error for people.
+    pub(super) fn fault(&self, unit: usize, error: gimli::Error) -> Error {
+        let start = self.store.unit_start(unit).unwrap_or(0);
+        self.store.malformed(".debug_info", format!("the unit at {start:#x} cannot be read: {error}"))
+    }
+}
+
+fn printable(bytes: &[u8]) -> Option<&str> {
+    let text = std::str::from_utf8(bytes).ok().filter(|text| text.len() <= limits::NAME_BYTES)?;
+    (!text.chars().any(char::is_control)).then_some(text)
+}
+
+/// Where the entry after this one and its children begins.
+pub(super) fn sibling_of(value: Option<AttributeValue<Slice<'_>>>) -> Option<usize> {
+    match value {
+        Some(AttributeValue::UnitRef(offset)) => Some(offset.0),
+        _ => None,
+    }
+}

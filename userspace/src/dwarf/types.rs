@@ -1,0 +1,199 @@
+//! Types: their names, sizes, dimensions.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use gimli::constants as dw;
+
+use super::entry::{DieRef, Entry};
+use super::function::TypeClass;
+use super::limits;
+use super::reader::Reader;
+use crate::elf::Error;
+
+/// What is known of a type.
+#[derive(Clone, Debug, Default)]
+pub(super) struct TypeInfo {
+    /// As a C programmer would write it, qualifiers left out; a `typedef` keeps its name.
+    pub(super) name: String,
+    /// Bytes; `None` for `void`, functions and what is only declared.
+    pub(super) size: Option<u64>,
+    /// The dimensions of an array, outermost first; empty for everything else. A dimension of unstated length is 0.
+    pub(super) dims: Vec<u64>,
+    /// Bytes of the innermost element of an array.
+    pub(super) element: Option<u64>,
+    /// The struct that it, or its innermost element, is.
+    pub(super) aggregate: Option<DieRef>,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Kind {
+    Integer,
+    Float,
+    Aggregate,
+    #[default]
+    Other,
+}
+
+impl TypeInfo {
+    fn void() -> Self {
+        Self { name: "void".into(), ..Self::default() }
+    }
+
+    pub(super) fn class(&self) -> TypeClass {
+        match (self.kind, self.size) {
+            (Kind::Aggregate, Some(size)) => TypeClass::Aggregate(size),
+            (Kind::Integer, Some(1..=8)) => TypeClass::Integer,
+            (Kind::Float, Some(1..=8)) => TypeClass::Float,
+            _ => TypeClass::Other,
+        }
+    }
+}
+
+/// Describes types, each once.
+#[derive(Debug)]
+pub(super) struct Types<'r, 's> {
+    reader: &'r Reader<'s>,
+    known: HashMap<DieRef, Rc<TypeInfo>>,
+}
+
+impl<'r, 's> Types<'r, 's> {
+    pub(super) fn new(reader: &'r Reader<'s>) -> Self {
+        Self { reader, known: HashMap::new() }
+    }
+
+    /// What a type reference means; without one it is `void`.
+    pub(super) fn describe(&mut self, at: Option<DieRef>) -> Result<Rc<TypeInfo>, Error> {
+        self.describe_nested(at, 0)
+    }
+
+    fn describe_nested(&mut self, at: Option<DieRef>, depth: usize) -> Result<Rc<TypeInfo>, Error> {
+        let Some(at) = at else { return Ok(Rc::new(TypeInfo::void())) };
+        if let Some(known) = self.known.get(&at) {
+            return Ok(Rc::clone(known));
+        }
+        if depth >= limits::NESTING {
+            return Err(self.reader.store.malformed(".debug_info", "types refer to each other without end"));
+        }
+        let info = Rc::new(self.read(at, depth + 1)?);
+        self.known.insert(at, Rc::clone(&info));
+        Ok(info)
+    }
+
+    fn read(&mut self, at: DieRef, depth: usize) -> Result<TypeInfo, Error> {
+        let entry = self.reader.entry(at)?;
+        let own_name = self.reader.name(&entry).map(str::to_owned);
+        let size = entry.number(dw::DW_AT_byte_size);
+        let target = self.reader.type_of(&entry);
+        Ok(match entry.tag {
+            dw::DW_TAG_base_type => {
+                let kind = match entry.value(dw::DW_AT_encoding) {
+                    Some(gimli::AttributeValue::Encoding(dw::DW_ATE_float)) => Kind::Float,
+                    Some(gimli::AttributeValue::Encoding(
+                        dw::DW_ATE_address
+                        | dw::DW_ATE_boolean
+                        | dw::DW_ATE_signed
+                        | dw::DW_ATE_signed_char
+                        | dw::DW_ATE_unsigned
+                        | dw::DW_ATE_unsigned_char
+                        | dw::DW_ATE_UTF,
+                    )) => Kind::Integer,
+                    _ => Kind::Other,
+                };
+                TypeInfo { name: own_name.unwrap_or_default(), size, kind, ..TypeInfo::default() }
+            }
+            dw::DW_TAG_pointer_type | dw::DW_TAG_reference_type | dw::DW_TAG_rvalue_reference_type => {
+                let mark = match entry.tag {
+                    dw::DW_TAG_pointer_type => "*",
+                    dw::DW_TAG_reference_type => "&",
+                    _ => "&&",
+                };
+                let pointee = self.describe_nested(target, depth)?;
+                let name = cut(format!("{}{mark}", pointee.name));
+                let size = match size {
+                    Some(size) => size,
+                    None => u64::from(self.reader.unit(at.unit)?.address_size()),
+                };
+                TypeInfo { name, size: Some(size), kind: Kind::Integer, ..TypeInfo::default() }
+            }
+            dw::DW_TAG_const_type
+            | dw::DW_TAG_volatile_type
+            | dw::DW_TAG_restrict_type
+            | dw::DW_TAG_atomic_type => (*self.describe_nested(target, depth)?).clone(),
+            dw::DW_TAG_typedef => {
+                let target = self.describe_nested(target, depth)?;
+                TypeInfo { name: own_name.unwrap_or_else(|| target.name.clone()), ..(*target).clone() }
+            }
+            dw::DW_TAG_structure_type | dw::DW_TAG_class_type | dw::DW_TAG_union_type => {
+                let what =
+                    if entry.tag == dw::DW_TAG_union_type { "<unnamed union>" } else { "<unnamed struct>" };
+                let name = own_name.unwrap_or_else(|| what.to_owned());
+                let defined = !entry.flag(dw::DW_AT_declaration);
+                let (size, aggregate) = (size.filter(|_| defined), defined.then_some(at));
+                TypeInfo { name, size, aggregate, kind: Kind::Aggregate, ..TypeInfo::default() }
+            }
+            dw::DW_TAG_enumeration_type => {
+                let name = own_name.unwrap_or_else(|| "<unnamed enum>".to_owned());
+                let size = match size {
+                    Some(size) => Some(size),
+                    None => self.describe_nested(target, depth)?.size,
+                };
+                TypeInfo { name, size, kind: Kind::Integer, ..TypeInfo::default() }
+            }
+            dw::DW_TAG_array_type => self.read_array(&entry, target, size, depth)?,
+            dw::DW_TAG_subroutine_type => TypeInfo { name: "function".into(), ..TypeInfo::default() },
+            _ => TypeInfo {
+                name: own_name.unwrap_or_else(|| "<unknown>".to_owned()),
+                size,
+                ..TypeInfo::default()
+            },
+        })
+    }
+
+    fn read_array(
+        &mut self,
+        entry: &Entry<'s>,
+        target: Option<DieRef>,
+        stated: Option<u64>,
+        depth: usize,
+    ) -> Result<TypeInfo, Error> {
+        let inner = self.describe_nested(target, depth)?;
+        let mut dims = Vec::new();
+        for dimension in self.reader.children(entry.at, |tag| tag == dw::DW_TAG_subrange_type)? {
+            dims.push(length(&dimension).unwrap_or(0));
+        }
+        let mut name = inner.name.clone();
+        // The element may be an array already, through a `typedef`: its brackets come last.
+        let place = name.find('[').filter(|_| !inner.dims.is_empty()).unwrap_or(name.len());
+        for dim in dims.iter().take(limits::NESTING).rev() {
+            name.insert_str(place, &format!("[{dim}]"));
+        }
+        dims.extend_from_slice(&inner.dims);
+        if dims.len() > limits::NESTING {
+            return Err(self.reader.store.malformed(".debug_info", "an array has too many dimensions"));
+        }
+        let element = if inner.dims.is_empty() { inner.size } else { inner.element };
+        let count = dims.iter().try_fold(1u64, |count, dim| count.checked_mul(*dim));
+        let size = stated.or_else(|| count?.checked_mul(element?));
+        let (name, aggregate) = (cut(name), inner.aggregate);
+        Ok(TypeInfo { name, size, dims, element, aggregate, kind: Kind::Aggregate })
+    }
+}
+
+/// The elements of a dimension; `None` when they are not stated.
+fn length(dimension: &Entry<'_>) -> Option<u64> {
+    if let Some(count) = dimension.number(dw::DW_AT_count) {
+        return Some(count);
+    }
+    let lowest = dimension.number(dw::DW_AT_lower_bound).unwrap_or(0);
+    dimension.number(dw::DW_AT_upper_bound)?.checked_sub(lowest)?.checked_add(1)
+}
+
+fn cut(mut name: String) -> String {
+    if name.len() > limits::NAME_BYTES {
+        let end = (0..=limits::NAME_BYTES).rev().find(|end| name.is_char_boundary(*end)).unwrap_or(0);
+        name.truncate(end);
+    }
+    name
+}

@@ -1,0 +1,44 @@
+//! How much of a file one caller may read and how much work it may cause.
+
+use super::{Error, ErrorKind};
+
+/// The bytes that one resolution may read. The largest official library needs about 10 MiB; a debug file about 60 MiB.
+const DEFAULT_BYTES: u64 = 1 << 30;
+/// The debugging entries that one resolution may visit. The largest official library holds about 1.5 million.
+const DEFAULT_ENTRIES: u64 = 20_000_000;
+
+/// What is left of the bytes and of the work allowed for one resolution.
+///
+/// Counted, not timed, so that the same file always gives the same answer.
+#[derive(Clone, Debug)]
+pub struct Budget {
+    bytes: u64,
+    entries: u64,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self { bytes: DEFAULT_BYTES, entries: DEFAULT_ENTRIES }
+    }
+}
+
+impl Budget {
+    /// A budget of its own size: bytes read and debugging entries visited.
+    pub fn new(bytes: u64, entries: u64) -> Self {
+        Self { bytes, entries }
+    }
+
+    pub(crate) fn take_bytes(&mut self, wanted: u64, place: &str) -> Result<(), Error> {
+        self.bytes = self.bytes.checked_sub(wanted).ok_or_else(|| {
+            Error::new(ErrorKind::TooLarge, place, format!("{wanted} more bytes exceed the reading limit"))
+        })?;
+        Ok(())
+    }
+
+    pub(crate) fn take_entries(&mut self, wanted: u64, place: &str) -> Result<(), Error> {
+        self.entries = self.entries.checked_sub(wanted).ok_or_else(|| {
+            Error::new(ErrorKind::TooLarge, place, "more debugging entries than the limit of work allows")
+        })?;
+        Ok(())
+    }
+}

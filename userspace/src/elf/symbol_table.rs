@@ -1,0 +1,94 @@
+//! The functions of `.symtab`, or of `.dynsym` where a library was stripped.
+
+use object::LittleEndian as Little;
+use object::elf;
+use object::pod;
+use object::read::elf::Sym as _;
+
+use super::{Budget, ElfVaddr, Error, ErrorKind, Image};
+
+/// The largest official library has 0.6 MB of symbols and 0.7 MB of names; frameworks with NCCL inside have more.
+const MAX_TABLE: u64 = 128 << 20;
+/// A longer symbol name is not looked at; those of NCCL's own functions have some hundred bytes. It also bounds the search
+/// for the end of a name, which a hostile table could otherwise make quadratic.
+const MAX_NAME: usize = 1024;
+
+/// Which table the symbols came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TableKind {
+    /// `.symtab`: local functions too.
+    Full,
+    /// `.dynsym`: exported functions only.
+    Exported,
+}
+
+/// A function that is defined in the file.
+#[derive(Clone, Copy, Debug)]
+pub struct FunctionSymbol<'a> {
+    /// As it stands in the string table: mangled, with clone suffixes.
+    pub name: &'a str,
+    /// Entry.
+    pub address: ElfVaddr,
+    /// Bytes; 0 if the file does not say.
+    pub size: u64,
+}
+
+/// A symbol table held in memory.
+#[derive(Debug)]
+pub struct SymbolTable {
+    kind: TableKind,
+    symbols: Box<[u8]>,
+    names: Box<[u8]>,
+}
+
+impl SymbolTable {
+    /// Reads the best table of the library; `None` when it has none.
+    pub fn read(image: &Image, budget: &mut Budget) -> Result<Option<Self>, Error> {
+        let usable = |kind| image.sections().iter().find(|section| section.kind == kind && section.size > 0);
+        let (section, kind) = match (usable(elf::SHT_SYMTAB), usable(elf::SHT_DYNSYM)) {
+            (Some(full), _) => (full, TableKind::Full),
+            (None, Some(exported)) => (exported, TableKind::Exported),
+            (None, None) => return Ok(None),
+        };
+        let names = usize::try_from(section.link)
+            .ok()
+            .and_then(|link| image.sections().get(link))
+            .ok_or_else(|| {
+                let what = "does not say which section holds its names";
+                Error::new(ErrorKind::Malformed, image.place(&section.name), what)
+            })?;
+        let symbols = image.section_data(section, MAX_TABLE, budget)?;
+        let names = image.section_data(names, MAX_TABLE, budget)?;
+        Ok(Some(Self { kind, symbols, names }))
+    }
+
+    /// Which table it is.
+    pub fn kind(&self) -> TableKind {
+        self.kind
+    }
+
+    /// The functions with an address in this file, in the table's order.
+    pub fn functions(&self) -> impl Iterator<Item = FunctionSymbol<'_>> {
+        let whole = self.symbols.len() - self.symbols.len() % size_of::<elf::Sym64<Little>>();
+        let symbols =
+            pod::slice_from_all_bytes::<elf::Sym64<Little>>(&self.symbols[..whole]).unwrap_or_default();
+        symbols.iter().filter_map(move |symbol| {
+            let kind = symbol.st_type();
+            let defined = symbol.st_shndx(Little) != elf::SHN_UNDEF && symbol.st_value(Little) != 0;
+            if !defined || (kind != elf::STT_FUNC && kind != elf::STT_GNU_IFUNC) {
+                return None;
+            }
+            let name = self.name(symbol.st_name(Little))?;
+            let (address, size) = (ElfVaddr(symbol.st_value(Little)), symbol.st_size(Little));
+            Some(FunctionSymbol { name, address, size })
+        })
+    }
+
+    fn name(&self, offset: u32) -> Option<&str> {
+        let rest = self.names.get(usize::try_from(offset).ok()?..)?;
+        let rest = &rest[..rest.len().min(MAX_NAME + 1)];
+        let name = std::str::from_utf8(&rest[..memchr::memchr(0, rest)?]).ok()?;
+        // No compiler writes a control character; a hostile file might, for the terminal that shows it.
+        (!name.chars().any(char::is_control)).then_some(name)
+    }
+}

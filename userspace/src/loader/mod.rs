@@ -1,0 +1,8 @@
+//! The kernel: the eBPF object is loaded, probes are attached, armed, counted and detached. The only module, with
+//! [`crate::stream`], that knows aya.
+
+mod attachment;
+mod object;
+
+pub use attachment::{ArmedProbe, Attachment, AttachError};
+pub use object::LoadedObject;

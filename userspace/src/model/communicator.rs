@@ -1,0 +1,199 @@
+//! One communicator as one process has it: its numbers, its waiting ops, its API calls.
+
+use std::collections::VecDeque;
+
+use super::{
+    call::ProxyCall,
+    flow::{FlowCommunicator, FlowRecord, PeerFlow},
+    post_match::{Matched, PostMatcher},
+    sequence::Sequencer,
+};
+use crate::decode::{ApiCallEvent, CommunicatorId, ProxyPeerEvent};
+
+/// API calls that are kept until their op is planned. Calls that never become a proxy op (one rank, zero elements) are
+/// pushed out by later ones.
+const MAX_API_CALLS: usize = 4096;
+
+/// What tells one communicator from another inside what is traced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CommKey {
+    /// Process id in the initial PID namespace.
+    pub tgid: u32,
+    pub pointer: u64,
+    pub hash: Option<u64>,
+    pub rank: i32,
+}
+
+impl CommKey {
+    pub(super) fn new(tgid: u32, id: &CommunicatorId) -> Self {
+        Self { tgid, pointer: id.pointer, hash: id.hash, rank: id.rank }
+    }
+}
+
+/// State of one communicator.
+#[derive(Debug)]
+pub(super) struct Communicator {
+    flow: FlowCommunicator,
+    sequencer: Sequencer,
+    posts: PostMatcher,
+    api_calls: VecDeque<ApiCallEvent>,
+    /// The API call of the p2p op that is being planned, by pattern and peer.
+    current_call: Option<(u64, ApiCallEvent)>,
+    /// Post passes whose plan pass was not seen.
+    pub(super) unplanned_posts: u64,
+}
+
+impl Communicator {
+    pub(super) fn new(id: &CommunicatorId, instance: u32) -> Self {
+        Self {
+            flow: FlowCommunicator { hash: id.hash, rank: id.rank, n_ranks: id.n_ranks, instance },
+            sequencer: Sequencer::default(),
+            posts: PostMatcher::default(),
+            api_calls: VecDeque::new(),
+            current_call: None,
+            unplanned_posts: 0,
+        }
+    }
+
+    pub(super) fn flow(&self) -> &FlowCommunicator {
+        &self.flow
+    }
+
+    /// The user calls the API; its op is planned later.
+    pub(super) fn api_call(&mut self, call: ApiCallEvent) {
+        if self.api_calls.len() == MAX_API_CALLS {
+            self.api_calls.pop_front();
+        }
+        self.api_calls.push_back(call);
+    }
+
+    /// A complete call of `ncclProxySaveOp`. Gives out the record that it completes.
+    pub(super) fn proxy_call(&mut self, call: ProxyCall) -> Option<FlowRecord> {
+        if call.event.plan_pass { self.plan(call) } else { self.post(call) }
+    }
+
+    fn plan(&mut self, call: ProxyCall) -> Option<FlowRecord> {
+        let ProxyCall { event, peers } = call;
+        let numbered = self.sequencer.plan(&event);
+        let api = if numbered.opens {
+            let api = self.take_api_call(&event);
+            self.current_call = api.clone().map(|api| (numbered.seq, api));
+            api
+        } else {
+            self.current_call.as_ref().filter(|(seq, _)| *seq == numbered.seq).map(|(_, api)| api.clone())
+        };
+        let needed = peers.iter().any(|peer| peer.peer >= 0 && peer.has_proxy);
+        let p2p_part = event.op.pattern.is_p2p().then_some(numbered.part);
+        let record = FlowRecord {
+            comm: self.flow,
+            seq: numbered.seq,
+            ring: event.ring,
+            tree: event.tree,
+            peers: peers_of(&peers),
+            posted: false,
+            needed,
+            planned: true,
+            planned_at: Some(event.origin),
+            posted_at: None,
+            captured_seq: None,
+            p2p_part,
+            count: event.task.as_ref().and_then(|task| task.count).or(api.as_ref().map(|api| api.count)),
+            api_name: api.map(|api| api.name),
+            task: event.task,
+            op: event.op,
+        };
+        if record.is_no_flow() {
+            None
+        } else if needed {
+            self.posts.wait(record)
+        } else {
+            Some(record)
+        }
+    }
+
+    fn post(&mut self, call: ProxyCall) -> Option<FlowRecord> {
+        let ProxyCall { event, peers } = call;
+        let record = match self.posts.post(event.op_pointer, event.origin.tid, &event.op) {
+            Matched::Planned(mut record) => {
+                record.op.op_count = event.op.op_count;
+                record.posted = true;
+                record.posted_at = Some(event.origin);
+                *record
+            }
+            Matched::Replay(record) => FlowRecord {
+                seq: self.sequencer.post(&event),
+                captured_seq: Some(record.seq),
+                op: event.op,
+                posted: true,
+                planned: false,
+                planned_at: None,
+                posted_at: Some(event.origin),
+                ..*record
+            },
+            Matched::Unknown => {
+                self.unplanned_posts += 1;
+                FlowRecord {
+                    comm: self.flow,
+                    seq: self.sequencer.post(&event),
+                    ring: event.ring,
+                    tree: event.tree,
+                    peers: peers_of(&peers),
+                    posted: true,
+                    needed: peers.iter().any(|peer| peer.has_proxy),
+                    planned: false,
+                    planned_at: None,
+                    posted_at: Some(event.origin),
+                    captured_seq: None,
+                    p2p_part: None,
+                    api_name: None,
+                    count: event.task.as_ref().and_then(|task| task.count),
+                    task: event.task,
+                    op: event.op,
+                }
+            }
+        };
+        if record.is_no_flow() { None } else { Some(record) }
+    }
+
+    /// The API call that the op comes from: the first of its function (for p2p: and peer). Where several collectives of the
+    /// same function wait, NCCL may have sorted them by size, so their counts are used only if they agree.
+    fn take_api_call(&mut self, event: &crate::decode::ProxyOpEvent) -> Option<ApiCallEvent> {
+        let p2p = event.op.pattern.is_p2p();
+        let coll = event.op.coll.as_deref();
+        let fits = |call: &ApiCallEvent| {
+            if p2p {
+                call.function.as_deref() == coll && call.root == event.op.root
+            } else {
+                coll.is_none_or(|coll| call.function.as_deref() == Some(coll))
+            }
+        };
+        let at = self.api_calls.iter().position(fits)?;
+        let ambiguous = !p2p && {
+            let count = self.api_calls.get(at).map(|call| call.count);
+            self.api_calls.iter().filter(|call| fits(call)).any(|call| Some(call.count) != count)
+        };
+        let call = self.api_calls.remove(at)?;
+        (!ambiguous).then_some(call)
+    }
+
+    /// The session ends: what was planned and never posted.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = FlowRecord> {
+        self.posts.drain()
+    }
+}
+
+/// The peers that exist: NCCL calls `SaveProxy` with -1 for a place in a tree where nobody is, and does nothing then.
+fn peers_of(peers: &[ProxyPeerEvent]) -> Vec<PeerFlow> {
+    peers
+        .iter()
+        .filter(|peer| peer.peer >= 0)
+        .map(|peer| PeerFlow {
+            direction: peer.direction,
+            peer: peer.peer,
+            connection_index: peer.connection_index,
+            nsteps: peer.nsteps,
+            has_proxy: peer.has_proxy,
+            transport: peer.transport.clone(),
+        })
+        .collect()
+}

@@ -1,0 +1,19 @@
+//! Events → flows: calls put together, plan and post pass joined, ops numbered, transfers laid out.
+//!
+//! Pure and synchronous: time enters only with the events, so a live run and a replay give the same.
+
+mod bytes;
+mod call;
+mod communicator;
+mod flow;
+mod post_match;
+mod sequence;
+mod session;
+mod transfers;
+
+pub use bytes::BytesKind;
+pub use call::{CallAssembler, ProxyCall};
+pub use communicator::CommKey;
+pub use flow::{FlowCommunicator, FlowRecord, PeerFlow};
+pub use session::{ModelCounters, Session};
+pub use transfers::{Stage, Transfer, transfers};

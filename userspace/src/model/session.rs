@@ -1,0 +1,107 @@
+//! The whole of what is traced: events in, flow records out.
+
+use std::collections::HashMap;
+
+use super::{
+    call::{CallAssembler, ProxyCall},
+    communicator::{CommKey, Communicator},
+    flow::{FlowCommunicator, FlowRecord},
+};
+use crate::decode::Event;
+
+/// What the model could not put together. Part of every output.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct ModelCounters {
+    /// Peers whose op was not seen.
+    pub orphan_peers: u64,
+    /// Ops that were seen being posted and not being planned: the tracer came in between, or records were lost.
+    pub unplanned_posts: u64,
+    /// Ops that need a proxy and were not seen being posted before the session ended.
+    pub unposted: u64,
+}
+
+/// State of a session.
+#[derive(Debug, Default)]
+pub struct Session {
+    calls: CallAssembler,
+    communicators: HashMap<CommKey, Communicator>,
+    /// How many communicators of one hash and rank there were: two splits of one parent with one colour have the same hash
+    /// from 2.18 to 2.23.
+    instances: HashMap<(Option<u64>, i32), u32>,
+    unposted: u64,
+}
+
+impl Session {
+    /// Takes an event; `out` gets what it completes.
+    pub fn apply(&mut self, event: Event, out: &mut impl FnMut(FlowRecord)) {
+        match event {
+            Event::ProxyOp(event) => {
+                if let Some(call) = self.calls.begin(*event) {
+                    self.complete(call, out);
+                }
+            }
+            Event::ProxyPeer(peer) => self.calls.peer(peer),
+            Event::ApiCall(call) => {
+                if let Some(done) = self.calls.end(call.origin.tgid, call.origin.tid) {
+                    self.complete(done, out);
+                }
+                let key = CommKey::new(call.origin.tgid, &call.comm);
+                self.communicator(key, call.comm.n_ranks).api_call(call);
+            }
+        }
+    }
+
+    /// The session ends: what is still open goes out as it is.
+    pub fn finish(&mut self, out: &mut impl FnMut(FlowRecord)) {
+        for call in self.calls.drain() {
+            self.complete(call, out);
+        }
+        for communicator in self.communicators.values_mut() {
+            let mut left: Vec<FlowRecord> = communicator.drain().collect();
+            left.sort_by_key(|record| (record.seq, record.op.channel));
+            self.unposted += left.len() as u64;
+            left.into_iter().for_each(&mut *out);
+        }
+    }
+
+    /// The communicators seen, by process.
+    pub fn communicators(&self) -> impl Iterator<Item = (&CommKey, &FlowCommunicator)> {
+        self.communicators.iter().map(|(key, communicator)| (key, communicator.flow()))
+    }
+
+    pub fn counters(&self) -> ModelCounters {
+        ModelCounters {
+            orphan_peers: self.calls.orphan_peers,
+            unplanned_posts: self.communicators.values().map(|communicator| communicator.unplanned_posts).sum(),
+            unposted: self.unposted,
+        }
+    }
+
+    fn complete(&mut self, call: ProxyCall, out: &mut impl FnMut(FlowRecord)) {
+        let key = CommKey::new(call.event.origin.tgid, &call.event.comm);
+        let n_ranks = call.event.comm.n_ranks;
+        if let Some(record) = self.communicator(key, n_ranks).proxy_call(call) {
+            if record.needed && !record.posted {
+                self.unposted += 1;
+            }
+            out(record);
+        }
+    }
+
+    fn communicator(&mut self, key: CommKey, n_ranks: i32) -> &mut Communicator {
+        let instances = &mut self.instances;
+        self.communicators.entry(key).or_insert_with(|| {
+            let instance = instances.entry((key.hash, key.rank)).or_insert(0);
+            let id = crate::decode::CommunicatorId {
+                pointer: key.pointer,
+                hash: key.hash,
+                rank: key.rank,
+                n_ranks,
+                launched: None,
+            };
+            let communicator = Communicator::new(&id, *instance);
+            *instance += 1;
+            communicator
+        })
+    }
+}

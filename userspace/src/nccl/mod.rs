@@ -1,0 +1,13 @@
+//! NCCL's vocabulary. The numbers of patterns, functions and data types shift between versions, so every number is turned
+//! into a name by the enums of the very library that is traced, and only names go further.
+
+mod names;
+mod pattern;
+mod protocol;
+
+pub use names::{NameTables, datatype_bytes};
+pub use pattern::Pattern;
+pub use protocol::{Algorithm, Protocol};
+
+/// FIFO slots of a connection: `NCCL_STEPS`, 8 in every version from 2.16 to 2.32 (src/include/device.h, devcomm.h before).
+pub const FIFO_STEPS: u64 = 8;

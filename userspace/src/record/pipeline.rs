@@ -1,0 +1,107 @@
+//! Records in, files written: decode → model → sinks. Knows nothing of the kernel, so a replay can drive it too.
+
+use std::collections::HashMap;
+
+use crate::{
+    decode::{DecodeError, Decoder, RecordView},
+    model::{FlowRecord, ModelCounters, Session},
+    probe::ProbeKind,
+    sink::{FlowFiles, HostInfo},
+};
+
+/// What the records of one cookie mean, and whose they are.
+#[derive(Clone, Debug)]
+pub struct Binding {
+    pub kind: ProbeKind,
+    pub decoder: Decoder,
+    pub host: HostInfo,
+    /// Records that came.
+    pub delivered: u64,
+}
+
+/// The way from records to files.
+#[derive(Debug)]
+pub struct Pipeline {
+    bindings: Vec<Binding>,
+    session: Session,
+    files: FlowFiles,
+    undecodable: u64,
+    /// The first thing that could not be decoded, for the report.
+    first_error: Option<DecodeError>,
+    /// By the process id that records carry, which is of the initial PID namespace and need not be ours.
+    hosts: HashMap<u32, HostInfo>,
+}
+
+impl Pipeline {
+    /// `bindings` by cookie.
+    pub fn new(bindings: Vec<Binding>, files: FlowFiles) -> Self {
+        Self {
+            bindings,
+            session: Session::default(),
+            files,
+            undecodable: 0,
+            first_error: None,
+            hosts: HashMap::new(),
+        }
+    }
+
+    /// Takes one record as it came from the kernel.
+    pub fn record(&mut self, item: &[u8]) {
+        let decoded = RecordView::new(item).and_then(|view| {
+            let cookie = view.header.probe;
+            let binding =
+                self.bindings.get_mut(usize::from(cookie)).ok_or(DecodeError::UnknownProbe(cookie))?;
+            binding.delivered += 1;
+            self.hosts.entry(view.header.tgid).or_insert_with(|| binding.host.clone());
+            binding.decoder.decode(&binding.kind, &view)
+        });
+        match decoded {
+            Ok(event) => {
+                let Self { session, files, hosts, .. } = self;
+                session.apply(event, &mut |record| push(files, hosts, &record));
+            }
+            Err(error) => {
+                self.undecodable += 1;
+                self.first_error.get_or_insert(error);
+            }
+        }
+    }
+
+    /// Writes what has gathered.
+    pub fn flush(&mut self) {
+        self.files.flush();
+    }
+
+    /// No more records come.
+    pub fn finish(&mut self) {
+        let Self { session, files, hosts, .. } = self;
+        session.finish(&mut |record| push(files, hosts, &record));
+        files.flush();
+    }
+
+    pub fn files(&self) -> &FlowFiles {
+        &self.files
+    }
+
+    pub fn model_counters(&self) -> ModelCounters {
+        self.session.counters()
+    }
+
+    /// Records that could not be understood, and the first reason.
+    pub fn undecodable(&self) -> (u64, Option<&DecodeError>) {
+        (self.undecodable, self.first_error.as_ref())
+    }
+
+    /// Records that came for a cookie.
+    pub fn delivered(&self, cookie: u32) -> u64 {
+        let binding = usize::try_from(cookie).ok().and_then(|cookie| self.bindings.get(cookie));
+        binding.map_or(0, |binding| binding.delivered)
+    }
+}
+
+fn push(files: &mut FlowFiles, hosts: &HashMap<u32, HostInfo>, record: &FlowRecord) {
+    // A record of the model always stems from one of the kernel, whose process is known.
+    if let Some(host) = record.origin().and_then(|origin| hosts.get(&origin.tgid)) {
+        files.push(record, host);
+    }
+}

@@ -1,0 +1,319 @@
+//! The recording itself.
+
+use std::{
+    num::NonZeroU32,
+    os::fd::BorrowedFd,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail};
+use rustix::time::{ClockId, clock_gettime};
+
+use super::{
+    pipeline::{Binding, Pipeline},
+    setup::Setup,
+};
+use crate::{
+    loader::Attachment,
+    sink::{
+        Aggregated, ClockReport, CommunicatorReport, FlowFiles, HostInfo, LossReport, OutputDir, ProbeReport,
+        SessionReport, SessionState, TargetReport, aggregate_directory,
+    },
+    stream::{Drain, Waker},
+};
+
+/// Longest sleep of the drain: how late a record can come that does not fill the buffer to the wake-up mark.
+const DRAIN_INTERVAL: Duration = Duration::from_millis(50);
+
+/// How often the files are brought up to date for whoever reads along.
+const FLUSH_INTERVAL: Duration = Duration::from_millis(500);
+
+/// How long the end waits for records that a CPU is still putting together.
+const SETTLE_LIMIT: Duration = Duration::from_millis(500);
+
+/// What to record.
+#[derive(Clone, Debug)]
+pub struct RecordOptions {
+    pub pids: Vec<u32>,
+    pub output: PathBuf,
+    /// `None`: until stopped, or until the targets have exited.
+    pub duration: Option<Duration>,
+    /// Bytes of the ring buffer; rounded up to a power of two of pages.
+    pub buffer_bytes: u32,
+    /// The NCCL library's path as the target maps it, where its name does not show that it is one.
+    pub library: Option<PathBuf>,
+}
+
+/// Ends a recording from another thread.
+#[derive(Clone, Debug)]
+pub struct StopHandle {
+    stop: Arc<AtomicBool>,
+    waker: Waker,
+}
+
+impl StopHandle {
+    pub fn new() -> Result<Self> {
+        Ok(Self { stop: Arc::default(), waker: Waker::new().context("making an eventfd")? })
+    }
+
+    /// Ends the recording soon; what came until then is written.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+}
+
+/// What a recording says while it goes on.
+#[derive(Debug)]
+pub enum Notice<'a> {
+    /// Processes, libraries and probes are known.
+    Found(&'a Setup),
+    /// The probes are armed.
+    Recording { probes: usize },
+    TargetExited { pid: u32 },
+    /// A file could not be written.
+    WriteFailed(&'a str),
+    /// Everything is written; probes are being taken out of the kernel.
+    Detaching { left: usize },
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub struct Outcome {
+    pub report: SessionReport,
+    pub aggregated: Option<Aggregated>,
+}
+
+/// Records until the time is up, the targets are gone, or `stop` says so. Results are complete before the probes are
+/// detached, which can take a while.
+pub fn record(options: &RecordOptions, stop: &StopHandle, notice: &mut dyn FnMut(Notice<'_>)) -> Result<Outcome> {
+    let setup = Setup::find(&options.pids, options.library.as_deref())?;
+    notice(Notice::Found(&setup));
+    let dir = OutputDir::create(&options.output)?;
+    let host = rustix::system::uname();
+    let mut report = first_report(&setup, &host);
+    report.write(&dir).with_context(|| format!("cannot write to `{}`", dir.path().display()))?;
+
+    let mut attachment = Attachment::new(options.buffer_bytes)?;
+    let bindings = attach(&setup, &mut attachment, &report.host)?;
+    let mut drain = Drain::new(attachment.take_records()?);
+    let mut pipeline = Pipeline::new(bindings, FlowFiles::new(dir));
+    attachment.arm()?;
+    notice(Notice::Recording { probes: attachment.probes().len() });
+
+    run(options, stop, &setup, &mut drain, &mut pipeline, &mut report, notice)?;
+
+    attachment.disarm()?;
+    settle(&attachment, &mut drain, &mut pipeline)?;
+    pipeline.finish();
+    tell_errors(&pipeline, &mut report, notice);
+    complete_report(&mut report, &attachment, &pipeline)?;
+    let dir = pipeline.files().dir();
+    let aggregated = if report.communicators.is_empty() {
+        None
+    } else {
+        match aggregate_directory(dir) {
+            Ok(aggregated) => Some(aggregated),
+            Err(error) => {
+                report.errors.push(format!("{error:#}"));
+                None
+            }
+        }
+    };
+    report.state = if report.errors.is_empty() { SessionState::Complete } else { SessionState::WriteFailed };
+    if let Err(error) = report.write(dir) {
+        report.errors.push(format!("writing `session.json`: {error}"));
+        report.state = SessionState::WriteFailed;
+    }
+    attachment.detach(|left| notice(Notice::Detaching { left }));
+    Ok(Outcome { report, aggregated })
+}
+
+/// Attaches every probe of every library to every target that uses it; the cookie is the index in what comes back.
+fn attach(setup: &Setup, attachment: &mut Attachment, host: &str) -> Result<Vec<Binding>> {
+    let mut bindings = Vec::new();
+    for target in &setup.targets {
+        let pid = target.process.pid();
+        let number = NonZeroU32::new(pid).context("0 is no process")?;
+        for &index in &target.libraries {
+            let Some(library) = setup.libraries.get(index) else { continue };
+            for probe in &library.probes.probes {
+                let path = library.file.stable_path();
+                attachment.attach(probe, index, &path, &library.file.path, number)?;
+                bindings.push(Binding {
+                    kind: probe.kind,
+                    decoder: library.decoder.clone(),
+                    host: HostInfo { host: host.to_owned(), pid },
+                    delivered: 0,
+                });
+            }
+        }
+        if target.process.has_exited() {
+            bail!("process {pid} exited before it could be traced");
+        }
+    }
+    Ok(bindings)
+}
+
+/// The time between arming and disarming.
+fn run(
+    options: &RecordOptions,
+    stop: &StopHandle,
+    setup: &Setup,
+    drain: &mut Drain,
+    pipeline: &mut Pipeline,
+    report: &mut SessionReport,
+    notice: &mut dyn FnMut(Notice<'_>),
+) -> Result<()> {
+    let deadline = options.duration.map(|duration| Instant::now() + duration);
+    let mut running: Vec<usize> = (0..setup.targets.len()).collect();
+    let mut last_flush = Instant::now();
+    while !stop.is_stopped() && !running.is_empty() {
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        if left == Some(Duration::ZERO) {
+            break;
+        }
+        let taken = drain.take(|item| pipeline.record(item));
+        if last_flush.elapsed() >= FLUSH_INTERVAL {
+            pipeline.flush();
+            tell_errors(pipeline, report, notice);
+            last_flush = Instant::now();
+        }
+        if taken == 0 {
+            let exits: Vec<BorrowedFd<'_>> =
+                running.iter().filter_map(|&at| setup.targets.get(at)).map(|target| target.process.exit_fd()).collect();
+            let timeout = left.map_or(DRAIN_INTERVAL, |left| left.min(DRAIN_INTERVAL));
+            drain.wait(&stop.waker, &exits, timeout).context("waiting for records")?;
+        }
+        running.retain(|&at| {
+            let Some(target) = setup.targets.get(at) else { return false };
+            let exited = target.process.has_exited();
+            if exited {
+                let pid = target.process.pid();
+                notice(Notice::TargetExited { pid });
+                report.targets.iter_mut().filter(|target| target.pid == pid).for_each(|target| target.exited = true);
+            }
+            !exited
+        });
+    }
+    Ok(())
+}
+
+/// Takes what is left: until every hit is accounted for, or it is clear that this will not come true.
+fn settle(attachment: &Attachment, drain: &mut Drain, pipeline: &mut Pipeline) -> Result<()> {
+    let deadline = Instant::now() + SETTLE_LIMIT;
+    loop {
+        while drain.take(|item| pipeline.record(item)) > 0 {}
+        let mut open = false;
+        for probe in attachment.probes() {
+            let counters = attachment.counters(probe)?;
+            let seen = pipeline.delivered(probe.cookie).saturating_add(counters.lost_full).saturating_add(counters.disarmed);
+            open |= counters.hits > seen;
+        }
+        if !open || Instant::now() >= deadline {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn tell_errors(pipeline: &Pipeline, report: &mut SessionReport, notice: &mut dyn FnMut(Notice<'_>)) {
+    for error in pipeline.files().errors().iter().skip(report.errors.len()) {
+        notice(Notice::WriteFailed(error));
+    }
+    report.errors = pipeline.files().errors().to_vec();
+}
+
+fn first_report(setup: &Setup, host: &rustix::system::Uname) -> SessionReport {
+    let (monotonic, realtime) = (now_ns(ClockId::Monotonic), now_ns(ClockId::Realtime));
+    SessionReport {
+        ncclflow: env!("CARGO_PKG_VERSION"),
+        state: SessionState::Recording,
+        host: host.nodename().to_string_lossy().into_owned(),
+        kernel: host.release().to_string_lossy().into_owned(),
+        level: "flow",
+        clock: ClockReport {
+            clock: "CLOCK_MONOTONIC",
+            started_monotonic_ns: monotonic,
+            started_realtime_ns: realtime,
+            offset_ns: realtime.saturating_sub(monotonic),
+            ended_monotonic_ns: None,
+        },
+        targets: setup
+            .targets
+            .iter()
+            .map(|target| TargetReport {
+                pid: target.process.pid(),
+                own_pid: target.process.own_pid(),
+                name: target.process.name().to_owned(),
+                libraries: target.libraries.clone(),
+                exited: false,
+            })
+            .collect(),
+        libraries: setup.libraries.iter().map(super::setup::LibraryInUse::report).collect(),
+        communicators: Vec::new(),
+        probes: Vec::new(),
+        loss: LossReport::default(),
+        model: crate::model::ModelCounters::default(),
+        errors: Vec::new(),
+    }
+}
+
+fn complete_report(report: &mut SessionReport, attachment: &Attachment, pipeline: &Pipeline) -> Result<()> {
+    report.clock.ended_monotonic_ns = Some(now_ns(ClockId::Monotonic));
+    for probe in attachment.probes() {
+        let counters = attachment.counters(probe)?;
+        report.probes.push(ProbeReport {
+            function: probe.function.clone(),
+            symbol: probe.symbol.clone(),
+            pid: probe.pid,
+            library: probe.library,
+            hits: counters.hits,
+            delivered: pipeline.delivered(probe.cookie),
+            lost: counters.lost_full,
+            disarmed: counters.disarmed,
+            faulted: counters.faulted,
+        });
+    }
+    let (records_undecodable, first) = pipeline.undecodable();
+    if let Some(first) = first {
+        report.errors.push(format!("{records_undecodable} records could not be understood; the first: {first}"));
+    }
+    report.loss = LossReport {
+        records_lost: report.probes.iter().map(|probe| probe.lost).sum(),
+        records_undecodable,
+        lines_lost: pipeline.files().lost_lines(),
+    };
+    report.model = pipeline.model_counters();
+    report.communicators = pipeline
+        .files()
+        .summaries()
+        .into_iter()
+        .map(|rank| CommunicatorReport {
+            comm_hash: rank.comm_hash,
+            folder: rank.folder,
+            rank: rank.rank,
+            n_ranks: rank.n_ranks,
+            pid: rank.pid,
+            proxy_flow_lines: rank.records,
+            flow_steps_lines: rank.steps,
+            lost_lines: rank.lost,
+        })
+        .collect();
+    Ok(())
+}
+
+fn now_ns(clock: ClockId) -> u64 {
+    let now = clock_gettime(clock);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0))
+}

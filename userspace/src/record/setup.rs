@@ -1,0 +1,104 @@
+//! What is to be traced: processes, their libraries (each inode once), and the probes that each library allows.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::{
+    decode::{Decoder, ProxyOpFields},
+    elf::Image,
+    nccl::NameTables,
+    probe::{self, ProbeSet},
+    sink::LibraryReport,
+    symbols::{self, Resolution},
+    target::{MappedLibrary, Process, nccl_libraries},
+};
+
+/// A process and the libraries that it uses, as indexes into [`Setup::libraries`].
+#[derive(Debug)]
+pub struct Target {
+    pub process: Process,
+    pub libraries: Vec<usize>,
+}
+
+/// A library that a target has mapped, resolved.
+#[derive(Debug)]
+pub struct LibraryInUse {
+    pub file: MappedLibrary,
+    pub resolution: Resolution,
+    pub probes: ProbeSet,
+    pub decoder: Decoder,
+}
+
+/// Everything that a recording needs to know before it touches the kernel.
+#[derive(Debug, Default)]
+pub struct Setup {
+    pub targets: Vec<Target>,
+    pub libraries: Vec<LibraryInUse>,
+}
+
+impl Setup {
+    /// Finds the processes and resolves their libraries.
+    pub fn find(pids: &[u32], wanted: Option<&Path>) -> Result<Self> {
+        let mut setup = Self::default();
+        for &pid in pids {
+            if setup.targets.iter().any(|target| target.process.pid() == pid) {
+                continue;
+            }
+            let process = Process::open(pid)?;
+            let mut libraries = Vec::new();
+            for file in nccl_libraries(&process, wanted)? {
+                let known = setup.libraries.iter().position(|library| library.file.id == file.id);
+                let index = match known {
+                    Some(index) => index,
+                    None => {
+                        setup.libraries.push(LibraryInUse::resolve(file)?);
+                        setup.libraries.len() - 1
+                    }
+                };
+                libraries.push(index);
+            }
+            setup.targets.push(Target { process, libraries });
+        }
+        Ok(setup)
+    }
+}
+
+impl LibraryInUse {
+    fn resolve(file: MappedLibrary) -> Result<Self> {
+        let shown: PathBuf = file.path.clone();
+        let context = || format!("reading the NCCL library `{}`", shown.display());
+        let image = Image::from_file(file.try_clone_file().with_context(context)?).with_context(context)?;
+        let resolution = symbols::resolve(&image, &symbols::nccl_request()).with_context(context)?;
+        let probes = probe::compile(&resolution);
+        if !probes.probes.iter().any(|probe| probe.function == "ncclProxySaveOp") {
+            let missing: Vec<String> =
+                probes.missing.iter().map(|missing| format!("{}: {}", missing.function, missing.why)).collect();
+            bail!(
+                "`{}` cannot be traced: {}. See `ncclflow symbols {}`",
+                shown.display(),
+                missing.join("; "),
+                shown.display()
+            );
+        }
+        let decoder = Decoder {
+            op_fields: ProxyOpFields::from_layouts(&resolution.layouts).with_context(context)?,
+            names: NameTables::from_layouts(&resolution.layouts),
+        };
+        Ok(Self { file, resolution, probes, decoder })
+    }
+
+    pub(super) fn report(&self) -> LibraryReport {
+        LibraryReport {
+            path: self.file.path.display().to_string(),
+            deleted: self.file.deleted,
+            device: self.file.id.device,
+            inode: self.file.id.inode,
+            build_id: self.resolution.build_id.clone(),
+            nccl_version: self.resolution.nccl_version,
+            cuda_version: self.resolution.cuda_version,
+            symbols: self.resolution.rung,
+            missing_probes: self.probes.missing.clone(),
+        }
+    }
+}

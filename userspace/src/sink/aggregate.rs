@@ -1,0 +1,258 @@
+//! `flow_rank<r>.json` out of the two JSON-lines files of a rank.
+//!
+//! A day's files do not fit into memory: only where each op's lines are is kept, and the lines are copied.
+
+use std::{
+    collections::HashMap,
+    fs::File,
+    io::{self, BufRead as _, BufReader, BufWriter, Read as _, Seek as _, SeekFrom, Write},
+};
+
+use anyhow::{Context as _, Result, bail};
+use serde::Deserialize;
+
+use super::output_dir::{OutputDir, is_plain_name};
+
+/// A line longer than this is none of ours.
+const MAX_LINE: u64 = 1 << 20;
+
+/// What was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Aggregated {
+    /// `flow_rank` files.
+    pub ranks: u64,
+    pub ops: u64,
+    pub steps: u64,
+    /// Last lines without an end, left out: the recording was killed, or still goes on.
+    pub cut_lines: u64,
+}
+
+/// What is needed of a `flow_steps` line to group it.
+#[derive(Debug, Deserialize)]
+struct StepKey {
+    seq: u64,
+}
+
+/// What is shown of an op besides its steps.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct OpHead {
+    seq: u64,
+    op_count: u64,
+    pattern: String,
+    protocol: String,
+    algorithm: Option<String>,
+    coll: Option<String>,
+    coll_api: Option<String>,
+    posted: bool,
+}
+
+#[derive(Debug, Default)]
+struct Op {
+    head: Option<OpHead>,
+    channels: u64,
+    /// Byte ranges of its lines in `flow_steps`; neighbours are one range.
+    ranges: Vec<(u64, u64)>,
+}
+
+#[derive(Debug, Default)]
+struct Index {
+    ops: Vec<Op>,
+    by_seq: HashMap<u64, usize>,
+    meta: Option<String>,
+    steps: u64,
+    steps_end: u64,
+    cut_lines: u64,
+}
+
+impl Index {
+    fn op(&mut self, seq: u64) -> &mut Op {
+        let at = *self.by_seq.entry(seq).or_insert_with(|| {
+            self.ops.push(Op::default());
+            self.ops.len() - 1
+        });
+        &mut self.ops[at]
+    }
+}
+
+/// Writes `flow_rank<r>.json` for every rank of every communicator folder in `dir`.
+pub fn aggregate_directory(dir: &OutputDir) -> Result<Aggregated> {
+    let mut total = Aggregated::default();
+    for folder in dir.names().with_context(|| format!("cannot list `{}`", dir.path().display()))? {
+        let Ok(subfolder) = dir.open_subfolder(&folder) else { continue };
+        let names = subfolder.names().with_context(|| format!("cannot list `{}`", subfolder.path().display()))?;
+        for name in &names {
+            let rank = name.strip_prefix("proxy_flow_rank").and_then(|rest| rest.strip_suffix(".jsonl"));
+            let Some(rank) = rank.filter(|rank| is_plain_name(rank)).and_then(|rank| rank.parse::<i32>().ok()) else {
+                continue;
+            };
+            let done = aggregate_rank(&subfolder, rank)
+                .with_context(|| format!("aggregating rank {rank} of `{}`", subfolder.path().display()))?;
+            total.ranks += 1;
+            total.ops += done.ops;
+            total.steps += done.steps;
+            total.cut_lines += done.cut_lines;
+        }
+    }
+    if total.ranks == 0 {
+        bail!("`{}` holds no `<commHash>/proxy_flow_rank<r>.jsonl`: is it the folder of a recording?", dir.path().display());
+    }
+    Ok(total)
+}
+
+fn aggregate_rank(dir: &OutputDir, rank: i32) -> Result<Aggregated> {
+    let mut index = Index::default();
+    let proxy_flow = format!("proxy_flow_rank{rank}.jsonl");
+    let mut cut = 0;
+    for_each_line(dir, &proxy_flow, &mut cut, |_, line| {
+        let head: OpHead = serde_json::from_str(line)?;
+        if index.meta.is_none() {
+            index.meta = Some(line.to_owned());
+        }
+        let op = index.op(head.seq);
+        op.channels += 1;
+        op.head.get_or_insert(head);
+        Ok(())
+    })?;
+    let flow_steps = format!("flow_steps_rank{rank}.jsonl");
+    for_each_line(dir, &flow_steps, &mut cut, |at, line| {
+        let StepKey { seq } = serde_json::from_str(line)?;
+        let end = at + line.len() as u64 + 1;
+        index.steps += 1;
+        index.steps_end = end;
+        let ranges = &mut index.op(seq).ranges;
+        match ranges.last_mut() {
+            Some((_, last_end)) if *last_end == at => *last_end = end,
+            _ => ranges.push((at, end)),
+        }
+        Ok(())
+    })?;
+    index.cut_lines = cut;
+    let mut steps = dir.open_file(&flow_steps).with_context(|| format!("opening `{flow_steps}`"))?;
+    dir.replace_file(&format!("flow_rank{rank}.json"), |file| write_rank(file, rank, &index, &mut steps))
+        .with_context(|| format!("writing `flow_rank{rank}.json`"))?;
+    Ok(Aggregated { ranks: 1, ops: index.ops.len() as u64, steps: index.steps, cut_lines: index.cut_lines })
+}
+
+/// Calls `each` with the byte offset and text of every whole line; counts a last line without an end in `cut`.
+fn for_each_line(
+    dir: &OutputDir,
+    name: &str,
+    cut: &mut u64,
+    mut each: impl FnMut(u64, &str) -> Result<(), serde_json::Error>,
+) -> Result<()> {
+    let file = dir.open_file(name).with_context(|| format!("opening `{name}`"))?;
+    let mut reader = BufReader::new(file);
+    let (mut line, mut at) = (Vec::new(), 0u64);
+    for number in 1u64.. {
+        line.clear();
+        let read = reader.by_ref().take(MAX_LINE).read_until(b'\n', &mut line).with_context(|| format!("reading `{name}`"))?;
+        if read == 0 {
+            break;
+        }
+        let Some(text) = line.strip_suffix(b"\n") else {
+            if read as u64 == MAX_LINE {
+                bail!("`{name}` line {number} is longer than {MAX_LINE} bytes: not a file of ncclflow's");
+            }
+            *cut += 1;
+            break;
+        };
+        let text = std::str::from_utf8(text).with_context(|| format!("`{name}` line {number}"))?;
+        each(at, text).with_context(|| format!("`{name}` line {number} is not a line of ncclflow's"))?;
+        at += read as u64;
+    }
+    Ok(())
+}
+
+fn write_rank(file: &mut File, rank: i32, index: &Index, steps: &mut File) -> io::Result<()> {
+    let mut out = BufWriter::new(file);
+    write!(out, "{{\"rank\":{rank},\"meta\":{},\n\"steps\":[", index.meta.as_deref().unwrap_or("null"))?;
+    copy_lines(&mut out, steps, &[(0, index.steps_end)])?;
+    out.write_all(b"],\n\"ops\":[")?;
+    for (number, op) in index.ops.iter().enumerate() {
+        out.write_all(if number == 0 { b"\n{" } else { b",\n{" })?;
+        write_op_head(&mut out, op)?;
+        out.write_all(b"\"steps\":[")?;
+        copy_lines(&mut out, steps, &op.ranges)?;
+        out.write_all(b"]}")?;
+    }
+    out.write_all(b"]}\n")?;
+    out.flush()
+}
+
+fn write_op_head(out: &mut impl Write, op: &Op) -> io::Result<()> {
+    let Some(head) = &op.head else { return Ok(()) };
+    let OpHead { seq, op_count, pattern, protocol, algorithm, coll, coll_api, posted } = head;
+    let fields = [
+        ("seq", serde_json::json!(seq)),
+        ("opCount", serde_json::json!(op_count)),
+        ("coll", serde_json::json!(coll)),
+        ("collApi", serde_json::json!(coll_api)),
+        ("pattern", serde_json::json!(pattern)),
+        ("protocol", serde_json::json!(protocol)),
+        ("algorithm", serde_json::json!(algorithm)),
+        ("posted", serde_json::json!(posted)),
+        ("channels", serde_json::json!(op.channels)),
+    ];
+    fields.iter().try_for_each(|(key, value)| write!(out, "\"{key}\":{value},"))
+}
+
+/// Copies lines, with commas between them.
+fn copy_lines(out: &mut impl Write, file: &mut File, ranges: &[(u64, u64)]) -> io::Result<()> {
+    let mut first = true;
+    for &(begin, end) in ranges {
+        file.seek(SeekFrom::Start(begin))?;
+        for line in BufReader::new((&mut *file).take(end - begin)).split(b'\n') {
+            out.write_all(if first { b"\n" } else { b",\n" })?;
+            out.write_all(&line?)?;
+            first = false;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: &str = r#""opCount":0,"pattern":"RING","protocol":"SIMPLE","algorithm":"RING","coll":"AllGather","collApi":"AllGather","posted":true"#;
+
+    fn recording(proxy_flow: &str, flow_steps: &str) -> (tempfile::TempDir, OutputDir) {
+        let parent = tempfile::tempdir().unwrap();
+        let dir = OutputDir::create(&parent.path().join("out")).unwrap();
+        let comm = dir.subfolder("0x1").unwrap();
+        comm.create_file("proxy_flow_rank3.jsonl").unwrap().write_all(proxy_flow.as_bytes()).unwrap();
+        comm.create_file("flow_steps_rank3.jsonl").unwrap().write_all(flow_steps.as_bytes()).unwrap();
+        (parent, dir)
+    }
+
+    #[test]
+    fn steps_are_grouped_by_op_even_where_ops_interleave() {
+        let proxy_flow = format!("{{{HEAD},\"seq\":2}}\n{{{HEAD},\"seq\":4}}\n{{{HEAD},\"seq\":2}}\n");
+        let steps = "{\"seq\":2,\"step\":0}\n{\"seq\":2,\"step\":2}\n{\"seq\":4,\"step\":0}\n{\"seq\":2,\"step\":4}\n{\"seq\":";
+        let (_parent, dir) = recording(&proxy_flow, steps);
+        let done = aggregate_directory(&dir).unwrap();
+        assert_eq!(done, Aggregated { ranks: 1, ops: 2, steps: 4, cut_lines: 1 });
+        let text = std::fs::read_to_string(dir.path().join("0x1/flow_rank3.json")).unwrap();
+        let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(json["rank"], 3);
+        assert_eq!(json["meta"]["seq"], 2);
+        assert_eq!(json["steps"].as_array().unwrap().len(), 4);
+        assert_eq!(json["ops"][0]["channels"], 2);
+        let first: Vec<_> = json["ops"][0]["steps"].as_array().unwrap().iter().map(|step| &step["step"]).collect();
+        assert_eq!(first, [0, 2, 4]);
+        assert_eq!(json["ops"][1]["seq"], 4);
+        // Again, over the file that is there.
+        assert_eq!(aggregate_directory(&dir).unwrap(), done);
+    }
+
+    #[test]
+    fn foreign_folders_and_lines_are_named_in_the_error() {
+        let (_parent, dir) = recording("not json\n", "");
+        let error = format!("{:#}", aggregate_directory(&dir).unwrap_err());
+        assert!(error.contains("line 1") && error.contains("proxy_flow_rank3"), "{error}");
+        let empty = tempfile::tempdir().unwrap();
+        let error = aggregate_directory(&OutputDir::open(empty.path()).unwrap()).unwrap_err().to_string();
+        assert!(error.contains("is it the folder of a recording?"), "{error}");
+    }
+}

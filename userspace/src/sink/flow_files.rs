@@ -1,0 +1,174 @@
+//! The two JSON-lines files of every rank of every communicator.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    io,
+};
+
+use super::{
+    json_lines::JsonLinesFile,
+    lines::{FlowStepLine, HostInfo, ProxyFlowLine},
+    output_dir::OutputDir,
+};
+use crate::model::{FlowCommunicator, FlowRecord, transfers};
+
+/// Which files a record goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct FileKey {
+    hash: Option<u64>,
+    instance: u32,
+    rank: i32,
+}
+
+/// What was written for one rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlowFileSummary {
+    pub comm_hash: String,
+    /// Folder inside the output folder.
+    pub folder: String,
+    pub rank: i32,
+    pub n_ranks: i32,
+    pub pid: u32,
+    /// Ops times channels.
+    pub records: u64,
+    /// Messages.
+    pub steps: u64,
+    /// Lines that could not be written.
+    pub lost: u64,
+}
+
+#[derive(Debug)]
+struct RankFiles {
+    comm_hash: String,
+    folder: String,
+    n_ranks: i32,
+    pid: u32,
+    proxy_flow: JsonLinesFile,
+    flow_steps: JsonLinesFile,
+}
+
+/// All files of a session.
+#[derive(Debug)]
+pub struct FlowFiles {
+    dir: OutputDir,
+    ranks: HashMap<FileKey, RankFiles>,
+    /// Lines of ranks whose files could not be made.
+    homeless: u64,
+    errors: Vec<String>,
+}
+
+/// The name of a communicator: its hash as NCCL's log prints it, or, before 2.18, that it has none.
+fn hash_name(hash: Option<u64>) -> String {
+    hash.map_or_else(|| "no-hash".to_owned(), |hash| format!("0x{hash:016x}"))
+}
+
+fn folder_name(comm: &FlowCommunicator) -> String {
+    match comm.instance {
+        0 => hash_name(comm.hash),
+        instance => format!("{}-{instance}", hash_name(comm.hash)),
+    }
+}
+
+impl FlowFiles {
+    pub fn new(dir: OutputDir) -> Self {
+        Self { dir, ranks: HashMap::new(), homeless: 0, errors: Vec::new() }
+    }
+
+    pub fn dir(&self) -> &OutputDir {
+        &self.dir
+    }
+
+    /// Writes an op's line and the lines of its messages.
+    pub fn push(&mut self, record: &FlowRecord, host: &HostInfo) {
+        let key = FileKey { hash: record.comm.hash, instance: record.comm.instance, rank: record.comm.rank };
+        if !self.ranks.contains_key(&key) {
+            match RankFiles::create(&self.dir, record, host) {
+                Ok(files) => {
+                    self.ranks.insert(key, files);
+                }
+                Err(error) => {
+                    if self.homeless == 0 {
+                        self.errors.push(format!("cannot make the files of rank {}: {error}", record.comm.rank));
+                    }
+                    self.homeless += 1;
+                }
+            }
+        }
+        if let Some(files) = self.ranks.get_mut(&key)
+            && let Err(error) = files.push(record, host)
+        {
+            self.errors.push(format!("writing the files of rank {} stopped: {error}", record.comm.rank));
+        }
+    }
+
+    /// Writes what has gathered, so that a reader sees it.
+    pub fn flush(&mut self) {
+        for files in self.ranks.values_mut() {
+            for file in [&mut files.proxy_flow, &mut files.flow_steps] {
+                if let Err(error) = file.flush() {
+                    self.errors.push(format!("writing to `{}` stopped: {error}", files.folder));
+                }
+            }
+        }
+    }
+
+    /// What went wrong so far; each failure once.
+    pub fn errors(&self) -> &[String] {
+        &self.errors
+    }
+
+    /// Lines that could not be written, all files together.
+    pub fn lost_lines(&self) -> u64 {
+        self.homeless + self.ranks.values().map(RankFiles::lost).sum::<u64>()
+    }
+
+    /// What was written, by communicator and rank.
+    pub fn summaries(&self) -> Vec<FlowFileSummary> {
+        let sorted: BTreeMap<_, _> = self.ranks.iter().collect();
+        sorted
+            .into_iter()
+            .map(|(key, files)| FlowFileSummary {
+                comm_hash: files.comm_hash.clone(),
+                folder: files.folder.clone(),
+                rank: key.rank,
+                n_ranks: files.n_ranks,
+                pid: files.pid,
+                records: files.proxy_flow.lines(),
+                steps: files.flow_steps.lines(),
+                lost: files.lost(),
+            })
+            .collect()
+    }
+}
+
+impl RankFiles {
+    fn create(dir: &OutputDir, record: &FlowRecord, host: &HostInfo) -> io::Result<Self> {
+        let folder = folder_name(&record.comm);
+        let rank = record.comm.rank;
+        let subfolder = dir.subfolder(&folder)?;
+        Ok(Self {
+            comm_hash: hash_name(record.comm.hash),
+            n_ranks: record.comm.n_ranks,
+            pid: host.pid,
+            proxy_flow: JsonLinesFile::new(subfolder.create_file(&format!("proxy_flow_rank{rank}.jsonl"))?),
+            flow_steps: JsonLinesFile::new(subfolder.create_file(&format!("flow_steps_rank{rank}.jsonl"))?),
+            folder,
+        })
+    }
+
+    fn push(&mut self, record: &FlowRecord, host: &HostInfo) -> io::Result<()> {
+        let proxy_flow = self.proxy_flow.push(&ProxyFlowLine::new(record, &self.comm_hash, host));
+        let mut steps = Ok(());
+        for peer in &record.peers {
+            for transfer in transfers(record, peer) {
+                let pushed = self.flow_steps.push(&FlowStepLine::new(record, peer, &transfer, &self.comm_hash));
+                steps = steps.and(pushed);
+            }
+        }
+        proxy_flow.and(steps)
+    }
+
+    fn lost(&self) -> u64 {
+        self.proxy_flow.lost() + self.flow_steps.lost()
+    }
+}

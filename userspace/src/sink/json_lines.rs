@@ -1,0 +1,144 @@
+//! A file of JSON lines of which no reader, crash or full disk ever leaves half a line.
+
+use std::{
+    fs::File,
+    io::{self, Write as _},
+};
+
+use serde::Serialize;
+
+/// Bytes that are gathered before they are written: one system call for some hundred lines.
+const BATCH: usize = 64 * 1024;
+
+/// Writes whole lines only.
+#[derive(Debug)]
+pub struct JsonLinesFile {
+    file: File,
+    /// Lines not written yet.
+    batch: Vec<u8>,
+    batch_lines: u64,
+    /// Bytes of whole lines in the file.
+    written: u64,
+    lines: u64,
+    /// Lines that could not be written, after the first failure all.
+    lost: u64,
+    error: Option<io::ErrorKind>,
+}
+
+impl JsonLinesFile {
+    /// Takes an empty file.
+    pub fn new(file: File) -> Self {
+        Self { file, batch: Vec::with_capacity(BATCH), batch_lines: 0, written: 0, lines: 0, lost: 0, error: None }
+    }
+
+    /// Adds a line. An error is returned once, when it happens; lines after it are counted as lost.
+    pub fn push(&mut self, line: &impl Serialize) -> io::Result<()> {
+        if self.error.is_some() {
+            self.lost += 1;
+            return Ok(());
+        }
+        let before = self.batch.len();
+        if let Err(error) = serde_json::to_writer(&mut self.batch, line) {
+            self.batch.truncate(before);
+            self.lost += 1;
+            return Err(error.into());
+        }
+        self.batch.push(b'\n');
+        self.batch_lines += 1;
+        if self.batch.len() >= BATCH { self.flush() } else { Ok(()) }
+    }
+
+    /// Writes what has gathered.
+    pub fn flush(&mut self) -> io::Result<()> {
+        if self.batch.is_empty() || self.error.is_some() {
+            return Ok(());
+        }
+        match self.file.write_all(&self.batch) {
+            Ok(()) => {
+                self.written += self.batch.len() as u64;
+                self.lines += self.batch_lines;
+                self.clear_batch();
+                Ok(())
+            }
+            Err(error) => {
+                // Part of the batch may be there: back to the last whole line that is known to be.
+                let _ = self.file.set_len(self.written);
+                self.lost += self.batch_lines;
+                self.clear_batch();
+                self.error = Some(error.kind());
+                Err(error)
+            }
+        }
+    }
+
+    /// Lines in the file.
+    pub fn lines(&self) -> u64 {
+        self.lines
+    }
+
+    /// Lines that could not be written.
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    fn clear_batch(&mut self) {
+        self.batch.clear();
+        self.batch_lines = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd as _;
+
+    use super::*;
+
+    #[test]
+    fn lines_are_whole_and_counted() {
+        let mut file = tempfile::tempfile().unwrap();
+        let mut lines = JsonLinesFile::new(file.try_clone().unwrap());
+        for n in 0..100_000 {
+            lines.push(&n).unwrap();
+        }
+        let seen = read(&mut file);
+        assert!(seen.ends_with('\n'), "what is there before the last flush is whole lines");
+        lines.flush().unwrap();
+        assert_eq!(read(&mut file).lines().count(), 100_000);
+        assert_eq!((lines.lines(), lines.lost()), (100_000, 0));
+    }
+
+    /// A file size limit is the one kind of full disk that a test can make for itself, without root.
+    #[test]
+    fn a_full_disk_leaves_whole_lines_and_a_count() {
+        let mut file = rustix_memfd();
+        let mut lines = JsonLinesFile::new(file.try_clone().unwrap());
+        let mut failed = 0;
+        for n in 0..100_000 {
+            failed += u32::from(lines.push(&format!("line {n}")).is_err());
+        }
+        failed += u32::from(lines.flush().is_err());
+        assert_eq!(failed, 1, "the error is told once");
+        let text = read(&mut file);
+        assert!(text.is_empty() || text.ends_with('\n'));
+        assert_eq!(text.lines().count() as u64, lines.lines());
+        assert_eq!(lines.lines() + lines.lost(), 100_000);
+        assert!(lines.lost() > 0);
+    }
+
+    /// A memory file that is sealed against growth beyond what it has: writing past that fails with EPERM.
+    fn rustix_memfd() -> File {
+        use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+        let file = File::from(memfd_create("full", MemfdFlags::ALLOW_SEALING).unwrap());
+        file.set_len(100_000).unwrap();
+        fcntl_add_seals(file.as_fd(), SealFlags::GROW).unwrap();
+        file
+    }
+
+    fn read(file: &mut File) -> String {
+        use std::io::{Read as _, Seek as _};
+        file.rewind().unwrap();
+        let mut text = String::new();
+        file.read_to_string(&mut text).unwrap();
+        text.trim_end_matches('\0').to_owned()
+    }
+}

@@ -1,0 +1,196 @@
+//! The lines of `proxy_flow` and `flow_steps`: keys, their order and their meaning (docs/OUTPUT.md).
+
+use serde::Serialize;
+
+use crate::{
+    decode::Direction,
+    model::{BytesKind, FlowRecord, PeerFlow, Stage, Transfer},
+    nccl::{Algorithm, Pattern, Protocol},
+};
+
+/// Where and in which process an op was seen.
+#[derive(Clone, Debug)]
+pub struct HostInfo {
+    pub host: String,
+    /// Process id in our own PID namespace.
+    pub pid: u32,
+}
+
+/// A line of `proxy_flow`: one op on one channel.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProxyFlowLine<'a> {
+    op_count: u64,
+    rank: i32,
+    channel: u32,
+    nsteps: u64,
+    nbytes: i64,
+    chunk_size: u64,
+    slice_steps: u64,
+    chunk_steps: u64,
+    dtype: Option<&'a str>,
+    red_op: Option<&'a str>,
+    pattern: Pattern,
+    protocol: Protocol,
+    ring_prev: i32,
+    ring_next: i32,
+    algorithm: Option<Algorithm>,
+    coll: Option<&'a str>,
+    coll_api: Option<&'a str>,
+    root: i32,
+    n_ranks: i32,
+    comm_hash: &'a str,
+    seq: u64,
+    posted: bool,
+    needed: bool,
+    planned: bool,
+    #[serde(rename = "ts_ns")]
+    ts_ns: u64,
+    #[serde(rename = "post_ts_ns")]
+    post_ts_ns: Option<u64>,
+    pid: u32,
+    tid: u32,
+    host: &'a str,
+    count: Option<u64>,
+    bytes: Option<u64>,
+    channel_size: Option<u64>,
+    loop_offset: Option<u64>,
+    registered: bool,
+    ring_index: i32,
+    tree_up: i32,
+    tree_down: [i32; 3],
+    captured_seq: Option<u64>,
+    peers: Vec<PeerLine<'a>>,
+}
+
+/// A peer inside a `proxy_flow` line.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PeerLine<'a> {
+    op: Direction,
+    peer: i32,
+    /// The peer is no rank: the network's own reduction (SHARP), or NVLS.
+    pseudo: bool,
+    nsteps: u64,
+    transport: &'a str,
+    proxy: bool,
+    conn_index: i32,
+}
+
+impl<'a> ProxyFlowLine<'a> {
+    pub fn new(record: &'a FlowRecord, comm_hash: &'a str, host: &'a HostInfo) -> Self {
+        let origin = record.origin();
+        let op = &record.op;
+        Self {
+            op_count: op.op_count,
+            rank: record.comm.rank,
+            channel: op.channel,
+            nsteps: op.nsteps,
+            nbytes: op.nbytes,
+            chunk_size: op.chunk_size,
+            slice_steps: op.slice_steps,
+            chunk_steps: op.chunk_steps,
+            dtype: op.dtype.as_deref(),
+            red_op: op.red_op.as_deref(),
+            pattern: op.pattern,
+            protocol: op.protocol,
+            ring_prev: record.ring.prev,
+            ring_next: record.ring.next,
+            algorithm: op.algorithm,
+            coll: record.coll(),
+            coll_api: record.coll_api(),
+            root: op.root,
+            n_ranks: record.comm.n_ranks,
+            comm_hash,
+            seq: record.seq,
+            posted: record.posted,
+            needed: record.needed,
+            planned: record.planned,
+            ts_ns: origin.map_or(0, |origin| origin.ts_ns),
+            post_ts_ns: record.posted_at.map(|origin| origin.ts_ns),
+            pid: host.pid,
+            tid: origin.map_or(0, |origin| origin.tid),
+            host: &host.host,
+            count: record.count,
+            bytes: record.task.as_ref().and_then(|task| task.p2p_bytes),
+            channel_size: op.channel_size.filter(|_| !op.pattern.is_p2p()),
+            loop_offset: op.loop_offset.filter(|_| !op.pattern.is_p2p()),
+            registered: op.registered,
+            ring_index: record.ring.index,
+            tree_up: record.tree.up,
+            tree_down: record.tree.down,
+            captured_seq: record.captured_seq,
+            peers: record.peers.iter().map(|peer| PeerLine::new(record, peer)).collect(),
+        }
+    }
+}
+
+impl<'a> PeerLine<'a> {
+    fn new(record: &FlowRecord, peer: &'a PeerFlow) -> Self {
+        Self {
+            op: peer.direction,
+            peer: peer.peer,
+            pseudo: peer.peer >= record.comm.n_ranks,
+            nsteps: peer.nsteps,
+            transport: &peer.transport,
+            proxy: peer.has_proxy,
+            conn_index: peer.connection_index,
+        }
+    }
+}
+
+/// A line of `flow_steps`: one message with one peer.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FlowStepLine<'a> {
+    op_count: u64,
+    rank: i32,
+    channel: u32,
+    step: u64,
+    op: Direction,
+    peer: i32,
+    bytes: u64,
+    pattern: Pattern,
+    protocol: Protocol,
+    stage: Stage,
+    slots: u64,
+    #[serde(rename = "bytes_kind")]
+    bytes_kind: BytesKind,
+    #[serde(rename = "loop")]
+    loop_index: u64,
+    ring_step: Option<u64>,
+    slice: u64,
+    chunk: Option<u64>,
+    transport: &'a str,
+    seq: u64,
+    comm_hash: &'a str,
+    posted: bool,
+}
+
+impl<'a> FlowStepLine<'a> {
+    pub fn new(record: &FlowRecord, peer: &'a PeerFlow, transfer: &Transfer, comm_hash: &'a str) -> Self {
+        Self {
+            op_count: record.op.op_count,
+            rank: record.comm.rank,
+            channel: record.op.channel,
+            step: transfer.step,
+            op: peer.direction,
+            peer: peer.peer,
+            bytes: transfer.bytes,
+            pattern: record.op.pattern,
+            protocol: record.op.protocol,
+            stage: transfer.stage,
+            slots: transfer.slots,
+            bytes_kind: transfer.bytes_kind,
+            loop_index: transfer.loop_index,
+            ring_step: transfer.ring_step,
+            slice: transfer.slice,
+            chunk: transfer.chunk,
+            transport: &peer.transport,
+            seq: record.seq,
+            comm_hash,
+            // A peer without a proxy is passed over by the post pass.
+            posted: record.posted && peer.has_proxy,
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! The folder that a session writes to. As root, and perhaps in a folder that others can write to too: nothing is followed,
+//! nothing that exists is opened for writing.
+
+use std::{
+    ffi::CString,
+    fs::File,
+    io,
+    os::{
+        fd::{AsFd as _, OwnedFd},
+        unix::ffi::OsStrExt as _,
+    },
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result, bail};
+use rustix::{
+    fs::{AtFlags, CWD, Dir, Mode, OFlags, mkdirat, openat, renameat, unlinkat},
+    io::Errno,
+};
+
+/// An open output folder.
+#[derive(Debug)]
+pub struct OutputDir {
+    path: PathBuf,
+    fd: OwnedFd,
+}
+
+const DIR_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
+const NEW_FILE: OFlags =
+    OFlags::WRONLY.union(OFlags::CREATE).union(OFlags::EXCL).union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
+
+impl OutputDir {
+    /// Makes the folder (mode 0700), or takes an empty one that is there.
+    pub fn create(path: &Path) -> Result<Self> {
+        match mkdirat(CWD, path, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(Errno::NOENT) => bail!("cannot make `{}`: the folder above it does not exist", path.display()),
+            Err(error) => return Err(error).with_context(|| format!("cannot make the folder `{}`", path.display())),
+        }
+        let dir = Self::open(path)?;
+        if !dir.is_empty()? {
+            bail!("`{}` exists and is not empty: give -o a folder that does not exist yet", path.display());
+        }
+        let writable = rustix::fs::accessat(&dir.fd, ".", rustix::fs::Access::WRITE_OK, AtFlags::EACCESS);
+        writable.with_context(|| format!("cannot write to the folder `{}`", path.display()))?;
+        Ok(dir)
+    }
+
+    /// Opens a folder that is there. A symbolic link in its place is refused.
+    pub fn open(path: &Path) -> Result<Self> {
+        let fd = openat(CWD, path, DIR_FLAGS, Mode::empty())
+            .with_context(|| format!("cannot open `{}` as a folder (links are not followed)", path.display()))?;
+        Ok(Self { path: path.to_path_buf(), fd })
+    }
+
+    /// For messages.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A folder inside, made if it is not there.
+    pub fn subfolder(&self, name: &str) -> io::Result<Self> {
+        match mkdirat(&self.fd, name, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let fd = openat(&self.fd, name, DIR_FLAGS, Mode::empty())?;
+        Ok(Self { path: self.path.join(name), fd })
+    }
+
+    /// A folder inside that is there already.
+    pub fn open_subfolder(&self, name: &str) -> io::Result<Self> {
+        let fd = openat(&self.fd, name, DIR_FLAGS, Mode::empty())?;
+        Ok(Self { path: self.path.join(name), fd })
+    }
+
+    /// A new file inside (mode 0600). One that exists is an error.
+    pub fn create_file(&self, name: &str) -> io::Result<File> {
+        Ok(File::from(openat(&self.fd, name, NEW_FILE, Mode::RUSR | Mode::WUSR)?))
+    }
+
+    /// Opens a file inside for reading. A pipe in its place must not make us wait, nor a link lead us away.
+    pub fn open_file(&self, name: &str) -> io::Result<File> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let file = File::from(openat(&self.fd, name, flags, Mode::empty())?);
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+        }
+        Ok(file)
+    }
+
+    /// Writes a whole file, in the place of one with this name if there is one: readers see the old or the new, no half.
+    pub fn replace_file(&self, name: &str, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
+        let temporary = format!(".{name}.{}", std::process::id());
+        let mut file = self.create_file(&temporary)?;
+        let written = write(&mut file).and_then(|()| Ok(renameat(&self.fd, &*temporary, &self.fd, name)?));
+        if written.is_err() {
+            let _ = unlinkat(&self.fd, &*temporary, AtFlags::empty());
+        }
+        written
+    }
+
+    /// Names inside, sorted; those that are not UTF-8 are none of ours and left out.
+    pub fn names(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in Dir::read_from(self.fd.as_fd())? {
+            let entry = entry?;
+            if let Ok(name) = entry.file_name().to_str()
+                && name != "."
+                && name != ".."
+            {
+                names.push(name.to_owned());
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    fn is_empty(&self) -> Result<bool> {
+        for entry in Dir::read_from(self.fd.as_fd())? {
+            let entry = entry.with_context(|| format!("cannot list `{}`", self.path.display()))?;
+            let name: CString = entry.file_name().to_owned();
+            if !matches!(name.as_bytes(), b"." | b"..") {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Whether two paths name one folder is not asked here; this only makes a name safe to be one path component.
+pub(super) fn is_plain_name(name: &str) -> bool {
+    !name.is_empty() && !name.starts_with('.') && Path::new(name).as_os_str().as_bytes().iter().all(|&b| b != b'/')
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{io::Write as _, os::unix::fs::PermissionsExt as _};
+
+    use super::*;
+
+    #[test]
+    fn new_and_empty_folders_are_taken_and_full_ones_and_links_are_not() {
+        let parent = tempfile::tempdir().unwrap();
+        let path = parent.path().join("out");
+        let dir = OutputDir::create(&path).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);
+        OutputDir::create(&path).unwrap();
+        let file = dir.create_file("a").unwrap();
+        assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(OutputDir::create(&path).unwrap_err().to_string().contains("not empty"));
+        let link = parent.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        assert!(OutputDir::open(&link).is_err());
+        assert!(OutputDir::create(&parent.path().join("no/such")).unwrap_err().to_string().contains("does not exist"));
+    }
+
+    #[test]
+    fn a_file_that_exists_or_is_a_link_is_never_written_through() {
+        let parent = tempfile::tempdir().unwrap();
+        let victim = parent.path().join("victim");
+        std::fs::write(&victim, "precious").unwrap();
+        let dir = OutputDir::create(&parent.path().join("out")).unwrap();
+        std::os::unix::fs::symlink(&victim, dir.path().join("trap")).unwrap();
+        assert!(dir.create_file("trap").is_err());
+        assert!(dir.open_file("trap").is_err());
+        dir.replace_file("trap", |file| file.write_all(b"new")).unwrap();
+        assert_eq!(std::fs::read_to_string(&victim).unwrap(), "precious");
+        assert_eq!(std::fs::read_to_string(dir.path().join("trap")).unwrap(), "new");
+    }
+
+    #[test]
+    fn a_replacement_that_fails_leaves_the_old_file() {
+        let parent = tempfile::tempdir().unwrap();
+        let dir = OutputDir::create(&parent.path().join("out")).unwrap();
+        dir.replace_file("a", |file| file.write_all(b"old")).unwrap();
+        dir.replace_file("a", |_| Err(io::Error::other("no"))).unwrap_err();
+        assert_eq!(std::fs::read_to_string(dir.path().join("a")).unwrap(), "old");
+        assert_eq!(dir.names().unwrap(), ["a"]);
+    }
+}

@@ -1,0 +1,139 @@
+//! `session.json`: what was traced, how well, and what was lost.
+
+use std::io::Write as _;
+
+use serde::Serialize;
+
+use super::output_dir::OutputDir;
+use crate::{
+    elf::BuildId,
+    model::ModelCounters,
+    probe::MissingProbe,
+    symbols::{NcclVersion, Rung},
+};
+
+/// Whether the session is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SessionState {
+    /// Still going on, or ended without a word (killed).
+    Recording,
+    Complete,
+    /// Over, with files that could not be written in full.
+    WriteFailed,
+}
+
+/// The whole of `session.json`.
+#[derive(Clone, Debug, Serialize)]
+pub struct SessionReport {
+    pub ncclflow: &'static str,
+    pub state: SessionState,
+    pub host: String,
+    pub kernel: String,
+    pub level: &'static str,
+    pub clock: ClockReport,
+    pub targets: Vec<TargetReport>,
+    pub libraries: Vec<LibraryReport>,
+    pub communicators: Vec<CommunicatorReport>,
+    pub probes: Vec<ProbeReport>,
+    pub loss: LossReport,
+    pub model: ModelCounters,
+    pub errors: Vec<String>,
+}
+
+/// Both clocks, read together when the session began. Every `ts_ns` is on the monotonic one; add `offset_ns` for wall time.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct ClockReport {
+    pub clock: &'static str,
+    pub started_monotonic_ns: u64,
+    pub started_realtime_ns: u64,
+    pub offset_ns: u64,
+    pub ended_monotonic_ns: Option<u64>,
+}
+
+/// A process that was traced.
+#[derive(Clone, Debug, Serialize)]
+pub struct TargetReport {
+    /// In our PID namespace.
+    pub pid: u32,
+    /// What the process sees of itself.
+    pub own_pid: u32,
+    pub name: String,
+    /// Indexes into `libraries`.
+    pub libraries: Vec<usize>,
+    /// It ended while it was traced.
+    pub exited: bool,
+}
+
+/// An NCCL library that was traced.
+#[derive(Clone, Debug, Serialize)]
+pub struct LibraryReport {
+    pub path: String,
+    pub deleted: bool,
+    pub device: u64,
+    pub inode: u64,
+    pub build_id: Option<BuildId>,
+    pub nccl_version: Option<NcclVersion>,
+    pub cuda_version: Option<(u32, u32)>,
+    /// Where symbols and layouts are from.
+    pub symbols: Rung,
+    pub missing_probes: Vec<MissingProbe>,
+}
+
+/// A rank of a communicator that was seen.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CommunicatorReport {
+    pub comm_hash: String,
+    pub folder: String,
+    pub rank: i32,
+    pub n_ranks: i32,
+    pub pid: u32,
+    pub proxy_flow_lines: u64,
+    pub flow_steps_lines: u64,
+    pub lost_lines: u64,
+}
+
+/// A probe's account: `hits = delivered + lost + disarmed`.
+#[derive(Clone, Debug, Serialize)]
+pub struct ProbeReport {
+    pub function: String,
+    pub symbol: String,
+    pub pid: u32,
+    /// Index into `libraries`.
+    pub library: usize,
+    pub hits: u64,
+    pub delivered: u64,
+    pub lost: u64,
+    /// Hits before the session opened and after it closed.
+    pub disarmed: u64,
+    /// Delivered with memory of the target that could not be read.
+    pub faulted: u64,
+}
+
+/// Everything that was lost. Zeroes are written too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct LossReport {
+    /// Hits whose record found the ring buffer full.
+    pub records_lost: u64,
+    /// Records that could not be understood.
+    pub records_undecodable: u64,
+    /// Lines that could not be written.
+    pub lines_lost: u64,
+}
+
+impl LossReport {
+    pub fn is_zero(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl SessionReport {
+    /// Writes `session.json`, in the place of an earlier one.
+    pub fn write(&self, dir: &OutputDir) -> std::io::Result<()> {
+        dir.replace_file("session.json", |file| {
+            serde_json::to_writer_pretty(&mut *file, self)?;
+            file.write_all(b"\n")
+        })
+    }
+}

@@ -1,0 +1,29 @@
+//! What ncclflow knows about one library: where its functions are, how their parameters arrive, how its structs lie.
+//!
+//! A caller says what it wants ([`Request`]; ncclflow's own wish list is [`nccl_request`]), [`resolve`] looks it up and
+//! says in the [`Resolution`] what it found, from which source ([`Rung`]), and what is lost for each thing missing.
+//! Nothing here knows of processes, probes or the kernel.
+
+mod catalog;
+mod convention;
+mod function;
+mod layouts;
+mod mangled;
+mod registers;
+mod report;
+mod request;
+mod resolution;
+mod resolve;
+mod version;
+
+pub use catalog::{lost_without_type, nccl_request};
+pub use function::{Function, Param, ParamLocation, ParamSource};
+pub use layouts::{Array, Bits, Enumeration, Field, Layouts, Member, Struct};
+pub use registers::register_name;
+pub use report::render;
+pub use request::{FunctionSpec, Request};
+pub use resolution::{Problem, ProblemKind, Resolution, Rung};
+pub use resolve::resolve;
+pub use version::NcclVersion;
+
+pub use crate::elf::{Error, ErrorKind};

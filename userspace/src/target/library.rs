@@ -1,0 +1,140 @@
+//! The NCCL libraries that a process has mapped, each opened once by its inode.
+
+use std::{
+    fmt,
+    fs::File,
+    io,
+    os::{
+        fd::AsRawFd as _,
+        unix::fs::{MetadataExt as _, OpenOptionsExt as _},
+    },
+    path::{Path, PathBuf},
+};
+
+use super::{
+    maps::{self, Mapping},
+    process::Process,
+};
+
+/// What makes two mappings the same library: probes are attached to an inode, not to a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LibraryId {
+    pub device: u64,
+    pub inode: u64,
+}
+
+/// A library file that a process has mapped, open for reading.
+#[derive(Debug)]
+pub struct MappedLibrary {
+    pub id: LibraryId,
+    /// As the process names it.
+    pub path: PathBuf,
+    /// The file was unlinked or replaced after the process mapped it; this is still the mapped one.
+    pub deleted: bool,
+    file: File,
+}
+
+impl MappedLibrary {
+    /// A second descriptor of the same open file.
+    pub fn try_clone_file(&self) -> io::Result<File> {
+        self.file.try_clone()
+    }
+
+    /// A path of ours that names exactly this inode, whatever happens to the original path.
+    pub fn stable_path(&self) -> PathBuf {
+        Path::new("/proc/self/fd").join(self.file.as_raw_fd().to_string())
+    }
+}
+
+/// Why a process has no library to trace.
+#[derive(Debug)]
+pub enum LibraryError {
+    Maps(u32, io::Error),
+    /// The process is there and maps no NCCL.
+    NoNccl { pid: u32, name: String },
+    Open { pid: u32, path: PathBuf, error: io::Error },
+}
+
+impl fmt::Display for LibraryError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Maps(pid, error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                write!(f, "the mappings of process {pid} cannot be read ({error}): run as root")
+            }
+            Self::Maps(pid, error) => write!(f, "the mappings of process {pid} cannot be read: {error}"),
+            Self::NoNccl { pid, name } => write!(
+                f,
+                "process {pid} (`{name}`) has no NCCL library mapped: it has not called NCCL yet, or carries it under \
+                 another name (give the file with --library)"
+            ),
+            Self::Open { pid, path, error } => {
+                write!(f, "`{}`, mapped by process {pid}, cannot be opened: {error}", path.display())
+            }
+        }
+    }
+}
+
+impl std::error::Error for LibraryError {}
+
+/// The libraries of `process` that are NCCL, by name or because `wanted` names their file. Never empty.
+pub fn nccl_libraries(process: &Process, wanted: Option<&Path>) -> Result<Vec<MappedLibrary>, LibraryError> {
+    let pid = process.pid();
+    let mappings = maps::read(pid).map_err(|error| LibraryError::Maps(pid, error))?;
+    let mut libraries: Vec<MappedLibrary> = Vec::new();
+    for mapping in mappings.iter().filter(|mapping| mapping.executable && mapping.inode != 0) {
+        let is_wanted = wanted.map_or_else(|| mapping.is_nccl(), |path| mapping.path == path);
+        if !is_wanted {
+            continue;
+        }
+        let library = open(process, mapping).map_err(|error| LibraryError::Open {
+            pid,
+            path: mapping.path.clone(),
+            error,
+        })?;
+        if !libraries.iter().any(|known| known.id == library.id) {
+            libraries.push(library);
+        }
+    }
+    if libraries.is_empty() {
+        return Err(LibraryError::NoNccl { pid, name: process.name().to_owned() });
+    }
+    Ok(libraries)
+}
+
+/// Opens the very file that is mapped: through `map_files` it is the mapped inode even if the path now names another
+/// (needs CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE); otherwise by path, and only if the inode is the mapped one.
+fn open(process: &Process, mapping: &Mapping) -> io::Result<MappedLibrary> {
+    let by_range = process.proc_path().join("map_files").join(mapping.range_name());
+    let file = match open_regular(&by_range) {
+        Ok(file) => file,
+        Err(first) => {
+            let below = mapping.path.strip_prefix("/").unwrap_or(&mapping.path);
+            let file = open_regular(&process.proc_path().join("root").join(below)).map_err(|_| first)?;
+            if file.metadata()?.ino() != mapping.inode {
+                return Err(io::Error::new(
+                    io::ErrorKind::NotFound,
+                    "the file was replaced after the process mapped it, and the mapped one cannot be reached \
+                     without CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE",
+                ));
+            }
+            file
+        }
+    };
+    let metadata = file.metadata()?;
+    Ok(MappedLibrary {
+        id: LibraryId { device: metadata.dev(), inode: metadata.ino() },
+        path: mapping.path.clone(),
+        deleted: mapping.deleted,
+        file,
+    })
+}
+
+/// A path under `/proc/PID/root` is the tenant's to choose: a pipe there must not make us wait.
+fn open_regular(path: &Path) -> io::Result<File> {
+    let nonblock = rustix::fs::OFlags::NONBLOCK.bits();
+    let file = File::options().read(true).custom_flags(nonblock.cast_signed()).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+    }
+    Ok(file)
+}

@@ -1,0 +1,150 @@
+//! A running process, held by a descriptor so that its number cannot come to mean another process.
+
+use std::{
+    fmt, fs,
+    io::{self, Read as _},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::{Path, PathBuf},
+};
+
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+/// Longest status file that is read, in bytes.
+const MAX_STATUS: u64 = 64 * 1024;
+
+/// A process that is traced. PIDs are those of our own PID namespace unless a name says otherwise.
+#[derive(Debug)]
+pub struct Process {
+    pid: u32,
+    pidfd: OwnedFd,
+    /// PIDs in every PID namespace from ours inwards; the last is what the process itself sees.
+    namespace_pids: Vec<u32>,
+    /// The kernel's short name of the process.
+    name: String,
+}
+
+/// Why a process cannot be a target.
+#[derive(Debug)]
+pub enum ProcessError {
+    /// No process has this number (or it is a thread's).
+    Missing(u32),
+    /// It is there, but the kernel does not let us look at it.
+    Denied(u32, io::Error),
+    Other(u32, io::Error),
+}
+
+impl fmt::Display for ProcessError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing(pid) => write!(f, "there is no process {pid}: see `ncclflow ps` or `nvidia-smi` for the right PID"),
+            Self::Denied(pid, error) => {
+                write!(f, "process {pid} cannot be inspected ({error}): run as root, in the host's PID namespace")
+            }
+            Self::Other(pid, error) => write!(f, "process {pid} cannot be inspected: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for ProcessError {}
+
+impl ProcessError {
+    fn new(pid: u32, error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::NotFound => Self::Missing(pid),
+            io::ErrorKind::PermissionDenied => Self::Denied(pid, error),
+            _ if error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => Self::Missing(pid),
+            _ => Self::Other(pid, error),
+        }
+    }
+}
+
+impl Process {
+    /// Takes hold of the process `pid`.
+    pub fn open(pid: u32) -> Result<Self, ProcessError> {
+        let number = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(ProcessError::Missing(pid))?;
+        let pidfd = pidfd_open(number, PidfdFlags::empty()).map_err(|errno| match errno {
+            // A thread that leads no process.
+            rustix::io::Errno::INVAL => ProcessError::Missing(pid),
+            errno => ProcessError::new(pid, errno.into()),
+        })?;
+        let status = read_bounded(&proc_path(pid).join("status")).map_err(|error| ProcessError::new(pid, error))?;
+        let namespace_pids = status_field(&status, "NSpid:")
+            .map(|pids| pids.split_whitespace().filter_map(|pid| pid.parse().ok()).collect())
+            .unwrap_or_default();
+        let name = status_field(&status, "Name:").unwrap_or_default().trim().to_owned();
+        Ok(Self { pid, pidfd, namespace_pids, name })
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The number that the process sees of itself; differs from [`Process::pid`] in a container.
+    pub fn own_pid(&self) -> u32 {
+        self.namespace_pids.last().copied().unwrap_or(self.pid)
+    }
+
+    /// Readable once the process has exited.
+    pub fn exit_fd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+
+    /// Whether the process has exited.
+    pub fn has_exited(&self) -> bool {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let mut fds = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+    }
+
+    /// `/proc/PID`.
+    pub fn proc_path(&self) -> PathBuf {
+        proc_path(self.pid)
+    }
+}
+
+fn proc_path(pid: u32) -> PathBuf {
+    Path::new("/proc").join(pid.to_string())
+}
+
+fn read_bounded(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    fs::File::open(path)?.take(MAX_STATUS).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+fn status_field<'a>(status: &'a str, field: &str) -> Option<&'a str> {
+    status.lines().find_map(|line| line.strip_prefix(field))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn we_are_a_process_and_still_run() {
+        let process = Process::open(std::process::id()).unwrap();
+        assert_eq!(process.pid(), std::process::id());
+        assert!(!process.name().is_empty());
+        assert!(!process.has_exited());
+    }
+
+    #[test]
+    fn a_child_that_ended_is_seen_to_have_ended() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let process = Process::open(child.id()).unwrap();
+        assert!(!process.has_exited());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(process.has_exited());
+    }
+
+    #[test]
+    fn a_number_that_no_process_can_have_is_missing() {
+        assert!(matches!(Process::open(u32::MAX), Err(ProcessError::Missing(_))));
+        assert!(matches!(Process::open(i32::MAX as u32), Err(ProcessError::Missing(_))));
+    }
+}
