@@ -10,6 +10,7 @@ mod record;
 
 pub use counters::ProbeCounters;
 pub use plan::{
-    ARG_SLOTS, FetchPlan, MAX_COPY, MAX_PROBES, MAX_STEPS, SLOTS, STACK_POINTER_SLOT, Step, StepOp, TEMP_SLOTS,
+    ARG_SLOTS, FetchPlan, MAX_COPY, MAX_PROBES, MAX_STEPS, SLOTS, STACK_POINTER_SLOT, Step, StepOp,
+    TEMP_SLOTS,
 };
 pub use record::{RECORD_CLASSES, RecordClass, RecordHeader, WAKEUP_BYTES, WIRE_VERSION};

@@ -41,7 +41,11 @@ pub fn run<const SIZE: usize>(ctx: &ProbeContext, plan: &FetchPlan, out: *mut u8
                 }
                 // SAFETY: `value` holds 8 bytes and `len` is at most 8; the helper checks the address.
                 let failed = unsafe {
-                    bpf_probe_read_user((&raw mut value).cast(), len, src.wrapping_add(step.imm as u64) as *const _)
+                    bpf_probe_read_user(
+                        (&raw mut value).cast(),
+                        len,
+                        src.wrapping_add(step.imm as u64) as *const _,
+                    )
                 } < 0;
                 faults |= u64::from(failed) << i;
                 slots[step.dst as usize % SLOTS] = value;
@@ -66,7 +70,11 @@ pub fn run<const SIZE: usize>(ctx: &ProbeContext, plan: &FetchPlan, out: *mut u8
                 }
                 // SAFETY: `at + len <= SIZE`; the helper checks the address.
                 let failed = unsafe {
-                    bpf_probe_read_user(out.add(at).cast(), len, src.wrapping_add(step.imm as u64) as *const _)
+                    bpf_probe_read_user(
+                        out.add(at).cast(),
+                        len,
+                        src.wrapping_add(step.imm as u64) as *const _,
+                    )
                 } < 0;
                 faults |= u64::from(failed) << i;
             }

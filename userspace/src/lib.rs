@@ -3,16 +3,16 @@
 //! The modules stand in the order of the data's way: a target's library is opened ([`elf`]), its functions and struct
 //! layouts are resolved, probes are planned and attached, records come back, become events, a model and files.
 
-pub mod target;
-pub mod elf;
+pub mod cli;
+pub mod decode;
 pub mod dwarf;
-pub mod symbols;
+pub mod elf;
+pub mod loader;
+pub mod model;
 pub mod nccl;
 pub mod probe;
-pub mod loader;
-pub mod stream;
-pub mod decode;
-pub mod model;
-pub mod sink;
 pub mod record;
-pub mod cli;
+pub mod sink;
+pub mod stream;
+pub mod symbols;
+pub mod target;

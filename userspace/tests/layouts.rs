@@ -5,6 +5,8 @@
 //! `../shared/nccl-layouts` beside the repository): `st-<version>.json`. What is not there is skipped, and said; name it in
 //! `$NCCLFLOW_REQUIRE` (a comma list of `nccl`, `layouts`) to fail instead.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::collections::BTreeMap;
 use std::env;
 use std::fs;

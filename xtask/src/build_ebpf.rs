@@ -40,14 +40,18 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         manifest.insert(format!("{arch}-sha256"), ebpf_digest::hex(&Sha256::digest(&object)));
         objects.push((root.join(format!("ebpf/obj/ncclflow.{arch}.o")), object));
     }
-    let manifest: String = manifest.iter().map(|(key, value)| format!("{key} {value}\n")).collect();
+    let lines: Vec<String> = manifest.iter().map(|(key, value)| format!("{key} {value}\n")).collect();
+    let manifest = lines.concat();
     objects.push((root.join("ebpf/obj/MANIFEST"), manifest.into_bytes()));
 
     for (path, content) in objects {
         if args.check {
             let committed = fs::read(&path).with_context(|| format!("reading `{}`", path.display()))?;
             if committed != content {
-                bail!("`{}` is not what its sources build: run `cargo xtask build-ebpf` and commit", path.display());
+                bail!(
+                    "`{}` is not what its sources build: run `cargo xtask build-ebpf` and commit",
+                    path.display()
+                );
             }
         } else {
             fs::write(&path, content).with_context(|| format!("writing `{}`", path.display()))?;
@@ -94,7 +98,8 @@ fn build(root: &Path, arch: &str) -> Result<PathBuf> {
 
 fn require_bpf_linker() -> Result<()> {
     let found = Command::new("bpf-linker").arg("--version").output();
-    let version = found.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default();
+    let version =
+        found.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default();
     if version.split_whitespace().last() != Some(BPF_LINKER) {
         bail!(
             "bpf-linker {BPF_LINKER} is needed, found `{version}`: \
@@ -114,7 +119,8 @@ fn require_rust_src() -> Result<()> {
         }
     }
     println!("adding the component rust-src to the toolchain {TOOLCHAIN}");
-    let status = Command::new("rustup").args(["component", "add", "rust-src", "--toolchain", TOOLCHAIN]).status();
+    let status =
+        Command::new("rustup").args(["component", "add", "rust-src", "--toolchain", TOOLCHAIN]).status();
     if !status.is_ok_and(|status| status.success()) {
         bail!("rust-src is needed: `rustup component add rust-src --toolchain {TOOLCHAIN}` failed");
     }

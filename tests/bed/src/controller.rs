@@ -126,11 +126,7 @@ fn phases(
 
 /// The object's first three keys in the order that is promised, then the others.
 fn first_line(all: &serde_json::Value, version: &str, ranks: u32, pids: &[u32]) -> String {
-    let head = format!(
-        "{{\"nccl\":{},\"nranks\":{ranks},\"pids\":{}",
-        json!(version),
-        json!(pids)
-    );
+    let head = format!("{{\"nccl\":{},\"nranks\":{ranks},\"pids\":{}", json!(version), json!(pids));
     let rest: Vec<String> = all
         .as_object()
         .into_iter()

@@ -32,12 +32,16 @@ impl Library {
         let file = File::open(path).with_context(|| format!("opening `{}`", path.display()))?;
         let cache = ReadCache::new(file);
         let elf = object::File::parse(&cache).with_context(|| format!("reading `{}`", path.display()))?;
-        let mut library =
-            Self { handle, runtime_functions: Vec::new(), device_symbols: Vec::new(), kernels: HashMap::new() };
-        let anchor = elf
-            .dynamic_symbols()
-            .find(|symbol| symbol.name() == Ok("ncclGetVersion"))
-            .ok_or_else(|| anyhow!("`{}` does not export ncclGetVersion: is it a libnccl?", path.display()))?;
+        let mut library = Self {
+            handle,
+            runtime_functions: Vec::new(),
+            device_symbols: Vec::new(),
+            kernels: HashMap::new(),
+        };
+        let anchor =
+            elf.dynamic_symbols().find(|symbol| symbol.name() == Ok("ncclGetVersion")).ok_or_else(|| {
+                anyhow!("`{}` does not export ncclGetVersion: is it a libnccl?", path.display())
+            })?;
         let base = library
             .export(c"ncclGetVersion")?
             .checked_sub(usize::try_from(anchor.address())?)

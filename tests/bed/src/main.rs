@@ -35,10 +35,12 @@ use crate::options::{Mode, Options};
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    let result = options.validate().and_then(|()| link::keep_stdout()).and_then(|()| match (options.child, options.mode) {
-        (Some(rank), _) => children::run_child(&options, rank),
-        (None, Mode::Processes) => children::run_parent(&options),
-        (None, Mode::Threads) => setup::run_threads(&options),
+    let result = options.validate().and_then(|()| link::keep_stdout()).and_then(|()| {
+        match (options.child, options.mode) {
+            (Some(rank), _) => children::run_child(&options, rank),
+            (None, Mode::Processes) => children::run_parent(&options),
+            (None, Mode::Threads) => setup::run_threads(&options),
+        }
     });
     let code = match result {
         Ok(outcome) => outcome.code(),

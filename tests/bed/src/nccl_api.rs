@@ -148,7 +148,10 @@ impl Api {
     }
 
     pub(crate) fn all_gather(&self, on: Buffers, comm: CommHandle, stream: StreamHandle) -> Result<()> {
-        self.check("ncclAllGather", (self.all_gather)(on.send, on.recv, on.count, on.dtype.nccl(), comm, stream))
+        self.check(
+            "ncclAllGather",
+            (self.all_gather)(on.send, on.recv, on.count, on.dtype.nccl(), comm, stream),
+        )
     }
 
     pub(crate) fn reduce_scatter(&self, on: Buffers, comm: CommHandle, stream: StreamHandle) -> Result<()> {
@@ -156,13 +159,25 @@ impl Api {
         self.check("ncclReduceScatter", code)
     }
 
-    pub(crate) fn broadcast(&self, on: Buffers, root: u32, comm: CommHandle, stream: StreamHandle) -> Result<()> {
+    pub(crate) fn broadcast(
+        &self,
+        on: Buffers,
+        root: u32,
+        comm: CommHandle,
+        stream: StreamHandle,
+    ) -> Result<()> {
         let root = c_int::try_from(root)?;
         let code = (self.broadcast)(on.send, on.recv, on.count, on.dtype.nccl(), root, comm, stream);
         self.check("ncclBroadcast", code)
     }
 
-    pub(crate) fn reduce(&self, on: Buffers, root: u32, comm: CommHandle, stream: StreamHandle) -> Result<()> {
+    pub(crate) fn reduce(
+        &self,
+        on: Buffers,
+        root: u32,
+        comm: CommHandle,
+        stream: StreamHandle,
+    ) -> Result<()> {
         let root = c_int::try_from(root)?;
         let code = (self.reduce)(on.send, on.recv, on.count, on.dtype.nccl(), SUM, root, comm, stream);
         self.check("ncclReduce", code)
@@ -181,7 +196,12 @@ impl Api {
     }
 
     /// None where the library is older than the function.
-    pub(crate) fn all_to_all(&self, on: Buffers, comm: CommHandle, stream: StreamHandle) -> Option<Result<()>> {
+    pub(crate) fn all_to_all(
+        &self,
+        on: Buffers,
+        comm: CommHandle,
+        stream: StreamHandle,
+    ) -> Option<Result<()>> {
         let function = self.all_to_all?;
         let code = function(on.send, on.recv, on.count, on.dtype.nccl(), comm, stream);
         Some(self.check("ncclAlltoAll", code))

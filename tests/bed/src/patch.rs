@@ -80,7 +80,10 @@ extern "C" fn refuse(index: usize) -> c_int {
     if let Some(refusal) = refusal
         && !refusal.said.swap(true, Ordering::Relaxed)
     {
-        crate::say(&format!("{} was called and is not emulated: answering cudaErrorNotSupported", refusal.name));
+        crate::say(&format!(
+            "{} was called and is not emulated: answering cudaErrorNotSupported",
+            refusal.name
+        ));
     }
     NOT_SUPPORTED
 }

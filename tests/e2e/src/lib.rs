@@ -8,6 +8,8 @@
 //! - [`truth::transfer_log`]: the test bed's device emulator (the bytes that went through each slot).
 
 pub mod communicator;
+pub mod compare;
 pub mod direction;
 pub mod json_lines;
+pub mod tracer;
 pub mod truth;

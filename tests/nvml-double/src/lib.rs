@@ -112,7 +112,10 @@ pub unsafe extern "C" fn nvmlDeviceGetHandleByIndex(index: c_uint, device: *mut 
 /// # Safety
 /// As in NVML: `bus_id` is a C string, `device` is null or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetHandleByPciBusId_v2(wanted: *const c_char, device: *mut *mut c_void) -> c_int {
+pub unsafe extern "C" fn nvmlDeviceGetHandleByPciBusId_v2(
+    wanted: *const c_char,
+    device: *mut *mut c_void,
+) -> c_int {
     if wanted.is_null() {
         return INVALID_ARGUMENT;
     }
@@ -130,7 +133,10 @@ pub unsafe extern "C" fn nvmlDeviceGetHandleByPciBusId_v2(wanted: *const c_char,
 /// # Safety
 /// As in NVML: `bus_id` is a C string, `device` is null or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetHandleByPciBusId(wanted: *const c_char, device: *mut *mut c_void) -> c_int {
+pub unsafe extern "C" fn nvmlDeviceGetHandleByPciBusId(
+    wanted: *const c_char,
+    device: *mut *mut c_void,
+) -> c_int {
     // SAFETY: the same contract.
     unsafe { nvmlDeviceGetHandleByPciBusId_v2(wanted, device) }
 }
@@ -260,7 +266,10 @@ pub unsafe extern "C" fn nvmlDeviceGetPcieLinkMaxSpeed(_device: *mut c_void, spe
 /// # Safety
 /// As in NVML: `generation` is null or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetCurrPcieLinkGeneration(_device: *mut c_void, generation: *mut c_uint) -> c_int {
+pub unsafe extern "C" fn nvmlDeviceGetCurrPcieLinkGeneration(
+    _device: *mut c_void,
+    generation: *mut c_uint,
+) -> c_int {
     // SAFETY: the caller's pointer.
     unsafe { put(generation, 5) }
 }

@@ -7,7 +7,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 /// See what NCCL decides and does, from outside, in jobs that are already running.
 #[derive(Debug, Parser)]
 #[command(name = "ncclflow", version, propagate_version = true, arg_required_else_help = true)]
-#[command(after_help = "Exit codes: 0 done; 1 not done, the message says why; 2 wrong usage; 3 done but incomplete (with --strict).")]
+#[command(
+    after_help = "Exit codes: 0 done; 1 not done, the message says why; 2 wrong usage; 3 done but incomplete (with --strict)."
+)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,

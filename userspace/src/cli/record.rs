@@ -59,7 +59,8 @@ fn default_output() -> PathBuf {
 
 /// Runs `work` on a thread of its own; SIGINT, SIGTERM and SIGHUP end it cleanly.
 fn with_signals(work: impl FnOnce(&StopHandle) -> Result<Outcome> + Send + 'static) -> Result<Outcome> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting tokio")?;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting tokio")?;
     runtime.block_on(async {
         let stop = StopHandle::new()?;
         let mut signals = (
@@ -117,7 +118,8 @@ fn found(setup: &Setup) {
     for target in &setup.targets {
         let process = &target.process;
         for library in target.libraries.iter().filter_map(|&index| setup.libraries.get(index)) {
-            let version = library.resolution.nccl_version.map_or_else(|| "?".to_owned(), |version| version.to_string());
+            let version =
+                library.resolution.nccl_version.map_or_else(|| "?".to_owned(), |version| version.to_string());
             eprintln!(
                 "process {} ({}): NCCL {version}, symbols from {}, {}{}",
                 process.pid(),

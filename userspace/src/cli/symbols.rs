@@ -18,7 +18,10 @@ use crate::{
 pub(super) fn run(args: &SymbolsArgs) -> Result<ExitCode> {
     let mut images = Vec::new();
     if let Some(path) = &args.library {
-        images.push((path.clone(), Image::open(path).with_context(|| format!("reading `{}`", path.display()))?));
+        images.push((
+            path.clone(),
+            Image::open(path).with_context(|| format!("reading `{}`", path.display()))?,
+        ));
     }
     if let Some(pid) = args.pid {
         for library in nccl_libraries(&Process::open(pid)?, None)? {

@@ -245,15 +245,15 @@ fn op(fields: &ProxyOpFields, names: &NameTables, op: &[u8]) -> Result<ProxyOp, 
     let unsigned = |field: super::fields::IntField| field.unsigned(op).ok_or(short.clone());
     let signed = |field: super::fields::IntField| field.signed(op).ok_or(short.clone());
     let number = |field: Option<super::fields::IntField>| field.and_then(|field| field.unsigned(op));
-    let name_number = |field: super::fields::IntField| unsigned(field).map(|value| value.cast_signed());
+    let name_number = |field: super::fields::IntField| unsigned(field).map(u64::cast_signed);
 
     let pattern = name_number(fields.pattern)?;
-    let pattern =
-        names.pattern(pattern).ok_or(DecodeError::UnknownValue { what: "communication pattern", value: pattern })?;
+    let pattern = names
+        .pattern(pattern)
+        .ok_or(DecodeError::UnknownValue { what: "communication pattern", value: pattern })?;
     let protocol = unsigned(fields.protocol)?;
-    let function = |field| {
-        number(field).and_then(|value: u64| names.function(value.cast_signed())).map(str::to_owned)
-    };
+    let function =
+        |field| number(field).and_then(|value: u64| names.function(value.cast_signed())).map(str::to_owned);
     Ok(ProxyOp {
         op_count: unsigned(fields.op_count)?,
         channel: u32::try_from(unsigned(fields.channel_id)?).unwrap_or(u32::MAX),
@@ -311,7 +311,10 @@ fn task_info(
 }
 
 /// Decodes a record of `SaveProxy`.
-pub(super) fn proxy_peer(spans: &ProxyPeerSpans, record: &RecordView<'_>) -> Result<ProxyPeerEvent, DecodeError> {
+pub(super) fn proxy_peer(
+    spans: &ProxyPeerSpans,
+    record: &RecordView<'_>,
+) -> Result<ProxyPeerEvent, DecodeError> {
     let direction = match record.int(&spans.direction)? {
         0 => Direction::Recv,
         1 => Direction::Send,
@@ -351,5 +354,10 @@ pub(super) fn api_call(
 
 /// A C string's printable part: it comes from the target and goes to files and terminals.
 fn text(bytes: &[u8]) -> String {
-    bytes.iter().take_while(|byte| **byte != 0).map(|&byte| char::from(byte)).filter(char::is_ascii_graphic).collect()
+    bytes
+        .iter()
+        .take_while(|byte| **byte != 0)
+        .map(|&byte| char::from(byte))
+        .filter(char::is_ascii_graphic)
+        .collect()
 }

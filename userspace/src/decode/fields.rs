@@ -70,7 +70,10 @@ impl ProxyOpFields {
     pub fn from_layouts(layouts: &Layouts) -> Result<Self, MissingField> {
         let find = |name: &str| {
             let field = layouts.field("ncclProxyOp", name)?;
-            Some(IntField { at: usize::try_from(field.offset).ok()?, size: usize::try_from(field.size).ok()? })
+            Some(IntField {
+                at: usize::try_from(field.offset).ok()?,
+                size: usize::try_from(field.size).ok()?,
+            })
         };
         let need = |name: &'static str| find(name).ok_or(MissingField(name));
         Ok(Self {

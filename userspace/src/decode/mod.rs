@@ -54,7 +54,7 @@ pub(crate) fn signed(bytes: &[u8]) -> Option<i64> {
     if unused == 64 { None } else { Some((value << unused).cast_signed() >> unused) }
 }
 
-pub(crate) fn bytes_of<'a>(record: &'a [u8], span: &Span) -> Option<&'a [u8]> {
+pub(crate) fn bytes_of(record: &[u8], span: Span) -> Option<&[u8]> {
     let start = usize::from(span.at);
     record.get(start..start.checked_add(usize::from(span.len))?)
 }

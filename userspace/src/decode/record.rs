@@ -24,8 +24,12 @@ impl fmt::Display for DecodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Short { have, want } => write!(f, "a record of {have} bytes that should have {want}"),
-            Self::UnknownProbe(cookie) => write!(f, "a record of probe {cookie}, which this session does not have"),
-            Self::UnknownValue { what, value } => write!(f, "a {what} that the library's debug information does not know: {value}"),
+            Self::UnknownProbe(cookie) => {
+                write!(f, "a record of probe {cookie}, which this session does not have")
+            }
+            Self::UnknownValue { what, value } => {
+                write!(f, "a {what} that the library's debug information does not know: {value}")
+            }
             Self::Unreadable(what) => write!(f, "the target's memory could not be read for {what}"),
         }
     }
@@ -64,7 +68,7 @@ impl<'a> RecordView<'a> {
 
     /// The bytes that a plan put at `span`.
     pub fn bytes(&self, span: &Span) -> Result<&'a [u8], DecodeError> {
-        bytes_of(self.bytes, span).ok_or(DecodeError::Short {
+        bytes_of(self.bytes, *span).ok_or(DecodeError::Short {
             have: self.bytes.len(),
             want: usize::from(span.at) + usize::from(span.len),
         })
@@ -85,7 +89,7 @@ impl<'a> RecordView<'a> {
     /// The low 32 bits of `span` as a signed integer: an `int` that was loaded into a word.
     pub fn int(&self, span: &Span) -> Result<i32, DecodeError> {
         #[expect(clippy::cast_possible_truncation, reason = "the low half is what is asked for")]
-        Ok(self.unsigned(span)? as u32 as i32)
+        Ok((self.unsigned(span)? as u32).cast_signed())
     }
 }
 

@@ -3,7 +3,7 @@
 use gimli::constants as dw;
 
 use super::entry::{DieRef, Entry};
-use super::location::{self, AtEntry};
+use super::location::{self, AtEntry, FrameBase};
 use super::reader::Reader;
 use super::types::Types;
 use crate::elf::Error;
@@ -53,7 +53,8 @@ pub(super) fn entry_params<'s>(
     function: DieRef,
     entry: u64,
 ) -> Result<Vec<EntryParam>, Error> {
-    let base = location::frame_base(reader.unit(function.unit)?, &reader.entry(function)?);
+    // Without a frame base, only what is on the stack is lost.
+    let base = location::frame_base(reader, &reader.entry(function)?, entry).unwrap_or(FrameBase::Other);
     let mut params = Vec::new();
     for param in formal_parameters(reader, function)? {
         // A location that cannot be read is that parameter's loss only.

@@ -11,6 +11,7 @@ mod enumeration;
 mod function;
 mod limits;
 mod location;
+mod location_list;
 mod reader;
 mod scan;
 mod search;

@@ -3,7 +3,7 @@
 use super::{Error, ErrorKind};
 
 /// The bytes that one resolution may read. The largest official library needs about 10 MiB; a debug file about 60 MiB.
-const DEFAULT_BYTES: u64 = 1 << 30;
+const DEFAULT_BYTES: u64 = 512 << 20;
 /// The debugging entries that one resolution may visit. The largest official library holds about 1.5 million.
 const DEFAULT_ENTRIES: u64 = 20_000_000;
 

@@ -79,7 +79,14 @@ impl Attachment {
 
     /// Attaches a probe to the inode behind `path`, for one process only: in no other does the kernel place a breakpoint.
     /// It sends nothing before [`Attachment::arm`].
-    pub fn attach(&mut self, probe: &Probe, library: usize, path: &Path, shown: &Path, pid: NonZeroU32) -> Result<()> {
+    pub fn attach(
+        &mut self,
+        probe: &Probe,
+        library: usize,
+        path: &Path,
+        shown: &Path,
+        pid: NonZeroU32,
+    ) -> Result<()> {
         let cookie = u32::try_from(self.probes.len()).ok().filter(|cookie| *cookie < MAX_PROBES);
         let cookie = cookie.with_context(|| {
             format!("more than {MAX_PROBES} probes would be needed: trace fewer processes in one session")
@@ -135,7 +142,8 @@ impl Attachment {
     /// What the kernel counted for a probe, over all CPUs.
     pub fn counters(&self, probe: &ArmedProbe) -> Result<ProbeCounters> {
         let per_cpu = self.counters.get(&probe.cookie, 0);
-        let per_cpu = per_cpu.with_context(|| format!("reading the counters of the probe on `{}`", probe.function))?;
+        let per_cpu =
+            per_cpu.with_context(|| format!("reading the counters of the probe on `{}`", probe.function))?;
         let mut sum = ProbeCounters::default();
         for CountersValue(cpu) in per_cpu.iter() {
             sum.add(cpu);

@@ -4,5 +4,5 @@
 mod attachment;
 mod object;
 
-pub use attachment::{ArmedProbe, Attachment, AttachError};
+pub use attachment::{ArmedProbe, AttachError, Attachment};
 pub use object::LoadedObject;

@@ -84,7 +84,7 @@ impl Sizes {
     fn of_collective(record: &FlowRecord) -> Option<Self> {
         let op = &record.op;
         let channel_size = op.channel_size?;
-        if op.chunk_size == 0 || op.slice_steps == 0 || op.chunk_steps % op.slice_steps != 0 {
+        if op.chunk_size == 0 || op.slice_steps == 0 || !op.chunk_steps.is_multiple_of(op.slice_steps) {
             return None;
         }
         let slicing = Slicing {
@@ -129,7 +129,8 @@ impl Sizes {
             let steps = part.div_ceil(chunk_payload.max(1)).max(1);
             (steps == op.nsteps).then_some(Self::P2p { protocol: op.protocol, part, chunk_payload })
         };
-        let partly = || op.p2p_nbytes_is_size.then_some(Self::AllButLast { full, messages: op.nsteps, capacity });
+        let partly =
+            || op.p2p_nbytes_is_size.then_some(Self::AllButLast { full, messages: op.nsteps, capacity });
         from_task().or_else(partly)
     }
 
@@ -156,7 +157,8 @@ impl Sizes {
                 exact(ring.message(ring.all_reduce_chunk(position, *n_ranks), position.slice))
             }
             Self::RingPerRank(ring) => {
-                let rest = ring.channel_size.saturating_sub(position.loop_index.saturating_mul(ring.chunk_size));
+                let rest =
+                    ring.channel_size.saturating_sub(position.loop_index.saturating_mul(ring.chunk_size));
                 exact(ring.message(rest.min(ring.chunk_size), position.slice))
             }
             Self::Chunks { protocol, channel_size, chunk_size } => {
@@ -168,7 +170,11 @@ impl Sizes {
                 exact(protocol.wire_bytes(rest.min(*chunk_payload)))
             }
             Self::AllButLast { full, messages, capacity } => {
-                if index + 1 < *messages { exact(*full) } else { (*capacity, BytesKind::Capacity) }
+                if index + 1 < *messages {
+                    exact(*full)
+                } else {
+                    (*capacity, BytesKind::Capacity)
+                }
             }
             Self::Single(bytes) => exact(*bytes),
             Self::Capacity(bytes) => (*bytes, BytesKind::Capacity),
@@ -224,13 +230,22 @@ mod tests {
     use super::*;
 
     fn slicing(channel_size: u64, chunk_size: u64, element: u64) -> Slicing {
-        Slicing { protocol: Protocol::Simple, channel_size, chunk_size, slices_per_chunk: 2, element, slot: 1 << 20 }
+        Slicing {
+            protocol: Protocol::Simple,
+            channel_size,
+            chunk_size,
+            slices_per_chunk: 2,
+            element,
+            slot: 1 << 20,
+        }
     }
 
     /// Every byte of the payload passes every link 2(N-1) times, N-1 times per rank and direction of the ring.
     #[test]
     fn ring_all_reduce_messages_add_up_to_what_an_all_reduce_moves() {
-        for (channel_size, n_ranks) in [(4096u64, 4u64), (1_200_000, 2), (40_000_000, 4), (7_340_032 + 48, 8), (48, 3)] {
+        for (channel_size, n_ranks) in
+            [(4096u64, 4u64), (1_200_000, 2), (40_000_000, 4), (7_340_032 + 48, 8), (48, 3)]
+        {
             let chunk_size = 2 << 20;
             let sizes = Sizes::RingAllReduce { ring: slicing(channel_size, chunk_size, 4), n_ranks };
             let loops = channel_size.div_ceil(chunk_size * n_ranks);

@@ -33,7 +33,9 @@ impl CallAssembler {
     pub fn peer(&mut self, peer: ProxyPeerEvent) {
         let thread = (peer.origin.tgid, peer.origin.tid);
         match self.open.get_mut(&thread) {
-            Some(call) if call.event.op_pointer == peer.op_pointer && call.event.plan_pass == peer.plan_pass => {
+            Some(call)
+                if call.event.op_pointer == peer.op_pointer && call.event.plan_pass == peer.plan_pass =>
+            {
                 call.peers.push(peer);
             }
             _ => self.orphan_peers += 1,

@@ -8,7 +8,10 @@ use super::{
     post_match::{Matched, PostMatcher},
     sequence::Sequencer,
 };
-use crate::decode::{ApiCallEvent, CommunicatorId, ProxyPeerEvent};
+use crate::{
+    decode::{ApiCallEvent, CommunicatorId, ProxyPeerEvent},
+    nccl::Pattern,
+};
 
 /// API calls that are kept until their op is planned. Calls that never become a proxy op (one rank, zero elements) are
 /// pushed out by later ones.
@@ -69,6 +72,9 @@ impl Communicator {
 
     /// A complete call of `ncclProxySaveOp`. Gives out the record that it completes.
     pub(super) fn proxy_call(&mut self, call: ProxyCall) -> Option<FlowRecord> {
+        if call.event.op.pattern == Pattern::Profiler {
+            return None; // the bookkeeping of a profiler plugin: no data flows
+        }
         if call.event.plan_pass { self.plan(call) } else { self.post(call) }
     }
 
@@ -102,7 +108,7 @@ impl Communicator {
             task: event.task,
             op: event.op,
         };
-        if record.is_no_flow() {
+        if record.is_copy_to_self() {
             None
         } else if needed {
             self.posts.wait(record)
@@ -152,7 +158,7 @@ impl Communicator {
                 }
             }
         };
-        if record.is_no_flow() { None } else { Some(record) }
+        if record.is_copy_to_self() { None } else { Some(record) }
     }
 
     /// The API call that the op comes from: the first of its function (for p2p: and peer). Where several collectives of the

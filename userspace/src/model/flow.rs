@@ -1,9 +1,6 @@
 //! What the model gives out: one op on one channel of one rank, with its peers.
 
-use crate::{
-    decode::{Direction, Origin, ProxyOp, Ring, TaskInfo, Tree},
-    nccl::Pattern,
-};
+use crate::decode::{Direction, Origin, ProxyOp, Ring, TaskInfo, Tree};
 
 /// The communicator that a flow belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,8 +72,8 @@ impl FlowRecord {
         self.op.coll_api.as_deref().or(self.api_name.as_deref()).or_else(|| self.coll())
     }
 
-    /// An op that moves nothing: a copy to oneself, or a profiler's bookkeeping.
-    pub fn is_no_flow(&self) -> bool {
-        self.op.pattern == Pattern::Profiler || (self.op.pattern.is_p2p() && self.op.root == self.comm.rank)
+    /// A send to oneself: copied on the GPU, no peer.
+    pub fn is_copy_to_self(&self) -> bool {
+        self.op.pattern.is_p2p() && self.op.root == self.comm.rank
     }
 }

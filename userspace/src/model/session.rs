@@ -72,7 +72,11 @@ impl Session {
     pub fn counters(&self) -> ModelCounters {
         ModelCounters {
             orphan_peers: self.calls.orphan_peers,
-            unplanned_posts: self.communicators.values().map(|communicator| communicator.unplanned_posts).sum(),
+            unplanned_posts: self
+                .communicators
+                .values()
+                .map(|communicator| communicator.unplanned_posts)
+                .sum(),
             unposted: self.unposted,
         }
     }

@@ -68,10 +68,13 @@ pub fn transfers<'a>(record: &'a FlowRecord, peer: &'a PeerFlow) -> impl Iterato
         let slice = (step % chunk_steps) / slots;
         let ring_step = ring_steps.map(|_| (step % steps_per_loop) / chunk_steps);
         let chunk = match (op.pattern, ring_step) {
-            (Pattern::RingTwice, Some(ring_step)) => Some(chunk_of(record, peer.direction, ring_step, n_ranks)),
+            (Pattern::RingTwice, Some(ring_step)) => {
+                Some(chunk_of(record, peer.direction, ring_step, n_ranks))
+            }
             _ => None,
         };
-        let (bytes, bytes_kind) = sizes.bytes(Position { loop_index, chunk: chunk.unwrap_or(0), slice }, index);
+        let (bytes, bytes_kind) =
+            sizes.bytes(Position { loop_index, chunk: chunk.unwrap_or(0), slice }, index);
         Transfer {
             step,
             slots,

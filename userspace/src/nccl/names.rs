@@ -23,7 +23,10 @@ impl NameTables {
                 // Aliases follow the proper name (ncclFloat16 = 6, ncclHalf = 6): the first wins. Markers such as
                 // ncclNumFuncs carry the number after the last.
                 let Some(short) = name.strip_prefix(prefix) else { continue };
-                if short.starts_with("Num") || short.starts_with("Max") || names.iter().any(|(known, _)| *known == value) {
+                if short.starts_with("Num")
+                    || short.starts_with("Max")
+                    || names.iter().any(|(known, _)| *known == value)
+                {
                     continue;
                 }
                 names.push((value, short.to_owned()));

@@ -51,7 +51,9 @@ pub enum Algorithm {
 impl Algorithm {
     pub fn from_number(number: u64) -> Option<Self> {
         use Algorithm::{CollnetChain, CollnetDirect, Nvls, NvlsTree, Pat, Ring, Tree};
-        [Tree, Ring, CollnetDirect, CollnetChain, Nvls, NvlsTree, Pat].get(usize::try_from(number).ok()?).copied()
+        [Tree, Ring, CollnetDirect, CollnetChain, Nvls, NvlsTree, Pat]
+            .get(usize::try_from(number).ok()?)
+            .copied()
     }
 
     pub fn name(self) -> &'static str {

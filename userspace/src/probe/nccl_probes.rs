@@ -146,7 +146,9 @@ impl From<PlanError> for Lack {
 impl std::fmt::Display for Lack {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Field(strukt, path) => write!(f, "the library's debug information has no `{strukt}.{path}`"),
+            Self::Field(strukt, path) => {
+                write!(f, "the library's debug information has no `{strukt}.{path}`")
+            }
             Self::Struct(strukt) => write!(f, "the library's debug information has no `{strukt}`"),
             Self::Parameter(name) => write!(f, "the function has no parameter `{name}`"),
             Self::Plan(error) => write!(f, "{error}"),
@@ -167,9 +169,13 @@ pub fn compile(resolution: &Resolution) -> ProbeSet {
         proxy_peer(resolution, function)
     });
     if layouts.field("ncclProxyOp", "task").is_none() {
-        add(&mut set, resolution, "ncclEnqueueCheck", "the API function, count and data type of ops", |function| {
-            api_call(resolution, function)
-        });
+        add(
+            &mut set,
+            resolution,
+            "ncclEnqueueCheck",
+            "the API function, count and data type of ops",
+            |function| api_call(resolution, function),
+        );
     }
     set
 }
@@ -224,7 +230,16 @@ fn proxy_op(resolution: &Resolution, function: &Function) -> Compiled {
         Some(at) => Some(task(&mut plan, layouts, op, &at)?),
         None => None,
     };
-    let spans = ProxyOpSpans { comm: comm_spans, op_pointer, just_inquire, op: op_span, ring, tree_up, tree_down, task };
+    let spans = ProxyOpSpans {
+        comm: comm_spans,
+        op_pointer,
+        just_inquire,
+        op: op_span,
+        ring,
+        tree_up,
+        tree_down,
+        task,
+    };
     Ok((plan.finish()?, ProbeKind::ProxyOp(spans)))
 }
 
@@ -278,23 +293,26 @@ fn proxy_peer(resolution: &Resolution, function: &Function) -> Compiled {
         plan.scale(peers_pointer, peer, signed(size)?)
     };
     // peer->recv[connIndex] or peer->send[connIndex], less the offset of `recv`.
-    let (send, recv) =
-        (offset(&field(layouts, "ncclChannelPeer", "send")?)?, offset(&field(layouts, "ncclChannelPeer", "recv")?)?);
+    let (send, recv) = (
+        offset(&field(layouts, "ncclChannelPeer", "send")?)?,
+        offset(&field(layouts, "ncclChannelPeer", "recv")?)?,
+    );
     let side = plan.scale(channel_peer, direction, send - recv);
     let connector = plan.scale(side, connection_index, connector_size);
     let transport_comm_at = offset(&field(layouts, "ncclConnector", "transportComm")?)?;
     let transport_comm = plan.load(connector, recv + transport_comm_at, 8);
-    let progress = match layouts.field("ncclConnector", "proxyConn.proxyProgress") {
-        Some(at) => plan.load(connector, recv + offset(&at)?, 8),
+    let progress = if let Some(at) = layouts.field("ncclConnector", "proxyConn.proxyProgress") {
+        plan.load(connector, recv + offset(&at)?, 8)
+    } else {
         // Before 2.19 only the transport says whether there is a proxy.
-        None => {
-            let at = offset(&field(layouts, "ncclTransportComm", "proxyProgress")?)?;
-            plan.load(transport_comm, at, 8)
-        }
+        let at = offset(&field(layouts, "ncclTransportComm", "proxyProgress")?)?;
+        plan.load(transport_comm, at, 8)
     };
     // transportComm points into `struct ncclTransport { char name[8]; …; ncclTransportComm send; ncclTransportComm recv; }`.
-    let (send_at, recv_at) =
-        (offset(&field(layouts, "ncclTransport", "send")?)?, offset(&field(layouts, "ncclTransport", "recv")?)?);
+    let (send_at, recv_at) = (
+        offset(&field(layouts, "ncclTransport", "send")?)?,
+        offset(&field(layouts, "ncclTransport", "recv")?)?,
+    );
     let transport = plan.scale(transport_comm, direction, recv_at - send_at);
     let name_at = offset(&field(layouts, "ncclTransport", "name")?)?;
     let transport_name = plan.load(transport, name_at - recv_at, 8);
@@ -384,7 +402,10 @@ fn channel_of(plan: &mut PlanBuilder, layouts: &Layouts, comm: Slot, op: Slot) -
     Ok(plan.scale(first, id, signed(size)?))
 }
 
-fn parameter<'a>(function: &'a Function, name: &'static str) -> Result<&'a crate::symbols::ParamLocation, Lack> {
+fn parameter<'a>(
+    function: &'a Function,
+    name: &'static str,
+) -> Result<&'a crate::symbols::ParamLocation, Lack> {
     function.param(name).map(|param| &param.location).ok_or(Lack::Parameter(name))
 }
 
@@ -401,5 +422,6 @@ fn signed(value: u64) -> Result<i64, Lack> {
 }
 
 fn len(size: u64) -> Result<u16, Lack> {
-    u16::try_from(size).map_err(|_| Lack::Plan(PlanError::TooLong(usize::try_from(size).unwrap_or(usize::MAX))))
+    u16::try_from(size)
+        .map_err(|_| Lack::Plan(PlanError::TooLong(usize::try_from(size).unwrap_or(usize::MAX))))
 }

@@ -3,11 +3,20 @@
 use std::fmt;
 
 use ncclflow_common::{
-    ARG_SLOTS, FetchPlan, MAX_COPY, MAX_STEPS, RECORD_CLASSES, RecordClass, RecordHeader, STACK_POINTER_SLOT, Step,
-    StepOp, TEMP_SLOTS,
+    ARG_SLOTS, FetchPlan, MAX_COPY, MAX_STEPS, RECORD_CLASSES, RecordClass, RecordHeader, STACK_POINTER_SLOT,
+    Step, StepOp, TEMP_SLOTS,
 };
 
 use crate::{elf::Machine, symbols::ParamLocation};
+
+/// [`MAX_COPY`] as steps carry it.
+const COPY_STEP: u16 = {
+    assert!(MAX_COPY <= 0x7fff);
+    #[expect(clippy::cast_possible_truncation, reason = "asserted above")]
+    {
+        MAX_COPY as u16
+    }
+};
 
 /// A word that the plan computes in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +58,9 @@ impl fmt::Display for PlanError {
             Self::Register(number) => write!(f, "DWARF register {number} carries no argument"),
             Self::Machine(machine) => write!(f, "no calling convention known for {machine:?}"),
             Self::TooManySteps => write!(f, "the plan has more than {MAX_STEPS} steps"),
-            Self::TooManySlots => write!(f, "the plan needs more than {} intermediate values", TEMP_SLOTS.len()),
+            Self::TooManySlots => {
+                write!(f, "the plan needs more than {} intermediate values", TEMP_SLOTS.len())
+            }
             Self::TooLong(len) => write!(f, "the record would be {len} bytes long"),
         }
     }
@@ -101,7 +112,14 @@ impl PlanBuilder {
     /// The unsigned integer of `len` bytes (1, 2, 4 or 8) at `base + offset` in the target.
     pub fn load(&mut self, base: Slot, offset: i64, len: u16) -> Slot {
         let dst = self.temp();
-        self.push(Step { op: StepOp::Load as u8, dst: dst.0, src: base.0, len, imm: offset, ..Step::default() });
+        self.push(Step {
+            op: StepOp::Load as u8,
+            dst: dst.0,
+            src: base.0,
+            len,
+            imm: offset,
+            ..Step::default()
+        });
         dst
     }
 
@@ -138,7 +156,7 @@ impl PlanBuilder {
         let span = self.place(len);
         let mut done = 0;
         while done < len {
-            let part = (len - done).min(MAX_COPY as u16);
+            let part = (len - done).min(COPY_STEP);
             self.push(Step {
                 op: StepOp::Copy as u8,
                 src: base.0,
@@ -162,7 +180,9 @@ impl PlanBuilder {
         }
         let class = RECORD_CLASSES
             .iter()
-            .find(|class| self.record_len <= class.size && self.steps.iter().all(|step| fits(step, class.size)))
+            .find(|class| {
+                self.record_len <= class.size && self.steps.iter().all(|step| fits(step, class.size))
+            })
             .ok_or(PlanError::TooLong(self.record_len))?;
         let mut plan = FetchPlan {
             record_len: u32::try_from(self.record_len).map_err(|_| PlanError::TooLong(self.record_len))?,
@@ -239,7 +259,8 @@ mod tests {
         let base = builder.parameter(&ParamLocation::Register(5));
         let span = builder.copy(base, 16, 600);
         let finished = builder.finish().unwrap();
-        let copies: Vec<_> = finished.plan.steps.iter().filter(|step| step.op == StepOp::Copy as u8).collect();
+        let copies: Vec<_> =
+            finished.plan.steps.iter().filter(|step| step.op == StepOp::Copy as u8).collect();
         assert_eq!(copies.iter().map(|step| step.len).collect::<Vec<_>>(), [256, 256, 88]);
         assert_eq!(copies.iter().map(|step| step.imm).collect::<Vec<_>>(), [16, 272, 528]);
         assert_eq!(usize::from(span.at), size_of::<RecordHeader>());

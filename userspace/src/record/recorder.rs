@@ -78,12 +78,18 @@ pub enum Notice<'a> {
     /// Processes, libraries and probes are known.
     Found(&'a Setup),
     /// The probes are armed.
-    Recording { probes: usize },
-    TargetExited { pid: u32 },
+    Recording {
+        probes: usize,
+    },
+    TargetExited {
+        pid: u32,
+    },
     /// A file could not be written.
     WriteFailed(&'a str),
     /// Everything is written; probes are being taken out of the kernel.
-    Detaching { left: usize },
+    Detaching {
+        left: usize,
+    },
 }
 
 /// What came of it.
@@ -95,7 +101,11 @@ pub struct Outcome {
 
 /// Records until the time is up, the targets are gone, or `stop` says so. Results are complete before the probes are
 /// detached, which can take a while.
-pub fn record(options: &RecordOptions, stop: &StopHandle, notice: &mut dyn FnMut(Notice<'_>)) -> Result<Outcome> {
+pub fn record(
+    options: &RecordOptions,
+    stop: &StopHandle,
+    notice: &mut dyn FnMut(Notice<'_>),
+) -> Result<Outcome> {
     let setup = Setup::find(&options.pids, options.library.as_deref())?;
     notice(Notice::Found(&setup));
     let dir = OutputDir::create(&options.output)?;
@@ -189,8 +199,11 @@ fn run(
             last_flush = Instant::now();
         }
         if taken == 0 {
-            let exits: Vec<BorrowedFd<'_>> =
-                running.iter().filter_map(|&at| setup.targets.get(at)).map(|target| target.process.exit_fd()).collect();
+            let exits: Vec<BorrowedFd<'_>> = running
+                .iter()
+                .filter_map(|&at| setup.targets.get(at))
+                .map(|target| target.process.exit_fd())
+                .collect();
             let timeout = left.map_or(DRAIN_INTERVAL, |left| left.min(DRAIN_INTERVAL));
             drain.wait(&stop.waker, &exits, timeout).context("waiting for records")?;
         }
@@ -200,7 +213,11 @@ fn run(
             if exited {
                 let pid = target.process.pid();
                 notice(Notice::TargetExited { pid });
-                report.targets.iter_mut().filter(|target| target.pid == pid).for_each(|target| target.exited = true);
+                report
+                    .targets
+                    .iter_mut()
+                    .filter(|target| target.pid == pid)
+                    .for_each(|target| target.exited = true);
             }
             !exited
         });
@@ -216,7 +233,10 @@ fn settle(attachment: &Attachment, drain: &mut Drain, pipeline: &mut Pipeline) -
         let mut open = false;
         for probe in attachment.probes() {
             let counters = attachment.counters(probe)?;
-            let seen = pipeline.delivered(probe.cookie).saturating_add(counters.lost_full).saturating_add(counters.disarmed);
+            let seen = pipeline
+                .delivered(probe.cookie)
+                .saturating_add(counters.lost_full)
+                .saturating_add(counters.disarmed);
             open |= counters.hits > seen;
         }
         if !open || Instant::now() >= deadline {
@@ -286,7 +306,9 @@ fn complete_report(report: &mut SessionReport, attachment: &Attachment, pipeline
     }
     let (records_undecodable, first) = pipeline.undecodable();
     if let Some(first) = first {
-        report.errors.push(format!("{records_undecodable} records could not be understood; the first: {first}"));
+        report
+            .errors
+            .push(format!("{records_undecodable} records could not be understood; the first: {first}"));
     }
     report.loss = LossReport {
         records_lost: report.probes.iter().map(|probe| probe.lost).sum(),

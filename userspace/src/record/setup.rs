@@ -49,13 +49,10 @@ impl Setup {
             let mut libraries = Vec::new();
             for file in nccl_libraries(&process, wanted)? {
                 let known = setup.libraries.iter().position(|library| library.file.id == file.id);
-                let index = match known {
-                    Some(index) => index,
-                    None => {
-                        setup.libraries.push(LibraryInUse::resolve(file)?);
-                        setup.libraries.len() - 1
-                    }
-                };
+                let index = known.unwrap_or(setup.libraries.len());
+                if known.is_none() {
+                    setup.libraries.push(LibraryInUse::resolve(file)?);
+                }
                 libraries.push(index);
             }
             setup.targets.push(Target { process, libraries });
@@ -72,8 +69,11 @@ impl LibraryInUse {
         let resolution = symbols::resolve(&image, &symbols::nccl_request()).with_context(context)?;
         let probes = probe::compile(&resolution);
         if !probes.probes.iter().any(|probe| probe.function == "ncclProxySaveOp") {
-            let missing: Vec<String> =
-                probes.missing.iter().map(|missing| format!("{}: {}", missing.function, missing.why)).collect();
+            let missing: Vec<String> = probes
+                .missing
+                .iter()
+                .map(|missing| format!("{}: {}", missing.function, missing.why))
+                .collect();
             bail!(
                 "`{}` cannot be traced: {}. See `ncclflow symbols {}`",
                 shown.display(),

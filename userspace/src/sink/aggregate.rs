@@ -80,10 +80,13 @@ pub fn aggregate_directory(dir: &OutputDir) -> Result<Aggregated> {
     let mut total = Aggregated::default();
     for folder in dir.names().with_context(|| format!("cannot list `{}`", dir.path().display()))? {
         let Ok(subfolder) = dir.open_subfolder(&folder) else { continue };
-        let names = subfolder.names().with_context(|| format!("cannot list `{}`", subfolder.path().display()))?;
+        let names =
+            subfolder.names().with_context(|| format!("cannot list `{}`", subfolder.path().display()))?;
         for name in &names {
             let rank = name.strip_prefix("proxy_flow_rank").and_then(|rest| rest.strip_suffix(".jsonl"));
-            let Some(rank) = rank.filter(|rank| is_plain_name(rank)).and_then(|rank| rank.parse::<i32>().ok()) else {
+            let Some(rank) =
+                rank.filter(|rank| is_plain_name(rank)).and_then(|rank| rank.parse::<i32>().ok())
+            else {
                 continue;
             };
             let done = aggregate_rank(&subfolder, rank)
@@ -95,7 +98,10 @@ pub fn aggregate_directory(dir: &OutputDir) -> Result<Aggregated> {
         }
     }
     if total.ranks == 0 {
-        bail!("`{}` holds no `<commHash>/proxy_flow_rank<r>.jsonl`: is it the folder of a recording?", dir.path().display());
+        bail!(
+            "`{}` holds no `<commHash>/proxy_flow_rank<r>.jsonl`: is it the folder of a recording?",
+            dir.path().display()
+        );
     }
     Ok(total)
 }
@@ -146,7 +152,11 @@ fn for_each_line(
     let (mut line, mut at) = (Vec::new(), 0u64);
     for number in 1u64.. {
         line.clear();
-        let read = reader.by_ref().take(MAX_LINE).read_until(b'\n', &mut line).with_context(|| format!("reading `{name}`"))?;
+        let read = reader
+            .by_ref()
+            .take(MAX_LINE)
+            .read_until(b'\n', &mut line)
+            .with_context(|| format!("reading `{name}`"))?;
         if read == 0 {
             break;
         }
@@ -239,7 +249,8 @@ mod tests {
         assert_eq!(json["meta"]["seq"], 2);
         assert_eq!(json["steps"].as_array().unwrap().len(), 4);
         assert_eq!(json["ops"][0]["channels"], 2);
-        let first: Vec<_> = json["ops"][0]["steps"].as_array().unwrap().iter().map(|step| &step["step"]).collect();
+        let first: Vec<_> =
+            json["ops"][0]["steps"].as_array().unwrap().iter().map(|step| &step["step"]).collect();
         assert_eq!(first, [0, 2, 4]);
         assert_eq!(json["ops"][1]["seq"], 4);
         // Again, over the file that is there.

@@ -88,7 +88,8 @@ impl FlowFiles {
                 }
                 Err(error) => {
                     if self.homeless == 0 {
-                        self.errors.push(format!("cannot make the files of rank {}: {error}", record.comm.rank));
+                        self.errors
+                            .push(format!("cannot make the files of rank {}: {error}", record.comm.rank));
                     }
                     self.homeless += 1;
                 }
@@ -161,7 +162,8 @@ impl RankFiles {
         let mut steps = Ok(());
         for peer in &record.peers {
             for transfer in transfers(record, peer) {
-                let pushed = self.flow_steps.push(&FlowStepLine::new(record, peer, &transfer, &self.comm_hash));
+                let pushed =
+                    self.flow_steps.push(&FlowStepLine::new(record, peer, &transfer, &self.comm_hash));
                 steps = steps.and(pushed);
             }
         }

@@ -28,7 +28,15 @@ pub struct JsonLinesFile {
 impl JsonLinesFile {
     /// Takes an empty file.
     pub fn new(file: File) -> Self {
-        Self { file, batch: Vec::with_capacity(BATCH), batch_lines: 0, written: 0, lines: 0, lost: 0, error: None }
+        Self {
+            file,
+            batch: Vec::with_capacity(BATCH),
+            batch_lines: 0,
+            written: 0,
+            lines: 0,
+            lost: 0,
+            error: None,
+        }
     }
 
     /// Adds a line. An error is returned once, when it happens; lines after it are counted as lost.

@@ -17,6 +17,7 @@ pub struct HostInfo {
 }
 
 /// A line of `proxy_flow`: one op on one channel.
+#[expect(clippy::struct_excessive_bools, reason = "each is a key of the line, with a meaning of its own")]
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProxyFlowLine<'a> {

@@ -25,7 +25,8 @@ pub struct OutputDir {
     fd: OwnedFd,
 }
 
-const DIR_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
+const DIR_FLAGS: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
 const NEW_FILE: OFlags =
     OFlags::WRONLY.union(OFlags::CREATE).union(OFlags::EXCL).union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
 
@@ -34,8 +35,12 @@ impl OutputDir {
     pub fn create(path: &Path) -> Result<Self> {
         match mkdirat(CWD, path, Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}
-            Err(Errno::NOENT) => bail!("cannot make `{}`: the folder above it does not exist", path.display()),
-            Err(error) => return Err(error).with_context(|| format!("cannot make the folder `{}`", path.display())),
+            Err(Errno::NOENT) => {
+                bail!("cannot make `{}`: the folder above it does not exist", path.display())
+            }
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot make the folder `{}`", path.display()));
+            }
         }
         let dir = Self::open(path)?;
         if !dir.is_empty()? {
@@ -48,8 +53,9 @@ impl OutputDir {
 
     /// Opens a folder that is there. A symbolic link in its place is refused.
     pub fn open(path: &Path) -> Result<Self> {
-        let fd = openat(CWD, path, DIR_FLAGS, Mode::empty())
-            .with_context(|| format!("cannot open `{}` as a folder (links are not followed)", path.display()))?;
+        let fd = openat(CWD, path, DIR_FLAGS, Mode::empty()).with_context(|| {
+            format!("cannot open `{}` as a folder (links are not followed)", path.display())
+        })?;
         Ok(Self { path: path.to_path_buf(), fd })
     }
 
@@ -90,7 +96,11 @@ impl OutputDir {
     }
 
     /// Writes a whole file, in the place of one with this name if there is one: readers see the old or the new, no half.
-    pub fn replace_file(&self, name: &str, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
+    pub fn replace_file(
+        &self,
+        name: &str,
+        write: impl FnOnce(&mut File) -> io::Result<()>,
+    ) -> io::Result<()> {
         let temporary = format!(".{name}.{}", std::process::id());
         let mut file = self.create_file(&temporary)?;
         let written = write(&mut file).and_then(|()| Ok(renameat(&self.fd, &*temporary, &self.fd, name)?));
@@ -130,7 +140,9 @@ impl OutputDir {
 
 /// Whether two paths name one folder is not asked here; this only makes a name safe to be one path component.
 pub(super) fn is_plain_name(name: &str) -> bool {
-    !name.is_empty() && !name.starts_with('.') && Path::new(name).as_os_str().as_bytes().iter().all(|&b| b != b'/')
+    !name.is_empty()
+        && !name.starts_with('.')
+        && Path::new(name).as_os_str().as_bytes().iter().all(|&b| b != b'/')
 }
 
 #[cfg(test)]
@@ -152,7 +164,12 @@ mod tests {
         let link = parent.path().join("link");
         std::os::unix::fs::symlink(&path, &link).unwrap();
         assert!(OutputDir::open(&link).is_err());
-        assert!(OutputDir::create(&parent.path().join("no/such")).unwrap_err().to_string().contains("does not exist"));
+        assert!(
+            OutputDir::create(&parent.path().join("no/such"))
+                .unwrap_err()
+                .to_string()
+                .contains("does not exist")
+        );
     }
 
     #[test]

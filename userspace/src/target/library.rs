@@ -51,8 +51,15 @@ impl MappedLibrary {
 pub enum LibraryError {
     Maps(u32, io::Error),
     /// The process is there and maps no NCCL.
-    NoNccl { pid: u32, name: String },
-    Open { pid: u32, path: PathBuf, error: io::Error },
+    NoNccl {
+        pid: u32,
+        name: String,
+    },
+    Open {
+        pid: u32,
+        path: PathBuf,
+        error: io::Error,
+    },
 }
 
 impl fmt::Display for LibraryError {

@@ -36,9 +36,14 @@ pub enum ProcessError {
 impl fmt::Display for ProcessError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Missing(pid) => write!(f, "there is no process {pid}: see `ncclflow ps` or `nvidia-smi` for the right PID"),
+            Self::Missing(pid) => {
+                write!(f, "there is no process {pid}: see `ncclflow ps` or `nvidia-smi` for the right PID")
+            }
             Self::Denied(pid, error) => {
-                write!(f, "process {pid} cannot be inspected ({error}): run as root, in the host's PID namespace")
+                write!(
+                    f,
+                    "process {pid} cannot be inspected ({error}): run as root, in the host's PID namespace"
+                )
             }
             Self::Other(pid, error) => write!(f, "process {pid} cannot be inspected: {error}"),
         }
@@ -67,7 +72,8 @@ impl Process {
             rustix::io::Errno::INVAL => ProcessError::Missing(pid),
             errno => ProcessError::new(pid, errno.into()),
         })?;
-        let status = read_bounded(&proc_path(pid).join("status")).map_err(|error| ProcessError::new(pid, error))?;
+        let status =
+            read_bounded(&proc_path(pid).join("status")).map_err(|error| ProcessError::new(pid, error))?;
         let namespace_pids = status_field(&status, "NSpid:")
             .map(|pids| pids.split_whitespace().filter_map(|pid| pid.parse().ok()).collect())
             .unwrap_or_default();

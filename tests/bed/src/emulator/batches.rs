@@ -54,7 +54,8 @@ pub(crate) fn read(form: &Form, functions: &Functions, arguments: &[u8]) -> Resu
 
 /// Works in the order in which they were put into the plan.
 fn number_ops<'a>(batches: impl Iterator<Item = &'a Merged>) -> BTreeMap<u32, usize> {
-    let mut offsets: Vec<u32> = batches.flat_map(|batch| batch.works.iter().map(|(offset, _)| *offset)).collect();
+    let mut offsets: Vec<u32> =
+        batches.flat_map(|batch| batch.works.iter().map(|(offset, _)| *offset)).collect();
     // The offsets roll over; all of one launch lie close together.
     if let Some(anchor) = offsets.first().copied() {
         offsets.sort_by_key(|offset| offset.wrapping_sub(anchor).cast_signed());
@@ -122,8 +123,10 @@ fn item(
         let works = batch.works.iter().map(|(offset, work)| (*work, number(offset))).collect();
         return Ok(Item::P2p(works));
     }
-    let func = functions.get(batch.func).with_context(|| format!("device function {} is unknown", batch.func))?;
-    let works = batch.works.iter().map(|(offset, work)| coll(&form.coll, func, *work, channel, number(offset)));
+    let func =
+        functions.get(batch.func).with_context(|| format!("device function {} is unknown", batch.func))?;
+    let works =
+        batch.works.iter().map(|(offset, work)| coll(&form.coll, func, *work, channel, number(offset)));
     works.collect::<Result<_>>().map(Item::Colls)
 }
 

@@ -88,7 +88,8 @@ impl Connection {
 
     /// Waits until the peer has emptied the next `steps` slots.
     pub(crate) async fn wait_free(&self, control: &Control, steps: u64) {
-        control.until(|| memory::load(self.head) + STEPS >= self.step + steps).await;
+        // Where slots are shared between connections NCCL starts the counter at -8, so that the sender waits for one.
+        control.until(|| memory::load(self.head).wrapping_add(STEPS) >= self.step + steps).await;
     }
 
     /// Tells the proxy how many bytes the slot will have.

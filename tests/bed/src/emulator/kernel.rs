@@ -7,12 +7,12 @@ use super::connection::{Connection, Direction};
 use super::executor::{self, Control, Task};
 use super::functions::{Algo, Coll, Function, Functions, Proto};
 use super::layout::{Layout, P2p};
+use super::memory;
 use super::p2p::{self, Part};
 use super::primitives::Primitives;
 use super::ring::{self, Ring};
 use super::transfer_log::{LaunchName, Line, OpName};
 use super::tree::{self, Tree};
-use super::memory;
 
 /// A collective's share of a channel, counted in elements.
 #[derive(Debug, Clone)]
@@ -115,7 +115,8 @@ impl Kernel<'_> {
         let tasks = plans
             .iter()
             .map(|plan| -> Task<'_> {
-                let block = Block { kernel: self, id: plan.channel, address: self.channel_address(plan.channel) };
+                let block =
+                    Block { kernel: self, id: plan.channel, address: self.channel_address(plan.channel) };
                 Box::pin(async move { block.run(&plan.items, p2p).await })
             })
             .collect();
@@ -165,9 +166,11 @@ impl Block<'_> {
             match part {
                 Part::Copy { from, to, bytes } => p2p::copy(from, to, bytes),
                 Part::Transfers(transfers) => {
-                    tasks.extend(transfers.into_iter().map(|transfer| -> Task<'_> {
-                        Box::pin(p2p::run(self, transfer))
-                    }));
+                    tasks.extend(
+                        transfers
+                            .into_iter()
+                            .map(|transfer| -> Task<'_> { Box::pin(p2p::run(self, transfer)) }),
+                    );
                 }
             }
         }

@@ -226,7 +226,15 @@ layout! {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Work {
     /// 2.22 and later: batches that refer to work structs.
-    Batches { args: Args, batch: Batch, coll: Coll, p2p: P2p, kind_p2p: u64, kind_coll: u64, storage_args: u64 },
+    Batches {
+        args: Args,
+        batch: Batch,
+        coll: Coll,
+        p2p: P2p,
+        kind_p2p: u64,
+        kind_coll: u64,
+        storage_args: u64,
+    },
     /// Before: a list of 512-byte structs per channel.
     Lists { work: OldWork, elem: OldElem, p2p: OldP2p, kind_coll: u64, kind_p2p: u64, send: u64, recv: u64 },
 }
@@ -254,12 +262,27 @@ impl Layout {
         let request = Request {
             functions: Vec::new(),
             structs: strings(&[
-                "ncclKernelComm", "ncclDevComm", "ncclDevChannel", "ncclDevChannelPeer", "ncclConnInfo",
-                "ncclConnFifo", "ncclDevKernelArgs", "ncclDevWorkBatch", "ncclDevWorkColl", "ncclDevWorkP2p",
-                "ncclWork", "ncclWorkElem", "ncclWorkElemP2p", "ncclComm",
+                "ncclKernelComm",
+                "ncclDevComm",
+                "ncclDevChannel",
+                "ncclDevChannelPeer",
+                "ncclConnInfo",
+                "ncclConnFifo",
+                "ncclDevKernelArgs",
+                "ncclDevWorkBatch",
+                "ncclDevWorkColl",
+                "ncclDevWorkP2p",
+                "ncclWork",
+                "ncclWorkElem",
+                "ncclWorkElemP2p",
+                "ncclComm",
             ]),
             enums: strings(&[
-                "ncclDataType_t", "ncclDevRedOp_t", "ncclDevWorkType", "ncclDevWorkStorageType", "ncclWorkType",
+                "ncclDataType_t",
+                "ncclDevRedOp_t",
+                "ncclDevWorkType",
+                "ncclDevWorkStorageType",
+                "ncclWorkType",
                 "ncclWorkP2PType",
             ]),
         };
@@ -267,7 +290,8 @@ impl Layout {
         let layouts = &resolution.layouts;
         let version = resolution.nccl_version.as_ref().map(|version| (version.major, version.minor));
         let value = |of: &str, name: &str| -> Result<u64> {
-            let found = layouts.enum_value(of, name).with_context(|| format!("no value {name} in enum {of}"))?;
+            let found =
+                layouts.enum_value(of, name).with_context(|| format!("no value {name} in enum {of}"))?;
             Ok(u64::try_from(found)?)
         };
         let work = if layouts.struct_size("ncclDevWorkBatch").is_some() {

@@ -35,7 +35,8 @@ pub(crate) fn read(form: &Form, kernel: &Kernel<'_>, channels: u64, head: usize)
             items.push(item(form, kernel, base, &mut op)?);
             if form.work.is_last.get(base) == 1 {
                 if form.work.in_fifo.get(base) == 1 {
-                    let done = kernel.layout.channel.work_fifo_done.get_usize(kernel.channel_address(channel));
+                    let done =
+                        kernel.layout.channel.work_fifo_done.get_usize(kernel.channel_address(channel));
                     memory::store_u32(done, form.work.acks.get(base) as u32);
                 }
                 break;
@@ -91,8 +92,7 @@ fn coll(place: &OldElem, func: Function, elem: usize, op: usize) -> Result<CollW
 fn parts(form: &Form, kernel: &Kernel<'_>, work: usize, op: &mut usize) -> Vec<Part> {
     let place = &form.p2p;
     let first = work + form.work.p2p_elems.offset;
-    let address_of =
-        |elem: usize| place.buff_hi.get_usize(elem) << 32 | place.buff_lo.get_usize(elem);
+    let address_of = |elem: usize| place.buff_hi.get_usize(elem) << 32 | place.buff_lo.get_usize(elem);
     let mut parts = Vec::new();
     for group in 0..place.groups.get_usize(first) {
         let elem = first + group * place.size;
@@ -116,7 +116,15 @@ fn parts(form: &Form, kernel: &Kernel<'_>, work: usize, op: &mut usize) -> Vec<P
         };
         let proto = if place.proto.get_usize(elem) == Proto::Ll.index() { Proto::Ll } else { Proto::Simple };
         let chunk = place.chunk_size.get_usize(elem) / if proto == Proto::Ll { 2 } else { 1 };
-        parts.push(Part::Transfers(vec![Transfer { op: *op, direction, peer, address, bytes, chunk, proto }]));
+        parts.push(Part::Transfers(vec![Transfer {
+            op: *op,
+            direction,
+            peer,
+            address,
+            bytes,
+            chunk,
+            proto,
+        }]));
         *op += 1;
     }
     parts

@@ -131,8 +131,10 @@ impl State {
         let comm = comm_of(launch).context("a launch without arguments")?;
         let rank = self.layout.comm.rank.get_i32(comm);
         let stalls = self.stalls.iter().filter(|(of, _)| i64::from(*of) == i64::from(rank));
-        let control =
-            Control::new(self.layout.comm.abort_flag.get_usize(comm), stalls.map(|(_, file)| file.clone()).collect());
+        let control = Control::new(
+            self.layout.comm.abort_flag.get_usize(comm),
+            stalls.map(|(_, file)| file.clone()).collect(),
+        );
         let kernel = Kernel {
             layout: &self.layout,
             functions: &self.functions,
@@ -144,7 +146,10 @@ impl State {
             lines: RefCell::default(),
         };
         let (plans, p2p) = match (&self.layout.work, &launch.arguments) {
-            (Work::Batches { args, batch, coll, p2p, kind_p2p, kind_coll, storage_args }, Arguments::Buffer(bytes)) => {
+            (
+                Work::Batches { args, batch, coll, p2p, kind_p2p, kind_coll, storage_args },
+                Arguments::Buffer(bytes),
+            ) => {
                 let form = batches::Form {
                     args: *args,
                     batch: *batch,

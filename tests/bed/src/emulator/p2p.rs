@@ -27,7 +27,11 @@ pub(crate) struct Transfer {
 pub(crate) enum Part {
     Transfers(Vec<Transfer>),
     /// To this rank itself.
-    Copy { from: usize, to: usize, bytes: usize },
+    Copy {
+        from: usize,
+        to: usize,
+        bytes: usize,
+    },
 }
 
 /// Each transfer is cut into a part per channel, in units of this size (nccl:src/include/device.h, ncclP2pPartBounds).
@@ -52,15 +56,16 @@ pub(crate) fn part_of(block: &Block<'_>, place: &P2p, work: usize, op: usize) ->
         return Part::Copy { from: from + begin, to: to + begin, bytes: end - begin };
     }
     let proto = |ll: u64| if ll == 1 { Proto::Ll } else { Proto::Simple };
-    let transfer = |direction, peer: i32, address: usize, (begin, end): (usize, usize), chunk: u64, ll: u64| Transfer {
-        op,
-        direction,
-        peer: peer as usize,
-        address: address + begin,
-        bytes: end - begin,
-        chunk: decode_chunk(chunk),
-        proto: proto(ll),
-    };
+    let transfer =
+        |direction, peer: i32, address: usize, (begin, end): (usize, usize), chunk: u64, ll: u64| Transfer {
+            op,
+            direction,
+            peer: peer as usize,
+            address: address + begin,
+            bytes: end - begin,
+            chunk: decode_chunk(chunk),
+            proto: proto(ll),
+        };
     let mut transfers = Vec::new();
     if let Some(bounds) = send {
         let (chunk, ll) = (place.send_chunk.get(work), place.send_ll.get(work));

@@ -68,7 +68,8 @@ impl Primitives<'_> {
             if step.recv {
                 sources.extend(self.recv.iter().map(Connection::slot));
             }
-            let mut targets: Vec<usize> = step.output.map(|output| output + done * size).into_iter().collect();
+            let mut targets: Vec<usize> =
+                step.output.map(|output| output + done * size).into_iter().collect();
             if step.send {
                 targets.extend(self.send.iter().map(Connection::slot));
             }

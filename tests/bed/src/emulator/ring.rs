@@ -17,7 +17,8 @@ pub(crate) async fn all_reduce(work: &CollWork, ring: &Ring, prims: &mut Primiti
     let mut begin = 0;
     while begin < work.part_count {
         let rest = work.part_count - begin;
-        let chunk = if rest < ranks * work.chunk_count { work.last_chunk(ranks, rest) } else { work.chunk_count };
+        let chunk =
+            if rest < ranks * work.chunk_count { work.last_chunk(ranks, rest) } else { work.chunk_count };
         let at = |back: usize| {
             let offset = (ring.index + 2 * ranks - back) % ranks * chunk;
             let elems = chunk.min(rest.saturating_sub(offset));

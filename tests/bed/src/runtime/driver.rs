@@ -92,7 +92,6 @@ unsafe extern "C" fn cu_device_get_uuid(place: *mut [u8; 16], ordinal: c_int) ->
     SUCCESS
 }
 
-
 extern "C" fn cu_init() -> Status {
     SUCCESS
 }

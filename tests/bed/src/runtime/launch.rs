@@ -111,7 +111,11 @@ fn argument_count(kernel: &str) -> usize {
     if kernel.contains("ncclDevKernelArgsStorage") || kernel.contains("CaptureGpuTime") { 1 } else { 3 }
 }
 
-unsafe fn launch_with_pointers(function: usize, arguments: *const *const u64, stream: StreamHandle) -> Status {
+unsafe fn launch_with_pointers(
+    function: usize,
+    arguments: *const *const u64,
+    stream: StreamHandle,
+) -> Status {
     let Some(state) = STATE.get() else { return INVALID_VALUE };
     let count = state.kernels.get(&function).map_or(0, |kernel| argument_count(kernel));
     if arguments.is_null() {

@@ -244,9 +244,7 @@ unsafe extern "C" fn pointer_get_attributes(place: *mut PointerAttributes, addre
         .filter(|(start, block)| address as usize - **start < block.size)
         .map(|(_, block)| *block);
     let answer = match block {
-        None => {
-            PointerAttributes { kind: 0, device: -2, device_pointer: ptr::null(), host_pointer: address }
-        }
+        None => PointerAttributes { kind: 0, device: -2, device_pointer: ptr::null(), host_pointer: address },
         Some(block) => PointerAttributes {
             kind: block.kind as c_int,
             device: block.device,

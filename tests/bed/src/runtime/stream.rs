@@ -172,7 +172,11 @@ unsafe extern "C" fn create_with_flags(place: *mut StreamHandle, _flags: c_uint)
     unsafe { create_into(place) }
 }
 
-unsafe extern "C" fn create_with_priority(place: *mut StreamHandle, _flags: c_uint, _priority: c_int) -> Status {
+unsafe extern "C" fn create_with_priority(
+    place: *mut StreamHandle,
+    _flags: c_uint,
+    _priority: c_int,
+) -> Status {
     // SAFETY: the caller's pointer.
     unsafe { create_into(place) }
 }
