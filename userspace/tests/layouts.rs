@@ -132,13 +132,18 @@ fn layouts_equal_those_of_an_independent_reader() {
         let version = name.split('-').next().unwrap();
         let file = layouts_directory().join(format!("st-{version}.json"));
         let Ok(text) = fs::read_to_string(&file) else {
-            eprintln!("SKIPPED {name}: no {}", file.display());
+            skip("layouts", &format!("{name}: no {}", file.display()));
             continue;
         };
         let independent: Value = serde_json::from_str(&text).unwrap();
         let resolution = resolved(&library, Some(&independent));
         assert_eq!(resolution.nccl_version.map(|found| found.to_string()).as_deref(), Some(version));
         assert_eq!(resolution.rung, Rung::OwnDwarf);
+        if resolution.machine != Machine::X86_64 {
+            // `pthread_mutex_t` has other sizes elsewhere, so a few structs do, too.
+            eprintln!("SKIPPED {name}: the independent layouts are those of x86-64");
+            continue;
+        }
         let mut comparison = Comparison::default();
         for (name, expected) in independent.as_object().unwrap() {
             comparison.compare(&resolution.layouts, name, expected);
@@ -168,6 +173,7 @@ fn arrives(resolution: &Resolution, function: &str, copy: usize, param: &str) ->
 fn parameters_arrive_where_disassembly_says() {
     for (name, library) in libraries() {
         let resolution = resolved(&library, None);
+        assert_eq!(resolution.missing_required().count(), 0, "{name}");
         if resolution.machine != Machine::X86_64 {
             eprintln!("SKIPPED {name}: the registers are those of x86-64");
             continue;
@@ -211,6 +217,5 @@ fn parameters_arrive_where_disassembly_says() {
                 assert_eq!(arrives(&resolution, "ncclProfilerStartRecvProxyStepEvent", 0, param), place);
             }
         }
-        assert_eq!(resolution.missing_required().count(), 0, "{name}");
     }
 }

@@ -2,10 +2,14 @@
 
 mod bed;
 mod build_ebpf;
+mod demo;
 #[path = "../../ebpf/digest.rs"]
 mod ebpf_digest;
 mod nccl;
+mod programs;
+mod progress;
 mod repository;
+mod test;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -19,6 +23,10 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Trace the real NCCL on this machine, without a GPU (root): the two-minute tour
+    Demo(demo::Args),
+    /// Fetch what the tests need, build, and run all tests
+    Test(test::Args),
     /// Rebuild the committed eBPF objects (or compare them with --check)
     BuildEbpf(build_ebpf::Args),
     /// Fetch official NCCL libraries into the cache, and show what is there
@@ -29,6 +37,8 @@ enum Command {
 
 fn main() -> Result<()> {
     match Cli::parse().command {
+        Command::Demo(args) => demo::run(&args),
+        Command::Test(args) => test::run(&args),
         Command::BuildEbpf(args) => build_ebpf::run(&args),
         Command::Nccl(args) => nccl::run(&args),
         Command::Bed(args) => bed::run(&args),

@@ -1,8 +1,410 @@
-//! `cargo xtask nccl`
+//! `cargo xtask nccl fetch`: official NCCL libraries, out of NVIDIA's wheels, into a cache outside the repository.
+//!
+//! pip does the download, with the user's own index configuration. Of each wheel only the library is kept, beside a
+//! `WHEEL.json` that says where it is from.
+
+mod progress;
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use self::progress::Progress;
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {}
+pub(crate) struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
 
-pub(crate) fn run(_args: &Args) -> anyhow::Result<()> {
+#[derive(Debug, clap::Subcommand)]
+enum Action {
+    /// Fetch libraries that are not in the cache yet
+    Fetch(Fetch),
+}
+
+#[derive(Debug, clap::Args)]
+struct Fetch {
+    /// Like 2.27.5 (for CUDA 12) or 2.28.9-cu13; `all-bed` is the four that the tests run
+    #[arg(value_name = "VERSION", required_unless_present = "list")]
+    versions: Vec<String>,
+    /// Show what is in the cache, and fetch nothing
+    #[arg(long)]
+    list: bool,
+    /// Compute the sha256 of libraries that are there already, not only their size
+    #[arg(long)]
+    verify: bool,
+}
+
+/// The libraries that the tests run, one for each era of NCCL's work structs and each major version of CUDA, with the
+/// sha256 of their wheels.
+const BED: [(&str, &str); 4] = [
+    ("2.21.5-cu12", "8579076d30a8c24988834445f8d633c697d42397e92ffc3f63fa26766d25e0a0"),
+    ("2.27.5-cu12", "ad730cf15cb5d25fe849c6e6ca9eb5b76db16a80f13f425ac68d8e2e55624457"),
+    ("2.28.9-cu13", "e4553a30f34195f3fa1da02a6da3d6337d28f2003943aa0a3d247bbc25fefc42"),
+    ("2.32.3-cu12", "bb94b2348e4861d5e8aa00b36c3d12d9bdf9c6369b82cbb723de0b582280a21c"),
+];
+
+/// pip wants the tag of the wheel exactly; NVIDIA's have had these.
+const PLATFORMS: [&str; 9] = [
+    "manylinux1_x86_64",
+    "manylinux2010_x86_64",
+    "manylinux2014_x86_64",
+    "manylinux_2_17_x86_64",
+    "manylinux_2_18_x86_64",
+    "manylinux_2_24_x86_64",
+    "manylinux_2_27_x86_64",
+    "manylinux_2_28_x86_64",
+    "manylinux_2_31_x86_64",
+];
+
+const LIBRARY: &str = "libnccl.so.2";
+const LIBRARY_IN_WHEEL: &str = "nvidia/nccl/lib/libnccl.so.2";
+const RECORD: &str = "WHEEL.json";
+
+/// Where a library is from.
+#[derive(Debug, Serialize, Deserialize)]
+struct Record {
+    wheel: String,
+    wheel_sha256: String,
+    library_sha256: String,
+    library_size: u64,
+}
+
+/// A release for a major version of CUDA.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Version {
+    nccl: String,
+    cuda: String,
+}
+
+impl Version {
+    fn parse(text: &str) -> Result<Self> {
+        let (nccl, cuda) = text.split_once('-').unwrap_or((text, "cu12"));
+        let numeric = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+        let nccl_is_good = nccl.split('.').count() >= 3 && nccl.split('.').all(numeric);
+        if !nccl_is_good || !cuda.strip_prefix("cu").is_some_and(numeric) {
+            bail!("`{text}` is not a version like 2.27.5 or 2.28.9-cu13");
+        }
+        Ok(Self { nccl: nccl.to_owned(), cuda: cuda.to_owned() })
+    }
+
+    /// `2.27.5-cu12`
+    fn name(&self) -> String {
+        format!("{}-{}", self.nccl, self.cuda)
+    }
+
+    fn requirement(&self) -> String {
+        format!("nvidia-nccl-{}=={}", self.cuda, self.nccl)
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let Action::Fetch(fetch) = &args.action;
+    if fetch.list {
+        return list();
+    }
+    let mut versions: Vec<Version> = Vec::new();
+    for text in &fetch.versions {
+        if text == "all-bed" {
+            versions.extend(BED.iter().map(|(name, _)| Version::parse(name)).collect::<Result<Vec<_>>>()?);
+        } else {
+            versions.push(Version::parse(text)?);
+        }
+    }
+    for version in versions {
+        let path = fetch_one(&version, fetch.verify)?;
+        say(&path.display().to_string());
+    }
     Ok(())
+}
+
+/// The library of a version like `2.27.5` or `2.28.9-cu13`; fetched when it is not in the cache.
+pub(crate) fn library_path(version: &str) -> Result<PathBuf> {
+    fetch_one(&Version::parse(version)?, false)
+}
+
+fn cache() -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os("NCCLFLOW_NCCL_CACHE").filter(|path| !path.is_empty()) {
+        return Ok(path.into());
+    }
+    if let Some(path) = std::env::var_os("XDG_CACHE_HOME").filter(|path| !path.is_empty()) {
+        return Ok(Path::new(&path).join("ncclflow/nccl"));
+    }
+    let home = std::env::var_os("HOME").filter(|path| !path.is_empty());
+    let home = home.ok_or_else(|| anyhow!("where to cache? set NCCLFLOW_NCCL_CACHE or HOME"))?;
+    Ok(Path::new(&home).join(".cache/ncclflow/nccl"))
+}
+
+fn list() -> Result<()> {
+    let cache = cache()?;
+    say(&format!("cache: {}", cache.display()));
+    let mut names: Vec<String> = BED.iter().map(|(name, _)| (*name).to_owned()).collect();
+    if let Ok(entries) = fs::read_dir(&cache) {
+        let there = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        names.extend(there.filter(|name| Version::parse(name).is_ok_and(|version| version.name() == *name)));
+    }
+    names.sort();
+    names.dedup();
+    for name in names {
+        let directory = cache.join(&name);
+        let state = match present(&directory) {
+            Ok(Some(record)) => format!("{:>7.1} MB  {}", megabytes(record.library_size), record.wheel),
+            Ok(None) => "not fetched".to_owned(),
+            Err(error) => format!("damaged: {error:#}"),
+        };
+        say(&format!("{name:<12}  {state}"));
+    }
+    Ok(())
+}
+
+/// The record of a library that is there whole; none if there is nothing.
+fn present(directory: &Path) -> Result<Option<Record>> {
+    let record = directory.join(RECORD);
+    let text = match fs::read_to_string(&record) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error).with_context(|| format!("reading `{}`", record.display())),
+    };
+    let record: Record =
+        serde_json::from_str(&text).with_context(|| format!("`{}` is not readable", record.display()))?;
+    let library = directory.join(LIBRARY);
+    let size = fs::metadata(&library).with_context(|| format!("looking at `{}`", library.display()))?.len();
+    if size != record.library_size {
+        bail!("`{}` has {size} bytes, not {}: remove the directory", library.display(), record.library_size);
+    }
+    Ok(Some(record))
+}
+
+fn fetch_one(version: &Version, verify: bool) -> Result<PathBuf> {
+    let cache = cache()?;
+    let directory = cache.join(version.name());
+    let library = directory.join(LIBRARY);
+    if let Some(record) = present(&directory)? {
+        if verify {
+            let mut progress = Progress::new(&format!("checking {}", version.name()), record.library_size);
+            let found = hash(File::open(&library)?, &mut progress)?;
+            progress.finish();
+            if found != record.library_sha256 {
+                bail!("`{}` has sha256 {found}, not {}", library.display(), record.library_sha256);
+            }
+        }
+        say(&format!("NCCL {} is in the cache ({:.1} MB)", version.name(), megabytes(record.library_size)));
+        return Ok(library);
+    }
+    fs::create_dir_all(&cache).with_context(|| format!("creating `{}`", cache.display()))?;
+    let work = Workplace::new(&cache, version)?;
+    let wheel = download(version, &work.path("download"))?;
+    install(version, &wheel, &work, &directory)?;
+    Ok(library)
+}
+
+/// A directory in the cache that is removed in any case.
+struct Workplace(PathBuf);
+
+impl Workplace {
+    fn new(cache: &Path, version: &Version) -> Result<Self> {
+        let path = cache.join(format!(".{}.{}", version.name(), std::process::id()));
+        fs::create_dir_all(&path).with_context(|| format!("creating `{}`", path.display()))?;
+        Ok(Self(path))
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Workplace {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.0) {
+            say(&format!("cannot remove `{}`: {error}", self.0.display()));
+        }
+    }
+}
+
+/// How this machine calls pip.
+fn pip() -> Result<Vec<&'static str>> {
+    let ways: [&[&str]; 4] = [&["pip"], &["pip3"], &["python3", "-m", "pip"], &["python", "-m", "pip"]];
+    for way in ways {
+        let version = Command::new(way[0]).args(&way[1..]).arg("--version").stdin(Stdio::null()).output();
+        if version.is_ok_and(|output| output.status.success()) {
+            return Ok(way.to_vec());
+        }
+    }
+    bail!("pip was not found: install it (Debian: python3-pip), it downloads NVIDIA's wheels")
+}
+
+/// Downloads the wheel into `place`.
+fn download(version: &Version, place: &Path) -> Result<PathBuf> {
+    fs::create_dir_all(place)?;
+    let pip = pip()?;
+    let requirement = version.requirement();
+    let mut command = Command::new(pip[0]);
+    command.args(&pip[1..]).args(["download", "--no-deps", "--only-binary=:all:", "--no-cache-dir"]);
+    command.args(["--disable-pip-version-check", "--progress-bar", "off"]);
+    for platform in PLATFORMS {
+        command.args(["--platform", platform]);
+    }
+    command.arg("--dest").arg(place).arg(&requirement);
+    // pip writes to a temporary directory first; there the progress can be seen, and the file system is the cache's.
+    command.env("TMPDIR", place).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    say(&format!("{} download {requirement}", pip.join(" ")));
+    let mut child = command.spawn().context("starting pip")?;
+    let errors = child.stderr.take().map(|stderr| thread::spawn(move || io::read_to_string(stderr)));
+    let output = child.stdout.take().map(|stdout| thread::spawn(move || io::read_to_string(stdout)));
+    let mut progress = Progress::unbounded(&format!("downloading {requirement}"));
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        progress.set(bytes_below(place, 8));
+        thread::sleep(Duration::from_millis(100));
+    };
+    progress.finish();
+    if let Some(output) = output {
+        // Read to the end so that pip never blocks; its words are of use only when it fails.
+        let _words = output.join();
+    }
+    if !status.success() {
+        let said = errors.and_then(|errors| errors.join().ok()?.ok()).unwrap_or_default();
+        bail!(explain(&requirement, &said));
+    }
+    let wheel = fs::read_dir(place)?
+        .filter_map(|entry| entry.ok().map(|entry| entry.path()))
+        .find(|path| path.extension().is_some_and(|extension| extension == "whl"));
+    wheel.ok_or_else(|| anyhow!("pip left no wheel in `{}`", place.display()))
+}
+
+fn explain(requirement: &str, said: &str) -> String {
+    let tail: Vec<&str> = said.lines().rev().filter(|line| !line.trim().is_empty()).take(3).collect();
+    let tail: Vec<&str> = tail.into_iter().rev().collect();
+    let tail = tail.join("\n  ");
+    if said.contains("No matching distribution") {
+        format!("there is no {requirement} for x86-64 in pip's index\n  {tail}")
+    } else if said.contains("No space left") {
+        format!("the disk is full; the download of {requirement} needs some 400 MB, the library as much\n  {tail}")
+    } else {
+        format!("pip could not download {requirement}\n  {tail}")
+    }
+}
+
+/// The bytes of all files below a directory.
+fn bytes_below(directory: &Path, depth: u32) -> u64 {
+    let Ok(entries) = fs::read_dir(directory) else { return 0 };
+    entries
+        .flatten()
+        .map(|entry| match entry.metadata() {
+            Ok(metadata) if metadata.is_dir() && depth > 0 => bytes_below(&entry.path(), depth - 1),
+            Ok(metadata) if metadata.is_file() => metadata.len(),
+            _ => 0,
+        })
+        .sum()
+}
+
+/// Takes the library out of the wheel, and puts it and its record in place at once.
+fn install(version: &Version, wheel: &Path, work: &Workplace, directory: &Path) -> Result<()> {
+    let name = wheel.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let mut progress = Progress::new(&format!("checking {name}"), fs::metadata(wheel)?.len());
+    let wheel_sha256 = hash(File::open(wheel)?, &mut progress)?;
+    progress.finish();
+    match BED.iter().find(|(known, _)| *known == version.name()) {
+        Some((_, wanted)) if *wanted != wheel_sha256 => {
+            bail!("{name} has sha256 {wheel_sha256}, not {wanted}: another file than the one this project knows")
+        }
+        Some(_) => say(&format!("{name}: sha256 as expected")),
+        None => say(&format!("{name}: sha256 {wheel_sha256}, not known to this project and taken as it is")),
+    }
+    let mut archive = zip::ZipArchive::new(File::open(wheel)?).with_context(|| format!("{name} is no zip file"))?;
+    let entry =
+        archive.by_name(LIBRARY_IN_WHEEL).with_context(|| format!("{name} does not hold {LIBRARY_IN_WHEEL}"))?;
+    let library_size = entry.size();
+    let place = work.path("whole");
+    fs::create_dir_all(&place)?;
+    let mut progress = Progress::new(&format!("unpacking {LIBRARY}"), library_size);
+    let library = File::create(place.join(LIBRARY))?;
+    let library_sha256 = copy(entry, Some(&library), &mut progress)
+        .map_err(|error| match error.kind() {
+            io::ErrorKind::StorageFull => anyhow!("the disk is full: {LIBRARY} has {library_size} bytes"),
+            _ => error.into(),
+        })
+        .with_context(|| format!("unpacking `{}`", place.join(LIBRARY).display()))?;
+    progress.finish();
+    library.sync_all()?;
+    make_executable(&library)?;
+    let record = Record { wheel: name, wheel_sha256, library_sha256, library_size };
+    fs::write(place.join(RECORD), serde_json::to_string_pretty(&record)? + "\n")?;
+    match fs::rename(&place, directory) {
+        Ok(()) => Ok(()),
+        // Somebody else was faster; theirs is as good.
+        Err(_) if present(directory).is_ok_and(|record| record.is_some()) => Ok(()),
+        Err(error) => Err(error).with_context(|| format!("putting `{}` in place", directory.display())),
+    }
+}
+
+fn make_executable(file: &File) -> Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    Ok(file.set_permissions(fs::Permissions::from_mode(0o755))?)
+}
+
+fn hash(from: impl Read, progress: &mut Progress) -> Result<String> {
+    Ok(copy(from, None, progress)?)
+}
+
+/// Copies all bytes, or only reads them, and returns their sha256.
+fn copy(mut from: impl Read, to: Option<&File>, progress: &mut Progress) -> io::Result<String> {
+    let mut buffer = vec![0; 1 << 20];
+    let mut hash = Sha256::new();
+    let mut done = 0;
+    loop {
+        let count = from.read(&mut buffer)?;
+        if count == 0 {
+            break;
+        }
+        hash.update(&buffer[..count]);
+        if let Some(mut to) = to {
+            to.write_all(&buffer[..count])?;
+        }
+        done += count as u64;
+        progress.set(done);
+    }
+    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+#[expect(clippy::cast_precision_loss, reason = "shown with one digit")]
+fn megabytes(bytes: u64) -> f64 {
+    bytes as f64 / 1e6
+}
+
+#[expect(clippy::print_stderr, reason = "xtask talks to people; standard output is for results")]
+fn say(message: &str) {
+    eprintln!("{message}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions() {
+        let version = Version::parse("2.27.5").unwrap();
+        assert_eq!((version.name().as_str(), version.requirement().as_str()), ("2.27.5-cu12", "nvidia-nccl-cu12==2.27.5"));
+        assert_eq!(Version::parse("2.28.9-cu13").unwrap().requirement(), "nvidia-nccl-cu13==2.28.9");
+        for bad in ["", "2.27", "2.27.5-", "2.27.5-12", "../2.1.1", "2.27.x", "2.27.5-cu12/.."] {
+            assert!(Version::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn pips_words_are_explained() {
+        let said = "ERROR: Could not find a version\nERROR: No matching distribution found for x\n";
+        assert!(explain("x==1", said).starts_with("there is no x==1"));
+        assert!(explain("x==1", "OSError: [Errno 28] No space left on device").starts_with("the disk is full"));
+    }
 }

@@ -61,9 +61,21 @@ fn protocol(proto: Proto) -> &'static str {
 /// Makes the settings. For the time before other threads exist.
 pub(crate) fn apply(options: &Options) {
     for (key, value) in settings(options) {
-        // SAFETY: this is the only thread, so nobody reads the environment meanwhile.
-        unsafe { std::env::set_var(key, value) };
+        set(&key, &value);
     }
+}
+
+/// Trees are for all-reduce only. From 2.24 on NCCL refuses what it has no algorithm for, and takes a list by function.
+/// For the time between the opening of the library, which tells its version, and its first use.
+pub(crate) fn apply_for_version(options: &Options, version: (u32, u32)) {
+    if options.algo == Algo::Tree && version >= (2, 24) && !options.env.iter().any(|(key, _)| key == "NCCL_ALGO") {
+        set("NCCL_ALGO", "Ring;allreduce:Tree");
+    }
+}
+
+fn set(key: &str, value: &str) {
+    // SAFETY: this is the only thread, so nobody reads the environment meanwhile.
+    unsafe { std::env::set_var(key, value) };
 }
 
 /// True when there is something at `path` now.

@@ -105,11 +105,12 @@ impl Api {
         bail!("{what}: {text} ({code})")
     }
 
-    /// `2.27.5`
-    pub(crate) fn version(&self) -> Result<String> {
+    /// Major, minor, patch.
+    pub(crate) fn version(&self) -> Result<[u32; 3]> {
         let mut code = 0;
         self.check("ncclGetVersion", (self.get_version)(&raw mut code))?;
-        Ok(format!("{}.{}.{}", code / 10_000, code / 100 % 100, code % 100))
+        let code = u32::try_from(code)?;
+        Ok([code / 10_000, code / 100 % 100, code % 100])
     }
 
     pub(crate) fn unique_id(&self) -> Result<UniqueId> {

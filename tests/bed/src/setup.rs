@@ -40,8 +40,9 @@ pub(crate) fn prepare(options: &Options) -> Result<Nccl> {
     let emulator = emulator::prepare(options, &library)?;
     runtime::launch::set_executor(library.kernels().clone(), emulator::executor(&emulator));
     let api = Api::load(&library)?;
-    let version = api.version()?;
-    Ok(Nccl { api, version, emulator })
+    let [major, minor, patch] = api.version()?;
+    environment::apply_for_version(options, (major, minor));
+    Ok(Nccl { api, version: format!("{major}.{minor}.{patch}"), emulator })
 }
 
 fn nvml_double(options: &Options) -> Result<PathBuf> {
@@ -94,14 +95,17 @@ pub(crate) fn run_threads(options: &Options) -> Result<Outcome> {
             let _gone = commands[rank].send(command);
         };
         let pids = vec![std::process::id()];
-        let outcome = controller::run(options, &pids, &inbox, &mut send)?;
+        let code = match controller::run(options, &pids, &inbox, &mut send) {
+            Ok(outcome) if !outcome.is_final() => return Ok(outcome),
+            Ok(outcome) => outcome.code(),
+            Err(error) => {
+                crate::say(&format!("{error:#}"));
+                1
+            }
+        };
         // Threads that hang in NCCL would hold the scope; the process ends here.
-        if outcome.is_final() {
-            let code = outcome.code();
-            // SAFETY: all that was to be said is written.
-            unsafe { libc::_exit(code) }
-        }
-        Ok(outcome)
+        // SAFETY: all that was to be said is written.
+        unsafe { libc::_exit(code) }
     })
 }
 

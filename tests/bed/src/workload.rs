@@ -27,7 +27,7 @@ struct Flight<'a> {
     mark: u64,
 }
 
-/// Memory of the emulated device, given back when dropped.
+/// Memory of the emulated device. Not given back by itself: a kernel may still run in it when all else goes wrong.
 struct Buffer {
     address: usize,
     size: usize,
@@ -44,10 +44,8 @@ impl Buffer {
         // complete, which is when this is called.
         unsafe { std::slice::from_raw_parts_mut(self.address as *mut u8, self.size) }
     }
-}
 
-impl Drop for Buffer {
-    fn drop(&mut self) {
+    fn release(self) {
         memory::release(self.address);
     }
 }
@@ -169,8 +167,6 @@ fn finish(
 ) -> bool {
     if !flight.comm.stream.wait(flight.mark, Some(deadline)) {
         report.timed_out = true;
-        // A kernel may still run in these buffers; the process ends soon.
-        std::mem::forget(flight);
         return false;
     }
     if options.no_emulate {
@@ -180,5 +176,7 @@ fn finish(
         Ok(elements) => report.checked_elements += elements,
         Err(wrong) => report.wrong.push(wrong),
     }
+    flight.send.release();
+    flight.recv.release();
     true
 }

@@ -10,6 +10,7 @@ pub mod sums;
 pub mod symmetry;
 pub mod topology;
 pub mod transfers;
+pub mod witnesses;
 
 use std::fmt;
 
@@ -19,6 +20,7 @@ pub use sums::check as ring_all_reduce_sums;
 pub use symmetry::check as symmetry;
 pub use topology::check as topology;
 pub use transfers::check as against_transfers;
+pub use witnesses::check as witnesses;
 
 /// The result of a check.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -10,6 +10,7 @@
 pub mod communicator;
 pub mod compare;
 pub mod direction;
+pub mod harness;
 pub mod json_lines;
 pub mod tracer;
 pub mod truth;

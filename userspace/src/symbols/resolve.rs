@@ -24,6 +24,9 @@ struct Copy<'a> {
 
 /// Looks up what is requested.
 ///
+/// A separate debug file, or a table of shipped layouts, would come in where the library's own debugging information
+/// gives `None`: [`dwarf::search`] takes any image, and a [`Found`] is all that is used of it.
+///
 /// What is missing is part of the answer ([`Resolution::problems`]), not an error.
 ///
 /// # Errors
@@ -226,7 +229,9 @@ fn report_types(request: &Request, found: &Found, rung: Rung, problems: &mut Vec
             lost: String::new(),
         });
     }
-    let absent = if rung == Rung::OwnDwarf {
+    let absent = if !found.faults.is_empty() {
+        "not found, and part of the debugging information cannot be read"
+    } else if rung == Rung::OwnDwarf {
         "not defined in the debugging information: this version has none of that name"
     } else {
         "the library has no usable debugging information"

@@ -6,8 +6,8 @@ use anyhow::{Context, Result, bail};
 
 use super::arithmetic::Elem;
 use super::functions::{Function, Functions, Proto};
-use super::kernel::{ChannelPlan, CollWork, Item};
-use super::layout::{Args, Batch, Coll, P2p};
+use super::kernel::{ChannelPlan, CollWork, Item, Planned};
+use super::layout::{Args, Batch, Coll, P2p, Profiler};
 
 /// The layouts of this form of work.
 #[derive(Debug, Clone, Copy)]
@@ -19,6 +19,7 @@ pub(crate) struct Form {
     pub(crate) kind_p2p: u64,
     pub(crate) kind_coll: u64,
     pub(crate) storage_args: u64,
+    pub(crate) profiler: Option<Profiler>,
 }
 
 /// One or more batches that count as one: same kind, same function.
@@ -45,7 +46,12 @@ pub(crate) fn read(form: &Form, functions: &Functions, arguments: &[u8]) -> Resu
     for (channel, batches) in merged {
         let mut items = Vec::new();
         for batch in batches {
-            items.push(item(form, functions, &batch, channel, &numbers)?);
+            let enabled = form.profiler.map(|place| {
+                if batch.kind == form.kind_p2p { place.p2p_enabled } else { place.coll_enabled }
+            });
+            let profiled = batch.works.iter().map(|(_, work)| enabled.is_some_and(|place| place.get(*work) == 1));
+            let profiled = profiled.collect();
+            items.push(Planned { item: item(form, functions, &batch, channel, &numbers)?, profiled });
         }
         plans.push(ChannelPlan { channel, items });
     }

@@ -1,6 +1,7 @@
 //! One launch: its communicator, its channels, what all of them share.
 
 use std::cell::RefCell;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::arithmetic::Elem;
 use super::connection::{Connection, Direction};
@@ -69,10 +70,17 @@ pub(crate) enum Item {
     Parts(Vec<Part>),
 }
 
+/// An item, and for each of its works whether a profiler wants to know of it.
+#[derive(Debug)]
+pub(crate) struct Planned {
+    pub(crate) item: Item,
+    pub(crate) profiled: Vec<bool>,
+}
+
 #[derive(Debug)]
 pub(crate) struct ChannelPlan {
     pub(crate) channel: usize,
-    pub(crate) items: Vec<Item>,
+    pub(crate) items: Vec<Planned>,
 }
 
 #[derive(Debug)]
@@ -135,8 +143,9 @@ pub(crate) struct Block<'a> {
 }
 
 impl Block<'_> {
-    async fn run(&self, items: &[Item], p2p: Option<&P2p>) {
-        for item in items {
+    async fn run(&self, items: &[Planned], p2p: Option<&P2p>) {
+        for Planned { item, profiled } in items {
+            self.profile(profiled, false);
             match item {
                 Item::Colls(works) => {
                     for work in works {
@@ -157,6 +166,23 @@ impl Block<'_> {
                     self.transfers(parts).await;
                 }
             }
+            self.profile(profiled, true);
+        }
+    }
+
+    /// Tells that works begin or are complete, and counts them.
+    fn profile(&self, profiled: &[bool], complete: bool) {
+        let Some(place) = &self.kernel.layout.profiler else { return };
+        let before = place.work_counter.get(self.address);
+        let blocks = if complete { place.completed } else { place.started }.get_usize(self.kernel.comm);
+        let block = blocks + self.id * place.block_size;
+        for (number, _) in (before + 1..).zip(profiled).filter(|(_, profiled)| **profiled) {
+            let entry = block + (number % place.entries as u64) as usize * place.entry_size;
+            place.timestamp.set(entry, now());
+            memory::store(entry + place.counter.offset, number);
+        }
+        if complete {
+            place.work_counter.set(self.address, before + profiled.len() as u64);
         }
     }
 
@@ -270,6 +296,11 @@ impl Block<'_> {
         };
         self.kernel.log(name, prims.finish());
     }
+}
+
+/// The device's clock: nanoseconds since 1970.
+pub(crate) fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
 }
 
 impl Coll {

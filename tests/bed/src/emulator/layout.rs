@@ -222,6 +222,45 @@ layout! {
     HostComm { hash: "commHash", dev_comm: "devComm", }
 }
 
+/// Where kernels tell when they begin and end each work, for profiler plugins (2.26 and later).
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Profiler {
+    /// In the communicator: arrays of `ncclDevProfiler`, one for each channel.
+    pub(crate) started: Place,
+    pub(crate) completed: Place,
+    /// In the channel: works so far.
+    pub(crate) work_counter: Place,
+    /// In the work structs: somebody wants to know.
+    pub(crate) coll_enabled: Place,
+    pub(crate) p2p_enabled: Place,
+    /// Bytes of an `ncclDevProfiler`, entries in it, bytes of an entry.
+    pub(crate) block_size: usize,
+    pub(crate) entries: usize,
+    pub(crate) entry_size: usize,
+    pub(crate) counter: Place,
+    pub(crate) timestamp: Place,
+}
+
+impl Profiler {
+    fn find(layouts: &Layouts) -> Option<Self> {
+        let data = layouts.field("ncclDevProfiler", "data")?.array?;
+        let comm = if layouts.struct_size("ncclKernelComm").is_some() { "ncclKernelComm" } else { "ncclDevComm" };
+        let find = |strukt, path| place(layouts, strukt, path).ok();
+        Some(Self {
+            started: find(comm, "workStarted")?,
+            completed: find(comm, "workCompleted")?,
+            work_counter: find("ncclDevChannel", "workCounter")?,
+            coll_enabled: find("ncclDevWorkColl", "profilerEnabled")?,
+            p2p_enabled: find("ncclDevWorkP2p", "profilerEnabled")?,
+            block_size: usize::try_from(layouts.struct_size("ncclDevProfiler")?).ok()?,
+            entries: usize::try_from(data.count).ok().filter(|count| *count > 0)?,
+            entry_size: usize::try_from(data.elem_size).ok()?,
+            counter: find("ncclDevProfiler", "data[0].counter")?,
+            timestamp: find("ncclDevProfiler", "data[0].timestamp")?,
+        })
+    }
+}
+
 /// How a kernel is told its work.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Work {
@@ -248,6 +287,7 @@ pub(crate) struct Layout {
     pub(crate) fifo: Fifo,
     pub(crate) host_comm: HostComm,
     pub(crate) work: Work,
+    pub(crate) profiler: Option<Profiler>,
     /// Number of data types, of device reductions.
     pub(crate) types: usize,
     pub(crate) redops: usize,
@@ -323,6 +363,7 @@ impl Layout {
             fifo: Fifo::find(layouts, &["ncclConnFifo"])?,
             host_comm: HostComm::find(layouts, &["ncclComm"])?,
             work,
+            profiler: Profiler::find(layouts),
             types: usize::try_from(value("ncclDataType_t", "ncclNumTypes")?)?,
             redops: usize::try_from(value("ncclDevRedOp_t", "ncclNumDevRedOps")?)?,
             // nccl:v2.28.3-1:src/include/device.h changed ncclP2pChannelForPart; no layout tells of it.

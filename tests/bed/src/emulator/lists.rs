@@ -5,7 +5,7 @@ use anyhow::{Context, Result, bail};
 use super::arithmetic::Elem;
 use super::connection::Direction;
 use super::functions::{Function, Functions, Proto};
-use super::kernel::{ChannelPlan, CollWork, Item, Kernel};
+use super::kernel::{ChannelPlan, CollWork, Item, Kernel, Planned};
 use super::layout::{OldElem, OldP2p, OldWork};
 use super::memory;
 use super::p2p::{Part, Transfer};
@@ -32,7 +32,7 @@ pub(crate) fn read(form: &Form, kernel: &Kernel<'_>, channels: u64, head: usize)
             // The struct is copied: the host may reuse its place after the acknowledgement.
             let copy = memory::bytes(work, form.work.size);
             let base = copy.as_ptr() as usize;
-            items.push(item(form, kernel, base, &mut op)?);
+            items.push(Planned { item: item(form, kernel, base, &mut op)?, profiled: Vec::new() });
             if form.work.is_last.get(base) == 1 {
                 if form.work.in_fifo.get(base) == 1 {
                     let done =

@@ -24,7 +24,6 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 
@@ -158,6 +157,7 @@ impl State {
                     kind_p2p: *kind_p2p,
                     kind_coll: *kind_coll,
                     storage_args: *storage_args,
+                    profiler: self.layout.profiler,
                 };
                 (batches::read(&form, &self.functions, bytes)?, Some(p2p))
             }
@@ -190,7 +190,6 @@ fn capture_time(launch: &Launch) -> Result<()> {
         Arguments::Buffer(_) => None,
     };
     let place = place.context("expected one argument")? as usize;
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).context("the clock is before 1970")?;
-    memory::store(place, now.as_nanos() as u64);
+    memory::store(place, kernel::now());
     Ok(())
 }

@@ -19,6 +19,7 @@ pub fn check(trace: &Trace) -> Findings {
 
 fn check_rank(findings: &mut Findings, member: &Member, rank: &RankTrace) {
     let mut flows: BTreeMap<(u64, u32), &ProxyFlow> = BTreeMap::new();
+    let mut ops: BTreeMap<u64, &ProxyFlow> = BTreeMap::new();
     for flow in &rank.flows {
         let name = format!("{member} seq {} channel {}", flow.seq, flow.channel);
         findings.compare((flow.seq & 1 == 1) == is_p2p(&flow.pattern), || {
@@ -30,6 +31,11 @@ fn check_rank(findings: &mut Findings, member: &Member, rank: &RankTrace) {
         });
         if flows.insert((flow.seq, flow.channel), flow).is_some() {
             findings.complain(format!("{name}: stands twice"));
+        }
+        let first = ops.entry(flow.seq).or_insert(flow);
+        if what(first) != what(flow) {
+            let (here, there) = (what(flow), what(first));
+            findings.complain(format!("{name}: {here:?}, on channel {} {there:?}", first.channel));
         }
     }
     let mut messages = BTreeSet::new();
@@ -47,6 +53,11 @@ fn check_rank(findings: &mut Findings, member: &Member, rank: &RankTrace) {
             findings.complain(format!("{name}: stands twice for peer {}", step.peer));
         }
     }
+}
+
+/// What the channels of an op have in common.
+fn what(flow: &ProxyFlow) -> (&str, Option<&str>, i32, Option<u64>) {
+    (&flow.pattern, flow.coll.as_deref(), flow.root, flow.count)
 }
 
 fn check_join(findings: &mut Findings, name: &str, step: &FlowStep, flow: &ProxyFlow) {

@@ -1,11 +1,14 @@
-//! The lines of `flow_steps` put together again: what one op does with one peer on one channel.
+//! What one op does with one peer on one channel, from every witness: the lines of `flow_steps` put together again, the
+//! plugin's ops, the device's transfers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 
 use crate::communicator::Member;
 use crate::direction::Direction;
 use crate::tracer::{BytesKind, FlowStep, RankTrace, is_p2p};
+use crate::truth::plugin::{CallId, ProxyOp, RankTruth};
+use crate::truth::transfer_log::Transfer;
 
 /// A path that ops of a rank take one after the other. Collectives and p2p calls have connections of their own, so
 /// their order against each other is nobody's promise.
@@ -63,6 +66,30 @@ pub fn by_path(rank: &RankTrace) -> BTreeMap<Path, Vec<PathOp<'_>>> {
     for ((path, seq), mut steps) in ops {
         steps.sort_by_key(|step| step.step);
         paths.entry(path).or_default().push(PathOp { seq, steps });
+    }
+    paths
+}
+
+/// The ops that NCCL's proxy ran, in its order.
+pub fn run_by_path(truth: &RankTruth) -> BTreeMap<Path, Vec<&ProxyOp>> {
+    let p2ps: HashSet<CallId> = truth.p2ps.iter().map(|p2p| p2p.call).collect();
+    let mut paths: BTreeMap<Path, Vec<&ProxyOp>> = BTreeMap::new();
+    for op in &truth.ops {
+        let p2p = op.call.is_some_and(|call| p2ps.contains(&call));
+        let path = Path { p2p, channel: op.channel, direction: op.direction, peer: op.peer };
+        paths.entry(path).or_default().push(op);
+    }
+    paths
+}
+
+/// What the device moved, by launch and operation. Its kernels also open connections that an op leaves alone, as the
+/// root of a broadcast does with its predecessor: nothing moved there.
+pub fn moved_by_path(transfers: &[Transfer]) -> BTreeMap<Path, Vec<&Transfer>> {
+    let mut paths: BTreeMap<Path, Vec<&Transfer>> = BTreeMap::new();
+    for transfer in transfers.iter().filter(|transfer| transfer.messages > 0) {
+        let (p2p, channel) = (transfer.is_p2p(), transfer.channel);
+        let path = Path { p2p, channel, direction: transfer.direction, peer: transfer.peer };
+        paths.entry(path).or_default().push(transfer);
     }
     paths
 }

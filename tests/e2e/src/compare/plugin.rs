@@ -1,10 +1,10 @@
 //! Is every op that NCCL's proxy ran in the files, and no other? Compared are, per rank and path and in order, the
 //! number of messages, the function, and the size of every message where both sides know it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use super::Findings;
-use super::ops::{self, Path, PathOp};
+use super::ops::{self, PathOp};
 use crate::communicator::Member;
 use crate::tracer::{RankTrace, Trace};
 use crate::truth::plugin::{CallId, PluginTruth, ProxyOp, RankTruth};
@@ -33,7 +33,7 @@ pub fn check(trace: &Trace, truth: &PluginTruth) -> Findings {
 
 fn check_rank(findings: &mut Findings, member: &Member, traced: &RankTrace, truth: &RankTruth) {
     let facts = Facts::new(traced, truth);
-    let mut theirs = theirs_by_path(truth);
+    let mut theirs = ops::run_by_path(truth);
     for (path, ours) in ops::by_path(traced) {
         let ours: Vec<PathOp<'_>> = ours.into_iter().filter(PathOp::is_posted).collect();
         let theirs = theirs.remove(&path).unwrap_or_default();
@@ -62,10 +62,16 @@ fn check_op(findings: &mut Findings, name: &str, our: &PathOp<'_>, their: &Proxy
         findings.complain(format!("{name}: recorded as {our}, it was {their}"));
     }
     // An op that was cut off has told only part of its sizes.
-    if let (Some(ours), Some(theirs), Some(_)) = (our.exact_sizes(), their.sizes(), their.stop)
-        && ours != theirs
-    {
-        findings.complain(format!("{name}: {}", ops::difference(&ours, &theirs)));
+    let (Some(ours), Some(_)) = (our.exact_sizes(), their.stop) else { return };
+    let sum: u64 = ours.iter().sum();
+    match (their.sizes(), their.bytes()) {
+        (Some(theirs), _) if ours != theirs => {
+            findings.complain(format!("{name}: {}", ops::difference(&ours, &theirs)));
+        }
+        (None, Some(bytes)) if sum != bytes => {
+            findings.complain(format!("{name}: {sum} bytes recorded, {bytes} transferred"));
+        }
+        _ => {}
     }
 }
 
@@ -76,17 +82,6 @@ fn seen<'a>(ours: &[PathOp<'a>], theirs: &[&ProxyOp], facts: &Facts<'_>) -> Vec<
     let fits =
         |our: &&PathOp<'_>, their: &ProxyOp| i64::try_from(our.messages()) == Ok(facts.messages(our, their));
     theirs.iter().map_while(|their| rest.find(|our| fits(our, their)).cloned()).collect()
-}
-
-fn theirs_by_path(truth: &RankTruth) -> BTreeMap<Path, Vec<&ProxyOp>> {
-    let p2ps: HashMap<CallId, ()> = truth.p2ps.iter().map(|p2p| (p2p.call, ())).collect();
-    let mut paths: BTreeMap<Path, Vec<&ProxyOp>> = BTreeMap::new();
-    for op in &truth.ops {
-        let p2p = op.call.is_some_and(|call| p2ps.contains_key(&call));
-        let path = Path { p2p, channel: op.channel, direction: op.direction, peer: op.peer };
-        paths.entry(path).or_default().push(op);
-    }
-    paths
 }
 
 /// What stands beside the steps: in `proxy_flow`, and in the plugin's calls.

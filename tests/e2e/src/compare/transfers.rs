@@ -1,10 +1,8 @@
 //! Do the messages carry what the device put into the slots? Compared are, per rank and path and in order, the number of
 //! messages, their bytes together, and the size of each.
 
-use std::collections::BTreeMap;
-
 use super::Findings;
-use super::ops::{self, Path, PathOp};
+use super::ops::{self, PathOp};
 use crate::communicator::Member;
 use crate::tracer::{RankTrace, Trace};
 use crate::truth::transfer_log::{Transfer, TransferLog};
@@ -25,16 +23,7 @@ pub fn check(trace: &Trace, log: &TransferLog) -> Findings {
 }
 
 fn check_rank(findings: &mut Findings, member: &Member, rank: &RankTrace, transfers: &[Transfer]) {
-    let mut theirs: BTreeMap<Path, Vec<&Transfer>> = BTreeMap::new();
-    for transfer in transfers {
-        let path = Path {
-            p2p: transfer.is_p2p(),
-            channel: transfer.channel,
-            direction: transfer.direction,
-            peer: transfer.peer,
-        };
-        theirs.entry(path).or_default().push(transfer);
-    }
+    let mut theirs = ops::moved_by_path(transfers);
     for (path, ours) in ops::by_path(rank) {
         let theirs = theirs.remove(&path).unwrap_or_default();
         if ours.len() != theirs.len() {

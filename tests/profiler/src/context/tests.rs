@@ -26,8 +26,8 @@ fn step(op: Handle, step: i32) -> Start {
     Start { event: Event::ProxyStep { step }, parent: Some(op), rank: 2 }
 }
 
-fn transition(state: i32, size: u64) -> Option<Transition> {
-    Some(Transition { state, trans_size: Some(size), steps: None })
+fn transition(state: i32, size: u64) -> Transition {
+    Transition { state, trans_size: Some(size), steps: None }
 }
 
 fn lines(directory: &std::path::Path) -> Vec<Value> {
@@ -45,9 +45,9 @@ fn calls_ops_and_steps_are_written_with_their_parents() {
     let op = context.start(&proxy_op(call)).unwrap();
     let first = context.start(&step(op, 0)).unwrap();
     assert_eq!(context.start(&step(op, 0)), Some(first), "a step that is started twice is one step");
-    context.record(first, 20, transition(20, 0));
-    context.record(first, 20, transition(20, 0));
-    context.record(first, 9, transition(9, 100));
+    context.record(first, 20, Some(transition(20, 0)));
+    context.record(first, 20, Some(transition(20, 0)));
+    context.record(first, 9, Some(transition(9, 100)));
     context.stop(first);
     let open = context.start(&step(op, 1)).unwrap();
     context.record(open, 8, None);

@@ -60,9 +60,8 @@ fn ops_done_for_another_process_go_back_to_their_communicator() {
 #[test]
 fn files_that_do_not_hold_together_are_errors() {
     assert!(file("").is_err());
-    assert!(file(&V4.lines().skip(1).map(|line| format!("{line}\n")).collect::<String>()).is_err());
+    assert!(file(&V4.split_inclusive('\n').skip(1).collect::<String>()).is_err());
     assert!(PluginTruth::join(vec![file(V4).unwrap(), file(V4).unwrap()]).is_err());
-    let lost_op: String =
-        V4.lines().filter(|line| !line.contains("proxyOp")).map(|line| format!("{line}\n")).collect();
+    let lost_op: String = V4.split_inclusive('\n').filter(|line| !line.contains("proxyOp")).collect();
     assert!(file(&lost_op).is_err(), "steps without their op");
 }

@@ -29,10 +29,8 @@ fn trees_of_all_channels_stand_on_one_line() {
 
 #[test]
 fn the_last_tree_of_a_cut_line_is_not_believed() {
-    let mut message = String::from("Trees");
-    for channel in 0..64 {
-        message.push_str(&format!(" [{channel}] 10/11/-1->12->13"));
-    }
+    let items: Vec<String> = (0..64).map(|channel| format!("[{channel}] 10/11/-1->12->13")).collect();
+    let mut message = format!("Trees {}", items.join(" "));
     message.truncate("Trees".len() + TREE_LINE_LIMIT);
     let Some(Message::Trees { trees, cut: true }) = Message::parse(&message) else { panic!("{message}") };
     assert!(trees.iter().all(|tree| tree.up == 13));

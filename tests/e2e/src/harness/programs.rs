@@ -1,0 +1,45 @@
+//! Where the programs and libraries under test are.
+
+use std::{
+    env,
+    path::{Path, PathBuf},
+};
+
+use super::need::need;
+
+/// The folder that cargo puts programs into, seen from a test's own program in `deps/` inside it.
+fn target_folder() -> PathBuf {
+    let test = env::current_exe().unwrap_or_default();
+    test.parent().and_then(Path::parent).map(Path::to_path_buf).unwrap_or_default()
+}
+
+fn built(name: &str) -> Option<PathBuf> {
+    let path = target_folder().join(name);
+    need("programs", path.exists(), "run `cargo xtask test`, which builds the programs first").then_some(path)
+}
+
+/// `ncclflow`.
+pub fn ncclflow() -> Option<PathBuf> {
+    built("ncclflow")
+}
+
+/// `ncclflow-bed`.
+pub fn bed() -> Option<PathBuf> {
+    built("ncclflow-bed")
+}
+
+/// The profiler plugin.
+pub fn truth_profiler() -> Option<PathBuf> {
+    built("libncclflow_truth_profiler.so")
+}
+
+/// An official NCCL library out of the cache, by the name of its folder: `2.27.5-cu12`.
+pub fn nccl(version: &str) -> Option<PathBuf> {
+    let cache = env::var_os("NCCLFLOW_NCCL_CACHE").map(PathBuf::from).or_else(|| {
+        let home = || env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
+        let base = env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home)?;
+        Some(base.join("ncclflow/nccl"))
+    })?;
+    let path = cache.join(version).join("libnccl.so.2");
+    need("nccl", path.exists(), &format!("run `cargo xtask nccl fetch {version}`")).then_some(path)
+}

@@ -1,0 +1,63 @@
+//! A running `ncclflow record`.
+
+use std::{
+    io::{BufRead as _, BufReader, Read as _},
+    path::Path,
+    process::{Child, ChildStderr, Command, ExitStatus, Stdio},
+};
+
+use anyhow::{Context as _, Result, bail};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// A recording that is armed. Killed when dropped.
+#[derive(Debug)]
+pub struct Recorder {
+    child: Child,
+    stderr: BufReader<ChildStderr>,
+    said: String,
+}
+
+impl Recorder {
+    /// Starts a recording of `pids` into `output` and waits until its probes are armed.
+    pub fn start(ncclflow: &Path, pids: &str, output: &Path, arguments: &[&str]) -> Result<Self> {
+        let mut child = Command::new(ncclflow)
+            .args(["record", "-p", pids, "-o"])
+            .arg(output)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("starting `{}`", ncclflow.display()))?;
+        let stderr = child.stderr.take().context("ncclflow has no standard error")?;
+        let mut recorder = Self { child, stderr: BufReader::new(stderr), said: String::new() };
+        while !recorder.said.contains("recording to") {
+            if recorder.stderr.read_line(&mut recorder.said)? == 0 {
+                let status = recorder.child.wait()?;
+                bail!("ncclflow did not begin to record ({status}): {}", recorder.said);
+            }
+        }
+        Ok(recorder)
+    }
+
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).context("no process")?;
+        kill_process(pid, signal).context("signalling ncclflow")
+    }
+
+    /// Waits for the end; gives back all that was said on standard error.
+    pub fn finish(mut self) -> Result<(ExitStatus, String)> {
+        let mut rest = String::new();
+        self.stderr.read_to_string(&mut rest)?;
+        let status = self.child.wait()?;
+        self.said.push_str(&rest);
+        Ok((status, std::mem::take(&mut self.said)))
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

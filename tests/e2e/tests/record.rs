@@ -1,0 +1,223 @@
+//! `ncclflow record` on the real NCCL: what it writes, against what others say of the same run.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{fs, path::Path};
+
+use ncclflow_e2e::{
+    compare,
+    harness::{bed::Bed, need, programs, recorder::Recorder},
+    tracer::Trace,
+    truth::{debug_log::DebugLog, plugin::PluginTruth, transfer_log::TransferLog},
+};
+
+const ALL_OPS: &str = "allreduce,allgather,reducescatter,broadcast,sendrecv,alltoall";
+
+/// One run of the bed under the tracer.
+struct Run {
+    folder: tempfile::TempDir,
+    n_ranks: u32,
+}
+
+/// What of a run there is to compare with.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Plugin {
+    Yes,
+    /// NCCL has the interface from 2.23.
+    No,
+}
+
+impl Run {
+    /// Attaches to a bed that is already running, lets it go, and waits for both. `None` if the machine lacks something.
+    fn new(version: &str, plugin: Plugin, arguments: &[&str]) -> Option<Self> {
+        let (ncclflow, bed, library) = (programs::ncclflow()?, programs::bed()?, programs::nccl(version)?);
+        let profiler = programs::truth_profiler()?;
+        if !need::root() {
+            return None;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name).display().to_string();
+        fs::create_dir(folder.path().join("truth")).unwrap();
+        fs::create_dir(folder.path().join("log")).unwrap();
+        let environment = [
+            format!("NCCL_PROFILER_PLUGIN={}", profiler.display()),
+            format!("NCCLFLOW_TRUTH_DIR={}", path("truth")),
+        ];
+        let (transfers, log) = (path("transfers"), path("log/%p"));
+        let mut all = vec!["--transfer-log", &transfers, "--debug-file", &log];
+        if plugin == Plugin::Yes {
+            all.extend(environment.iter().flat_map(|variable| ["--env", variable]));
+        }
+        all.extend(arguments);
+        let mut bed = Bed::start(&bed, &library, folder.path(), &all).unwrap();
+        let recorder = Recorder::start(&ncclflow, &bed.pid_list(), &folder.path().join("out"), &["--strict"]).unwrap();
+        bed.go().unwrap();
+        let (status, summary) = bed.finish().unwrap();
+        assert!(status.success() && summary.ok && summary.checked_elements > 0, "the job's results changed: {summary:?}");
+        // The targets have exited, and that ends the recording.
+        let (status, said) = recorder.finish().unwrap();
+        assert!(status.success(), "{said}");
+        Some(Self { folder, n_ranks: bed.ready.nranks })
+    }
+
+    fn trace(&self) -> Trace {
+        Trace::read(&self.folder.path().join("out")).unwrap()
+    }
+
+    fn transfers(&self) -> TransferLog {
+        TransferLog::read(&self.folder.path().join("transfers"), self.n_ranks).unwrap()
+    }
+
+    fn plugin(&self) -> PluginTruth {
+        PluginTruth::read(&self.folder.path().join("truth")).unwrap()
+    }
+
+    fn log(&self) -> DebugLog {
+        DebugLog::read_directory(&self.folder.path().join("log")).unwrap()
+    }
+
+    /// Every check that the run has a witness for.
+    fn check(&self, plugin: Plugin) {
+        let (trace, transfers) = (self.trace(), self.transfers());
+        compare::identity(&trace).assert_clean("identity");
+        compare::symmetry(&trace).assert_clean("symmetry");
+        compare::topology(&trace, &self.log()).assert_clean("topology");
+        compare::against_transfers(&trace, &transfers).assert_clean("transfers");
+        if plugin == Plugin::Yes {
+            let truth = self.plugin();
+            compare::witnesses(&truth, &transfers).assert_clean("the witnesses agree with each other");
+            compare::against_plugin(&trace, &truth).assert_clean("plugin");
+        }
+        self.check_aggregates();
+    }
+
+    /// `flow_rank` holds what the two other files hold.
+    fn check_aggregates(&self) {
+        let mut seen = 0;
+        for folder in fs::read_dir(self.folder.path().join("out")).unwrap().map(Result::unwrap) {
+            if !folder.path().is_dir() {
+                continue;
+            }
+            for rank in 0..self.n_ranks {
+                let read = |name: String| fs::read_to_string(folder.path().join(name)).unwrap();
+                let aggregate: serde_json::Value = serde_json::from_str(&read(format!("flow_rank{rank}.json"))).unwrap();
+                let steps = read(format!("flow_steps_rank{rank}.jsonl"));
+                let flows = read(format!("proxy_flow_rank{rank}.jsonl"));
+                let first: serde_json::Value = serde_json::from_str(flows.lines().next().unwrap()).unwrap();
+                assert_eq!(aggregate["rank"], rank);
+                assert_eq!(aggregate["meta"], first);
+                let all = aggregate["steps"].as_array().unwrap();
+                assert_eq!(all.len(), steps.lines().count());
+                let grouped: usize =
+                    aggregate["ops"].as_array().unwrap().iter().map(|op| op["steps"].as_array().unwrap().len()).sum();
+                assert_eq!(grouped, all.len());
+                seen += all.len();
+            }
+        }
+        assert!(seen > 0);
+    }
+}
+
+/// Four ranks, every operation, ring and tree; ranks as threads of one process and as processes.
+fn every_operation(version: &str, plugin: Plugin) {
+    let common = ["--ranks", "4", "--ops", ALL_OPS, "--bytes", "1048576", "--iters", "2", "--channels", "2"];
+    for arguments in [["--mode", "processes", "--algo", "ring"], ["--mode", "threads", "--algo", "ring"]] {
+        let arguments: Vec<&str> = common.iter().chain(&arguments).copied().collect();
+        let Some(run) = Run::new(version, plugin, &arguments) else { return };
+        run.check(plugin);
+    }
+    let tree = ["--ranks", "4", "--ops", "allreduce", "--bytes", "3000000", "--iters", "3", "--algo", "tree"];
+    let Some(run) = Run::new(version, plugin, &tree) else { return };
+    run.check(plugin);
+    let patterns: Vec<String> =
+        run.trace().ranks.values().flat_map(|rank| rank.flows.iter().map(|flow| flow.pattern.clone())).collect();
+    assert!(!patterns.is_empty() && patterns.iter().all(|pattern| pattern == "TREE_UP_DOWN"), "{patterns:?}");
+}
+
+#[test]
+fn nccl_2_21_5_every_operation() {
+    every_operation("2.21.5-cu12", Plugin::No);
+}
+
+#[test]
+fn nccl_2_27_5_every_operation() {
+    every_operation("2.27.5-cu12", Plugin::Yes);
+}
+
+#[test]
+fn nccl_2_28_9_every_operation() {
+    every_operation("2.28.9-cu13", Plugin::Yes);
+}
+
+#[test]
+fn nccl_2_32_3_every_operation() {
+    every_operation("2.32.3-cu12", Plugin::Yes);
+}
+
+/// Odd sizes, where the last chunk, loop and slice are cut.
+#[test]
+fn ring_all_reduce_bytes_add_up_for_odd_sizes() {
+    for bytes in ["4", "4096", "1200004", "40000012"] {
+        let arguments = ["--ranks", "3", "--ops", "allreduce", "--bytes", bytes, "--channels", "2", "--iters", "1"];
+        let Some(run) = Run::new("2.27.5-cu12", Plugin::Yes, &arguments) else { return };
+        run.check(Plugin::Yes);
+        let bytes: u64 = bytes.parse().unwrap();
+        compare::ring_all_reduce_sums(&run.trace(), &|_, _| Some(bytes)).assert_clean("sums");
+    }
+}
+
+/// Two communicators over the same ranks, and groups of operations, do not mix.
+#[test]
+fn communicators_and_groups_do_not_mix() {
+    let arguments =
+        ["--ranks", "4", "--ops", ALL_OPS, "--bytes", "65536", "--iters", "3", "--comms", "2", "--group", "4"];
+    let Some(run) = Run::new("2.27.5-cu12", Plugin::Yes, &arguments) else { return };
+    run.check(Plugin::Yes);
+    let trace = run.trace();
+    assert_eq!(trace.ranks.len(), 2 * 4, "two communicators of four ranks");
+}
+
+/// Attaching in the middle of a run: the true rank, nRanks and commHash, and numbers that are the same on every rank
+/// although each process was attached to at another moment.
+#[test]
+fn attaching_in_the_middle_gives_true_identities() {
+    let (Some(ncclflow), Some(bed), Some(library)) =
+        (programs::ncclflow(), programs::bed(), programs::nccl("2.27.5-cu12"))
+    else {
+        return;
+    };
+    if !need::root() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log.%p").display().to_string();
+    let arguments = ["--ranks", "3", "--mode", "processes", "--iters", "60", "--bytes", "65536", "--interval-ms", "50"];
+    let arguments: Vec<&str> = arguments.into_iter().chain(["--debug-file", &log]).collect();
+    let mut bed = Bed::start(&bed, &library, folder.path(), &arguments).unwrap();
+    bed.go().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(700));
+    let recorder =
+        Recorder::start(&ncclflow, &bed.pid_list(), &folder.path().join("out"), &["-d", "1.5"]).unwrap();
+    let (status, said) = recorder.finish().unwrap();
+    assert!(status.success(), "{said}");
+    let (status, summary) = bed.finish().unwrap();
+    assert!(status.success() && summary.ok);
+
+    let trace = Trace::read(&folder.path().join("out")).unwrap();
+    assert_eq!(trace.ranks.len(), 3);
+    compare::identity(&trace).assert_clean("identity");
+    let seqs = |rank: &ncclflow_e2e::tracer::RankTrace| rank.flows.iter().map(|flow| flow.seq).min().unwrap_or(0);
+    for rank in trace.ranks.values() {
+        assert!(rank.flows.iter().all(|flow| flow.n_ranks == 3));
+        assert!(seqs(rank) > 0, "the collectives before the attachment are counted");
+    }
+    let logged = DebugLog::read(&debug_files(folder.path())).unwrap();
+    for member in trace.ranks.keys() {
+        assert!(logged.member(*member).is_some(), "NCCL's own log does not know {member}");
+    }
+}
+
+fn debug_files(folder: &Path) -> Vec<std::path::PathBuf> {
+    let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    files.filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("log."))).collect()
+}

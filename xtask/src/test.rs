@@ -1,0 +1,40 @@
+//! `cargo xtask test`: everything the tests need, then all tests.
+
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::{nccl, programs, repository};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Things whose absence fails a test instead of skipping it: root, nccl, programs, layouts, mount
+    #[arg(long, value_name = "THINGS", default_value = "nccl,programs")]
+    require: String,
+
+    /// Passed on to `cargo test`
+    #[arg(last = true)]
+    cargo_arguments: Vec<String>,
+}
+
+/// The NCCL versions that the tests run.
+pub(crate) const VERSIONS: [&str; 4] = ["2.21.5-cu12", "2.27.5-cu12", "2.28.9-cu13", "2.32.3-cu12"];
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    for version in VERSIONS {
+        nccl::library_path(version)?;
+    }
+    programs::build(&["ncclflow", "ncclflow-bed", "ncclflow-nvml-double", "ncclflow-truth-profiler"])?;
+    println!("running the tests; required: {}", args.require);
+    let status = Command::new(programs::cargo())
+        .args(["test", "--workspace", "--no-fail-fast"])
+        .args(&args.cargo_arguments)
+        .current_dir(repository::root())
+        .env("NCCLFLOW_REQUIRE", &args.require)
+        .status()
+        .context("starting cargo test")?;
+    if !status.success() {
+        bail!("tests failed ({status})");
+    }
+    Ok(())
+}
