@@ -7,7 +7,6 @@ mod demo;
 mod ebpf_digest;
 mod nccl;
 mod programs;
-mod progress;
 mod repository;
 mod test;
 

@@ -24,7 +24,7 @@ fn main() -> Result<()> {
             rank.p2ps.len(),
             rank.ops.len()
         );
-        match log.member(*member) {
+        match log.member_or_alike(*member, rank.n_ranks.unwrap_or(-1)) {
             Some(logged) => println!(
                 "  log: {} rings, {} trees, {} connections, {} calls",
                 logged.rings.len(),

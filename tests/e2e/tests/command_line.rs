@@ -152,11 +152,14 @@ fn folders_that_are_taken_and_users_without_rights_are_refused() {
 /// Only the named process gets breakpoints, and none is left after the end, however it comes.
 #[test]
 fn only_the_named_process_pays_and_nothing_is_left_behind() {
-    let Some((ncclflow, library, folder, bed)) = waiting_bed(&["--ranks", "2", "--iters", "400"]) else { return };
+    let Some((ncclflow, library, folder, bed)) = waiting_bed(&["--ranks", "2", "--iters", "400"]) else {
+        return;
+    };
     let other_folder = tempfile::tempdir().unwrap();
     let Some(bed_program) = programs::bed() else { return };
     let other = Bed::start(&bed_program, &library, other_folder.path(), &["--ranks", "2"]).unwrap();
-    let addresses = memory::function_addresses(&ncclflow, &library, &["ncclProxySaveOp", "SaveProxy"]).unwrap();
+    let addresses =
+        memory::function_addresses(&ncclflow, &library, &["ncclProxySaveOp", "SaveProxy"]).unwrap();
     let look = |pid: u32| memory::first_bytes(pid, &library, &addresses).unwrap();
     let (pid, other_pid) = (bed.ready.pids[0], other.ready.pids[0]);
     let untouched = look(other_pid);
@@ -211,11 +214,12 @@ fn a_process_that_is_killed_while_it_is_traced_ends_the_recording() {
 /// A full disk: whole lines, a count of what is missing, and exit code 1.
 #[test]
 fn a_full_disk_is_said_and_leaves_whole_lines() {
-    let arguments = ["--ranks", "2", "--iters", "300", "--bytes", "4000000"];
+    let arguments = ["--ranks", "2", "--iters", "150", "--bytes", "65536", "--interval-ms", "10"];
     let Some((ncclflow, _library, folder, mut bed)) = waiting_bed(&arguments) else { return };
     let small = folder.path().join("small");
     fs::create_dir(&small).unwrap();
-    let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=256k", "ncclflow-test"]).arg(&small).status();
+    let mounted =
+        Command::new("mount").args(["-t", "tmpfs", "-o", "size=256k", "ncclflow-test"]).arg(&small).status();
     if !need::need("mount", mounted.is_ok_and(|status| status.success()), "a tmpfs must be mountable") {
         return;
     }

@@ -50,10 +50,14 @@ impl Run {
         }
         all.extend(arguments);
         let mut bed = Bed::start(&bed, &library, folder.path(), &all).unwrap();
-        let recorder = Recorder::start(&ncclflow, &bed.pid_list(), &folder.path().join("out"), &["--strict"]).unwrap();
+        let recorder =
+            Recorder::start(&ncclflow, &bed.pid_list(), &folder.path().join("out"), &["--strict"]).unwrap();
         bed.go().unwrap();
         let (status, summary) = bed.finish().unwrap();
-        assert!(status.success() && summary.ok && summary.checked_elements > 0, "the job's results changed: {summary:?}");
+        assert!(
+            status.success() && summary.ok && summary.checked_elements > 0,
+            "the job's results changed: {summary:?}"
+        );
         // The targets have exited, and that ends the recording.
         let (status, said) = recorder.finish().unwrap();
         assert!(status.success(), "{said}");
@@ -100,7 +104,8 @@ impl Run {
             }
             for rank in 0..self.n_ranks {
                 let read = |name: String| fs::read_to_string(folder.path().join(name)).unwrap();
-                let aggregate: serde_json::Value = serde_json::from_str(&read(format!("flow_rank{rank}.json"))).unwrap();
+                let aggregate: serde_json::Value =
+                    serde_json::from_str(&read(format!("flow_rank{rank}.json"))).unwrap();
                 let steps = read(format!("flow_steps_rank{rank}.jsonl"));
                 let flows = read(format!("proxy_flow_rank{rank}.jsonl"));
                 let first: serde_json::Value = serde_json::from_str(flows.lines().next().unwrap()).unwrap();
@@ -108,8 +113,12 @@ impl Run {
                 assert_eq!(aggregate["meta"], first);
                 let all = aggregate["steps"].as_array().unwrap();
                 assert_eq!(all.len(), steps.lines().count());
-                let grouped: usize =
-                    aggregate["ops"].as_array().unwrap().iter().map(|op| op["steps"].as_array().unwrap().len()).sum();
+                let grouped: usize = aggregate["ops"]
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .map(|op| op["steps"].as_array().unwrap().len())
+                    .sum();
                 assert_eq!(grouped, all.len());
                 seen += all.len();
             }
@@ -129,8 +138,12 @@ fn every_operation(version: &str, plugin: Plugin) {
     let tree = ["--ranks", "4", "--ops", "allreduce", "--bytes", "3000000", "--iters", "3", "--algo", "tree"];
     let Some(run) = Run::new(version, plugin, &tree) else { return };
     run.check(plugin);
-    let patterns: Vec<String> =
-        run.trace().ranks.values().flat_map(|rank| rank.flows.iter().map(|flow| flow.pattern.clone())).collect();
+    let patterns: Vec<String> = run
+        .trace()
+        .ranks
+        .values()
+        .flat_map(|rank| rank.flows.iter().map(|flow| flow.pattern.clone()))
+        .collect();
     assert!(!patterns.is_empty() && patterns.iter().all(|pattern| pattern == "TREE_UP_DOWN"), "{patterns:?}");
 }
 
@@ -158,7 +171,8 @@ fn nccl_2_32_3_every_operation() {
 #[test]
 fn ring_all_reduce_bytes_add_up_for_odd_sizes() {
     for bytes in ["4", "4096", "1200004", "40000012"] {
-        let arguments = ["--ranks", "3", "--ops", "allreduce", "--bytes", bytes, "--channels", "2", "--iters", "1"];
+        let arguments =
+            ["--ranks", "3", "--ops", "allreduce", "--bytes", bytes, "--channels", "2", "--iters", "1"];
         let Some(run) = Run::new("2.27.5-cu12", Plugin::Yes, &arguments) else { return };
         run.check(Plugin::Yes);
         let bytes: u64 = bytes.parse().unwrap();
@@ -169,8 +183,9 @@ fn ring_all_reduce_bytes_add_up_for_odd_sizes() {
 /// Two communicators over the same ranks, and groups of operations, do not mix.
 #[test]
 fn communicators_and_groups_do_not_mix() {
-    let arguments =
-        ["--ranks", "4", "--ops", ALL_OPS, "--bytes", "65536", "--iters", "3", "--comms", "2", "--group", "4"];
+    let arguments = [
+        "--ranks", "4", "--ops", ALL_OPS, "--bytes", "65536", "--iters", "3", "--comms", "2", "--group", "4",
+    ];
     let Some(run) = Run::new("2.27.5-cu12", Plugin::Yes, &arguments) else { return };
     run.check(Plugin::Yes);
     let trace = run.trace();
@@ -191,7 +206,8 @@ fn attaching_in_the_middle_gives_true_identities() {
     }
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("log.%p").display().to_string();
-    let arguments = ["--ranks", "3", "--mode", "processes", "--iters", "60", "--bytes", "65536", "--interval-ms", "50"];
+    let arguments =
+        ["--ranks", "3", "--mode", "processes", "--iters", "60", "--bytes", "65536", "--interval-ms", "50"];
     let arguments: Vec<&str> = arguments.into_iter().chain(["--debug-file", &log]).collect();
     let mut bed = Bed::start(&bed, &library, folder.path(), &arguments).unwrap();
     bed.go().unwrap();
@@ -206,7 +222,8 @@ fn attaching_in_the_middle_gives_true_identities() {
     let trace = Trace::read(&folder.path().join("out")).unwrap();
     assert_eq!(trace.ranks.len(), 3);
     compare::identity(&trace).assert_clean("identity");
-    let seqs = |rank: &ncclflow_e2e::tracer::RankTrace| rank.flows.iter().map(|flow| flow.seq).min().unwrap_or(0);
+    let seqs =
+        |rank: &ncclflow_e2e::tracer::RankTrace| rank.flows.iter().map(|flow| flow.seq).min().unwrap_or(0);
     for rank in trace.ranks.values() {
         assert!(rank.flows.iter().all(|flow| flow.n_ranks == 3));
         assert!(seqs(rank) > 0, "the collectives before the attachment are counted");
@@ -219,5 +236,7 @@ fn attaching_in_the_middle_gives_true_identities() {
 
 fn debug_files(folder: &Path) -> Vec<std::path::PathBuf> {
     let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    files.filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("log."))).collect()
+    files
+        .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("log.")))
+        .collect()
 }

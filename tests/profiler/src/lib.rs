@@ -7,8 +7,8 @@
 //!
 //! NCCL looks for the data symbols `ncclProfiler_v6`, `_v5` … `_v1` and takes the highest one it knows: v1 in 2.23,
 //! v2 in 2.24–2.25, v3 in 2.26, v4 in 2.27, v5 in 2.28, v6 from 2.29. All six are exported, so every version
-//! answers with its native descriptors, and each file says which version they came from: up to v3 `nSteps` and
-//! `chunkSize` count FIFO steps, from v4 on whole network messages.
+//! answers with its native descriptors, and each file says which version they came from: `nSteps` counts
+//! FIFO steps in v1 and network messages from v2 on, sizes are running sums up to v3 and per message from v4 on.
 //!
 //! What it must not do: interpret. Units, sums and joins are the readers' work (`ncclflow-e2e`, `truth::plugin`).
 

@@ -12,7 +12,7 @@ use crate::event::Transition;
 pub(crate) enum Line<'a> {
     /// First in the file.
     Context {
-        /// Version of the descriptors: v1–v3 count FIFO steps, v4 and later messages.
+        /// Version of the descriptors, and so of the units below.
         api: u32,
         pid: u32,
         #[serde(serialize_with = "hexadecimal")]

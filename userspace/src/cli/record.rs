@@ -115,6 +115,9 @@ impl Console {
 }
 
 fn found(setup: &Setup) {
+    for reason in &setup.passed_over {
+        eprintln!("passed over: {reason}");
+    }
     for target in &setup.targets {
         let process = &target.process;
         for library in target.libraries.iter().filter_map(|&index| setup.libraries.get(index)) {

@@ -284,6 +284,7 @@ fn first_report(setup: &Setup, host: &rustix::system::Uname) -> SessionReport {
         probes: Vec::new(),
         loss: LossReport::default(),
         model: crate::model::ModelCounters::default(),
+        passed_over: setup.passed_over.clone(),
         errors: Vec::new(),
     }
 }

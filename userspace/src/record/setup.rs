@@ -35,6 +35,8 @@ pub struct LibraryInUse {
 pub struct Setup {
     pub targets: Vec<Target>,
     pub libraries: Vec<LibraryInUse>,
+    /// Libraries that look like NCCL and cannot be traced, where the process has another one that can: why.
+    pub passed_over: Vec<String>,
 }
 
 impl Setup {
@@ -46,15 +48,27 @@ impl Setup {
                 continue;
             }
             let process = Process::open(pid)?;
-            let mut libraries = Vec::new();
+            let (mut libraries, mut refused) = (Vec::new(), Vec::new());
             for file in nccl_libraries(&process, wanted)? {
                 let known = setup.libraries.iter().position(|library| library.file.id == file.id);
                 let index = known.unwrap_or(setup.libraries.len());
                 if known.is_none() {
-                    setup.libraries.push(LibraryInUse::resolve(file)?);
+                    match LibraryInUse::resolve(file) {
+                        Ok(library) => setup.libraries.push(library),
+                        Err(error) => {
+                            refused.push(error);
+                            continue;
+                        }
+                    }
                 }
                 libraries.push(index);
             }
+            if libraries.is_empty()
+                && let Some(error) = refused.pop()
+            {
+                return Err(error);
+            }
+            setup.passed_over.extend(refused.iter().map(|error| format!("{error:#}")));
             setup.targets.push(Target { process, libraries });
         }
         Ok(setup)

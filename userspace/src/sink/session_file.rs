@@ -38,6 +38,8 @@ pub struct SessionReport {
     pub probes: Vec<ProbeReport>,
     pub loss: LossReport,
     pub model: ModelCounters,
+    /// Libraries that look like NCCL and could not be traced, and why.
+    pub passed_over: Vec<String>,
     pub errors: Vec<String>,
 }
 

@@ -26,13 +26,15 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// Whether the file's name says that it is NCCL: `libnccl.so`, `libnccl.so.2`, `libnccl-custom.so` …, and not one of
-    /// NCCL's plugins (`libnccl-net.so`, `libnccl-tuner.so`, `libnccl-profiler.so`).
+    /// Whether the file's name says that it is NCCL: `libnccl.so`, `libnccl.so.2`, `libnccl-custom.so` …, and neither one of
+    /// NCCL's plugins (`libnccl-net.so`, `libnccl-tuner.so`, `libnccl-profiler.so`) nor a longer word (`libncclfoo.so`).
     pub fn is_nccl(&self) -> bool {
         const PLUGINS: [&[u8]; 5] = [b"-net", b"-tuner", b"-profiler", b"-env", b"_device"];
         let Some(name) = self.path.file_name() else { return false };
         let Some(rest) = name.as_bytes().strip_prefix(b"libnccl") else { return false };
-        self.inode != 0 && !PLUGINS.iter().any(|plugin| rest.starts_with(plugin))
+        self.inode != 0
+            && rest.first().is_none_or(|next| !next.is_ascii_alphanumeric())
+            && !PLUGINS.iter().any(|plugin| rest.starts_with(plugin))
     }
 
     /// The name of the range in `/proc/PID/map_files`.
@@ -111,6 +113,7 @@ mod tests {
 7f3a00000000-7f3a00100000 r-xp 00043000 fd:01 1234                       /opt/a b/libnccl.so.2
 7f3a00200000-7f3a00300000 r-xp 00000000 fd:01 99                         /opt/libnccl.so.2 (deleted)
 7f3a00400000-7f3a00500000 r-xp 00000000 fd:01 98                         /opt/libnccl-net.so
+7f3a00500000-7f3a00600000 r-xp 00000000 fd:01 97                         /opt/libncclfoo.so
 7ffd00000000-7ffd00021000 rw-p 00000000 00:00 0                          [stack]
 7f3a00600000-7f3a00700000 rw-p 00000000 00:00 0
 ";
@@ -118,14 +121,14 @@ mod tests {
     #[test]
     fn paths_with_blanks_deleted_files_and_anonymous_memory_are_read() {
         let maps = parse(MAPS.as_bytes());
-        assert_eq!(maps.len(), 5);
+        assert_eq!(maps.len(), 6);
         assert_eq!(maps[0].path, Path::new("/opt/a b/libnccl.so.2"));
         assert_eq!((maps[0].file_offset.0, maps[0].device, maps[0].inode), (0x43000, (0xfd, 1), 1234));
         assert!(maps[0].executable && maps[0].is_nccl() && !maps[0].deleted);
         assert!(maps[1].deleted && maps[1].is_nccl());
         assert_eq!(maps[1].path, Path::new("/opt/libnccl.so.2"));
         assert!(!maps[2].is_nccl(), "a plugin is not NCCL");
-        assert!(!maps[3].is_nccl() && !maps[4].is_nccl());
+        assert!(maps[3..].iter().all(|mapping| !mapping.is_nccl()));
         assert_eq!(maps[0].range_name(), "7f3a00000000-7f3a00100000");
     }
 

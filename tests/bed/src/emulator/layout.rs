@@ -316,6 +316,7 @@ impl Layout {
                 "ncclWorkElem",
                 "ncclWorkElemP2p",
                 "ncclComm",
+                "ncclDevProfiler",
             ]),
             enums: strings(&[
                 "ncclDataType_t",

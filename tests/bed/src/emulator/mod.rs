@@ -62,6 +62,9 @@ pub(crate) fn prepare(options: &Options, library: &Library) -> Result<Shared> {
     let layout = Layout::read(&options.library)
         .with_context(|| format!("struct layouts of `{}`", options.library.display()))?;
     let functions = Functions::read(library, &layout)?;
+    if std::env::var_os("NCCLFLOW_BED_VERBOSE").is_some() {
+        crate::say(&format!("layout: {layout:?}"));
+    }
     Ok(Shared(Arc::new(State {
         layout,
         functions,

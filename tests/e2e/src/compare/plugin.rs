@@ -9,6 +9,9 @@ use crate::communicator::Member;
 use crate::tracer::{RankTrace, Trace};
 use crate::truth::plugin::{CallId, PluginTruth, ProxyOp, RankTruth};
 
+/// Never shown to a plugin, see [`RankTruth::sees_broadcasts`].
+const GROUPED_BROADCASTS: &str = "AllGatherV";
+
 /// Counts ops. Only what was posted is compared: NCCL tells its plugin of nothing else.
 pub fn check(trace: &Trace, truth: &PluginTruth) -> Findings {
     let mut findings = Findings::default();
@@ -35,9 +38,10 @@ fn check_rank(findings: &mut Findings, member: &Member, traced: &RankTrace, trut
     let facts = Facts::new(traced, truth);
     let mut theirs = ops::run_by_path(truth);
     for (path, ours) in ops::by_path(traced) {
-        let ours: Vec<PathOp<'_>> = ours.into_iter().filter(PathOp::is_posted).collect();
+        let shown = |our: &PathOp<'_>| our.is_posted() && facts.function(our) != Some(GROUPED_BROADCASTS);
+        let ours: Vec<PathOp<'_>> = ours.into_iter().filter(shown).collect();
         let theirs = theirs.remove(&path).unwrap_or_default();
-        let ours = if path.p2p && !truth.sees_every_op() { seen(&ours, &theirs, &facts) } else { ours };
+        let ours = if path.p2p && !truth.sees_every_p2p_op() { seen(&ours, &theirs, &facts) } else { ours };
         if ours.len() != theirs.len() {
             let (recorded, ran) = (ours.len(), theirs.len());
             findings.complain(format!("{member} {path}: {recorded} ops recorded, {ran} ran"));

@@ -7,10 +7,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use anyhow::{Result, bail};
+
 use super::Findings;
 use crate::communicator::{CommHash, Member};
 use crate::direction::Direction;
-use crate::tracer::{BytesKind, Trace};
+use crate::tracer::{BytesKind, RankTrace, Trace};
 use crate::truth::plugin::RankTruth;
 
 /// What chunks are rounded up to.
@@ -78,11 +80,24 @@ fn all_reduces(trace: &Trace) -> BTreeMap<(CommHash, u64), AllReduce> {
 }
 
 /// The vector sizes of a rank's collectives by `seq`, from the plugin: NCCL names them to it in the order in which it
-/// launches them, which is not the order of the calls where a group holds several. Right if the plugin and the tracer
-/// both saw the communicator from its beginning.
-pub fn vector_bytes(member: &Member, truth: &RankTruth) -> BTreeMap<(CommHash, u64), u64> {
+/// launches them, which is not the order of the calls where a group holds several. Grouped broadcasts it does not name.
+pub fn vector_bytes(
+    member: &Member,
+    rank: &RankTrace,
+    truth: &RankTruth,
+) -> Result<BTreeMap<(CommHash, u64), u64>> {
+    let collectives =
+        rank.flows.iter().filter(|flow| flow.seq & 1 == 0 && flow.coll.as_deref() != Some("AllGatherV"));
+    let seqs: BTreeSet<u64> = collectives.map(|flow| flow.seq).collect();
+    if seqs.len() != truth.colls.len() {
+        bail!("{member}: {} collectives traced, {} ran", seqs.len(), truth.colls.len());
+    }
     let sized = truth.colls.iter().map(|coll| coll.count.checked_mul(datatype_bytes(&coll.datatype)?));
-    sized.zip(0u64..).filter_map(|(bytes, number)| Some(((member.comm_hash, number << 1), bytes?))).collect()
+    Ok(seqs
+        .into_iter()
+        .zip(sized)
+        .filter_map(|(seq, bytes)| Some(((member.comm_hash, seq), bytes?)))
+        .collect())
 }
 
 fn datatype_bytes(name: &str) -> Option<u64> {

@@ -6,7 +6,7 @@ use super::*;
 use crate::direction::Direction;
 use crate::tracer::{BytesKind, FlowStep, ProxyFlow, RankTrace, Trace};
 use crate::truth::debug_log::DebugLog;
-use crate::truth::plugin::{PluginTruth, State};
+use crate::truth::plugin::{PluginTruth, RankTruth, State};
 use crate::truth::transfer_log::TransferLog;
 use world::{HASH, VECTOR, debug_log, member, plugin_op, plugin_truth, rank_truth, trace, transfer_log};
 
@@ -149,6 +149,39 @@ mod plugin_check {
 }
 
 #[test]
+fn broadcasts_that_the_plugin_does_not_see_are_left_out() {
+    let mut truth = plugin_truth();
+    for rank in truth.ranks.values_mut() {
+        rank.api = 6;
+        rank.colls.clear();
+        rank.ops.retain(|op| op.channel == 1);
+    }
+    assert_says(&against_plugin(&trace(), &truth), "1 ops recorded, 0 ran");
+    let mut grouped = trace();
+    for rank in grouped.ranks.values_mut() {
+        rank.flows[0].coll = Some("AllGatherV".into());
+    }
+    against_plugin(&grouped, &truth).assert_clean("grouped broadcasts");
+    let mut log = transfer_log();
+    assert_says(&witnesses(&truth, &log), "no op ran, 1 moved");
+    for transfer in log.ranks.values_mut().flatten().filter(|transfer| transfer.channel == 0) {
+        transfer.func = "Broadcast".into();
+    }
+    witnesses(&truth, &log).assert_clean("grouped broadcasts");
+}
+
+#[test]
+fn witnesses_that_disagree_are_found() {
+    let mut truth = plugin_truth();
+    assert_eq!(witnesses(&truth, &transfer_log()).compared, 6);
+    truth.ranks.get_mut(&member(0)).unwrap().ops[0].n_steps = 5;
+    assert_says(&witnesses(&truth, &transfer_log()), "op 0: 5 messages");
+    let mut log = transfer_log();
+    log.ranks.get_mut(&member(1)).unwrap().pop();
+    assert_says(&witnesses(&plugin_truth(), &log), "1 ops ran, 0 moved");
+}
+
+#[test]
 fn other_rings_trees_and_peers_are_found() {
     assert_says(&topology(&trace(), &debug_log(0)), "recorded between 1 and 1, built between 1 and 0");
     assert_says(&topology(&trace(), &DebugLog::default()), "not in the log");
@@ -156,6 +189,16 @@ fn other_rings_trees_and_peers_are_found() {
     assert_says(&topology(&elsewhere, &debug_log(1)), "knows of no ring 7");
     let alone = with_rank(0, |rank| rank.steps.retain(|step| step.direction == Direction::Send));
     assert_says(&topology(&alone, &debug_log(1)), "recorded with peers");
+    let grouped = |peer: i32| {
+        with_rank(0, |rank| {
+            rank.flows[0].pattern = "RING".into();
+            rank.flows[0].coll = Some("AllGatherV".into());
+            rank.steps.retain(|step| step.direction == Direction::Send);
+            rank.steps[0].peer = peer;
+        })
+    };
+    topology(&grouped(1), &debug_log(1)).assert_clean("a root of grouped broadcasts");
+    assert_says(&topology(&grouped(0), &debug_log(1)), "recorded with peers");
     let tree = |pattern: &str| with_rank(0, |rank| rank.flows[0].pattern = pattern.into());
     topology(&tree("TREE_UP_DOWN"), &debug_log(1)).assert_clean("a tree");
     assert_says(&topology(&tree("TREE_UP"), &debug_log(1)), "built for Peers { send: {}, recv: {1} }");
@@ -206,8 +249,15 @@ fn sums_that_are_not_due_are_found() {
     let mut alone = trace();
     alone.ranks.remove(&member(1));
     assert_says(&sums(&alone), "1 of 2 ranks recorded");
-    let sizes = super::sums::vector_bytes(&member(0), &rank_truth(0));
+}
+
+#[test]
+fn vector_sizes_come_from_the_calls_that_ran() {
+    let rank = trace().ranks.remove(&member(0)).unwrap();
+    let sizes = super::sums::vector_bytes(&member(0), &rank, &rank_truth(0)).unwrap();
     assert_eq!(sizes.get(&(HASH, 0)), Some(&VECTOR));
+    let nothing = RankTruth::default();
+    assert!(super::sums::vector_bytes(&member(0), &rank, &nothing).is_err());
 }
 
 #[test]

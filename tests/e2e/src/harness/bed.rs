@@ -80,7 +80,8 @@ impl Bed {
         self.stdout.read_to_string(&mut rest)?;
         let status = self.child.wait()?;
         let errors = || fs::read_to_string(self.folder.join("bed.err")).unwrap_or_default();
-        let last = rest.lines().last().with_context(|| format!("the bed said nothing ({status}):\n{}", errors()))?;
+        let last =
+            rest.lines().last().with_context(|| format!("the bed said nothing ({status}):\n{}", errors()))?;
         let summary = serde_json::from_str(last).with_context(|| format!("the bed's last line: `{last}`"))?;
         Ok((status, summary))
     }

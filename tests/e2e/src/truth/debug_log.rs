@@ -40,7 +40,8 @@ pub struct LoggedCommunicator {
     pub rank: i32,
     pub n_ranks: i32,
     pub n_nodes: Option<i32>,
-    /// Not printed for communicators that were split off another one, except by 2.21 and earlier.
+    /// What is printed as `commId`. Before 2.26 that is another hash of the same id: it names the communicator to other
+    /// lines of the log and to nobody else. Of communicators that were split off another one, 2.23 and later print none.
     pub comm_hash: Option<CommHash>,
     pub complete: bool,
     pub destroyed: bool,
@@ -88,6 +89,18 @@ impl DebugLog {
     /// The view of `member`, where the log names it.
     pub fn member(&self, member: Member) -> Option<&LoggedCommunicator> {
         self.communicators.iter().find(|communicator| communicator.member() == Some(member))
+    }
+
+    /// The view of `member`, or one that must be like it: where the log has no name for the communicator, all that could
+    /// be it have to have the same rings and trees.
+    pub fn member_or_alike(&self, member: Member, n_ranks: i32) -> Option<&LoggedCommunicator> {
+        if let Some(named) = self.member(member) {
+            return Some(named);
+        }
+        let mut alike =
+            self.communicators.iter().filter(|other| (other.rank, other.n_ranks) == (member.rank, n_ranks));
+        let first = alike.next()?;
+        alike.all(|other| (&other.rings, &other.trees) == (&first.rings, &first.trees)).then_some(first)
     }
 }
 

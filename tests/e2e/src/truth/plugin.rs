@@ -1,8 +1,7 @@
 //! NCCL's own account: the files of the profiler plugin in `tests/profiler`.
 //!
-//! The plugin writes what NCCL passed and nothing else; units and sums are settled here. Known gap: in NCCL 2.27
-//! (plugin version 4) several p2p ops to one peer that run as one (`nsubs` > 1) show only their first op, see
-//! [`RankTruth::sees_every_op`].
+//! The plugin writes what NCCL passed and nothing else; units and sums are settled here. NCCL does not pass everything:
+//! see [`RankTruth::sees_every_p2p_op`] and [`RankTruth::sees_broadcasts`].
 
 mod line;
 
@@ -92,9 +91,9 @@ pub struct ProxyOp {
     pub channel: u32,
     pub peer: i32,
     pub direction: Direction,
-    /// As NCCL passes it: FIFO steps up to version 3, messages from version 4 on.
+    /// As NCCL passes it: FIFO steps in version 1, messages from version 2 on.
     pub n_steps: i32,
-    /// As NCCL passes it: per FIFO step up to version 3, per message from version 4 on.
+    /// As NCCL passes it: of a chunk in version 1, times `sliceSteps` from version 2 on.
     pub chunk_size: i32,
     pub start: u64,
     pub stop: Option<u64>,
@@ -114,11 +113,11 @@ pub struct Step {
 pub use line::State;
 
 impl ProxyOp {
-    /// How many network messages the op is made of. Versions up to 3 leave the division to the reader.
+    /// How many network messages the op is made of. Version 1 leaves the division to the reader.
     pub fn messages(&self, slice_steps: u32) -> i64 {
         let steps = i64::from(self.n_steps);
         let per_message = i64::from(slice_steps.max(1));
-        if self.api >= 4 { steps } else { (steps + per_message - 1) / per_message }
+        if self.api >= 2 { steps } else { (steps + per_message - 1) / per_message }
     }
 
     /// The size of each message that was transferred, in order. Known from version 4 on.
@@ -153,9 +152,16 @@ impl Step {
 }
 
 impl RankTruth {
-    /// Whether every p2p op shows: not in NCCL 2.27, where only the first of several ops that run as one does.
-    pub fn sees_every_op(&self) -> bool {
+    /// Whether every p2p op shows: not in 2.27, where of several ops that the proxy runs as one (`nsubs` > 1) only the
+    /// first does (nccl:v2.27.5-1:src/proxy.cc, ncclProxyOpToArgs).
+    pub fn sees_every_p2p_op(&self) -> bool {
         self.api != 4
+    }
+
+    /// Whether broadcasts show: not those that NCCL 2.29 and later run as an AllGatherV, one or several of a group, on
+    /// which they set no activation mask (nccl:v2.30.7-1:src/enqueue.cc, geteActivationMask).
+    pub fn sees_broadcasts(&self) -> bool {
+        self.api < 6 || self.colls.iter().any(|coll| coll.func == "Broadcast")
     }
 }
 

@@ -57,3 +57,18 @@ h:1:10 [0] NCCL INFO ncclCommInitRank comm 0xa0 rank 1 nranks 2 cudaDev 0 nvmlDe
     assert!(log.communicators[0].destroyed);
     assert_eq!(log.communicators[2].member(), Some(Member { comm_hash: CommHash(0x78), rank: 1 }));
 }
+
+#[test]
+fn a_communicator_without_a_name_is_known_by_its_likes() {
+    let stranger = Member { comm_hash: CommHash(0x99), rank: 0 };
+    let log = DebugLog::parse(THREADS);
+    assert!(log.member(stranger).is_none());
+    assert_eq!(log.member_or_alike(stranger, 2).unwrap().rings[&0].next, 1);
+    assert!(log.member_or_alike(stranger, 3).is_none(), "another size");
+    let other = "\
+h:2:10 [0] NCCL INFO ncclCommInitRank comm 0xa0 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 1 commId 0x78 - Init START
+h:2:10 [0] NCCL INFO Ring 00 : 5 -> 0 -> 5
+";
+    let log = DebugLog::parse(&format!("{THREADS}{other}"));
+    assert!(log.member_or_alike(stranger, 2).is_none(), "two with rank 0, and their rings differ");
+}
