@@ -1,6 +1,6 @@
 //! One communicator as one process has it: its numbers, its waiting ops, its API calls.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use super::{
     call::ProxyCall,
@@ -40,8 +40,9 @@ pub(super) struct Communicator {
     sequencer: Sequencer,
     posts: PostMatcher,
     api_calls: VecDeque<ApiCallEvent>,
-    /// The API call of the p2p op that is being planned, by pattern and peer.
-    current_call: Option<(u64, ApiCallEvent)>,
+    /// The API call and number of the op that is being planned, for the op's later channels; p2p ops by pattern and peer,
+    /// as they interleave.
+    planned_calls: HashMap<Option<(Pattern, i32)>, (u64, ApiCallEvent)>,
     /// Post passes whose plan pass was not seen.
     pub(super) unplanned_posts: u64,
 }
@@ -53,7 +54,7 @@ impl Communicator {
             sequencer: Sequencer::default(),
             posts: PostMatcher::default(),
             api_calls: VecDeque::new(),
-            current_call: None,
+            planned_calls: HashMap::new(),
             unplanned_posts: 0,
         }
     }
@@ -81,13 +82,14 @@ impl Communicator {
     fn plan(&mut self, call: ProxyCall) -> Option<FlowRecord> {
         let ProxyCall { event, peers } = call;
         let numbered = self.sequencer.plan(&event);
-        let api = if numbered.opens {
-            let api = self.take_api_call(&event);
-            self.current_call = api.clone().map(|api| (numbered.seq, api));
-            api
-        } else {
-            self.current_call.as_ref().filter(|(seq, _)| *seq == numbered.seq).map(|(_, api)| api.clone())
-        };
+        let call_key = event.op.pattern.is_p2p().then_some((event.op.pattern, event.op.root));
+        if numbered.opens {
+            match self.take_api_call(&event) {
+                Some(api) => self.planned_calls.insert(call_key, (numbered.seq, api)),
+                None => self.planned_calls.remove(&call_key),
+            };
+        }
+        let api = self.planned_calls.get(&call_key).filter(|(seq, _)| *seq == numbered.seq).map(|(_, api)| api.clone());
         let needed = peers.iter().any(|peer| peer.peer >= 0 && peer.has_proxy);
         let p2p_part = event.op.pattern.is_p2p().then_some(numbered.part);
         let record = FlowRecord {
