@@ -14,6 +14,7 @@ use aya_ebpf::{
     },
     programs::ProbeContext,
 };
+use aya_log_ebpf::debug;
 use ncclflow_common::{ProbeCounters, RecordHeader, WAKEUP_BYTES};
 
 use crate::{fetch, maps};
@@ -58,6 +59,8 @@ pub fn record<const SIZE: usize>(ctx: &ProbeContext) {
     let base = room.cast::<u8>();
     let faults = fetch::run::<SIZE>(ctx, plan, base);
     if faults != 0 {
+        // The development log: at level 0, the default, the verifier drops this.
+        debug!(ctx, "probe {} of process {}: reads failed in steps {:x}", cookie, ctx.tgid(), faults);
         // SAFETY: as above.
         count(unsafe { &raw mut (*counters).faulted });
     }

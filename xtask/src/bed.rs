@@ -11,7 +11,9 @@ use serde::Deserialize;
 use crate::nccl;
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = "The bed's own options: cargo xtask bed --nccl 2.27.5 -- --help (see also tests/README.md)")]
+#[command(
+    after_help = "The bed's own options: cargo xtask bed --nccl 2.27.5 -- --help (see also tests/README.md)"
+)]
 pub(crate) struct Args {
     /// Like 2.27.5 (for CUDA 12) or 2.28.9-cu13; fetched when it is not in the cache
     #[arg(long, value_name = "VERSION", required_unless_present_any = ["library", "build_only"])]

@@ -2,9 +2,9 @@
 
 use std::{
     env, fs,
-    io::{BufRead as _, BufReader},
+    io::{BufRead as _, BufReader, Read as _},
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, ChildStdout, Command, Stdio},
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -33,13 +33,16 @@ struct Ready {
     pids: Vec<u32>,
 }
 
-/// Ends the bed however we end.
-struct Running(Child);
+/// The job. It ends however we end.
+struct Running {
+    child: Child,
+    stdout: BufReader<ChildStdout>,
+}
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
@@ -53,7 +56,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     fs::create_dir(&scratch).with_context(|| format!("making `{}`", scratch.display()))?;
     let output = args.output.clone().unwrap_or_else(|| scratch.join("recording"));
     let go = scratch.join("go");
-    let (bed, ready) = start_bed(&folder, &library, args.ranks, &go)?;
+    let (mut bed, ready) = start_bed(&folder, &library, args.ranks, &go)?;
     let pids = ready.pids.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
 
     println!("4/4 ncclflow record -p {pids} -o {}", output.display());
@@ -70,10 +73,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
     }
     let status = record.wait()?;
-    drop(bed);
     if !status.success() {
         bail!("ncclflow ended with {status}; it needs root: try `sudo -E cargo xtask demo`");
     }
+    let mut rest = String::new();
+    bed.stdout.read_to_string(&mut rest)?;
+    println!("the job, which checks every element of every result, ends with:\n    {}", rest.trim());
     show(&output)
 }
 
@@ -88,9 +93,9 @@ fn start_bed(folder: &Path, library: &Path, ranks: u32, go: &Path) -> Result<(Ru
         .spawn()
         .context("starting the bed")?;
     let stdout = child.stdout.take().context("the bed has no output")?;
-    let bed = Running(child);
+    let mut bed = Running { child, stdout: BufReader::new(stdout) };
     let mut line = String::new();
-    BufReader::new(stdout).read_line(&mut line)?;
+    bed.stdout.read_line(&mut line)?;
     let ready = serde_json::from_str(&line).with_context(|| format!("the bed did not come up: `{line}`"))?;
     println!("    {}", line.trim());
     Ok((bed, ready))

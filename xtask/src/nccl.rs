@@ -289,7 +289,9 @@ fn explain(requirement: &str, said: &str) -> String {
     if said.contains("No matching distribution") {
         format!("there is no {requirement} for x86-64 in pip's index\n  {tail}")
     } else if said.contains("No space left") {
-        format!("the disk is full; the download of {requirement} needs some 400 MB, the library as much\n  {tail}")
+        format!(
+            "the disk is full; the download of {requirement} needs some 400 MB, the library as much\n  {tail}"
+        )
     } else {
         format!("pip could not download {requirement}\n  {tail}")
     }
@@ -316,14 +318,18 @@ fn install(version: &Version, wheel: &Path, work: &Workplace, directory: &Path) 
     progress.finish();
     match BED.iter().find(|(known, _)| *known == version.name()) {
         Some((_, wanted)) if *wanted != wheel_sha256 => {
-            bail!("{name} has sha256 {wheel_sha256}, not {wanted}: another file than the one this project knows")
+            bail!(
+                "{name} has sha256 {wheel_sha256}, not {wanted}: another file than the one this project knows"
+            )
         }
         Some(_) => say(&format!("{name}: sha256 as expected")),
         None => say(&format!("{name}: sha256 {wheel_sha256}, not known to this project and taken as it is")),
     }
-    let mut archive = zip::ZipArchive::new(File::open(wheel)?).with_context(|| format!("{name} is no zip file"))?;
-    let entry =
-        archive.by_name(LIBRARY_IN_WHEEL).with_context(|| format!("{name} does not hold {LIBRARY_IN_WHEEL}"))?;
+    let mut archive =
+        zip::ZipArchive::new(File::open(wheel)?).with_context(|| format!("{name} is no zip file"))?;
+    let entry = archive
+        .by_name(LIBRARY_IN_WHEEL)
+        .with_context(|| format!("{name} does not hold {LIBRARY_IN_WHEEL}"))?;
     let library_size = entry.size();
     let place = work.path("whole");
     fs::create_dir_all(&place)?;
@@ -374,7 +380,12 @@ fn copy(mut from: impl Read, to: Option<&File>, progress: &mut Progress) -> io::
         done += count as u64;
         progress.set(done);
     }
-    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(hex(&hash.finalize()))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    let digit = |value: u8| char::from_digit(u32::from(value), 16).unwrap_or('?');
+    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
 }
 
 #[expect(clippy::cast_precision_loss, reason = "shown with one digit")]
@@ -394,7 +405,10 @@ mod tests {
     #[test]
     fn versions() {
         let version = Version::parse("2.27.5").unwrap();
-        assert_eq!((version.name().as_str(), version.requirement().as_str()), ("2.27.5-cu12", "nvidia-nccl-cu12==2.27.5"));
+        assert_eq!(
+            (version.name().as_str(), version.requirement().as_str()),
+            ("2.27.5-cu12", "nvidia-nccl-cu12==2.27.5")
+        );
         assert_eq!(Version::parse("2.28.9-cu13").unwrap().requirement(), "nvidia-nccl-cu13==2.28.9");
         for bad in ["", "2.27", "2.27.5-", "2.27.5-12", "../2.1.1", "2.27.x", "2.27.5-cu12/.."] {
             assert!(Version::parse(bad).is_err(), "{bad}");
@@ -405,6 +419,8 @@ mod tests {
     fn pips_words_are_explained() {
         let said = "ERROR: Could not find a version\nERROR: No matching distribution found for x\n";
         assert!(explain("x==1", said).starts_with("there is no x==1"));
-        assert!(explain("x==1", "OSError: [Errno 28] No space left on device").starts_with("the disk is full"));
+        assert!(
+            explain("x==1", "OSError: [Errno 28] No space left on device").starts_with("the disk is full")
+        );
     }
 }

@@ -68,7 +68,10 @@ pub(crate) fn apply(options: &Options) {
 /// Trees are for all-reduce only. From 2.24 on NCCL refuses what it has no algorithm for, and takes a list by function.
 /// For the time between the opening of the library, which tells its version, and its first use.
 pub(crate) fn apply_for_version(options: &Options, version: (u32, u32)) {
-    if options.algo == Algo::Tree && version >= (2, 24) && !options.env.iter().any(|(key, _)| key == "NCCL_ALGO") {
+    if options.algo == Algo::Tree
+        && version >= (2, 24)
+        && !options.env.iter().any(|(key, _)| key == "NCCL_ALGO")
+    {
         set("NCCL_ALGO", "Ring;allreduce:Tree");
     }
 }

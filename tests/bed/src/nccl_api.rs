@@ -22,6 +22,11 @@ pub(crate) type CommHandle = *mut c_void;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct UniqueId(pub(crate) [u8; UNIQUE_ID_BYTES]);
 
+type GetVersionFn = extern "C" fn(*mut c_int) -> c_int;
+type GetUniqueIdFn = extern "C" fn(*mut UniqueId) -> c_int;
+type CommInitRankFn = extern "C" fn(*mut CommHandle, c_int, UniqueId, c_int) -> c_int;
+type GroupFn = extern "C" fn() -> c_int;
+type GetErrorStringFn = extern "C" fn(c_int) -> *const c_char;
 type AllReduceFn = extern "C" fn(usize, usize, usize, c_int, c_int, CommHandle, StreamHandle) -> c_int;
 type AllGatherFn = extern "C" fn(usize, usize, usize, c_int, CommHandle, StreamHandle) -> c_int;
 type ReduceFn = extern "C" fn(usize, usize, usize, c_int, c_int, c_int, CommHandle, StreamHandle) -> c_int;
@@ -30,14 +35,14 @@ pub(crate) type CommFn = extern "C" fn(CommHandle) -> c_int;
 
 #[derive(Debug)]
 pub(crate) struct Api {
-    get_version: extern "C" fn(*mut c_int) -> c_int,
-    get_unique_id: extern "C" fn(*mut UniqueId) -> c_int,
-    comm_init_rank: extern "C" fn(*mut CommHandle, c_int, UniqueId, c_int) -> c_int,
+    get_version: GetVersionFn,
+    get_unique_id: GetUniqueIdFn,
+    comm_init_rank: CommInitRankFn,
     comm_destroy: CommFn,
     comm_abort: CommFn,
-    group_start: extern "C" fn() -> c_int,
-    group_end: extern "C" fn() -> c_int,
-    get_error_string: extern "C" fn(c_int) -> *const c_char,
+    group_start: GroupFn,
+    group_end: GroupFn,
+    get_error_string: GetErrorStringFn,
     all_reduce: AllReduceFn,
     all_gather: AllGatherFn,
     reduce_scatter: AllReduceFn,
@@ -59,12 +64,12 @@ pub(crate) struct Buffers {
 
 impl Api {
     pub(crate) fn load(library: &Library) -> Result<Self> {
-        /// Looks up a function and gives it the type of the field it goes to.
+        /// Looks up a function by its documented name and signature.
         macro_rules! function {
-            ($name:literal) => {{
+            ($name:literal: $signature:ty) => {{
                 let address = library.export($name)?;
-                // SAFETY: the library documents this name with the field's signature.
-                unsafe { transmute::<usize, _>(address) }
+                // SAFETY: the library documents this name with this signature.
+                unsafe { transmute::<usize, $signature>(address) }
             }};
         }
         let all_to_all = library.export(c"ncclAlltoAll").ok().map(|address| {
@@ -72,21 +77,21 @@ impl Api {
             unsafe { transmute::<usize, AllGatherFn>(address) }
         });
         Ok(Self {
-            get_version: function!(c"ncclGetVersion"),
-            get_unique_id: function!(c"ncclGetUniqueId"),
-            comm_init_rank: function!(c"ncclCommInitRank"),
-            comm_destroy: function!(c"ncclCommDestroy"),
-            comm_abort: function!(c"ncclCommAbort"),
-            group_start: function!(c"ncclGroupStart"),
-            group_end: function!(c"ncclGroupEnd"),
-            get_error_string: function!(c"ncclGetErrorString"),
-            all_reduce: function!(c"ncclAllReduce"),
-            all_gather: function!(c"ncclAllGather"),
-            reduce_scatter: function!(c"ncclReduceScatter"),
-            broadcast: function!(c"ncclBroadcast"),
-            reduce: function!(c"ncclReduce"),
-            send: function!(c"ncclSend"),
-            recv: function!(c"ncclRecv"),
+            get_version: function!(c"ncclGetVersion": GetVersionFn),
+            get_unique_id: function!(c"ncclGetUniqueId": GetUniqueIdFn),
+            comm_init_rank: function!(c"ncclCommInitRank": CommInitRankFn),
+            comm_destroy: function!(c"ncclCommDestroy": CommFn),
+            comm_abort: function!(c"ncclCommAbort": CommFn),
+            group_start: function!(c"ncclGroupStart": GroupFn),
+            group_end: function!(c"ncclGroupEnd": GroupFn),
+            get_error_string: function!(c"ncclGetErrorString": GetErrorStringFn),
+            all_reduce: function!(c"ncclAllReduce": AllReduceFn),
+            all_gather: function!(c"ncclAllGather": AllGatherFn),
+            reduce_scatter: function!(c"ncclReduceScatter": AllReduceFn),
+            broadcast: function!(c"ncclBroadcast": AllReduceFn),
+            reduce: function!(c"ncclReduce": ReduceFn),
+            send: function!(c"ncclSend": SendFn),
+            recv: function!(c"ncclRecv": SendFn),
             all_to_all,
         })
     }

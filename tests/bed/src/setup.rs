@@ -58,7 +58,8 @@ pub(crate) fn unique_ids(nccl: &Nccl, options: &Options) -> Result<Vec<String>> 
 }
 
 fn to_hex(id: &UniqueId) -> String {
-    id.0.iter().map(|byte| format!("{byte:02x}")).collect()
+    let digit = |value: u8| char::from_digit(u32::from(value), 16).unwrap_or('?');
+    id.0.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
 }
 
 pub(crate) fn from_hex(text: &str) -> Result<UniqueId> {

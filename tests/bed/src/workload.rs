@@ -140,9 +140,10 @@ fn issue<'a>(nccl: &Nccl, rank: u32, shape: Shape, comm: &'a Comm) -> Result<Fli
             api.recv(on, (rank + shape.ranks - 1) % shape.ranks, handle, stream)?;
             api.group_end()?;
         }
-        OpKind::AllToAll => match api.all_to_all(on, handle, stream) {
-            Some(result) => result?,
-            None => {
+        OpKind::AllToAll => {
+            if let Some(result) = api.all_to_all(on, handle, stream) {
+                result?;
+            } else {
                 api.group_start()?;
                 for peer in 0..shape.ranks {
                     let offset = peer as usize * shape.count * size;
@@ -152,7 +153,7 @@ fn issue<'a>(nccl: &Nccl, rank: u32, shape: Shape, comm: &'a Comm) -> Result<Fli
                 }
                 api.group_end()?;
             }
-        },
+        }
     }
     Ok(Flight { shape, send, recv, comm, mark: 0 })
 }

@@ -24,6 +24,15 @@ fn main() -> Result<()> {
             rank.p2ps.len(),
             rank.ops.len()
         );
+        for op in rank.ops.iter().filter(|op| op.stop.is_none()) {
+            println!(
+                "  in flight: channel {} {} peer {} {:?}",
+                op.channel,
+                op.direction,
+                op.peer,
+                op.progress()
+            );
+        }
         match log.member_or_alike(*member, rank.n_ranks.unwrap_or(-1)) {
             Some(logged) => println!(
                 "  log: {} rings, {} trees, {} connections, {} calls",

@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::event::{Event, Start, Transition};
 use crate::handle::Handle;
-use crate::line::{Line, State};
+use crate::line::Line;
 
 #[cfg(test)]
 mod tests;
@@ -41,17 +41,18 @@ struct Inner {
     /// Writing failed once, and was reported once.
     broken: bool,
     objects: u64,
-    open_steps: HashMap<Handle, OpenStep>,
+    /// Ops and steps that have not stopped.
+    open: HashMap<Handle, Open>,
     /// Finds an open step again when NCCL starts it a second time, which it does while a receive cannot be posted.
-    step_handles: HashMap<(Handle, i32), Handle>,
-    open_ops: HashMap<Handle, Vec<State>>,
+    steps: HashMap<(Handle, i32), Handle>,
 }
 
-struct OpenStep {
-    op: Handle,
-    step: i32,
-    start: u64,
-    states: Vec<State>,
+#[derive(Default)]
+struct Open {
+    /// Op and number of a step.
+    step: Option<(Handle, i32)>,
+    /// NCCL says some states again and again while it waits.
+    last: Option<Transition>,
 }
 
 impl Context {
@@ -66,9 +67,8 @@ impl Context {
             file: None,
             broken: false,
             objects: 0,
-            open_steps: HashMap::new(),
-            step_handles: HashMap::new(),
-            open_ops: HashMap::new(),
+            open: HashMap::new(),
+            steps: HashMap::new(),
         };
         Self { handle, api, directory, foreign: false, inner: Mutex::new(inner) }
     }
@@ -81,13 +81,15 @@ impl Context {
     pub(crate) fn start(&self, start: &Start) -> Option<Handle> {
         let t = now();
         let mut inner = self.lock();
-        if let Event::ProxyStep { step } = start.event {
-            return Some(inner.start_step(self.handle, start.parent?, step, t));
+        if let Event::ProxyStep { step } = start.event
+            && let Some(open) = inner.steps.get(&(start.parent?, step))
+        {
+            return Some(*open);
         }
         let handle = inner.next_handle(self.handle);
         let (id, parent, rank) = (handle.number(), start.parent.map(Handle::number), start.rank);
         match &start.event {
-            Event::Group | Event::ProxyStep { .. } => {}
+            Event::Group => {}
             Event::Coll(coll) => {
                 inner.learn(coll.comm_hash, rank);
                 let line = Line::Coll {
@@ -126,7 +128,7 @@ impl Context {
                 self.write(&mut inner, &line);
             }
             Event::ProxyOp(op) => {
-                inner.open_ops.insert(handle, Vec::new());
+                inner.open.insert(handle, Open::default());
                 let line = Line::ProxyOp {
                     id,
                     parent,
@@ -141,6 +143,12 @@ impl Context {
                 };
                 self.write(&mut inner, &line);
             }
+            Event::ProxyStep { step } => {
+                let op = start.parent?;
+                inner.open.insert(handle, Open { step: Some((op, *step)), last: None });
+                inner.steps.insert((op, *step), handle);
+                self.write(&mut inner, &Line::ProxyStep { id, op: op.number(), step: *step, t });
+            }
         }
         Some(handle)
     }
@@ -149,40 +157,24 @@ impl Context {
         let t = now();
         let transition = transition.unwrap_or(Transition { state, trans_size: None, steps: None });
         let mut inner = self.lock();
-        let Inner { open_steps, open_ops, .. } = &mut *inner;
-        let states = match open_steps.get_mut(&handle) {
-            Some(step) => &mut step.states,
-            None => match open_ops.get_mut(&handle) {
-                Some(states) => states,
-                None => return,
-            },
-        };
-        let state = State::new(transition, t);
-        if !states.last().is_some_and(|last| state.repeats(last)) {
-            states.push(state);
+        let Some(open) = inner.open.get_mut(&handle) else { return };
+        if open.last.replace(transition) != Some(transition) {
+            let Transition { state, trans_size, steps } = transition;
+            self.write(&mut inner, &Line::State { id: handle.number(), state, trans_size, steps, t });
         }
     }
 
     pub(crate) fn stop(&self, handle: Handle) {
         let t = now();
         let mut inner = self.lock();
-        if let Some(step) = inner.open_steps.remove(&handle) {
-            inner.step_handles.remove(&(step.op, step.step));
-            self.write(&mut inner, &step.line(handle, Some(t)));
-        } else {
-            let states = inner.open_ops.remove(&handle).unwrap_or_default();
-            self.write(&mut inner, &Line::Stop { id: handle.number(), t, states: &states });
+        if let Some(step) = inner.open.remove(&handle).and_then(|open| open.step) {
+            inner.steps.remove(&step);
         }
+        self.write(&mut inner, &Line::Stop { id: handle.number(), t });
     }
 
     pub(crate) fn finalize(&self) {
         let mut inner = self.lock();
-        let mut open: Vec<_> = inner.open_steps.drain().collect();
-        inner.step_handles.clear();
-        open.sort_by_key(|(handle, _)| *handle);
-        for (handle, step) in open {
-            self.write(&mut inner, &step.line(handle, None));
-        }
         if inner.communicator.is_some() {
             self.write(&mut inner, &Line::Finalize { t: now() });
         }
@@ -258,29 +250,6 @@ impl Inner {
         {
             self.communicator =
                 Some(Communicator { comm_hash, rank, ranks: None, nodes: None, name: String::new() });
-        }
-    }
-
-    fn start_step(&mut self, context: Handle, op: Handle, step: i32, t: u64) -> Handle {
-        if let Some(open) = self.step_handles.get(&(op, step)) {
-            return *open;
-        }
-        let handle = self.next_handle(context);
-        self.step_handles.insert((op, step), handle);
-        self.open_steps.insert(handle, OpenStep { op, step, start: t, states: Vec::new() });
-        handle
-    }
-}
-
-impl OpenStep {
-    fn line(&self, handle: Handle, stop: Option<u64>) -> Line<'_> {
-        Line::ProxyStep {
-            id: handle.number(),
-            op: self.op.number(),
-            step: self.step,
-            start: self.start,
-            stop,
-            states: &self.states,
         }
     }
 }

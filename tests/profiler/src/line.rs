@@ -1,11 +1,9 @@
 //! The lines of a truth file. `kind` says which one it is; times are CLOCK_MONOTONIC nanoseconds.
 //!
-//! A call or proxy op has a line when it starts, so that one that never ends is seen too, and a `stop` line; a step
-//! has one line when it ends, and one without `stop` if it is open when the communicator is finalized.
+//! Everything has a line when it starts, one for each state that it reaches, and one when it stops, each written when it
+//! happens: what hangs, and what its process took along when it was killed, shows how far it came.
 
 use serde::Serialize;
-
-use crate::event::Transition;
 
 #[derive(Debug, Serialize)]
 #[serde(tag = "kind", rename_all = "camelCase", rename_all_fields = "camelCase")]
@@ -80,44 +78,25 @@ pub(crate) enum Line<'a> {
         id: u64,
         op: u64,
         step: i32,
-        start: u64,
-        stop: Option<u64>,
-        states: &'a [State],
+        t: u64,
+    },
+    /// Of a step: what its message waits for. Of a proxy op: running sums up to v3; from v4 on that the proxy took it up.
+    State {
+        id: u64,
+        state: i32,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        trans_size: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        steps: Option<i32>,
+        t: u64,
     },
     Stop {
         id: u64,
         t: u64,
-        /// Proxy ops up to v3: running sums; from v4 on the moment the proxy took the op up.
-        #[serde(skip_serializing_if = "<[State]>::is_empty")]
-        states: &'a [State],
     },
     Finalize {
         t: u64,
     },
-}
-
-/// A state that an event reached, and when first.
-#[derive(Debug, Clone, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct State {
-    #[serde(rename = "state")]
-    pub(crate) number: i32,
-    pub(crate) t: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) trans_size: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) steps: Option<i32>,
-}
-
-impl State {
-    pub(crate) fn new(transition: Transition, t: u64) -> Self {
-        Self { number: transition.state, t, trans_size: transition.trans_size, steps: transition.steps }
-    }
-
-    /// NCCL says some states again and again while it waits.
-    pub(crate) fn repeats(&self, earlier: &Self) -> bool {
-        self.number == earlier.number && self.trans_size == earlier.trans_size && self.steps == earlier.steps
-    }
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]

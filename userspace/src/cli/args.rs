@@ -81,6 +81,10 @@ pub struct RecordArgs {
     /// Print nothing but errors
     #[arg(short, long)]
     pub quiet: bool,
+
+    /// Print the eBPF side's development log at the end
+    #[arg(long, hide = true)]
+    pub ebpf_log: bool,
 }
 
 /// `ncclflow aggregate`

@@ -27,6 +27,7 @@ pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {
         duration: args.duration,
         buffer_bytes: args.buffer_size << 20,
         library: args.library.clone(),
+        development_log: args.ebpf_log,
     };
     let quiet = args.quiet;
     let outcome = with_signals(move |stop| {
@@ -142,7 +143,7 @@ fn summarize(outcome: &Outcome) {
     let report = &outcome.report;
     for rank in &report.communicators {
         eprintln!(
-            "{} rank {}/{} (process {}): {} ops x channels, {} messages",
+            "{} rank {}/{} (process {}): {} proxy ops, {} messages",
             rank.folder, rank.rank, rank.n_ranks, rank.pid, rank.proxy_flow_lines, rank.flow_steps_lines,
         );
     }

@@ -268,7 +268,8 @@ fn op(fields: &ProxyOpFields, names: &NameTables, op: &[u8]) -> Result<ProxyOp, 
         pattern,
         protocol: Protocol::from_number(protocol)
             .ok_or(DecodeError::UnknownValue { what: "protocol", value: protocol.cast_signed() })?,
-        algorithm: number(fields.algorithm).and_then(Algorithm::from_number),
+        // Of a p2p op NCCL leaves it 0, which would read as a tree.
+        algorithm: number(fields.algorithm).filter(|_| !pattern.is_p2p()).and_then(Algorithm::from_number),
         // Of a p2p op `coll` is 0 up to 2.22, whatever it does; the pattern says it.
         coll: match pattern {
             Pattern::Send => Some("Send".to_owned()),

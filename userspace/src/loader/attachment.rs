@@ -71,8 +71,8 @@ impl fmt::Debug for Attachment {
 
 impl Attachment {
     /// Loads the eBPF object, with a ring buffer of `buffer_bytes`.
-    pub fn new(buffer_bytes: u32) -> Result<Self> {
-        let mut object = LoadedObject::load(buffer_bytes)?;
+    pub fn new(buffer_bytes: u32, development_log: bool) -> Result<Self> {
+        let mut object = LoadedObject::load(buffer_bytes, development_log)?;
         let counters = object.take_counters()?;
         Ok(Self { object, counters, probes: Vec::new(), links: Vec::new() })
     }
@@ -149,6 +149,11 @@ impl Attachment {
             sum.add(cpu);
         }
         Ok(sum)
+    }
+
+    /// Prints what the eBPF side has logged, if it was asked to.
+    pub fn print_log(&mut self) {
+        self.object.print_log();
     }
 
     /// The ring buffer. Can be taken once.

@@ -8,6 +8,8 @@ use aya::{
     maps::{Array, MapData, PerCpuArray, RingBuf},
     programs::UProbe,
 };
+use aya_log::EbpfLogger;
+use log::Log;
 use ncclflow_common::{FetchPlan, ProbeCounters, RecordClass, WIRE_VERSION};
 
 /// Built by `cargo xtask build-ebpf`, checked by the build script.
@@ -32,6 +34,23 @@ unsafe impl Pod for CountersValue {}
 pub struct LoadedObject {
     ebpf: Ebpf,
     plans: Array<MapData, PlanValue>,
+    log: Option<EbpfLogger<StandardError>>,
+}
+
+/// Where the eBPF side's development log goes.
+#[derive(Debug)]
+struct StandardError;
+
+impl Log for StandardError {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        eprintln!("eBPF: {}", record.args());
+    }
+
+    fn flush(&self) {}
 }
 
 impl fmt::Debug for LoadedObject {
@@ -42,17 +61,25 @@ impl fmt::Debug for LoadedObject {
 
 impl LoadedObject {
     /// Loads the object with a ring buffer of `buffer_bytes` (rounded up to a power of two of pages).
-    pub fn load(buffer_bytes: u32) -> Result<Self> {
+    /// `development_log`: the eBPF side says on standard error what it runs into.
+    pub fn load(buffer_bytes: u32, development_log: bool) -> Result<Self> {
+        let log_level = if development_log { log::Level::Debug as u8 } else { 0 };
         let mut ebpf = EbpfLoader::new()
             .map_max_entries("RECORDS", buffer_bytes)
+            .override_global(aya_log::LEVEL, &log_level, true)
             .override_global("LOADER_WIRE_VERSION", &WIRE_VERSION, true)
             .load(OBJECT)
             .context(
                 "loading the eBPF object: the kernel must have BPF, a ring buffer (5.8) and cookies (5.15), \
                  and the caller CAP_BPF and CAP_PERFMON (or be root)",
             )?;
+        let log = if development_log {
+            Some(EbpfLogger::init_with_logger(&mut ebpf, StandardError).context("opening the eBPF side's log")?)
+        } else {
+            None
+        };
         let plans = take_map(&mut ebpf, "PLANS")?;
-        Ok(Self { ebpf, plans: Array::try_from(plans).context("opening the map `PLANS`")? })
+        Ok(Self { ebpf, plans: Array::try_from(plans).context("opening the map `PLANS`")?, log })
     }
 
     /// Stores the plan of the probe with this cookie.
@@ -74,6 +101,13 @@ impl LoadedObject {
                 .with_context(|| format!("the kernel refused the eBPF program `{}`", class.program))?;
         }
         Ok(program)
+    }
+
+    /// Prints what the eBPF side has logged, if it was asked to.
+    pub(crate) fn print_log(&mut self) {
+        if let Some(log) = &mut self.log {
+            log.flush();
+        }
     }
 
     /// The ring buffer. Can be taken once.

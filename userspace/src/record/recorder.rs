@@ -47,6 +47,8 @@ pub struct RecordOptions {
     pub buffer_bytes: u32,
     /// The NCCL library's path as the target maps it, where its name does not show that it is one.
     pub library: Option<PathBuf>,
+    /// Print the eBPF side's development log on standard error.
+    pub development_log: bool,
 }
 
 /// Ends a recording from another thread.
@@ -113,7 +115,7 @@ pub fn record(
     let mut report = first_report(&setup, &host);
     report.write(&dir).with_context(|| format!("cannot write to `{}`", dir.path().display()))?;
 
-    let mut attachment = Attachment::new(options.buffer_bytes)?;
+    let mut attachment = Attachment::new(options.buffer_bytes, options.development_log)?;
     let bindings = attach(&setup, &mut attachment, &report.host)?;
     let mut drain = Drain::new(attachment.take_records()?);
     let mut pipeline = Pipeline::new(bindings, FlowFiles::new(dir));
@@ -124,6 +126,7 @@ pub fn record(
 
     attachment.disarm()?;
     settle(&attachment, &mut drain, &mut pipeline)?;
+    attachment.print_log();
     pipeline.finish();
     tell_errors(&pipeline, &mut report, notice);
     complete_report(&mut report, &attachment, &pipeline)?;

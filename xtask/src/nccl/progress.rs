@@ -33,7 +33,8 @@ impl Progress {
                 None => (ProgressBar::new_spinner(), "{spinner} {msg} {bytes} {bytes_per_sec}"),
             };
             let style = ProgressStyle::with_template(template);
-            bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())).with_message(what.to_owned())
+            bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+                .with_message(what.to_owned())
         });
         if bar.is_none() {
             line(what);

@@ -42,12 +42,14 @@ impl Elem {
             Self::U64 => each(sums, terms, |a, b| {
                 u64::from_ne_bytes(a).wrapping_add(u64::from_ne_bytes(b)).to_ne_bytes()
             }),
-            Self::F32 => {
-                each(sums, terms, |a, b| (f32::from_ne_bytes(a) + f32::from_ne_bytes(b)).to_ne_bytes())
-            }
-            Self::F64 => {
-                each(sums, terms, |a, b| (f64::from_ne_bytes(a) + f64::from_ne_bytes(b)).to_ne_bytes())
-            }
+            Self::F32 => each(sums, terms, |a, b| {
+                let sum = f32::from_ne_bytes(a) + f32::from_ne_bytes(b);
+                sum.to_ne_bytes()
+            }),
+            Self::F64 => each(sums, terms, |a, b| {
+                let sum = f64::from_ne_bytes(a) + f64::from_ne_bytes(b);
+                sum.to_ne_bytes()
+            }),
         }
     }
 }

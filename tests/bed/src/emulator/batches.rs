@@ -4,23 +4,10 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail};
 
-use super::arithmetic::Elem;
+use super::bcast::BcastWork;
 use super::functions::{Function, Functions, Proto};
 use super::kernel::{ChannelPlan, CollWork, Item, Planned};
-use super::layout::{Args, Batch, Coll, P2p, Profiler};
-
-/// The layouts of this form of work.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Form {
-    pub(crate) args: Args,
-    pub(crate) batch: Batch,
-    pub(crate) coll: Coll,
-    pub(crate) p2p: P2p,
-    pub(crate) kind_p2p: u64,
-    pub(crate) kind_coll: u64,
-    pub(crate) storage_args: u64,
-    pub(crate) profiler: Option<Profiler>,
-}
+use super::layout::{BatchForm, Coll};
 
 /// One or more batches that count as one: same kind, same function.
 struct Merged {
@@ -31,7 +18,7 @@ struct Merged {
 }
 
 /// Reads the plan of all channels out of the kernel's arguments.
-pub(crate) fn read(form: &Form, functions: &Functions, arguments: &[u8]) -> Result<Vec<ChannelPlan>> {
+pub(crate) fn read(form: &BatchForm, functions: &Functions, arguments: &[u8]) -> Result<Vec<ChannelPlan>> {
     if arguments.len() < form.args.size {
         bail!("a kernel was launched with {} bytes of arguments", arguments.len());
     }
@@ -49,7 +36,8 @@ pub(crate) fn read(form: &Form, functions: &Functions, arguments: &[u8]) -> Resu
             let enabled = form.profiler.map(|place| {
                 if batch.kind == form.kind_p2p { place.p2p_enabled } else { place.coll_enabled }
             });
-            let profiled = batch.works.iter().map(|(_, work)| enabled.is_some_and(|place| place.get(*work) == 1));
+            let profiled =
+                batch.works.iter().map(|(_, work)| enabled.is_some_and(|place| place.get(*work) == 1));
             let profiled = profiled.collect();
             items.push(Planned { item: item(form, functions, &batch, channel, &numbers)?, profiled });
         }
@@ -70,7 +58,7 @@ fn number_ops<'a>(batches: impl Iterator<Item = &'a Merged>) -> BTreeMap<u32, us
     offsets.into_iter().enumerate().map(|(number, offset)| (offset, number)).collect()
 }
 
-fn chain(form: &Form, arguments: &[u8], block: usize) -> Result<Vec<Merged>> {
+fn chain(form: &BatchForm, arguments: &[u8], block: usize) -> Result<Vec<Merged>> {
     let base = arguments.as_ptr() as usize;
     let in_arguments = form.args.storage.get(base) == form.storage_args;
     let (buffer, mask) = (form.args.work_buf.get_usize(base), form.args.work_mask.get(base) as u32);
@@ -87,6 +75,10 @@ fn chain(form: &Form, arguments: &[u8], block: usize) -> Result<Vec<Merged>> {
             form.p2p.size
         } else if kind == form.kind_coll {
             form.coll.size
+        } else if let Some((bcast, of_bcast)) = &form.bcast
+            && kind == *of_bcast
+        {
+            bcast.size
         } else {
             bail!("work of kind {kind} is not emulated");
         };
@@ -118,7 +110,7 @@ fn chain(form: &Form, arguments: &[u8], block: usize) -> Result<Vec<Merged>> {
 }
 
 fn item(
-    form: &Form,
+    form: &BatchForm,
     functions: &Functions,
     batch: &Merged,
     channel: usize,
@@ -138,10 +130,7 @@ fn item(
 
 /// The continuous distribution of bytes over channels: the first and the last may have less than those between.
 fn coll(place: &Coll, func: Function, work: usize, channel: usize, op: usize) -> Result<CollWork> {
-    let elem = Elem::of(func.dtype)?;
-    if func.redop != 0 {
-        bail!("device reduction {} is not emulated, only sums", func.redop);
-    }
+    let elem = CollWork::check(&func)?;
     if place.reg_used.get(work) != 0 {
         bail!("registered buffers are not emulated");
     }

@@ -17,10 +17,22 @@ pub(crate) enum Direction {
     Recv,
 }
 
+/// Which connection of a channel, and what for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct End {
+    pub(crate) peer: usize,
+    /// 0 for collectives, 1 for p2p.
+    pub(crate) index: usize,
+    pub(crate) direction: Direction,
+    pub(crate) proto: Proto,
+    /// The SIMPLE protocol begins at a multiple of so many steps.
+    pub(crate) alignment: u64,
+}
+
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub(crate) struct Connection<'a> {
     direction: Direction,
-    layout: Layout,
+    layout: &'a Layout,
     /// Address of the `ncclConnInfo`.
     info: usize,
     buffer: usize,
@@ -29,50 +41,41 @@ pub(crate) struct Connection {
     /// Address of the `ncclConnFifo` entries, or 0.
     fifo: usize,
     /// Bytes of a slot.
-    step_size: usize,
+    slot_size: usize,
     /// The next step.
     pub(crate) step: u64,
     pub(crate) transfer: Transfer,
 }
 
-impl Connection {
-    /// Takes up the connection where the last operation left it; the SIMPLE protocol begins at a multiple of
-    /// `alignment` steps.
-    pub(crate) fn load(
-        layout: &Layout,
-        channel: usize,
-        peer: usize,
-        index: usize,
-        direction: Direction,
-        proto: Proto,
-        alignment: u64,
-        step_size: Option<usize>,
-    ) -> Self {
+impl<'a> Connection<'a> {
+    /// Takes up the connection where the last operation left it. `slot_size` is for protocols that do not have it in
+    /// the connection.
+    pub(crate) fn load(layout: &'a Layout, channel: usize, end: End, slot_size: Option<usize>) -> Self {
         let peers = layout.channel.peers.get_usize(channel);
-        let peer_info = memory::read(peers + 8 * peer, 8) as usize;
-        let place = match direction {
+        let peer = memory::read(peers + 8 * end.peer, 8) as usize;
+        let place = match end.direction {
             Direction::Send => layout.peer.send,
             Direction::Recv => layout.peer.recv,
         };
-        let info = peer_info + place.offset + index * layout.conn.size;
         let conn = &layout.conn;
-        let step = conn.step.get(info).next_multiple_of(alignment);
+        let info = peer + place.offset + end.index * conn.size;
+        let step = conn.step.get(info).next_multiple_of(end.alignment);
         let head = conn.head.get_usize(info);
-        if direction == Direction::Recv && proto == Proto::Simple {
+        if end.direction == Direction::Recv && end.proto == Proto::Simple {
             // Gives back the slots that the alignment skips.
             memory::store(head, step);
         }
         Self {
-            direction,
-            layout: *layout,
+            direction: end.direction,
+            layout,
             info,
-            buffer: memory::read(info + conn.buffs.offset + 8 * proto.index(), 8) as usize,
+            buffer: memory::read(info + conn.buffs.offset + 8 * end.proto.index(), 8) as usize,
             head,
             tail: conn.tail.get_usize(info),
             fifo: conn.fifo.get_usize(info),
-            step_size: step_size.unwrap_or_else(|| conn.step_size.get_usize(info)),
+            slot_size: slot_size.unwrap_or_else(|| conn.step_size.get_usize(info)),
             step,
-            transfer: Transfer::new(peer, index, direction),
+            transfer: Transfer::new(end.peer, end.index, end.direction),
         }
     }
 
@@ -106,7 +109,7 @@ impl Connection {
         {
             return self.buffer + self.layout.fifo.offset.get_usize(entry);
         }
-        self.buffer + (self.step % STEPS) as usize * self.step_size
+        self.buffer + (self.step % STEPS) as usize * self.slot_size
     }
 
     /// Passes the slots on: to the receiver as filled, or back to the sender as free.

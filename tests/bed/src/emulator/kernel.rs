@@ -3,16 +3,19 @@
 use std::cell::RefCell;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use anyhow::{Result, bail};
+
 use super::arithmetic::Elem;
-use super::connection::{Connection, Direction};
+use super::bcast::{self, BcastWork};
+use super::connection::{Connection, Direction, End, STEPS};
 use super::executor::{self, Control, Task};
 use super::functions::{Algo, Coll, Function, Functions, Proto};
-use super::layout::{Layout, P2p};
+use super::layout::{BatchForm, Layout, Work};
 use super::memory;
 use super::p2p::{self, Part};
 use super::primitives::Primitives;
 use super::ring::{self, Ring};
-use super::transfer_log::{LaunchName, Line, OpName};
+use super::transfer_log::{LaunchName, Line, OpName, Transfer};
 use super::tree::{self, Tree};
 
 /// A collective's share of a channel, counted in elements.
@@ -35,6 +38,17 @@ pub(crate) struct CollWork {
 }
 
 impl CollWork {
+    /// Says what of a function is beyond the emulator.
+    pub(crate) fn check(func: &Function) -> Result<Elem> {
+        if func.algo == Algo::Other || matches!(func.coll, Coll::SendRecv | Coll::AllGatherV) {
+            bail!("{} with this algorithm is not emulated", func.coll.name());
+        }
+        if func.redop != 0 {
+            bail!("device reduction {} is not emulated, only sums", func.redop);
+        }
+        Elem::of(func.dtype)
+    }
+
     pub(crate) fn input(&self, element: usize) -> usize {
         self.send + element * self.elem.size()
     }
@@ -66,6 +80,8 @@ pub(crate) enum Item {
     Colls(Vec<CollWork>),
     /// Addresses of `ncclDevWorkP2p` and the numbers of their operations.
     P2p(Vec<(usize, usize)>),
+    /// A chunk of each in turn.
+    Bcasts(Function, Vec<BcastWork>),
     /// Parts that NCCL has cut itself (before 2.22).
     Parts(Vec<Part>),
 }
@@ -96,7 +112,7 @@ pub(crate) struct Kernel<'a> {
     pub(crate) lines: RefCell<Vec<Line>>,
 }
 
-impl Kernel<'_> {
+impl<'a> Kernel<'a> {
     fn buff_size(&self, proto: Proto) -> usize {
         memory::read(self.comm + self.layout.comm.buff_sizes.offset + 4 * proto.index(), 4) as usize
     }
@@ -109,23 +125,35 @@ impl Kernel<'_> {
         self.layout.comm.channels.get_usize(self.comm) + channel * self.layout.channel.size
     }
 
-    pub(crate) fn log(&self, name: OpName, connections: impl Iterator<Item = Connection>) {
+    /// Logs what went through connections that are done with.
+    pub(crate) fn log(&self, name: OpName, connections: impl Iterator<Item = Connection<'a>>) {
         // The iterator saves the connections, so it is used up in any case.
         let transfers: Vec<_> = connections.map(|conn| conn.transfer).collect();
+        self.log_transfers(name, transfers.into_iter());
+    }
+
+    pub(crate) fn log_transfers(&self, name: OpName, transfers: impl Iterator<Item = Transfer>) {
         if self.logs {
-            let lines = transfers.into_iter().map(|transfer| self.name.line(name, transfer));
-            self.lines.borrow_mut().extend(lines);
+            self.lines.borrow_mut().extend(transfers.map(|transfer| self.name.line(name, transfer)));
+        }
+    }
+
+    /// The form of the work, where it is the one of 2.22 and later.
+    pub(crate) fn batch_form(&self) -> Option<&BatchForm> {
+        match &self.layout.work {
+            Work::Batches(form) => Some(form),
+            Work::Lists(_) => None,
         }
     }
 
     /// Runs all channels; false when the kernel was aborted.
-    pub(crate) fn run(&self, plans: &[ChannelPlan], p2p: Option<&P2p>) -> bool {
+    pub(crate) fn run(&self, plans: &[ChannelPlan]) -> bool {
         let tasks = plans
             .iter()
             .map(|plan| -> Task<'_> {
                 let block =
                     Block { kernel: self, id: plan.channel, address: self.channel_address(plan.channel) };
-                Box::pin(async move { block.run(&plan.items, p2p).await })
+                Box::pin(async move { block.run(&plan.items).await })
             })
             .collect();
         self.control.run(tasks)
@@ -143,7 +171,7 @@ pub(crate) struct Block<'a> {
 }
 
 impl Block<'_> {
-    async fn run(&self, items: &[Planned], p2p: Option<&P2p>) {
+    async fn run(&self, items: &[Planned]) {
         for Planned { item, profiled } in items {
             self.profile(profiled, false);
             match item {
@@ -153,11 +181,13 @@ impl Block<'_> {
                     }
                 }
                 Item::P2p(works) => {
+                    let form = self.kernel.batch_form();
                     let parts = works
                         .iter()
-                        .filter_map(|(work, op)| p2p.map(|place| p2p::part_of(self, place, *work, *op)));
+                        .filter_map(|(work, op)| form.map(|form| p2p::part_of(self, form, *work, *op)));
                     self.transfers(parts).await;
                 }
+                Item::Bcasts(func, works) => bcast::run(self, func, works.clone()).await,
                 Item::Parts(parts) => {
                     let parts = parts.iter().map(|part| match part {
                         Part::Transfers(transfers) => Part::Transfers(transfers.clone()),
@@ -172,7 +202,7 @@ impl Block<'_> {
 
     /// Tells that works begin or are complete, and counts them.
     fn profile(&self, profiled: &[bool], complete: bool) {
-        let Some(place) = &self.kernel.layout.profiler else { return };
+        let Some(place) = self.kernel.batch_form().and_then(|form| form.profiler.as_ref()) else { return };
         let before = place.work_counter.get(self.address);
         let blocks = if complete { place.completed } else { place.started }.get_usize(self.kernel.comm);
         let block = blocks + self.id * place.block_size;
@@ -204,23 +234,31 @@ impl Block<'_> {
     }
 
     async fn collective(&self, work: &CollWork) {
-        match work.func.algo {
-            Algo::Tree => tree::all_reduce(self, work, &self.tree()).await,
-            _ => {
-                let ring = self.ring();
-                let (previous, next) = (self.ring_neighbour(false), self.ring_neighbour(true));
-                let mut prims = self.primitives(&work.func, &[previous], &[next]);
-                match work.func.coll {
-                    Coll::AllReduce => ring::all_reduce(work, &ring, &mut prims).await,
-                    Coll::AllGather => ring::all_gather(work, &ring, &mut prims).await,
-                    Coll::ReduceScatter => ring::reduce_scatter(work, &ring, &mut prims).await,
-                    Coll::Broadcast => ring::broadcast(work, &ring, &mut prims).await,
-                    Coll::Reduce => ring::reduce(work, &ring, &mut prims).await,
-                    Coll::SendRecv | Coll::AllGatherV => {}
-                }
-                self.finish(work, prims);
-            }
+        if work.func.algo == Algo::Tree {
+            tree::all_reduce(self, work, &self.tree()).await;
+            return;
         }
+        let ring = self.ring();
+        let mut prims = self.ring_primitives(&work.func);
+        match work.func.coll {
+            Coll::AllReduce => ring::all_reduce(work, &ring, &mut prims).await,
+            Coll::AllGather => ring::all_gather(work, &ring, &mut prims).await,
+            Coll::ReduceScatter => ring::reduce_scatter(work, &ring, &mut prims).await,
+            Coll::Broadcast => ring::broadcast(work, &ring, &mut prims).await,
+            Coll::Reduce => ring::reduce(work, &ring, &mut prims).await,
+            // `CollWork::check` refused these.
+            Coll::SendRecv | Coll::AllGatherV => {}
+        }
+        self.finish(work, prims);
+    }
+
+    /// The connections to the neighbours in the ring.
+    pub(crate) fn ring_primitives(&self, func: &Function) -> Primitives<'_> {
+        self.primitives(func, &[self.ring_neighbour(false)], &[self.ring_neighbour(true)])
+    }
+
+    pub(crate) fn ranks(&self) -> usize {
+        self.kernel.layout.comm.ranks.get_usize(self.kernel.comm)
     }
 
     fn ring_neighbour(&self, next: bool) -> usize {
@@ -230,7 +268,7 @@ impl Block<'_> {
 
     fn ring(&self) -> Ring {
         let channel = &self.kernel.layout.channel;
-        let ranks = self.kernel.layout.comm.ranks.get_usize(self.kernel.comm);
+        let ranks = self.ranks();
         let user_ranks = channel.ring_user_ranks.get_usize(self.address);
         Ring {
             index: channel.ring_index.get_usize(self.address),
@@ -249,18 +287,10 @@ impl Block<'_> {
         Tree { up: usize::try_from(channel.tree_up.get_i32(self.address)).ok(), down }
     }
 
-    pub(crate) fn connection(
-        &self,
-        peer: usize,
-        index: usize,
-        direction: Direction,
-        proto: Proto,
-        alignment: u64,
-    ) -> Connection {
+    pub(crate) fn connection(&self, end: End) -> Connection<'_> {
         // SIMPLE slots have a size per connection, those of the others follow from the buffer's.
-        let slot = (proto != Proto::Simple).then(|| self.kernel.buff_size(proto) / 8);
-        let layout = self.kernel.layout;
-        Connection::load(layout, self.address, peer, index, direction, proto, alignment, slot)
+        let slot = (end.proto != Proto::Simple).then(|| self.kernel.buff_size(end.proto) / STEPS as usize);
+        Connection::load(self.kernel.layout, self.address, end, slot)
     }
 
     /// The connections of a collective on this channel.
@@ -271,7 +301,8 @@ impl Block<'_> {
         let (slices_per_chunk, steps_per_slice) = if sliced { (2, 2) } else { (1, 1) };
         let alignment = slices_per_chunk as u64 * steps_per_slice;
         let conns = |peers: &[usize], direction| {
-            peers.iter().map(|peer| self.connection(*peer, 0, direction, func.proto, alignment)).collect()
+            let end = |peer: &usize| End { peer: *peer, index: 0, direction, proto: func.proto, alignment };
+            peers.iter().map(|peer| self.connection(end(peer))).collect()
         };
         Primitives {
             control: &self.kernel.control,
@@ -279,7 +310,7 @@ impl Block<'_> {
             elem: Elem::of(func.dtype).unwrap_or(Elem::U8),
             slices_per_chunk,
             steps_per_slice,
-            step_bytes: self.kernel.buff_size(Proto::Simple) / 8,
+            step_bytes: self.kernel.buff_size(Proto::Simple) / STEPS as usize,
             recv: conns(from, Direction::Recv),
             send: conns(to, Direction::Send),
         }

@@ -44,6 +44,7 @@ macro_rules! layout {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy)]
         pub(crate) struct $name {
+            #[allow(dead_code, reason = "not every struct stands in an array")]
             pub(crate) size: usize,
             $(pub(crate) $field: Place,)*
         }
@@ -162,7 +163,7 @@ layout! {
         recv_bytes: "recvBytes",
         send_rank: "sendRank",
         recv_rank: "recvRank",
-        p2p_channels: "nP2pChannels",
+        all_channels: "nP2pChannels",
         channel_base: "channelBase",
         send_channels: "nSendChannels",
         recv_channels: "nRecvChannels",
@@ -170,6 +171,18 @@ layout! {
         recv_chunk: "recvChunkSize_u32fp8",
         send_ll: "sendProtoLL",
         recv_ll: "recvProtoLL",
+    }
+}
+
+layout! {
+    /// `ncclDevWorkBcast` (2.29 and later)
+    Bcast {
+        ring_depth: "ringDepth",
+        chunk_size: "chunkSize",
+        send: "sendbuff",
+        recv: "recvbuff",
+        bytes: "bytes",
+        bytes_done: "bytes_done",
     }
 }
 
@@ -244,7 +257,8 @@ pub(crate) struct Profiler {
 impl Profiler {
     fn find(layouts: &Layouts) -> Option<Self> {
         let data = layouts.field("ncclDevProfiler", "data")?.array?;
-        let comm = if layouts.struct_size("ncclKernelComm").is_some() { "ncclKernelComm" } else { "ncclDevComm" };
+        let comm =
+            if layouts.struct_size("ncclKernelComm").is_some() { "ncclKernelComm" } else { "ncclDevComm" };
         let find = |strukt, path| place(layouts, strukt, path).ok();
         Some(Self {
             started: find(comm, "workStarted")?,
@@ -261,24 +275,43 @@ impl Profiler {
     }
 }
 
-/// How a kernel is told its work.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Work {
-    /// 2.22 and later: batches that refer to work structs.
-    Batches {
-        args: Args,
-        batch: Batch,
-        coll: Coll,
-        p2p: P2p,
-        kind_p2p: u64,
-        kind_coll: u64,
-        storage_args: u64,
-    },
-    /// Before: a list of 512-byte structs per channel.
-    Lists { work: OldWork, elem: OldElem, p2p: OldP2p, kind_coll: u64, kind_p2p: u64, send: u64, recv: u64 },
+/// Work as 2.22 and later have it: batches that refer to work structs.
+#[derive(Debug)]
+pub(crate) struct BatchForm {
+    pub(crate) args: Args,
+    pub(crate) batch: Batch,
+    pub(crate) coll: Coll,
+    pub(crate) p2p: P2p,
+    pub(crate) kind_p2p: u64,
+    pub(crate) kind_coll: u64,
+    pub(crate) storage_args: u64,
+    /// Fused broadcasts, and the number of their kind.
+    pub(crate) bcast: Option<(Bcast, u64)>,
+    pub(crate) profiler: Option<Profiler>,
+    /// Parts of a p2p transfer lie on channels in the order of their reversed bits.
+    pub(crate) reversed_parts: bool,
 }
 
-#[derive(Debug, Clone, Copy)]
+/// Work before 2.22: a list of 512-byte structs per channel.
+#[derive(Debug)]
+pub(crate) struct ListForm {
+    pub(crate) work: OldWork,
+    pub(crate) elem: OldElem,
+    pub(crate) p2p: OldP2p,
+    pub(crate) kind_coll: u64,
+    pub(crate) kind_p2p: u64,
+    pub(crate) send: u64,
+    pub(crate) recv: u64,
+}
+
+/// How a kernel is told its work.
+#[derive(Debug)]
+pub(crate) enum Work {
+    Batches(Box<BatchForm>),
+    Lists(Box<ListForm>),
+}
+
+#[derive(Debug)]
 pub(crate) struct Layout {
     pub(crate) comm: Comm,
     pub(crate) channel: Channel,
@@ -287,12 +320,9 @@ pub(crate) struct Layout {
     pub(crate) fifo: Fifo,
     pub(crate) host_comm: HostComm,
     pub(crate) work: Work,
-    pub(crate) profiler: Option<Profiler>,
     /// Number of data types, of device reductions.
     pub(crate) types: usize,
     pub(crate) redops: usize,
-    /// Parts of a p2p transfer lie on channels in the order of their reversed bits.
-    pub(crate) reversed_parts: bool,
 }
 
 impl Layout {
@@ -317,6 +347,7 @@ impl Layout {
                 "ncclWorkElemP2p",
                 "ncclComm",
                 "ncclDevProfiler",
+                "ncclDevWorkBcast",
             ]),
             enums: strings(&[
                 "ncclDataType_t",
@@ -336,7 +367,7 @@ impl Layout {
             Ok(u64::try_from(found)?)
         };
         let work = if layouts.struct_size("ncclDevWorkBatch").is_some() {
-            Work::Batches {
+            Work::Batches(Box::new(BatchForm {
                 args: Args::find(layouts, &["ncclDevKernelArgs"])?,
                 batch: Batch::find(layouts, &["ncclDevWorkBatch"])?,
                 coll: Coll::find(layouts, &["ncclDevWorkColl"])?,
@@ -344,9 +375,15 @@ impl Layout {
                 kind_p2p: value("ncclDevWorkType", "ncclDevWorkTypeP2p")?,
                 kind_coll: value("ncclDevWorkType", "ncclDevWorkTypeColl")?,
                 storage_args: value("ncclDevWorkStorageType", "ncclDevWorkStorageTypeArgs")?,
-            }
+                bcast: Bcast::find(layouts, &["ncclDevWorkBcast"])
+                    .and_then(|bcast| Ok((bcast, value("ncclDevWorkType", "ncclDevWorkTypeBcast")?)))
+                    .ok(),
+                profiler: Profiler::find(layouts),
+                // nccl:v2.28.3-1:src/include/device.h changed ncclP2pChannelForPart; no layout tells of it.
+                reversed_parts: version.is_some_and(|version| version < (2, 28)),
+            }))
         } else {
-            Work::Lists {
+            Work::Lists(Box::new(ListForm {
                 work: OldWork::find(layouts, &["ncclWork"])?,
                 elem: OldElem::find(layouts, &["ncclWorkElem"])?,
                 p2p: OldP2p::find(layouts, &["ncclWorkElemP2p"])?,
@@ -354,7 +391,7 @@ impl Layout {
                 kind_p2p: value("ncclWorkType", "ncclWorkTypeP2p")?,
                 send: value("ncclWorkP2PType", "ncclWorkP2pTypeSend")?,
                 recv: value("ncclWorkP2PType", "ncclWorkP2pTypeRecv")?,
-            }
+            }))
         };
         Ok(Self {
             comm: Comm::find(layouts, &["ncclKernelComm", "ncclDevComm"])?,
@@ -364,11 +401,8 @@ impl Layout {
             fifo: Fifo::find(layouts, &["ncclConnFifo"])?,
             host_comm: HostComm::find(layouts, &["ncclComm"])?,
             work,
-            profiler: Profiler::find(layouts),
             types: usize::try_from(value("ncclDataType_t", "ncclNumTypes")?)?,
             redops: usize::try_from(value("ncclDevRedOp_t", "ncclNumDevRedOps")?)?,
-            // nccl:v2.28.3-1:src/include/device.h changed ncclP2pChannelForPart; no layout tells of it.
-            reversed_parts: version.is_some_and(|version| version < (2, 28)),
         })
     }
 }

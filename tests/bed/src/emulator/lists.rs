@@ -2,28 +2,20 @@
 
 use anyhow::{Context, Result, bail};
 
-use super::arithmetic::Elem;
 use super::connection::Direction;
-use super::functions::{Function, Functions, Proto};
+use super::functions::{Function, Proto};
 use super::kernel::{ChannelPlan, CollWork, Item, Kernel, Planned};
-use super::layout::{OldElem, OldP2p, OldWork};
+use super::layout::{ListForm, OldElem};
 use super::memory;
 use super::p2p::{Part, Transfer};
 
-/// The layouts of this form of work.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Form {
-    pub(crate) work: OldWork,
-    pub(crate) elem: OldElem,
-    pub(crate) p2p: OldP2p,
-    pub(crate) kind_coll: u64,
-    pub(crate) kind_p2p: u64,
-    pub(crate) send: u64,
-    pub(crate) recv: u64,
-}
-
 /// Reads the plan of all channels and tells the host that its FIFO was read.
-pub(crate) fn read(form: &Form, kernel: &Kernel<'_>, channels: u64, head: usize) -> Result<Vec<ChannelPlan>> {
+pub(crate) fn read(
+    form: &ListForm,
+    kernel: &Kernel<'_>,
+    channels: u64,
+    head: usize,
+) -> Result<Vec<ChannelPlan>> {
     let mut plans = Vec::new();
     for (block, channel) in (0..64).filter(|channel| channels >> channel & 1 == 1).enumerate() {
         let mut work = head + block * form.work.size;
@@ -49,7 +41,7 @@ pub(crate) fn read(form: &Form, kernel: &Kernel<'_>, channels: u64, head: usize)
     Ok(plans)
 }
 
-fn item(form: &Form, kernel: &Kernel<'_>, work: usize, op: &mut usize) -> Result<Item> {
+fn item(form: &ListForm, kernel: &Kernel<'_>, work: usize, op: &mut usize) -> Result<Item> {
     let kind = form.work.kind.get(work);
     if kind == form.kind_p2p {
         return Ok(Item::Parts(parts(form, kernel, work, op)));
@@ -70,13 +62,10 @@ fn item(form: &Form, kernel: &Kernel<'_>, work: usize, op: &mut usize) -> Result
 }
 
 fn coll(place: &OldElem, func: Function, elem: usize, op: usize) -> Result<CollWork> {
-    if func.redop != 0 {
-        bail!("device reduction {} is not emulated, only sums", func.redop);
-    }
     Ok(CollWork {
         op,
         func,
-        elem: Elem::of(func.dtype)?,
+        elem: CollWork::check(&func)?,
         root: place.root.get_usize(elem),
         send: place.send.get_usize(elem),
         recv: place.recv.get_usize(elem),
@@ -89,7 +78,7 @@ fn coll(place: &OldElem, func: Function, elem: usize, op: usize) -> Result<CollW
 }
 
 /// The sends and receives of one struct go on side by side: a receive and a send alternate.
-fn parts(form: &Form, kernel: &Kernel<'_>, work: usize, op: &mut usize) -> Vec<Part> {
+fn parts(form: &ListForm, kernel: &Kernel<'_>, work: usize, op: &mut usize) -> Vec<Part> {
     let place = &form.p2p;
     let first = work + form.work.p2p_elems.offset;
     let address_of = |elem: usize| place.buff_hi.get_usize(elem) << 32 | place.buff_lo.get_usize(elem);

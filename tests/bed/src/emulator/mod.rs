@@ -6,6 +6,7 @@
 
 mod arithmetic;
 mod batches;
+mod bcast;
 mod connection;
 mod executor;
 mod functions;
@@ -92,29 +93,31 @@ pub(crate) fn executor(shared: &Shared) -> Executor {
 
 impl Shared {
     /// Takes note of a communicator and returns its hash.
-    pub(crate) fn register(&self, comm: usize) -> Option<String> {
+    pub(crate) fn register(&self, comm: usize) -> String {
         let host = &self.0.layout.host_comm;
         let hash = format!("{:016x}", host.hash.get(comm));
         let known = KnownComm { hash: hash.clone(), launches: 0 };
         lock(&self.0.comms).insert(host.dev_comm.get_usize(comm), known);
-        Some(hash)
-    }
-}
-
-/// The address of the device's communicator in a launch of one of NCCL's collective kernels.
-fn comm_of(launch: &Launch) -> Option<usize> {
-    match &launch.arguments {
-        // Its first field in all versions.
-        Arguments::Buffer(bytes) => Some(usize::from_ne_bytes(bytes.get(..8)?.try_into().ok()?)),
-        Arguments::Words(words) => words.first().map(|word| *word as usize),
+        hash
     }
 }
 
 impl State {
+    /// The address of the device's communicator, in a launch of one of NCCL's collective kernels.
+    fn comm_of(&self, launch: &Launch) -> Option<usize> {
+        match (&launch.arguments, &self.layout.work) {
+            (Arguments::Buffer(bytes), Work::Batches(form)) if bytes.len() >= form.args.size => {
+                Some(form.args.comm.get_usize(bytes.as_ptr() as usize))
+            }
+            (Arguments::Words(words), _) => words.first().map(|word| *word as usize),
+            _ => None,
+        }
+    }
+
     /// Numbers the launch, in the order in which the host makes them.
     fn name(&self, launch: &Launch) -> LaunchName {
         let mut comms = lock(&self.comms);
-        let known = comm_of(launch).map(|comm| comms.entry(comm).or_default());
+        let known = self.comm_of(launch).map(|comm| comms.entry(comm).or_default());
         let Some(known) = known else { return LaunchName { comm_hash: String::new(), rank: -1, launch: 0 } };
         known.launches += 1;
         LaunchName { comm_hash: known.hash.clone(), rank: -1, launch: known.launches - 1 }
@@ -130,7 +133,7 @@ impl State {
         if self.no_emulate {
             return Ok(());
         }
-        let comm = comm_of(launch).context("a launch without arguments")?;
+        let comm = self.comm_of(launch).context("a launch without arguments")?;
         let rank = self.layout.comm.rank.get_i32(comm);
         let stalls = self.stalls.iter().filter(|(of, _)| i64::from(*of) == i64::from(rank));
         let control = Control::new(
@@ -147,39 +150,15 @@ impl State {
             logs: self.log.is_on(),
             lines: RefCell::default(),
         };
-        let (plans, p2p) = match (&self.layout.work, &launch.arguments) {
-            (
-                Work::Batches { args, batch, coll, p2p, kind_p2p, kind_coll, storage_args },
-                Arguments::Buffer(bytes),
-            ) => {
-                let form = batches::Form {
-                    args: *args,
-                    batch: *batch,
-                    coll: *coll,
-                    p2p: *p2p,
-                    kind_p2p: *kind_p2p,
-                    kind_coll: *kind_coll,
-                    storage_args: *storage_args,
-                    profiler: self.layout.profiler,
-                };
-                (batches::read(&form, &self.functions, bytes)?, Some(p2p))
-            }
-            (Work::Lists { work, elem, p2p, kind_coll, kind_p2p, send, recv }, Arguments::Words(words)) => {
-                let form = lists::Form {
-                    work: *work,
-                    elem: *elem,
-                    p2p: *p2p,
-                    kind_coll: *kind_coll,
-                    kind_p2p: *kind_p2p,
-                    send: *send,
-                    recv: *recv,
-                };
+        let plans = match (&self.layout.work, &launch.arguments) {
+            (Work::Batches(form), Arguments::Buffer(bytes)) => batches::read(form, &self.functions, bytes)?,
+            (Work::Lists(form), Arguments::Words(words)) => {
                 let [_, channels, head] = words[..] else { bail!("expected three arguments") };
-                (lists::read(&form, &kernel, channels, head as usize)?, None)
+                lists::read(form, &kernel, channels, head as usize)?
             }
             _ => bail!("launched in a way that does not fit this version's work structs"),
         };
-        if kernel.run(&plans, p2p) {
+        if kernel.run(&plans) {
             self.log.write(rank, &kernel.lines.into_inner());
         }
         Ok(())

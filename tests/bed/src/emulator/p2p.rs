@@ -1,10 +1,10 @@
 //! Sends and receives.
 
 use super::arithmetic::Elem;
-use super::connection::Direction;
+use super::connection::{Direction, End};
 use super::functions::{Algo, Coll, Function, Proto};
 use super::kernel::Block;
-use super::layout::P2p;
+use super::layout::BatchForm;
 use super::memory;
 use super::primitives::{Primitives, Step};
 use super::transfer_log::OpName;
@@ -37,10 +37,11 @@ pub(crate) enum Part {
 /// Each transfer is cut into a part per channel, in units of this size (nccl:src/include/device.h, ncclP2pPartBounds).
 const PART_UNIT: usize = 4096;
 
-pub(crate) fn part_of(block: &Block<'_>, place: &P2p, work: usize, op: usize) -> Part {
-    let channels = place.p2p_channels.get_usize(work);
+pub(crate) fn part_of(block: &Block<'_>, form: &BatchForm, work: usize, op: usize) -> Part {
+    let place = &form.p2p;
+    let channels = place.all_channels.get_usize(work);
     let distance = block.id.wrapping_sub(place.channel_base.get_usize(work)) & channels.wrapping_sub(1);
-    let part = if block.kernel.layout.reversed_parts { reverse_bits(distance, channels) } else { distance };
+    let part = if form.reversed_parts { reverse_bits(distance, channels) } else { distance };
     let cut = |bytes: usize, parts: usize| {
         (part < parts).then(|| {
             let each = bytes.div_ceil(parts).next_multiple_of(PART_UNIT);
@@ -93,7 +94,8 @@ fn decode_chunk(code: u64) -> usize {
 
 /// Moves one transfer. A transfer of no bytes is one empty message.
 pub(crate) async fn run(block: &Block<'_>, transfer: Transfer) {
-    let conn = block.connection(transfer.peer, 1, transfer.direction, transfer.proto, 1);
+    let (direction, proto) = (transfer.direction, transfer.proto);
+    let conn = block.connection(End { peer: transfer.peer, index: 1, direction, proto, alignment: 1 });
     let (mut send, mut recv) = (Vec::new(), Vec::new());
     match transfer.direction {
         Direction::Send => send.push(conn),

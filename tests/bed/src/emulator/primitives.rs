@@ -16,8 +16,8 @@ pub(crate) struct Primitives<'a> {
     pub(crate) steps_per_slice: u64,
     /// Bytes of a step of the SIMPLE protocol, which sets the smallest slice.
     pub(crate) step_bytes: usize,
-    pub(crate) recv: Vec<Connection>,
-    pub(crate) send: Vec<Connection>,
+    pub(crate) recv: Vec<Connection<'a>>,
+    pub(crate) send: Vec<Connection<'a>>,
 }
 
 /// What one step does with `elems` elements.
@@ -34,7 +34,7 @@ pub(crate) struct Step {
     pub(crate) elems: usize,
 }
 
-impl Primitives<'_> {
+impl<'a> Primitives<'a> {
     pub(crate) async fn step(&mut self, step: Step) {
         match self.proto {
             Proto::Simple => self.simple(step).await,
@@ -131,7 +131,7 @@ impl Primitives<'_> {
     }
 
     /// Leaves the connections for the next operation.
-    pub(crate) fn finish(self) -> impl Iterator<Item = Connection> {
+    pub(crate) fn finish(self) -> impl Iterator<Item = Connection<'a>> {
         self.recv.into_iter().chain(self.send).inspect(Connection::save)
     }
 }

@@ -31,6 +31,16 @@ impl Transfer {
         Self { peer, conn_index, direction, messages: 0, bytes: 0, wire_bytes: 0, sizes: Vec::new() }
     }
 
+    /// An empty account of the same connection.
+    pub(crate) fn like(&self) -> Self {
+        Self::new(self.peer, self.conn_index, self.direction)
+    }
+
+    /// Something went through.
+    pub(crate) fn is_used(&self) -> bool {
+        self.messages > 0
+    }
+
     /// A message of `bytes` payload that takes `wire_bytes` of its slot.
     pub(crate) fn message(&mut self, bytes: usize, wire_bytes: usize) {
         self.messages += 1;

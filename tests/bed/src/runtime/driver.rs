@@ -27,6 +27,7 @@ fn driver_function(name: &CStr) -> Option<usize> {
         entry!("cuCtxGetCurrent", cu_ctx_get_current),
         entry!("cuCtxSetCurrent", cu_ctx_set_current),
         entry!("cuCtxGetDevice", cu_ctx_get_device),
+        entry!("cuMemGetAllocationGranularity", cu_mem_get_allocation_granularity),
         entry!("cuLaunchKernel", launch::cu_launch_kernel),
         entry!("cuLaunchKernelEx", launch::cu_launch_kernel_ex),
     ];
@@ -129,5 +130,16 @@ extern "C" fn cu_ctx_set_current(context: *mut c_void) -> Status {
 unsafe extern "C" fn cu_ctx_get_device(place: *mut c_int) -> Status {
     // SAFETY: the caller's pointer.
     unsafe { put(place, device::current()) };
+    SUCCESS
+}
+
+/// NCCL 2.30 asks it before it finds out that there is no virtual memory management.
+unsafe extern "C" fn cu_mem_get_allocation_granularity(
+    place: *mut usize,
+    _properties: *const c_void,
+    _option: c_uint,
+) -> Status {
+    // SAFETY: the caller's pointer.
+    unsafe { put(place, 2 << 20) };
     SUCCESS
 }

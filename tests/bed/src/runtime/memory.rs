@@ -29,6 +29,10 @@ static BLOCKS: Mutex<BTreeMap<usize, Block>> = Mutex::new(BTreeMap::new());
 /// NCCL looks up allocation ranges at this granularity.
 const ALIGNMENT: usize = 4096;
 
+/// CUDA carves small host allocations out of chunks that stay mapped when they are freed, and the profiler thread of
+/// NCCL 2.32 still looks into one after its communicator is gone.
+const STAYS_MAPPED: usize = 2 << 20;
+
 pub(super) fn functions() -> Vec<(&'static str, usize)> {
     vec![
         entry!("cudaMalloc", malloc),
@@ -88,6 +92,10 @@ pub(crate) fn allocate_device(size: usize) -> Option<usize> {
 pub(crate) fn release(address: usize) -> bool {
     let block = lock(&BLOCKS).remove(&address);
     match block {
+        Some(block) if block.owned && block.size <= STAYS_MAPPED && block.kind == Kind::Host => {
+            // SAFETY: as below; the pages go, their addresses stay and read as zero.
+            unsafe { libc::madvise(address as *mut c_void, block.size, libc::MADV_DONTNEED) == 0 }
+        }
         Some(block) if block.owned => {
             // SAFETY: the mapping was made by `allocate` with this length and is in no table any more.
             unsafe { libc::munmap(address as *mut c_void, block.size) == 0 }

@@ -76,7 +76,7 @@ impl Stream {
         let mut queue = lock(&self.queue);
         while queue.completed < mark {
             let patience = match deadline {
-                None => Duration::from_secs(3600),
+                None => Duration::from_hours(1),
                 Some(deadline) => match deadline.checked_duration_since(Instant::now()) {
                     None => return false,
                     Some(left) => left,

@@ -15,10 +15,15 @@ use crate::communicator::{CommHash, Member};
 use crate::direction::Direction;
 use crate::json_lines;
 use line::Line;
+pub use line::State;
 
-/// States that say how much a message carries.
+/// States of a step: handed to the device to fill, given to the network; asked of the network, arrived, handed to the
+/// device to read. The second and the fourth say how much the message carries.
+const STEP_SEND_GPU_WAIT: i32 = 8;
 const STEP_SEND_WAIT: i32 = 9;
+const STEP_RECV_WAIT: i32 = 10;
 const STEP_RECV_FLUSH_WAIT: i32 = 11;
+const STEP_RECV_GPU_WAIT: i32 = 12;
 
 /// Everything in a truth directory.
 #[derive(Debug, Default)]
@@ -110,9 +115,37 @@ pub struct Step {
     pub states: Vec<State>,
 }
 
-pub use line::State;
+/// How many steps of an op have come how far: NCCL's own words for its counters, which count FIFO steps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    pub posted: usize,
+    /// Receives only.
+    pub received: usize,
+    pub transmitted: usize,
+    pub done: usize,
+}
 
 impl ProxyOp {
+    /// How far the op is: messages, in version 1 FIFO steps.
+    pub fn progress(&self) -> Progress {
+        let at = |state: i32| self.steps.iter().filter(|step| step.reached(state).is_some()).count();
+        let done = self.steps.iter().filter(|step| step.stop.is_some()).count();
+        match self.direction {
+            Direction::Send => Progress {
+                posted: at(STEP_SEND_GPU_WAIT),
+                received: 0,
+                transmitted: at(STEP_SEND_WAIT),
+                done,
+            },
+            Direction::Recv => Progress {
+                posted: at(STEP_RECV_WAIT),
+                received: at(STEP_RECV_FLUSH_WAIT),
+                transmitted: at(STEP_RECV_GPU_WAIT),
+                done,
+            },
+        }
+    }
+
     /// How many network messages the op is made of. Version 1 leaves the division to the reader.
     pub fn messages(&self, slice_steps: u32) -> i64 {
         let steps = i64::from(self.n_steps);
@@ -146,8 +179,12 @@ impl ProxyOp {
 }
 
 impl Step {
+    pub fn reached(&self, state: i32) -> Option<&State> {
+        self.states.iter().find(|reached| reached.state == state)
+    }
+
     pub fn trans_size_at(&self, state: i32) -> Option<u64> {
-        self.states.iter().find(|reached| reached.state == state)?.trans_size
+        self.reached(state)?.trans_size
     }
 }
 
@@ -236,42 +273,62 @@ impl File {
         let member = Member { comm_hash: context.comm_hash, rank: context.rank };
         let mut file = Self { member, foreign: context.foreign, rank: RankTruth::default() };
         file.rank = RankTruth { api: context.api, pid: context.pid, n_ranks: context.n_ranks, ..file.rank };
-        let mut ops = HashMap::new();
-        let mut stops = HashMap::new();
+        let mut parts = HashMap::new();
         for line in lines {
             match line {
                 Line::Context(_) => bail!("a second communicator in one file"),
-                Line::Coll(coll) => file.rank.colls.push(coll.with_pid(context.pid)),
-                Line::P2p(p2p) => file.rank.p2ps.push(p2p.with_pid(context.pid)),
+                Line::Coll(coll) => {
+                    let coll = coll.with_pid(context.pid);
+                    parts.insert(coll.call.id, Part::Coll(file.rank.colls.len()));
+                    file.rank.colls.push(coll);
+                }
+                Line::P2p(p2p) => {
+                    let p2p = p2p.with_pid(context.pid);
+                    parts.insert(p2p.call.id, Part::P2p(file.rank.p2ps.len()));
+                    file.rank.p2ps.push(p2p);
+                }
                 Line::ProxyOp(op) => {
-                    ops.insert(op.id, file.rank.ops.len());
+                    parts.insert(op.id, Part::Op(file.rank.ops.len()));
                     file.rank.ops.push(op.with_api(context.api));
                 }
                 Line::ProxyStep(step) => {
-                    let index = ops.get(&step.op).with_context(|| format!("step {} of no op", step.id))?;
-                    file.rank.ops[*index].steps.push(step.into());
+                    let Some(Part::Op(op)) = parts.get(&step.op).copied() else {
+                        bail!("step {} of no op", step.id)
+                    };
+                    let steps = &mut file.rank.ops[op].steps;
+                    parts.insert(step.id, Part::Step(op, steps.len()));
+                    steps.push(step.into());
                 }
-                Line::Stop(stop) => {
-                    stops.insert(stop.id, stop);
-                }
-                Line::Finalize { .. } => file.rank.finalized = true,
+                Line::State(line) => match parts.get(&line.id) {
+                    Some(Part::Op(op)) => file.rank.ops[*op].states.push(line.state),
+                    Some(Part::Step(op, step)) => file.rank.ops[*op].steps[*step].states.push(line.state),
+                    _ => bail!("a state of {}, which is no op and no step", line.id),
+                },
+                Line::Stop(stop) => match parts.get(&stop.id) {
+                    Some(Part::Coll(coll)) => file.rank.colls[*coll].stop = Some(stop.t),
+                    Some(Part::P2p(p2p)) => file.rank.p2ps[*p2p].stop = Some(stop.t),
+                    Some(Part::Op(op)) => file.rank.ops[*op].stop = Some(stop.t),
+                    Some(Part::Step(op, step)) => file.rank.ops[*op].steps[*step].stop = Some(stop.t),
+                    // A launch: it has no line of its own.
+                    None => {}
+                },
+                Line::Finalize {} => file.rank.finalized = true,
             }
-        }
-        for coll in &mut file.rank.colls {
-            coll.stop = stops.get(&coll.call.id).map(|stop| stop.t);
-        }
-        for p2p in &mut file.rank.p2ps {
-            p2p.stop = stops.get(&p2p.call.id).map(|stop| stop.t);
         }
         for op in &mut file.rank.ops {
-            if let Some(stop) = stops.remove(&op.id) {
-                op.stop = Some(stop.t);
-                op.states = stop.states;
-            }
             op.steps.sort_by_key(|step| step.number);
         }
         Ok(file)
     }
+}
+
+/// What an id of a file names: its place in the lists of the rank.
+#[derive(Clone, Copy)]
+enum Part {
+    Coll(usize),
+    P2p(usize),
+    Op(usize),
+    Step(usize, usize),
 }
 
 impl PluginTruth {

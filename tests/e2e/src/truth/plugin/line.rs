@@ -14,6 +14,7 @@ pub(super) enum Line {
     P2p(P2pLine),
     ProxyOp(ProxyOpLine),
     ProxyStep(StepLine),
+    State(StateLine),
     Stop(StopLine),
     Finalize {},
 }
@@ -79,20 +80,23 @@ pub(super) struct StepLine {
     pub(super) id: u64,
     pub(super) op: u64,
     step: i32,
-    start: u64,
-    stop: Option<u64>,
-    states: Vec<State>,
+    t: u64,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct StateLine {
+    pub(super) id: u64,
+    #[serde(flatten)]
+    pub(super) state: State,
 }
 
 #[derive(Debug, Deserialize)]
 pub(super) struct StopLine {
     pub(super) id: u64,
     pub(super) t: u64,
-    #[serde(default)]
-    pub(super) states: Vec<State>,
 }
 
-/// A state of `ncclProfilerEventState_t`, and when it was first reached.
+/// A state of `ncclProfilerEventState_t`, and when it was reached.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct State {
@@ -160,6 +164,6 @@ impl ProxyOpLine {
 
 impl From<StepLine> for Step {
     fn from(line: StepLine) -> Self {
-        Self { number: line.step, start: line.start, stop: line.stop, states: line.states }
+        Self { number: line.step, start: line.t, stop: None, states: Vec::new() }
     }
 }
