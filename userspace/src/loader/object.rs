@@ -74,7 +74,10 @@ impl LoadedObject {
                  and the caller CAP_BPF and CAP_PERFMON (or be root)",
             )?;
         let log = if development_log {
-            Some(EbpfLogger::init_with_logger(&mut ebpf, StandardError).context("opening the eBPF side's log")?)
+            Some(
+                EbpfLogger::init_with_logger(&mut ebpf, StandardError)
+                    .context("opening the eBPF side's log")?,
+            )
         } else {
             None
         };

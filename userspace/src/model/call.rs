@@ -47,10 +47,19 @@ impl CallAssembler {
         self.open.remove(&(tgid, tid))
     }
 
+    /// Completes the calls, on any thread, that `is_over` knows to be over.
+    pub fn end_where(&mut self, mut is_over: impl FnMut(&ProxyCall) -> bool) -> Vec<ProxyCall> {
+        in_order(self.open.extract_if(|_, call| is_over(call)).map(|(_, call)| call))
+    }
+
     /// The session ends. In the order of time.
     pub fn drain(&mut self) -> Vec<ProxyCall> {
-        let mut calls: Vec<ProxyCall> = self.open.drain().map(|(_, call)| call).collect();
-        calls.sort_by_key(|call| call.event.origin.ts_ns);
-        calls
+        in_order(self.open.drain().map(|(_, call)| call))
     }
+}
+
+fn in_order(calls: impl Iterator<Item = ProxyCall>) -> Vec<ProxyCall> {
+    let mut calls: Vec<ProxyCall> = calls.collect();
+    calls.sort_by_key(|call| call.event.origin.ts_ns);
+    calls
 }

@@ -9,7 +9,7 @@ use super::{
     sequence::Sequencer,
 };
 use crate::{
-    decode::{ApiCallEvent, CommunicatorId, ProxyPeerEvent},
+    decode::{ApiCallEvent, CommunicatorId, ProxyOp, ProxyPeerEvent},
     nccl::Pattern,
 };
 
@@ -79,6 +79,11 @@ impl Communicator {
         if call.event.plan_pass { self.plan(call) } else { self.post(call) }
     }
 
+    /// Whether a planned op waits that `op` can be the posted copy of.
+    pub(super) fn waits_for(&self, op: &ProxyOp) -> bool {
+        self.posts.waits_for(op)
+    }
+
     fn plan(&mut self, call: ProxyCall) -> Option<FlowRecord> {
         let ProxyCall { event, peers } = call;
         let numbered = self.sequencer.plan(&event);
@@ -89,7 +94,11 @@ impl Communicator {
                 None => self.planned_calls.remove(&call_key),
             };
         }
-        let api = self.planned_calls.get(&call_key).filter(|(seq, _)| *seq == numbered.seq).map(|(_, api)| api.clone());
+        let api = self
+            .planned_calls
+            .get(&call_key)
+            .filter(|(seq, _)| *seq == numbered.seq)
+            .map(|(_, api)| api.clone());
         let needed = peers.iter().any(|peer| peer.peer >= 0 && peer.has_proxy);
         let p2p_part = event.op.pattern.is_p2p().then_some(numbered.part);
         let record = FlowRecord {

@@ -11,6 +11,9 @@ mod sequence;
 mod session;
 mod transfers;
 
+#[cfg(test)]
+mod tests;
+
 pub use bytes::BytesKind;
 pub use call::{CallAssembler, ProxyCall};
 pub use communicator::CommKey;

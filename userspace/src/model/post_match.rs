@@ -42,13 +42,20 @@ impl PostMatcher {
         if queue.len() > MAX_WAITING { queue.pop_front() } else { None }
     }
 
+    /// Whether a planned op waits that `op` can be the posted copy of.
+    pub(super) fn waits_for(&self, op: &ProxyOp) -> bool {
+        self.waiting
+            .get(&op.channel)
+            .is_some_and(|queue| queue.iter().any(|planned| is_posted_copy(&planned.op, op)))
+    }
+
     /// Finds the op that `op`, at `pointer`, is the posted copy of.
     ///
     /// A graph's replay is posted by a callback thread of CUDA's, never by the thread that planned it (`tid`): a post that
     /// only looks like one, because its plan pass was lost, is not taken for one.
     pub(super) fn post(&mut self, pointer: u64, tid: u32, op: &ProxyOp) -> Matched {
         if let Some(queue) = self.waiting.get_mut(&op.channel)
-            && let Some(at) = queue.iter().position(|planned| same_op(&planned.op, op))
+            && let Some(at) = queue.iter().position(|planned| is_posted_copy(&planned.op, op))
             && let Some(record) = queue.remove(at)
         {
             if self.posted.len() < MAX_POSTED || self.posted.contains_key(&pointer) {
@@ -57,7 +64,9 @@ impl PostMatcher {
             return Matched::Planned(Box::new(record));
         }
         match self.posted.get(&pointer) {
-            Some(known) if same_op(&known.op, op) && known.planned_at.is_some_and(|at| at.tid != tid) => {
+            Some(known)
+                if is_posted_copy(&known.op, op) && known.planned_at.is_some_and(|at| at.tid != tid) =>
+            {
                 Matched::Replay(Box::new(known.clone()))
             }
             _ => Matched::Unknown,
@@ -72,7 +81,7 @@ impl PostMatcher {
 
 /// Whether `posted` can be the copy of `planned`: all but opCount stays (and, for PAT, nsteps, which NCCL overwrites from
 /// peer to peer).
-fn same_op(planned: &ProxyOp, posted: &ProxyOp) -> bool {
+pub(super) fn is_posted_copy(planned: &ProxyOp, posted: &ProxyOp) -> bool {
     let pat = matches!(planned.pattern, Pattern::PatUp | Pattern::PatDown);
     (planned.op_count & 1) == (posted.op_count & 1)
         && planned.channel == posted.channel

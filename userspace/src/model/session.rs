@@ -6,6 +6,7 @@ use super::{
     call::{CallAssembler, ProxyCall},
     communicator::{CommKey, Communicator},
     flow::{FlowCommunicator, FlowRecord},
+    post_match::is_posted_copy,
 };
 use crate::decode::Event;
 
@@ -84,6 +85,18 @@ impl Session {
     fn complete(&mut self, call: ProxyCall, out: &mut impl FnMut(FlowRecord)) {
         let key = CommKey::new(call.event.origin.tgid, &call.event.comm);
         let n_ranks = call.event.comm.n_ranks;
+        if !call.event.plan_pass && !self.communicator(key, n_ranks).waits_for(&call.event.op) {
+            // CUDA's callback thread posts what another thread planned, and that thread has done nothing since: NCCL posts
+            // nothing before its plan is complete, so the call that planned it is over.
+            let planned = self.calls.end_where(|open| {
+                open.event.plan_pass
+                    && CommKey::new(open.event.origin.tgid, &open.event.comm) == key
+                    && is_posted_copy(&open.event.op, &call.event.op)
+            });
+            for planned in planned {
+                self.complete(planned, out);
+            }
+        }
         if let Some(record) = self.communicator(key, n_ranks).proxy_call(call) {
             if record.needed && !record.posted {
                 self.unposted += 1;

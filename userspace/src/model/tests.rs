@@ -1,0 +1,297 @@
+//! The model, fed with the calls that NCCL makes (src/proxy.cc, src/enqueue.cc of 2.27 and 2.21).
+
+use super::*;
+use crate::{
+    decode::{
+        CommunicatorId, Direction, Event, Origin, ProxyOp, ProxyOpEvent, ProxyPeerEvent, Ring, TaskInfo, Tree,
+    },
+    nccl::{Pattern, Protocol},
+};
+
+const APPLICATION: u32 = 100;
+const CALLBACK: u32 = 200;
+
+/// A `ncclProxySaveOp` and its `SaveProxy` calls, to be varied.
+#[derive(Clone)]
+struct Call {
+    event: ProxyOpEvent,
+    peers: Vec<(Direction, i32, bool)>,
+}
+
+fn call(pattern: Pattern, channel: u32, op_count: u64, launched: u64) -> Call {
+    let event = ProxyOpEvent {
+        origin: Origin { ts_ns: 1, tgid: 10, tid: APPLICATION },
+        comm: CommunicatorId {
+            pointer: 0x1000,
+            hash: Some(7),
+            rank: 1,
+            n_ranks: 4,
+            launched: Some(launched),
+        },
+        op_pointer: 0xaa,
+        plan_pass: true,
+        op: ProxyOp {
+            op_count,
+            channel,
+            nsteps: 24,
+            nbytes: 1 << 20,
+            chunk_size: 2 << 20,
+            slice_steps: 2,
+            chunk_steps: 4,
+            root: 0,
+            dtype: Some("float32".to_owned()),
+            red_op: Some("sum".to_owned()),
+            pattern,
+            protocol: Protocol::Simple,
+            algorithm: None,
+            coll: Some("AllReduce".to_owned()),
+            coll_api: None,
+            registered: false,
+            p2p_nbytes_is_size: true,
+            channel_size: Some(512 << 10),
+            loop_offset: Some(0),
+        },
+        ring: Ring { prev: 0, next: 2, index: 1 },
+        tree: Tree { up: -1, down: [2, 3, -1] },
+        task: None,
+        faults: 0,
+    };
+    Call { event, peers: vec![(Direction::Recv, 0, true), (Direction::Send, 2, true)] }
+}
+
+fn p2p(pattern: Pattern, peer: i32, channel: u32) -> Call {
+    let mut call = call(pattern, channel, 3, 0);
+    call.event.op.root = peer;
+    call.event.op.nsteps = 1;
+    call.event.op.slice_steps = 1;
+    call.event.op.chunk_steps = 1;
+    let direction = if pattern == Pattern::Send { Direction::Send } else { Direction::Recv };
+    call.peers = vec![(direction, peer, true)];
+    call
+}
+
+impl Call {
+    fn on_nvlink(mut self) -> Self {
+        self.peers.iter_mut().for_each(|(_, _, has_proxy)| *has_proxy = false);
+        self
+    }
+
+    /// The same op as NCCL posts it: from its own copy, with its final number.
+    fn posted(mut self, op_count: u64, tid: u32) -> Self {
+        self.event.plan_pass = false;
+        self.event.op_pointer = 0xbb00 + u64::from(self.event.op.channel);
+        self.event.op.op_count = op_count;
+        self.event.origin.tid = tid;
+        self
+    }
+}
+
+/// Runs calls through a session, to its end.
+fn run(calls: impl IntoIterator<Item = Call>) -> (Vec<FlowRecord>, ModelCounters) {
+    let (mut session, mut out) = (Session::default(), Vec::new());
+    for call in calls {
+        let Call { event, peers } = call;
+        let (origin, op_pointer, plan_pass, nsteps) =
+            (event.origin, event.op_pointer, event.plan_pass, event.op.nsteps);
+        session.apply(Event::ProxyOp(Box::new(event)), &mut |record| out.push(record));
+        for (direction, peer, has_proxy) in peers {
+            let peer = ProxyPeerEvent {
+                origin,
+                op_pointer,
+                direction,
+                peer,
+                connection_index: 0,
+                plan_pass,
+                nsteps,
+                has_proxy,
+                transport: "NET".to_owned(),
+            };
+            session.apply(Event::ProxyPeer(peer), &mut |record| out.push(record));
+        }
+    }
+    session.finish(&mut |record| out.push(record));
+    (out, session.counters())
+}
+
+fn seqs(records: &[FlowRecord]) -> Vec<u64> {
+    records.iter().map(|record| record.seq).collect()
+}
+
+#[test]
+fn channels_of_a_collective_share_a_number_and_the_next_collective_has_the_next() {
+    let plan = |channel, launched| call(Pattern::RingTwice, channel, 0, launched).on_nvlink();
+    let (records, counters) = run([plan(0, 0), plan(1, 0), plan(0, 1), plan(1, 1), plan(0, 2)]);
+    assert_eq!(seqs(&records), [0, 0, 2, 2, 4]);
+    assert!(records.iter().all(|record| !record.posted && !record.needed && record.planned));
+    assert_eq!(counters, ModelCounters::default());
+}
+
+#[test]
+fn coming_in_late_or_losing_records_does_not_shift_the_numbers() {
+    let plan = |launched| call(Pattern::RingTwice, 0, 0, launched).on_nvlink();
+    // NCCL had launched 41 before; 43 and 44 are lost.
+    assert_eq!(seqs(&run([plan(41), plan(42), plan(45)]).0), [82, 84, 90]);
+}
+
+#[test]
+fn collectives_of_a_group_count_from_their_plan_and_plans_that_wait_count_on() {
+    // One plan of two collectives, and a second plan before the first is launched: NCCL's count still says 5.
+    let plan = |op_count, task: u64| {
+        let mut call = call(Pattern::RingTwice, 0, op_count, 5).on_nvlink();
+        call.event.task = Some(TaskInfo {
+            pointer: task,
+            count: None,
+            datatype: None,
+            function: None,
+            p2p_bytes: None,
+            p2p_channels: None,
+        });
+        call
+    };
+    assert_eq!(seqs(&run([plan(0, 1), plan(2, 2), plan(0, 3)]).0), [10, 12, 14]);
+}
+
+#[test]
+fn interleaved_p2p_calls_keep_their_channels_apart() {
+    // ncclGroup of two sends over two channels each: NCCL goes channel by channel inside a round.
+    let calls = [
+        p2p(Pattern::Recv, 3, 0),
+        p2p(Pattern::Send, 2, 0),
+        p2p(Pattern::Recv, 3, 1),
+        p2p(Pattern::Send, 2, 1),
+        p2p(Pattern::Send, 2, 0), // a channel comes again: the next call
+    ];
+    let (records, _) = run(calls.map(Call::on_nvlink));
+    assert_eq!(seqs(&records), [1, 3, 1, 3, 5]);
+    assert_eq!(records.iter().map(|record| record.p2p_part).collect::<Vec<_>>(), [0, 0, 1, 1, 0].map(Some));
+    // A send to oneself is a copy on the GPU.
+    assert!(run([p2p(Pattern::Send, 1, 0)]).0.is_empty());
+}
+
+#[test]
+fn one_op_is_one_record_with_the_final_number() {
+    let plan = |channel| call(Pattern::RingTwice, channel, 0, 9);
+    let post = |channel| plan(channel).posted(40, APPLICATION);
+    let (records, counters) = run([plan(0), plan(1), post(0), post(1)]);
+    assert_eq!(records.len(), 2);
+    for record in &records {
+        assert!(record.planned && record.posted && record.needed);
+        assert_eq!((record.op.op_count, record.seq, record.peers.len()), (40, 18, 2));
+    }
+    assert_eq!(counters, ModelCounters::default());
+}
+
+#[test]
+fn posts_find_their_own_op_among_those_that_wait() {
+    let small = call(Pattern::RingTwice, 0, 0, 0);
+    let mut large = call(Pattern::RingTwice, 0, 2, 0);
+    large.event.op.channel_size = Some(8 << 20);
+    // The first post is lost: the second must not be taken for it.
+    let (records, counters) = run([small.clone(), large.clone(), large.posted(2, APPLICATION)]);
+    let of = |seq| records.iter().find(|record| record.seq == seq).unwrap();
+    assert!(of(2).posted && !of(0).posted && of(0).needed);
+    assert_eq!((counters.unposted, counters.unplanned_posts), (1, 0));
+}
+
+#[test]
+fn a_graph_replay_is_a_record_of_its_own_that_names_the_captured_op() {
+    let plan = call(Pattern::RingTwice, 0, 0, 0);
+    let replay = |op_count| plan.clone().posted(op_count, CALLBACK);
+    let (records, counters) = run([plan.clone(), replay(0), replay(2), replay(4)]);
+    assert_eq!(records.len(), 3);
+    assert_eq!(
+        records.iter().map(|record| record.captured_seq).collect::<Vec<_>>(),
+        [None, Some(0), Some(0)]
+    );
+    assert_eq!(seqs(&records), [0, 2, 4]);
+    assert_eq!(counters.unplanned_posts, 0);
+    // The same from the thread that plans is no replay: its plan pass was lost.
+    let (records, counters) =
+        run([plan.clone(), plan.clone().posted(0, APPLICATION), plan.posted(2, APPLICATION)]);
+    assert_eq!(records[1].captured_seq, None);
+    assert_eq!(counters.unplanned_posts, 1);
+}
+
+#[test]
+fn a_post_pass_alone_is_recorded_as_such() {
+    let post = |channel| call(Pattern::RingTwice, channel, 0, 12).posted(30, APPLICATION);
+    let (records, counters) = run([post(0), post(1)]);
+    assert_eq!(seqs(&records), [22, 22], "NCCL has counted the collective already");
+    assert!(records.iter().all(|record| record.posted && !record.planned));
+    assert_eq!(counters.unplanned_posts, 2);
+}
+
+#[test]
+fn communicators_do_not_mix_and_an_address_can_come_to_mean_another() {
+    let plan = |pointer, hash, rank| {
+        let mut call = call(Pattern::RingTwice, 0, 0, 0).on_nvlink();
+        call.event.comm = CommunicatorId { pointer, hash: Some(hash), rank, n_ranks: 4, launched: Some(0) };
+        call
+    };
+    let (records, _) = run([plan(1, 7, 0), plan(2, 7, 1), plan(1, 8, 0), plan(3, 7, 0)]);
+    let identities: Vec<_> =
+        records.iter().map(|record| (record.comm.hash, record.comm.rank, record.comm.instance)).collect();
+    let expected = [(Some(7), 0, 0), (Some(7), 1, 0), (Some(8), 0, 0), (Some(7), 0, 1)];
+    assert!(expected.iter().all(|identity| identities.contains(identity)), "{identities:?}");
+    assert!(seqs(&records).iter().all(|seq| *seq == 0));
+}
+
+#[test]
+fn what_is_no_flow_is_no_record_and_what_has_no_op_is_counted() {
+    let profiler = call(Pattern::Profiler, 0, 0, 0);
+    let plan = |channel| call(Pattern::RingTwice, channel, 0, 0).on_nvlink();
+    // NCCL 2.26 to 2.30 call ncclProxySaveOp again for a profiler, between the channels of one op.
+    assert_eq!(seqs(&run([plan(0), profiler.clone(), plan(1), profiler]).0), [0, 0]);
+
+    let mut session = Session::default();
+    let peer = ProxyPeerEvent {
+        origin: Origin { ts_ns: 1, tgid: 10, tid: APPLICATION },
+        op_pointer: 0xaa,
+        direction: Direction::Send,
+        peer: 2,
+        connection_index: 0,
+        plan_pass: true,
+        nsteps: 1,
+        has_proxy: true,
+        transport: String::new(),
+    };
+    session.apply(Event::ProxyPeer(peer), &mut |_| ());
+    assert_eq!(session.counters().orphan_peers, 1);
+}
+
+/// A tree's peers: up to the parent and from the children while reducing, the other way while broadcasting.
+#[test]
+fn tree_stages_follow_the_place_of_the_peer() {
+    let mut plan = call(Pattern::TreeUpDown, 0, 0, 0).on_nvlink();
+    plan.event.tree = Tree { up: 0, down: [2, 3, -1] };
+    plan.event.op.nsteps = 2;
+    plan.event.op.slice_steps = 1;
+    plan.event.op.chunk_steps = 1;
+    plan.event.op.chunk_size = 300 << 10;
+    use Direction::{Recv, Send};
+    // The eight calls of NCCL's TreeUpDown; -1 is nobody.
+    let peers = [(Recv, 2), (Recv, 3), (Recv, -1), (Send, 0), (Send, 2), (Send, 3), (Send, -1), (Recv, 0)];
+    plan.peers = peers.map(|(direction, peer)| (direction, peer, false)).to_vec();
+    let (records, _) = run([plan]);
+    let record = &records[0];
+    assert_eq!(record.peers.len(), 6);
+    let stages: Vec<_> = record
+        .peers
+        .iter()
+        .map(|peer| transfers(record, peer).map(|transfer| transfer.stage).collect::<Vec<_>>())
+        .collect();
+    let (up, down) = (vec![Stage::TreeUp; 2], vec![Stage::TreeDown; 2]);
+    assert_eq!(stages, [&up, &up, &up, &down, &down, &down].map(Clone::clone));
+    let sizes: Vec<_> =
+        transfers(record, &record.peers[0]).map(|transfer| (transfer.bytes, transfer.bytes_kind)).collect();
+    assert_eq!(sizes, [(300 << 10, BytesKind::Exact), (212 << 10, BytesKind::Exact)]);
+}
+
+#[test]
+fn sizes_are_capacities_where_the_planned_steps_do_not_fit_the_rule() {
+    let mut plan = call(Pattern::RingTwice, 0, 0, 0).on_nvlink();
+    plan.event.op.nsteps = 48;
+    let (records, _) = run([plan]);
+    let record = &records[0];
+    assert!(transfers(record, &record.peers[0]).all(|transfer| transfer.bytes_kind == BytesKind::Capacity));
+}
