@@ -20,7 +20,8 @@ def parse_args():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--wait-file", help="start when this file exists")
     parser.add_argument("--iters", type=int, default=3)
-    parser.add_argument("--elements", type=int, default=1 << 20, help="float32 elements; must divide by the ranks")
+    parser.add_argument("--elements", default=str(1 << 20), help="float32 elements, a comma list; must divide by the ranks")
+    parser.add_argument("--comms", type=int, default=1, help="communicators over the same ranks, used in turn")
     parser.add_argument("--ops", default="allreduce,allgather,reducescatter,broadcast,sendrecv,alltoall")
     return parser.parse_args()
 
@@ -31,37 +32,37 @@ def pattern(rank, iteration, elements, device):
     return base + rank * 3 + iteration
 
 
-def run_op(name, iteration, elements, rank, world, device):
+def run_op(name, iteration, elements, rank, world, device, group=None):
     """Runs one operation; returns (result, expected)."""
     mine = pattern(rank, iteration, elements, device)
     everyone = [pattern(r, iteration, elements, device) for r in range(world)]
     part = elements // world
     if name == "allreduce":
-        dist.all_reduce(mine)
+        dist.all_reduce(mine, group=group)
         return mine, sum(everyone)
     if name == "allgather":
         out = torch.empty(elements * world, device=device)
-        dist.all_gather_into_tensor(out, mine)
+        dist.all_gather_into_tensor(out, mine, group=group)
         return out, torch.cat(everyone)
     if name == "reducescatter":
         out = torch.empty(part, device=device)
-        dist.reduce_scatter_tensor(out, mine)
+        dist.reduce_scatter_tensor(out, mine, group=group)
         return out, sum(everyone)[rank * part : (rank + 1) * part]
     if name == "broadcast":
-        dist.broadcast(mine, src=iteration % world)
+        dist.broadcast(mine, src=iteration % world, group=group)
         return mine, everyone[iteration % world]
     if name == "sendrecv":
         out = torch.empty(elements, device=device)
         right, left = (rank + 1) % world, (rank - 1) % world
         requests = dist.batch_isend_irecv(
-            [dist.P2POp(dist.isend, mine, right), dist.P2POp(dist.irecv, out, left)]
+            [dist.P2POp(dist.isend, mine, right, group), dist.P2POp(dist.irecv, out, left, group)]
         )
         for request in requests:
             request.wait()
         return out, everyone[left]
     if name == "alltoall":
         out = torch.empty(elements, device=device)
-        dist.all_to_all_single(out, mine)
+        dist.all_to_all_single(out, mine, group=group)
         return out, torch.cat([tensor[rank * part : (rank + 1) * part] for tensor in everyone])
     raise SystemExit(f"unknown operation {name}")
 
@@ -73,8 +74,10 @@ def main():
     torch.cuda.set_device(device)
     dist.init_process_group("nccl", device_id=device)
     # Connections are made on first use: make them all before anything is recorded.
-    for name in args.ops.split(","):
-        run_op(name, 0, world * 4, rank, world, device)
+    groups = [None] + [dist.new_group(list(range(world))) for _ in range(args.comms - 1)]
+    for group in groups:
+        for name in args.ops.split(","):
+            run_op(name, 0, world * 4, rank, world, device, group)
     torch.cuda.synchronize()
     print(f"ready {os.getpid()} nccl {'.'.join(map(str, torch.cuda.nccl.version()))}", flush=True)
     while args.wait_file and not os.path.exists(args.wait_file):
@@ -82,11 +85,13 @@ def main():
 
     checksum, wrong = hashlib.sha256(), 0
     for iteration in range(args.iters):
-        for name in args.ops.split(","):
-            result, expected = run_op(name, iteration, args.elements, rank, world, device)
-            torch.cuda.synchronize()
-            wrong += int((result != expected).sum())
-            checksum.update(result.cpu().numpy().tobytes())
+        group = groups[iteration % len(groups)]
+        for elements in map(int, args.elements.split(",")):
+            for name in args.ops.split(","):
+                result, expected = run_op(name, iteration, elements, rank, world, device, group)
+                torch.cuda.synchronize()
+                wrong += int((result != expected).sum())
+                checksum.update(result.cpu().numpy().tobytes())
     print(f"done wrong {wrong} checksum {checksum.hexdigest()}", flush=True)
     dist.destroy_process_group()
     sys.exit(1 if wrong else 0)

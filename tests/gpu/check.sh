@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# Traces a torch job on real GPUs, and checks the recording and the job's results.
+#
+#   tests/gpu/check.sh NAME RANKS [NAME=VALUE …] -- [options of workload.py]
+#
+# Needs root, GPUs, torch, and built: ncclflow, libncclflow_truth_profiler.so and the example check_recording, in
+# $NCCLFLOW_PROGRAMS (default target/debug). Runs the job once untraced and once traced; both must give the same results.
+# PLUGIN=1 loads the profiler plugin beside the tracer, LATE=1 attaches in the middle of the run.
+set -uo pipefail
+cd "$(dirname "$0")/../.."
+name=$1 ranks=$2
+shift 2
+environment=()
+while [ $# -gt 0 ] && [ "$1" != -- ]; do environment+=("$1"); shift; done
+[ $# -gt 0 ] && shift
+programs=$(realpath "${NCCLFLOW_PROGRAMS:-target/debug}")
+work=$(mktemp -d "/tmp/ncclflow-gpu-$name.XXXX")
+mkdir "$work/log" "$work/truth"
+
+wait_for() { # pattern, mode
+    for _ in $(seq 600); do
+        [ "$(grep -l "^$1" "$work/$2".*.out 2>/dev/null | wc -l)" = "$ranks" ] && return
+        sleep 0.1
+    done
+    echo "FAILED: $name: no \`$1\` from all ranks"; tail -n 5 "$work/$2".*.out; exit 1
+}
+
+job() { # mode; then options of the workload
+    local mode=$1; shift
+    rm -f "$work/go"
+    for rank in $(seq 0 $((ranks - 1))); do
+        env RANK="$rank" WORLD_SIZE="$ranks" MASTER_ADDR=127.0.0.1 MASTER_PORT=29511 "${environment[@]}" \
+            timeout 200 python3 -u tests/gpu/workload.py --wait-file "$work/go" "$@" >"$work/$mode.$rank.out" 2>&1 &
+    done
+    wait_for ready "$mode"
+}
+
+job plain "$@"; touch "$work/go"; wait_for 'done' plain; wait
+
+environment+=(NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH,NET,P2P,SHM,COLL,TUNING "NCCL_DEBUG_FILE=$work/log/%p")
+if [ -n "${PLUGIN:-}" ]; then
+    environment+=("NCCL_PROFILER_PLUGIN=$programs/libncclflow_truth_profiler.so" "NCCLFLOW_TRUTH_DIR=$work/truth")
+fi
+job traced "$@"
+pids=$(cat "$work"/traced.*.out | awk '/^ready/ {printf "%s%s", sep, $2; sep = ","}')
+if [ -n "${LATE:-}" ]; then
+    touch "$work/go"; sleep 0.5
+else
+    (sleep 2; touch "$work/go") &
+fi
+"$programs/ncclflow" record -p "$pids" -o "$work/out" --strict 2>"$work/record.err"; recorded=$?
+wait_for 'done' traced; wait
+tail -n $((ranks + 3)) "$work/record.err"
+
+failed=0
+[ $recorded = 0 ] || { echo "ncclflow ended with $recorded"; failed=1; }
+results() { sed -n 's/^done //p' "$work/$1".*.out; }
+[ "$(results plain)" = "$(results traced)" ] || { echo "the job's results differ"; failed=1; }
+results traced | grep -vq '^wrong 0 ' && { echo "the job's results are wrong"; failed=1; }
+truth=()
+[ -n "${PLUGIN:-}" ] && truth=("$work/truth")
+"$programs/check_recording" "$work/out" "$work/log" "${truth[@]}" || failed=1
+[ -n "${KEEP:-}" ] && tar czf "$KEEP/$name.tgz" -C "$work" .
+[ $failed = 0 ] && echo "PASSED: $name" || echo "FAILED: $name"
+exit $failed
