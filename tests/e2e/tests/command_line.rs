@@ -142,11 +142,46 @@ fn folders_that_are_taken_and_users_without_rights_are_refused() {
     let (code, words) = as_nobody(&["record", "-p", &pids, "-o", &out(&public.join("out"))]);
     assert_eq!(code, Some(1), "{words}");
     assert!(words.contains("root"), "{words}");
+    assert!(!public.join("out").exists(), "a recording that did not begin leaves nothing");
+
+    // A kernel without BPF, as far as the program can tell.
+    let bare = folder.path().join("bare");
+    let output = without_bpf(&ncclflow, &["record", "-p", &pids, "-o", &out(&bare), "-d", "1"]);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert!(said(&output).contains("the kernel must have BPF"), "{}", said(&output));
+    assert!(!bare.exists(), "a recording that did not begin leaves nothing");
+
     // Root owns it, others may not write.
     let closed = folder.path().join("closed");
     fs::create_dir(&closed).unwrap();
     let nobody = as_nobody(&["aggregate", &out(&closed)]);
     assert_eq!(nobody.0, Some(1), "{}", nobody.1);
+}
+
+/// Runs a program for which bpf(2) does not exist: ENOSYS, by a seccomp filter.
+fn without_bpf(program: &Path, arguments: &[&str]) -> Output {
+    use std::io;
+    const SYS_BPF: u32 = 321; // x86-64
+    const ENOSYS: u32 = 38;
+    let step = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
+    let mut filter = [
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0), // seccomp_data.nr
+        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, SYS_BPF),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | ENOSYS),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let mut command = Command::new(program);
+    command.args(arguments);
+    // SAFETY: the closure only makes two system calls, with a filter that it owns.
+    unsafe {
+        command.pre_exec(move || {
+            let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+            let done = libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+                && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0;
+            if done { Ok(()) } else { Err(io::Error::last_os_error()) }
+        });
+    }
+    command.output().unwrap()
 }
 
 /// Only the named process gets breakpoints, and none is left after the end, however it comes.

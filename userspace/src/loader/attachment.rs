@@ -31,7 +31,11 @@ pub struct AttachError {
 impl fmt::Display for AttachError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { function, library, pid, source: _ } = self;
-        write!(f, "the kernel refused a uprobe on `{function}` of `{}` in process {pid}", library.display())
+        write!(
+            f,
+            "the kernel refused a uprobe on `{function}` of `{}` in process {pid} (run as root)",
+            library.display()
+        )
     }
 }
 

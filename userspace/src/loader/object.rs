@@ -99,9 +99,9 @@ impl LoadedObject {
             .try_into()
             .with_context(|| format!("`{}` is no uprobe program", class.program))?;
         if program.fd().is_err() {
-            program
-                .load()
-                .with_context(|| format!("the kernel refused the eBPF program `{}`", class.program))?;
+            program.load().with_context(|| {
+                format!("the kernel refused the eBPF program `{}` (run as root)", class.program)
+            })?;
         }
         Ok(program)
     }

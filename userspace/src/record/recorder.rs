@@ -111,12 +111,15 @@ pub fn record(
     let setup = Setup::find(&options.pids, options.library.as_deref())?;
     notice(Notice::Found(&setup));
     let dir = OutputDir::create(&options.output)?;
-    let host = rustix::system::uname();
-    let mut report = first_report(&setup, &host);
+    let mut report = first_report(&setup, &rustix::system::uname());
+    let (mut attachment, bindings) = match prepare(options, &setup, &report.host) {
+        Ok(prepared) => prepared,
+        Err(error) => {
+            dir.discard();
+            return Err(error);
+        }
+    };
     report.write(&dir).with_context(|| format!("cannot write to `{}`", dir.path().display()))?;
-
-    let mut attachment = Attachment::new(options.buffer_bytes, options.development_log)?;
-    let bindings = attach(&setup, &mut attachment, &report.host)?;
     let mut drain = Drain::new(attachment.take_records()?);
     let mut pipeline = Pipeline::new(bindings, FlowFiles::new(dir));
     attachment.arm()?;
@@ -152,7 +155,8 @@ pub fn record(
 }
 
 /// Attaches every probe of every library to every target that uses it; the cookie is the index in what comes back.
-fn attach(setup: &Setup, attachment: &mut Attachment, host: &str) -> Result<Vec<Binding>> {
+fn prepare(options: &RecordOptions, setup: &Setup, host: &str) -> Result<(Attachment, Vec<Binding>)> {
+    let mut attachment = Attachment::new(options.buffer_bytes, options.development_log)?;
     let mut bindings = Vec::new();
     for target in &setup.targets {
         let pid = target.process.pid();
@@ -174,7 +178,7 @@ fn attach(setup: &Setup, attachment: &mut Attachment, host: &str) -> Result<Vec<
             bail!("process {pid} exited before it could be traced");
         }
     }
-    Ok(bindings)
+    Ok((attachment, bindings))
 }
 
 /// The time between arming and disarming.

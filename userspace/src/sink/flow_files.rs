@@ -57,7 +57,7 @@ pub struct FlowFiles {
     errors: Vec<String>,
 }
 
-/// The name of a communicator: its hash as NCCL's log prints it, or, before 2.18, that it has none.
+/// The name of a communicator: its `commHash`, or, before 2.18, that it has none.
 fn hash_name(hash: Option<u64>) -> String {
     hash.map_or_else(|| "no-hash".to_owned(), |hash| format!("0x{hash:016x}"))
 }

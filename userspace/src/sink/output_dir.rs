@@ -23,6 +23,8 @@ use rustix::{
 pub struct OutputDir {
     path: PathBuf,
     fd: OwnedFd,
+    /// We made it, it was not there before.
+    is_new: bool,
 }
 
 const DIR_FLAGS: OFlags =
@@ -33,16 +35,17 @@ const NEW_FILE: OFlags =
 impl OutputDir {
     /// Makes the folder (mode 0700), or takes an empty one that is there.
     pub fn create(path: &Path) -> Result<Self> {
-        match mkdirat(CWD, path, Mode::RWXU) {
-            Ok(()) | Err(Errno::EXIST) => {}
+        let is_new = match mkdirat(CWD, path, Mode::RWXU) {
+            Ok(()) => true,
+            Err(Errno::EXIST) => false,
             Err(Errno::NOENT) => {
                 bail!("cannot make `{}`: the folder above it does not exist", path.display())
             }
             Err(error) => {
                 return Err(error).with_context(|| format!("cannot make the folder `{}`", path.display()));
             }
-        }
-        let dir = Self::open(path)?;
+        };
+        let dir = Self { is_new, ..Self::open(path)? };
         if !dir.is_empty()? {
             bail!("`{}` exists and is not empty: give -o a folder that does not exist yet", path.display());
         }
@@ -56,7 +59,15 @@ impl OutputDir {
         let fd = openat(CWD, path, DIR_FLAGS, Mode::empty()).with_context(|| {
             format!("cannot open `{}` as a folder (links are not followed)", path.display())
         })?;
-        Ok(Self { path: path.to_path_buf(), fd })
+        Ok(Self { path: path.to_path_buf(), fd, is_new: false })
+    }
+
+    /// Nothing came of it: takes the folder away again, if we made it and nothing is in it.
+    pub fn discard(self) {
+        if self.is_new {
+            // It refuses a folder that is not empty.
+            let _ = unlinkat(CWD, &self.path, AtFlags::REMOVEDIR);
+        }
     }
 
     /// For messages.
@@ -71,13 +82,13 @@ impl OutputDir {
             Err(error) => return Err(error.into()),
         }
         let fd = openat(&self.fd, name, DIR_FLAGS, Mode::empty())?;
-        Ok(Self { path: self.path.join(name), fd })
+        Ok(Self { path: self.path.join(name), fd, is_new: false })
     }
 
     /// A folder inside that is there already.
     pub fn open_subfolder(&self, name: &str) -> io::Result<Self> {
         let fd = openat(&self.fd, name, DIR_FLAGS, Mode::empty())?;
-        Ok(Self { path: self.path.join(name), fd })
+        Ok(Self { path: self.path.join(name), fd, is_new: false })
     }
 
     /// A new file inside (mode 0600). One that exists is an error.

@@ -87,19 +87,27 @@ struct Collective {
     channels: BTreeSet<u32>,
 }
 
+/// Of one rank, by `seq`.
+type Collectives = BTreeMap<u64, Collective>;
+
+/// Ranks need not have been traced for the same time: compared is what lies between the first and the last collective
+/// that both have. Those two may have been caught with some of their channels only.
 fn check_collectives(findings: &mut Findings, trace: &Trace) {
-    let mut communicators: BTreeMap<CommHash, BTreeMap<i32, BTreeMap<u64, Collective>>> = BTreeMap::new();
+    let mut communicators: BTreeMap<CommHash, Vec<(i32, Collectives)>> = BTreeMap::new();
     for (member, rank) in &trace.ranks {
-        let ranks = communicators.entry(member.comm_hash).or_default();
-        ranks.insert(member.rank, collectives(rank));
+        communicators.entry(member.comm_hash).or_default().push((member.rank, collectives(rank)));
     }
-    for (comm_hash, ranks) in communicators {
-        let mut ranks = ranks.into_iter();
-        let Some((first, expected)) = ranks.next() else { continue };
-        for (rank, collectives) in ranks {
-            let seqs: BTreeSet<u64> = expected.keys().chain(collectives.keys()).copied().collect();
-            for seq in seqs {
-                let (theirs, ours) = (expected.get(&seq), collectives.get(&seq));
+    for (comm_hash, mut ranks) in communicators {
+        ranks.retain(|(_, collectives)| !collectives.is_empty());
+        let Some(((first, expected), others)) = ranks.split_first() else { continue };
+        for (rank, collectives) in others {
+            let begin = expected.keys().next().max(collectives.keys().next()).copied();
+            let end = expected.keys().next_back().min(collectives.keys().next_back()).copied();
+            let all: BTreeSet<u64> = expected.keys().chain(collectives.keys()).copied().collect();
+            for seq in all.into_iter().filter(|seq| (begin..=end).contains(&Some(*seq))) {
+                let edge = Some(seq) == begin || Some(seq) == end;
+                let theirs = expected.get(&seq).map(|collective| collective.at(edge));
+                let ours = collectives.get(&seq).map(|collective| collective.at(edge));
                 findings.compare(theirs == ours, || {
                     format!(
                         "comm {comm_hash} seq {seq}: rank {first} has {theirs:?}, rank {rank} has {ours:?}"
@@ -110,8 +118,15 @@ fn check_collectives(findings: &mut Findings, trace: &Trace) {
     }
 }
 
-fn collectives(rank: &RankTrace) -> BTreeMap<u64, Collective> {
-    let mut collectives: BTreeMap<u64, Collective> = BTreeMap::new();
+impl Collective {
+    /// At the edge of a recording channels can be missing.
+    fn at(&self, edge: bool) -> Self {
+        if edge { Self { channels: BTreeSet::new(), ..self.clone() } } else { self.clone() }
+    }
+}
+
+fn collectives(rank: &RankTrace) -> Collectives {
+    let mut collectives = Collectives::new();
     for flow in rank.flows.iter().filter(|flow| flow.seq & 1 == 0) {
         let collective = collectives.entry(flow.seq).or_insert_with(|| Collective {
             coll: flow.coll.clone(),

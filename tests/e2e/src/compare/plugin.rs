@@ -9,10 +9,8 @@ use crate::communicator::Member;
 use crate::tracer::{RankTrace, Trace};
 use crate::truth::plugin::{CallId, PluginTruth, ProxyOp, RankTruth};
 
-/// Never shown to a plugin, see [`RankTruth::sees_broadcasts`].
-const GROUPED_BROADCASTS: &str = "AllGatherV";
-
-/// Counts ops. Only what was posted is compared: NCCL tells its plugin of nothing else.
+/// Counts ops. Only what was posted is compared, NCCL tells its plugin of nothing else; nor of everything that was
+/// (`RankTruth::sees`).
 pub fn check(trace: &Trace, truth: &PluginTruth) -> Findings {
     let mut findings = Findings::default();
     for op in &truth.orphans {
@@ -38,7 +36,8 @@ fn check_rank(findings: &mut Findings, member: &Member, traced: &RankTrace, trut
     let facts = Facts::new(traced, truth);
     let mut theirs = ops::run_by_path(truth);
     for (path, ours) in ops::by_path(traced) {
-        let shown = |our: &PathOp<'_>| our.is_posted() && facts.function(our) != Some(GROUPED_BROADCASTS);
+        let shown =
+            |our: &PathOp<'_>| our.is_posted() && facts.function(our).is_none_or(|func| truth.sees(func));
         let ours: Vec<PathOp<'_>> = ours.into_iter().filter(shown).collect();
         let theirs = theirs.remove(&path).unwrap_or_default();
         let ours = if path.p2p && !truth.sees_every_p2p_op() { seen(&ours, &theirs, &facts) } else { ours };

@@ -80,7 +80,7 @@ fn all_reduces(trace: &Trace) -> BTreeMap<(CommHash, u64), AllReduce> {
 }
 
 /// The vector sizes of a rank's collectives by `seq`, from the plugin: NCCL names them to it in the order in which it
-/// launches them, which is not the order of the calls where a group holds several. Grouped broadcasts it does not name.
+/// launches them, which is not the order of the calls where a group holds several. Some it does not name (`RankTruth::sees`).
 pub fn vector_bytes(
     member: &Member,
     rank: &RankTrace,

@@ -303,6 +303,26 @@ fn files_that_disagree_are_found() {
         rank.flows.push(other);
     });
     assert_says(&identity(&split), "on channel 0");
-    let absent = with_rank(1, |rank| rank.flows.retain(|flow| flow.seq != 0));
-    assert_says(&identity(&absent), "rank 1 has None");
+}
+
+#[test]
+fn a_collective_that_a_rank_lacks_is_found_between_others_that_it_has() {
+    let three = |rank: &mut RankTrace| {
+        rank.steps.clear();
+        rank.flows.truncate(1);
+        for seq in [2, 4] {
+            rank.flows.push(ProxyFlow { seq, op_count: seq, ..rank.flows[0].clone() });
+        }
+    };
+    let without = |missing: u64| {
+        let mut trace = trace();
+        trace.ranks.values_mut().for_each(three);
+        trace.ranks.get_mut(&member(1)).unwrap().flows.retain(|flow| flow.seq != missing);
+        trace
+    };
+    assert_says(&identity(&without(2)), "seq 2: rank 0 has Some");
+    identity(&without(0)).assert_clean("a rank that was attached to later");
+    let mut fewer = without(99);
+    fewer.ranks.get_mut(&member(1)).unwrap().flows[1].channel = 3;
+    assert_says(&identity(&fewer), "seq 2");
 }

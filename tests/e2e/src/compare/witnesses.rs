@@ -6,7 +6,7 @@ use super::ops;
 use crate::truth::plugin::{PluginTruth, ProxyOp};
 use crate::truth::transfer_log::{Transfer, TransferLog};
 
-/// Counts ops. NCCL keeps some from its plugin (`RankTruth::sees_every_p2p_op`, `sees_broadcasts`); those that the plugin
+/// Counts ops. NCCL keeps some from its plugin (`RankTruth::sees_every_p2p_op`, `sees`); those that the plugin
 /// has must be found among the device's, in order.
 pub fn check(truth: &PluginTruth, log: &TransferLog) -> Findings {
     let mut findings = Findings::default();
@@ -15,7 +15,7 @@ pub fn check(truth: &PluginTruth, log: &TransferLog) -> Findings {
         let mut moved = ops::moved_by_path(transfers);
         for (path, ran) in ops::run_by_path(rank) {
             let mut moved = moved.remove(&path).unwrap_or_default();
-            moved.retain(|transfer| rank.sees_broadcasts() || transfer.func != "Broadcast");
+            moved.retain(|transfer| rank.sees(&transfer.func));
             let hidden = path.p2p && !rank.sees_every_p2p_op();
             if ran.len() > moved.len() || !hidden && ran.len() < moved.len() {
                 findings.complain(format!("{member} {path}: {} ops ran, {} moved", ran.len(), moved.len()));
@@ -34,7 +34,7 @@ pub fn check(truth: &PluginTruth, log: &TransferLog) -> Findings {
             }
         }
         for (path, mut moved) in moved {
-            moved.retain(|transfer| rank.sees_broadcasts() || transfer.func != "Broadcast");
+            moved.retain(|transfer| rank.sees(&transfer.func));
             if !moved.is_empty() && (!path.p2p || rank.sees_every_p2p_op()) {
                 findings.complain(format!("{member} {path}: no op ran, {} moved", moved.len()));
             }

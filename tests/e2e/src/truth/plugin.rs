@@ -1,7 +1,7 @@
 //! NCCL's own account: the files of the profiler plugin in `tests/profiler`.
 //!
 //! The plugin writes what NCCL passed and nothing else; units and sums are settled here. NCCL does not pass everything:
-//! see [`RankTruth::sees_every_p2p_op`] and [`RankTruth::sees_broadcasts`].
+//! see [`RankTruth::sees_every_p2p_op`] and [`RankTruth::sees`].
 
 mod line;
 
@@ -195,10 +195,14 @@ impl RankTruth {
         self.api != 4
     }
 
-    /// Whether broadcasts show: not those that NCCL 2.29 and later run as an AllGatherV, one or several of a group, on
-    /// which they set no activation mask (nccl:v2.30.7-1:src/enqueue.cc, geteActivationMask).
-    pub fn sees_broadcasts(&self) -> bool {
-        self.api < 6 || self.colls.iter().any(|coll| coll.func == "Broadcast")
+    /// Whether a function's ops show. NCCL 2.29 and later set no activation mask on broadcasts that they run as one
+    /// AllGatherV (nccl:v2.30.7-1:src/enqueue.cc, geteActivationMask), 2.32 on none at all.
+    pub fn sees(&self, func: &str) -> bool {
+        match func {
+            "AllGatherV" => false,
+            "Broadcast" => self.api < 6 || self.colls.iter().any(|coll| coll.func == "Broadcast"),
+            _ => true,
+        }
     }
 }
 
