@@ -165,7 +165,12 @@ fn prepare(options: &RecordOptions, setup: &Setup, host: &str) -> Result<(Attach
             let Some(library) = setup.libraries.get(index) else { continue };
             for probe in &library.probes.probes {
                 let path = library.file.stable_path();
-                attachment.attach(probe, index, &path, &library.file.path, number)?;
+                if let Err(error) = attachment.attach(probe, index, &path, &library.file.path, number) {
+                    if target.process.has_exited() {
+                        bail!("process {pid} exited before it could be traced");
+                    }
+                    return Err(error);
+                }
                 bindings.push(Binding {
                     kind: probe.kind,
                     decoder: library.decoder.clone(),
