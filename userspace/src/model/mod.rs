@@ -19,4 +19,4 @@ pub use call::{CallAssembler, ProxyCall};
 pub use communicator::CommKey;
 pub use flow::{FlowCommunicator, FlowRecord, PeerFlow};
 pub use session::{ModelCounters, Session};
-pub use transfers::{Stage, Transfer, transfers};
+pub use transfers::{Stage, Transfer, transfers, transfers_left_out};

@@ -262,13 +262,13 @@ fn what_is_no_flow_is_no_record_and_what_has_no_op_is_counted() {
 /// A tree's peers: up to the parent and from the children while reducing, the other way while broadcasting.
 #[test]
 fn tree_stages_follow_the_place_of_the_peer() {
+    use Direction::{Recv, Send};
     let mut plan = call(Pattern::TreeUpDown, 0, 0, 0).on_nvlink();
     plan.event.tree = Tree { up: 0, down: [2, 3, -1] };
     plan.event.op.nsteps = 2;
     plan.event.op.slice_steps = 1;
     plan.event.op.chunk_steps = 1;
     plan.event.op.chunk_size = 300 << 10;
-    use Direction::{Recv, Send};
     // The eight calls of NCCL's TreeUpDown; -1 is nobody.
     let peers = [(Recv, 2), (Recv, 3), (Recv, -1), (Send, 0), (Send, 2), (Send, 3), (Send, -1), (Recv, 0)];
     plan.peers = peers.map(|(direction, peer)| (direction, peer, false)).to_vec();
@@ -294,4 +294,23 @@ fn sizes_are_capacities_where_the_planned_steps_do_not_fit_the_rule() {
     let (records, _) = run([plan]);
     let record = &records[0];
     assert!(transfers(record, &record.peers[0]).all(|transfer| transfer.bytes_kind == BytesKind::Capacity));
+}
+
+/// A target can claim anything; what it claims must not fill our disk or overflow.
+#[test]
+fn absurd_claims_are_cut_and_the_cut_is_said() {
+    let mut plan = call(Pattern::RingTwice, 0, 0, u64::MAX).on_nvlink();
+    plan.event.op.nsteps = u64::from(u32::MAX);
+    plan.event.op.slice_steps = 1;
+    plan.event.op.chunk_steps = u64::MAX;
+    plan.event.op.chunk_size = u64::MAX;
+    plan.event.op.channel_size = Some(u64::MAX);
+    plan.event.op.nbytes = i64::MIN;
+    plan.event.comm.n_ranks = i32::MAX;
+    plan.event.ring.index = i32::MIN;
+    let (records, _) = run([plan]);
+    let record = &records[0];
+    let laid_out = transfers(record, &record.peers[0]).count() as u64;
+    assert_eq!(laid_out + transfers_left_out(record, &record.peers[0]), u64::from(u32::MAX));
+    assert!(laid_out <= 1 << 20);
 }

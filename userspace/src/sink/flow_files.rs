@@ -12,6 +12,9 @@ use super::{
 };
 use crate::model::{FlowCommunicator, FlowRecord, transfers};
 
+/// Ranks that files are made for: two open files each. A process of many communicators has some hundreds.
+const MAX_RANKS: usize = 4096;
+
 /// Which files a record goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct FileKey {
@@ -82,7 +85,12 @@ impl FlowFiles {
     pub fn push(&mut self, record: &FlowRecord, host: &HostInfo) {
         let key = FileKey { hash: record.comm.hash, instance: record.comm.instance, rank: record.comm.rank };
         if !self.ranks.contains_key(&key) {
-            match RankFiles::create(&self.dir, record, host) {
+            let files = if self.ranks.len() < MAX_RANKS {
+                RankFiles::create(&self.dir, record, host)
+            } else {
+                Err(io::Error::other(format!("there are files of {MAX_RANKS} ranks already")))
+            };
+            match files {
                 Ok(files) => {
                     self.ranks.insert(key, files);
                 }

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::{
     decode::Direction,
-    model::{BytesKind, FlowRecord, PeerFlow, Stage, Transfer},
+    model::{BytesKind, FlowRecord, PeerFlow, Stage, Transfer, transfers_left_out},
     nccl::{Algorithm, Pattern, Protocol},
 };
 
@@ -73,6 +73,8 @@ pub struct PeerLine<'a> {
     /// The peer is no rank: the network's own reduction (SHARP), or NVLS.
     pseudo: bool,
     nsteps: u64,
+    /// Messages that have no `flow_steps` line, because there would be too many.
+    messages_left_out: u64,
     transport: &'a str,
     proxy: bool,
     conn_index: i32,
@@ -133,6 +135,7 @@ impl<'a> PeerLine<'a> {
             peer: peer.peer,
             pseudo: peer.peer >= record.comm.n_ranks,
             nsteps: peer.nsteps,
+            messages_left_out: transfers_left_out(record, peer),
             transport: &peer.transport,
             proxy: peer.has_proxy,
             conn_index: peer.connection_index,
