@@ -4,6 +4,7 @@ mod aggregate;
 mod args;
 mod exit;
 mod record;
+mod replay;
 mod symbols;
 
 use std::process::ExitCode;
@@ -17,6 +18,7 @@ pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let done = match &cli.command {
         Command::Record(args) => record::run(args),
+        Command::Replay(args) => replay::run(args),
         Command::Aggregate(args) => aggregate::run(args),
         Command::Symbols(args) => symbols::run(args),
     };

@@ -27,6 +27,7 @@ pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {
         duration: args.duration,
         buffer_bytes: args.buffer_size << 20,
         library: args.library.clone(),
+        capture: args.capture.clone(),
         development_log: args.ebpf_log,
     };
     let quiet = args.quiet;

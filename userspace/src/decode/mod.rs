@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// What a probe's records of one library mean.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Decoder {
     pub op_fields: ProxyOpFields,
     pub names: NameTables,

@@ -29,9 +29,9 @@ pub enum Stage {
     P2p,
 }
 
-/// Messages of one op with one peer that are laid out: at 512 KiB each, 512 GiB through one channel. A target that
+/// Messages of one op with one peer that are laid out: at 512 KiB each, 64 GiB through one channel. A target that
 /// claims more wants to fill our disk; how many are left out is said ([`transfers_left_out`]).
-const MAX_TRANSFERS: u64 = 1 << 20;
+const MAX_TRANSFERS: u64 = 1 << 17;
 
 /// NCCL keeps `sliceSteps` and `chunkSteps` in a byte each; bounded so that nothing a target claims overflows.
 const MAX_STEPS: u64 = 1 << 8;

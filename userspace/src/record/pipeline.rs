@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use serde::{Deserialize, Serialize};
+
 use crate::{
     decode::{DecodeError, Decoder, RecordView},
     model::{FlowRecord, ModelCounters, Session},
@@ -10,12 +12,13 @@ use crate::{
 };
 
 /// What the records of one cookie mean, and whose they are.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Binding {
     pub kind: ProbeKind,
     pub decoder: Decoder,
     pub host: HostInfo,
     /// Records that came.
+    #[serde(skip)]
     pub delivered: u64,
 }
 

@@ -3,7 +3,7 @@
 use std::{
     num::NonZeroU32,
     os::fd::BorrowedFd,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -12,13 +12,16 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
+use ncclflow_common::WIRE_VERSION;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::{
+    intake::Intake,
     pipeline::{Binding, Pipeline},
     setup::Setup,
 };
 use crate::{
+    capture::{CaptureHeader, CaptureWriter},
     loader::Attachment,
     sink::{
         Aggregated, ClockReport, CommunicatorReport, FlowFiles, HostInfo, LossReport, OutputDir, ProbeReport,
@@ -47,6 +50,8 @@ pub struct RecordOptions {
     pub buffer_bytes: u32,
     /// The NCCL library's path as the target maps it, where its name does not show that it is one.
     pub library: Option<PathBuf>,
+    /// Keep the raw records in this new file, for [`super::replay`].
+    pub capture: Option<PathBuf>,
     /// Print the eBPF side's development log on standard error.
     pub development_log: bool,
 }
@@ -121,19 +126,23 @@ pub fn record(
     };
     report.write(&dir).with_context(|| format!("cannot write to `{}`", dir.path().display()))?;
     let mut drain = Drain::new(attachment.take_records()?);
-    let mut pipeline = Pipeline::new(bindings, FlowFiles::new(dir));
+    let capture = match &options.capture {
+        Some(path) => Some(start_capture(path, &bindings, &report)?),
+        None => None,
+    };
+    let mut intake = Intake::new(Pipeline::new(bindings, FlowFiles::new(dir)), capture);
     attachment.arm()?;
     notice(Notice::Recording { probes: attachment.probes().len() });
 
-    run(options, stop, &setup, &mut drain, &mut pipeline, &mut report, notice)?;
+    run(options, stop, &setup, &mut drain, &mut intake, &mut report, notice)?;
 
     attachment.disarm()?;
-    settle(&attachment, &mut drain, &mut pipeline)?;
+    settle(&attachment, &mut drain, &mut intake)?;
     attachment.print_log();
-    pipeline.finish();
-    tell_errors(&pipeline, &mut report, notice);
-    complete_report(&mut report, &attachment, &pipeline)?;
-    let dir = pipeline.files().dir();
+    intake.pipeline.finish();
+    tell_errors(&intake, &mut report, notice);
+    complete_report(&mut report, &attachment, &intake)?;
+    let dir = intake.pipeline.files().dir();
     let aggregated = if report.communicators.is_empty() {
         None
     } else {
@@ -146,12 +155,24 @@ pub fn record(
         }
     };
     report.state = if report.errors.is_empty() { SessionState::Complete } else { SessionState::WriteFailed };
-    if let Err(error) = report.write(dir) {
+    if let Err(error) = intake.finish_capture(&report.to_text()?) {
+        report.errors.push(format!("writing the capture stopped: {error}"));
+        report.state = SessionState::WriteFailed;
+    }
+    if let Err(error) = report.write(intake.pipeline.files().dir()) {
         report.errors.push(format!("writing `session.json`: {error}"));
         report.state = SessionState::WriteFailed;
     }
     attachment.detach(|left| notice(Notice::Detaching { left }));
     Ok(Outcome { report, aggregated })
+}
+
+/// Begins the capture with what its records mean.
+fn start_capture(path: &Path, bindings: &[Binding], report: &SessionReport) -> Result<CaptureWriter> {
+    let header =
+        CaptureHeader { wire_version: WIRE_VERSION, bindings: bindings.to_vec(), report: report.to_text()? };
+    CaptureWriter::create(path, &header)
+        .with_context(|| format!("cannot write the capture `{}`", path.display()))
 }
 
 /// Attaches every probe of every library to every target that uses it; the cookie is the index in what comes back.
@@ -192,7 +213,7 @@ fn run(
     stop: &StopHandle,
     setup: &Setup,
     drain: &mut Drain,
-    pipeline: &mut Pipeline,
+    intake: &mut Intake,
     report: &mut SessionReport,
     notice: &mut dyn FnMut(Notice<'_>),
 ) -> Result<()> {
@@ -204,10 +225,10 @@ fn run(
         if left == Some(Duration::ZERO) {
             break;
         }
-        let taken = drain.take(|item| pipeline.record(item));
+        let taken = drain.take(|item| intake.record(item));
         if last_flush.elapsed() >= FLUSH_INTERVAL {
-            pipeline.flush();
-            tell_errors(pipeline, report, notice);
+            intake.pipeline.flush();
+            tell_errors(intake, report, notice);
             last_flush = Instant::now();
         }
         if taken == 0 {
@@ -238,14 +259,15 @@ fn run(
 }
 
 /// Takes what is left: until every hit is accounted for, or it is clear that this will not come true.
-fn settle(attachment: &Attachment, drain: &mut Drain, pipeline: &mut Pipeline) -> Result<()> {
+fn settle(attachment: &Attachment, drain: &mut Drain, intake: &mut Intake) -> Result<()> {
     let deadline = Instant::now() + SETTLE_LIMIT;
     loop {
-        while drain.take(|item| pipeline.record(item)) > 0 {}
+        while drain.take(|item| intake.record(item)) > 0 {}
         let mut open = false;
         for probe in attachment.probes() {
             let counters = attachment.counters(probe)?;
-            let seen = pipeline
+            let seen = intake
+                .pipeline
                 .delivered(probe.cookie)
                 .saturating_add(counters.lost_full)
                 .saturating_add(counters.disarmed);
@@ -258,11 +280,11 @@ fn settle(attachment: &Attachment, drain: &mut Drain, pipeline: &mut Pipeline) -
     }
 }
 
-fn tell_errors(pipeline: &Pipeline, report: &mut SessionReport, notice: &mut dyn FnMut(Notice<'_>)) {
-    for error in pipeline.files().errors().iter().skip(report.errors.len()) {
+fn tell_errors(intake: &Intake, report: &mut SessionReport, notice: &mut dyn FnMut(Notice<'_>)) {
+    for error in intake.errors().skip(report.errors.len()) {
         notice(Notice::WriteFailed(error));
     }
-    report.errors = pipeline.files().errors().to_vec();
+    report.errors = intake.errors().cloned().collect();
 }
 
 fn first_report(setup: &Setup, host: &rustix::system::Uname) -> SessionReport {
@@ -301,7 +323,8 @@ fn first_report(setup: &Setup, host: &rustix::system::Uname) -> SessionReport {
     }
 }
 
-fn complete_report(report: &mut SessionReport, attachment: &Attachment, pipeline: &Pipeline) -> Result<()> {
+fn complete_report(report: &mut SessionReport, attachment: &Attachment, intake: &Intake) -> Result<()> {
+    let pipeline = &intake.pipeline;
     report.clock.ended_monotonic_ns = Some(now_ns(ClockId::Monotonic));
     for probe in attachment.probes() {
         let counters = attachment.counters(probe)?;
@@ -327,6 +350,7 @@ fn complete_report(report: &mut SessionReport, attachment: &Attachment, pipeline
         records_lost: report.probes.iter().map(|probe| probe.lost).sum(),
         records_undecodable,
         lines_lost: pipeline.files().lost_lines(),
+        records_not_captured: intake.not_captured(),
     };
     report.model = pipeline.model_counters();
     report.communicators = pipeline

@@ -121,6 +121,11 @@ impl FlowFiles {
         }
     }
 
+    /// No record has come.
+    pub fn is_empty(&self) -> bool {
+        self.ranks.is_empty()
+    }
+
     /// What went wrong so far; each failure once.
     pub fn errors(&self) -> &[String] {
         &self.errors

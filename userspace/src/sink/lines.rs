@@ -1,6 +1,6 @@
 //! The lines of `proxy_flow` and `flow_steps`: keys, their order and their meaning (docs/OUTPUT.md).
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     decode::Direction,
@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// Where and in which process an op was seen.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct HostInfo {
     pub host: String,
     /// Process id in our own PID namespace.

@@ -122,6 +122,8 @@ pub struct LossReport {
     pub records_undecodable: u64,
     /// Lines that could not be written.
     pub lines_lost: u64,
+    /// Records that the capture lacks, where one was to be kept.
+    pub records_not_captured: u64,
 }
 
 impl LossReport {
@@ -133,9 +135,12 @@ impl LossReport {
 impl SessionReport {
     /// Writes `session.json`, in the place of an earlier one.
     pub fn write(&self, dir: &OutputDir) -> std::io::Result<()> {
-        dir.replace_file("session.json", |file| {
-            serde_json::to_writer_pretty(&mut *file, self)?;
-            file.write_all(b"\n")
-        })
+        let text = self.to_text()?;
+        dir.replace_file("session.json", |file| file.write_all(text.as_bytes()))
+    }
+
+    /// The content of `session.json`.
+    pub fn to_text(&self) -> serde_json::Result<String> {
+        Ok(serde_json::to_string_pretty(self)? + "\n")
     }
 }
