@@ -163,8 +163,13 @@ fn without_bpf(program: &Path, arguments: &[&str]) -> Output {
     use std::io;
     const SYS_BPF: u32 = 321; // x86-64
     const ENOSYS: u32 = 38;
-    let step = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
-    let mut filter = [
+    let step = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter {
+        code: u16::try_from(code).unwrap(),
+        jt,
+        jf,
+        k,
+    };
+    let mut filter: [libc::sock_filter; 4] = [
         step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0), // seccomp_data.nr
         step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, SYS_BPF),
         step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | ENOSYS),
@@ -175,7 +180,7 @@ fn without_bpf(program: &Path, arguments: &[&str]) -> Output {
     // SAFETY: the closure only makes two system calls, with a filter that it owns.
     unsafe {
         command.pre_exec(move || {
-            let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+            let program = libc::sock_fprog { len: 4, filter: filter.as_mut_ptr() };
             let done = libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
                 && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0;
             if done { Ok(()) } else { Err(io::Error::last_os_error()) }
