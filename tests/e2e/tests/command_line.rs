@@ -11,7 +11,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ncclflow_e2e::harness::{bed::Bed, memory, need, programs, recorder::Recorder};
+use ncclflow_e2e::harness::{
+    bed::Bed,
+    kernel_objects::{self, KernelObjects},
+    memory, need, programs,
+    recorder::Recorder,
+};
 use rustix::process::Signal;
 
 const VERSION: &str = "2.27.5-cu12";
@@ -212,8 +217,11 @@ fn only_the_named_process_pays_and_nothing_is_left_behind() {
         assert_eq!(look(other_pid), untouched, "another process on the same library has none");
         bed.go().unwrap();
         std::thread::sleep(Duration::from_millis(1500));
+        let objects = kernel_objects::of_process(recorder.pid()).unwrap();
+        assert!(!objects.programs.is_empty() && objects.links.len() == 2, "{objects:?}");
         recorder.signal(signal).unwrap();
         let (status, words) = recorder.finish().unwrap();
+        assert_eq!(objects.still_there().unwrap(), KernelObjects::default(), "after {signal:?}");
         assert_eq!(look(pid), untouched, "no probe is left after {signal:?}");
         let lines = assert_whole_lines(&out);
         if signal == Signal::KILL {
