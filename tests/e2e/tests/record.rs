@@ -35,6 +35,10 @@ enum Plugin {
 impl Run {
     /// Attaches to a bed that is already running, lets it go, and waits for both. `None` if the machine lacks something.
     fn new(version: &str, plugin: Plugin, arguments: &[&str]) -> Option<Self> {
+        Self::at_level("flow", version, plugin, arguments)
+    }
+
+    fn at_level(level: &str, version: &str, plugin: Plugin, arguments: &[&str]) -> Option<Self> {
         let (ncclflow, bed, library) = (programs::ncclflow()?, programs::bed()?, programs::nccl(version)?);
         let profiler = programs::truth_profiler()?;
         if !need::root() {
@@ -56,8 +60,13 @@ impl Run {
         all.extend(arguments);
         let mut bed = Bed::start(&bed, &library, folder.path(), &all).unwrap();
         let (out, capture) = (folder.path().join("out"), path("capture"));
-        let recorder =
-            Recorder::start(&ncclflow, &bed.pid_list(), &out, &["--strict", "--capture", &capture]).unwrap();
+        let recorder = Recorder::start(
+            &ncclflow,
+            &bed.pid_list(),
+            &out,
+            &["--strict", "--level", level, "--capture", &capture],
+        )
+        .unwrap();
         bed.go().unwrap();
         let (status, summary) = bed.finish().unwrap();
         assert!(
@@ -100,6 +109,23 @@ impl Run {
         }
         self.check_aggregates();
         self.check_replay();
+    }
+
+    /// Every message of every op was measured from beginning to end, and nothing is left over.
+    fn check_measured(&self) {
+        let trace = self.trace();
+        let steps: Vec<_> = trace.ranks.values().flat_map(|rank| &rank.steps).collect();
+        assert!(!steps.is_empty());
+        for step in steps {
+            let measured = &step.measured;
+            assert!(step.posted && measured.start.is_some() && measured.end.is_some(), "{step:?}");
+            assert_eq!(measured.bytes, Some(step.bytes), "{step:?}");
+        }
+        let session = fs::read_to_string(self.folder.path().join("out/session.json")).unwrap();
+        let session: serde_json::Value = serde_json::from_str(&session).unwrap();
+        for counter in ["orphan_peers", "unplanned_posts", "unposted", "unjoined_steps", "unfinished"] {
+            assert_eq!(session["model"][counter], 0, "{counter}");
+        }
     }
 
     /// A replay of the raw records, which needs no root, makes the same files, byte for byte.
@@ -203,6 +229,20 @@ fn ring_all_reduce_bytes_add_up_for_odd_sizes() {
         run.check(Plugin::Yes);
         let bytes: u64 = bytes.parse().unwrap();
         compare::ring_all_reduce_sums(&run.trace(), &|_, _| Some(bytes)).assert_clean("sums");
+    }
+}
+
+/// Every message as it happened: times in the order of the hooks, sizes as transferred and as planned.
+#[test]
+fn measured_steps() {
+    for version in ["2.27.5-cu12", "2.28.9-cu13", "2.32.3-cu12"] {
+        for mode in ["threads", "processes"] {
+            let arguments =
+                ["--ranks", "3", "--mode", mode, "--ops", ALL_OPS, "--bytes", "700000", "--iters", "2"];
+            let Some(run) = Run::at_level("steps", version, Plugin::Yes, &arguments) else { return };
+            run.check(Plugin::Yes);
+            run.check_measured();
+        }
     }
 }
 

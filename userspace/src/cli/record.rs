@@ -15,14 +15,18 @@ use super::{
     exit,
 };
 use crate::{
+    probe,
     record::{Notice, Outcome, RecordOptions, Setup, StopHandle, record},
     sink::SessionState,
 };
 
 pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {
-    let Level::Flow = args.level;
     let options = RecordOptions {
         pids: args.pids.clone(),
+        level: match args.level {
+            Level::Flow => probe::Level::Flow,
+            Level::Steps => probe::Level::Steps,
+        },
         output: args.output.clone().unwrap_or_else(default_output),
         duration: args.duration,
         buffer_bytes: args.buffer_size << 20,

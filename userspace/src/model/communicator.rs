@@ -216,6 +216,8 @@ fn peers_of(peers: &[ProxyPeerEvent]) -> Vec<PeerFlow> {
             nsteps: peer.nsteps,
             has_proxy: peer.has_proxy,
             transport: peer.transport.clone(),
+            connection: peer.connection,
+            measured: None,
         })
         .collect()
 }

@@ -104,6 +104,7 @@ fn run(calls: impl IntoIterator<Item = Call>) -> (Vec<FlowRecord>, ModelCounters
                 plan_pass,
                 nsteps,
                 has_proxy,
+                connection: 0,
                 transport: "NET".to_owned(),
             };
             session.apply(Event::ProxyPeer(peer), &mut |record| out.push(record));
@@ -253,6 +254,7 @@ fn what_is_no_flow_is_no_record_and_what_has_no_op_is_counted() {
         plan_pass: true,
         nsteps: 1,
         has_proxy: true,
+        connection: 0,
         transport: String::new(),
     };
     session.apply(Event::ProxyPeer(peer), &mut |_| ());

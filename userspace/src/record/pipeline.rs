@@ -38,9 +38,10 @@ pub struct Pipeline {
 impl Pipeline {
     /// `bindings` by cookie.
     pub fn new(bindings: Vec<Binding>, files: FlowFiles) -> Self {
+        let measures_steps = bindings.iter().any(|binding| matches!(binding.kind, ProbeKind::ProxyStep(_)));
         Self {
             bindings,
-            session: Session::default(),
+            session: Session::new(measures_steps),
             files,
             undecodable: 0,
             first_error: None,

@@ -23,6 +23,7 @@ use super::{
 use crate::{
     capture::{CaptureHeader, CaptureWriter},
     loader::Attachment,
+    probe::Level,
     sink::{
         Aggregated, ClockReport, CommunicatorReport, FlowFiles, HostInfo, LossReport, OutputDir, ProbeReport,
         SessionReport, SessionState, TargetReport, aggregate_directory,
@@ -44,6 +45,7 @@ const SETTLE_LIMIT: Duration = Duration::from_millis(500);
 pub struct RecordOptions {
     pub pids: Vec<u32>,
     pub output: PathBuf,
+    pub level: Level,
     /// `None`: until stopped, or until the targets have exited.
     pub duration: Option<Duration>,
     /// Bytes of the ring buffer; rounded up to a power of two of pages.
@@ -113,10 +115,10 @@ pub fn record(
     stop: &StopHandle,
     notice: &mut dyn FnMut(Notice<'_>),
 ) -> Result<Outcome> {
-    let setup = Setup::find(&options.pids, options.library.as_deref())?;
+    let setup = Setup::find(&options.pids, options.library.as_deref(), options.level)?;
     notice(Notice::Found(&setup));
     let dir = OutputDir::create(&options.output)?;
-    let mut report = first_report(&setup, &rustix::system::uname());
+    let mut report = first_report(&setup, options.level, &rustix::system::uname());
     let (mut attachment, bindings) = match prepare(options, &setup, &report.host) {
         Ok(prepared) => prepared,
         Err(error) => {
@@ -287,14 +289,14 @@ fn tell_errors(intake: &Intake, report: &mut SessionReport, notice: &mut dyn FnM
     report.errors = intake.errors().cloned().collect();
 }
 
-fn first_report(setup: &Setup, host: &rustix::system::Uname) -> SessionReport {
+fn first_report(setup: &Setup, level: Level, host: &rustix::system::Uname) -> SessionReport {
     let (monotonic, realtime) = (now_ns(ClockId::Monotonic), now_ns(ClockId::Realtime));
     SessionReport {
         ncclflow: env!("CARGO_PKG_VERSION"),
         state: SessionState::Recording,
         host: host.nodename().to_string_lossy().into_owned(),
         kernel: host.release().to_string_lossy().into_owned(),
-        level: "flow",
+        level,
         clock: ClockReport {
             clock: "CLOCK_MONOTONIC",
             started_monotonic_ns: monotonic,

@@ -174,9 +174,9 @@ impl RankFiles {
         let proxy_flow = self.proxy_flow.push(&ProxyFlowLine::new(record, &self.comm_hash, host));
         let mut steps = Ok(());
         for peer in &record.peers {
-            for transfer in transfers(record, peer) {
+            for (index, transfer) in transfers(record, peer).enumerate() {
                 let pushed =
-                    self.flow_steps.push(&FlowStepLine::new(record, peer, &transfer, &self.comm_hash));
+                    self.flow_steps.push(&FlowStepLine::new(record, peer, index, &transfer, &self.comm_hash));
                 steps = steps.and(pushed);
             }
         }

@@ -8,7 +8,7 @@ use super::output_dir::OutputDir;
 use crate::{
     elf::BuildId,
     model::ModelCounters,
-    probe::MissingProbe,
+    probe::{Level, MissingProbe},
     symbols::{NcclVersion, Rung},
 };
 
@@ -30,7 +30,7 @@ pub struct SessionReport {
     pub state: SessionState,
     pub host: String,
     pub kernel: String,
-    pub level: &'static str,
+    pub level: Level,
     pub clock: ClockReport,
     pub targets: Vec<TargetReport>,
     pub libraries: Vec<LibraryReport>,
