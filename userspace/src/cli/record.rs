@@ -160,7 +160,14 @@ fn summarize(outcome: &Outcome) {
         "lost: {} records, {} lines; not understood: {} records",
         loss.records_lost, loss.lines_lost, loss.records_undecodable
     );
-    for error in &report.errors {
-        eprintln!("ncclflow: {error}");
+    if let Some(first) = &report.first_undecodable {
+        eprintln!("the first that was not understood: {first}");
+    }
+    if let Some(left_out) =
+        outcome.aggregated.map(|aggregated| aggregated.left_out).filter(|count| *count > 0)
+    {
+        eprintln!(
+            "flow_rank not written for {left_out} ranks, whose files are large: `ncclflow aggregate` does it"
+        );
     }
 }

@@ -37,6 +37,10 @@ const DRAIN_INTERVAL: Duration = Duration::from_millis(50);
 /// How often the files are brought up to date for whoever reads along.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(500);
 
+/// Larger `flow_steps` files are not aggregated when the recording ends: the aggregate has three times their size, and few
+/// readers take a JSON document of gigabytes. `ncclflow aggregate` does it on request.
+pub(super) const MAX_AGGREGATED: u64 = 256 << 20;
+
 /// How long the end waits for records that a CPU is still putting together.
 const SETTLE_LIMIT: Duration = Duration::from_millis(500);
 
@@ -144,29 +148,41 @@ pub fn record(
     intake.pipeline.finish();
     tell_errors(&intake, &mut report, notice);
     complete_report(&mut report, &attachment, &intake)?;
-    let dir = intake.pipeline.files().dir();
-    let aggregated = if report.communicators.is_empty() {
+    let aggregated = write_results(&mut intake, &mut report, notice)?;
+    attachment.detach(|left| notice(Notice::Detaching { left }));
+    Ok(Outcome { report, aggregated })
+}
+
+/// Completes the folder and the capture. What cannot be written is said, and is part of the report.
+fn write_results(
+    intake: &mut Intake,
+    report: &mut SessionReport,
+    notice: &mut dyn FnMut(Notice<'_>),
+) -> Result<Option<Aggregated>> {
+    let mut fail = |report: &mut SessionReport, error: String| {
+        notice(Notice::WriteFailed(&error));
+        report.errors.push(error);
+        report.state = SessionState::WriteFailed;
+    };
+    report.state = if report.errors.is_empty() { SessionState::Complete } else { SessionState::WriteFailed };
+    let aggregated = if intake.pipeline.files().is_empty() {
         None
     } else {
-        match aggregate_directory(dir) {
+        match aggregate_directory(intake.pipeline.files().dir(), MAX_AGGREGATED) {
             Ok(aggregated) => Some(aggregated),
             Err(error) => {
-                report.errors.push(format!("{error:#}"));
+                fail(report, format!("{error:#}"));
                 None
             }
         }
     };
-    report.state = if report.errors.is_empty() { SessionState::Complete } else { SessionState::WriteFailed };
     if let Err(error) = intake.finish_capture(&report.to_text()?) {
-        report.errors.push(format!("writing the capture stopped: {error}"));
-        report.state = SessionState::WriteFailed;
+        fail(report, format!("writing the capture stopped: {error}"));
     }
     if let Err(error) = report.write(intake.pipeline.files().dir()) {
-        report.errors.push(format!("writing `session.json`: {error}"));
-        report.state = SessionState::WriteFailed;
+        fail(report, format!("writing `session.json`: {error}"));
     }
-    attachment.detach(|left| notice(Notice::Detaching { left }));
-    Ok(Outcome { report, aggregated })
+    Ok(aggregated)
 }
 
 /// Begins the capture with what its records mean.
@@ -320,6 +336,7 @@ fn first_report(setup: &Setup, level: Level, host: &rustix::system::Uname) -> Se
         probes: Vec::new(),
         loss: LossReport::default(),
         model: crate::model::ModelCounters::default(),
+        first_undecodable: None,
         passed_over: setup.passed_over.clone(),
         errors: Vec::new(),
     }
@@ -343,11 +360,7 @@ fn complete_report(report: &mut SessionReport, attachment: &Attachment, intake: 
         });
     }
     let (records_undecodable, first) = pipeline.undecodable();
-    if let Some(first) = first {
-        report
-            .errors
-            .push(format!("{records_undecodable} records could not be understood; the first: {first}"));
-    }
+    report.first_undecodable = first.map(ToString::to_string);
     report.loss = LossReport {
         records_lost: report.probes.iter().map(|probe| probe.lost).sum(),
         records_undecodable,

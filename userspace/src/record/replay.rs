@@ -4,7 +4,7 @@ use std::{fs::File, io::BufReader, io::Write as _, path::Path};
 
 use anyhow::{Context as _, Result};
 
-use super::pipeline::Pipeline;
+use super::{pipeline::Pipeline, recorder::MAX_AGGREGATED};
 use crate::{
     capture::{CaptureReader, Item},
     sink::{Aggregated, FlowFiles, OutputDir, aggregate_directory},
@@ -43,7 +43,8 @@ pub fn replay(input: &Path, output: &Path) -> Result<Replayed> {
     let dir = pipeline.files().dir();
     dir.replace_file("session.json", |file| file.write_all(report.as_bytes()))
         .context("writing `session.json`")?;
-    let aggregated = if pipeline.files().is_empty() { None } else { Some(aggregate_directory(dir)?) };
+    let aggregated =
+        if pipeline.files().is_empty() { None } else { Some(aggregate_directory(dir, MAX_AGGREGATED)?) };
     if let Some(error) = pipeline.files().errors().first() {
         anyhow::bail!("{error}");
     }

@@ -38,6 +38,8 @@ pub struct SessionReport {
     pub probes: Vec<ProbeReport>,
     pub loss: LossReport,
     pub model: ModelCounters,
+    /// Why the first record that was not understood was not.
+    pub first_undecodable: Option<String>,
     /// Libraries that look like NCCL and could not be traced, and why.
     pub passed_over: Vec<String>,
     pub errors: Vec<String>,
