@@ -51,6 +51,11 @@ const BED: [(&str, &str); 4] = [
     ("2.32.3-cu12", "bb94b2348e4861d5e8aa00b36c3d12d9bdf9c6369b82cbb723de0b582280a21c"),
 ];
 
+/// The versions that the tests run.
+pub(crate) fn bed_versions() -> impl Iterator<Item = &'static str> {
+    BED.iter().map(|(version, _)| *version)
+}
+
 const LIBRARY: &str = "libnccl.so.2";
 const LIBRARY_IN_WHEEL: &str = "nvidia/nccl/lib/libnccl.so.2";
 const RECORD: &str = "WHEEL.json";
