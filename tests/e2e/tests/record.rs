@@ -11,6 +11,7 @@ use std::{
 
 use ncclflow_e2e::{
     compare,
+    direction::Direction,
     harness::{bed::Bed, need, programs, recorder::Recorder},
     tracer::Trace,
     truth::{debug_log::DebugLog, plugin::PluginTruth, transfer_log::TransferLog},
@@ -30,6 +31,13 @@ enum Plugin {
     Yes,
     /// NCCL has the interface from 2.23.
     No,
+}
+
+/// Whether this version's hooks tell the sizes of messages.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sizes {
+    Measured,
+    Unknown,
 }
 
 impl Run {
@@ -112,14 +120,19 @@ impl Run {
     }
 
     /// Every message of every op was measured from beginning to end, and nothing is left over.
-    fn check_measured(&self) {
+    fn check_measured(&self, sizes: Sizes) {
         let trace = self.trace();
         let steps: Vec<_> = trace.ranks.values().flat_map(|rank| &rank.steps).collect();
         assert!(!steps.is_empty());
         for step in steps {
             let measured = &step.measured;
-            assert!(step.posted && measured.start.is_some() && measured.end.is_some(), "{step:?}");
-            assert_eq!(measured.bytes, Some(step.bytes), "{step:?}");
+            let moments = match step.direction {
+                Direction::Send => [measured.start, measured.sent, measured.end],
+                Direction::Recv => [measured.posted, measured.arrived, measured.end],
+            };
+            assert!(step.posted && moments.iter().all(Option::is_some) && moments.is_sorted(), "{step:?}");
+            let expected = (sizes == Sizes::Measured).then_some(step.bytes);
+            assert_eq!(measured.bytes, expected, "{step:?}");
         }
         let session = fs::read_to_string(self.folder.path().join("out/session.json")).unwrap();
         let session: serde_json::Value = serde_json::from_str(&session).unwrap();
@@ -241,9 +254,19 @@ fn measured_steps() {
                 ["--ranks", "3", "--mode", mode, "--ops", ALL_OPS, "--bytes", "700000", "--iters", "2"];
             let Some(run) = Run::at_level("steps", version, Plugin::Yes, &arguments) else { return };
             run.check(Plugin::Yes);
-            run.check_measured();
+            run.check_measured(Sizes::Measured);
         }
     }
+}
+
+/// Up to 2.22 one function, called for each FIFO step, tells it all; but no size.
+#[test]
+fn measured_steps_before_the_profiler_interface() {
+    let arguments =
+        ["--ranks", "3", "--mode", "processes", "--ops", ALL_OPS, "--bytes", "700000", "--iters", "2"];
+    let Some(run) = Run::at_level("steps", "2.21.5-cu12", Plugin::No, &arguments) else { return };
+    run.check(Plugin::No);
+    run.check_measured(Sizes::Unknown);
 }
 
 /// LL and LL128 put flags into the FIFO too: the bytes that are recorded are those on the wire.

@@ -33,7 +33,7 @@ pub enum Command {
 pub enum Level {
     /// Every proxy op that NCCL plans and posts, with its peers
     Flow,
-    /// And when each message of the network proxy took which step, and its size (NCCL 2.24 and later)
+    /// And when each message of the network proxy took which step, and its size (from NCCL 2.27)
     Steps,
 }
 

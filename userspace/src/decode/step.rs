@@ -30,8 +30,10 @@ pub struct ProxyStepEvent {
     /// Final opCount of the op.
     pub op_count: u64,
     pub direction: Direction,
-    /// FIFO step at which the message begins, counted from the op's first.
+    /// FIFO step at which the message begins, counted from the op's first; or, where `is_per_fifo_step`, one of its steps.
     pub step: u64,
+    /// The moment is told once for each of the message's FIFO steps (up to 2.22), and not once.
+    pub is_per_fifo_step: bool,
     /// Bytes of the message; where this version says so at this moment.
     pub bytes: Option<u64>,
 }
@@ -42,6 +44,7 @@ pub(super) fn proxy_step(
     names: &NameTables,
     record: &RecordView<'_>,
 ) -> Result<ProxyStepEvent, DecodeError> {
+    let sends = record.int(&spans.sends)? != 0;
     let moment = match (spans.hook, &spans.state) {
         (StepHook::Start, _) => StepMoment::Start,
         (StepHook::Stop, _) => StepMoment::Stop,
@@ -57,7 +60,10 @@ pub(super) fn proxy_step(
                 None => return Err(DecodeError::UnknownValue { what: "step state", value: state }),
             }
         }
-        (StepHook::State, None) => return Err(DecodeError::Unreadable("the step's state")),
+        (StepHook::Record, Some(state)) => recorded(record.int(state)?, sends),
+        (StepHook::State | StepHook::Record, None) => {
+            return Err(DecodeError::Unreadable("the step's state"));
+        }
     };
     let step = record.int(&spans.step)?;
     Ok(ProxyStepEvent {
@@ -65,9 +71,28 @@ pub(super) fn proxy_step(
         moment,
         connection: record.unsigned(&spans.connection)?,
         op_count: record.unsigned(&spans.op_count)?,
-        direction: if record.int(&spans.sends)? == 0 { Direction::Recv } else { Direction::Send },
+        direction: if sends { Direction::Send } else { Direction::Recv },
+        is_per_fifo_step: spans.hook == StepHook::Record,
         step: u64::try_from(step)
             .map_err(|_| DecodeError::UnknownValue { what: "step", value: step.into() })?,
-        bytes: names.step_size_is_per_message().then(|| record.unsigned(&spans.size)).transpose()?,
+        bytes: match &spans.size {
+            Some(size) if names.step_size_is_per_message() => Some(record.unsigned(size)?),
+            _ => None,
+        },
     })
+}
+
+/// `ncclProxyProfileState` (2.16 to 2.22, src/include/profiler.h; plain numbers, whose meaning depends on the direction). From
+/// 8 on it is the proxy thread's own state.
+fn recorded(state: i32, sends: bool) -> StepMoment {
+    match (state, sends) {
+        // The slot was offered to the GPU.
+        (1, true) => StepMoment::Start,
+        (2, true) => StepMoment::Sent,
+        (1, false) => StepMoment::Posted,
+        (2, false) => StepMoment::Arrived,
+        (3, false) => StepMoment::Handed,
+        (4, _) => StepMoment::Stop,
+        _ => StepMoment::Other,
+    }
 }

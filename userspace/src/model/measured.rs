@@ -121,6 +121,11 @@ impl Executions {
         let &(number, peer_index) = queue.front().ok_or(())?;
         let execution = self.by_number.get_mut(&number).ok_or(())?;
         let slots = execution.record.op.slice_steps.max(1);
+        // Told for each FIFO step in turn: a message is done with its last, and had every other moment with its first.
+        let tells = if event.moment == StepMoment::Stop { slots - 1 } else { 0 };
+        if event.is_per_fifo_step && event.step % slots != tells {
+            return Ok(None);
+        }
         let peer = execution.record.peers.get_mut(peer_index).ok_or(())?;
         let messages = peer.measured.as_mut().ok_or(())?;
         let at = usize::try_from(event.step / slots).map_err(|_| ())?;

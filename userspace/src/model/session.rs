@@ -9,7 +9,7 @@ use super::{
     measured::{Executions, StepKey},
     post_match::is_posted_copy,
 };
-use crate::decode::{Event, ProxyStepEvent};
+use crate::decode::{Event, ProxyStepEvent, StepMoment};
 
 /// What the model could not put together. Part of every output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -140,6 +140,9 @@ impl Session {
     /// A message takes a step. The proxy can be at it before the thread that posted the op has done anything else, and so
     /// before its call is known to be complete; it posts nothing that is not.
     fn step(&mut self, step: &ProxyStepEvent, out: &mut impl FnMut(FlowRecord)) {
+        if step.moment == StepMoment::Other {
+            return;
+        }
         let key = StepKey::of_event(step);
         if !self.executions.expects(&key) {
             let posting = self.calls.end_where(|open| {

@@ -352,6 +352,7 @@ fn step(connection: u64, number: u64, moment: StepMoment, ts_ns: u64) -> Event {
         op_count: 40,
         direction: if connection == 0x51 { Direction::Recv } else { Direction::Send },
         step: number,
+        is_per_fifo_step: false,
         bytes: Some(1000 + number),
     })
 }

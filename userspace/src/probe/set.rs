@@ -7,7 +7,7 @@ use super::{
     op_probes::{api_call, proxy_op, proxy_peer},
     plan_builder::FinishedPlan,
     spans::ProbeKind,
-    step_probes::{HOOKS, proxy_step},
+    step_probes::{era, proxy_step},
 };
 use crate::{
     elf::FileOffset,
@@ -71,7 +71,7 @@ pub fn compile(resolution: &Resolution, level: Level) -> ProbeSet {
         );
     }
     if level == Level::Steps {
-        for (name, hook) in HOOKS {
+        for &(name, hook) in era(resolution) {
             add(&mut set, resolution, name, "measured times and sizes of messages", |function| {
                 proxy_step(resolution, function, hook)
             });

@@ -90,7 +90,7 @@ pub struct ProxyStepSpans {
     pub hook: StepHook,
     /// FIFO step at which the message begins, counted from the op's first (`stepId`).
     pub step: Span,
-    /// State that the message enters; of [`StepHook::State`] only.
+    /// State that the message enters; of [`StepHook::State`] and [`StepHook::Record`] only.
     pub state: Option<Span>,
     /// `ncclProxyArgs.opCount`: final.
     pub op_count: Span,
@@ -98,8 +98,8 @@ pub struct ProxyStepSpans {
     pub connection: Span,
     /// `ncclProxyConnection.send`: 1 where this rank sends.
     pub sends: Span,
-    /// `ncclProxySubArgs.transSize`: bytes of the message, once its size is known.
-    pub size: Span,
+    /// `ncclProxySubArgs.transSize`: bytes of the message, once its size is known; 2.23 and later.
+    pub size: Option<Span>,
 }
 
 /// Which hook it is.
@@ -111,6 +111,8 @@ pub enum StepHook {
     State,
     /// It is done.
     Stop,
+    /// Any of these, by the state's number: `ncclProxyProfileState`, up to 2.22.
+    Record,
 }
 
 /// What a probe is for.
