@@ -8,8 +8,10 @@ Prints, per level, the median time of an operation and of its launch, and their 
 """
 
 import argparse
+import atexit
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -87,6 +89,7 @@ def main():
         time.sleep(0.2)
     pids = ",".join(next(line[1] for line in lines(rank) if line[0] == "ready") for rank in range(args.ranks))
 
+    atexit.register(lambda: [rank.kill() for rank in ranks if rank.poll() is None])
     # (level, begin, end) in CLOCK_MONOTONIC nanoseconds; time.monotonic_ns() is that clock on Linux.
     windows, lost = [], 0
     for number in range(args.rounds):
@@ -97,7 +100,7 @@ def main():
             out = os.path.join(folder, f"{level}{number}")
             subprocess.run(
                 [os.path.join(args.programs, "ncclflow"), "record", "-q", "-p", pids, "-o", out, "--level", level,
-                 "-d", str(args.seconds), "--buffer-size", "64"],
+                 "-d", str(args.seconds), "--buffer-size", "256"],
                 check=True,
             )
             with open(os.path.join(out, "session.json")) as file:
@@ -105,6 +108,7 @@ def main():
             clock = session["clock"]
             windows.append((level, clock["started_monotonic_ns"] + 300_000_000, clock["started_monotonic_ns"] + int(args.seconds * 1e9)))
             lost += session["loss"]["records_lost"]
+            shutil.rmtree(out)
     open(args.stop_file, "w").close()
     for rank in ranks:
         rank.wait(60)
