@@ -8,6 +8,7 @@ pub mod decode;
 pub mod dwarf;
 pub mod elf;
 pub mod loader;
+pub mod memory;
 pub mod model;
 pub mod nccl;
 pub mod probe;
