@@ -5,6 +5,7 @@
 
 pub mod cli;
 pub mod decode;
+pub mod dump;
 pub mod dwarf;
 pub mod elf;
 pub mod loader;

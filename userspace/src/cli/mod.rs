@@ -2,6 +2,7 @@
 
 mod aggregate;
 mod args;
+mod dump;
 mod exit;
 mod record;
 mod symbols;
@@ -18,6 +19,7 @@ pub fn main() -> ExitCode {
     let done = match &cli.command {
         Command::Record(args) => record::run(args),
         Command::Aggregate(args) => aggregate::run(args),
+        Command::Dump(args) => dump::run(args),
         Command::Symbols(args) => symbols::run(args),
     };
     exit::code(done)

@@ -1,0 +1,466 @@
+//! Finds the `ncclComm`s of a process and reads what they say of themselves.
+//!
+//! From NCCL 2.21 on the struct begins and ends with `NCCL_MAGIC` (src/include/comm.h, init.cc), and the first thing that its
+//! end takes away are these words. Before, a communicator is found by the pointer to itself that the first one of its
+//! process holds (`intraComm0`, init.cc), and the others through their list. Either way a candidate is believed only
+//! after its fields were proven one by one.
+
+use std::{collections::BTreeMap, collections::BTreeSet, ops::ControlFlow};
+
+use super::{
+    layout::{Fields, Missing, Place},
+    report::{ChannelReport, CommStatus, Counters},
+};
+use crate::{
+    elf::RuntimeAddr,
+    memory::{AddressSpace, Memory, ReadError, ScanLimits, ScanReport, Scanner},
+    nccl::NameTables,
+    symbols::{Layouts, NcclVersion},
+};
+
+/// `NCCL_MAGIC`, src/include/comm.h.
+const MAGIC: u64 = 0x0280_0280_0280_0280;
+/// More ranks than any communicator has.
+const MAX_RANKS: u32 = 1 << 20;
+/// More GPUs than any host has.
+const MAX_DEVICES: u32 = 1 << 10;
+/// Candidates that are looked at in one process; a program that fills its memory with the magic word gets no more.
+const MAX_CANDIDATES: usize = 1 << 16;
+/// Communicators kept of one process.
+const MAX_COMMUNICATORS: usize = 4096;
+/// From this version on NCCL counts `seqNumber` whether a profiler is loaded or not (src/plugin/profiler.cc).
+const COUNTS_ALWAYS: (u32, u32) = (2, 26);
+
+/// Where the fields of `ncclComm` are.
+#[derive(Debug)]
+pub(crate) struct CommLayout {
+    pub(crate) size: u64,
+    magics: Option<[Place; 2]>,
+    hash: Place,
+    rank: Place,
+    n_ranks: Place,
+    n_channels: Place,
+    node: Place,
+    n_nodes: Place,
+    local_rank: Place,
+    cuda_dev: Place,
+    nvml_dev: Option<Place>,
+    proxy_state: Place,
+    shared_res: Place,
+    intra_comm0: Option<Place>,
+    intra_next: Option<Place>,
+    op_count: Option<Place>,
+    coll_op_count: Option<Place>,
+    seq_number: Option<(u64, u64)>,
+    init_state: Option<Place>,
+    async_result: Option<Place>,
+    abort_flag: Option<Place>,
+    finalize_called: Option<Place>,
+    destroy_flag: Option<Place>,
+    revoked_flag: Option<Place>,
+    comm_name: Option<Place>,
+    /// Offset, count and size of `channels`.
+    channels: (u64, u64, u64),
+    ring_prev: Place,
+    ring_next: Place,
+    user_ranks: Place,
+    tree_up: Option<Place>,
+    tree_down: Option<(u64, u64, u64)>,
+    pub(crate) peers: Place,
+    shared_coll_op_count: Option<Place>,
+    shared_p2p_op_count: Option<(u64, u64, u64)>,
+    names: NameTables,
+    /// Values of `ncclResult_t` by name.
+    results: BTreeMap<u64, String>,
+}
+
+impl CommLayout {
+    pub(crate) fn new(layouts: &Layouts, version: Option<NcclVersion>) -> Result<Self, Missing> {
+        let comm = Fields::of(layouts, "ncclComm");
+        let channel = Fields::of(layouts, "ncclChannel");
+        let shared = Fields::of(layouts, "ncclSharedResources");
+        let size = comm.size()?;
+        let magics = comm.maybe("startMagic").zip(comm.maybe("endMagic")).map(|(start, end)| [start, end]);
+        if magics.is_none() && comm.maybe("intraComm0").is_none() {
+            return Err(Missing("ncclComm.startMagic".to_owned()));
+        }
+        let counts_always = version.is_some_and(|version| (version.major, version.minor) >= COUNTS_ALWAYS);
+        let results = layouts.enums().find(|(name, _)| *name == "ncclResult_t");
+        let results = results.into_iter().flat_map(|(_, results)| &results.values);
+        Ok(Self {
+            size,
+            magics,
+            hash: comm.place("commHash")?,
+            rank: comm.place("rank")?,
+            n_ranks: comm.place("nRanks")?,
+            n_channels: comm.place("nChannels")?,
+            node: comm.place("node")?,
+            n_nodes: comm.place("nNodes")?,
+            local_rank: comm.place("localRank")?,
+            cuda_dev: comm.place("cudaDev")?,
+            nvml_dev: comm.maybe("nvmlDev"),
+            proxy_state: comm.place("proxyState")?,
+            shared_res: comm.place("sharedRes")?,
+            intra_comm0: comm.maybe("intraComm0"),
+            intra_next: comm.maybe("intraNext"),
+            op_count: comm.maybe("opCount"),
+            coll_op_count: comm.maybe("collOpCount"),
+            seq_number: comm
+                .array("seqNumber")
+                .ok()
+                .filter(|(_, count, size)| counts_always && *size == 8 && *count <= 64)
+                .map(|(offset, count, _)| (offset, count)),
+            init_state: comm.maybe("initState"),
+            async_result: comm.maybe("asyncResult"),
+            abort_flag: comm.maybe("abortFlag"),
+            finalize_called: comm.maybe("finalizeCalled"),
+            destroy_flag: comm.maybe("destroyFlag"),
+            revoked_flag: comm.maybe("revokedFlag"),
+            comm_name: comm.maybe("config.commName"),
+            channels: comm.array("channels")?,
+            ring_prev: channel.place("ring.prev")?,
+            ring_next: channel.place("ring.next")?,
+            user_ranks: channel.place("ring.userRanks")?,
+            tree_up: channel.maybe("tree.up"),
+            tree_down: channel.array("tree.down").ok(),
+            peers: channel.place("peers")?,
+            shared_coll_op_count: shared.maybe("collOpCount"),
+            shared_p2p_op_count: shared.array("p2pOpCount").ok(),
+            names: NameTables::from_layouts(layouts),
+            results: results
+                .filter_map(|(name, value)| Some((u64::try_from(*value).ok()?, name.clone())))
+                .rev()
+                .collect(),
+        })
+    }
+
+    /// Whether collectives are counted where communicators that share resources count together: before 2.27.
+    pub(crate) fn shares_coll_op_count(&self) -> bool {
+        self.coll_op_count.is_none()
+    }
+
+    pub(crate) fn names(&self) -> &NameTables {
+        &self.names
+    }
+
+    pub(crate) fn result(&self, value: Option<u64>) -> Option<String> {
+        let value = value?;
+        Some(self.results.get(&value).cloned().unwrap_or_else(|| format!("ncclResult_t {value}")))
+    }
+
+    /// The address of the struct of channel `channel` of the communicator at `comm`.
+    pub(crate) fn channel(&self, comm: RuntimeAddr, channel: u32) -> Option<RuntimeAddr> {
+        let (offset, count, size) = self.channels;
+        (u64::from(channel) < count).then(|| RuntimeAddr(comm.0 + offset + u64::from(channel) * size))
+    }
+
+    /// The communicator that a word at `at` may belong to, if the word is the mark that one is found by.
+    fn candidate(&self, at: u64, word: u64) -> Option<u64> {
+        match (self.magics, self.intra_comm0) {
+            (Some([start, _]), _) => (word == MAGIC).then(|| at.checked_sub(start.offset))?,
+            (None, Some(own)) => at.checked_sub(own.offset).filter(|base| *base == word),
+            (None, None) => None,
+        }
+    }
+}
+
+/// What a communicator says of itself at one moment.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Communicator {
+    pub(crate) address: RuntimeAddr,
+    pub(crate) hash: u64,
+    pub(crate) name: Option<String>,
+    pub(crate) rank: u32,
+    pub(crate) n_ranks: u32,
+    pub(crate) node: u32,
+    pub(crate) n_nodes: u32,
+    pub(crate) local_rank: u32,
+    pub(crate) cuda_dev: u32,
+    pub(crate) nvml_dev: Option<u32>,
+    pub(crate) n_channels: u32,
+    pub(crate) proxy_state: RuntimeAddr,
+    pub(crate) shared_res: RuntimeAddr,
+    pub(crate) counters: Counters,
+    pub(crate) status: CommStatus,
+    pub(crate) channels: Vec<ChannelReport>,
+    intra_next: Option<u64>,
+}
+
+/// Why something in memory is not taken for a communicator.
+#[derive(Debug)]
+pub(crate) enum Rejection {
+    Read(ReadError),
+    /// A field has a value that no communicator has.
+    Field,
+}
+
+impl From<ReadError> for Rejection {
+    fn from(error: ReadError) -> Self {
+        Self::Read(error)
+    }
+}
+
+/// Scans for communicators. With `first_only` the scan ends at the first one.
+pub(crate) fn find(
+    memory: Memory<'_>,
+    layout: &CommLayout,
+    space: &AddressSpace,
+    limits: ScanLimits,
+    first_only: bool,
+) -> Result<(Vec<Communicator>, ScanReport), ReadError> {
+    let mut found = BTreeMap::new();
+    let mut seen = BTreeSet::new();
+    let mut failure = None;
+    let report = Scanner::new(memory, limits).search(
+        space,
+        |at, word| layout.candidate(at, word).is_some(),
+        |at| {
+            let word = layout.magics.map_or_else(|| memory.word(at), |_| Ok(MAGIC));
+            let mut next = word.ok().and_then(|word| layout.candidate(at.0, word));
+            while let Some(base) = next.take() {
+                if seen.len() >= MAX_CANDIDATES || found.len() >= MAX_COMMUNICATORS {
+                    return ControlFlow::Break(());
+                }
+                if !seen.insert(base) {
+                    break;
+                }
+                match read(memory, layout, space, RuntimeAddr(base)) {
+                    Ok(comm) => {
+                        next = comm.intra_next.filter(|_| layout.magics.is_none());
+                        found.insert(base, comm);
+                        if first_only {
+                            return ControlFlow::Break(());
+                        }
+                    }
+                    Err(Rejection::Read(error)) if error.is_final() => {
+                        failure = Some(error);
+                        return ControlFlow::Break(());
+                    }
+                    Err(_) => {}
+                }
+            }
+            ControlFlow::Continue(())
+        },
+    )?;
+    failure.map_or_else(|| Ok((found.into_values().collect(), report)), Err)
+}
+
+/// Reads the communicator at `address` and proves that it is one.
+pub(crate) fn read(
+    memory: Memory<'_>,
+    layout: &CommLayout,
+    space: &AddressSpace,
+    address: RuntimeAddr,
+) -> Result<Communicator, Rejection> {
+    if !space.is_readable(address.0, layout.size) {
+        return Err(Rejection::Field);
+    }
+    let [start, end] = layout.magics.map_or([None, None], |[start, end]| [Some(start), Some(end)]);
+    let values = places(
+        memory,
+        address,
+        [
+            start,
+            end,
+            Some(layout.hash),
+            Some(layout.rank),
+            Some(layout.n_ranks),
+            Some(layout.node),
+            Some(layout.n_nodes),
+            Some(layout.local_rank),
+            Some(layout.cuda_dev),
+            layout.nvml_dev,
+            Some(layout.n_channels),
+            Some(layout.proxy_state),
+            Some(layout.shared_res),
+            layout.intra_next,
+            layout.op_count,
+            layout.coll_op_count,
+            layout.init_state,
+            layout.async_result,
+            layout.abort_flag,
+            layout.finalize_called,
+            layout.destroy_flag,
+            layout.revoked_flag,
+            layout.comm_name,
+        ],
+    )?;
+    #[rustfmt::skip]
+    let [start, end, hash, rank, n_ranks, node, n_nodes, local_rank, cuda_dev, nvml_dev, n_channels, proxy_state,
+        shared_res, intra_next, op_count, coll_op_count, init, async_result, abort_flag, finalize, destroy, revoked, name]
+        = values;
+    if layout.magics.is_some() && (start, end) != (Some(MAGIC), Some(MAGIC)) {
+        return Err(Rejection::Field);
+    }
+    let int = |value: Option<u64>, below: u32| {
+        let value = value.and_then(|value| u32::try_from(value).ok());
+        value.filter(|value| *value < below).ok_or(Rejection::Field)
+    };
+    let n_ranks = int(n_ranks, MAX_RANKS)?;
+    let n_nodes = int(n_nodes, n_ranks.saturating_add(1))?;
+    let max_channels = u32::try_from(layout.channels.1).unwrap_or(0);
+    let result = |value: Option<u64>| layout.result(value);
+    let flag = |value: Option<u64>| value.map(|value| value != 0);
+    let mut comm = Communicator {
+        address,
+        hash: hash.unwrap_or_default(),
+        name: name.and_then(|at| text(memory, at)),
+        rank: int(rank, n_ranks)?,
+        n_ranks,
+        node: int(node, n_nodes.max(1))?,
+        n_nodes,
+        local_rank: int(local_rank, n_ranks)?,
+        cuda_dev: int(cuda_dev, MAX_DEVICES)?,
+        nvml_dev: nvml_dev.and_then(|dev| u32::try_from(dev).ok()),
+        n_channels: int(n_channels, max_channels.saturating_add(1))?,
+        proxy_state: RuntimeAddr(proxy_state.unwrap_or_default()),
+        shared_res: RuntimeAddr(shared_res.unwrap_or_default()),
+        counters: Counters { coll_op_count, op_count, ..Counters::default() },
+        status: CommStatus {
+            init: result(init),
+            async_result: result(async_result),
+            proxy_result: None,
+            abort: abort_flag.and_then(|at| abort_value(memory, at)),
+            finalize_called: flag(finalize),
+            destroying: flag(destroy),
+            revoked: flag(revoked),
+        },
+        channels: Vec::new(),
+        intra_next: intra_next.filter(|next| *next != 0),
+    };
+    for pointer in [comm.proxy_state.0, comm.shared_res.0] {
+        if pointer != 0 && !space.is_readable(pointer, 8) {
+            return Err(Rejection::Field);
+        }
+    }
+    // ncclSuccess is 0; whatever else it is, the channels need not be there yet.
+    comm.channels = channels(memory, layout, space, &comm, init.is_none_or(|init| init == 0))?;
+    counters(memory, layout, &mut comm)?;
+    Ok(comm)
+}
+
+/// The values of places in one struct, read at once.
+pub(crate) fn places<const N: usize>(
+    memory: Memory<'_>,
+    base: RuntimeAddr,
+    places: [Option<Place>; N],
+) -> Result<[Option<u64>; N], ReadError> {
+    let pieces: Vec<(RuntimeAddr, usize)> = places
+        .iter()
+        .flatten()
+        .map(|place| (RuntimeAddr(base.0.saturating_add(place.offset)), place.size))
+        .collect();
+    let bytes = memory.gather(&pieces)?;
+    let mut rest = bytes.as_slice();
+    Ok(places.map(|place| {
+        let (value, tail) = rest.split_at_checked(place?.size)?;
+        rest = tail;
+        super::layout::number(value)
+    }))
+}
+
+/// Neighbours in rings and trees. A ring that does not fit the communicator proves that this is none.
+fn channels(
+    memory: Memory<'_>,
+    layout: &CommLayout,
+    space: &AddressSpace,
+    comm: &Communicator,
+    is_complete: bool,
+) -> Result<Vec<ChannelReport>, Rejection> {
+    let (offset, _, size) = layout.channels;
+    let bytes = memory.bytes(RuntimeAddr(comm.address.0 + offset), u64::from(comm.n_channels) * size)?;
+    let n_ranks = i64::from(comm.n_ranks);
+    let mut channels = Vec::new();
+    for (index, channel) in (0..comm.n_channels).zip(bytes.chunks_exact(usize::try_from(size).unwrap_or(1))) {
+        let int = |place: Place| place.signed(channel, 0).unwrap_or(-1);
+        let (prev, next) = (int(layout.ring_prev), int(layout.ring_next));
+        let user_ranks = layout.user_ranks.unsigned(channel, 0).unwrap_or(0);
+        if comm.n_ranks > 1 {
+            let in_range = (0..n_ranks).contains(&prev) && (0..n_ranks).contains(&next);
+            if !in_range || !space.is_readable(user_ranks, 4 * u64::from(comm.n_ranks)) {
+                if is_complete {
+                    return Err(Rejection::Field);
+                }
+                break;
+            }
+            // userRanks begins with this rank and goes along the ring.
+            let last = user_ranks + 4 * u64::from(comm.n_ranks - 1);
+            let along = [(RuntimeAddr(user_ranks), 8), (RuntimeAddr(last), 4)];
+            let along = memory.gather(&along)?;
+            let along: Vec<i64> = along
+                .chunks(4)
+                .map(|rank| super::layout::number(rank).map_or(-1, u64::cast_signed))
+                .collect();
+            if is_complete && along != [i64::from(comm.rank), next, prev] {
+                return Err(Rejection::Field);
+            }
+        }
+        let down = layout.tree_down.map(|(offset, count, size)| {
+            (0..count.min(8)).filter_map(move |child| {
+                let place = Place { offset: offset + child * size, size: 4 };
+                place.signed(channel, 0)
+            })
+        });
+        let small = |rank: i64| i32::try_from(rank).unwrap_or(-1);
+        channels.push(ChannelReport {
+            channel: index,
+            ring_prev: small(prev),
+            ring_next: small(next),
+            tree_up: layout.tree_up.map_or(-1, |up| small(int(up))),
+            tree_down: down
+                .into_iter()
+                .flatten()
+                .filter(|rank| (0..n_ranks).contains(rank))
+                .map(small)
+                .collect(),
+        });
+    }
+    Ok(channels)
+}
+
+fn counters(memory: Memory<'_>, layout: &CommLayout, comm: &mut Communicator) -> Result<(), Rejection> {
+    if let Some((offset, count)) = layout.seq_number {
+        let words = memory.bytes(RuntimeAddr(comm.address.0 + offset), 8 * count)?;
+        for (function, word) in (0i64..).zip(words.as_chunks::<8>().0) {
+            let name = layout.names.function(function).map_or_else(|| function.to_string(), str::to_owned);
+            comm.counters.seq_number.insert(name, u64::from_le_bytes(*word));
+        }
+    }
+    // Not all of it need be there while the communicator is set up.
+    if comm.shared_res.0 != 0
+        && let Some((offset, count, 8)) = layout.shared_p2p_op_count
+        && let Ok(words) =
+            memory.bytes(RuntimeAddr(comm.shared_res.0.saturating_add(offset)), 8 * count.min(1024))
+    {
+        let words = words.as_chunks::<8>().0.iter();
+        comm.counters.p2p_op_count =
+            Some(words.fold(0, |sum, word| sum.wrapping_add(u64::from_le_bytes(*word))));
+    }
+    if comm.counters.coll_op_count.is_none()
+        && comm.shared_res.0 != 0
+        && let Ok([count]) = places(memory, comm.shared_res, [layout.shared_coll_op_count])
+    {
+        comm.counters.coll_op_count = count;
+    }
+    Ok(())
+}
+
+/// `abortFlag` is a pointer to a `uint32_t`.
+fn abort_value(memory: Memory<'_>, at: u64) -> Option<bool> {
+    let mut value = [0; 4];
+    memory.read(RuntimeAddr(at), &mut value).ok()?;
+    Some(value != [0; 4])
+}
+
+/// A short string that the program gave; without control characters.
+fn text(memory: Memory<'_>, at: u64) -> Option<String> {
+    const MAX: usize = 128;
+    if at == 0 {
+        return None;
+    }
+    let mut bytes = [0; MAX];
+    let read = memory.read_some(RuntimeAddr(at), &mut bytes).ok()?;
+    let text = bytes.get(..read)?.split(|byte| *byte == 0).next()?;
+    let text = String::from_utf8_lossy(text);
+    Some(text.chars().filter(|c| !c.is_control()).collect())
+}
