@@ -48,6 +48,13 @@ pub(super) fn run(args: &DumpArgs) -> Result<ExitCode> {
         write!(out, "{}", dump::render(&report))?;
     }
     out.flush()?;
+    if report.communicators.is_empty()
+        && !report.processes.is_empty()
+        && let Some(errors) =
+            report.processes.iter().map(|process| process.error.as_deref()).collect::<Option<Vec<_>>>()
+    {
+        bail!("nothing could be read: {}", errors.join("; "));
+    }
     Ok(match report.state() {
         State::Healthy => ExitCode::SUCCESS,
         State::Stuck => ExitCode::from(STUCK),

@@ -52,22 +52,28 @@ pub struct DumpOptions {
 /// Reads these processes and judges their communicators.
 ///
 /// # Errors
-/// When a process cannot be taken hold of. One that cannot be read, or that exits meanwhile, is named in the report.
+/// When none of the processes is there. One that cannot be read, or that exits meanwhile, is named in the report.
 pub fn dump(pids: &[u32], options: &DumpOptions) -> Result<DumpReport, ProcessError> {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let mut processes: Vec<Process> = Vec::new();
-    for &pid in pids {
-        if processes.iter().all(|known| known.pid() != pid) {
-            processes.push(Process::open(pid)?);
+    let mut libraries = process::Libraries::default();
+    let (mut targets, mut refused) = (Vec::<process::Target>::new(), Vec::new());
+    for (index, &pid) in pids.iter().enumerate() {
+        if pids.iter().take(index).any(|known| *known == pid) {
+            continue;
+        }
+        match Process::open(pid) {
+            Ok(process) => {
+                let (limits, first_only) = (options.limits, options.first_only);
+                targets.push(process::Target::find(process, &mut libraries, limits, first_only, &host));
+            }
+            Err(error) => refused.push((pid, error)),
         }
     }
-    let mut libraries = process::Libraries::default();
-    let mut targets: Vec<process::Target> = processes
-        .into_iter()
-        .map(|process| {
-            process::Target::find(process, &mut libraries, options.limits, options.first_only, &host)
-        })
-        .collect();
+    if targets.is_empty()
+        && let Some((_, error)) = refused.pop()
+    {
+        return Err(error);
+    }
     let mut readings = Vec::new();
     loop {
         let at = Instant::now();
@@ -80,11 +86,18 @@ pub fn dump(pids: &[u32], options: &DumpOptions) -> Result<DumpReport, ProcessEr
         thread::sleep(options.interval);
     }
     let ranks = motion::over(readings);
+    let unread = refused.into_iter().map(|(pid, error)| ProcessReport {
+        host: host.clone(),
+        pid,
+        error: Some(error.to_string()),
+        ..ProcessReport::default()
+    });
+    let processes = targets.into_iter().map(|target| target.report).chain(unread).collect();
     Ok(DumpReport {
         schema: SCHEMA,
         hosts: vec![host],
         unix_time: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
-        processes: targets.into_iter().map(|target| target.report).collect(),
+        processes,
         communicators: communicators(ranks),
     })
 }

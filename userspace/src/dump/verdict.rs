@@ -271,27 +271,9 @@ impl<'a> Case<'a> {
         );
         verdict.evidence.extend(self.different_order());
 
-        // From each rank that waits along the waiting to its ends.
-        let mut causes: BTreeMap<u32, String> = BTreeMap::new();
-        let mut victims = BTreeSet::new();
-        for (number, rank) in &self.ranks {
-            if rank.proxy.ops.is_empty() && !behind.contains(number) && most > 0 {
-                continue;
-            }
-            let mut to_visit = vec![*number];
-            let mut visited = BTreeSet::new();
-            while let Some(at) = to_visit.pop() {
-                if !visited.insert(at) || causes.contains_key(&at) {
-                    continue;
-                }
-                let cause = self.cause(at, waits.get(&at), &behind, most, &failures, at != *number);
-                if let Some(cause) = cause {
-                    causes.insert(at, cause);
-                } else {
-                    victims.insert(at);
-                    to_visit.extend(waits.get(&at).into_iter().flat_map(|waits| waits.peers.keys()));
-                }
-            }
+        let (mut causes, mut victims) = self.follow(&waits, &behind, most, &failures, false);
+        if causes.is_empty() {
+            (causes, victims) = self.follow(&waits, &behind, most, &failures, true);
         }
         verdict.evidence.extend(causes.values().take(MAX_SENTENCES).cloned());
         let waiting = victims.iter().filter_map(|victim| {
@@ -311,11 +293,46 @@ impl<'a> Case<'a> {
         verdict
     }
 
-    /// Why the waiting ends at this rank; `None` if it waits for others.
+    /// From each rank that waits along the waiting to its ends: why it ends there, and who waits.
+    fn follow(
+        &self,
+        waits: &BTreeMap<u32, Waits>,
+        behind: &[u32],
+        most: u64,
+        failures: &BTreeMap<u32, String>,
+        queued_counts: bool,
+    ) -> (BTreeMap<u32, String>, BTreeSet<u32>) {
+        let mut causes: BTreeMap<u32, String> = BTreeMap::new();
+        let mut victims = BTreeSet::new();
+        for (number, rank) in &self.ranks {
+            if rank.proxy.ops.is_empty() && !behind.contains(number) && !failures.contains_key(number) {
+                continue;
+            }
+            let mut to_visit = vec![*number];
+            let mut visited = BTreeSet::new();
+            while let Some(at) = to_visit.pop() {
+                if !visited.insert(at) || causes.contains_key(&at) {
+                    continue;
+                }
+                let cause = self.cause(at, behind, most, failures, at != *number).or_else(|| {
+                    let waits = waits.get(&at).filter(|waits| queued_counts || !waits.own_may_be_queued)?;
+                    waits.own.as_ref().map(|why| format!("rank {at} does not go on: {why}"))
+                });
+                if let Some(cause) = cause {
+                    causes.insert(at, cause);
+                } else {
+                    victims.insert(at);
+                    to_visit.extend(waits.get(&at).into_iter().flat_map(|waits| waits.peers.keys()));
+                }
+            }
+        }
+        (causes, victims)
+    }
+
+    /// Why the waiting ends at this rank, other than by what its ops in flight say.
     fn cause(
         &self,
         number: u32,
-        waits: Option<&Waits>,
         behind: &[u32],
         most: u64,
         failures: &BTreeMap<u32, String>,
@@ -335,14 +352,13 @@ impl<'a> Case<'a> {
         if let Some(failure) = failures.get(&number) {
             return Some(failure.clone());
         }
-        let waits = waits?;
-        if rank.proxy.ops.is_empty() {
-            if behind.contains(&number) {
-                return Some(format!("{}, and it has no op in flight", self.not_joined(number, most)));
-            }
-            return is_waited_for.then(|| format!("rank {number} is waited for and has no op in flight"));
+        if !rank.proxy.ops.is_empty() {
+            return None;
         }
-        waits.own.as_ref().map(|why| format!("rank {number} does not go on: {why}"))
+        if behind.contains(&number) {
+            return Some(format!("{}, and it has no op in flight", self.not_joined(number, most)));
+        }
+        is_waited_for.then(|| format!("rank {number} is waited for and has no op in flight"))
     }
 
     fn no_culprit(waits: &BTreeMap<u32, Waits>, verdict: &mut Verdict) {
@@ -387,3 +403,6 @@ fn named(ranks: &[u32]) -> String {
     };
     format!("{} {}{more}", if ranks.len() == 1 { "rank" } else { "ranks" }, shown.join(", "))
 }
+
+#[cfg(test)]
+mod tests;

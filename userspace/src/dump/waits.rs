@@ -15,34 +15,64 @@ use super::report::{ChannelReport, OpDirection, OpReport, RankReport};
 pub(super) struct Waits {
     /// Ranks, and why: one phrase each, without a subject.
     pub(super) peers: BTreeMap<u32, String>,
-    /// It waits for nobody: its own side does not go on. Why.
+    /// Its own side does not go on. Why.
     pub(super) own: Option<String>,
+    /// [`Self::own`] is of an op that the GPU has not begun, while other ops of the rank wait for peers: its kernel may
+    /// stand behind theirs.
+    pub(super) own_may_be_queued: bool,
     /// Some op's peer is not known.
     pub(super) unknown_peer: bool,
 }
 
-/// The oldest unfinished op of each channel and kind, with all its parts.
+/// From the oldest unfinished ops of a rank.
 pub(super) fn of_rank(rank: &RankReport) -> Waits {
-    let mut waits = Waits::default();
-    for ((channel, _), ops) in oldest(&rank.proxy.ops) {
+    let mut all = Waits { own_may_be_queued: true, ..Waits::default() };
+    for (channel, ops) in oldest(&rank.proxy.ops) {
         let topology = rank.channels.iter().find(|known| known.channel == channel);
+        let mut waits = Waits::default();
         of_op(&ops, topology, &mut waits);
+        if let Some(own) = waits.own {
+            let begun = ops.iter().any(|op| gpu_has_begun(op));
+            if all.own.is_none() || (begun && all.own_may_be_queued) {
+                all.own = Some(own);
+                all.own_may_be_queued = !begun;
+            }
+        }
+        for (peer, why) in waits.peers {
+            all.peers.entry(peer).or_insert(why);
+        }
+        all.unknown_peer |= waits.unknown_peer;
     }
-    waits
+    all.own_may_be_queued &= all.own.is_some() && !all.peers.is_empty();
+    all
 }
 
-fn oldest(ops: &[OpReport]) -> BTreeMap<(u32, bool), Vec<&OpReport>> {
-    let mut oldest: BTreeMap<(u32, bool), Vec<&OpReport>> = BTreeMap::new();
-    for op in ops.iter().filter(|op| op.done < op.nsteps) {
-        let known = oldest.entry((op.channel, op.p2p)).or_default();
-        match known.first().map(|first| first.op_count) {
-            Some(count) if count < op.op_count => continue,
-            Some(count) if count > op.op_count => known.clear(),
-            _ => {}
-        }
-        known.push(op);
+/// The oldest collective, by channel, and on each channel the oldest point-to-point batch. Collectives are numbered in the
+/// order in which the rank's kernels run: a later one that stands still says nothing. Batches are numbered by channel.
+fn oldest(ops: &[OpReport]) -> Vec<(u32, Vec<&OpReport>)> {
+    let unfinished = || ops.iter().filter(|op| op.done < op.nsteps);
+    let first_collective = unfinished().filter(|op| !op.p2p).map(|op| op.op_count).min();
+    let mut first_batch: BTreeMap<u32, u64> = BTreeMap::new();
+    for op in unfinished().filter(|op| op.p2p) {
+        let first = first_batch.entry(op.channel).or_insert(op.op_count);
+        *first = op.op_count.min(*first);
     }
-    oldest
+    let mut oldest: BTreeMap<(bool, u32), Vec<&OpReport>> = BTreeMap::new();
+    for op in unfinished() {
+        let first = if op.p2p { first_batch.get(&op.channel).copied() } else { first_collective };
+        if first == Some(op.op_count) {
+            oldest.entry((op.p2p, op.channel)).or_default().push(op);
+        }
+    }
+    oldest.into_iter().map(|((_, channel), ops)| (channel, ops)).collect()
+}
+
+/// Whether the GPU is known to have filled or emptied a slot.
+fn gpu_has_begun(op: &OpReport) -> bool {
+    match op.direction {
+        OpDirection::Send => produced(op) > 0,
+        OpDirection::Recv => op.done > 0 || op.gpu.is_some_and(|gpu| gpu > 0),
+    }
 }
 
 fn of_op(ops: &[&OpReport], topology: Option<&ChannelReport>, waits: &mut Waits) {
