@@ -40,7 +40,7 @@ impl Job {
         let path = folder.path().display().to_string();
         let arguments: Vec<String> = arguments.iter().map(|argument| argument.replace("{}", &path)).collect();
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        let mut all = vec!["--ranks", "4", "--channels", "2", "--timeout", "240"];
+        let mut all = vec!["--ranks", "4", "--channels", "2", "--timeout", "900"];
         all.extend(arguments);
         let bed = Bed::start(&bed, &library, folder.path(), &all).unwrap();
         bed.go().unwrap();
@@ -177,15 +177,13 @@ fn a_busy_job_is_never_called_stuck_and_computes_what_it_should() {
         "1000000",
         "--bytes",
         "262144",
-        "--timeout",
-        "900",
         "--ops",
         "allreduce,allgather,reducescatter,sendrecv",
     ];
     for version in VERSIONS {
         let Some(job) = Job::start(version, &arguments) else { continue };
         for number in 0..=BUSY_DUMPS / VERSIONS.len() {
-            let dump = job.dump(&["--interval", "0.2"]);
+            let dump = job.dump(&["--interval", "0.25"]);
             let verdict = &only(&dump).verdict;
             assert_ne!(verdict.state, "stuck", "{version}, dump {number}: {verdict:#?}\n{}", dump.text);
         }
@@ -199,7 +197,7 @@ fn a_job_that_is_dumped_all_the_time_ends_with_the_right_data() {
         let Some(mut job) = Job::start(version, &arguments) else { continue };
         let mut dumps = 0;
         while job.bed.is_running() && dumps < BUSY_DUMPS {
-            match Dump::take(&job.ncclflow, &job.bed.pid_list(), &["--interval", "0.1"]) {
+            match Dump::take(&job.ncclflow, &job.bed.pid_list(), &["--interval", "0.25"]) {
                 Ok(dump) => {
                     for communicator in &dump.communicators {
                         assert_ne!(communicator.verdict.state, "stuck", "{version}: {}", dump.text);

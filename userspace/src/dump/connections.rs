@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use super::{
-    communicator::{CommLayout, Communicator, places},
+    comm_layout::CommLayout,
+    communicator::{Communicator, places},
     layout::{Fields, Missing, Place},
     report::OpDirection,
 };

@@ -9,7 +9,8 @@ use std::{
 use anyhow::{Context as _, Result};
 
 use super::{
-    communicator::{self, CommLayout, Communicator},
+    comm_layout::CommLayout,
+    communicator::{self, Communicator},
     connections::{ConnectionLayout, Peers},
     layout,
     proxy::{self, ProxyLayout, ProxyList, RawOp},

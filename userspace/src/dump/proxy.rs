@@ -356,14 +356,4 @@ pub(crate) fn split_op_count(op_count: u64) -> (u64, bool) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn op_counts_carry_their_kind_in_the_lowest_bit() {
-        assert_eq!(split_op_count(10), (5, false));
-        assert_eq!(split_op_count(11), (5, true));
-        assert_eq!(transport_name(2), Some("NET"));
-        assert_eq!(transport_name(9), None);
-    }
-}
+mod tests;
