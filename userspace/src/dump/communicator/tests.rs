@@ -41,8 +41,13 @@ fn member(name: &str, word: usize, words: usize, inner: Option<&str>, elements: 
 }
 
 fn layout() -> CommLayout {
+    layout_with(&[("startMagic", 0), ("endMagic", END)])
+}
+
+/// Words that are found and, before 2.21, the pointers that are found instead.
+fn layout_with(marks: &[(&str, usize)]) -> CommLayout {
     let plain = |name: &str, word: usize| member(name, word, 1, None, None);
-    let mut comm = vec![plain("startMagic", 0), plain("endMagic", END)];
+    let mut comm: Vec<Value> = marks.iter().map(|(name, word)| plain(name, *word)).collect();
     comm.extend(FIELDS.iter().map(|name| plain(name, index(name))));
     comm.push(member("channels", CHANNELS, 16, Some("ncclChannel"), Some(4)));
     let channel = [plain("peers", 0), member("ring", 1, 3, Some("ncclRing"), None)];
@@ -128,4 +133,22 @@ fn a_scan_finds_the_communicator_and_none_of_the_decoys() {
     let decoys = decoys.as_ptr_range();
     assert!(!found.iter().any(|comm| (decoys.start as u64..decoys.end as u64).contains(&comm.address.0)));
     assert!(report.complete && report.scanned_bytes > 0, "{report:?}");
+}
+
+#[test]
+fn before_the_marks_communicators_are_found_by_the_pointer_to_themselves_and_by_their_list() {
+    const OWN: usize = 60;
+    const NEXT: usize = 61;
+    let (mut first, mut second) = (made(), made());
+    (first.words[0], second.words[0]) = (0, 0);
+    let (own, next) = (first.words.as_ptr() as u64, second.words.as_ptr() as u64);
+    (first.words[OWN], first.words[NEXT]) = (own, next);
+    // The second one points to the first of its process, not to itself.
+    second.words[OWN] = own;
+    let process = Process::open(std::process::id()).unwrap();
+    let space = AddressSpace::read(&process).unwrap();
+    let layout = layout_with(&[("intraComm0", OWN), ("intraNext", NEXT)]);
+    let (found, _) = find(Memory::new(&process), &layout, &space, ScanLimits::default(), false).unwrap();
+    let addresses: Vec<u64> = found.iter().map(|comm| comm.address.0).collect();
+    assert!(addresses.contains(&own) && addresses.contains(&next), "{addresses:x?}");
 }
