@@ -50,6 +50,11 @@ impl Verdict {
 pub fn judge(ranks: &[RankReport]) -> Verdict {
     let Some(first) = ranks.first() else { return Verdict::default() };
     let case = Case::new(ranks, first.n_ranks);
+    if case.ranks.len() < ranks.len() {
+        let why = "cannot tell, because a rank is there twice: two communicators have one hash (possible before 2.24), or \
+                   one dump was merged twice";
+        return Verdict::new(State::Unknown, why);
+    }
     if let Some(verdict) = case.before_any_op() {
         return verdict;
     }
@@ -152,9 +157,7 @@ impl<'a> Case<'a> {
 
     fn nothing_in_flight(&self) -> Verdict {
         let seconds = self.seconds;
-        let unread = self.ranks_where(|rank| {
-            matches!(rank.proxy.state, ProxyListState::Torn | ProxyListState::Unreadable)
-        });
+        let unread = self.ranks_where(is_unread);
         if !unread.is_empty() {
             let sentence =
                 format!("cannot tell, because the ops in flight of {} could not be read", named(&unread));
@@ -290,6 +293,9 @@ impl<'a> Case<'a> {
         if verdict.culprits.is_empty() {
             Self::no_culprit(&waits, &mut verdict);
         }
+        if verdict.culprits.iter().any(|rank| self.ranks.get(rank).is_some_and(|rank| is_unread(rank))) {
+            verdict.state = State::Unknown;
+        }
         verdict
     }
 
@@ -352,6 +358,10 @@ impl<'a> Case<'a> {
         if let Some(failure) = failures.get(&number) {
             return Some(failure.clone());
         }
+        if is_unread(rank) {
+            let why = "cannot tell what it does, because its ops in flight could not be read";
+            return is_waited_for.then(|| format!("rank {number} is waited for: {why}"));
+        }
         if !rank.proxy.ops.is_empty() {
             return None;
         }
@@ -391,6 +401,10 @@ impl<'a> Case<'a> {
         });
         sentences.take(MAX_SENTENCES).collect()
     }
+}
+
+fn is_unread(rank: &RankReport) -> bool {
+    matches!(rank.proxy.state, ProxyListState::Torn | ProxyListState::Unreadable)
 }
 
 /// `rank 3`, `ranks 1, 2, 5`, `ranks 0, 1, 2 and 61 more`.

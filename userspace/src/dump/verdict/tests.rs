@@ -178,6 +178,19 @@ fn a_circle_is_called_a_circle_and_names_nobody() {
 }
 
 #[test]
+fn a_rank_whose_ops_could_not_be_read_is_not_said_to_have_none() {
+    let mut ranks = [waiting(0), rank(1, 5, Vec::new()), waiting(2), waiting(3)];
+    ranks[1].proxy.state = ProxyListState::Unreadable;
+    check(&judge(&ranks), State::Unknown, &[1], &[0, 2, 3], "its ops in flight could not be read");
+}
+
+#[test]
+fn a_rank_that_is_there_twice_leaves_the_verdict_open() {
+    let ranks = [waiting(0), rank(1, 4, Vec::new()), waiting(0)];
+    check(&judge(&ranks), State::Unknown, &[], &[], "a rank is there twice");
+}
+
+#[test]
 fn unknown_peers_leave_the_verdict_open() {
     let ranks = [waiting(0), waiting(1), waiting(2), waiting(3)].map(|mut rank| {
         rank.proxy.ops.iter_mut().for_each(|op| op.peer = None);
