@@ -6,9 +6,11 @@
 pub mod capture;
 pub mod cli;
 pub mod decode;
+pub mod dump;
 pub mod dwarf;
 pub mod elf;
 pub mod loader;
+pub mod memory;
 pub mod model;
 pub mod nccl;
 pub mod probe;

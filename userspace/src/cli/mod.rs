@@ -2,6 +2,7 @@
 
 mod aggregate;
 mod args;
+mod dump;
 mod exit;
 mod record;
 mod replay;
@@ -20,6 +21,7 @@ pub fn main() -> ExitCode {
         Command::Record(args) => record::run(args),
         Command::Replay(args) => replay::run(args),
         Command::Aggregate(args) => aggregate::run(args),
+        Command::Dump(args) => dump::run(args),
         Command::Symbols(args) => symbols::run(args),
     };
     exit::code(done)
