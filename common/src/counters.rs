@@ -8,7 +8,7 @@ pub struct ProbeCounters {
     pub hits: u64,
     /// Hits whose record was dropped because the ring buffer was full.
     pub lost_full: u64,
-    /// Hits while the probe had no plan: before the session opened, or after it closed and until the probe is gone.
+    /// Hits while the session was not open: before it began, or after it ended and until the probe is gone.
     pub disarmed: u64,
     /// Records sent with at least one failed read.
     pub faulted: u64,

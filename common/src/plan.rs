@@ -1,7 +1,7 @@
 //! Fetch plans: what to copy when a probe is hit, as data.
 
 /// Probes that one session can arm; the cookie of a probe is its index below this.
-pub const MAX_PROBES: u32 = 64;
+pub const MAX_PROBES: u32 = 1024;
 
 /// Steps in one plan. Also the number of fault bits in a record's header.
 pub const MAX_STEPS: usize = 48;

@@ -45,7 +45,7 @@ pub fn record<const SIZE: usize>(ctx: &ProbeContext) {
     // SAFETY: `counters` is a live map element.
     let hit = count(unsafe { &raw mut (*counters).hits });
     let plan = match maps::PLANS.get(cookie) {
-        Some(plan) if plan.n_steps != 0 && maps::wire_version_agrees() => plan,
+        Some(plan) if plan.n_steps != 0 && maps::armed() => plan,
         _ => {
             // SAFETY: as above.
             count(unsafe { &raw mut (*counters).disarmed });
@@ -59,7 +59,12 @@ pub fn record<const SIZE: usize>(ctx: &ProbeContext) {
     };
     let room: *mut MaybeUninit<Room<SIZE>> = &raw mut *entry;
     let base = room.cast::<u8>();
-    let faults = fetch::run::<SIZE>(ctx, plan, base);
+    let Some(faults) = fetch::run::<SIZE>(ctx, plan, base) else {
+        entry.discard(BPF_RB_NO_WAKEUP.into());
+        // SAFETY: as above.
+        count(unsafe { &raw mut (*counters).disarmed });
+        return;
+    };
     if faults != 0 {
         // The development log: at level 0, the default, the verifier drops this.
         debug!(ctx, "probe {} of process {}: reads failed in steps {:x}", cookie, ctx.tgid(), faults);

@@ -11,11 +11,12 @@ const ADD: u8 = StepOp::Add as u8;
 const EMIT: u8 = StepOp::Emit as u8;
 const COPY: u8 = StepOp::Copy as u8;
 
-/// Runs `plan` into the `SIZE` bytes at `out` and returns the mask of the steps whose read failed.
+/// Runs `plan` into the `SIZE` bytes at `out` and returns the mask of the steps whose read failed; nothing if the
+/// plan is none that can be run.
 ///
 /// The loader has checked the plan; the bounds here are for the verifier, which does not know that.
 #[inline(always)]
-pub fn run<const SIZE: usize>(ctx: &ProbeContext, plan: &FetchPlan, out: *mut u8) -> u64 {
+pub fn run<const SIZE: usize>(ctx: &ProbeContext, plan: &FetchPlan, out: *mut u8) -> Option<u64> {
     let mut slots = [0u64; SLOTS];
     let mut n = 0;
     while n < ARG_SLOTS {
@@ -38,7 +39,7 @@ pub fn run<const SIZE: usize>(ctx: &ProbeContext, plan: &FetchPlan, out: *mut u8
                 let mut value = 0u64;
                 let len = step.len as u32 & 15;
                 if len == 0 || len > 8 {
-                    return u64::MAX;
+                    return None;
                 }
                 // SAFETY: `value` holds 8 bytes and `len` is at most 8; the helper checks the address.
                 let failed = unsafe {
@@ -59,7 +60,7 @@ pub fn run<const SIZE: usize>(ctx: &ProbeContext, plan: &FetchPlan, out: *mut u8
             INT32 => slots[step.dst as usize % SLOTS] = src as i32 as i64 as u64,
             EMIT => {
                 if at > SIZE - 8 {
-                    return u64::MAX;
+                    return None;
                 }
                 // SAFETY: `at + 8 <= SIZE`.
                 unsafe { out.add(at).cast::<u64>().write_unaligned(src) };
@@ -67,7 +68,7 @@ pub fn run<const SIZE: usize>(ctx: &ProbeContext, plan: &FetchPlan, out: *mut u8
             COPY => {
                 let len = step.len as u32 & (2 * MAX_COPY as u32 - 1);
                 if at > SIZE - MAX_COPY || len > MAX_COPY as u32 {
-                    return u64::MAX;
+                    return None;
                 }
                 // SAFETY: `at + len <= SIZE`; the helper checks the address.
                 let failed = unsafe {
@@ -79,11 +80,11 @@ pub fn run<const SIZE: usize>(ctx: &ProbeContext, plan: &FetchPlan, out: *mut u8
                 } < 0;
                 faults |= u64::from(failed) << i;
             }
-            _ => return u64::MAX,
+            _ => return None,
         }
         i += 1;
     }
-    faults
+    Some(faults)
 }
 
 #[cfg(bpf_target_arch = "x86_64")]

@@ -21,12 +21,16 @@ pub static RECORDS: RingBuf = RingBuf::with_byte_size(4096, 0);
 #[map]
 pub static PLANS: Array<FetchPlan> = Array::with_max_entries(MAX_PROBES, 0);
 
+/// One word: not 0 while the session is open. Plans never change once they are stored, as a program may be in the middle of one.
+#[map]
+pub static ARMED: Array<u32> = Array::with_max_entries(1, 0);
+
 /// Counters by cookie.
 #[map]
 pub static COUNTERS: PerCpuArray<ProbeCounters> = PerCpuArray::with_max_entries(MAX_PROBES, 0);
 
-/// Whether the loader speaks this object's format.
+/// Whether hits are to be recorded: the session is open, and the loader speaks this object's format.
 #[inline(always)]
-pub fn wire_version_agrees() -> bool {
-    LOADER_WIRE_VERSION.load() == WIRE_VERSION
+pub fn armed() -> bool {
+    LOADER_WIRE_VERSION.load() == WIRE_VERSION && ARMED.get(0).is_some_and(|armed| *armed != 0)
 }

@@ -130,8 +130,6 @@ pub struct ProxyOpEvent {
     pub ring: Ring,
     pub tree: Tree,
     pub task: Option<TaskInfo>,
-    /// Some of the target's memory could not be read.
-    pub faults: u64,
 }
 
 /// A call of `SaveProxy`: one peer of the op of the enclosing `ncclProxySaveOp`.
@@ -213,7 +211,11 @@ pub(super) fn proxy_op(
 ) -> Result<ProxyOpEvent, DecodeError> {
     let op = op(fields, names, record.bytes(&spans.op)?)?;
     let task = match &spans.task {
-        Some(task) => task_info(task, op.pattern, names, record)?,
+        // What the caller gave is good to know; the op is itself without it.
+        Some(task) => match task_info(task, op.pattern, names, record) {
+            Err(DecodeError::Unreadable(_)) => None,
+            info => info?,
+        },
         None => None,
     };
     Ok(ProxyOpEvent {
@@ -225,7 +227,6 @@ pub(super) fn proxy_op(
         ring: ring(spans, record)?,
         tree: tree(spans, record)?,
         task,
-        faults: record.header.faults,
     })
 }
 
@@ -324,17 +325,25 @@ pub(super) fn proxy_peer(
         1 => Direction::Send,
         other => return Err(DecodeError::UnknownValue { what: "direction", value: other.into() }),
     };
+    let peer = record.int(&spans.peer)?;
+    // With nobody there NCCL does nothing, and there is no connection to read.
+    let (connection, has_proxy, transport) = if peer < 0 {
+        (0, false, String::new())
+    } else {
+        let has_proxy = record.unsigned(&spans.proxy_progress)? != 0;
+        (record.unsigned(&spans.connection)?, has_proxy, text(record.bytes(&spans.transport)?))
+    };
     Ok(ProxyPeerEvent {
         origin: origin(record),
         op_pointer: record.unsigned(&spans.op_pointer)?,
         direction,
-        peer: record.int(&spans.peer)?,
+        peer,
         connection_index: record.int(&spans.connection_index)?,
         plan_pass: record.unsigned(&spans.just_inquire)? != 0,
         nsteps: u64::try_from(record.int(&spans.nsteps)?).unwrap_or(0),
-        connection: record.unsigned(&spans.connection)?,
-        has_proxy: record.unsigned(&spans.proxy_progress)? != 0,
-        transport: text(record.bytes(&spans.transport)?),
+        connection,
+        has_proxy,
+        transport,
     })
 }
 

@@ -66,8 +66,11 @@ impl<'a> RecordView<'a> {
         Ok(Self { header, bytes })
     }
 
-    /// The bytes that a plan put at `span`.
+    /// The bytes that a plan put at `span`, unless a read that they rest on failed.
     pub fn bytes(&self, span: &Span) -> Result<&'a [u8], DecodeError> {
+        if self.header.faults & span.rests_on != 0 {
+            return Err(DecodeError::Unreadable("a value"));
+        }
         bytes_of(self.bytes, *span).ok_or(DecodeError::Short {
             have: self.bytes.len(),
             want: usize::from(span.at) + usize::from(span.len),
@@ -114,8 +117,13 @@ mod tests {
             view.header,
             RecordHeader { len: 48, probe: 7, cpu: 3, hit: 11, ts_ns: 99, tgid: 100, tid: 101, faults: 5 }
         );
-        assert_eq!(view.signed(&Span { at: 40, len: 8 }), Ok(-1));
-        assert!(view.bytes(&Span { at: 44, len: 8 }).is_err(), "past the record's own length");
+        assert_eq!(view.signed(&Span { at: 40, len: 8, rests_on: 0b10 }), Ok(-1));
+        assert!(view.bytes(&Span { at: 44, len: 8, rests_on: 0 }).is_err(), "past the record's own length");
+        // Steps 0 and 2 could not read (faults: 5).
+        assert!(matches!(
+            view.signed(&Span { at: 40, len: 8, rests_on: 0b100 }),
+            Err(DecodeError::Unreadable(_))
+        ));
         assert!(RecordView::new(&item[..39]).is_err());
         assert!(RecordView::new(&item[..47]).is_err());
     }

@@ -14,7 +14,7 @@ use aya::{
         uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeLink, UProbeScope},
     },
 };
-use ncclflow_common::{FetchPlan, MAX_PROBES, ProbeCounters};
+use ncclflow_common::{MAX_PROBES, ProbeCounters};
 
 use super::object::{CountersValue, LoadedObject};
 use crate::probe::Probe;
@@ -56,7 +56,6 @@ pub struct ArmedProbe {
     pub pid: u32,
     /// Which of the session's libraries it is on.
     pub library: usize,
-    plan: FetchPlan,
 }
 
 /// The probes of a session.
@@ -95,6 +94,7 @@ impl Attachment {
         let cookie = cookie.with_context(|| {
             format!("more than {MAX_PROBES} probes would be needed: trace fewer processes in one session")
         })?;
+        self.object.set_plan(cookie, &probe.plan.plan)?;
         let program = self.object.program(probe.plan.class)?;
         let point = UProbeAttachPoint {
             location: UProbeAttachLocation::AbsoluteOffset(probe.file_offset.0),
@@ -116,26 +116,18 @@ impl Attachment {
             symbol: probe.symbol.clone(),
             pid: pid.get(),
             library,
-            plan: probe.plan.plan,
         });
         Ok(())
     }
 
     /// Opens the session: from here on hits are recorded.
     pub fn arm(&mut self) -> Result<()> {
-        // The last first: the ones attached first begin a call that the later ones are inside of.
-        for probe in self.probes.iter().rev() {
-            self.object.set_plan(probe.cookie, &probe.plan)?;
-        }
-        Ok(())
+        self.object.set_armed(true)
     }
 
     /// Closes the session: hits are counted and no longer recorded, however long detaching takes.
     pub fn disarm(&mut self) -> Result<()> {
-        for probe in &self.probes {
-            self.object.set_plan(probe.cookie, &FetchPlan::default())?;
-        }
-        Ok(())
+        self.object.set_armed(false)
     }
 
     /// By cookie.

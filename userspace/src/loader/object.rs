@@ -34,6 +34,7 @@ unsafe impl Pod for CountersValue {}
 pub struct LoadedObject {
     ebpf: Ebpf,
     plans: Array<MapData, PlanValue>,
+    armed: Array<MapData, u32>,
     log: Option<EbpfLogger<StandardError>>,
 }
 
@@ -81,11 +82,17 @@ impl LoadedObject {
         } else {
             None
         };
-        let plans = take_map(&mut ebpf, "PLANS")?;
-        Ok(Self { ebpf, plans: Array::try_from(plans).context("opening the map `PLANS`")?, log })
+        let plans = Array::try_from(take_map(&mut ebpf, "PLANS")?).context("opening the map `PLANS`")?;
+        let armed = Array::try_from(take_map(&mut ebpf, "ARMED")?).context("opening the map `ARMED`")?;
+        Ok(Self { ebpf, plans, armed, log })
     }
 
-    /// Stores the plan of the probe with this cookie.
+    /// Opens or closes the session: whether hits are recorded.
+    pub fn set_armed(&mut self, armed: bool) -> Result<()> {
+        self.armed.set(0, u32::from(armed), 0).context("arming the probes")
+    }
+
+    /// Stores the plan of the probe with this cookie; once, before it is attached.
     pub fn set_plan(&mut self, cookie: u32, plan: &FetchPlan) -> Result<()> {
         self.plans.set(cookie, PlanValue(*plan), 0).with_context(|| format!("storing fetch plan {cookie}"))
     }

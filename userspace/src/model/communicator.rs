@@ -135,7 +135,8 @@ impl Communicator {
 
     fn post(&mut self, call: ProxyCall) -> Option<FlowRecord> {
         let ProxyCall { event, peers } = call;
-        let record = match self.posts.post(event.op_pointer, event.origin.tid, &event.op) {
+        let record = match self.posts.post(event.op_pointer, event.origin.tid, &event.op, event.task.as_ref())
+        {
             Matched::Planned(mut record) => {
                 record.op.op_count = event.op.op_count;
                 record.posted = true;
@@ -186,7 +187,11 @@ impl Communicator {
             if p2p {
                 call.function.as_deref() == coll && call.root == event.op.root
             } else {
-                coll.is_none_or(|coll| call.function.as_deref() == Some(coll))
+                match (coll, call.function.as_deref()) {
+                    (Some(coll), called) => called == Some(coll),
+                    // Before 2.20 the op does not say what it is.
+                    (None, called) => !matches!(called, Some("Send" | "Recv")),
+                }
             }
         };
         let at = self.api_calls.iter().position(fits)?;

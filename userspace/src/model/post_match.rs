@@ -6,7 +6,10 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::flow::FlowRecord;
-use crate::{decode::ProxyOp, nccl::Pattern};
+use crate::{
+    decode::{ProxyOp, TaskInfo},
+    nccl::Pattern,
+};
 
 /// Planned ops that are kept waiting for their post pass, per channel. A plan that is never launched (an aborted group,
 /// a graph that is captured and thrown away) leaves some behind.
@@ -22,6 +25,9 @@ const MAX_POSTED: usize = 65_536;
 #[derive(Debug, Default)]
 pub(super) struct PostMatcher {
     waiting: HashMap<u32, VecDeque<FlowRecord>>,
+    /// Of the last collective that was joined: its final number less ours. NCCL counts both up by one for each collective, so
+    /// it stays, and tells among ops that look alike which one was posted; where it changes, the oldest is taken.
+    offset: Option<i64>,
     /// By the address of NCCL's copy.
     posted: HashMap<u64, FlowRecord>,
 }
@@ -59,11 +65,29 @@ impl PostMatcher {
     ///
     /// A graph's replay is posted by a callback thread of CUDA's, never by the thread that planned it (`tid`): a post that
     /// only looks like one, because its plan pass was lost, is not taken for one.
-    pub(super) fn post(&mut self, pointer: u64, tid: u32, op: &ProxyOp) -> Matched {
-        if let Some(queue) = self.waiting.get_mut(&op.channel)
-            && let Some(at) = queue.iter().position(|planned| is_posted_copy(&planned.op, op))
+    pub(super) fn post(&mut self, pointer: u64, tid: u32, op: &ProxyOp, task: Option<&TaskInfo>) -> Matched {
+        let same_task = |planned: &FlowRecord| match (&planned.task, task) {
+            (Some(planned), Some(posted)) => planned.pointer == posted.pointer,
+            _ => true,
+        };
+        let offset_of = |planned: &FlowRecord| {
+            (op.op_count >> 1).cast_signed().wrapping_sub((planned.seq >> 1).cast_signed())
+        };
+        let looks_alike = |planned: &&mut FlowRecord| is_posted_copy(&planned.op, op) && same_task(planned);
+        let candidate = self.waiting.get_mut(&op.channel).and_then(|queue| {
+            let mut alike = queue.iter_mut().enumerate().filter(|(_, planned)| looks_alike(planned));
+            let (first, _) = alike.next()?;
+            let expected =
+                alike.find(|(_, planned)| self.offset == Some(offset_of(planned))).map(|(at, _)| at);
+            let first_fits = queue.get(first).is_some_and(|planned| self.offset == Some(offset_of(planned)));
+            Some((queue, if first_fits { first } else { expected.unwrap_or(first) }))
+        });
+        if let Some((queue, at)) = candidate
             && let Some(record) = queue.remove(at)
         {
+            if !op.pattern.is_p2p() {
+                self.offset = Some(offset_of(&record));
+            }
             if self.posted.len() < MAX_POSTED || self.posted.contains_key(&pointer) {
                 self.posted.insert(pointer, record.clone());
             }

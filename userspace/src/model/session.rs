@@ -52,6 +52,16 @@ impl Session {
     pub fn apply(&mut self, event: Event, out: &mut impl FnMut(FlowRecord)) {
         match event {
             Event::ProxyOp(event) => {
+                // NCCL serves one call of a communicator at a time: what other threads had open on it is over.
+                let key = CommKey::new(event.origin.tgid, &event.comm);
+                let over = self.calls.end_where(|open| {
+                    open.event.plan_pass == event.plan_pass
+                        && open.event.origin.tid != event.origin.tid
+                        && CommKey::new(open.event.origin.tgid, &open.event.comm) == key
+                });
+                for call in over {
+                    self.complete(call, out);
+                }
                 if let Some(call) = self.calls.begin(*event) {
                     self.complete(call, out);
                 }

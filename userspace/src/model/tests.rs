@@ -55,7 +55,6 @@ fn call(pattern: Pattern, channel: u32, op_count: u64, launched: u64) -> Call {
         ring: Ring { prev: 0, next: 2, index: 1 },
         tree: Tree { up: -1, down: [2, 3, -1] },
         task: None,
-        faults: 0,
     };
     Call { event, peers: vec![(Direction::Recv, 0, true), (Direction::Send, 2, true)] }
 }
@@ -404,4 +403,34 @@ fn messages_that_never_end_and_steps_of_nobody_are_counted() {
     assert_eq!(out[0].peers[1].measured_totals(), Some((0, 0)));
     let counters = session.counters();
     assert_eq!((counters.unfinished, counters.unjoined_steps), (1, 2));
+}
+
+/// Two threads take turns on one communicator (forward and backward pass). What one has planned is over when the other plans.
+#[test]
+fn threads_that_share_a_communicator_do_not_shift_its_numbers() {
+    let plan = |channel, launched, tid| {
+        let mut call = call(Pattern::RingTwice, channel, 0, launched).on_nvlink();
+        call.event.origin.tid = tid;
+        call
+    };
+    let calls =
+        [plan(0, 10, 1), plan(1, 10, 1), plan(0, 11, 2), plan(1, 11, 2), plan(0, 12, 1), plan(1, 12, 1)];
+    assert_eq!(seqs(&run(calls).0), [20, 20, 22, 22, 24, 24]);
+}
+
+/// The post of an op is lost; those after it, of the same shape and from the same reused memory, still find their own.
+#[test]
+fn a_lost_post_does_not_shift_the_joins_after_it() {
+    let plan = |launched| call(Pattern::RingTwice, 0, 0, launched);
+    let post = |launched, op_count| plan(launched).posted(op_count, APPLICATION);
+    // NCCL's opCounts here are 100 and on; that of the third op, 104, is lost.
+    let calls =
+        [plan(0), post(0, 100), plan(1), post(1, 102), plan(2), plan(3), post(3, 106), plan(4), post(4, 108)];
+    let (records, counters) = run(calls);
+    let of = |seq: u64| records.iter().find(|record| record.seq == seq).unwrap();
+    for (seq, op_count) in [(0, 100), (2, 102), (6, 106), (8, 108)] {
+        assert!(of(seq).posted && of(seq).op.op_count == op_count, "{seq}");
+    }
+    assert!(!of(4).posted);
+    assert_eq!((counters.unposted, counters.unplanned_posts), (1, 0));
 }

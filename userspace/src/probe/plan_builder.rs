@@ -3,8 +3,8 @@
 use std::fmt;
 
 use ncclflow_common::{
-    ARG_SLOTS, FetchPlan, MAX_COPY, MAX_STEPS, RECORD_CLASSES, RecordClass, RecordHeader, STACK_POINTER_SLOT,
-    Step, StepOp, TEMP_SLOTS,
+    ARG_SLOTS, FetchPlan, MAX_COPY, MAX_STEPS, RECORD_CLASSES, RecordClass, RecordHeader, SLOTS,
+    STACK_POINTER_SLOT, Step, StepOp, TEMP_SLOTS,
 };
 
 use crate::{elf::Machine, symbols::ParamLocation};
@@ -27,6 +27,8 @@ pub struct Slot(u8);
 pub struct Span {
     pub at: u16,
     pub len: u16,
+    /// Steps of the plan that its bytes rest on: bits as in [`RecordHeader::faults`]. One that failed makes it worthless.
+    pub rests_on: u64,
 }
 
 /// A plan and the program that can run it.
@@ -75,6 +77,8 @@ pub struct PlanBuilder {
     steps: Vec<Step>,
     next_temp: u8,
     record_len: usize,
+    /// By slot: the steps that its value rests on.
+    rests_on: [u64; SLOTS],
     error: Option<PlanError>,
 }
 
@@ -85,6 +89,7 @@ impl PlanBuilder {
             steps: Vec::new(),
             next_temp: TEMP_SLOTS.start,
             record_len: size_of::<RecordHeader>(),
+            rests_on: [0; SLOTS],
             error: None,
         }
     }
@@ -147,17 +152,18 @@ impl PlanBuilder {
     /// Puts the word into the record.
     pub fn emit(&mut self, value: Slot) -> Span {
         let span = self.place(8);
-        self.push(Step { op: StepOp::Emit as u8, src: value.0, at: span.at, ..Step::default() });
-        span
+        let rests_on =
+            self.push(Step { op: StepOp::Emit as u8, src: value.0, at: span.at, ..Step::default() });
+        Span { rests_on, ..span }
     }
 
     /// Copies `len` bytes at `base + offset` in the target into the record.
     pub fn copy(&mut self, base: Slot, offset: i64, len: u16) -> Span {
         let span = self.place(len);
-        let mut done = 0;
+        let (mut done, mut rests_on) = (0, 0);
         while done < len {
             let part = (len - done).min(COPY_STEP);
-            self.push(Step {
+            rests_on |= self.push(Step {
                 op: StepOp::Copy as u8,
                 src: base.0,
                 at: span.at.saturating_add(done),
@@ -167,7 +173,7 @@ impl PlanBuilder {
             });
             done += part;
         }
-        span
+        Span { rests_on, ..span }
     }
 
     /// The plan, with the smallest class of record that it fits.
@@ -199,7 +205,7 @@ impl PlanBuilder {
         let at = u16::try_from(self.record_len).unwrap_or(u16::MAX);
         // Every span starts on a word, so that the header's successors stay aligned.
         self.record_len += usize::from(len).next_multiple_of(8);
-        Span { at, len }
+        Span { at, len, rests_on: 0 }
     }
 
     fn temp(&mut self) -> Slot {
@@ -210,8 +216,22 @@ impl PlanBuilder {
         Slot(self.next_temp - 1)
     }
 
-    fn push(&mut self, step: Step) {
+    /// Adds the step; gives the steps that its result rests on.
+    fn push(&mut self, step: Step) -> u64 {
+        let reads = matches!(step.op, op if op == StepOp::Load as u8 || op == StepOp::Copy as u8);
+        let own =
+            if reads { 1u64.checked_shl(u32::try_from(self.steps.len()).unwrap_or(u32::MAX)) } else { None };
+        let of = |slot: u8| self.rests_on.get(usize::from(slot)).copied().unwrap_or(0);
+        let index = if step.op == StepOp::Scale as u8 { of(step.index) } else { 0 };
+        let rests_on = of(step.src) | index | own.unwrap_or(0);
+        if step.op != StepOp::Emit as u8
+            && step.op != StepOp::Copy as u8
+            && let Some(dst) = self.rests_on.get_mut(usize::from(step.dst))
+        {
+            *dst = rests_on;
+        }
         self.steps.push(step);
+        rests_on
     }
 
     fn fail(&mut self, error: PlanError) -> Slot {
@@ -265,6 +285,20 @@ mod tests {
         assert_eq!(copies.iter().map(|step| step.imm).collect::<Vec<_>>(), [16, 272, 528]);
         assert_eq!(usize::from(span.at), size_of::<RecordHeader>());
         assert!(copies.iter().all(|step| usize::from(step.at) + MAX_COPY <= finished.class.size));
+    }
+
+    #[test]
+    fn a_value_rests_on_every_read_on_its_way() {
+        let mut builder = PlanBuilder::new(Machine::X86_64);
+        let base = builder.parameter(&ParamLocation::Register(5));
+        let other = builder.load(base, 8, 8); // step 0
+        let index = builder.load(base, 16, 1); // step 1
+        let element = builder.scale(base, index, 64); // step 2, no read
+        let behind = builder.copy(element, 0, 300); // steps 3 and 4
+        assert_eq!(builder.emit(base).rests_on, 0);
+        assert_eq!(builder.emit(other).rests_on, 0b1);
+        assert_eq!(builder.emit(element).rests_on, 0b10);
+        assert_eq!(behind.rests_on, 0b1_1010);
     }
 
     #[test]
