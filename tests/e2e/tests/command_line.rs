@@ -244,7 +244,12 @@ fn a_process_that_is_killed_while_it_is_traced_ends_the_recording() {
     let arguments = ["--ranks", "2", "--mode", "processes", "--iters", "2000", "--interval-ms", "5"];
     let Some((ncclflow, _library, folder, bed)) = waiting_bed(&arguments) else { return };
     let out = folder.path().join("out");
-    let recorder = Recorder::start(&ncclflow, &bed.pid_list(), &out, &[]).unwrap();
+    // Of several processes those without NCCL are passed over, and said.
+    let mut sleep = Command::new("sleep").arg("60").spawn().unwrap();
+    let pids = format!("{},{}", sleep.id(), bed.pid_list());
+    let recorder = Recorder::start(&ncclflow, &pids, &out, &[]).unwrap();
+    sleep.kill().unwrap();
+    sleep.wait().unwrap();
     bed.go().unwrap();
     std::thread::sleep(Duration::from_millis(1500));
     for &pid in &bed.ready.pids {
@@ -256,6 +261,7 @@ fn a_process_that_is_killed_while_it_is_traced_ends_the_recording() {
     assert!(assert_whole_lines(&out) > 0);
     let session = session(&out);
     assert_eq!(session["state"], "complete");
+    assert!(session["passed_over"][0].as_str().unwrap().contains("has no NCCL library mapped"));
     assert!(session["targets"].as_array().unwrap().iter().all(|target| target["exited"] == true));
 }
 

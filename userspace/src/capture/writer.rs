@@ -18,6 +18,8 @@ const BATCH: usize = 1 << 20;
 pub struct CaptureWriter {
     file: File,
     batch: Vec<u8>,
+    /// Records in `batch`.
+    batched: u64,
     lost: u64,
     failed: bool,
 }
@@ -30,7 +32,9 @@ impl CaptureWriter {
         let mut batch = MAGIC.to_vec();
         serde_json::to_writer(&mut batch, header)?;
         batch.push(b'\n');
-        Ok(Self { file, batch, lost: 0, failed: false })
+        let mut writer = Self { file, batch, batched: 0, lost: 0, failed: false };
+        writer.flush()?;
+        Ok(writer)
     }
 
     /// Adds a record. An error is returned once, when it happens.
@@ -42,6 +46,7 @@ impl CaptureWriter {
         };
         self.batch.extend_from_slice(&len.to_le_bytes());
         self.batch.extend_from_slice(record);
+        self.batched += 1;
         if self.batch.len() >= BATCH { self.flush() } else { Ok(()) }
     }
 
@@ -60,9 +65,17 @@ impl CaptureWriter {
         self.lost
     }
 
-    fn flush(&mut self) -> io::Result<()> {
+    /// Writes what has gathered.
+    pub fn flush(&mut self) -> io::Result<()> {
+        if self.failed || self.batch.is_empty() {
+            return Ok(());
+        }
         let written = self.file.write_all(&self.batch);
-        self.failed |= written.is_err();
+        if written.is_err() {
+            self.failed = true;
+            self.lost += self.batched;
+        }
+        self.batched = 0;
         self.batch.clear();
         written
     }

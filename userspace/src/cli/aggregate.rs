@@ -1,6 +1,9 @@
 //! `ncclflow aggregate`
 
-use std::process::ExitCode;
+use std::{
+    io::{Write as _, stdout},
+    process::ExitCode,
+};
 
 use anyhow::Result;
 
@@ -9,12 +12,14 @@ use crate::sink::{OutputDir, aggregate_directory};
 
 pub(super) fn run(args: &AggregateArgs) -> Result<ExitCode> {
     let done = aggregate_directory(&OutputDir::open(&args.dir)?, u64::MAX)?;
-    println!("{} flow_rank files: {} ops, {} messages", done.ranks, done.ops, done.steps);
+    let mut out = stdout().lock();
+    writeln!(out, "{} flow_rank files: {} ops, {} messages", done.ranks, done.ops, done.steps)?;
     if done.cut_lines > 0 {
-        println!(
+        writeln!(
+            out,
             "{} last lines have no end and were left out: the recording was killed, or still goes on",
             done.cut_lines
-        );
+        )?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,4 +1,5 @@
-//! Exit codes: 0 done, 1 not done (the message says why), 2 wrong usage, 3 done but incomplete (with `--strict`).
+//! Exit codes: 0 done, 1 not done (the message says why), 2 wrong usage, 3 done but incomplete (with `--strict`),
+//! 130 ended by a second Ctrl-C.
 
 use std::{io, process::ExitCode};
 
@@ -7,6 +8,9 @@ use anyhow::Result;
 /// The work was done, but records or lines were lost.
 pub(super) const INCOMPLETE: u8 = 3;
 
+/// Ended by a second SIGINT or SIGTERM, as a shell says it of SIGINT.
+pub(super) const INTERRUPTED: i32 = 130;
+
 /// Prints the error, if it is one, and gives the code.
 pub(super) fn code(done: Result<ExitCode>) -> ExitCode {
     match done {
@@ -14,7 +18,7 @@ pub(super) fn code(done: Result<ExitCode>) -> ExitCode {
         // `ncclflow … | head`: the reader has seen enough.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("ncclflow: {error:#}");
+            tell!("ncclflow: {error:#}");
             ExitCode::FAILURE
         }
     }

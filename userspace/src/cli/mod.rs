@@ -1,5 +1,13 @@
 //! Arguments, messages and exit codes.
 
+/// A line on standard error, for people. Nobody may be there to read it, and that is no reason to stop.
+macro_rules! tell {
+    ($($argument:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($argument)*);
+    }};
+}
+
 mod aggregate;
 mod args;
 mod dump;

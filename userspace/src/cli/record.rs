@@ -76,12 +76,18 @@ fn with_signals(work: impl FnOnce(&StopHandle) -> Result<Outcome> + Send + 'stat
         );
         let handle = stop.clone();
         let mut work = tokio::task::spawn_blocking(move || work(&handle));
+        let mut times = 0;
         loop {
             tokio::select! {
                 outcome = &mut work => break outcome.context("the recording's thread failed")?,
-                _ = signals.0.recv() => stop.stop(),
-                _ = signals.1.recv() => stop.stop(),
-                _ = signals.2.recv() => stop.stop(),
+                _ = signals.0.recv() => times += 1,
+                _ = signals.1.recv() => times += 1,
+                _ = signals.2.recv() => {}
+            }
+            stop.stop();
+            if times == 2 {
+                tell!("ending now; the kernel takes the probes away");
+                std::process::exit(exit::INTERRUPTED);
             }
         }
     })
@@ -97,16 +103,16 @@ struct Console {
 impl Console {
     fn say(&mut self, notice: &Notice<'_>) {
         match notice {
-            Notice::WriteFailed(error) => eprintln!("ncclflow: {error}"),
+            Notice::WriteFailed(error) => tell!("ncclflow: {error}"),
             _ if self.quiet => {}
             Notice::Found(setup) => found(setup),
             Notice::Recording { probes } => {
-                eprintln!("recording to {} with {probes} probes; Ctrl-C ends it", self.output.display());
+                tell!("recording to {} with {probes} probes; Ctrl-C ends it", self.output.display());
             }
-            Notice::TargetExited { pid } => eprintln!("process {pid} exited"),
+            Notice::TargetExited { pid } => tell!("process {pid} exited"),
             Notice::Detaching { left } => {
                 if self.detaching_since.is_none() {
-                    eprint!("results are written; detaching {left} probes ... ");
+                    tell!("results are written; detaching {left} probes");
                     self.detaching_since = Some((Instant::now(), *left));
                 }
             }
@@ -115,30 +121,30 @@ impl Console {
 
     fn detached(&self) {
         if let Some((since, _)) = self.detaching_since {
-            eprintln!("done in {} ms", since.elapsed().as_millis());
+            tell!("detached in {} ms", since.elapsed().as_millis());
         }
     }
 }
 
 fn found(setup: &Setup) {
     for reason in &setup.passed_over {
-        eprintln!("passed over: {reason}");
+        tell!("passed over: {reason}");
     }
     for target in &setup.targets {
         let process = &target.process;
         for library in target.libraries.iter().filter_map(|&index| setup.libraries.get(index)) {
             let version =
                 library.resolution.nccl_version.map_or_else(|| "?".to_owned(), |version| version.to_string());
-            eprintln!(
+            tell!(
                 "process {} ({}): NCCL {version}, symbols from {}, {}{}",
                 process.pid(),
                 process.name(),
                 library.resolution.rung.describe(),
-                library.file.path.display(),
+                library.file.shown(),
                 if library.file.deleted { " (deleted)" } else { "" },
             );
             for missing in &library.probes.missing {
-                eprintln!("  not probed: {}: {}; lost: {}", missing.function, missing.why, missing.lost);
+                tell!("  not probed: {}: {}; lost: {}", missing.function, missing.why, missing.lost);
             }
         }
     }
@@ -147,26 +153,47 @@ fn found(setup: &Setup) {
 fn summarize(outcome: &Outcome) {
     let report = &outcome.report;
     for rank in &report.communicators {
-        eprintln!(
+        tell!(
             "{} rank {}/{} (process {}): {} proxy ops, {} messages",
-            rank.folder, rank.rank, rank.n_ranks, rank.pid, rank.proxy_flow_lines, rank.flow_steps_lines,
+            rank.folder,
+            rank.rank,
+            rank.n_ranks,
+            rank.pid,
+            rank.proxy_flow_lines,
+            rank.flow_steps_lines,
         );
     }
     if report.communicators.is_empty() {
-        eprintln!("no NCCL operation was planned or posted in this time");
+        tell!("no NCCL operation was planned or posted in this time");
     }
     let loss = &report.loss;
-    eprintln!(
+    tell!(
         "lost: {} records, {} lines; not understood: {} records",
-        loss.records_lost, loss.lines_lost, loss.records_undecodable
+        loss.records_lost,
+        loss.lines_lost,
+        loss.records_undecodable
     );
+    let model = &report.model;
+    if model.orphan_peers + model.unplanned_posts + model.unposted + model.unjoined_steps + model.unfinished
+        > 0
+    {
+        tell!(
+            "begun before or going on after: {} ops seen only being posted, {} not seen being posted, {} with messages on \
+             their way; without their op: {} peers, {} steps",
+            model.unplanned_posts,
+            model.unposted,
+            model.unfinished,
+            model.orphan_peers,
+            model.unjoined_steps
+        );
+    }
     if let Some(first) = &report.first_undecodable {
-        eprintln!("the first that was not understood: {first}");
+        tell!("the first that was not understood: {first}");
     }
     if let Some(left_out) =
         outcome.aggregated.map(|aggregated| aggregated.left_out).filter(|count| *count > 0)
     {
-        eprintln!(
+        tell!(
             "flow_rank not written for {left_out} ranks, whose files are large: `ncclflow aggregate` does it"
         );
     }

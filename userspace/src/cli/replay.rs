@@ -1,6 +1,9 @@
 //! `ncclflow replay`
 
-use std::process::ExitCode;
+use std::{
+    io::{Write as _, stdout},
+    process::ExitCode,
+};
 
 use anyhow::Result;
 
@@ -9,12 +12,13 @@ use crate::record::replay;
 
 pub(super) fn run(args: &ReplayArgs) -> Result<ExitCode> {
     let done = replay(&args.capture, &args.output)?;
-    println!("{} records replayed into {}", done.records, args.output.display());
+    let mut out = stdout().lock();
+    writeln!(out, "{} records replayed into {}", done.records, args.output.display())?;
     if done.is_cut {
-        println!("the capture has no end: its recording was killed, or its disk was full");
+        writeln!(out, "the capture has no end: its recording was killed, or its disk was full")?;
     }
     if done.undecodable > 0 {
-        println!("{} records could not be understood", done.undecodable);
+        writeln!(out, "{} records could not be understood", done.undecodable)?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -8,8 +8,9 @@ use std::collections::{HashMap, VecDeque};
 use super::flow::{FlowRecord, PeerFlow};
 use crate::decode::{ProxyStepEvent, StepMoment};
 
-/// Ops that wait for their messages. A proxy has some hundreds in flight; those of a job that hangs stay.
-const MAX_WAITING: usize = 65_536;
+/// Messages of ops that are on their way: 128 MiB. A proxy has some thousands in flight; those of a job that hangs stay, and a
+/// target can claim any number.
+const MAX_PENDING: usize = 1 << 20;
 
 /// When a message came how far, on `CLOCK_MONOTONIC` in nanoseconds, as NCCL's proxy saw it. All measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -72,6 +73,9 @@ struct Execution {
     record: FlowRecord,
     /// Peers with a proxy that have messages left.
     open_peers: usize,
+    /// Messages of all its peers.
+    messages: usize,
+    keys: Vec<StepKey>,
 }
 
 /// The ops whose messages are on their way.
@@ -82,31 +86,44 @@ pub(super) struct Executions {
     by_key: HashMap<StepKey, VecDeque<(u64, usize)>>,
     next_number: u64,
     oldest: u64,
+    /// Messages of all ops.
+    pending: usize,
 }
 
 impl Executions {
-    /// Takes a posted op. Gives it back if nothing of it will be measured, and gives out one that has waited too long.
-    pub(super) fn begin(&mut self, tgid: u32, mut record: FlowRecord) -> Option<FlowRecord> {
+    /// Takes a posted op. Gives back what will not be measured any further: this one, if it has no messages or too many, or
+    /// the oldest ones, to make room.
+    pub(super) fn begin(&mut self, tgid: u32, mut record: FlowRecord) -> Vec<FlowRecord> {
         let slots = record.op.slice_steps.max(1);
+        let messages_of =
+            |peer: &PeerFlow| usize::try_from(peer.nsteps.div_ceil(slots)).unwrap_or(usize::MAX);
+        let with_proxy = |peer: &&mut PeerFlow| peer.has_proxy && messages_of(peer) > 0;
+        let messages = record.peers.iter_mut().filter(with_proxy).map(|peer| messages_of(peer));
+        let messages = messages.fold(0usize, usize::saturating_add);
+        if messages == 0 || messages > MAX_PENDING / 8 {
+            return vec![record];
+        }
         let number = self.next_number;
-        let op_count = record.op.op_count;
-        let mut open_peers = 0;
-        for (index, peer) in record.peers.iter_mut().enumerate().filter(|(_, peer)| peer.has_proxy) {
-            let messages = usize::try_from(peer.nsteps.div_ceil(slots)).unwrap_or(usize::MAX);
-            if messages == 0 || messages > MAX_MEASURED {
-                continue;
-            }
-            peer.measured = Some(vec![Message::default(); messages]);
-            open_peers += 1;
-            let key = StepKey { tgid, connection: peer.connection, op_count };
-            self.by_key.entry(key).or_default().push_back((number, index));
-        }
-        if open_peers == 0 {
-            return Some(record);
-        }
-        self.by_number.insert(number, Execution { record, open_peers });
         self.next_number += 1;
-        if self.by_number.len() > MAX_WAITING { self.end_oldest() } else { None }
+        let op_count = record.op.op_count;
+        let mut keys = Vec::new();
+        for (index, peer) in record.peers.iter_mut().enumerate() {
+            if peer.has_proxy && messages_of(peer) > 0 {
+                peer.measured = Some(vec![Message::default(); messages_of(peer)]);
+                let key = StepKey { tgid, connection: peer.connection, op_count };
+                self.by_key.entry(key).or_default().push_back((number, index));
+                keys.push(key);
+            }
+        }
+        self.pending += messages;
+        self.by_number.insert(number, Execution { record, open_peers: keys.len(), messages, keys });
+        let mut ended = Vec::new();
+        while self.pending > MAX_PENDING
+            && let Some(oldest) = self.end_oldest()
+        {
+            ended.push(oldest);
+        }
+        ended
     }
 
     /// Whether a step of this name belongs to an op that waits.
@@ -144,12 +161,13 @@ impl Executions {
         if execution.open_peers > 0 {
             return Ok(None);
         }
-        Ok(self.by_number.remove(&number).map(|execution| execution.record))
+        Ok(self.end(number))
     }
 
     /// The session ends: what is still on its way, in the order of posting.
     pub(super) fn drain(&mut self) -> Vec<FlowRecord> {
         self.by_key.clear();
+        self.pending = 0;
         let mut left: Vec<(u64, Execution)> = self.by_number.drain().collect();
         left.sort_by_key(|(number, _)| *number);
         left.into_iter().map(|(_, execution)| execution.record).collect()
@@ -158,17 +176,23 @@ impl Executions {
     fn end_oldest(&mut self) -> Option<FlowRecord> {
         let number = (self.oldest..self.next_number).find(|number| self.by_number.contains_key(number))?;
         self.oldest = number + 1;
+        self.end(number)
+    }
+
+    fn end(&mut self, number: u64) -> Option<FlowRecord> {
         let execution = self.by_number.remove(&number)?;
-        self.by_key.retain(|_, queue| {
-            queue.retain(|(of, _)| *of != number);
-            !queue.is_empty()
-        });
+        self.pending = self.pending.saturating_sub(execution.messages);
+        for key in &execution.keys {
+            if let Some(queue) = self.by_key.get_mut(key) {
+                queue.retain(|(of, _)| *of != number);
+                if queue.is_empty() {
+                    self.by_key.remove(key);
+                }
+            }
+        }
         Some(execution.record)
     }
 }
-
-/// Messages of one op with one peer that are measured; as many as are laid out.
-const MAX_MEASURED: usize = 1 << 17;
 
 impl PeerFlow {
     /// Messages that came to their end, and the bytes of those whose size was seen.

@@ -11,6 +11,9 @@ use super::{
 };
 use crate::decode::{Event, ProxyStepEvent, StepMoment};
 
+/// Communicators that are kept apart. A process has some tens; one that claims more wants to fill our memory.
+const MAX_COMMUNICATORS: usize = 65_536;
+
 /// What the model could not put together. Part of every output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct ModelCounters {
@@ -24,6 +27,8 @@ pub struct ModelCounters {
     pub unjoined_steps: u64,
     /// Ops some of whose messages were not seen to their end.
     pub unfinished: u64,
+    /// Calls on communicators beyond the number that is kept apart.
+    pub refused: u64,
 }
 
 /// State of a session.
@@ -40,6 +45,7 @@ pub struct Session {
     executions: Executions,
     unjoined_steps: u64,
     unfinished: u64,
+    refused: u64,
 }
 
 impl Session {
@@ -73,7 +79,9 @@ impl Session {
                     self.complete(done, out);
                 }
                 let key = CommKey::new(call.origin.tgid, &call.comm);
-                self.communicator(key, call.comm.n_ranks).api_call(call);
+                if self.communicators.len() < MAX_COMMUNICATORS {
+                    self.communicator(key, call.comm.n_ranks).api_call(call);
+                }
             }
         }
     }
@@ -110,11 +118,16 @@ impl Session {
             unposted: self.unposted,
             unjoined_steps: self.unjoined_steps,
             unfinished: self.unfinished,
+            refused: self.refused,
         }
     }
 
     fn complete(&mut self, call: ProxyCall, out: &mut impl FnMut(FlowRecord)) {
         let key = CommKey::new(call.event.origin.tgid, &call.event.comm);
+        if self.communicators.len() >= MAX_COMMUNICATORS && !self.communicators.contains_key(&key) {
+            self.refused += 1;
+            return;
+        }
         let n_ranks = call.event.comm.n_ranks;
         if !call.event.plan_pass && !self.communicator(key, n_ranks).waits_for(&call.event.op) {
             // CUDA's callback thread posts what another thread planned, and that thread has done nothing since: NCCL posts
@@ -132,17 +145,14 @@ impl Session {
             if record.needed && !record.posted {
                 self.unposted += 1;
             }
-            let done = if record.posted && self.measures_steps {
-                let is_full =
-                    |given_back: &FlowRecord| given_back.peers.iter().any(|peer| peer.measured.is_some());
-                self.executions.begin(key.tgid, record).inspect(|given_back| {
-                    self.unfinished += u64::from(is_full(given_back));
-                })
-            } else {
-                Some(record)
-            };
-            if let Some(record) = done {
+            if !(record.posted && self.measures_steps) {
                 out(record);
+                return;
+            }
+            let has_proxy = record.peers.iter().any(|peer| peer.has_proxy);
+            for ended in self.executions.begin(key.tgid, record) {
+                self.unfinished += u64::from(has_proxy);
+                out(ended);
             }
         }
     }

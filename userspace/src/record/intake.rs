@@ -8,12 +8,15 @@ use crate::capture::CaptureWriter;
 pub(super) struct Intake {
     pub(super) pipeline: Pipeline,
     capture: Option<CaptureWriter>,
-    capture_error: Option<String>,
+    /// In the order in which they happened.
+    errors: Vec<String>,
+    /// How many of the pipeline's errors are in `errors`.
+    taken: usize,
 }
 
 impl Intake {
     pub(super) fn new(pipeline: Pipeline, capture: Option<CaptureWriter>) -> Self {
-        Self { pipeline, capture, capture_error: None }
+        Self { pipeline, capture, errors: Vec::new(), taken: 0 }
     }
 
     /// Takes one record as it came from the kernel.
@@ -21,9 +24,19 @@ impl Intake {
         if let Some(capture) = &mut self.capture
             && let Err(error) = capture.record(item)
         {
-            self.capture_error = Some(format!("writing the capture stopped: {error}"));
+            self.errors.push(format!("writing the capture stopped: {error}"));
         }
         self.pipeline.record(item);
+    }
+
+    /// Brings the files up to date for whoever reads along.
+    pub(super) fn flush(&mut self) {
+        self.pipeline.flush();
+        if let Some(capture) = &mut self.capture
+            && let Err(error) = capture.flush()
+        {
+            self.errors.push(format!("writing the capture stopped: {error}"));
+        }
     }
 
     /// Records that the capture lacks.
@@ -31,9 +44,12 @@ impl Intake {
         self.capture.as_ref().map_or(0, CaptureWriter::lost)
     }
 
-    /// What went wrong so far; each failure once.
-    pub(super) fn errors(&self) -> impl Iterator<Item = &String> {
-        self.pipeline.files().errors().iter().chain(&self.capture_error)
+    /// What went wrong so far, each failure once, in the order in which it happened.
+    pub(super) fn errors(&mut self) -> &[String] {
+        let new = self.pipeline.files().errors().get(self.taken..).unwrap_or_default();
+        self.errors.extend_from_slice(new);
+        self.taken += new.len();
+        &self.errors
     }
 
     /// Ends the capture with the session's report.

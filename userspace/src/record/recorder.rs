@@ -121,6 +121,10 @@ pub fn record(
 ) -> Result<Outcome> {
     let setup = Setup::find(&options.pids, options.library.as_deref(), options.level)?;
     notice(Notice::Found(&setup));
+    if stop.is_stopped() {
+        bail!("stopped before anything was attached");
+    }
+    raise_descriptor_limit();
     let dir = OutputDir::create(&options.output)?;
     let mut report = first_report(&setup, options.level, &rustix::system::uname());
     let (mut attachment, bindings) = match prepare(options, &setup, &report.host) {
@@ -130,12 +134,16 @@ pub fn record(
             return Err(error);
         }
     };
+    let capture =
+        match options.capture.as_ref().map(|path| start_capture(path, &bindings, &report)).transpose() {
+            Ok(capture) => capture,
+            Err(error) => {
+                dir.discard();
+                return Err(error);
+            }
+        };
     report.write(&dir).with_context(|| format!("cannot write to `{}`", dir.path().display()))?;
     let mut drain = Drain::new(attachment.take_records()?);
-    let capture = match &options.capture {
-        Some(path) => Some(start_capture(path, &bindings, &report)?),
-        None => None,
-    };
     let mut intake = Intake::new(Pipeline::new(bindings, FlowFiles::new(dir)), capture);
     attachment.arm()?;
     notice(Notice::Recording { probes: attachment.probes().len() });
@@ -146,11 +154,21 @@ pub fn record(
     settle(&attachment, &mut drain, &mut intake)?;
     attachment.print_log();
     intake.pipeline.finish();
-    tell_errors(&intake, &mut report, notice);
+    intake.flush();
+    tell_errors(&mut intake, &mut report, notice);
     complete_report(&mut report, &attachment, &intake)?;
     let aggregated = write_results(&mut intake, &mut report, notice)?;
     attachment.detach(|left| notice(Notice::Detaching { left }));
     Ok(Outcome { report, aggregated })
+}
+
+/// Two files a rank and one descriptor a probe are soon more than the usual soft limit of 1,024.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // Without it there is an error where descriptors run out.
+    let _ = setrlimit(Resource::Nofile, limit);
 }
 
 /// Completes the folder and the capture. What cannot be written is said, and is part of the report.
@@ -245,7 +263,7 @@ fn run(
         }
         let taken = drain.take(|item| intake.record(item));
         if last_flush.elapsed() >= FLUSH_INTERVAL {
-            intake.pipeline.flush();
+            intake.flush();
             tell_errors(intake, report, notice);
             last_flush = Instant::now();
         }
@@ -298,11 +316,11 @@ fn settle(attachment: &Attachment, drain: &mut Drain, intake: &mut Intake) -> Re
     }
 }
 
-fn tell_errors(intake: &Intake, report: &mut SessionReport, notice: &mut dyn FnMut(Notice<'_>)) {
-    for error in intake.errors().skip(report.errors.len()) {
+fn tell_errors(intake: &mut Intake, report: &mut SessionReport, notice: &mut dyn FnMut(Notice<'_>)) {
+    for error in intake.errors().iter().skip(report.errors.len()) {
         notice(Notice::WriteFailed(error));
     }
-    report.errors = intake.errors().cloned().collect();
+    report.errors = intake.errors().to_vec();
 }
 
 fn first_report(setup: &Setup, level: Level, host: &rustix::system::Uname) -> SessionReport {

@@ -1,6 +1,6 @@
 //! What is to be traced: processes, their libraries (each inode once), and the probes that each library allows.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
 
@@ -35,50 +35,69 @@ pub struct LibraryInUse {
 pub struct Setup {
     pub targets: Vec<Target>,
     pub libraries: Vec<LibraryInUse>,
-    /// Libraries that look like NCCL and cannot be traced, where the process has another one that can: why.
+    /// What cannot be traced beside something that can, a process or a library that looks like NCCL: why.
     pub passed_over: Vec<String>,
 }
 
 impl Setup {
     /// Finds the processes and resolves their libraries.
     pub fn find(pids: &[u32], wanted: Option<&Path>, level: Level) -> Result<Self> {
-        let mut setup = Self::default();
+        let (mut setup, mut last_error) = (Self::default(), None);
         for &pid in pids {
             if setup.targets.iter().any(|target| target.process.pid() == pid) {
                 continue;
             }
-            let process = Process::open(pid)?;
-            let (mut libraries, mut refused) = (Vec::new(), Vec::new());
-            for file in nccl_libraries(&process, wanted)? {
-                let known = setup.libraries.iter().position(|library| library.file.id == file.id);
-                let index = known.unwrap_or(setup.libraries.len());
-                if known.is_none() {
-                    match LibraryInUse::resolve(file, level) {
-                        Ok(library) => setup.libraries.push(library),
-                        Err(error) => {
-                            refused.push(error);
-                            continue;
-                        }
+            match setup.add(pid, wanted, level) {
+                Ok(()) => {}
+                // Of several, those that can be traced are: `-p $(pgrep train.py)` names launchers and shells too.
+                Err(error) if pids.len() > 1 => {
+                    setup.passed_over.push(format!("{error:#}"));
+                    last_error = Some(error);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        match last_error {
+            Some(error) if setup.targets.is_empty() => {
+                Err(error.context("none of the processes can be traced"))
+            }
+            _ => Ok(setup),
+        }
+    }
+
+    /// Adds a process and what it has mapped.
+    fn add(&mut self, pid: u32, wanted: Option<&Path>, level: Level) -> Result<()> {
+        let process = Process::open(pid)?;
+        let (mut libraries, mut refused) = (Vec::new(), Vec::new());
+        for file in nccl_libraries(&process, wanted)? {
+            let known = self.libraries.iter().position(|library| library.file.id == file.id);
+            let index = known.unwrap_or(self.libraries.len());
+            if known.is_none() {
+                match LibraryInUse::resolve(file, level) {
+                    Ok(library) => self.libraries.push(library),
+                    Err(error) => {
+                        refused.push(error);
+                        continue;
                     }
                 }
-                libraries.push(index);
             }
-            if libraries.is_empty()
-                && let Some(error) = refused.pop()
-            {
-                return Err(error);
-            }
-            setup.passed_over.extend(refused.iter().map(|error| format!("{error:#}")));
-            setup.targets.push(Target { process, libraries });
+            libraries.push(index);
         }
-        Ok(setup)
+        if libraries.is_empty()
+            && let Some(error) = refused.pop()
+        {
+            return Err(error);
+        }
+        self.passed_over.extend(refused.iter().map(|error| format!("{error:#}")));
+        self.targets.push(Target { process, libraries });
+        Ok(())
     }
 }
 
 impl LibraryInUse {
     fn resolve(file: MappedLibrary, level: Level) -> Result<Self> {
-        let shown: PathBuf = file.path.clone();
-        let context = || format!("reading the NCCL library `{}`", shown.display());
+        let shown = file.shown();
+        let context = || format!("reading the NCCL library `{shown}`");
         let image = Image::from_file(file.try_clone_file().with_context(context)?).with_context(context)?;
         let resolution = symbols::resolve(&image, &symbols::nccl_request()).with_context(context)?;
         let probes = probe::compile(&resolution, level);
@@ -88,12 +107,7 @@ impl LibraryInUse {
                 .iter()
                 .map(|missing| format!("{}: {}", missing.function, missing.why))
                 .collect();
-            bail!(
-                "`{}` cannot be traced: {}. See `ncclflow symbols {}`",
-                shown.display(),
-                missing.join("; "),
-                shown.display()
-            );
+            bail!("`{}` cannot be traced: {}. See `ncclflow symbols {}`", shown, missing.join("; "), shown);
         }
         let decoder = Decoder {
             op_fields: ProxyOpFields::from_layouts(&resolution.layouts).with_context(context)?,

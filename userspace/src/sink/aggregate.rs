@@ -79,7 +79,7 @@ impl Index {
 
 /// Writes `flow_rank<r>.json` for every rank of every communicator folder in `dir` whose `flow_steps` has at most `max_bytes`.
 pub fn aggregate_directory(dir: &OutputDir, max_bytes: u64) -> Result<Aggregated> {
-    let mut total = Aggregated::default();
+    let (mut total, mut failed) = (Aggregated::default(), None);
     for folder in dir.names().with_context(|| format!("cannot list `{}`", dir.path().display()))? {
         let Ok(subfolder) = dir.open_subfolder(&folder) else { continue };
         let names =
@@ -92,17 +92,21 @@ pub fn aggregate_directory(dir: &OutputDir, max_bytes: u64) -> Result<Aggregated
                 continue;
             };
             let context = || format!("aggregating rank {rank} of `{}`", subfolder.path().display());
-            let steps = subfolder.open_file(&flow_steps_name(rank)).with_context(context)?;
-            if steps.metadata().with_context(context)?.len() > max_bytes {
-                total.left_out += 1;
-                continue;
+            match aggregate_rank(&subfolder, rank, max_bytes).with_context(context) {
+                Ok(Some(done)) => {
+                    total.ranks += 1;
+                    total.ops += done.ops;
+                    total.steps += done.steps;
+                    total.cut_lines += done.cut_lines;
+                }
+                Ok(None) => total.left_out += 1,
+                // The others are none the worse.
+                Err(error) => failed = failed.or(Some(error)),
             }
-            let done = aggregate_rank(&subfolder, rank).with_context(context)?;
-            total.ranks += 1;
-            total.ops += done.ops;
-            total.steps += done.steps;
-            total.cut_lines += done.cut_lines;
         }
+    }
+    if let Some(error) = failed {
+        return Err(error);
     }
     if total.ranks + total.left_out == 0 {
         bail!(
@@ -117,7 +121,13 @@ fn flow_steps_name(rank: i32) -> String {
     format!("flow_steps_rank{rank}.jsonl")
 }
 
-fn aggregate_rank(dir: &OutputDir, rank: i32) -> Result<Aggregated> {
+/// `None` if the rank's `flow_steps` is larger than `max_bytes`.
+fn aggregate_rank(dir: &OutputDir, rank: i32, max_bytes: u64) -> Result<Option<Aggregated>> {
+    let flow_steps = flow_steps_name(rank);
+    let mut steps = dir.open_file(&flow_steps).with_context(|| format!("opening `{flow_steps}`"))?;
+    if steps.metadata().with_context(|| format!("reading `{flow_steps}`"))?.len() > max_bytes {
+        return Ok(None);
+    }
     let mut index = Index::default();
     let proxy_flow = format!("proxy_flow_rank{rank}.jsonl");
     let mut cut = 0;
@@ -131,7 +141,6 @@ fn aggregate_rank(dir: &OutputDir, rank: i32) -> Result<Aggregated> {
         op.head.get_or_insert(head);
         Ok(())
     })?;
-    let flow_steps = flow_steps_name(rank);
     for_each_line(dir, &flow_steps, &mut cut, |at, line| {
         let StepKey { seq } = serde_json::from_str(line)?;
         let end = at + line.len() as u64 + 1;
@@ -145,16 +154,15 @@ fn aggregate_rank(dir: &OutputDir, rank: i32) -> Result<Aggregated> {
         Ok(())
     })?;
     index.cut_lines = cut;
-    let mut steps = dir.open_file(&flow_steps).with_context(|| format!("opening `{flow_steps}`"))?;
     dir.replace_file(&format!("flow_rank{rank}.json"), |file| write_rank(file, rank, &index, &mut steps))
         .with_context(|| format!("writing `flow_rank{rank}.json`"))?;
-    Ok(Aggregated {
+    Ok(Some(Aggregated {
         ranks: 1,
         ops: index.ops.len() as u64,
         steps: index.steps,
         left_out: 0,
         cut_lines: index.cut_lines,
-    })
+    }))
 }
 
 /// Calls `each` with the byte offset and text of every whole line; counts a last line without an end in `cut`.

@@ -160,12 +160,17 @@ impl RankFiles {
         let folder = folder_name(&record.comm);
         let rank = record.comm.rank;
         let subfolder = dir.subfolder(&folder)?;
+        let (flow_name, steps_name) =
+            (format!("proxy_flow_rank{rank}.jsonl"), format!("flow_steps_rank{rank}.jsonl"));
+        let proxy_flow = subfolder.create_file(&flow_name)?;
+        let flow_steps =
+            subfolder.create_file(&steps_name).inspect_err(|_| subfolder.remove_file(&flow_name))?;
         Ok(Self {
             comm_hash: hash_name(record.comm.hash),
             n_ranks: record.comm.n_ranks,
             pid: host.pid,
-            proxy_flow: JsonLinesFile::new(subfolder.create_file(&format!("proxy_flow_rank{rank}.jsonl"))?),
-            flow_steps: JsonLinesFile::new(subfolder.create_file(&format!("flow_steps_rank{rank}.jsonl"))?),
+            proxy_flow: JsonLinesFile::new(proxy_flow),
+            flow_steps: JsonLinesFile::new(flow_steps),
             folder,
         })
     }

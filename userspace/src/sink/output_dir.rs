@@ -96,6 +96,11 @@ impl OutputDir {
         Ok(File::from(openat(&self.fd, name, NEW_FILE, Mode::RUSR | Mode::WUSR)?))
     }
 
+    /// Removes a file inside, if it is there.
+    pub(super) fn remove_file(&self, name: &str) {
+        let _ = unlinkat(&self.fd, name, AtFlags::empty());
+    }
+
     /// Opens a file inside for reading. A pipe in its place must not make us wait, nor a link lead us away.
     pub fn open_file(&self, name: &str) -> io::Result<File> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
@@ -113,10 +118,12 @@ impl OutputDir {
         write: impl FnOnce(&mut File) -> io::Result<()>,
     ) -> io::Result<()> {
         let temporary = format!(".{name}.{}", std::process::id());
+        // One of a process that was killed, and had our number.
+        self.remove_file(&temporary);
         let mut file = self.create_file(&temporary)?;
         let written = write(&mut file).and_then(|()| Ok(renameat(&self.fd, &*temporary, &self.fd, name)?));
         if written.is_err() {
-            let _ = unlinkat(&self.fd, &*temporary, AtFlags::empty());
+            self.remove_file(&temporary);
         }
         written
     }

@@ -40,6 +40,11 @@ impl MappedLibrary {
         self.file.try_clone()
     }
 
+    /// The process's name of the file, for people.
+    pub fn shown(&self) -> String {
+        super::printable(&self.path.to_string_lossy())
+    }
+
     /// A path of ours that names exactly this inode, whatever happens to the original path.
     pub fn stable_path(&self) -> PathBuf {
         Path::new("/proc/self/fd").join(self.file.as_raw_fd().to_string())
@@ -75,7 +80,11 @@ impl fmt::Display for LibraryError {
                  another name (give the file with --library)"
             ),
             Self::Open { pid, path, error } => {
-                write!(f, "`{}`, mapped by process {pid}, cannot be opened: {error}", path.display())
+                write!(
+                    f,
+                    "`{}`, mapped by process {pid}, cannot be opened: {error}",
+                    super::printable(&path.to_string_lossy())
+                )
             }
         }
     }

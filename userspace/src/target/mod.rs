@@ -6,3 +6,9 @@ pub mod process;
 
 pub use library::{LibraryError, LibraryId, MappedLibrary, nccl_libraries};
 pub use process::{Process, ProcessError};
+
+/// A name or path of the target's choice, safe for root's terminal: control characters (and with them escape sequences) are
+/// replaced.
+pub fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
+}

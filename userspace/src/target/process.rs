@@ -77,7 +77,7 @@ impl Process {
         let namespace_pids = status_field(&status, "NSpid:")
             .map(|pids| pids.split_whitespace().filter_map(|pid| pid.parse().ok()).collect())
             .unwrap_or_default();
-        let name = status_field(&status, "Name:").unwrap_or_default().trim().to_owned();
+        let name = super::printable(status_field(&status, "Name:").unwrap_or_default().trim());
         Ok(Self { pid, pidfd, namespace_pids, name })
     }
 
@@ -116,10 +116,11 @@ fn proc_path(pid: u32) -> PathBuf {
     Path::new("/proc").join(pid.to_string())
 }
 
+/// The kernel cuts a process's name at 15 bytes, and so in the middle of a character.
 fn read_bounded(path: &Path) -> io::Result<String> {
-    let mut text = String::new();
-    fs::File::open(path)?.take(MAX_STATUS).read_to_string(&mut text)?;
-    Ok(text)
+    let mut text = Vec::new();
+    fs::File::open(path)?.take(MAX_STATUS).read_to_end(&mut text)?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
 fn status_field<'a>(status: &'a str, field: &str) -> Option<&'a str> {
