@@ -20,6 +20,8 @@ pub struct Cli {
 pub enum Command {
     /// Attach to running NCCL processes and write what they plan and post, per rank
     Record(RecordArgs),
+    /// Write a recording's files again, from the raw records that `record --capture` kept (no root needed)
+    Replay(ReplayArgs),
     /// (Re)write flow_rank*.json from the two .jsonl files of each rank
     Aggregate(AggregateArgs),
     /// Say what every communicator is doing now, and who waits for whom: reads memory, stops nothing
@@ -33,6 +35,8 @@ pub enum Command {
 pub enum Level {
     /// Every proxy op that NCCL plans and posts, with its peers
     Flow,
+    /// And when each message of the network proxy took which step, and its size (from NCCL 2.27)
+    Steps,
 }
 
 /// `ncclflow record`
@@ -73,6 +77,10 @@ pub struct RecordArgs {
     #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub buffer_size: u32,
 
+    /// Keep the raw records in this new file; `ncclflow replay` makes the same files of it again
+    #[arg(long, value_name = "FILE")]
+    pub capture: Option<PathBuf>,
+
     /// Print session.json to standard output at the end
     #[arg(long)]
     pub json: bool,
@@ -88,6 +96,18 @@ pub struct RecordArgs {
     /// Print the eBPF side's development log at the end
     #[arg(long, hide = true)]
     pub ebpf_log: bool,
+}
+
+/// `ncclflow replay`
+#[derive(Debug, Args)]
+pub struct ReplayArgs {
+    /// File that `record --capture` wrote
+    #[arg(value_name = "FILE")]
+    pub capture: PathBuf,
+
+    /// Folder to write to; must not exist, or be empty
+    #[arg(short, long, value_name = "DIR")]
+    pub output: PathBuf,
 }
 
 /// `ncclflow aggregate`

@@ -15,18 +15,23 @@ use super::{
     exit,
 };
 use crate::{
+    probe,
     record::{Notice, Outcome, RecordOptions, Setup, StopHandle, record},
     sink::SessionState,
 };
 
 pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {
-    let Level::Flow = args.level;
     let options = RecordOptions {
         pids: args.pids.clone(),
+        level: match args.level {
+            Level::Flow => probe::Level::Flow,
+            Level::Steps => probe::Level::Steps,
+        },
         output: args.output.clone().unwrap_or_else(default_output),
         duration: args.duration,
         buffer_bytes: args.buffer_size << 20,
         library: args.library.clone(),
+        capture: args.capture.clone(),
         development_log: args.ebpf_log,
     };
     let quiet = args.quiet;
@@ -155,7 +160,14 @@ fn summarize(outcome: &Outcome) {
         "lost: {} records, {} lines; not understood: {} records",
         loss.records_lost, loss.lines_lost, loss.records_undecodable
     );
-    for error in &report.errors {
-        eprintln!("ncclflow: {error}");
+    if let Some(first) = &report.first_undecodable {
+        eprintln!("the first that was not understood: {first}");
+    }
+    if let Some(left_out) =
+        outcome.aggregated.map(|aggregated| aggregated.left_out).filter(|count| *count > 0)
+    {
+        eprintln!(
+            "flow_rank not written for {left_out} ranks, whose files are large: `ncclflow aggregate` does it"
+        );
     }
 }
