@@ -38,12 +38,30 @@ pub struct ProxyStepEvent {
     pub bytes: Option<u64>,
 }
 
+/// Numbers of `ncclProxyProfileState` from here on are states of the proxy thread: asleep, idle, taking ops.
+const THREAD_STATES: i32 = 8;
+
 /// Decodes a record of one of the step hooks.
 pub(super) fn proxy_step(
     spans: &ProxyStepSpans,
     names: &NameTables,
     record: &RecordView<'_>,
 ) -> Result<ProxyStepEvent, DecodeError> {
+    if let (StepHook::Record, Some(state)) = (spans.hook, &spans.state)
+        && record.int(state)? >= THREAD_STATES
+    {
+        // The proxy thread's own state: of no op, and with no connection to read.
+        return Ok(ProxyStepEvent {
+            origin: origin(record),
+            moment: StepMoment::Other,
+            connection: 0,
+            op_count: 0,
+            direction: Direction::Recv,
+            step: 0,
+            is_per_fifo_step: true,
+            bytes: None,
+        });
+    }
     let sends = record.int(&spans.sends)? != 0;
     let moment = match (spans.hook, &spans.state) {
         (StepHook::Start, _) => StepMoment::Start,
@@ -82,8 +100,7 @@ pub(super) fn proxy_step(
     })
 }
 
-/// `ncclProxyProfileState` (2.16 to 2.22, src/include/profiler.h; plain numbers, whose meaning depends on the direction). From
-/// 8 on it is the proxy thread's own state.
+/// `ncclProxyProfileState` (2.16 to 2.22, src/include/profiler.h; plain numbers, whose meaning depends on the direction).
 fn recorded(state: i32, sends: bool) -> StepMoment {
     match (state, sends) {
         // The slot was offered to the GPU.
