@@ -14,6 +14,7 @@ mod report;
 mod request;
 mod resolution;
 mod resolve;
+pub mod shipped;
 mod version;
 
 pub use catalog::{lost_without_type, nccl_request};
