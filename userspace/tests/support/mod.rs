@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test uses its part")]
 
+pub(crate) mod damage;
+
 use std::collections::BTreeMap;
 use std::env;
 use std::fs;
