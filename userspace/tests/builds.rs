@@ -138,13 +138,10 @@ fn compare(library: &Resolution, copy: &Resolution, source: ParamSource) {
             panic!("one copy of {name}: {:?}", copy.problems)
         };
         assert_eq!((found.vaddr, found.file_offset), (stated.vaddr, stated.file_offset), "{name}");
-        if name != "SaveProxy" {
-            assert_eq!(found.params_from, ParamSource::Prototype, "{name}");
-        } else {
-            assert_eq!(found.params_from, source);
-            if source == ParamSource::Unknown {
-                continue;
-            }
+        let expected = if name == "SaveProxy" { source } else { ParamSource::Prototype };
+        assert_eq!(found.params_from, expected, "{name}");
+        if expected == ParamSource::Unknown {
+            continue;
         }
         for param in &stated.params {
             assert_eq!(

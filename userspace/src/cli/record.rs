@@ -17,6 +17,7 @@ use super::{
 use crate::{
     record::{Notice, Outcome, RecordOptions, Setup, StopHandle, record},
     sink::SessionState,
+    symbols::DebugFiles,
 };
 
 pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {
@@ -27,6 +28,7 @@ pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {
         duration: args.duration,
         buffer_bytes: args.buffer_size << 20,
         library: args.library.clone(),
+        debug_files: DebugFiles::new(args.debug.debug_file.clone(), args.debug.debug_dir.clone()),
         development_log: args.ebpf_log,
     };
     let quiet = args.quiet;

@@ -25,6 +25,7 @@ use crate::{
         SessionReport, SessionState, TargetReport, aggregate_directory,
     },
     stream::{Drain, Waker},
+    symbols::DebugFiles,
 };
 
 /// Longest sleep of the drain: how late a record can come that does not fill the buffer to the wake-up mark.
@@ -47,6 +48,8 @@ pub struct RecordOptions {
     pub buffer_bytes: u32,
     /// The NCCL library's path as the target maps it, where its name does not show that it is one.
     pub library: Option<PathBuf>,
+    /// Where to look for debugging information that a library itself has not.
+    pub debug_files: DebugFiles,
     /// Print the eBPF side's development log on standard error.
     pub development_log: bool,
 }
@@ -108,7 +111,7 @@ pub fn record(
     stop: &StopHandle,
     notice: &mut dyn FnMut(Notice<'_>),
 ) -> Result<Outcome> {
-    let setup = Setup::find(&options.pids, options.library.as_deref())?;
+    let setup = Setup::find(&options.pids, options.library.as_deref(), &options.debug_files)?;
     notice(Notice::Found(&setup));
     let dir = OutputDir::create(&options.output)?;
     let mut report = first_report(&setup, &rustix::system::uname());

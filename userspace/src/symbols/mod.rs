@@ -7,6 +7,7 @@
 mod catalog;
 mod convention;
 mod copies;
+mod debug_file;
 mod entry_code;
 mod function;
 mod identity;
@@ -25,13 +26,14 @@ mod stripped;
 mod version;
 
 pub use catalog::{lost_without_type, nccl_request};
+pub use debug_file::DebugFiles;
 pub use function::{FoundBy, Function, Param, ParamLocation, ParamSource};
 pub use layouts::{Array, Bits, Enumeration, Field, Layouts, Member, Struct};
 pub use registers::register_name;
 pub use report::render;
 pub use request::{FunctionSpec, Request};
 pub use resolution::{LayoutSource, Problem, ProblemKind, Resolution, Rung};
-pub use resolve::resolve;
+pub use resolve::{resolve, resolve_with};
 pub use version::NcclVersion;
 
 pub use crate::elf::{Error, ErrorKind};

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::copies::Copies;
+use super::debug_file::DebugFiles;
 use super::identity::{self, Shipped};
 use super::params::Knowledge;
 use super::stripped::{self, Search};
@@ -17,19 +18,29 @@ struct Evidence {
     copies: Copies,
     found: Found,
     layouts_from: LayoutSource,
+    debug_file: Option<String>,
     /// Why there are no layouts.
     no_layouts: Option<String>,
     /// The search for functions without symbols, if there was one.
     search: Option<Search>,
 }
 
-/// Looks up what is requested.
+/// Looks up what is requested, in the library itself and in what is shipped.
+///
+/// # Errors
+/// As [`resolve_with`].
+pub fn resolve(image: &Image, request: &Request) -> Result<Resolution, Error> {
+    resolve_with(image, request, &DebugFiles::default())
+}
+
+/// Looks up what is requested. Separate debug files are looked for only if the library has no usable debugging information
+/// itself.
 ///
 /// What is missing is part of the answer ([`Resolution::problems`]), not an error.
 ///
 /// # Errors
 /// When the symbol table cannot be read.
-pub fn resolve(image: &Image, request: &Request) -> Result<Resolution, Error> {
+pub fn resolve_with(image: &Image, request: &Request, debug_files: &DebugFiles) -> Result<Resolution, Error> {
     let mut budget = Budget::default();
     let mut problems = Vec::new();
     let versions = version::find(image, &mut budget)?;
@@ -48,12 +59,51 @@ pub fn resolve(image: &Image, request: &Request) -> Result<Resolution, Error> {
             copies,
             found,
             layouts_from: LayoutSource::Dwarf,
+            debug_file: None,
             no_layouts: None,
             search: None,
         },
-        None => without_debugging_information(image, request, table.as_ref(), copies, versions, &mut budget)?,
+        None => match of_debug_file(image, request, debug_files, &mut budget, &mut problems) {
+            Some(evidence) => evidence,
+            None => {
+                without_debugging_information(image, request, table.as_ref(), copies, versions, &mut budget)?
+            }
+        },
     };
     Ok(answer(image, request, versions, evidence, problems, &mut budget))
+}
+
+/// Symbols and debugging information of a separate file. Where it cannot be read, the way goes on without it.
+fn of_debug_file(
+    image: &Image,
+    request: &Request,
+    debug_files: &DebugFiles,
+    budget: &mut Budget,
+    problems: &mut Vec<Problem>,
+) -> Option<Evidence> {
+    let file = debug_files.find(image, budget, problems)?;
+    let mut budget = Budget::default();
+    let mut read = || -> Result<Option<(Copies, Found)>, Error> {
+        let table = SymbolTable::read(&file, &mut budget)?;
+        let copies = table.map(|table| Copies::of_table(&table, request)).unwrap_or_default();
+        let found = dwarf::search(&file, &copies.wanted(request), &mut budget)?;
+        Ok(found.map(|found| (copies, found)))
+    };
+    match read() {
+        Ok(found) => found.map(|(copies, found)| Evidence {
+            rung: Rung::DebugFile,
+            copies,
+            found,
+            layouts_from: LayoutSource::Dwarf,
+            debug_file: Some(file.name().replace(char::is_control, "?")),
+            no_layouts: None,
+            search: None,
+        }),
+        Err(error) => {
+            problems.push(problems::debug_information("debug file", &error));
+            None
+        }
+    }
 }
 
 fn without_debugging_information(
@@ -87,7 +137,7 @@ fn without_debugging_information(
         (false, false, _) => Rung::ExportsOnly,
     };
     let found = Found { layouts, ..Found::default() };
-    Ok(Evidence { rung, copies, found, layouts_from, no_layouts, search })
+    Ok(Evidence { rung, copies, found, layouts_from, debug_file: None, no_layouts, search })
 }
 
 fn answer(
@@ -98,7 +148,7 @@ fn answer(
     mut problems: Vec<Problem>,
     budget: &mut Budget,
 ) -> Resolution {
-    let Evidence { rung, copies, found, layouts_from, no_layouts, search } = evidence;
+    let Evidence { rung, copies, found, layouts_from, debug_file, no_layouts, search } = evidence;
     let knowledge = Knowledge { image, version: versions.map(|(nccl, _)| nccl), found: &found };
     let mut functions: BTreeMap<String, Vec<Function>> = BTreeMap::new();
     for spec in &request.functions {
@@ -127,7 +177,7 @@ fn answer(
         cuda_version: versions.map(|(_, cuda)| cuda),
         machine: image.machine(),
         rung,
-        debug_file: None,
+        debug_file,
         layouts_from,
         functions,
         layouts: found.layouts,
