@@ -183,6 +183,42 @@ fn symbols_without_debugging_information() {
     compare(&stated, &found, ParamSource::EntryCode);
 }
 
+/// `--discard-all` leaves exported symbols in `.symtab`; NCCL's own functions are hidden.
+#[test]
+fn symbols_of_exported_functions_only() {
+    let options = ["-O2", "-fno-ipa-sra", "-fno-ipa-cp"];
+    let Some((stated, found)) = both(&options, &["-Wl,--discard-all"]) else { return };
+    assert_eq!(
+        (found.rung, found.layouts_from),
+        (Rung::SymtabWithShippedLayout, LayoutSource::ShippedForVersion)
+    );
+    assert_eq!(found.functions("SaveProxy")[0].found_by, FoundBy::OwnName);
+    compare(&stated, &found, ParamSource::EntryCode);
+}
+
+/// Debugging information of something else in the library is no reason not to look further.
+#[test]
+fn debugging_information_of_another_object_file() {
+    let directory = TempDir::new().unwrap();
+    let other = directory.path().join("other.cc");
+    fs::write(&other, "int other(int value) { return value + 1; }").unwrap();
+    let options = ["-O2", "-fno-ipa-sra", "-fno-ipa-cp", "-c", "-g", "-nostdlib"];
+    let Some(object) = library(&directory, &["-O2"]) else { return };
+    let compiler = env::var_os("CXX").unwrap_or_else(|| "g++".into());
+    let built =
+        Command::new(compiler).args(options).arg(&other).arg("-o").arg(object.with_extension("o")).status();
+    assert!(built.unwrap().success());
+    let object = object.with_extension("o");
+    let Some(library) =
+        library(&directory, &["-O2", "-fno-ipa-sra", "-fno-ipa-cp", object.to_str().unwrap()])
+    else {
+        return;
+    };
+    let found = resolved(&library);
+    assert!(Image::open(&library).unwrap().section(".debug_info").is_some());
+    assert_eq!((found.rung, missing(&found)), (Rung::SymtabWithShippedLayout, Vec::new()));
+}
+
 #[test]
 fn the_layouts_of_changed_sources_are_not_known() {
     let changed = ["-O2", "-fno-ipa-sra", "-fno-ipa-cp", "-DCOMM_SIZE=1080328"];

@@ -72,6 +72,16 @@ fn of_params(spec: &FunctionSpec, copy: &Function, problems: &mut Vec<Problem>) 
     }
 }
 
+/// Parts of the debugging information that cannot be used.
+pub(super) fn of_faults(found: &Found, problems: &mut Vec<Problem>) {
+    problems.extend(found.faults.iter().map(|fault| Problem {
+        kind: ProblemKind::DebugInfo,
+        subject: "debugging information".to_owned(),
+        what: fault.clone(),
+        lost: String::new(),
+    }));
+}
+
 /// Structs and enumerations that are not known. `no_layouts` is why, if there are none at all.
 pub(super) fn of_types(
     request: &Request,
@@ -80,14 +90,7 @@ pub(super) fn of_types(
     no_layouts: Option<&str>,
     problems: &mut Vec<Problem>,
 ) {
-    for fault in &found.faults {
-        problems.push(Problem {
-            kind: ProblemKind::DebugInfo,
-            subject: "debugging information".to_owned(),
-            what: fault.clone(),
-            lost: String::new(),
-        });
-    }
+    of_faults(found, problems);
     let absent = if !found.faults.is_empty() {
         "not found, and part of the debugging information cannot be read".to_owned()
     } else if let Some(why) = no_layouts {

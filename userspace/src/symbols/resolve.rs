@@ -1,6 +1,6 @@
 //! From a library and a request to a resolution: the ladder of sources, best first.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::copies::Copies;
 use super::debug_file::DebugFiles;
@@ -8,7 +8,7 @@ use super::identity::{self, Shipped};
 use super::params::Knowledge;
 use super::stripped::{self, Search};
 use super::version::{self, Versions};
-use super::{Function, LayoutSource, Layouts, Problem, Request, Resolution, Rung, problems};
+use super::{Function, LayoutSource, Layouts, Problem, Request, Resolution, Rung, mangled, problems};
 use crate::dwarf::{self, Found};
 use crate::elf::{Budget, Error, Image, SymbolTable, TableKind};
 
@@ -47,6 +47,11 @@ pub fn resolve_with(image: &Image, request: &Request, debug_files: &DebugFiles) 
     let table = SymbolTable::read(image, &mut budget)?;
     let copies = table.as_ref().map(|table| Copies::of_table(table, request)).unwrap_or_default();
     let own = match dwarf::search(image, &copies.wanted(request), &mut budget) {
+        // Some object files have it, but none of NCCL's own: as good as none.
+        Ok(Some(found)) if says_nothing(&found) => {
+            problems::of_faults(&found, &mut problems);
+            None
+        }
         Ok(found) => found,
         Err(error) => {
             problems.push(problems::debug_information("debugging information", &error));
@@ -71,6 +76,11 @@ pub fn resolve_with(image: &Image, request: &Request, debug_files: &DebugFiles) 
         },
     };
     Ok(answer(image, request, versions, evidence, problems, &mut budget))
+}
+
+fn says_nothing(found: &Found) -> bool {
+    let types = found.layouts.structs().count() + found.layouts.enums().count() + found.ambiguous.len();
+    found.functions.is_empty() && found.declared.is_empty() && types == 0
 }
 
 /// Symbols and debugging information of a separate file. Where it cannot be read, the way goes on without it.
@@ -117,10 +127,13 @@ fn without_debugging_information(
     let has_symbols = table.is_some_and(|table| table.kind() == TableKind::Full);
     let mut search = None;
     let mut found_any = false;
-    if !has_symbols {
-        let exported: BTreeSet<u64> =
-            table.into_iter().flat_map(SymbolTable::functions).map(|function| function.address.0).collect();
-        let found = stripped::search(image, &exported, budget)?;
+    // `strip --discard-all` leaves a symbol table that has exported functions only.
+    let lacks = request.functions.iter().any(|spec| spec.required && copies.of(&spec.name).is_empty());
+    if !has_symbols || lacks {
+        let name = |symbol| mangled::parse(symbol).map_or(symbol, |parsed| parsed.name);
+        let functions = table.into_iter().flat_map(SymbolTable::functions);
+        let named = functions.map(|function| (function.address.0, name(function.name))).collect();
+        let found = stripped::search(image, &named, budget)?;
         found_any = copies.add_found(&found, request);
         search = Some(found);
     }

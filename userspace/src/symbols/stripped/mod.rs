@@ -31,12 +31,16 @@ pub(super) struct FoundFunction {
 /// What the search gives for each name: the copies, by address, or why there are none.
 pub(super) type Search = BTreeMap<&'static str, Result<Vec<FoundFunction>, &'static str>>;
 
-/// Looks for all functions that can be told by their names. `exported` are the entries of functions that the library
-/// exports: known by other names, they can only be callers.
+/// Looks for all functions that can be told by their names. `named` are the entries of functions that have a
+/// symbol, with their names: under another name, they can only be callers.
 ///
 /// # Errors
 /// When a section cannot be read.
-pub(super) fn search(image: &Image, exported: &BTreeSet<u64>, budget: &mut Budget) -> Result<Search, Error> {
+pub(super) fn search(
+    image: &Image,
+    named: &BTreeMap<u64, &str>,
+    budget: &mut Budget,
+) -> Result<Search, Error> {
     if image.machine() != Machine::X86_64 {
         return Ok(none_of("functions without symbols are looked for on x86-64 only"));
     }
@@ -72,7 +76,7 @@ pub(super) fn search(image: &Image, exported: &BTreeSet<u64>, budget: &mut Budge
     }
     let parts = Parts::of(holders.values().flatten().copied().collect(), image, text, &frames, budget)?;
     let mut answer: Search =
-        KNOWN.iter().map(|known| (known.name, decide(known, &holders, &parts, exported))).collect();
+        KNOWN.iter().map(|known| (known.name, decide(known, &holders, &parts, named))).collect();
     check_callers(image, &mut answer, budget)?;
     Ok(answer)
 }
@@ -132,7 +136,7 @@ fn decide(
     known: &Known,
     holders: &BTreeMap<&str, BTreeSet<Frame>>,
     parts: &Parts,
-    exported: &BTreeSet<u64>,
+    named: &BTreeMap<u64, &str>,
 ) -> Result<Vec<FoundFunction>, &'static str> {
     let of = |name: &str| -> Result<BTreeSet<Frame>, &'static str> {
         let whole = |frame| parts.function_of(frame).ok_or("code of an unknown function refers to its name");
@@ -148,7 +152,7 @@ fn decide(
             candidates.remove(&frame);
         }
     }
-    candidates.retain(|frame| !exported.contains(&frame.start));
+    candidates.retain(|frame| named.get(&frame.start).is_none_or(|name| *name == known.name));
     match candidates.len() {
         0 => Err("it was inlined into its callers"),
         copies if copies > known.copies => Err("several functions refer to its name"),
