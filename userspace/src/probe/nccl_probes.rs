@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::plan_builder::{FinishedPlan, PlanBuilder, PlanError, Slot, Span};
 use crate::{
     elf::FileOffset,
-    symbols::{Field, Function, Layouts, ParamSource, Resolution},
+    symbols::{Field, Function, Layouts, Resolution},
 };
 
 /// Bytes of the API function's name that are copied.
@@ -134,7 +134,6 @@ enum Lack {
     Field(&'static str, &'static str),
     Struct(&'static str),
     Parameter(&'static str),
-    Parameters,
     Plan(PlanError),
 }
 
@@ -148,11 +147,10 @@ impl std::fmt::Display for Lack {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Field(strukt, path) => {
-                write!(f, "where `{strukt}.{path}` lies is not known")
+                write!(f, "the library's debug information has no `{strukt}.{path}`")
             }
-            Self::Struct(strukt) => write!(f, "the layout of `{strukt}` is not known"),
+            Self::Struct(strukt) => write!(f, "the library's debug information has no `{strukt}`"),
             Self::Parameter(name) => write!(f, "the function has no parameter `{name}`"),
-            Self::Parameters => write!(f, "how its parameters arrive is not known"),
             Self::Plan(error) => write!(f, "{error}"),
         }
     }
@@ -194,7 +192,7 @@ fn add(
     };
     let functions = resolution.functions(name);
     if functions.is_empty() {
-        missing("it was not found in the library".to_owned());
+        missing("the library has no such symbol".to_owned());
     }
     for function in functions {
         match compile(function) {
@@ -408,9 +406,6 @@ fn parameter<'a>(
     function: &'a Function,
     name: &'static str,
 ) -> Result<&'a crate::symbols::ParamLocation, Lack> {
-    if function.params_from == ParamSource::Unknown {
-        return Err(Lack::Parameters);
-    }
     function.param(name).map(|param| &param.location).ok_or(Lack::Parameter(name))
 }
 
