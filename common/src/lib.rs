@@ -2,7 +2,7 @@
 //!
 //! The eBPF object knows nothing of NCCL. User space compiles what a probe is to copy into a [`FetchPlan`]; the object
 //! runs it and sends a record: a [`RecordHeader`] and the bytes that the plan asked for.
-#![no_std]
+#![cfg_attr(not(target_arch = "bpf"), no_std)]
 
 mod counters;
 mod plan;

@@ -15,9 +15,11 @@ use aya_ebpf::{
     programs::ProbeContext,
 };
 use aya_log_ebpf::debug;
-use ncclflow_common::{ProbeCounters, RecordHeader, WAKEUP_BYTES};
 
-use crate::{fetch, maps};
+use crate::{
+    common::{ProbeCounters, RecordHeader, WAKEUP_BYTES},
+    fetch, maps,
+};
 
 /// Room for one record of at most `SIZE` bytes, aligned as the ring buffer aligns it.
 #[repr(C, align(8))]

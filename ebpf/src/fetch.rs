@@ -1,7 +1,8 @@
 //! Runs a fetch plan.
 
 use aya_ebpf::{EbpfContext as _, helpers::generated::bpf_probe_read_user, programs::ProbeContext};
-use ncclflow_common::{ARG_SLOTS, FetchPlan, MAX_COPY, MAX_STEPS, SLOTS, STACK_POINTER_SLOT, StepOp};
+
+use crate::common::{ARG_SLOTS, FetchPlan, MAX_COPY, MAX_STEPS, SLOTS, STACK_POINTER_SLOT, StepOp};
 
 const LOAD: u8 = StepOp::Load as u8;
 const SCALE: u8 = StepOp::Scale as u8;

@@ -8,12 +8,17 @@
 #![feature(core_intrinsics)]
 #![allow(internal_features, reason = "atomic_xadd: see emit::count")]
 
+/// What both sides must agree on, as source and not as a dependency: cargo hashes the absolute path of a dependency outside
+/// the workspace into every symbol's name, and the object would differ from machine to machine.
+#[path = "../../common/src/lib.rs"]
+#[allow(dead_code, unused_imports, reason = "some of it is for user space")]
+mod common;
 mod emit;
 mod fetch;
 mod maps;
 
 use aya_ebpf::{macros::uprobe, programs::ProbeContext};
-use ncclflow_common::RECORD_CLASSES;
+use common::RECORD_CLASSES;
 
 #[uprobe]
 pub fn fetch_small(ctx: ProbeContext) -> u32 {

@@ -5,7 +5,8 @@ use aya_ebpf::{
     macros::map,
     maps::{Array, PerCpuArray, RingBuf},
 };
-use ncclflow_common::{FetchPlan, MAX_PROBES, ProbeCounters, WIRE_VERSION};
+
+use crate::common::{FetchPlan, MAX_PROBES, ProbeCounters, WIRE_VERSION};
 
 /// The loader sets it to its own [`WIRE_VERSION`] before the programs are loaded; where the two differ the programs
 /// send nothing.

@@ -5,7 +5,7 @@
 #
 # Needs root, GPUs, torch, and built: ncclflow, libncclflow_truth_profiler.so and the example check_recording, in
 # $NCCLFLOW_PROGRAMS (default target/debug). Runs the job once untraced and once traced; both must give the same results.
-# PLUGIN=1 loads the profiler plugin beside the tracer, LATE=1 attaches in the middle of the run.
+# PLUGIN=1 loads the profiler plugin beside the tracer, LATE=1 attaches in the middle of the run, LEVEL=steps measures.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 name=$1 ranks=$2
@@ -48,7 +48,7 @@ if [ -n "${LATE:-}" ]; then
 else
     (sleep 2; touch "$work/go") &
 fi
-"$programs/ncclflow" record -p "$pids" -o "$work/out" --strict 2>"$work/record.err"; recorded=$?
+"$programs/ncclflow" record -p "$pids" -o "$work/out" --strict --level "${LEVEL:-flow}" 2>"$work/record.err"; recorded=$?
 wait_for 'done' traced; wait
 tail -n $((ranks + 3)) "$work/record.err"
 

@@ -8,8 +8,8 @@ use std::{env, fs};
 
 use anyhow::{Context as _, Result, bail};
 use ncclflow::elf::Image;
-use ncclflow::symbols::shipped::{Table, TableBuilder};
-use ncclflow::symbols::{nccl_request, resolve};
+use ncclflow::symbols::resolve;
+use ncclflow::symbols::shipped::{self, Table, TableBuilder};
 
 fn main() -> Result<()> {
     let mut arguments = env::args_os().skip(1).map(PathBuf::from);
@@ -30,7 +30,7 @@ fn main() -> Result<()> {
 }
 
 fn add(builder: &mut TableBuilder, path: &Path) -> Result<()> {
-    let resolution = resolve(&Image::open(path)?, &nccl_request())?;
+    let resolution = resolve(&Image::open(path)?, &shipped::request())?;
     builder.add(&resolution)?;
     let version = resolution.nccl_version.map(|version| version.to_string()).unwrap_or_default();
     let (structs, enums) = (resolution.layouts.structs().count(), resolution.layouts.enums().count());

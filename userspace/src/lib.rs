@@ -3,11 +3,14 @@
 //! The modules stand in the order of the data's way: a target's library is opened ([`elf`]), its functions and struct
 //! layouts are resolved, probes are planned and attached, records come back, become events, a model and files.
 
+pub mod capture;
 pub mod cli;
 pub mod decode;
+pub mod dump;
 pub mod dwarf;
 pub mod elf;
 pub mod loader;
+pub mod memory;
 pub mod model;
 pub mod nccl;
 pub mod probe;

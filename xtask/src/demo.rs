@@ -51,7 +51,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let library = nccl::library_path(&args.nccl)?;
     println!("2/4 the programs");
     let folder = programs::build(&["ncclflow", "ncclflow-bed", "ncclflow-nvml-double"])?;
-    println!("3/4 a job of {} ranks on the real NCCL, without a GPU; nothing in it is prepared for tracing", args.ranks);
+    println!(
+        "3/4 a job of {} ranks on the real NCCL, without a GPU; nothing in it is prepared for tracing",
+        args.ranks
+    );
     let scratch = env::temp_dir().join(format!("ncclflow-demo-{}", std::process::id()));
     fs::create_dir(&scratch).with_context(|| format!("making `{}`", scratch.display()))?;
     let output = args.output.clone().unwrap_or_else(|| scratch.join("recording"));

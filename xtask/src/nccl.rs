@@ -3,19 +3,18 @@
 //! pip does the download, with the user's own index configuration. Of each wheel only the library is kept, beside a
 //! `WHEEL.json` that says where it is from.
 
+mod download;
 mod progress;
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::thread;
-use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use self::download::download;
 use self::progress::Progress;
 
 #[derive(Debug, clap::Args)]
@@ -52,18 +51,10 @@ const BED: [(&str, &str); 4] = [
     ("2.32.3-cu12", "bb94b2348e4861d5e8aa00b36c3d12d9bdf9c6369b82cbb723de0b582280a21c"),
 ];
 
-/// pip wants the tag of the wheel exactly; NVIDIA's have had these.
-const PLATFORMS: [&str; 9] = [
-    "manylinux1_x86_64",
-    "manylinux2010_x86_64",
-    "manylinux2014_x86_64",
-    "manylinux_2_17_x86_64",
-    "manylinux_2_18_x86_64",
-    "manylinux_2_24_x86_64",
-    "manylinux_2_27_x86_64",
-    "manylinux_2_28_x86_64",
-    "manylinux_2_31_x86_64",
-];
+/// The versions that the tests run.
+pub(crate) fn bed_versions() -> impl Iterator<Item = &'static str> {
+    BED.iter().map(|(version, _)| *version)
+}
 
 const LIBRARY: &str = "libnccl.so.2";
 const LIBRARY_IN_WHEEL: &str = "nvidia/nccl/lib/libnccl.so.2";
@@ -214,7 +205,7 @@ fn fetch_one(version: &Version, verify: bool) -> Result<PathBuf> {
     }
     fs::create_dir_all(&cache).with_context(|| format!("creating `{}`", cache.display()))?;
     let work = Workplace::new(&cache, version)?;
-    let wheel = download(version, &work.path("download"))?;
+    let wheel = download(&version.requirement(), &work.path("download"))?;
     install(version, &wheel, &work, &directory)?;
     Ok(library)
 }
@@ -240,87 +231,6 @@ impl Drop for Workplace {
             say(&format!("cannot remove `{}`: {error}", self.0.display()));
         }
     }
-}
-
-/// How this machine calls pip.
-fn pip() -> Result<Vec<&'static str>> {
-    let ways: [&[&str]; 4] = [&["pip"], &["pip3"], &["python3", "-m", "pip"], &["python", "-m", "pip"]];
-    for way in ways {
-        let version = Command::new(way[0]).args(&way[1..]).arg("--version").stdin(Stdio::null()).output();
-        if version.is_ok_and(|output| output.status.success()) {
-            return Ok(way.to_vec());
-        }
-    }
-    bail!("pip was not found: install it (Debian: python3-pip), it downloads NVIDIA's wheels")
-}
-
-/// Downloads the wheel into `place`.
-fn download(version: &Version, place: &Path) -> Result<PathBuf> {
-    fs::create_dir_all(place)?;
-    let pip = pip()?;
-    let requirement = version.requirement();
-    let mut command = Command::new(pip[0]);
-    command.args(&pip[1..]).args(["download", "--no-deps", "--only-binary=:all:", "--no-cache-dir"]);
-    command.args(["--disable-pip-version-check", "--progress-bar", "off"]);
-    for platform in PLATFORMS {
-        command.args(["--platform", platform]);
-    }
-    command.arg("--dest").arg(place).arg(&requirement);
-    // pip writes to a temporary directory first; there the progress can be seen, and the file system is the cache's.
-    command.env("TMPDIR", place).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    say(&format!("{} download {requirement}", pip.join(" ")));
-    let mut child = command.spawn().context("starting pip")?;
-    let errors = child.stderr.take().map(|stderr| thread::spawn(move || io::read_to_string(stderr)));
-    let output = child.stdout.take().map(|stdout| thread::spawn(move || io::read_to_string(stdout)));
-    let mut progress = Progress::unbounded(&format!("downloading {requirement}"));
-    let status = loop {
-        if let Some(status) = child.try_wait()? {
-            break status;
-        }
-        progress.set(bytes_below(place, 8));
-        thread::sleep(Duration::from_millis(100));
-    };
-    progress.finish();
-    if let Some(output) = output {
-        // Read to the end so that pip never blocks; its words are of use only when it fails.
-        let _words = output.join();
-    }
-    if !status.success() {
-        let said = errors.and_then(|errors| errors.join().ok()?.ok()).unwrap_or_default();
-        bail!(explain(&requirement, &said));
-    }
-    let wheel = fs::read_dir(place)?
-        .filter_map(|entry| entry.ok().map(|entry| entry.path()))
-        .find(|path| path.extension().is_some_and(|extension| extension == "whl"));
-    wheel.ok_or_else(|| anyhow!("pip left no wheel in `{}`", place.display()))
-}
-
-fn explain(requirement: &str, said: &str) -> String {
-    let tail: Vec<&str> = said.lines().rev().filter(|line| !line.trim().is_empty()).take(3).collect();
-    let tail: Vec<&str> = tail.into_iter().rev().collect();
-    let tail = tail.join("\n  ");
-    if said.contains("No matching distribution") {
-        format!("there is no {requirement} for x86-64 in pip's index\n  {tail}")
-    } else if said.contains("No space left") {
-        format!(
-            "the disk is full; the download of {requirement} needs some 400 MB, the library as much\n  {tail}"
-        )
-    } else {
-        format!("pip could not download {requirement}\n  {tail}")
-    }
-}
-
-/// The bytes of all files below a directory.
-fn bytes_below(directory: &Path, depth: u32) -> u64 {
-    let Ok(entries) = fs::read_dir(directory) else { return 0 };
-    entries
-        .flatten()
-        .map(|entry| match entry.metadata() {
-            Ok(metadata) if metadata.is_dir() && depth > 0 => bytes_below(&entry.path(), depth - 1),
-            Ok(metadata) if metadata.is_file() => metadata.len(),
-            _ => 0,
-        })
-        .sum()
 }
 
 /// Takes the library out of the wheel, and puts it and its record in place at once.
@@ -437,14 +347,5 @@ mod tests {
         ] {
             assert!(Version::parse(bad).is_err(), "{bad}");
         }
-    }
-
-    #[test]
-    fn pips_words_are_explained() {
-        let said = "ERROR: Could not find a version\nERROR: No matching distribution found for x\n";
-        assert!(explain("x==1", said).starts_with("there is no x==1"));
-        assert!(
-            explain("x==1", "OSError: [Errno 28] No space left on device").starts_with("the disk is full")
-        );
     }
 }

@@ -1,11 +1,6 @@
 //! The project's own programs, built when they are needed.
 
-use std::{
-    env,
-    ffi::OsString,
-    path::PathBuf,
-    process::Command,
-};
+use std::{env, ffi::OsString, path::PathBuf, process::Command};
 
 use anyhow::{Context as _, Result, bail};
 

@@ -17,11 +17,8 @@ pub(crate) struct Args {
     cargo_arguments: Vec<String>,
 }
 
-/// The NCCL versions that the tests run.
-pub(crate) const VERSIONS: [&str; 4] = ["2.21.5-cu12", "2.27.5-cu12", "2.28.9-cu13", "2.32.3-cu12"];
-
 pub(crate) fn run(args: &Args) -> Result<()> {
-    for version in VERSIONS {
+    for version in nccl::bed_versions() {
         nccl::library_path(version)?;
     }
     programs::build(&["ncclflow", "ncclflow-bed", "ncclflow-nvml-double", "ncclflow-truth-profiler"])?;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::controller::{self, Outcome};
-use crate::link::{Command, Event, Link, PipeLink};
+use crate::link::{self, Command, Event, Link, PipeLink};
 use crate::options::Options;
 use crate::{rank, setup};
 
@@ -19,6 +19,7 @@ use crate::{rank, setup};
 const PARENT: &str = "NCCLFLOW_BED_PARENT";
 
 pub(crate) fn run_child(options: &Options, rank: u32) -> Result<Outcome> {
+    link::set_child(rank);
     // SAFETY: asks the kernel for a signal when the parent dies; touches no memory.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
     let parent = std::env::var(PARENT).ok().and_then(|pid| pid.parse().ok());

@@ -87,6 +87,7 @@ fn phases(
         "nranks": options.ranks,
         "pids": pids,
         "comms": options.comms,
+        "commHash": hashes.first(),
         "commHashes": hashes,
         "library": options.library,
     });

@@ -2,11 +2,12 @@
 
 use std::io::{BufRead, BufReader, Stdin, Write};
 use std::os::fd::{FromRawFd, OwnedFd};
-use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender};
+use std::sync::{Mutex, OnceLock};
 
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use crate::runtime::lock;
 
@@ -111,6 +112,29 @@ pub(crate) fn keep_stdout() -> Result<()> {
     let real = unsafe { OwnedFd::from_raw_fd(real) };
     *lock(&STDOUT) = Some(real.into());
     Ok(())
+}
+
+/// The rank that this process is, where it is a child.
+static CHILD: OnceLock<u32> = OnceLock::new();
+
+pub(crate) fn set_child(rank: u32) {
+    // A second call would say the same.
+    let _same = CHILD.set(rank);
+}
+
+/// Ends the process for a reason that no caller can be told, in the words that its reader expects.
+pub(crate) fn give_up(error: &str) -> ! {
+    crate::say(error);
+    let line = match CHILD.get() {
+        Some(rank) => serde_json::to_string(&Event::Failed { rank: *rank, error: error.to_owned() }),
+        None => serde_json::to_string(&json!({ "ok": false, "error": error })),
+    };
+    if let Ok(line) = line {
+        // Nobody may be reading any more.
+        let _unread = print_line(&line);
+    }
+    // SAFETY: ends the process at once; other threads hang in kernels that will never end.
+    unsafe { libc::_exit(1) }
 }
 
 pub(crate) fn print_line(line: &str) -> Result<()> {

@@ -42,7 +42,7 @@ pub(crate) fn replace_runtime(library: &Library, replacements: &HashMap<&str, us
     for symbol in library.runtime_functions() {
         if let Some(target) = replacements.get(symbol.name.as_str()) {
             // Something shorter than a jump is not the runtime's function but a shim of NCCL's own
-            // (nccl:v2.28.9-1:src/enhcompat.cc); a jump would run over into the function behind it.
+            // (nccl:v2.28.9-1:src/enhcompat.cc); a jump may run over into the function behind it.
             if symbol.size < JUMP {
                 outcome.left.push(symbol.name.clone());
                 continue;

@@ -4,6 +4,7 @@
 //! compared nothing has not passed, so tests end with [`Findings::assert_clean`].
 
 pub mod identity;
+mod measured;
 pub mod ops;
 pub mod plugin;
 pub mod sums;

@@ -1,6 +1,8 @@
 //! Runs the programs that the end-to-end tests are about: the bed and ncclflow itself.
 
 pub mod bed;
+pub mod kernel_objects;
+pub mod dumper;
 pub mod memory;
 pub mod need;
 pub mod programs;

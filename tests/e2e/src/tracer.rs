@@ -58,6 +58,28 @@ pub struct FlowStep {
     pub comm_hash: CommHash,
     pub seq: u64,
     pub posted: bool,
+    /// With `--level steps`, of messages that were posted.
+    #[serde(flatten)]
+    pub measured: Measured,
+}
+
+/// The measured part of a `flow_steps` line; nanoseconds of `CLOCK_MONOTONIC`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+pub struct Measured {
+    #[serde(rename = "t_start_ns")]
+    pub start: Option<u64>,
+    #[serde(rename = "t_posted_ns")]
+    pub posted: Option<u64>,
+    #[serde(rename = "t_ready_ns")]
+    pub ready: Option<u64>,
+    #[serde(rename = "t_sent_ns")]
+    pub sent: Option<u64>,
+    #[serde(rename = "t_arrived_ns")]
+    pub arrived: Option<u64>,
+    #[serde(rename = "t_end_ns")]
+    pub end: Option<u64>,
+    #[serde(rename = "bytes_measured")]
+    pub bytes: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]

@@ -11,7 +11,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ncclflow_e2e::harness::{bed::Bed, memory, need, programs, recorder::Recorder};
+use ncclflow_e2e::harness::{
+    bed::Bed,
+    kernel_objects::{self, KernelObjects},
+    memory, need, programs,
+    recorder::Recorder,
+};
 use rustix::process::Signal;
 
 const VERSION: &str = "2.27.5-cu12";
@@ -163,8 +168,13 @@ fn without_bpf(program: &Path, arguments: &[&str]) -> Output {
     use std::io;
     const SYS_BPF: u32 = 321; // x86-64
     const ENOSYS: u32 = 38;
-    let step = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
-    let mut filter = [
+    let step = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter {
+        code: u16::try_from(code).unwrap(),
+        jt,
+        jf,
+        k,
+    };
+    let mut filter: [libc::sock_filter; 4] = [
         step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0), // seccomp_data.nr
         step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, SYS_BPF),
         step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | ENOSYS),
@@ -175,7 +185,7 @@ fn without_bpf(program: &Path, arguments: &[&str]) -> Output {
     // SAFETY: the closure only makes two system calls, with a filter that it owns.
     unsafe {
         command.pre_exec(move || {
-            let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+            let program = libc::sock_fprog { len: 4, filter: filter.as_mut_ptr() };
             let done = libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
                 && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0;
             if done { Ok(()) } else { Err(io::Error::last_os_error()) }
@@ -207,8 +217,11 @@ fn only_the_named_process_pays_and_nothing_is_left_behind() {
         assert_eq!(look(other_pid), untouched, "another process on the same library has none");
         bed.go().unwrap();
         std::thread::sleep(Duration::from_millis(1500));
+        let objects = kernel_objects::of_process(recorder.pid()).unwrap();
+        assert!(!objects.programs.is_empty() && objects.links.len() == 2, "{objects:?}");
         recorder.signal(signal).unwrap();
         let (status, words) = recorder.finish().unwrap();
+        assert_eq!(objects.still_there().unwrap(), KernelObjects::default(), "after {signal:?}");
         assert_eq!(look(pid), untouched, "no probe is left after {signal:?}");
         let lines = assert_whole_lines(&out);
         if signal == Signal::KILL {

@@ -2,10 +2,16 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{fs, path::Path};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use ncclflow_e2e::{
     compare,
+    direction::Direction,
     harness::{bed::Bed, need, programs, recorder::Recorder},
     tracer::Trace,
     truth::{debug_log::DebugLog, plugin::PluginTruth, transfer_log::TransferLog},
@@ -27,9 +33,20 @@ enum Plugin {
     No,
 }
 
+/// Whether this version's hooks tell the sizes of messages.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sizes {
+    Measured,
+    Unknown,
+}
+
 impl Run {
     /// Attaches to a bed that is already running, lets it go, and waits for both. `None` if the machine lacks something.
     fn new(version: &str, plugin: Plugin, arguments: &[&str]) -> Option<Self> {
+        Self::at_level("flow", version, plugin, arguments)
+    }
+
+    fn at_level(level: &str, version: &str, plugin: Plugin, arguments: &[&str]) -> Option<Self> {
         let (ncclflow, bed, library) = (programs::ncclflow()?, programs::bed()?, programs::nccl(version)?);
         let profiler = programs::truth_profiler()?;
         if !need::root() {
@@ -50,8 +67,14 @@ impl Run {
         }
         all.extend(arguments);
         let mut bed = Bed::start(&bed, &library, folder.path(), &all).unwrap();
-        let recorder =
-            Recorder::start(&ncclflow, &bed.pid_list(), &folder.path().join("out"), &["--strict"]).unwrap();
+        let (out, capture) = (folder.path().join("out"), path("capture"));
+        let recorder = Recorder::start(
+            &ncclflow,
+            &bed.pid_list(),
+            &out,
+            &["--strict", "--level", level, "--capture", &capture],
+        )
+        .unwrap();
         bed.go().unwrap();
         let (status, summary) = bed.finish().unwrap();
         assert!(
@@ -93,6 +116,48 @@ impl Run {
             compare::against_plugin(&trace, &truth).assert_clean("plugin");
         }
         self.check_aggregates();
+        self.check_replay();
+    }
+
+    /// Every message of every op was measured from beginning to end, and nothing is left over.
+    fn check_measured(&self, sizes: Sizes) {
+        let trace = self.trace();
+        let steps: Vec<_> = trace.ranks.values().flat_map(|rank| &rank.steps).collect();
+        assert!(!steps.is_empty());
+        for step in steps {
+            let measured = &step.measured;
+            let moments = match step.direction {
+                Direction::Send => [measured.start, measured.sent, measured.end],
+                Direction::Recv => [measured.posted, measured.arrived, measured.end],
+            };
+            assert!(step.posted && moments.iter().all(Option::is_some) && moments.is_sorted(), "{step:?}");
+            let expected = (sizes == Sizes::Measured).then_some(step.bytes);
+            assert_eq!(measured.bytes, expected, "{step:?}");
+        }
+        let session = fs::read_to_string(self.folder.path().join("out/session.json")).unwrap();
+        let session: serde_json::Value = serde_json::from_str(&session).unwrap();
+        for counter in ["orphan_peers", "unplanned_posts", "unposted", "unjoined_steps", "unfinished"] {
+            assert_eq!(session["model"][counter], 0, "{counter}");
+        }
+    }
+
+    /// A replay of the raw records, which needs no root, makes the same files, byte for byte.
+    fn check_replay(&self) {
+        let (live, again) = (self.folder.path().join("out"), self.folder.path().join("again"));
+        let replayed = Command::new(programs::ncclflow().unwrap())
+            .arg("replay")
+            .arg(self.folder.path().join("capture"))
+            .arg("-o")
+            .arg(&again)
+            .output()
+            .unwrap();
+        assert!(replayed.status.success(), "{}", String::from_utf8_lossy(&replayed.stderr));
+        let (live, again) = (files_below(&live), files_below(&again));
+        assert!(live.len() > 3);
+        assert_eq!(live.keys().collect::<Vec<_>>(), again.keys().collect::<Vec<_>>());
+        let differing: Vec<_> =
+            live.iter().filter(|(name, content)| again[*name] != **content).map(|file| file.0).collect();
+        assert!(differing.is_empty(), "{differing:?}");
     }
 
     /// `flow_rank` holds what the two other files hold.
@@ -180,6 +245,41 @@ fn ring_all_reduce_bytes_add_up_for_odd_sizes() {
     }
 }
 
+/// Every message as it happened: times in the order of the hooks, sizes as transferred and as planned.
+#[test]
+fn measured_steps() {
+    for version in ["2.27.5-cu12", "2.28.9-cu13", "2.32.3-cu12"] {
+        for mode in ["threads", "processes"] {
+            let arguments =
+                ["--ranks", "3", "--mode", mode, "--ops", ALL_OPS, "--bytes", "700000", "--iters", "2"];
+            let Some(run) = Run::at_level("steps", version, Plugin::Yes, &arguments) else { return };
+            run.check(Plugin::Yes);
+            run.check_measured(Sizes::Measured);
+        }
+    }
+}
+
+/// Up to 2.22 one function, called for each FIFO step, tells it all; but no size.
+#[test]
+fn measured_steps_before_the_profiler_interface() {
+    let arguments =
+        ["--ranks", "3", "--mode", "processes", "--ops", ALL_OPS, "--bytes", "700000", "--iters", "2"];
+    let Some(run) = Run::at_level("steps", "2.21.5-cu12", Plugin::No, &arguments) else { return };
+    run.check(Plugin::No);
+    run.check_measured(Sizes::Unknown);
+}
+
+/// LL and LL128 put flags into the FIFO too: the bytes that are recorded are those on the wire.
+#[test]
+fn every_protocol() {
+    for protocol in ["ll", "ll128"] {
+        let arguments =
+            ["--ranks", "3", "--ops", ALL_OPS, "--bytes", "100000", "--iters", "2", "--proto", protocol];
+        let Some(run) = Run::new("2.27.5-cu12", Plugin::Yes, &arguments) else { return };
+        run.check(Plugin::Yes);
+    }
+}
+
 /// Two communicators over the same ranks, and groups of operations, do not mix.
 #[test]
 fn communicators_and_groups_do_not_mix() {
@@ -232,6 +332,56 @@ fn attaching_in_the_middle_gives_true_identities() {
     for member in trace.ranks.keys() {
         assert!(logged.member(*member).is_some(), "NCCL's own log does not know {member}");
     }
+}
+
+/// A capture can come from anywhere: damaged ones end in an error or in files, never in a panic.
+#[test]
+fn damaged_captures_end_cleanly() {
+    let arguments = ["--ranks", "2", "--ops", "allreduce,sendrecv", "--bytes", "4096", "--iters", "2"];
+    let Some(run) = Run::new("2.27.5-cu12", Plugin::No, &arguments) else { return };
+    let whole = fs::read(run.folder.path().join("capture")).unwrap();
+    // xorshift64: the same damage in every run.
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = |below: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        usize::try_from(state % below as u64).unwrap()
+    };
+    let (mut refused, mut replayed) = (0, 0);
+    for _ in 0..120 {
+        let mut damaged = whole.clone();
+        for _ in 0..=random(8) {
+            let at = random(damaged.len());
+            damaged[at] = u8::try_from(random(256)).unwrap();
+        }
+        if random(4) == 0 {
+            damaged.truncate(random(whole.len()));
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let capture = folder.path().join("capture");
+        fs::write(&capture, &damaged).unwrap();
+        match ncclflow::record::replay(&capture, &folder.path().join("out")) {
+            Ok(_) => replayed += 1,
+            Err(_) => refused += 1,
+        }
+    }
+    assert!(refused > 0 && replayed > 0, "{refused} refused, {replayed} replayed");
+}
+
+/// Every file below a folder, by its path from there.
+fn files_below(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let (mut files, mut pending) = (BTreeMap::new(), vec![folder.to_path_buf()]);
+    while let Some(next) = pending.pop() {
+        for path in fs::read_dir(next).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.is_dir() {
+                pending.push(path);
+            } else {
+                files.insert(path.strip_prefix(folder).unwrap().to_path_buf(), fs::read(&path).unwrap());
+            }
+        }
+    }
+    files
 }
 
 fn debug_files(folder: &Path) -> Vec<std::path::PathBuf> {

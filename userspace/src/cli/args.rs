@@ -20,8 +20,12 @@ pub struct Cli {
 pub enum Command {
     /// Attach to running NCCL processes and write what they plan and post, per rank
     Record(RecordArgs),
+    /// Write a recording's files again, from the raw records that `record --capture` kept (no root needed)
+    Replay(ReplayArgs),
     /// (Re)write flow_rank*.json from the two .jsonl files of each rank
     Aggregate(AggregateArgs),
+    /// Say what every communicator is doing now, and who waits for whom: reads memory, stops nothing
+    Dump(DumpArgs),
     /// Show what can be resolved in a libnccl, how, and what is lost if not
     Symbols(SymbolsArgs),
 }
@@ -31,6 +35,8 @@ pub enum Command {
 pub enum Level {
     /// Every proxy op that NCCL plans and posts, with its peers
     Flow,
+    /// And when each message of the network proxy took which step, and its size (from NCCL 2.27)
+    Steps,
 }
 
 /// Where debugging information is that the library itself has not.
@@ -86,6 +92,10 @@ pub struct RecordArgs {
     #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub buffer_size: u32,
 
+    /// Keep the raw records in this new file; `ncclflow replay` makes the same files of it again
+    #[arg(long, value_name = "FILE")]
+    pub capture: Option<PathBuf>,
+
     /// Print session.json to standard output at the end
     #[arg(long)]
     pub json: bool,
@@ -103,12 +113,68 @@ pub struct RecordArgs {
     pub ebpf_log: bool,
 }
 
+/// `ncclflow replay`
+#[derive(Debug, Args)]
+pub struct ReplayArgs {
+    /// File that `record --capture` wrote
+    #[arg(value_name = "FILE")]
+    pub capture: PathBuf,
+
+    /// Folder to write to; must not exist, or be empty
+    #[arg(short, long, value_name = "DIR")]
+    pub output: PathBuf,
+}
+
 /// `ncclflow aggregate`
 #[derive(Debug, Args)]
 pub struct AggregateArgs {
     /// Folder of a recording, or of several hosts' recordings copied together
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
+}
+
+/// `ncclflow dump`
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("source").required(true).multiple(true).args(["pids", "merge"]))]
+#[command(after_help = "\
+Examples:
+  ncclflow dump -p 4242                        what a job that hangs waits for
+  ncclflow dump -p $(pgrep -d, -f train.py)    all ranks of this host
+  ncclflow dump -p 4242 --json > $(hostname).json
+  ncclflow dump --merge host1.json host2.json  the verdict over several hosts
+
+Nothing needs to be prepared in the processes; they are read, not stopped. docs/DUMP.md has the JSON's schema.
+Needs root, or CAP_SYS_PTRACE (and CAP_SYS_ADMIN where the library's file was replaced).
+Exit codes: 0 healthy; 3 stuck; 4 cannot tell; 1 error; 2 wrong usage.")]
+pub struct DumpArgs {
+    /// Processes to read
+    #[arg(short, long = "pid", value_name = "PID", value_delimiter = ',', num_args = 1..)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub pids: Vec<u32>,
+
+    /// Dumps of other hosts (their --json) to judge together with this one
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    pub merge: Vec<PathBuf>,
+
+    /// All that was read, as JSON
+    #[arg(long)]
+    pub json: bool,
+
+    /// Seconds between two readings; there are three if nothing moves
+    #[arg(long, value_name = "SECS", default_value = "0.5", value_parser = seconds)]
+    pub interval: Duration,
+
+    /// Stop looking at the first communicator of each process
+    #[arg(long)]
+    pub first: bool,
+
+    /// Most memory to look through in each process, in GiB
+    #[arg(long, value_name = "GIB", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..))]
+    pub max_gib: u64,
+
+    /// Longest time to look through each process, in seconds
+    #[arg(long, value_name = "SECS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
+    pub max_seconds: u64,
 }
 
 /// `ncclflow symbols`

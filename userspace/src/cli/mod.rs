@@ -2,8 +2,10 @@
 
 mod aggregate;
 mod args;
+mod dump;
 mod exit;
 mod record;
+mod replay;
 mod symbols;
 
 use std::process::ExitCode;
@@ -17,7 +19,9 @@ pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let done = match &cli.command {
         Command::Record(args) => record::run(args),
+        Command::Replay(args) => replay::run(args),
         Command::Aggregate(args) => aggregate::run(args),
+        Command::Dump(args) => dump::run(args),
         Command::Symbols(args) => symbols::run(args),
     };
     exit::code(done)

@@ -15,20 +15,25 @@ use super::{
     exit,
 };
 use crate::{
+    probe,
     record::{Notice, Outcome, RecordOptions, Setup, StopHandle, record},
     sink::SessionState,
     symbols::DebugFiles,
 };
 
 pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {
-    let Level::Flow = args.level;
     let options = RecordOptions {
         pids: args.pids.clone(),
+        level: match args.level {
+            Level::Flow => probe::Level::Flow,
+            Level::Steps => probe::Level::Steps,
+        },
         output: args.output.clone().unwrap_or_else(default_output),
         duration: args.duration,
         buffer_bytes: args.buffer_size << 20,
         library: args.library.clone(),
         debug_files: DebugFiles::new(args.debug.debug_file.clone(), args.debug.debug_dir.clone()),
+        capture: args.capture.clone(),
         development_log: args.ebpf_log,
     };
     let quiet = args.quiet;
@@ -157,7 +162,14 @@ fn summarize(outcome: &Outcome) {
         "lost: {} records, {} lines; not understood: {} records",
         loss.records_lost, loss.lines_lost, loss.records_undecodable
     );
-    for error in &report.errors {
-        eprintln!("ncclflow: {error}");
+    if let Some(first) = &report.first_undecodable {
+        eprintln!("the first that was not understood: {first}");
+    }
+    if let Some(left_out) =
+        outcome.aggregated.map(|aggregated| aggregated.left_out).filter(|count| *count > 0)
+    {
+        eprintln!(
+            "flow_rank not written for {left_out} ranks, whose files are large: `ncclflow aggregate` does it"
+        );
     }
 }

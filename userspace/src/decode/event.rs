@@ -145,6 +145,8 @@ pub struct ProxyPeerEvent {
     pub connection_index: i32,
     pub plan_pass: bool,
     pub nsteps: u64,
+    /// Address of the `ncclProxyConnection`.
+    pub connection: u64,
     /// The connection has a proxy, so the op is needed, and in the post pass really queued.
     pub has_proxy: bool,
     /// `NET`, `P2P`, `SHM`, `COL` …; empty where it could not be read.
@@ -172,9 +174,10 @@ pub enum Event {
     ProxyOp(Box<ProxyOpEvent>),
     ProxyPeer(ProxyPeerEvent),
     ApiCall(ApiCallEvent),
+    ProxyStep(super::ProxyStepEvent),
 }
 
-fn origin(record: &RecordView<'_>) -> Origin {
+pub(super) fn origin(record: &RecordView<'_>) -> Origin {
     Origin { ts_ns: record.header.ts_ns, tgid: record.header.tgid, tid: record.header.tid }
 }
 
@@ -329,6 +332,7 @@ pub(super) fn proxy_peer(
         connection_index: record.int(&spans.connection_index)?,
         plan_pass: record.unsigned(&spans.just_inquire)? != 0,
         nsteps: u64::try_from(record.int(&spans.nsteps)?).unwrap_or(0),
+        connection: record.unsigned(&spans.connection)?,
         has_proxy: record.unsigned(&spans.proxy_progress)? != 0,
         transport: text(record.bytes(&spans.transport)?),
     })

@@ -3,6 +3,7 @@
 mod event;
 mod fields;
 mod record;
+mod step;
 
 pub use event::{
     ApiCallEvent, CommunicatorId, Direction, Event, Origin, ProxyOp, ProxyOpEvent, ProxyPeerEvent, Ring,
@@ -10,6 +11,7 @@ pub use event::{
 };
 pub use fields::{MissingField, ProxyOpFields};
 pub use record::{DecodeError, RecordView};
+pub use step::{ProxyStepEvent, StepMoment};
 
 use crate::{
     nccl::NameTables,
@@ -17,7 +19,7 @@ use crate::{
 };
 
 /// What a probe's records of one library mean.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Decoder {
     pub op_fields: ProxyOpFields,
     pub names: NameTables,
@@ -32,6 +34,7 @@ impl Decoder {
             }
             ProbeKind::ProxyPeer(spans) => event::proxy_peer(spans, record).map(Event::ProxyPeer),
             ProbeKind::ApiCall(spans) => event::api_call(spans, &self.names, record).map(Event::ApiCall),
+            ProbeKind::ProxyStep(spans) => step::proxy_step(spans, &self.names, record).map(Event::ProxyStep),
         }
     }
 }

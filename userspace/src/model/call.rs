@@ -4,6 +4,10 @@ use std::collections::HashMap;
 
 use crate::decode::{ProxyOpEvent, ProxyPeerEvent};
 
+/// Peers of one call that are kept. NCCL makes eight at most, and one per power of two of the ranks for PAT; a target that
+/// makes more wants to fill our memory.
+const MAX_PEERS: usize = 256;
+
 /// One `ncclProxySaveOp` with the peers that it was made for.
 #[derive(Clone, Debug)]
 pub struct ProxyCall {
@@ -34,7 +38,9 @@ impl CallAssembler {
         let thread = (peer.origin.tgid, peer.origin.tid);
         match self.open.get_mut(&thread) {
             Some(call)
-                if call.event.op_pointer == peer.op_pointer && call.event.plan_pass == peer.plan_pass =>
+                if call.event.op_pointer == peer.op_pointer
+                    && call.event.plan_pass == peer.plan_pass
+                    && call.peers.len() < MAX_PEERS =>
             {
                 call.peers.push(peer);
             }

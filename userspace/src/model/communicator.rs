@@ -90,7 +90,12 @@ impl Communicator {
         let call_key = event.op.pattern.is_p2p().then_some((event.op.pattern, event.op.root));
         if numbered.opens {
             match self.take_api_call(&event) {
-                Some(api) => self.planned_calls.insert(call_key, (numbered.seq, api)),
+                Some(api) => {
+                    if self.planned_calls.len() >= MAX_API_CALLS {
+                        self.planned_calls.clear();
+                    }
+                    self.planned_calls.insert(call_key, (numbered.seq, api))
+                }
                 None => self.planned_calls.remove(&call_key),
             };
         }
@@ -211,6 +216,8 @@ fn peers_of(peers: &[ProxyPeerEvent]) -> Vec<PeerFlow> {
             nsteps: peer.nsteps,
             has_proxy: peer.has_proxy,
             transport: peer.transport.clone(),
+            connection: peer.connection,
+            measured: None,
         })
         .collect()
 }

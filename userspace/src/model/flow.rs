@@ -1,5 +1,6 @@
 //! What the model gives out: one op on one channel of one rank, with its peers.
 
+use super::measured::Message;
 use crate::decode::{Direction, Origin, ProxyOp, Ring, TaskInfo, Tree};
 
 /// The communicator that a flow belongs to.
@@ -24,6 +25,10 @@ pub struct PeerFlow {
     pub nsteps: u64,
     pub has_proxy: bool,
     pub transport: String,
+    /// Address of the `ncclProxyConnection`.
+    pub connection: u64,
+    /// What was observed of each message, in their order; where steps are traced and the op was posted.
+    pub measured: Option<Vec<Message>>,
 }
 
 /// One op on one channel: a record of `proxy_flow`, and the source of its `flow_steps`.

@@ -12,6 +12,9 @@ use crate::{decode::ProxyOp, nccl::Pattern};
 /// a graph that is captured and thrown away) leaves some behind.
 const MAX_WAITING: usize = 8192;
 
+/// Channels that ops wait on. NCCL has 64 at most (`MAXCHANNELS`, 2.25 and later).
+const MAX_CHANNELS: usize = 256;
+
 /// Posted ops that are remembered. NCCL reuses the memory of its copies, so there are few addresses.
 const MAX_POSTED: usize = 65_536;
 
@@ -37,6 +40,9 @@ pub(super) enum Matched {
 impl PostMatcher {
     /// Keeps a planned op until it is posted. Gives back what has waited too long.
     pub(super) fn wait(&mut self, record: FlowRecord) -> Option<FlowRecord> {
+        if self.waiting.len() >= MAX_CHANNELS && !self.waiting.contains_key(&record.op.channel) {
+            return Some(record);
+        }
         let queue = self.waiting.entry(record.op.channel).or_default();
         queue.push_back(record);
         if queue.len() > MAX_WAITING { queue.pop_front() } else { None }

@@ -8,6 +8,10 @@ use std::collections::HashMap;
 
 use crate::{decode::ProxyOpEvent, nccl::Pattern};
 
+/// p2p calls that are kept open, of as many peers. NCCL does not say when a call is complete, so those of peers that
+/// never come again stay; more than this a communicator does not have in use.
+const MAX_OPEN_P2P: usize = 65_536;
+
 /// A collective whose channels are still coming in.
 #[derive(Debug)]
 struct OpenCollective {
@@ -49,6 +53,14 @@ pub(super) struct Sequencer {
     late: Option<(u64, u64)>,
 }
 
+/// Larger than any count of launches. A target can claim any count; numbers must not overflow.
+const MAX_NUMBER: u64 = 1 << 62;
+
+/// What NCCL's count and our own say together.
+fn larger(by_nccl: Option<u64>, ours: u64) -> u64 {
+    by_nccl.unwrap_or(0).max(ours).min(MAX_NUMBER)
+}
+
 fn seq_of(number: u64, p2p: bool) -> u64 {
     (number << 1) | u64::from(p2p)
 }
@@ -73,7 +85,7 @@ impl Sequencer {
             return Numbered { seq: seq_of(open.number, false), part, opens: false };
         }
         let by_nccl = event.comm.launched.map(|launched| launched.saturating_add(event.op.op_count >> 1));
-        let number = by_nccl.unwrap_or(0).max(self.next_collective);
+        let number = larger(by_nccl, self.next_collective);
         self.next_collective = number + 1;
         self.collective = Some(OpenCollective {
             launched: event.comm.launched,
@@ -98,6 +110,9 @@ impl Sequencer {
         }
         let number = self.next_p2p;
         self.next_p2p += 1;
+        if self.p2p.len() >= MAX_OPEN_P2P {
+            self.p2p.clear();
+        }
         self.p2p.insert(key, OpenP2p { task, channels: vec![channel], number });
         Numbered { seq: seq_of(number, true), part: 0, opens: true }
     }
@@ -116,7 +131,7 @@ impl Sequencer {
         }
         // By now NCCL has counted the plan that the op is in.
         let by_nccl = event.comm.launched.map(|launched| launched.saturating_sub(1));
-        let number = by_nccl.unwrap_or(0).max(self.next_collective);
+        let number = larger(by_nccl, self.next_collective);
         self.next_collective = number + 1;
         self.late = Some((op_count, number));
         seq_of(number, false)

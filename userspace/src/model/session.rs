@@ -6,9 +6,10 @@ use super::{
     call::{CallAssembler, ProxyCall},
     communicator::{CommKey, Communicator},
     flow::{FlowCommunicator, FlowRecord},
+    measured::{Executions, StepKey},
     post_match::is_posted_copy,
 };
-use crate::decode::Event;
+use crate::decode::{Event, ProxyStepEvent, StepMoment};
 
 /// What the model could not put together. Part of every output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -19,6 +20,10 @@ pub struct ModelCounters {
     pub unplanned_posts: u64,
     /// Ops that need a proxy and were not seen being posted before the session ended.
     pub unposted: u64,
+    /// Steps of messages whose op was not seen being posted.
+    pub unjoined_steps: u64,
+    /// Ops some of whose messages were not seen to their end.
+    pub unfinished: u64,
 }
 
 /// State of a session.
@@ -30,9 +35,19 @@ pub struct Session {
     /// from 2.18 to 2.23.
     instances: HashMap<(Option<u64>, i32), u32>,
     unposted: u64,
+    /// Steps are traced: posted ops wait for their messages.
+    measures_steps: bool,
+    executions: Executions,
+    unjoined_steps: u64,
+    unfinished: u64,
 }
 
 impl Session {
+    /// A session in which steps are traced (`measures_steps`) or not.
+    pub fn new(measures_steps: bool) -> Self {
+        Self { measures_steps, ..Self::default() }
+    }
+
     /// Takes an event; `out` gets what it completes.
     pub fn apply(&mut self, event: Event, out: &mut impl FnMut(FlowRecord)) {
         match event {
@@ -42,6 +57,7 @@ impl Session {
                 }
             }
             Event::ProxyPeer(peer) => self.calls.peer(peer),
+            Event::ProxyStep(step) => self.step(&step, out),
             Event::ApiCall(call) => {
                 if let Some(done) = self.calls.end(call.origin.tgid, call.origin.tid) {
                     self.complete(done, out);
@@ -63,6 +79,9 @@ impl Session {
             self.unposted += left.len() as u64;
             left.into_iter().for_each(&mut *out);
         }
+        let left = self.executions.drain();
+        self.unfinished += left.len() as u64;
+        left.into_iter().for_each(&mut *out);
     }
 
     /// The communicators seen, by process.
@@ -79,6 +98,8 @@ impl Session {
                 .map(|communicator| communicator.unplanned_posts)
                 .sum(),
             unposted: self.unposted,
+            unjoined_steps: self.unjoined_steps,
+            unfinished: self.unfinished,
         }
     }
 
@@ -101,7 +122,43 @@ impl Session {
             if record.needed && !record.posted {
                 self.unposted += 1;
             }
-            out(record);
+            let done = if record.posted && self.measures_steps {
+                let is_full =
+                    |given_back: &FlowRecord| given_back.peers.iter().any(|peer| peer.measured.is_some());
+                self.executions.begin(key.tgid, record).inspect(|given_back| {
+                    self.unfinished += u64::from(is_full(given_back));
+                })
+            } else {
+                Some(record)
+            };
+            if let Some(record) = done {
+                out(record);
+            }
+        }
+    }
+
+    /// A message takes a step. The proxy can be at it before the thread that posted the op has done anything else, and so
+    /// before its call is known to be complete; it posts nothing that is not.
+    fn step(&mut self, step: &ProxyStepEvent, out: &mut impl FnMut(FlowRecord)) {
+        if step.moment == StepMoment::Other {
+            return;
+        }
+        let key = StepKey::of_event(step);
+        if !self.executions.expects(&key) {
+            let posting = self.calls.end_where(|open| {
+                !open.event.plan_pass
+                    && open.event.origin.tgid == key.tgid
+                    && open.event.op.op_count == key.op_count
+                    && open.peers.iter().any(|peer| peer.connection == key.connection)
+            });
+            for call in posting {
+                self.complete(call, out);
+            }
+        }
+        match self.executions.note(step) {
+            Ok(Some(record)) => out(record),
+            Ok(None) => {}
+            Err(()) => self.unjoined_steps += 1,
         }
     }
 

@@ -29,6 +29,13 @@ pub enum Stage {
     P2p,
 }
 
+/// Messages of one op with one peer that are laid out: at 512 KiB each, 64 GiB through one channel. A target that
+/// claims more wants to fill our disk; how many are left out is said ([`transfers_left_out`]).
+const MAX_TRANSFERS: u64 = 1 << 17;
+
+/// NCCL keeps `sliceSteps` and `chunkSteps` in a byte each; bounded so that nothing a target claims overflows.
+const MAX_STEPS: u64 = 1 << 8;
+
 /// One message with one peer. All of it is planned, or derived from what is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transfer {
@@ -49,11 +56,20 @@ pub struct Transfer {
     pub chunk: Option<u64>,
 }
 
+/// How many messages the op plans with this peer that [`transfers`] does not lay out.
+pub fn transfers_left_out(record: &FlowRecord, peer: &PeerFlow) -> u64 {
+    peer.nsteps.div_ceil(slots_of(record)).saturating_sub(MAX_TRANSFERS)
+}
+
+fn slots_of(record: &FlowRecord) -> u64 {
+    record.op.slice_steps.clamp(1, MAX_STEPS)
+}
+
 /// The messages of `record` with `peer`, in the order of their steps.
 pub fn transfers<'a>(record: &'a FlowRecord, peer: &'a PeerFlow) -> impl Iterator<Item = Transfer> + 'a {
     let op = &record.op;
-    let slots = op.slice_steps.max(1);
-    let chunk_steps = op.chunk_steps.max(slots);
+    let slots = slots_of(record);
+    let chunk_steps = op.chunk_steps.clamp(slots, MAX_STEPS);
     let n_ranks = u64::try_from(record.comm.n_ranks).unwrap_or(1).max(1);
     let ring_steps = match op.pattern {
         Pattern::Ring => Some(n_ranks - 1),
@@ -62,7 +78,7 @@ pub fn transfers<'a>(record: &'a FlowRecord, peer: &'a PeerFlow) -> impl Iterato
     };
     let steps_per_loop = ring_steps.unwrap_or(1).max(1) * chunk_steps;
     let sizes = Sizes::of(record, peer.nsteps);
-    (0..peer.nsteps.div_ceil(slots)).map(move |index| {
+    (0..peer.nsteps.div_ceil(slots).min(MAX_TRANSFERS)).map(move |index| {
         let step = index * slots;
         let loop_index = step / steps_per_loop;
         let slice = (step % chunk_steps) / slots;

@@ -5,7 +5,7 @@ mod names;
 mod pattern;
 mod protocol;
 
-pub use names::{NameTables, datatype_bytes};
+pub use names::{NameTables, StepState, datatype_bytes};
 pub use pattern::Pattern;
 pub use protocol::{Algorithm, Protocol};
 

@@ -12,6 +12,38 @@ pub struct NameTables {
     functions: Vec<(i64, String)>,
     datatypes: Vec<(i64, String)>,
     reduction_ops: Vec<(i64, String)>,
+    step_states: Vec<(i64, StepState)>,
+}
+
+/// States of a message in the network proxy: `ncclProfilerEventState_t`, 2.23 and later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StepState {
+    /// The GPU has not filled the slot.
+    SendGpuWait,
+    /// The network does not take it yet; 2.27 and later.
+    SendPeerWait,
+    /// The network has it.
+    SendWait,
+    /// The network was asked for it.
+    RecvWait,
+    /// It is there.
+    RecvFlushWait,
+    /// It is handed to the GPU.
+    RecvGpuWait,
+}
+
+impl StepState {
+    fn from_enumerator(name: &str) -> Option<Self> {
+        Some(match name.strip_prefix("ncclProfilerProxyStep")? {
+            "SendGPUWait" => Self::SendGpuWait,
+            "SendPeerWait_v4" | "SendPeerWait" => Self::SendPeerWait,
+            "SendWait" => Self::SendWait,
+            "RecvWait" => Self::RecvWait,
+            "RecvFlushWait" => Self::RecvFlushWait,
+            "RecvGPUWait" => Self::RecvGpuWait,
+            _ => return None,
+        })
+    }
 }
 
 impl NameTables {
@@ -37,6 +69,9 @@ impl NameTables {
             patterns: enumerators(layouts, "ncclPattern_t")
                 .filter_map(|(name, value)| Some((value, Pattern::from_enumerator(name)?)))
                 .collect(),
+            step_states: enumerators(layouts, "ncclProfilerEventState_t")
+                .filter_map(|(name, value)| Some((value, StepState::from_enumerator(name)?)))
+                .collect(),
             functions: names("ncclFunc_t", "ncclFunc"),
             datatypes: lower(names("ncclDataType_t", "nccl")),
             reduction_ops: lower(names("ncclRedOp_t", "nccl")),
@@ -45,6 +80,16 @@ impl NameTables {
 
     pub fn pattern(&self, number: i64) -> Option<Pattern> {
         self.patterns.iter().find(|(value, _)| *value == number).map(|(_, pattern)| *pattern)
+    }
+
+    pub fn step_state(&self, number: i64) -> Option<StepState> {
+        self.step_states.iter().find(|(value, _)| *value == number).map(|(_, state)| *state)
+    }
+
+    /// Whether `ncclProxySubArgs.transSize` is one message's size. Up to 2.26 it is a sum over messages, and ops, that is
+    /// never reset; 2.27, which brought the state `SendPeerWait`, sets it anew for each.
+    pub fn step_size_is_per_message(&self) -> bool {
+        self.step_states.iter().any(|(_, state)| *state == StepState::SendPeerWait)
     }
 
     /// Name of a collective or p2p function: `AllReduce`, `Send` …

@@ -1,10 +1,15 @@
 //! Probes: where to attach, and what to copy there.
 
-mod nccl_probes;
+mod lookup;
+mod op_probes;
 mod plan_builder;
+mod set;
+mod spans;
+mod step_probes;
 
-pub use nccl_probes::{
-    ApiCallSpans, CommunicatorSpans, MissingProbe, Probe, ProbeKind, ProbeSet, ProxyOpSpans, ProxyPeerSpans,
-    TaskSpans, compile,
-};
 pub use plan_builder::{FinishedPlan, PlanBuilder, PlanError, Slot, Span};
+pub use set::{Level, MissingProbe, Probe, ProbeSet, compile};
+pub use spans::{
+    ApiCallSpans, CommunicatorSpans, ProbeKind, ProxyOpSpans, ProxyPeerSpans, ProxyStepSpans, StepHook,
+    TaskSpans,
+};

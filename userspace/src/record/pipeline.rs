@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use serde::{Deserialize, Serialize};
+
 use crate::{
     decode::{DecodeError, Decoder, RecordView},
     model::{FlowRecord, ModelCounters, Session},
@@ -10,12 +12,13 @@ use crate::{
 };
 
 /// What the records of one cookie mean, and whose they are.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Binding {
     pub kind: ProbeKind,
     pub decoder: Decoder,
     pub host: HostInfo,
     /// Records that came.
+    #[serde(skip)]
     pub delivered: u64,
 }
 
@@ -35,9 +38,10 @@ pub struct Pipeline {
 impl Pipeline {
     /// `bindings` by cookie.
     pub fn new(bindings: Vec<Binding>, files: FlowFiles) -> Self {
+        let measures_steps = bindings.iter().any(|binding| matches!(binding.kind, ProbeKind::ProxyStep(_)));
         Self {
             bindings,
-            session: Session::default(),
+            session: Session::new(measures_steps),
             files,
             undecodable: 0,
             first_error: None,

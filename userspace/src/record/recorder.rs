@@ -3,7 +3,7 @@
 use std::{
     num::NonZeroU32,
     os::fd::BorrowedFd,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -12,14 +12,18 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
+use ncclflow_common::WIRE_VERSION;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::{
+    intake::Intake,
     pipeline::{Binding, Pipeline},
     setup::Setup,
 };
 use crate::{
+    capture::{CaptureHeader, CaptureWriter},
     loader::Attachment,
+    probe::Level,
     sink::{
         Aggregated, ClockReport, CommunicatorReport, FlowFiles, HostInfo, LossReport, OutputDir, ProbeReport,
         SessionReport, SessionState, TargetReport, aggregate_directory,
@@ -34,6 +38,10 @@ const DRAIN_INTERVAL: Duration = Duration::from_millis(50);
 /// How often the files are brought up to date for whoever reads along.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(500);
 
+/// Larger `flow_steps` files are not aggregated when the recording ends: the aggregate has three times their size, and few
+/// readers take a JSON document of gigabytes. `ncclflow aggregate` does it on request.
+pub(super) const MAX_AGGREGATED: u64 = 256 << 20;
+
 /// How long the end waits for records that a CPU is still putting together.
 const SETTLE_LIMIT: Duration = Duration::from_millis(500);
 
@@ -42,6 +50,7 @@ const SETTLE_LIMIT: Duration = Duration::from_millis(500);
 pub struct RecordOptions {
     pub pids: Vec<u32>,
     pub output: PathBuf,
+    pub level: Level,
     /// `None`: until stopped, or until the targets have exited.
     pub duration: Option<Duration>,
     /// Bytes of the ring buffer; rounded up to a power of two of pages.
@@ -50,6 +59,8 @@ pub struct RecordOptions {
     pub library: Option<PathBuf>,
     /// Where to look for debugging information that a library itself has not.
     pub debug_files: DebugFiles,
+    /// Keep the raw records in this new file, for [`super::replay`].
+    pub capture: Option<PathBuf>,
     /// Print the eBPF side's development log on standard error.
     pub development_log: bool,
 }
@@ -111,10 +122,10 @@ pub fn record(
     stop: &StopHandle,
     notice: &mut dyn FnMut(Notice<'_>),
 ) -> Result<Outcome> {
-    let setup = Setup::find(&options.pids, options.library.as_deref(), &options.debug_files)?;
+    let setup = Setup::find(&options.pids, options.library.as_deref(), &options.debug_files, options.level)?;
     notice(Notice::Found(&setup));
     let dir = OutputDir::create(&options.output)?;
-    let mut report = first_report(&setup, &rustix::system::uname());
+    let mut report = first_report(&setup, options.level, &rustix::system::uname());
     let (mut attachment, bindings) = match prepare(options, &setup, &report.host) {
         Ok(prepared) => prepared,
         Err(error) => {
@@ -124,37 +135,65 @@ pub fn record(
     };
     report.write(&dir).with_context(|| format!("cannot write to `{}`", dir.path().display()))?;
     let mut drain = Drain::new(attachment.take_records()?);
-    let mut pipeline = Pipeline::new(bindings, FlowFiles::new(dir));
+    let capture = match &options.capture {
+        Some(path) => Some(start_capture(path, &bindings, &report)?),
+        None => None,
+    };
+    let mut intake = Intake::new(Pipeline::new(bindings, FlowFiles::new(dir)), capture);
     attachment.arm()?;
     notice(Notice::Recording { probes: attachment.probes().len() });
 
-    run(options, stop, &setup, &mut drain, &mut pipeline, &mut report, notice)?;
+    run(options, stop, &setup, &mut drain, &mut intake, &mut report, notice)?;
 
     attachment.disarm()?;
-    settle(&attachment, &mut drain, &mut pipeline)?;
+    settle(&attachment, &mut drain, &mut intake)?;
     attachment.print_log();
-    pipeline.finish();
-    tell_errors(&pipeline, &mut report, notice);
-    complete_report(&mut report, &attachment, &pipeline)?;
-    let dir = pipeline.files().dir();
-    let aggregated = if report.communicators.is_empty() {
+    intake.pipeline.finish();
+    tell_errors(&intake, &mut report, notice);
+    complete_report(&mut report, &attachment, &intake)?;
+    let aggregated = write_results(&mut intake, &mut report, notice)?;
+    attachment.detach(|left| notice(Notice::Detaching { left }));
+    Ok(Outcome { report, aggregated })
+}
+
+/// Completes the folder and the capture. What cannot be written is said, and is part of the report.
+fn write_results(
+    intake: &mut Intake,
+    report: &mut SessionReport,
+    notice: &mut dyn FnMut(Notice<'_>),
+) -> Result<Option<Aggregated>> {
+    let mut fail = |report: &mut SessionReport, error: String| {
+        notice(Notice::WriteFailed(&error));
+        report.errors.push(error);
+        report.state = SessionState::WriteFailed;
+    };
+    report.state = if report.errors.is_empty() { SessionState::Complete } else { SessionState::WriteFailed };
+    let aggregated = if intake.pipeline.files().is_empty() {
         None
     } else {
-        match aggregate_directory(dir) {
+        match aggregate_directory(intake.pipeline.files().dir(), MAX_AGGREGATED) {
             Ok(aggregated) => Some(aggregated),
             Err(error) => {
-                report.errors.push(format!("{error:#}"));
+                fail(report, format!("{error:#}"));
                 None
             }
         }
     };
-    report.state = if report.errors.is_empty() { SessionState::Complete } else { SessionState::WriteFailed };
-    if let Err(error) = report.write(dir) {
-        report.errors.push(format!("writing `session.json`: {error}"));
-        report.state = SessionState::WriteFailed;
+    if let Err(error) = intake.finish_capture(&report.to_text()?) {
+        fail(report, format!("writing the capture stopped: {error}"));
     }
-    attachment.detach(|left| notice(Notice::Detaching { left }));
-    Ok(Outcome { report, aggregated })
+    if let Err(error) = report.write(intake.pipeline.files().dir()) {
+        fail(report, format!("writing `session.json`: {error}"));
+    }
+    Ok(aggregated)
+}
+
+/// Begins the capture with what its records mean.
+fn start_capture(path: &Path, bindings: &[Binding], report: &SessionReport) -> Result<CaptureWriter> {
+    let header =
+        CaptureHeader { wire_version: WIRE_VERSION, bindings: bindings.to_vec(), report: report.to_text()? };
+    CaptureWriter::create(path, &header)
+        .with_context(|| format!("cannot write the capture `{}`", path.display()))
 }
 
 /// Attaches every probe of every library to every target that uses it; the cookie is the index in what comes back.
@@ -195,7 +234,7 @@ fn run(
     stop: &StopHandle,
     setup: &Setup,
     drain: &mut Drain,
-    pipeline: &mut Pipeline,
+    intake: &mut Intake,
     report: &mut SessionReport,
     notice: &mut dyn FnMut(Notice<'_>),
 ) -> Result<()> {
@@ -207,10 +246,10 @@ fn run(
         if left == Some(Duration::ZERO) {
             break;
         }
-        let taken = drain.take(|item| pipeline.record(item));
+        let taken = drain.take(|item| intake.record(item));
         if last_flush.elapsed() >= FLUSH_INTERVAL {
-            pipeline.flush();
-            tell_errors(pipeline, report, notice);
+            intake.pipeline.flush();
+            tell_errors(intake, report, notice);
             last_flush = Instant::now();
         }
         if taken == 0 {
@@ -241,14 +280,15 @@ fn run(
 }
 
 /// Takes what is left: until every hit is accounted for, or it is clear that this will not come true.
-fn settle(attachment: &Attachment, drain: &mut Drain, pipeline: &mut Pipeline) -> Result<()> {
+fn settle(attachment: &Attachment, drain: &mut Drain, intake: &mut Intake) -> Result<()> {
     let deadline = Instant::now() + SETTLE_LIMIT;
     loop {
-        while drain.take(|item| pipeline.record(item)) > 0 {}
+        while drain.take(|item| intake.record(item)) > 0 {}
         let mut open = false;
         for probe in attachment.probes() {
             let counters = attachment.counters(probe)?;
-            let seen = pipeline
+            let seen = intake
+                .pipeline
                 .delivered(probe.cookie)
                 .saturating_add(counters.lost_full)
                 .saturating_add(counters.disarmed);
@@ -261,21 +301,21 @@ fn settle(attachment: &Attachment, drain: &mut Drain, pipeline: &mut Pipeline) -
     }
 }
 
-fn tell_errors(pipeline: &Pipeline, report: &mut SessionReport, notice: &mut dyn FnMut(Notice<'_>)) {
-    for error in pipeline.files().errors().iter().skip(report.errors.len()) {
+fn tell_errors(intake: &Intake, report: &mut SessionReport, notice: &mut dyn FnMut(Notice<'_>)) {
+    for error in intake.errors().skip(report.errors.len()) {
         notice(Notice::WriteFailed(error));
     }
-    report.errors = pipeline.files().errors().to_vec();
+    report.errors = intake.errors().cloned().collect();
 }
 
-fn first_report(setup: &Setup, host: &rustix::system::Uname) -> SessionReport {
+fn first_report(setup: &Setup, level: Level, host: &rustix::system::Uname) -> SessionReport {
     let (monotonic, realtime) = (now_ns(ClockId::Monotonic), now_ns(ClockId::Realtime));
     SessionReport {
         ncclflow: env!("CARGO_PKG_VERSION"),
         state: SessionState::Recording,
         host: host.nodename().to_string_lossy().into_owned(),
         kernel: host.release().to_string_lossy().into_owned(),
-        level: "flow",
+        level,
         clock: ClockReport {
             clock: "CLOCK_MONOTONIC",
             started_monotonic_ns: monotonic,
@@ -299,12 +339,14 @@ fn first_report(setup: &Setup, host: &rustix::system::Uname) -> SessionReport {
         probes: Vec::new(),
         loss: LossReport::default(),
         model: crate::model::ModelCounters::default(),
+        first_undecodable: None,
         passed_over: setup.passed_over.clone(),
         errors: Vec::new(),
     }
 }
 
-fn complete_report(report: &mut SessionReport, attachment: &Attachment, pipeline: &Pipeline) -> Result<()> {
+fn complete_report(report: &mut SessionReport, attachment: &Attachment, intake: &Intake) -> Result<()> {
+    let pipeline = &intake.pipeline;
     report.clock.ended_monotonic_ns = Some(now_ns(ClockId::Monotonic));
     for probe in attachment.probes() {
         let counters = attachment.counters(probe)?;
@@ -321,15 +363,12 @@ fn complete_report(report: &mut SessionReport, attachment: &Attachment, pipeline
         });
     }
     let (records_undecodable, first) = pipeline.undecodable();
-    if let Some(first) = first {
-        report
-            .errors
-            .push(format!("{records_undecodable} records could not be understood; the first: {first}"));
-    }
+    report.first_undecodable = first.map(ToString::to_string);
     report.loss = LossReport {
         records_lost: report.probes.iter().map(|probe| probe.lost).sum(),
         records_undecodable,
         lines_lost: pipeline.files().lost_lines(),
+        records_not_captured: intake.not_captured(),
     };
     report.model = pipeline.model_counters();
     report.communicators = pipeline

@@ -8,7 +8,7 @@ use crate::{
     decode::{Decoder, ProxyOpFields},
     elf::Image,
     nccl::NameTables,
-    probe::{self, ProbeSet},
+    probe::{self, Level, ProbeSet},
     sink::LibraryReport,
     symbols::{self, DebugFiles, Resolution},
     target::{MappedLibrary, Process, nccl_libraries},
@@ -41,7 +41,7 @@ pub struct Setup {
 
 impl Setup {
     /// Finds the processes and resolves their libraries.
-    pub fn find(pids: &[u32], wanted: Option<&Path>, debug_files: &DebugFiles) -> Result<Self> {
+    pub fn find(pids: &[u32], wanted: Option<&Path>, debug_files: &DebugFiles, level: Level) -> Result<Self> {
         let mut setup = Self::default();
         for &pid in pids {
             if setup.targets.iter().any(|target| target.process.pid() == pid) {
@@ -53,7 +53,7 @@ impl Setup {
                 let known = setup.libraries.iter().position(|library| library.file.id == file.id);
                 let index = known.unwrap_or(setup.libraries.len());
                 if known.is_none() {
-                    match LibraryInUse::resolve(file, debug_files) {
+                    match LibraryInUse::resolve(file, debug_files, level) {
                         Ok(library) => setup.libraries.push(library),
                         Err(error) => {
                             refused.push(error);
@@ -76,13 +76,13 @@ impl Setup {
 }
 
 impl LibraryInUse {
-    fn resolve(file: MappedLibrary, debug_files: &DebugFiles) -> Result<Self> {
+    fn resolve(file: MappedLibrary, debug_files: &DebugFiles, level: Level) -> Result<Self> {
         let shown: PathBuf = file.path.clone();
         let context = || format!("reading the NCCL library `{}`", shown.display());
         let image = Image::from_file(file.try_clone_file().with_context(context)?).with_context(context)?;
         let resolution =
             symbols::resolve_with(&image, &symbols::nccl_request(), debug_files).with_context(context)?;
-        let probes = probe::compile(&resolution);
+        let probes = probe::compile(&resolution, level);
         if !probes.probes.iter().any(|probe| probe.function == "ncclProxySaveOp") {
             let missing: Vec<String> = probes
                 .missing

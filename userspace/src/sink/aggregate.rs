@@ -23,6 +23,8 @@ pub struct Aggregated {
     pub ranks: u64,
     pub ops: u64,
     pub steps: u64,
+    /// Ranks left out because their `flow_steps` is larger than the caller wants.
+    pub left_out: u64,
     /// Last lines without an end, left out: the recording was killed, or still goes on.
     pub cut_lines: u64,
 }
@@ -75,8 +77,8 @@ impl Index {
     }
 }
 
-/// Writes `flow_rank<r>.json` for every rank of every communicator folder in `dir`.
-pub fn aggregate_directory(dir: &OutputDir) -> Result<Aggregated> {
+/// Writes `flow_rank<r>.json` for every rank of every communicator folder in `dir` whose `flow_steps` has at most `max_bytes`.
+pub fn aggregate_directory(dir: &OutputDir, max_bytes: u64) -> Result<Aggregated> {
     let mut total = Aggregated::default();
     for folder in dir.names().with_context(|| format!("cannot list `{}`", dir.path().display()))? {
         let Ok(subfolder) = dir.open_subfolder(&folder) else { continue };
@@ -89,21 +91,30 @@ pub fn aggregate_directory(dir: &OutputDir) -> Result<Aggregated> {
             else {
                 continue;
             };
-            let done = aggregate_rank(&subfolder, rank)
-                .with_context(|| format!("aggregating rank {rank} of `{}`", subfolder.path().display()))?;
+            let context = || format!("aggregating rank {rank} of `{}`", subfolder.path().display());
+            let steps = subfolder.open_file(&flow_steps_name(rank)).with_context(context)?;
+            if steps.metadata().with_context(context)?.len() > max_bytes {
+                total.left_out += 1;
+                continue;
+            }
+            let done = aggregate_rank(&subfolder, rank).with_context(context)?;
             total.ranks += 1;
             total.ops += done.ops;
             total.steps += done.steps;
             total.cut_lines += done.cut_lines;
         }
     }
-    if total.ranks == 0 {
+    if total.ranks + total.left_out == 0 {
         bail!(
             "`{}` holds no `<commHash>/proxy_flow_rank<r>.jsonl`: is it the folder of a recording?",
             dir.path().display()
         );
     }
     Ok(total)
+}
+
+fn flow_steps_name(rank: i32) -> String {
+    format!("flow_steps_rank{rank}.jsonl")
 }
 
 fn aggregate_rank(dir: &OutputDir, rank: i32) -> Result<Aggregated> {
@@ -120,7 +131,7 @@ fn aggregate_rank(dir: &OutputDir, rank: i32) -> Result<Aggregated> {
         op.head.get_or_insert(head);
         Ok(())
     })?;
-    let flow_steps = format!("flow_steps_rank{rank}.jsonl");
+    let flow_steps = flow_steps_name(rank);
     for_each_line(dir, &flow_steps, &mut cut, |at, line| {
         let StepKey { seq } = serde_json::from_str(line)?;
         let end = at + line.len() as u64 + 1;
@@ -137,7 +148,13 @@ fn aggregate_rank(dir: &OutputDir, rank: i32) -> Result<Aggregated> {
     let mut steps = dir.open_file(&flow_steps).with_context(|| format!("opening `{flow_steps}`"))?;
     dir.replace_file(&format!("flow_rank{rank}.json"), |file| write_rank(file, rank, &index, &mut steps))
         .with_context(|| format!("writing `flow_rank{rank}.json`"))?;
-    Ok(Aggregated { ranks: 1, ops: index.ops.len() as u64, steps: index.steps, cut_lines: index.cut_lines })
+    Ok(Aggregated {
+        ranks: 1,
+        ops: index.ops.len() as u64,
+        steps: index.steps,
+        left_out: 0,
+        cut_lines: index.cut_lines,
+    })
 }
 
 /// Calls `each` with the byte offset and text of every whole line; counts a last line without an end in `cut`.
@@ -241,8 +258,8 @@ mod tests {
         let proxy_flow = format!("{{{HEAD},\"seq\":2}}\n{{{HEAD},\"seq\":4}}\n{{{HEAD},\"seq\":2}}\n");
         let steps = "{\"seq\":2,\"step\":0}\n{\"seq\":2,\"step\":2}\n{\"seq\":4,\"step\":0}\n{\"seq\":2,\"step\":4}\n{\"seq\":";
         let (_parent, dir) = recording(&proxy_flow, steps);
-        let done = aggregate_directory(&dir).unwrap();
-        assert_eq!(done, Aggregated { ranks: 1, ops: 2, steps: 4, cut_lines: 1 });
+        let done = aggregate_directory(&dir, u64::MAX).unwrap();
+        assert_eq!(done, Aggregated { ranks: 1, ops: 2, steps: 4, left_out: 0, cut_lines: 1 });
         let text = std::fs::read_to_string(dir.path().join("0x1/flow_rank3.json")).unwrap();
         let json: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(json["rank"], 3);
@@ -254,16 +271,17 @@ mod tests {
         assert_eq!(first, [0, 2, 4]);
         assert_eq!(json["ops"][1]["seq"], 4);
         // Again, over the file that is there.
-        assert_eq!(aggregate_directory(&dir).unwrap(), done);
+        assert_eq!(aggregate_directory(&dir, u64::MAX).unwrap(), done);
     }
 
     #[test]
     fn foreign_folders_and_lines_are_named_in_the_error() {
         let (_parent, dir) = recording("not json\n", "");
-        let error = format!("{:#}", aggregate_directory(&dir).unwrap_err());
+        let error = format!("{:#}", aggregate_directory(&dir, u64::MAX).unwrap_err());
         assert!(error.contains("line 1") && error.contains("proxy_flow_rank3"), "{error}");
         let empty = tempfile::tempdir().unwrap();
-        let error = aggregate_directory(&OutputDir::open(empty.path()).unwrap()).unwrap_err().to_string();
+        let error =
+            aggregate_directory(&OutputDir::open(empty.path()).unwrap(), u64::MAX).unwrap_err().to_string();
         assert!(error.contains("is it the folder of a recording?"), "{error}");
     }
 }

@@ -12,6 +12,9 @@ use super::{
 };
 use crate::model::{FlowCommunicator, FlowRecord, transfers};
 
+/// Ranks that files are made for: two open files each. A process of many communicators has some hundreds.
+const MAX_RANKS: usize = 4096;
+
 /// Which files a record goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct FileKey {
@@ -82,7 +85,12 @@ impl FlowFiles {
     pub fn push(&mut self, record: &FlowRecord, host: &HostInfo) {
         let key = FileKey { hash: record.comm.hash, instance: record.comm.instance, rank: record.comm.rank };
         if !self.ranks.contains_key(&key) {
-            match RankFiles::create(&self.dir, record, host) {
+            let files = if self.ranks.len() < MAX_RANKS {
+                RankFiles::create(&self.dir, record, host)
+            } else {
+                Err(io::Error::other(format!("there are files of {MAX_RANKS} ranks already")))
+            };
+            match files {
                 Ok(files) => {
                     self.ranks.insert(key, files);
                 }
@@ -111,6 +119,11 @@ impl FlowFiles {
                 }
             }
         }
+    }
+
+    /// No record has come.
+    pub fn is_empty(&self) -> bool {
+        self.ranks.is_empty()
     }
 
     /// What went wrong so far; each failure once.
@@ -161,9 +174,9 @@ impl RankFiles {
         let proxy_flow = self.proxy_flow.push(&ProxyFlowLine::new(record, &self.comm_hash, host));
         let mut steps = Ok(());
         for peer in &record.peers {
-            for transfer in transfers(record, peer) {
+            for (index, transfer) in transfers(record, peer).enumerate() {
                 let pushed =
-                    self.flow_steps.push(&FlowStepLine::new(record, peer, &transfer, &self.comm_hash));
+                    self.flow_steps.push(&FlowStepLine::new(record, peer, index, &transfer, &self.comm_hash));
                 steps = steps.and(pushed);
             }
         }

@@ -1,15 +1,15 @@
 //! The lines of `proxy_flow` and `flow_steps`: keys, their order and their meaning (docs/OUTPUT.md).
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     decode::Direction,
-    model::{BytesKind, FlowRecord, PeerFlow, Stage, Transfer},
+    model::{BytesKind, FlowRecord, Message, PeerFlow, Stage, Transfer, transfers_left_out},
     nccl::{Algorithm, Pattern, Protocol},
 };
 
 /// Where and in which process an op was seen.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct HostInfo {
     pub host: String,
     /// Process id in our own PID namespace.
@@ -73,9 +73,17 @@ pub struct PeerLine<'a> {
     /// The peer is no rank: the network's own reduction (SHARP), or NVLS.
     pseudo: bool,
     nsteps: u64,
+    /// Messages that have no `flow_steps` line, because there would be too many.
+    messages_left_out: u64,
     transport: &'a str,
     proxy: bool,
     conn_index: i32,
+    /// Messages that came to their end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    messages_measured: Option<u64>,
+    /// Bytes of the messages whose size was seen.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes_measured: Option<u64>,
 }
 
 impl<'a> ProxyFlowLine<'a> {
@@ -133,9 +141,12 @@ impl<'a> PeerLine<'a> {
             peer: peer.peer,
             pseudo: peer.peer >= record.comm.n_ranks,
             nsteps: peer.nsteps,
+            messages_left_out: transfers_left_out(record, peer),
             transport: &peer.transport,
             proxy: peer.has_proxy,
             conn_index: peer.connection_index,
+            messages_measured: peer.measured_totals().map(|(messages, _)| messages),
+            bytes_measured: peer.measured_totals().map(|(_, bytes)| bytes),
         }
     }
 }
@@ -166,10 +177,62 @@ pub struct FlowStepLine<'a> {
     seq: u64,
     comm_hash: &'a str,
     posted: bool,
+    #[serde(flatten)]
+    measured: Option<MeasuredKeys>,
+}
+
+/// The measured part of a `flow_steps` line, and the waits that follow from it. Nanoseconds; `null` where it was not seen.
+#[derive(Debug, Serialize)]
+#[allow(clippy::struct_field_names, reason = "the names of the keys")]
+struct MeasuredKeys {
+    t_start_ns: Option<u64>,
+    t_posted_ns: Option<u64>,
+    t_ready_ns: Option<u64>,
+    t_sent_ns: Option<u64>,
+    t_arrived_ns: Option<u64>,
+    t_handed_ns: Option<u64>,
+    t_end_ns: Option<u64>,
+    bytes_measured: Option<u64>,
+    wait_gpu_ready_ns: Option<u64>,
+    wait_peer_buffer_ns: Option<u64>,
+    wait_network_ns: Option<u64>,
+    wait_flush_ns: Option<u64>,
+    wait_gpu_consume_ns: Option<u64>,
+}
+
+impl MeasuredKeys {
+    fn new(direction: Direction, message: &Message) -> Self {
+        let between = |from: Option<u64>, to: Option<u64>| Some(to?.saturating_sub(from?));
+        let Message { start, posted, ready, sent, arrived, handed, end, bytes } = *message;
+        let sends = direction == Direction::Send;
+        Self {
+            t_start_ns: start,
+            t_posted_ns: posted,
+            t_ready_ns: ready,
+            t_sent_ns: sent,
+            t_arrived_ns: arrived,
+            t_handed_ns: handed,
+            t_end_ns: end,
+            bytes_measured: bytes,
+            wait_gpu_ready_ns: between(start, ready).filter(|_| sends),
+            wait_peer_buffer_ns: between(ready, sent).filter(|_| sends),
+            wait_network_ns: if sends { between(sent, end) } else { between(posted, arrived) },
+            wait_flush_ns: between(arrived, handed).filter(|_| !sends),
+            wait_gpu_consume_ns: between(handed, end).filter(|_| !sends),
+        }
+    }
 }
 
 impl<'a> FlowStepLine<'a> {
-    pub fn new(record: &FlowRecord, peer: &'a PeerFlow, transfer: &Transfer, comm_hash: &'a str) -> Self {
+    /// `index`: which of the peer's messages it is.
+    pub fn new(
+        record: &FlowRecord,
+        peer: &'a PeerFlow,
+        index: usize,
+        transfer: &Transfer,
+        comm_hash: &'a str,
+    ) -> Self {
+        let message = peer.measured.as_ref().and_then(|messages| messages.get(index));
         Self {
             op_count: record.op.op_count,
             rank: record.comm.rank,
@@ -192,6 +255,7 @@ impl<'a> FlowStepLine<'a> {
             comm_hash,
             // A peer without a proxy is passed over by the post pass.
             posted: record.posted && peer.has_proxy,
+            measured: message.map(|message| MeasuredKeys::new(peer.direction, message)),
         }
     }
 }

@@ -8,7 +8,7 @@ use super::output_dir::OutputDir;
 use crate::{
     elf::BuildId,
     model::ModelCounters,
-    probe::MissingProbe,
+    probe::{Level, MissingProbe},
     symbols::{NcclVersion, Rung},
 };
 
@@ -30,7 +30,7 @@ pub struct SessionReport {
     pub state: SessionState,
     pub host: String,
     pub kernel: String,
-    pub level: &'static str,
+    pub level: Level,
     pub clock: ClockReport,
     pub targets: Vec<TargetReport>,
     pub libraries: Vec<LibraryReport>,
@@ -38,6 +38,8 @@ pub struct SessionReport {
     pub probes: Vec<ProbeReport>,
     pub loss: LossReport,
     pub model: ModelCounters,
+    /// Why the first record that was not understood was not.
+    pub first_undecodable: Option<String>,
     /// Libraries that look like NCCL and could not be traced, and why.
     pub passed_over: Vec<String>,
     pub errors: Vec<String>,
@@ -122,6 +124,8 @@ pub struct LossReport {
     pub records_undecodable: u64,
     /// Lines that could not be written.
     pub lines_lost: u64,
+    /// Records that the capture lacks, where one was to be kept.
+    pub records_not_captured: u64,
 }
 
 impl LossReport {
@@ -133,9 +137,12 @@ impl LossReport {
 impl SessionReport {
     /// Writes `session.json`, in the place of an earlier one.
     pub fn write(&self, dir: &OutputDir) -> std::io::Result<()> {
-        dir.replace_file("session.json", |file| {
-            serde_json::to_writer_pretty(&mut *file, self)?;
-            file.write_all(b"\n")
-        })
+        let text = self.to_text()?;
+        dir.replace_file("session.json", |file| file.write_all(text.as_bytes()))
+    }
+
+    /// The content of `session.json`.
+    pub fn to_text(&self) -> serde_json::Result<String> {
+        Ok(serde_json::to_string_pretty(self)? + "\n")
     }
 }

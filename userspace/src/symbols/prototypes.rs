@@ -20,6 +20,8 @@ const JUST_INQUIRE: Declared = ("justInquire", "bool*", 8);
 const ARGS: Declared = ("args", "ncclProxyArgs*", 8);
 const SUB: Declared = ("s", "int", 4);
 const STEP: Declared = ("stepId", "int", 4);
+const STEP_LO: Declared = ("stepLo", "uint64_t", 8);
+const STEP_HI: Declared = ("stepHi", "uint64_t", 8);
 const STATE: Declared = ("eState", "ncclProfilerEventState_t", 4);
 
 /// Functions whose names are linked across source files.
@@ -32,7 +34,12 @@ const LINKED: &[(&str, &[Declared])] = &[
     ("ncclCommAbort", &[COMM_T]),
     // 2.16 to 2.22
     ("ncclProfilingRecord", &[ARGS, ("sub", "int", 4), ("step", "int", 4), ("state", "int", 4)]),
-    // 2.24 on
+    // 2.23
+    ("ncclProfilerStartSendProxyStepEvents", &[SUB, ARGS, STEP_LO, STEP_HI]),
+    ("ncclProfilerStartRecvProxyStepEvents", &[SUB, ARGS, STEP_LO, STEP_HI]),
+    ("ncclProfilerRecordProxyStepEventStates", &[SUB, ARGS, STEP_LO, STEP_HI, STATE]),
+    ("ncclProfilerStopProxyStepEvents", &[SUB, ARGS, STEP_LO, STEP_HI]),
+    // 2.24 on. `ncclProfilerRecordProxyOpEventState` is not here: 2.27 took two parameters out of its middle.
     ("ncclProfilerStartSendProxyStepEvent", &[SUB, ARGS, STEP]),
     ("ncclProfilerStartRecvProxyStepEvent", &[SUB, ARGS, STEP]),
     ("ncclProfilerRecordProxyStepEventState", &[SUB, ARGS, STEP, STATE]),

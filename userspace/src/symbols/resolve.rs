@@ -129,7 +129,7 @@ fn without_debugging_information(
     let mut found_any = false;
     // `strip --discard-all` leaves a symbol table that has exported functions only.
     let lacks = request.functions.iter().any(|spec| spec.required && copies.of(&spec.name).is_empty());
-    if !has_symbols || lacks {
+    if (!has_symbols && !request.functions.is_empty()) || lacks {
         let name = |symbol| mangled::parse(symbol).map_or(symbol, |parsed| parsed.name);
         let functions = table.into_iter().flat_map(SymbolTable::functions);
         let named = functions.map(|function| (function.address.0, name(function.name))).collect();
@@ -149,6 +149,7 @@ fn without_debugging_information(
         (false, true, false) => Rung::StrippedOnly,
         (false, false, _) => Rung::ExportsOnly,
     };
+    let layouts = layouts.restricted_to(&request.structs, &request.enums);
     let found = Found { layouts, ..Found::default() };
     Ok(Evidence { rung, copies, found, layouts_from, debug_file: None, no_layouts, search })
 }

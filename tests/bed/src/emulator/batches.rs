@@ -123,6 +123,12 @@ fn item(
     }
     let func =
         functions.get(batch.func).with_context(|| format!("device function {} is unknown", batch.func))?;
+    if let Some((bcast, kind)) = &form.bcast
+        && batch.kind == *kind
+    {
+        let works = batch.works.iter().map(|(offset, work)| BcastWork::read(bcast, *work, number(offset)));
+        return Ok(Item::Bcasts(func, works.collect()));
+    }
     let works =
         batch.works.iter().map(|(offset, work)| coll(&form.coll, func, *work, channel, number(offset)));
     works.collect::<Result<_>>().map(Item::Colls)

@@ -1,7 +1,6 @@
 //! One launch: its communicator, its channels, what all of them share.
 
 use std::cell::RefCell;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, bail};
 
@@ -200,19 +199,9 @@ impl Block<'_> {
         }
     }
 
-    /// Tells that works begin or are complete, and counts them.
     fn profile(&self, profiled: &[bool], complete: bool) {
-        let Some(place) = self.kernel.batch_form().and_then(|form| form.profiler.as_ref()) else { return };
-        let before = place.work_counter.get(self.address);
-        let blocks = if complete { place.completed } else { place.started }.get_usize(self.kernel.comm);
-        let block = blocks + self.id * place.block_size;
-        for (number, _) in (before + 1..).zip(profiled).filter(|(_, profiled)| **profiled) {
-            let entry = block + (number % place.entries as u64) as usize * place.entry_size;
-            place.timestamp.set(entry, now());
-            memory::store(entry + place.counter.offset, number);
-        }
-        if complete {
-            place.work_counter.set(self.address, before + profiled.len() as u64);
+        if let Some(place) = self.kernel.batch_form().and_then(|form| form.profiler.as_ref()) {
+            place.tell(self.kernel.comm, self.address, self.id, profiled, complete);
         }
     }
 
@@ -327,11 +316,6 @@ impl Block<'_> {
         };
         self.kernel.log(name, prims.finish());
     }
-}
-
-/// The device's clock: nanoseconds since 1970.
-pub(crate) fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
 }
 
 impl Coll {

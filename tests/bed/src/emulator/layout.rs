@@ -7,6 +7,7 @@ use ncclflow::elf::Image;
 use ncclflow::symbols::{Layouts, Request, resolve};
 
 use super::memory;
+use super::profiler::Profiler;
 
 /// A number in a struct: bytes, and the bits in them that count.
 #[derive(Debug, Clone, Copy)]
@@ -235,46 +236,6 @@ layout! {
     HostComm { hash: "commHash", dev_comm: "devComm", }
 }
 
-/// Where kernels tell when they begin and end each work, for profiler plugins (2.26 and later).
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Profiler {
-    /// In the communicator: arrays of `ncclDevProfiler`, one for each channel.
-    pub(crate) started: Place,
-    pub(crate) completed: Place,
-    /// In the channel: works so far.
-    pub(crate) work_counter: Place,
-    /// In the work structs: somebody wants to know.
-    pub(crate) coll_enabled: Place,
-    pub(crate) p2p_enabled: Place,
-    /// Bytes of an `ncclDevProfiler`, entries in it, bytes of an entry.
-    pub(crate) block_size: usize,
-    pub(crate) entries: usize,
-    pub(crate) entry_size: usize,
-    pub(crate) counter: Place,
-    pub(crate) timestamp: Place,
-}
-
-impl Profiler {
-    fn find(layouts: &Layouts) -> Option<Self> {
-        let data = layouts.field("ncclDevProfiler", "data")?.array?;
-        let comm =
-            if layouts.struct_size("ncclKernelComm").is_some() { "ncclKernelComm" } else { "ncclDevComm" };
-        let find = |strukt, path| place(layouts, strukt, path).ok();
-        Some(Self {
-            started: find(comm, "workStarted")?,
-            completed: find(comm, "workCompleted")?,
-            work_counter: find("ncclDevChannel", "workCounter")?,
-            coll_enabled: find("ncclDevWorkColl", "profilerEnabled")?,
-            p2p_enabled: find("ncclDevWorkP2p", "profilerEnabled")?,
-            block_size: usize::try_from(layouts.struct_size("ncclDevProfiler")?).ok()?,
-            entries: usize::try_from(data.count).ok().filter(|count| *count > 0)?,
-            entry_size: usize::try_from(data.elem_size).ok()?,
-            counter: find("ncclDevProfiler", "data[0].counter")?,
-            timestamp: find("ncclDevProfiler", "data[0].timestamp")?,
-        })
-    }
-}
-
 /// Work as 2.22 and later have it: batches that refer to work structs.
 #[derive(Debug)]
 pub(crate) struct BatchForm {
@@ -407,7 +368,7 @@ impl Layout {
     }
 }
 
-fn place(layouts: &Layouts, strukt: &str, path: &str) -> Result<Place> {
+pub(super) fn place(layouts: &Layouts, strukt: &str, path: &str) -> Result<Place> {
     let field = layouts.field(strukt, path).with_context(|| format!("no layout of {strukt}.{path}"))?;
     let size = usize::try_from(field.size)?;
     let (shift, width) = field.bits.map_or((0, 8 * u32::try_from(size)?), |bits| (bits.shift, bits.width));

@@ -17,6 +17,7 @@ mod ll;
 mod memory;
 mod p2p;
 mod primitives;
+mod profiler;
 mod ring;
 mod transfer_log;
 mod tree;
@@ -34,6 +35,7 @@ use self::kernel::Kernel;
 use self::layout::{Layout, Work};
 use self::transfer_log::{LaunchName, TransferLog};
 use crate::library::Library;
+use crate::link;
 use crate::options::Options;
 use crate::runtime::launch::{Arguments, Executor, Launch};
 use crate::runtime::lock;
@@ -84,8 +86,8 @@ pub(crate) fn executor(shared: &Shared) -> Executor {
         let name = state.name(&launch);
         Box::new(move || {
             if let Err(error) = state.run(&launch, name) {
-                // The kernel ends without its work; the ranks that wait for it will time out.
-                crate::say(&format!("{}: {error:#}", launch.kernel));
+                // A kernel that does not do its work would leave the other ranks waiting.
+                link::give_up(&format!("{}: {error:#}", launch.kernel));
             }
         })
     })
@@ -172,6 +174,6 @@ fn capture_time(launch: &Launch) -> Result<()> {
         Arguments::Buffer(_) => None,
     };
     let place = place.context("expected one argument")? as usize;
-    memory::store(place, kernel::now());
+    memory::store(place, profiler::now());
     Ok(())
 }

@@ -3,8 +3,8 @@
 
 use std::collections::HashMap;
 
-use super::Findings;
 use super::ops::{self, PathOp};
+use super::{Findings, measured};
 use crate::communicator::Member;
 use crate::tracer::{RankTrace, Trace};
 use crate::truth::plugin::{CallId, PluginTruth, ProxyOp, RankTruth};
@@ -64,6 +64,7 @@ fn check_op(findings: &mut Findings, name: &str, our: &PathOp<'_>, their: &Proxy
     {
         findings.complain(format!("{name}: recorded as {our}, it was {their}"));
     }
+    measured::compare(findings, name, our, their);
     // An op that was cut off has told only part of its sizes.
     let (Some(ours), Some(_)) = (our.exact_sizes(), their.stop) else { return };
     let sum: u64 = ours.iter().sum();

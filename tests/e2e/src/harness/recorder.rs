@@ -40,6 +40,10 @@ impl Recorder {
         Ok(recorder)
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub fn signal(&self, signal: Signal) -> Result<()> {
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).context("no process")?;
         kill_process(pid, signal).context("signalling ncclflow")

@@ -8,3 +8,15 @@ mod row;
 mod table;
 
 pub use table::{Library, Table, TableBuilder, TableError};
+
+use super::{Request, nccl_request};
+
+/// Structs that `ncclflow dump` reads besides those of [`nccl_request`].
+const OF_DUMP: [&str; 4] = ["ncclRecvMem", "ncclSendMem", "recvNetResources", "sendNetResources"];
+
+/// What the table holds of each library.
+pub fn request() -> Request {
+    let mut request = nccl_request();
+    request.structs.extend(OF_DUMP.map(str::to_owned));
+    request
+}

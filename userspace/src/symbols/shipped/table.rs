@@ -136,9 +136,8 @@ impl TableBuilder {
     /// # Errors
     /// When its identity or part of its layouts is not known: such a library helps nobody.
     pub fn add(&mut self, resolution: &Resolution) -> Result<(), TableError> {
-        let doubtful = |problem: &&Problem| {
-            matches!(problem.kind, ProblemKind::DebugInfo | ProblemKind::LayoutAmbiguous)
-        };
+        // A struct with several layouts under one name is in no answer, nor in the table.
+        let doubtful = |problem: &&Problem| problem.kind == ProblemKind::DebugInfo;
         if resolution.rung != Rung::OwnDwarf {
             return Err(TableError("the library has no debugging information of its own".to_owned()));
         }

@@ -59,6 +59,7 @@ pub(super) fn steps(flow: &ProxyFlow, direction: Direction, sizes: &[u64]) -> Ve
         bytes_kind: BytesKind::Exact,
         comm_hash: HASH,
         seq: flow.seq,
+        measured: crate::tracer::Measured::default(),
         posted: flow.posted,
     };
     (0..).zip(sizes).map(line).collect()

@@ -1,0 +1,150 @@
+//! What every communicator of running processes does now, and who waits for whom, read from their memory.
+//!
+//! Nothing is prepared in the processes, and nothing is stopped. A first pass finds the communicators ([`communicator`]); each
+//! reading then copies their fields and the ops in flight of their proxies ([`proxy`]); what changed from one reading to
+//! the next is their [`motion`]; and the [`verdict`] over all ranks is pure, so that dumps of several hosts can be judged
+//! together.
+
+mod comm_layout;
+mod communicator;
+mod connections;
+mod layout;
+mod motion;
+mod process;
+mod proxy;
+mod report;
+mod text;
+mod verdict;
+mod waits;
+
+use std::{
+    collections::BTreeMap,
+    thread,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+pub use layout::Missing;
+pub use report::{
+    ChannelReport, CommStatus, CommunicatorReport, Counters, DumpReport, LibraryReport, Motion, OpDirection,
+    OpReport, ProcessReport, ProcessState, ProxyListState, ProxyReport, RankReport, SCHEMA,
+};
+pub use text::render;
+pub use verdict::{State, Verdict, judge};
+
+use crate::{
+    memory::ScanLimits,
+    target::{Process, ProcessError},
+};
+
+/// Readings, if nothing moves; two are enough where something does.
+const MAX_READINGS: usize = 3;
+
+/// What to read, and how long.
+#[derive(Clone, Copy, Debug)]
+pub struct DumpOptions {
+    /// Between two readings.
+    pub interval: Duration,
+    /// End the scan of each process at its first communicator.
+    pub first_only: bool,
+    /// Of the scan of one process.
+    pub limits: ScanLimits,
+}
+
+/// Reads these processes and judges their communicators.
+///
+/// # Errors
+/// When none of the processes is there. One that cannot be read, or that exits meanwhile, is named in the report.
+pub fn dump(pids: &[u32], options: &DumpOptions) -> Result<DumpReport, ProcessError> {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let mut libraries = process::Libraries::default();
+    let (mut targets, mut refused) = (Vec::<process::Target>::new(), Vec::new());
+    for (index, &pid) in pids.iter().enumerate() {
+        if pids.iter().take(index).any(|known| *known == pid) {
+            continue;
+        }
+        match Process::open(pid) {
+            Ok(process) => {
+                let (limits, first_only) = (options.limits, options.first_only);
+                targets.push(process::Target::find(process, &mut libraries, limits, first_only, &host));
+            }
+            Err(error) => refused.push((pid, error)),
+        }
+    }
+    if targets.is_empty()
+        && let Some((_, error)) = refused.pop()
+    {
+        return Err(error);
+    }
+    let mut readings = Vec::new();
+    loop {
+        let at = Instant::now();
+        let ranks: Vec<RankReport> = targets.iter_mut().flat_map(|target| target.read(&libraries)).collect();
+        let is_last = ranks.is_empty();
+        readings.push(motion::Reading { at, ranks });
+        if is_last || readings.len() >= MAX_READINGS || (readings.len() > 1 && motion::all_moved(&readings)) {
+            break;
+        }
+        thread::sleep(options.interval);
+    }
+    let ranks = motion::over(readings);
+    let unread = refused.into_iter().map(|(pid, error)| ProcessReport {
+        host: host.clone(),
+        pid,
+        error: Some(error.to_string()),
+        ..ProcessReport::default()
+    });
+    let processes = targets.into_iter().map(|target| target.report).chain(unread).collect();
+    Ok(DumpReport {
+        schema: SCHEMA,
+        hosts: vec![host],
+        unix_time: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+        processes,
+        communicators: communicators(ranks),
+    })
+}
+
+/// The dumps of several hosts as one, judged again over all their ranks.
+pub fn merge(reports: Vec<DumpReport>) -> DumpReport {
+    let mut all = DumpReport { schema: SCHEMA, ..DumpReport::default() };
+    let mut ranks = Vec::new();
+    for report in reports {
+        for host in report.hosts {
+            if !all.hosts.contains(&host) {
+                all.hosts.push(host);
+            }
+        }
+        all.unix_time = all.unix_time.max(report.unix_time);
+        all.processes.extend(report.processes);
+        ranks.extend(report.communicators.into_iter().flat_map(|communicator| communicator.ranks));
+    }
+    all.communicators = communicators(ranks);
+    all
+}
+
+fn communicators(ranks: Vec<RankReport>) -> Vec<CommunicatorReport> {
+    // Two communicators can have one hash (2.18 to 2.23: splits of one parent by one color); their sizes may tell.
+    let mut by_hash: BTreeMap<(String, u32), Vec<RankReport>> = BTreeMap::new();
+    for rank in ranks {
+        by_hash.entry((rank.comm_hash.clone(), rank.n_ranks)).or_default().push(rank);
+    }
+    by_hash
+        .into_iter()
+        .map(|((comm_hash, n_ranks), mut ranks)| {
+            ranks.sort_by_key(|rank| rank.rank);
+            CommunicatorReport {
+                comm_hash,
+                name: ranks.iter().find_map(|rank| rank.comm_name.clone()),
+                n_ranks,
+                verdict: judge(&ranks),
+                ranks,
+            }
+        })
+        .collect()
+}
+
+impl DumpReport {
+    /// The worst of all verdicts; `Unknown` if there is no communicator.
+    pub fn state(&self) -> State {
+        self.communicators.iter().map(|communicator| communicator.verdict.state).max().unwrap_or_default()
+    }
+}

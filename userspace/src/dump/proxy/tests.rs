@@ -1,0 +1,124 @@
+//! Lists of args structs made up in our own memory, read as another process's.
+
+use super::*;
+use crate::target::Process;
+
+/// Words of a made-up args struct: one sub of 16 words, then the rest.
+const ARGS: usize = 32;
+const OP_COUNT: usize = 17;
+const STATE: usize = 18;
+const NEXT: usize = 19;
+const NEXT_PEER: usize = 20;
+const N_SUBS: usize = 16;
+const POSTED: usize = 4;
+const DONE: usize = 7;
+
+fn word(index: usize) -> Place {
+    Place { offset: 8 * index as u64, size: 8 }
+}
+
+fn layout() -> ProxyLayout {
+    ProxyLayout {
+        active: word(0),
+        async_result: None,
+        args_size: 8 * ARGS as u64,
+        subs: (0, 1, 128),
+        n_subs: word(N_SUBS),
+        op_count: word(OP_COUNT),
+        state: word(STATE),
+        next: word(NEXT),
+        next_peer: word(NEXT_PEER),
+        pattern: word(21),
+        protocol: word(22),
+        coll: None,
+        chunk_steps: word(23),
+        slice_steps: word(24),
+        sub: SubLayout {
+            connection: word(0),
+            channel: word(1),
+            n_steps: word(2),
+            base: word(3),
+            posted: word(POSTED),
+            received: word(5),
+            transmitted: word(6),
+            done: word(DONE),
+            peer: word(8),
+            rank: Some(word(9)),
+        },
+        connection_send: word(0),
+        connection_transport: word(1),
+        connection_resources: word(2),
+        send_tail: None,
+        recv_head: None,
+        state_none: 0,
+        state_ready: 1,
+    }
+}
+
+fn address(words: &[u64]) -> u64 {
+    words.as_ptr() as u64
+}
+
+/// An op in progress: 4 of 8 steps posted, 2 done.
+fn args(connection: &[u64], op_count: u64, next: u64, next_peer: u64) -> Vec<u64> {
+    let mut words = vec![0; ARGS];
+    words[..10].copy_from_slice(&[address(connection), 3, 8, 0, 4, 0, 2, 2, 1, 0]);
+    words[N_SUBS..=24].copy_from_slice(&[1, op_count, 2, next, next_peer, 0, 2, 1, 1]);
+    words
+}
+
+fn read_list(head: u64) -> ProxyList {
+    let process = Process::open(std::process::id()).unwrap();
+    let proxy = [head];
+    read(Memory::new(&process), &layout(), RuntimeAddr(address(&proxy))).unwrap()
+}
+
+#[test]
+fn a_list_is_read_along_both_links() {
+    let connection = [1, 2, 0];
+    let queued = {
+        let mut words = args(&connection, 12, 0, 0);
+        words[STATE] = 1;
+        words
+    };
+    let last = args(&connection, 7, 0, 0);
+    let first = args(&connection, 10, address(&last), address(&queued));
+    let list = read_list(address(&first));
+    assert_eq!(list.state, ProxyListState::Read);
+    let mut counts: Vec<u64> = list.ops.iter().map(|op| op.op_count).collect();
+    counts.sort_unstable();
+    assert_eq!(counts, [7, 10, 12]);
+    let of = |count| list.ops.iter().find(|op| op.op_count == count).unwrap();
+    assert_eq!((of(10).posted, of(10).done, of(10).nsteps, of(10).channel), (4, 2, 8, 3));
+    assert_eq!((of(10).direction, of(10).rank_and_peer), (OpDirection::Send, Some((0, 1))));
+    assert!(!of(12).begun && of(12).posted == 0, "steps of an op that has not begun are an older op's");
+    assert_eq!(read_list(0).ops, []);
+}
+
+#[test]
+fn a_list_without_end_and_one_of_nonsense_are_not_believed() {
+    let connection = [0, 2, 0];
+    let mut circle = args(&connection, 10, 0, 0);
+    circle[NEXT] = address(&circle);
+    assert_eq!(read_list(address(&circle)).state, ProxyListState::Unreadable);
+    let mut freed = args(&connection, 10, 0, 0);
+    freed[STATE] = 0;
+    assert_eq!(read_list(address(&freed)).state, ProxyListState::Unreadable);
+    let mut impossible = args(&connection, 10, 0, 0);
+    impossible[DONE] = 6;
+    assert_eq!(read_list(address(&impossible)).state, ProxyListState::Unreadable);
+    let mut many = args(&connection, 10, 0, 0);
+    many[N_SUBS] = u64::MAX;
+    assert_eq!(read_list(address(&many)).state, ProxyListState::Unreadable);
+    let stray = args(&connection, 10, 0x10, 0);
+    let list = read_list(address(&stray));
+    assert!(list.state != ProxyListState::Read && list.ops.is_empty());
+}
+
+#[test]
+fn op_counts_carry_their_kind_in_the_lowest_bit() {
+    assert_eq!(split_op_count(10), (5, false));
+    assert_eq!(split_op_count(11), (5, true));
+    assert_eq!(transport_name(2), Some("NET"));
+    assert_eq!(transport_name(9), None);
+}

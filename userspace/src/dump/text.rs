@@ -1,0 +1,196 @@
+//! A dump as text for people, in at most 100 columns.
+
+use std::fmt::{self, Write as _};
+
+use super::{
+    report::{
+        CommunicatorReport, DumpReport, OpDirection, OpReport, ProcessReport, ProcessState, RankReport,
+    },
+    verdict::State,
+    waits::label,
+};
+
+/// Columns of the text.
+const WIDTH: usize = 98;
+/// Ops that are shown of one rank; all are in the JSON.
+const MAX_OPS: usize = 12;
+/// Ranks of which ops are shown, in a communicator that is well.
+const MAX_HEALTHY_RANKS: usize = 16;
+
+/// The text of a dump.
+pub fn render(report: &DumpReport) -> String {
+    let mut out = String::new();
+    // Writing to a string cannot fail.
+    _ = write_report(&mut out, report);
+    out
+}
+
+fn write_report(out: &mut String, report: &DumpReport) -> fmt::Result {
+    for process in &report.processes {
+        write_process(out, process)?;
+    }
+    for communicator in &report.communicators {
+        writeln!(out)?;
+        write_communicator(out, communicator)?;
+    }
+    if report.communicators.is_empty() {
+        writeln!(out, "\nno communicator was found")?;
+    }
+    Ok(())
+}
+
+fn write_process(out: &mut String, process: &ProcessReport) -> fmt::Result {
+    let versions: Vec<String> = process
+        .libraries
+        .iter()
+        .map(|library| format!("NCCL {}", library.version.as_deref().unwrap_or("of unknown version")))
+        .collect();
+    let state = match process.state {
+        ProcessState::Stopped => ", stopped",
+        ProcessState::Exited => ", exited",
+        ProcessState::Running | ProcessState::Unknown => "",
+    };
+    let versions = if versions.is_empty() { "no NCCL library read".to_owned() } else { versions.join(", ") };
+    let line = format!(
+        "process {} ({}) on {}: {versions}, {} communicators{state}",
+        process.pid, process.name, process.host, process.communicators
+    );
+    wrapped(out, &line, 0)?;
+    if let Some(scan) = &process.scan {
+        let mib = |bytes: u64| format!("{}.{} MiB", bytes >> 20, ((bytes & 0xf_ffff) * 10) >> 20);
+        let line = format!(
+            "scanned {} of {} in {} ms{}",
+            mib(scan.scanned_bytes),
+            mib(scan.mapped_bytes),
+            scan.milliseconds,
+            if scan.complete { "" } else { "; not to the end" }
+        );
+        wrapped(out, &line, 2)?;
+    }
+    let unusable = process.libraries.iter().filter_map(|library| library.unusable.as_deref());
+    for why in unusable.chain(process.error.as_deref()) {
+        wrapped(out, why, 2)?;
+    }
+    Ok(())
+}
+
+fn write_communicator(out: &mut String, communicator: &CommunicatorReport) -> fmt::Result {
+    let verdict = &communicator.verdict;
+    let state = match verdict.state {
+        State::Healthy => "healthy",
+        State::Stuck => "STUCK",
+        State::Unknown => "cannot tell",
+    };
+    let name = communicator.name.as_ref().map(|name| format!(" \"{name}\"")).unwrap_or_default();
+    let line = format!(
+        "communicator {}{name}: {} of {} ranks read: {state}",
+        communicator.comm_hash,
+        communicator.ranks.len(),
+        communicator.n_ranks
+    );
+    wrapped(out, &line, 0)?;
+    let list = |ranks: &[u32]| ranks.iter().take(16).map(u32::to_string).collect::<Vec<_>>().join(", ");
+    if !verdict.culprits.is_empty() {
+        wrapped(out, &format!("waited for: rank {}", list(&verdict.culprits)), 2)?;
+    }
+    if !verdict.victims.is_empty() {
+        wrapped(out, &format!("waiting: rank {}", list(&verdict.victims)), 2)?;
+    }
+    for sentence in &verdict.evidence {
+        wrapped(out, &format!("- {sentence}"), 2)?;
+    }
+    let shown = if verdict.state == State::Healthy { MAX_HEALTHY_RANKS } else { usize::MAX };
+    for rank in communicator.ranks.iter().take(shown) {
+        write_rank(out, rank)?;
+    }
+    Ok(())
+}
+
+fn write_rank(out: &mut String, rank: &RankReport) -> fmt::Result {
+    let mut line = format!(
+        "rank {}: process {}, node {}, GPU {}, {} channels",
+        rank.rank, rank.pid, rank.node, rank.cuda_dev, rank.n_channels
+    );
+    for (function, count) in rank.counters.seq_number.iter().filter(|(_, count)| **count > 0) {
+        write!(line, ", {function} {count}")?;
+    }
+    if let Some(count) = rank.counters.coll_op_count.filter(|_| rank.counters.seq_number.is_empty()) {
+        write!(line, ", {count} collectives")?;
+    }
+    if let Some(count) = rank.counters.p2p_op_count.filter(|count| *count > 0) {
+        write!(line, ", {count} p2p batches")?;
+    }
+    if rank.process_state == ProcessState::Stopped {
+        line.push_str(", stopped");
+    }
+    let status = &rank.status;
+    let results = [("init", &status.init), ("async", &status.async_result), ("proxy", &status.proxy_result)];
+    for (what, result) in results {
+        if let Some(result) = result.as_deref().filter(|result| *result != "ncclSuccess") {
+            write!(line, ", {what} {result}")?;
+        }
+    }
+    let flags = [
+        ("aborted", status.abort),
+        ("finalized", status.finalize_called),
+        ("being destroyed", status.destroying),
+        ("revoked", status.revoked),
+    ];
+    for (what, _) in flags.iter().filter(|(_, flag)| *flag == Some(true)) {
+        write!(line, ", {what}")?;
+    }
+    wrapped(out, &line, 2)?;
+    let begun: Vec<&OpReport> = rank.proxy.ops.iter().filter(|op| op.begun).collect();
+    for op in begun.iter().take(MAX_OPS) {
+        write_op(out, op)?;
+    }
+    let (hidden, queued) = (begun.len().saturating_sub(MAX_OPS), rank.proxy.ops.len() - begun.len());
+    if hidden > 0 {
+        writeln!(out, "    and {hidden} more in flight")?;
+    }
+    if queued > 0 {
+        writeln!(out, "    and {queued} queued behind them")?;
+    }
+    for remark in &rank.remarks {
+        wrapped(out, remark, 4)?;
+    }
+    Ok(())
+}
+
+fn write_op(out: &mut String, op: &OpReport) -> fmt::Result {
+    let what = [op.protocol.as_deref(), op.transport.as_deref()].map(|name| name.unwrap_or("?")).join(" ");
+    wrapped(out, &format!("{} {what}, still for {:.1} s", label(op), op.still_seconds), 4)?;
+    let gpu = op.gpu.map(|gpu| format!(", by the GPU {gpu}")).unwrap_or_default();
+    let received = match op.direction {
+        OpDirection::Send => String::new(),
+        OpDirection::Recv => format!(", received {}", op.received),
+    };
+    writeln!(
+        out,
+        "      of {} steps: posted {}{received}, transmitted {}, done {}{gpu}",
+        op.nsteps, op.posted, op.transmitted, op.done
+    )
+}
+
+/// Writes `text` in lines of at most [`WIDTH`] columns, the further ones set in by two more.
+fn wrapped(out: &mut String, text: &str, indent: usize) -> fmt::Result {
+    let mut column = 0;
+    for word in text.split(' ') {
+        let length = word.chars().count();
+        if column > 0 && column + 1 + length > WIDTH {
+            writeln!(out)?;
+            column = 0;
+            write!(out, "{:1$}", "", indent + 2)?;
+            column += indent + 2;
+        } else if column == 0 {
+            write!(out, "{:indent$}", "")?;
+            column += indent;
+        } else {
+            out.push(' ');
+            column += 1;
+        }
+        out.push_str(word);
+        column += length;
+    }
+    writeln!(out)
+}

@@ -1,0 +1,265 @@
+//! Verdicts on made-up ranks.
+
+use super::*;
+use crate::dump::report::{ChannelReport, Motion, OpDirection, OpReport, ProxyReport};
+
+const N: u32 = 4;
+
+fn op(direction: OpDirection, peer: u32, count: u64) -> OpReport {
+    OpReport {
+        op_count: count,
+        p2p: false,
+        coll: Some("AllReduce".to_owned()),
+        pattern: Some("RING_TWICE".to_owned()),
+        protocol: Some("SIMPLE".to_owned()),
+        channel: 0,
+        direction,
+        peer: Some(peer),
+        transport: Some("NET".to_owned()),
+        begun: true,
+        nsteps: 24,
+        posted: 8,
+        received: 0,
+        transmitted: 0,
+        done: 0,
+        gpu: None,
+        chunk_steps: 4,
+        slice_steps: 2,
+        still_seconds: 1.0,
+    }
+}
+
+/// A rank of a ring over all, that stood still for a second and launched `launched` all-reduces.
+fn rank(rank: u32, launched: u64, ops: Vec<OpReport>) -> RankReport {
+    let at = |rank: u32| i32::try_from(rank % N).unwrap();
+    let channel = ChannelReport {
+        channel: 0,
+        ring_prev: at(rank + N - 1),
+        ring_next: at(rank + 1),
+        tree_up: -1,
+        tree_down: Vec::new(),
+    };
+    let mut report = RankReport {
+        comm_hash: "0x1".to_owned(),
+        n_ranks: N,
+        rank,
+        pid: 100 + rank,
+        process_state: ProcessState::Running,
+        channels: vec![channel],
+        proxy: ProxyReport { state: ProxyListState::Read, carries_rings: Some(true), ops },
+        motion: Motion { readings: 3, seconds: 1.0, steps_moved: false, counters_moved: false },
+        ..RankReport::default()
+    };
+    report.counters.seq_number.insert("AllReduce".to_owned(), launched);
+    report
+}
+
+/// A rank that sent what it could and waits for its predecessor.
+fn waiting(number: u32) -> RankReport {
+    let mut send = op(OpDirection::Send, (number + 1) % N, 4);
+    (send.posted, send.transmitted, send.done) = (12, 4, 4);
+    rank(number, 5, vec![op(OpDirection::Recv, (number + N - 1) % N, 4), send])
+}
+
+/// A rank whose GPU has what it needs and does nothing.
+fn lazy(number: u32) -> RankReport {
+    let mut receive = op(OpDirection::Recv, (number + N - 1) % N, 4);
+    (receive.received, receive.transmitted) = (4, 4);
+    rank(number, 5, vec![receive, op(OpDirection::Send, (number + 1) % N, 4)])
+}
+
+#[track_caller]
+fn check(verdict: &Verdict, state: State, culprits: &[u32], victims: &[u32], said: &str) {
+    assert_eq!(verdict.state, state, "{verdict:#?}");
+    assert_eq!((&*verdict.culprits, &*verdict.victims), (culprits, victims), "{verdict:#?}");
+    assert!(verdict.evidence.iter().any(|sentence| sentence.contains(said)), "{verdict:#?}");
+}
+
+#[test]
+fn a_rank_that_has_not_joined_is_what_the_others_wait_for() {
+    let ranks = [waiting(0), rank(1, 4, Vec::new()), waiting(2), waiting(3)];
+    check(&judge(&ranks), State::Stuck, &[1], &[0, 2, 3], "rank 1 has not joined: AllReduce 4 of 5 launched");
+    // Before 2.26 there is only one number for all collectives.
+    let old = ranks.map(|mut rank| {
+        rank.counters.coll_op_count = rank.counters.seq_number.remove("AllReduce");
+        rank
+    });
+    check(&judge(&old), State::Stuck, &[1], &[0, 2, 3], "4 of 5 collectives launched");
+}
+
+#[test]
+fn a_gpu_that_has_its_input_and_does_nothing_is_the_cause() {
+    let ranks = [waiting(0), waiting(1), lazy(2), waiting(3)];
+    check(&judge(&ranks), State::Stuck, &[2], &[0, 1, 3], "its GPU has its input and has room for 8 steps");
+}
+
+#[test]
+fn an_op_that_is_queued_behind_another_does_not_make_its_rank_the_cause() {
+    // Rank 1 stalls in op 3. Rank 2 has begun op 3 and waits; its op 4 has input and room, but its kernel runs later.
+    let mut second = waiting(2);
+    second.proxy.ops.iter_mut().for_each(|op| op.op_count = 3);
+    second.proxy.ops.extend(lazy(2).proxy.ops);
+    let mut first = lazy(1);
+    first.proxy.ops.iter_mut().for_each(|op| op.op_count = 3);
+    check(
+        &judge(&[waiting(0), first, second, waiting(3)]),
+        State::Stuck,
+        &[1],
+        &[0, 2, 3],
+        "rank 1 does not go on",
+    );
+    // The same between a batch of sends and a collective, which no number orders.
+    let mut second = waiting(2);
+    second.proxy.ops.extend(lazy(2).proxy.ops.into_iter().map(|op| OpReport { p2p: true, ..op }));
+    let ranks = [waiting(0), lazy(1), second, waiting(3)];
+    check(&judge(&ranks), State::Stuck, &[1], &[0, 2, 3], "rank 1 does not go on");
+}
+
+#[test]
+fn a_stopped_process_is_the_cause_whatever_its_ops_look_like() {
+    let mut ranks = [waiting(0), waiting(1), waiting(2), waiting(3)];
+    ranks[3].process_state = ProcessState::Stopped;
+    check(&judge(&ranks), State::Stuck, &[3], &[0, 1, 2], "process 103 is in state T");
+}
+
+#[test]
+fn a_rank_that_nobody_read_is_named_as_such() {
+    check(
+        &judge(&[waiting(0), waiting(1), waiting(3)]),
+        State::Stuck,
+        &[2],
+        &[0, 1, 3],
+        "rank 2 is waited for and was not read",
+    );
+}
+
+#[test]
+fn what_moves_is_healthy_even_if_one_rank_lags() {
+    let mut ranks = [waiting(0), rank(1, 4, Vec::new()), waiting(2), waiting(3)];
+    ranks[2].motion.steps_moved = true;
+    check(&judge(&ranks), State::Healthy, &[], &[], "ops in flight of rank 2 went on");
+    ranks[2].motion.steps_moved = false;
+    ranks[0].motion.counters_moved = true;
+    check(&judge(&ranks), State::Unknown, &[], &[], "rank 0 launched more while no op in flight moved");
+}
+
+#[test]
+fn one_reading_is_no_proof() {
+    let mut ranks = [waiting(0), rank(1, 4, Vec::new())];
+    ranks[0].motion.readings = 1;
+    check(&judge(&ranks), State::Unknown, &[], &[], "read only once");
+    assert_eq!(judge(&[]).state, State::Unknown);
+}
+
+#[test]
+fn with_nothing_in_flight_the_job_waits_elsewhere() {
+    let ranks: Vec<_> = (0..N).map(|number| rank(number, 5, Vec::new())).collect();
+    check(&judge(&ranks), State::Healthy, &[], &[], "no NCCL op in flight on all 4 ranks");
+    let over_nvlink: Vec<_> = ranks
+        .into_iter()
+        .map(|mut rank| {
+            rank.proxy.carries_rings = Some(false);
+            rank
+        })
+        .collect();
+    check(&judge(&over_nvlink), State::Unknown, &[], &[], "over NVLink or shared memory");
+}
+
+#[test]
+fn over_nvlink_the_counters_tell_who_has_not_joined() {
+    let ranks = [rank(0, 5, Vec::new()), rank(1, 3, Vec::new()), rank(2, 5, Vec::new())];
+    check(&judge(&ranks), State::Stuck, &[1], &[0, 2], "rank 1 has not joined: AllReduce 3 of 5");
+}
+
+#[test]
+fn a_circle_is_called_a_circle_and_names_nobody() {
+    let ranks: Vec<_> = (0..N).map(waiting).collect();
+    check(&judge(&ranks), State::Stuck, &[], &[0, 1, 2, 3], "in a circle");
+}
+
+#[test]
+fn a_rank_whose_ops_could_not_be_read_is_not_said_to_have_none() {
+    let mut ranks = [waiting(0), rank(1, 5, Vec::new()), waiting(2), waiting(3)];
+    ranks[1].proxy.state = ProxyListState::Unreadable;
+    check(&judge(&ranks), State::Unknown, &[1], &[0, 2, 3], "its ops in flight could not be read");
+}
+
+#[test]
+fn a_rank_that_is_there_twice_leaves_the_verdict_open() {
+    let ranks = [waiting(0), rank(1, 4, Vec::new()), waiting(0)];
+    check(&judge(&ranks), State::Unknown, &[], &[], "a rank is there twice");
+}
+
+#[test]
+fn unknown_peers_leave_the_verdict_open() {
+    let ranks = [waiting(0), waiting(1), waiting(2), waiting(3)].map(|mut rank| {
+        rank.proxy.ops.iter_mut().for_each(|op| op.peer = None);
+        rank
+    });
+    check(&judge(&ranks), State::Unknown, &[], &[0, 1, 2, 3], "the peers of ops are not known");
+}
+
+#[test]
+fn a_different_order_is_told() {
+    let mut ranks = [waiting(0), waiting(1), waiting(2), waiting(3)];
+    ranks[1].proxy.ops.iter_mut().for_each(|op| op.coll = Some("Broadcast".to_owned()));
+    let verdict = judge(&ranks);
+    let told = "the order differs: op 4 is AllReduce on ranks 0, 2, 3, Broadcast on rank 1";
+    assert!(verdict.evidence.iter().any(|sentence| sentence == told), "{verdict:#?}");
+}
+
+#[test]
+fn data_that_the_network_does_not_take_point_to_the_receiver() {
+    let mut send = op(OpDirection::Send, 1, 2);
+    (send.p2p, send.pattern, send.chunk_steps, send.slice_steps) = (true, Some("SEND".to_owned()), 1, 1);
+    (send.posted, send.transmitted, send.done, send.gpu) = (8, 0, 0, Some(8));
+    let ranks =
+        [rank(0, 0, vec![send]), rank(1, 0, Vec::new()), rank(2, 0, Vec::new()), rank(3, 0, Vec::new())];
+    check(&judge(&ranks), State::Stuck, &[1], &[0], "rank 1 is waited for and has no op in flight");
+}
+
+#[test]
+fn a_leaf_of_a_tree_that_does_not_send_is_the_cause_though_it_waits_for_the_result() {
+    let tree = |mut rank: RankReport, up: i32, down: &[i32]| {
+        rank.channels[0].tree_up = up;
+        rank.channels[0].tree_down = down.to_vec();
+        for op in &mut rank.proxy.ops {
+            op.pattern = Some("TREE_UP_DOWN".to_owned());
+            (op.chunk_steps, op.slice_steps, op.nsteps) = (1, 1, 4);
+            op.posted = 4;
+        }
+        rank
+    };
+    let (send, receive) = (|to| op(OpDirection::Send, to, 4), |from| op(OpDirection::Recv, from, 4));
+    let mut middle =
+        tree(rank(1, 5, vec![receive(2), receive(3), send(0), receive(0), send(2), send(3)]), 0, &[2, 3]);
+    // Rank 3 has sent its part, rank 2 has not.
+    (middle.proxy.ops[1].received, middle.proxy.ops[1].transmitted) = (4, 4);
+    let mut sent = tree(rank(3, 5, vec![send(1), receive(1)]), 1, &[]);
+    (sent.proxy.ops[0].transmitted, sent.proxy.ops[0].done) = (4, 4);
+    let ranks = [
+        tree(rank(0, 5, vec![receive(1), send(1)]), -1, &[1]),
+        middle,
+        tree(rank(2, 5, vec![send(1), receive(1)]), 1, &[]),
+        sent,
+    ];
+    check(&judge(&ranks), State::Stuck, &[2], &[0, 1, 3], "rank 2 does not go on: SEND to 1");
+}
+
+#[test]
+fn a_failed_rank_and_a_communicator_in_the_making_are_told() {
+    let mut ranks = [waiting(0), rank(1, 5, Vec::new()), waiting(2), waiting(3)];
+    ranks[1].status.async_result = Some("ncclRemoteError".to_owned());
+    check(&judge(&ranks), State::Stuck, &[1], &[0, 2, 3], "rank 1 has failed: ncclRemoteError");
+    ranks[0].status.init = Some("ncclInProgress".to_owned());
+    check(&judge(&ranks), State::Unknown, &[], &[], "rank 0 still set the communicator up");
+}
+
+#[test]
+fn a_verdict_and_its_ranks_survive_json() {
+    let ranks = [waiting(0), lazy(2)];
+    let text = serde_json::to_string(&ranks).unwrap();
+    let again: Vec<RankReport> = serde_json::from_str(&text).unwrap();
+    assert_eq!(again, ranks);
+    assert_eq!(serde_json::to_value(judge(&again)).unwrap()["state"], "stuck");
+}

@@ -1,0 +1,240 @@
+//! Who waits for whom: from the steps of the ops in flight on one rank to the ranks that it waits for.
+//!
+//! The meaning of the steps is that of `sendProxyProgress` and `recvProxyProgress` (src/transport/net.cc). A sender offers
+//! slots to its GPU (`posted`), gives filled ones to the network (`transmitted`) and gets them back (`done`); a receiver
+//! gives slots to the network (`posted`), gets them filled (`received`), offers them to its GPU (`transmitted`) and gets
+//! them back (`done`). In between the GPU's kernel takes from the receivers of a channel what it needs to fill the
+//! senders' slots; what it needs is known from the op's pattern.
+
+use std::collections::BTreeMap;
+
+use super::report::{ChannelReport, OpDirection, OpReport, RankReport};
+
+/// What one rank waits for, as far as its ops in flight tell.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Waits {
+    /// Ranks, and why: one phrase each, without a subject.
+    pub(super) peers: BTreeMap<u32, String>,
+    /// Its own side does not go on. Why.
+    pub(super) own: Option<String>,
+    /// [`Self::own`] is of an op that the GPU has not begun, while other ops of the rank wait for peers: its kernel may
+    /// stand behind theirs.
+    pub(super) own_may_be_queued: bool,
+    /// Some op's peer is not known.
+    pub(super) unknown_peer: bool,
+}
+
+/// From the oldest unfinished ops of a rank.
+pub(super) fn of_rank(rank: &RankReport) -> Waits {
+    let mut all = Waits { own_may_be_queued: true, ..Waits::default() };
+    for (channel, ops) in oldest(&rank.proxy.ops) {
+        let topology = rank.channels.iter().find(|known| known.channel == channel);
+        let mut waits = Waits::default();
+        of_op(&ops, topology, &mut waits);
+        if let Some(own) = waits.own {
+            let begun = ops.iter().any(|op| gpu_has_begun(op));
+            if all.own.is_none() || (begun && all.own_may_be_queued) {
+                all.own = Some(own);
+                all.own_may_be_queued = !begun;
+            }
+        }
+        for (peer, why) in waits.peers {
+            all.peers.entry(peer).or_insert(why);
+        }
+        all.unknown_peer |= waits.unknown_peer;
+    }
+    all.own_may_be_queued &= all.own.is_some() && !all.peers.is_empty();
+    all
+}
+
+/// The oldest collective, by channel, and on each channel the oldest point-to-point batch. Collectives are numbered in the
+/// order in which the rank's kernels run: a later one that stands still says nothing. Batches are numbered by channel.
+fn oldest(ops: &[OpReport]) -> Vec<(u32, Vec<&OpReport>)> {
+    let unfinished = || ops.iter().filter(|op| op.done < op.nsteps);
+    let first_collective = unfinished().filter(|op| !op.p2p).map(|op| op.op_count).min();
+    let mut first_batch: BTreeMap<u32, u64> = BTreeMap::new();
+    for op in unfinished().filter(|op| op.p2p) {
+        let first = first_batch.entry(op.channel).or_insert(op.op_count);
+        *first = op.op_count.min(*first);
+    }
+    let mut oldest: BTreeMap<(bool, u32), Vec<&OpReport>> = BTreeMap::new();
+    for op in unfinished() {
+        let first = if op.p2p { first_batch.get(&op.channel).copied() } else { first_collective };
+        if first == Some(op.op_count) {
+            oldest.entry((op.p2p, op.channel)).or_default().push(op);
+        }
+    }
+    oldest.into_iter().map(|((_, channel), ops)| (channel, ops)).collect()
+}
+
+/// Whether the GPU is known to have filled or emptied a slot.
+fn gpu_has_begun(op: &OpReport) -> bool {
+    match op.direction {
+        OpDirection::Send => produced(op) > 0,
+        OpDirection::Recv => op.done > 0 || op.gpu.is_some_and(|gpu| gpu > 0),
+    }
+}
+
+fn of_op(ops: &[&OpReport], topology: Option<&ChannelReport>, waits: &mut Waits) {
+    let sends = || ops.iter().filter(|op| op.direction == OpDirection::Send);
+    let receives: Vec<&OpReport> =
+        ops.iter().filter(|op| op.direction == OpDirection::Recv).copied().collect();
+    let mut feeds_a_send = vec![false; receives.len()];
+    for send in sends() {
+        let inputs: Vec<usize> =
+            (0..receives.len()).filter(|index| is_input(send, receives[*index], topology)).collect();
+        for index in &inputs {
+            feeds_a_send[*index] = true;
+        }
+        let inputs: Vec<&OpReport> = inputs.into_iter().map(|index| receives[index]).collect();
+        of_send(send, &inputs, waits);
+    }
+    for (receive, feeds) in receives.iter().zip(feeds_a_send) {
+        // One that feeds a sender was looked at with it, unless nothing has to be sent any more.
+        if !feeds {
+            of_receive(receive, waits);
+        }
+    }
+}
+
+/// Whether the GPU needs what `receive` brings to fill the slots of `send`.
+fn is_input(send: &OpReport, receive: &OpReport, topology: Option<&ChannelReport>) -> bool {
+    if produced(send) >= send.nsteps {
+        return false;
+    }
+    let pattern = send.pattern.as_deref().unwrap_or_default();
+    let (Some(topology), Some(to), Some(from)) = (topology, send.peer, receive.peer) else {
+        return !send.p2p;
+    };
+    let is = |rank: i32, peer: u32| u32::try_from(rank) == Ok(peer);
+    match pattern {
+        "SEND" | "RECV" => false,
+        "TREE_UP" | "TREE_DOWN" | "TREE_UP_DOWN" => {
+            if is(topology.tree_up, to) || topology.tree_up < 0 {
+                topology.tree_down.iter().any(|down| is(*down, from))
+            } else {
+                is(topology.tree_up, from)
+            }
+        }
+        _ => true,
+    }
+}
+
+/// Slots that the GPU has filled, at least.
+fn produced(send: &OpReport) -> u64 {
+    send.gpu.map_or(send.transmitted, |gpu| gpu.clamp(send.transmitted, send.posted.max(send.transmitted)))
+}
+
+/// Steps that must have come in before the next one can go out.
+fn needed(send: &OpReport) -> u64 {
+    let produced = produced(send);
+    match send.pattern.as_deref() {
+        // A rank of a ring begins with data of its own and then passes on what came in one chunk before.
+        Some("RING" | "RING_TWICE") if produced < send.chunk_steps => 0,
+        Some("RING" | "RING_TWICE") => produced + send.slice_steps - send.chunk_steps.min(produced),
+        _ => produced + send.slice_steps,
+    }
+}
+
+fn of_send(send: &OpReport, inputs: &[&OpReport], waits: &mut Waits) {
+    let steps = |count: u64| if count == 1 { "1 step".to_owned() } else { format!("{count} steps") };
+    let label = label(send);
+    if !send.begun {
+        waits.own = Some(format!("its proxy thread has not begun {label}"));
+        return;
+    }
+    let produced = produced(send);
+    if produced > send.transmitted {
+        let why = format!(
+            "{label}: the GPU filled {}, which the network does not take",
+            steps(produced - send.transmitted)
+        );
+        waits.on(send.peer, why);
+        return;
+    }
+    if produced < send.nsteps && send.posted > produced {
+        // There is room, so the GPU waits for its input, or does not go on by itself.
+        let missing: Vec<_> =
+            inputs.iter().filter(|receive| receive.transmitted < needed(send).min(receive.nsteps)).collect();
+        for receive in &missing {
+            of_missing_input(receive, waits);
+        }
+        if missing.is_empty() {
+            let input = if inputs.is_empty() { "needs no input" } else { "has its input" };
+            waits.own = Some(format!(
+                "{label}: its GPU {input} and has room for {}, and does not go on ({} of {} filled)",
+                steps(send.posted - produced),
+                produced,
+                send.nsteps,
+            ));
+        }
+        return;
+    }
+    if send.transmitted > send.done {
+        let left = steps(send.transmitted - send.done);
+        waits.on(send.peer, format!("{label}: {left} given to the network, and not taken"));
+    } else if send.done < send.nsteps {
+        waits.own = Some(format!(
+            "{label}: its proxy thread offers no more slots ({} of {})",
+            send.done, send.nsteps
+        ));
+    }
+}
+
+fn of_missing_input(receive: &OpReport, waits: &mut Waits) {
+    if receive.begun && receive.received > receive.transmitted {
+        let label = label(receive);
+        waits.own = Some(format!("{label}: data came in and is not flushed to the GPU"));
+    } else {
+        wait_for_data(receive, waits);
+    }
+}
+
+fn of_receive(receive: &OpReport, waits: &mut Waits) {
+    let label = label(receive);
+    if !receive.begun {
+        waits.own = Some(format!("its proxy thread has not begun {label}"));
+        return;
+    }
+    let consumed = receive.gpu.map_or(receive.done, |gpu| gpu.clamp(receive.done, receive.transmitted));
+    if receive.transmitted > consumed {
+        let left = receive.transmitted - consumed;
+        waits.own = Some(format!("{label}: its GPU does not take {left} steps that came in"));
+    } else if receive.received > receive.transmitted {
+        waits.own = Some(format!("{label}: data came in and is not flushed to the GPU"));
+    } else if receive.posted > receive.received {
+        wait_for_data(receive, waits);
+    } else {
+        waits.own = Some(format!(
+            "{label}: its proxy thread posts no more receives ({} of {})",
+            receive.posted, receive.nsteps
+        ));
+    }
+}
+
+fn wait_for_data(receive: &OpReport, waits: &mut Waits) {
+    let why = format!("{}: posted {}, received {}", label(receive), receive.posted, receive.received);
+    waits.on(receive.peer, why);
+}
+
+/// `RECV from 1, AllReduce 5, channel 0`.
+pub(super) fn label(op: &OpReport) -> String {
+    let (word, way) = match op.direction {
+        OpDirection::Send => ("SEND", "to"),
+        OpDirection::Recv => ("RECV", "from"),
+    };
+    let peer = op.peer.map_or_else(|| "?".to_owned(), |peer| peer.to_string());
+    let coll = op.coll.as_deref().unwrap_or("op");
+    format!("{word} {way} {peer} ({coll}, op {}, channel {})", op.op_count, op.channel)
+}
+
+impl Waits {
+    fn on(&mut self, peer: Option<u32>, why: String) {
+        match peer {
+            Some(peer) => {
+                self.peers.entry(peer).or_insert(why);
+            }
+            None => self.unknown_peer = true,
+        }
+    }
+}

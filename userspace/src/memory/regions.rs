@@ -1,0 +1,210 @@
+//! The parts of an address space that a program's own data can be in.
+
+use std::{
+    fs::File,
+    io::{self, Read as _},
+    os::unix::fs::FileExt as _,
+};
+
+use super::ReadError;
+use crate::{elf::RuntimeAddr, target::Process};
+
+/// Longest `/proc/PID/maps` that is read: 65,530 mappings (the kernel's default limit) of about 100 bytes, and more.
+const MAX_MAPS: u64 = 64 << 20;
+
+/// Bits of a `/proc/PID/pagemap` entry: the page is in memory, or swapped out
+/// (Documentation/admin-guide/mm/pagemap.rst).
+const PRESENT: u64 = 1 << 63;
+const SWAPPED: u64 = 1 << 62;
+
+/// A writable private mapping that no file backs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Region {
+    pub start: u64,
+    pub end: u64,
+    pub is_heap: bool,
+}
+
+impl Region {
+    pub fn size(&self) -> u64 {
+        self.end.saturating_sub(self.start)
+    }
+}
+
+/// What is mapped where, at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct AddressSpace {
+    /// All readable mappings as (start, end), by address.
+    pub(super) readable: Vec<(u64, u64)>,
+    /// Where data can be: the heap first, then the others, small ones first.
+    pub regions: Vec<Region>,
+}
+
+impl AddressSpace {
+    /// Reads `/proc/PID/maps`.
+    pub fn read(process: &Process) -> Result<Self, ReadError> {
+        let pid = process.pid();
+        let explain = |error: io::Error| match error.kind() {
+            io::ErrorKind::NotFound => ReadError::Gone(pid),
+            io::ErrorKind::PermissionDenied => ReadError::Denied(pid, error),
+            _ if error.raw_os_error() == Some(libc::ESRCH) => ReadError::Gone(pid),
+            _ => ReadError::Other(pid, error),
+        };
+        let mut text = Vec::new();
+        let file = File::open(process.proc_path().join("maps")).map_err(explain)?;
+        file.take(MAX_MAPS).read_to_end(&mut text).map_err(explain)?;
+        if process.has_exited() {
+            return Err(ReadError::Gone(pid));
+        }
+        Ok(Self::parse(&text))
+    }
+
+    fn parse(text: &[u8]) -> Self {
+        let mut space = Self::default();
+        for line in text.split(|byte| *byte == b'\n') {
+            let Some((start, end, permissions, inode, name)) = fields(line) else { continue };
+            if permissions.first() == Some(&b'r') && start < end {
+                space.readable.push((start, end));
+            }
+            // Private, writable, no file. Names in brackets are the kernel's, and only the heap's and those that a program
+            // gave with prctl (`[anon:…]`) are the program's data: stacks hold no communicator.
+            let is_data =
+                permissions.get(..2) == Some(b"rw") && permissions.get(3) == Some(&b'p') && inode == b"0";
+            let is_heap = name == b"[heap]";
+            if is_data && start < end && (name.is_empty() || is_heap || name.starts_with(b"[anon:")) {
+                space.regions.push(Region { start, end, is_heap });
+            }
+        }
+        space.readable.sort_unstable();
+        space.regions.sort_by_key(|region| (!region.is_heap, region.size(), region.start));
+        space
+    }
+
+    /// Whether `bytes` from `at` on lie in readable mappings.
+    pub fn is_readable(&self, at: u64, bytes: u64) -> bool {
+        let Some(end) = at.checked_add(bytes) else { return false };
+        let mut reached = at;
+        let first = self.readable.partition_point(|(_, end)| *end <= at);
+        for (start, mapping_end) in self.readable.iter().skip(first) {
+            if *start > reached {
+                return false;
+            }
+            reached = *mapping_end;
+            if reached >= end {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Bytes of all regions.
+    pub fn bytes(&self) -> u64 {
+        self.regions.iter().map(Region::size).sum()
+    }
+}
+
+type Fields<'a> = (u64, u64, &'a [u8], &'a [u8], &'a [u8]);
+
+/// `start-end perms offset dev inode name`.
+fn fields(line: &[u8]) -> Option<Fields<'_>> {
+    let mut words = line.splitn(6, |byte| *byte == b' ');
+    let range = std::str::from_utf8(words.next()?).ok()?;
+    let (start, end) = range.split_once('-')?;
+    let permissions = words.next()?;
+    let (_offset, _device, inode) = (words.next()?, words.next()?, words.next()?);
+    let name = words.next().unwrap_or_default().trim_ascii();
+    let hex = |text: &str| u64::from_str_radix(text, 16).ok();
+    Some((hex(start)?, hex(end)?, permissions, inode, name))
+}
+
+/// Which pages of a process hold data. To read a page that was never touched would make the kernel build page tables for it
+/// in the target, and there can be hundreds of gigabytes of them.
+#[derive(Debug)]
+pub(super) struct Pages {
+    pagemap: Option<File>,
+    page: u64,
+    entries: Vec<u8>,
+}
+
+impl Pages {
+    /// Where the page map cannot be opened every page counts as filled.
+    pub(super) fn open(process: &Process) -> Self {
+        let page = rustix::param::page_size() as u64;
+        Self { pagemap: File::open(process.proc_path().join("pagemap")).ok(), page, entries: Vec::new() }
+    }
+
+    /// The runs of filled pages between `start` and `end`, as (start, end).
+    pub(super) fn filled(&mut self, start: RuntimeAddr, end: RuntimeAddr) -> Vec<(u64, u64)> {
+        let (start, end) = (start.0, end.0);
+        let first = start / self.page;
+        let count = end.div_ceil(self.page).saturating_sub(first);
+        let (Some(pagemap), Ok(bytes)) = (&self.pagemap, usize::try_from(count.saturating_mul(8))) else {
+            return vec![(start, end)];
+        };
+        self.entries.resize(bytes, 0);
+        // A short read means that the rest is not mapped any more.
+        let Ok(read) = pagemap.read_at(&mut self.entries, first.saturating_mul(8)) else {
+            return vec![(start, end)];
+        };
+        let mut runs: Vec<(u64, u64)> = Vec::new();
+        let entries = self.entries.get(..read).unwrap_or_default();
+        for (page, entry) in (first..).zip(entries.as_chunks::<8>().0) {
+            if u64::from_le_bytes(*entry) & (PRESENT | SWAPPED) == 0 {
+                continue;
+            }
+            let (from, to) = ((page * self.page).max(start), ((page + 1) * self.page).min(end));
+            match runs.last_mut() {
+                Some(last) if last.1 == from => last.1 = to,
+                _ => runs.push((from, to)),
+            }
+        }
+        runs
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAPS: &str = "\
+00400000-00500000 rw-p 00000000 fd:01 1234                       /opt/program
+01000000-01200000 rw-p 00000000 00:00 0                          [heap]
+7f0000000000-7f0000800000 rw-p 00000000 00:00 0
+7f0000800000-7f0000900000 rw-p 00000000 00:00 0                  [anon:arena]
+7f0000900000-7f0000a00000 ---p 00000000 00:00 0
+7f0000a00000-7f0000b00000 r--p 00000000 00:00 0
+7f0000b00000-7f0000c00000 rw-s 00000000 00:01 77                 /dev/zero (deleted)
+7f0000c00000-7f0000d00000 rw-s 00000000 00:05 99                 /dev/nvidia0
+7ffd00000000-7ffd00021000 rw-p 00000000 00:00 0                  [stack]
+";
+
+    #[test]
+    fn only_private_anonymous_data_is_scanned_the_heap_and_small_ones_first() {
+        let space = AddressSpace::parse(MAPS.as_bytes());
+        let starts: Vec<u64> = space.regions.iter().map(|region| region.start).collect();
+        assert_eq!(starts, [0x0100_0000, 0x7f00_0080_0000, 0x7f00_0000_0000]);
+        assert!(space.regions[0].is_heap);
+        assert_eq!(space.bytes(), 0x20_0000 + 0x10_0000 + 0x80_0000);
+    }
+
+    #[test]
+    fn a_range_may_span_mappings_that_touch_and_no_gap() {
+        let space = AddressSpace::parse(MAPS.as_bytes());
+        assert!(space.is_readable(0x7f00_007f_fff0, 32));
+        assert!(!space.is_readable(0x7f00_008f_fff0, 32));
+        assert!(!space.is_readable(0, 8));
+        assert!(!space.is_readable(u64::MAX - 4, 8));
+    }
+
+    #[test]
+    fn pages_that_were_never_touched_are_left_out() {
+        let process = Process::open(std::process::id()).unwrap();
+        let mut pages = Pages::open(&process);
+        let page = pages.page;
+        let mut memory: Vec<u8> = Vec::with_capacity(64 * usize::try_from(page).unwrap());
+        memory.resize(10, 1);
+        let start = memory.as_ptr() as u64;
+        let filled = pages.filled(RuntimeAddr(start), RuntimeAddr(start + 10));
+        assert_eq!(filled, [(start, start + 10)]);
+    }
+}

@@ -1,0 +1,110 @@
+//! Finds in a library's layouts what plans need, and says what is not there.
+
+use super::{
+    plan_builder::{FinishedPlan, PlanBuilder, PlanError, Slot, Span},
+    spans::{CommunicatorSpans, ProbeKind},
+};
+use crate::symbols::{Field, Function, Layouts, ParamLocation};
+
+/// Why a probe cannot be compiled.
+#[derive(Debug)]
+pub(super) enum Lack {
+    Field(&'static str, &'static str),
+    Struct(&'static str),
+    Parameter(&'static str),
+    Plan(PlanError),
+}
+
+impl From<PlanError> for Lack {
+    fn from(error: PlanError) -> Self {
+        Self::Plan(error)
+    }
+}
+
+impl std::fmt::Display for Lack {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Field(strukt, path) => {
+                write!(f, "the library's debug information has no `{strukt}.{path}`")
+            }
+            Self::Struct(strukt) => write!(f, "the library's debug information has no `{strukt}`"),
+            Self::Parameter(name) => write!(f, "the function has no parameter `{name}`"),
+            Self::Plan(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+/// A plan and what its record means.
+pub(super) type Compiled = Result<(FinishedPlan, ProbeKind), Lack>;
+
+pub(super) fn communicator(
+    plan: &mut PlanBuilder,
+    layouts: &Layouts,
+    comm: Slot,
+) -> Result<CommunicatorSpans, Lack> {
+    let pointer = plan.emit(comm);
+    let rank = field(layouts, "ncclComm", "rank")?;
+    let n_ranks = field(layouts, "ncclComm", "nRanks")?;
+    let rank = plan.copy(comm, offset(&rank)?, len(rank.size)?);
+    let n_ranks = plan.copy(comm, offset(&n_ranks)?, len(n_ranks.size)?);
+    let hash = match layouts.field("ncclComm", "commHash") {
+        Some(hash) => Some(plan.copy(comm, offset(&hash)?, len(hash.size)?)),
+        None => None,
+    };
+    // 2.23 to 2.25 have seqNumber, but count only while a profiler plugin is loaded. 2.26 counts always; it is the version
+    // that gave ncclProxyOp its workCounter.
+    let counts_always = layouts.field("ncclProxyOp", "workCounter").is_some();
+    let launched = layouts.field("ncclComm", "seqNumber").filter(|_| counts_always);
+    let (launched_per_function, posted_collectives) = match launched {
+        Some(at) => (Some(plan.copy(comm, offset(&at)?, len(at.size)?)), None),
+        None => (None, posted_collectives(plan, layouts, comm)?),
+    };
+    Ok(CommunicatorSpans { pointer, rank, n_ranks, hash, launched_per_function, posted_collectives })
+}
+
+fn posted_collectives(plan: &mut PlanBuilder, layouts: &Layouts, comm: Slot) -> Result<Option<Span>, Lack> {
+    let (Some(shared), Some(count)) =
+        (layouts.field("ncclComm", "sharedRes"), layouts.field("ncclSharedResources", "collOpCount"))
+    else {
+        return Ok(None);
+    };
+    let shared = plan.load(comm, offset(&shared)?, 8);
+    let count = plan.load(shared, offset(&count)?, len(count.size)?);
+    Ok(Some(plan.emit(count)))
+}
+
+/// `&comm->channels[op->channelId]`.
+pub(super) fn channel_of(
+    plan: &mut PlanBuilder,
+    layouts: &Layouts,
+    comm: Slot,
+    op: Slot,
+) -> Result<Slot, Lack> {
+    let id = field(layouts, "ncclProxyOp", "channelId")?;
+    let channels = offset(&field(layouts, "ncclComm", "channels")?)?;
+    let size = layouts.struct_size("ncclChannel").ok_or(Lack::Struct("ncclChannel"))?;
+    let id = plan.load(op, offset(&id)?, len(id.size)?);
+    let first = plan.offset(comm, channels);
+    Ok(plan.scale(first, id, signed(size)?))
+}
+
+pub(super) fn parameter<'a>(function: &'a Function, name: &'static str) -> Result<&'a ParamLocation, Lack> {
+    function.param(name).map(|param| &param.location).ok_or(Lack::Parameter(name))
+}
+
+pub(super) fn field(layouts: &Layouts, strukt: &'static str, path: &'static str) -> Result<Field, Lack> {
+    layouts.field(strukt, path).ok_or(Lack::Field(strukt, path))
+}
+
+pub(super) fn offset(field: &Field) -> Result<i64, Lack> {
+    signed(field.offset)
+}
+
+pub(super) fn signed(value: u64) -> Result<i64, Lack> {
+    i64::try_from(value).map_err(|_| Lack::Plan(PlanError::TooLong(usize::MAX)))
+}
+
+pub(super) fn len(size: u64) -> Result<u16, Lack> {
+    u16::try_from(size)
+        .map_err(|_| Lack::Plan(PlanError::TooLong(usize::try_from(size).unwrap_or(usize::MAX))))
+}

@@ -1,0 +1,109 @@
+//! All probes of one library, and those that it does not allow.
+
+use serde::Serialize;
+
+use super::{
+    lookup::Compiled,
+    op_probes::{api_call, proxy_op, proxy_peer},
+    plan_builder::FinishedPlan,
+    spans::ProbeKind,
+    step_probes::{era, proxy_step},
+};
+use crate::{
+    elf::FileOffset,
+    symbols::{Function, Resolution},
+};
+
+/// How much is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// Ops, as they are planned and posted.
+    Flow,
+    /// And every message of the network proxy, as it happens.
+    Steps,
+}
+
+/// One probe of one library.
+#[derive(Clone, Debug)]
+pub struct Probe {
+    /// NCCL's name of the function.
+    pub function: String,
+    /// The symbol that is probed, clone suffix and all.
+    pub symbol: String,
+    pub file_offset: FileOffset,
+    pub kind: ProbeKind,
+    pub plan: FinishedPlan,
+}
+
+/// A probe that this library does not allow.
+#[derive(Clone, Debug, Serialize)]
+pub struct MissingProbe {
+    pub function: String,
+    pub why: String,
+    pub lost: String,
+}
+
+/// All probes of one library.
+#[derive(Clone, Debug, Default)]
+pub struct ProbeSet {
+    pub probes: Vec<Probe>,
+    pub missing: Vec<MissingProbe>,
+}
+
+/// Compiles the probes that a level needs.
+pub fn compile(resolution: &Resolution, level: Level) -> ProbeSet {
+    let mut set = ProbeSet::default();
+    let layouts = &resolution.layouts;
+    add(&mut set, resolution, "ncclProxySaveOp", "every proxy op: nothing can be recorded", |function| {
+        proxy_op(resolution, function)
+    });
+    add(&mut set, resolution, "SaveProxy", "the peers and transports of every op", |function| {
+        proxy_peer(resolution, function)
+    });
+    if layouts.field("ncclProxyOp", "task").is_none() {
+        add(
+            &mut set,
+            resolution,
+            "ncclEnqueueCheck",
+            "the API function, count and data type of ops",
+            |function| api_call(resolution, function),
+        );
+    }
+    if level == Level::Steps {
+        for &(name, hook) in era(resolution) {
+            add(&mut set, resolution, name, "measured times and sizes of messages", |function| {
+                proxy_step(resolution, function, hook)
+            });
+        }
+    }
+    set
+}
+
+fn add(
+    set: &mut ProbeSet,
+    resolution: &Resolution,
+    name: &str,
+    lost: &str,
+    compile: impl Fn(&Function) -> Compiled,
+) {
+    let mut missing = |why: String| {
+        set.missing.push(MissingProbe { function: name.to_owned(), why, lost: lost.to_owned() });
+    };
+    let functions = resolution.functions(name);
+    if functions.is_empty() {
+        missing("the library has no such symbol".to_owned());
+    }
+    for function in functions {
+        match compile(function) {
+            Ok((plan, kind)) => set.probes.push(Probe {
+                function: name.to_owned(),
+                symbol: function.symbol.clone(),
+                file_offset: function.file_offset,
+                kind,
+                plan,
+            }),
+            Err(lack) => missing(lack.to_string()),
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Where each probe's record has what.
+
+use serde::{Deserialize, Serialize};
+
+use super::plan_builder::Span;
+
+/// Who the communicator is, read anew in every record: its address can come to mean another one.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct CommunicatorSpans {
+    pub pointer: Span,
+    pub rank: Span,
+    pub n_ranks: Span,
+    /// From 2.18.
+    pub hash: Option<Span>,
+    /// Collectives launched so far per function, u64 each; from 2.26 NCCL counts them whether a profiler plugin is
+    /// loaded or not, as its reliability service reads them too (`ncclComm.seqNumber`, src/plugin/profiler.cc).
+    pub launched_per_function: Option<Span>,
+    /// Collectives launched so far, of all communicators that share resources; up to 2.26 counted for plans without proxy
+    /// ops too (`ncclSharedResources.collOpCount`, src/enqueue.cc, uploadProxyOps).
+    pub posted_collectives: Option<Span>,
+}
+
+/// The API's view of an op, reached through `ncclProxyOp.task` (2.23 and later). A union of a collective's and a p2p
+/// call's task; the op's pattern says which.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct TaskSpans {
+    pub pointer: Span,
+    pub coll_count: Span,
+    pub coll_datatype: Span,
+    pub coll_function: Span,
+    pub p2p_bytes: Span,
+    /// Channels that a p2p call is split over; from 2.25, for the profiler.
+    pub p2p_channels: Option<Span>,
+}
+
+/// Where the record of `ncclProxySaveOp` has what.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct ProxyOpSpans {
+    pub comm: CommunicatorSpans,
+    /// Address of the `ncclProxyOp`.
+    pub op_pointer: Span,
+    /// Zero in the post pass.
+    pub just_inquire: Span,
+    /// The whole `ncclProxyOp`.
+    pub op: Span,
+    /// `ncclRing.prev`, `next` and `index` of the op's channel.
+    pub ring: [Span; 3],
+    /// `ncclTree.up` and `down` (up to three) of the op's channel.
+    pub tree_up: Span,
+    pub tree_down: Span,
+    pub task: Option<TaskSpans>,
+}
+
+/// Where the record of `SaveProxy` has what.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct ProxyPeerSpans {
+    /// `ncclComm`; 2.18 and later have it among the parameters.
+    pub comm_pointer: Option<Span>,
+    pub op_pointer: Span,
+    /// 0 receive, 1 send (`proxyRecv`, `proxySend`).
+    pub direction: Span,
+    pub peer: Span,
+    pub connection_index: Span,
+    pub just_inquire: Span,
+    /// At this very call: PAT and grouped all-gathers change it from peer to peer.
+    pub nsteps: Span,
+    /// Address of the `ncclProxyConnection`: names the connection in step records.
+    pub connection: Span,
+    /// Not zero where the connector has a proxy: only then is an op posted.
+    pub proxy_progress: Span,
+    /// First 8 bytes of the transport's name.
+    pub transport: Span,
+}
+
+/// Where the record of `ncclEnqueueCheck` has what.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct ApiCallSpans {
+    pub comm: CommunicatorSpans,
+    pub function: Span,
+    pub name: Span,
+    pub count: Span,
+    pub datatype: Span,
+    pub reduction_op: Span,
+    pub root: Span,
+}
+
+/// Where the record of a profiler hook of a proxy's step has what.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct ProxyStepSpans {
+    pub hook: StepHook,
+    /// FIFO step at which the message begins, counted from the op's first (`stepId`).
+    pub step: Span,
+    /// State that the message enters; of [`StepHook::State`] and [`StepHook::Record`] only.
+    pub state: Option<Span>,
+    /// `ncclProxyArgs.opCount`: final.
+    pub op_count: Span,
+    /// Address of the `ncclProxyConnection`.
+    pub connection: Span,
+    /// `ncclProxyConnection.send`: 1 where this rank sends.
+    pub sends: Span,
+    /// `ncclProxySubArgs.transSize`: bytes of the message, once its size is known; 2.23 and later.
+    pub size: Option<Span>,
+}
+
+/// Which hook it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StepHook {
+    /// The message begins.
+    Start,
+    /// It enters a state.
+    State,
+    /// It is done.
+    Stop,
+    /// Any of these, by the state's number: `ncclProxyProfileState`, up to 2.22.
+    Record,
+}
+
+/// What a probe is for.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub enum ProbeKind {
+    ProxyOp(ProxyOpSpans),
+    ProxyPeer(ProxyPeerSpans),
+    ApiCall(ApiCallSpans),
+    ProxyStep(ProxyStepSpans),
+}
