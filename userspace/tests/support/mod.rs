@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Reports that something was skipped, or fails if it is required.
 pub(crate) fn skip(thing: &str, why: &str) {
@@ -45,4 +46,10 @@ pub(crate) fn libraries() -> BTreeMap<String, PathBuf> {
         skip("nccl", &format!("no library in {}; `cargo xtask nccl fetch` fills it", directory.display()));
     }
     found
+}
+
+/// What this thread has worked so far: limits on it hold on a busy machine, too.
+pub(crate) fn cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
