@@ -313,6 +313,27 @@ fn damaged_stripped_files_do_no_harm() {
     assert!(slowest < Duration::from_secs(1), "{slowest:?}");
 }
 
+/// A framework with NCCL inside may be larger than what is searched.
+#[test]
+fn what_is_too_large_to_search_still_has_its_exports() {
+    let directory = TempDir::new().unwrap();
+    let source = directory.path().join("large.s");
+    let text = ".text\n.globl ncclCommDestroy\n.type ncclCommDestroy,@function\nncclCommDestroy: ret\n.size ncclCommDestroy,1\n\
+        .section .rodata\n.asciz \"NCCL version 2.27.5+cuda12.9\"\n.fill 70000000, 1, 0\n";
+    fs::write(&source, text).unwrap();
+    let library = directory.path().join("large.so");
+    let compiler = env::var_os("CC").unwrap_or_else(|| "cc".into());
+    let built =
+        Command::new(compiler).args(["-shared", "-nostdlib", "-s", "-o"]).args([&library, &source]).status();
+    if !built.is_ok_and(|status| status.success()) {
+        return skip("cc", "it does not assemble");
+    }
+    let resolution = resolved(&library);
+    assert_eq!(resolution.rung, Rung::ExportsOnly);
+    assert_eq!(resolution.functions("ncclCommDestroy").len(), 1);
+    assert!(resolution.problems.iter().any(|problem| problem.subject == "functions without symbols"));
+}
+
 /// As many functions as fit, all of which claim to be the same, and jump into each other.
 #[test]
 fn hostile_code_ends_soon() {

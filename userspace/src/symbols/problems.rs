@@ -19,6 +19,16 @@ pub(super) fn debug_information(subject: &str, error: &Error) -> Problem {
     }
 }
 
+/// Code that could not be searched for functions without symbols.
+pub(super) fn search(error: &Error) -> Problem {
+    Problem {
+        kind: ProblemKind::DebugInfo,
+        subject: "functions without symbols".to_owned(),
+        what: error.to_string(),
+        lost: "the functions that the library does not export".to_owned(),
+    }
+}
+
 /// Functions that were not found, and parameters that are not at a known place.
 pub(super) fn of_functions(
     request: &Request,

@@ -68,12 +68,10 @@ pub fn resolve_with(image: &Image, request: &Request, debug_files: &DebugFiles) 
             no_layouts: None,
             search: None,
         },
-        None => match of_debug_file(image, request, debug_files, &mut budget, &mut problems) {
-            Some(evidence) => evidence,
-            None => {
-                without_debugging_information(image, request, table.as_ref(), copies, versions, &mut budget)?
-            }
-        },
+        None => of_debug_file(image, request, debug_files, &mut budget, &mut problems).unwrap_or_else(|| {
+            let (budget, problems) = (&mut budget, &mut problems);
+            without_debugging_information(image, request, table.as_ref(), copies, versions, budget, problems)
+        }),
     };
     Ok(answer(image, request, versions, evidence, problems, &mut budget))
 }
@@ -123,7 +121,8 @@ fn without_debugging_information(
     mut copies: Copies,
     versions: Option<Versions>,
     budget: &mut Budget,
-) -> Result<Evidence, Error> {
+    problems: &mut Vec<Problem>,
+) -> Evidence {
     let has_symbols = table.is_some_and(|table| table.kind() == TableKind::Full);
     let mut search = None;
     let mut found_any = false;
@@ -133,14 +132,19 @@ fn without_debugging_information(
         let name = |symbol| mangled::parse(symbol).map_or(symbol, |parsed| parsed.name);
         let functions = table.into_iter().flat_map(SymbolTable::functions);
         let named = functions.map(|function| (function.address.0, name(function.name))).collect();
-        let found = stripped::search(image, &named, budget)?;
+        // A library that is too large to be searched still has its exports.
+        let found = stripped::search(image, &named, budget).unwrap_or_else(|error| {
+            problems.push(problems::search(&error));
+            Search::new()
+        });
         found_any = copies.add_found(&found, request);
         search = Some(found);
     }
-    let (layouts, layouts_from, no_layouts) = match identity::shipped(image, versions, budget)? {
-        Shipped::ByBuildId(layouts) => (layouts, LayoutSource::ShippedForBuildId, None),
-        Shipped::ByVersion(layouts) => (layouts, LayoutSource::ShippedForVersion, None),
-        Shipped::None(why) => (Layouts::default(), LayoutSource::Unknown, Some(why)),
+    let (layouts, layouts_from, no_layouts) = match identity::shipped(image, versions, budget) {
+        Ok(Shipped::ByBuildId(layouts)) => (layouts, LayoutSource::ShippedForBuildId, None),
+        Ok(Shipped::ByVersion(layouts)) => (layouts, LayoutSource::ShippedForVersion, None),
+        Err(error) => (Layouts::default(), LayoutSource::Unknown, Some(error.to_string())),
+        Ok(Shipped::None(why)) => (Layouts::default(), LayoutSource::Unknown, Some(why)),
     };
     let rung = match (has_symbols, found_any, no_layouts.is_none()) {
         (true, _, true) => Rung::SymtabWithShippedLayout,
@@ -151,7 +155,7 @@ fn without_debugging_information(
     };
     let layouts = layouts.restricted_to(&request.structs, &request.enums);
     let found = Found { layouts, ..Found::default() };
-    Ok(Evidence { rung, copies, found, layouts_from, debug_file: None, no_layouts, search })
+    Evidence { rung, copies, found, layouts_from, debug_file: None, no_layouts, search }
 }
 
 fn answer(
