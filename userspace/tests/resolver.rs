@@ -6,6 +6,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod support;
+
 use std::env;
 use std::fs::{self, File};
 use std::io::{Seek as _, Write as _};
@@ -19,6 +21,8 @@ use ncclflow::symbols::{
     Bits, FunctionSpec, ParamLocation, ParamSource, ProblemKind, Request, Resolution, Rung, render, resolve,
 };
 use tempfile::TempDir;
+
+use support::damage::{Random, damage};
 
 const SOURCE: &str = r#"
 typedef unsigned long size_t;
@@ -267,55 +271,6 @@ fn what_is_no_library_is_refused() {
     if Command::new("mkfifo").arg(&fifo).status().is_ok_and(|status| status.success()) {
         assert_eq!(Image::open(&fifo).unwrap_err().kind(), ErrorKind::NotElf);
     }
-}
-
-/// A small generator (xorshift), so that a failure can be repeated from its seed.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, limit: usize) -> usize {
-        usize::try_from(self.next() % limit as u64).unwrap()
-    }
-}
-
-/// Damages a copy of `bytes`, mostly within one of `ranges`.
-fn damage(bytes: &[u8], ranges: &[(usize, usize)], random: &mut Random) -> Vec<u8> {
-    let mut damaged = bytes.to_vec();
-    for _ in 0..=random.below(6) {
-        let (start, size) = match random.below(8) {
-            0 => (0, bytes.len()),
-            1 => (0, 64),
-            _ => ranges[random.below(ranges.len())],
-        };
-        let at = start + random.below(size);
-        match random.below(5) {
-            0 => damaged[at] ^= 1 << random.below(8),
-            1 => damaged[at] = u8::try_from(random.below(256)).unwrap(),
-            2 => damaged[at] = [0x00, 0x7f, 0x80, 0xff][random.below(4)],
-            3 => {
-                let value = [0, u64::MAX, 1 << 63, 1 << 31, 0xffff_fff0, random.next()][random.below(6)];
-                let end = bytes.len().min(at + [2, 4, 8][random.below(3)]);
-                damaged[at..end].copy_from_slice(&value.to_le_bytes()[..end - at]);
-            }
-            _ => {
-                // A piece from elsewhere: plausible values in the wrong place.
-                let from = start + random.below(size);
-                let length = (1 + random.below(16)).min(bytes.len() - at.max(from));
-                damaged.copy_within(from..from + length, at);
-            }
-        }
-    }
-    if random.below(16) == 0 {
-        damaged.truncate(random.below(bytes.len()));
-    }
-    damaged
 }
 
 #[test]

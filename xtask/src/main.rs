@@ -5,6 +5,7 @@ mod build_ebpf;
 mod demo;
 #[path = "../../ebpf/digest.rs"]
 mod ebpf_digest;
+mod layouts;
 mod nccl;
 mod programs;
 mod repository;
@@ -30,6 +31,8 @@ enum Command {
     BuildEbpf(build_ebpf::Args),
     /// Fetch official NCCL libraries into the cache, and show what is there
     Nccl(nccl::Args),
+    /// Make the table of struct layouts for libraries without debugging information
+    Layouts(layouts::Args),
     /// Run the real NCCL without a GPU: ranks, collectives, stalls on demand
     Bed(bed::Args),
 }
@@ -40,6 +43,7 @@ fn main() -> Result<()> {
         Command::Test(args) => test::run(&args),
         Command::BuildEbpf(args) => build_ebpf::run(&args),
         Command::Nccl(args) => nccl::run(&args),
+        Command::Layouts(args) => layouts::run(&args),
         Command::Bed(args) => bed::run(&args),
     }
 }

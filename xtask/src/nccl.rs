@@ -80,7 +80,10 @@ impl Version {
     fn parse(text: &str) -> Result<Self> {
         let (nccl, cuda) = text.split_once('-').unwrap_or((text, "cu12"));
         let numeric = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
-        let nccl_is_good = nccl.split('.').count() >= 3 && nccl.split('.').all(numeric);
+        // A wheel may have been made anew: 2.26.2.post1.
+        let mut parts: Vec<&str> = nccl.split('.').collect();
+        let _post = parts.pop_if(|last| last.strip_prefix("post").is_some_and(numeric));
+        let nccl_is_good = parts.len() >= 3 && parts.into_iter().all(numeric);
         if !nccl_is_good || !cuda.strip_prefix("cu").is_some_and(numeric) {
             bail!("`{text}` is not a version like 2.27.5 or 2.28.9-cu13");
         }
@@ -120,6 +123,16 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 /// The library of a version like `2.27.5` or `2.28.9-cu13`; fetched when it is not in the cache.
 pub(crate) fn library_path(version: &str) -> Result<PathBuf> {
     fetch_one(&Version::parse(version)?, false)
+}
+
+/// The libraries of the cache.
+pub(crate) fn cached_libraries() -> Result<Vec<PathBuf>> {
+    let cache = cache()?;
+    let entries = fs::read_dir(&cache).with_context(|| format!("reading `{}`", cache.display()))?;
+    let libraries = entries.flatten().map(|entry| entry.path().join(LIBRARY));
+    let mut libraries: Vec<PathBuf> = libraries.filter(|library| library.is_file()).collect();
+    libraries.sort();
+    Ok(libraries)
 }
 
 fn cache() -> Result<PathBuf> {
@@ -320,7 +333,18 @@ mod tests {
             ("2.27.5-cu12", "nvidia-nccl-cu12==2.27.5")
         );
         assert_eq!(Version::parse("2.28.9-cu13").unwrap().requirement(), "nvidia-nccl-cu13==2.28.9");
-        for bad in ["", "2.27", "2.27.5-", "2.27.5-12", "../2.1.1", "2.27.x", "2.27.5-cu12/.."] {
+        assert_eq!(Version::parse("2.26.2.post1").unwrap().requirement(), "nvidia-nccl-cu12==2.26.2.post1");
+        for bad in [
+            "",
+            "2.27",
+            "2.27.post1",
+            "2.27.5.post",
+            "2.27.5-",
+            "2.27.5-12",
+            "../2.1.1",
+            "2.27.x",
+            "2.27.5-cu12/..",
+        ] {
             assert!(Version::parse(bad).is_err(), "{bad}");
         }
     }

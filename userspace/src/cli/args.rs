@@ -39,6 +39,18 @@ pub enum Level {
     Steps,
 }
 
+/// Where debugging information is that the library itself has not.
+#[derive(Debug, Args)]
+pub struct DebugArgs {
+    /// Debugging information of a stripped library: the library before it was stripped, or its .debug file
+    #[arg(long, value_name = "FILE")]
+    pub debug_file: Vec<PathBuf>,
+
+    /// Folder to look for it in, by build-id or debug link; /usr/lib/debug is looked at anyway
+    #[arg(long, value_name = "DIR")]
+    pub debug_dir: Vec<PathBuf>,
+}
+
 /// `ncclflow record`
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -72,6 +84,9 @@ pub struct RecordArgs {
     /// Path of the NCCL library as the process maps it, if its name does not contain libnccl
     #[arg(long, value_name = "PATH")]
     pub library: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub debug: DebugArgs,
 
     /// Buffer between kernel and ncclflow, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
@@ -169,6 +184,7 @@ pub struct DumpArgs {
 Examples:
   ncclflow symbols /usr/lib/x86_64-linux-gnu/libnccl.so.2
   ncclflow symbols -p 4242 --json | jq .rung
+  ncclflow symbols --debug-dir ~/wheels/nvidia stripped/libnccl.so.2
 
 Exit code 1 if the library cannot be traced.")]
 pub struct SymbolsArgs {
@@ -179,6 +195,9 @@ pub struct SymbolsArgs {
     /// A process that has an NCCL library mapped
     #[arg(short, long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
     pub pid: Option<u32>,
+
+    #[command(flatten)]
+    pub debug: DebugArgs,
 
     /// Everything that was resolved, as JSON
     #[arg(long)]

@@ -18,6 +18,7 @@ use crate::{
     probe,
     record::{Notice, Outcome, RecordOptions, Setup, StopHandle, record},
     sink::SessionState,
+    symbols::DebugFiles,
 };
 
 pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {
@@ -31,6 +32,7 @@ pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {
         duration: args.duration,
         buffer_bytes: args.buffer_size << 20,
         library: args.library.clone(),
+        debug_files: DebugFiles::new(args.debug.debug_file.clone(), args.debug.debug_dir.clone()),
         capture: args.capture.clone(),
         development_log: args.ebpf_log,
     };

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result};
 use super::args::SymbolsArgs;
 use crate::{
     elf::Image,
-    symbols::{nccl_request, render, resolve},
+    symbols::{DebugFiles, nccl_request, render, resolve_with},
     target::{Process, nccl_libraries},
 };
 
@@ -30,17 +30,19 @@ pub(super) fn run(args: &SymbolsArgs) -> Result<ExitCode> {
             images.push((library.path.clone(), Image::from_file(file).with_context(context)?));
         }
     }
+    let debug_files = DebugFiles::new(args.debug.debug_file.clone(), args.debug.debug_dir.clone());
     let mut traceable = true;
     for (path, image) in &images {
-        traceable &= show(path, image, args.json)?;
+        traceable &= show(path, image, &debug_files, args.json)?;
     }
     Ok(if traceable { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Whether the library has everything that tracing cannot do without.
-fn show(path: &Path, image: &Image, json: bool) -> Result<bool> {
+fn show(path: &Path, image: &Image, debug_files: &DebugFiles, json: bool) -> Result<bool> {
     let request = nccl_request();
-    let resolution = resolve(image, &request).with_context(|| format!("reading `{}`", path.display()))?;
+    let resolution = resolve_with(image, &request, debug_files)
+        .with_context(|| format!("reading `{}`", path.display()))?;
     let mut out = stdout().lock();
     if json {
         serde_json::to_writer(&mut out, &resolution)?;

@@ -41,6 +41,8 @@ pub struct Section {
     pub name: String,
     /// `sh_type`.
     pub kind: u32,
+    /// Where it begins in memory, before the load bias; 0 if it is not loaded.
+    pub address: ElfVaddr,
     /// Where it begins in the file.
     pub offset: FileOffset,
     /// Bytes in the file; 0 for a section without contents there.
@@ -143,6 +145,26 @@ impl Image {
             let within = address.0.checked_sub(load.vaddr).filter(|within| *within < load.file_size)?;
             load.offset.checked_add(within).map(FileOffset)
         })
+    }
+
+    /// Reads at most `size` bytes that are loaded at `address`; fewer at the end of the segment.
+    ///
+    /// # Errors
+    /// When the address is not loaded from the file, or cannot be read.
+    pub fn loaded_bytes(
+        &self,
+        address: ElfVaddr,
+        size: u64,
+        budget: &mut Budget,
+    ) -> Result<Box<[u8]>, Error> {
+        let covering = self.loads.iter().find_map(|load| {
+            let within = address.0.checked_sub(load.vaddr).filter(|within| *within < load.file_size)?;
+            Some((load.offset.checked_add(within)?, load.file_size - within))
+        });
+        let Some((offset, rest)) = covering else {
+            return Err(self.malformed("segments", &format!("{address} is not loaded from the file")));
+        };
+        self.read(offset, size.min(rest), "segments", budget)
     }
 
     /// Reads a whole section, if it is not larger than `limit` bytes.
@@ -324,7 +346,8 @@ impl Image {
         let (offset, size) = (header.sh_offset(Little), if in_file { header.sh_size(Little) } else { 0 });
         let compressed = header.sh_flags(Little) & u64::from(elf::SHF_COMPRESSED) != 0;
         let (kind, link) = (header.sh_type(Little), header.sh_link(Little));
-        Section { name, kind, offset: FileOffset(offset), size, link, compressed }
+        let address = ElfVaddr(header.sh_addr(Little));
+        Section { name, kind, address, offset: FileOffset(offset), size, link, compressed }
     }
 
     fn build_id_of_sections(&self, budget: &mut Budget) -> Option<BuildId> {

@@ -29,6 +29,7 @@ use crate::{
         SessionReport, SessionState, TargetReport, aggregate_directory,
     },
     stream::{Drain, Waker},
+    symbols::DebugFiles,
 };
 
 /// Longest sleep of the drain: how late a record can come that does not fill the buffer to the wake-up mark.
@@ -56,6 +57,8 @@ pub struct RecordOptions {
     pub buffer_bytes: u32,
     /// The NCCL library's path as the target maps it, where its name does not show that it is one.
     pub library: Option<PathBuf>,
+    /// Where to look for debugging information that a library itself has not.
+    pub debug_files: DebugFiles,
     /// Keep the raw records in this new file, for [`super::replay`].
     pub capture: Option<PathBuf>,
     /// Print the eBPF side's development log on standard error.
@@ -119,7 +122,7 @@ pub fn record(
     stop: &StopHandle,
     notice: &mut dyn FnMut(Notice<'_>),
 ) -> Result<Outcome> {
-    let setup = Setup::find(&options.pids, options.library.as_deref(), options.level)?;
+    let setup = Setup::find(&options.pids, options.library.as_deref(), &options.debug_files, options.level)?;
     notice(Notice::Found(&setup));
     if stop.is_stopped() {
         bail!("stopped before anything was attached");

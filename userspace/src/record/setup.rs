@@ -10,7 +10,7 @@ use crate::{
     nccl::NameTables,
     probe::{self, Level, ProbeSet},
     sink::LibraryReport,
-    symbols::{self, Resolution},
+    symbols::{self, DebugFiles, Resolution},
     target::{MappedLibrary, Process, nccl_libraries},
 };
 
@@ -41,13 +41,13 @@ pub struct Setup {
 
 impl Setup {
     /// Finds the processes and resolves their libraries.
-    pub fn find(pids: &[u32], wanted: Option<&Path>, level: Level) -> Result<Self> {
+    pub fn find(pids: &[u32], wanted: Option<&Path>, debug_files: &DebugFiles, level: Level) -> Result<Self> {
         let (mut setup, mut last_error) = (Self::default(), None);
         for &pid in pids {
             if setup.targets.iter().any(|target| target.process.pid() == pid) {
                 continue;
             }
-            match setup.add(pid, wanted, level) {
+            match setup.add(pid, wanted, debug_files, level) {
                 Ok(()) => {}
                 // Of several, those that can be traced are: `-p $(pgrep train.py)` names launchers and shells too.
                 Err(error) if pids.len() > 1 => {
@@ -66,14 +66,14 @@ impl Setup {
     }
 
     /// Adds a process and what it has mapped.
-    fn add(&mut self, pid: u32, wanted: Option<&Path>, level: Level) -> Result<()> {
+    fn add(&mut self, pid: u32, wanted: Option<&Path>, debug_files: &DebugFiles, level: Level) -> Result<()> {
         let process = Process::open(pid)?;
         let (mut libraries, mut refused) = (Vec::new(), Vec::new());
         for file in nccl_libraries(&process, wanted)? {
             let known = self.libraries.iter().position(|library| library.file.id == file.id);
             let index = known.unwrap_or(self.libraries.len());
             if known.is_none() {
-                match LibraryInUse::resolve(file, level) {
+                match LibraryInUse::resolve(file, debug_files, level) {
                     Ok(library) => self.libraries.push(library),
                     Err(error) => {
                         refused.push(error);
@@ -95,11 +95,12 @@ impl Setup {
 }
 
 impl LibraryInUse {
-    fn resolve(file: MappedLibrary, level: Level) -> Result<Self> {
+    fn resolve(file: MappedLibrary, debug_files: &DebugFiles, level: Level) -> Result<Self> {
         let shown = file.shown();
         let context = || format!("reading the NCCL library `{shown}`");
         let image = Image::from_file(file.try_clone_file().with_context(context)?).with_context(context)?;
-        let resolution = symbols::resolve(&image, &symbols::nccl_request()).with_context(context)?;
+        let resolution =
+            symbols::resolve_with(&image, &symbols::nccl_request(), debug_files).with_context(context)?;
         let probes = probe::compile(&resolution, level);
         if !probes.probes.iter().any(|probe| probe.function == "ncclProxySaveOp") {
             let missing: Vec<String> = probes

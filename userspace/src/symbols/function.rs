@@ -9,8 +9,10 @@ use crate::elf::{ElfVaddr, FileOffset};
 pub struct Function {
     /// The name it was asked for: unqualified, not mangled.
     pub name: String,
-    /// The symbol as the library states it: mangled, with clone suffixes.
+    /// The symbol as the library states it: mangled, with clone suffixes. Where it states none, the name.
     pub symbol: String,
+    /// How it was found.
+    pub found_by: FoundBy,
     /// Entry, as the ELF file states it.
     pub vaddr: ElfVaddr,
     /// Entry, where a uprobe goes.
@@ -38,6 +40,18 @@ impl Function {
     }
 }
 
+/// How a function was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FoundBy {
+    /// A symbol of `.symtab`, of the library or of its debug file.
+    Symbol,
+    /// A symbol of `.dynsym`: it is exported.
+    Export,
+    /// Its code refers to the string that is its own name.
+    OwnName,
+}
+
 /// How a function's parameter locations were found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -48,6 +62,12 @@ pub enum ParamSource {
     /// compiler folded it with an identical function), or only such of unoptimised code, which does not speak of the
     /// entry.
     CallingConvention,
+    /// The parameters that NCCL's source declares, the same in all versions, and the platform's calling convention: a function
+    /// that is called from other source files or through a pointer has to keep it.
+    Prototype,
+    /// NCCL's source, and which argument register the code at the entry tests first: that tells how the compiler passes the
+    /// parameters.
+    EntryCode,
     /// Not known.
     Unknown,
 }
@@ -90,7 +110,7 @@ impl ParamLocation {
 
 #[cfg(test)]
 mod tests {
-    use super::{Function, Param, ParamLocation, ParamSource};
+    use super::{FoundBy, Function, Param, ParamLocation, ParamSource};
     use crate::elf::{ElfVaddr, FileOffset};
 
     fn param(name: &str, location: ParamLocation) -> Param {
@@ -103,6 +123,7 @@ mod tests {
         let function = Function {
             name: "SaveProxy".into(),
             symbol: "_ZL9SaveProxyP8ncclComm.isra.10".into(),
+            found_by: FoundBy::Symbol,
             vaddr: ElfVaddr(1),
             file_offset: FileOffset(1),
             size: 1,

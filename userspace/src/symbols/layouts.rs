@@ -135,6 +135,21 @@ impl Layouts {
         values.iter().find(|(known, _)| known == enumerator).map(|(_, value)| *value)
     }
 
+    /// Only these structs and enumerations, and the structs that these contain by value.
+    #[must_use]
+    pub fn restricted_to(mut self, structs: &[String], enums: &[String]) -> Self {
+        let mut kept = BTreeMap::new();
+        let mut wanted: Vec<String> = structs.to_vec();
+        while let Some(name) = wanted.pop() {
+            if let Some(layout) = self.structs.remove(&name) {
+                wanted.extend(layout.members.iter().filter_map(|member| member.inner.clone()));
+                kept.insert(name, layout);
+            }
+        }
+        self.enums.retain(|name, _| enums.contains(name));
+        Self { structs: kept, enums: self.enums }
+    }
+
     /// All structs by name. Ones without a name are called after the member that they are: `ncclProxyOp.task`.
     pub fn structs(&self) -> impl Iterator<Item = (&str, &Struct)> {
         self.structs.iter().map(|(name, layout)| (name.as_str(), layout))
@@ -187,6 +202,12 @@ mod tests {
         {
             assert_eq!(place(path), None, "{path}");
         }
+    }
+
+    #[test]
+    fn a_part_of_the_layouts_is_whole() {
+        let part = sample().restricted_to(&["Channel".into(), "None".into()], &[]);
+        assert_eq!(part.structs().map(|(name, _)| name).collect::<Vec<_>>(), ["Channel", "Ring"]);
     }
 
     #[test]

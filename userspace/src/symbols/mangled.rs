@@ -14,6 +14,8 @@ pub(super) struct Symbol<'a> {
     pub(super) base: &'a str,
     /// It is a clone whose parameters may not be those declared.
     pub(super) is_clone: bool,
+    /// It is local to its source file, so that the compiler sees all its callers. C names do not tell.
+    pub(super) is_static: bool,
 }
 
 /// Takes a symbol apart; `None` for the out-of-line cold part of a function (it is not an entry) and for whatever is not
@@ -28,7 +30,8 @@ pub(super) fn parse(symbol: &str) -> Option<Symbol<'_>> {
         Some(encoding) => free_function(encoding)?,
         None => base,
     };
-    (!name.is_empty()).then_some(Symbol { name, base, is_clone })
+    let is_static = base.starts_with("_ZL") || base.starts_with("_ZN12_GLOBAL__N_1");
+    (!name.is_empty()).then_some(Symbol { name, base, is_clone, is_static })
 }
 
 /// Whether the copy with these suffixes may have other parameters than declared; `None` if it is no copy of a function.
@@ -93,6 +96,7 @@ mod tests {
         }
         let parsed = parse("_ZL9SaveProxyi.isra.10").unwrap();
         assert_eq!(parsed.base, "_ZL9SaveProxyi");
+        assert!(parsed.is_static && !parse("_Z9SaveProxyi").unwrap().is_static);
     }
 
     #[test]

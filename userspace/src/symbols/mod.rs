@@ -6,24 +6,34 @@
 
 mod catalog;
 mod convention;
+mod copies;
+mod debug_file;
+mod entry_code;
 mod function;
+mod identity;
 mod layouts;
 mod mangled;
+mod params;
+mod problems;
+mod prototypes;
 mod registers;
 mod report;
 mod request;
 mod resolution;
 mod resolve;
+pub mod shipped;
+mod stripped;
 mod version;
 
 pub use catalog::{lost_without_type, nccl_request};
-pub use function::{Function, Param, ParamLocation, ParamSource};
+pub use debug_file::DebugFiles;
+pub use function::{FoundBy, Function, Param, ParamLocation, ParamSource};
 pub use layouts::{Array, Bits, Enumeration, Field, Layouts, Member, Struct};
 pub use registers::register_name;
 pub use report::render;
 pub use request::{FunctionSpec, Request};
-pub use resolution::{Problem, ProblemKind, Resolution, Rung};
-pub use resolve::resolve;
+pub use resolution::{LayoutSource, Problem, ProblemKind, Resolution, Rung};
+pub use resolve::{resolve, resolve_with};
 pub use version::NcclVersion;
 
 pub use crate::elf::{Error, ErrorKind};

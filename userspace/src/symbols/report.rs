@@ -3,7 +3,10 @@
 use std::fmt::Write as _;
 
 use super::registers::{register_name, stack_pointer};
-use super::{Function, Param, ParamLocation, ParamSource, Problem, ProblemKind, Request, Resolution};
+use super::{
+    FoundBy, Function, LayoutSource, Param, ParamLocation, ParamSource, Problem, ProblemKind, Request,
+    Resolution,
+};
 use crate::elf::Machine;
 
 /// Renders what was found, where, how each parameter arrives, and what is lost.
@@ -30,7 +33,17 @@ fn identity(out: &mut String, resolution: &Resolution) -> std::fmt::Result {
     writeln!(out, "NCCL      {version}{}, {machine}", cuda.unwrap_or_default())?;
     let build_id = resolution.build_id.as_ref().map_or_else(|| "none".to_owned(), ToString::to_string);
     writeln!(out, "build-id  {build_id}")?;
-    writeln!(out, "symbols   {}", resolution.rung.describe())
+    let file = resolution.debug_file.as_ref().map(|file| format!(": {file}")).unwrap_or_default();
+    writeln!(out, "symbols   {}{file}", resolution.rung.describe())?;
+    let layouts = match resolution.layouts_from {
+        LayoutSource::Dwarf => "debugging information",
+        LayoutSource::ShippedForBuildId => "shipped with ncclflow for this build-id",
+        LayoutSource::ShippedForVersion => {
+            "shipped with ncclflow for this version and CUDA; the library's code agrees with them"
+        }
+        LayoutSource::Unknown => "none",
+    };
+    writeln!(out, "layouts   {layouts}")
 }
 
 fn functions(out: &mut String, resolution: &Resolution, request: &Request) -> std::fmt::Result {
@@ -39,23 +52,50 @@ fn functions(out: &mut String, resolution: &Resolution, request: &Request) -> st
         request.functions.iter().flat_map(|spec| resolution.functions(&spec.name)).collect();
     let label = |function: &Function| format!("{}{}", function.name, function.clone_suffix());
     let width = copies.iter().map(|function| label(function).len()).max().unwrap_or(0);
-    for function in copies {
-        let params = match function.params_from {
-            ParamSource::Unknown => "parameters unknown".to_owned(),
-            source => {
-                let params = params(function, resolution.machine);
-                if source == ParamSource::CallingConvention {
-                    format!("{params} (by convention)")
-                } else {
-                    params
-                }
-            }
-        };
+    for function in &copies {
+        let params = params(function, resolution.machine);
+        let mut marks: Vec<&str> = Vec::new();
+        marks.extend((function.found_by == FoundBy::OwnName).then_some(OWN_NAME.0));
+        marks.extend(mark(function.params_from).map(|(mark, _)| mark));
+        let marks = if marks.is_empty() { String::new() } else { format!("[{}]", marks.join(", ")) };
+        let space = if params.is_empty() || marks.is_empty() { "" } else { " " };
+        let params = format!("{params}{space}{marks}");
         let place = function.file_offset.to_string();
         let line = format!("  {:width$}  {place:>10}  {:>6} B  {params}", label(function), function.size);
         writeln!(out, "{}", line.trim_end())?;
     }
+    let mut legend: Vec<(&str, &str)> = Vec::new();
+    legend.extend(copies.iter().any(|function| function.found_by == FoundBy::OwnName).then_some(OWN_NAME));
+    for mark in copies.iter().filter_map(|function| mark(function.params_from)) {
+        if !legend.contains(&mark) {
+            legend.push(mark);
+        }
+    }
+    for (mark, meaning) in legend {
+        writeln!(out, "  [{mark}] {meaning}")?;
+    }
     Ok(())
+}
+
+const OWN_NAME: (&str, &str) =
+    ("own name", "found without a symbol: its code refers to the string that is its name");
+
+/// How parameters were found that the debugging information does not state: in brief, and what it means.
+fn mark(source: ParamSource) -> Option<(&'static str, &'static str)> {
+    match source {
+        ParamSource::DwarfAtEntry => None,
+        ParamSource::CallingConvention => {
+            Some(("convention", "declared in the debugging information, placed by the calling convention"))
+        }
+        ParamSource::Prototype => {
+            Some(("prototype", "declared in NCCL's source, placed by the calling convention"))
+        }
+        ParamSource::EntryCode => Some((
+            "entry code",
+            "declared in NCCL's source, placed by what the code at the entry tests first",
+        )),
+        ParamSource::Unknown => Some(("parameters unknown", "its probe could read none of them")),
+    }
 }
 
 /// Each parameter once: one that was split into parts has several entries of one name.

@@ -8,9 +8,6 @@ use super::{Function, Layouts, NcclVersion};
 use crate::elf::{BuildId, Machine};
 
 /// How good the symbols of a library are, best first.
-///
-/// [`resolve`](super::resolve()) answers `OwnDwarf`, `SymtabOnly` and `ExportsOnly`. The others name sources that
-/// are not read: a library that has only those falls to the next rung that is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rung {
@@ -20,10 +17,12 @@ pub enum Rung {
     DebugFile,
     /// Function addresses from `.symtab`, layouts from a table shipped for that version.
     SymtabWithShippedLayout,
-    /// Function addresses from `.symtab`, no layouts.
-    SymtabOnly,
     /// Functions found without symbols, layouts from a table shipped for that version.
     Stripped,
+    /// Function addresses from `.symtab`, no layouts.
+    SymtabOnly,
+    /// Functions found without symbols, no layouts.
+    StrippedOnly,
     /// The exported API only.
     ExportsOnly,
 }
@@ -35,11 +34,26 @@ impl Rung {
             Self::OwnDwarf => "own debugging information",
             Self::DebugFile => "separate debug file",
             Self::SymtabWithShippedLayout => "symbol table, shipped layouts",
-            Self::SymtabOnly => "symbol table, no layouts",
             Self::Stripped => "stripped, shipped layouts",
+            Self::SymtabOnly => "symbol table, no layouts",
+            Self::StrippedOnly => "stripped, no layouts",
             Self::ExportsOnly => "exported API only",
         }
     }
+}
+
+/// Where the layouts are from, and how it is known that they are this library's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LayoutSource {
+    /// The debugging information of the library, or of its debug file.
+    Dwarf,
+    /// The shipped table has a library with this build-id.
+    ShippedForBuildId,
+    /// The shipped table has this version for this CUDA and this processor, and the library's code agrees with it.
+    ShippedForVersion,
+    /// There are none.
+    Unknown,
 }
 
 /// What is known about a library.
@@ -55,6 +69,11 @@ pub struct Resolution {
     pub machine: Machine,
     /// Where the answers are from.
     pub rung: Rung,
+    /// The separate debug file that was used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub debug_file: Option<String>,
+    /// Where the layouts are from.
+    pub layouts_from: LayoutSource,
     /// All copies of each function found, by the name asked for, in the order of their addresses.
     pub functions: BTreeMap<String, Vec<Function>>,
     /// Structs and enumerations.

@@ -1,0 +1,22 @@
+//! Struct layouts that are shipped with ncclflow, for libraries without debugging information.
+//!
+//! `layouts.jsonl` is made by `cargo xtask layouts` from NVIDIA's wheels, with this project's own resolver; nothing in it
+//! is written by hand. It is used only for a library whose identity is proven: by its build-id, or by the version, the
+//! major version of CUDA and the processor, if nothing in its code contradicts.
+
+mod row;
+mod table;
+
+pub use table::{Library, Table, TableBuilder, TableError};
+
+use super::{Request, nccl_request};
+
+/// Structs that `ncclflow dump` reads besides those of [`nccl_request`].
+const OF_DUMP: [&str; 4] = ["ncclRecvMem", "ncclSendMem", "recvNetResources", "sendNetResources"];
+
+/// What the table holds of each library.
+pub fn request() -> Request {
+    let mut request = nccl_request();
+    request.structs.extend(OF_DUMP.map(str::to_owned));
+    request
+}
