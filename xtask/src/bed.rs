@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, anyhow, bail};
 use serde::Deserialize;
 
-use crate::nccl;
+use crate::{nccl, programs};
 
 #[derive(Debug, clap::Args)]
 #[command(
@@ -81,8 +81,7 @@ struct Target {
 }
 
 fn build(release: bool) -> Result<Built> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
+    let mut command = Command::new(programs::cargo());
     command.args(["build", "--quiet", "--message-format=json-render-diagnostics"]);
     command.args(["--package", "ncclflow-bed", "--package", "ncclflow-nvml-double"]);
     if release {

@@ -9,7 +9,7 @@ use super::{
     sequence::Sequencer,
 };
 use crate::{
-    decode::{ApiCallEvent, CommunicatorId, ProxyOp, ProxyPeerEvent},
+    decode::{ApiCallEvent, CommunicatorId, ProxyOpEvent, ProxyPeerEvent},
     nccl::Pattern,
 };
 
@@ -48,19 +48,15 @@ pub(super) struct Communicator {
 }
 
 impl Communicator {
-    pub(super) fn new(id: &CommunicatorId, instance: u32) -> Self {
+    pub(super) fn new(key: CommKey, n_ranks: i32, instance: u32) -> Self {
         Self {
-            flow: FlowCommunicator { hash: id.hash, rank: id.rank, n_ranks: id.n_ranks, instance },
+            flow: FlowCommunicator { hash: key.hash, rank: key.rank, n_ranks, instance },
             sequencer: Sequencer::default(),
             posts: PostMatcher::default(),
             api_calls: VecDeque::new(),
             planned_calls: HashMap::new(),
             unplanned_posts: 0,
         }
-    }
-
-    pub(super) fn flow(&self) -> &FlowCommunicator {
-        &self.flow
     }
 
     /// The user calls the API; its op is planned later.
@@ -79,9 +75,9 @@ impl Communicator {
         if call.event.plan_pass { self.plan(call) } else { self.post(call) }
     }
 
-    /// Whether a planned op waits that `op` can be the posted copy of.
-    pub(super) fn waits_for(&self, op: &ProxyOp) -> bool {
-        self.posts.waits_for(op)
+    /// Whether a planned op waits that this post pass can be about.
+    pub(super) fn waits_for(&self, event: &ProxyOpEvent) -> bool {
+        self.posts.waits_for(&event.op, event.task.as_ref())
     }
 
     fn plan(&mut self, call: ProxyCall) -> Option<FlowRecord> {
@@ -180,7 +176,7 @@ impl Communicator {
 
     /// The API call that the op comes from: the first of its function (for p2p: and peer). Where several collectives of the
     /// same function wait, NCCL may have sorted them by size, so their counts are used only if they agree.
-    fn take_api_call(&mut self, event: &crate::decode::ProxyOpEvent) -> Option<ApiCallEvent> {
+    fn take_api_call(&mut self, event: &ProxyOpEvent) -> Option<ApiCallEvent> {
         let p2p = event.op.pattern.is_p2p();
         let coll = event.op.coll.as_deref();
         let fits = |call: &ApiCallEvent| {

@@ -55,10 +55,29 @@ impl PostMatcher {
     }
 
     /// Whether a planned op waits that `op` can be the posted copy of.
-    pub(super) fn waits_for(&self, op: &ProxyOp) -> bool {
-        self.waiting
-            .get(&op.channel)
-            .is_some_and(|queue| queue.iter().any(|planned| is_posted_copy(&planned.op, op)))
+    pub(super) fn waits_for(&self, op: &ProxyOp, task: Option<&TaskInfo>) -> bool {
+        self.position(op, task).is_some()
+    }
+
+    /// Where in its channel's queue the planned op waits that `op` is the posted copy of: of those that look alike the one
+    /// that the numbers tell, or else the oldest.
+    fn position(&self, op: &ProxyOp, task: Option<&TaskInfo>) -> Option<usize> {
+        let same_task = |planned: &FlowRecord| match (&planned.task, task) {
+            (Some(planned), Some(posted)) => planned.pointer == posted.pointer,
+            _ => true,
+        };
+        let mut alike = self
+            .waiting
+            .get(&op.channel)?
+            .iter()
+            .enumerate()
+            .filter(|(_, planned)| is_posted_copy(&planned.op, op) && same_task(planned));
+        let (oldest, first) = alike.next()?;
+        let fits = |planned: &FlowRecord| self.offset == Some(offset(planned, op));
+        if fits(first) {
+            return Some(oldest);
+        }
+        Some(alike.find(|(_, planned)| fits(planned)).map_or(oldest, |(at, _)| at))
     }
 
     /// Finds the op that `op`, at `pointer`, is the posted copy of.
@@ -66,27 +85,11 @@ impl PostMatcher {
     /// A graph's replay is posted by a callback thread of CUDA's, never by the thread that planned it (`tid`): a post that
     /// only looks like one, because its plan pass was lost, is not taken for one.
     pub(super) fn post(&mut self, pointer: u64, tid: u32, op: &ProxyOp, task: Option<&TaskInfo>) -> Matched {
-        let same_task = |planned: &FlowRecord| match (&planned.task, task) {
-            (Some(planned), Some(posted)) => planned.pointer == posted.pointer,
-            _ => true,
-        };
-        let offset_of = |planned: &FlowRecord| {
-            (op.op_count >> 1).cast_signed().wrapping_sub((planned.seq >> 1).cast_signed())
-        };
-        let looks_alike = |planned: &&mut FlowRecord| is_posted_copy(&planned.op, op) && same_task(planned);
-        let candidate = self.waiting.get_mut(&op.channel).and_then(|queue| {
-            let mut alike = queue.iter_mut().enumerate().filter(|(_, planned)| looks_alike(planned));
-            let (first, _) = alike.next()?;
-            let expected =
-                alike.find(|(_, planned)| self.offset == Some(offset_of(planned))).map(|(at, _)| at);
-            let first_fits = queue.get(first).is_some_and(|planned| self.offset == Some(offset_of(planned)));
-            Some((queue, if first_fits { first } else { expected.unwrap_or(first) }))
-        });
-        if let Some((queue, at)) = candidate
-            && let Some(record) = queue.remove(at)
+        if let Some(at) = self.position(op, task)
+            && let Some(record) = self.waiting.get_mut(&op.channel).and_then(|queue| queue.remove(at))
         {
             if !op.pattern.is_p2p() {
-                self.offset = Some(offset_of(&record));
+                self.offset = Some(offset(&record, op));
             }
             if self.posted.len() < MAX_POSTED || self.posted.contains_key(&pointer) {
                 self.posted.insert(pointer, record.clone());
@@ -107,6 +110,11 @@ impl PostMatcher {
     pub(super) fn drain(&mut self) -> impl Iterator<Item = FlowRecord> {
         std::mem::take(&mut self.waiting).into_values().flatten()
     }
+}
+
+/// NCCL's final number of a posted op less our number of the planned one.
+fn offset(planned: &FlowRecord, posted: &ProxyOp) -> i64 {
+    (posted.op_count >> 1).cast_signed().wrapping_sub((planned.seq >> 1).cast_signed())
 }
 
 /// Whether `posted` can be the copy of `planned`: all but opCount stays (and, for PAT, nsteps, which NCCL overwrites from

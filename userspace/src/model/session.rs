@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::{
     call::{CallAssembler, ProxyCall},
     communicator::{CommKey, Communicator},
-    flow::{FlowCommunicator, FlowRecord},
+    flow::FlowRecord,
     measured::{Executions, StepKey},
     post_match::is_posted_copy,
 };
@@ -102,11 +102,6 @@ impl Session {
         left.into_iter().for_each(&mut *out);
     }
 
-    /// The communicators seen, by process.
-    pub fn communicators(&self) -> impl Iterator<Item = (&CommKey, &FlowCommunicator)> {
-        self.communicators.iter().map(|(key, communicator)| (key, communicator.flow()))
-    }
-
     pub fn counters(&self) -> ModelCounters {
         ModelCounters {
             orphan_peers: self.calls.orphan_peers,
@@ -129,7 +124,7 @@ impl Session {
             return;
         }
         let n_ranks = call.event.comm.n_ranks;
-        if !call.event.plan_pass && !self.communicator(key, n_ranks).waits_for(&call.event.op) {
+        if !call.event.plan_pass && !self.communicator(key, n_ranks).waits_for(&call.event) {
             // CUDA's callback thread posts what another thread planned, and that thread has done nothing since: NCCL posts
             // nothing before its plan is complete, so the call that planned it is over.
             let planned = self.calls.end_where(|open| {
@@ -149,9 +144,8 @@ impl Session {
                 out(record);
                 return;
             }
-            let has_proxy = record.peers.iter().any(|peer| peer.has_proxy);
             for ended in self.executions.begin(key.tgid, record) {
-                self.unfinished += u64::from(has_proxy);
+                self.unfinished += u64::from(ended.peers.iter().any(|peer| peer.has_proxy));
                 out(ended);
             }
         }
@@ -186,14 +180,7 @@ impl Session {
         let instances = &mut self.instances;
         self.communicators.entry(key).or_insert_with(|| {
             let instance = instances.entry((key.hash, key.rank)).or_insert(0);
-            let id = crate::decode::CommunicatorId {
-                pointer: key.pointer,
-                hash: key.hash,
-                rank: key.rank,
-                n_ranks,
-                launched: None,
-            };
-            let communicator = Communicator::new(&id, *instance);
+            let communicator = Communicator::new(key, n_ranks, *instance);
             *instance += 1;
             communicator
         })

@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use serde::Deserialize;
 
-use super::output_dir::{OutputDir, is_plain_name};
+use super::output_dir::OutputDir;
 
 /// A line longer than this is none of ours.
 const MAX_LINE: u64 = 1 << 20;
@@ -86,9 +86,7 @@ pub fn aggregate_directory(dir: &OutputDir, max_bytes: u64) -> Result<Aggregated
             subfolder.names().with_context(|| format!("cannot list `{}`", subfolder.path().display()))?;
         for name in &names {
             let rank = name.strip_prefix("proxy_flow_rank").and_then(|rest| rest.strip_suffix(".jsonl"));
-            let Some(rank) =
-                rank.filter(|rank| is_plain_name(rank)).and_then(|rank| rank.parse::<i32>().ok())
-            else {
+            let Some(rank) = rank.and_then(|rank| rank.parse::<i32>().ok()) else {
                 continue;
             };
             let context = || format!("aggregating rank {rank} of `{}`", subfolder.path().display());

@@ -5,10 +5,7 @@ use std::{
     ffi::CString,
     fs::File,
     io,
-    os::{
-        fd::{AsFd as _, OwnedFd},
-        unix::ffi::OsStrExt as _,
-    },
+    os::fd::{AsFd as _, OwnedFd},
     path::{Path, PathBuf},
 };
 
@@ -154,13 +151,6 @@ impl OutputDir {
         }
         Ok(true)
     }
-}
-
-/// Whether two paths name one folder is not asked here; this only makes a name safe to be one path component.
-pub(super) fn is_plain_name(name: &str) -> bool {
-    !name.is_empty()
-        && !name.starts_with('.')
-        && Path::new(name).as_os_str().as_bytes().iter().all(|&b| b != b'/')
 }
 
 #[cfg(test)]
