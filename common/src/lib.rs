@@ -7,6 +7,7 @@
 mod counters;
 mod plan;
 mod record;
+mod walk;
 
 pub use counters::ProbeCounters;
 pub use plan::{
@@ -14,3 +15,7 @@ pub use plan::{
     TEMP_SLOTS,
 };
 pub use record::{RECORD_CLASSES, RecordClass, RecordHeader, WAKEUP_BYTES, WIRE_VERSION};
+pub use walk::{
+    CUT, Fan, GATE_TAGS, Gate, MAX_GATES, MAX_NODES, MAX_QUEUES, MAX_ROWS, NODE_GIVEN, NODES_SLOT, NOWHERE,
+    PART_SLOTS, Queue, ROW_GIVEN, Seen, Walk,
+};

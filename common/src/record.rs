@@ -1,7 +1,7 @@
 //! The record: what the kernel side sends for one hit of one probe.
 
 /// Raised whenever header, plan or counters change. Both sides carry it; a loader refuses an object with another one.
-pub const WIRE_VERSION: u32 = 1;
+pub const WIRE_VERSION: u32 = 2;
 
 /// Unread bytes in the ring buffer at which the kernel side wakes the reader. Below it the reader's timer does:
 /// a wake-up per record was measured at 11,600 wake-ups for 20,000 records.
@@ -29,21 +29,15 @@ pub struct RecordHeader {
     pub faults: u64,
 }
 
-/// The kernel's verifier wants the size of a reservation to be a constant, so records come in a few sizes, each with
-/// a program of its own.
+/// The kernel's verifier wants the size of a reservation to be a constant, so records come in a few sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordClass {
-    /// Name of the eBPF program.
-    pub program: &'static str,
-    /// Bytes that the program reserves.
+    /// Bytes that are reserved.
     pub size: usize,
 }
 
 /// In ascending order of size.
-pub const RECORD_CLASSES: [RecordClass; 3] = [
-    RecordClass { program: "fetch_small", size: 384 },
-    RecordClass { program: "fetch_medium", size: 768 },
-    RecordClass { program: "fetch_large", size: 1280 },
-];
+pub const RECORD_CLASSES: [RecordClass; 3] =
+    [RecordClass { size: 384 }, RecordClass { size: 768 }, RecordClass { size: 1280 }];
 
 const _: () = assert!(size_of::<RecordHeader>() == 40);

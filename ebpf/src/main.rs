@@ -1,4 +1,5 @@
-//! The kernel side of ncclflow: one program, in three record sizes, that runs the fetch plan of the probe that was hit.
+//! The kernel side of ncclflow: one program, in three record sizes, that runs the fetch plan of the probe that was hit, and
+//! one that walks lists in the target's memory and runs a plan for each node.
 //!
 //! It knows nothing of NCCL. A uprobe program can be preempted by another task's on the same CPU, so it keeps nothing
 //! in per-CPU scratch memory: everything is built in place, in its own reservation of the ring buffer, and counters are
@@ -16,25 +17,19 @@ mod common;
 mod emit;
 mod fetch;
 mod maps;
+mod walk;
 
 use aya_ebpf::{macros::uprobe, programs::ProbeContext};
-use common::RECORD_CLASSES;
 
 #[uprobe]
-pub fn fetch_small(ctx: ProbeContext) -> u32 {
-    emit::record::<{ RECORD_CLASSES[0].size }>(&ctx);
+pub fn fetch_record(ctx: ProbeContext) -> u32 {
+    emit::record(&ctx);
     0
 }
 
 #[uprobe]
-pub fn fetch_medium(ctx: ProbeContext) -> u32 {
-    emit::record::<{ RECORD_CLASSES[1].size }>(&ctx);
-    0
-}
-
-#[uprobe]
-pub fn fetch_large(ctx: ProbeContext) -> u32 {
-    emit::record::<{ RECORD_CLASSES[2].size }>(&ctx);
+pub fn walk(ctx: ProbeContext) -> u32 {
+    walk::record(&ctx);
     0
 }
 

@@ -3,10 +3,10 @@
 use aya_ebpf::{
     Global,
     macros::map,
-    maps::{Array, PerCpuArray, RingBuf},
+    maps::{Array, LruHashMap, PerCpuArray, RingBuf},
 };
 
-use crate::common::{FetchPlan, MAX_PROBES, ProbeCounters, WIRE_VERSION};
+use crate::common::{FetchPlan, MAX_PROBES, ProbeCounters, Seen, WIRE_VERSION, Walk};
 
 /// The loader sets it to its own [`WIRE_VERSION`] before the programs are loaded; where the two differ the programs
 /// send nothing.
@@ -20,6 +20,14 @@ pub static RECORDS: RingBuf = RingBuf::with_byte_size(4096, 0);
 /// Fetch plans by cookie.
 #[map]
 pub static PLANS: Array<FetchPlan> = Array::with_max_entries(MAX_PROBES, 0);
+
+/// Walks by cookie.
+#[map]
+pub static WALKS: Array<Walk> = Array::with_max_entries(MAX_PROBES, 0);
+
+/// What the gates of walks have let through. One that is pushed out is sent again.
+#[map]
+pub static SEEN: LruHashMap<Seen, u32> = LruHashMap::with_max_entries(16_384, 0);
 
 /// One word: not 0 while the session is open. Plans never change once they are stored, as a program may be in the middle of one.
 #[map]

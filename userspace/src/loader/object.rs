@@ -10,7 +10,7 @@ use aya::{
 };
 use aya_log::EbpfLogger;
 use log::Log;
-use ncclflow_common::{FetchPlan, ProbeCounters, RecordClass, WIRE_VERSION};
+use ncclflow_common::{FetchPlan, ProbeCounters, WIRE_VERSION};
 
 /// Built by `cargo xtask build-ebpf`, checked by the build script.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/ncclflow.o"));
@@ -97,18 +97,20 @@ impl LoadedObject {
         self.plans.set(cookie, PlanValue(*plan), 0).with_context(|| format!("storing fetch plan {cookie}"))
     }
 
-    /// The program for records of this class, loaded on first use: each costs the verifier some milliseconds.
-    pub(crate) fn program(&mut self, class: &RecordClass) -> Result<&mut UProbe> {
+    /// The program for probes that walk lists, or for others; loaded on first use, as each costs the verifier some
+    /// milliseconds.
+    pub(crate) fn program(&mut self, walks: bool) -> Result<&mut UProbe> {
+        let name = if walks { "walk" } else { "fetch_record" };
         let program: &mut UProbe = self
             .ebpf
-            .program_mut(class.program)
-            .with_context(|| format!("the eBPF object has no program `{}`", class.program))?
+            .program_mut(name)
+            .with_context(|| format!("the eBPF object has no program `{name}`"))?
             .try_into()
-            .with_context(|| format!("`{}` is no uprobe program", class.program))?;
+            .with_context(|| format!("`{name}` is no uprobe program"))?;
         if program.fd().is_err() {
-            program.load().with_context(|| {
-                format!("the kernel refused the eBPF program `{}` (run as root)", class.program)
-            })?;
+            program
+                .load()
+                .with_context(|| format!("the kernel refused the eBPF program `{name}` (run as root)"))?;
         }
         Ok(program)
     }
