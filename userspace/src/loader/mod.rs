@@ -4,5 +4,5 @@
 mod attachment;
 mod object;
 
-pub use attachment::{ArmedProbe, AttachError, Attachment};
+pub use attachment::{ArmedProbe, AttachError, Attachment, StoredParts};
 pub use object::LoadedObject;

@@ -10,7 +10,7 @@ use aya::{
 };
 use aya_log::EbpfLogger;
 use log::Log;
-use ncclflow_common::{FetchPlan, ProbeCounters, WIRE_VERSION};
+use ncclflow_common::{FetchPlan, ProbeCounters, WIRE_VERSION, Walk};
 
 /// Built by `cargo xtask build-ebpf`, checked by the build script.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/ncclflow.o"));
@@ -20,6 +20,11 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/nc
 #[repr(transparent)]
 struct PlanValue(FetchPlan);
 
+/// [`Walk`] as aya's maps want it.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+struct WalkValue(Walk);
+
 /// [`ProbeCounters`] as aya's maps want it.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
@@ -28,12 +33,15 @@ pub(crate) struct CountersValue(pub(crate) ProbeCounters);
 // SAFETY: repr(C) of integers without padding, so any bytes are a value and every byte is initialised.
 unsafe impl Pod for PlanValue {}
 // SAFETY: as above.
+unsafe impl Pod for WalkValue {}
+// SAFETY: as above.
 unsafe impl Pod for CountersValue {}
 
 /// The object in the kernel.
 pub struct LoadedObject {
     ebpf: Ebpf,
     plans: Array<MapData, PlanValue>,
+    walks: Array<MapData, WalkValue>,
     armed: Array<MapData, u32>,
     log: Option<EbpfLogger<StandardError>>,
 }
@@ -83,8 +91,9 @@ impl LoadedObject {
             None
         };
         let plans = Array::try_from(take_map(&mut ebpf, "PLANS")?).context("opening the map `PLANS`")?;
+        let walks = Array::try_from(take_map(&mut ebpf, "WALKS")?).context("opening the map `WALKS`")?;
         let armed = Array::try_from(take_map(&mut ebpf, "ARMED")?).context("opening the map `ARMED`")?;
-        Ok(Self { ebpf, plans, armed, log })
+        Ok(Self { ebpf, plans, walks, armed, log })
     }
 
     /// Opens or closes the session: whether hits are recorded.
@@ -95,6 +104,11 @@ impl LoadedObject {
     /// Stores the plan of the probe with this cookie; once, before it is attached.
     pub fn set_plan(&mut self, cookie: u32, plan: &FetchPlan) -> Result<()> {
         self.plans.set(cookie, PlanValue(*plan), 0).with_context(|| format!("storing fetch plan {cookie}"))
+    }
+
+    /// Stores the walk of the probe with this cookie; once, before it is attached.
+    pub fn set_walk(&mut self, cookie: u32, walk: &Walk) -> Result<()> {
+        self.walks.set(cookie, WalkValue(*walk), 0).with_context(|| format!("storing walk {cookie}"))
     }
 
     /// The program for probes that walk lists, or for others; loaded on first use, as each costs the verifier some

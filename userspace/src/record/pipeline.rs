@@ -16,7 +16,8 @@ use crate::{
 pub struct Binding {
     pub kind: ProbeKind,
     pub decoder: Decoder,
-    pub host: HostInfo,
+    /// Nothing of parts of a walk, which serve all processes of a library.
+    pub host: Option<HostInfo>,
     /// Records that came.
     #[serde(skip)]
     pub delivered: u64,
@@ -56,7 +57,9 @@ impl Pipeline {
             let binding =
                 self.bindings.get_mut(usize::from(cookie)).ok_or(DecodeError::UnknownProbe(cookie))?;
             binding.delivered += 1;
-            self.hosts.entry(view.header.tgid).or_insert_with(|| binding.host.clone());
+            if let Some(host) = &binding.host {
+                self.hosts.entry(view.header.tgid).or_insert_with(|| host.clone());
+            }
             binding.decoder.decode(&binding.kind, &view)
         });
         match decoded {

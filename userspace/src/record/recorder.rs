@@ -18,12 +18,13 @@ use rustix::time::{ClockId, clock_gettime};
 use super::{
     intake::Intake,
     pipeline::{Binding, Pipeline},
-    setup::Setup,
+    setup::{ProbeChoice, Setup},
 };
 use crate::{
     capture::{CaptureHeader, CaptureWriter},
-    loader::Attachment,
-    probe::Level,
+    decode::Decoder,
+    loader::{Attachment, StoredParts},
+    probe::{Level, ProbeKind},
     sink::{
         Aggregated, ClockReport, CommunicatorReport, FlowFiles, HostInfo, LossReport, OutputDir, ProbeReport,
         SessionReport, SessionState, TargetReport, aggregate_directory,
@@ -50,7 +51,7 @@ const SETTLE_LIMIT: Duration = Duration::from_millis(500);
 pub struct RecordOptions {
     pub pids: Vec<u32>,
     pub output: PathBuf,
-    pub level: Level,
+    pub choice: ProbeChoice,
     /// `None`: until stopped, or until the targets have exited.
     pub duration: Option<Duration>,
     /// Bytes of the ring buffer; rounded up to a power of two of pages.
@@ -122,14 +123,14 @@ pub fn record(
     stop: &StopHandle,
     notice: &mut dyn FnMut(Notice<'_>),
 ) -> Result<Outcome> {
-    let setup = Setup::find(&options.pids, options.library.as_deref(), &options.debug_files, options.level)?;
+    let setup = Setup::find(&options.pids, options.library.as_deref(), &options.debug_files, options.choice)?;
     notice(Notice::Found(&setup));
     if stop.is_stopped() {
         bail!("stopped before anything was attached");
     }
     raise_descriptor_limit();
     let dir = OutputDir::create(&options.output)?;
-    let mut report = first_report(&setup, options.level, &rustix::system::uname());
+    let mut report = first_report(&setup, options.choice.level, &rustix::system::uname());
     let (mut attachment, bindings) = match prepare(options, &setup, &report.host) {
         Ok(prepared) => prepared,
         Err(error) => {
@@ -218,25 +219,42 @@ fn start_capture(path: &Path, bindings: &[Binding], report: &SessionReport) -> R
 fn prepare(options: &RecordOptions, setup: &Setup, host: &str) -> Result<(Attachment, Vec<Binding>)> {
     let mut attachment = Attachment::new(options.buffer_bytes, options.development_log)?;
     let mut bindings = Vec::new();
+    let mut bind = |kind: &ProbeKind, decoder: &Decoder, host: Option<HostInfo>| {
+        bindings.push(Binding { kind: kind.clone(), decoder: decoder.clone(), host, delivered: 0 });
+    };
+    let mut stored: Vec<Vec<Option<StoredParts>>> = Vec::new();
+    for (index, library) in setup.libraries.iter().enumerate() {
+        let mut of_library = Vec::new();
+        for probe in &library.probes.probes {
+            let Some(program) = &probe.walk else {
+                of_library.push(None);
+                continue;
+            };
+            of_library.push(Some(attachment.store_parts(probe, program, index)?));
+            bind(&ProbeKind::Head, &library.decoder, None);
+            for part in &program.parts {
+                bind(&part.kind, &library.decoder, None);
+            }
+        }
+        stored.push(of_library);
+    }
     for target in &setup.targets {
         let pid = target.process.pid();
         let number = NonZeroU32::new(pid).context("0 is no process")?;
         for &index in &target.libraries {
-            let Some(library) = setup.libraries.get(index) else { continue };
-            for probe in &library.probes.probes {
+            let (Some(library), Some(stored)) = (setup.libraries.get(index), stored.get(index)) else {
+                continue;
+            };
+            for (probe, parts) in library.probes.probes.iter().zip(stored) {
                 let path = library.file.stable_path();
-                if let Err(error) = attachment.attach(probe, index, &path, &library.file.path, number) {
+                if let Err(error) = attachment.attach(probe, *parts, index, &path, &library.file.path, number)
+                {
                     if target.process.has_exited() {
                         bail!("process {pid} exited before it could be traced");
                     }
                     return Err(error);
                 }
-                bindings.push(Binding {
-                    kind: probe.kind,
-                    decoder: library.decoder.clone(),
-                    host: HostInfo { host: host.to_owned(), pid },
-                    delivered: 0,
-                });
+                bind(&probe.kind, &library.decoder, Some(HostInfo { host: host.to_owned(), pid }));
             }
         }
         if target.process.has_exited() {
@@ -371,6 +389,7 @@ fn complete_report(report: &mut SessionReport, attachment: &Attachment, intake: 
         report.probes.push(ProbeReport {
             function: probe.function.clone(),
             symbol: probe.symbol.clone(),
+            part: probe.part,
             pid: probe.pid,
             library: probe.library,
             hits: counters.hits,
