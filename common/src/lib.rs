@@ -13,4 +13,6 @@ pub use plan::{
     ARG_SLOTS, FetchPlan, MAX_COPY, MAX_PROBES, MAX_STEPS, SLOTS, STACK_POINTER_SLOT, Step, StepOp,
     TEMP_SLOTS,
 };
-pub use record::{RECORD_CLASSES, RecordClass, RecordHeader, WAKEUP_BYTES, WIRE_VERSION};
+pub use record::{
+    LARGEST_RECORD, RECORD_CLASSES, RecordClass, RecordHeader, SCRATCH_SLOTS, WAKEUP_BYTES, WIRE_VERSION,
+};

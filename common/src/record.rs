@@ -33,17 +33,26 @@ pub struct RecordHeader {
 /// a program of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordClass {
-    /// Name of the eBPF program.
+    /// Name of the eBPF program that sends through the ring buffer.
     pub program: &'static str,
+    /// Name of the one that sends through the perf event array.
+    pub perf_program: &'static str,
     /// Bytes that the program reserves.
     pub size: usize,
 }
 
 /// In ascending order of size.
 pub const RECORD_CLASSES: [RecordClass; 3] = [
-    RecordClass { program: "fetch_small", size: 384 },
-    RecordClass { program: "fetch_medium", size: 768 },
-    RecordClass { program: "fetch_large", size: 1280 },
+    RecordClass { program: "fetch_small", perf_program: "fetch_small_perf", size: 384 },
+    RecordClass { program: "fetch_medium", perf_program: "fetch_medium_perf", size: 768 },
+    RecordClass { program: "fetch_large", perf_program: "fetch_large_perf", size: 1280 },
 ];
+
+/// Bytes of the largest record.
+pub const LARGEST_RECORD: usize = RECORD_CLASSES[RECORD_CLASSES.len() - 1].size;
+
+/// Records for the perf event array that can be in the making on one CPU at a time: by the task that runs and by those that
+/// were preempted in the middle. A hit that finds no slot is lost, and counted.
+pub const SCRATCH_SLOTS: u32 = 8;
 
 const _: () = assert!(size_of::<RecordHeader>() == 40);

@@ -1,12 +1,12 @@
-//! The kernel side of ncclflow: one program, in three record sizes, that runs the fetch plan of the probe that was hit.
+//! The kernel side of ncclflow: one program, in three record sizes and for two kinds of buffer, that runs the fetch plan of
+//! the probe that was hit.
 //!
-//! It knows nothing of NCCL. A uprobe program can be preempted by another task's on the same CPU, so it keeps nothing
-//! in per-CPU scratch memory: everything is built in place, in its own reservation of the ring buffer, and counters are
-//! atomic.
+//! It knows nothing of NCCL. A uprobe program can be preempted by another task's on the same CPU, so a record is built in
+//! room that is its own ([`output`]), and counters are atomic.
 #![no_std]
 #![no_main]
 #![feature(core_intrinsics)]
-#![allow(internal_features, reason = "atomic_xadd: see emit::count")]
+#![allow(internal_features, reason = "atomics: see tally::count")]
 
 /// What both sides must agree on, as source and not as a dependency: cargo hashes the absolute path of a dependency outside
 /// the workspace into every symbol's name, and the object would differ from machine to machine.
@@ -16,25 +16,46 @@ mod common;
 mod emit;
 mod fetch;
 mod maps;
+mod output;
+mod tally;
 
 use aya_ebpf::{macros::uprobe, programs::ProbeContext};
 use common::RECORD_CLASSES;
+use output::{PerfArray, RingBuffer};
 
 #[uprobe]
 pub fn fetch_small(ctx: ProbeContext) -> u32 {
-    emit::record::<{ RECORD_CLASSES[0].size }>(&ctx);
+    emit::record::<RingBuffer, { RECORD_CLASSES[0].size }>(&ctx);
     0
 }
 
 #[uprobe]
 pub fn fetch_medium(ctx: ProbeContext) -> u32 {
-    emit::record::<{ RECORD_CLASSES[1].size }>(&ctx);
+    emit::record::<RingBuffer, { RECORD_CLASSES[1].size }>(&ctx);
     0
 }
 
 #[uprobe]
 pub fn fetch_large(ctx: ProbeContext) -> u32 {
-    emit::record::<{ RECORD_CLASSES[2].size }>(&ctx);
+    emit::record::<RingBuffer, { RECORD_CLASSES[2].size }>(&ctx);
+    0
+}
+
+#[uprobe]
+pub fn fetch_small_perf(ctx: ProbeContext) -> u32 {
+    emit::record::<PerfArray, { RECORD_CLASSES[0].size }>(&ctx);
+    0
+}
+
+#[uprobe]
+pub fn fetch_medium_perf(ctx: ProbeContext) -> u32 {
+    emit::record::<PerfArray, { RECORD_CLASSES[1].size }>(&ctx);
+    0
+}
+
+#[uprobe]
+pub fn fetch_large_perf(ctx: ProbeContext) -> u32 {
+    emit::record::<PerfArray, { RECORD_CLASSES[2].size }>(&ctx);
     0
 }
 

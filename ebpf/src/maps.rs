@@ -3,19 +3,30 @@
 use aya_ebpf::{
     Global,
     macros::map,
-    maps::{Array, PerCpuArray, RingBuf},
+    maps::{Array, PerCpuArray, PerfEventByteArray, RingBuf},
 };
 
-use crate::common::{FetchPlan, MAX_PROBES, ProbeCounters, WIRE_VERSION};
+use crate::{
+    common::{FetchPlan, MAX_PROBES, ProbeCounters, SCRATCH_SLOTS, WIRE_VERSION},
+    output::ScratchSlot,
+};
 
 /// The loader sets it to its own [`WIRE_VERSION`] before the programs are loaded; where the two differ the programs
 /// send nothing.
 #[unsafe(no_mangle)]
 static LOADER_WIRE_VERSION: Global<u32> = Global::new(WIRE_VERSION);
 
-/// Records to user space. The loader sets the size.
+/// Records to user space, where the session has a ring buffer. The loader sets the size.
 #[map]
 pub static RECORDS: RingBuf = RingBuf::with_byte_size(4096, 0);
+
+/// Records to user space, where the session has a perf event array: a buffer per CPU, which the loader opens.
+#[map]
+pub static PERF_RECORDS: PerfEventByteArray = PerfEventByteArray::new(0);
+
+/// Where records for the perf event array are built. The loader keeps one element where there is none.
+#[map]
+pub static SCRATCH: PerCpuArray<ScratchSlot> = PerCpuArray::with_max_entries(SCRATCH_SLOTS, 0);
 
 /// Fetch plans by cookie.
 #[map]
