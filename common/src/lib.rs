@@ -14,5 +14,6 @@ pub use plan::{
     TEMP_SLOTS,
 };
 pub use record::{
-    LARGEST_RECORD, RECORD_CLASSES, RecordClass, RecordHeader, SCRATCH_SLOTS, WAKEUP_BYTES, WIRE_VERSION,
+    LARGEST_RECORD, LOSS_MARK, LOSS_SLOTS, RECORD_CLASSES, RecordClass, RecordHeader, SCRATCH_SLOTS,
+    WAKEUP_BYTES, WIRE_VERSION, loss_slot,
 };

@@ -14,7 +14,7 @@ use crate::{
     common::RecordHeader,
     fetch, maps,
     output::{Entry as _, Output},
-    tally::Tally,
+    tally::{Tally, lost_by_process},
 };
 
 /// Sends one record for the probe that was hit, or counts why not.
@@ -23,15 +23,16 @@ pub fn record<O: Output, const SIZE: usize>(ctx: &ProbeContext) {
     // SAFETY: the context is the one that the kernel gave to this program.
     let cookie = unsafe { bpf_get_attach_cookie(ctx.as_ptr()) } as u32;
     let Some(tally) = Tally::of(cookie) else { return };
-    let hit = tally.hit();
     let plan = match maps::PLANS.get(cookie) {
         Some(plan) if plan.n_steps != 0 && maps::armed() => plan,
         _ => return tally.disarmed(),
     };
+    let hit = tally.hit();
     let Some(entry) = O::reserve::<SIZE>() else { return tally.lost_full() };
     let Some(faults) = fetch::run::<SIZE>(ctx, plan, entry.base()) else {
+        // The loader has checked the plan, so this does not happen; if it did, it would be a loss.
         entry.discard();
-        return tally.disarmed();
+        return tally.lost_full();
     };
     let header = header(plan.record_len as u16, cookie as u16, hit, faults);
     if !entry.submit(ctx, header) {
@@ -59,5 +60,6 @@ pub fn header(len: u16, probe: u16, hit: u64, faults: u64) -> RecordHeader {
         tgid: (pid_tgid >> 32) as u32,
         tid: pid_tgid as u32,
         faults,
+        lost: lost_by_process(),
     }
 }

@@ -7,7 +7,7 @@ use aya_ebpf::{
 };
 
 use crate::{
-    common::{FetchPlan, MAX_PROBES, ProbeCounters, SCRATCH_SLOTS, WIRE_VERSION},
+    common::{FetchPlan, LOSS_SLOTS, MAX_PROBES, ProbeCounters, SCRATCH_SLOTS, WIRE_VERSION},
     output::ScratchSlot,
 };
 
@@ -39,6 +39,10 @@ pub static ARMED: Array<u32> = Array::with_max_entries(1, 0);
 /// Counters by cookie.
 #[map]
 pub static COUNTERS: PerCpuArray<ProbeCounters> = PerCpuArray::with_max_entries(MAX_PROBES, 0);
+
+/// Lost records by process, see [`crate::common::loss_slot`].
+#[map]
+pub static LOSSES: Array<u64> = Array::with_max_entries(LOSS_SLOTS, 0);
 
 /// Whether hits are to be recorded: the session is open, and the loader speaks this object's format.
 #[inline(always)]

@@ -10,7 +10,7 @@ pub use event::{
     TaskInfo, Tree,
 };
 pub use fields::{MissingField, ProxyOpFields};
-pub use record::{DecodeError, RecordView};
+pub use record::{DecodeError, RecordView, header_bytes, header_of};
 pub use step::{ProxyStepEvent, StepMoment};
 
 use crate::{

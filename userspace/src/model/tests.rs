@@ -21,7 +21,7 @@ struct Call {
 
 fn call(pattern: Pattern, channel: u32, op_count: u64, launched: u64) -> Call {
     let event = ProxyOpEvent {
-        origin: Origin { ts_ns: 1, tgid: 10, tid: APPLICATION },
+        origin: Origin { ts_ns: 1, tgid: 10, tid: APPLICATION, lost: 0 },
         comm: CommunicatorId {
             pointer: 0x1000,
             hash: Some(7),
@@ -110,7 +110,7 @@ fn run(calls: impl IntoIterator<Item = Call>) -> (Vec<FlowRecord>, ModelCounters
             session.apply(Event::ProxyPeer(peer), &mut |record| out.push(record));
         }
     }
-    session.finish(&mut |record| out.push(record));
+    session.finish(|_| 0, &mut |record| out.push(record));
     (out, session.counters())
 }
 
@@ -246,7 +246,7 @@ fn what_is_no_flow_is_no_record_and_what_has_no_op_is_counted() {
 
     let mut session = Session::default();
     let peer = ProxyPeerEvent {
-        origin: Origin { ts_ns: 1, tgid: 10, tid: APPLICATION },
+        origin: Origin { ts_ns: 1, tgid: 10, tid: APPLICATION, lost: 0 },
         op_pointer: 0xaa,
         direction: Direction::Send,
         peer: 2,
@@ -345,7 +345,7 @@ fn posted_for_measuring(session: &mut Session, out: &mut Vec<FlowRecord>) {
 
 fn step(connection: u64, number: u64, moment: StepMoment, ts_ns: u64) -> Event {
     Event::ProxyStep(ProxyStepEvent {
-        origin: Origin { ts_ns, tgid: 10, tid: 300 },
+        origin: Origin { ts_ns, tgid: 10, tid: 300, lost: 0 },
         moment,
         connection,
         op_count: 40,
@@ -387,7 +387,7 @@ fn an_op_waits_for_its_messages_and_comes_out_measured() {
     );
     assert_eq!((receive[0].start, receive[0].posted, receive[0].end), (Some(106), Some(108), Some(111)));
     assert_eq!((send[1].bytes, receive[1].bytes), (Some(1002), Some(1002)));
-    session.finish(&mut |record| out.push(record));
+    session.finish(|_| 0, &mut |record| out.push(record));
     assert_eq!((out.len(), session.counters()), (1, ModelCounters::default()));
 }
 
@@ -398,7 +398,7 @@ fn messages_that_never_end_and_steps_of_nobody_are_counted() {
     session.apply(step(0x52, 0, StepMoment::Start, 5), &mut |record| out.push(record));
     session.apply(step(0x99, 0, StepMoment::Start, 6), &mut |record| out.push(record));
     session.apply(step(0x52, 400, StepMoment::Stop, 7), &mut |record| out.push(record));
-    session.finish(&mut |record| out.push(record));
+    session.finish(|_| 0, &mut |record| out.push(record));
     assert_eq!(out.len(), 1, "what is known of the op is written");
     assert_eq!(out[0].peers[1].measured_totals(), Some((0, 0)));
     let counters = session.counters();
