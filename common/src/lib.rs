@@ -7,6 +7,7 @@
 mod counters;
 mod plan;
 mod record;
+mod walk;
 
 pub use counters::ProbeCounters;
 pub use plan::{
@@ -16,4 +17,8 @@ pub use plan::{
 pub use record::{
     LARGEST_RECORD, LOSS_MARK, LOSS_SLOTS, RECORD_CLASSES, RecordClass, RecordHeader, SCRATCH_SLOTS,
     WAKEUP_BYTES, WIRE_VERSION, loss_slot,
+};
+pub use walk::{
+    CUT, Fan, GATE_TAGS, Gate, MAX_GATES, MAX_NODES, MAX_QUEUES, MAX_ROWS, NODE_GIVEN, NODES_SLOT, NOWHERE,
+    PART_SLOTS, Queue, ROW_GIVEN, Seen, Walk,
 };

@@ -61,8 +61,10 @@ pub struct Step {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct FetchPlan {
-    /// Bytes of the whole record, header included; not more than its [`crate::RecordClass`] holds.
-    pub record_len: u32,
+    /// Bytes of the whole record, header included; not more than its class holds.
+    pub record_len: u16,
+    /// Class of the record: index in [`crate::RECORD_CLASSES`].
+    pub class: u16,
     /// Steps in use.
     pub n_steps: u32,
     pub steps: [Step; MAX_STEPS],
@@ -70,7 +72,7 @@ pub struct FetchPlan {
 
 impl Default for FetchPlan {
     fn default() -> Self {
-        Self { record_len: 0, n_steps: 0, steps: [Step::default(); MAX_STEPS] }
+        Self { record_len: 0, class: 0, n_steps: 0, steps: [Step::default(); MAX_STEPS] }
     }
 }
 

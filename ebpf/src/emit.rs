@@ -1,4 +1,4 @@
-//! Count the hit, reserve, run the plan, submit; or count the loss.
+//! Count the hit, reserve, run the plan, submit; or count the loss. The only way out of the kernel side.
 
 use aya_ebpf::{
     EbpfContext as _,
@@ -11,55 +11,137 @@ use aya_ebpf::{
 use aya_log_ebpf::debug;
 
 use crate::{
-    common::RecordHeader,
-    fetch, maps,
-    output::{Entry as _, Output},
+    common::{FetchPlan, RECORD_CLASSES, RecordHeader},
+    fetch::{self, Words},
+    maps,
+    output::{Entry, bpf_user_pt_regs_t},
     tally::{Tally, lost_by_process},
 };
 
-/// Sends one record for the probe that was hit, or counts why not.
-#[inline(always)]
-pub fn record<O: Output, const SIZE: usize>(ctx: &ProbeContext) {
-    // SAFETY: the context is the one that the kernel gave to this program.
-    let cookie = unsafe { bpf_get_attach_cookie(ctx.as_ptr()) } as u32;
-    let Some(tally) = Tally::of(cookie) else { return };
-    let plan = match maps::PLANS.get(cookie) {
-        Some(plan) if plan.n_steps != 0 && maps::armed() => plan,
-        _ => return tally.disarmed(),
-    };
-    let hit = tally.hit();
-    let Some(entry) = O::reserve::<SIZE>() else { return tally.lost_full() };
-    let Some(faults) = fetch::run::<SIZE>(ctx, plan, entry.base()) else {
-        // The loader has checked the plan, so this does not happen; if it did, it would be a loss.
-        entry.discard();
-        return tally.lost_full();
-    };
-    let header = header(plan.record_len as u16, cookie as u16, hit, faults);
-    if !entry.submit(ctx, header) {
-        return tally.lost_full();
-    }
-    if faults != 0 {
-        // The development log: at level 0, the default, the verifier drops this.
-        debug!(ctx, "probe {} of process {}: reads failed in steps {:x}", cookie, ctx.tgid(), faults);
-        tally.faulted();
+/// What a record's header says beside the plan's own numbers.
+#[derive(Clone, Copy)]
+pub struct Origin {
+    pub ts_ns: u64,
+    pub pid_tgid: u64,
+}
+
+impl Origin {
+    #[inline(always)]
+    pub fn here() -> Self {
+        // SAFETY: a helper without arguments.
+        Self { ts_ns: unsafe { bpf_ktime_get_ns() }, pid_tgid: bpf_get_current_pid_tgid() }
     }
 }
 
-/// The header of a record of `len` bytes that the current task makes now.
+/// A plan, its counters, and the number of this hit.
+#[derive(Clone, Copy)]
+pub struct Hit<'a> {
+    pub number: u32,
+    pub plan: &'a FetchPlan,
+    pub tally: Tally,
+    pub hit: u64,
+}
+
+/// The cookie of the probe that was hit.
 #[inline(always)]
-pub fn header(len: u16, probe: u16, hit: u64, faults: u64) -> RecordHeader {
-    let pid_tgid = bpf_get_current_pid_tgid();
-    RecordHeader {
-        len,
-        probe,
+pub fn cookie(ctx: &ProbeContext) -> u32 {
+    // SAFETY: the context is the one that the kernel gave to this program.
+    unsafe { bpf_get_attach_cookie(ctx.as_ptr()) as u32 }
+}
+
+/// Counts a hit of this number; nothing if nothing is to be sent.
+#[inline(always)]
+pub fn hit<'a>(number: u32) -> Option<Hit<'a>> {
+    // None: a number that the loader never gives.
+    let tally = Tally::of(number)?;
+    match maps::PLANS.get(number) {
+        Some(plan) if plan.n_steps != 0 && maps::armed() => {
+            Some(Hit { number, plan, tally, hit: tally.hit() })
+        }
+        _ => {
+            tally.disarmed();
+            None
+        }
+    }
+}
+
+/// The program's context, as global functions take it.
+#[inline(always)]
+pub fn context(ctx: &ProbeContext) -> *mut bpf_user_pt_regs_t {
+    ctx.as_ptr().cast()
+}
+
+/// Sends one record for the probe that was hit.
+#[inline(always)]
+pub fn record(ctx: &ProbeContext) {
+    let cookie = cookie(ctx);
+    if let Some(hit) = hit(cookie)
+        && of_probe(hit, &mut fetch::entry(ctx), Origin::here(), context(ctx)) == 0
+    {
+        // The development log: at level 0, the default, the verifier drops this.
+        debug!(ctx, "a record of probe {} of process {} was lost", cookie, ctx.tgid());
+    }
+}
+
+macro_rules! by_class {
+    ($name:ident, $words:expr, $small:ident, $medium:ident, $large:ident) => {
+        /// Runs a plan into a record of its class and sends it; or counts the loss and gives 0.
+        #[inline(always)]
+        pub fn $name(
+            hit: Hit<'_>,
+            words: &mut Words<{ $words }>,
+            origin: Origin,
+            ctx: *mut bpf_user_pt_regs_t,
+        ) -> u64 {
+            match hit.plan.class {
+                0 => send::<{ RECORD_CLASSES[0].size }, { $words }>(hit, words, origin, ctx, fetch::$small),
+                1 => send::<{ RECORD_CLASSES[1].size }, { $words }>(hit, words, origin, ctx, fetch::$medium),
+                _ => send::<{ RECORD_CLASSES[2].size }, { $words }>(hit, words, origin, ctx, fetch::$large),
+            }
+        }
+    };
+}
+
+by_class!(of_probe, crate::common::SLOTS, step_of_probe_small, step_of_probe_medium, step_of_probe_large);
+by_class!(of_part, crate::common::PART_SLOTS, step_of_part_small, step_of_part_medium, step_of_part_large);
+
+#[inline(always)]
+fn send<const SIZE: usize, const N: usize>(
+    hit: Hit<'_>,
+    words: &mut Words<N>,
+    origin: Origin,
+    ctx: *mut bpf_user_pt_regs_t,
+    step: fetch::RunStep<SIZE, N>,
+) -> u64 {
+    let Hit { number, plan, tally, hit } = hit;
+    let Some(entry) = Entry::<SIZE>::reserve() else {
+        tally.lost_full();
+        return 0;
+    };
+    let Some(faults) = fetch::run::<SIZE, N>(words, number, plan.n_steps, entry.room(), step) else {
+        // The loader has checked the plan, so this does not happen; if it did, it would be a loss.
+        entry.discard();
+        tally.lost_full();
+        return 0;
+    };
+    let header = RecordHeader {
+        len: plan.record_len,
+        probe: number as u16,
         // SAFETY: a helper without arguments.
         cpu: unsafe { bpf_get_smp_processor_id() } as u32,
         hit,
-        // SAFETY: a helper without arguments.
-        ts_ns: unsafe { bpf_ktime_get_ns() },
-        tgid: (pid_tgid >> 32) as u32,
-        tid: pid_tgid as u32,
+        ts_ns: origin.ts_ns,
+        tgid: (origin.pid_tgid >> 32) as u32,
+        tid: origin.pid_tgid as u32,
         faults,
         lost: lost_by_process(),
+    };
+    if !entry.submit(ctx, header) {
+        tally.lost_full();
+        return 0;
     }
+    if faults != 0 {
+        tally.faulted();
+    }
+    1
 }

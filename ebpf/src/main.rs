@@ -1,8 +1,8 @@
-//! The kernel side of ncclflow: one program, in three record sizes and for two kinds of buffer, that runs the fetch plan of
-//! the probe that was hit.
+//! The kernel side of ncclflow: one program, in three record sizes, that runs the fetch plan of the probe that was hit, and
+//! one that walks lists in the target's memory and runs a plan for each node.
 //!
 //! It knows nothing of NCCL. A uprobe program can be preempted by another task's on the same CPU, so a record is built in
-//! room that is its own ([`output`]), and counters are atomic.
+//! room that is its own, and counters are atomic.
 #![no_std]
 #![no_main]
 #![feature(core_intrinsics)]
@@ -17,45 +17,21 @@ mod emit;
 mod fetch;
 mod maps;
 mod output;
+mod scratch;
 mod tally;
+mod walk;
 
 use aya_ebpf::{macros::uprobe, programs::ProbeContext};
-use common::RECORD_CLASSES;
-use output::{PerfArray, RingBuffer};
 
 #[uprobe]
-pub fn fetch_small(ctx: ProbeContext) -> u32 {
-    emit::record::<RingBuffer, { RECORD_CLASSES[0].size }>(&ctx);
+pub fn fetch_record(ctx: ProbeContext) -> u32 {
+    emit::record(&ctx);
     0
 }
 
 #[uprobe]
-pub fn fetch_medium(ctx: ProbeContext) -> u32 {
-    emit::record::<RingBuffer, { RECORD_CLASSES[1].size }>(&ctx);
-    0
-}
-
-#[uprobe]
-pub fn fetch_large(ctx: ProbeContext) -> u32 {
-    emit::record::<RingBuffer, { RECORD_CLASSES[2].size }>(&ctx);
-    0
-}
-
-#[uprobe]
-pub fn fetch_small_perf(ctx: ProbeContext) -> u32 {
-    emit::record::<PerfArray, { RECORD_CLASSES[0].size }>(&ctx);
-    0
-}
-
-#[uprobe]
-pub fn fetch_medium_perf(ctx: ProbeContext) -> u32 {
-    emit::record::<PerfArray, { RECORD_CLASSES[1].size }>(&ctx);
-    0
-}
-
-#[uprobe]
-pub fn fetch_large_perf(ctx: ProbeContext) -> u32 {
-    emit::record::<PerfArray, { RECORD_CLASSES[2].size }>(&ctx);
+pub fn walk(ctx: ProbeContext) -> u32 {
+    walk::record(&ctx);
     0
 }
 

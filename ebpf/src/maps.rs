@@ -3,18 +3,22 @@
 use aya_ebpf::{
     Global,
     macros::map,
-    maps::{Array, PerCpuArray, PerfEventByteArray, RingBuf},
+    maps::{Array, LruHashMap, PerCpuArray, PerfEventByteArray, RingBuf},
 };
 
 use crate::{
-    common::{FetchPlan, LOSS_SLOTS, MAX_PROBES, ProbeCounters, SCRATCH_SLOTS, WIRE_VERSION},
-    output::ScratchSlot,
+    common::{FetchPlan, LOSS_SLOTS, MAX_PROBES, ProbeCounters, SCRATCH_SLOTS, Seen, WIRE_VERSION, Walk},
+    scratch::ScratchSlot,
 };
 
 /// The loader sets it to its own [`WIRE_VERSION`] before the programs are loaded; where the two differ the programs
 /// send nothing.
 #[unsafe(no_mangle)]
 static LOADER_WIRE_VERSION: Global<u32> = Global::new(WIRE_VERSION);
+
+/// The loader sets it to 1 if records go through the perf event array.
+#[unsafe(no_mangle)]
+static THROUGH_PERF: Global<u32> = Global::new(0);
 
 /// Records to user space, where the session has a ring buffer. The loader sets the size.
 #[map]
@@ -32,6 +36,14 @@ pub static SCRATCH: PerCpuArray<ScratchSlot> = PerCpuArray::with_max_entries(SCR
 #[map]
 pub static PLANS: Array<FetchPlan> = Array::with_max_entries(MAX_PROBES, 0);
 
+/// Walks by cookie.
+#[map]
+pub static WALKS: Array<Walk> = Array::with_max_entries(MAX_PROBES, 0);
+
+/// What the gates of walks have let through. One that is pushed out is sent again.
+#[map]
+pub static SEEN: LruHashMap<Seen, u32> = LruHashMap::with_max_entries(16_384, 0);
+
 /// One word: not 0 while the session is open. Plans never change once they are stored, as a program may be in the middle of one.
 #[map]
 pub static ARMED: Array<u32> = Array::with_max_entries(1, 0);
@@ -43,6 +55,12 @@ pub static COUNTERS: PerCpuArray<ProbeCounters> = PerCpuArray::with_max_entries(
 /// Lost records by process, see [`crate::common::loss_slot`].
 #[map]
 pub static LOSSES: Array<u64> = Array::with_max_entries(LOSS_SLOTS, 0);
+
+/// Whether records go through the perf event array.
+#[inline(always)]
+pub fn through_perf() -> bool {
+    THROUGH_PERF.load() != 0
+}
 
 /// Whether hits are to be recorded: the session is open, and the loader speaks this object's format.
 #[inline(always)]

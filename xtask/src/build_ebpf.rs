@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use sha2::{Digest as _, Sha256};
 
-use crate::{ebpf_digest, repository};
+use crate::{btf_names, ebpf_digest, repository};
 
 /// The object depends on the compiler and the linker, so both are pinned.
 const TOOLCHAIN: &str = "1.95.0";
@@ -36,7 +36,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let mut objects = Vec::new();
     for arch in ARCHITECTURES {
         println!("building the eBPF object for {arch}");
-        let object = fs::read(build(&root, arch)?)?;
+        let mut object = fs::read(build(&root, arch)?)?;
+        btf_names::make_valid(&mut object)?;
         manifest.insert(format!("{arch}-sha256"), ebpf_digest::hex(&Sha256::digest(&object)));
         objects.push((root.join(format!("ebpf/obj/ncclflow.{arch}.o")), object));
     }

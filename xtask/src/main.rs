@@ -1,6 +1,7 @@
 //! `cargo xtask`: the project's own chores.
 
 mod bed;
+mod btf_names;
 mod build_ebpf;
 mod demo;
 #[path = "../../ebpf/digest.rs"]

@@ -98,7 +98,7 @@ impl Attachment {
             format!("more than {MAX_PROBES} probes would be needed: trace fewer processes in one session")
         })?;
         self.object.set_plan(cookie, &probe.plan.plan)?;
-        let program = self.object.program(probe.plan.class)?;
+        let program = self.object.program(false)?;
         let point = UProbeAttachPoint {
             location: UProbeAttachLocation::AbsoluteOffset(probe.file_offset.0),
             cookie: Some(cookie.into()),

@@ -10,7 +10,7 @@ use aya::{
 };
 use aya_log::EbpfLogger;
 use log::Log;
-use ncclflow_common::{FetchPlan, ProbeCounters, RecordClass, SCRATCH_SLOTS, WIRE_VERSION, loss_slot};
+use ncclflow_common::{FetchPlan, ProbeCounters, SCRATCH_SLOTS, WIRE_VERSION, loss_slot};
 
 use super::buffer::{Buffer, BufferKind};
 use crate::stream::{PerfBuffers, Source};
@@ -70,14 +70,15 @@ impl LoadedObject {
     pub fn load(buffer: Buffer, development_log: bool) -> Result<Self> {
         let log_level = if development_log { log::Level::Debug as u8 } else { 0 };
         // What the other kind of buffer needs stays as small as it can be.
-        let (ring_bytes, scratch_slots) = match buffer.kind {
-            BufferKind::Ring => (buffer.bytes, 1),
-            BufferKind::Perf => (4096, SCRATCH_SLOTS),
+        let (ring_bytes, scratch_slots, through_perf) = match buffer.kind {
+            BufferKind::Ring => (buffer.bytes, 1, 0u32),
+            BufferKind::Perf => (4096, SCRATCH_SLOTS, 1),
         };
         let mut ebpf = EbpfLoader::new()
             .map_max_entries("RECORDS", ring_bytes)
             .map_max_entries("SCRATCH", scratch_slots)
             .override_global(aya_log::LEVEL, &log_level, true)
+            .override_global("THROUGH_PERF", &through_perf, true)
             .override_global("LOADER_WIRE_VERSION", &WIRE_VERSION, true)
             .load(OBJECT)
             .context(
@@ -108,12 +109,10 @@ impl LoadedObject {
         self.plans.set(cookie, PlanValue(*plan), 0).with_context(|| format!("storing fetch plan {cookie}"))
     }
 
-    /// The program for records of this class, loaded on first use: each costs the verifier some milliseconds.
-    pub(crate) fn program(&mut self, class: &RecordClass) -> Result<&mut UProbe> {
-        let name = match self.buffer.kind {
-            BufferKind::Ring => class.program,
-            BufferKind::Perf => class.perf_program,
-        };
+    /// The program for probes that walk lists, or for others; loaded on first use, as each costs the verifier some
+    /// milliseconds.
+    pub(crate) fn program(&mut self, walks: bool) -> Result<&mut UProbe> {
+        let name = if walks { "walk" } else { "fetch_record" };
         let program: &mut UProbe = self
             .ebpf
             .program_mut(name)

@@ -190,8 +190,10 @@ impl PlanBuilder {
                 self.record_len <= class.size && self.steps.iter().all(|step| fits(step, class.size))
             })
             .ok_or(PlanError::TooLong(self.record_len))?;
+        let number = RECORD_CLASSES.iter().position(|known| known.size == class.size).unwrap_or(0);
         let mut plan = FetchPlan {
-            record_len: u32::try_from(self.record_len).map_err(|_| PlanError::TooLong(self.record_len))?,
+            record_len: u16::try_from(self.record_len).map_err(|_| PlanError::TooLong(self.record_len))?,
+            class: u16::try_from(number).map_err(|_| PlanError::TooLong(self.record_len))?,
             n_steps: u32::try_from(self.steps.len()).map_err(|_| PlanError::TooManySteps)?,
             ..FetchPlan::default()
         };

@@ -1,0 +1,166 @@
+//! Walks: what a probe collects by following lists in the target's memory, as data.
+//!
+//! At one hit the kernel side follows the lists that a [`Walk`] describes and sends a record for every node. What it copies of
+//! a node is again a [`super::FetchPlan`], stored beside the others in the map `PLANS` and counted beside them in `COUNTERS`, so
+//! that a loss is counted where it happens. Last it sends the probe's own record, which says how many nodes there were:
+//! without it the walk is not whole.
+
+/// Lists that one walk can follow.
+pub const MAX_QUEUES: usize = 6;
+
+/// Gates that one walk can have.
+pub const MAX_GATES: usize = 3;
+
+/// Values of a tag that have plans of their own.
+pub const GATE_TAGS: usize = 8;
+
+/// Nodes of one list that are followed at one hit; of a longer one the rest is cut, and [`CUT`] says so.
+pub const MAX_NODES: u32 = 4096;
+
+/// Rows that one gate can send.
+pub const MAX_ROWS: u32 = 64;
+
+/// Words of a plan that a walk runs. Slots `0..` start with what the walk gives, the others as 0.
+pub const PART_SLOTS: usize = 16;
+
+/// What a walk gives the plan of a node: the node's address, its number in the list.
+pub const NODE_GIVEN: u8 = 2;
+
+/// What a walk gives the plan of a row: the row's address, its number, the tag.
+pub const ROW_GIVEN: u8 = 3;
+
+/// In the plan of the probe itself, run after the walk: the first of the words with the number of nodes that were found, one
+/// for each list.
+pub const NODES_SLOT: u8 = 26;
+
+/// Set in the number of nodes of a list that went on after [`MAX_NODES`], or whose next node could not be read.
+pub const CUT: u64 = 1 << 63;
+
+/// "Not there", in a field that names a place in a node.
+pub const NOWHERE: u16 = u16::MAX;
+
+/// A list in the target's memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Queue {
+    /// The plan that is run for each node; its index in `PLANS`.
+    pub plan: u32,
+    /// Bytes from one node to the next if they lie in a row; 0 if each points to the next.
+    pub stride: u32,
+    /// Where a node has the address of the next.
+    pub next_at: u16,
+    /// Slot of the head plan with the address of the first node; 0 there: no nodes.
+    pub head: u8,
+    /// Slot with the number of nodes, if they lie in a row.
+    pub count: u8,
+    /// Slot that is 0 where the list is not to be followed. [`super::STACK_POINTER_SLOT`] never is.
+    pub when: u8,
+    pub first_gate: u8,
+    pub n_gates: u8,
+    pub padding: u8,
+}
+
+/// Plans that are run for each row.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Fan {
+    pub first_plan: u16,
+    pub n_plans: u16,
+}
+
+/// What is sent once for all nodes that are alike: rows of a table beside the lists, by a tag in the node. The map `SEEN` keeps
+/// which have been sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Gate {
+    /// The gate counts only for nodes that have the byte `only` here, unless [`NOWHERE`].
+    pub only_at: u16,
+    pub only: u16,
+    /// The tag: a number of 1 or 4 bytes.
+    pub tag_at: u16,
+    pub tag_len: u16,
+    /// Byte with the number of rows that the node means, and with the first of them: row `(first + i) mod modulo`, where
+    /// `modulo` is a power of two in another byte. All rows of the table if [`NOWHERE`].
+    pub rows_at: u16,
+    pub first_row_at: u16,
+    pub modulo_at: u16,
+    /// 1: rows are numbered by bit-reversed `i`.
+    pub reversed: u16,
+    /// By tag; only the first if `one_fan` is 1.
+    pub one_fan: u32,
+    pub fans: [Fan; GATE_TAGS],
+}
+
+impl Default for Gate {
+    fn default() -> Self {
+        Self {
+            only_at: NOWHERE,
+            only: 0,
+            tag_at: 0,
+            tag_len: 1,
+            rows_at: NOWHERE,
+            first_row_at: NOWHERE,
+            modulo_at: NOWHERE,
+            reversed: 0,
+            one_fan: 0,
+            fans: [Fan::default(); GATE_TAGS],
+        }
+    }
+}
+
+/// A walk. That of the probe with cookie `c` is element `c` of the map `WALKS`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Walk {
+    /// The plan that finds the lists; run first, without a record. Its index in `PLANS`; 0 where there is no walk.
+    pub head_plan: u32,
+    pub n_queues: u32,
+    /// Bytes of a row of the table.
+    pub row_size: u32,
+    /// Slot of the head plan with the address of row 0.
+    pub rows: u8,
+    /// Slot with the number of rows.
+    pub n_rows: u8,
+    /// Slots with what tells one table from another: an address, and a number that changes when the address is used anew.
+    pub identity: [u8; 2],
+    pub queues: [Queue; MAX_QUEUES],
+    pub gates: [Gate; MAX_GATES],
+}
+
+impl Default for Walk {
+    fn default() -> Self {
+        Self {
+            head_plan: 0,
+            n_queues: 0,
+            row_size: 0,
+            rows: 0,
+            n_rows: 0,
+            identity: [0; 2],
+            queues: [Queue::default(); MAX_QUEUES],
+            gates: [Gate::default(); MAX_GATES],
+        }
+    }
+}
+
+/// Key of the map `SEEN`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Seen {
+    pub identity: [u64; 2],
+    pub tgid: u32,
+    /// The probe's cookie.
+    pub cookie: u32,
+    pub gate: u32,
+    pub tag: u32,
+    /// First row and number of rows.
+    pub rows: u32,
+    pub padding: u32,
+}
+
+const _: () = {
+    assert!(size_of::<Queue>() == 16);
+    assert!(size_of::<Gate>() == 20 + GATE_TAGS * 4);
+    assert!(size_of::<Walk>() == 16 + MAX_QUEUES * 16 + MAX_GATES * (20 + GATE_TAGS * 4));
+    assert!(size_of::<Seen>() == 40);
+    assert!(NODES_SLOT as usize + MAX_QUEUES <= super::plan::SLOTS);
+};
