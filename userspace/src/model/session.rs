@@ -129,9 +129,13 @@ impl Session {
         let n_ranks = call.event.comm.n_ranks;
         if !call.event.plan_pass && !self.communicator(key, n_ranks).waits_for(&call.event) {
             // CUDA's callback thread posts what another thread planned, and that thread has done nothing since: NCCL posts
-            // nothing before its plan is complete, so the call that planned it is over.
+            // nothing before its plan is complete, so the call that planned it is over. What was begun after the post is another
+            // op's, that only looks alike.
+            let posted_at = call.event.origin;
             let planned = self.calls.end_where(by, |open| {
                 open.event.plan_pass
+                    && open.event.origin.tid != posted_at.tid
+                    && open.event.origin.ts_ns <= posted_at.ts_ns
                     && CommKey::new(open.event.origin.tgid, &open.event.comm) == key
                     && is_posted_copy(&open.event.op, &call.event.op)
             });

@@ -67,6 +67,18 @@ impl Drain {
         }
     }
 
+    /// Moves what is there. Never waits for a taker.
+    #[cfg(test)]
+    pub(super) fn round(&mut self) -> usize {
+        self.take(Outlet::push)
+    }
+
+    /// What the double gives out next.
+    #[cfg(test)]
+    pub(super) fn give(&mut self, items: std::collections::VecDeque<Vec<u8>>) {
+        self.source = Source::Double(items);
+    }
+
     /// Moves what is there, waiting for takers where needed: for the end, when nothing more can come. Says how much there was.
     pub fn take_all(&mut self) -> usize {
         self.take(Outlet::push_when_there_is_room)
@@ -74,7 +86,8 @@ impl Drain {
 
     /// Nothing more comes. `lost`: the kernel's count of a process's lost records.
     pub fn close(&mut self, lost: impl Fn(u32) -> u64) {
-        self.remember();
+        self.lost.insert(self.last.tgid, self.last.lost);
+        self.lost.remove(&0); // no process's: where the first record had none before it
         let after_last: Vec<(u32, u64)> = self
             .lost
             .iter()
@@ -122,9 +135,5 @@ impl Drain {
         });
         pass_on(&mut batch);
         taken
-    }
-
-    fn remember(&mut self) {
-        self.lost.insert(self.last.tgid, self.last.lost);
     }
 }

@@ -12,6 +12,9 @@ mod queue;
 mod source;
 mod waker;
 
+#[cfg(test)]
+mod tests;
+
 pub use account::Account;
 pub use batch::{Batch, MAX_FRAME};
 pub use drain::{Drain, MAX_PAUSE};
