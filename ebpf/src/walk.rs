@@ -14,6 +14,7 @@ use crate::{
     emit::{self, Origin},
     fetch::{self, Words},
     maps,
+    output::bpf_user_pt_regs_t,
 };
 
 /// Turns of one walk. More records than this are not sent for one hit, and the lists count as cut.
@@ -93,7 +94,7 @@ pub fn record(ctx: &ProbeContext) {
     if find_lists(ctx, &mut state) != 0 {
         let mut block = 0;
         while block < BLOCKS {
-            if walk_block(&mut state) == 0 {
+            if walk_block(&mut state, emit::context(ctx)) == 0 {
                 break;
             }
             block += 1;
@@ -154,13 +155,13 @@ pub extern "C" fn take_heads(words: *mut Words<SLOTS>, state: *mut State) -> u64
 /// Some turns; 0 when the walk is over.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn walk_block(state: *mut State) -> u64 {
+pub extern "C" fn walk_block(state: *mut State, ctx: *mut bpf_user_pt_regs_t) -> u64 {
     if state.is_null() {
         return 0;
     }
     let mut i = 0;
     while i < BLOCK {
-        if turn(state) == 0 {
+        if turn(state, ctx) == 0 {
             return 0;
         }
         i += 1;
@@ -171,7 +172,7 @@ pub extern "C" fn walk_block(state: *mut State) -> u64 {
 /// Sends one record and finds what is next; 0 when the walk is over.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn turn(state: *mut State) -> u64 {
+pub extern "C" fn turn(state: *mut State, ctx: *mut bpf_user_pt_regs_t) -> u64 {
     if state.is_null() {
         return 0;
     }
@@ -183,7 +184,7 @@ pub extern "C" fn turn(state: *mut State) -> u64 {
         return 0;
     }
     if state.rows_left != 0 {
-        send_row(state, walk);
+        send_row(state, walk, ctx);
         return 1;
     }
     let queue = &walk.queues[at];
@@ -209,7 +210,7 @@ pub extern "C" fn turn(state: *mut State) -> u64 {
         state.node = 0;
         return 1;
     }
-    send_part(queue.plan, state.node, state.index as u64, 0, state);
+    send_part(queue.plan, state.node, state.index as u64, state, ctx);
     state.words[at] += 1;
     if queue.n_gates != 0 {
         state.gate = queue.first_gate as u16 + 1;
@@ -346,7 +347,7 @@ fn reversed_below(row: u32, mask: u32) -> u32 {
 
 /// Sends one plan of one row.
 #[inline(always)]
-fn send_row(state: &mut State, walk: &Walk) {
+fn send_row(state: &mut State, walk: &Walk, ctx: *mut bpf_user_pt_regs_t) {
     let mut row = state.row as u32;
     if state.reversed != 0 && state.row_mask != u8::MAX {
         row = reversed_below(row, state.row_mask as u32);
@@ -357,7 +358,8 @@ fn send_row(state: &mut State, walk: &Walk) {
     }
     let address = state.rows + row as u64 * walk.row_size as u64;
     let plan = state.first_plan + (state.n_plans - state.plans_left);
-    if send_part(plan as u32, address, row as u64, state.tag as u64, state) == 0 {
+    let given = (state.tag as u64) << 32 | row as u64;
+    if send_part(plan as u32, address, given, state, ctx) == 0 {
         state.lost = 1;
     }
     state.plans_left -= 1;
@@ -385,10 +387,17 @@ fn send_row(state: &mut State, walk: &Walk) {
     }
 }
 
-/// Sends the record of a node or row; 0 if there was no room.
+/// Sends the record of a node or row; 0 if there was no room. `given`: its number, and above 32 bits the tag. (A global
+/// function has five arguments at most.)
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn send_part(plan: u32, address: u64, number: u64, tag: u64, state: *mut State) -> u64 {
+pub extern "C" fn send_part(
+    plan: u32,
+    address: u64,
+    given: u64,
+    state: *mut State,
+    ctx: *mut bpf_user_pt_regs_t,
+) -> u64 {
     if state.is_null() {
         return 0;
     }
@@ -397,11 +406,11 @@ pub extern "C" fn send_part(plan: u32, address: u64, number: u64, tag: u64, stat
     let Some(hit) = emit::hit(plan) else { return 0 };
     let mut words = Words([0u64; PART_SLOTS]);
     words.0[0] = address;
-    words.0[1] = number;
-    words.0[2] = tag;
+    words.0[1] = given as u32 as u64;
+    words.0[2] = given >> 32;
     // SAFETY: as above.
     words.0[3] = unsafe { (*state).identity[0] };
-    emit::of_part(hit, &mut words, origin)
+    emit::of_part(hit, &mut words, origin, ctx)
 }
 
 /// Sends the record of the probe itself.
@@ -413,5 +422,6 @@ fn close(ctx: &ProbeContext, hit: emit::Hit<'_>, state: &State) -> u64 {
         words.0[NODES_SLOT as usize + i] = state.words[i];
         i += 1;
     }
-    emit::of_probe(hit, &mut words, Origin { ts_ns: state.ts_ns, pid_tgid: state.pid_tgid })
+    let origin = Origin { ts_ns: state.ts_ns, pid_tgid: state.pid_tgid };
+    emit::of_probe(hit, &mut words, origin, emit::context(ctx))
 }

@@ -7,3 +7,5 @@ pub mod memory;
 pub mod need;
 pub mod programs;
 pub mod recorder;
+pub mod run_counts;
+pub mod stopped_thread;

@@ -50,6 +50,17 @@ pub enum Level {
     Steps,
 }
 
+/// Which buffer records come through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BufferChoice {
+    /// The ring buffer where the kernel has it, or else the perf event array
+    Auto,
+    /// BPF ring buffer: one for all CPUs
+    Ring,
+    /// Perf event array: a buffer per CPU
+    Perf,
+}
+
 /// Where debugging information is that the library itself has not.
 #[derive(Debug, Args)]
 pub struct DebugArgs {
@@ -103,9 +114,17 @@ pub struct RecordArgs {
     #[command(flatten)]
     pub debug: DebugArgs,
 
-    /// Buffer between kernel and ncclflow, in MiB
+    /// How records come out of the kernel
+    #[arg(long, value_enum, default_value_t = BufferChoice::Auto)]
+    pub buffer: BufferChoice,
+
+    /// The kernel's buffer, all CPUs together, in MiB; rounded up to a power of two (perf: the part of each CPU)
     #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub buffer_size: u32,
+
+    /// Records that may wait to be decoded and written, in MiB; when it is full, records are dropped and counted
+    #[arg(long, value_name = "MIB", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub queue_size: u32,
 
     /// Keep the raw records in this new file; `ncclflow replay` makes the same files of it again
     #[arg(long, value_name = "FILE")]

@@ -11,10 +11,11 @@ use anyhow::{Context as _, Result};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{
-    args::{Level, Probes, RecordArgs},
+    args::{BufferChoice, Level, Probes, RecordArgs},
     exit,
 };
 use crate::{
+    loader::{Buffer, BufferKind},
     probe,
     record::{Notice, Outcome, ProbeChoice, RecordOptions, Setup, StopHandle, record},
     sink::SessionState,
@@ -37,7 +38,15 @@ pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {
         },
         output: args.output.clone().unwrap_or_else(default_output),
         duration: args.duration,
-        buffer_bytes: args.buffer_size << 20,
+        buffer: Buffer {
+            kind: match args.buffer {
+                BufferChoice::Auto => BufferKind::best(),
+                BufferChoice::Ring => BufferKind::Ring,
+                BufferChoice::Perf => BufferKind::Perf,
+            },
+            bytes: args.buffer_size << 20,
+        },
+        queue_bytes: usize::try_from(args.queue_size).unwrap_or(usize::MAX >> 20) << 20,
         library: args.library.clone(),
         debug_files: DebugFiles::new(args.debug.debug_file.clone(), args.debug.debug_dir.clone()),
         capture: args.capture.clone(),
@@ -178,10 +187,25 @@ fn summarize(outcome: &Outcome) {
     let loss = &report.loss;
     tell!(
         "lost: {} records, {} lines; not understood: {} records",
-        loss.records_lost,
+        loss.records_lost + loss.records_dropped,
         loss.lines_lost,
         loss.records_undecodable
     );
+    if loss.records_lost > 0 {
+        tell!("  {} found the kernel's buffer full: --buffer-size", loss.records_lost);
+    }
+    if loss.records_dropped > 0 {
+        tell!(
+            "  {} were dropped, as decoding and writing did not keep up: --queue-size",
+            loss.records_dropped
+        );
+    }
+    if loss.records_unaccounted > 0 {
+        tell!("  of {} hits it is not known what became of them", loss.records_unaccounted);
+    }
+    if loss.records_not_captured > 0 {
+        tell!("  {} are not in the capture", loss.records_not_captured);
+    }
     let model = &report.model;
     if model.orphan_peers + model.unplanned_posts + model.unposted + model.unjoined_steps + model.unfinished
         > 0

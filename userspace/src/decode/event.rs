@@ -17,6 +17,8 @@ pub struct Origin {
     pub tgid: u32,
     /// Thread id in the initial PID namespace.
     pub tid: u32,
+    /// Records of the process that were lost before this one, in the kernel and since.
+    pub lost: u64,
 }
 
 /// A communicator as one of its ranks' processes has it at this moment.
@@ -178,7 +180,12 @@ pub enum Event {
 }
 
 pub(super) fn origin(record: &RecordView<'_>) -> Origin {
-    Origin { ts_ns: record.header.ts_ns, tgid: record.header.tgid, tid: record.header.tid }
+    Origin {
+        ts_ns: record.header.ts_ns,
+        tgid: record.header.tgid,
+        tid: record.header.tid,
+        lost: record.header.lost,
+    }
 }
 
 pub(super) fn communicator(

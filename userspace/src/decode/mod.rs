@@ -17,7 +17,7 @@ pub use plan::{
     PlanPart, PlanPartEvent, QueuedOp, Work, WorkKind,
 };
 pub use plan_fields::PlanFields;
-pub use record::{DecodeError, RecordView};
+pub use record::{DecodeError, RecordView, header_bytes, header_of};
 pub use step::{ProxyStepEvent, StepMoment};
 
 use crate::{

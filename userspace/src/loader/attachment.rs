@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use aya::{
-    maps::{MapData, PerCpuArray, RingBuf},
+    maps::{MapData, PerCpuArray},
     programs::{
         ProgramError,
         uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeLink, UProbeScope},
@@ -16,8 +16,14 @@ use aya::{
 };
 use ncclflow_common::{FetchPlan, MAX_PROBES, ProbeCounters, Walk};
 
-use super::object::{CountersValue, LoadedObject};
-use crate::probe::{Probe, WalkProgram};
+use super::{
+    buffer::Buffer,
+    object::{CountersValue, LoadedObject},
+};
+use crate::{
+    probe::{Probe, WalkProgram},
+    stream::Source,
+};
 
 /// A probe could not be attached.
 #[derive(Debug)]
@@ -82,9 +88,9 @@ impl fmt::Debug for Attachment {
 }
 
 impl Attachment {
-    /// Loads the eBPF object, with a ring buffer of `buffer_bytes`.
-    pub fn new(buffer_bytes: u32, development_log: bool) -> Result<Self> {
-        let mut object = LoadedObject::load(buffer_bytes, development_log)?;
+    /// Loads the eBPF object.
+    pub fn new(buffer: Buffer, development_log: bool) -> Result<Self> {
+        let mut object = LoadedObject::load(buffer, development_log)?;
         let counters = object.take_counters()?;
         Ok(Self { object, counters, probes: Vec::new(), links: Vec::new() })
     }
@@ -181,16 +187,17 @@ impl Attachment {
         &self.probes
     }
 
-    /// What the kernel counted for a probe, over all CPUs.
-    pub fn counters(&self, probe: &ArmedProbe) -> Result<ProbeCounters> {
+    /// What the kernel counted for a probe, by CPU.
+    pub fn counters(&self, probe: &ArmedProbe) -> Result<Vec<ProbeCounters>> {
         let per_cpu = self.counters.get(&probe.cookie, 0);
         let per_cpu =
             per_cpu.with_context(|| format!("reading the counters of the probe on `{}`", probe.function))?;
-        let mut sum = ProbeCounters::default();
-        for CountersValue(cpu) in per_cpu.iter() {
-            sum.add(cpu);
-        }
-        Ok(sum)
+        Ok(per_cpu.iter().map(|CountersValue(counters)| *counters).collect())
+    }
+
+    /// Records of this process (in the initial PID namespace) that the kernel side could not send.
+    pub fn lost_by_process(&self, tgid: u32) -> Result<u64> {
+        self.object.lost_by_process(tgid)
     }
 
     /// Prints what the eBPF side has logged, if it was asked to.
@@ -198,9 +205,9 @@ impl Attachment {
         self.object.print_log();
     }
 
-    /// The ring buffer. Can be taken once.
-    pub fn take_records(&mut self) -> Result<RingBuf<MapData>> {
-        self.object.take_records()
+    /// The reading end of the records. Can be taken once.
+    pub fn take_source(&mut self) -> Result<Source> {
+        self.object.take_source()
     }
 
     /// Takes the probes out of the kernel, one by one: each waits about 0.1 s for the kernel on 6.12 and later.

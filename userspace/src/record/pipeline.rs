@@ -2,13 +2,16 @@
 
 use std::collections::HashMap;
 
+use ncclflow_common::LOSS_MARK;
 use serde::{Deserialize, Serialize};
 
+use super::gaps::Gaps;
 use crate::{
     decode::{DecodeError, Decoder, RecordView},
     model::{FlowRecord, ModelCounters, Session},
     probe::ProbeKind,
     sink::{FlowFiles, HostInfo},
+    stream::Account,
 };
 
 /// What the records of one cookie mean, and whose they are.
@@ -18,9 +21,17 @@ pub struct Binding {
     pub decoder: Decoder,
     /// Nothing of parts of a walk, which serve all processes of a library.
     pub host: Option<HostInfo>,
-    /// Records that came.
-    #[serde(skip)]
-    pub delivered: u64,
+}
+
+/// A process that records came from.
+#[derive(Debug, Default)]
+struct Origins {
+    /// Known once the first record of a probe of the process came.
+    host: Option<HostInfo>,
+    /// Of its records, those that the kernel lost until now.
+    lost: u64,
+    /// Those that were dropped after that, as marks say.
+    marked: u64,
 }
 
 /// The way from records to files.
@@ -33,7 +44,9 @@ pub struct Pipeline {
     /// The first thing that could not be decoded, for the report.
     first_error: Option<DecodeError>,
     /// By the process id that records carry, which is of the initial PID namespace and need not be ours.
-    hosts: HashMap<u32, HostInfo>,
+    processes: HashMap<u32, Origins>,
+    delivered: Account,
+    gaps: Gaps,
 }
 
 impl Pipeline {
@@ -46,27 +59,40 @@ impl Pipeline {
             files,
             undecodable: 0,
             first_error: None,
-            hosts: HashMap::new(),
+            processes: HashMap::new(),
+            delivered: Account::default(),
+            gaps: Gaps::default(),
         }
     }
 
     /// Takes one record as it came from the kernel.
     pub fn record(&mut self, item: &[u8]) {
-        let decoded = RecordView::new(item).and_then(|view| {
-            let cookie = view.header.probe;
-            let binding =
-                self.bindings.get_mut(usize::from(cookie)).ok_or(DecodeError::UnknownProbe(cookie))?;
-            binding.delivered += 1;
-            if let Some(host) = &binding.host {
-                self.hosts.entry(view.header.tgid).or_insert_with(|| host.clone());
+        let decoded = RecordView::new(item).and_then(|mut view| {
+            let header = &mut view.header;
+            if header.probe == LOSS_MARK {
+                if let Some(process) = self.processes.get_mut(&header.tgid) {
+                    process.marked = process.marked.saturating_add(header.lost);
+                }
+                return Ok(None);
             }
-            binding.decoder.decode(&binding.kind, &view)
+            let cookie = header.probe;
+            let binding = self.bindings.get(usize::from(cookie)).ok_or(DecodeError::UnknownProbe(cookie))?;
+            self.delivered.count(cookie, header.cpu);
+            self.gaps.note(header);
+            let process = self.processes.entry(header.tgid).or_default();
+            if process.host.is_none() {
+                process.host.clone_from(&binding.host);
+            }
+            process.lost = process.lost.max(header.lost);
+            header.lost = process.lost_in_all();
+            binding.decoder.decode(&binding.kind, &view).map(Some)
         });
         match decoded {
-            Ok(event) => {
-                let Self { session, files, hosts, .. } = self;
-                session.apply(event, &mut |record| push(files, hosts, &record));
+            Ok(Some(event)) => {
+                let Self { session, files, processes, .. } = self;
+                session.apply(event, &mut |record| push(files, processes, &record));
             }
+            Ok(None) => {}
             Err(error) => {
                 self.undecodable += 1;
                 self.first_error.get_or_insert(error);
@@ -81,8 +107,9 @@ impl Pipeline {
 
     /// No more records come.
     pub fn finish(&mut self) {
-        let Self { session, files, hosts, .. } = self;
-        session.finish(&mut |record| push(files, hosts, &record));
+        let Self { session, files, processes, .. } = self;
+        let lost = |tgid| processes.get(&tgid).map_or(0, Origins::lost_in_all);
+        session.finish(lost, &mut |record| push(files, processes, &record));
         files.flush();
     }
 
@@ -99,16 +126,27 @@ impl Pipeline {
         (self.undecodable, self.first_error.as_ref())
     }
 
-    /// Records that came for a cookie.
-    pub fn delivered(&self, cookie: u32) -> u64 {
-        let binding = usize::try_from(cookie).ok().and_then(|cookie| self.bindings.get(cookie));
-        binding.map_or(0, |binding| binding.delivered)
+    /// Records that came.
+    pub fn delivered(&self) -> &Account {
+        &self.delivered
+    }
+
+    /// Where records are missing among those that came.
+    pub fn gaps_mut(&mut self) -> &mut Gaps {
+        &mut self.gaps
     }
 }
 
-fn push(files: &mut FlowFiles, hosts: &HashMap<u32, HostInfo>, record: &FlowRecord) {
+impl Origins {
+    fn lost_in_all(&self) -> u64 {
+        self.lost.saturating_add(self.marked)
+    }
+}
+
+fn push(files: &mut FlowFiles, processes: &HashMap<u32, Origins>, record: &FlowRecord) {
     // A record of the model always stems from one of the kernel, whose process is known.
-    if let Some(host) = record.origin().and_then(|origin| hosts.get(&origin.tgid)) {
+    let process = record.origin().and_then(|origin| processes.get(&origin.tgid));
+    if let Some(host) = process.and_then(|process| process.host.as_ref()) {
         files.push(record, host);
     }
 }

@@ -2,49 +2,36 @@
 
 use std::{
     num::NonZeroU32,
-    os::fd::BorrowedFd,
     path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result, bail};
 use ncclflow_common::WIRE_VERSION;
-use rustix::time::{ClockId, clock_gettime};
 
 use super::{
-    intake::Intake,
+    live::{self, Live, Taken},
     pipeline::{Binding, Pipeline},
+    report::{complete_report, first_report},
     setup::{ProbeChoice, Setup},
 };
 use crate::{
     capture::{CaptureHeader, CaptureWriter},
     decode::Decoder,
-    loader::{Attachment, StoredParts},
-    probe::{Level, ProbeKind},
-    sink::{
-        Aggregated, ClockReport, CommunicatorReport, FlowFiles, HostInfo, LossReport, OutputDir, ProbeReport,
-        SessionReport, SessionState, TargetReport, aggregate_directory,
-    },
-    stream::{Drain, Waker},
+    loader::{Attachment, Buffer, StoredParts},
+    probe::ProbeKind,
+    sink::{Aggregated, FlowFiles, HostInfo, OutputDir, SessionReport, SessionState, aggregate_directory},
+    stream::Waker,
     symbols::DebugFiles,
 };
-
-/// Longest sleep of the drain: how late a record can come that does not fill the buffer to the wake-up mark.
-const DRAIN_INTERVAL: Duration = Duration::from_millis(50);
-
-/// How often the files are brought up to date for whoever reads along.
-const FLUSH_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Larger `flow_steps` files are not aggregated when the recording ends: the aggregate has three times their size, and few
 /// readers take a JSON document of gigabytes. `ncclflow aggregate` does it on request.
 pub(super) const MAX_AGGREGATED: u64 = 256 << 20;
-
-/// How long the end waits for records that a CPU is still putting together.
-const SETTLE_LIMIT: Duration = Duration::from_millis(500);
 
 /// What to record.
 #[derive(Clone, Debug)]
@@ -54,8 +41,9 @@ pub struct RecordOptions {
     pub choice: ProbeChoice,
     /// `None`: until stopped, or until the targets have exited.
     pub duration: Option<Duration>,
-    /// Bytes of the ring buffer; rounded up to a power of two of pages.
-    pub buffer_bytes: u32,
+    pub buffer: Buffer,
+    /// Most bytes of records that wait to be decoded and written. As much again may wait for the capture.
+    pub queue_bytes: usize,
     /// The NCCL library's path as the target maps it, where its name does not show that it is one.
     pub library: Option<PathBuf>,
     /// Where to look for debugging information that a library itself has not.
@@ -84,8 +72,12 @@ impl StopHandle {
         self.waker.wake();
     }
 
-    fn is_stopped(&self) -> bool {
+    pub(super) fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Acquire)
+    }
+
+    pub(super) fn waker(&self) -> &Waker {
+        &self.waker
     }
 }
 
@@ -130,7 +122,7 @@ pub fn record(
     }
     raise_descriptor_limit();
     let dir = OutputDir::create(&options.output)?;
-    let mut report = first_report(&setup, options.choice.level, &rustix::system::uname());
+    let mut report = first_report(&setup, options.choice.level, options.buffer, options.queue_bytes);
     let (mut attachment, bindings) = match prepare(options, &setup, &report.host) {
         Ok(prepared) => prepared,
         Err(error) => {
@@ -147,21 +139,13 @@ pub fn record(
             }
         };
     report.write(&dir).with_context(|| format!("cannot write to `{}`", dir.path().display()))?;
-    let mut drain = Drain::new(attachment.take_records()?);
-    let mut intake = Intake::new(Pipeline::new(bindings, FlowFiles::new(dir)), capture);
-    attachment.arm()?;
-    notice(Notice::Recording { probes: attachment.probes().len() });
-
-    run(options, stop, &setup, &mut drain, &mut intake, &mut report, notice)?;
-
-    attachment.disarm()?;
-    settle(&attachment, &mut drain, &mut intake)?;
+    let pipeline = Pipeline::new(bindings, FlowFiles::new(dir));
+    let live =
+        Live { options, stop, setup: &setup, attachment: &mut attachment, report: &mut report, notice };
+    let mut taken = live::run(live, pipeline, capture)?;
     attachment.print_log();
-    intake.pipeline.finish();
-    intake.flush();
-    tell_errors(&mut intake, &mut report, notice);
-    complete_report(&mut report, &attachment, &intake)?;
-    let aggregated = write_results(&mut intake, &mut report, notice)?;
+    complete_report(&mut report, &attachment, &mut taken)?;
+    let aggregated = write_results(taken, &mut report, notice)?;
     attachment.detach(|left| notice(Notice::Detaching { left }));
     Ok(Outcome { report, aggregated })
 }
@@ -177,20 +161,21 @@ fn raise_descriptor_limit() {
 
 /// Completes the folder and the capture. What cannot be written is said, and is part of the report.
 fn write_results(
-    intake: &mut Intake,
+    taken: Taken,
     report: &mut SessionReport,
     notice: &mut dyn FnMut(Notice<'_>),
 ) -> Result<Option<Aggregated>> {
+    let files = taken.pipeline.files();
     let mut fail = |report: &mut SessionReport, error: String| {
         notice(Notice::WriteFailed(&error));
         report.errors.push(error);
         report.state = SessionState::WriteFailed;
     };
     report.state = if report.errors.is_empty() { SessionState::Complete } else { SessionState::WriteFailed };
-    let aggregated = if intake.pipeline.files().is_empty() {
+    let aggregated = if files.is_empty() {
         None
     } else {
-        match aggregate_directory(intake.pipeline.files().dir(), MAX_AGGREGATED) {
+        match aggregate_directory(files.dir(), MAX_AGGREGATED) {
             Ok(aggregated) => Some(aggregated),
             Err(error) => {
                 fail(report, format!("{error:#}"));
@@ -198,10 +183,12 @@ fn write_results(
             }
         }
     };
-    if let Err(error) = intake.finish_capture(&report.to_text()?) {
+    if let Some(capture) = taken.capture
+        && let Err(error) = capture.finish(&report.to_text()?)
+    {
         fail(report, format!("writing the capture stopped: {error}"));
     }
-    if let Err(error) = report.write(intake.pipeline.files().dir()) {
+    if let Err(error) = report.write(files.dir()) {
         fail(report, format!("writing `session.json`: {error}"));
     }
     Ok(aggregated)
@@ -217,10 +204,10 @@ fn start_capture(path: &Path, bindings: &[Binding], report: &SessionReport) -> R
 
 /// Attaches every probe of every library to every target that uses it; the cookie is the index in what comes back.
 fn prepare(options: &RecordOptions, setup: &Setup, host: &str) -> Result<(Attachment, Vec<Binding>)> {
-    let mut attachment = Attachment::new(options.buffer_bytes, options.development_log)?;
+    let mut attachment = Attachment::new(options.buffer, options.development_log)?;
     let mut bindings = Vec::new();
     let mut bind = |kind: &ProbeKind, decoder: &Decoder, host: Option<HostInfo>| {
-        bindings.push(Binding { kind: kind.clone(), decoder: decoder.clone(), host, delivered: 0 });
+        bindings.push(Binding { kind: kind.clone(), decoder: decoder.clone(), host });
     };
     let mut stored: Vec<Vec<Option<StoredParts>>> = Vec::new();
     for (index, library) in setup.libraries.iter().enumerate() {
@@ -262,172 +249,4 @@ fn prepare(options: &RecordOptions, setup: &Setup, host: &str) -> Result<(Attach
         }
     }
     Ok((attachment, bindings))
-}
-
-/// The time between arming and disarming.
-fn run(
-    options: &RecordOptions,
-    stop: &StopHandle,
-    setup: &Setup,
-    drain: &mut Drain,
-    intake: &mut Intake,
-    report: &mut SessionReport,
-    notice: &mut dyn FnMut(Notice<'_>),
-) -> Result<()> {
-    let deadline = options.duration.map(|duration| Instant::now() + duration);
-    let mut running: Vec<usize> = (0..setup.targets.len()).collect();
-    let mut last_flush = Instant::now();
-    while !stop.is_stopped() && !running.is_empty() {
-        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        if left == Some(Duration::ZERO) {
-            break;
-        }
-        let taken = drain.take(|item| intake.record(item));
-        if last_flush.elapsed() >= FLUSH_INTERVAL {
-            intake.flush();
-            tell_errors(intake, report, notice);
-            last_flush = Instant::now();
-        }
-        if taken == 0 {
-            let exits: Vec<BorrowedFd<'_>> = running
-                .iter()
-                .filter_map(|&at| setup.targets.get(at))
-                .map(|target| target.process.exit_fd())
-                .collect();
-            let timeout = left.map_or(DRAIN_INTERVAL, |left| left.min(DRAIN_INTERVAL));
-            drain.wait(&stop.waker, &exits, timeout).context("waiting for records")?;
-        }
-        running.retain(|&at| {
-            let Some(target) = setup.targets.get(at) else { return false };
-            let exited = target.process.has_exited();
-            if exited {
-                let pid = target.process.pid();
-                notice(Notice::TargetExited { pid });
-                report
-                    .targets
-                    .iter_mut()
-                    .filter(|target| target.pid == pid)
-                    .for_each(|target| target.exited = true);
-            }
-            !exited
-        });
-    }
-    Ok(())
-}
-
-/// Takes what is left: until every hit is accounted for, or it is clear that this will not come true.
-fn settle(attachment: &Attachment, drain: &mut Drain, intake: &mut Intake) -> Result<()> {
-    let deadline = Instant::now() + SETTLE_LIMIT;
-    loop {
-        while drain.take(|item| intake.record(item)) > 0 {}
-        let mut open = false;
-        for probe in attachment.probes() {
-            let counters = attachment.counters(probe)?;
-            let seen = intake
-                .pipeline
-                .delivered(probe.cookie)
-                .saturating_add(counters.lost_full)
-                .saturating_add(counters.disarmed);
-            open |= counters.hits > seen;
-        }
-        if !open || Instant::now() >= deadline {
-            return Ok(());
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
-fn tell_errors(intake: &mut Intake, report: &mut SessionReport, notice: &mut dyn FnMut(Notice<'_>)) {
-    for error in intake.errors().iter().skip(report.errors.len()) {
-        notice(Notice::WriteFailed(error));
-    }
-    report.errors = intake.errors().to_vec();
-}
-
-fn first_report(setup: &Setup, level: Level, host: &rustix::system::Uname) -> SessionReport {
-    let (monotonic, realtime) = (now_ns(ClockId::Monotonic), now_ns(ClockId::Realtime));
-    SessionReport {
-        ncclflow: env!("CARGO_PKG_VERSION"),
-        state: SessionState::Recording,
-        host: host.nodename().to_string_lossy().into_owned(),
-        kernel: host.release().to_string_lossy().into_owned(),
-        level,
-        clock: ClockReport {
-            clock: "CLOCK_MONOTONIC",
-            started_monotonic_ns: monotonic,
-            started_realtime_ns: realtime,
-            offset_ns: realtime.saturating_sub(monotonic),
-            ended_monotonic_ns: None,
-        },
-        targets: setup
-            .targets
-            .iter()
-            .map(|target| TargetReport {
-                pid: target.process.pid(),
-                own_pid: target.process.own_pid(),
-                name: target.process.name().to_owned(),
-                libraries: target.libraries.clone(),
-                exited: false,
-            })
-            .collect(),
-        libraries: setup.libraries.iter().map(super::setup::LibraryInUse::report).collect(),
-        communicators: Vec::new(),
-        probes: Vec::new(),
-        loss: LossReport::default(),
-        model: crate::model::ModelCounters::default(),
-        first_undecodable: None,
-        passed_over: setup.passed_over.clone(),
-        errors: Vec::new(),
-    }
-}
-
-fn complete_report(report: &mut SessionReport, attachment: &Attachment, intake: &Intake) -> Result<()> {
-    let pipeline = &intake.pipeline;
-    report.clock.ended_monotonic_ns = Some(now_ns(ClockId::Monotonic));
-    for probe in attachment.probes() {
-        let counters = attachment.counters(probe)?;
-        report.probes.push(ProbeReport {
-            function: probe.function.clone(),
-            symbol: probe.symbol.clone(),
-            part: probe.part,
-            pid: probe.pid,
-            library: probe.library,
-            hits: counters.hits,
-            delivered: pipeline.delivered(probe.cookie),
-            lost: counters.lost_full,
-            disarmed: counters.disarmed,
-            faulted: counters.faulted,
-        });
-    }
-    let (records_undecodable, first) = pipeline.undecodable();
-    report.first_undecodable = first.map(ToString::to_string);
-    report.loss = LossReport {
-        records_lost: report.probes.iter().map(|probe| probe.lost).sum(),
-        records_undecodable,
-        lines_lost: pipeline.files().lost_lines(),
-        records_not_captured: intake.not_captured(),
-    };
-    report.model = pipeline.model_counters();
-    report.communicators = pipeline
-        .files()
-        .summaries()
-        .into_iter()
-        .map(|rank| CommunicatorReport {
-            comm_hash: rank.comm_hash,
-            folder: rank.folder,
-            rank: rank.rank,
-            n_ranks: rank.n_ranks,
-            pid: rank.pid,
-            proxy_flow_lines: rank.records,
-            flow_steps_lines: rank.steps,
-            lost_lines: rank.lost,
-        })
-        .collect();
-    Ok(())
-}
-
-fn now_ns(clock: ClockId) -> u64 {
-    let now = clock_gettime(clock);
-    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
-    seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0))
 }

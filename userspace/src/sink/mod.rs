@@ -13,6 +13,6 @@ pub use json_lines::JsonLinesFile;
 pub use lines::{FlowStepLine, HostInfo, PeerLine, ProxyFlowLine};
 pub use output_dir::OutputDir;
 pub use session_file::{
-    ClockReport, CommunicatorReport, LibraryReport, LossReport, ProbeReport, SessionReport, SessionState,
-    TargetReport,
+    BufferReport, ClockReport, CommunicatorReport, CpuReport, LibraryReport, LossReport, ProbeReport,
+    SessionReport, SessionState, TargetReport,
 };

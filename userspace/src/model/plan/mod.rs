@@ -291,11 +291,13 @@ impl PlanAssembler {
         };
         let origin = plan.origin;
         let calls = peers::calls(&op, graphs, plan.comm.rank).unwrap_or_default();
+        let mut incomplete = false;
         let peers = calls
             .into_iter()
             .filter(|(_, peer, _)| *peer >= 0)
             .map(|(direction, peer, index)| {
                 let connector = topology.connector(op.channel, peer, direction, index);
+                incomplete |= connector.is_none();
                 ProxyPeerEvent {
                     origin,
                     op_pointer,
@@ -311,7 +313,7 @@ impl PlanAssembler {
             })
             .collect();
         let event = event(origin, comm, op_pointer, plan_pass, op, graphs, task);
-        Some(ProxyCall { event, peers })
+        Some(ProxyCall { event, peers, incomplete })
     }
 }
 

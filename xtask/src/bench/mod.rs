@@ -1,0 +1,55 @@
+//! `cargo xtask bench`: what ncclflow costs and how fast it is, as ratios with their spread.
+
+mod detach;
+mod drain;
+mod figure;
+mod lab;
+mod memory;
+mod saturate;
+mod scale;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use clap::Subcommand;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    bench: Bench,
+
+    /// Write the result to this file too
+    #[arg(long, value_name = "FILE", global = true)]
+    json: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Bench {
+    /// Records per second and core: the drain by itself, and each stage after it (root)
+    Drain(drain::Args),
+    /// How long the probes take to go, by their number (root)
+    Detach(detach::Args),
+    /// Memory of `record` with 8 processes and 4 communicators (root)
+    Memory(memory::Args),
+    /// Time of a job under the tracer, against ranks, channels and operations per group (root)
+    Scale(scale::Args),
+    /// A job that never pauses, for a long time: delivered + lost = hits, to the record (root)
+    Saturate(saturate::Args),
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let result = match &args.bench {
+        Bench::Drain(args) => drain::run(args),
+        Bench::Detach(args) => detach::run(args),
+        Bench::Memory(args) => memory::run(args),
+        Bench::Scale(args) => scale::run(args),
+        Bench::Saturate(args) => saturate::run(args),
+    }?;
+    let text = serde_json::to_string_pretty(&result)? + "\n";
+    print!("{text}");
+    args.json.as_deref().map_or(Ok(()), |path| write(path, &text))
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    std::fs::write(path, text).with_context(|| format!("writing `{}`", path.display()))
+}
