@@ -44,6 +44,8 @@ pub struct PlanCounters {
     /// Derived ops that differ from the posted ones; the posted one counts. Not 0: this version computes ops in another
     /// way, and ops that need no proxy may be wrong.
     pub derived_otherwise: u64,
+    /// Ops whose messages are not known peer by peer: PAT's (record call by call to see them).
+    pub without_messages: u64,
     /// Ops of a channel whose graphs were not seen.
     pub without_graphs: u64,
 }
@@ -190,7 +192,7 @@ impl PlanAssembler {
         }
         for (op, _) in &mut ops {
             if let Some(queued) = of.get_mut(&identity(op)).and_then(VecDeque::pop_front)
-                && *op != queued.op
+                && differs(op, &queued.op)
             {
                 self.counters.derived_otherwise += 1;
                 *op = queued.op.clone();
@@ -293,28 +295,32 @@ impl PlanAssembler {
             return None;
         };
         let origin = plan.origin;
-        let calls = peers::calls(&op, graphs, plan.comm.rank).unwrap_or_default();
-        let mut incomplete = false;
+        let calls = peers::calls(&op, graphs, plan.comm.rank, plan.comm.n_ranks);
+        let (mut incomplete, known) = (false, peers::steps_are_the_ops(&op));
         let peers = calls
             .into_iter()
             .filter(|(_, peer, _)| *peer >= 0)
-            .map(|(direction, peer, index)| {
+            .filter_map(|(direction, peer, index)| {
                 let connector = topology.connector(op.channel, peer, direction, index);
+                if !known && connector.is_none_or(|connector| connector.transport.is_empty()) {
+                    return None; // never connected, so the algorithm takes no step to it
+                }
                 incomplete |= connector.is_none();
-                ProxyPeerEvent {
+                Some(ProxyPeerEvent {
                     origin,
                     op_pointer,
                     direction,
                     peer,
                     connection_index: index,
                     plan_pass,
-                    nsteps: op.nsteps,
+                    nsteps: known.then_some(op.nsteps),
                     connection: connector.map_or(0, |connector| connector.connection),
                     has_proxy: connector.is_some_and(|connector| connector.has_proxy),
                     transport: connector.map_or(String::new(), |connector| connector.transport.clone()),
-                }
+                })
             })
             .collect();
+        self.counters.without_messages += u64::from(!known && plan_pass);
         let event = event(origin, comm, op_pointer, plan_pass, op, graphs, task);
         Some(ProxyCall { event, peers, incomplete })
     }
@@ -330,6 +336,14 @@ fn event(
     task: Option<TaskInfo>,
 ) -> ProxyOpEvent {
     ProxyOpEvent { origin, comm, op_pointer, plan_pass, op, ring: graphs.ring, tree: graphs.tree, task }
+}
+
+/// Whether an op is queued otherwise than it was derived. NCCL leaves in a queued op the steps of its last peer.
+fn differs(derived: &ProxyOp, queued: &ProxyOp) -> bool {
+    if peers::steps_are_the_ops(derived) {
+        return derived != queued;
+    }
+    *derived != ProxyOp { nsteps: derived.nsteps, ..queued.clone() }
 }
 
 /// What tells an op from others of its plan.
