@@ -142,9 +142,10 @@ impl Session {
             file_offset: file_offset(this)?,
             kind: ProbeKind::ApiCall(no_spans()),
             plan: FinishedPlan { plan, class },
+            walk: None,
         };
         let pid = NonZeroU32::new(std::process::id()).context("we are a process")?;
-        attachment.attach(&probe, 0, this, this, pid)?;
+        attachment.attach(&probe, None, 0, this, this, pid)?;
         let queue = Arc::new(Queue::new(32 << 20));
         let drain = Drain::new(attachment.take_source()?, vec![Outlet::new(Arc::clone(&queue))]);
         Ok(Self { attachment, drain, queue, taken: Arc::default(), record_bytes })

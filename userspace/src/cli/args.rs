@@ -30,6 +30,17 @@ pub enum Command {
     Symbols(SymbolsArgs),
 }
 
+/// Where `record` sees ops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Probes {
+    /// Whole plans, where the library allows it; else call by call
+    Auto,
+    /// One probe hit for each kernel launch, at which its whole plan is read (2.23 and later)
+    Plan,
+    /// A probe hit for each op and peer, twice: slows launches down
+    PerCall,
+}
+
 /// How much to see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Level {
@@ -91,6 +102,10 @@ pub struct RecordArgs {
     /// How much to see
     #[arg(long, value_enum, default_value_t = Level::Flow)]
     pub level: Level,
+
+    /// Where ops are seen
+    #[arg(long, value_enum, default_value_t = Probes::Auto)]
+    pub probes: Probes,
 
     /// Path of the NCCL library as the process maps it, if its name does not contain libnccl
     #[arg(long, value_name = "PATH")]

@@ -11,13 +11,13 @@ use anyhow::{Context as _, Result};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{
-    args::{BufferChoice, Level, RecordArgs},
+    args::{BufferChoice, Level, Probes, RecordArgs},
     exit,
 };
 use crate::{
     loader::{Buffer, BufferKind},
     probe,
-    record::{Notice, Outcome, RecordOptions, Setup, StopHandle, record},
+    record::{Notice, Outcome, ProbeChoice, RecordOptions, Setup, StopHandle, record},
     sink::SessionState,
     symbols::DebugFiles,
 };
@@ -25,9 +25,16 @@ use crate::{
 pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {
     let options = RecordOptions {
         pids: args.pids.clone(),
-        level: match args.level {
-            Level::Flow => probe::Level::Flow,
-            Level::Steps => probe::Level::Steps,
+        choice: ProbeChoice {
+            level: match args.level {
+                Level::Flow => probe::Level::Flow,
+                Level::Steps => probe::Level::Steps,
+            },
+            way: match args.probes {
+                Probes::Auto => None,
+                Probes::Plan => Some(probe::Way::Plan),
+                Probes::PerCall => Some(probe::Way::PerCall),
+            },
         },
         output: args.output.clone().unwrap_or_else(default_output),
         duration: args.duration,

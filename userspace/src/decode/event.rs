@@ -175,6 +175,8 @@ pub enum Event {
     ProxyPeer(ProxyPeerEvent),
     ApiCall(ApiCallEvent),
     ProxyStep(super::ProxyStepEvent),
+    PlanPart(super::PlanPartEvent),
+    Plan(Box<super::PlanEvent>),
 }
 
 pub(super) fn origin(record: &RecordView<'_>) -> Origin {
@@ -186,7 +188,10 @@ pub(super) fn origin(record: &RecordView<'_>) -> Origin {
     }
 }
 
-fn communicator(spans: &CommunicatorSpans, record: &RecordView<'_>) -> Result<CommunicatorId, DecodeError> {
+pub(super) fn communicator(
+    spans: &CommunicatorSpans,
+    record: &RecordView<'_>,
+) -> Result<CommunicatorId, DecodeError> {
     let launched = match (&spans.launched_per_function, &spans.posted_collectives) {
         (Some(span), _) => {
             let counts = record.bytes(span)?.chunks_exact(8).filter_map(super::unsigned);
@@ -251,7 +256,7 @@ fn tree(spans: &ProxyOpSpans, record: &RecordView<'_>) -> Result<Tree, DecodeErr
     Ok(Tree { up: record.int(&spans.tree_up)?, down })
 }
 
-fn op(fields: &ProxyOpFields, names: &NameTables, op: &[u8]) -> Result<ProxyOp, DecodeError> {
+pub(super) fn op(fields: &ProxyOpFields, names: &NameTables, op: &[u8]) -> Result<ProxyOp, DecodeError> {
     let short = DecodeError::Unreadable("the proxy op");
     let unsigned = |field: super::fields::IntField| field.unsigned(op).ok_or(short.clone());
     let signed = |field: super::fields::IntField| field.signed(op).ok_or(short.clone());
@@ -295,7 +300,7 @@ fn op(fields: &ProxyOpFields, names: &NameTables, op: &[u8]) -> Result<ProxyOp, 
     })
 }
 
-fn task_info(
+pub(super) fn task_info(
     spans: &TaskSpans,
     pattern: Pattern,
     names: &NameTables,
@@ -374,7 +379,7 @@ pub(super) fn api_call(
 }
 
 /// A C string's printable part: it comes from the target and goes to files and terminals.
-fn text(bytes: &[u8]) -> String {
+pub(super) fn text(bytes: &[u8]) -> String {
     bytes
         .iter()
         .take_while(|byte| **byte != 0)

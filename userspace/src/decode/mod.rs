@@ -2,6 +2,8 @@
 
 mod event;
 mod fields;
+mod plan;
+mod plan_fields;
 mod record;
 mod step;
 
@@ -10,6 +12,11 @@ pub use event::{
     TaskInfo, Tree,
 };
 pub use fields::{MissingField, ProxyOpFields};
+pub use plan::{
+    Batch, ChannelGraphs, CollTask, CollWork, ConnectorInfo, OpShape, P2pSide, P2pTask, P2pWork, PlanEvent,
+    PlanPart, PlanPartEvent, QueuedOp, Work, WorkKind,
+};
+pub use plan_fields::PlanFields;
 pub use record::{DecodeError, RecordView, header_bytes, header_of};
 pub use step::{ProxyStepEvent, StepMoment};
 
@@ -23,6 +30,8 @@ use crate::{
 pub struct Decoder {
     pub op_fields: ProxyOpFields,
     pub names: NameTables,
+    /// Of libraries whose plans can be walked.
+    pub plan_fields: Option<PlanFields>,
 }
 
 impl Decoder {
@@ -34,6 +43,11 @@ impl Decoder {
             }
             ProbeKind::ProxyPeer(spans) => event::proxy_peer(spans, record).map(Event::ProxyPeer),
             ProbeKind::ApiCall(spans) => event::api_call(spans, &self.names, record).map(Event::ApiCall),
+            ProbeKind::Plan(spans) => plan::plan(self, spans, record).map(Box::new).map(Event::Plan),
+            ProbeKind::PlanNode(spans) => plan::node(self, spans, record).map(Event::PlanPart),
+            ProbeKind::Channel(spans) => plan::channel(spans, record).map(Event::PlanPart),
+            ProbeKind::Connectors(spans) => plan::connectors(spans, record).map(Event::PlanPart),
+            ProbeKind::Head => Err(DecodeError::UnknownProbe(record.header.probe)),
             ProbeKind::ProxyStep(spans) => step::proxy_step(spans, &self.names, record).map(Event::ProxyStep),
         }
     }

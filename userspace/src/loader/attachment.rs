@@ -14,13 +14,16 @@ use aya::{
         uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeLink, UProbeScope},
     },
 };
-use ncclflow_common::{MAX_PROBES, ProbeCounters};
+use ncclflow_common::{FetchPlan, MAX_PROBES, ProbeCounters, Walk};
 
 use super::{
     buffer::Buffer,
     object::{CountersValue, LoadedObject},
 };
-use crate::{probe::Probe, stream::Source};
+use crate::{
+    probe::{Probe, WalkProgram},
+    stream::Source,
+};
 
 /// A probe could not be attached.
 #[derive(Debug)]
@@ -55,10 +58,19 @@ pub struct ArmedProbe {
     pub cookie: u32,
     pub function: String,
     pub symbol: String,
-    /// Process that it is limited to.
-    pub pid: u32,
+    /// What it reads, if it is no probe but a part of those that walk lists.
+    pub part: Option<&'static str>,
+    /// Process that it is limited to; parts serve all processes that use the library.
+    pub pid: Option<u32>,
     /// Which of the session's libraries it is on.
     pub library: usize,
+}
+
+/// The plans of a walk, stored: what the walk of a probe names by their numbers.
+#[derive(Clone, Copy, Debug)]
+pub struct StoredParts {
+    head: u32,
+    first: u32,
 }
 
 /// The probes of a session.
@@ -83,22 +95,51 @@ impl Attachment {
         Ok(Self { object, counters, probes: Vec::new(), links: Vec::new() })
     }
 
+    /// Stores the plans that a library's walking probe runs for nodes and rows; they have cookies and counters of their own,
+    /// first the head plan's.
+    pub fn store_parts(
+        &mut self,
+        probe: &Probe,
+        program: &WalkProgram,
+        library: usize,
+    ) -> Result<StoredParts> {
+        let mut store = |plan: &FetchPlan, part| -> Result<u32> {
+            let cookie = self.next_cookie()?;
+            self.object.set_plan(cookie, plan)?;
+            self.probes.push(ArmedProbe {
+                cookie,
+                function: probe.function.clone(),
+                symbol: probe.symbol.clone(),
+                part: Some(part),
+                pid: None,
+                library,
+            });
+            Ok(cookie)
+        };
+        let head = store(&program.head.plan, "head")?;
+        for part in &program.parts {
+            store(&part.plan.plan, part.name)?;
+        }
+        Ok(StoredParts { head, first: head + 1 })
+    }
+
     /// Attaches a probe to the inode behind `path`, for one process only: in no other does the kernel place a breakpoint.
     /// It sends nothing before [`Attachment::arm`].
     pub fn attach(
         &mut self,
         probe: &Probe,
+        parts: Option<StoredParts>,
         library: usize,
         path: &Path,
         shown: &Path,
         pid: NonZeroU32,
     ) -> Result<()> {
-        let cookie = u32::try_from(self.probes.len()).ok().filter(|cookie| *cookie < MAX_PROBES);
-        let cookie = cookie.with_context(|| {
-            format!("more than {MAX_PROBES} probes would be needed: trace fewer processes in one session")
-        })?;
+        let cookie = self.next_cookie()?;
         self.object.set_plan(cookie, &probe.plan.plan)?;
-        let program = self.object.program(false)?;
+        if let (Some(program), Some(parts)) = (&probe.walk, parts) {
+            self.object.set_walk(cookie, &stored_walk(&program.walk, parts)?)?;
+        }
+        let program = self.object.program(probe.walk.is_some())?;
         let point = UProbeAttachPoint {
             location: UProbeAttachLocation::AbsoluteOffset(probe.file_offset.0),
             cookie: Some(cookie.into()),
@@ -117,10 +158,18 @@ impl Attachment {
             cookie,
             function: probe.function.clone(),
             symbol: probe.symbol.clone(),
-            pid: pid.get(),
+            part: None,
+            pid: Some(pid.get()),
             library,
         });
         Ok(())
+    }
+
+    fn next_cookie(&self) -> Result<u32> {
+        let cookie = u32::try_from(self.probes.len()).ok().filter(|cookie| *cookie < MAX_PROBES);
+        cookie.with_context(|| {
+            format!("more than {MAX_PROBES} probes would be needed: trace fewer processes in one session")
+        })
     }
 
     /// Opens the session: from here on hits are recorded.
@@ -151,6 +200,11 @@ impl Attachment {
         self.object.lost_by_process(tgid)
     }
 
+    /// What walks send only once is sent again: some of it was dropped on its way.
+    pub fn forget_what_was_sent(&mut self) -> Result<()> {
+        self.object.forget_seen()
+    }
+
     /// Prints what the eBPF side has logged, if it was asked to.
     pub fn print_log(&mut self) {
         self.object.print_log();
@@ -168,4 +222,18 @@ impl Attachment {
             drop(link);
         }
     }
+}
+
+/// The walk with its plans' numbers as they are stored.
+fn stored_walk(walk: &Walk, parts: StoredParts) -> Result<Walk> {
+    let mut walk = *walk;
+    walk.head_plan = parts.head;
+    for queue in &mut walk.queues {
+        queue.plan += parts.first;
+    }
+    let first = u16::try_from(parts.first).context("too many probes")?;
+    for fan in walk.gates.iter_mut().flat_map(|gate| &mut gate.fans) {
+        fan.first_plan += first;
+    }
+    Ok(walk)
 }

@@ -7,12 +7,13 @@ use super::{
     communicator::{CommKey, Communicator},
     flow::FlowRecord,
     measured::{Executions, StepKey},
+    plan::{PlanAssembler, PlanCounters},
     post_match::is_posted_copy,
 };
 use crate::decode::{Event, Origin, ProxyStepEvent, StepMoment};
 
 /// Communicators that are kept apart. A process has some tens; one that claims more wants to fill our memory.
-const MAX_COMMUNICATORS: usize = 65_536;
+pub(super) const MAX_COMMUNICATORS: usize = 65_536;
 
 /// What the model could not put together. Part of every output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -29,12 +30,15 @@ pub struct ModelCounters {
     pub unfinished: u64,
     /// Calls on communicators beyond the number that is kept apart.
     pub refused: u64,
+    /// Of walked plans.
+    pub plans: PlanCounters,
 }
 
 /// State of a session.
 #[derive(Debug, Default)]
 pub struct Session {
     calls: CallAssembler,
+    plans: PlanAssembler,
     communicators: HashMap<CommKey, Communicator>,
     /// How many communicators of one hash and rank there were: two splits of one parent with one colour have the same hash
     /// from 2.18 to 2.23.
@@ -74,6 +78,12 @@ impl Session {
                 }
             }
             Event::ProxyPeer(peer) => self.calls.peer(peer),
+            Event::PlanPart(part) => self.plans.part(part),
+            Event::Plan(plan) => {
+                for call in self.plans.plan(&plan) {
+                    self.complete(call, &plan.origin, out);
+                }
+            }
             Event::ProxyStep(step) => self.step(&step, out),
             Event::ApiCall(call) => {
                 if let Some(done) = self.calls.end(&call.origin) {
@@ -116,6 +126,7 @@ impl Session {
             unjoined_steps: self.unjoined_steps,
             unfinished: self.unfinished,
             refused: self.refused,
+            plans: self.plans.counters,
         }
     }
 

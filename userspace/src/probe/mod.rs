@@ -6,10 +6,12 @@ mod plan_builder;
 mod set;
 mod spans;
 mod step_probes;
+mod walk_probes;
 
 pub use plan_builder::{FinishedPlan, PlanBuilder, PlanError, Slot, Span};
-pub use set::{Level, MissingProbe, Probe, ProbeSet, compile};
+pub use set::{Level, MissingProbe, Part, Probe, ProbeSet, WalkProgram, Way, compile};
 pub use spans::{
-    ApiCallSpans, CommunicatorSpans, ProbeKind, ProxyOpSpans, ProxyPeerSpans, ProxyStepSpans, StepHook,
-    TaskSpans,
+    ApiCallSpans, ChannelSpans, CommunicatorSpans, ConnectorSpans, ConnectorsSpans, PlanList, PlanNodeSpans,
+    PlanSpans, ProbeKind, ProxyOpSpans, ProxyPeerSpans, ProxyStepSpans, StepHook, TaskSpans,
 };
+pub(crate) use walk_probes::parts_are_reversed;

@@ -19,13 +19,15 @@ use crate::{
 pub struct Binding {
     pub kind: ProbeKind,
     pub decoder: Decoder,
-    pub host: HostInfo,
+    /// Nothing of parts of a walk, which serve all processes of a library.
+    pub host: Option<HostInfo>,
 }
 
 /// A process that records came from.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Origins {
-    host: HostInfo,
+    /// Not known before the first record of a probe.
+    host: Option<HostInfo>,
     /// Of its records, those that the kernel lost until now.
     lost: u64,
     /// Those that were dropped after that, as marks say.
@@ -77,11 +79,10 @@ impl Pipeline {
             let binding = self.bindings.get(usize::from(cookie)).ok_or(DecodeError::UnknownProbe(cookie))?;
             self.delivered.count(cookie, header.cpu);
             self.gaps.note(header);
-            let process = self.processes.entry(header.tgid).or_insert_with(|| Origins {
-                host: binding.host.clone(),
-                lost: 0,
-                marked: 0,
-            });
+            let process = self.processes.entry(header.tgid).or_default();
+            if process.host.is_none() {
+                process.host.clone_from(&binding.host);
+            }
             process.lost = process.lost.max(header.lost);
             header.lost = process.lost_in_all();
             binding.decoder.decode(&binding.kind, &view).map(Some)
@@ -144,7 +145,8 @@ impl Origins {
 
 fn push(files: &mut FlowFiles, processes: &HashMap<u32, Origins>, record: &FlowRecord) {
     // A record of the model always stems from one of the kernel, whose process is known.
-    if let Some(process) = record.origin().and_then(|origin| processes.get(&origin.tgid)) {
-        files.push(record, &process.host);
+    let process = record.origin().and_then(|origin| processes.get(&origin.tgid));
+    if let Some(host) = process.and_then(|process| process.host.as_ref()) {
+        files.push(record, host);
     }
 }

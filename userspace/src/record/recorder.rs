@@ -17,12 +17,13 @@ use super::{
     live::{self, Live, Taken},
     pipeline::{Binding, Pipeline},
     report::{complete_report, first_report},
-    setup::Setup,
+    setup::{ProbeChoice, Setup},
 };
 use crate::{
     capture::{CaptureHeader, CaptureWriter},
-    loader::{Attachment, Buffer},
-    probe::Level,
+    decode::Decoder,
+    loader::{Attachment, Buffer, StoredParts},
+    probe::ProbeKind,
     sink::{Aggregated, FlowFiles, HostInfo, OutputDir, SessionReport, SessionState, aggregate_directory},
     stream::Waker,
     symbols::DebugFiles,
@@ -37,7 +38,7 @@ pub(super) const MAX_AGGREGATED: u64 = 256 << 20;
 pub struct RecordOptions {
     pub pids: Vec<u32>,
     pub output: PathBuf,
-    pub level: Level,
+    pub choice: ProbeChoice,
     /// `None`: until stopped, or until the targets have exited.
     pub duration: Option<Duration>,
     pub buffer: Buffer,
@@ -114,14 +115,14 @@ pub fn record(
     stop: &StopHandle,
     notice: &mut dyn FnMut(Notice<'_>),
 ) -> Result<Outcome> {
-    let setup = Setup::find(&options.pids, options.library.as_deref(), &options.debug_files, options.level)?;
+    let setup = Setup::find(&options.pids, options.library.as_deref(), &options.debug_files, options.choice)?;
     notice(Notice::Found(&setup));
     if stop.is_stopped() {
         bail!("stopped before anything was attached");
     }
     raise_descriptor_limit();
     let dir = OutputDir::create(&options.output)?;
-    let mut report = first_report(&setup, options.level, options.buffer, options.queue_bytes);
+    let mut report = first_report(&setup, options.choice.level, options.buffer, options.queue_bytes);
     let (mut attachment, bindings) = match prepare(options, &setup, &report.host) {
         Ok(prepared) => prepared,
         Err(error) => {
@@ -205,24 +206,42 @@ fn start_capture(path: &Path, bindings: &[Binding], report: &SessionReport) -> R
 fn prepare(options: &RecordOptions, setup: &Setup, host: &str) -> Result<(Attachment, Vec<Binding>)> {
     let mut attachment = Attachment::new(options.buffer, options.development_log)?;
     let mut bindings = Vec::new();
+    let mut bind = |kind: &ProbeKind, decoder: &Decoder, host: Option<HostInfo>| {
+        bindings.push(Binding { kind: kind.clone(), decoder: decoder.clone(), host });
+    };
+    let mut stored: Vec<Vec<Option<StoredParts>>> = Vec::new();
+    for (index, library) in setup.libraries.iter().enumerate() {
+        let mut of_library = Vec::new();
+        for probe in &library.probes.probes {
+            let Some(program) = &probe.walk else {
+                of_library.push(None);
+                continue;
+            };
+            of_library.push(Some(attachment.store_parts(probe, program, index)?));
+            bind(&ProbeKind::Head, &library.decoder, None);
+            for part in &program.parts {
+                bind(&part.kind, &library.decoder, None);
+            }
+        }
+        stored.push(of_library);
+    }
     for target in &setup.targets {
         let pid = target.process.pid();
         let number = NonZeroU32::new(pid).context("0 is no process")?;
         for &index in &target.libraries {
-            let Some(library) = setup.libraries.get(index) else { continue };
-            for probe in &library.probes.probes {
+            let (Some(library), Some(stored)) = (setup.libraries.get(index), stored.get(index)) else {
+                continue;
+            };
+            for (probe, parts) in library.probes.probes.iter().zip(stored) {
                 let path = library.file.stable_path();
-                if let Err(error) = attachment.attach(probe, index, &path, &library.file.path, number) {
+                if let Err(error) = attachment.attach(probe, *parts, index, &path, &library.file.path, number)
+                {
                     if target.process.has_exited() {
                         bail!("process {pid} exited before it could be traced");
                     }
                     return Err(error);
                 }
-                bindings.push(Binding {
-                    kind: probe.kind,
-                    decoder: library.decoder.clone(),
-                    host: HostInfo { host: host.to_owned(), pid },
-                });
+                bind(&probe.kind, &library.decoder, Some(HostInfo { host: host.to_owned(), pid }));
             }
         }
         if target.process.has_exited() {

@@ -5,14 +5,22 @@ use std::path::Path;
 use anyhow::{Context as _, Result, bail};
 
 use crate::{
-    decode::{Decoder, ProxyOpFields},
+    decode::{Decoder, PlanFields, ProxyOpFields},
     elf::Image,
     nccl::NameTables,
-    probe::{self, Level, ProbeSet},
+    probe::{self, Level, ProbeSet, Way},
     sink::LibraryReport,
     symbols::{self, DebugFiles, Resolution},
     target::{MappedLibrary, Process, nccl_libraries},
 };
+
+/// Which probes are wanted.
+#[derive(Clone, Copy, Debug)]
+pub struct ProbeChoice {
+    pub level: Level,
+    /// Nothing: what the library allows, whole plans first.
+    pub way: Option<Way>,
+}
 
 /// A process and the libraries that it uses, as indexes into [`Setup::libraries`].
 #[derive(Debug)]
@@ -41,13 +49,18 @@ pub struct Setup {
 
 impl Setup {
     /// Finds the processes and resolves their libraries.
-    pub fn find(pids: &[u32], wanted: Option<&Path>, debug_files: &DebugFiles, level: Level) -> Result<Self> {
+    pub fn find(
+        pids: &[u32],
+        wanted: Option<&Path>,
+        debug_files: &DebugFiles,
+        choice: ProbeChoice,
+    ) -> Result<Self> {
         let (mut setup, mut last_error) = (Self::default(), None);
         for &pid in pids {
             if setup.targets.iter().any(|target| target.process.pid() == pid) {
                 continue;
             }
-            match setup.add(pid, wanted, debug_files, level) {
+            match setup.add(pid, wanted, debug_files, choice) {
                 Ok(()) => {}
                 // Of several, those that can be traced are: `-p $(pgrep train.py)` names launchers and shells too.
                 Err(error) if pids.len() > 1 => {
@@ -66,14 +79,20 @@ impl Setup {
     }
 
     /// Adds a process and what it has mapped.
-    fn add(&mut self, pid: u32, wanted: Option<&Path>, debug_files: &DebugFiles, level: Level) -> Result<()> {
+    fn add(
+        &mut self,
+        pid: u32,
+        wanted: Option<&Path>,
+        debug_files: &DebugFiles,
+        choice: ProbeChoice,
+    ) -> Result<()> {
         let process = Process::open(pid)?;
         let (mut libraries, mut refused) = (Vec::new(), Vec::new());
         for file in nccl_libraries(&process, wanted)? {
             let known = self.libraries.iter().position(|library| library.file.id == file.id);
             let index = known.unwrap_or(self.libraries.len());
             if known.is_none() {
-                match LibraryInUse::resolve(file, debug_files, level) {
+                match LibraryInUse::resolve(file, debug_files, choice) {
                     Ok(library) => self.libraries.push(library),
                     Err(error) => {
                         refused.push(error);
@@ -95,14 +114,15 @@ impl Setup {
 }
 
 impl LibraryInUse {
-    fn resolve(file: MappedLibrary, debug_files: &DebugFiles, level: Level) -> Result<Self> {
+    fn resolve(file: MappedLibrary, debug_files: &DebugFiles, choice: ProbeChoice) -> Result<Self> {
         let shown = file.shown();
         let context = || format!("reading the NCCL library `{shown}`");
         let image = Image::from_file(file.try_clone_file().with_context(context)?).with_context(context)?;
         let resolution =
             symbols::resolve_with(&image, &symbols::nccl_request(), debug_files).with_context(context)?;
-        let probes = probe::compile(&resolution, level);
-        if !probes.probes.iter().any(|probe| probe.function == "ncclProxySaveOp") {
+        let probes = probe::compile(&resolution, choice.level, choice.way);
+        let sees_ops = |probe: &probe::Probe| probe.walk.is_some() || probe.function == "ncclProxySaveOp";
+        if !probes.probes.iter().any(sees_ops) {
             let missing: Vec<String> = probes
                 .missing
                 .iter()
@@ -113,6 +133,7 @@ impl LibraryInUse {
         let decoder = Decoder {
             op_fields: ProxyOpFields::from_layouts(&resolution.layouts).with_context(context)?,
             names: NameTables::from_layouts(&resolution.layouts),
+            plan_fields: PlanFields::from_layouts(&resolution.layouts),
         };
         Ok(Self { file, resolution, probes, decoder })
     }
@@ -127,6 +148,7 @@ impl LibraryInUse {
             nccl_version: self.resolution.nccl_version,
             cuda_version: self.resolution.cuda_version,
             symbols: self.resolution.rung,
+            probes: self.probes.way,
             missing_probes: self.probes.missing.clone(),
         }
     }

@@ -9,7 +9,7 @@ use crate::{
     elf::BuildId,
     loader::BufferKind,
     model::ModelCounters,
-    probe::{Level, MissingProbe},
+    probe::{Level, MissingProbe, Way},
     record::Gap,
     symbols::{NcclVersion, Rung},
 };
@@ -88,6 +88,8 @@ pub struct LibraryReport {
     pub cuda_version: Option<(u32, u32)>,
     /// Where symbols and layouts are from.
     pub symbols: Rung,
+    /// Where ops are seen: whole plans at their launch, or call by call.
+    pub probes: Option<Way>,
     pub missing_probes: Vec<MissingProbe>,
 }
 
@@ -122,7 +124,10 @@ pub struct BufferReport {
 pub struct ProbeReport {
     pub function: String,
     pub symbol: String,
-    pub pid: u32,
+    /// What it reads, if it is no probe but a part of those that walk lists.
+    pub part: Option<&'static str>,
+    /// Process that it is limited to; parts serve all processes that use the library.
+    pub pid: Option<u32>,
     /// Index into `libraries`.
     pub library: usize,
     pub hits: u64,
