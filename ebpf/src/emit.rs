@@ -1,5 +1,7 @@
 //! Count the hit, reserve, run the plan, submit; or count the loss. The only way out of the kernel side.
 
+use core::mem::MaybeUninit;
+
 use aya_ebpf::{
     EbpfContext as _,
     helpers::{
@@ -65,6 +67,12 @@ pub fn hit<'a>(number: u32) -> Option<Hit<'a>> {
     }
 }
 
+/// A hit of this number that was counted before.
+#[inline(always)]
+pub fn counted<'a>(number: u32, hit: u64) -> Option<Hit<'a>> {
+    Some(Hit { number, plan: maps::PLANS.get(number)?, tally: Tally::of(number)?, hit })
+}
+
 /// The program's context, as global functions take it.
 #[inline(always)]
 pub fn context(ctx: &ProbeContext) -> *mut bpf_user_pt_regs_t {
@@ -76,7 +84,7 @@ pub fn context(ctx: &ProbeContext) -> *mut bpf_user_pt_regs_t {
 pub fn record(ctx: &ProbeContext) {
     let cookie = cookie(ctx);
     if let Some(hit) = hit(cookie)
-        && of_probe(hit, &mut fetch::entry(ctx), Origin::here(), context(ctx)) == 0
+        && of_probe(hit, fetch::entry(ctx, &mut MaybeUninit::uninit()), Origin::here(), context(ctx)) == 0
     {
         // The development log: at level 0, the default, the verifier drops this.
         debug!(ctx, "a record of probe {} of process {} was lost", cookie, ctx.tgid());

@@ -14,4 +14,4 @@ pub use spans::{
     ApiCallSpans, ChannelSpans, CommunicatorSpans, ConnectorSpans, ConnectorsSpans, PlanList, PlanNodeSpans,
     PlanSpans, ProbeKind, ProxyOpSpans, ProxyPeerSpans, ProxyStepSpans, StepHook, TaskSpans,
 };
-pub(crate) use walk_probes::parts_are_reversed;
+pub(crate) use walk_probes::{op_counts_extent, parts_are_reversed};
