@@ -59,6 +59,8 @@ pub(super) struct PlanAssembler {
     early: HashMap<(u32, u64), Vec<ProxyCall>>,
     /// Plans whose launch was walked and whose callback is to come.
     waiting: VecDeque<(u32, u64)>,
+    /// By thread: records of its process that were lost before its last walk was over.
+    lost: HashMap<(u32, u32), u64>,
     pub(super) counters: PlanCounters,
 }
 
@@ -94,11 +96,25 @@ impl PlanAssembler {
     /// A walk is over. Gives the calls that NCCL made for the plan, in its order.
     pub(super) fn plan(&mut self, plan: &PlanEvent) -> Vec<ProxyCall> {
         let parts = self.parts_of(plan);
+        let whole = self.check(plan, &parts);
+        if self.lost.len() >= MAX_THREADS {
+            self.lost.clear();
+        }
+        let Origin { tgid, tid, lost, .. } = plan.origin;
+        // Of nodes that were lost there is a count, of rows there is none.
+        let lossy = self.lost.insert((tgid, tid), lost).unwrap_or(0) != lost || !whole;
+        let mut calls = self.calls(plan, &parts, whole);
+        for call in &mut calls {
+            call.incomplete |= lossy;
+        }
+        calls
+    }
+
+    fn calls(&mut self, plan: &PlanEvent, parts: &Parts, whole: bool) -> Vec<ProxyCall> {
         let key = CommKey::new(plan.origin.tgid, &plan.comm);
         let known_as = (plan.origin.tgid, plan.plan);
-        let whole = self.check(plan, &parts);
         if plan.in_callback {
-            let posts = self.posts(plan, &parts, key);
+            let posts = self.posts(plan, parts, key);
             if let Some(at) = self.waiting.iter().position(|waiting| *waiting == known_as) {
                 if !plan.persistent {
                     self.waiting.remove(at);
@@ -116,7 +132,7 @@ impl PlanAssembler {
             return Vec::new();
         }
         self.counters.plans += 1;
-        let mut calls = self.planned(plan, &parts, key, whole);
+        let mut calls = self.planned(plan, parts, key, whole);
         if let Some(posts) = self.early.remove(&known_as) {
             calls.extend(posts);
         } else if plan.by_callback || plan.persistent {
@@ -127,7 +143,7 @@ impl PlanAssembler {
                 self.waiting.push_back(known_as);
             }
         } else {
-            calls.extend(self.posts(plan, &parts, key));
+            calls.extend(self.posts(plan, parts, key));
         }
         calls
     }
@@ -305,7 +321,7 @@ impl PlanAssembler {
                 if !known && connector.is_none_or(|connector| connector.transport.is_empty()) {
                     return None; // never connected, so the algorithm takes no step to it
                 }
-                incomplete |= connector.is_none();
+                incomplete |= connector.is_none() && peer < plan.comm.n_ranks;
                 Some(ProxyPeerEvent {
                     origin,
                     op_pointer,
