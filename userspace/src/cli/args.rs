@@ -33,6 +33,8 @@ pub enum Command {
 /// How much to see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Level {
+    /// Every call of NCCL's API, at one probe hit each
+    Api,
     /// Every proxy op that NCCL plans and posts, with its peers
     Flow,
     /// And when each message of the network proxy took which step, and its size (from NCCL 2.27)

@@ -25,6 +25,7 @@ pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {
     let options = RecordOptions {
         pids: args.pids.clone(),
         level: match args.level {
+            Level::Api => probe::Level::Api,
             Level::Flow => probe::Level::Flow,
             Level::Steps => probe::Level::Steps,
         },
@@ -155,6 +156,11 @@ fn found(setup: &Setup) {
 fn summarize(outcome: &Outcome) {
     let report = &outcome.report;
     for rank in &report.communicators {
+        if report.level == probe::Level::Api {
+            let (folder, calls) = (&rank.folder, rank.api_lines);
+            tell!("{folder} rank {}/{} (process {}): {calls} calls", rank.rank, rank.n_ranks, rank.pid);
+            continue;
+        }
         tell!(
             "{} rank {}/{} (process {}): {} proxy ops, {} messages",
             rank.folder,
@@ -166,7 +172,13 @@ fn summarize(outcome: &Outcome) {
         );
     }
     if report.communicators.is_empty() {
-        tell!("no NCCL operation was planned or posted in this time");
+        tell!(
+            "no NCCL operation was {} in this time",
+            match report.level {
+                probe::Level::Api => "called for",
+                probe::Level::Flow | probe::Level::Steps => "planned or posted",
+            }
+        );
     }
     let loss = &report.loss;
     tell!(

@@ -172,6 +172,7 @@ pub enum Event {
     ProxyOp(Box<ProxyOpEvent>),
     ProxyPeer(ProxyPeerEvent),
     ApiCall(ApiCallEvent),
+    ApiLine(Box<super::ApiLineEvent>),
     ProxyStep(super::ProxyStepEvent),
 }
 
@@ -179,7 +180,10 @@ pub(super) fn origin(record: &RecordView<'_>) -> Origin {
     Origin { ts_ns: record.header.ts_ns, tgid: record.header.tgid, tid: record.header.tid }
 }
 
-fn communicator(spans: &CommunicatorSpans, record: &RecordView<'_>) -> Result<CommunicatorId, DecodeError> {
+pub(super) fn communicator(
+    spans: &CommunicatorSpans,
+    record: &RecordView<'_>,
+) -> Result<CommunicatorId, DecodeError> {
     let launched = match (&spans.launched_per_function, &spans.posted_collectives) {
         (Some(span), _) => {
             let counts = record.bytes(span)?.chunks_exact(8).filter_map(super::unsigned);
@@ -367,7 +371,7 @@ pub(super) fn api_call(
 }
 
 /// A C string's printable part: it comes from the target and goes to files and terminals.
-fn text(bytes: &[u8]) -> String {
+pub(super) fn text(bytes: &[u8]) -> String {
     bytes
         .iter()
         .take_while(|byte| **byte != 0)

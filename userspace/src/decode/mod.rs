@@ -1,10 +1,12 @@
 //! Bytes from the kernel → events. Pure: no files, no time, no process.
 
+mod api;
 mod event;
 mod fields;
 mod record;
 mod step;
 
+pub use api::{ApiLineEvent, ReductionOp};
 pub use event::{
     ApiCallEvent, CommunicatorId, Direction, Event, Origin, ProxyOp, ProxyOpEvent, ProxyPeerEvent, Ring,
     TaskInfo, Tree,
@@ -34,6 +36,9 @@ impl Decoder {
             }
             ProbeKind::ProxyPeer(spans) => event::proxy_peer(spans, record).map(Event::ProxyPeer),
             ProbeKind::ApiCall(spans) => event::api_call(spans, &self.names, record).map(Event::ApiCall),
+            ProbeKind::ApiLine(spans) => {
+                api::api_line(spans, &self.names, record).map(Box::new).map(Event::ApiLine)
+            }
             ProbeKind::ProxyStep(spans) => step::proxy_step(spans, &self.names, record).map(Event::ProxyStep),
         }
     }

@@ -2,6 +2,7 @@
 //!
 //! Pure and synchronous: time enters only with the events, so a live run and a replay give the same.
 
+mod api;
 mod bytes;
 mod call;
 mod communicator;
@@ -15,6 +16,7 @@ mod transfers;
 #[cfg(test)]
 mod tests;
 
+pub use api::{ApiRecord, ApiSession};
 pub use bytes::BytesKind;
 pub use call::{CallAssembler, ProxyCall};
 pub use communicator::CommKey;

@@ -72,6 +72,8 @@ impl Session {
                     self.complete(call, out);
                 }
             }
+            // Of another level; the pipeline gives it to the API's side of the session.
+            Event::ApiLine(_) => {}
             Event::ProxyPeer(peer) => self.calls.peer(peer),
             Event::ProxyStep(step) => self.step(&step, out),
             Event::ApiCall(call) => {

@@ -102,6 +102,11 @@ impl NameTables {
         find(&self.datatypes, number)
     }
 
+    /// Whether the library's enum of reduction operators is known.
+    pub fn has_reduction_ops(&self) -> bool {
+        !self.reduction_ops.is_empty()
+    }
+
     /// `sum`, `prod` … Numbers past the enum are operators that the user made.
     pub fn reduction_op(&self, number: i64) -> Option<&str> {
         find(&self.reduction_ops, number)

@@ -1,5 +1,6 @@
 //! Probes: where to attach, and what to copy there.
 
+mod api_probes;
 mod lookup;
 mod op_probes;
 mod plan_builder;
@@ -10,6 +11,6 @@ mod step_probes;
 pub use plan_builder::{FinishedPlan, PlanBuilder, PlanError, Slot, Span};
 pub use set::{Level, MissingProbe, Probe, ProbeSet, compile};
 pub use spans::{
-    ApiCallSpans, CommunicatorSpans, ProbeKind, ProxyOpSpans, ProxyPeerSpans, ProxyStepSpans, StepHook,
-    TaskSpans,
+    ApiCallSpans, ApiLineSpans, CommunicatorSpans, ProbeKind, ProxyOpSpans, ProxyPeerSpans, ProxyStepSpans,
+    StepHook, TaskSpans,
 };

@@ -31,6 +31,13 @@ pub struct Span {
     pub rests_on: u64,
 }
 
+impl Span {
+    /// `len` bytes of it, from `offset` on.
+    pub(super) fn part(self, offset: u16, len: u16) -> Self {
+        Self { at: self.at.saturating_add(offset), len, rests_on: self.rests_on }
+    }
+}
+
 /// A plan and the program that can run it.
 #[derive(Clone, Debug)]
 pub struct FinishedPlan {

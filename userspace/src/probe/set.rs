@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::{
+    api_probes::api_line,
     lookup::Compiled,
     op_probes::{api_call, proxy_op, proxy_peer},
     plan_builder::FinishedPlan,
@@ -18,6 +19,8 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
+    /// Calls of the API: one probe hit each.
+    Api,
     /// Ops, as they are planned and posted.
     Flow,
     /// And every message of the network proxy, as it happens.
@@ -54,6 +57,16 @@ pub struct ProbeSet {
 /// Compiles the probes that a level needs.
 pub fn compile(resolution: &Resolution, level: Level) -> ProbeSet {
     let mut set = ProbeSet::default();
+    if level == Level::Api {
+        add(
+            &mut set,
+            resolution,
+            "ncclEnqueueCheck",
+            "the calls of the API: nothing can be recorded",
+            |function| api_line(resolution, function),
+        );
+        return set;
+    }
     let layouts = &resolution.layouts;
     add(&mut set, resolution, "ncclProxySaveOp", "every proxy op: nothing can be recorded", |function| {
         proxy_op(resolution, function)

@@ -84,6 +84,23 @@ pub struct ApiCallSpans {
     pub root: Span,
 }
 
+/// Where the record of `ncclEnqueueCheck` has what, where each call becomes a line of its own (`--level api`).
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct ApiLineSpans {
+    pub comm: CommunicatorSpans,
+    /// `ncclComm.opCount`, as NCCL's own log line of the call has it.
+    pub op_count: Option<Span>,
+    pub function: Span,
+    pub name: Span,
+    pub send_buffer: Span,
+    pub recv_buffer: Span,
+    pub count: Span,
+    pub datatype: Span,
+    pub reduction_op: Span,
+    pub root: Span,
+    pub stream: Span,
+}
+
 /// Where the record of a profiler hook of a proxy's step has what.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct ProxyStepSpans {
@@ -121,5 +138,6 @@ pub enum ProbeKind {
     ProxyOp(ProxyOpSpans),
     ProxyPeer(ProxyPeerSpans),
     ApiCall(ApiCallSpans),
+    ApiLine(ApiLineSpans),
     ProxyStep(ProxyStepSpans),
 }

@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    decode::{DecodeError, Decoder, RecordView},
-    model::{FlowRecord, ModelCounters, Session},
+    decode::{DecodeError, Decoder, Event, RecordView},
+    model::{ApiRecord, ApiSession, FlowRecord, ModelCounters, Session},
     probe::ProbeKind,
-    sink::{FlowFiles, HostInfo},
+    sink::{HostInfo, SessionFiles},
 };
 
 /// What the records of one cookie mean, and whose they are.
@@ -27,7 +27,8 @@ pub struct Binding {
 pub struct Pipeline {
     bindings: Vec<Binding>,
     session: Session,
-    files: FlowFiles,
+    api: ApiSession,
+    files: SessionFiles,
     undecodable: u64,
     /// The first thing that could not be decoded, for the report.
     first_error: Option<DecodeError>,
@@ -37,11 +38,12 @@ pub struct Pipeline {
 
 impl Pipeline {
     /// `bindings` by cookie.
-    pub fn new(bindings: Vec<Binding>, files: FlowFiles) -> Self {
+    pub fn new(bindings: Vec<Binding>, files: SessionFiles) -> Self {
         let measures_steps = bindings.iter().any(|binding| matches!(binding.kind, ProbeKind::ProxyStep(_)));
         Self {
             bindings,
             session: Session::new(measures_steps),
+            api: ApiSession::default(),
             files,
             undecodable: 0,
             first_error: None,
@@ -60,6 +62,10 @@ impl Pipeline {
             binding.decoder.decode(&binding.kind, &view)
         });
         match decoded {
+            Ok(Event::ApiLine(event)) => {
+                let Self { api, files, hosts, .. } = self;
+                api.call(*event, &mut |record| push_api(files, hosts, &record));
+            }
             Ok(event) => {
                 let Self { session, files, hosts, .. } = self;
                 session.apply(event, &mut |record| push(files, hosts, &record));
@@ -83,12 +89,13 @@ impl Pipeline {
         files.flush();
     }
 
-    pub fn files(&self) -> &FlowFiles {
+    pub fn files(&self) -> &SessionFiles {
         &self.files
     }
 
     pub fn model_counters(&self) -> ModelCounters {
-        self.session.counters()
+        let counters = self.session.counters();
+        ModelCounters { refused: counters.refused + self.api.refused(), ..counters }
     }
 
     /// Records that could not be understood, and the first reason.
@@ -103,9 +110,15 @@ impl Pipeline {
     }
 }
 
-fn push(files: &mut FlowFiles, hosts: &HashMap<u32, HostInfo>, record: &FlowRecord) {
+fn push(files: &mut SessionFiles, hosts: &HashMap<u32, HostInfo>, record: &FlowRecord) {
     // A record of the model always stems from one of the kernel, whose process is known.
     if let Some(host) = record.origin().and_then(|origin| hosts.get(&origin.tgid)) {
         files.push(record, host);
+    }
+}
+
+fn push_api(files: &mut SessionFiles, hosts: &HashMap<u32, HostInfo>, record: &ApiRecord) {
+    if let Some(host) = hosts.get(&record.event.origin.tgid) {
+        files.push_api(record, host);
     }
 }

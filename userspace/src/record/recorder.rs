@@ -25,8 +25,8 @@ use crate::{
     loader::Attachment,
     probe::Level,
     sink::{
-        Aggregated, ClockReport, CommunicatorReport, FlowFiles, HostInfo, LossReport, OutputDir, ProbeReport,
-        SessionReport, SessionState, TargetReport, aggregate_directory,
+        Aggregated, ClockReport, CommunicatorReport, HostInfo, LossReport, OutputDir, ProbeReport,
+        SessionFiles, SessionReport, SessionState, TargetReport, aggregate_directory,
     },
     stream::{Drain, Waker},
     symbols::DebugFiles,
@@ -147,7 +147,7 @@ pub fn record(
         };
     report.write(&dir).with_context(|| format!("cannot write to `{}`", dir.path().display()))?;
     let mut drain = Drain::new(attachment.take_records()?);
-    let mut intake = Intake::new(Pipeline::new(bindings, FlowFiles::new(dir)), capture);
+    let mut intake = Intake::new(Pipeline::new(bindings, SessionFiles::new(dir)), capture);
     attachment.arm()?;
     notice(Notice::Recording { probes: attachment.probes().len() });
 
@@ -186,7 +186,7 @@ fn write_results(
         report.state = SessionState::WriteFailed;
     };
     report.state = if report.errors.is_empty() { SessionState::Complete } else { SessionState::WriteFailed };
-    let aggregated = if intake.pipeline.files().is_empty() {
+    let aggregated = if intake.pipeline.files().has_no_flows() {
         None
     } else {
         match aggregate_directory(intake.pipeline.files().dir(), MAX_AGGREGATED) {
@@ -401,6 +401,7 @@ fn complete_report(report: &mut SessionReport, attachment: &Attachment, intake: 
             pid: rank.pid,
             proxy_flow_lines: rank.records,
             flow_steps_lines: rank.steps,
+            api_lines: rank.api_calls,
             lost_lines: rank.lost,
         })
         .collect();

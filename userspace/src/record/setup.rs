@@ -102,7 +102,8 @@ impl LibraryInUse {
         let resolution =
             symbols::resolve_with(&image, &symbols::nccl_request(), debug_files).with_context(context)?;
         let probes = probe::compile(&resolution, level);
-        if !probes.probes.iter().any(|probe| probe.function == "ncclProxySaveOp") {
+        let indispensable = if level == Level::Api { "ncclEnqueueCheck" } else { "ncclProxySaveOp" };
+        if !probes.probes.iter().any(|probe| probe.function == indispensable) {
             let missing: Vec<String> = probes
                 .missing
                 .iter()

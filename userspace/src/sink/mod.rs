@@ -1,13 +1,18 @@
 //! Files: what the model gives out, as JSON lines, and their aggregate.
 
 mod aggregate;
+mod api_files;
+mod api_line;
 mod flow_files;
 mod json_lines;
 mod lines;
 mod output_dir;
 mod session_file;
+mod session_files;
 
 pub use aggregate::{Aggregated, aggregate_directory};
+pub use api_files::ApiFiles;
+pub use api_line::ApiCallLine;
 pub use flow_files::{FlowFileSummary, FlowFiles};
 pub use json_lines::JsonLinesFile;
 pub use lines::{FlowStepLine, HostInfo, PeerLine, ProxyFlowLine};
@@ -16,3 +21,4 @@ pub use session_file::{
     ClockReport, CommunicatorReport, LibraryReport, LossReport, ProbeReport, SessionReport, SessionState,
     TargetReport,
 };
+pub use session_files::SessionFiles;

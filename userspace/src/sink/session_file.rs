@@ -95,6 +95,7 @@ pub struct CommunicatorReport {
     pub pid: u32,
     pub proxy_flow_lines: u64,
     pub flow_steps_lines: u64,
+    pub api_lines: u64,
     pub lost_lines: u64,
 }
 

@@ -1,0 +1,148 @@
+//! The file of API calls of every rank of every communicator, and one of each process for calls that belong to none.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    io,
+};
+
+use super::{
+    api_line::ApiCallLine,
+    flow_files::{FileKey, FlowFileSummary, MAX_RANKS, folder_name, hash_name},
+    json_lines::JsonLinesFile,
+    lines::HostInfo,
+    output_dir::OutputDir,
+};
+use crate::model::{ApiRecord, FlowCommunicator};
+
+/// Folder of the files of processes.
+const PROCESSES: &str = "processes";
+
+#[derive(Debug)]
+struct RankFile {
+    comm_hash: String,
+    folder: String,
+    n_ranks: i32,
+    pid: u32,
+    lines: JsonLinesFile,
+}
+
+/// All files of API calls of a session.
+#[derive(Debug, Default)]
+pub struct ApiFiles {
+    ranks: HashMap<FileKey, RankFile>,
+    /// By process id, as ncclflow sees it.
+    processes: HashMap<u32, JsonLinesFile>,
+    /// Lines whose file could not be made.
+    homeless: u64,
+}
+
+impl ApiFiles {
+    /// Writes a call's line. An error is given once for each file.
+    pub fn push(&mut self, dir: &OutputDir, record: &ApiRecord, host: &HostInfo) -> Result<(), String> {
+        let Some(comm) = &record.comm else {
+            let lines = match self.process(dir, host) {
+                Ok(lines) => lines,
+                Err(error) => return self.no_file(&format!("process {}", host.pid), &error),
+            };
+            return lines
+                .push(&ApiCallLine::new(record, None, host))
+                .map_err(|error| format!("writing the calls of process {} stopped: {error}", host.pid));
+        };
+        let key = FileKey { hash: comm.hash, instance: comm.instance, rank: comm.rank };
+        if !self.ranks.contains_key(&key) {
+            match self.room().and_then(|()| RankFile::create(dir, comm, host)) {
+                Ok(file) => {
+                    self.ranks.insert(key, file);
+                }
+                Err(error) => return self.no_file(&format!("rank {}", comm.rank), &error),
+            }
+        }
+        let Some(file) = self.ranks.get_mut(&key) else { return Ok(()) };
+        let RankFile { comm_hash, lines, .. } = file;
+        lines
+            .push(&ApiCallLine::new(record, Some(comm_hash), host))
+            .map_err(|error| format!("writing the calls of rank {} stopped: {error}", comm.rank))
+    }
+
+    /// Writes what has gathered, so that a reader sees it.
+    pub fn flush(&mut self) -> Vec<String> {
+        let ranks = self.ranks.values_mut().map(|file| (file.folder.as_str(), &mut file.lines));
+        let processes = self.processes.values_mut().map(|lines| (PROCESSES, lines));
+        ranks
+            .chain(processes)
+            .filter_map(|(folder, lines)| {
+                lines.flush().err().map(|error| format!("writing to `{folder}` stopped: {error}"))
+            })
+            .collect()
+    }
+
+    /// Lines that could not be written.
+    pub fn lost_lines(&self) -> u64 {
+        let ranks = self.ranks.values().map(|file| file.lines.lost());
+        let processes = self.processes.values().map(JsonLinesFile::lost);
+        self.homeless + ranks.chain(processes).sum::<u64>()
+    }
+
+    /// What was written, by communicator and rank.
+    pub fn summaries(&self) -> Vec<FlowFileSummary> {
+        let sorted: BTreeMap<_, _> = self.ranks.iter().collect();
+        sorted
+            .into_iter()
+            .map(|(key, file)| FlowFileSummary {
+                comm_hash: file.comm_hash.clone(),
+                folder: file.folder.clone(),
+                rank: key.rank,
+                n_ranks: file.n_ranks,
+                pid: file.pid,
+                records: 0,
+                steps: 0,
+                api_calls: file.lines.lines(),
+                lost: file.lines.lost(),
+            })
+            .collect()
+    }
+
+    fn process(&mut self, dir: &OutputDir, host: &HostInfo) -> io::Result<&mut JsonLinesFile> {
+        if !self.processes.contains_key(&host.pid) {
+            self.room()?;
+            // With the host's name: folders of several hosts are copied into one.
+            let host_name: String =
+                host.host.chars().filter(|c| c.is_ascii_alphanumeric() || "-_.".contains(*c)).collect();
+            let name = format!("api_{host_name}_{}.jsonl", host.pid);
+            let file = dir.subfolder(PROCESSES)?.create_file(&name)?;
+            self.processes.insert(host.pid, JsonLinesFile::new(file));
+        }
+        self.processes.get_mut(&host.pid).ok_or_else(|| io::Error::other("no such file"))
+    }
+
+    fn room(&self) -> io::Result<()> {
+        if self.ranks.len() + self.processes.len() < MAX_RANKS {
+            Ok(())
+        } else {
+            Err(io::Error::other(format!("there are {MAX_RANKS} files already")))
+        }
+    }
+
+    fn no_file(&mut self, whose: &str, error: &io::Error) -> Result<(), String> {
+        self.homeless += 1;
+        if self.homeless == 1 {
+            Err(format!("cannot make the file of calls of {whose}: {error}"))
+        } else {
+            Ok(())
+        }
+    }
+}
+
+impl RankFile {
+    fn create(dir: &OutputDir, comm: &FlowCommunicator, host: &HostInfo) -> io::Result<Self> {
+        let folder = folder_name(comm);
+        let file = dir.subfolder(&folder)?.create_file(&format!("api_rank{}.jsonl", comm.rank))?;
+        Ok(Self {
+            comm_hash: hash_name(comm.hash),
+            folder,
+            n_ranks: comm.n_ranks,
+            pid: host.pid,
+            lines: JsonLinesFile::new(file),
+        })
+    }
+}
