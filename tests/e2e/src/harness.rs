@@ -7,3 +7,4 @@ pub mod memory;
 pub mod need;
 pub mod programs;
 pub mod recorder;
+pub mod replay;
