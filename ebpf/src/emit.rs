@@ -6,18 +6,18 @@ use core::{
 };
 
 use aya_ebpf::{
-    EbpfContext as _,
+    EbpfContext,
     bindings::{BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP},
     helpers::{
         bpf_get_current_pid_tgid, bpf_get_smp_processor_id, bpf_ktime_get_ns,
         generated::bpf_get_attach_cookie,
     },
-    programs::ProbeContext,
+    programs::{ProbeContext, RetProbeContext},
 };
 use aya_log_ebpf::debug;
 
 use crate::{
-    common::{FetchPlan, ProbeCounters, RECORD_CLASSES, RecordHeader, WAKEUP_BYTES},
+    common::{FetchPlan, ProbeCounters, RECORD_CLASSES, RecordHeader, SLOTS, WAKEUP_BYTES},
     fetch::{self, Room, Words},
     maps,
 };
@@ -57,7 +57,7 @@ pub fn count(counter: *mut u64) -> u64 {
 
 /// The cookie of the probe that was hit.
 #[inline(always)]
-pub fn cookie(ctx: &ProbeContext) -> u32 {
+pub fn cookie(ctx: &impl EbpfContext) -> u32 {
     // SAFETY: the context is the one that the kernel gave to this program.
     unsafe { bpf_get_attach_cookie(ctx.as_ptr()) as u32 }
 }
@@ -82,9 +82,20 @@ pub fn hit<'a>(number: u32) -> Option<Hit<'a>> {
 /// Sends one record for the probe that was hit.
 #[inline(always)]
 pub fn record(ctx: &ProbeContext) {
+    send_record(ctx, &mut fetch::entry(ctx));
+}
+
+/// Sends one record for the return that was hit.
+#[inline(always)]
+pub fn record_return(ctx: &RetProbeContext) {
+    send_record(ctx, &mut fetch::at_return(ctx));
+}
+
+#[inline(always)]
+fn send_record(ctx: &impl EbpfContext, words: &mut Words<SLOTS>) {
     let cookie = cookie(ctx);
     if let Some(hit) = hit(cookie)
-        && of_probe(hit, &mut fetch::entry(ctx), Origin::here()) == 0
+        && of_probe(hit, words, Origin::here()) == 0
     {
         // The development log: at level 0, the default, the verifier drops this.
         debug!(ctx, "a record of probe {} of process {} was lost", cookie, ctx.tgid());

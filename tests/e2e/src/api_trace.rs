@@ -41,6 +41,34 @@ pub struct ApiLine {
     pub pid: u32,
     pub tid: u32,
     pub host: String,
+    /// With `--returns`: the exported function that returned, after how long, and what.
+    #[serde(default)]
+    pub called: Option<String>,
+    #[serde(default, rename = "host_ns")]
+    pub host_ns: Option<u64>,
+    #[serde(default)]
+    pub result: Option<String>,
+}
+
+/// A call of an exported function that does not communicate.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OtherLine {
+    /// As exported.
+    pub function: String,
+    pub ts_ns: u64,
+    pub pid: u32,
+    pub tid: u32,
+    pub host: String,
+    pub host_ns: Option<u64>,
+    pub result: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum ProcessLine {
+    Call(Box<ApiLine>),
+    Other(OtherLine),
 }
 
 fn pointer<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
@@ -68,6 +96,7 @@ pub struct ApiTrace {
     pub ranks: Vec<ApiRank>,
     /// Lines of calls that belong to no communicator.
     pub processes: Vec<ApiLine>,
+    pub others: Vec<OtherLine>,
 }
 
 impl ApiTrace {
@@ -84,7 +113,12 @@ impl ApiTrace {
                 let path = entry?.path();
                 let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
                 if folder_name == "processes" {
-                    trace.processes.extend(json_lines::read::<ApiLine>(&path)?);
+                    for line in json_lines::read::<ProcessLine>(&path)? {
+                        match line {
+                            ProcessLine::Call(line) => trace.processes.push(*line),
+                            ProcessLine::Other(line) => trace.others.push(line),
+                        }
+                    }
                     continue;
                 }
                 let rank = name.strip_prefix("api_rank").and_then(|rest| rest.strip_suffix(".jsonl"));

@@ -8,7 +8,7 @@ use ncclflow_e2e::{
     api_trace::ApiTrace,
     compare,
     harness::{bed::Bed, need, programs, recorder::Recorder, replay},
-    truth::debug_log::DebugLog,
+    truth::{call_log, debug_log::DebugLog},
 };
 
 const VERSIONS: [&str; 4] = ["2.21.5-cu12", "2.27.5-cu12", "2.28.9-cu13", "2.32.3-cu12"];
@@ -106,6 +106,31 @@ fn every_call_is_there_as_nccl_logs_it() {
             assert!(trace.processes.is_empty());
             run.check_replay();
         }
+    }
+}
+
+/// Results and host times, against what the program itself saw; an error among them.
+#[test]
+fn every_return_is_there_as_the_program_saw_it() {
+    let threads = ["--mode", "threads", "--comms", "2", "--group", "3"];
+    let processes = ["--mode", "processes", "--comms", "1", "--group", "1"];
+    let runs = VERSIONS.map(|version| (version, threads)).into_iter().chain([("2.27.5-cu12", processes)]);
+    for (version, more) in runs {
+        let common = ["--ops", ALL_OPS, "--bytes", "4096", "--iters", "3", "--ranks", "3", "--invalid-calls"];
+        let workload: Vec<&str> = common.iter().chain(&more).copied().collect();
+        let Some(run) = Run::new(version, &["--returns"], &workload) else { return };
+        let (trace, session) = (run.trace(), run.session());
+        let calls = call_log::read(&run.folder.path().join("calls")).unwrap();
+        let since = session["clock"]["started_monotonic_ns"].as_u64().unwrap();
+        compare::api_returns(&trace, &calls, since).assert_clean(version);
+        let refused = trace.processes.iter().chain(trace.ranks.iter().flat_map(|rank| &rank.lines));
+        let refused = refused.filter(|line| line.result.as_deref() == Some("ncclInvalidArgument")).count();
+        let comms: usize = more[3].parse().unwrap();
+        assert_eq!(refused, 2 * 3 * comms, "two refused calls of each rank on each communicator");
+        assert!(trace.others.iter().any(|call| call.function == "ncclCommDestroy"));
+        assert_eq!(session["model"]["unreturned_calls"], 0);
+        assert_eq!(session["model"]["uncalled_returns"], 0);
+        run.check_replay();
     }
 }
 

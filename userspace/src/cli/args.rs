@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum, error::ErrorKind};
 
 /// See what NCCL decides and does, from outside, in jobs that are already running.
 #[derive(Debug, Parser)]
@@ -13,6 +13,19 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
+}
+
+impl Cli {
+    /// What the derived parser cannot check: options that make sense with some values of others only.
+    pub fn check(&self) -> Result<(), clap::Error> {
+        match &self.command {
+            Command::Record(args) if args.returns && args.level != Level::Api => Err(Self::command().error(
+                ErrorKind::ArgumentConflict,
+                "--returns needs --level api: the other levels see no call",
+            )),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// What to do.
@@ -60,9 +73,13 @@ Examples:
   ncclflow record -p 4242 -d 5                 five seconds of one process
   ncclflow record -p 4242,4243 -o /tmp/flows   until Ctrl-C, or until both have exited
   ncclflow record -p $(pgrep -d, -f train.py) -d 10 --json | jq .loss
+  ncclflow record -p 4242 --level api          every call of NCCL's API, at one probe hit each
+  ncclflow record -p 4242 --level api --returns -d 5
+                                               and its result, and how long it took
 
 DIR holds session.json and, per communicator, <commHash>/proxy_flow_rank<r>.jsonl (a line per op and channel),
-flow_steps_rank<r>.jsonl (a line per message) and flow_rank<r>.json (both, grouped by op).
+flow_steps_rank<r>.jsonl (a line per message) and flow_rank<r>.json (both, grouped by op); with --level api, api_rank<r>.jsonl (a line
+per call) instead.
 The processes are not stopped, restarted or written to. Needs root, or CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE and CAP_SYS_ADMIN.")]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub struct RecordArgs {
@@ -82,6 +99,10 @@ pub struct RecordArgs {
     /// How much to see
     #[arg(long, value_enum, default_value_t = Level::Flow)]
     pub level: Level,
+
+    /// With --level api: also the result of each call, and how long it took; two more probe hits a call
+    #[arg(long)]
+    pub returns: bool,
 
     /// Path of the NCCL library as the process maps it, if its name does not contain libnccl
     #[arg(long, value_name = "PATH")]

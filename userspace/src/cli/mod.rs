@@ -25,6 +25,9 @@ pub use args::{Cli, Command};
 /// Parses the command line, does what it says, and turns the outcome into an exit code.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
+    if let Err(error) = cli.check() {
+        error.exit();
+    }
     let done = match &cli.command {
         Command::Record(args) => record::run(args),
         Command::Replay(args) => replay::run(args),

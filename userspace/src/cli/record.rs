@@ -29,6 +29,7 @@ pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {
             Level::Flow => probe::Level::Flow,
             Level::Steps => probe::Level::Steps,
         },
+        returns: args.returns,
         output: args.output.clone().unwrap_or_else(default_output),
         duration: args.duration,
         buffer_bytes: args.buffer_size << 20,

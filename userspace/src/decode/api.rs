@@ -4,7 +4,10 @@ use super::{
     CommunicatorId, DecodeError, Origin, RecordView,
     event::{communicator, origin, text},
 };
-use crate::{nccl::NameTables, probe::ApiLineSpans};
+use crate::{
+    nccl::{ApiFunction, NameTables},
+    probe::{ApiEntrySpans, ApiLineSpans, ApiReturnSpans},
+};
 
 /// The operator of a reduction.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +42,54 @@ pub struct ApiLineEvent {
     /// Root of a collective, peer of a p2p or one-sided call.
     pub root: i32,
     pub stream: u64,
+    /// At the entry of `ncclEnqueueCheck`.
+    pub stack_pointer: u64,
+}
+
+/// The program enters an exported function.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApiEntryEvent {
+    pub origin: Origin,
+    pub function: ApiFunction,
+    pub stack_pointer: u64,
+}
+
+/// An exported function returns to the program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApiReturnEvent {
+    pub origin: Origin,
+    pub function: ApiFunction,
+    /// `ncclSuccess` …, or the number where the library's enum does not know it.
+    pub result: String,
+    pub is_error: bool,
+    pub stack_pointer: u64,
+}
+
+/// Decodes a record of an exported function's entry.
+pub(super) fn api_entry(
+    spans: &ApiEntrySpans,
+    record: &RecordView<'_>,
+) -> Result<ApiEntryEvent, DecodeError> {
+    let stack_pointer = record.unsigned(&spans.stack_pointer)?;
+    Ok(ApiEntryEvent { origin: origin(record), function: spans.function, stack_pointer })
+}
+
+/// Decodes a record of an exported function's return.
+pub(super) fn api_return(
+    spans: &ApiReturnSpans,
+    names: &NameTables,
+    record: &RecordView<'_>,
+) -> Result<ApiReturnEvent, DecodeError> {
+    let number = i64::from(record.int(&spans.result)?);
+    let name = names.result(number);
+    Ok(ApiReturnEvent {
+        origin: origin(record),
+        function: spans.function,
+        // A communicator that does not block has only begun: that is no error.
+        is_error: number != 0 && name != Some("ncclInProgress"),
+        result: name.map_or_else(|| number.to_string(), str::to_owned),
+        stack_pointer: record.unsigned(&spans.stack_pointer)?,
+    })
 }
 
 /// Decodes a record of `ncclEnqueueCheck`.
@@ -78,5 +129,6 @@ pub(super) fn api_line(
         reduction_op_number,
         root: record.int(&spans.root)?,
         stream: record.unsigned(&spans.stream)?,
+        stack_pointer: record.unsigned(&spans.stack_pointer)?,
     })
 }

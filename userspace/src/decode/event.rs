@@ -173,6 +173,8 @@ pub enum Event {
     ProxyPeer(ProxyPeerEvent),
     ApiCall(ApiCallEvent),
     ApiLine(Box<super::ApiLineEvent>),
+    ApiEntry(super::ApiEntryEvent),
+    ApiReturn(super::ApiReturnEvent),
     ProxyStep(super::ProxyStepEvent),
 }
 

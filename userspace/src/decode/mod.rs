@@ -6,7 +6,7 @@ mod fields;
 mod record;
 mod step;
 
-pub use api::{ApiLineEvent, ReductionOp};
+pub use api::{ApiEntryEvent, ApiLineEvent, ApiReturnEvent, ReductionOp};
 pub use event::{
     ApiCallEvent, CommunicatorId, Direction, Event, Origin, ProxyOp, ProxyOpEvent, ProxyPeerEvent, Ring,
     TaskInfo, Tree,
@@ -39,6 +39,8 @@ impl Decoder {
             ProbeKind::ApiLine(spans) => {
                 api::api_line(spans, &self.names, record).map(Box::new).map(Event::ApiLine)
             }
+            ProbeKind::ApiEntry(spans) => api::api_entry(spans, record).map(Event::ApiEntry),
+            ProbeKind::ApiReturn(spans) => api::api_return(spans, &self.names, record).map(Event::ApiReturn),
             ProbeKind::ProxyStep(spans) => step::proxy_step(spans, &self.names, record).map(Event::ProxyStep),
         }
     }

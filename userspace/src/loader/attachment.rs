@@ -16,8 +16,8 @@ use aya::{
 };
 use ncclflow_common::{MAX_PROBES, ProbeCounters};
 
-use super::object::{CountersValue, LoadedObject};
-use crate::probe::Probe;
+use super::object::{CountersValue, LoadedObject, Program};
+use crate::probe::{Probe, ProbeKind};
 
 /// A probe could not be attached.
 #[derive(Debug)]
@@ -95,7 +95,11 @@ impl Attachment {
             format!("more than {MAX_PROBES} probes would be needed: trace fewer processes in one session")
         })?;
         self.object.set_plan(cookie, &probe.plan.plan)?;
-        let program = self.object.program(false)?;
+        let program = match probe.kind {
+            ProbeKind::ApiReturn(_) => Program::Return,
+            _ => Program::Fetch,
+        };
+        let program = self.object.program(program)?;
         let point = UProbeAttachPoint {
             location: UProbeAttachLocation::AbsoluteOffset(probe.file_offset.0),
             cookie: Some(cookie.into()),

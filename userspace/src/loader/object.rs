@@ -30,6 +30,28 @@ unsafe impl Pod for PlanValue {}
 // SAFETY: as above.
 unsafe impl Pod for CountersValue {}
 
+/// The programs of the object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Program {
+    /// Runs a fetch plan at an instruction.
+    Fetch,
+    /// Runs a fetch plan at a function's return.
+    Return,
+    /// Walks lists.
+    #[allow(dead_code, reason = "its probes are compiled elsewhere, and come later")]
+    Walk,
+}
+
+impl Program {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Fetch => "fetch_record",
+            Self::Return => "fetch_return",
+            Self::Walk => "walk",
+        }
+    }
+}
+
 /// The object in the kernel.
 pub struct LoadedObject {
     ebpf: Ebpf,
@@ -97,10 +119,9 @@ impl LoadedObject {
         self.plans.set(cookie, PlanValue(*plan), 0).with_context(|| format!("storing fetch plan {cookie}"))
     }
 
-    /// The program for probes that walk lists, or for others; loaded on first use, as each costs the verifier some
-    /// milliseconds.
-    pub(crate) fn program(&mut self, walks: bool) -> Result<&mut UProbe> {
-        let name = if walks { "walk" } else { "fetch_record" };
+    /// One of the programs; loaded on first use, as each costs the verifier some milliseconds.
+    pub(crate) fn program(&mut self, program: Program) -> Result<&mut UProbe> {
+        let name = program.name();
         let program: &mut UProbe = self
             .ebpf
             .program_mut(name)

@@ -2,8 +2,12 @@
 
 use std::collections::HashMap;
 
-use super::{communicator::CommKey, flow::FlowCommunicator};
-use crate::decode::ApiLineEvent;
+use super::{
+    api_returns::{OtherCall, Returned, Returns},
+    communicator::CommKey,
+    flow::FlowCommunicator,
+};
+use crate::decode::{ApiEntryEvent, ApiLineEvent, ApiReturnEvent};
 
 /// Communicators that are kept apart. A process has some tens; one that claims more wants to fill our memory.
 const MAX_COMMUNICATORS: usize = 65_536;
@@ -16,6 +20,15 @@ pub struct ApiRecord {
     /// Calls of this rank on this communicator that were seen before.
     pub number: u64,
     pub event: ApiLineEvent,
+    pub returned: Returned,
+}
+
+/// What the API's side of a session gives out.
+#[derive(Clone, Debug)]
+pub enum ApiOutput {
+    Call(Box<ApiRecord>),
+    /// A call of an exported function that is no communication.
+    Other(OtherCall),
 }
 
 #[derive(Debug)]
@@ -33,14 +46,49 @@ pub struct ApiSession {
     instances: HashMap<(Option<u64>, i32), u32>,
     /// Calls on communicators beyond the number that is kept apart.
     refused: u64,
+    /// If returns are traced.
+    returns: Option<Returns>,
 }
 
 impl ApiSession {
+    /// A session in which the returns of the exported functions are traced, or not.
+    pub fn new(traces_returns: bool) -> Self {
+        Self { returns: traces_returns.then(Returns::default), ..Self::default() }
+    }
+
     /// Takes a call; `out` gets what it completes.
-    pub fn call(&mut self, event: ApiLineEvent, out: &mut impl FnMut(ApiRecord)) {
-        if let Some(record) = self.record(event) {
-            out(record);
+    pub fn call(&mut self, event: ApiLineEvent, out: &mut impl FnMut(ApiOutput)) {
+        let Some(record) = self.record(event) else { return };
+        match &mut self.returns {
+            None => out(ApiOutput::Call(Box::new(record))),
+            Some(returns) => returns.call(record, out),
         }
+    }
+
+    /// The program enters an exported function that does not communicate.
+    pub fn entry(&mut self, event: ApiEntryEvent, out: &mut impl FnMut(ApiOutput)) {
+        if let Some(returns) = &mut self.returns {
+            returns.entry(event, out);
+        }
+    }
+
+    /// An exported function returns.
+    pub fn returned(&mut self, event: ApiReturnEvent, out: &mut impl FnMut(ApiOutput)) {
+        if let Some(returns) = &mut self.returns {
+            returns.returned(event, out);
+        }
+    }
+
+    /// The session ends: calls that have not returned go out as they are.
+    pub fn finish(&mut self, out: &mut impl FnMut(ApiOutput)) {
+        if let Some(returns) = &mut self.returns {
+            returns.finish(out);
+        }
+    }
+
+    /// Calls whose return was not seen, and returns whose call was not.
+    pub fn unmatched(&self) -> (u64, u64) {
+        self.returns.as_ref().map_or((0, 0), |returns| (returns.unreturned, returns.uncalled))
     }
 
     /// Calls that were left out: see [`super::ModelCounters::refused`].
@@ -49,7 +97,9 @@ impl ApiSession {
     }
 
     fn record(&mut self, event: ApiLineEvent) -> Option<ApiRecord> {
-        let Some(id) = event.comm else { return Some(ApiRecord { comm: None, number: 0, event }) };
+        let Some(id) = event.comm else {
+            return Some(ApiRecord { comm: None, number: 0, event, returned: Returned::NotTraced });
+        };
         let key = CommKey::new(event.origin.tgid, &id);
         if self.communicators.len() >= MAX_COMMUNICATORS && !self.communicators.contains_key(&key) {
             self.refused += 1;
@@ -70,6 +120,6 @@ impl ApiSession {
             n_ranks: id.n_ranks,
             instance: communicator.instance,
         };
-        Some(ApiRecord { comm: Some(comm), number, event })
+        Some(ApiRecord { comm: Some(comm), number, event, returned: Returned::NotTraced })
     }
 }

@@ -8,9 +8,13 @@ use super::{
     lookup::{Compiled, communicator, field, len, offset, parameter},
     op_probes::API_NAME_BYTES,
     plan_builder::PlanBuilder,
-    spans::{ApiLineSpans, ProbeKind},
+    spans::{ApiEntrySpans, ApiLineSpans, ApiReturnSpans, ProbeKind},
 };
-use crate::symbols::{Function, Resolution};
+use crate::{
+    elf::Machine,
+    nccl::ApiFunction,
+    symbols::{Function, Resolution},
+};
 
 /// `ncclEnqueueCheck`.
 pub(super) fn api_line(resolution: &Resolution, function: &Function) -> Compiled {
@@ -39,6 +43,7 @@ pub(super) fn api_line(resolution: &Resolution, function: &Function) -> Compiled
         *span = whole.part(len(field.offset)?, len(field.size)?);
     }
     let [function, send_buffer, recv_buffer, count, datatype, reduction_op, root, stream] = spans;
+    let stack_pointer = plan.stack_pointer();
     let spans = ApiLineSpans {
         comm: comm_spans,
         op_count,
@@ -51,6 +56,24 @@ pub(super) fn api_line(resolution: &Resolution, function: &Function) -> Compiled
         reduction_op,
         root,
         stream,
+        stack_pointer: plan.emit(stack_pointer),
     };
     Ok((plan.finish()?, ProbeKind::ApiLine(spans)))
+}
+
+/// An exported function's entry.
+pub(super) fn api_entry(machine: Machine, function: ApiFunction) -> Compiled {
+    let mut plan = PlanBuilder::new(machine);
+    let stack_pointer = plan.stack_pointer();
+    let spans = ApiEntrySpans { function, stack_pointer: plan.emit(stack_pointer) };
+    Ok((plan.finish()?, ProbeKind::ApiEntry(spans)))
+}
+
+/// An exported function's return.
+pub(super) fn api_return(machine: Machine, function: ApiFunction) -> Compiled {
+    let mut plan = PlanBuilder::new(machine);
+    let (result, stack_pointer) = (plan.return_value(), plan.stack_pointer());
+    let spans =
+        ApiReturnSpans { function, result: plan.emit(result), stack_pointer: plan.emit(stack_pointer) };
+    Ok((plan.finish()?, ProbeKind::ApiReturn(spans)))
 }

@@ -9,8 +9,8 @@ mod spans;
 mod step_probes;
 
 pub use plan_builder::{FinishedPlan, PlanBuilder, PlanError, Slot, Span};
-pub use set::{Level, MissingProbe, Probe, ProbeSet, compile};
+pub use set::{Level, MissingProbe, Probe, ProbeSet, add_api_returns, compile};
 pub use spans::{
-    ApiCallSpans, ApiLineSpans, CommunicatorSpans, ProbeKind, ProxyOpSpans, ProxyPeerSpans, ProxyStepSpans,
-    StepHook, TaskSpans,
+    ApiCallSpans, ApiEntrySpans, ApiLineSpans, ApiReturnSpans, CommunicatorSpans, ProbeKind, ProxyOpSpans,
+    ProxyPeerSpans, ProxyStepSpans, StepHook, TaskSpans,
 };

@@ -113,6 +113,16 @@ impl PlanBuilder {
         }
     }
 
+    /// What the function returns; only in plans of probes at its return.
+    pub fn return_value(&self) -> Slot {
+        Slot(0)
+    }
+
+    /// The stack pointer.
+    pub fn stack_pointer(&self) -> Slot {
+        Slot(STACK_POINTER_SLOT)
+    }
+
     /// The value of a parameter of type `int` (or another of 32 bits or fewer), sign-extended.
     pub fn int_parameter(&mut self, location: &ParamLocation) -> Slot {
         let raw = self.parameter(location);

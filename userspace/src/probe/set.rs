@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::{
-    api_probes::api_line,
+    api_probes::{api_entry, api_line, api_return},
     lookup::Compiled,
     op_probes::{api_call, proxy_op, proxy_peer},
     plan_builder::FinishedPlan,
@@ -12,6 +12,7 @@ use super::{
 };
 use crate::{
     elf::FileOffset,
+    nccl::{ApiFunction, ApiKind},
     symbols::{Function, Resolution},
 };
 
@@ -91,6 +92,24 @@ pub fn compile(resolution: &Resolution, level: Level) -> ProbeSet {
         }
     }
     set
+}
+
+/// Adds the probes of `--returns`: at the return of every exported function that the library has, and at the entry of those
+/// that do not come through `ncclEnqueueCheck`.
+pub fn add_api_returns(set: &mut ProbeSet, resolution: &Resolution) {
+    for function in ApiFunction::all() {
+        let name = function.name();
+        // No version has all of them.
+        if resolution.functions(name).is_empty() {
+            continue;
+        }
+        if function.kind() == ApiKind::Manages {
+            add(set, resolution, name, "how long it takes", |_| api_entry(resolution.machine, function));
+        }
+        add(set, resolution, name, "its result, and how long it takes", |_| {
+            api_return(resolution.machine, function)
+        });
+    }
 }
 
 fn add(

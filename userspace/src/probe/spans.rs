@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::plan_builder::Span;
+use crate::nccl::ApiFunction;
 
 /// Who the communicator is, read anew in every record: its address can come to mean another one.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -99,6 +100,24 @@ pub struct ApiLineSpans {
     pub reduction_op: Span,
     pub root: Span,
     pub stream: Span,
+    /// At the entry of `ncclEnqueueCheck`.
+    pub stack_pointer: Span,
+}
+
+/// Where the record of an exported function's entry has what.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct ApiEntrySpans {
+    pub function: ApiFunction,
+    pub stack_pointer: Span,
+}
+
+/// Where the record of an exported function's return has what.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct ApiReturnSpans {
+    pub function: ApiFunction,
+    /// `ncclResult_t`.
+    pub result: Span,
+    pub stack_pointer: Span,
 }
 
 /// Where the record of a profiler hook of a proxy's step has what.
@@ -139,5 +158,7 @@ pub enum ProbeKind {
     ProxyPeer(ProxyPeerSpans),
     ApiCall(ApiCallSpans),
     ApiLine(ApiLineSpans),
+    ApiEntry(ApiEntrySpans),
+    ApiReturn(ApiReturnSpans),
     ProxyStep(ProxyStepSpans),
 }

@@ -9,4 +9,4 @@ mod setup;
 pub use pipeline::{Binding, Pipeline};
 pub use recorder::{Notice, Outcome, RecordOptions, StopHandle, record};
 pub use replay::{Replayed, replay};
-pub use setup::{LibraryInUse, Setup, Target};
+pub use setup::{LibraryInUse, Setup, Target, Wanted};

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     decode::{DecodeError, Decoder, Event, RecordView},
-    model::{ApiRecord, ApiSession, FlowRecord, ModelCounters, Session},
+    model::{ApiOutput, ApiSession, FlowRecord, ModelCounters, Session},
     probe::ProbeKind,
     sink::{HostInfo, SessionFiles},
 };
@@ -40,10 +40,11 @@ impl Pipeline {
     /// `bindings` by cookie.
     pub fn new(bindings: Vec<Binding>, files: SessionFiles) -> Self {
         let measures_steps = bindings.iter().any(|binding| matches!(binding.kind, ProbeKind::ProxyStep(_)));
+        let traces_returns = bindings.iter().any(|binding| matches!(binding.kind, ProbeKind::ApiReturn(_)));
         Self {
             bindings,
             session: Session::new(measures_steps),
-            api: ApiSession::default(),
+            api: ApiSession::new(traces_returns),
             files,
             undecodable: 0,
             first_error: None,
@@ -62,9 +63,15 @@ impl Pipeline {
             binding.decoder.decode(&binding.kind, &view)
         });
         match decoded {
-            Ok(Event::ApiLine(event)) => {
+            Ok(event @ (Event::ApiLine(_) | Event::ApiEntry(_) | Event::ApiReturn(_))) => {
                 let Self { api, files, hosts, .. } = self;
-                api.call(*event, &mut |record| push_api(files, hosts, &record));
+                let out = &mut |output: ApiOutput| push_api(files, hosts, &output);
+                match event {
+                    Event::ApiLine(event) => api.call(*event, out),
+                    Event::ApiEntry(event) => api.entry(event, out),
+                    Event::ApiReturn(event) => api.returned(event, out),
+                    _ => {}
+                }
             }
             Ok(event) => {
                 let Self { session, files, hosts, .. } = self;
@@ -84,8 +91,9 @@ impl Pipeline {
 
     /// No more records come.
     pub fn finish(&mut self) {
-        let Self { session, files, hosts, .. } = self;
+        let Self { session, api, files, hosts, .. } = self;
         session.finish(&mut |record| push(files, hosts, &record));
+        api.finish(&mut |output| push_api(files, hosts, &output));
         files.flush();
     }
 
@@ -95,7 +103,9 @@ impl Pipeline {
 
     pub fn model_counters(&self) -> ModelCounters {
         let counters = self.session.counters();
-        ModelCounters { refused: counters.refused + self.api.refused(), ..counters }
+        let (unreturned_calls, uncalled_returns) = self.api.unmatched();
+        let refused = counters.refused + self.api.refused();
+        ModelCounters { refused, unreturned_calls, uncalled_returns, ..counters }
     }
 
     /// Records that could not be understood, and the first reason.
@@ -117,8 +127,12 @@ fn push(files: &mut SessionFiles, hosts: &HashMap<u32, HostInfo>, record: &FlowR
     }
 }
 
-fn push_api(files: &mut SessionFiles, hosts: &HashMap<u32, HostInfo>, record: &ApiRecord) {
-    if let Some(host) = hosts.get(&record.event.origin.tgid) {
-        files.push_api(record, host);
+fn push_api(files: &mut SessionFiles, hosts: &HashMap<u32, HostInfo>, output: &ApiOutput) {
+    let origin = match output {
+        ApiOutput::Call(record) => &record.event.origin,
+        ApiOutput::Other(call) => &call.origin,
+    };
+    if let Some(host) = hosts.get(&origin.tgid) {
+        files.push_api(output, host);
     }
 }

@@ -18,7 +18,7 @@ use rustix::time::{ClockId, clock_gettime};
 use super::{
     intake::Intake,
     pipeline::{Binding, Pipeline},
-    setup::Setup,
+    setup::{Setup, Wanted},
 };
 use crate::{
     capture::{CaptureHeader, CaptureWriter},
@@ -51,6 +51,8 @@ pub struct RecordOptions {
     pub pids: Vec<u32>,
     pub output: PathBuf,
     pub level: Level,
+    /// Trace the returns of the exported functions too; with [`Level::Api`].
+    pub returns: bool,
     /// `None`: until stopped, or until the targets have exited.
     pub duration: Option<Duration>,
     /// Bytes of the ring buffer; rounded up to a power of two of pages.
@@ -122,7 +124,13 @@ pub fn record(
     stop: &StopHandle,
     notice: &mut dyn FnMut(Notice<'_>),
 ) -> Result<Outcome> {
-    let setup = Setup::find(&options.pids, options.library.as_deref(), &options.debug_files, options.level)?;
+    let wanted = Wanted {
+        library: options.library.as_deref(),
+        debug_files: &options.debug_files,
+        level: options.level,
+        returns: options.returns,
+    };
+    let setup = Setup::find(&options.pids, &wanted)?;
     notice(Notice::Found(&setup));
     if stop.is_stopped() {
         bail!("stopped before anything was attached");

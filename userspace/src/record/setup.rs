@@ -30,6 +30,17 @@ pub struct LibraryInUse {
     pub decoder: Decoder,
 }
 
+/// What is looked for in the processes.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// The NCCL library's path as the target maps it, where its name does not show that it is one.
+    pub library: Option<&'a Path>,
+    pub debug_files: &'a DebugFiles,
+    pub level: Level,
+    /// The returns of the exported functions too.
+    pub returns: bool,
+}
+
 /// Everything that a recording needs to know before it touches the kernel.
 #[derive(Debug, Default)]
 pub struct Setup {
@@ -41,13 +52,13 @@ pub struct Setup {
 
 impl Setup {
     /// Finds the processes and resolves their libraries.
-    pub fn find(pids: &[u32], wanted: Option<&Path>, debug_files: &DebugFiles, level: Level) -> Result<Self> {
+    pub fn find(pids: &[u32], wanted: &Wanted<'_>) -> Result<Self> {
         let (mut setup, mut last_error) = (Self::default(), None);
         for &pid in pids {
             if setup.targets.iter().any(|target| target.process.pid() == pid) {
                 continue;
             }
-            match setup.add(pid, wanted, debug_files, level) {
+            match setup.add(pid, wanted) {
                 Ok(()) => {}
                 // Of several, those that can be traced are: `-p $(pgrep train.py)` names launchers and shells too.
                 Err(error) if pids.len() > 1 => {
@@ -66,14 +77,14 @@ impl Setup {
     }
 
     /// Adds a process and what it has mapped.
-    fn add(&mut self, pid: u32, wanted: Option<&Path>, debug_files: &DebugFiles, level: Level) -> Result<()> {
+    fn add(&mut self, pid: u32, wanted: &Wanted<'_>) -> Result<()> {
         let process = Process::open(pid)?;
         let (mut libraries, mut refused) = (Vec::new(), Vec::new());
-        for file in nccl_libraries(&process, wanted)? {
+        for file in nccl_libraries(&process, wanted.library)? {
             let known = self.libraries.iter().position(|library| library.file.id == file.id);
             let index = known.unwrap_or(self.libraries.len());
             if known.is_none() {
-                match LibraryInUse::resolve(file, debug_files, level) {
+                match LibraryInUse::resolve(file, wanted) {
                     Ok(library) => self.libraries.push(library),
                     Err(error) => {
                         refused.push(error);
@@ -95,14 +106,17 @@ impl Setup {
 }
 
 impl LibraryInUse {
-    fn resolve(file: MappedLibrary, debug_files: &DebugFiles, level: Level) -> Result<Self> {
+    fn resolve(file: MappedLibrary, wanted: &Wanted<'_>) -> Result<Self> {
         let shown = file.shown();
         let context = || format!("reading the NCCL library `{shown}`");
         let image = Image::from_file(file.try_clone_file().with_context(context)?).with_context(context)?;
-        let resolution =
-            symbols::resolve_with(&image, &symbols::nccl_request(), debug_files).with_context(context)?;
-        let probes = probe::compile(&resolution, level);
-        let indispensable = if level == Level::Api { "ncclEnqueueCheck" } else { "ncclProxySaveOp" };
+        let request = if wanted.returns { symbols::nccl_request_with_api() } else { symbols::nccl_request() };
+        let resolution = symbols::resolve_with(&image, &request, wanted.debug_files).with_context(context)?;
+        let mut probes = probe::compile(&resolution, wanted.level);
+        if wanted.returns {
+            probe::add_api_returns(&mut probes, &resolution);
+        }
+        let indispensable = if wanted.level == Level::Api { "ncclEnqueueCheck" } else { "ncclProxySaveOp" };
         if !probes.probes.iter().any(|probe| probe.function == indispensable) {
             let missing: Vec<String> = probes
                 .missing

@@ -5,14 +5,16 @@ use std::{
     io,
 };
 
+use serde::Serialize;
+
 use super::{
-    api_line::ApiCallLine,
+    api_line::{ApiCallLine, OtherCallLine},
     flow_files::{FileKey, FlowFileSummary, MAX_RANKS, folder_name, hash_name},
     json_lines::JsonLinesFile,
     lines::HostInfo,
     output_dir::OutputDir,
 };
-use crate::model::{ApiRecord, FlowCommunicator};
+use crate::model::{ApiOutput, ApiRecord, FlowCommunicator};
 
 /// Folder of the files of processes.
 const PROCESSES: &str = "processes";
@@ -38,16 +40,38 @@ pub struct ApiFiles {
 
 impl ApiFiles {
     /// Writes a call's line. An error is given once for each file.
-    pub fn push(&mut self, dir: &OutputDir, record: &ApiRecord, host: &HostInfo) -> Result<(), String> {
-        let Some(comm) = &record.comm else {
-            let lines = match self.process(dir, host) {
-                Ok(lines) => lines,
-                Err(error) => return self.no_file(&format!("process {}", host.pid), &error),
-            };
-            return lines
-                .push(&ApiCallLine::new(record, None, host))
-                .map_err(|error| format!("writing the calls of process {} stopped: {error}", host.pid));
+    pub fn push(&mut self, dir: &OutputDir, output: &ApiOutput, host: &HostInfo) -> Result<(), String> {
+        match output {
+            ApiOutput::Call(record) => match &record.comm {
+                Some(comm) => self.push_call(dir, record, comm, host),
+                None => self.push_to_process(dir, host, &ApiCallLine::new(record, None, host)),
+            },
+            ApiOutput::Other(call) => self.push_to_process(dir, host, &OtherCallLine::new(call, host)),
+        }
+    }
+
+    fn push_to_process(
+        &mut self,
+        dir: &OutputDir,
+        host: &HostInfo,
+        line: &impl Serialize,
+    ) -> Result<(), String> {
+        let lines = match self.process(dir, host) {
+            Ok(lines) => lines,
+            Err(error) => return self.no_file(&format!("process {}", host.pid), &error),
         };
+        lines
+            .push(line)
+            .map_err(|error| format!("writing the calls of process {} stopped: {error}", host.pid))
+    }
+
+    fn push_call(
+        &mut self,
+        dir: &OutputDir,
+        record: &ApiRecord,
+        comm: &FlowCommunicator,
+        host: &HostInfo,
+    ) -> Result<(), String> {
         let key = FileKey { hash: comm.hash, instance: comm.instance, rank: comm.rank };
         if !self.ranks.contains_key(&key) {
             match self.room().and_then(|()| RankFile::create(dir, comm, host)) {

@@ -3,7 +3,11 @@
 use serde::{Serialize, Serializer};
 
 use super::lines::HostInfo;
-use crate::{decode::ReductionOp, model::ApiRecord, nccl::datatype_bytes};
+use crate::{
+    decode::ReductionOp,
+    model::{ApiRecord, OtherCall, Returned},
+    nccl::datatype_bytes,
+};
 
 /// An address in the target: a string, as JSON's readers lose digits of large numbers.
 #[derive(Clone, Copy, Debug)]
@@ -65,6 +69,42 @@ pub struct ApiCallLine<'a> {
     pid: u32,
     tid: u32,
     host: &'a str,
+    #[serde(flatten)]
+    returned: Option<ReturnKeys<'a>>,
+}
+
+/// What came of the call, where returns are traced; `null` where its return was not seen.
+#[derive(Debug, Serialize)]
+struct ReturnKeys<'a> {
+    called: Option<&'static str>,
+    host_ns: Option<u64>,
+    result: Option<&'a str>,
+}
+
+/// A line of a process's file: a call that belongs to no rank.
+#[derive(Debug, Serialize)]
+pub struct OtherCallLine<'a> {
+    function: &'static str,
+    ts_ns: u64,
+    pid: u32,
+    tid: u32,
+    host: &'a str,
+    host_ns: Option<u64>,
+    result: Option<&'a str>,
+}
+
+impl<'a> OtherCallLine<'a> {
+    pub fn new(call: &'a OtherCall, host: &'a HostInfo) -> Self {
+        Self {
+            function: call.function.name(),
+            ts_ns: call.origin.ts_ns,
+            pid: host.pid,
+            tid: call.origin.tid,
+            host: &host.host,
+            host_ns: call.host_ns,
+            result: call.result.as_deref(),
+        }
+    }
 }
 
 impl<'a> ApiCallLine<'a> {
@@ -109,6 +149,15 @@ impl<'a> ApiCallLine<'a> {
             pid: host.pid,
             tid: event.origin.tid,
             host: &host.host,
+            returned: match &record.returned {
+                Returned::NotTraced => None,
+                Returned::NotSeen => Some(ReturnKeys { called: None, host_ns: None, result: None }),
+                Returned::Seen { function, host_ns, result } => Some(ReturnKeys {
+                    called: Some(function.name()),
+                    host_ns: Some(*host_ns),
+                    result: Some(result),
+                }),
+            },
         }
     }
 }

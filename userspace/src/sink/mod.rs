@@ -12,7 +12,7 @@ mod session_files;
 
 pub use aggregate::{Aggregated, aggregate_directory};
 pub use api_files::ApiFiles;
-pub use api_line::ApiCallLine;
+pub use api_line::{ApiCallLine, OtherCallLine};
 pub use flow_files::{FlowFileSummary, FlowFiles};
 pub use json_lines::JsonLinesFile;
 pub use lines::{FlowStepLine, HostInfo, PeerLine, ProxyFlowLine};

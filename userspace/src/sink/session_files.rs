@@ -6,7 +6,7 @@ use super::{
     lines::HostInfo,
     output_dir::OutputDir,
 };
-use crate::model::{ApiRecord, FlowRecord};
+use crate::model::{ApiOutput, FlowRecord};
 
 /// The flow files and the files of API calls in one output folder.
 #[derive(Debug)]
@@ -30,8 +30,8 @@ impl SessionFiles {
     }
 
     /// Writes an API call's line.
-    pub fn push_api(&mut self, record: &ApiRecord, host: &HostInfo) {
-        if let Err(error) = self.api.push(self.flow.dir(), record, host) {
+    pub fn push_api(&mut self, output: &ApiOutput, host: &HostInfo) {
+        if let Err(error) = self.api.push(self.flow.dir(), output, host) {
             self.flow.add_error(error);
         }
     }
