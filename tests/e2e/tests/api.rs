@@ -134,6 +134,59 @@ fn every_return_is_there_as_the_program_saw_it() {
     }
 }
 
+/// The lines of the Megatrace interceptor, taken apart by the words that its readers look for.
+#[test]
+fn megatrace_lines() {
+    let workload = ["--ops", ALL_OPS, "--bytes", "4096", "--ranks", "3", "--comms", "2"];
+    let Some(run) = Run::new("2.27.5-cu12", &["--format", "megatrace"], &workload) else { return };
+    let (log, session) = (run.log(), run.session());
+    let started = session["clock"]["started_realtime_ns"].as_u64().unwrap();
+    let mut compared = 0;
+    for logged in &log.communicators {
+        let hash = logged.comm_hash.unwrap().0;
+        let file = run.out().join(format!("0x{hash:016x}/megatrace_rank{}.log", logged.rank));
+        let text = fs::read_to_string(file).unwrap();
+        assert_eq!(text.lines().count(), logged.calls.len());
+        for (number, (line, call)) in text.lines().zip(&logged.calls).enumerate() {
+            let words: Vec<&str> = line.split(' ').collect();
+            let [
+                save,
+                "1]",
+                time,
+                rank,
+                rank_number,
+                "Fun",
+                name,
+                "Data",
+                count,
+                "stream",
+                stream,
+                "opCount",
+                op_count,
+                "groupHash",
+                group,
+            ] = words[..]
+            else {
+                panic!("{line}")
+            };
+            let call = &call.call;
+            assert_eq!((save, rank, rank_number), ("[save_count", "[Rank", &*format!("{}]", logged.rank)));
+            let (seconds, nanoseconds) = time.trim_matches(['[', ']']).split_once('.').unwrap();
+            let time: u64 = format!("{seconds}{nanoseconds}").parse().unwrap();
+            assert!(nanoseconds.len() == 9 && time > started && time - started < 300_000_000_000, "{line}");
+            assert_eq!(name, format!("nccl{}", call.func));
+            assert_eq!(count, call.count.to_string());
+            assert_eq!(stream, format!("{:#x}", call.stream));
+            // A stream each, so its calls are the communicator's.
+            assert_eq!(op_count, (number + 1).to_string());
+            assert_eq!(group, hash.cast_signed().to_string());
+            compared += 1;
+        }
+    }
+    assert!(compared > 40, "{compared}");
+    run.check_replay();
+}
+
 /// A call without a communicator, and one that NCCL refuses for its data type, are calls all the same.
 #[test]
 fn calls_that_nccl_refuses_are_told() {

@@ -18,13 +18,17 @@ pub struct Cli {
 impl Cli {
     /// What the derived parser cannot check: options that make sense with some values of others only.
     pub fn check(&self) -> Result<(), clap::Error> {
-        match &self.command {
-            Command::Record(args) if args.returns && args.level != Level::Api => Err(Self::command().error(
-                ErrorKind::ArgumentConflict,
-                "--returns needs --level api: the other levels see no call",
-            )),
-            _ => Ok(()),
-        }
+        let Command::Record(args) = &self.command else { return Ok(()) };
+        let message = match (args.level, args.format) {
+            (Level::Api, Format::Megatrace) if args.returns => {
+                "--format megatrace has no place for --returns"
+            }
+            (Level::Api, _) => return Ok(()),
+            _ if args.returns => "--returns needs --level api: the other levels see no call",
+            (_, Format::Megatrace) => "--format megatrace needs --level api: the other levels see no call",
+            _ => return Ok(()),
+        };
+        Err(Self::command().error(ErrorKind::ArgumentConflict, message))
     }
 }
 
@@ -52,6 +56,15 @@ pub enum Level {
     Flow,
     /// And when each message of the network proxy took which step, and its size (from NCCL 2.27)
     Steps,
+}
+
+/// How API calls are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// api_rank<r>.jsonl
+    Json,
+    /// megatrace_rank<r>.log, the lines of the Megatrace interceptor
+    Megatrace,
 }
 
 /// Where debugging information is that the library itself has not.
@@ -103,6 +116,10 @@ pub struct RecordArgs {
     /// With --level api: also the result of each call, and how long it took; two more probe hits a call
     #[arg(long)]
     pub returns: bool,
+
+    /// With --level api: how the calls are written
+    #[arg(long, value_enum, default_value_t = Format::Json)]
+    pub format: Format,
 
     /// Path of the NCCL library as the process maps it, if its name does not contain libnccl
     #[arg(long, value_name = "PATH")]

@@ -11,13 +11,13 @@ use anyhow::{Context as _, Result};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{
-    args::{Level, RecordArgs},
+    args::{Format, Level, RecordArgs},
     exit,
 };
 use crate::{
     probe,
     record::{Notice, Outcome, RecordOptions, Setup, StopHandle, record},
-    sink::SessionState,
+    sink::{ApiFormat, SessionState},
     symbols::DebugFiles,
 };
 
@@ -30,6 +30,10 @@ pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {
             Level::Steps => probe::Level::Steps,
         },
         returns: args.returns,
+        format: match args.format {
+            Format::Json => ApiFormat::Json,
+            Format::Megatrace => ApiFormat::Megatrace,
+        },
         output: args.output.clone().unwrap_or_else(default_output),
         duration: args.duration,
         buffer_bytes: args.buffer_size << 20,

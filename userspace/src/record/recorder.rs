@@ -25,8 +25,8 @@ use crate::{
     loader::Attachment,
     probe::Level,
     sink::{
-        Aggregated, ClockReport, CommunicatorReport, HostInfo, LossReport, OutputDir, ProbeReport,
-        SessionFiles, SessionReport, SessionState, TargetReport, aggregate_directory,
+        Aggregated, ApiFormat, ApiOutputOptions, ClockReport, CommunicatorReport, HostInfo, LossReport,
+        OutputDir, ProbeReport, SessionFiles, SessionReport, SessionState, TargetReport, aggregate_directory,
     },
     stream::{Drain, Waker},
     symbols::DebugFiles,
@@ -53,6 +53,8 @@ pub struct RecordOptions {
     pub level: Level,
     /// Trace the returns of the exported functions too; with [`Level::Api`].
     pub returns: bool,
+    /// How calls are written, with [`Level::Api`].
+    pub format: ApiFormat,
     /// `None`: until stopped, or until the targets have exited.
     pub duration: Option<Duration>,
     /// Bytes of the ring buffer; rounded up to a power of two of pages.
@@ -145,8 +147,9 @@ pub fn record(
             return Err(error);
         }
     };
+    let api = ApiOutputOptions { format: options.format, realtime_offset_ns: report.clock.offset_ns };
     let capture =
-        match options.capture.as_ref().map(|path| start_capture(path, &bindings, &report)).transpose() {
+        match options.capture.as_ref().map(|path| start_capture(path, &bindings, &report, api)).transpose() {
             Ok(capture) => capture,
             Err(error) => {
                 dir.discard();
@@ -155,7 +158,7 @@ pub fn record(
         };
     report.write(&dir).with_context(|| format!("cannot write to `{}`", dir.path().display()))?;
     let mut drain = Drain::new(attachment.take_records()?);
-    let mut intake = Intake::new(Pipeline::new(bindings, SessionFiles::new(dir)), capture);
+    let mut intake = Intake::new(Pipeline::new(bindings, SessionFiles::new(dir, api)), capture);
     attachment.arm()?;
     notice(Notice::Recording { probes: attachment.probes().len() });
 
@@ -215,9 +218,14 @@ fn write_results(
 }
 
 /// Begins the capture with what its records mean.
-fn start_capture(path: &Path, bindings: &[Binding], report: &SessionReport) -> Result<CaptureWriter> {
-    let header =
-        CaptureHeader { wire_version: WIRE_VERSION, bindings: bindings.to_vec(), report: report.to_text()? };
+fn start_capture(
+    path: &Path,
+    bindings: &[Binding],
+    report: &SessionReport,
+    api: ApiOutputOptions,
+) -> Result<CaptureWriter> {
+    let (bindings, report) = (bindings.to_vec(), report.to_text()?);
+    let header = CaptureHeader { wire_version: WIRE_VERSION, bindings, report, api };
     CaptureWriter::create(path, &header)
         .with_context(|| format!("cannot write the capture `{}`", path.display()))
 }

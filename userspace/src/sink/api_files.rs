@@ -5,16 +5,36 @@ use std::{
     io,
 };
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{
     api_line::{ApiCallLine, OtherCallLine},
     flow_files::{FileKey, FlowFileSummary, MAX_RANKS, folder_name, hash_name},
     json_lines::JsonLinesFile,
     lines::HostInfo,
+    megatrace::Megatrace,
     output_dir::OutputDir,
 };
 use crate::model::{ApiOutput, ApiRecord, FlowCommunicator};
+
+/// How API calls are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ApiFormat {
+    /// `api_rank<r>.jsonl`
+    #[default]
+    Json,
+    /// `megatrace_rank<r>.log`
+    Megatrace,
+}
+
+/// What the files of API calls need to know besides the calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ApiOutputOptions {
+    pub format: ApiFormat,
+    /// From the records' clock to wall time, nanoseconds.
+    pub realtime_offset_ns: u64,
+}
 
 /// Folder of the files of processes.
 const PROCESSES: &str = "processes";
@@ -36,9 +56,19 @@ pub struct ApiFiles {
     processes: HashMap<u32, JsonLinesFile>,
     /// Lines whose file could not be made.
     homeless: u64,
+    /// In that format, if calls are written so.
+    megatrace: Option<Megatrace>,
 }
 
 impl ApiFiles {
+    pub fn new(options: ApiOutputOptions) -> Self {
+        let megatrace = match options.format {
+            ApiFormat::Json => None,
+            ApiFormat::Megatrace => Some(Megatrace::new(options.realtime_offset_ns)),
+        };
+        Self { megatrace, ..Self::default() }
+    }
+
     /// Writes a call's line. An error is given once for each file.
     pub fn push(&mut self, dir: &OutputDir, output: &ApiOutput, host: &HostInfo) -> Result<(), String> {
         match output {
@@ -74,7 +104,11 @@ impl ApiFiles {
     ) -> Result<(), String> {
         let key = FileKey { hash: comm.hash, instance: comm.instance, rank: comm.rank };
         if !self.ranks.contains_key(&key) {
-            match self.room().and_then(|()| RankFile::create(dir, comm, host)) {
+            let name = match self.megatrace {
+                None => format!("api_rank{}.jsonl", comm.rank),
+                Some(_) => format!("megatrace_rank{}.log", comm.rank),
+            };
+            match self.room().and_then(|()| RankFile::create(dir, &name, comm, host)) {
                 Ok(file) => {
                     self.ranks.insert(key, file);
                 }
@@ -83,9 +117,11 @@ impl ApiFiles {
         }
         let Some(file) = self.ranks.get_mut(&key) else { return Ok(()) };
         let RankFile { comm_hash, lines, .. } = file;
-        lines
-            .push(&ApiCallLine::new(record, Some(comm_hash), host))
-            .map_err(|error| format!("writing the calls of rank {} stopped: {error}", comm.rank))
+        let written = match &mut self.megatrace {
+            None => lines.push(&ApiCallLine::new(record, Some(comm_hash), host)),
+            Some(megatrace) => lines.push_text(&megatrace.line(record, comm)),
+        };
+        written.map_err(|error| format!("writing the calls of rank {} stopped: {error}", comm.rank))
     }
 
     /// Writes what has gathered, so that a reader sees it.
@@ -158,9 +194,9 @@ impl ApiFiles {
 }
 
 impl RankFile {
-    fn create(dir: &OutputDir, comm: &FlowCommunicator, host: &HostInfo) -> io::Result<Self> {
+    fn create(dir: &OutputDir, name: &str, comm: &FlowCommunicator, host: &HostInfo) -> io::Result<Self> {
         let folder = folder_name(comm);
-        let file = dir.subfolder(&folder)?.create_file(&format!("api_rank{}.jsonl", comm.rank))?;
+        let file = dir.subfolder(&folder)?.create_file(name)?;
         Ok(Self {
             comm_hash: hash_name(comm.hash),
             folder,

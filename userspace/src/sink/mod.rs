@@ -6,12 +6,13 @@ mod api_line;
 mod flow_files;
 mod json_lines;
 mod lines;
+mod megatrace;
 mod output_dir;
 mod session_file;
 mod session_files;
 
 pub use aggregate::{Aggregated, aggregate_directory};
-pub use api_files::ApiFiles;
+pub use api_files::{ApiFiles, ApiFormat, ApiOutputOptions};
 pub use api_line::{ApiCallLine, OtherCallLine};
 pub use flow_files::{FlowFileSummary, FlowFiles};
 pub use json_lines::JsonLinesFile;

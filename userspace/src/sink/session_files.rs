@@ -1,7 +1,7 @@
 //! Every file of a session's records, whatever its level.
 
 use super::{
-    api_files::ApiFiles,
+    api_files::{ApiFiles, ApiOutputOptions},
     flow_files::{FlowFileSummary, FlowFiles},
     lines::HostInfo,
     output_dir::OutputDir,
@@ -16,8 +16,8 @@ pub struct SessionFiles {
 }
 
 impl SessionFiles {
-    pub fn new(dir: OutputDir) -> Self {
-        Self { flow: FlowFiles::new(dir), api: ApiFiles::default() }
+    pub fn new(dir: OutputDir, api: ApiOutputOptions) -> Self {
+        Self { flow: FlowFiles::new(dir), api: ApiFiles::new(api) }
     }
 
     pub fn dir(&self) -> &OutputDir {
