@@ -1,6 +1,7 @@
 //! `cargo xtask`: the project's own chores.
 
 mod bed;
+mod bench;
 mod btf_names;
 mod build_ebpf;
 mod demo;
@@ -34,6 +35,8 @@ enum Command {
     Nccl(nccl::Args),
     /// Make the table of struct layouts for libraries without debugging information
     Layouts(layouts::Args),
+    /// Measure what tracing costs: ratios with their spread
+    Bench(bench::Args),
     /// Run the real NCCL without a GPU: ranks, collectives, stalls on demand
     Bed(bed::Args),
 }
@@ -45,6 +48,7 @@ fn main() -> Result<()> {
         Command::BuildEbpf(args) => build_ebpf::run(&args),
         Command::Nccl(args) => nccl::run(&args),
         Command::Layouts(args) => layouts::run(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Bed(args) => bed::run(&args),
     }
 }

@@ -13,9 +13,28 @@ pub(crate) fn cargo() -> OsString {
 
 /// Builds these packages and gives the folder that their programs are in.
 pub(crate) fn build(packages: &[&str]) -> Result<PathBuf> {
-    println!("building {}", packages.join(", "));
+    build_with(packages, &[])?;
+    // cargo put us there too, in the same profile.
+    own_folder()
+}
+
+/// Builds these packages with optimisation, whatever we are ourselves.
+pub(crate) fn build_release(packages: &[&str]) -> Result<PathBuf> {
+    build_with(packages, &["--release"])?;
+    // The folders of the profiles lie beside each other.
+    Ok(own_folder()?.with_file_name("release"))
+}
+
+fn own_folder() -> Result<PathBuf> {
+    let here = env::current_exe().context("finding our own program")?;
+    Ok(here.parent().context("our own program is in no folder")?.to_path_buf())
+}
+
+fn build_with(packages: &[&str], arguments: &[&str]) -> Result<()> {
+    eprintln!("building {}", packages.join(", "));
     let status = Command::new(cargo())
         .args(["build", "--quiet", "--locked"])
+        .args(arguments)
         .args(packages.iter().flat_map(|package| ["--package", package]))
         .current_dir(repository::root())
         .status()
@@ -23,7 +42,5 @@ pub(crate) fn build(packages: &[&str]) -> Result<PathBuf> {
     if !status.success() {
         bail!("the build failed ({status})");
     }
-    // cargo put us there too, in the same profile.
-    let here = env::current_exe().context("finding our own program")?;
-    Ok(here.parent().context("our own program is in no folder")?.to_path_buf())
+    Ok(())
 }

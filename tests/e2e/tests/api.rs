@@ -187,6 +187,26 @@ fn megatrace_lines() {
     run.check_replay();
 }
 
+/// Layouts that an earlier recording resolved are as good as fresh ones.
+#[test]
+fn cached_layouts_give_the_same_calls() {
+    let workload = ["--ops", ALL_OPS, "--bytes", "4096", "--ranks", "3"];
+    let cache = tempfile::tempdir().unwrap();
+    let folder = cache.path().join("layouts").display().to_string();
+    for cached in [false, true, false, true] {
+        let tracing = ["--returns", "--cache-dir", &folder];
+        let Some(run) = Run::new("2.32.3-cu12", &tracing, &workload) else { return };
+        assert_eq!(run.session()["libraries"][0]["cached"], cached);
+        compare::api_calls(&run.trace(), &run.log()).assert_clean("cached");
+        if cached {
+            // Damaged, it is not there, and written anew.
+            let entry = fs::read_dir(&folder).unwrap().next().unwrap().unwrap().path();
+            let whole = fs::read(&entry).unwrap();
+            fs::write(&entry, &whole[..whole.len() / 2]).unwrap();
+        }
+    }
+}
+
 /// A call without a communicator, and one that NCCL refuses for its data type, are calls all the same.
 #[test]
 fn calls_that_nccl_refuses_are_told() {

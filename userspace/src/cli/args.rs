@@ -2,6 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
+use crate::layout_cache::default_folder;
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum, error::ErrorKind};
 
 /// See what NCCL decides and does, from outside, in jobs that are already running.
@@ -132,6 +133,14 @@ pub struct RecordArgs {
     #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub buffer_size: u32,
 
+    /// Folder of layouts that earlier recordings resolved [default: /var/cache/ncclflow/layouts for root]
+    #[arg(long, value_name = "DIR", conflicts_with = "no_cache")]
+    pub cache_dir: Option<PathBuf>,
+
+    /// Resolve the library's layouts anew, and do not keep them
+    #[arg(long)]
+    pub no_cache: bool,
+
     /// Keep the raw records in this new file; `ncclflow replay` makes the same files of it again
     #[arg(long, value_name = "FILE")]
     pub capture: Option<PathBuf>,
@@ -151,6 +160,13 @@ pub struct RecordArgs {
     /// Print the eBPF side's development log at the end
     #[arg(long, hide = true)]
     pub ebpf_log: bool,
+}
+
+impl RecordArgs {
+    /// Where resolved layouts are kept, if they are.
+    pub fn cache_folder(&self) -> Option<PathBuf> {
+        if self.no_cache { None } else { self.cache_dir.clone().or_else(default_folder) }
+    }
 }
 
 /// `ncclflow replay`

@@ -21,8 +21,9 @@ use crate::{
     symbols::DebugFiles,
 };
 
-pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {
+pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<ExitCode> {
     let options = RecordOptions {
+        started,
         pids: args.pids.clone(),
         level: match args.level {
             Level::Api => probe::Level::Api,
@@ -39,6 +40,7 @@ pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {
         buffer_bytes: args.buffer_size << 20,
         library: args.library.clone(),
         debug_files: DebugFiles::new(args.debug.debug_file.clone(), args.debug.debug_dir.clone()),
+        cache: args.cache_folder(),
         capture: args.capture.clone(),
         development_log: args.ebpf_log,
     };
@@ -113,6 +115,7 @@ impl Console {
         match notice {
             Notice::WriteFailed(error) => tell!("ncclflow: {error}"),
             _ if self.quiet => {}
+            Notice::NotCached(why) => tell!("layouts are not kept for the next time: {why}"),
             Notice::Found(setup) => found(setup),
             Notice::Recording { probes } => {
                 tell!("recording to {} with {probes} probes; Ctrl-C ends it", self.output.display());

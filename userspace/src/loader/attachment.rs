@@ -17,7 +17,7 @@ use aya::{
 use ncclflow_common::{MAX_PROBES, ProbeCounters};
 
 use super::object::{CountersValue, LoadedObject, Program};
-use crate::probe::{Probe, ProbeKind};
+use crate::probe::{Probe, ProbePlace};
 
 /// A probe could not be attached.
 #[derive(Debug)]
@@ -52,6 +52,7 @@ pub struct ArmedProbe {
     pub cookie: u32,
     pub function: String,
     pub symbol: String,
+    pub place: ProbePlace,
     /// Process that it is limited to.
     pub pid: u32,
     /// Which of the session's libraries it is on.
@@ -95,9 +96,9 @@ impl Attachment {
             format!("more than {MAX_PROBES} probes would be needed: trace fewer processes in one session")
         })?;
         self.object.set_plan(cookie, &probe.plan.plan)?;
-        let program = match probe.kind {
-            ProbeKind::ApiReturn(_) => Program::Return,
-            _ => Program::Fetch,
+        let program = match probe.place() {
+            ProbePlace::Return => Program::Return,
+            ProbePlace::Entry => Program::Fetch,
         };
         let program = self.object.program(program)?;
         let point = UProbeAttachPoint {
@@ -118,6 +119,7 @@ impl Attachment {
             cookie,
             function: probe.function.clone(),
             symbol: probe.symbol.clone(),
+            place: probe.place(),
             pid: pid.get(),
             library,
         });

@@ -28,6 +28,25 @@ pub enum Level {
     Steps,
 }
 
+/// Where in its function a probe is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ProbePlace {
+    /// One trap a hit.
+    Entry,
+    /// One trap more at the entry, to divert the return, unless a probe is there anyway.
+    Return,
+}
+
+impl Probe {
+    pub fn place(&self) -> ProbePlace {
+        match self.kind {
+            ProbeKind::ApiReturn(_) => ProbePlace::Return,
+            _ => ProbePlace::Entry,
+        }
+    }
+}
+
 /// One probe of one library.
 #[derive(Clone, Debug)]
 pub struct Probe {

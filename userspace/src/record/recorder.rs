@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use ncclflow_common::WIRE_VERSION;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -22,11 +22,13 @@ use super::{
 };
 use crate::{
     capture::{CaptureHeader, CaptureWriter},
+    layout_cache::LayoutCache,
     loader::Attachment,
     probe::Level,
     sink::{
-        Aggregated, ApiFormat, ApiOutputOptions, ClockReport, CommunicatorReport, HostInfo, LossReport,
-        OutputDir, ProbeReport, SessionFiles, SessionReport, SessionState, TargetReport, aggregate_directory,
+        Aggregated, ApiFormat, ApiOutputOptions, AttachReport, ClockReport, CommunicatorReport, HostInfo,
+        LossReport, OutputDir, ProbeReport, SessionFiles, SessionReport, SessionState, TargetReport,
+        aggregate_directory,
     },
     stream::{Drain, Waker},
     symbols::DebugFiles,
@@ -48,6 +50,8 @@ const SETTLE_LIMIT: Duration = Duration::from_millis(500);
 /// What to record.
 #[derive(Clone, Debug)]
 pub struct RecordOptions {
+    /// When the program began; what the report counts from.
+    pub started: Instant,
     pub pids: Vec<u32>,
     pub output: PathBuf,
     pub level: Level,
@@ -63,6 +67,8 @@ pub struct RecordOptions {
     pub library: Option<PathBuf>,
     /// Where to look for debugging information that a library itself has not.
     pub debug_files: DebugFiles,
+    /// Keep what is resolved of a library in this folder, and use what is there.
+    pub cache: Option<PathBuf>,
     /// Keep the raw records in this new file, for [`super::replay`].
     pub capture: Option<PathBuf>,
     /// Print the eBPF side's development log on standard error.
@@ -104,6 +110,8 @@ pub enum Notice<'a> {
     TargetExited {
         pid: u32,
     },
+    /// What was resolved is not kept for the next time: why.
+    NotCached(&'a str),
     /// A file could not be written.
     WriteFailed(&'a str),
     /// Everything is written; probes are being taken out of the kernel.
@@ -126,13 +134,20 @@ pub fn record(
     stop: &StopHandle,
     notice: &mut dyn FnMut(Notice<'_>),
 ) -> Result<Outcome> {
+    // It is no failure not to have one.
+    let cache = options.cache.as_deref().and_then(|path| {
+        LayoutCache::open(path).inspect_err(|error| notice(Notice::NotCached(&format!("{error:#}")))).ok()
+    });
     let wanted = Wanted {
         library: options.library.as_deref(),
         debug_files: &options.debug_files,
         level: options.level,
         returns: options.returns,
+        cache: cache.as_ref(),
     };
-    let setup = Setup::find(&options.pids, &wanted)?;
+    let mut times = AttachReport::default();
+    let (setup, attachment) = find_and_load(options, &wanted, &mut times);
+    let mut setup = setup?;
     notice(Notice::Found(&setup));
     if stop.is_stopped() {
         bail!("stopped before anything was attached");
@@ -140,7 +155,9 @@ pub fn record(
     raise_descriptor_limit();
     let dir = OutputDir::create(&options.output)?;
     let mut report = first_report(&setup, options.level, &rustix::system::uname());
-    let (mut attachment, bindings) = match prepare(options, &setup, &report.host) {
+    let prepared =
+        attachment.and_then(|attachment| prepare(options, attachment, &setup, &report.host, &mut times));
+    let (mut attachment, bindings) = match prepared {
         Ok(prepared) => prepared,
         Err(error) => {
             dir.discard();
@@ -160,7 +177,15 @@ pub fn record(
     let mut drain = Drain::new(attachment.take_records()?);
     let mut intake = Intake::new(Pipeline::new(bindings, SessionFiles::new(dir, api)), capture);
     attachment.arm()?;
+    times.armed_ms = ms_since(options.started);
+    times.armed_monotonic_ns = Some(now_ns(ClockId::Monotonic));
+    report.attach = times;
     notice(Notice::Recording { probes: attachment.probes().len() });
+    for library in &mut setup.libraries {
+        if let Some(error) = cache.as_ref().and_then(|cache| library.keep(cache).err()) {
+            notice(Notice::NotCached(&format!("{error:#}")));
+        }
+    }
 
     run(options, stop, &setup, &mut drain, &mut intake, &mut report, notice)?;
 
@@ -230,9 +255,34 @@ fn start_capture(
         .with_context(|| format!("cannot write the capture `{}`", path.display()))
 }
 
+/// Finds processes, libraries and layouts while the eBPF object goes into the kernel: both take some 20 ms.
+fn find_and_load(
+    options: &RecordOptions,
+    wanted: &Wanted<'_>,
+    times: &mut AttachReport,
+) -> (Result<Setup>, Result<Attachment>) {
+    std::thread::scope(|scope| {
+        let loading = scope.spawn(|| {
+            let attachment = Attachment::new(options.buffer_bytes, options.development_log);
+            (attachment, ms_since(options.started))
+        });
+        let setup = Setup::find(&options.pids, wanted);
+        times.resolved_ms = ms_since(options.started);
+        let (attachment, loaded_ms) =
+            loading.join().unwrap_or_else(|_| (Err(anyhow!("loading the eBPF object failed")), 0.0));
+        times.loaded_ms = loaded_ms;
+        (setup, attachment)
+    })
+}
+
 /// Attaches every probe of every library to every target that uses it; the cookie is the index in what comes back.
-fn prepare(options: &RecordOptions, setup: &Setup, host: &str) -> Result<(Attachment, Vec<Binding>)> {
-    let mut attachment = Attachment::new(options.buffer_bytes, options.development_log)?;
+fn prepare(
+    options: &RecordOptions,
+    mut attachment: Attachment,
+    setup: &Setup,
+    host: &str,
+    times: &mut AttachReport,
+) -> Result<(Attachment, Vec<Binding>)> {
     let mut bindings = Vec::new();
     for target in &setup.targets {
         let pid = target.process.pid();
@@ -247,6 +297,9 @@ fn prepare(options: &RecordOptions, setup: &Setup, host: &str) -> Result<(Attach
                     }
                     return Err(error);
                 }
+                if bindings.is_empty() {
+                    times.first_probe_ms = ms_since(options.started);
+                }
                 bindings.push(Binding {
                     kind: probe.kind,
                     decoder: library.decoder.clone(),
@@ -259,6 +312,7 @@ fn prepare(options: &RecordOptions, setup: &Setup, host: &str) -> Result<(Attach
             bail!("process {pid} exited before it could be traced");
         }
     }
+    times.attached_ms = ms_since(options.started);
     Ok((attachment, bindings))
 }
 
@@ -357,6 +411,7 @@ fn first_report(setup: &Setup, level: Level, host: &rustix::system::Uname) -> Se
             offset_ns: realtime.saturating_sub(monotonic),
             ended_monotonic_ns: None,
         },
+        attach: AttachReport::default(),
         targets: setup
             .targets
             .iter()
@@ -387,6 +442,7 @@ fn complete_report(report: &mut SessionReport, attachment: &Attachment, intake: 
         report.probes.push(ProbeReport {
             function: probe.function.clone(),
             symbol: probe.symbol.clone(),
+            at: probe.place,
             pid: probe.pid,
             library: probe.library,
             hits: counters.hits,
@@ -422,6 +478,11 @@ fn complete_report(report: &mut SessionReport, attachment: &Attachment, intake: 
         })
         .collect();
     Ok(())
+}
+
+fn ms_since(start: Instant) -> f64 {
+    // To the microsecond.
+    (start.elapsed().as_secs_f64() * 1e6).round() / 1e3
 }
 
 fn now_ns(clock: ClockId) -> u64 {

@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result, bail};
 use crate::{
     decode::{Decoder, ProxyOpFields},
     elf::Image,
+    layout_cache::{CacheKey, LayoutCache},
     nccl::NameTables,
     probe::{self, Level, ProbeSet},
     sink::LibraryReport,
@@ -28,6 +29,10 @@ pub struct LibraryInUse {
     pub resolution: Resolution,
     pub probes: ProbeSet,
     pub decoder: Decoder,
+    /// What was resolved was kept from an earlier time.
+    pub cached: bool,
+    /// To be kept, and under which key.
+    to_keep: Option<(CacheKey, Image)>,
 }
 
 /// What is looked for in the processes.
@@ -39,6 +44,8 @@ pub struct Wanted<'a> {
     pub level: Level,
     /// The returns of the exported functions too.
     pub returns: bool,
+    /// Where what is resolved is kept from one time to the next.
+    pub cache: Option<&'a LayoutCache>,
 }
 
 /// Everything that a recording needs to know before it touches the kernel.
@@ -111,7 +118,14 @@ impl LibraryInUse {
         let context = || format!("reading the NCCL library `{shown}`");
         let image = Image::from_file(file.try_clone_file().with_context(context)?).with_context(context)?;
         let request = if wanted.returns { symbols::nccl_request_with_api() } else { symbols::nccl_request() };
-        let resolution = symbols::resolve_with(&image, &request, wanted.debug_files).with_context(context)?;
+        let key = wanted.cache.and_then(|cache| Some((cache, CacheKey::new(&image, &request)?)));
+        let known = key.as_ref().and_then(|(cache, key)| cache.load(key));
+        let cached = known.is_some();
+        let resolution = match known {
+            Some(resolution) => resolution,
+            None => symbols::resolve_with(&image, &request, wanted.debug_files).with_context(context)?,
+        };
+        let to_keep = key.filter(|_| !cached).map(|(_, key)| (key, image));
         let mut probes = probe::compile(&resolution, wanted.level);
         if wanted.returns {
             probe::add_api_returns(&mut probes, &resolution);
@@ -129,7 +143,15 @@ impl LibraryInUse {
             op_fields: ProxyOpFields::from_layouts(&resolution.layouts).with_context(context)?,
             names: NameTables::from_layouts(&resolution.layouts),
         };
-        Ok(Self { file, resolution, probes, decoder })
+        Ok(Self { file, resolution, probes, decoder, cached, to_keep })
+    }
+
+    /// Keeps what was resolved for the next time.
+    pub(super) fn keep(&mut self, cache: &LayoutCache) -> Result<()> {
+        if let Some((key, image)) = self.to_keep.take() {
+            cache.store(&key, &image, &self.resolution)?;
+        }
+        Ok(())
     }
 
     pub(super) fn report(&self) -> LibraryReport {
@@ -142,6 +164,7 @@ impl LibraryInUse {
             nccl_version: self.resolution.nccl_version,
             cuda_version: self.resolution.cuda_version,
             symbols: self.resolution.rung,
+            cached: self.cached,
             missing_probes: self.probes.missing.clone(),
         }
     }

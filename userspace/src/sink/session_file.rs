@@ -8,7 +8,7 @@ use super::output_dir::OutputDir;
 use crate::{
     elf::BuildId,
     model::ModelCounters,
-    probe::{Level, MissingProbe},
+    probe::{Level, MissingProbe, ProbePlace},
     symbols::{NcclVersion, Rung},
 };
 
@@ -32,6 +32,7 @@ pub struct SessionReport {
     pub kernel: String,
     pub level: Level,
     pub clock: ClockReport,
+    pub attach: AttachReport,
     pub targets: Vec<TargetReport>,
     pub libraries: Vec<LibraryReport>,
     pub communicators: Vec<CommunicatorReport>,
@@ -53,6 +54,23 @@ pub struct ClockReport {
     pub started_realtime_ns: u64,
     pub offset_ns: u64,
     pub ended_monotonic_ns: Option<u64>,
+}
+
+/// How long it took until hits were recorded: milliseconds since the start of the program.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct AttachReport {
+    /// Processes and libraries are found, and the libraries' symbols and layouts known.
+    pub resolved_ms: f64,
+    /// The eBPF object is in the kernel.
+    pub loaded_ms: f64,
+    /// The first probe is in the kernel.
+    pub first_probe_ms: f64,
+    /// All probes are.
+    pub attached_ms: f64,
+    /// The session is open: hits are recorded from here on.
+    pub armed_ms: f64,
+    /// That moment by the records' clock.
+    pub armed_monotonic_ns: Option<u64>,
 }
 
 /// A process that was traced.
@@ -81,6 +99,8 @@ pub struct LibraryReport {
     pub cuda_version: Option<(u32, u32)>,
     /// Where symbols and layouts are from.
     pub symbols: Rung,
+    /// They were known from an earlier recording.
+    pub cached: bool,
     pub missing_probes: Vec<MissingProbe>,
 }
 
@@ -104,6 +124,7 @@ pub struct CommunicatorReport {
 pub struct ProbeReport {
     pub function: String,
     pub symbol: String,
+    pub at: ProbePlace,
     pub pid: u32,
     /// Index into `libraries`.
     pub library: usize,
