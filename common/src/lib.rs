@@ -14,7 +14,10 @@ pub use plan::{
     ARG_SLOTS, FetchPlan, MAX_COPY, MAX_PROBES, MAX_STEPS, SLOTS, STACK_POINTER_SLOT, Step, StepOp,
     TEMP_SLOTS,
 };
-pub use record::{RECORD_CLASSES, RecordClass, RecordHeader, WAKEUP_BYTES, WIRE_VERSION};
+pub use record::{
+    LARGEST_RECORD, LOSS_MARK, LOSS_SLOTS, RECORD_CLASSES, RecordClass, RecordHeader, SCRATCH_SLOTS,
+    WAKEUP_BYTES, WIRE_VERSION, loss_slot,
+};
 pub use walk::{
     CUT, Fan, GATE_TAGS, Gate, MAX_GATES, MAX_NODES, MAX_QUEUES, MAX_ROWS, NODE_GIVEN, NODES_SLOT, NOWHERE,
     PART_SLOTS, Queue, ROW_GIVEN, Seen, Walk,

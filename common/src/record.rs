@@ -1,7 +1,9 @@
 //! The record: what the kernel side sends for one hit of one probe.
 
+use super::plan::MAX_PROBES;
+
 /// Raised whenever header, plan or counters change. Both sides carry it; a loader refuses an object with another one.
-pub const WIRE_VERSION: u32 = 2;
+pub const WIRE_VERSION: u32 = 3;
 
 /// Unread bytes in the ring buffer at which the kernel side wakes the reader. Below it the reader's timer does:
 /// a wake-up per record was measured at 11,600 wake-ups for 20,000 records.
@@ -17,7 +19,8 @@ pub struct RecordHeader {
     pub probe: u16,
     /// CPU that the hit was counted on.
     pub cpu: u32,
-    /// Number of this hit on this CPU and probe, from 0. A gap is a loss, and shows where it was.
+    /// Number of this hit on this CPU and probe, from 0, while the session is open. A gap is a loss, and shows where it was;
+    /// neighbours can come in exchanged order, as a program can be preempted between counting and sending.
     pub hit: u64,
     /// `CLOCK_MONOTONIC`, nanoseconds.
     pub ts_ns: u64,
@@ -27,6 +30,21 @@ pub struct RecordHeader {
     pub tid: u32,
     /// Bit i is set when step i could not read the target's memory; its bytes are then zero.
     pub faults: u64,
+    /// Records of this process (and of those that share its [`loss_slot`]) that were lost before this one was made. Where it
+    /// differs between two records of a process, something that happened between them is missing.
+    pub lost: u64,
+}
+
+/// [`RecordHeader::probe`] of a record that no probe has sent: user space says with it that it dropped `lost` records of a
+/// process at this place.
+pub const LOSS_MARK: u16 = u16::MAX;
+
+/// Counters of lost records by process.
+pub const LOSS_SLOTS: u32 = 4096;
+
+/// Which counter the losses of a process are counted in.
+pub const fn loss_slot(tgid: u32) -> u32 {
+    tgid % LOSS_SLOTS
 }
 
 /// The kernel's verifier wants the size of a reservation to be a constant, so records come in a few sizes.
@@ -40,4 +58,12 @@ pub struct RecordClass {
 pub const RECORD_CLASSES: [RecordClass; 3] =
     [RecordClass { size: 384 }, RecordClass { size: 768 }, RecordClass { size: 1280 }];
 
-const _: () = assert!(size_of::<RecordHeader>() == 40);
+/// Bytes of the largest record.
+pub const LARGEST_RECORD: usize = RECORD_CLASSES[RECORD_CLASSES.len() - 1].size;
+
+/// Records for the perf event array that can be in the making on one CPU at a time: by the task that runs and by those that
+/// were preempted in the middle. A hit that finds no slot is lost, and counted.
+pub const SCRATCH_SLOTS: u32 = 8;
+
+const _: () = assert!(size_of::<RecordHeader>() == 48);
+const _: () = assert!(MAX_PROBES <= LOSS_MARK as u32, "a mark is no probe's");

@@ -12,7 +12,7 @@ pub const MAX_QUEUES: usize = 6;
 pub const MAX_GATES: usize = 3;
 
 /// Values of a tag that have plans of their own.
-pub const GATE_TAGS: usize = 8;
+pub const GATE_TAGS: usize = 16;
 
 /// Nodes of one list that are followed at one hit; of a longer one the rest is cut, and [`CUT`] says so.
 pub const MAX_NODES: u32 = 4096;
@@ -26,8 +26,8 @@ pub const PART_SLOTS: usize = 16;
 /// What a walk gives the plan of a node: the node's address, its number in the list.
 pub const NODE_GIVEN: u8 = 2;
 
-/// What a walk gives the plan of a row: the row's address, its number, the tag.
-pub const ROW_GIVEN: u8 = 3;
+/// What a walk gives the plan of a row: the row's address, its number, the tag, the first word of the table's identity.
+pub const ROW_GIVEN: u8 = 4;
 
 /// In the plan of the probe itself, run after the walk: the first of the words with the number of nodes that were found, one
 /// for each list.
@@ -65,7 +65,9 @@ pub struct Queue {
 #[repr(C)]
 pub struct Fan {
     pub first_plan: u16,
-    pub n_plans: u16,
+    pub n_plans: u8,
+    /// Which of [`Walk::n_rows`] says how many rows there are.
+    pub rows: u8,
 }
 
 /// What is sent once for all nodes that are alike: rows of a table beside the lists, by a tag in the node. The map `SEEN` keeps
@@ -80,7 +82,7 @@ pub struct Gate {
     pub tag_at: u16,
     pub tag_len: u16,
     /// Byte with the number of rows that the node means, and with the first of them: row `(first + i) mod modulo`, where
-    /// `modulo` is a power of two in another byte. All rows of the table if [`NOWHERE`].
+    /// `modulo` is a power of two in another byte. Only with a first row: that one. With neither: all rows of the table.
     pub rows_at: u16,
     pub first_row_at: u16,
     pub modulo_at: u16,
@@ -112,17 +114,19 @@ impl Default for Gate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Walk {
-    /// The plan that finds the lists; run first, without a record. Its index in `PLANS`; 0 where there is no walk.
+    /// The plan that finds the lists; run first, without a record. Its index in `PLANS`.
     pub head_plan: u32,
+    /// 0 where there is no walk.
     pub n_queues: u32,
     /// Bytes of a row of the table.
     pub row_size: u32,
     /// Slot of the head plan with the address of row 0.
     pub rows: u8,
-    /// Slot with the number of rows.
-    pub n_rows: u8,
+    /// Slots with the number of rows, for two kinds of fans.
+    pub n_rows: [u8; 2],
     /// Slots with what tells one table from another: an address, and a number that changes when the address is used anew.
     pub identity: [u8; 2],
+    pub padding: [u8; 3],
     pub queues: [Queue; MAX_QUEUES],
     pub gates: [Gate; MAX_GATES],
 }
@@ -134,8 +138,9 @@ impl Default for Walk {
             n_queues: 0,
             row_size: 0,
             rows: 0,
-            n_rows: 0,
+            n_rows: [0; 2],
             identity: [0; 2],
+            padding: [0; 3],
             queues: [Queue::default(); MAX_QUEUES],
             gates: [Gate::default(); MAX_GATES],
         }
@@ -160,7 +165,7 @@ pub struct Seen {
 const _: () = {
     assert!(size_of::<Queue>() == 16);
     assert!(size_of::<Gate>() == 20 + GATE_TAGS * 4);
-    assert!(size_of::<Walk>() == 16 + MAX_QUEUES * 16 + MAX_GATES * (20 + GATE_TAGS * 4));
+    assert!(size_of::<Walk>() == 20 + MAX_QUEUES * 16 + MAX_GATES * (20 + GATE_TAGS * 4));
     assert!(size_of::<Seen>() == 40);
     assert!(NODES_SLOT as usize + MAX_QUEUES <= super::plan::SLOTS);
 };

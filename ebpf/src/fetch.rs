@@ -19,6 +19,7 @@ const LOAD: u8 = StepOp::Load as u8;
 const SCALE: u8 = StepOp::Scale as u8;
 const INT32: u8 = StepOp::Int32 as u8;
 const ADD: u8 = StepOp::Add as u8;
+const WRAP: u8 = StepOp::Wrap as u8;
 const EMIT: u8 = StepOp::Emit as u8;
 const COPY: u8 = StepOp::Copy as u8;
 
@@ -155,6 +156,10 @@ fn step<const N: usize>(slots: &mut [u64; N], plan: u32, index: u32, out: *mut u
             slots[step.dst as usize % N] = src.wrapping_add(index.wrapping_mul(step.imm as u64));
         }
         ADD => slots[step.dst as usize % N] = src.wrapping_add(step.imm as u64),
+        WRAP => {
+            let limit = slots[step.index as usize % N];
+            slots[step.dst as usize % N] = if src >= limit { src.wrapping_sub(limit) } else { src };
+        }
         INT32 => slots[step.dst as usize % N] = src as i32 as i64 as u64,
         EMIT => {
             if at > size - 8 {

@@ -3,19 +3,34 @@
 use aya_ebpf::{
     Global,
     macros::map,
-    maps::{Array, LruHashMap, PerCpuArray, RingBuf},
+    maps::{Array, LruHashMap, PerCpuArray, PerfEventByteArray, RingBuf},
 };
 
-use crate::common::{FetchPlan, MAX_PROBES, ProbeCounters, Seen, WIRE_VERSION, Walk};
+use crate::{
+    common::{FetchPlan, LOSS_SLOTS, MAX_PROBES, ProbeCounters, SCRATCH_SLOTS, Seen, WIRE_VERSION, Walk},
+    scratch::ScratchSlot,
+};
 
 /// The loader sets it to its own [`WIRE_VERSION`] before the programs are loaded; where the two differ the programs
 /// send nothing.
 #[unsafe(no_mangle)]
 static LOADER_WIRE_VERSION: Global<u32> = Global::new(WIRE_VERSION);
 
-/// Records to user space. The loader sets the size.
+/// The loader sets it to 1 if records go through the perf event array.
+#[unsafe(no_mangle)]
+static THROUGH_PERF: Global<u32> = Global::new(0);
+
+/// Records to user space, where the session has a ring buffer. The loader sets the size.
 #[map]
 pub static RECORDS: RingBuf = RingBuf::with_byte_size(4096, 0);
+
+/// Records to user space, where the session has a perf event array: a buffer per CPU, which the loader opens.
+#[map]
+pub static PERF_RECORDS: PerfEventByteArray = PerfEventByteArray::new(0);
+
+/// Where records for the perf event array are built. The loader keeps one element where there is none.
+#[map]
+pub static SCRATCH: PerCpuArray<ScratchSlot> = PerCpuArray::with_max_entries(SCRATCH_SLOTS, 0);
 
 /// Fetch plans by cookie.
 #[map]
@@ -36,6 +51,16 @@ pub static ARMED: Array<u32> = Array::with_max_entries(1, 0);
 /// Counters by cookie.
 #[map]
 pub static COUNTERS: PerCpuArray<ProbeCounters> = PerCpuArray::with_max_entries(MAX_PROBES, 0);
+
+/// Lost records by process, see [`crate::common::loss_slot`].
+#[map]
+pub static LOSSES: Array<u64> = Array::with_max_entries(LOSS_SLOTS, 0);
+
+/// Whether records go through the perf event array.
+#[inline(always)]
+pub fn through_perf() -> bool {
+    THROUGH_PERF.load() != 0
+}
 
 /// Whether hits are to be recorded: the session is open, and the loader speaks this object's format.
 #[inline(always)]

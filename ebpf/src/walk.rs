@@ -14,6 +14,7 @@ use crate::{
     emit::{self, Origin},
     fetch::{self, Words},
     maps,
+    output::bpf_user_pt_regs_t,
 };
 
 /// Turns of one walk. More records than this are not sent for one hit, and the lists count as cut.
@@ -39,8 +40,11 @@ pub struct State {
     queue: u32,
     /// Nodes of it that were sent.
     index: u32,
-    /// Rows of the table.
-    n_rows: u32,
+    /// Rows of the table, for two kinds of fans.
+    n_rows: [u8; 2],
+    first_row: u8,
+    /// Number of rows less one, to wrap around; 255: rows are not wrapped.
+    row_mask: u8,
     /// What a gate lets through: rows and plans that are still to be sent, and where they begin.
     tag: u32,
     rows_left: u16,
@@ -50,13 +54,10 @@ pub struct State {
     row: u16,
     /// The gate that is next for the node.
     gate: u16,
-    first_row: u8,
-    /// Number of rows less one, to wrap around; 255: rows are not wrapped.
-    row_mask: u8,
     reversed: u8,
     /// Of what the gate let through something was lost: it is to be sent again.
     lost: u8,
-    rows_in_all: u32,
+    rows_in_all: u16,
 }
 
 /// Runs the walk of the probe that was hit.
@@ -76,7 +77,9 @@ pub fn record(ctx: &ProbeContext) {
         cookie,
         queue: 0,
         index: 0,
-        n_rows: 0,
+        n_rows: [0; 2],
+        first_row: 0,
+        row_mask: 0,
         tag: 0,
         rows_left: 0,
         plans_left: 0,
@@ -84,8 +87,6 @@ pub fn record(ctx: &ProbeContext) {
         first_plan: 0,
         row: 0,
         gate: 0,
-        first_row: 0,
-        row_mask: 0,
         reversed: 0,
         lost: 0,
         rows_in_all: 0,
@@ -93,7 +94,7 @@ pub fn record(ctx: &ProbeContext) {
     if find_lists(ctx, &mut state) != 0 {
         let mut block = 0;
         while block < BLOCKS {
-            if walk_block(&mut state) == 0 {
+            if walk_block(&mut state, emit::context(ctx)) == 0 {
                 break;
             }
             block += 1;
@@ -107,7 +108,7 @@ pub fn record(ctx: &ProbeContext) {
 fn find_lists(ctx: &ProbeContext, state: &mut State) -> u64 {
     let Some(walk) = maps::WALKS.get(state.cookie) else { return 0 };
     let Some(plan) = maps::PLANS.get(walk.head_plan) else { return 0 };
-    if walk.head_plan == 0 {
+    if walk.n_queues == 0 {
         return 0;
     }
     let mut words = fetch::entry(ctx);
@@ -142,7 +143,11 @@ pub extern "C" fn take_heads(words: *mut Words<SLOTS>, state: *mut State) -> u64
     }
     state.identity = [words[walk.identity[0] as usize % SLOTS], words[walk.identity[1] as usize % SLOTS]];
     state.rows = words[walk.rows as usize % SLOTS];
-    state.n_rows = words[walk.n_rows as usize % SLOTS] as u32;
+    let rows = |slot: u8| {
+        let n = words[slot as usize % SLOTS];
+        if n < MAX_ROWS as u64 { n as u8 } else { MAX_ROWS as u8 }
+    };
+    state.n_rows = [rows(walk.n_rows[0]), rows(walk.n_rows[1])];
     begin_list(state, 0);
     1
 }
@@ -150,13 +155,13 @@ pub extern "C" fn take_heads(words: *mut Words<SLOTS>, state: *mut State) -> u64
 /// Some turns; 0 when the walk is over.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn walk_block(state: *mut State) -> u64 {
+pub extern "C" fn walk_block(state: *mut State, ctx: *mut bpf_user_pt_regs_t) -> u64 {
     if state.is_null() {
         return 0;
     }
     let mut i = 0;
     while i < BLOCK {
-        if turn(state) == 0 {
+        if turn(state, ctx) == 0 {
             return 0;
         }
         i += 1;
@@ -167,7 +172,7 @@ pub extern "C" fn walk_block(state: *mut State) -> u64 {
 /// Sends one record and finds what is next; 0 when the walk is over.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn turn(state: *mut State) -> u64 {
+pub extern "C" fn turn(state: *mut State, ctx: *mut bpf_user_pt_regs_t) -> u64 {
     if state.is_null() {
         return 0;
     }
@@ -179,7 +184,7 @@ pub extern "C" fn turn(state: *mut State) -> u64 {
         return 0;
     }
     if state.rows_left != 0 {
-        send_row(state, walk);
+        send_row(state, walk, ctx);
         return 1;
     }
     let queue = &walk.queues[at];
@@ -205,7 +210,7 @@ pub extern "C" fn turn(state: *mut State) -> u64 {
         state.node = 0;
         return 1;
     }
-    send_part(queue.plan, state.node, state.index as u64, 0, state);
+    send_part(queue.plan, state.node, state.index as u64, state, ctx);
     state.words[at] += 1;
     if queue.n_gates != 0 {
         state.gate = queue.first_gate as u16 + 1;
@@ -261,7 +266,7 @@ fn key(state: &State, gate: u32) -> Seen {
         cookie: state.cookie,
         gate,
         tag: state.tag,
-        rows: state.rows_in_all | (state.first_row as u32) << 8,
+        rows: state.rows_in_all as u32 | (state.first_row as u32) << 8,
         padding: 0,
     }
 }
@@ -288,51 +293,73 @@ pub extern "C" fn open_gate(state: *mut State, number: u32) -> u64 {
         // SAFETY: `tag` holds 4 bytes; the helper checks the address.
         unsafe { bpf_probe_read_user((&raw mut tag).cast(), 4, (node + gate.tag_at as u64) as *const _) };
     }
-    let mut n_rows = state.n_rows;
+    let fan = &gate.fans[if gate.one_fan != 0 { 0 } else { tag as usize % GATE_TAGS }];
+    if fan.n_plans == 0 {
+        return 0;
+    }
     state.tag = tag;
     state.first_row = 0;
     state.row_mask = u8::MAX;
     state.reversed = gate.reversed as u8;
-    if gate.rows_at != NOWHERE {
-        n_rows = byte(node, gate.rows_at) as u32;
+    let mut n_rows = state.n_rows[fan.rows as usize & 1];
+    if gate.first_row_at != NOWHERE {
         state.first_row = byte(node, gate.first_row_at);
-        state.row_mask = byte(node, gate.modulo_at).wrapping_sub(1);
+        n_rows = 1;
+        if gate.rows_at != NOWHERE {
+            n_rows = byte(node, gate.rows_at);
+            state.row_mask = byte(node, gate.modulo_at).wrapping_sub(1);
+        }
     }
-    if n_rows > MAX_ROWS {
-        n_rows = MAX_ROWS;
+    if n_rows > MAX_ROWS as u8 {
+        n_rows = MAX_ROWS as u8;
     }
-    state.rows_in_all = n_rows;
-    if maps::SEEN.get_ptr(&key(state, number)).is_some() {
+    state.rows_in_all = n_rows as u16;
+    let key = key(state, number);
+    if n_rows == 0 || maps::SEEN.get_ptr(&key).is_some() {
         return 0;
     }
-    let fan = &gate.fans[if gate.one_fan != 0 { 0 } else { tag as usize % GATE_TAGS }];
+    // Where it cannot be kept the rows are sent again.
+    let _ = maps::SEEN.insert(&key, 1, 0);
     state.first_plan = fan.first_plan;
-    state.n_plans = fan.n_plans;
-    state.plans_left = fan.n_plans;
+    state.n_plans = fan.n_plans as u16;
+    state.plans_left = fan.n_plans as u16;
     state.row = 0;
-    if fan.n_plans != 0 {
-        state.rows_left = n_rows as u16;
-        // Where it cannot be kept the rows are sent again.
-        let _ = maps::SEEN.insert(&key(state, number), 1, 0);
-    }
+    state.rows_left = n_rows as u16;
     state.lost = 0;
     0
 }
 
+/// `row` with its bits in reverse order, of as many bits as `mask` has.
+#[inline(always)]
+fn reversed_below(row: u32, mask: u32) -> u32 {
+    let (mut reversed, mut from, mut to) = (0, 1, (mask + 1) >> 1);
+    let mut bit = 0;
+    while bit < 7 {
+        if row & from != 0 {
+            reversed |= to;
+        }
+        from <<= 1;
+        to >>= 1;
+        bit += 1;
+    }
+    reversed
+}
+
 /// Sends one plan of one row.
 #[inline(always)]
-fn send_row(state: &mut State, walk: &Walk) {
+fn send_row(state: &mut State, walk: &Walk, ctx: *mut bpf_user_pt_regs_t) {
     let mut row = state.row as u32;
+    if state.reversed != 0 && state.row_mask != u8::MAX {
+        row = reversed_below(row, state.row_mask as u32);
+    }
+    row += state.first_row as u32;
     if state.row_mask != u8::MAX {
-        if state.reversed != 0 {
-            // Of the bits below the modulus.
-            row = (row.reverse_bits()).checked_shr(32 - (state.row_mask as u32).count_ones()).unwrap_or(0);
-        }
-        row = (row + state.first_row as u32) & state.row_mask as u32;
+        row &= state.row_mask as u32;
     }
     let address = state.rows + row as u64 * walk.row_size as u64;
     let plan = state.first_plan + (state.n_plans - state.plans_left);
-    if send_part(plan as u32, address, row as u64, state.tag as u64, state) == 0 {
+    let given = (state.tag as u64) << 32 | row as u64;
+    if send_part(plan as u32, address, given, state, ctx) == 0 {
         state.lost = 1;
     }
     state.plans_left -= 1;
@@ -360,10 +387,17 @@ fn send_row(state: &mut State, walk: &Walk) {
     }
 }
 
-/// Sends the record of a node or row; 0 if there was no room.
+/// Sends the record of a node or row; 0 if there was no room. `given`: its number, and above 32 bits the tag. (A global
+/// function has five arguments at most.)
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn send_part(plan: u32, address: u64, number: u64, tag: u64, state: *mut State) -> u64 {
+pub extern "C" fn send_part(
+    plan: u32,
+    address: u64,
+    given: u64,
+    state: *mut State,
+    ctx: *mut bpf_user_pt_regs_t,
+) -> u64 {
     if state.is_null() {
         return 0;
     }
@@ -372,9 +406,11 @@ pub extern "C" fn send_part(plan: u32, address: u64, number: u64, tag: u64, stat
     let Some(hit) = emit::hit(plan) else { return 0 };
     let mut words = Words([0u64; PART_SLOTS]);
     words.0[0] = address;
-    words.0[1] = number;
-    words.0[2] = tag;
-    emit::of_part(hit, &mut words, origin)
+    words.0[1] = given as u32 as u64;
+    words.0[2] = given >> 32;
+    // SAFETY: as above.
+    words.0[3] = unsafe { (*state).identity[0] };
+    emit::of_part(hit, &mut words, origin, ctx)
 }
 
 /// Sends the record of the probe itself.
@@ -386,5 +422,6 @@ fn close(ctx: &ProbeContext, hit: emit::Hit<'_>, state: &State) -> u64 {
         words.0[NODES_SLOT as usize + i] = state.words[i];
         i += 1;
     }
-    emit::of_probe(hit, &mut words, Origin { ts_ns: state.ts_ns, pid_tgid: state.pid_tgid })
+    let origin = Origin { ts_ns: state.ts_ns, pid_tgid: state.pid_tgid };
+    emit::of_probe(hit, &mut words, origin, emit::context(ctx))
 }

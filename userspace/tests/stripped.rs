@@ -13,7 +13,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use ncclflow::elf::{Image, Machine};
-use ncclflow::probe::{self, Level};
+use ncclflow::probe::{self, Level, Way};
 use ncclflow::symbols::{
     FoundBy, Function, LayoutSource, ParamSource, Resolution, Rung, nccl_request, render, resolve,
 };
@@ -93,19 +93,22 @@ fn compare(library: &Resolution, copy: &Resolution, name: &str) -> Tally {
 
 /// What the probes read is the same, apart from the names of symbols.
 fn compare_probes(library: &Resolution, copy: &Resolution, level: Level, name: &str) {
-    let view = |resolution: &Resolution| {
-        let set = probe::compile(resolution, level);
-        let probes = set.probes.iter().map(|probe| {
-            format!("{} {} {:?} {:?}", probe.function, probe.file_offset, probe.kind, probe.plan)
-        });
-        let missing = set.missing.iter().map(|missing| missing.function.clone());
-        (probes.collect::<Vec<_>>(), missing.collect::<Vec<_>>())
-    };
-    assert_eq!(view(library), view(copy), "{name}");
-    assert!(
-        probe::compile(copy, level).probes.iter().any(|probe| probe.function == "ncclProxySaveOp"),
-        "{name}"
-    );
+    for way in [None, Some(Way::PerCall)] {
+        let view = |resolution: &Resolution| {
+            let set = probe::compile(resolution, level, way);
+            let probes = set.probes.iter().map(|probe| {
+                format!(
+                    "{} {} {:?} {:?} {:?}",
+                    probe.function, probe.file_offset, probe.kind, probe.plan, probe.walk
+                )
+            });
+            let missing = set.missing.iter().map(|missing| missing.function.clone());
+            (set.way, probes.collect::<Vec<_>>(), missing.collect::<Vec<_>>())
+        };
+        assert_eq!(view(library), view(copy), "{name}");
+    }
+    let sees_ops = |probe: &probe::Probe| probe.walk.is_some() || probe.function == "ncclProxySaveOp";
+    assert!(probe::compile(copy, level, None).probes.iter().any(sees_ops), "{name}");
 }
 
 fn check(options: &[&str], rung: Rung, found_by: FoundBy) {

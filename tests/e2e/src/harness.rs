@@ -8,3 +8,5 @@ pub mod need;
 pub mod programs;
 pub mod recorder;
 pub mod replay;
+pub mod run_counts;
+pub mod stopped_thread;

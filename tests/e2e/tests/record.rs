@@ -14,6 +14,8 @@ use ncclflow_e2e::{
 
 const ALL_OPS: &str = "allreduce,allgather,reducescatter,broadcast,sendrecv,alltoall";
 
+const STEPS: [&str; 2] = ["--level", "steps"];
+
 /// One run of the bed under the tracer.
 struct Run {
     folder: tempfile::TempDir,
@@ -38,10 +40,11 @@ enum Sizes {
 impl Run {
     /// Attaches to a bed that is already running, lets it go, and waits for both. `None` if the machine lacks something.
     fn new(version: &str, plugin: Plugin, arguments: &[&str]) -> Option<Self> {
-        Self::at_level("flow", version, plugin, arguments)
+        Self::traced(&[], version, plugin, arguments)
     }
 
-    fn at_level(level: &str, version: &str, plugin: Plugin, arguments: &[&str]) -> Option<Self> {
+    /// With these options of `ncclflow record`.
+    fn traced(options: &[&str], version: &str, plugin: Plugin, arguments: &[&str]) -> Option<Self> {
         let (ncclflow, bed, library) = (programs::ncclflow()?, programs::bed()?, programs::nccl(version)?);
         let profiler = programs::truth_profiler()?;
         if !need::root() {
@@ -63,13 +66,9 @@ impl Run {
         all.extend(arguments);
         let mut bed = Bed::start(&bed, &library, folder.path(), &all).unwrap();
         let (out, capture) = (folder.path().join("out"), path("capture"));
-        let recorder = Recorder::start(
-            &ncclflow,
-            &bed.pid_list(),
-            &out,
-            &["--strict", "--level", level, "--capture", &capture],
-        )
-        .unwrap();
+        let mut recording = vec!["--strict", "--capture", &capture];
+        recording.extend(options);
+        let recorder = Recorder::start(&ncclflow, &bed.pid_list(), &out, &recording).unwrap();
         bed.go().unwrap();
         let (status, summary) = bed.finish().unwrap();
         assert!(
@@ -234,10 +233,23 @@ fn measured_steps() {
         for mode in ["threads", "processes"] {
             let arguments =
                 ["--ranks", "3", "--mode", mode, "--ops", ALL_OPS, "--bytes", "700000", "--iters", "2"];
-            let Some(run) = Run::at_level("steps", version, Plugin::Yes, &arguments) else { return };
+            let Some(run) = Run::traced(&STEPS, version, Plugin::Yes, &arguments) else { return };
             run.check(Plugin::Yes);
             run.check_measured(Sizes::Measured);
         }
+    }
+}
+
+/// The same records, through a buffer per CPU.
+#[test]
+fn measured_steps_through_the_perf_event_array() {
+    for mode in ["threads", "processes"] {
+        let arguments =
+            ["--ranks", "3", "--mode", mode, "--ops", ALL_OPS, "--bytes", "700000", "--iters", "2"];
+        let options = ["--level", "steps", "--buffer", "perf"];
+        let Some(run) = Run::traced(&options, "2.27.5-cu12", Plugin::Yes, &arguments) else { return };
+        run.check(Plugin::Yes);
+        run.check_measured(Sizes::Measured);
     }
 }
 
@@ -246,7 +258,7 @@ fn measured_steps() {
 fn measured_steps_before_the_profiler_interface() {
     let arguments =
         ["--ranks", "3", "--mode", "processes", "--ops", ALL_OPS, "--bytes", "700000", "--iters", "2"];
-    let Some(run) = Run::at_level("steps", "2.21.5-cu12", Plugin::No, &arguments) else { return };
+    let Some(run) = Run::traced(&STEPS, "2.21.5-cu12", Plugin::No, &arguments) else { return };
     run.check(Plugin::No);
     run.check_measured(Sizes::Unknown);
 }

@@ -1,7 +1,7 @@
 //! Raw records in a file, with all that is needed to decode them again: *live = replay*.
 //!
-//! A capture is a line of JSON (what the records mean), then the records as the kernel sent them, each after its length,
-//! then the session's report. It is read with the same distrust as any file: it can come from anywhere.
+//! A capture is a line of JSON (what the records mean), then the records as the kernel sent them, each after its length (and
+//! marks where some could not be kept), then the session's report. It is read with the same distrust as any file: it can come from anywhere.
 
 mod reader;
 mod writer;
@@ -11,7 +11,7 @@ pub use writer::CaptureWriter;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{record::Binding, sink::ApiOutputOptions};
+use crate::{record::Binding, sink::ApiOutputOptions, stream::MAX_FRAME};
 
 /// First bytes of a capture; the number is the format's version.
 const MAGIC: &[u8; 16] = b"ncclflow capt 1\n";
@@ -20,7 +20,7 @@ const MAGIC: &[u8; 16] = b"ncclflow capt 1\n";
 const END: u32 = u32::MAX;
 
 /// Longest record, in bytes.
-const MAX_RECORD: u32 = 4096;
+const MAX_RECORD: u32 = MAX_FRAME;
 
 /// Longest header or report, in bytes.
 const MAX_JSON: u64 = 64 << 20;

@@ -121,7 +121,7 @@ fn read_whole(input: &mut impl io::Read, bytes: &mut [u8]) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{capture::CaptureWriter, sink::ApiOutputOptions};
+    use crate::{capture::CaptureWriter, sink::ApiOutputOptions, stream::Batch};
 
     fn header() -> CaptureHeader {
         CaptureHeader {
@@ -137,8 +137,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("capture");
         let mut writer = CaptureWriter::create(&path, &header()).unwrap();
-        writer.record(b"first").unwrap();
-        writer.record(b"").unwrap();
+        let mut batch = Batch::default();
+        batch.push(b"first");
+        batch.push(b"");
+        writer.push(&batch).unwrap();
         writer.finish("{\"state\":\"complete\"}").unwrap();
         assert!(CaptureWriter::create(&path, &header()).is_err(), "a file that exists is not written over");
         std::fs::read(path).unwrap()

@@ -8,7 +8,8 @@ use std::{
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
-use super::{CaptureHeader, END, MAGIC, MAX_RECORD};
+use super::{CaptureHeader, END, MAGIC};
+use crate::stream::Batch;
 
 /// Bytes that are gathered before they are written.
 const BATCH: usize = 1 << 20;
@@ -37,16 +38,14 @@ impl CaptureWriter {
         Ok(writer)
     }
 
-    /// Adds a record. An error is returned once, when it happens.
-    pub fn record(&mut self, record: &[u8]) -> io::Result<()> {
-        let len = u32::try_from(record.len()).ok().filter(|len| *len <= MAX_RECORD);
-        let Some(len) = len.filter(|_| !self.failed) else {
-            self.lost += 1;
+    /// Adds a batch of records. An error is returned once, when it happens.
+    pub fn push(&mut self, batch: &Batch) -> io::Result<()> {
+        if self.failed {
+            self.lost += batch.len() as u64;
             return Ok(());
-        };
-        self.batch.extend_from_slice(&len.to_le_bytes());
-        self.batch.extend_from_slice(record);
-        self.batched += 1;
+        }
+        self.batch.extend_from_slice(batch.bytes());
+        self.batched += batch.len() as u64;
         if self.batch.len() >= BATCH { self.flush() } else { Ok(()) }
     }
 

@@ -48,6 +48,17 @@ pub enum Command {
     Symbols(SymbolsArgs),
 }
 
+/// Where `record` sees ops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Probes {
+    /// Whole plans, where the library allows it; else call by call
+    Auto,
+    /// One probe hit for each kernel launch, at which its whole plan is read (2.23 and later)
+    Plan,
+    /// A probe hit for each op and peer, twice: slows launches down
+    PerCall,
+}
+
 /// How much to see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Level {
@@ -66,6 +77,17 @@ pub enum Format {
     Json,
     /// megatrace_rank<r>.log, the lines of the Megatrace interceptor
     Megatrace,
+}
+
+/// Which buffer records come through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BufferChoice {
+    /// The ring buffer where the kernel has it, or else the perf event array
+    Auto,
+    /// BPF ring buffer: one for all CPUs
+    Ring,
+    /// Perf event array: a buffer per CPU
+    Perf,
 }
 
 /// Where debugging information is that the library itself has not.
@@ -114,6 +136,10 @@ pub struct RecordArgs {
     #[arg(long, value_enum, default_value_t = Level::Flow)]
     pub level: Level,
 
+    /// Where ops are seen
+    #[arg(long, value_enum, default_value_t = Probes::Auto)]
+    pub probes: Probes,
+
     /// With --level api: also the result of each call, and how long it took; two more probe hits a call
     #[arg(long)]
     pub returns: bool,
@@ -129,9 +155,17 @@ pub struct RecordArgs {
     #[command(flatten)]
     pub debug: DebugArgs,
 
-    /// Buffer between kernel and ncclflow, in MiB
+    /// How records come out of the kernel
+    #[arg(long, value_enum, default_value_t = BufferChoice::Auto)]
+    pub buffer: BufferChoice,
+
+    /// The kernel's buffer, all CPUs together, in MiB; rounded up to a power of two (perf: the part of each CPU)
     #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub buffer_size: u32,
+
+    /// Records that may wait to be decoded and written, in MiB; when it is full, records are dropped and counted
+    #[arg(long, value_name = "MIB", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub queue_size: u32,
 
     /// Folder of layouts that earlier recordings resolved [default: /var/cache/ncclflow/layouts for root]
     #[arg(long, value_name = "DIR", conflicts_with = "no_cache")]

@@ -11,12 +11,13 @@ use anyhow::{Context as _, Result};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{
-    args::{Format, Level, RecordArgs},
+    args::{BufferChoice, Format, Level, Probes, RecordArgs},
     exit,
 };
 use crate::{
+    loader::{Buffer, BufferKind},
     probe,
-    record::{Notice, Outcome, RecordOptions, Setup, StopHandle, record},
+    record::{Notice, Outcome, ProbeChoice, RecordOptions, Setup, StopHandle, record},
     sink::{ApiFormat, SessionState},
     symbols::DebugFiles,
 };
@@ -25,19 +26,34 @@ pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<ExitCode> {
     let options = RecordOptions {
         started,
         pids: args.pids.clone(),
-        level: match args.level {
-            Level::Api => probe::Level::Api,
-            Level::Flow => probe::Level::Flow,
-            Level::Steps => probe::Level::Steps,
+        choice: ProbeChoice {
+            level: match args.level {
+                Level::Api => probe::Level::Api,
+                Level::Flow => probe::Level::Flow,
+                Level::Steps => probe::Level::Steps,
+            },
+            way: match args.probes {
+                Probes::Auto => None,
+                Probes::Plan => Some(probe::Way::Plan),
+                Probes::PerCall => Some(probe::Way::PerCall),
+            },
+            returns: args.returns,
         },
-        returns: args.returns,
         format: match args.format {
             Format::Json => ApiFormat::Json,
             Format::Megatrace => ApiFormat::Megatrace,
         },
         output: args.output.clone().unwrap_or_else(default_output),
         duration: args.duration,
-        buffer_bytes: args.buffer_size << 20,
+        buffer: Buffer {
+            kind: match args.buffer {
+                BufferChoice::Auto => BufferKind::best(),
+                BufferChoice::Ring => BufferKind::Ring,
+                BufferChoice::Perf => BufferKind::Perf,
+            },
+            bytes: args.buffer_size << 20,
+        },
+        queue_bytes: usize::try_from(args.queue_size).unwrap_or(usize::MAX >> 20) << 20,
         library: args.library.clone(),
         debug_files: DebugFiles::new(args.debug.debug_file.clone(), args.debug.debug_dir.clone()),
         cache: args.cache_folder(),
@@ -191,10 +207,25 @@ fn summarize(outcome: &Outcome) {
     let loss = &report.loss;
     tell!(
         "lost: {} records, {} lines; not understood: {} records",
-        loss.records_lost,
+        loss.records_lost + loss.records_dropped,
         loss.lines_lost,
         loss.records_undecodable
     );
+    if loss.records_lost > 0 {
+        tell!("  {} found the kernel's buffer full: --buffer-size", loss.records_lost);
+    }
+    if loss.records_dropped > 0 {
+        tell!(
+            "  {} were dropped, as decoding and writing did not keep up: --queue-size",
+            loss.records_dropped
+        );
+    }
+    if loss.records_unaccounted > 0 {
+        tell!("  of {} hits it is not known what became of them", loss.records_unaccounted);
+    }
+    if loss.records_not_captured > 0 {
+        tell!("  {} are not in the capture", loss.records_not_captured);
+    }
     let model = &report.model;
     if model.orphan_peers + model.unplanned_posts + model.unposted + model.unjoined_steps + model.unfinished
         > 0

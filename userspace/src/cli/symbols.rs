@@ -62,10 +62,10 @@ fn levels(resolution: &Resolution) -> String {
     let mut returns = ProbeSet::default();
     add_api_returns(&mut returns, resolution);
     let rows = [
-        ("api", compile(resolution, Level::Api)),
+        ("api", compile(resolution, Level::Api, None)),
         ("--returns", returns),
-        ("flow", compile(resolution, Level::Flow)),
-        ("steps", compile(resolution, Level::Steps)),
+        ("flow", compile(resolution, Level::Flow, None)),
+        ("steps", compile(resolution, Level::Steps, None)),
     ];
     let lines = rows.iter().map(|(level, set)| {
         let (probes, missing) = (set.probes.len(), set.missing.len());

@@ -17,6 +17,8 @@ pub struct Origin {
     pub tgid: u32,
     /// Thread id in the initial PID namespace.
     pub tid: u32,
+    /// Records of the process that were lost before this one, in the kernel and since.
+    pub lost: u64,
 }
 
 /// A communicator as one of its ranks' processes has it at this moment.
@@ -176,10 +178,17 @@ pub enum Event {
     ApiEntry(super::ApiEntryEvent),
     ApiReturn(super::ApiReturnEvent),
     ProxyStep(super::ProxyStepEvent),
+    PlanPart(super::PlanPartEvent),
+    Plan(Box<super::PlanEvent>),
 }
 
 pub(super) fn origin(record: &RecordView<'_>) -> Origin {
-    Origin { ts_ns: record.header.ts_ns, tgid: record.header.tgid, tid: record.header.tid }
+    Origin {
+        ts_ns: record.header.ts_ns,
+        tgid: record.header.tgid,
+        tid: record.header.tid,
+        lost: record.header.lost,
+    }
 }
 
 pub(super) fn communicator(
@@ -250,7 +259,7 @@ fn tree(spans: &ProxyOpSpans, record: &RecordView<'_>) -> Result<Tree, DecodeErr
     Ok(Tree { up: record.int(&spans.tree_up)?, down })
 }
 
-fn op(fields: &ProxyOpFields, names: &NameTables, op: &[u8]) -> Result<ProxyOp, DecodeError> {
+pub(super) fn op(fields: &ProxyOpFields, names: &NameTables, op: &[u8]) -> Result<ProxyOp, DecodeError> {
     let short = DecodeError::Unreadable("the proxy op");
     let unsigned = |field: super::fields::IntField| field.unsigned(op).ok_or(short.clone());
     let signed = |field: super::fields::IntField| field.signed(op).ok_or(short.clone());
@@ -294,7 +303,7 @@ fn op(fields: &ProxyOpFields, names: &NameTables, op: &[u8]) -> Result<ProxyOp, 
     })
 }
 
-fn task_info(
+pub(super) fn task_info(
     spans: &TaskSpans,
     pattern: Pattern,
     names: &NameTables,

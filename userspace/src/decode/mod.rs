@@ -3,6 +3,8 @@
 mod api;
 mod event;
 mod fields;
+mod plan;
+mod plan_fields;
 mod record;
 mod step;
 
@@ -12,7 +14,12 @@ pub use event::{
     TaskInfo, Tree,
 };
 pub use fields::{MissingField, ProxyOpFields};
-pub use record::{DecodeError, RecordView};
+pub use plan::{
+    Batch, ChannelGraphs, CollTask, CollWork, ConnectorInfo, OpShape, P2pSide, P2pTask, P2pWork, PlanEvent,
+    PlanPart, PlanPartEvent, QueuedOp, Work, WorkKind,
+};
+pub use plan_fields::PlanFields;
+pub use record::{DecodeError, RecordView, header_bytes, header_of};
 pub use step::{ProxyStepEvent, StepMoment};
 
 use crate::{
@@ -25,6 +32,8 @@ use crate::{
 pub struct Decoder {
     pub op_fields: ProxyOpFields,
     pub names: NameTables,
+    /// Of libraries whose plans can be walked.
+    pub plan_fields: Option<PlanFields>,
 }
 
 impl Decoder {
@@ -41,6 +50,11 @@ impl Decoder {
             }
             ProbeKind::ApiEntry(spans) => api::api_entry(spans, record).map(Event::ApiEntry),
             ProbeKind::ApiReturn(spans) => api::api_return(spans, &self.names, record).map(Event::ApiReturn),
+            ProbeKind::Plan(spans) => plan::plan(self, spans, record).map(Box::new).map(Event::Plan),
+            ProbeKind::PlanNode(spans) => plan::node(self, spans, record).map(Event::PlanPart),
+            ProbeKind::Channel(spans) => plan::channel(spans, record).map(Event::PlanPart),
+            ProbeKind::Connectors(spans) => plan::connectors(spans, record).map(Event::PlanPart),
+            ProbeKind::Head => Err(DecodeError::UnknownProbe(record.header.probe)),
             ProbeKind::ProxyStep(spans) => step::proxy_step(spans, &self.names, record).map(Event::ProxyStep),
         }
     }

@@ -37,6 +37,46 @@ impl fmt::Display for DecodeError {
 
 impl std::error::Error for DecodeError {}
 
+/// The header at the beginning of a record.
+pub fn header_of(item: &[u8]) -> Option<RecordHeader> {
+    let (len, rest) = item.split_first_chunk()?;
+    let (probe, rest) = rest.split_first_chunk()?;
+    let (cpu, rest) = rest.split_first_chunk()?;
+    let (hit, rest) = rest.split_first_chunk()?;
+    let (ts_ns, rest) = rest.split_first_chunk()?;
+    let (tgid, rest) = rest.split_first_chunk()?;
+    let (tid, rest) = rest.split_first_chunk()?;
+    let (faults, rest) = rest.split_first_chunk()?;
+    let (lost, _) = rest.split_first_chunk()?;
+    Some(RecordHeader {
+        len: u16::from_le_bytes(*len),
+        probe: u16::from_le_bytes(*probe),
+        cpu: u32::from_le_bytes(*cpu),
+        hit: u64::from_le_bytes(*hit),
+        ts_ns: u64::from_le_bytes(*ts_ns),
+        tgid: u32::from_le_bytes(*tgid),
+        tid: u32::from_le_bytes(*tid),
+        faults: u64::from_le_bytes(*faults),
+        lost: u64::from_le_bytes(*lost),
+    })
+}
+
+/// The bytes of a header, as [`header_of`] reads them.
+pub fn header_bytes(header: &RecordHeader) -> Vec<u8> {
+    let RecordHeader { len, probe, cpu, hit, ts_ns, tgid, tid, faults, lost } = header;
+    let mut bytes = Vec::with_capacity(size_of::<RecordHeader>());
+    bytes.extend_from_slice(&len.to_le_bytes());
+    bytes.extend_from_slice(&probe.to_le_bytes());
+    bytes.extend_from_slice(&cpu.to_le_bytes());
+    bytes.extend_from_slice(&hit.to_le_bytes());
+    bytes.extend_from_slice(&ts_ns.to_le_bytes());
+    bytes.extend_from_slice(&tgid.to_le_bytes());
+    bytes.extend_from_slice(&tid.to_le_bytes());
+    bytes.extend_from_slice(&faults.to_le_bytes());
+    bytes.extend_from_slice(&lost.to_le_bytes());
+    bytes
+}
+
 /// A record with a sound header.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordView<'a> {
@@ -49,18 +89,7 @@ impl<'a> RecordView<'a> {
     pub fn new(item: &'a [u8]) -> Result<Self, DecodeError> {
         let header_len = size_of::<RecordHeader>();
         let short = |want| DecodeError::Short { have: item.len(), want };
-        let word = |at: usize, len: usize| item.get(at..at + len).and_then(unsigned).ok_or(short(header_len));
-        let narrow = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
-        let header = RecordHeader {
-            len: u16::try_from(word(0, 2)?).unwrap_or(u16::MAX),
-            probe: u16::try_from(word(2, 2)?).unwrap_or(u16::MAX),
-            cpu: narrow(word(4, 4)?),
-            hit: word(8, 8)?,
-            ts_ns: word(16, 8)?,
-            tgid: narrow(word(24, 4)?),
-            tid: narrow(word(28, 4)?),
-            faults: word(32, 8)?,
-        };
+        let header = header_of(item).ok_or(short(header_len))?;
         let want = usize::from(header.len).max(header_len);
         let bytes = item.get(..want).ok_or(short(want))?;
         Ok(Self { header, bytes })
@@ -102,29 +131,34 @@ mod tests {
 
     #[test]
     fn a_header_is_read_field_by_field_and_short_ones_are_refused() {
-        let mut item = vec![0u8; 56];
-        item[0..2].copy_from_slice(&48u16.to_le_bytes());
-        item[2..4].copy_from_slice(&7u16.to_le_bytes());
-        item[4..8].copy_from_slice(&3u32.to_le_bytes());
-        item[8..16].copy_from_slice(&11u64.to_le_bytes());
-        item[16..24].copy_from_slice(&99u64.to_le_bytes());
-        item[24..28].copy_from_slice(&100u32.to_le_bytes());
-        item[28..32].copy_from_slice(&101u32.to_le_bytes());
-        item[32..40].copy_from_slice(&5u64.to_le_bytes());
-        item[40..48].copy_from_slice(&(-1i64).to_le_bytes());
+        let header = RecordHeader {
+            len: 56,
+            probe: 7,
+            cpu: 3,
+            hit: 11,
+            ts_ns: 99,
+            tgid: 100,
+            tid: 101,
+            faults: 5,
+            lost: 12,
+        };
+        let mut item = header_bytes(&header);
+        assert_eq!(item.len(), size_of::<RecordHeader>());
+        // As the C layout has it, which the kernel side writes.
+        assert_eq!(item[std::mem::offset_of!(RecordHeader, tgid)], 100);
+        assert_eq!(item[std::mem::offset_of!(RecordHeader, lost)], 12);
+        item.extend_from_slice(&(-1i64).to_le_bytes());
+        item.extend_from_slice(&[0; 8]);
         let view = RecordView::new(&item).unwrap();
-        assert_eq!(
-            view.header,
-            RecordHeader { len: 48, probe: 7, cpu: 3, hit: 11, ts_ns: 99, tgid: 100, tid: 101, faults: 5 }
-        );
-        assert_eq!(view.signed(&Span { at: 40, len: 8, rests_on: 0b10 }), Ok(-1));
-        assert!(view.bytes(&Span { at: 44, len: 8, rests_on: 0 }).is_err(), "past the record's own length");
+        assert_eq!(view.header, header);
+        assert_eq!(view.signed(&Span { at: 48, len: 8, rests_on: 0b10 }), Ok(-1));
+        assert!(view.bytes(&Span { at: 52, len: 8, rests_on: 0 }).is_err(), "past the record's own length");
         // Steps 0 and 2 could not read (faults: 5).
         assert!(matches!(
-            view.signed(&Span { at: 40, len: 8, rests_on: 0b100 }),
+            view.signed(&Span { at: 48, len: 8, rests_on: 0b100 }),
             Err(DecodeError::Unreadable(_))
         ));
-        assert!(RecordView::new(&item[..39]).is_err());
         assert!(RecordView::new(&item[..47]).is_err());
+        assert!(RecordView::new(&item[..55]).is_err());
     }
 }

@@ -8,16 +8,22 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use aya::{
-    maps::{MapData, PerCpuArray, RingBuf},
+    maps::{MapData, PerCpuArray},
     programs::{
         ProgramError,
         uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeLink, UProbeScope},
     },
 };
-use ncclflow_common::{MAX_PROBES, ProbeCounters};
+use ncclflow_common::{FetchPlan, MAX_PROBES, ProbeCounters, Walk};
 
-use super::object::{CountersValue, LoadedObject, Program};
-use crate::probe::{Probe, ProbePlace};
+use super::{
+    buffer::Buffer,
+    object::{CountersValue, LoadedObject, Program},
+};
+use crate::{
+    probe::{Probe, ProbePlace, WalkProgram},
+    stream::Source,
+};
 
 /// A probe could not be attached.
 #[derive(Debug)]
@@ -53,10 +59,19 @@ pub struct ArmedProbe {
     pub function: String,
     pub symbol: String,
     pub place: ProbePlace,
-    /// Process that it is limited to.
-    pub pid: u32,
+    /// What it reads, if it is no probe but a part of those that walk lists.
+    pub part: Option<&'static str>,
+    /// Process that it is limited to; parts serve all processes that use the library.
+    pub pid: Option<u32>,
     /// Which of the session's libraries it is on.
     pub library: usize,
+}
+
+/// The plans of a walk, stored: what the walk of a probe names by their numbers.
+#[derive(Clone, Copy, Debug)]
+pub struct StoredParts {
+    head: u32,
+    first: u32,
 }
 
 /// The probes of a session.
@@ -74,11 +89,40 @@ impl fmt::Debug for Attachment {
 }
 
 impl Attachment {
-    /// Loads the eBPF object, with a ring buffer of `buffer_bytes`.
-    pub fn new(buffer_bytes: u32, development_log: bool) -> Result<Self> {
-        let mut object = LoadedObject::load(buffer_bytes, development_log)?;
+    /// Loads the eBPF object.
+    pub fn new(buffer: Buffer, development_log: bool) -> Result<Self> {
+        let mut object = LoadedObject::load(buffer, development_log)?;
         let counters = object.take_counters()?;
         Ok(Self { object, counters, probes: Vec::new(), links: Vec::new() })
+    }
+
+    /// Stores the plans that a library's walking probe runs for nodes and rows; they have cookies and counters of their own,
+    /// first the head plan's.
+    pub fn store_parts(
+        &mut self,
+        probe: &Probe,
+        program: &WalkProgram,
+        library: usize,
+    ) -> Result<StoredParts> {
+        let mut store = |plan: &FetchPlan, part| -> Result<u32> {
+            let cookie = self.next_cookie()?;
+            self.object.set_plan(cookie, plan)?;
+            self.probes.push(ArmedProbe {
+                cookie,
+                function: probe.function.clone(),
+                symbol: probe.symbol.clone(),
+                place: probe.place(),
+                part: Some(part),
+                pid: None,
+                library,
+            });
+            Ok(cookie)
+        };
+        let head = store(&program.head.plan, "head")?;
+        for part in &program.parts {
+            store(&part.plan.plan, part.name)?;
+        }
+        Ok(StoredParts { head, first: head + 1 })
     }
 
     /// Attaches a probe to the inode behind `path`, for one process only: in no other does the kernel place a breakpoint.
@@ -86,18 +130,20 @@ impl Attachment {
     pub fn attach(
         &mut self,
         probe: &Probe,
+        parts: Option<StoredParts>,
         library: usize,
         path: &Path,
         shown: &Path,
         pid: NonZeroU32,
     ) -> Result<()> {
-        let cookie = u32::try_from(self.probes.len()).ok().filter(|cookie| *cookie < MAX_PROBES);
-        let cookie = cookie.with_context(|| {
-            format!("more than {MAX_PROBES} probes would be needed: trace fewer processes in one session")
-        })?;
+        let cookie = self.next_cookie()?;
         self.object.set_plan(cookie, &probe.plan.plan)?;
+        if let (Some(program), Some(parts)) = (&probe.walk, parts) {
+            self.object.set_walk(cookie, &stored_walk(&program.walk, parts)?)?;
+        }
         let program = match probe.place() {
             ProbePlace::Return => Program::Return,
+            ProbePlace::Entry if probe.walk.is_some() => Program::Walk,
             ProbePlace::Entry => Program::Fetch,
         };
         let program = self.object.program(program)?;
@@ -120,10 +166,18 @@ impl Attachment {
             function: probe.function.clone(),
             symbol: probe.symbol.clone(),
             place: probe.place(),
-            pid: pid.get(),
+            part: None,
+            pid: Some(pid.get()),
             library,
         });
         Ok(())
+    }
+
+    fn next_cookie(&self) -> Result<u32> {
+        let cookie = u32::try_from(self.probes.len()).ok().filter(|cookie| *cookie < MAX_PROBES);
+        cookie.with_context(|| {
+            format!("more than {MAX_PROBES} probes would be needed: trace fewer processes in one session")
+        })
     }
 
     /// Opens the session: from here on hits are recorded.
@@ -141,16 +195,17 @@ impl Attachment {
         &self.probes
     }
 
-    /// What the kernel counted for a probe, over all CPUs.
-    pub fn counters(&self, probe: &ArmedProbe) -> Result<ProbeCounters> {
+    /// What the kernel counted for a probe, by CPU.
+    pub fn counters(&self, probe: &ArmedProbe) -> Result<Vec<ProbeCounters>> {
         let per_cpu = self.counters.get(&probe.cookie, 0);
         let per_cpu =
             per_cpu.with_context(|| format!("reading the counters of the probe on `{}`", probe.function))?;
-        let mut sum = ProbeCounters::default();
-        for CountersValue(cpu) in per_cpu.iter() {
-            sum.add(cpu);
-        }
-        Ok(sum)
+        Ok(per_cpu.iter().map(|CountersValue(counters)| *counters).collect())
+    }
+
+    /// Records of this process (in the initial PID namespace) that the kernel side could not send.
+    pub fn lost_by_process(&self, tgid: u32) -> Result<u64> {
+        self.object.lost_by_process(tgid)
     }
 
     /// Prints what the eBPF side has logged, if it was asked to.
@@ -158,9 +213,9 @@ impl Attachment {
         self.object.print_log();
     }
 
-    /// The ring buffer. Can be taken once.
-    pub fn take_records(&mut self) -> Result<RingBuf<MapData>> {
-        self.object.take_records()
+    /// The reading end of the records. Can be taken once.
+    pub fn take_source(&mut self) -> Result<Source> {
+        self.object.take_source()
     }
 
     /// Takes the probes out of the kernel, one by one: each waits about 0.1 s for the kernel on 6.12 and later.
@@ -170,4 +225,18 @@ impl Attachment {
             drop(link);
         }
     }
+}
+
+/// The walk with its plans' numbers as they are stored.
+fn stored_walk(walk: &Walk, parts: StoredParts) -> Result<Walk> {
+    let mut walk = *walk;
+    walk.head_plan = parts.head;
+    for queue in &mut walk.queues {
+        queue.plan += parts.first;
+    }
+    let first = u16::try_from(parts.first).context("too many probes")?;
+    for fan in walk.gates.iter_mut().flat_map(|gate| &mut gate.fans) {
+        fan.first_plan += first;
+    }
+    Ok(walk)
 }

@@ -2,7 +2,9 @@
 //! [`crate::stream`], that knows aya.
 
 mod attachment;
+mod buffer;
 mod object;
 
-pub use attachment::{ArmedProbe, AttachError, Attachment};
+pub use attachment::{ArmedProbe, AttachError, Attachment, StoredParts};
+pub use buffer::{Buffer, BufferKind};
 pub use object::LoadedObject;

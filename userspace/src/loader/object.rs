@@ -5,12 +5,15 @@ use std::fmt;
 use anyhow::{Context as _, Result};
 use aya::{
     Ebpf, EbpfLoader, Pod,
-    maps::{Array, MapData, PerCpuArray, RingBuf},
+    maps::{Array, MapData, PerCpuArray, PerfEventArray, RingBuf},
     programs::UProbe,
 };
 use aya_log::EbpfLogger;
 use log::Log;
-use ncclflow_common::{FetchPlan, ProbeCounters, WIRE_VERSION};
+use ncclflow_common::{FetchPlan, ProbeCounters, SCRATCH_SLOTS, WIRE_VERSION, Walk, loss_slot};
+
+use super::buffer::{Buffer, BufferKind};
+use crate::stream::{PerfBuffers, Source};
 
 /// Built by `cargo xtask build-ebpf`, checked by the build script.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/ncclflow.o"));
@@ -20,6 +23,11 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/nc
 #[repr(transparent)]
 struct PlanValue(FetchPlan);
 
+/// [`Walk`] as aya's maps want it.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+struct WalkValue(Walk);
+
 /// [`ProbeCounters`] as aya's maps want it.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
@@ -27,6 +35,8 @@ pub(crate) struct CountersValue(pub(crate) ProbeCounters);
 
 // SAFETY: repr(C) of integers without padding, so any bytes are a value and every byte is initialised.
 unsafe impl Pod for PlanValue {}
+// SAFETY: as above.
+unsafe impl Pod for WalkValue {}
 // SAFETY: as above.
 unsafe impl Pod for CountersValue {}
 
@@ -38,7 +48,6 @@ pub(crate) enum Program {
     /// Runs a fetch plan at a function's return.
     Return,
     /// Walks lists.
-    #[allow(dead_code, reason = "its probes are compiled elsewhere, and come later")]
     Walk,
 }
 
@@ -56,7 +65,10 @@ impl Program {
 pub struct LoadedObject {
     ebpf: Ebpf,
     plans: Array<MapData, PlanValue>,
+    walks: Array<MapData, WalkValue>,
     armed: Array<MapData, u32>,
+    losses: Array<MapData, u64>,
+    buffer: Buffer,
     log: Option<EbpfLogger<StandardError>>,
 }
 
@@ -83,13 +95,19 @@ impl fmt::Debug for LoadedObject {
 }
 
 impl LoadedObject {
-    /// Loads the object with a ring buffer of `buffer_bytes` (rounded up to a power of two of pages).
-    /// `development_log`: the eBPF side says on standard error what it runs into.
-    pub fn load(buffer_bytes: u32, development_log: bool) -> Result<Self> {
+    /// Loads the object. `development_log`: the eBPF side says on standard error what it runs into.
+    pub fn load(buffer: Buffer, development_log: bool) -> Result<Self> {
         let log_level = if development_log { log::Level::Debug as u8 } else { 0 };
+        // What the other kind of buffer needs stays as small as it can be.
+        let (ring_bytes, scratch_slots, through_perf) = match buffer.kind {
+            BufferKind::Ring => (buffer.bytes, 1, 0u32),
+            BufferKind::Perf => (4096, SCRATCH_SLOTS, 1),
+        };
         let mut ebpf = EbpfLoader::new()
-            .map_max_entries("RECORDS", buffer_bytes)
+            .map_max_entries("RECORDS", ring_bytes)
+            .map_max_entries("SCRATCH", scratch_slots)
             .override_global(aya_log::LEVEL, &log_level, true)
+            .override_global("THROUGH_PERF", &through_perf, true)
             .override_global("LOADER_WIRE_VERSION", &WIRE_VERSION, true)
             .load(OBJECT)
             .context(
@@ -105,8 +123,10 @@ impl LoadedObject {
             None
         };
         let plans = Array::try_from(take_map(&mut ebpf, "PLANS")?).context("opening the map `PLANS`")?;
+        let walks = Array::try_from(take_map(&mut ebpf, "WALKS")?).context("opening the map `WALKS`")?;
         let armed = Array::try_from(take_map(&mut ebpf, "ARMED")?).context("opening the map `ARMED`")?;
-        Ok(Self { ebpf, plans, armed, log })
+        let losses = Array::try_from(take_map(&mut ebpf, "LOSSES")?).context("opening the map `LOSSES`")?;
+        Ok(Self { ebpf, plans, walks, armed, losses, buffer, log })
     }
 
     /// Opens or closes the session: whether hits are recorded.
@@ -117,6 +137,11 @@ impl LoadedObject {
     /// Stores the plan of the probe with this cookie; once, before it is attached.
     pub fn set_plan(&mut self, cookie: u32, plan: &FetchPlan) -> Result<()> {
         self.plans.set(cookie, PlanValue(*plan), 0).with_context(|| format!("storing fetch plan {cookie}"))
+    }
+
+    /// Stores the walk of the probe with this cookie; once, before it is attached.
+    pub fn set_walk(&mut self, cookie: u32, walk: &Walk) -> Result<()> {
+        self.walks.set(cookie, WalkValue(*walk), 0).with_context(|| format!("storing walk {cookie}"))
     }
 
     /// One of the programs; loaded on first use, as each costs the verifier some milliseconds.
@@ -143,9 +168,26 @@ impl LoadedObject {
         }
     }
 
-    /// The ring buffer. Can be taken once.
-    pub fn take_records(&mut self) -> Result<RingBuf<MapData>> {
-        RingBuf::try_from(take_map(&mut self.ebpf, "RECORDS")?).context("mapping the ring buffer")
+    /// The reading end of the records. Can be taken once.
+    pub(crate) fn take_source(&mut self) -> Result<Source> {
+        match self.buffer.kind {
+            BufferKind::Ring => RingBuf::try_from(take_map(&mut self.ebpf, "RECORDS")?)
+                .map(Source::Ring)
+                .context("mapping the ring buffer"),
+            BufferKind::Perf => {
+                let array = PerfEventArray::try_from(take_map(&mut self.ebpf, "PERF_RECORDS")?)
+                    .context("opening the map `PERF_RECORDS`")?;
+                let (cpus, pages) = self.buffer.pages_per_cpu()?;
+                PerfBuffers::open(array, &cpus, pages)
+                    .map(Source::Perf)
+                    .context("opening a perf event buffer per CPU")
+            }
+        }
+    }
+
+    /// Records of this process (in the initial PID namespace) that the kernel side could not send.
+    pub(crate) fn lost_by_process(&self, tgid: u32) -> Result<u64> {
+        self.losses.get(&loss_slot(tgid), 0).context("reading the map `LOSSES`")
     }
 
     /// The counters. Can be taken once.

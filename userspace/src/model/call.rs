@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::decode::{ProxyOpEvent, ProxyPeerEvent};
+use crate::decode::{Origin, ProxyOpEvent, ProxyPeerEvent};
 
 /// Peers of one call that are kept. NCCL makes eight at most, and one per power of two of the ranks for PAT; a target that
 /// makes more wants to fill our memory.
@@ -13,6 +13,17 @@ const MAX_PEERS: usize = 256;
 pub struct ProxyCall {
     pub event: ProxyOpEvent,
     pub peers: Vec<ProxyPeerEvent>,
+    /// Records of its process were lost between its first record and the one that showed that it was over: some of its
+    /// peers can be missing.
+    pub incomplete: bool,
+}
+
+impl ProxyCall {
+    /// The call is over, by a record that says that so many of its process's were lost before.
+    fn over(mut self, lost: u64) -> Self {
+        self.incomplete = self.event.origin.lost != lost;
+        self
+    }
 }
 
 /// Calls in progress.
@@ -22,15 +33,17 @@ pub struct ProxyCall {
 #[derive(Debug, Default)]
 pub struct CallAssembler {
     open: HashMap<(u32, u32), ProxyCall>,
-    /// `SaveProxy` records whose `ncclProxySaveOp` was not seen: it was lost, or the probes were armed in between.
+    /// `SaveProxy` records whose `ncclProxySaveOp` was not seen: it was lost, or the probes were armed in between. After a
+    /// loss it can always be that it was lost, as another op at the same address looks the same.
     pub orphan_peers: u64,
 }
 
 impl CallAssembler {
     /// A `ncclProxySaveOp` begins on its thread; the one before it on that thread is complete.
     pub fn begin(&mut self, event: ProxyOpEvent) -> Option<ProxyCall> {
-        let thread = (event.origin.tgid, event.origin.tid);
-        self.open.insert(thread, ProxyCall { event, peers: Vec::new() })
+        let Origin { tgid, tid, lost, .. } = event.origin;
+        let call = ProxyCall { event, peers: Vec::new(), incomplete: false };
+        self.open.insert((tgid, tid), call).map(|over| over.over(lost))
     }
 
     /// A `SaveProxy` inside the thread's call.
@@ -40,6 +53,7 @@ impl CallAssembler {
             Some(call)
                 if call.event.op_pointer == peer.op_pointer
                     && call.event.plan_pass == peer.plan_pass
+                    && call.event.origin.lost == peer.origin.lost
                     && call.peers.len() < MAX_PEERS =>
             {
                 call.peers.push(peer);
@@ -49,18 +63,21 @@ impl CallAssembler {
     }
 
     /// The thread does something else: its call is complete.
-    pub fn end(&mut self, tgid: u32, tid: u32) -> Option<ProxyCall> {
-        self.open.remove(&(tgid, tid))
+    pub fn end(&mut self, by: &Origin) -> Option<ProxyCall> {
+        self.open.remove(&(by.tgid, by.tid)).map(|call| call.over(by.lost))
     }
 
-    /// Completes the calls, on any thread, that `is_over` knows to be over.
-    pub fn end_where(&mut self, mut is_over: impl FnMut(&ProxyCall) -> bool) -> Vec<ProxyCall> {
-        in_order(self.open.extract_if(|_, call| is_over(call)).map(|(_, call)| call))
+    /// Completes the calls, on any thread of the process, that `is_over` knows to be over because of a record of that
+    /// process, `by`.
+    pub fn end_where(&mut self, by: &Origin, mut is_over: impl FnMut(&ProxyCall) -> bool) -> Vec<ProxyCall> {
+        let ended =
+            self.open.extract_if(|(tgid, _), call| *tgid == by.tgid && is_over(call)).map(|(_, call)| call);
+        in_order(ended.map(|call| call.over(by.lost)))
     }
 
-    /// The session ends. In the order of time.
-    pub fn drain(&mut self) -> Vec<ProxyCall> {
-        in_order(self.open.drain().map(|(_, call)| call))
+    /// The session ends. In the order of time. `lost`: records of a process that were lost until now.
+    pub fn drain(&mut self, lost: impl Fn(u32) -> u64) -> Vec<ProxyCall> {
+        in_order(self.open.drain().map(|((tgid, _), call)| call.over(lost(tgid))))
     }
 }
 

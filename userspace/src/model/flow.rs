@@ -32,6 +32,7 @@ pub struct PeerFlow {
 }
 
 /// One op on one channel: a record of `proxy_flow`, and the source of its `flow_steps`.
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 #[derive(Clone, Debug)]
 pub struct FlowRecord {
     pub comm: FlowCommunicator,
@@ -54,6 +55,8 @@ pub struct FlowRecord {
     pub captured_seq: Option<u64>,
     /// Position of this channel's part among the parts of a p2p call, where the call was seen from its beginning.
     pub p2p_part: Option<u64>,
+    /// Records of its process were lost while it was seen: peers, or what was measured, can be missing.
+    pub incomplete: bool,
     /// Function that the user called, where the API was probed.
     pub api_name: Option<String>,
     /// Elements that the user gave, where known.

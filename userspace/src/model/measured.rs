@@ -6,7 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::flow::{FlowRecord, PeerFlow};
-use crate::decode::{ProxyStepEvent, StepMoment};
+use crate::decode::{Origin, ProxyStepEvent, StepMoment};
 
 /// Messages of ops that are on their way: 128 MiB. A proxy has some thousands in flight; those of a job that hangs stay, and a
 /// target can claim any number.
@@ -76,6 +76,18 @@ struct Execution {
     /// Messages of all its peers.
     messages: usize,
     keys: Vec<StepKey>,
+    tgid: u32,
+    /// Records of the process that were lost before it began.
+    lost: u64,
+}
+
+impl Execution {
+    /// It ends, after so many records of its process were lost.
+    fn ended(self, lost: u64) -> FlowRecord {
+        let mut record = self.record;
+        record.incomplete |= self.lost != lost;
+        record
+    }
 }
 
 /// The ops whose messages are on their way.
@@ -92,8 +104,9 @@ pub(super) struct Executions {
 
 impl Executions {
     /// Takes a posted op. Gives back what will not be measured any further: this one, if it has no messages or too many, or
-    /// the oldest ones, to make room.
-    pub(super) fn begin(&mut self, tgid: u32, mut record: FlowRecord) -> Vec<FlowRecord> {
+    /// the oldest ones, to make room. `by`: the record because of which that is known.
+    pub(super) fn begin(&mut self, by: &Origin, mut record: FlowRecord) -> Vec<FlowRecord> {
+        let Origin { tgid, lost, .. } = *by;
         let slots = record.op.slice_steps.max(1);
         let messages_of =
             |peer: &PeerFlow| usize::try_from(peer.nsteps.div_ceil(slots)).unwrap_or(usize::MAX);
@@ -116,10 +129,11 @@ impl Executions {
             }
         }
         self.pending += messages;
-        self.by_number.insert(number, Execution { record, open_peers: keys.len(), messages, keys });
+        self.by_number
+            .insert(number, Execution { record, open_peers: keys.len(), messages, keys, tgid, lost });
         let mut ended = Vec::new();
         while self.pending > MAX_PENDING
-            && let Some(oldest) = self.end_oldest()
+            && let Some(oldest) = self.end_oldest(by)
         {
             ended.push(oldest);
         }
@@ -161,25 +175,33 @@ impl Executions {
         if execution.open_peers > 0 {
             return Ok(None);
         }
-        Ok(self.end(number))
+        Ok(self.end(number).map(|execution| execution.ended(event.origin.lost)))
     }
 
     /// The session ends: what is still on its way, in the order of posting.
-    pub(super) fn drain(&mut self) -> Vec<FlowRecord> {
+    pub(super) fn drain(&mut self, lost: impl Fn(u32) -> u64) -> Vec<FlowRecord> {
         self.by_key.clear();
         self.pending = 0;
         let mut left: Vec<(u64, Execution)> = self.by_number.drain().collect();
         left.sort_by_key(|(number, _)| *number);
-        left.into_iter().map(|(_, execution)| execution.record).collect()
+        left.into_iter()
+            .map(|(_, execution)| {
+                let lost = lost(execution.tgid);
+                execution.ended(lost)
+            })
+            .collect()
     }
 
-    fn end_oldest(&mut self) -> Option<FlowRecord> {
+    fn end_oldest(&mut self, by: &Origin) -> Option<FlowRecord> {
         let number = (self.oldest..self.next_number).find(|number| self.by_number.contains_key(number))?;
         self.oldest = number + 1;
-        self.end(number)
+        let oldest = self.end(number)?;
+        // Of another process it is not known what was lost since, but it is not measured to its end either.
+        let lost = if oldest.tgid == by.tgid { by.lost } else { oldest.lost };
+        Some(oldest.ended(lost))
     }
 
-    fn end(&mut self, number: u64) -> Option<FlowRecord> {
+    fn end(&mut self, number: u64) -> Option<Execution> {
         let execution = self.by_number.remove(&number)?;
         self.pending = self.pending.saturating_sub(execution.messages);
         for key in &execution.keys {
@@ -190,7 +212,7 @@ impl Executions {
                 }
             }
         }
-        Some(execution.record)
+        Some(execution)
     }
 }
 

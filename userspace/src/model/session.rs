@@ -7,12 +7,13 @@ use super::{
     communicator::{CommKey, Communicator},
     flow::FlowRecord,
     measured::{Executions, StepKey},
+    plan::{PlanAssembler, PlanCounters},
     post_match::is_posted_copy,
 };
-use crate::decode::{Event, ProxyStepEvent, StepMoment};
+use crate::decode::{Event, Origin, ProxyStepEvent, StepMoment};
 
 /// Communicators that are kept apart. A process has some tens; one that claims more wants to fill our memory.
-const MAX_COMMUNICATORS: usize = 65_536;
+pub(super) const MAX_COMMUNICATORS: usize = 65_536;
 
 /// What the model could not put together. Part of every output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -33,12 +34,15 @@ pub struct ModelCounters {
     pub unreturned_calls: u64,
     /// Returns whose API call was not seen: it was under way when the session opened.
     pub uncalled_returns: u64,
+    /// Of walked plans.
+    pub plans: PlanCounters,
 }
 
 /// State of a session.
 #[derive(Debug, Default)]
 pub struct Session {
     calls: CallAssembler,
+    plans: PlanAssembler,
     communicators: HashMap<CommKey, Communicator>,
     /// How many communicators of one hash and rank there were: two splits of one parent with one colour have the same hash
     /// from 2.18 to 2.23.
@@ -62,27 +66,34 @@ impl Session {
     pub fn apply(&mut self, event: Event, out: &mut impl FnMut(FlowRecord)) {
         match event {
             Event::ProxyOp(event) => {
+                let origin = event.origin;
                 // NCCL serves one call of a communicator at a time: what other threads had open on it is over.
                 let key = CommKey::new(event.origin.tgid, &event.comm);
-                let over = self.calls.end_where(|open| {
+                let over = self.calls.end_where(&origin, |open| {
                     open.event.plan_pass == event.plan_pass
                         && open.event.origin.tid != event.origin.tid
                         && CommKey::new(open.event.origin.tgid, &open.event.comm) == key
                 });
                 for call in over {
-                    self.complete(call, out);
+                    self.complete(call, &origin, out);
                 }
                 if let Some(call) = self.calls.begin(*event) {
-                    self.complete(call, out);
+                    self.complete(call, &origin, out);
                 }
             }
             // Of another level; the pipeline gives it to the API's side of the session.
             Event::ApiLine(_) | Event::ApiEntry(_) | Event::ApiReturn(_) => {}
             Event::ProxyPeer(peer) => self.calls.peer(peer),
+            Event::PlanPart(part) => self.plans.part(part),
+            Event::Plan(plan) => {
+                for call in self.plans.plan(&plan) {
+                    self.complete(call, &plan.origin, out);
+                }
+            }
             Event::ProxyStep(step) => self.step(&step, out),
             Event::ApiCall(call) => {
-                if let Some(done) = self.calls.end(call.origin.tgid, call.origin.tid) {
-                    self.complete(done, out);
+                if let Some(done) = self.calls.end(&call.origin) {
+                    self.complete(done, &call.origin, out);
                 }
                 let key = CommKey::new(call.origin.tgid, &call.comm);
                 if self.communicators.len() < MAX_COMMUNICATORS {
@@ -92,10 +103,11 @@ impl Session {
         }
     }
 
-    /// The session ends: what is still open goes out as it is.
-    pub fn finish(&mut self, out: &mut impl FnMut(FlowRecord)) {
-        for call in self.calls.drain() {
-            self.complete(call, out);
+    /// The session ends: what is still open goes out as it is. `lost`: records of a process that were lost until now.
+    pub fn finish(&mut self, lost: impl Fn(u32) -> u64, out: &mut impl FnMut(FlowRecord)) {
+        for call in self.calls.drain(&lost) {
+            let by = Origin { lost: lost(call.event.origin.tgid), ..call.event.origin };
+            self.complete(call, &by, out);
         }
         for communicator in self.communicators.values_mut() {
             let mut left: Vec<FlowRecord> = communicator.drain().collect();
@@ -103,7 +115,7 @@ impl Session {
             self.unposted += left.len() as u64;
             left.into_iter().for_each(&mut *out);
         }
-        let left = self.executions.drain();
+        let left = self.executions.drain(lost);
         self.unfinished += left.len() as u64;
         left.into_iter().for_each(&mut *out);
     }
@@ -122,10 +134,12 @@ impl Session {
             refused: self.refused,
             unreturned_calls: 0,
             uncalled_returns: 0,
+            plans: self.plans.counters,
         }
     }
 
-    fn complete(&mut self, call: ProxyCall, out: &mut impl FnMut(FlowRecord)) {
+    /// A call is complete, because of a record of its process, `by`.
+    fn complete(&mut self, call: ProxyCall, by: &Origin, out: &mut impl FnMut(FlowRecord)) {
         let key = CommKey::new(call.event.origin.tgid, &call.event.comm);
         if self.communicators.len() >= MAX_COMMUNICATORS && !self.communicators.contains_key(&key) {
             self.refused += 1;
@@ -134,14 +148,18 @@ impl Session {
         let n_ranks = call.event.comm.n_ranks;
         if !call.event.plan_pass && !self.communicator(key, n_ranks).waits_for(&call.event) {
             // CUDA's callback thread posts what another thread planned, and that thread has done nothing since: NCCL posts
-            // nothing before its plan is complete, so the call that planned it is over.
-            let planned = self.calls.end_where(|open| {
+            // nothing before its plan is complete, so the call that planned it is over. What was begun after the post is another
+            // op's, that only looks alike.
+            let posted_at = call.event.origin;
+            let planned = self.calls.end_where(by, |open| {
                 open.event.plan_pass
+                    && open.event.origin.tid != posted_at.tid
+                    && open.event.origin.ts_ns <= posted_at.ts_ns
                     && CommKey::new(open.event.origin.tgid, &open.event.comm) == key
                     && is_posted_copy(&open.event.op, &call.event.op)
             });
             for planned in planned {
-                self.complete(planned, out);
+                self.complete(planned, by, out);
             }
         }
         if let Some(record) = self.communicator(key, n_ranks).proxy_call(call) {
@@ -152,7 +170,7 @@ impl Session {
                 out(record);
                 return;
             }
-            for ended in self.executions.begin(key.tgid, record) {
+            for ended in self.executions.begin(by, record) {
                 self.unfinished += u64::from(ended.peers.iter().any(|peer| peer.has_proxy));
                 out(ended);
             }
@@ -167,14 +185,14 @@ impl Session {
         }
         let key = StepKey::of_event(step);
         if !self.executions.expects(&key) {
-            let posting = self.calls.end_where(|open| {
+            let posting = self.calls.end_where(&step.origin, |open| {
                 !open.event.plan_pass
                     && open.event.origin.tgid == key.tgid
                     && open.event.op.op_count == key.op_count
                     && open.peers.iter().any(|peer| peer.connection == key.connection)
             });
             for call in posting {
-                self.complete(call, out);
+                self.complete(call, &step.origin, out);
             }
         }
         match self.executions.note(step) {

@@ -21,7 +21,7 @@ struct Call {
 
 fn call(pattern: Pattern, channel: u32, op_count: u64, launched: u64) -> Call {
     let event = ProxyOpEvent {
-        origin: Origin { ts_ns: 1, tgid: 10, tid: APPLICATION },
+        origin: Origin { ts_ns: 1, tgid: 10, tid: APPLICATION, lost: 0 },
         comm: CommunicatorId {
             pointer: 0x1000,
             hash: Some(7),
@@ -110,7 +110,7 @@ fn run(calls: impl IntoIterator<Item = Call>) -> (Vec<FlowRecord>, ModelCounters
             session.apply(Event::ProxyPeer(peer), &mut |record| out.push(record));
         }
     }
-    session.finish(&mut |record| out.push(record));
+    session.finish(|_| 0, &mut |record| out.push(record));
     (out, session.counters())
 }
 
@@ -246,7 +246,7 @@ fn what_is_no_flow_is_no_record_and_what_has_no_op_is_counted() {
 
     let mut session = Session::default();
     let peer = ProxyPeerEvent {
-        origin: Origin { ts_ns: 1, tgid: 10, tid: APPLICATION },
+        origin: Origin { ts_ns: 1, tgid: 10, tid: APPLICATION, lost: 0 },
         op_pointer: 0xaa,
         direction: Direction::Send,
         peer: 2,
@@ -345,7 +345,7 @@ fn posted_for_measuring(session: &mut Session, out: &mut Vec<FlowRecord>) {
 
 fn step(connection: u64, number: u64, moment: StepMoment, ts_ns: u64) -> Event {
     Event::ProxyStep(ProxyStepEvent {
-        origin: Origin { ts_ns, tgid: 10, tid: 300 },
+        origin: Origin { ts_ns, tgid: 10, tid: 300, lost: 0 },
         moment,
         connection,
         op_count: 40,
@@ -387,7 +387,7 @@ fn an_op_waits_for_its_messages_and_comes_out_measured() {
     );
     assert_eq!((receive[0].start, receive[0].posted, receive[0].end), (Some(106), Some(108), Some(111)));
     assert_eq!((send[1].bytes, receive[1].bytes), (Some(1002), Some(1002)));
-    session.finish(&mut |record| out.push(record));
+    session.finish(|_| 0, &mut |record| out.push(record));
     assert_eq!((out.len(), session.counters()), (1, ModelCounters::default()));
 }
 
@@ -398,7 +398,7 @@ fn messages_that_never_end_and_steps_of_nobody_are_counted() {
     session.apply(step(0x52, 0, StepMoment::Start, 5), &mut |record| out.push(record));
     session.apply(step(0x99, 0, StepMoment::Start, 6), &mut |record| out.push(record));
     session.apply(step(0x52, 400, StepMoment::Stop, 7), &mut |record| out.push(record));
-    session.finish(&mut |record| out.push(record));
+    session.finish(|_| 0, &mut |record| out.push(record));
     assert_eq!(out.len(), 1, "what is known of the op is written");
     assert_eq!(out[0].peers[1].measured_totals(), Some((0, 0)));
     let counters = session.counters();
@@ -433,4 +433,84 @@ fn a_lost_post_does_not_shift_the_joins_after_it() {
     }
     assert!(!of(4).posted);
     assert_eq!((counters.unposted, counters.unplanned_posts), (1, 0));
+}
+
+/// Runs calls of which the first call's second peer was lost: what the process lost is counted in later records.
+fn run_with_a_loss(lost_after_first_peer: u64, at_the_end: u64) -> (Vec<FlowRecord>, ModelCounters) {
+    let (mut session, mut out) = (Session::default(), Vec::new());
+    let mut take = |record| out.push(record);
+    for (channel, lost) in [(0, 0), (1, lost_after_first_peer)] {
+        let mut call = call(Pattern::RingTwice, channel, 0, 0).on_nvlink();
+        call.event.origin.lost = lost;
+        let (event, peers) = (call.event, call.peers);
+        let origin = event.origin;
+        session.apply(Event::ProxyOp(Box::new(event)), &mut take);
+        let kept = if lost == 0 && lost_after_first_peer > 0 { 1 } else { 2 };
+        for (direction, peer, has_proxy) in peers.into_iter().take(kept) {
+            session.apply(Event::ProxyPeer(peer_event(origin, direction, peer, has_proxy)), &mut take);
+        }
+    }
+    session.finish(|_| at_the_end, &mut take);
+    (out, session.counters())
+}
+
+fn peer_event(origin: Origin, direction: Direction, peer: i32, has_proxy: bool) -> ProxyPeerEvent {
+    ProxyPeerEvent {
+        origin,
+        op_pointer: 0xaa,
+        direction,
+        peer,
+        connection_index: 0,
+        plan_pass: true,
+        nsteps: 24,
+        has_proxy,
+        connection: 0,
+        transport: "NET".to_owned(),
+    }
+}
+
+#[test]
+fn an_op_during_which_records_were_lost_says_so() {
+    let summary = |(records, _): (Vec<FlowRecord>, ModelCounters)| -> Vec<(usize, bool)> {
+        records.iter().map(|record| (record.peers.len(), record.incomplete)).collect()
+    };
+    assert_eq!(summary(run_with_a_loss(0, 0)), [(2, false), (2, false)]);
+    assert_eq!(summary(run_with_a_loss(1, 1)), [(1, true), (2, false)]);
+    // After the last record that came: whatever was still open.
+    assert_eq!(summary(run_with_a_loss(0, 5)), [(2, false), (2, true)]);
+}
+
+/// Where the record of an op is lost, its peers look like those of the op before: the same thread, the same address.
+#[test]
+fn peers_after_a_loss_are_not_given_to_the_op_before_it() {
+    let (mut session, mut out) = (Session::default(), Vec::new());
+    let mut take = |record| out.push(record);
+    let first = call(Pattern::RingTwice, 0, 0, 0).on_nvlink();
+    let origin = first.event.origin;
+    session.apply(Event::ProxyOp(Box::new(first.event)), &mut take);
+    for (direction, peer) in [(Direction::Recv, 0), (Direction::Send, 2)] {
+        session.apply(Event::ProxyPeer(peer_event(origin, direction, peer, false)), &mut take);
+    }
+    // The op of the next channel is lost, and its peers come.
+    let later = Origin { lost: 1, ..origin };
+    for (direction, peer) in [(Direction::Recv, 3), (Direction::Send, 3)] {
+        session.apply(Event::ProxyPeer(peer_event(later, direction, peer, false)), &mut take);
+    }
+    session.finish(|_| 1, &mut take);
+    let peers: Vec<i32> = out.iter().flat_map(|record| &record.peers).map(|peer| peer.peer).collect();
+    assert_eq!(peers, [0, 2]);
+    assert!(out.iter().all(|record| record.incomplete));
+    assert_eq!(session.counters().orphan_peers, 2);
+}
+
+/// The tracer came between plan and post, or the plan was lost: the next op, which looks alike, is not what was posted.
+#[test]
+fn a_post_without_its_plan_does_not_end_the_next_plan() {
+    let mut next = call(Pattern::RingTwice, 0, 0, 1);
+    next.event.origin.ts_ns = 50;
+    let (records, counters) = run([call(Pattern::RingTwice, 0, 0, 0).posted(6, APPLICATION), next]);
+    let summary: Vec<_> =
+        records.iter().map(|record| (record.planned, record.posted, record.peers.len())).collect();
+    assert_eq!(summary, [(false, true, 2), (true, false, 2)]);
+    assert_eq!((counters.orphan_peers, counters.unplanned_posts), (0, 1));
 }

@@ -12,6 +12,24 @@ pub enum Protocol {
 }
 
 impl Protocol {
+    /// NCCL's number (`NCCL_PROTO_*`, 2.16 to 2.32).
+    pub fn number(self) -> u8 {
+        match self {
+            Self::Ll => 0,
+            Self::Ll128 => 1,
+            Self::Simple => 2,
+        }
+    }
+
+    /// What chunk sizes are multiples of, bytes (`ncclProtoGrainSize`, src/include/device.h, 2.22 to 2.30).
+    pub fn grain_bytes(self) -> u64 {
+        match self {
+            Self::Ll => 16,
+            Self::Ll128 => 1920,
+            Self::Simple => 512,
+        }
+    }
+
     pub fn from_number(number: u64) -> Option<Self> {
         [Self::Ll, Self::Ll128, Self::Simple].get(usize::try_from(number).ok()?).copied()
     }
@@ -49,11 +67,24 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
+    /// By NCCL's number (`NCCL_ALGO_*`, the same from 2.16 to 2.32 where they exist).
+    pub const ALL: [Self; 7] = [
+        Self::Tree,
+        Self::Ring,
+        Self::CollnetDirect,
+        Self::CollnetChain,
+        Self::Nvls,
+        Self::NvlsTree,
+        Self::Pat,
+    ];
+
     pub fn from_number(number: u64) -> Option<Self> {
-        use Algorithm::{CollnetChain, CollnetDirect, Nvls, NvlsTree, Pat, Ring, Tree};
-        [Tree, Ring, CollnetDirect, CollnetChain, Nvls, NvlsTree, Pat]
-            .get(usize::try_from(number).ok()?)
-            .copied()
+        Self::ALL.get(usize::try_from(number).ok()?).copied()
+    }
+
+    /// NCCL's number.
+    pub fn number(self) -> u8 {
+        self as u8
     }
 
     pub fn name(self) -> &'static str {

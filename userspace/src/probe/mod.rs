@@ -7,10 +7,15 @@ mod plan_builder;
 mod set;
 mod spans;
 mod step_probes;
+mod walk_probes;
 
 pub use plan_builder::{FinishedPlan, PlanBuilder, PlanError, Slot, Span};
-pub use set::{Level, MissingProbe, Probe, ProbePlace, ProbeSet, add_api_returns, compile};
+pub use set::{
+    Level, MissingProbe, Part, Probe, ProbePlace, ProbeSet, WalkProgram, Way, add_api_returns, compile,
+};
 pub use spans::{
-    ApiCallSpans, ApiEntrySpans, ApiLineSpans, ApiReturnSpans, CommunicatorSpans, ProbeKind, ProxyOpSpans,
+    ApiCallSpans, ApiEntrySpans, ApiLineSpans, ApiReturnSpans, ChannelSpans, CommunicatorSpans,
+    ConnectorSpans, ConnectorsSpans, PlanList, PlanNodeSpans, PlanSpans, ProbeKind, ProxyOpSpans,
     ProxyPeerSpans, ProxyStepSpans, StepHook, TaskSpans,
 };
+pub(crate) use walk_probes::parts_are_reversed;

@@ -50,7 +50,13 @@ pub(super) fn proxy_op(resolution: &Resolution, function: &Function) -> Compiled
     Ok((plan.finish()?, ProbeKind::ProxyOp(spans)))
 }
 
-fn task(plan: &mut PlanBuilder, layouts: &Layouts, op: Slot, at: &Field) -> Result<TaskSpans, Lack> {
+/// What the op's task says, of the op at `op`.
+pub(super) fn task(
+    plan: &mut PlanBuilder,
+    layouts: &Layouts,
+    op: Slot,
+    at: &Field,
+) -> Result<TaskSpans, Lack> {
     let task = plan.load(op, offset(at)?, 8);
     let pointer = plan.emit(task);
     let mut copy = |strukt: &'static str, path: &'static str| -> Result<Span, Lack> {

@@ -2,9 +2,11 @@
 
 use std::fmt;
 
+use std::ops::Range;
+
 use ncclflow_common::{
-    ARG_SLOTS, FetchPlan, MAX_COPY, MAX_STEPS, RECORD_CLASSES, RecordClass, RecordHeader, SLOTS,
-    STACK_POINTER_SLOT, Step, StepOp, TEMP_SLOTS,
+    ARG_SLOTS, FetchPlan, MAX_COPY, MAX_STEPS, NODES_SLOT, PART_SLOTS, RECORD_CLASSES, RecordClass,
+    RecordHeader, SLOTS, STACK_POINTER_SLOT, Step, StepOp, TEMP_SLOTS,
 };
 
 use crate::{elf::Machine, symbols::ParamLocation};
@@ -21,6 +23,22 @@ const COPY_STEP: u16 = {
 /// A word that the plan computes in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot(u8);
+
+impl Slot {
+    /// Its number in the plan.
+    pub fn number(self) -> u8 {
+        self.0
+    }
+
+    /// The stack pointer at a probe.
+    pub fn stack_pointer() -> Self {
+        Self(STACK_POINTER_SLOT)
+    }
+}
+
+/// The intermediate values that were there at some point: see [`PlanBuilder::mark`].
+#[derive(Clone, Copy, Debug)]
+pub struct Mark(u8);
 
 /// Where in the record a plan puts something: byte offset from the start of the header, and length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -82,6 +100,7 @@ impl std::error::Error for PlanError {}
 pub struct PlanBuilder {
     machine: Machine,
     steps: Vec<Step>,
+    temps: Range<u8>,
     next_temp: u8,
     record_len: usize,
     /// By slot: the steps that its value rests on.
@@ -90,15 +109,91 @@ pub struct PlanBuilder {
 }
 
 impl PlanBuilder {
+    /// A plan that is run at a probe.
     pub fn new(machine: Machine) -> Self {
+        Self::with_temps(machine, TEMP_SLOTS)
+    }
+
+    /// A plan that is run at a probe after a walk: the numbers of nodes are among its words.
+    pub fn after_walk(machine: Machine) -> Self {
+        Self::with_temps(machine, TEMP_SLOTS.start..NODES_SLOT)
+    }
+
+    /// A plan that a walk runs for a node or a row, of which it is given `given` words.
+    pub fn part(machine: Machine, given: u8) -> Self {
+        Self::with_temps(machine, given..u8::try_from(PART_SLOTS).unwrap_or(given))
+    }
+
+    fn with_temps(machine: Machine, temps: Range<u8>) -> Self {
         Self {
             machine,
             steps: Vec::new(),
-            next_temp: TEMP_SLOTS.start,
+            next_temp: temps.start,
+            temps,
             record_len: size_of::<RecordHeader>(),
             rests_on: [0; SLOTS],
             error: None,
         }
+    }
+
+    /// A word that a walk gives to the plan of a node or a row.
+    pub fn given(&mut self, number: u8) -> Slot {
+        if number < self.temps.start { Slot(number) } else { self.fail(PlanError::TooManySlots) }
+    }
+
+    /// How many nodes of a list a walk found.
+    pub fn nodes(&mut self, list: u8) -> Slot {
+        let number = NODES_SLOT.saturating_add(list);
+        if usize::from(number) < SLOTS && self.temps.end == NODES_SLOT {
+            Slot(number)
+        } else {
+            self.fail(PlanError::TooManySlots)
+        }
+    }
+
+    /// The intermediate values of now: [`PlanBuilder::forget_since`] makes room again for those that come after.
+    pub fn mark(&self) -> Mark {
+        Mark(self.next_temp)
+    }
+
+    pub fn forget_since(&mut self, mark: Mark) {
+        self.next_temp = mark.0;
+    }
+
+    /// A constant.
+    pub fn constant(&mut self, value: i64) -> Slot {
+        let dst = self.temp();
+        // Nothing is read: a difference of a word with itself is 0.
+        self.push(Step {
+            op: StepOp::Scale as u8,
+            dst: dst.0,
+            src: dst.0,
+            index: dst.0,
+            imm: -1,
+            ..Step::default()
+        });
+        self.push(Step { op: StepOp::Add as u8, dst: dst.0, src: dst.0, imm: value, ..Step::default() });
+        dst
+    }
+
+    /// `value`, less `limit` if it is not below that.
+    pub fn wrap(&mut self, value: Slot, limit: Slot) -> Slot {
+        let dst = self.temp();
+        self.push(Step {
+            op: StepOp::Wrap as u8,
+            dst: dst.0,
+            src: value.0,
+            index: limit.0,
+            ..Step::default()
+        });
+        dst
+    }
+
+    /// The low 32 bits of a word, sign-extended.
+    pub fn int32(&mut self, value: Slot) -> Slot {
+        let dst = self.temp();
+        self.push(Step { op: StepOp::Int32 as u8, dst: dst.0, src: value.0, ..Step::default() });
+        dst
     }
 
     /// The value of a parameter at the probed function's entry.
@@ -126,9 +221,7 @@ impl PlanBuilder {
     /// The value of a parameter of type `int` (or another of 32 bits or fewer), sign-extended.
     pub fn int_parameter(&mut self, location: &ParamLocation) -> Slot {
         let raw = self.parameter(location);
-        let dst = self.temp();
-        self.push(Step { op: StepOp::Int32 as u8, dst: dst.0, src: raw.0, ..Step::default() });
-        dst
+        self.int32(raw)
     }
 
     /// The unsigned integer of `len` bytes (1, 2, 4 or 8) at `base + offset` in the target.
@@ -228,7 +321,7 @@ impl PlanBuilder {
     }
 
     fn temp(&mut self) -> Slot {
-        if !TEMP_SLOTS.contains(&self.next_temp) {
+        if !self.temps.contains(&self.next_temp) {
             return self.fail(PlanError::TooManySlots);
         }
         self.next_temp += 1;
@@ -241,7 +334,8 @@ impl PlanBuilder {
         let own =
             if reads { 1u64.checked_shl(u32::try_from(self.steps.len()).unwrap_or(u32::MAX)) } else { None };
         let of = |slot: u8| self.rests_on.get(usize::from(slot)).copied().unwrap_or(0);
-        let index = if step.op == StepOp::Scale as u8 { of(step.index) } else { 0 };
+        let uses_index = step.op == StepOp::Scale as u8 || step.op == StepOp::Wrap as u8;
+        let index = if uses_index { of(step.index) } else { 0 };
         let rests_on = of(step.src) | index | own.unwrap_or(0);
         if step.op != StepOp::Emit as u8
             && step.op != StepOp::Copy as u8

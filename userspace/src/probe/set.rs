@@ -1,14 +1,16 @@
 //! All probes of one library, and those that it does not allow.
 
-use serde::Serialize;
+use ncclflow_common::Walk;
+use serde::{Deserialize, Serialize};
 
 use super::{
     api_probes::{api_entry, api_line, api_return},
-    lookup::Compiled,
+    lookup::Lack,
     op_probes::{api_call, proxy_op, proxy_peer},
     plan_builder::FinishedPlan,
     spans::ProbeKind,
     step_probes::{era, proxy_step},
+    walk_probes::{self, Place},
 };
 use crate::{
     elf::FileOffset,
@@ -47,6 +49,35 @@ impl Probe {
     }
 }
 
+/// Where ops are seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Way {
+    /// One hit for each kernel launch, at which its whole plan is walked.
+    Plan,
+    /// A hit for each call of `ncclProxySaveOp` and `SaveProxy`.
+    PerCall,
+}
+
+/// A plan that a walk runs for a node or a row, with records of its own.
+#[derive(Clone, Debug)]
+pub struct Part {
+    /// NCCL's name of what is read.
+    pub name: &'static str,
+    pub kind: ProbeKind,
+    pub plan: FinishedPlan,
+}
+
+/// What a probe collects by following lists.
+#[derive(Clone, Debug)]
+pub struct WalkProgram {
+    /// Finds the lists; sends nothing.
+    pub head: FinishedPlan,
+    pub parts: Vec<Part>,
+    /// With plans numbered by their place in `parts`.
+    pub walk: Walk,
+}
+
 /// One probe of one library.
 #[derive(Clone, Debug)]
 pub struct Probe {
@@ -57,6 +88,7 @@ pub struct Probe {
     pub file_offset: FileOffset,
     pub kind: ProbeKind,
     pub plan: FinishedPlan,
+    pub walk: Option<WalkProgram>,
 }
 
 /// A probe that this library does not allow.
@@ -72,10 +104,12 @@ pub struct MissingProbe {
 pub struct ProbeSet {
     pub probes: Vec<Probe>,
     pub missing: Vec<MissingProbe>,
+    /// How ops are seen; nothing if they are not.
+    pub way: Option<Way>,
 }
 
-/// Compiles the probes that a level needs.
-pub fn compile(resolution: &Resolution, level: Level) -> ProbeSet {
+/// Compiles the probes that a level needs. Ops are seen in the wanted way, or in the one that the library allows: plans first.
+pub fn compile(resolution: &Resolution, level: Level, wanted: Option<Way>) -> ProbeSet {
     let mut set = ProbeSet::default();
     if level == Level::Api {
         add(
@@ -83,32 +117,75 @@ pub fn compile(resolution: &Resolution, level: Level) -> ProbeSet {
             resolution,
             "ncclEnqueueCheck",
             "the calls of the API: nothing can be recorded",
-            |function| api_line(resolution, function),
+            |function| api_line(resolution, function).map(without_walk),
         );
         return set;
     }
-    let layouts = &resolution.layouts;
+    if wanted != Some(Way::PerCall) {
+        let walked = plans(resolution);
+        if wanted == Some(Way::Plan) || !walked.probes.is_empty() {
+            set = walked;
+        }
+    }
+    if set.probes.is_empty() && wanted != Some(Way::Plan) {
+        set = calls(resolution);
+    }
+    if level == Level::Steps {
+        for &(name, hook) in era(resolution) {
+            add(&mut set, resolution, name, "measured times and sizes of messages", |function| {
+                proxy_step(resolution, function, hook).map(without_walk)
+            });
+        }
+    }
+    set
+}
+
+/// One probe for each plan, and one for each that is posted by a callback; both or none.
+fn plans(resolution: &Resolution) -> ProbeSet {
+    let mut set = ProbeSet { way: Some(Way::Plan), ..ProbeSet::default() };
+    let lost = "every op";
+    if walk_probes::is_possible(resolution) {
+        for (name, place) in [
+            ("ncclLaunchKernelAfter_NoCuda", Place::AfterLaunch),
+            ("hostStreamPlanCallback", Place::Callback),
+        ] {
+            add(&mut set, resolution, name, lost, |function| {
+                walk_probes::walk(resolution, function, place)
+                    .map(|(plan, kind, walk)| (plan, kind, Some(walk)))
+            });
+        }
+    } else {
+        set.missing.push(MissingProbe {
+            function: "ncclLaunchKernelAfter_NoCuda".to_owned(),
+            why: "plans of this version do not hold all that their ops are made of (2.23 and later do), or their \
+                  layout is not known"
+                .to_owned(),
+            lost: lost.to_owned(),
+        });
+    }
+    if !set.missing.is_empty() {
+        set.probes.clear();
+    }
+    set
+}
+
+/// A probe for each call.
+fn calls(resolution: &Resolution) -> ProbeSet {
+    let mut set = ProbeSet { way: Some(Way::PerCall), ..ProbeSet::default() };
     add(&mut set, resolution, "ncclProxySaveOp", "every proxy op: nothing can be recorded", |function| {
-        proxy_op(resolution, function)
+        proxy_op(resolution, function).map(without_walk)
     });
     add(&mut set, resolution, "SaveProxy", "the peers and transports of every op", |function| {
-        proxy_peer(resolution, function)
+        proxy_peer(resolution, function).map(without_walk)
     });
-    if layouts.field("ncclProxyOp", "task").is_none() {
+    if resolution.layouts.field("ncclProxyOp", "task").is_none() {
         add(
             &mut set,
             resolution,
             "ncclEnqueueCheck",
             "the API function, count and data type of ops",
-            |function| api_call(resolution, function),
+            |function| api_call(resolution, function).map(without_walk),
         );
-    }
-    if level == Level::Steps {
-        for &(name, hook) in era(resolution) {
-            add(&mut set, resolution, name, "measured times and sizes of messages", |function| {
-                proxy_step(resolution, function, hook)
-            });
-        }
     }
     set
 }
@@ -123,12 +200,20 @@ pub fn add_api_returns(set: &mut ProbeSet, resolution: &Resolution) {
             continue;
         }
         if function.kind() == ApiKind::Manages {
-            add(set, resolution, name, "how long it takes", |_| api_entry(resolution.machine, function));
+            add(set, resolution, name, "how long it takes", |_| {
+                api_entry(resolution.machine, function).map(without_walk)
+            });
         }
         add(set, resolution, name, "its result, and how long it takes", |_| {
-            api_return(resolution.machine, function)
+            api_return(resolution.machine, function).map(without_walk)
         });
     }
+}
+
+type WithWalk = (FinishedPlan, ProbeKind, Option<WalkProgram>);
+
+fn without_walk((plan, kind): (FinishedPlan, ProbeKind)) -> WithWalk {
+    (plan, kind, None)
 }
 
 fn add(
@@ -136,7 +221,7 @@ fn add(
     resolution: &Resolution,
     name: &str,
     lost: &str,
-    compile: impl Fn(&Function) -> Compiled,
+    compile: impl Fn(&Function) -> Result<WithWalk, Lack>,
 ) {
     let mut missing = |why: String| {
         set.missing.push(MissingProbe { function: name.to_owned(), why, lost: lost.to_owned() });
@@ -147,12 +232,13 @@ fn add(
     }
     for function in functions {
         match compile(function) {
-            Ok((plan, kind)) => set.probes.push(Probe {
+            Ok((plan, kind, walk)) => set.probes.push(Probe {
                 function: name.to_owned(),
                 symbol: function.symbol.clone(),
                 file_offset: function.file_offset,
                 kind,
                 plan,
+                walk,
             }),
             Err(lack) => missing(lack.to_string()),
         }

@@ -151,9 +151,105 @@ pub enum StepHook {
     Record,
 }
 
-/// What a probe is for.
+/// Where the last record of a walked plan has what: that of the probe itself.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PlanSpans {
+    pub comm: CommunicatorSpans,
+    /// Address of the `ncclKernelPlan`.
+    pub plan: Span,
+    /// The plan is posted by CUDA's callback thread (`hostStreamPlanCallback`), and this is it.
+    pub in_callback: bool,
+    /// `ncclKernelPlan.persistent`: it is part of a CUDA graph.
+    pub persistent: Span,
+    /// `ncclKernelPlan.isHostCbEnq` (2.24 and later), or `ncclComm.persistentRefs`: not 0 if it is posted by the callback.
+    pub by_callback: Span,
+    /// `ncclSharedResources.collOpCount`.
+    pub posted_collectives: Span,
+    /// `ncclKernelPlan.channelMask`.
+    pub channel_mask: Span,
+    /// `ncclKernelPlan.workBytes`.
+    pub work_bytes: Span,
+    /// `ncclComm.buffSizes`, an `int` for each protocol.
+    pub buffer_sizes: Span,
+    /// `nHeads` and `headRank` of `channels[0].nvls` and `channels[0].collnetDirect`.
+    pub nvls_heads: [Span; 2],
+    pub collnet_heads: [Span; 2],
+    /// Nodes found of each list, in the order of [`PlanList`].
+    pub nodes: Vec<(PlanList, Span)>,
+}
+
+/// A list that is walked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum PlanList {
+    /// `ncclKernelPlan.collTaskQueue`.
+    CollTasks,
+    /// `ncclKernelPlan.workQueue`.
+    Works,
+    /// `ncclKernelPlan.p2pTaskQueue`.
+    P2pTasks,
+    /// The `ncclDevWorkBatch` behind `ncclKernelPlan.kernelArgs`.
+    Batches,
+    /// `ncclSharedResources.p2pOpCount`, in one piece.
+    P2pOpCounts,
+    /// `ncclKernelPlan.proxyOpQueue`.
+    ProxyOps,
+}
+
+/// Where the record of a node has what.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct PlanNodeSpans {
+    pub list: PlanList,
+    pub address: Span,
+    /// The node's bytes, as far as they are needed.
+    pub bytes: Span,
+    /// Of a proxy op.
+    pub task: Option<TaskSpans>,
+}
+
+/// Where the record of a channel of a communicator has what. -1: nobody there.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct ChannelSpans {
+    pub channel: Span,
+    /// `ncclRing.prev`, `next` and `index`.
+    pub ring: [Span; 3],
+    pub tree_up: Span,
+    pub tree_down: Span,
+    /// `collnetChain.up`, `collnetDirect.out`, `nvls.out`, `nvls.treeUp`.
+    pub collnet_chain_up: Span,
+    pub collnet_direct_out: Span,
+    pub nvls_out: Option<Span>,
+    pub nvls_tree_up: Option<Span>,
+    pub nvls_tree_down: Option<Span>,
+}
+
+/// Where the record of some connectors of a channel has what.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ConnectorsSpans {
+    pub channel: Span,
+    pub connectors: Vec<ConnectorSpans>,
+}
+
+/// One connector.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct ConnectorSpans {
+    pub sends: bool,
+    pub connection_index: i32,
+    pub peer: Span,
+    /// As in [`ProxyPeerSpans`].
+    pub connection: Span,
+    pub proxy_progress: Span,
+    pub transport: Span,
+}
+
+/// What a probe, or a part of one that walks, is for.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum ProbeKind {
+    Plan(PlanSpans),
+    PlanNode(PlanNodeSpans),
+    Channel(ChannelSpans),
+    Connectors(ConnectorsSpans),
+    /// Finds the lists of a walk; sends nothing.
+    Head,
     ProxyOp(ProxyOpSpans),
     ProxyPeer(ProxyPeerSpans),
     ApiCall(ApiCallSpans),

@@ -2,13 +2,16 @@
 
 use std::collections::HashMap;
 
+use ncclflow_common::LOSS_MARK;
 use serde::{Deserialize, Serialize};
 
+use super::gaps::Gaps;
 use crate::{
     decode::{DecodeError, Decoder, Event, RecordView},
     model::{ApiOutput, ApiSession, FlowRecord, ModelCounters, Session},
     probe::ProbeKind,
     sink::{HostInfo, SessionFiles},
+    stream::Account,
 };
 
 /// What the records of one cookie mean, and whose they are.
@@ -16,10 +19,19 @@ use crate::{
 pub struct Binding {
     pub kind: ProbeKind,
     pub decoder: Decoder,
-    pub host: HostInfo,
-    /// Records that came.
-    #[serde(skip)]
-    pub delivered: u64,
+    /// Nothing of parts of a walk, which serve all processes of a library.
+    pub host: Option<HostInfo>,
+}
+
+/// A process that records came from.
+#[derive(Debug, Default)]
+struct Origins {
+    /// Known once the first record of a probe of the process came.
+    host: Option<HostInfo>,
+    /// Of its records, those that the kernel lost until now.
+    lost: u64,
+    /// Those that were dropped after that, as marks say.
+    marked: u64,
 }
 
 /// The way from records to files.
@@ -33,7 +45,9 @@ pub struct Pipeline {
     /// The first thing that could not be decoded, for the report.
     first_error: Option<DecodeError>,
     /// By the process id that records carry, which is of the initial PID namespace and need not be ours.
-    hosts: HashMap<u32, HostInfo>,
+    processes: HashMap<u32, Origins>,
+    delivered: Account,
+    gaps: Gaps,
 }
 
 impl Pipeline {
@@ -48,24 +62,38 @@ impl Pipeline {
             files,
             undecodable: 0,
             first_error: None,
-            hosts: HashMap::new(),
+            processes: HashMap::new(),
+            delivered: Account::default(),
+            gaps: Gaps::default(),
         }
     }
 
     /// Takes one record as it came from the kernel.
     pub fn record(&mut self, item: &[u8]) {
-        let decoded = RecordView::new(item).and_then(|view| {
-            let cookie = view.header.probe;
-            let binding =
-                self.bindings.get_mut(usize::from(cookie)).ok_or(DecodeError::UnknownProbe(cookie))?;
-            binding.delivered += 1;
-            self.hosts.entry(view.header.tgid).or_insert_with(|| binding.host.clone());
-            binding.decoder.decode(&binding.kind, &view)
+        let decoded = RecordView::new(item).and_then(|mut view| {
+            let header = &mut view.header;
+            if header.probe == LOSS_MARK {
+                if let Some(process) = self.processes.get_mut(&header.tgid) {
+                    process.marked = process.marked.saturating_add(header.lost);
+                }
+                return Ok(None);
+            }
+            let cookie = header.probe;
+            let binding = self.bindings.get(usize::from(cookie)).ok_or(DecodeError::UnknownProbe(cookie))?;
+            self.delivered.count(cookie, header.cpu);
+            self.gaps.note(header);
+            let process = self.processes.entry(header.tgid).or_default();
+            if process.host.is_none() {
+                process.host.clone_from(&binding.host);
+            }
+            process.lost = process.lost.max(header.lost);
+            header.lost = process.lost_in_all();
+            binding.decoder.decode(&binding.kind, &view).map(Some)
         });
         match decoded {
-            Ok(event @ (Event::ApiLine(_) | Event::ApiEntry(_) | Event::ApiReturn(_))) => {
-                let Self { api, files, hosts, .. } = self;
-                let out = &mut |output: ApiOutput| push_api(files, hosts, &output);
+            Ok(Some(event @ (Event::ApiLine(_) | Event::ApiEntry(_) | Event::ApiReturn(_)))) => {
+                let Self { api, files, processes, .. } = self;
+                let out = &mut |output: ApiOutput| push_api(files, processes, &output);
                 match event {
                     Event::ApiLine(event) => api.call(*event, out),
                     Event::ApiEntry(event) => api.entry(event, out),
@@ -73,10 +101,11 @@ impl Pipeline {
                     _ => {}
                 }
             }
-            Ok(event) => {
-                let Self { session, files, hosts, .. } = self;
-                session.apply(event, &mut |record| push(files, hosts, &record));
+            Ok(Some(event)) => {
+                let Self { session, files, processes, .. } = self;
+                session.apply(event, &mut |record| push(files, processes, &record));
             }
+            Ok(None) => {}
             Err(error) => {
                 self.undecodable += 1;
                 self.first_error.get_or_insert(error);
@@ -91,9 +120,10 @@ impl Pipeline {
 
     /// No more records come.
     pub fn finish(&mut self) {
-        let Self { session, api, files, hosts, .. } = self;
-        session.finish(&mut |record| push(files, hosts, &record));
-        api.finish(&mut |output| push_api(files, hosts, &output));
+        let Self { session, api, files, processes, .. } = self;
+        let lost = |tgid| processes.get(&tgid).map_or(0, Origins::lost_in_all);
+        session.finish(lost, &mut |record| push(files, processes, &record));
+        api.finish(&mut |output| push_api(files, processes, &output));
         files.flush();
     }
 
@@ -113,26 +143,37 @@ impl Pipeline {
         (self.undecodable, self.first_error.as_ref())
     }
 
-    /// Records that came for a cookie.
-    pub fn delivered(&self, cookie: u32) -> u64 {
-        let binding = usize::try_from(cookie).ok().and_then(|cookie| self.bindings.get(cookie));
-        binding.map_or(0, |binding| binding.delivered)
+    /// Records that came.
+    pub fn delivered(&self) -> &Account {
+        &self.delivered
+    }
+
+    /// Where records are missing among those that came.
+    pub fn gaps_mut(&mut self) -> &mut Gaps {
+        &mut self.gaps
     }
 }
 
-fn push(files: &mut SessionFiles, hosts: &HashMap<u32, HostInfo>, record: &FlowRecord) {
+impl Origins {
+    fn lost_in_all(&self) -> u64 {
+        self.lost.saturating_add(self.marked)
+    }
+}
+
+fn push(files: &mut SessionFiles, processes: &HashMap<u32, Origins>, record: &FlowRecord) {
     // A record of the model always stems from one of the kernel, whose process is known.
-    if let Some(host) = record.origin().and_then(|origin| hosts.get(&origin.tgid)) {
+    let process = record.origin().and_then(|origin| processes.get(&origin.tgid));
+    if let Some(host) = process.and_then(|process| process.host.as_ref()) {
         files.push(record, host);
     }
 }
 
-fn push_api(files: &mut SessionFiles, hosts: &HashMap<u32, HostInfo>, output: &ApiOutput) {
+fn push_api(files: &mut SessionFiles, processes: &HashMap<u32, Origins>, output: &ApiOutput) {
     let origin = match output {
         ApiOutput::Call(record) => &record.event.origin,
         ApiOutput::Other(call) => &call.origin,
     };
-    if let Some(host) = hosts.get(&origin.tgid) {
+    if let Some(host) = processes.get(&origin.tgid).and_then(|process| process.host.as_ref()) {
         files.push_api(output, host);
     }
 }

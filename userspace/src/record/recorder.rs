@@ -2,7 +2,6 @@
 
 use std::{
     num::NonZeroU32,
-    os::fd::BorrowedFd,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -13,39 +12,30 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use ncclflow_common::WIRE_VERSION;
-use rustix::time::{ClockId, clock_gettime};
 
 use super::{
-    intake::Intake,
+    live::{self, Live, Taken},
     pipeline::{Binding, Pipeline},
-    setup::{Setup, Wanted},
+    report::{complete_report, first_report},
+    setup::{ProbeChoice, Setup, Wanted},
 };
 use crate::{
     capture::{CaptureHeader, CaptureWriter},
+    decode::Decoder,
     layout_cache::LayoutCache,
-    loader::Attachment,
-    probe::Level,
+    loader::{Attachment, Buffer, StoredParts},
+    probe::ProbeKind,
     sink::{
-        Aggregated, ApiFormat, ApiOutputOptions, AttachReport, ClockReport, CommunicatorReport, HostInfo,
-        LossReport, OutputDir, ProbeReport, SessionFiles, SessionReport, SessionState, TargetReport,
-        aggregate_directory,
+        Aggregated, ApiFormat, ApiOutputOptions, AttachReport, HostInfo, OutputDir, SessionFiles,
+        SessionReport, SessionState, aggregate_directory,
     },
-    stream::{Drain, Waker},
+    stream::Waker,
     symbols::DebugFiles,
 };
-
-/// Longest sleep of the drain: how late a record can come that does not fill the buffer to the wake-up mark.
-const DRAIN_INTERVAL: Duration = Duration::from_millis(50);
-
-/// How often the files are brought up to date for whoever reads along.
-const FLUSH_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Larger `flow_steps` files are not aggregated when the recording ends: the aggregate has three times their size, and few
 /// readers take a JSON document of gigabytes. `ncclflow aggregate` does it on request.
 pub(super) const MAX_AGGREGATED: u64 = 256 << 20;
-
-/// How long the end waits for records that a CPU is still putting together.
-const SETTLE_LIMIT: Duration = Duration::from_millis(500);
 
 /// What to record.
 #[derive(Clone, Debug)]
@@ -54,15 +44,14 @@ pub struct RecordOptions {
     pub started: Instant,
     pub pids: Vec<u32>,
     pub output: PathBuf,
-    pub level: Level,
-    /// Trace the returns of the exported functions too; with [`Level::Api`].
-    pub returns: bool,
-    /// How calls are written, with [`Level::Api`].
+    pub choice: ProbeChoice,
+    /// How calls are written, with [`crate::probe::Level::Api`].
     pub format: ApiFormat,
     /// `None`: until stopped, or until the targets have exited.
     pub duration: Option<Duration>,
-    /// Bytes of the ring buffer; rounded up to a power of two of pages.
-    pub buffer_bytes: u32,
+    pub buffer: Buffer,
+    /// Most bytes of records that wait to be decoded and written. As much again may wait for the capture.
+    pub queue_bytes: usize,
     /// The NCCL library's path as the target maps it, where its name does not show that it is one.
     pub library: Option<PathBuf>,
     /// Where to look for debugging information that a library itself has not.
@@ -93,8 +82,12 @@ impl StopHandle {
         self.waker.wake();
     }
 
-    fn is_stopped(&self) -> bool {
+    pub(super) fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Acquire)
+    }
+
+    pub(super) fn waker(&self) -> &Waker {
+        &self.waker
     }
 }
 
@@ -141,22 +134,22 @@ pub fn record(
     let wanted = Wanted {
         library: options.library.as_deref(),
         debug_files: &options.debug_files,
-        level: options.level,
-        returns: options.returns,
+        choice: options.choice,
         cache: cache.as_ref(),
     };
     let mut times = AttachReport::default();
     let (setup, attachment) = find_and_load(options, &wanted, &mut times);
-    let mut setup = setup?;
+    let setup = setup?;
     notice(Notice::Found(&setup));
     if stop.is_stopped() {
         bail!("stopped before anything was attached");
     }
     raise_descriptor_limit();
     let dir = OutputDir::create(&options.output)?;
-    let mut report = first_report(&setup, options.level, &rustix::system::uname());
-    let prepared =
-        attachment.and_then(|attachment| prepare(options, attachment, &setup, &report.host, &mut times));
+    let mut report = first_report(&setup, options.choice.level, options.buffer, options.queue_bytes);
+    let prepared = attachment
+        .and_then(|attachment| prepare(options.started, attachment, &setup, &report.host, &mut times));
+    report.attach = times;
     let (mut attachment, bindings) = match prepared {
         Ok(prepared) => prepared,
         Err(error) => {
@@ -174,29 +167,20 @@ pub fn record(
             }
         };
     report.write(&dir).with_context(|| format!("cannot write to `{}`", dir.path().display()))?;
-    let mut drain = Drain::new(attachment.take_records()?);
-    let mut intake = Intake::new(Pipeline::new(bindings, SessionFiles::new(dir, api)), capture);
-    attachment.arm()?;
-    times.armed_ms = ms_since(options.started);
-    times.armed_monotonic_ns = Some(now_ns(ClockId::Monotonic));
-    report.attach = times;
-    notice(Notice::Recording { probes: attachment.probes().len() });
-    for library in &mut setup.libraries {
-        if let Some(error) = cache.as_ref().and_then(|cache| library.keep(cache).err()) {
-            notice(Notice::NotCached(&format!("{error:#}")));
-        }
-    }
-
-    run(options, stop, &setup, &mut drain, &mut intake, &mut report, notice)?;
-
-    attachment.disarm()?;
-    settle(&attachment, &mut drain, &mut intake)?;
+    let pipeline = Pipeline::new(bindings, SessionFiles::new(dir, api));
+    let live = Live {
+        options,
+        stop,
+        setup: &setup,
+        cache: cache.as_ref(),
+        attachment: &mut attachment,
+        report: &mut report,
+        notice,
+    };
+    let mut taken = live::run(live, pipeline, capture)?;
     attachment.print_log();
-    intake.pipeline.finish();
-    intake.flush();
-    tell_errors(&mut intake, &mut report, notice);
-    complete_report(&mut report, &attachment, &intake)?;
-    let aggregated = write_results(&mut intake, &mut report, notice)?;
+    complete_report(&mut report, &attachment, &mut taken)?;
+    let aggregated = write_results(taken, &mut report, notice)?;
     attachment.detach(|left| notice(Notice::Detaching { left }));
     Ok(Outcome { report, aggregated })
 }
@@ -212,20 +196,21 @@ fn raise_descriptor_limit() {
 
 /// Completes the folder and the capture. What cannot be written is said, and is part of the report.
 fn write_results(
-    intake: &mut Intake,
+    taken: Taken,
     report: &mut SessionReport,
     notice: &mut dyn FnMut(Notice<'_>),
 ) -> Result<Option<Aggregated>> {
+    let files = taken.pipeline.files();
     let mut fail = |report: &mut SessionReport, error: String| {
         notice(Notice::WriteFailed(&error));
         report.errors.push(error);
         report.state = SessionState::WriteFailed;
     };
     report.state = if report.errors.is_empty() { SessionState::Complete } else { SessionState::WriteFailed };
-    let aggregated = if intake.pipeline.files().has_no_flows() {
+    let aggregated = if files.has_no_flows() {
         None
     } else {
-        match aggregate_directory(intake.pipeline.files().dir(), MAX_AGGREGATED) {
+        match aggregate_directory(files.dir(), MAX_AGGREGATED) {
             Ok(aggregated) => Some(aggregated),
             Err(error) => {
                 fail(report, format!("{error:#}"));
@@ -233,10 +218,12 @@ fn write_results(
             }
         }
     };
-    if let Err(error) = intake.finish_capture(&report.to_text()?) {
+    if let Some(capture) = taken.capture
+        && let Err(error) = capture.finish(&report.to_text()?)
+    {
         fail(report, format!("writing the capture stopped: {error}"));
     }
-    if let Err(error) = report.write(intake.pipeline.files().dir()) {
+    if let Err(error) = report.write(files.dir()) {
         fail(report, format!("writing `session.json`: {error}"));
     }
     Ok(aggregated)
@@ -263,7 +250,7 @@ fn find_and_load(
 ) -> (Result<Setup>, Result<Attachment>) {
     std::thread::scope(|scope| {
         let loading = scope.spawn(|| {
-            let attachment = Attachment::new(options.buffer_bytes, options.development_log);
+            let attachment = Attachment::new(options.buffer, options.development_log);
             (attachment, ms_since(options.started))
         });
         let setup = Setup::find(&options.pids, wanted);
@@ -275,218 +262,65 @@ fn find_and_load(
     })
 }
 
+/// Milliseconds, to the microsecond.
+pub(super) fn ms_since(start: Instant) -> f64 {
+    (start.elapsed().as_secs_f64() * 1e6).round() / 1e3
+}
+
 /// Attaches every probe of every library to every target that uses it; the cookie is the index in what comes back.
 fn prepare(
-    options: &RecordOptions,
+    started: Instant,
     mut attachment: Attachment,
     setup: &Setup,
     host: &str,
     times: &mut AttachReport,
 ) -> Result<(Attachment, Vec<Binding>)> {
     let mut bindings = Vec::new();
+    let mut bind = |kind: &ProbeKind, decoder: &Decoder, host: Option<HostInfo>| {
+        bindings.push(Binding { kind: kind.clone(), decoder: decoder.clone(), host });
+    };
+    let mut stored: Vec<Vec<Option<StoredParts>>> = Vec::new();
+    for (index, library) in setup.libraries.iter().enumerate() {
+        let mut of_library = Vec::new();
+        for probe in &library.probes.probes {
+            let Some(program) = &probe.walk else {
+                of_library.push(None);
+                continue;
+            };
+            of_library.push(Some(attachment.store_parts(probe, program, index)?));
+            bind(&ProbeKind::Head, &library.decoder, None);
+            for part in &program.parts {
+                bind(&part.kind, &library.decoder, None);
+            }
+        }
+        stored.push(of_library);
+    }
     for target in &setup.targets {
         let pid = target.process.pid();
         let number = NonZeroU32::new(pid).context("0 is no process")?;
         for &index in &target.libraries {
-            let Some(library) = setup.libraries.get(index) else { continue };
-            for probe in &library.probes.probes {
+            let (Some(library), Some(stored)) = (setup.libraries.get(index), stored.get(index)) else {
+                continue;
+            };
+            for (probe, parts) in library.probes.probes.iter().zip(stored) {
                 let path = library.file.stable_path();
-                if let Err(error) = attachment.attach(probe, index, &path, &library.file.path, number) {
+                if let Err(error) = attachment.attach(probe, *parts, index, &path, &library.file.path, number)
+                {
                     if target.process.has_exited() {
                         bail!("process {pid} exited before it could be traced");
                     }
                     return Err(error);
                 }
-                if bindings.is_empty() {
-                    times.first_probe_ms = ms_since(options.started);
+                if times.first_probe_ms == 0.0 {
+                    times.first_probe_ms = ms_since(started);
                 }
-                bindings.push(Binding {
-                    kind: probe.kind,
-                    decoder: library.decoder.clone(),
-                    host: HostInfo { host: host.to_owned(), pid },
-                    delivered: 0,
-                });
+                bind(&probe.kind, &library.decoder, Some(HostInfo { host: host.to_owned(), pid }));
             }
         }
         if target.process.has_exited() {
             bail!("process {pid} exited before it could be traced");
         }
     }
-    times.attached_ms = ms_since(options.started);
+    times.attached_ms = ms_since(started);
     Ok((attachment, bindings))
-}
-
-/// The time between arming and disarming.
-fn run(
-    options: &RecordOptions,
-    stop: &StopHandle,
-    setup: &Setup,
-    drain: &mut Drain,
-    intake: &mut Intake,
-    report: &mut SessionReport,
-    notice: &mut dyn FnMut(Notice<'_>),
-) -> Result<()> {
-    let deadline = options.duration.map(|duration| Instant::now() + duration);
-    let mut running: Vec<usize> = (0..setup.targets.len()).collect();
-    let mut last_flush = Instant::now();
-    while !stop.is_stopped() && !running.is_empty() {
-        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        if left == Some(Duration::ZERO) {
-            break;
-        }
-        let taken = drain.take(|item| intake.record(item));
-        if last_flush.elapsed() >= FLUSH_INTERVAL {
-            intake.flush();
-            tell_errors(intake, report, notice);
-            last_flush = Instant::now();
-        }
-        if taken == 0 {
-            let exits: Vec<BorrowedFd<'_>> = running
-                .iter()
-                .filter_map(|&at| setup.targets.get(at))
-                .map(|target| target.process.exit_fd())
-                .collect();
-            let timeout = left.map_or(DRAIN_INTERVAL, |left| left.min(DRAIN_INTERVAL));
-            drain.wait(&stop.waker, &exits, timeout).context("waiting for records")?;
-        }
-        running.retain(|&at| {
-            let Some(target) = setup.targets.get(at) else { return false };
-            let exited = target.process.has_exited();
-            if exited {
-                let pid = target.process.pid();
-                notice(Notice::TargetExited { pid });
-                report
-                    .targets
-                    .iter_mut()
-                    .filter(|target| target.pid == pid)
-                    .for_each(|target| target.exited = true);
-            }
-            !exited
-        });
-    }
-    Ok(())
-}
-
-/// Takes what is left: until every hit is accounted for, or it is clear that this will not come true.
-fn settle(attachment: &Attachment, drain: &mut Drain, intake: &mut Intake) -> Result<()> {
-    let deadline = Instant::now() + SETTLE_LIMIT;
-    loop {
-        while drain.take(|item| intake.record(item)) > 0 {}
-        let mut open = false;
-        for probe in attachment.probes() {
-            let counters = attachment.counters(probe)?;
-            let seen = intake
-                .pipeline
-                .delivered(probe.cookie)
-                .saturating_add(counters.lost_full)
-                .saturating_add(counters.disarmed);
-            open |= counters.hits > seen;
-        }
-        if !open || Instant::now() >= deadline {
-            return Ok(());
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
-fn tell_errors(intake: &mut Intake, report: &mut SessionReport, notice: &mut dyn FnMut(Notice<'_>)) {
-    for error in intake.errors().iter().skip(report.errors.len()) {
-        notice(Notice::WriteFailed(error));
-    }
-    report.errors = intake.errors().to_vec();
-}
-
-fn first_report(setup: &Setup, level: Level, host: &rustix::system::Uname) -> SessionReport {
-    let (monotonic, realtime) = (now_ns(ClockId::Monotonic), now_ns(ClockId::Realtime));
-    SessionReport {
-        ncclflow: env!("CARGO_PKG_VERSION"),
-        state: SessionState::Recording,
-        host: host.nodename().to_string_lossy().into_owned(),
-        kernel: host.release().to_string_lossy().into_owned(),
-        level,
-        clock: ClockReport {
-            clock: "CLOCK_MONOTONIC",
-            started_monotonic_ns: monotonic,
-            started_realtime_ns: realtime,
-            offset_ns: realtime.saturating_sub(monotonic),
-            ended_monotonic_ns: None,
-        },
-        attach: AttachReport::default(),
-        targets: setup
-            .targets
-            .iter()
-            .map(|target| TargetReport {
-                pid: target.process.pid(),
-                own_pid: target.process.own_pid(),
-                name: target.process.name().to_owned(),
-                libraries: target.libraries.clone(),
-                exited: false,
-            })
-            .collect(),
-        libraries: setup.libraries.iter().map(super::setup::LibraryInUse::report).collect(),
-        communicators: Vec::new(),
-        probes: Vec::new(),
-        loss: LossReport::default(),
-        model: crate::model::ModelCounters::default(),
-        first_undecodable: None,
-        passed_over: setup.passed_over.clone(),
-        errors: Vec::new(),
-    }
-}
-
-fn complete_report(report: &mut SessionReport, attachment: &Attachment, intake: &Intake) -> Result<()> {
-    let pipeline = &intake.pipeline;
-    report.clock.ended_monotonic_ns = Some(now_ns(ClockId::Monotonic));
-    for probe in attachment.probes() {
-        let counters = attachment.counters(probe)?;
-        report.probes.push(ProbeReport {
-            function: probe.function.clone(),
-            symbol: probe.symbol.clone(),
-            at: probe.place,
-            pid: probe.pid,
-            library: probe.library,
-            hits: counters.hits,
-            delivered: pipeline.delivered(probe.cookie),
-            lost: counters.lost_full,
-            disarmed: counters.disarmed,
-            faulted: counters.faulted,
-        });
-    }
-    let (records_undecodable, first) = pipeline.undecodable();
-    report.first_undecodable = first.map(ToString::to_string);
-    report.loss = LossReport {
-        records_lost: report.probes.iter().map(|probe| probe.lost).sum(),
-        records_undecodable,
-        lines_lost: pipeline.files().lost_lines(),
-        records_not_captured: intake.not_captured(),
-    };
-    report.model = pipeline.model_counters();
-    report.communicators = pipeline
-        .files()
-        .summaries()
-        .into_iter()
-        .map(|rank| CommunicatorReport {
-            comm_hash: rank.comm_hash,
-            folder: rank.folder,
-            rank: rank.rank,
-            n_ranks: rank.n_ranks,
-            pid: rank.pid,
-            proxy_flow_lines: rank.records,
-            flow_steps_lines: rank.steps,
-            api_lines: rank.api_calls,
-            lost_lines: rank.lost,
-        })
-        .collect();
-    Ok(())
-}
-
-fn ms_since(start: Instant) -> f64 {
-    // To the microsecond.
-    (start.elapsed().as_secs_f64() * 1e6).round() / 1e3
-}
-
-fn now_ns(clock: ClockId) -> u64 {
-    let now = clock_gettime(clock);
-    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
-    seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0))
 }

@@ -5,15 +5,36 @@ use std::path::Path;
 use anyhow::{Context as _, Result, bail};
 
 use crate::{
-    decode::{Decoder, ProxyOpFields},
+    decode::{Decoder, PlanFields, ProxyOpFields},
     elf::Image,
     layout_cache::{CacheKey, LayoutCache},
     nccl::NameTables,
-    probe::{self, Level, ProbeSet},
+    probe::{self, Level, ProbeSet, Way},
     sink::LibraryReport,
     symbols::{self, DebugFiles, Resolution},
     target::{MappedLibrary, Process, nccl_libraries},
 };
+
+/// Which probes are wanted.
+#[derive(Clone, Copy, Debug)]
+pub struct ProbeChoice {
+    pub level: Level,
+    /// Nothing: what the library allows, whole plans first.
+    pub way: Option<Way>,
+    /// With [`Level::Api`]: the returns of the exported functions too.
+    pub returns: bool,
+}
+
+/// What is looked for in the processes.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// The NCCL library's path as the target maps it, where its name does not show that it is one.
+    pub library: Option<&'a Path>,
+    pub debug_files: &'a DebugFiles,
+    pub choice: ProbeChoice,
+    /// Where what is resolved is kept from one time to the next.
+    pub cache: Option<&'a LayoutCache>,
+}
 
 /// A process and the libraries that it uses, as indexes into [`Setup::libraries`].
 #[derive(Debug)]
@@ -33,19 +54,6 @@ pub struct LibraryInUse {
     pub cached: bool,
     /// To be kept, and under which key.
     to_keep: Option<(CacheKey, Image)>,
-}
-
-/// What is looked for in the processes.
-#[derive(Clone, Copy, Debug)]
-pub struct Wanted<'a> {
-    /// The NCCL library's path as the target maps it, where its name does not show that it is one.
-    pub library: Option<&'a Path>,
-    pub debug_files: &'a DebugFiles,
-    pub level: Level,
-    /// The returns of the exported functions too.
-    pub returns: bool,
-    /// Where what is resolved is kept from one time to the next.
-    pub cache: Option<&'a LayoutCache>,
 }
 
 /// Everything that a recording needs to know before it touches the kernel.
@@ -114,10 +122,11 @@ impl Setup {
 
 impl LibraryInUse {
     fn resolve(file: MappedLibrary, wanted: &Wanted<'_>) -> Result<Self> {
+        let choice = wanted.choice;
         let shown = file.shown();
         let context = || format!("reading the NCCL library `{shown}`");
         let image = Image::from_file(file.try_clone_file().with_context(context)?).with_context(context)?;
-        let request = if wanted.returns { symbols::nccl_request_with_api() } else { symbols::nccl_request() };
+        let request = if choice.returns { symbols::nccl_request_with_api() } else { symbols::nccl_request() };
         let key = wanted.cache.and_then(|cache| Some((cache, CacheKey::new(&image, &request)?)));
         let known = key.as_ref().and_then(|(cache, key)| cache.load(key));
         let cached = known.is_some();
@@ -126,12 +135,15 @@ impl LibraryInUse {
             None => symbols::resolve_with(&image, &request, wanted.debug_files).with_context(context)?,
         };
         let to_keep = key.filter(|_| !cached).map(|(_, key)| (key, image));
-        let mut probes = probe::compile(&resolution, wanted.level);
-        if wanted.returns {
+        let mut probes = probe::compile(&resolution, choice.level, choice.way);
+        if choice.returns {
             probe::add_api_returns(&mut probes, &resolution);
         }
-        let indispensable = if wanted.level == Level::Api { "ncclEnqueueCheck" } else { "ncclProxySaveOp" };
-        if !probes.probes.iter().any(|probe| probe.function == indispensable) {
+        let is_indispensable = |probe: &probe::Probe| match choice.level {
+            Level::Api => probe.function == "ncclEnqueueCheck",
+            Level::Flow | Level::Steps => probe.walk.is_some() || probe.function == "ncclProxySaveOp",
+        };
+        if !probes.probes.iter().any(is_indispensable) {
             let missing: Vec<String> = probes
                 .missing
                 .iter()
@@ -142,14 +154,15 @@ impl LibraryInUse {
         let decoder = Decoder {
             op_fields: ProxyOpFields::from_layouts(&resolution.layouts).with_context(context)?,
             names: NameTables::from_layouts(&resolution.layouts),
+            plan_fields: PlanFields::from_layouts(&resolution.layouts),
         };
         Ok(Self { file, resolution, probes, decoder, cached, to_keep })
     }
 
     /// Keeps what was resolved for the next time.
-    pub(super) fn keep(&mut self, cache: &LayoutCache) -> Result<()> {
-        if let Some((key, image)) = self.to_keep.take() {
-            cache.store(&key, &image, &self.resolution)?;
+    pub(super) fn keep(&self, cache: &LayoutCache) -> Result<()> {
+        if let Some((key, image)) = &self.to_keep {
+            cache.store(key, image, &self.resolution)?;
         }
         Ok(())
     }
@@ -165,6 +178,7 @@ impl LibraryInUse {
             cuda_version: self.resolution.cuda_version,
             symbols: self.resolution.rung,
             cached: self.cached,
+            probes: self.probes.way,
             missing_probes: self.probes.missing.clone(),
         }
     }

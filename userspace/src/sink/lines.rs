@@ -61,6 +61,7 @@ pub struct ProxyFlowLine<'a> {
     tree_up: i32,
     tree_down: [i32; 3],
     captured_seq: Option<u64>,
+    incomplete: bool,
     peers: Vec<PeerLine<'a>>,
 }
 
@@ -129,6 +130,7 @@ impl<'a> ProxyFlowLine<'a> {
             tree_up: record.tree.up,
             tree_down: record.tree.down,
             captured_seq: record.captured_seq,
+            incomplete: record.incomplete,
             peers: record.peers.iter().map(|peer| PeerLine::new(record, peer)).collect(),
         }
     }

@@ -19,7 +19,7 @@ pub use json_lines::JsonLinesFile;
 pub use lines::{FlowStepLine, HostInfo, PeerLine, ProxyFlowLine};
 pub use output_dir::OutputDir;
 pub use session_file::{
-    AttachReport, ClockReport, CommunicatorReport, LibraryReport, LossReport, ProbeReport, SessionReport,
-    SessionState, TargetReport,
+    AttachReport, BufferReport, ClockReport, CommunicatorReport, CpuReport, LibraryReport, LossReport,
+    ProbeReport, SessionReport, SessionState, TargetReport,
 };
 pub use session_files::SessionFiles;

@@ -7,8 +7,10 @@ use serde::Serialize;
 use super::output_dir::OutputDir;
 use crate::{
     elf::BuildId,
+    loader::BufferKind,
     model::ModelCounters,
-    probe::{Level, MissingProbe, ProbePlace},
+    probe::{Level, MissingProbe, ProbePlace, Way},
+    record::Gap,
     symbols::{NcclVersion, Rung},
 };
 
@@ -36,8 +38,13 @@ pub struct SessionReport {
     pub targets: Vec<TargetReport>,
     pub libraries: Vec<LibraryReport>,
     pub communicators: Vec<CommunicatorReport>,
+    pub buffer: BufferReport,
     pub probes: Vec<ProbeReport>,
+    /// Over all probes; CPUs on which there was a hit.
+    pub cpus: Vec<CpuReport>,
     pub loss: LossReport,
+    /// When records were lost or dropped.
+    pub gaps: Vec<Gap>,
     pub model: ModelCounters,
     /// Why the first record that was not understood was not.
     pub first_undecodable: Option<String>,
@@ -101,6 +108,8 @@ pub struct LibraryReport {
     pub symbols: Rung,
     /// They were known from an earlier recording.
     pub cached: bool,
+    /// Where ops are seen: whole plans at their launch, or call by call.
+    pub probes: Option<Way>,
     pub missing_probes: Vec<MissingProbe>,
 }
 
@@ -119,29 +128,73 @@ pub struct CommunicatorReport {
     pub lost_lines: u64,
 }
 
-/// A probe's account: `hits = delivered + lost + disarmed`.
+/// What is between the kernel and the files.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct BufferReport {
+    pub kind: BufferKind,
+    /// Of the kernel's buffers, all CPUs together.
+    pub bytes: u64,
+    /// Records that wait to be decoded and written, at most.
+    pub queue_bytes: u64,
+    /// Most that waited at a time.
+    pub queue_peak_bytes: u64,
+}
+
+/// A probe's account: `hits = delivered + lost + dropped + disarmed`.
 #[derive(Clone, Debug, Serialize)]
 pub struct ProbeReport {
     pub function: String,
     pub symbol: String,
     pub at: ProbePlace,
-    pub pid: u32,
+    /// What it reads, if it is no probe but a part of those that walk lists.
+    pub part: Option<&'static str>,
+    /// Process that it is limited to; parts serve all processes that use the library.
+    pub pid: Option<u32>,
     /// Index into `libraries`.
     pub library: usize,
     pub hits: u64,
+    /// Records that came to be decoded.
     pub delivered: u64,
+    /// In the kernel: its buffer was full.
     pub lost: u64,
+    /// Taken out of the kernel, and dropped as decoding or writing had not kept up and the queue was full.
+    pub dropped: u64,
     /// Hits before the session opened and after it closed.
     pub disarmed: u64,
     /// Delivered with memory of the target that could not be read.
     pub faulted: u64,
+    /// CPUs on which something was lost or dropped.
+    pub cpus: Vec<CpuReport>,
+}
+
+/// A CPU's account, besides what was disarmed: `hits = delivered + lost + dropped`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CpuReport {
+    pub cpu: u32,
+    pub hits: u64,
+    pub delivered: u64,
+    pub lost: u64,
+    pub dropped: u64,
+}
+
+impl CpuReport {
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.hits += other.hits;
+        self.delivered += other.delivered;
+        self.lost += other.lost;
+        self.dropped += other.dropped;
+    }
 }
 
 /// Everything that was lost. Zeroes are written too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct LossReport {
-    /// Hits whose record found the ring buffer full.
+    /// Hits whose record found the kernel's buffer full.
     pub records_lost: u64,
+    /// Records that were dropped as decoding or writing did not keep up.
+    pub records_dropped: u64,
+    /// Hits of which it is not known what became of them: 0, or a fault of ours.
+    pub records_unaccounted: u64,
     /// Records that could not be understood.
     pub records_undecodable: u64,
     /// Lines that could not be written.

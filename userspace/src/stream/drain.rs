@@ -1,93 +1,139 @@
-//! Drains the ring buffer: sleeps until there is enough or a timer ends, then takes all there is.
+//! Moves records out of the kernel.
 
-use std::{
-    fmt, io,
-    os::fd::{AsFd as _, BorrowedFd, OwnedFd},
-    sync::Arc,
-    time::Duration,
+use std::{collections::HashMap, io, os::fd::AsFd as _, sync::Arc, time::Duration};
+
+use super::{
+    account::Account,
+    batch::Batch,
+    outlet::Outlet,
+    source::Source,
+    waker::{Waker, wait_for},
 };
+use crate::decode::header_of;
 
-use aya::maps::{MapData, RingBuf};
-use rustix::{
-    event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll},
-    io::Errno,
-};
+/// Longest pause while records come: how late one can be that does not fill the buffer to the mark at which the kernel wakes us.
+const PAUSE: Duration = Duration::from_millis(50);
 
-/// Records taken between two looks at the other descriptors, so that a flood does not keep the session from ending.
-const MAX_RECORDS_PER_WAKE: usize = 65_536;
+/// Longest pause while none come.
+pub const MAX_PAUSE: Duration = Duration::from_millis(400);
 
-/// Wakes a sleeping [`Drain`] from another thread.
-#[derive(Clone, Debug)]
-pub struct Waker(Arc<OwnedFd>);
+/// Shortest pause where every record would wake us.
+const SHORT_PAUSE: Duration = Duration::from_millis(1);
 
-impl Waker {
-    pub fn new() -> io::Result<Self> {
-        Ok(Self(Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)))
-    }
+/// Records in one round after which there is no such pause: at 0.5 KiB each, a sixth of the default buffer.
+const FLOOD: usize = 4096;
 
-    /// Wakes the drain now, and each time it would sleep again.
-    pub fn wake(&self) {
-        // The counter of an eventfd can only be full, and then the drain is awake.
-        let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
-    }
+/// What became of the last record of a process.
+#[derive(Clone, Copy, Debug, Default)]
+struct Process {
+    tgid: u32,
+    /// The kernel's count of its lost records.
+    lost: u64,
 }
 
 /// The reading end of the records.
+#[derive(Debug)]
 pub struct Drain {
-    records: RingBuf<MapData>,
-}
-
-impl fmt::Debug for Drain {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Drain").finish_non_exhaustive()
-    }
-}
-
-/// Why [`Drain::wait`] came back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pause {
-    /// There may be records, or the timer ended.
-    Over,
-    /// The waker was used.
-    Woken,
-    /// A watched descriptor is readable.
-    Watched,
+    source: Source,
+    outlets: Vec<Outlet>,
+    taken: Account,
+    lost: HashMap<u32, u64>,
+    /// Of the record before: mostly that of the next one, too.
+    last: Process,
 }
 
 impl Drain {
-    pub fn new(records: RingBuf<MapData>) -> Self {
-        Self { records }
+    pub fn new(source: Source, outlets: Vec<Outlet>) -> Self {
+        Self { source, outlets, taken: Account::default(), lost: HashMap::new(), last: Process::default() }
     }
 
-    /// Gives every record that is there to `take`, up to a bound; says how many there were.
-    pub fn take(&mut self, mut take: impl FnMut(&[u8])) -> usize {
-        let mut taken = 0;
-        while taken < MAX_RECORDS_PER_WAKE
-            && let Some(item) = self.records.next()
-        {
-            take(&item);
-            taken += 1;
+    /// Moves records until `stop` says so. Never waits for a taker.
+    pub fn run(&mut self, stop: &Waker) -> io::Result<()> {
+        let mut pause = PAUSE;
+        loop {
+            let taken = self.take(Outlet::push);
+            pause = if taken > 0 { PAUSE } else { (pause * 2).min(MAX_PAUSE) };
+            let mut fds = vec![stop.as_fd()];
+            let timeout = if self.source.wakes_for_each_record() && taken > 0 {
+                // Read in rounds and not record by record; only in peace do we wait to be woken.
+                if taken > FLOOD { Duration::ZERO } else { SHORT_PAUSE }
+            } else {
+                fds.extend(self.source.fds());
+                pause
+            };
+            if wait_for(&fds, Some(timeout))?.first() == Some(&true) {
+                return Ok(());
+            }
         }
+    }
+
+    /// Moves what is there. Never waits for a taker.
+    #[cfg(test)]
+    pub(super) fn round(&mut self) -> usize {
+        self.take(Outlet::push)
+    }
+
+    /// What the double gives out next.
+    #[cfg(test)]
+    pub(super) fn give(&mut self, items: std::collections::VecDeque<Vec<u8>>) {
+        self.source = Source::Double(items);
+    }
+
+    /// Moves what is there, waiting for takers where needed: for the end, when nothing more can come. Says how much there was.
+    pub fn take_all(&mut self) -> usize {
+        self.take(Outlet::push_when_there_is_room)
+    }
+
+    /// Nothing more comes. `lost`: the kernel's count of a process's lost records.
+    pub fn close(&mut self, lost: impl Fn(u32) -> u64) {
+        self.lost.insert(self.last.tgid, self.last.lost);
+        self.lost.remove(&0); // no process's: where the first record had none before it
+        let after_last: Vec<(u32, u64)> = self
+            .lost
+            .iter()
+            .map(|(tgid, known)| (*tgid, lost(*tgid).saturating_sub(*known)))
+            .filter(|(_, lost)| *lost > 0)
+            .collect();
+        for outlet in &mut self.outlets {
+            outlet.close(after_last.iter().copied());
+        }
+    }
+
+    /// What came out of the kernel.
+    pub fn taken(&self) -> &Account {
+        &self.taken
+    }
+
+    pub fn outlets(&self) -> &[Outlet] {
+        &self.outlets
+    }
+
+    fn take(&mut self, pass_on: impl Fn(&mut Outlet, &Arc<Batch>)) -> usize {
+        let Self { source, outlets, taken: account, lost, last } = self;
+        let mut batch = Batch::default();
+        let mut pass_on = |batch: &mut Batch| {
+            if !batch.is_empty() {
+                let batch = Arc::new(std::mem::take(batch));
+                for outlet in outlets.iter_mut() {
+                    pass_on(outlet, &batch);
+                }
+            }
+        };
+        let taken = source.take(|item| {
+            if let Some(header) = header_of(item) {
+                account.count(header.probe, header.cpu);
+                if header.tgid != last.tgid {
+                    lost.insert(last.tgid, last.lost);
+                    *last = Process { tgid: header.tgid, lost: lost.get(&header.tgid).copied().unwrap_or(0) };
+                }
+                last.lost = last.lost.max(header.lost);
+            }
+            batch.push(item);
+            if batch.is_full() {
+                pass_on(&mut batch);
+            }
+        });
+        pass_on(&mut batch);
         taken
-    }
-
-    /// Sleeps until the kernel says that much has gathered, at most `timeout`, or until `waker` or one of `watched` speaks.
-    pub fn wait(&self, waker: &Waker, watched: &[BorrowedFd<'_>], timeout: Duration) -> io::Result<Pause> {
-        let mut fds = vec![
-            PollFd::from_borrowed_fd(self.records.as_fd(), PollFlags::IN),
-            PollFd::from_borrowed_fd(waker.0.as_fd(), PollFlags::IN),
-        ];
-        fds.extend(watched.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)));
-        let timeout = Timespec::try_from(timeout).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 });
-        match poll(&mut fds, Some(&timeout)) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-        let ready = |fd: &PollFd<'_>| !fd.revents().is_empty();
-        Ok(match fds.as_slice() {
-            [_, waker, ..] if ready(waker) => Pause::Woken,
-            [_, _, watched @ ..] if watched.iter().any(ready) => Pause::Watched,
-            _ => Pause::Over,
-        })
     }
 }

@@ -1,5 +1,26 @@
-//! From the kernel's ring buffer to whoever takes the records.
+//! From the kernel's buffer to whoever takes the records.
+//!
+//! A [`Drain`] does nothing but move records out of the kernel, in batches, into a bounded [`Queue`] for each taker. It never
+//! waits for a taker while records can come: where a queue is full it drops, counts, and says so in the stream itself.
 
+mod account;
+mod batch;
 mod drain;
+mod outlet;
+mod perf;
+mod queue;
+mod source;
+mod waker;
 
-pub use drain::{Drain, Pause, Waker};
+#[cfg(test)]
+mod tests;
+
+pub use account::Account;
+pub use batch::{Batch, MAX_FRAME};
+pub use drain::{Drain, MAX_PAUSE};
+pub use outlet::Outlet;
+pub use perf::PerfBuffers;
+pub use queue::{Popped, Queue};
+pub use source::Source;
+pub use waker::Waker;
+pub(crate) use waker::wait_for;

@@ -41,7 +41,8 @@ pub fn lost_without_type(name: &str) -> Option<&'static str> {
 pub(super) fn alternatives_of_type(name: &str) -> &'static [&'static str] {
     match name {
         "ncclWorkElem" => &["ncclDevWorkColl"],
-        "ncclDevWorkColl" => &["ncclWorkElem"],
+        "ncclDevWorkColl" | "ncclDevWorkP2p" | "ncclDevWorkBatch" | "ncclDevKernelArgs"
+        | "ncclDevWorkType" => &["ncclWorkElem"],
         _ => &[],
     }
 }
@@ -239,7 +240,10 @@ const STRUCTS: &[(&str, &str)] = &[
     ("ncclConnInfo", "the state of a connection"),
     ("ncclConnector", "the transport to a peer, and whether it has a proxy"),
     ("ncclDevRedOpFull", "reduction operations as the device sees them"),
+    ("ncclDevKernelArgs", "the batches of sends and receives of a plan"),
+    ("ncclDevWorkBatch", "the batches of sends and receives of a plan"),
     ("ncclDevWorkColl", "the share of each channel in a collective that needs no proxy"),
+    ("ncclDevWorkP2p", "the share of each channel in a send or receive that needs no proxy"),
     ("ncclDirect", "the neighbours in the CollNet direct graph"),
     ("ncclInfo", "the calls of the API"),
     ("ncclKernelPlan", "whole plans at one probe"),
@@ -271,6 +275,7 @@ const STRUCTS: &[(&str, &str)] = &[
 const ENUMS: &[(&str, &str)] = &[
     ("ncclDataType_t", "names of data types"),
     ("ncclDevRedOp_t", "names of reduction operations"),
+    ("ncclDevWorkType", "the kinds of device work of a plan"),
     ("ncclFunc_t", "names of collectives"),
     ("ncclPattern_t", "names of patterns: ops cannot be expanded to steps"),
     ("ncclProfilerEventState_t", "the meaning of step events"),

@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    path::{Path, PathBuf},
+    path::Path,
     process::{Command, Stdio},
 };
 
@@ -10,8 +10,10 @@ use anyhow::{Context as _, Result, bail};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Map, Value, json};
 
-use super::{job::Job, spread::spread};
-use crate::{nccl, programs};
+use super::{
+    figure::Spread,
+    lab::{Bench, Job},
+};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -26,10 +28,6 @@ pub(crate) struct Args {
     /// Level of tracing
     #[arg(long, default_value = "flow")]
     level: String,
-
-    /// Use the programs in this folder, and build nothing
-    #[arg(long, value_name = "DIR")]
-    programs: Option<PathBuf>,
 }
 
 /// The moments of `session.json`'s `attach`.
@@ -39,23 +37,10 @@ const MOMENTS: [&str; 5] = ["resolved_ms", "loaded_ms", "first_probe_ms", "attac
 const WAYS: [&str; 3] = ["cold", "warm", "cached"];
 
 pub(crate) fn run(args: &Args) -> Result<Value> {
-    let programs = match &args.programs {
-        Some(folder) => folder.clone(),
-        None => programs::build_release(&["ncclflow", "ncclflow-bed", "ncclflow-nvml-double"])?,
-    };
-    let scratch = std::env::temp_dir().join(format!("ncclflow-bench-{}", std::process::id()));
-    fs::create_dir(&scratch).with_context(|| format!("making `{}`", scratch.display()))?;
-    let result = rounds(args, &programs, &scratch);
-    // A scratch folder that stays is no failure of the bench.
-    let _ = fs::remove_dir_all(&scratch);
-    result
-}
-
-fn rounds(args: &Args, programs: &Path, scratch: &Path) -> Result<Value> {
-    let library = nccl::library_path(&args.nccl)?;
+    let mut bench = Bench::prepare(&args.nccl, "attach")?;
     // A job that waits: nothing of it runs while we attach.
-    let job = Job::start(programs, &library, scratch, &["--ranks", "2"])?;
-    let cache = scratch.join("cache");
+    let job = bench.job(&["--ranks", "2"])?;
+    let cache = bench.fresh("cache");
     let mut can_drop = true;
     let mut figures: Map<String, Value> = Map::new();
     let mut samples: Vec<(&str, Vec<Value>)> = WAYS.iter().map(|way| (*way, Vec::new())).collect();
@@ -63,7 +48,7 @@ fn rounds(args: &Args, programs: &Path, scratch: &Path) -> Result<Value> {
         for (way, samples) in &mut samples {
             eprintln!("round {} of {}: {way}", round + 1, args.rounds);
             if *way == "cold" {
-                can_drop = can_drop && drop_page_cache(&library).is_ok();
+                can_drop = can_drop && drop_page_cache(&bench.library).is_ok();
                 if !can_drop {
                     continue;
                 }
@@ -71,9 +56,9 @@ fn rounds(args: &Args, programs: &Path, scratch: &Path) -> Result<Value> {
             let cached = *way == "cached";
             if cached && round == 0 {
                 // Fills it.
-                attach(args, programs, scratch, &job, Some(&cache))?;
+                attach(args, &mut bench, &job, Some(&cache))?;
             }
-            samples.push(attach(args, programs, scratch, &job, cached.then_some(&*cache))?);
+            samples.push(attach(args, &mut bench, &job, cached.then_some(&*cache))?);
         }
     }
     job.go()?;
@@ -81,8 +66,8 @@ fn rounds(args: &Args, programs: &Path, scratch: &Path) -> Result<Value> {
     for (way, samples) in samples {
         let of = |key: &str| samples.iter().filter_map(|sample| sample[key].as_f64()).collect::<Vec<_>>();
         let mut figure: Map<String, Value> =
-            MOMENTS.iter().map(|key| ((*key).to_owned(), spread(&of(key)))).collect();
-        figure.insert("exec_to_armed_ms".to_owned(), spread(&of("exec_to_armed_ms")));
+            MOMENTS.iter().map(|key| ((*key).to_owned(), json!(Spread::of(of(key))))).collect();
+        figure.insert("exec_to_armed_ms".to_owned(), json!(Spread::of(of("exec_to_armed_ms"))));
         figures.insert(way.to_owned(), Value::Object(figure));
     }
     Ok(json!({
@@ -91,19 +76,17 @@ fn rounds(args: &Args, programs: &Path, scratch: &Path) -> Result<Value> {
         "level": args.level,
         "rounds": args.rounds,
         "page_cache_dropped": can_drop,
-        "library_bytes": fs::metadata(&library)?.len(),
+        "library_bytes": fs::metadata(&bench.library)?.len(),
         "ways": figures,
     }))
 }
 
 /// One attachment: what the session says of it, and the time since before the program was executed.
-fn attach(args: &Args, programs: &Path, scratch: &Path, job: &Job, cache: Option<&Path>) -> Result<Value> {
-    let out = scratch.join("out");
-    let _ = fs::remove_dir_all(&out);
-    let mut command = Command::new(programs.join("ncclflow"));
-    command
-        .args(["record", "-q", "-d", "0.1", "--level", &args.level, "-p", &job.pid_list(), "-o"])
-        .arg(&out);
+fn attach(args: &Args, bench: &mut Bench, job: &Job, cache: Option<&Path>) -> Result<Value> {
+    let out = bench.fresh("out");
+    let mut command = Command::new(bench.programs.join("ncclflow"));
+    let pids = job.pids.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+    command.args(["record", "-q", "-d", "0.1", "--level", &args.level, "-p", &pids, "-o"]).arg(&out);
     match cache {
         Some(cache) => command.arg("--cache-dir").arg(cache),
         None => command.arg("--no-cache"),

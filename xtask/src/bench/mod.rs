@@ -1,9 +1,14 @@
 //! `cargo xtask bench`: what ncclflow costs and how fast it is, as ratios with their spread.
 
 mod attach;
-mod job;
+mod detach;
+mod drain;
+mod figure;
+mod lab;
+mod memory;
 mod overhead;
-mod spread;
+mod saturate;
+mod scale;
 mod tracefs;
 
 use std::path::{Path, PathBuf};
@@ -27,12 +32,27 @@ enum Bench {
     Overhead(overhead::Args),
     /// From the start of the program to the first probe armed: cold, warm, with cached layouts (root)
     Attach(attach::Args),
+    /// Records per second and core: the drain by itself, and each stage after it (root)
+    Drain(drain::Args),
+    /// How long the probes take to go, by their number (root)
+    Detach(detach::Args),
+    /// Memory of `record` with 8 processes and 4 communicators (root)
+    Memory(memory::Args),
+    /// Time of a job under the tracer, against ranks, channels and operations per group (root)
+    Scale(scale::Args),
+    /// A job that never pauses, for a long time: delivered + lost = hits, to the record (root)
+    Saturate(saturate::Args),
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let result = match &args.bench {
         Bench::Overhead(args) => overhead::run(args),
         Bench::Attach(args) => attach::run(args),
+        Bench::Drain(args) => drain::run(args),
+        Bench::Detach(args) => detach::run(args),
+        Bench::Memory(args) => memory::run(args),
+        Bench::Scale(args) => scale::run(args),
+        Bench::Saturate(args) => saturate::run(args),
     }?;
     let text = serde_json::to_string_pretty(&result)? + "\n";
     print!("{text}");

@@ -1,0 +1,100 @@
+//! The ways out of the kernel side: a ring buffer, or a perf event array. The same records go through both.
+//!
+//! Which one is a constant of the session, which the loader sets before the programs are verified: the verifier follows only
+//! one of the two ways, and the kernel leaves the other out.
+
+use aya_ebpf::{
+    bindings::{BPF_F_CURRENT_CPU, BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP},
+    helpers::generated::{
+        bpf_perf_event_output, bpf_ringbuf_discard, bpf_ringbuf_reserve, bpf_ringbuf_submit,
+    },
+};
+
+use crate::{
+    common::{RecordHeader, WAKEUP_BYTES},
+    fetch::Room,
+    maps,
+    scratch::{self, ScratchSlot},
+};
+
+/// The context of the program, which only the perf event array asks for. The name is that by which the kernel knows the context
+/// of a uprobe program where a global function is given it.
+#[repr(C)]
+#[allow(non_camel_case_types, reason = "the kernel's name")]
+pub struct bpf_user_pt_regs_t {
+    opaque: u64,
+}
+
+/// Room for one record. To be submitted or discarded on every way.
+pub struct Entry<const SIZE: usize> {
+    room: *mut Room<SIZE>,
+    /// Where the record is built for the perf event array.
+    slot: *mut ScratchSlot,
+}
+
+impl<const SIZE: usize> Entry<SIZE> {
+    /// Room for a record of at most `SIZE` bytes, or nothing if there is none: count that as a loss.
+    #[inline(always)]
+    pub fn reserve() -> Option<Self> {
+        if maps::through_perf() {
+            let slot = scratch::claim()?;
+            // SAFETY: a live element of SCRATCH, which has room for the largest record.
+            let room = unsafe { (&raw mut (*slot).room).cast() };
+            return Some(Self { room, slot });
+        }
+        // SAFETY: a live ring buffer; SIZE is a constant.
+        let room: *mut Room<SIZE> =
+            unsafe { bpf_ringbuf_reserve((&raw const maps::RECORDS).cast_mut().cast(), SIZE as u64, 0) }
+                .cast();
+        if room.is_null() { None } else { Some(Self { room, slot: core::ptr::null_mut() }) }
+    }
+
+    /// 8-byte aligned. What stands in it is undefined.
+    #[inline(always)]
+    pub fn room(&self) -> *mut Room<SIZE> {
+        self.room
+    }
+
+    /// Writes the header and sends the record. Says whether it is on its way: if not, count that as a loss.
+    #[must_use]
+    #[inline(always)]
+    pub fn submit(self, ctx: *mut bpf_user_pt_regs_t, header: RecordHeader) -> bool {
+        // SAFETY: SIZE is larger than the header, and the room is 8-byte aligned.
+        unsafe { self.room.cast::<RecordHeader>().write(header) };
+        if maps::through_perf() {
+            // SAFETY: the context is the program's own; SIZE bytes are in the room, which is ours until it is released.
+            let failed = unsafe {
+                bpf_perf_event_output(
+                    ctx.cast(),
+                    (&raw const maps::PERF_RECORDS).cast_mut().cast(),
+                    BPF_F_CURRENT_CPU,
+                    self.room.cast(),
+                    SIZE as u64,
+                )
+            } < 0;
+            scratch::release(self.slot);
+            return !failed;
+        }
+        // SAFETY: a reservation of ours.
+        unsafe { bpf_ringbuf_submit(self.room.cast(), wake_up()) };
+        true
+    }
+
+    /// Sends nothing.
+    #[inline(always)]
+    pub fn discard(self) {
+        if maps::through_perf() {
+            scratch::release(self.slot);
+        } else {
+            // SAFETY: a reservation of ours.
+            unsafe { bpf_ringbuf_discard(self.room.cast(), BPF_RB_NO_WAKEUP.into()) };
+        }
+    }
+}
+
+/// Whether the reader is to be woken by a record of the ring buffer.
+#[inline(always)]
+fn wake_up() -> u64 {
+    let enough = maps::RECORDS.query(BPF_RB_AVAIL_DATA.into()) >= WAKEUP_BYTES;
+    if enough { BPF_RB_FORCE_WAKEUP.into() } else { BPF_RB_NO_WAKEUP.into() }
+}

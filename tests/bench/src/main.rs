@@ -1,0 +1,41 @@
+//! Measures the parts of ncclflow's record path, each by itself; a JSON object on standard output. `cargo xtask bench drain` runs it.
+
+mod drain;
+mod stages;
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+#[derive(Debug, Parser)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Fill the kernel's buffer through uprobes on this program itself, then drain it: what the drain alone can do (root)
+    Burst(drain::Args),
+    /// Drain while threads hit the probe as fast as they can (root)
+    Sustained(drain::Args),
+    /// Decode, model and write the records of a capture, without the kernel
+    Stages {
+        capture: PathBuf,
+        /// Rounds; each is reported
+        #[arg(long, default_value_t = 5)]
+        rounds: u32,
+    },
+}
+
+#[expect(clippy::print_stdout, reason = "the result")]
+fn main() -> Result<()> {
+    let json = match Cli::parse().command {
+        Command::Burst(args) => serde_json::to_string(&drain::burst(&args)?)?,
+        Command::Sustained(args) => serde_json::to_string(&drain::sustained(&args)?)?,
+        Command::Stages { capture, rounds } => serde_json::to_string(&stages::run(&capture, rounds)?)?,
+    };
+    println!("{json}");
+    Ok(())
+}

@@ -1,0 +1,103 @@
+//! The stages after the drain, on the records of a capture that lie in memory. Each stage is timed with those before it.
+
+use std::{fs::File, hint::black_box, io::BufReader, path::Path, time::Duration};
+
+use anyhow::{Context as _, Result};
+use ncclflow::{
+    capture::{CaptureHeader, CaptureReader, Item},
+    decode::RecordView,
+    model::Session,
+    probe::ProbeKind,
+    record::{Binding, Pipeline},
+    sink::{ApiOutputOptions, OutputDir, SessionFiles},
+    stream::Batch,
+};
+use rustix::time::{ClockId, clock_gettime};
+use serde::Serialize;
+
+/// Nanoseconds of CPU per record, round by round.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Stages {
+    records: usize,
+    bytes: usize,
+    /// Lines that are written for them.
+    lines: u64,
+    decode_ns: Vec<f64>,
+    decode_and_model_ns: Vec<f64>,
+    decode_model_and_write_ns: Vec<f64>,
+}
+
+pub(crate) fn run(capture: &Path, rounds: u32) -> Result<Stages> {
+    let (header, batch) = read(capture).with_context(|| format!("reading `{}`", capture.display()))?;
+    let mut stages = Stages { records: batch.len(), bytes: batch.bytes().len(), ..Stages::default() };
+    #[expect(clippy::cast_precision_loss, reason = "a mean")]
+    let per_record = |time: Duration| time.as_nanos() as f64 / batch.len().max(1) as f64;
+    for _ in 0..rounds {
+        stages.decode_ns.push(per_record(decode(&header.bindings, &batch)));
+        stages.decode_and_model_ns.push(per_record(model(&header.bindings, &batch)));
+        let (time, lines) = write(&header.bindings, &batch)?;
+        stages.decode_model_and_write_ns.push(per_record(time));
+        stages.lines = lines;
+    }
+    Ok(stages)
+}
+
+fn read(capture: &Path) -> Result<(CaptureHeader, Batch)> {
+    let (mut reader, header) = CaptureReader::new(BufReader::new(File::open(capture)?))?;
+    let mut batch = Batch::default();
+    while let Item::Record(record) = reader.next_item()? {
+        batch.push(record);
+    }
+    Ok((header, batch))
+}
+
+fn decode(bindings: &[Binding], batch: &Batch) -> Duration {
+    timed(|| {
+        for record in batch.records() {
+            if let Ok(view) = RecordView::new(record)
+                && let Some(binding) = bindings.get(usize::from(view.header.probe))
+            {
+                let _ = black_box(binding.decoder.decode(&binding.kind, &view));
+            }
+        }
+    })
+}
+
+fn model(bindings: &[Binding], batch: &Batch) -> Duration {
+    let steps = bindings.iter().any(|binding| matches!(binding.kind, ProbeKind::ProxyStep(_)));
+    let mut session = Session::new(steps);
+    timed(|| {
+        for record in batch.records() {
+            if let Ok(view) = RecordView::new(record)
+                && let Some(binding) = bindings.get(usize::from(view.header.probe))
+                && let Ok(event) = binding.decoder.decode(&binding.kind, &view)
+            {
+                session.apply(event, &mut |record| drop(black_box(record)));
+            }
+        }
+    })
+}
+
+/// Into files in the folder for temporary files; gives the number of lines, too.
+fn write(bindings: &[Binding], batch: &Batch) -> Result<(Duration, u64)> {
+    let folder = tempfile::tempdir()?;
+    let dir = OutputDir::create(&folder.path().join("out"))?;
+    let mut pipeline = Pipeline::new(bindings.to_vec(), SessionFiles::new(dir, ApiOutputOptions::default()));
+    let time = timed(|| {
+        batch.records().for_each(|record| pipeline.record(record));
+        pipeline.finish();
+    });
+    let lines = pipeline.files().summaries().iter().map(|rank| rank.records + rank.steps).sum();
+    Ok((time, lines))
+}
+
+/// CPU time of this thread.
+pub(crate) fn timed(work: impl FnOnce()) -> Duration {
+    let now = || {
+        let now = clock_gettime(ClockId::ThreadCPUTime);
+        Duration::new(u64::try_from(now.tv_sec).unwrap_or(0), u32::try_from(now.tv_nsec).unwrap_or(0))
+    };
+    let begun = now();
+    work();
+    now().saturating_sub(begun)
+}

@@ -1,0 +1,229 @@
+//! From the kernel to the files: nothing is lost without being counted, whoever is too slow, and nothing is done when there is
+//! nothing to do.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use ncclflow_e2e::harness::{
+    bed::Bed, need, programs, recorder::Recorder, run_counts::RunCounts, stopped_thread::StoppedThread,
+};
+use rustix::process::Signal;
+use serde_json::Value;
+
+const VERSION: &str = "2.27.5-cu12";
+
+/// Ring all-reduces: each op has two peers on each channel, one to receive from and one to send to.
+const RINGS: [&str; 10] =
+    ["--ranks", "2", "--iters", "1500", "--bytes", "65536", "--ops", "allreduce", "--channels", "1"];
+
+struct World {
+    ncclflow: PathBuf,
+    folder: tempfile::TempDir,
+    bed: Bed,
+}
+
+/// A bed that waits. `None` if the machine lacks something.
+fn world(arguments: &[&str]) -> Option<World> {
+    let (ncclflow, bed, library) = (programs::ncclflow()?, programs::bed()?, programs::nccl(VERSION)?);
+    if !need::root() {
+        return None;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let bed = Bed::start(&bed, &library, folder.path(), arguments).unwrap();
+    Some(World { ncclflow, folder, bed })
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap()
+}
+
+fn session(out: &Path) -> Value {
+    serde_json::from_str(&fs::read_to_string(out.join("session.json")).unwrap()).unwrap()
+}
+
+/// What is summed up of a session.
+#[derive(Debug, Default)]
+struct Sums {
+    hits: u64,
+    delivered: u64,
+    lost: u64,
+    dropped: u64,
+}
+
+/// Every account is even: of each probe, of each CPU, of the whole, in the gaps, and by the kernel's own count of runs.
+fn assert_accounts(session: &Value, runs: u64) -> Sums {
+    let mut sums = Sums::default();
+    for probe in session["probes"].as_array().unwrap() {
+        let [hits, delivered, lost, dropped, disarmed] =
+            ["hits", "delivered", "lost", "dropped", "disarmed"].map(|key| number(&probe[key]));
+        assert_eq!(hits, delivered + lost + dropped + disarmed, "{probe}");
+        for cpu in probe["cpus"].as_array().unwrap() {
+            let [hits, delivered, lost, dropped] =
+                ["hits", "delivered", "lost", "dropped"].map(|key| number(&cpu[key]));
+            assert_eq!(hits, delivered + lost + dropped, "{probe}");
+            assert!(lost + dropped > 0, "only CPUs that lost something are named: {probe}");
+        }
+        let by_cpu = |key: &str| -> u64 {
+            probe["cpus"].as_array().unwrap().iter().map(|cpu| number(&cpu[key])).sum()
+        };
+        assert_eq!((by_cpu("lost"), by_cpu("dropped")), (lost, dropped), "{probe}");
+        sums.hits += hits;
+        sums.delivered += delivered;
+        sums.lost += lost;
+        sums.dropped += dropped;
+    }
+    assert_eq!(sums.hits, runs, "as often as the kernel ran the programs");
+    let loss = &session["loss"];
+    assert_eq!(number(&loss["records_lost"]), sums.lost);
+    assert_eq!(number(&loss["records_dropped"]), sums.dropped);
+    assert_eq!(number(&loss["records_unaccounted"]), 0);
+    assert_eq!(number(&loss["records_undecodable"]), 0);
+    let missing: u64 = session["gaps"].as_array().unwrap().iter().map(|gap| number(&gap["records"])).sum();
+    assert_eq!(missing, sums.lost + sums.dropped, "{}", session["gaps"]);
+    let cpus: u64 = session["cpus"].as_array().unwrap().iter().map(|cpu| number(&cpu["delivered"])).sum();
+    assert_eq!(cpus, sums.delivered);
+    sums
+}
+
+/// Ops that do not say that they are incomplete have both peers of their ring; none has a wrong one.
+fn assert_incomplete_ops_say_so(out: &Path, session: &Value) {
+    let mut whole = 0;
+    for rank in session["communicators"].as_array().unwrap() {
+        let file = format!("proxy_flow_rank{}.jsonl", rank["rank"]);
+        let text = fs::read_to_string(out.join(rank["folder"].as_str().unwrap()).join(file)).unwrap();
+        for line in text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()) {
+            let peers = line["peers"].as_array().unwrap();
+            let of_ring = |peer: &Value| match peer["op"].as_str() {
+                Some("RECV") => peer["peer"] == line["ringPrev"],
+                _ => peer["peer"] == line["ringNext"],
+            };
+            assert!(peers.iter().all(of_ring), "{line}");
+            if line["incomplete"] == true {
+                assert!(peers.len() <= 2, "{line}");
+            } else {
+                assert!(peers.len() == 2 && peers[0]["op"] != peers[1]["op"], "{line}");
+                whole += 1;
+            }
+        }
+    }
+    assert!(whole > 0);
+}
+
+/// A tracer that does not run for a while: the kernel's buffer fills, and what finds no room is counted there.
+fn starve_the_reader(kind: &str) {
+    let Some(World { ncclflow, folder, mut bed }) = world(&RINGS) else { return };
+    let out = folder.path().join("out");
+    let arguments = ["--buffer", kind, "--buffer-size", "1"];
+    let recorder = Recorder::start(&ncclflow, &bed.pid_list(), &out, &arguments).unwrap();
+    let runs = RunCounts::of_process(recorder.pid()).unwrap();
+    recorder.signal(Signal::STOP).unwrap();
+    bed.go().unwrap();
+    std::thread::sleep(Duration::from_millis(1500));
+    recorder.signal(Signal::CONT).unwrap();
+    assert!(bed.finish().unwrap().1.ok);
+    let (status, words) = recorder.finish().unwrap();
+    assert!(status.success(), "{words}");
+    let session = session(&out);
+    let sums = assert_accounts(&session, runs.total().unwrap());
+    assert!(sums.lost > 0 && sums.dropped == 0, "{sums:?}");
+    assert!(words.contains("found the kernel's buffer full"), "{words}");
+    assert_eq!(session["buffer"]["kind"], kind);
+    assert_incomplete_ops_say_so(&out, &session);
+}
+
+#[test]
+fn a_reader_that_starves_loses_in_the_ring_buffer_and_counts() {
+    starve_the_reader("ring");
+}
+
+#[test]
+fn a_reader_that_starves_loses_in_the_perf_event_array_and_counts() {
+    starve_the_reader("perf");
+}
+
+/// A writer that does not get on, as on a disk that stalls: the drain goes on, in bounded memory, and counts what it drops.
+fn starve_the_writer(kind: &str) {
+    let Some(World { ncclflow, folder, mut bed }) = world(&RINGS) else { return };
+    let (out, capture) = (folder.path().join("out"), folder.path().join("capture"));
+    let arguments =
+        ["--buffer", kind, "--queue-size", "1", "--strict", "--capture", capture.to_str().unwrap()];
+    let recorder = Recorder::start(&ncclflow, &bed.pid_list(), &out, &arguments).unwrap();
+    let runs = RunCounts::of_process(recorder.pid()).unwrap();
+    bed.go().unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    {
+        let _stopped = StoppedThread::of_name(recorder.pid(), "ncclflow-write").unwrap();
+        std::thread::sleep(Duration::from_millis(1500));
+    }
+    assert!(bed.finish().unwrap().1.ok);
+    let (status, words) = recorder.finish().unwrap();
+    assert_eq!(status.code(), Some(3), "--strict: {words}");
+    assert!(words.contains("were dropped"), "{words}");
+    let recorded = session(&out);
+    let sums = assert_accounts(&recorded, runs.total().unwrap());
+    assert!(sums.dropped > 0 && sums.lost == 0, "{sums:?}");
+    let (peak, bound) = (&recorded["buffer"]["queue_peak_bytes"], &recorded["buffer"]["queue_bytes"]);
+    assert!(number(peak) <= number(bound) && number(bound) == 1 << 20, "{}", recorded["buffer"]);
+    assert_incomplete_ops_say_so(&out, &recorded);
+
+    // The capture has a thread and a queue of its own, and so it has everything.
+    assert_eq!(number(&recorded["loss"]["records_not_captured"]), 0);
+    let again = folder.path().join("again");
+    let status =
+        std::process::Command::new(&ncclflow).arg("replay").arg(&capture).arg("-o").arg(&again).status();
+    assert!(status.unwrap().success());
+    let mut replayed = 0;
+    for rank in recorded["communicators"].as_array().unwrap() {
+        let file = again
+            .join(rank["folder"].as_str().unwrap())
+            .join(format!("proxy_flow_rank{}.jsonl", rank["rank"]));
+        let text = fs::read_to_string(file).unwrap();
+        assert!(text.lines().all(|line| line.contains("\"incomplete\":false")));
+        replayed += text.lines().count();
+    }
+    assert_eq!(replayed, 2 * 1500);
+}
+
+#[test]
+fn a_writer_that_starves_does_not_stop_the_drain_of_the_ring_buffer() {
+    starve_the_writer("ring");
+}
+
+#[test]
+fn a_writer_that_starves_does_not_stop_the_drain_of_the_perf_event_array() {
+    starve_the_writer("perf");
+}
+
+/// CPU time of all threads of a process, by the scheduler's own account.
+fn cpu_time(pid: u32) -> Duration {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let nanoseconds = tasks.map(|task| {
+        let text = fs::read_to_string(task.unwrap().path().join("schedstat")).unwrap();
+        text.split(' ').next().unwrap().parse::<u64>().unwrap()
+    });
+    Duration::from_nanos(nanoseconds.sum())
+}
+
+/// A job that does nothing costs nothing that `top` can show (which shows a tenth of a percent).
+#[test]
+fn a_tracer_without_records_uses_no_cpu() {
+    for kind in ["ring", "perf"] {
+        let Some(World { ncclflow, folder, bed }) = world(&["--ranks", "2"]) else { return };
+        let out = folder.path().join("out");
+        let recorder =
+            Recorder::start(&ncclflow, &bed.pid_list(), &out, &["--buffer", kind, "--level", "steps"])
+                .unwrap();
+        std::thread::sleep(Duration::from_secs(1));
+        let (before, watched) = (cpu_time(recorder.pid()), Duration::from_secs(5));
+        std::thread::sleep(watched);
+        let used = cpu_time(recorder.pid()).saturating_sub(before);
+        assert!(used < watched / 1000, "{kind}: {used:?} of CPU in {watched:?}");
+        recorder.signal(Signal::INT).unwrap();
+        assert!(recorder.finish().unwrap().0.success());
+    }
+}

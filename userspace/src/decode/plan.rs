@@ -1,0 +1,440 @@
+//! What the records of a walked plan say.
+
+use super::{
+    DecodeError, Decoder, Direction, Origin, ProxyOp, RecordView, Ring, TaskInfo, Tree,
+    event::{communicator, op, origin, task_info, text},
+    plan_fields::PlanFields,
+};
+use crate::{
+    decode::CommunicatorId,
+    nccl::{Algorithm, Protocol},
+    probe::{ChannelSpans, ConnectorsSpans, PlanList, PlanNodeSpans, PlanSpans, Span},
+};
+
+/// The last record of a walk: whose the plan is, and how many nodes each list had.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlanEvent {
+    pub origin: Origin,
+    pub comm: CommunicatorId,
+    /// Address of the `ncclKernelPlan`.
+    pub plan: u64,
+    /// CUDA's callback thread posts the plan now; else its kernel was launched.
+    pub in_callback: bool,
+    /// It is part of a CUDA graph.
+    pub persistent: bool,
+    /// It is posted by the callback, and not right after the launch.
+    pub by_callback: bool,
+    /// Which channels it runs on.
+    pub channel_mask: u64,
+    /// Which fields this version's ops have.
+    pub op_has: OpShape,
+    /// Collectives posted before it on all communicators that share resources.
+    pub posted_collectives: u64,
+    /// Bytes of all its device work.
+    pub work_bytes: u64,
+    /// `ncclComm.buffSizes` by protocol.
+    pub buffer_sizes: Vec<u64>,
+    /// `nHeads` and `headRank`.
+    pub nvls_heads: (i32, i32),
+    pub collnet_heads: (i32, i32),
+    /// By list: nodes found, and whether it was cut.
+    pub nodes: Vec<(PlanList, u64, bool)>,
+}
+
+/// Fields of `ncclProxyOp` that came with a later version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpShape {
+    /// 2.24 and later.
+    pub algorithm: bool,
+    /// 2.28 and later.
+    pub coll_api: bool,
+    /// `channelSize` and `loopOffset`: 2.24 and later.
+    pub channel_size: bool,
+}
+
+/// One node or row of a walk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlanPartEvent {
+    pub origin: Origin,
+    pub part: PlanPart,
+}
+
+/// What it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PlanPart {
+    CollTask(CollTask),
+    P2pTask(P2pTask),
+    Work(Work),
+    Batch(Batch),
+    /// `ncclSharedResources.p2pOpCount` by channel.
+    P2pOpCounts(Vec<u64>),
+    ProxyOp(Box<QueuedOp>),
+    Channel(u32, ChannelGraphs),
+    Connectors(u32, Vec<ConnectorInfo>),
+}
+
+/// `ncclTaskColl`: a collective as it was called, and what NCCL chose for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CollTask {
+    pub address: u64,
+    /// `AllReduce` …
+    pub function: Option<String>,
+    pub count: u64,
+    pub root: i32,
+    pub datatype: Option<String>,
+    /// As the network sees it: an average as a sum.
+    pub red_op: Option<String>,
+    pub chunk_steps: u64,
+    pub slice_steps: u64,
+    pub algorithm: Option<Algorithm>,
+    pub protocol: Option<Protocol>,
+    /// All channels share it evenly: CollNet, and NVLS over several nodes.
+    pub is_collnet: bool,
+}
+
+/// `ncclTaskP2p`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct P2pTask {
+    pub address: u64,
+    pub function: Option<String>,
+    pub coll_api: Option<String>,
+    pub peer: i32,
+    pub bytes: u64,
+    pub n_channels: Option<u64>,
+}
+
+/// A node of the work queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Work {
+    /// Bytes of the device work.
+    pub size: u64,
+    pub what: WorkKind,
+}
+
+/// What a channel's share is computed from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WorkKind {
+    Coll(CollWork),
+    P2p(P2pWork),
+    /// Grouped broadcasts (2.29 and later), or what a later version brings.
+    Other,
+}
+
+/// `ncclDevWorkColl`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CollWork {
+    /// First and last channel.
+    pub channels: (u32, u32),
+    /// Elements on the first, each middle and the last channel.
+    pub counts: [u64; 3],
+    /// Size of a chunk there, in grains of the protocol.
+    pub chunk_grains: [u64; 3],
+    /// Elements, and elements of a chunk, where all channels share evenly.
+    pub collnet: (u64, u64),
+}
+
+/// `ncclDevWorkP2p`; first the receive, then the send.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct P2pWork {
+    pub n_p2p_channels: u32,
+    pub channel_base: u32,
+    pub parts_reversed: bool,
+    pub sides: [P2pSide; 2],
+}
+
+/// One direction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct P2pSide {
+    pub peer: i32,
+    pub bytes: u64,
+    /// 0: nothing goes this way.
+    pub n_channels: u32,
+    /// Payload bytes of a chunk.
+    pub chunk_data_size: u64,
+    pub is_ll: bool,
+    pub is_registered: bool,
+}
+
+/// `ncclDevWorkBatch`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Batch {
+    /// Batches ahead to the channel's next one; 0: it is the last.
+    pub next_jump: u64,
+    pub next_extends: bool,
+    pub is_p2p: bool,
+    pub base: u64,
+    pub bits: u64,
+}
+
+/// A node of the proxy op queue: `op_count` is relative to the plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueuedOp {
+    pub address: u64,
+    pub op: ProxyOp,
+    pub task: Option<TaskInfo>,
+}
+
+/// A channel's place in the communicator's graphs. -1: nobody there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChannelGraphs {
+    pub ring: Ring,
+    pub tree: Tree,
+    pub collnet_chain_up: i32,
+    pub collnet_direct_out: i32,
+    pub nvls_out: i32,
+    pub nvls_tree_up: i32,
+    pub nvls_tree_down: [i32; 3],
+}
+
+/// A connector of a channel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConnectorInfo {
+    pub direction: Direction,
+    pub peer: i32,
+    pub connection_index: i32,
+    /// Address of the `ncclProxyConnection`.
+    pub connection: u64,
+    pub has_proxy: bool,
+    pub transport: String,
+}
+
+/// Bits in the number of nodes: see [`ncclflow_common::CUT`].
+fn nodes(record: &RecordView<'_>, span: &Span) -> Result<(u64, bool), DecodeError> {
+    let word = record.unsigned(span)?;
+    Ok((word & !ncclflow_common::CUT, word & ncclflow_common::CUT != 0))
+}
+
+pub(super) fn plan(
+    decoder: &Decoder,
+    spans: &PlanSpans,
+    record: &RecordView<'_>,
+) -> Result<PlanEvent, DecodeError> {
+    let fields = &decoder.op_fields;
+    let heads = |[count, rank]: &[Span; 2]| Ok((record.int(count)?, record.int(rank)?));
+    Ok(PlanEvent {
+        origin: origin(record),
+        comm: communicator(&spans.comm, record)?,
+        plan: record.unsigned(&spans.plan)?,
+        in_callback: spans.in_callback,
+        persistent: record.unsigned(&spans.persistent)? != 0,
+        by_callback: record.unsigned(&spans.by_callback)? != 0,
+        channel_mask: record.unsigned(&spans.channel_mask)?,
+        op_has: OpShape {
+            algorithm: fields.algorithm.is_some(),
+            coll_api: fields.coll_api.is_some(),
+            channel_size: fields.channel_size.is_some(),
+        },
+        posted_collectives: record.unsigned(&spans.posted_collectives)?,
+        work_bytes: record.unsigned(&spans.work_bytes)?,
+        buffer_sizes: record
+            .bytes(&spans.buffer_sizes)?
+            .chunks_exact(4)
+            .filter_map(super::unsigned)
+            .collect(),
+        nvls_heads: heads(&spans.nvls_heads)?,
+        collnet_heads: heads(&spans.collnet_heads)?,
+        nodes: spans
+            .nodes
+            .iter()
+            .map(|(list, span)| nodes(record, span).map(|(count, cut)| (*list, count, cut)))
+            .collect::<Result<_, _>>()?,
+    })
+}
+
+pub(super) fn node(
+    decoder: &Decoder,
+    spans: &PlanNodeSpans,
+    record: &RecordView<'_>,
+) -> Result<PlanPartEvent, DecodeError> {
+    let fields = decoder.plan_fields.as_ref().ok_or(DecodeError::Unreadable("a plan of this library"))?;
+    let bytes = record.bytes(&spans.bytes)?;
+    let address = record.unsigned(&spans.address)?;
+    let short = || DecodeError::Short { have: bytes.len(), want: bytes.len() + 1 };
+    let part = match spans.list {
+        PlanList::CollTasks => {
+            PlanPart::CollTask(coll_task(decoder, fields, address, bytes).ok_or_else(short)?)
+        }
+        PlanList::P2pTasks => PlanPart::P2pTask(p2p_task(decoder, fields, address, bytes).ok_or_else(short)?),
+        PlanList::Works => PlanPart::Work(work(fields, bytes).ok_or_else(short)?),
+        PlanList::Batches => PlanPart::Batch(batch(fields, bytes).ok_or_else(short)?),
+        PlanList::P2pOpCounts => {
+            PlanPart::P2pOpCounts(bytes.chunks_exact(8).filter_map(super::unsigned).collect())
+        }
+        PlanList::ProxyOps => {
+            let op = op(&decoder.op_fields, &decoder.names, bytes)?;
+            let task = match &spans.task {
+                Some(task) => match task_info(task, op.pattern, &decoder.names, record) {
+                    Err(DecodeError::Unreadable(_)) => None,
+                    info => info?,
+                },
+                None => None,
+            };
+            PlanPart::ProxyOp(Box::new(QueuedOp { address, op, task }))
+        }
+    };
+    Ok(PlanPartEvent { origin: origin(record), part })
+}
+
+fn coll_task(decoder: &Decoder, fields: &PlanFields, address: u64, bytes: &[u8]) -> Option<CollTask> {
+    let (names, of) = (&decoder.names, &fields.coll_task);
+    let device_op = of.device_op.of(bytes)?;
+    let host_op = if fields.seen_as_sum.contains(&device_op) {
+        Some("sum")
+    } else {
+        names.reduction_op(of.host_op.of(bytes)?.cast_signed())
+    };
+    Some(CollTask {
+        address,
+        function: names.function(of.func.of(bytes)?.cast_signed()).map(str::to_owned),
+        count: of.count.of(bytes)?,
+        root: of.root.int_of(bytes)?,
+        datatype: names.datatype(of.datatype.of(bytes)?.cast_signed()).map(str::to_owned),
+        red_op: host_op.map(str::to_owned),
+        chunk_steps: of.chunk_steps.of(bytes)?,
+        slice_steps: of.slice_steps.of(bytes)?,
+        algorithm: Algorithm::from_number(of.algorithm.of(bytes)?),
+        protocol: Protocol::from_number(of.protocol.of(bytes)?),
+        is_collnet: of.is_collnet.of(bytes)? != 0,
+    })
+}
+
+fn p2p_task(decoder: &Decoder, fields: &PlanFields, address: u64, bytes: &[u8]) -> Option<P2pTask> {
+    let (names, of) = (&decoder.names, &fields.p2p_task);
+    let function = |number: u64| names.function(number.cast_signed()).map(str::to_owned);
+    Some(P2pTask {
+        address,
+        function: function(of.func.of(bytes)?),
+        coll_api: of.coll_api.and_then(|field| field.of(bytes)).and_then(function),
+        peer: of.root.int_of(bytes)?,
+        bytes: of.bytes.of(bytes)?,
+        n_channels: of.n_channels.and_then(|field| field.of(bytes)),
+    })
+}
+
+fn work(fields: &PlanFields, bytes: &[u8]) -> Option<Work> {
+    let of = &fields.work;
+    let kind = of.kind.of(bytes)?;
+    let [p2p, coll, coll_registered] = of.kinds;
+    let what = if kind == p2p {
+        WorkKind::P2p(p2p_work(fields, bytes)?)
+    } else if kind == coll || kind == coll_registered {
+        let of = &of.coll;
+        let channel = |field: super::plan_fields::BitField| u32::try_from(field.of(bytes)?).ok();
+        WorkKind::Coll(CollWork {
+            channels: (channel(of.channel_lo)?, channel(of.channel_hi)?),
+            counts: [of.count_lo.of(bytes)?, of.count_mid.of(bytes)?, of.count_hi.of(bytes)?],
+            chunk_grains: [
+                of.chunk_grains_lo.of(bytes)?,
+                of.chunk_grains_mid.of(bytes)?,
+                of.chunk_grains_hi.of(bytes)?,
+            ],
+            collnet: (of.collnet_count.of(bytes)?, of.collnet_chunk_count.of(bytes)?),
+        })
+    } else {
+        WorkKind::Other
+    };
+    Some(Work { size: of.size.of(bytes)?, what })
+}
+
+fn p2p_work(fields: &PlanFields, bytes: &[u8]) -> Option<P2pWork> {
+    let of = &fields.work.p2p;
+    let small = |field: super::plan_fields::BitField| u32::try_from(field.of(bytes)?).ok();
+    let side = |at: usize| -> Option<P2pSide> {
+        Some(P2pSide {
+            peer: of.peer.get(at)?.int_of(bytes)?,
+            bytes: of.bytes.get(at)?.of(bytes)?,
+            n_channels: small(*of.n_channels.get(at)?)?,
+            chunk_data_size: small_float(of.chunk_size.get(at)?.of(bytes)?),
+            is_ll: of.is_ll.get(at)?.of(bytes)? != 0,
+            is_registered: of.is_registered.get(at)?.of(bytes)? != 0,
+        })
+    };
+    Some(P2pWork {
+        n_p2p_channels: small(of.n_p2p_channels)?,
+        channel_base: small(of.channel_base)?,
+        parts_reversed: of.parts_reversed,
+        sides: [side(0)?, side(1)?],
+    })
+}
+
+/// NCCL's 8-bit floating point number without sign: 5 bits of exponent, 3 of mantissa (`u32fp8Decode`, src/include/bitops.h,
+/// 2.22 to 2.32).
+fn small_float(encoded: u64) -> u64 {
+    let (exponent, mantissa) = (encoded >> 3, encoded & 7);
+    match exponent {
+        0 => mantissa,
+        _ => (mantissa | 8).checked_shl(u32::try_from(exponent - 1).unwrap_or(u32::MAX)).unwrap_or(0),
+    }
+}
+
+fn batch(fields: &PlanFields, bytes: &[u8]) -> Option<Batch> {
+    let of = &fields.batch;
+    let [p2p, ..] = fields.work.kinds;
+    Some(Batch {
+        next_jump: of.next_jump.of(bytes)?,
+        next_extends: of.next_extends.of(bytes)? != 0,
+        is_p2p: of.kind.of(bytes)? == p2p,
+        base: of.base.of(bytes)?,
+        bits: of.bits.of(bytes)?,
+    })
+}
+
+pub(super) fn channel(spans: &ChannelSpans, record: &RecordView<'_>) -> Result<PlanPartEvent, DecodeError> {
+    let optional = |span: &Option<Span>| span.as_ref().map_or(Ok(-1), |span| record.int(span));
+    let three = |span: &Span| -> Result<[i32; 3], DecodeError> {
+        let mut ranks = [-1; 3];
+        for (rank, bytes) in ranks.iter_mut().zip(record.bytes(span)?.chunks_exact(4)) {
+            *rank = super::signed(bytes).and_then(|rank| i32::try_from(rank).ok()).unwrap_or(-1);
+        }
+        Ok(ranks)
+    };
+    let [prev, next, index] = &spans.ring;
+    let graphs = ChannelGraphs {
+        ring: Ring { prev: record.int(prev)?, next: record.int(next)?, index: record.int(index)? },
+        tree: Tree { up: record.int(&spans.tree_up)?, down: three(&spans.tree_down)? },
+        collnet_chain_up: record.int(&spans.collnet_chain_up)?,
+        collnet_direct_out: record.int(&spans.collnet_direct_out)?,
+        nvls_out: optional(&spans.nvls_out)?,
+        nvls_tree_up: optional(&spans.nvls_tree_up)?,
+        nvls_tree_down: spans.nvls_tree_down.as_ref().map_or(Ok([-1; 3]), three)?,
+    };
+    let number = u32::try_from(record.unsigned(&spans.channel)?).unwrap_or(u32::MAX);
+    Ok(PlanPartEvent { origin: origin(record), part: PlanPart::Channel(number, graphs) })
+}
+
+pub(super) fn connectors(
+    spans: &ConnectorsSpans,
+    record: &RecordView<'_>,
+) -> Result<PlanPartEvent, DecodeError> {
+    let number = u32::try_from(record.unsigned(&spans.channel)?).unwrap_or(u32::MAX);
+    let connectors = spans
+        .connectors
+        .iter()
+        .filter_map(|connector| {
+            // Of one that is not there, or not connected, nothing can be read.
+            Some(ConnectorInfo {
+                direction: if connector.sends { Direction::Send } else { Direction::Recv },
+                peer: record.int(&connector.peer).ok().filter(|peer| *peer >= 0)?,
+                connection_index: connector.connection_index,
+                connection: record.unsigned(&connector.connection).ok()?,
+                has_proxy: record.unsigned(&connector.proxy_progress).ok()? != 0,
+                transport: text(record.bytes(&connector.transport).ok()?),
+            })
+        })
+        .collect();
+    Ok(PlanPartEvent { origin: origin(record), part: PlanPart::Connectors(number, connectors) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::small_float;
+
+    #[test]
+    fn chunk_sizes_of_sends_and_receives_are_unpacked() {
+        // Encoded by hand: 131072 = 2^17: exponent 17 - 2 = 15, mantissa 0; 24 = 0b11000: exponent 2, mantissa 4.
+        assert_eq!(small_float(15 << 3), 131_072);
+        assert_eq!(small_float((2 << 3) | 4), 24);
+        assert_eq!(small_float(5), 5);
+        assert_eq!(small_float((30 << 3) | 7), 15 << 29);
+    }
+}

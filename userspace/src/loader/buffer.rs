@@ -1,0 +1,82 @@
+//! Which buffer the records come through, and how large it is.
+
+use anyhow::{Result, anyhow};
+use aya::{maps::MapType, sys::is_map_supported, util::online_cpus};
+use rustix::param::page_size;
+
+/// The two kinds of buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum BufferKind {
+    /// One BPF ring buffer for all CPUs (kernel 5.8 and later).
+    Ring,
+    /// A perf event array: a buffer per CPU.
+    Perf,
+}
+
+impl BufferKind {
+    /// The ring buffer, where the kernel has it.
+    pub fn best() -> Self {
+        // A kernel that cannot say is left to say why when the object is loaded.
+        match is_map_supported(MapType::RingBuf) {
+            Ok(false) => Self::Perf,
+            Ok(true) | Err(_) => Self::Ring,
+        }
+    }
+}
+
+/// The buffer of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Buffer {
+    pub kind: BufferKind,
+    /// Of all CPUs together, as asked for. What the kernel takes is more: a ring buffer is rounded up to a power of two of
+    /// pages; a perf event array gets an equal part for each CPU that is online, each rounded up so, and at least
+    /// [`MIN_BYTES_PER_CPU`].
+    pub bytes: u32,
+}
+
+/// A CPU's buffer holds some dozens of records at least.
+const MIN_BYTES_PER_CPU: usize = 64 * 1024;
+
+impl Buffer {
+    /// The CPUs that are online, and the pages of the perf event buffer of each.
+    pub(super) fn pages_per_cpu(self) -> Result<(Vec<u32>, usize)> {
+        let cpus = online_cpus().map_err(|(file, error)| anyhow!("reading `{file}`: {error}"))?;
+        let bytes = usize::try_from(self.bytes)?;
+        let pages = pages(bytes, cpus.len(), page_size());
+        Ok((cpus, pages))
+    }
+
+    /// Bytes that the kernel takes for it.
+    pub fn bytes_taken(self) -> u64 {
+        let page = page_size();
+        let bytes = usize::try_from(self.bytes).unwrap_or(usize::MAX);
+        let taken = match self.kind {
+            BufferKind::Ring => pages(bytes, 1, page) * page,
+            BufferKind::Perf => self.pages_per_cpu().map_or(0, |(cpus, pages)| cpus.len() * pages * page),
+        };
+        taken as u64
+    }
+}
+
+/// Pages of each of `parts` of a buffer of `bytes`.
+fn pages(bytes: usize, parts: usize, page: usize) -> usize {
+    let part = bytes.div_ceil(parts.max(1)).max(MIN_BYTES_PER_CPU);
+    part.div_ceil(page.max(1)).checked_next_power_of_two().unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_is_rounded_up_part_by_part() {
+        const MIB: usize = 1 << 20;
+        assert_eq!(pages(16 * MIB, 1, 4096), 4096);
+        assert_eq!(pages(3 * MIB, 1, 4096), 1024);
+        assert_eq!(pages(16 * MIB, 2, 4096), 2048);
+        assert_eq!(pages(16 * MIB, 96, 4096), 64);
+        assert_eq!(pages(16 * MIB, 1024, 4096), 16, "64 KiB at least");
+        assert_eq!(pages(MIB, 1, 65536), 16);
+    }
+}

@@ -1,0 +1,155 @@
+//! The proxy ops of a collective, from its task and its device work.
+//!
+//! NCCL computes them in `scheduleCollTasksToPlan` and `calcCollChunking` (src/enqueue.cc, 2.23 to 2.30; 2.31 and 2.32 by comparison
+//! with the ops themselves), asks `ncclProxySaveOp` whether any peer needs a proxy, and forgets those that need none. What it
+//! chose, the chunk size and the share of each channel, stands in the device work; the rest follows.
+
+use crate::{
+    decode::{CollTask, CollWork, PlanEvent, ProxyOp},
+    nccl::{Algorithm, Pattern, Protocol, datatype_bytes},
+};
+
+/// `NCCL_STEPS`, 2.16 to 2.32.
+const NCCL_STEPS: u64 = 8;
+
+/// The ops in NCCL's order, one for each channel; nothing where they do not follow.
+pub(super) fn ops(plan: &PlanEvent, task: &CollTask, work: &CollWork, number: u64) -> Option<Vec<ProxyOp>> {
+    let (algorithm, protocol) = (task.algorithm?, task.protocol?);
+    let function = task.function.as_deref()?;
+    let pattern = pattern(function, algorithm)?;
+    let element = datatype_bytes(task.datatype.as_deref()?)?;
+    let n_ranks = u64::try_from(plan.comm.n_ranks).ok()?;
+    let step_size = plan.buffer_sizes.get(usize::from(protocol.number())).copied()? / NCCL_STEPS;
+    let (chunk_steps, slice_steps) = if protocol == Protocol::Simple && algorithm == Algorithm::Ring {
+        (task.chunk_steps, task.slice_steps)
+    } else {
+        (1, 1)
+    };
+    let (steps_per_loop, chunks_per_loop) = per_loop(pattern, plan, n_ranks)?;
+    let (first, last) = work.channels;
+    // Bytes over all ranks, where a rank's count is only its own part.
+    let global =
+        element.checked_mul(if matches!(function, "AllGather" | "ReduceScatter") { n_ranks } else { 1 })?;
+
+    let op = |channel: u32, n_channels: u64, count: u64, chunk_size: u64| -> Option<ProxyOp> {
+        let bytes = global.checked_mul(count)?;
+        let loop_size = n_channels.checked_mul(chunks_per_loop)?.checked_mul(chunk_size)?;
+        let loops = bytes.div_ceil(if loop_size == 0 { return None } else { loop_size });
+        let pat = matches!(pattern, Pattern::PatUp | Pattern::PatDown);
+        Some(ProxyOp {
+            op_count: number.checked_mul(2)?,
+            channel,
+            nsteps: steps_per_loop.checked_mul(loops)?.checked_mul(chunk_steps)?,
+            nbytes: i64::try_from(if pat { bytes } else { step_size.checked_mul(slice_steps)? }).ok()?,
+            chunk_size,
+            slice_steps,
+            chunk_steps,
+            root: task.root,
+            dtype: task.datatype.clone(),
+            red_op: task.red_op.clone(),
+            pattern,
+            protocol,
+            algorithm: plan.op_has.algorithm.then_some(algorithm),
+            coll: task.function.clone(),
+            coll_api: if plan.op_has.coll_api { task.function.clone() } else { None },
+            registered: false,
+            p2p_nbytes_is_size: true,
+            channel_size: None,
+            loop_offset: None,
+        })
+    };
+
+    if task.is_collnet {
+        // All channels share evenly, and the offset is that of this rank's head.
+        let (count, chunk_count) = work.collnet;
+        let chunk_size = chunk_count.checked_mul(element)?;
+        let n_channels = u64::from(last.checked_sub(first)?) + 1;
+        let head = match pattern {
+            Pattern::Nvls => plan.nvls_heads.1,
+            Pattern::CollnetDirect => plan.collnet_heads.1,
+            _ => 0,
+        };
+        let loop_offset = n_channels.checked_mul(chunk_size)?.wrapping_mul(i64::from(head).cast_unsigned());
+        return (first..=last)
+            .map(|channel| {
+                let op = op(channel, n_channels, count, chunk_size)?;
+                Some(with_share(op, plan, 0, loop_offset))
+            })
+            .collect();
+    }
+    let [lo, mid, _] = work.counts;
+    let grain = protocol.grain_bytes();
+    (first..=last)
+        .map(|channel| {
+            let place = if channel == first {
+                0
+            } else if channel == last {
+                2
+            } else {
+                1
+            };
+            let (count, grains) = (*work.counts.get(place)?, *work.chunk_grains.get(place)?);
+            let n_mid = u64::from(last.checked_sub(first)?.saturating_sub(1));
+            let before = match place {
+                0 => 0,
+                1 => lo.checked_add(mid.checked_mul(u64::from(channel - first - 1))?)?,
+                _ => lo.checked_add(mid.checked_mul(n_mid)?)?,
+            };
+            let op = op(channel, 1, count, grains.checked_mul(grain)?)?;
+            Some(with_share(op, plan, count.checked_mul(element)?, before.checked_mul(element)?))
+        })
+        .collect()
+}
+
+fn with_share(op: ProxyOp, plan: &PlanEvent, channel_size: u64, loop_offset: u64) -> ProxyOp {
+    let has = plan.op_has.channel_size;
+    ProxyOp { channel_size: has.then_some(channel_size), loop_offset: has.then_some(loop_offset), ..op }
+}
+
+fn pattern(function: &str, algorithm: Algorithm) -> Option<Pattern> {
+    let tree = algorithm == Algorithm::Tree;
+    Some(match function {
+        "Broadcast" => {
+            if tree {
+                Pattern::TreeDown
+            } else {
+                Pattern::PipelineFrom
+            }
+        }
+        "Reduce" => {
+            if tree {
+                Pattern::TreeUp
+            } else {
+                Pattern::PipelineTo
+            }
+        }
+        "ReduceScatter" | "AllGather" => match algorithm {
+            Algorithm::Pat if function == "ReduceScatter" => Pattern::PatUp,
+            Algorithm::Pat => Pattern::PatDown,
+            Algorithm::Nvls => Pattern::Nvls,
+            Algorithm::CollnetDirect => Pattern::CollnetDirect,
+            _ => Pattern::Ring,
+        },
+        "AllReduce" => match algorithm {
+            Algorithm::Nvls => Pattern::Nvls,
+            Algorithm::NvlsTree => Pattern::NvlsTree,
+            Algorithm::CollnetDirect => Pattern::CollnetDirect,
+            Algorithm::CollnetChain => Pattern::CollnetChain,
+            Algorithm::Tree => Pattern::TreeUpDown,
+            _ => Pattern::RingTwice,
+        },
+        _ => return None,
+    })
+}
+
+/// Steps and chunks of one loop.
+fn per_loop(pattern: Pattern, plan: &PlanEvent, n_ranks: u64) -> Option<(u64, u64)> {
+    let heads = |(count, _): (i32, i32)| u64::try_from(count).ok();
+    Some(match pattern {
+        Pattern::Ring => (n_ranks.checked_sub(1)?, n_ranks),
+        Pattern::RingTwice => (2 * n_ranks.checked_sub(1)?, n_ranks),
+        Pattern::Nvls | Pattern::NvlsTree => (1, heads(plan.nvls_heads)?),
+        Pattern::CollnetDirect => (1, heads(plan.collnet_heads)?),
+        _ => (1, 1),
+    })
+}

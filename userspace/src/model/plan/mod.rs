@@ -1,0 +1,346 @@
+//! From a walked plan to the calls that NCCL made for its ops.
+//!
+//! What `ncclProxySaveOp` and `SaveProxy` would have shown call by call is put together again: ops that need a proxy stand in the
+//! plan's queue, and are taken from there; those that need none are derived. Both come out as if each call had been seen.
+
+mod collective;
+mod p2p;
+mod peers;
+mod topology;
+
+use std::collections::{HashMap, VecDeque};
+
+use self::{p2p::Batches, topology::Topology};
+use super::{call::ProxyCall, communicator::CommKey};
+use crate::{
+    decode::{
+        Batch, CollTask, CommunicatorId, Origin, P2pTask, PlanEvent, PlanPart, PlanPartEvent, ProxyOp,
+        ProxyOpEvent, ProxyPeerEvent, QueuedOp, TaskInfo, Work, WorkKind,
+    },
+    nccl::Pattern,
+    probe::PlanList,
+};
+
+/// Nodes and rows of one walk that are kept. The kernel side sends at most this many.
+const MAX_PARTS: usize = 16_384;
+/// Threads with a walk in progress. A walk is over within one probe hit, so more have lost their last record.
+const MAX_THREADS: usize = 65_536;
+/// Plans that were posted by a callback before their launch was over.
+const MAX_EARLY: usize = 4096;
+
+/// What could not be put together. Part of every output.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct PlanCounters {
+    /// Plans that were walked after their launch.
+    pub plans: u64,
+    /// Plans that were longer than a walk goes.
+    pub cut: u64,
+    /// Bytes of device work that were cut off, over all plans; a collective has about 100, a send with its receive 48.
+    pub work_bytes_cut: u64,
+    /// Plans some of whose records were lost: of their ops only those that were posted are known.
+    pub incomplete: u64,
+    /// Device work whose ops do not follow from the plan: those that need a proxy are known, others are not.
+    pub underived: u64,
+    /// Derived ops that differ from the posted ones; the posted one counts. Not 0: this version computes ops in another
+    /// way, and ops that need no proxy may be wrong.
+    pub derived_otherwise: u64,
+    /// Ops of a channel whose graphs were not seen.
+    pub without_graphs: u64,
+}
+
+/// Walks in progress, and what is known of communicators.
+#[derive(Debug, Default)]
+pub(super) struct PlanAssembler {
+    threads: HashMap<(u32, u32), Vec<PlanPartEvent>>,
+    topologies: HashMap<CommKey, Topology>,
+    /// By process and plan: what a callback posted before the walk of the plan's launch came.
+    early: HashMap<(u32, u64), Vec<ProxyCall>>,
+    /// Plans whose launch was walked and whose callback is to come.
+    waiting: VecDeque<(u32, u64)>,
+    pub(super) counters: PlanCounters,
+}
+
+/// The parts of one walk, by list.
+#[derive(Default)]
+struct Parts {
+    coll_tasks: Vec<CollTask>,
+    p2p_tasks: Vec<P2pTask>,
+    works: Vec<Work>,
+    batches: Vec<Batch>,
+    p2p_op_counts: Vec<u64>,
+    queued: Vec<QueuedOp>,
+}
+
+impl PlanAssembler {
+    /// Keeps a node or row until the walk's last record says whose it is.
+    pub(super) fn part(&mut self, event: PlanPartEvent) {
+        let thread = (event.origin.tgid, event.origin.tid);
+        if self.threads.len() >= MAX_THREADS && !self.threads.contains_key(&thread) {
+            self.threads.clear();
+        }
+        let parts = self.threads.entry(thread).or_default();
+        // All records of a walk have one time: older ones are of a walk whose end was lost.
+        if parts.first().is_some_and(|first| first.origin.ts_ns != event.origin.ts_ns) {
+            parts.clear();
+            self.counters.incomplete += 1;
+        }
+        if parts.len() < MAX_PARTS {
+            parts.push(event);
+        }
+    }
+
+    /// A walk is over. Gives the calls that NCCL made for the plan, in its order.
+    pub(super) fn plan(&mut self, plan: &PlanEvent) -> Vec<ProxyCall> {
+        let parts = self.parts_of(plan);
+        let key = CommKey::new(plan.origin.tgid, &plan.comm);
+        let known_as = (plan.origin.tgid, plan.plan);
+        let whole = self.check(plan, &parts);
+        if plan.in_callback {
+            let posts = self.posts(plan, &parts, key);
+            if let Some(at) = self.waiting.iter().position(|waiting| *waiting == known_as) {
+                if !plan.persistent {
+                    self.waiting.remove(at);
+                }
+                return posts;
+            }
+            if plan.persistent {
+                return posts; // captured before the session began
+            }
+            // The callback was faster than the thread that launches.
+            if self.early.len() >= MAX_EARLY {
+                self.early.clear();
+            }
+            self.early.insert(known_as, posts);
+            return Vec::new();
+        }
+        self.counters.plans += 1;
+        let mut calls = self.planned(plan, &parts, key, whole);
+        if let Some(posts) = self.early.remove(&known_as) {
+            calls.extend(posts);
+        } else if plan.by_callback || plan.persistent {
+            if self.waiting.len() >= MAX_EARLY {
+                self.waiting.pop_front();
+            }
+            if !self.waiting.contains(&known_as) {
+                self.waiting.push_back(known_as);
+            }
+        } else {
+            calls.extend(self.posts(plan, &parts, key));
+        }
+        calls
+    }
+
+    /// The parts that came for this walk; graphs and connectors are noted.
+    fn parts_of(&mut self, plan: &PlanEvent) -> Parts {
+        let thread = (plan.origin.tgid, plan.origin.tid);
+        let mut parts = Parts::default();
+        let key = CommKey::new(plan.origin.tgid, &plan.comm);
+        let events = self.threads.remove(&thread).unwrap_or_default();
+        if self.topologies.len() >= super::session::MAX_COMMUNICATORS && !self.topologies.contains_key(&key) {
+            return parts; // the session refuses the communicator too
+        }
+        let topology = self.topologies.entry(key).or_default();
+        for event in events.into_iter().filter(|event| event.origin.ts_ns == plan.origin.ts_ns) {
+            match event.part {
+                PlanPart::CollTask(task) => parts.coll_tasks.push(task),
+                PlanPart::P2pTask(task) => parts.p2p_tasks.push(task),
+                PlanPart::Work(work) => parts.works.push(work),
+                PlanPart::Batch(batch) => parts.batches.push(batch),
+                PlanPart::P2pOpCounts(counts) => parts.p2p_op_counts = counts,
+                PlanPart::ProxyOp(op) => parts.queued.push(*op),
+                PlanPart::Channel(channel, graphs) => topology.note_channel(channel, graphs),
+                PlanPart::Connectors(channel, connectors) => topology.note_connectors(channel, connectors),
+            }
+        }
+        parts
+    }
+
+    /// Whether every node came that ops are derived from; counts what did not.
+    fn check(&mut self, plan: &PlanEvent, parts: &Parts) -> bool {
+        let (mut whole, mut cut) = (true, false);
+        for (list, nodes, was_cut) in &plan.nodes {
+            let came = match list {
+                PlanList::CollTasks => parts.coll_tasks.len(),
+                PlanList::Works => parts.works.len(),
+                PlanList::P2pTasks => parts.p2p_tasks.len(),
+                PlanList::Batches => parts.batches.len(),
+                PlanList::P2pOpCounts => usize::from(!parts.p2p_op_counts.is_empty()),
+                PlanList::ProxyOps => parts.queued.len(),
+            };
+            whole &= u64::try_from(came) == Ok(*nodes);
+            cut |= *was_cut;
+        }
+        if !whole {
+            self.counters.incomplete += 1;
+        } else if cut {
+            self.counters.cut += 1;
+            let seen: u64 = parts.works.iter().map(|work| work.size).sum();
+            self.counters.work_bytes_cut += plan.work_bytes.saturating_sub(seen);
+        }
+        whole
+    }
+
+    /// The calls of the plan pass.
+    fn planned(&mut self, plan: &PlanEvent, parts: &Parts, key: CommKey, whole: bool) -> Vec<ProxyCall> {
+        let mut ops = if whole { self.derived(plan, parts) } else { Vec::new() };
+        // An op that is queued is taken from there.
+        let mut of: HashMap<(u64, u32, Pattern, i32), VecDeque<&QueuedOp>> = HashMap::new();
+        for queued in &parts.queued {
+            of.entry(identity(&queued.op)).or_default().push_back(queued);
+        }
+        for (op, _) in &mut ops {
+            if let Some(queued) = of.get_mut(&identity(op)).and_then(VecDeque::pop_front)
+                && *op != queued.op
+            {
+                self.counters.derived_otherwise += 1;
+                *op = queued.op.clone();
+            }
+        }
+        let left: Vec<&QueuedOp> = parts
+            .queued
+            .iter()
+            .filter(|queued| {
+                of.get(&identity(&queued.op))
+                    .is_some_and(|left| left.iter().any(|op| op.address == queued.address))
+            })
+            .collect();
+        ops.extend(left.into_iter().map(|queued| (queued.op.clone(), queued.task.clone())));
+        ops.into_iter().filter_map(|(op, task)| self.call(plan, plan.comm, key, true, 0, op, task)).collect()
+    }
+
+    /// The ops that follow from tasks and device work, in NCCL's order.
+    fn derived(&mut self, plan: &PlanEvent, parts: &Parts) -> Vec<(ProxyOp, Option<TaskInfo>)> {
+        let batches = Batches::new(plan, &parts.batches, p2p::work_size(&parts.works));
+        let (mut colls, mut p2ps) = (parts.coll_tasks.iter(), parts.p2p_tasks.iter().peekable());
+        let (mut ops, mut number, mut offset) = (Vec::new(), 0, 0);
+        for work in &parts.works {
+            let found = match &work.what {
+                WorkKind::Coll(coll) => colls.next().and_then(|task| {
+                    let ops = collective::ops(plan, task, coll, number)?;
+                    number += 1;
+                    Some(ops.into_iter().map(|op| (op, Some(coll_info(task)))).collect())
+                }),
+                WorkKind::P2p(p2p) => {
+                    let [receive, send] = &p2p.sides;
+                    // The send is queued before the receive (scheduleP2pTasksToPlan); a side without channels has no task.
+                    let mut take = |wanted: bool, function: &str, peer: i32| {
+                        p2ps.next_if(|task| {
+                            wanted && task.peer == peer && task.function.as_deref() == Some(function)
+                        })
+                    };
+                    let send_task = take(send.n_channels != 0, "Send", send.peer);
+                    let receive_task = take(receive.n_channels != 0, "Recv", receive.peer);
+                    p2p::ops(plan, p2p, [receive_task, send_task], &batches, offset)
+                }
+                WorkKind::Other => None,
+            };
+            match found {
+                Some(found) => ops.extend::<Vec<_>>(found),
+                None => self.counters.underived += 1,
+            }
+            offset += work.size;
+        }
+        ops
+    }
+
+    /// The calls of the post pass (`uploadProxyOps`, src/enqueue.cc).
+    fn posts(&mut self, plan: &PlanEvent, parts: &Parts, key: CommKey) -> Vec<ProxyCall> {
+        let calls: Vec<(u64, u64, ProxyOp, Option<TaskInfo>)> = parts
+            .queued
+            .iter()
+            .map(|queued| {
+                let relative = queued.op.op_count;
+                let before = if relative & 1 == 1 {
+                    let channel = usize::try_from(queued.op.channel).unwrap_or(usize::MAX);
+                    parts.p2p_op_counts.get(channel).copied().unwrap_or(0)
+                } else {
+                    plan.posted_collectives
+                };
+                let op =
+                    ProxyOp { op_count: before.wrapping_mul(2).wrapping_add(relative), ..queued.op.clone() };
+                (queued.address, relative, op, queued.task.clone())
+            })
+            .collect();
+        calls
+            .into_iter()
+            .filter_map(|(address, relative, op, task)| {
+                // As NCCL's count stands when the op is posted: it has counted the plan's collectives by then.
+                let counted = |launched: u64| launched.saturating_add(relative >> 1).saturating_add(1);
+                let comm = CommunicatorId { launched: plan.comm.launched.map(counted), ..plan.comm };
+                self.call(plan, comm, key, false, address, op, task)
+            })
+            .collect()
+    }
+
+    /// A call of `ncclProxySaveOp` with the calls of `SaveProxy` inside.
+    #[expect(clippy::too_many_arguments, reason = "what one call consists of")]
+    fn call(
+        &mut self,
+        plan: &PlanEvent,
+        comm: CommunicatorId,
+        key: CommKey,
+        plan_pass: bool,
+        op_pointer: u64,
+        op: ProxyOp,
+        task: Option<TaskInfo>,
+    ) -> Option<ProxyCall> {
+        let topology = self.topologies.get(&key);
+        let Some((topology, graphs)) = topology.and_then(|all| Some((all, all.channel(op.channel)?))) else {
+            self.counters.without_graphs += 1;
+            return None;
+        };
+        let origin = plan.origin;
+        let calls = peers::calls(&op, graphs, plan.comm.rank).unwrap_or_default();
+        let mut incomplete = false;
+        let peers = calls
+            .into_iter()
+            .filter(|(_, peer, _)| *peer >= 0)
+            .map(|(direction, peer, index)| {
+                let connector = topology.connector(op.channel, peer, direction, index);
+                incomplete |= connector.is_none();
+                ProxyPeerEvent {
+                    origin,
+                    op_pointer,
+                    direction,
+                    peer,
+                    connection_index: index,
+                    plan_pass,
+                    nsteps: op.nsteps,
+                    connection: connector.map_or(0, |connector| connector.connection),
+                    has_proxy: connector.is_some_and(|connector| connector.has_proxy),
+                    transport: connector.map_or(String::new(), |connector| connector.transport.clone()),
+                }
+            })
+            .collect();
+        let event = event(origin, comm, op_pointer, plan_pass, op, graphs, task);
+        Some(ProxyCall { event, peers, incomplete })
+    }
+}
+
+fn event(
+    origin: Origin,
+    comm: CommunicatorId,
+    op_pointer: u64,
+    plan_pass: bool,
+    op: ProxyOp,
+    graphs: &crate::decode::ChannelGraphs,
+    task: Option<TaskInfo>,
+) -> ProxyOpEvent {
+    ProxyOpEvent { origin, comm, op_pointer, plan_pass, op, ring: graphs.ring, tree: graphs.tree, task }
+}
+
+/// What tells an op from others of its plan.
+fn identity(op: &ProxyOp) -> (u64, u32, Pattern, i32) {
+    (op.op_count, op.channel, op.pattern, if op.pattern.is_p2p() { op.root } else { 0 })
+}
+
+fn coll_info(task: &CollTask) -> TaskInfo {
+    TaskInfo {
+        pointer: task.address,
+        count: Some(task.count),
+        datatype: task.datatype.clone(),
+        function: task.function.clone(),
+        p2p_bytes: None,
+        p2p_channels: None,
+    }
+}

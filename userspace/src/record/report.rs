@@ -1,0 +1,113 @@
+//! `session.json`: how it begins, and how it is completed.
+
+use anyhow::Result;
+use rustix::time::{ClockId, clock_gettime};
+
+use super::{accounts, live::Taken, setup::Setup};
+use crate::{
+    loader::{Attachment, Buffer},
+    model::ModelCounters,
+    probe::Level,
+    sink::{
+        AttachReport, BufferReport, ClockReport, CommunicatorReport, LossReport, SessionReport, SessionState,
+        TargetReport,
+    },
+};
+
+/// The report of a session that begins.
+pub(super) fn first_report(setup: &Setup, level: Level, buffer: Buffer, queue_bytes: usize) -> SessionReport {
+    let host = rustix::system::uname();
+    let (monotonic, realtime) = (now_ns(ClockId::Monotonic), now_ns(ClockId::Realtime));
+    SessionReport {
+        ncclflow: env!("CARGO_PKG_VERSION"),
+        state: SessionState::Recording,
+        host: host.nodename().to_string_lossy().into_owned(),
+        kernel: host.release().to_string_lossy().into_owned(),
+        level,
+        clock: ClockReport {
+            clock: "CLOCK_MONOTONIC",
+            started_monotonic_ns: monotonic,
+            started_realtime_ns: realtime,
+            offset_ns: realtime.saturating_sub(monotonic),
+            ended_monotonic_ns: None,
+        },
+        attach: AttachReport::default(),
+        targets: setup
+            .targets
+            .iter()
+            .map(|target| TargetReport {
+                pid: target.process.pid(),
+                own_pid: target.process.own_pid(),
+                name: target.process.name().to_owned(),
+                libraries: target.libraries.clone(),
+                exited: false,
+            })
+            .collect(),
+        libraries: setup.libraries.iter().map(super::setup::LibraryInUse::report).collect(),
+        communicators: Vec::new(),
+        buffer: BufferReport {
+            kind: buffer.kind,
+            bytes: buffer.bytes_taken(),
+            queue_bytes: queue_bytes as u64,
+            queue_peak_bytes: 0,
+        },
+        probes: Vec::new(),
+        cpus: Vec::new(),
+        loss: LossReport::default(),
+        gaps: Vec::new(),
+        model: ModelCounters::default(),
+        first_undecodable: None,
+        passed_over: setup.passed_over.clone(),
+        errors: Vec::new(),
+    }
+}
+
+/// Completes the report of a session that is over.
+pub(super) fn complete_report(
+    report: &mut SessionReport,
+    attachment: &Attachment,
+    taken: &mut Taken,
+) -> Result<()> {
+    let ended = now_ns(ClockId::Monotonic);
+    report.clock.ended_monotonic_ns = Some(ended);
+    let accounts = accounts::draw_up(attachment, &mut taken.pipeline, &taken.dropped, ended)?;
+    let pipeline = &mut taken.pipeline;
+    report.probes = accounts.probes;
+    report.cpus = accounts.cpus;
+    report.gaps = pipeline.gaps_mut().report();
+    report.buffer.queue_peak_bytes = taken.queue_peak as u64;
+    let (records_undecodable, first) = pipeline.undecodable();
+    report.first_undecodable = first.map(ToString::to_string);
+    report.loss = LossReport {
+        records_lost: report.probes.iter().map(|probe| probe.lost).sum(),
+        records_dropped: report.probes.iter().map(|probe| probe.dropped).sum(),
+        records_unaccounted: accounts.unaccounted,
+        records_undecodable,
+        lines_lost: pipeline.files().lost_lines(),
+        records_not_captured: taken.not_captured,
+    };
+    report.model = pipeline.model_counters();
+    report.communicators = pipeline
+        .files()
+        .summaries()
+        .into_iter()
+        .map(|rank| CommunicatorReport {
+            comm_hash: rank.comm_hash,
+            folder: rank.folder,
+            rank: rank.rank,
+            n_ranks: rank.n_ranks,
+            pid: rank.pid,
+            proxy_flow_lines: rank.records,
+            flow_steps_lines: rank.steps,
+            api_lines: rank.api_calls,
+            lost_lines: rank.lost,
+        })
+        .collect();
+    Ok(())
+}
+
+pub(super) fn now_ns(clock: ClockId) -> u64 {
+    let now = clock_gettime(clock);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0))
+}

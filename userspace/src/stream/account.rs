@@ -1,0 +1,46 @@
+//! Counts per probe and CPU.
+
+/// Larger than any number of CPUs that Linux can have (`CONFIG_NR_CPUS` is 8192 at most).
+const MAX_CPUS: usize = 1 << 16;
+
+/// A count for each probe on each CPU.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Account {
+    by_probe: Vec<Vec<u64>>,
+}
+
+impl Account {
+    /// Adds one.
+    pub fn count(&mut self, probe: u16, cpu: u32) {
+        let (probe, cpu) = (usize::from(probe), usize::try_from(cpu).unwrap_or(MAX_CPUS).min(MAX_CPUS));
+        if self.by_probe.len() <= probe {
+            self.by_probe.resize_with(probe + 1, Vec::new);
+        }
+        let Some(by_cpu) = self.by_probe.get_mut(probe) else { return };
+        if by_cpu.len() <= cpu {
+            by_cpu.resize(cpu + 1, 0);
+        }
+        if let Some(count) = by_cpu.get_mut(cpu) {
+            *count += 1;
+        }
+    }
+
+    pub fn of(&self, probe: u32, cpu: usize) -> u64 {
+        self.cpus(probe).get(cpu).copied().unwrap_or(0)
+    }
+
+    /// Over all CPUs.
+    pub fn of_probe(&self, probe: u32) -> u64 {
+        self.cpus(probe).iter().sum()
+    }
+
+    /// Over all probes and CPUs.
+    pub fn total(&self) -> u64 {
+        self.by_probe.iter().flatten().sum()
+    }
+
+    fn cpus(&self, probe: u32) -> &[u64] {
+        let by_cpu = usize::try_from(probe).ok().and_then(|probe| self.by_probe.get(probe));
+        by_cpu.map_or(&[], Vec::as_slice)
+    }
+}

@@ -1,0 +1,141 @@
+//! The perf event array: a buffer per CPU, put into one order.
+//!
+//! A round looks at the clock and then reads every buffer. What was made before that look is given out, sorted by time; the
+//! rest waits for the next round. So the records of a thread keep their order although it changes its CPU, and so do those of
+//! two threads of which one waited for the other: of two such records the first was in its buffer before the second was
+//! made, so where the second is old enough to be given out, the first has been read. What waits is never more than one round.
+
+use std::{
+    fmt,
+    os::fd::{AsFd as _, BorrowedFd},
+};
+
+use aya::maps::{
+    MapData, PerfEventArray,
+    perf::{PerfEvent, PerfEventArrayBuffer},
+};
+use rustix::time::{ClockId, clock_gettime};
+
+/// Where `ts_ns` is in a record's header.
+const TS_NS: std::ops::Range<usize> = std::mem::offset_of!(ncclflow_common::RecordHeader, ts_ns)
+    ..std::mem::offset_of!(ncclflow_common::RecordHeader, ts_ns) + 8;
+
+/// Records that were read and are not given out yet.
+#[derive(Debug, Default)]
+struct Window {
+    bytes: Vec<u8>,
+    /// Time, and place in `bytes`.
+    records: Vec<(u64, std::ops::Range<usize>)>,
+}
+
+impl Window {
+    fn push(&mut self, head: &[u8], tail: &[u8]) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(head);
+        self.bytes.extend_from_slice(tail);
+        let range = start..self.bytes.len();
+        let ts = self.bytes.get(range.clone()).and_then(|record| record.get(TS_NS));
+        let ts_ns = ts.and_then(|ts| ts.try_into().ok()).map_or(0, u64::from_le_bytes);
+        self.records.push((ts_ns, range));
+    }
+
+    /// Gives out what is not younger than `until`, in the order of time.
+    fn give(&mut self, until: u64, take: &mut impl FnMut(&[u8])) -> usize {
+        // Stable: one CPU's records of the same nanosecond stay as they are.
+        self.records.sort_by_key(|(ts_ns, _)| *ts_ns);
+        let given = self.records.partition_point(|(ts_ns, _)| *ts_ns <= until);
+        for (_, range) in self.records.drain(..given) {
+            if let Some(record) = self.bytes.get(range) {
+                take(record);
+            }
+        }
+        let mut rest = Self::default();
+        for (_, range) in &self.records {
+            if let Some(record) = self.bytes.get(range.clone()) {
+                rest.push(record, &[]);
+            }
+        }
+        if self.records.is_empty() {
+            self.bytes.clear(); // and keep the room
+        } else {
+            *self = rest;
+        }
+        given
+    }
+}
+
+/// The buffers of all CPUs.
+pub struct PerfBuffers {
+    buffers: Vec<PerfEventArrayBuffer<MapData>>,
+    window: Window,
+    /// The kernel finds its buffers through it.
+    _array: PerfEventArray<MapData>,
+}
+
+impl fmt::Debug for PerfBuffers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PerfBuffers").field("cpus", &self.buffers.len()).finish_non_exhaustive()
+    }
+}
+
+impl PerfBuffers {
+    /// Opens a buffer of `pages` (a power of two) on each of `cpus`.
+    pub fn open(
+        mut array: PerfEventArray<MapData>,
+        cpus: &[u32],
+        pages: usize,
+    ) -> Result<Self, aya::maps::perf::PerfBufferError> {
+        let buffers = cpus.iter().map(|cpu| array.open(*cpu, Some(pages))).collect::<Result<_, _>>()?;
+        Ok(Self { buffers, window: Window::default(), _array: array })
+    }
+
+    pub(super) fn take(&mut self, mut take: impl FnMut(&[u8])) -> usize {
+        let now = clock_gettime(ClockId::Monotonic);
+        let now = u64::try_from(now.tv_sec).unwrap_or(0).saturating_mul(1_000_000_000)
+            + u64::try_from(now.tv_nsec).unwrap_or(0);
+        let window = &mut self.window;
+        for buffer in &mut self.buffers {
+            buffer.for_each(|event| match event {
+                PerfEvent::Sample { head, tail } => window.push(head, tail),
+                // What found no room is counted by the program that could not send it.
+                PerfEvent::Lost { .. } => {}
+            });
+        }
+        window.give(now, &mut take)
+    }
+
+    pub(super) fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        self.buffers.iter().map(|buffer| buffer.as_fd()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(ts_ns: u64, content: u8) -> Vec<u8> {
+        let mut record = vec![content; 60];
+        record[TS_NS].copy_from_slice(&ts_ns.to_le_bytes());
+        record
+    }
+
+    #[test]
+    fn what_is_old_enough_comes_in_the_order_of_time() {
+        let mut window = Window::default();
+        // CPU 0, then CPU 1; one record straddles the end of its buffer.
+        for (ts, content) in [(10, 0), (30, 1), (50, 2), (20, 3), (40, 4)] {
+            let record = record(ts, content);
+            let (head, tail) = record.split_at(usize::from(content) * 7);
+            window.push(head, tail);
+        }
+        let mut given = Vec::new();
+        let mut take = |record: &[u8]| given.push(*record.last().unwrap_or(&99));
+        assert_eq!(window.give(35, &mut take), 3);
+        window.push(&record(45, 5), &[]);
+        assert_eq!(window.give(44, &mut take), 1);
+        assert_eq!(window.give(100, &mut take), 2);
+        assert_eq!(window.give(200, &mut take), 0);
+        assert_eq!(given, [0, 3, 1, 4, 5, 2]);
+        assert!(window.bytes.is_empty() && window.records.is_empty());
+    }
+}

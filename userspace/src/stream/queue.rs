@@ -1,0 +1,120 @@
+//! A bounded queue of batches between two threads.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use super::batch::Batch;
+
+/// What [`Queue::pop`] found.
+#[derive(Debug)]
+pub enum Popped {
+    Batch(Arc<Batch>),
+    /// Nothing came in that time.
+    Nothing,
+    /// It is empty, and nothing will come any more.
+    Closed,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    batches: VecDeque<Arc<Batch>>,
+    bytes: usize,
+    peak: usize,
+    closed: bool,
+}
+
+/// Batches on their way to one taker.
+#[derive(Debug)]
+pub struct Queue {
+    limit: usize,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Queue {
+    /// Holds batches of at most `limit` bytes in all; one that alone is larger finds room if the queue is empty.
+    pub fn new(limit: usize) -> Self {
+        Self { limit, state: Mutex::default(), changed: Condvar::new() }
+    }
+
+    /// Adds a batch, if there is room for it. Says whether there was.
+    #[must_use]
+    pub fn push(&self, batch: &Arc<Batch>) -> bool {
+        let mut state = self.lock();
+        if !self.has_room(&state, batch) {
+            return false;
+        }
+        self.add(&mut state, batch);
+        true
+    }
+
+    /// Adds a batch, when there is room for it.
+    pub fn push_when_there_is_room(&self, batch: &Arc<Batch>) {
+        let mut state = self.lock();
+        while !self.has_room(&state, batch) {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        self.add(&mut state, batch);
+    }
+
+    /// Takes the oldest batch, waiting for one for at most `timeout`.
+    pub fn pop(&self, timeout: Option<Duration>) -> Popped {
+        let mut state = self.lock();
+        loop {
+            if let Some(batch) = state.batches.pop_front() {
+                state.bytes -= batch.bytes().len();
+                drop(state);
+                self.changed.notify_all();
+                return Popped::Batch(batch);
+            }
+            if state.closed {
+                return Popped::Closed;
+            }
+            state = match timeout {
+                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(timeout) => {
+                    let (state, waited) =
+                        self.changed.wait_timeout(state, timeout).unwrap_or_else(PoisonError::into_inner);
+                    if waited.timed_out() && state.batches.is_empty() && !state.closed {
+                        return Popped::Nothing;
+                    }
+                    state
+                }
+            };
+        }
+    }
+
+    /// Nothing more comes, or nothing more is taken.
+    pub fn close(&self) {
+        self.lock().closed = true;
+        self.changed.notify_all();
+    }
+
+    /// Most bytes that were in it at a time.
+    pub fn peak(&self) -> usize {
+        self.lock().peak
+    }
+
+    fn has_room(&self, state: &State, batch: &Batch) -> bool {
+        // A closed queue takes everything: who should have taken it is gone.
+        state.closed || state.batches.is_empty() || state.bytes + batch.bytes().len() <= self.limit
+    }
+
+    fn add(&self, state: &mut State, batch: &Arc<Batch>) {
+        if state.closed {
+            return;
+        }
+        state.bytes += batch.bytes().len();
+        state.peak = state.peak.max(state.bytes);
+        state.batches.push_back(Arc::clone(batch));
+        self.changed.notify_all();
+    }
+
+    /// A thread that panicked while it held the lock has left whole values behind.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,163 @@
+//! Records per second and core.
+
+use std::{path::Path, process::Command};
+
+use anyhow::{Context as _, Result, bail};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::Value;
+
+use super::{figure::Spread, lab::Bench};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// NCCL version to run, like 2.27.5 or 2.28.9-cu13
+    #[arg(long, value_name = "VERSION", default_value = "2.27.5")]
+    nccl: String,
+
+    /// How often each measurement is made
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+}
+
+/// As `ncclflow-bench burst` and `sustained` say it.
+#[derive(Debug, Deserialize)]
+struct Drained {
+    hits: u64,
+    delivered: u64,
+    lost: u64,
+    record_bytes: u64,
+    wall_s: f64,
+    cpu_s: f64,
+}
+
+/// As `ncclflow-bench stages` says it.
+#[derive(Debug, Deserialize)]
+struct Stages {
+    records: u64,
+    bytes: u64,
+    lines: u64,
+    decode_ns: Vec<f64>,
+    decode_and_model_ns: Vec<f64>,
+    decode_model_and_write_ns: Vec<f64>,
+}
+
+#[derive(Debug, Serialize)]
+struct Row {
+    what: String,
+    ns_per_record: Spread,
+    records_per_second_and_core: f64,
+    record_bytes: u64,
+    records: u64,
+    lost: u64,
+}
+
+impl Row {
+    fn new(
+        what: String,
+        ns: impl IntoIterator<Item = f64>,
+        record_bytes: u64,
+        records: u64,
+        lost: u64,
+    ) -> Self {
+        let ns_per_record = Spread::of(ns);
+        let records_per_second_and_core = 1e9 / ns_per_record.median;
+        Self { what, ns_per_record, records_per_second_and_core, record_bytes, records, lost }
+    }
+
+    fn print(&self) {
+        println!(
+            "{:<44} {:>24} {:>12.0} {:>8} {:>10} {:>6}",
+            self.what,
+            self.ns_per_record.to_string(),
+            self.records_per_second_and_core,
+            self.record_bytes,
+            self.records,
+            self.lost
+        );
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<Value> {
+    let mut bench = Bench::prepare(&args.nccl, "drain")?;
+    let program = bench.programs.join("ncclflow-bench");
+    println!(
+        "\n{:<44} {:>24} {:>12} {:>8} {:>10} {:>6}",
+        "CPU time per record", "ns", "records/s", "bytes", "records", "lost"
+    );
+    let mut rows = Vec::new();
+    let mut add = |row: Row| {
+        row.print();
+        rows.push(row);
+    };
+    for buffer in ["ring", "perf"] {
+        // Filled first, by threads that pay for a trap each time; then drained as fast as it goes.
+        let arguments = ["burst", "--buffer", buffer, "--buffer-size", "128", "--count", "100000"];
+        add(drained(&program, &format!("drain alone, {buffer}, buffer full"), &arguments, args.rounds)?);
+        let arguments =
+            ["sustained", "--buffer", buffer, "--buffer-size", "16", "--threads", "2", "--count", "3"];
+        let row = drained(
+            &program,
+            &format!("drain alone, {buffer}, 2 threads that hit"),
+            &arguments,
+            args.rounds,
+        )?;
+        if row.lost > 0 {
+            bail!("{} records were lost although the drain had nothing else to do", row.lost);
+        }
+        add(row);
+    }
+    for (level, iters) in [("flow", "3000"), ("steps", "300")] {
+        let capture = bench.fresh("capture");
+        let job =
+            bench.job(&["--ranks", "2", "--ops", "allreduce", "--bytes", "262144", "--iters", iters])?;
+        let capture_text = capture.display().to_string();
+        let recording = bench.record(&job, &["--level", level, "--capture", &capture_text])?;
+        job.go()?;
+        job.finish()?;
+        recording.finish()?;
+        let stages: Stages = ask(&program, &["stages", &capture_text, "--rounds", &args.rounds.to_string()])?;
+        let bytes = stages.bytes / stages.records.max(1);
+        #[expect(clippy::cast_precision_loss, reason = "a mean, for people")]
+        let lines = stages.lines as f64 / stages.records.max(1) as f64;
+        for (what, ns) in [
+            ("decode".to_owned(), stages.decode_ns),
+            ("decode + model".to_owned(), stages.decode_and_model_ns),
+            (format!("decode + model + write ({lines:.1} lines each)"), stages.decode_model_and_write_ns),
+        ] {
+            add(Row::new(format!("{level}: {what}"), ns, bytes, stages.records, 0));
+        }
+    }
+    Ok(serde_json::to_value(rows)?)
+}
+
+fn drained(program: &Path, what: &str, arguments: &[&str], rounds: u32) -> Result<Row> {
+    let mut runs: Vec<Drained> = Vec::new();
+    for _ in 0..rounds {
+        runs.push(ask(program, arguments)?);
+    }
+    let total = |of: fn(&Drained) -> u64| runs.iter().map(of).sum::<u64>();
+    let (hits, delivered, lost) = (total(|run| run.hits), total(|run| run.delivered), total(|run| run.lost));
+    if hits != delivered + lost {
+        bail!("{hits} hits, but {delivered} delivered and {lost} lost");
+    }
+    let slowest = runs.iter().map(|run| run.wall_s / run.cpu_s.max(1e-9)).fold(0.0, f64::max);
+    if slowest < 0.5 {
+        bail!("the drain used more than two cores, which it cannot");
+    }
+    #[expect(clippy::cast_precision_loss, reason = "a mean, for people")]
+    let ns = runs.iter().map(|run| run.cpu_s * 1e9 / run.delivered.max(1) as f64);
+    let bytes = runs.first().map_or(0, |run| run.record_bytes);
+    Ok(Row::new(what.to_owned(), ns.collect::<Vec<_>>(), bytes, delivered, lost))
+}
+
+fn ask<T: DeserializeOwned>(program: &Path, arguments: &[&str]) -> Result<T> {
+    let output = Command::new(program).args(arguments).output().context("starting ncclflow-bench")?;
+    if !output.status.success() {
+        bail!(
+            "ncclflow-bench {} failed (it needs root): {}",
+            arguments.join(" "),
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    serde_json::from_slice(&output.stdout).context("reading what ncclflow-bench says")
+}
