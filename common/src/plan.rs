@@ -10,10 +10,11 @@ pub const MAX_STEPS: usize = 48;
 pub const SLOTS: usize = 32;
 
 /// Slots `0..ARG_SLOTS` start as the integer argument registers in the order of the calling convention
-/// (x86-64: rdi rsi rdx rcx r8 r9, then unused; aarch64: x0 to x7).
+/// (x86-64: rdi rsi rdx rcx r8 r9, then unused; aarch64: x0 to x7). At a return slot 0 is the return value instead, and the
+/// others are 0.
 pub const ARG_SLOTS: usize = 8;
 
-/// Starts as the stack pointer at the probed instruction.
+/// Starts as the stack pointer at the probed instruction; at a return, as it is after it.
 pub const STACK_POINTER_SLOT: u8 = 8;
 
 /// Slots that start as 0 and are free for intermediate values.

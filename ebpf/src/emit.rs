@@ -3,17 +3,17 @@
 use core::mem::MaybeUninit;
 
 use aya_ebpf::{
-    EbpfContext as _,
+    EbpfContext,
     helpers::{
         bpf_get_current_pid_tgid, bpf_get_smp_processor_id, bpf_ktime_get_ns,
         generated::bpf_get_attach_cookie,
     },
-    programs::ProbeContext,
+    programs::{ProbeContext, RetProbeContext},
 };
 use aya_log_ebpf::debug;
 
 use crate::{
-    common::{FetchPlan, RECORD_CLASSES, RecordHeader},
+    common::{FetchPlan, RECORD_CLASSES, RecordHeader, SLOTS},
     fetch::{self, Words},
     maps,
     output::{Entry, bpf_user_pt_regs_t},
@@ -46,7 +46,7 @@ pub struct Hit<'a> {
 
 /// The cookie of the probe that was hit.
 #[inline(always)]
-pub fn cookie(ctx: &ProbeContext) -> u32 {
+pub fn cookie(ctx: &impl EbpfContext) -> u32 {
     // SAFETY: the context is the one that the kernel gave to this program.
     unsafe { bpf_get_attach_cookie(ctx.as_ptr()) as u32 }
 }
@@ -82,9 +82,20 @@ pub fn context(ctx: &ProbeContext) -> *mut bpf_user_pt_regs_t {
 /// Sends one record for the probe that was hit.
 #[inline(always)]
 pub fn record(ctx: &ProbeContext) {
+    send_record(ctx, fetch::entry(ctx, &mut MaybeUninit::uninit()));
+}
+
+/// Sends one record for the return that was hit.
+#[inline(always)]
+pub fn record_return(ctx: &RetProbeContext) {
+    send_record(ctx, fetch::at_return(ctx, &mut MaybeUninit::uninit()));
+}
+
+#[inline(always)]
+fn send_record(ctx: &impl EbpfContext, words: &mut Words<SLOTS>) {
     let cookie = cookie(ctx);
     if let Some(hit) = hit(cookie)
-        && of_probe(hit, fetch::entry(ctx, &mut MaybeUninit::uninit()), Origin::here(), context(ctx)) == 0
+        && of_probe(hit, words, Origin::here(), ctx.as_ptr().cast()) == 0
     {
         // The development log: at level 0, the default, the verifier drops this.
         debug!(ctx, "a record of probe {} of process {} was lost", cookie, ctx.tgid());

@@ -6,7 +6,11 @@
 
 use core::mem::MaybeUninit;
 
-use aya_ebpf::{EbpfContext as _, helpers::generated::bpf_probe_read_user, programs::ProbeContext};
+use aya_ebpf::{
+    EbpfContext,
+    helpers::generated::bpf_probe_read_user,
+    programs::{ProbeContext, RetProbeContext},
+};
 
 use crate::{
     common::{ARG_SLOTS, MAX_COPY, MAX_STEPS, PART_SLOTS, RECORD_CLASSES, SLOTS, STACK_POINTER_SLOT, StepOp},
@@ -72,6 +76,15 @@ pub fn entry<'w>(ctx: &ProbeContext, room: &'w mut MaybeUninit<Words<SLOTS>>) ->
         words.0[n] = ctx.arg::<u64>(n).unwrap_or(0);
         n += 1;
     }
+    words.0[STACK_POINTER_SLOT as usize] = stack_pointer(ctx);
+    words
+}
+
+/// The words that a plan at a function's return starts with: what it returns and the stack pointer.
+#[inline(always)]
+pub fn at_return<'w>(ctx: &RetProbeContext, room: &'w mut MaybeUninit<Words<SLOTS>>) -> &'w mut Words<SLOTS> {
+    let words = Words::zeroed(room);
+    words.0[0] = ctx.ret();
     words.0[STACK_POINTER_SLOT as usize] = stack_pointer(ctx);
     words
 }
@@ -204,14 +217,14 @@ fn step<const N: usize>(slots: &mut [u64; N], plan: u32, index: u32, out: *mut u
 
 #[cfg(bpf_target_arch = "x86_64")]
 #[inline(always)]
-fn stack_pointer(ctx: &ProbeContext) -> u64 {
+fn stack_pointer(ctx: &impl EbpfContext) -> u64 {
     // SAFETY: a uprobe's context is a pt_regs.
     unsafe { (*ctx.as_ptr().cast::<aya_ebpf::bindings::pt_regs>()).rsp as u64 }
 }
 
 #[cfg(bpf_target_arch = "aarch64")]
 #[inline(always)]
-fn stack_pointer(ctx: &ProbeContext) -> u64 {
+fn stack_pointer(ctx: &impl EbpfContext) -> u64 {
     // SAFETY: a uprobe's context starts with a user_pt_regs.
     unsafe { (*ctx.as_ptr().cast::<aya_ebpf::bindings::user_pt_regs>()).sp }
 }

@@ -1,5 +1,5 @@
-//! The kernel side of ncclflow: one program, in three record sizes, that runs the fetch plan of the probe that was hit, and
-//! one that walks lists in the target's memory and runs a plan for each node.
+//! The kernel side of ncclflow: one program, in three record sizes, that runs the fetch plan of the probe that was hit,
+//! one that does so at a function's return, and one that walks lists in the target's memory and runs a plan for each node.
 //!
 //! It knows nothing of NCCL. A uprobe program can be preempted by another task's on the same CPU, so a record is built in
 //! room that is its own, and counters are atomic.
@@ -21,11 +21,20 @@ mod scratch;
 mod tally;
 mod walk;
 
-use aya_ebpf::{macros::uprobe, programs::ProbeContext};
+use aya_ebpf::{
+    macros::{uprobe, uretprobe},
+    programs::{ProbeContext, RetProbeContext},
+};
 
 #[uprobe]
 pub fn fetch_record(ctx: ProbeContext) -> u32 {
     emit::record(&ctx);
+    0
+}
+
+#[uretprobe]
+pub fn fetch_return(ctx: RetProbeContext) -> u32 {
+    emit::record_return(&ctx);
     0
 }
 

@@ -1,16 +1,20 @@
 #!/usr/bin/env python3
 """What tracing costs a job: all-reduces back to back, untraced and traced in turn, in one run.
 
-    overhead.py --programs DIR [--bytes N] [--rounds R] [--net]
+    overhead.py --programs DIR [--bytes N] [--rounds R] [--net] [--ways LIST] [--json FILE]
 
-Starts a rank per GPU. In each round the job runs some seconds under each of: nothing, `ncclflow record --level flow`, `--level steps`.
-Prints, per level, the median time of an operation and of its launch, and their ratios to the untraced ones, as JSON.
+Starts a rank per GPU. In each round the job runs some seconds under each of: nothing, `ncclflow record --level api`, the same with
+`--returns`, `--level flow` (whole plans), `--level flow --probes per-call`, `--level steps`, and the kernel's own uprobe tracer
+(tracefs, nothing fetched) on the functions of per-call. The order is another one in every round.
+Prints, per way, the time of an operation and of its launch, their ratios to the untraced ones of the same round (median, min, max), and
+the traps per operation by the kernel's own counts, as JSON. Needs root; tracefs is mounted in a mount namespace of its own.
 """
 
 import argparse
 import atexit
 import json
 import os
+import re
 import shutil
 import statistics
 import subprocess
@@ -51,6 +55,76 @@ def rank_main(args):
     dist.destroy_process_group()
 
 
+RECORD = {
+    "api": ["--level", "api"],
+    "api-returns": ["--level", "api", "--returns"],
+    "flow": ["--level", "flow"],
+    "flow-per-call": ["--level", "flow", "--probes", "per-call"],
+    "steps": ["--level", "steps"],
+}
+# What is not counted at the beginning of a turn: attaching, and its echo.
+SETTLE_NS = 300_000_000
+
+
+class Tracefs:
+    """Uprobes of the kernel's own tracer, with nothing fetched and nobody reading."""
+
+    def __init__(self, programs, pid):
+        library = next(
+            line.split()[-1] for line in open(f"/proc/{pid}/maps") if re.search(r"/libnccl[^/]*$", line.strip())
+        )
+        symbols = json.loads(subprocess.check_output([os.path.join(programs, "ncclflow"), "symbols", "--json", library]))
+        copies = [copy for name in ("ncclProxySaveOp", "SaveProxy") for copy in symbols["functions"][name]]
+        self.folder = "/sys/kernel/tracing"
+        if not os.path.exists(os.path.join(self.folder, "uprobe_events")):
+            self.folder = tempfile.mkdtemp(prefix="ncclflow-tracefs-")
+            subprocess.run(["mount", "-t", "tracefs", "tracefs", self.folder], check=True)
+            atexit.register(lambda: subprocess.run(["umount", self.folder]))
+        self.group = f"ncclflow_{os.getpid()}"
+        self.events = [f"f{number}" for number in range(len(copies))]
+        self.lines = [
+            f"p:{self.group}/{event} {library}:{copy['file_offset']:#x}" for event, copy in zip(self.events, copies)
+        ]
+
+    def _write(self, name, lines, mode):
+        for line in lines:
+            with open(os.path.join(self.folder, name), mode) as file:
+                file.write(line)
+
+    def start(self):
+        self._write("uprobe_events", self.lines, "a")
+        self._write(f"events/{self.group}/enable", ["1"], "w")
+
+    def stop(self):
+        """The number of hits."""
+        with open(os.path.join(self.folder, "uprobe_profile")) as file:
+            rows = [line.split() for line in file]
+        self._write(f"events/{self.group}/enable", ["0"], "w")
+        self._write("uprobe_events", [f"-:{self.group}/{event}" for event in self.events], "a")
+        return sum(int(row[-1]) for row in rows if row[-2] in self.events)
+
+
+def traps_of(session):
+    """Times that the job ran into the kernel: parts of a walk run inside the hit of their probe, and a return is diverted by a
+    breakpoint at the entry, which may serve another probe, too."""
+    probes = [probe for probe in session["probes"] if probe.get("part") is None]
+    entries = {(probe["symbol"], probe["pid"]) for probe in probes if probe["at"] == "entry"}
+    double = lambda probe: probe["at"] == "return" and (probe["symbol"], probe["pid"]) not in entries
+    # Hits before the session opened and after it closed fall outside of the operations that are counted.
+    return sum((probe["hits"] - probe["disarmed"]) * (2 if double(probe) else 1) for probe in probes)
+
+
+def spread(values):
+    if not values:
+        return None
+    return {
+        "median": round(statistics.median(values), 3),
+        "min": round(min(values), 3),
+        "max": round(max(values), 3),
+        "rounds": len(values),
+    }
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--programs", default="target/release")
@@ -58,13 +132,21 @@ def main():
     parser.add_argument("--bytes", type=int, default=64 << 20)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--levels", default="flow,steps")
+    parser.add_argument("--ways", default="untraced,api,api-returns,flow,flow-per-call,steps,tracefs")
+    parser.add_argument("--json", help="write the result to this file too")
     parser.add_argument("--net", action="store_true", help="all traffic through the network transport")
     parser.add_argument("--stop-file", help=argparse.SUPPRESS)
     parser.add_argument("--rank-main", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.rank_main:
         return rank_main(args)
+    ways = args.ways.split(",")
+    if "untraced" not in ways or not all(way in RECORD or way in ("untraced", "tracefs") for way in ways):
+        sys.exit(f"--ways: untraced and some of {', '.join(RECORD)}, tracefs")
+    if "tracefs" in ways and "NCCLFLOW_UNSHARED" not in os.environ:
+        # What is mounted goes with us.
+        os.environ["NCCLFLOW_UNSHARED"] = "1"
+        os.execvp("unshare", ["unshare", "--mount", sys.executable] + sys.argv)
 
     folder = tempfile.mkdtemp(prefix="ncclflow-overhead-")
     args.stop_file = os.path.join(folder, "stop")
@@ -90,53 +172,66 @@ def main():
     pids = ",".join(next(line[1] for line in lines(rank) if line[0] == "ready") for rank in range(args.ranks))
 
     atexit.register(lambda: [rank.kill() for rank in ranks if rank.poll() is None])
-    # (level, begin, end) in CLOCK_MONOTONIC nanoseconds; time.monotonic_ns() is that clock on Linux.
-    windows, lost = [], 0
+    tracefs = Tracefs(args.programs, pids.split(",")[0]) if "tracefs" in ways else None
+    # Per round and way: begin and end in CLOCK_MONOTONIC nanoseconds, which is time.monotonic_ns() on Linux; traps; records lost.
+    turns = []
     for number in range(args.rounds):
-        begin = time.monotonic_ns()
-        time.sleep(args.seconds)
-        windows.append(("untraced", begin, time.monotonic_ns()))
-        for level in args.levels.split(","):
-            out = os.path.join(folder, f"{level}{number}")
-            subprocess.run(
-                [os.path.join(args.programs, "ncclflow"), "record", "-q", "-p", pids, "-o", out, "--level", level,
-                 "-d", str(args.seconds), "--buffer-size", "256"],
-                check=True,
-            )
-            with open(os.path.join(out, "session.json")) as file:
-                session = json.load(file)
-            clock = session["clock"]
-            windows.append((level, clock["started_monotonic_ns"] + 300_000_000, clock["started_monotonic_ns"] + int(args.seconds * 1e9)))
-            lost += session["loss"]["records_lost"]
-            shutil.rmtree(out)
+        for step in range(len(ways)):
+            way = ways[(number + step) % len(ways)]
+            traps, lost, begin = None, 0, time.monotonic_ns()
+            if way in RECORD:
+                out = os.path.join(folder, f"{way}{number}")
+                subprocess.run(
+                    [os.path.join(args.programs, "ncclflow"), "record", "-q", "-p", pids, "-o", out]
+                    + RECORD[way]
+                    + ["-d", str(args.seconds), "--buffer-size", "256"],
+                    check=True,
+                )
+                with open(os.path.join(out, "session.json")) as file:
+                    session = json.load(file)
+                begin = session["attach"]["armed_monotonic_ns"]
+                end = begin + int(args.seconds * 1e9)
+                traps, lost = traps_of(session), session["loss"]["records_lost"]
+                shutil.rmtree(out)
+            else:
+                if way == "tracefs":
+                    tracefs.start()
+                    begin = time.monotonic_ns()
+                time.sleep(args.seconds)
+                end = time.monotonic_ns()
+                if way == "tracefs":
+                    traps = tracefs.stop()
+            turns.append({"round": number, "way": way, "begin": begin, "end": end, "traps": traps, "lost": lost})
     open(args.stop_file, "w").close()
     for rank in ranks:
         rank.wait(60)
 
     batches = [tuple(map(float, line[1:])) for line in lines(0) if line[0] == "batch"]
-    result = {"bytes": args.bytes, "ranks": args.ranks, "net": args.net, "records_lost": lost, "levels": {}}
-    for level in ["untraced"] + args.levels.split(","):
-        inside = [
-            (op, launch)
-            for begin, end, op, launch in batches
-            if any(name == level and first <= begin and end <= last for name, first, last in windows)
-        ]
-        if not inside:
-            result["levels"][level] = None
-            continue
-        ops, launches = [op for op, _ in inside], [launch for _, launch in inside]
-        result["levels"][level] = {
-            "batches": len(inside),
-            "op_us": round(statistics.median(ops) / 1e3, 2),
-            "launch_us": round(statistics.median(launches) / 1e3, 2),
-            "op_us_quartiles": [round(q / 1e3, 2) for q in statistics.quantiles(ops, n=4)] if len(ops) > 1 else None,
-        }
-    untraced = result["levels"]["untraced"]
-    for level, numbers in result["levels"].items():
-        if numbers and untraced:
-            numbers["op_ratio"] = round(numbers["op_us"] / untraced["op_us"], 3)
-            numbers["launch_ratio"] = round(numbers["launch_us"] / untraced["launch_us"], 3)
-    print(json.dumps(result, indent=1))
+    for turn in turns:
+        settled = turn["begin"] + SETTLE_NS
+        inside = [batch for batch in batches if settled <= batch[0] and batch[1] <= turn["end"]]
+        turn["op_us"] = statistics.median(op for _, _, op, _ in inside) / 1e3 if inside else None
+        turn["launch_us"] = statistics.median(launch for _, _, _, launch in inside) / 1e3 if inside else None
+        # All ranks' traps, over the operations of all ranks in the whole turn.
+        if turn["traps"] is not None and turn["op_us"]:
+            turn["traps_per_op"] = turn["traps"] / ((turn["end"] - turn["begin"]) / 1e3 / turn["op_us"]) / args.ranks
+    untraced = {turn["round"]: turn for turn in turns if turn["way"] == "untraced"}
+    result = {"bytes": args.bytes, "ranks": args.ranks, "net": args.net, "rounds": args.rounds, "ways": {}}
+    for way in ways:
+        of_way = [turn for turn in turns if turn["way"] == way and turn["op_us"]]
+        figures = {key: spread([turn[key] for turn in of_way]) for key in ("op_us", "launch_us")}
+        for key in ("op", "launch"):
+            pairs = [(turn, untraced.get(turn["round"])) for turn in of_way]
+            ratios = [turn[f"{key}_us"] / base[f"{key}_us"] for turn, base in pairs if base and base[f"{key}_us"]]
+            figures[f"{key}_ratio"] = spread(ratios)
+        figures["traps_per_op"] = spread([turn["traps_per_op"] for turn in of_way if "traps_per_op" in turn])
+        figures["records_lost"] = sum(turn["lost"] for turn in of_way)
+        result["ways"][way] = figures
+    text = json.dumps(result, indent=1)
+    print(text)
+    if args.json:
+        with open(args.json, "w") as file:
+            file.write(text + "\n")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ pub mod decode;
 pub mod dump;
 pub mod dwarf;
 pub mod elf;
+pub mod layout_cache;
 pub mod loader;
 pub mod memory;
 pub mod model;

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::environment::exists;
 use crate::link::{Command, Event, Report, print_line};
-use crate::options::Options;
+use crate::options::{Mode, Options};
 
 /// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -181,6 +181,10 @@ fn summary(options: &Options, outcome: Outcome, reports: &[Report]) -> String {
         "ok": outcome == Outcome::Right,
         "ops": ops,
         "bytes": ops * options.bytes as u64,
+        "launches": match options.mode {
+            Mode::Processes => reports.iter().map(|report| report.launches).sum::<u64>(),
+            Mode::Threads => reports.iter().map(|report| report.launches).max().unwrap_or(0),
+        },
         "checked_elements": reports.iter().map(|report| report.checked_elements).sum::<u64>(),
         "seconds": (seconds * 1e3).round() / 1e3,
     });

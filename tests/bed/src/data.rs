@@ -53,7 +53,7 @@ impl Shape {
             OpKind::Reduce => return None,
             OpKind::AllGather => u64::from(value(part as u32, self.op, within)),
             OpKind::ReduceScatter => sum(rank as usize * self.count + element),
-            OpKind::Broadcast => u64::from(value(self.root(), self.op, element)),
+            OpKind::Broadcast | OpKind::Bcast => u64::from(value(self.root(), self.op, element)),
             OpKind::SendRecv => u64::from(value((rank + self.ranks - 1) % self.ranks, self.op, element)),
             OpKind::AllToAll => u64::from(value(part as u32, self.op, rank as usize * self.count + within)),
         })

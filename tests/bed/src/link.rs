@@ -31,6 +31,8 @@ pub(crate) enum Event {
 pub(crate) struct Report {
     pub(crate) ops: u64,
     pub(crate) checked_elements: u64,
+    /// Kernels that the rank's process launched so far.
+    pub(crate) launches: u64,
     pub(crate) seconds: f64,
     /// What was wrong with the data.
     pub(crate) wrong: Vec<String>,

@@ -12,6 +12,7 @@
     reason = "numbers and pointers cross to and from a C ABI; the formats fix their widths"
 )]
 
+mod call_log;
 mod children;
 mod controller;
 mod data;

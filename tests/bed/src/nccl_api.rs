@@ -5,6 +5,7 @@ use std::mem::transmute;
 
 use anyhow::{Result, bail};
 
+use crate::call_log::CallLog;
 use crate::library::Library;
 use crate::options::DataType;
 use crate::runtime::stream::StreamHandle;
@@ -30,6 +31,7 @@ type GetErrorStringFn = extern "C" fn(c_int) -> *const c_char;
 type AllReduceFn = extern "C" fn(usize, usize, usize, c_int, c_int, CommHandle, StreamHandle) -> c_int;
 type AllGatherFn = extern "C" fn(usize, usize, usize, c_int, CommHandle, StreamHandle) -> c_int;
 type ReduceFn = extern "C" fn(usize, usize, usize, c_int, c_int, c_int, CommHandle, StreamHandle) -> c_int;
+type BcastFn = extern "C" fn(usize, usize, c_int, c_int, CommHandle, StreamHandle) -> c_int;
 type SendFn = extern "C" fn(usize, usize, c_int, c_int, CommHandle, StreamHandle) -> c_int;
 pub(crate) type CommFn = extern "C" fn(CommHandle) -> c_int;
 
@@ -51,6 +53,8 @@ pub(crate) struct Api {
     send: SendFn,
     recv: SendFn,
     all_to_all: Option<AllGatherFn>,
+    bcast: BcastFn,
+    log: CallLog,
 }
 
 /// What an operation works on.
@@ -63,7 +67,7 @@ pub(crate) struct Buffers {
 }
 
 impl Api {
-    pub(crate) fn load(library: &Library) -> Result<Self> {
+    pub(crate) fn load(library: &Library, log: CallLog) -> Result<Self> {
         /// Looks up a function by its documented name and signature.
         macro_rules! function {
             ($name:literal: $signature:ty) => {{
@@ -93,7 +97,14 @@ impl Api {
             send: function!(c"ncclSend": SendFn),
             recv: function!(c"ncclRecv": SendFn),
             all_to_all,
+            bcast: function!(c"ncclBcast": BcastFn),
+            log,
         })
+    }
+
+    /// Makes a call, which the log has, and which must succeed.
+    fn call(&self, what: &'static str, call: impl FnOnce() -> c_int) -> Result<()> {
+        self.check(what, self.log.call(what, call))
     }
 
     fn check(&self, what: &str, code: c_int) -> Result<()> {
@@ -126,13 +137,13 @@ impl Api {
 
     pub(crate) fn comm_init_rank(&self, ranks: u32, id: UniqueId, rank: u32) -> Result<CommHandle> {
         let mut comm = std::ptr::null_mut();
-        let code = (self.comm_init_rank)(&raw mut comm, c_int::try_from(ranks)?, id, c_int::try_from(rank)?);
-        self.check("ncclCommInitRank", code)?;
+        let (ranks, rank) = (c_int::try_from(ranks)?, c_int::try_from(rank)?);
+        self.call("ncclCommInitRank", || (self.comm_init_rank)(&raw mut comm, ranks, id, rank))?;
         Ok(comm)
     }
 
     pub(crate) fn comm_destroy(&self, comm: CommHandle) -> Result<()> {
-        self.check("ncclCommDestroy", (self.comm_destroy)(comm))
+        self.call("ncclCommDestroy", || (self.comm_destroy)(comm))
     }
 
     /// `ncclCommAbort`, for threads that may outlive everything else.
@@ -141,28 +152,28 @@ impl Api {
     }
 
     pub(crate) fn group_start(&self) -> Result<()> {
-        self.check("ncclGroupStart", (self.group_start)())
+        self.call("ncclGroupStart", || (self.group_start)())
     }
 
     pub(crate) fn group_end(&self) -> Result<()> {
-        self.check("ncclGroupEnd", (self.group_end)())
+        self.call("ncclGroupEnd", || (self.group_end)())
     }
 
     pub(crate) fn all_reduce(&self, on: Buffers, comm: CommHandle, stream: StreamHandle) -> Result<()> {
-        let code = (self.all_reduce)(on.send, on.recv, on.count, on.dtype.nccl(), SUM, comm, stream);
-        self.check("ncclAllReduce", code)
+        self.call("ncclAllReduce", || {
+            (self.all_reduce)(on.send, on.recv, on.count, on.dtype.nccl(), SUM, comm, stream)
+        })
     }
 
     pub(crate) fn all_gather(&self, on: Buffers, comm: CommHandle, stream: StreamHandle) -> Result<()> {
-        self.check(
-            "ncclAllGather",
-            (self.all_gather)(on.send, on.recv, on.count, on.dtype.nccl(), comm, stream),
-        )
+        let dtype = on.dtype.nccl();
+        self.call("ncclAllGather", || (self.all_gather)(on.send, on.recv, on.count, dtype, comm, stream))
     }
 
     pub(crate) fn reduce_scatter(&self, on: Buffers, comm: CommHandle, stream: StreamHandle) -> Result<()> {
-        let code = (self.reduce_scatter)(on.send, on.recv, on.count, on.dtype.nccl(), SUM, comm, stream);
-        self.check("ncclReduceScatter", code)
+        self.call("ncclReduceScatter", || {
+            (self.reduce_scatter)(on.send, on.recv, on.count, on.dtype.nccl(), SUM, comm, stream)
+        })
     }
 
     pub(crate) fn broadcast(
@@ -173,8 +184,9 @@ impl Api {
         stream: StreamHandle,
     ) -> Result<()> {
         let root = c_int::try_from(root)?;
-        let code = (self.broadcast)(on.send, on.recv, on.count, on.dtype.nccl(), root, comm, stream);
-        self.check("ncclBroadcast", code)
+        self.call("ncclBroadcast", || {
+            (self.broadcast)(on.send, on.recv, on.count, on.dtype.nccl(), root, comm, stream)
+        })
     }
 
     pub(crate) fn reduce(
@@ -185,20 +197,21 @@ impl Api {
         stream: StreamHandle,
     ) -> Result<()> {
         let root = c_int::try_from(root)?;
-        let code = (self.reduce)(on.send, on.recv, on.count, on.dtype.nccl(), SUM, root, comm, stream);
-        self.check("ncclReduce", code)
+        self.call("ncclReduce", || {
+            (self.reduce)(on.send, on.recv, on.count, on.dtype.nccl(), SUM, root, comm, stream)
+        })
     }
 
     /// Sends `on.send` to a rank.
     pub(crate) fn send(&self, on: Buffers, to: u32, comm: CommHandle, stream: StreamHandle) -> Result<()> {
         let to = c_int::try_from(to)?;
-        self.check("ncclSend", (self.send)(on.send, on.count, on.dtype.nccl(), to, comm, stream))
+        self.call("ncclSend", || (self.send)(on.send, on.count, on.dtype.nccl(), to, comm, stream))
     }
 
     /// Receives `on.recv` from a rank.
     pub(crate) fn recv(&self, on: Buffers, from: u32, comm: CommHandle, stream: StreamHandle) -> Result<()> {
         let from = c_int::try_from(from)?;
-        self.check("ncclRecv", (self.recv)(on.recv, on.count, on.dtype.nccl(), from, comm, stream))
+        self.call("ncclRecv", || (self.recv)(on.recv, on.count, on.dtype.nccl(), from, comm, stream))
     }
 
     /// None where the library is older than the function.
@@ -209,8 +222,27 @@ impl Api {
         stream: StreamHandle,
     ) -> Option<Result<()>> {
         let function = self.all_to_all?;
-        let code = function(on.send, on.recv, on.count, on.dtype.nccl(), comm, stream);
-        Some(self.check("ncclAlltoAll", code))
+        let dtype = on.dtype.nccl();
+        Some(self.call("ncclAlltoAll", || function(on.send, on.recv, on.count, dtype, comm, stream)))
+    }
+
+    /// The old broadcast in place, which calls `ncclBroadcast`.
+    pub(crate) fn bcast(&self, on: Buffers, root: u32, comm: CommHandle, stream: StreamHandle) -> Result<()> {
+        let root = c_int::try_from(root)?;
+        self.call("ncclBcast", || (self.bcast)(on.recv, on.count, on.dtype.nccl(), root, comm, stream))
+    }
+
+    /// Calls that NCCL must refuse: one with a data type that does not exist, one without a communicator.
+    pub(crate) fn invalid_calls(&self, on: Buffers, comm: CommHandle, stream: StreamHandle) -> Result<()> {
+        /// No `ncclDataType_t`.
+        const NO_TYPE: c_int = 99;
+        for (comm, dtype) in [(comm, NO_TYPE), (std::ptr::null_mut(), on.dtype.nccl())] {
+            let call = || (self.all_reduce)(on.send, on.recv, on.count, dtype, SUM, comm, stream);
+            if self.log.call("ncclAllReduce", call) == SUCCESS {
+                bail!("NCCL took a call that it should refuse");
+            }
+        }
+        Ok(())
     }
 }
 

@@ -90,6 +90,14 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FILE")]
     pub(crate) transfer_log: Option<PathBuf>,
 
+    /// Every call of NCCL's API with its result and its time, as JSON lines in FILE.<pid>
+    #[arg(long, value_name = "FILE")]
+    pub(crate) call_log: Option<PathBuf>,
+
+    /// Each rank begins with calls that NCCL must refuse: a wrong data type, no communicator
+    #[arg(long)]
+    pub(crate) invalid_calls: bool,
+
     /// KEY=VALUE in NCCL's environment, over the bed's own settings
     #[arg(long, value_name = "KEY=VALUE", value_parser = parse_variable)]
     pub(crate) env: Vec<(String, String)>,
@@ -124,6 +132,8 @@ pub(crate) enum OpKind {
     AllGather,
     ReduceScatter,
     Broadcast,
+    /// ncclBcast, in place
+    Bcast,
     Reduce,
     /// To the next rank, from the previous one
     SendRecv,

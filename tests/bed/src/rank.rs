@@ -10,8 +10,8 @@ use anyhow::{Result, bail};
 use crate::link::{Command, Event, Link, Report};
 use crate::nccl_api::CommHandle;
 use crate::options::Options;
-use crate::runtime::device;
 use crate::runtime::stream::Stream;
+use crate::runtime::{device, launch};
 use crate::setup::{self, Nccl};
 use crate::workload;
 
@@ -78,6 +78,7 @@ fn live(options: &Options, nccl: &Nccl, rank: u32, link: &mut impl Link) -> Resu
         anyhow::Ok(())
     })?;
     report.seconds = started.elapsed().as_secs_f64();
+    report.launches = launch::count();
     let timed_out = report.timed_out;
     link.tell(Event::Done { rank, report })?;
     let Command::Release = link.hear()? else { bail!("expected the word to release") };

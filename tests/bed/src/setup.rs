@@ -8,6 +8,7 @@ use std::thread;
 
 use anyhow::{Context, Result};
 
+use crate::call_log::CallLog;
 use crate::controller::{self, Outcome};
 use crate::emulator;
 use crate::library::{self, Library};
@@ -39,7 +40,7 @@ pub(crate) fn prepare(options: &Options) -> Result<Nccl> {
     }
     let emulator = emulator::prepare(options, &library)?;
     runtime::launch::set_executor(library.kernels().clone(), emulator::executor(&emulator));
-    let api = Api::load(&library)?;
+    let api = Api::load(&library, CallLog::create(options.call_log.as_deref())?)?;
     let [major, minor, patch] = api.version()?;
     environment::apply_for_version(options, (major, minor));
     Ok(Nccl { api, version: format!("{major}.{minor}.{patch}"), emulator })

@@ -65,6 +65,9 @@ pub(crate) fn run(
         _ => total,
     };
     let mut flights: VecDeque<Flight<'_>> = VecDeque::new();
+    if options.invalid_calls {
+        refused(options, nccl, comms)?;
+    }
     let mut next = 0;
     while next < joins {
         let end = (next + u64::from(options.group)).min(joins);
@@ -116,6 +119,19 @@ pub(crate) fn run(
     Ok(())
 }
 
+/// Makes the calls that NCCL must refuse, on every communicator.
+fn refused(options: &Options, nccl: &Nccl, comms: &[Comm]) -> Result<()> {
+    let buffer = Buffer::new(options.bytes)?;
+    let count = options.bytes / options.dtype.size();
+    let on = Buffers { send: buffer.address, recv: buffer.address, count, dtype: options.dtype };
+    for comm in comms {
+        let stream = std::sync::Arc::as_ptr(&comm.stream).cast_mut().cast();
+        nccl.api.invalid_calls(on, comm.handle(), stream)?;
+    }
+    buffer.release();
+    Ok(())
+}
+
 fn in_flight(flights: &VecDeque<Flight<'_>>) -> usize {
     flights.iter().map(|flight| flight.send.size + flight.recv.size).sum()
 }
@@ -123,7 +139,7 @@ fn in_flight(flights: &VecDeque<Flight<'_>>) -> usize {
 fn issue<'a>(nccl: &Nccl, rank: u32, shape: Shape, comm: &'a Comm) -> Result<Flight<'a>> {
     let size = shape.dtype.size();
     let mut send = Buffer::new(shape.send_elements() * size)?;
-    let recv = Buffer::new(shape.recv_elements() * size)?;
+    let mut recv = Buffer::new(shape.recv_elements() * size)?;
     shape.fill(rank, send.bytes());
     let on = Buffers { send: send.address, recv: recv.address, count: shape.count, dtype: shape.dtype };
     let (api, handle) = (&nccl.api, comm.handle());
@@ -133,6 +149,12 @@ fn issue<'a>(nccl: &Nccl, rank: u32, shape: Shape, comm: &'a Comm) -> Result<Fli
         OpKind::AllGather => api.all_gather(on, handle, stream)?,
         OpKind::ReduceScatter => api.reduce_scatter(on, handle, stream)?,
         OpKind::Broadcast => api.broadcast(on, shape.root(), handle, stream)?,
+        OpKind::Bcast => {
+            if rank == shape.root() {
+                recv.bytes().copy_from_slice(send.bytes());
+            }
+            api.bcast(on, shape.root(), handle, stream)?;
+        }
         OpKind::Reduce => api.reduce(on, shape.root(), handle, stream)?,
         OpKind::SendRecv => {
             api.group_start()?;

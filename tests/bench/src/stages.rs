@@ -9,7 +9,7 @@ use ncclflow::{
     model::Session,
     probe::ProbeKind,
     record::{Binding, Pipeline},
-    sink::{FlowFiles, OutputDir},
+    sink::{ApiOutputOptions, OutputDir, SessionFiles},
     stream::Batch,
 };
 use rustix::time::{ClockId, clock_gettime};
@@ -82,7 +82,7 @@ fn model(bindings: &[Binding], batch: &Batch) -> Duration {
 fn write(bindings: &[Binding], batch: &Batch) -> Result<(Duration, u64)> {
     let folder = tempfile::tempdir()?;
     let dir = OutputDir::create(&folder.path().join("out"))?;
-    let mut pipeline = Pipeline::new(bindings.to_vec(), FlowFiles::new(dir));
+    let mut pipeline = Pipeline::new(bindings.to_vec(), SessionFiles::new(dir, ApiOutputOptions::default()));
     let time = timed(|| {
         batch.records().for_each(|record| pipeline.record(record));
         pipeline.finish();

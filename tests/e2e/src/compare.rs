@@ -3,6 +3,8 @@
 //! Every check returns [`Findings`]: what differs, in words that name the op, and how much was compared. A check that
 //! compared nothing has not passed, so tests end with [`Findings::assert_clean`].
 
+pub mod api;
+pub mod api_returns;
 pub mod identity;
 mod measured;
 pub mod ops;
@@ -15,6 +17,8 @@ pub mod witnesses;
 
 use std::fmt;
 
+pub use api::check as api_calls;
+pub use api_returns::check as api_returns;
 pub use identity::check as identity;
 pub use plugin::check as against_plugin;
 pub use sums::check as ring_all_reduce_sums;

@@ -7,5 +7,6 @@ pub mod memory;
 pub mod need;
 pub mod programs;
 pub mod recorder;
+pub mod replay;
 pub mod run_counts;
 pub mod stopped_thread;

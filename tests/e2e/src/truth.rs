@@ -1,5 +1,6 @@
 //! What others say about the run that ncclflow traced.
 
+pub mod call_log;
 pub mod debug_log;
 pub mod plugin;
 pub mod transfer_log;

@@ -55,6 +55,8 @@ fn processes_that_cannot_be_traced_are_named() {
 
     let usage = run(&ncclflow, &["record"]);
     assert_eq!(usage.status.code(), Some(2), "{}", said(&usage));
+    let returns = run(&ncclflow, &["record", "-p", "1", "--returns"]);
+    assert_eq!(returns.status.code(), Some(2), "{}", said(&returns));
     for wrong in [["-p", "0"], ["-p", "x"], ["-d", "0"], ["-d", "-1"], ["--buffer-size", "0"]] {
         let output = run(&ncclflow, &["record", "-p", "1", wrong[0], wrong[1]]);
         assert_eq!(output.status.code(), Some(2), "{wrong:?}: {}", said(&output));

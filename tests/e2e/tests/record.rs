@@ -2,17 +2,12 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{fs, path::Path};
 
 use ncclflow_e2e::{
     compare,
     direction::Direction,
-    harness::{bed::Bed, need, programs, recorder::Recorder},
+    harness::{bed::Bed, need, programs, recorder::Recorder, replay},
     tracer::Trace,
     truth::{debug_log::DebugLog, plugin::PluginTruth, transfer_log::TransferLog},
 };
@@ -142,21 +137,8 @@ impl Run {
 
     /// A replay of the raw records, which needs no root, makes the same files, byte for byte.
     fn check_replay(&self) {
-        let (live, again) = (self.folder.path().join("out"), self.folder.path().join("again"));
-        let replayed = Command::new(programs::ncclflow().unwrap())
-            .arg("replay")
-            .arg(self.folder.path().join("capture"))
-            .arg("-o")
-            .arg(&again)
-            .output()
-            .unwrap();
-        assert!(replayed.status.success(), "{}", String::from_utf8_lossy(&replayed.stderr));
-        let (live, again) = (files_below(&live), files_below(&again));
-        assert!(live.len() > 3);
-        assert_eq!(live.keys().collect::<Vec<_>>(), again.keys().collect::<Vec<_>>());
-        let differing: Vec<_> =
-            live.iter().filter(|(name, content)| again[*name] != **content).map(|file| file.0).collect();
-        assert!(differing.is_empty(), "{differing:?}");
+        let (out, capture) = (self.folder.path().join("out"), self.folder.path().join("capture"));
+        replay::check(&programs::ncclflow().unwrap(), &capture, &out);
     }
 
     /// `flow_rank` holds what the two other files hold.
@@ -379,21 +361,6 @@ fn damaged_captures_end_cleanly() {
         }
     }
     assert!(refused > 0 && replayed > 0, "{refused} refused, {replayed} replayed");
-}
-
-/// Every file below a folder, by its path from there.
-fn files_below(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-    let (mut files, mut pending) = (BTreeMap::new(), vec![folder.to_path_buf()]);
-    while let Some(next) = pending.pop() {
-        for path in fs::read_dir(next).unwrap().map(|entry| entry.unwrap().path()) {
-            if path.is_dir() {
-                pending.push(path);
-            } else {
-                files.insert(path.strip_prefix(folder).unwrap().to_path_buf(), fs::read(&path).unwrap());
-            }
-        }
-    }
-    files
 }
 
 fn debug_files(folder: &Path) -> Vec<std::path::PathBuf> {

@@ -11,7 +11,7 @@ pub use writer::CaptureWriter;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{record::Binding, stream::MAX_FRAME};
+use crate::{record::Binding, sink::ApiOutputOptions, stream::MAX_FRAME};
 
 /// First bytes of a capture; the number is the format's version.
 const MAGIC: &[u8; 16] = b"ncclflow capt 1\n";
@@ -34,4 +34,7 @@ pub struct CaptureHeader {
     pub bindings: Vec<Binding>,
     /// `session.json` as it was when the recording began.
     pub report: String,
+    /// How API calls are written.
+    #[serde(default)]
+    pub api: ApiOutputOptions,
 }

@@ -121,10 +121,15 @@ fn read_whole(input: &mut impl io::Read, bytes: &mut [u8]) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{capture::CaptureWriter, stream::Batch};
+    use crate::{capture::CaptureWriter, sink::ApiOutputOptions, stream::Batch};
 
     fn header() -> CaptureHeader {
-        CaptureHeader { wire_version: WIRE_VERSION, bindings: Vec::new(), report: "{}".to_owned() }
+        CaptureHeader {
+            wire_version: WIRE_VERSION,
+            bindings: Vec::new(),
+            report: "{}".to_owned(),
+            api: ApiOutputOptions::default(),
+        }
     }
 
     /// A capture of two records, as bytes.

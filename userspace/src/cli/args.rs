@@ -2,7 +2,8 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use crate::layout_cache::default_folder;
+use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum, error::ErrorKind};
 
 /// See what NCCL decides and does, from outside, in jobs that are already running.
 #[derive(Debug, Parser)]
@@ -13,6 +14,23 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
+}
+
+impl Cli {
+    /// What the derived parser cannot check: options that make sense with some values of others only.
+    pub fn check(&self) -> Result<(), clap::Error> {
+        let Command::Record(args) = &self.command else { return Ok(()) };
+        let message = match (args.level, args.format) {
+            (Level::Api, Format::Megatrace) if args.returns => {
+                "--format megatrace has no place for --returns"
+            }
+            (Level::Api, _) => return Ok(()),
+            _ if args.returns => "--returns needs --level api: the other levels see no call",
+            (_, Format::Megatrace) => "--format megatrace needs --level api: the other levels see no call",
+            _ => return Ok(()),
+        };
+        Err(Self::command().error(ErrorKind::ArgumentConflict, message))
+    }
 }
 
 /// What to do.
@@ -44,10 +62,21 @@ pub enum Probes {
 /// How much to see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Level {
+    /// Every call of NCCL's API, at one probe hit each
+    Api,
     /// Every proxy op that NCCL plans and posts, with its peers
     Flow,
     /// And when each message of the network proxy took which step, and its size (from NCCL 2.27)
     Steps,
+}
+
+/// How API calls are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// api_rank<r>.jsonl
+    Json,
+    /// megatrace_rank<r>.log, the lines of the Megatrace interceptor
+    Megatrace,
 }
 
 /// Which buffer records come through.
@@ -80,9 +109,13 @@ Examples:
   ncclflow record -p 4242 -d 5                 five seconds of one process
   ncclflow record -p 4242,4243 -o /tmp/flows   until Ctrl-C, or until both have exited
   ncclflow record -p $(pgrep -d, -f train.py) -d 10 --json | jq .loss
+  ncclflow record -p 4242 --level api          every call of NCCL's API, at one probe hit each
+  ncclflow record -p 4242 --level api --returns -d 5
+                                               and its result, and how long it took
 
 DIR holds session.json and, per communicator, <commHash>/proxy_flow_rank<r>.jsonl (a line per op and channel),
-flow_steps_rank<r>.jsonl (a line per message) and flow_rank<r>.json (both, grouped by op).
+flow_steps_rank<r>.jsonl (a line per message) and flow_rank<r>.json (both, grouped by op); with --level api, api_rank<r>.jsonl (a line
+per call) instead.
 The processes are not stopped, restarted or written to. Needs root, or CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE and CAP_SYS_ADMIN.")]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub struct RecordArgs {
@@ -107,6 +140,14 @@ pub struct RecordArgs {
     #[arg(long, value_enum, default_value_t = Probes::Auto)]
     pub probes: Probes,
 
+    /// With --level api: also the result of each call, and how long it took; two more probe hits a call
+    #[arg(long)]
+    pub returns: bool,
+
+    /// With --level api: how the calls are written
+    #[arg(long, value_enum, default_value_t = Format::Json)]
+    pub format: Format,
+
     /// Path of the NCCL library as the process maps it, if its name does not contain libnccl
     #[arg(long, value_name = "PATH")]
     pub library: Option<PathBuf>,
@@ -125,6 +166,14 @@ pub struct RecordArgs {
     /// Records that may wait to be decoded and written, in MiB; when it is full, records are dropped and counted
     #[arg(long, value_name = "MIB", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub queue_size: u32,
+
+    /// Folder of layouts that earlier recordings resolved [default: /var/cache/ncclflow/layouts for root]
+    #[arg(long, value_name = "DIR", conflicts_with = "no_cache")]
+    pub cache_dir: Option<PathBuf>,
+
+    /// Resolve the library's layouts anew, and do not keep them
+    #[arg(long)]
+    pub no_cache: bool,
 
     /// Keep the raw records in this new file; `ncclflow replay` makes the same files of it again
     #[arg(long, value_name = "FILE")]
@@ -145,6 +194,13 @@ pub struct RecordArgs {
     /// Print the eBPF side's development log at the end
     #[arg(long, hide = true)]
     pub ebpf_log: bool,
+}
+
+impl RecordArgs {
+    /// Where resolved layouts are kept, if they are.
+    pub fn cache_folder(&self) -> Option<PathBuf> {
+        if self.no_cache { None } else { self.cache_dir.clone().or_else(default_folder) }
+    }
 }
 
 /// `ncclflow replay`

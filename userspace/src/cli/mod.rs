@@ -16,7 +16,7 @@ mod record;
 mod replay;
 mod symbols;
 
-use std::process::ExitCode;
+use std::{process::ExitCode, time::Instant};
 
 use clap::Parser as _;
 
@@ -24,9 +24,13 @@ pub use args::{Cli, Command};
 
 /// Parses the command line, does what it says, and turns the outcome into an exit code.
 pub fn main() -> ExitCode {
+    let started = Instant::now();
     let cli = Cli::parse();
+    if let Err(error) = cli.check() {
+        error.exit();
+    }
     let done = match &cli.command {
-        Command::Record(args) => record::run(args),
+        Command::Record(args) => record::run(args, started),
         Command::Replay(args) => replay::run(args),
         Command::Aggregate(args) => aggregate::run(args),
         Command::Dump(args) => dump::run(args),

@@ -11,22 +11,24 @@ use anyhow::{Context as _, Result};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{
-    args::{BufferChoice, Level, Probes, RecordArgs},
+    args::{BufferChoice, Format, Level, Probes, RecordArgs},
     exit,
 };
 use crate::{
     loader::{Buffer, BufferKind},
     probe,
     record::{Notice, Outcome, ProbeChoice, RecordOptions, Setup, StopHandle, record},
-    sink::SessionState,
+    sink::{ApiFormat, SessionState},
     symbols::DebugFiles,
 };
 
-pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {
+pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<ExitCode> {
     let options = RecordOptions {
+        started,
         pids: args.pids.clone(),
         choice: ProbeChoice {
             level: match args.level {
+                Level::Api => probe::Level::Api,
                 Level::Flow => probe::Level::Flow,
                 Level::Steps => probe::Level::Steps,
             },
@@ -35,6 +37,11 @@ pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {
                 Probes::Plan => Some(probe::Way::Plan),
                 Probes::PerCall => Some(probe::Way::PerCall),
             },
+            returns: args.returns,
+        },
+        format: match args.format {
+            Format::Json => ApiFormat::Json,
+            Format::Megatrace => ApiFormat::Megatrace,
         },
         output: args.output.clone().unwrap_or_else(default_output),
         duration: args.duration,
@@ -49,6 +56,7 @@ pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {
         queue_bytes: usize::try_from(args.queue_size).unwrap_or(usize::MAX >> 20) << 20,
         library: args.library.clone(),
         debug_files: DebugFiles::new(args.debug.debug_file.clone(), args.debug.debug_dir.clone()),
+        cache: args.cache_folder(),
         capture: args.capture.clone(),
         development_log: args.ebpf_log,
     };
@@ -123,6 +131,7 @@ impl Console {
         match notice {
             Notice::WriteFailed(error) => tell!("ncclflow: {error}"),
             _ if self.quiet => {}
+            Notice::NotCached(why) => tell!("layouts are not kept for the next time: {why}"),
             Notice::Found(setup) => found(setup),
             Notice::Recording { probes } => {
                 tell!("recording to {} with {probes} probes; Ctrl-C ends it", self.output.display());
@@ -171,6 +180,11 @@ fn found(setup: &Setup) {
 fn summarize(outcome: &Outcome) {
     let report = &outcome.report;
     for rank in &report.communicators {
+        if report.level == probe::Level::Api {
+            let (folder, calls) = (&rank.folder, rank.api_lines);
+            tell!("{folder} rank {}/{} (process {}): {calls} calls", rank.rank, rank.n_ranks, rank.pid);
+            continue;
+        }
         tell!(
             "{} rank {}/{} (process {}): {} proxy ops, {} messages",
             rank.folder,
@@ -182,7 +196,13 @@ fn summarize(outcome: &Outcome) {
         );
     }
     if report.communicators.is_empty() {
-        tell!("no NCCL operation was planned or posted in this time");
+        tell!(
+            "no NCCL operation was {} in this time",
+            match report.level {
+                probe::Level::Api => "called for",
+                probe::Level::Flow | probe::Level::Steps => "planned or posted",
+            }
+        );
     }
     let loss = &report.loss;
     tell!(

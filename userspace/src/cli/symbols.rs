@@ -11,7 +11,8 @@ use anyhow::{Context as _, Result};
 use super::args::SymbolsArgs;
 use crate::{
     elf::Image,
-    symbols::{DebugFiles, nccl_request, render, resolve_with},
+    probe::{Level, ProbeSet, add_api_returns, compile},
+    symbols::{DebugFiles, Resolution, nccl_request_with_api, render, resolve_with},
     target::{Process, nccl_libraries},
 };
 
@@ -40,7 +41,7 @@ pub(super) fn run(args: &SymbolsArgs) -> Result<ExitCode> {
 
 /// Whether the library has everything that tracing cannot do without.
 fn show(path: &Path, image: &Image, debug_files: &DebugFiles, json: bool) -> Result<bool> {
-    let request = nccl_request();
+    let request = nccl_request_with_api();
     let resolution = resolve_with(image, &request, debug_files)
         .with_context(|| format!("reading `{}`", path.display()))?;
     let mut out = stdout().lock();
@@ -50,7 +51,26 @@ fn show(path: &Path, image: &Image, debug_files: &DebugFiles, json: bool) -> Res
     } else {
         writeln!(out, "{}", path.display())?;
         write!(out, "{}", render(&resolution, &request))?;
+        write!(out, "{}", levels(&resolution))?;
     }
     let traceable = resolution.missing_required().next().is_none();
     Ok(traceable)
+}
+
+/// What `record` can do with the library, by level.
+fn levels(resolution: &Resolution) -> String {
+    let mut returns = ProbeSet::default();
+    add_api_returns(&mut returns, resolution);
+    let rows = [
+        ("api", compile(resolution, Level::Api, None)),
+        ("--returns", returns),
+        ("flow", compile(resolution, Level::Flow, None)),
+        ("steps", compile(resolution, Level::Steps, None)),
+    ];
+    let lines = rows.iter().map(|(level, set)| {
+        let (probes, missing) = (set.probes.len(), set.missing.len());
+        let missing = if missing == 0 { String::new() } else { format!(", {missing} missing") };
+        format!("  {level:9}  {probes}{missing}\n")
+    });
+    std::iter::once("\nprobes of a process, by level\n".to_owned()).chain(lines).collect()
 }

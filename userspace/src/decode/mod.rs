@@ -1,5 +1,6 @@
 //! Bytes from the kernel → events. Pure: no files, no time, no process.
 
+mod api;
 mod event;
 mod fields;
 mod plan;
@@ -7,6 +8,7 @@ mod plan_fields;
 mod record;
 mod step;
 
+pub use api::{ApiEntryEvent, ApiLineEvent, ApiReturnEvent, ReductionOp};
 pub use event::{
     ApiCallEvent, CommunicatorId, Direction, Event, Origin, ProxyOp, ProxyOpEvent, ProxyPeerEvent, Ring,
     TaskInfo, Tree,
@@ -43,6 +45,11 @@ impl Decoder {
             }
             ProbeKind::ProxyPeer(spans) => event::proxy_peer(spans, record).map(Event::ProxyPeer),
             ProbeKind::ApiCall(spans) => event::api_call(spans, &self.names, record).map(Event::ApiCall),
+            ProbeKind::ApiLine(spans) => {
+                api::api_line(spans, &self.names, record).map(Box::new).map(Event::ApiLine)
+            }
+            ProbeKind::ApiEntry(spans) => api::api_entry(spans, record).map(Event::ApiEntry),
+            ProbeKind::ApiReturn(spans) => api::api_return(spans, &self.names, record).map(Event::ApiReturn),
             ProbeKind::Plan(spans) => plan::plan(self, spans, record).map(Box::new).map(Event::Plan),
             ProbeKind::PlanNode(spans) => plan::node(self, spans, record).map(Event::PlanPart),
             ProbeKind::Channel(spans) => plan::channel(spans, record).map(Event::PlanPart),

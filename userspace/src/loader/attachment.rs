@@ -18,10 +18,10 @@ use ncclflow_common::{FetchPlan, MAX_PROBES, ProbeCounters, Walk};
 
 use super::{
     buffer::Buffer,
-    object::{CountersValue, LoadedObject},
+    object::{CountersValue, LoadedObject, Program},
 };
 use crate::{
-    probe::{Probe, WalkProgram},
+    probe::{Probe, ProbePlace, WalkProgram},
     stream::Source,
 };
 
@@ -58,6 +58,7 @@ pub struct ArmedProbe {
     pub cookie: u32,
     pub function: String,
     pub symbol: String,
+    pub place: ProbePlace,
     /// What it reads, if it is no probe but a part of those that walk lists.
     pub part: Option<&'static str>,
     /// Process that it is limited to; parts serve all processes that use the library.
@@ -110,6 +111,7 @@ impl Attachment {
                 cookie,
                 function: probe.function.clone(),
                 symbol: probe.symbol.clone(),
+                place: probe.place(),
                 part: Some(part),
                 pid: None,
                 library,
@@ -139,7 +141,12 @@ impl Attachment {
         if let (Some(program), Some(parts)) = (&probe.walk, parts) {
             self.object.set_walk(cookie, &stored_walk(&program.walk, parts)?)?;
         }
-        let program = self.object.program(probe.walk.is_some())?;
+        let program = match probe.place() {
+            ProbePlace::Return => Program::Return,
+            ProbePlace::Entry if probe.walk.is_some() => Program::Walk,
+            ProbePlace::Entry => Program::Fetch,
+        };
+        let program = self.object.program(program)?;
         let point = UProbeAttachPoint {
             location: UProbeAttachLocation::AbsoluteOffset(probe.file_offset.0),
             cookie: Some(cookie.into()),
@@ -158,6 +165,7 @@ impl Attachment {
             cookie,
             function: probe.function.clone(),
             symbol: probe.symbol.clone(),
+            place: probe.place(),
             part: None,
             pid: Some(pid.get()),
             library,

@@ -48,6 +48,27 @@ struct SeenValue(Seen);
 // SAFETY: as above.
 unsafe impl Pod for SeenValue {}
 
+/// The programs of the object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Program {
+    /// Runs a fetch plan at an instruction.
+    Fetch,
+    /// Runs a fetch plan at a function's return.
+    Return,
+    /// Walks lists.
+    Walk,
+}
+
+impl Program {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Fetch => "fetch_record",
+            Self::Return => "fetch_return",
+            Self::Walk => "walk",
+        }
+    }
+}
+
 /// The object in the kernel.
 pub struct LoadedObject {
     ebpf: Ebpf,
@@ -133,10 +154,9 @@ impl LoadedObject {
         self.walks.set(cookie, WalkValue(*walk), 0).with_context(|| format!("storing walk {cookie}"))
     }
 
-    /// The program for probes that walk lists, or for others; loaded on first use, as each costs the verifier some
-    /// milliseconds.
-    pub(crate) fn program(&mut self, walks: bool) -> Result<&mut UProbe> {
-        let name = if walks { "walk" } else { "fetch_record" };
+    /// One of the programs; loaded on first use, as each costs the verifier some milliseconds.
+    pub(crate) fn program(&mut self, program: Program) -> Result<&mut UProbe> {
+        let name = program.name();
         let program: &mut UProbe = self
             .ebpf
             .program_mut(name)

@@ -2,6 +2,8 @@
 //!
 //! Pure and synchronous: time enters only with the events, so a live run and a replay give the same.
 
+mod api;
+mod api_returns;
 mod bytes;
 mod call;
 mod communicator;
@@ -16,6 +18,8 @@ mod transfers;
 #[cfg(test)]
 mod tests;
 
+pub use api::{ApiOutput, ApiRecord, ApiSession};
+pub use api_returns::{OtherCall, Returned};
 pub use bytes::BytesKind;
 pub use call::{CallAssembler, ProxyCall};
 pub use communicator::CommKey;

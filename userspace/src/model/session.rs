@@ -30,6 +30,10 @@ pub struct ModelCounters {
     pub unfinished: u64,
     /// Calls on communicators beyond the number that is kept apart.
     pub refused: u64,
+    /// API calls whose return was not seen, where returns are traced.
+    pub unreturned_calls: u64,
+    /// Returns whose API call was not seen: it was under way when the session opened.
+    pub uncalled_returns: u64,
     /// Of walked plans.
     pub plans: PlanCounters,
 }
@@ -77,6 +81,8 @@ impl Session {
                     self.complete(call, &origin, out);
                 }
             }
+            // Of another level; the pipeline gives it to the API's side of the session.
+            Event::ApiLine(_) | Event::ApiEntry(_) | Event::ApiReturn(_) => {}
             Event::ProxyPeer(peer) => self.calls.peer(peer),
             Event::PlanPart(part) => self.plans.part(part),
             Event::Plan(plan) => {
@@ -126,6 +132,8 @@ impl Session {
             unjoined_steps: self.unjoined_steps,
             unfinished: self.unfinished,
             refused: self.refused,
+            unreturned_calls: 0,
+            uncalled_returns: 0,
             plans: self.plans.counters,
         }
     }

@@ -1,10 +1,12 @@
 //! NCCL's vocabulary. The numbers of patterns, functions and data types shift between versions, so every number is turned
 //! into a name by the enums of the very library that is traced, and only names go further.
 
+mod api_function;
 mod names;
 mod pattern;
 mod protocol;
 
+pub use api_function::{ApiFunction, ApiKind};
 pub use names::{NameTables, StepState, datatype_bytes};
 pub use pattern::Pattern;
 pub use protocol::{Algorithm, Protocol};

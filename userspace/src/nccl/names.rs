@@ -13,6 +13,8 @@ pub struct NameTables {
     datatypes: Vec<(i64, String)>,
     reduction_ops: Vec<(i64, String)>,
     step_states: Vec<(i64, StepState)>,
+    #[serde(default)]
+    results: Vec<(i64, String)>,
 }
 
 /// States of a message in the network proxy: `ncclProfilerEventState_t`, 2.23 and later.
@@ -72,6 +74,10 @@ impl NameTables {
             step_states: enumerators(layouts, "ncclProfilerEventState_t")
                 .filter_map(|(name, value)| Some((value, StepState::from_enumerator(name)?)))
                 .collect(),
+            results: enumerators(layouts, "ncclResult_t")
+                .filter(|(name, _)| !name.starts_with("ncclNum"))
+                .map(|(name, value)| (value, name.to_owned()))
+                .collect(),
             functions: names("ncclFunc_t", "ncclFunc"),
             datatypes: lower(names("ncclDataType_t", "nccl")),
             reduction_ops: lower(names("ncclRedOp_t", "nccl")),
@@ -97,9 +103,19 @@ impl NameTables {
         find(&self.functions, number)
     }
 
+    /// `ncclSuccess`, `ncclInvalidArgument` …: as nccl.h has it.
+    pub fn result(&self, number: i64) -> Option<&str> {
+        find(&self.results, number)
+    }
+
     /// `float32`, `int8` …
     pub fn datatype(&self, number: i64) -> Option<&str> {
         find(&self.datatypes, number)
+    }
+
+    /// Whether the library's enum of reduction operators is known.
+    pub fn has_reduction_ops(&self) -> bool {
+        !self.reduction_ops.is_empty()
     }
 
     /// `sum`, `prod` … Numbers past the enum are operators that the user made.

@@ -1,5 +1,6 @@
 //! Probes: where to attach, and what to copy there.
 
+mod api_probes;
 mod lookup;
 mod op_probes;
 mod plan_builder;
@@ -9,9 +10,12 @@ mod step_probes;
 mod walk_probes;
 
 pub use plan_builder::{FinishedPlan, PlanBuilder, PlanError, Slot, Span};
-pub use set::{Level, MissingProbe, Part, Probe, ProbeSet, WalkProgram, Way, compile};
+pub use set::{
+    Level, MissingProbe, Part, Probe, ProbePlace, ProbeSet, WalkProgram, Way, add_api_returns, compile,
+};
 pub use spans::{
-    ApiCallSpans, ChannelSpans, CommunicatorSpans, ConnectorSpans, ConnectorsSpans, PlanList, PlanNodeSpans,
-    PlanSpans, ProbeKind, ProxyOpSpans, ProxyPeerSpans, ProxyStepSpans, StepHook, TaskSpans,
+    ApiCallSpans, ApiEntrySpans, ApiLineSpans, ApiReturnSpans, ChannelSpans, CommunicatorSpans,
+    ConnectorSpans, ConnectorsSpans, PlanList, PlanNodeSpans, PlanSpans, ProbeKind, ProxyOpSpans,
+    ProxyPeerSpans, ProxyStepSpans, StepHook, TaskSpans,
 };
 pub(crate) use walk_probes::{op_counts_extent, parts_are_reversed};

@@ -12,7 +12,7 @@ use super::{
 use crate::symbols::{Field, Function, Layouts, Resolution};
 
 /// Bytes of the API function's name that are copied.
-const API_NAME_BYTES: u16 = 24;
+pub(super) const API_NAME_BYTES: u16 = 24;
 
 /// `ncclProxySaveOp`.
 pub(super) fn proxy_op(resolution: &Resolution, function: &Function) -> Compiled {

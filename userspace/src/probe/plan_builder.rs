@@ -49,6 +49,13 @@ pub struct Span {
     pub rests_on: u64,
 }
 
+impl Span {
+    /// `len` bytes of it, from `offset` on.
+    pub(super) fn part(self, offset: u16, len: u16) -> Self {
+        Self { at: self.at.saturating_add(offset), len, rests_on: self.rests_on }
+    }
+}
+
 /// A plan and the program that can run it.
 #[derive(Clone, Debug)]
 pub struct FinishedPlan {
@@ -215,6 +222,16 @@ impl PlanBuilder {
             ParamLocation::EntryStack { sp_offset } => self.load(Slot(STACK_POINTER_SLOT), *sp_offset, 8),
             ParamLocation::Unknown(reason) => self.fail(PlanError::Parameter(reason.clone())),
         }
+    }
+
+    /// What the function returns; only in plans of probes at its return.
+    pub fn return_value(&self) -> Slot {
+        Slot(0)
+    }
+
+    /// The stack pointer.
+    pub fn stack_pointer(&self) -> Slot {
+        Slot(STACK_POINTER_SLOT)
     }
 
     /// The value of a parameter of type `int` (or another of 32 bits or fewer), sign-extended.

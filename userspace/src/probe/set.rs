@@ -4,6 +4,7 @@ use ncclflow_common::Walk;
 use serde::{Deserialize, Serialize};
 
 use super::{
+    api_probes::{api_entry, api_line, api_return},
     lookup::Lack,
     op_probes::{api_call, proxy_op, proxy_peer},
     plan_builder::FinishedPlan,
@@ -13,6 +14,7 @@ use super::{
 };
 use crate::{
     elf::FileOffset,
+    nccl::{ApiFunction, ApiKind},
     symbols::{Function, Resolution},
 };
 
@@ -20,10 +22,31 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
+    /// Calls of the API: one probe hit each.
+    Api,
     /// Ops, as they are planned and posted.
     Flow,
     /// And every message of the network proxy, as it happens.
     Steps,
+}
+
+/// Where in its function a probe is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ProbePlace {
+    /// One trap a hit.
+    Entry,
+    /// One trap more at the entry, to divert the return, unless a probe is there anyway.
+    Return,
+}
+
+impl Probe {
+    pub fn place(&self) -> ProbePlace {
+        match self.kind {
+            ProbeKind::ApiReturn(_) => ProbePlace::Return,
+            _ => ProbePlace::Entry,
+        }
+    }
 }
 
 /// Where ops are seen.
@@ -88,6 +111,16 @@ pub struct ProbeSet {
 /// Compiles the probes that a level needs. Ops are seen in the wanted way, or in the one that the library allows: plans first.
 pub fn compile(resolution: &Resolution, level: Level, wanted: Option<Way>) -> ProbeSet {
     let mut set = ProbeSet::default();
+    if level == Level::Api {
+        add(
+            &mut set,
+            resolution,
+            "ncclEnqueueCheck",
+            "the calls of the API: nothing can be recorded",
+            |function| api_line(resolution, function).map(without_walk),
+        );
+        return set;
+    }
     if wanted != Some(Way::PerCall) {
         let walked = plans(resolution);
         if wanted == Some(Way::Plan) || !walked.probes.is_empty() {
@@ -155,6 +188,26 @@ fn calls(resolution: &Resolution) -> ProbeSet {
         );
     }
     set
+}
+
+/// Adds the probes of `--returns`: at the return of every exported function that the library has, and at the entry of those
+/// that do not come through `ncclEnqueueCheck`.
+pub fn add_api_returns(set: &mut ProbeSet, resolution: &Resolution) {
+    for function in ApiFunction::all() {
+        let name = function.name();
+        // No version has all of them.
+        if resolution.functions(name).is_empty() {
+            continue;
+        }
+        if function.kind() == ApiKind::Manages {
+            add(set, resolution, name, "how long it takes", |_| {
+                api_entry(resolution.machine, function).map(without_walk)
+            });
+        }
+        add(set, resolution, name, "its result, and how long it takes", |_| {
+            api_return(resolution.machine, function).map(without_walk)
+        });
+    }
 }
 
 type WithWalk = (FinishedPlan, ProbeKind, Option<WalkProgram>);

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::plan_builder::Span;
+use crate::nccl::ApiFunction;
 
 /// Who the communicator is, read anew in every record: its address can come to mean another one.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -82,6 +83,41 @@ pub struct ApiCallSpans {
     pub datatype: Span,
     pub reduction_op: Span,
     pub root: Span,
+}
+
+/// Where the record of `ncclEnqueueCheck` has what, where each call becomes a line of its own (`--level api`).
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct ApiLineSpans {
+    pub comm: CommunicatorSpans,
+    /// `ncclComm.opCount`, as NCCL's own log line of the call has it.
+    pub op_count: Option<Span>,
+    pub function: Span,
+    pub name: Span,
+    pub send_buffer: Span,
+    pub recv_buffer: Span,
+    pub count: Span,
+    pub datatype: Span,
+    pub reduction_op: Span,
+    pub root: Span,
+    pub stream: Span,
+    /// At the entry of `ncclEnqueueCheck`.
+    pub stack_pointer: Span,
+}
+
+/// Where the record of an exported function's entry has what.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct ApiEntrySpans {
+    pub function: ApiFunction,
+    pub stack_pointer: Span,
+}
+
+/// Where the record of an exported function's return has what.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct ApiReturnSpans {
+    pub function: ApiFunction,
+    /// `ncclResult_t`.
+    pub result: Span,
+    pub stack_pointer: Span,
 }
 
 /// Where the record of a profiler hook of a proxy's step has what.
@@ -215,5 +251,8 @@ pub enum ProbeKind {
     ProxyOp(ProxyOpSpans),
     ProxyPeer(ProxyPeerSpans),
     ApiCall(ApiCallSpans),
+    ApiLine(ApiLineSpans),
+    ApiEntry(ApiEntrySpans),
+    ApiReturn(ApiReturnSpans),
     ProxyStep(ProxyStepSpans),
 }

@@ -64,6 +64,7 @@ pub(super) fn draw_up(
         accounts.probes.push(ProbeReport {
             function: probe.function.clone(),
             symbol: probe.symbol.clone(),
+            at: probe.place,
             part: probe.part,
             pid: probe.pid,
             library: probe.library,

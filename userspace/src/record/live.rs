@@ -12,15 +12,18 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, anyhow};
+use rustix::time::ClockId;
 
 use super::{
     pipeline::Pipeline,
-    recorder::{Notice, RecordOptions, StopHandle},
+    recorder::{Notice, RecordOptions, StopHandle, ms_since},
+    report::now_ns,
     setup::Setup,
     takers::{Complaints, keep_capture, write_flows},
 };
 use crate::{
     capture::CaptureWriter,
+    layout_cache::LayoutCache,
     loader::Attachment,
     sink::SessionReport,
     stream::{Account, Drain, Outlet, Queue, Waker, wait_for},
@@ -34,6 +37,8 @@ pub(super) struct Live<'a> {
     pub(super) options: &'a RecordOptions,
     pub(super) stop: &'a StopHandle,
     pub(super) setup: &'a Setup,
+    /// Where what was resolved is kept, once the session is open.
+    pub(super) cache: Option<&'a LayoutCache>,
     pub(super) attachment: &'a mut Attachment,
     pub(super) report: &'a mut SessionReport,
     pub(super) notice: &'a mut dyn FnMut(Notice<'_>),
@@ -54,7 +59,7 @@ pub(super) struct Taken {
 
 /// Opens the session, takes records until it is to end, closes it, and takes what is left.
 pub(super) fn run(live: Live<'_>, pipeline: Pipeline, capture: Option<CaptureWriter>) -> Result<Taken> {
-    let Live { options, stop, setup, attachment, report, notice } = live;
+    let Live { options, stop, setup, cache, attachment, report, notice } = live;
     let (drain_stop, bell) = (Waker::new()?, Waker::new()?);
     let (sender, errors) = mpsc::channel();
     let complaints = Complaints { sender, bell: bell.clone() };
@@ -94,9 +99,12 @@ pub(super) fn run(live: Live<'_>, pipeline: Pipeline, capture: Option<CaptureWri
         let (writer, keeper, drainer) = started.inspect_err(|_| close_all()).context("starting a thread")?;
         let opened = attachment.arm();
         let watched = opened.and_then(|()| {
+            report.attach.armed_ms = ms_since(options.started);
+            report.attach.armed_monotonic_ns = Some(now_ns(ClockId::Monotonic));
             notice(Notice::Recording { probes: attachment.probes().len() });
+            keep_layouts(setup, cache, notice);
             let told = Told { bell: &bell, errors: &errors, resumed: &resumed };
-            watch(Live { options, stop, setup, attachment, report, notice }, &told)
+            watch(Live { options, stop, setup, cache, attachment, report, notice }, &told)
         });
         let closed = attachment.disarm();
         drain_stop.wake();
@@ -118,6 +126,14 @@ pub(super) fn run(live: Live<'_>, pipeline: Pipeline, capture: Option<CaptureWri
     })
 }
 
+/// Keeps what was resolved for the next time. That it cannot be is no failure.
+fn keep_layouts(setup: &Setup, cache: Option<&LayoutCache>, notice: &mut dyn FnMut(Notice<'_>)) {
+    let Some(cache) = cache else { return };
+    for error in setup.libraries.iter().filter_map(|library| library.keep(cache).err()) {
+        notice(Notice::NotCached(&format!("{error:#}")));
+    }
+}
+
 fn named(name: &str) -> thread::Builder {
     thread::Builder::new().name(name.to_owned())
 }
@@ -136,7 +152,7 @@ struct Told<'a> {
 
 /// Waits until the time is up, the targets are gone, or someone says stop.
 fn watch(live: Live<'_>, told: &Told<'_>) -> Result<()> {
-    let Live { options, stop, setup, attachment, report, notice } = live;
+    let Live { options, stop, setup, cache: _, attachment, report, notice } = live;
     let deadline = options.duration.map(|duration| Instant::now() + duration);
     let mut running: Vec<usize> = (0..setup.targets.len()).collect();
     while !stop.is_stopped() && !running.is_empty() {

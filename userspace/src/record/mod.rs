@@ -14,4 +14,4 @@ pub use gaps::{Gap, Gaps};
 pub use pipeline::{Binding, Pipeline};
 pub use recorder::{Notice, Outcome, RecordOptions, StopHandle, record};
 pub use replay::{Replayed, replay};
-pub use setup::{LibraryInUse, ProbeChoice, Setup, Target};
+pub use setup::{LibraryInUse, ProbeChoice, Setup, Target, Wanted};

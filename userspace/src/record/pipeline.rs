@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use super::gaps::Gaps;
 use crate::{
-    decode::{DecodeError, Decoder, RecordView},
-    model::{FlowRecord, ModelCounters, Session},
+    decode::{DecodeError, Decoder, Event, RecordView},
+    model::{ApiOutput, ApiSession, FlowRecord, ModelCounters, Session},
     probe::ProbeKind,
-    sink::{FlowFiles, HostInfo},
+    sink::{HostInfo, SessionFiles},
     stream::Account,
 };
 
@@ -39,7 +39,8 @@ struct Origins {
 pub struct Pipeline {
     bindings: Vec<Binding>,
     session: Session,
-    files: FlowFiles,
+    api: ApiSession,
+    files: SessionFiles,
     undecodable: u64,
     /// The first thing that could not be decoded, for the report.
     first_error: Option<DecodeError>,
@@ -51,11 +52,13 @@ pub struct Pipeline {
 
 impl Pipeline {
     /// `bindings` by cookie.
-    pub fn new(bindings: Vec<Binding>, files: FlowFiles) -> Self {
+    pub fn new(bindings: Vec<Binding>, files: SessionFiles) -> Self {
         let measures_steps = bindings.iter().any(|binding| matches!(binding.kind, ProbeKind::ProxyStep(_)));
+        let traces_returns = bindings.iter().any(|binding| matches!(binding.kind, ProbeKind::ApiReturn(_)));
         Self {
             bindings,
             session: Session::new(measures_steps),
+            api: ApiSession::new(traces_returns),
             files,
             undecodable: 0,
             first_error: None,
@@ -88,6 +91,16 @@ impl Pipeline {
             binding.decoder.decode(&binding.kind, &view).map(Some)
         });
         match decoded {
+            Ok(Some(event @ (Event::ApiLine(_) | Event::ApiEntry(_) | Event::ApiReturn(_)))) => {
+                let Self { api, files, processes, .. } = self;
+                let out = &mut |output: ApiOutput| push_api(files, processes, &output);
+                match event {
+                    Event::ApiLine(event) => api.call(*event, out),
+                    Event::ApiEntry(event) => api.entry(event, out),
+                    Event::ApiReturn(event) => api.returned(event, out),
+                    _ => {}
+                }
+            }
             Ok(Some(event)) => {
                 let Self { session, files, processes, .. } = self;
                 session.apply(event, &mut |record| push(files, processes, &record));
@@ -107,18 +120,22 @@ impl Pipeline {
 
     /// No more records come.
     pub fn finish(&mut self) {
-        let Self { session, files, processes, .. } = self;
+        let Self { session, api, files, processes, .. } = self;
         let lost = |tgid| processes.get(&tgid).map_or(0, Origins::lost_in_all);
         session.finish(lost, &mut |record| push(files, processes, &record));
+        api.finish(&mut |output| push_api(files, processes, &output));
         files.flush();
     }
 
-    pub fn files(&self) -> &FlowFiles {
+    pub fn files(&self) -> &SessionFiles {
         &self.files
     }
 
     pub fn model_counters(&self) -> ModelCounters {
-        self.session.counters()
+        let counters = self.session.counters();
+        let (unreturned_calls, uncalled_returns) = self.api.unmatched();
+        let refused = counters.refused + self.api.refused();
+        ModelCounters { refused, unreturned_calls, uncalled_returns, ..counters }
     }
 
     /// Records that could not be understood, and the first reason.
@@ -143,10 +160,20 @@ impl Origins {
     }
 }
 
-fn push(files: &mut FlowFiles, processes: &HashMap<u32, Origins>, record: &FlowRecord) {
+fn push(files: &mut SessionFiles, processes: &HashMap<u32, Origins>, record: &FlowRecord) {
     // A record of the model always stems from one of the kernel, whose process is known.
     let process = record.origin().and_then(|origin| processes.get(&origin.tgid));
     if let Some(host) = process.and_then(|process| process.host.as_ref()) {
         files.push(record, host);
+    }
+}
+
+fn push_api(files: &mut SessionFiles, processes: &HashMap<u32, Origins>, output: &ApiOutput) {
+    let origin = match output {
+        ApiOutput::Call(record) => &record.event.origin,
+        ApiOutput::Other(call) => &call.origin,
+    };
+    if let Some(host) = processes.get(&origin.tgid).and_then(|process| process.host.as_ref()) {
+        files.push_api(output, host);
     }
 }

@@ -7,24 +7,28 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use ncclflow_common::WIRE_VERSION;
 
 use super::{
     live::{self, Live, Taken},
     pipeline::{Binding, Pipeline},
     report::{complete_report, first_report},
-    setup::{ProbeChoice, Setup},
+    setup::{ProbeChoice, Setup, Wanted},
 };
 use crate::{
     capture::{CaptureHeader, CaptureWriter},
     decode::Decoder,
+    layout_cache::LayoutCache,
     loader::{Attachment, Buffer, StoredParts},
     probe::ProbeKind,
-    sink::{Aggregated, FlowFiles, HostInfo, OutputDir, SessionReport, SessionState, aggregate_directory},
+    sink::{
+        Aggregated, ApiFormat, ApiOutputOptions, AttachReport, HostInfo, OutputDir, SessionFiles,
+        SessionReport, SessionState, aggregate_directory,
+    },
     stream::Waker,
     symbols::DebugFiles,
 };
@@ -36,9 +40,13 @@ pub(super) const MAX_AGGREGATED: u64 = 256 << 20;
 /// What to record.
 #[derive(Clone, Debug)]
 pub struct RecordOptions {
+    /// When the program began; what the report counts from.
+    pub started: Instant,
     pub pids: Vec<u32>,
     pub output: PathBuf,
     pub choice: ProbeChoice,
+    /// How calls are written, with [`crate::probe::Level::Api`].
+    pub format: ApiFormat,
     /// `None`: until stopped, or until the targets have exited.
     pub duration: Option<Duration>,
     pub buffer: Buffer,
@@ -48,6 +56,8 @@ pub struct RecordOptions {
     pub library: Option<PathBuf>,
     /// Where to look for debugging information that a library itself has not.
     pub debug_files: DebugFiles,
+    /// Keep what is resolved of a library in this folder, and use what is there.
+    pub cache: Option<PathBuf>,
     /// Keep the raw records in this new file, for [`super::replay`].
     pub capture: Option<PathBuf>,
     /// Print the eBPF side's development log on standard error.
@@ -93,6 +103,8 @@ pub enum Notice<'a> {
     TargetExited {
         pid: u32,
     },
+    /// What was resolved is not kept for the next time: why.
+    NotCached(&'a str),
     /// A file could not be written.
     WriteFailed(&'a str),
     /// Everything is written; probes are being taken out of the kernel.
@@ -115,7 +127,19 @@ pub fn record(
     stop: &StopHandle,
     notice: &mut dyn FnMut(Notice<'_>),
 ) -> Result<Outcome> {
-    let setup = Setup::find(&options.pids, options.library.as_deref(), &options.debug_files, options.choice)?;
+    // It is no failure not to have one.
+    let cache = options.cache.as_deref().and_then(|path| {
+        LayoutCache::open(path).inspect_err(|error| notice(Notice::NotCached(&format!("{error:#}")))).ok()
+    });
+    let wanted = Wanted {
+        library: options.library.as_deref(),
+        debug_files: &options.debug_files,
+        choice: options.choice,
+        cache: cache.as_ref(),
+    };
+    let mut times = AttachReport::default();
+    let (setup, attachment) = find_and_load(options, &wanted, &mut times);
+    let setup = setup?;
     notice(Notice::Found(&setup));
     if stop.is_stopped() {
         bail!("stopped before anything was attached");
@@ -123,15 +147,19 @@ pub fn record(
     raise_descriptor_limit();
     let dir = OutputDir::create(&options.output)?;
     let mut report = first_report(&setup, options.choice.level, options.buffer, options.queue_bytes);
-    let (mut attachment, bindings) = match prepare(options, &setup, &report.host) {
+    let prepared = attachment
+        .and_then(|attachment| prepare(options.started, attachment, &setup, &report.host, &mut times));
+    report.attach = times;
+    let (mut attachment, bindings) = match prepared {
         Ok(prepared) => prepared,
         Err(error) => {
             dir.discard();
             return Err(error);
         }
     };
+    let api = ApiOutputOptions { format: options.format, realtime_offset_ns: report.clock.offset_ns };
     let capture =
-        match options.capture.as_ref().map(|path| start_capture(path, &bindings, &report)).transpose() {
+        match options.capture.as_ref().map(|path| start_capture(path, &bindings, &report, api)).transpose() {
             Ok(capture) => capture,
             Err(error) => {
                 dir.discard();
@@ -139,9 +167,16 @@ pub fn record(
             }
         };
     report.write(&dir).with_context(|| format!("cannot write to `{}`", dir.path().display()))?;
-    let pipeline = Pipeline::new(bindings, FlowFiles::new(dir));
-    let live =
-        Live { options, stop, setup: &setup, attachment: &mut attachment, report: &mut report, notice };
+    let pipeline = Pipeline::new(bindings, SessionFiles::new(dir, api));
+    let live = Live {
+        options,
+        stop,
+        setup: &setup,
+        cache: cache.as_ref(),
+        attachment: &mut attachment,
+        report: &mut report,
+        notice,
+    };
     let mut taken = live::run(live, pipeline, capture)?;
     attachment.print_log();
     complete_report(&mut report, &attachment, &mut taken)?;
@@ -172,7 +207,7 @@ fn write_results(
         report.state = SessionState::WriteFailed;
     };
     report.state = if report.errors.is_empty() { SessionState::Complete } else { SessionState::WriteFailed };
-    let aggregated = if files.is_empty() {
+    let aggregated = if files.has_no_flows() {
         None
     } else {
         match aggregate_directory(files.dir(), MAX_AGGREGATED) {
@@ -195,16 +230,51 @@ fn write_results(
 }
 
 /// Begins the capture with what its records mean.
-fn start_capture(path: &Path, bindings: &[Binding], report: &SessionReport) -> Result<CaptureWriter> {
-    let header =
-        CaptureHeader { wire_version: WIRE_VERSION, bindings: bindings.to_vec(), report: report.to_text()? };
+fn start_capture(
+    path: &Path,
+    bindings: &[Binding],
+    report: &SessionReport,
+    api: ApiOutputOptions,
+) -> Result<CaptureWriter> {
+    let (bindings, report) = (bindings.to_vec(), report.to_text()?);
+    let header = CaptureHeader { wire_version: WIRE_VERSION, bindings, report, api };
     CaptureWriter::create(path, &header)
         .with_context(|| format!("cannot write the capture `{}`", path.display()))
 }
 
+/// Finds processes, libraries and layouts while the eBPF object goes into the kernel: both take some 20 ms.
+fn find_and_load(
+    options: &RecordOptions,
+    wanted: &Wanted<'_>,
+    times: &mut AttachReport,
+) -> (Result<Setup>, Result<Attachment>) {
+    std::thread::scope(|scope| {
+        let loading = scope.spawn(|| {
+            let attachment = Attachment::new(options.buffer, options.development_log);
+            (attachment, ms_since(options.started))
+        });
+        let setup = Setup::find(&options.pids, wanted);
+        times.resolved_ms = ms_since(options.started);
+        let (attachment, loaded_ms) =
+            loading.join().unwrap_or_else(|_| (Err(anyhow!("loading the eBPF object failed")), 0.0));
+        times.loaded_ms = loaded_ms;
+        (setup, attachment)
+    })
+}
+
+/// Milliseconds, to the microsecond.
+pub(super) fn ms_since(start: Instant) -> f64 {
+    (start.elapsed().as_secs_f64() * 1e6).round() / 1e3
+}
+
 /// Attaches every probe of every library to every target that uses it; the cookie is the index in what comes back.
-fn prepare(options: &RecordOptions, setup: &Setup, host: &str) -> Result<(Attachment, Vec<Binding>)> {
-    let mut attachment = Attachment::new(options.buffer, options.development_log)?;
+fn prepare(
+    started: Instant,
+    mut attachment: Attachment,
+    setup: &Setup,
+    host: &str,
+    times: &mut AttachReport,
+) -> Result<(Attachment, Vec<Binding>)> {
     let mut bindings = Vec::new();
     let mut bind = |kind: &ProbeKind, decoder: &Decoder, host: Option<HostInfo>| {
         bindings.push(Binding { kind: kind.clone(), decoder: decoder.clone(), host });
@@ -241,6 +311,9 @@ fn prepare(options: &RecordOptions, setup: &Setup, host: &str) -> Result<(Attach
                     }
                     return Err(error);
                 }
+                if times.first_probe_ms == 0.0 {
+                    times.first_probe_ms = ms_since(started);
+                }
                 bind(&probe.kind, &library.decoder, Some(HostInfo { host: host.to_owned(), pid }));
             }
         }
@@ -248,5 +321,6 @@ fn prepare(options: &RecordOptions, setup: &Setup, host: &str) -> Result<(Attach
             bail!("process {pid} exited before it could be traced");
         }
     }
+    times.attached_ms = ms_since(started);
     Ok((attachment, bindings))
 }

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 use super::{pipeline::Pipeline, recorder::MAX_AGGREGATED};
 use crate::{
     capture::{CaptureReader, Item},
-    sink::{Aggregated, FlowFiles, OutputDir, aggregate_directory},
+    sink::{Aggregated, OutputDir, SessionFiles, aggregate_directory},
 };
 
 /// What came of a replay.
@@ -29,7 +29,8 @@ pub fn replay(input: &Path, output: &Path) -> Result<Replayed> {
     let file = File::open(input).with_context(context)?;
     let (mut reader, header) =
         CaptureReader::new(BufReader::with_capacity(1 << 20, file)).with_context(context)?;
-    let mut pipeline = Pipeline::new(header.bindings, FlowFiles::new(OutputDir::create(output)?));
+    let mut pipeline =
+        Pipeline::new(header.bindings, SessionFiles::new(OutputDir::create(output)?, header.api));
     let mut records = 0;
     let (report, is_cut) = loop {
         match reader.next_item().with_context(context)? {
@@ -44,7 +45,7 @@ pub fn replay(input: &Path, output: &Path) -> Result<Replayed> {
     dir.replace_file("session.json", |file| file.write_all(report.as_bytes()))
         .context("writing `session.json`")?;
     let aggregated =
-        if pipeline.files().is_empty() { None } else { Some(aggregate_directory(dir, MAX_AGGREGATED)?) };
+        if pipeline.files().has_no_flows() { None } else { Some(aggregate_directory(dir, MAX_AGGREGATED)?) };
     if let Some(error) = pipeline.files().errors().first() {
         anyhow::bail!("{error}");
     }

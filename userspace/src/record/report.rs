@@ -9,7 +9,8 @@ use crate::{
     model::ModelCounters,
     probe::Level,
     sink::{
-        BufferReport, ClockReport, CommunicatorReport, LossReport, SessionReport, SessionState, TargetReport,
+        AttachReport, BufferReport, ClockReport, CommunicatorReport, LossReport, SessionReport, SessionState,
+        TargetReport,
     },
 };
 
@@ -30,6 +31,7 @@ pub(super) fn first_report(setup: &Setup, level: Level, buffer: Buffer, queue_by
             offset_ns: realtime.saturating_sub(monotonic),
             ended_monotonic_ns: None,
         },
+        attach: AttachReport::default(),
         targets: setup
             .targets
             .iter()
@@ -97,13 +99,14 @@ pub(super) fn complete_report(
             pid: rank.pid,
             proxy_flow_lines: rank.records,
             flow_steps_lines: rank.steps,
+            api_lines: rank.api_calls,
             lost_lines: rank.lost,
         })
         .collect();
     Ok(())
 }
 
-fn now_ns(clock: ClockId) -> u64 {
+pub(super) fn now_ns(clock: ClockId) -> u64 {
     let now = clock_gettime(clock);
     let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
     seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0))

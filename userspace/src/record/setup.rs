@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result, bail};
 use crate::{
     decode::{Decoder, PlanFields, ProxyOpFields},
     elf::Image,
+    layout_cache::{CacheKey, LayoutCache},
     nccl::NameTables,
     probe::{self, Level, ProbeSet, Way},
     sink::LibraryReport,
@@ -20,6 +21,19 @@ pub struct ProbeChoice {
     pub level: Level,
     /// Nothing: what the library allows, whole plans first.
     pub way: Option<Way>,
+    /// With [`Level::Api`]: the returns of the exported functions too.
+    pub returns: bool,
+}
+
+/// What is looked for in the processes.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// The NCCL library's path as the target maps it, where its name does not show that it is one.
+    pub library: Option<&'a Path>,
+    pub debug_files: &'a DebugFiles,
+    pub choice: ProbeChoice,
+    /// Where what is resolved is kept from one time to the next.
+    pub cache: Option<&'a LayoutCache>,
 }
 
 /// A process and the libraries that it uses, as indexes into [`Setup::libraries`].
@@ -36,6 +50,10 @@ pub struct LibraryInUse {
     pub resolution: Resolution,
     pub probes: ProbeSet,
     pub decoder: Decoder,
+    /// What was resolved was kept from an earlier time.
+    pub cached: bool,
+    /// To be kept, and under which key.
+    to_keep: Option<(CacheKey, Image)>,
 }
 
 /// Everything that a recording needs to know before it touches the kernel.
@@ -49,18 +67,13 @@ pub struct Setup {
 
 impl Setup {
     /// Finds the processes and resolves their libraries.
-    pub fn find(
-        pids: &[u32],
-        wanted: Option<&Path>,
-        debug_files: &DebugFiles,
-        choice: ProbeChoice,
-    ) -> Result<Self> {
+    pub fn find(pids: &[u32], wanted: &Wanted<'_>) -> Result<Self> {
         let (mut setup, mut last_error) = (Self::default(), None);
         for &pid in pids {
             if setup.targets.iter().any(|target| target.process.pid() == pid) {
                 continue;
             }
-            match setup.add(pid, wanted, debug_files, choice) {
+            match setup.add(pid, wanted) {
                 Ok(()) => {}
                 // Of several, those that can be traced are: `-p $(pgrep train.py)` names launchers and shells too.
                 Err(error) if pids.len() > 1 => {
@@ -79,20 +92,14 @@ impl Setup {
     }
 
     /// Adds a process and what it has mapped.
-    fn add(
-        &mut self,
-        pid: u32,
-        wanted: Option<&Path>,
-        debug_files: &DebugFiles,
-        choice: ProbeChoice,
-    ) -> Result<()> {
+    fn add(&mut self, pid: u32, wanted: &Wanted<'_>) -> Result<()> {
         let process = Process::open(pid)?;
         let (mut libraries, mut refused) = (Vec::new(), Vec::new());
-        for file in nccl_libraries(&process, wanted)? {
+        for file in nccl_libraries(&process, wanted.library)? {
             let known = self.libraries.iter().position(|library| library.file.id == file.id);
             let index = known.unwrap_or(self.libraries.len());
             if known.is_none() {
-                match LibraryInUse::resolve(file, debug_files, choice) {
+                match LibraryInUse::resolve(file, wanted) {
                     Ok(library) => self.libraries.push(library),
                     Err(error) => {
                         refused.push(error);
@@ -114,15 +121,29 @@ impl Setup {
 }
 
 impl LibraryInUse {
-    fn resolve(file: MappedLibrary, debug_files: &DebugFiles, choice: ProbeChoice) -> Result<Self> {
+    fn resolve(file: MappedLibrary, wanted: &Wanted<'_>) -> Result<Self> {
+        let choice = wanted.choice;
         let shown = file.shown();
         let context = || format!("reading the NCCL library `{shown}`");
         let image = Image::from_file(file.try_clone_file().with_context(context)?).with_context(context)?;
-        let resolution =
-            symbols::resolve_with(&image, &symbols::nccl_request(), debug_files).with_context(context)?;
-        let probes = probe::compile(&resolution, choice.level, choice.way);
-        let sees_ops = |probe: &probe::Probe| probe.walk.is_some() || probe.function == "ncclProxySaveOp";
-        if !probes.probes.iter().any(sees_ops) {
+        let request = if choice.returns { symbols::nccl_request_with_api() } else { symbols::nccl_request() };
+        let key = wanted.cache.and_then(|cache| Some((cache, CacheKey::new(&image, &request)?)));
+        let known = key.as_ref().and_then(|(cache, key)| cache.load(key));
+        let cached = known.is_some();
+        let resolution = match known {
+            Some(resolution) => resolution,
+            None => symbols::resolve_with(&image, &request, wanted.debug_files).with_context(context)?,
+        };
+        let to_keep = key.filter(|_| !cached).map(|(_, key)| (key, image));
+        let mut probes = probe::compile(&resolution, choice.level, choice.way);
+        if choice.returns {
+            probe::add_api_returns(&mut probes, &resolution);
+        }
+        let is_indispensable = |probe: &probe::Probe| match choice.level {
+            Level::Api => probe.function == "ncclEnqueueCheck",
+            Level::Flow | Level::Steps => probe.walk.is_some() || probe.function == "ncclProxySaveOp",
+        };
+        if !probes.probes.iter().any(is_indispensable) {
             let missing: Vec<String> = probes
                 .missing
                 .iter()
@@ -135,7 +156,15 @@ impl LibraryInUse {
             names: NameTables::from_layouts(&resolution.layouts),
             plan_fields: PlanFields::from_layouts(&resolution.layouts),
         };
-        Ok(Self { file, resolution, probes, decoder })
+        Ok(Self { file, resolution, probes, decoder, cached, to_keep })
+    }
+
+    /// Keeps what was resolved for the next time.
+    pub(super) fn keep(&self, cache: &LayoutCache) -> Result<()> {
+        if let Some((key, image)) = &self.to_keep {
+            cache.store(key, image, &self.resolution)?;
+        }
+        Ok(())
     }
 
     pub(super) fn report(&self) -> LibraryReport {
@@ -148,6 +177,7 @@ impl LibraryInUse {
             nccl_version: self.resolution.nccl_version,
             cuda_version: self.resolution.cuda_version,
             symbols: self.resolution.rung,
+            cached: self.cached,
             probes: self.probes.way,
             missing_probes: self.probes.missing.clone(),
         }

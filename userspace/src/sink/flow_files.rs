@@ -13,14 +13,14 @@ use super::{
 use crate::model::{FlowCommunicator, FlowRecord, transfers};
 
 /// Ranks that files are made for: two open files each. A process of many communicators has some hundreds.
-const MAX_RANKS: usize = 4096;
+pub(super) const MAX_RANKS: usize = 4096;
 
 /// Which files a record goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct FileKey {
-    hash: Option<u64>,
-    instance: u32,
-    rank: i32,
+pub(super) struct FileKey {
+    pub(super) hash: Option<u64>,
+    pub(super) instance: u32,
+    pub(super) rank: i32,
 }
 
 /// What was written for one rank.
@@ -36,6 +36,8 @@ pub struct FlowFileSummary {
     pub records: u64,
     /// Messages.
     pub steps: u64,
+    /// Calls of the API.
+    pub api_calls: u64,
     /// Lines that could not be written.
     pub lost: u64,
 }
@@ -61,11 +63,11 @@ pub struct FlowFiles {
 }
 
 /// The name of a communicator: its `commHash`, or, before 2.18, that it has none.
-fn hash_name(hash: Option<u64>) -> String {
+pub(super) fn hash_name(hash: Option<u64>) -> String {
     hash.map_or_else(|| "no-hash".to_owned(), |hash| format!("0x{hash:016x}"))
 }
 
-fn folder_name(comm: &FlowCommunicator) -> String {
+pub(super) fn folder_name(comm: &FlowCommunicator) -> String {
     match comm.instance {
         0 => hash_name(comm.hash),
         instance => format!("{}-{instance}", hash_name(comm.hash)),
@@ -121,6 +123,11 @@ impl FlowFiles {
         }
     }
 
+    /// Adds something that went wrong with another file of the folder.
+    pub(super) fn add_error(&mut self, error: String) {
+        self.errors.push(error);
+    }
+
     /// No record has come.
     pub fn is_empty(&self) -> bool {
         self.ranks.is_empty()
@@ -149,6 +156,7 @@ impl FlowFiles {
                 pid: files.pid,
                 records: files.proxy_flow.lines(),
                 steps: files.flow_steps.lines(),
+                api_calls: 0,
                 lost: files.lost(),
             })
             .collect()

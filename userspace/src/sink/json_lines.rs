@@ -51,6 +51,20 @@ impl JsonLinesFile {
             self.lost += 1;
             return Err(error.into());
         }
+        self.end_line()
+    }
+
+    /// Adds a line that is no JSON, as [`JsonLinesFile::push`]. Whatever could end the line early is left out.
+    pub fn push_text(&mut self, line: &str) -> io::Result<()> {
+        if self.error.is_some() {
+            self.lost += 1;
+            return Ok(());
+        }
+        self.batch.extend(line.bytes().filter(|byte| !byte.is_ascii_control()));
+        self.end_line()
+    }
+
+    fn end_line(&mut self) -> io::Result<()> {
         self.batch.push(b'\n');
         self.batch_lines += 1;
         if self.batch.len() >= BATCH { self.flush() } else { Ok(()) }

@@ -1,18 +1,25 @@
 //! Files: what the model gives out, as JSON lines, and their aggregate.
 
 mod aggregate;
+mod api_files;
+mod api_line;
 mod flow_files;
 mod json_lines;
 mod lines;
+mod megatrace;
 mod output_dir;
 mod session_file;
+mod session_files;
 
 pub use aggregate::{Aggregated, aggregate_directory};
+pub use api_files::{ApiFiles, ApiFormat, ApiOutputOptions};
+pub use api_line::{ApiCallLine, OtherCallLine};
 pub use flow_files::{FlowFileSummary, FlowFiles};
 pub use json_lines::JsonLinesFile;
 pub use lines::{FlowStepLine, HostInfo, PeerLine, ProxyFlowLine};
 pub use output_dir::OutputDir;
 pub use session_file::{
-    BufferReport, ClockReport, CommunicatorReport, CpuReport, LibraryReport, LossReport, ProbeReport,
-    SessionReport, SessionState, TargetReport,
+    AttachReport, BufferReport, ClockReport, CommunicatorReport, CpuReport, LibraryReport, LossReport,
+    ProbeReport, SessionReport, SessionState, TargetReport,
 };
+pub use session_files::SessionFiles;

@@ -24,6 +24,9 @@ pub struct OutputDir {
     is_new: bool,
 }
 
+/// What others may do with a file.
+const OTHERS: u32 = 0o077;
+
 const DIR_FLAGS: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
 const NEW_FILE: OFlags =
@@ -67,6 +70,12 @@ impl OutputDir {
         }
     }
 
+    /// It is ours, and nobody else can look into it or write to it.
+    pub fn is_private(&self) -> io::Result<bool> {
+        let status = rustix::fs::fstat(&self.fd)?;
+        Ok(status.st_uid == rustix::process::geteuid().as_raw() && status.st_mode & OTHERS == 0)
+    }
+
     /// For messages.
     pub fn path(&self) -> &Path {
         &self.path
@@ -94,7 +103,7 @@ impl OutputDir {
     }
 
     /// Removes a file inside, if it is there.
-    pub(super) fn remove_file(&self, name: &str) {
+    pub(crate) fn remove_file(&self, name: &str) {
         let _ = unlinkat(&self.fd, name, AtFlags::empty());
     }
 

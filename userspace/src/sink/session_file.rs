@@ -9,7 +9,7 @@ use crate::{
     elf::BuildId,
     loader::BufferKind,
     model::ModelCounters,
-    probe::{Level, MissingProbe, Way},
+    probe::{Level, MissingProbe, ProbePlace, Way},
     record::Gap,
     symbols::{NcclVersion, Rung},
 };
@@ -34,6 +34,7 @@ pub struct SessionReport {
     pub kernel: String,
     pub level: Level,
     pub clock: ClockReport,
+    pub attach: AttachReport,
     pub targets: Vec<TargetReport>,
     pub libraries: Vec<LibraryReport>,
     pub communicators: Vec<CommunicatorReport>,
@@ -62,6 +63,23 @@ pub struct ClockReport {
     pub ended_monotonic_ns: Option<u64>,
 }
 
+/// How long it took until hits were recorded: milliseconds since the start of the program.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct AttachReport {
+    /// Processes and libraries are found, and the libraries' symbols and layouts known.
+    pub resolved_ms: f64,
+    /// The eBPF object is in the kernel.
+    pub loaded_ms: f64,
+    /// The first probe is in the kernel.
+    pub first_probe_ms: f64,
+    /// All probes are.
+    pub attached_ms: f64,
+    /// The session is open: hits are recorded from here on.
+    pub armed_ms: f64,
+    /// That moment by the records' clock.
+    pub armed_monotonic_ns: Option<u64>,
+}
+
 /// A process that was traced.
 #[derive(Clone, Debug, Serialize)]
 pub struct TargetReport {
@@ -88,6 +106,8 @@ pub struct LibraryReport {
     pub cuda_version: Option<(u32, u32)>,
     /// Where symbols and layouts are from.
     pub symbols: Rung,
+    /// They were known from an earlier recording.
+    pub cached: bool,
     /// Where ops are seen: whole plans at their launch, or call by call.
     pub probes: Option<Way>,
     pub missing_probes: Vec<MissingProbe>,
@@ -104,6 +124,7 @@ pub struct CommunicatorReport {
     pub pid: u32,
     pub proxy_flow_lines: u64,
     pub flow_steps_lines: u64,
+    pub api_lines: u64,
     pub lost_lines: u64,
 }
 
@@ -124,6 +145,7 @@ pub struct BufferReport {
 pub struct ProbeReport {
     pub function: String,
     pub symbol: String,
+    pub at: ProbePlace,
     /// What it reads, if it is no probe but a part of those that walk lists.
     pub part: Option<&'static str>,
     /// Process that it is limited to; parts serve all processes that use the library.

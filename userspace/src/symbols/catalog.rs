@@ -4,6 +4,7 @@
 //! A function that exists only in some versions names the one that takes its place in the others.
 
 use super::{FunctionSpec, Request};
+use crate::nccl::ApiFunction;
 
 /// Functions, structs and enumerations that ncclflow uses.
 pub fn nccl_request() -> Request {
@@ -16,6 +17,19 @@ pub fn nccl_request() -> Request {
         structs: STRUCTS.iter().map(|(name, _)| (*name).to_owned()).collect(),
         enums: ENUMS.iter().map(|(name, _)| (*name).to_owned()).collect(),
     }
+}
+
+/// [`nccl_request`], and the exported functions whose returns can be probed.
+pub fn nccl_request_with_api() -> Request {
+    let mut request = nccl_request();
+    for function in ApiFunction::all() {
+        let name = function.name();
+        if request.functions.iter().all(|spec| spec.name != name) {
+            let spec = FunctionSpec::optional(name, &[], "its result, and how long it takes");
+            request.functions.push(FunctionSpec { in_some_versions: true, ..spec });
+        }
+    }
+    request
 }
 
 /// What is lost without the layout of a struct, or the names of an enumeration, of the catalog.

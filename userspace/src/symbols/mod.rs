@@ -25,7 +25,7 @@ pub mod shipped;
 mod stripped;
 mod version;
 
-pub use catalog::{lost_without_type, nccl_request};
+pub use catalog::{lost_without_type, nccl_request, nccl_request_with_api};
 pub use debug_file::DebugFiles;
 pub use function::{FoundBy, Function, Param, ParamLocation, ParamSource};
 pub use layouts::{Array, Bits, Enumeration, Field, Layouts, Member, Struct};

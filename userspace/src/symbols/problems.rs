@@ -44,7 +44,7 @@ pub(super) fn of_functions(
             }
             continue;
         }
-        if spec.alternatives.iter().any(|other| functions.contains_key(&**other)) {
+        if spec.in_some_versions || spec.alternatives.iter().any(|other| functions.contains_key(&**other)) {
             continue;
         }
         let kind =

@@ -19,7 +19,7 @@ use crate::{nccl, programs};
 #[derive(Debug)]
 pub(crate) struct Bench {
     pub(crate) programs: PathBuf,
-    library: PathBuf,
+    pub(crate) library: PathBuf,
     scratch: PathBuf,
     runs: u32,
 }
@@ -108,7 +108,12 @@ impl Job {
     }
 
     /// Waits for the end; gives the seconds that its operations took.
-    pub(crate) fn finish(mut self) -> Result<f64> {
+    pub(crate) fn finish(self) -> Result<f64> {
+        self.summary()?["seconds"].as_f64().context("the bed did not say how long it took")
+    }
+
+    /// Waits for the end; gives what the bed says of it.
+    pub(crate) fn summary(mut self) -> Result<Value> {
         let mut rest = String::new();
         self.stdout.read_to_string(&mut rest)?;
         self.child.wait()?;
@@ -117,7 +122,7 @@ impl Job {
         if summary["ok"] != true {
             bail!("the job failed: {summary}");
         }
-        summary["seconds"].as_f64().context("the bed did not say how long it took")
+        Ok(summary)
     }
 }
 

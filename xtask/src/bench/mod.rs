@@ -1,12 +1,15 @@
 //! `cargo xtask bench`: what ncclflow costs and how fast it is, as ratios with their spread.
 
+mod attach;
 mod detach;
 mod drain;
 mod figure;
 mod lab;
 mod memory;
+mod overhead;
 mod saturate;
 mod scale;
+mod tracefs;
 
 use std::path::{Path, PathBuf};
 
@@ -25,6 +28,10 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Bench {
+    /// Many small collectives on the bed, untraced and traced at each level in turn (root)
+    Overhead(overhead::Args),
+    /// From the start of the program to the first probe armed: cold, warm, with cached layouts (root)
+    Attach(attach::Args),
     /// Records per second and core: the drain by itself, and each stage after it (root)
     Drain(drain::Args),
     /// How long the probes take to go, by their number (root)
@@ -39,6 +46,8 @@ enum Bench {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let result = match &args.bench {
+        Bench::Overhead(args) => overhead::run(args),
+        Bench::Attach(args) => attach::run(args),
         Bench::Drain(args) => drain::run(args),
         Bench::Detach(args) => detach::run(args),
         Bench::Memory(args) => memory::run(args),

@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::stream::{self, StreamHandle};
 use super::{INVALID_VALUE, SUCCESS, Status, entry, put};
@@ -33,6 +34,13 @@ struct State {
 
 static STATE: OnceLock<State> = OnceLock::new();
 
+static LAUNCHES: AtomicU64 = AtomicU64::new(0);
+
+/// Kernels launched so far in this process.
+pub(crate) fn count() -> u64 {
+    LAUNCHES.load(Ordering::Relaxed)
+}
+
 /// Says what the kernels' addresses mean and who executes them.
 pub(crate) fn set_executor(kernels: HashMap<usize, String>, executor: Executor) {
     // A second call would be a mistake of this program; the first one stays.
@@ -55,6 +63,7 @@ fn start(function: usize, arguments: Arguments, stream: StreamHandle) -> Status 
         crate::say(&format!("launch of an unknown kernel at {function:#x}"));
         return INVALID_VALUE;
     };
+    LAUNCHES.fetch_add(1, Ordering::Relaxed);
     let job = (state.executor)(Launch { kernel: kernel.clone(), arguments });
     stream::from_handle(stream).submit(job);
     SUCCESS

@@ -24,6 +24,8 @@ impl Recorder {
             .args(["record", "-p", pids, "-o"])
             .arg(output)
             .args(arguments)
+            // What earlier runs have left on this machine is no business of a test's.
+            .args((!arguments.contains(&"--cache-dir")).then_some("--no-cache"))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())

@@ -31,6 +31,13 @@ pub struct DebugLog {
     pub cut_tree_lines: usize,
 }
 
+/// A call of the API, and the thread that made it.
+#[derive(Debug, Clone)]
+pub struct LoggedCall {
+    pub tid: u32,
+    pub call: ApiCall,
+}
+
 /// One rank's view of a communicator.
 #[derive(Debug, Clone)]
 pub struct LoggedCommunicator {
@@ -50,7 +57,7 @@ pub struct LoggedCommunicator {
     /// Whole rings by channel, which rank 0 prints.
     pub ring_orders: BTreeMap<u32, Vec<i32>>,
     pub connections: Vec<Connection>,
-    pub calls: Vec<ApiCall>,
+    pub calls: Vec<LoggedCall>,
 }
 
 impl LoggedCommunicator {
@@ -151,7 +158,7 @@ impl Reader {
             }
             Message::Call(call) => {
                 if let Some(index) = self.by_address.get(&(record.pid, call.comm)) {
-                    self.log.communicators[*index].calls.push(call);
+                    self.log.communicators[*index].calls.push(LoggedCall { tid: record.tid, call });
                 }
             }
             Message::Tuning(tuning) => self.log.tunings.push(tuning),

@@ -93,6 +93,8 @@ impl Connection {
 pub struct ApiCall {
     pub func: String,
     pub op_count: u64,
+    pub send_buffer: u64,
+    pub recv_buffer: u64,
     pub count: u64,
     /// A number of `ncclDataType_t`.
     pub datatype: i32,
@@ -100,6 +102,7 @@ pub struct ApiCall {
     pub root: i32,
     pub comm: u64,
     pub n_ranks: i32,
+    pub stream: u64,
 }
 
 /// `AllReduce: 4096 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}`; numbers and no function in older versions.
@@ -226,12 +229,15 @@ fn call(message: &str) -> Option<ApiCall> {
     Some(ApiCall {
         func: func.to_owned(),
         op_count: u64::from_str_radix(op_count, 16).ok()?,
+        send_buffer: pointer(rest, "sendbuff")?,
+        recv_buffer: pointer(rest, "recvbuff")?,
         count: number(rest, "count")?,
         datatype: number(rest, "datatype")?,
         red_op: number(rest, "op")?,
         root: number(rest, "root")?,
         comm: pointer(rest, "comm")?,
         n_ranks: n_ranks.split_once(']')?.0.parse().ok()?,
+        stream: pointer(rest, "stream")?,
     })
 }
 
@@ -284,7 +290,10 @@ fn number<T: FromStr>(message: &str, name: &str) -> Option<T> {
 
 /// What `%p` prints.
 fn pointer(message: &str, name: &str) -> Option<u64> {
-    u64::from_str_radix(word_after(message, name)?.strip_prefix("0x")?, 16).ok()
+    match word_after(message, name)? {
+        "(nil)" => Some(0),
+        address => u64::from_str_radix(address.strip_prefix("0x")?, 16).ok(),
+    }
 }
 
 #[cfg(test)]

@@ -76,12 +76,15 @@ fn api_calls_of_all_versions() {
     let expected = ApiCall {
         func: "AllReduce".into(),
         op_count: 31,
+        send_buffer: 0x7f0,
+        recv_buffer: 0x7f1,
         count: 1024,
         datatype: 7,
         red_op: 0,
         root: 0,
         comm: 0x55aa,
         n_ranks: 4,
+        stream: 1,
     };
     assert_eq!(Message::parse(message), Some(Message::Call(expected)));
     let null = message.replace("stream 0x1", "stream (nil)").replace("sendbuff 0x7f0", "sendbuff (nil)");

@@ -1,0 +1,45 @@
+//! Live = replay: a capture makes the files of its recording again.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// Replays `capture` beside the recording `live` and compares every file, byte for byte.
+///
+/// # Panics
+/// If anything differs, or a file cannot be read.
+pub fn check(ncclflow: &Path, capture: &Path, live: &Path) {
+    let again = live.with_extension("again");
+    let replayed = Command::new(ncclflow).arg("replay").arg(capture).arg("-o").arg(&again).output();
+    let replayed = replayed.unwrap_or_else(|error| panic!("starting ncclflow: {error}"));
+    assert!(replayed.status.success(), "{}", String::from_utf8_lossy(&replayed.stderr));
+    let (live, again) = (files_below(live), files_below(&again));
+    assert!(live.len() > 1, "a recording without a file");
+    assert_eq!(live.keys().collect::<Vec<_>>(), again.keys().collect::<Vec<_>>());
+    let differing: Vec<_> =
+        live.iter().filter(|(name, content)| again.get(*name) != Some(content)).map(|file| file.0).collect();
+    assert!(differing.is_empty(), "{differing:?}");
+}
+
+/// Every file below a folder, by its path from there.
+///
+/// # Panics
+/// If something cannot be read.
+pub fn files_below(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let (mut files, mut pending) = (BTreeMap::new(), vec![folder.to_path_buf()]);
+    while let Some(next) = pending.pop() {
+        let entries = fs::read_dir(&next).unwrap_or_else(|error| panic!("`{}`: {error}", next.display()));
+        for path in entries.flatten().map(|entry| entry.path()) {
+            if path.is_dir() {
+                pending.push(path);
+            } else {
+                let content = fs::read(&path).unwrap_or_else(|error| panic!("`{}`: {error}", path.display()));
+                files.insert(path.strip_prefix(folder).unwrap_or(&path).to_path_buf(), content);
+            }
+        }
+    }
+    files
+}

@@ -1,0 +1,125 @@
+//! Calls of the API: whose they are, and the how-manieth.
+
+use std::collections::HashMap;
+
+use super::{
+    api_returns::{OtherCall, Returned, Returns},
+    communicator::CommKey,
+    flow::FlowCommunicator,
+};
+use crate::decode::{ApiEntryEvent, ApiLineEvent, ApiReturnEvent};
+
+/// Communicators that are kept apart. A process has some tens; one that claims more wants to fill our memory.
+const MAX_COMMUNICATORS: usize = 65_536;
+
+/// One call: a line of `api`.
+#[derive(Clone, Debug)]
+pub struct ApiRecord {
+    /// `None`: the program gave a communicator that cannot be read.
+    pub comm: Option<FlowCommunicator>,
+    /// Calls of this rank on this communicator that were seen before.
+    pub number: u64,
+    pub event: ApiLineEvent,
+    pub returned: Returned,
+}
+
+/// What the API's side of a session gives out.
+#[derive(Clone, Debug)]
+pub enum ApiOutput {
+    Call(Box<ApiRecord>),
+    /// A call of an exported function that is no communication.
+    Other(OtherCall),
+}
+
+#[derive(Debug)]
+struct ApiCommunicator {
+    instance: u32,
+    calls: u64,
+}
+
+/// The API's side of a session.
+#[derive(Debug, Default)]
+pub struct ApiSession {
+    communicators: HashMap<CommKey, ApiCommunicator>,
+    /// How many communicators of one hash and rank there were: two splits of one parent with one colour have the same hash
+    /// from 2.18 to 2.23.
+    instances: HashMap<(Option<u64>, i32), u32>,
+    /// Calls on communicators beyond the number that is kept apart.
+    refused: u64,
+    /// If returns are traced.
+    returns: Option<Returns>,
+}
+
+impl ApiSession {
+    /// A session in which the returns of the exported functions are traced, or not.
+    pub fn new(traces_returns: bool) -> Self {
+        Self { returns: traces_returns.then(Returns::default), ..Self::default() }
+    }
+
+    /// Takes a call; `out` gets what it completes.
+    pub fn call(&mut self, event: ApiLineEvent, out: &mut impl FnMut(ApiOutput)) {
+        let Some(record) = self.record(event) else { return };
+        match &mut self.returns {
+            None => out(ApiOutput::Call(Box::new(record))),
+            Some(returns) => returns.call(record, out),
+        }
+    }
+
+    /// The program enters an exported function that does not communicate.
+    pub fn entry(&mut self, event: ApiEntryEvent, out: &mut impl FnMut(ApiOutput)) {
+        if let Some(returns) = &mut self.returns {
+            returns.entry(event, out);
+        }
+    }
+
+    /// An exported function returns.
+    pub fn returned(&mut self, event: ApiReturnEvent, out: &mut impl FnMut(ApiOutput)) {
+        if let Some(returns) = &mut self.returns {
+            returns.returned(event, out);
+        }
+    }
+
+    /// The session ends: calls that have not returned go out as they are.
+    pub fn finish(&mut self, out: &mut impl FnMut(ApiOutput)) {
+        if let Some(returns) = &mut self.returns {
+            returns.finish(out);
+        }
+    }
+
+    /// Calls whose return was not seen, and returns whose call was not.
+    pub fn unmatched(&self) -> (u64, u64) {
+        self.returns.as_ref().map_or((0, 0), |returns| (returns.unreturned, returns.uncalled))
+    }
+
+    /// Calls that were left out: see [`super::ModelCounters::refused`].
+    pub fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    fn record(&mut self, event: ApiLineEvent) -> Option<ApiRecord> {
+        let Some(id) = event.comm else {
+            return Some(ApiRecord { comm: None, number: 0, event, returned: Returned::NotTraced });
+        };
+        let key = CommKey::new(event.origin.tgid, &id);
+        if self.communicators.len() >= MAX_COMMUNICATORS && !self.communicators.contains_key(&key) {
+            self.refused += 1;
+            return None;
+        }
+        let instances = &mut self.instances;
+        let communicator = self.communicators.entry(key).or_insert_with(|| {
+            let next = instances.entry((key.hash, key.rank)).or_insert(0);
+            let instance = *next;
+            *next += 1;
+            ApiCommunicator { instance, calls: 0 }
+        });
+        let number = communicator.calls;
+        communicator.calls += 1;
+        let comm = FlowCommunicator {
+            hash: id.hash,
+            rank: id.rank,
+            n_ranks: id.n_ranks,
+            instance: communicator.instance,
+        };
+        Some(ApiRecord { comm: Some(comm), number, event, returned: Returned::NotTraced })
+    }
+}
