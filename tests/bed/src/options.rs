@@ -1,6 +1,6 @@
 //! The command line. `cargo xtask bed` passes most of it through; children get it unchanged plus `--child`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -13,6 +13,10 @@ pub(crate) struct Options {
     /// The libnccl.so.2 to run, as NVIDIA ships it
     #[arg(long, value_name = "PATH")]
     pub(crate) library: PathBuf,
+
+    /// Symbols and debugging information of the library, if it has none itself: the same build, not stripped
+    #[arg(long, value_name = "PATH")]
+    pub(crate) symbols: Option<PathBuf>,
 
     /// The NVML double; by default libnvidia_ml.so beside this program
     #[arg(long, value_name = "PATH")]
@@ -169,6 +173,11 @@ impl Options {
             bail!("--stall {rank}: there are only {} ranks", self.ranks);
         }
         Ok(())
+    }
+
+    /// Where the library's symbols and debugging information are.
+    pub(crate) fn symbols(&self) -> &Path {
+        self.symbols.as_deref().unwrap_or(&self.library)
     }
 
     pub(crate) fn timeout(&self) -> Duration {

@@ -28,7 +28,7 @@ pub(crate) struct Nccl {
 pub(crate) fn prepare(options: &Options) -> Result<Nccl> {
     environment::apply(options);
     library::preload(&nvml_double(options)?)?;
-    let library = Library::open(&options.library)?;
+    let library = Library::open(&options.library, options.symbols())?;
     // CUDA 12 renamed this function when its struct grew; CUDA 13 has the plain name again.
     let cuda_13 = !library.has_runtime_function("cudaGetDeviceProperties_v2");
     device::set_version(if cuda_13 { 13_000 } else { 12_080 });

@@ -169,7 +169,7 @@ pub struct AggregateArgs {
 
 /// `ncclflow dump`
 #[derive(Debug, Args)]
-#[command(group = clap::ArgGroup::new("source").required(true).multiple(true).args(["pids", "merge"]))]
+#[command(group = clap::ArgGroup::new("source").required(true).multiple(true).args(["pids", "all", "merge"]))]
 #[command(after_help = "\
 Examples:
   ncclflow dump -p 4242                        what a job that hangs waits for
@@ -186,9 +186,16 @@ pub struct DumpArgs {
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub pids: Vec<u32>,
 
+    /// Every process of this node that has an NCCL library mapped, under any name, also in containers
+    #[arg(long, conflicts_with = "pids")]
+    pub all: bool,
+
     /// Dumps of other hosts (their --json) to judge together with this one
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub merge: Vec<PathBuf>,
+
+    #[command(flatten)]
+    pub debug: DebugArgs,
 
     /// All that was read, as JSON
     #[arg(long)]

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::layout::{Fields, Missing, Place};
 use crate::{
     elf::RuntimeAddr,
+    memory::Needle,
     nccl::NameTables,
     symbols::{Layouts, NcclVersion},
 };
@@ -18,6 +19,7 @@ const COUNTS_ALWAYS: (u32, u32) = (2, 26);
 #[derive(Debug)]
 pub(crate) struct CommLayout {
     pub(super) size: u64,
+    mark: Mark,
     pub(super) magics: Option<[Place; 2]>,
     pub(super) hash: Place,
     pub(super) rank: Place,
@@ -30,7 +32,6 @@ pub(crate) struct CommLayout {
     pub(super) nvml_dev: Option<Place>,
     pub(super) proxy_state: Place,
     pub(super) shared_res: Place,
-    pub(super) intra_comm0: Option<Place>,
     pub(super) intra_next: Option<Place>,
     pub(super) op_count: Option<Place>,
     pub(super) coll_op_count: Option<Place>,
@@ -64,14 +65,17 @@ impl CommLayout {
         let shared = Fields::of(layouts, "ncclSharedResources");
         let size = comm.size()?;
         let magics = comm.maybe("startMagic").zip(comm.maybe("endMagic")).map(|(start, end)| [start, end]);
-        if magics.is_none() && comm.maybe("intraComm0").is_none() {
-            return Err(Missing("ncclComm.startMagic".to_owned()));
-        }
+        let mark = match (magics, comm.maybe("intraComm0")) {
+            (Some([start, _]), _) => Mark::Magic(start.offset),
+            (None, Some(own)) => Mark::SelfPointer(own.offset),
+            (None, None) => return Err(Missing("ncclComm.startMagic".to_owned())),
+        };
         let counts_always = version.is_some_and(|version| (version.major, version.minor) >= COUNTS_ALWAYS);
         let results = layouts.enums().find(|(name, _)| *name == "ncclResult_t");
         let results = results.into_iter().flat_map(|(_, results)| &results.values);
         Ok(Self {
             size,
+            mark,
             magics,
             hash: comm.place("commHash")?,
             rank: comm.place("rank")?,
@@ -84,7 +88,6 @@ impl CommLayout {
             nvml_dev: comm.maybe("nvmlDev"),
             proxy_state: comm.place("proxyState")?,
             shared_res: comm.place("sharedRes")?,
-            intra_comm0: comm.maybe("intraComm0"),
             intra_next: comm.maybe("intraNext"),
             op_count: comm.maybe("opCount"),
             coll_op_count: comm.maybe("collOpCount"),
@@ -137,12 +140,26 @@ impl CommLayout {
         (u64::from(channel) < count).then(|| RuntimeAddr(comm.0 + offset + u64::from(channel) * size))
     }
 
-    /// The communicator that a word at `at` may belong to, if the word is the mark that one is found by.
-    pub(super) fn candidate(&self, at: u64, word: u64) -> Option<u64> {
-        match (self.magics, self.intra_comm0) {
-            (Some([start, _]), _) => (word == MAGIC).then(|| at.checked_sub(start.offset))?,
-            (None, Some(own)) => at.checked_sub(own.offset).filter(|base| *base == word),
-            (None, None) => None,
+    /// What is looked for in memory.
+    pub(super) fn needle(&self) -> Needle {
+        match self.mark {
+            Mark::Magic(_) => Needle::Word(MAGIC),
+            Mark::SelfPointer(offset) => Needle::SelfPointer(offset),
         }
     }
+
+    /// The communicator that a mark at `at` may belong to.
+    pub(super) fn candidate(&self, at: u64) -> Option<u64> {
+        let (Mark::Magic(offset) | Mark::SelfPointer(offset)) = self.mark;
+        at.checked_sub(offset)
+    }
+}
+
+/// What a communicator is found by, and where it is in the struct.
+#[derive(Clone, Copy, Debug)]
+enum Mark {
+    /// `startMagic`, from 2.21 on.
+    Magic(u64),
+    /// `intraComm0`, which the first communicator of its process has point to itself.
+    SelfPointer(u64),
 }

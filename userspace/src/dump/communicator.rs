@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     elf::RuntimeAddr,
-    memory::{AddressSpace, Memory, ReadError, ScanLimits, ScanReport, Scanner},
+    memory::{AddressSpace, Memory, ReadError, ScanLimits, ScanProgress, ScanReport, Scanner},
 };
 
 /// More ranks than any communicator has.
@@ -69,16 +69,16 @@ pub(crate) fn find(
     space: &AddressSpace,
     limits: ScanLimits,
     first_only: bool,
+    progress: &mut dyn FnMut(&ScanProgress),
 ) -> Result<(Vec<Communicator>, ScanReport), ReadError> {
     let mut found = BTreeMap::new();
     let mut seen = BTreeSet::new();
     let mut failure = None;
     let report = Scanner::new(memory, limits).search(
         space,
-        |at, word| layout.candidate(at, word).is_some(),
+        layout.needle(),
         |at| {
-            let word = layout.magics.map_or_else(|| memory.word(at), |_| Ok(MAGIC));
-            let mut next = word.ok().and_then(|word| layout.candidate(at.0, word));
+            let mut next = layout.candidate(at.0);
             while let Some(base) = next.take() {
                 if seen.len() >= MAX_CANDIDATES || found.len() >= MAX_COMMUNICATORS {
                     return ControlFlow::Break(());
@@ -103,6 +103,7 @@ pub(crate) fn find(
             }
             ControlFlow::Continue(())
         },
+        progress,
     )?;
     failure.map_or_else(|| Ok((found.into_values().collect(), report)), Err)
 }

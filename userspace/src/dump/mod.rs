@@ -31,16 +31,35 @@ pub use report::{
 pub use text::render;
 pub use verdict::{State, Verdict, judge};
 
+use anyhow::{Context as _, Result, bail};
+
 use crate::{
-    memory::ScanLimits,
-    target::{Process, ProcessError},
+    memory::{ScanLimits, ScanProgress},
+    symbols::DebugFiles,
+    target::{Process, ProcessError, nccl_processes},
 };
 
 /// Readings, if nothing moves; two are enough where something does.
 const MAX_READINGS: usize = 3;
 
-/// What to read, and how long.
+/// Which processes to read.
+#[derive(Clone, Debug)]
+pub enum Choice {
+    /// In the PID namespace of this program.
+    Pids(Vec<u32>),
+    /// Every process of the node that has an NCCL library mapped.
+    All,
+}
+
+/// How far the scan of a process is.
 #[derive(Clone, Copy, Debug)]
+pub struct Progress<'p> {
+    pub process: &'p Process,
+    pub scan: &'p ScanProgress,
+}
+
+/// What to read, and how long.
+#[derive(Clone, Debug)]
 pub struct DumpOptions {
     /// Between two readings.
     pub interval: Duration,
@@ -48,33 +67,26 @@ pub struct DumpOptions {
     pub first_only: bool,
     /// Of the scan of one process.
     pub limits: ScanLimits,
+    /// Where debugging information is that a library itself has not.
+    pub debug_files: DebugFiles,
 }
 
-/// Reads these processes and judges their communicators.
+/// Reads these processes and judges their communicators. `progress` is called some times a second while one is scanned.
 ///
 /// # Errors
 /// When none of the processes is there. One that cannot be read, or that exits meanwhile, is named in the report.
-pub fn dump(pids: &[u32], options: &DumpOptions) -> Result<DumpReport, ProcessError> {
+pub fn dump(
+    choice: &Choice,
+    options: &DumpOptions,
+    progress: &mut dyn FnMut(&Progress<'_>),
+) -> Result<DumpReport> {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let mut libraries = process::Libraries::default();
-    let (mut targets, mut refused) = (Vec::<process::Target>::new(), Vec::new());
-    for (index, &pid) in pids.iter().enumerate() {
-        if pids.iter().take(index).any(|known| *known == pid) {
-            continue;
-        }
-        match Process::open(pid) {
-            Ok(process) => {
-                let (limits, first_only) = (options.limits, options.first_only);
-                targets.push(process::Target::find(process, &mut libraries, limits, first_only, &host));
-            }
-            Err(error) => refused.push((pid, error)),
-        }
-    }
-    if targets.is_empty()
-        && let Some((_, error)) = refused.pop()
-    {
-        return Err(error);
-    }
+    let mut libraries = process::Libraries::new(options.debug_files.clone());
+    let (processes, refused) = chosen(choice)?;
+    let mut targets: Vec<process::Target> = processes
+        .into_iter()
+        .map(|process| process::Target::find(process, &mut libraries, options, &host, progress))
+        .collect();
     let mut readings = Vec::new();
     loop {
         let at = Instant::now();
@@ -101,6 +113,40 @@ pub fn dump(pids: &[u32], options: &DumpOptions) -> Result<DumpReport, ProcessEr
         processes,
         communicators: communicators(ranks),
     })
+}
+
+/// Processes of the choice that are not there, and why.
+type Refused = Vec<(u32, ProcessError)>;
+
+fn chosen(choice: &Choice) -> Result<(Vec<Process>, Refused)> {
+    let Choice::Pids(pids) = choice else {
+        let found = nccl_processes().context("listing the processes")?;
+        if found.processes.is_empty() {
+            let denied = match found.denied {
+                0 => String::new(),
+                count => format!("; {count} processes may not be looked at: run as root"),
+            };
+            bail!("no process of this node has an NCCL library mapped{denied}");
+        }
+        return Ok((found.processes, Vec::new()));
+    };
+    let (mut processes, mut refused) = (Vec::<Process>::new(), Vec::new());
+    for (index, &pid) in pids.iter().enumerate() {
+        if pids.iter().take(index).any(|known| *known == pid) {
+            continue;
+        }
+        match Process::open(pid) {
+            Ok(process) => processes.push(process),
+            Err(error) => refused.push((pid, error)),
+        }
+    }
+    match refused.pop() {
+        Some((_, error)) if processes.is_empty() => Err(error.into()),
+        last => {
+            refused.extend(last);
+            Ok((processes, refused))
+        }
+    }
 }
 
 /// The dumps of several hosts as one, judged again over all their ranks.

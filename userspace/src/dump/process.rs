@@ -6,9 +6,10 @@ use std::{
     io::Read as _,
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 
 use super::{
+    DumpOptions, Progress,
     comm_layout::CommLayout,
     communicator::{self, Communicator},
     connections::{ConnectionLayout, Peers},
@@ -18,9 +19,9 @@ use super::{
 };
 use crate::{
     elf::{Image, RuntimeAddr},
-    memory::{AddressSpace, Memory, ReadError, ScanLimits},
+    memory::{AddressSpace, Memory, ReadError},
     nccl::Pattern,
-    symbols,
+    symbols::{self, DebugFiles, LayoutSource, ProblemKind},
     target::{LibraryId, MappedLibrary, Process, nccl_libraries},
 };
 
@@ -33,20 +34,25 @@ pub(super) struct Layout {
 }
 
 /// Libraries that were resolved already: several processes map the same one.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Libraries {
+    debug_files: DebugFiles,
     known: BTreeMap<LibraryId, (LibraryReport, Option<usize>)>,
     layouts: Vec<Layout>,
 }
 
 impl Libraries {
+    pub(super) fn new(debug_files: DebugFiles) -> Self {
+        Self { debug_files, known: BTreeMap::new(), layouts: Vec::new() }
+    }
+
     /// What the library is, and the number of its layout if it has one.
     fn resolve(&mut self, file: &MappedLibrary) -> (LibraryReport, Option<usize>) {
         if let Some(known) = self.known.get(&file.id) {
             return known.clone();
         }
         let mut report = LibraryReport { path: file.path.display().to_string(), ..LibraryReport::default() };
-        let layout = match Self::layout(file, &mut report) {
+        let layout = match self.layout(file, &mut report) {
             Ok(layout) => {
                 self.layouts.push(layout);
                 Some(self.layouts.len() - 1)
@@ -60,11 +66,19 @@ impl Libraries {
         (report, layout)
     }
 
-    fn layout(file: &MappedLibrary, report: &mut LibraryReport) -> Result<Layout> {
+    fn layout(&self, file: &MappedLibrary, report: &mut LibraryReport) -> Result<Layout> {
         let image = Image::from_file(file.try_clone_file()?).context("reading the library")?;
-        let resolution = symbols::resolve(&image, &layout::request()).context("reading the library")?;
+        let resolution = symbols::resolve_with(&image, &layout::request(), &self.debug_files)
+            .context("reading the library")?;
         report.version = resolution.nccl_version.map(|version| version.to_string());
         report.build_id = resolution.build_id.as_ref().map(ToString::to_string);
+        report.symbols = Some(resolution.rung);
+        report.layouts_from = Some(resolution.layouts_from);
+        if resolution.layouts_from == LayoutSource::Unknown {
+            let why = resolution.problems.iter().find(|problem| problem.kind == ProblemKind::StructMissing);
+            let why = why.map_or("there is no debugging information", |problem| &problem.what);
+            bail!("its struct layouts are not known: {why}");
+        }
         Ok(Layout {
             comm: CommLayout::new(&resolution.layouts, resolution.nccl_version)?,
             connections: ConnectionLayout::new(&resolution.layouts)?,
@@ -95,9 +109,9 @@ impl Target {
     pub(super) fn find(
         process: Process,
         libraries: &mut Libraries,
-        limits: ScanLimits,
-        first_only: bool,
+        options: &DumpOptions,
         host: &str,
+        progress: &mut dyn FnMut(&Progress<'_>),
     ) -> Self {
         let report = ProcessReport {
             host: host.to_owned(),
@@ -107,14 +121,19 @@ impl Target {
             ..ProcessReport::default()
         };
         let mut target = Self { process, report, found: Vec::new() };
-        if let Err(error) = target.search(libraries, limits, first_only) {
+        if let Err(error) = target.search(libraries, options, progress) {
             target.report.error = Some(format!("{error:#}"));
         }
         target.report.communicators = target.found.len();
         target
     }
 
-    fn search(&mut self, libraries: &mut Libraries, limits: ScanLimits, first_only: bool) -> Result<()> {
+    fn search(
+        &mut self,
+        libraries: &mut Libraries,
+        options: &DumpOptions,
+        progress: &mut dyn FnMut(&Progress<'_>),
+    ) -> Result<()> {
         let memory = Memory::new(&self.process);
         let space = AddressSpace::read(&self.process)?;
         for file in nccl_libraries(&self.process, None)? {
@@ -123,7 +142,15 @@ impl Target {
             self.report.libraries.push(report);
             let Some(index) = layout else { continue };
             let Some(layout) = libraries.layouts.get(index) else { continue };
-            let (found, scan) = communicator::find(memory, &layout.comm, &space, limits, first_only)?;
+            let process = &self.process;
+            let (found, scan) = communicator::find(
+                memory,
+                &layout.comm,
+                &space,
+                options.limits,
+                options.first_only,
+                &mut |scan| progress(&Progress { process, scan }),
+            )?;
             self.report.scan = Some(scan);
             self.found.extend(found.into_iter().map(|comm| Found {
                 layout: index,

@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::verdict::Verdict;
-use crate::memory::ScanReport;
+use crate::{
+    memory::ScanReport,
+    symbols::{LayoutSource, Rung},
+};
 
 /// Version of the schema. Fields may be added within one version; none changes its meaning.
 pub const SCHEMA: u32 = 1;
@@ -60,6 +63,11 @@ pub struct LibraryReport {
     pub path: String,
     pub version: Option<String>,
     pub build_id: Option<String>,
+    /// How good its symbols are, and where its struct layouts are from.
+    #[serde(default)]
+    pub symbols: Option<Rung>,
+    #[serde(default)]
+    pub layouts_from: Option<LayoutSource>,
     /// Why it tells nothing of communicators.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unusable: Option<String>,

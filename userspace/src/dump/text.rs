@@ -9,6 +9,7 @@ use super::{
     verdict::State,
     waits::label,
 };
+use crate::memory::ScanEnd;
 
 /// Columns of the text.
 const WIDTH: usize = 98;
@@ -63,7 +64,12 @@ fn write_process(out: &mut String, process: &ProcessReport) -> fmt::Result {
             mib(scan.scanned_bytes),
             mib(scan.mapped_bytes),
             scan.milliseconds,
-            if scan.complete { "" } else { "; not to the end" }
+            match scan.ended_by {
+                None => "",
+                Some(ScanEnd::Found) => "; ended at the first communicator",
+                Some(ScanEnd::ByteLimit) => "; not to the end: the byte limit was reached (--max-gib)",
+                Some(ScanEnd::TimeLimit) => "; not to the end: the time limit was reached (--max-seconds)",
+            }
         );
         wrapped(out, &line, 2)?;
     }

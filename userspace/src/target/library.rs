@@ -12,6 +12,7 @@ use std::{
 };
 
 use super::{
+    identify::{Depth, Identifier},
     maps::{self, Mapping},
     process::Process,
 };
@@ -76,8 +77,8 @@ impl fmt::Display for LibraryError {
             Self::Maps(pid, error) => write!(f, "the mappings of process {pid} cannot be read: {error}"),
             Self::NoNccl { pid, name } => write!(
                 f,
-                "process {pid} (`{name}`) has no NCCL library mapped: it has not called NCCL yet, or carries it under \
-                 another name (give the file with --library)"
+                "process {pid} (`{name}`) has no NCCL library mapped, under any name: it has not loaded NCCL yet, or it is \
+                 not the process that does"
             ),
             Self::Open { pid, path, error } => {
                 write!(
@@ -92,16 +93,21 @@ impl fmt::Display for LibraryError {
 
 impl std::error::Error for LibraryError {}
 
-/// The libraries of `process` that are NCCL, by name or because `wanted` names their file. Never empty.
+/// The libraries of `process` that are NCCL: by name; by content, if no name says so; or because `wanted` names their file.
+/// Never empty.
 pub fn nccl_libraries(process: &Process, wanted: Option<&Path>) -> Result<Vec<MappedLibrary>, LibraryError> {
     let pid = process.pid();
     let mappings = maps::read(pid).map_err(|error| LibraryError::Maps(pid, error))?;
+    let files = || mappings.iter().filter(|mapping| mapping.executable && mapping.inode != 0);
+    let mut chosen: Vec<&Mapping> = files()
+        .filter(|mapping| wanted.map_or_else(|| mapping.is_nccl(), |path| mapping.path == path))
+        .collect();
+    if chosen.is_empty() && wanted.is_none() {
+        let mut identifier = Identifier::default();
+        chosen = files().filter(|mapping| identifier.is_nccl(process, mapping, Depth::Constants)).collect();
+    }
     let mut libraries: Vec<MappedLibrary> = Vec::new();
-    for mapping in mappings.iter().filter(|mapping| mapping.executable && mapping.inode != 0) {
-        let is_wanted = wanted.map_or_else(|| mapping.is_nccl(), |path| mapping.path == path);
-        if !is_wanted {
-            continue;
-        }
+    for mapping in chosen {
         let library = open(process, mapping).map_err(|error| LibraryError::Open {
             pid,
             path: mapping.path.clone(),
@@ -119,7 +125,7 @@ pub fn nccl_libraries(process: &Process, wanted: Option<&Path>) -> Result<Vec<Ma
 
 /// Opens the very file that is mapped: through `map_files` it is the mapped inode even if the path now names another
 /// (needs CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE); otherwise by path, and only if the inode is the mapped one.
-fn open(process: &Process, mapping: &Mapping) -> io::Result<MappedLibrary> {
+pub(super) fn open(process: &Process, mapping: &Mapping) -> io::Result<MappedLibrary> {
     let by_range = process.proc_path().join("map_files").join(mapping.range_name());
     let file = match open_regular(&by_range) {
         Ok(file) => file,

@@ -62,8 +62,8 @@ struct KnownComm {
 pub(crate) struct Shared(Arc<State>);
 
 pub(crate) fn prepare(options: &Options, library: &Library) -> Result<Shared> {
-    let layout = Layout::read(&options.library)
-        .with_context(|| format!("struct layouts of `{}`", options.library.display()))?;
+    let layout = Layout::read(options.symbols())
+        .with_context(|| format!("struct layouts of `{}`", options.symbols().display()))?;
     let functions = Functions::read(library, &layout)?;
     if std::env::var_os("NCCLFLOW_BED_VERBOSE").is_some() {
         crate::say(&format!("layout: {layout:?}"));
