@@ -100,9 +100,15 @@ fn phases(
     let mut reports: Vec<Report> = Vec::new();
     let deadline = Instant::now() + options.timeout() + GRACE;
     for _ in 0..ranks {
-        match next(inbox, deadline, "ranks hang in NCCL beyond ncclCommAbort")? {
-            Event::Done { report, .. } => reports.push(report),
-            other => bail!("unexpected during the operations: {other:?}"),
+        match inbox.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(Event::Failed { rank, error }) if options.survive => {
+                crate::say(&format!("rank {rank}: {error}; the others go on"));
+                reports.push(Report { timed_out: true, ..Report::default() });
+            }
+            event => match expected(event, "ranks hang in NCCL beyond ncclCommAbort")? {
+                Event::Done { report, .. } => reports.push(report),
+                other => bail!("unexpected during the operations: {other:?}"),
+            },
         }
     }
     let outcome = judge(&reports);
@@ -139,7 +145,11 @@ fn first_line(all: &serde_json::Value, version: &str, ranks: u32, pids: &[u32]) 
 }
 
 fn next(inbox: &Receiver<Event>, deadline: Instant, late: &str) -> Result<Event> {
-    match inbox.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+    expected(inbox.recv_timeout(deadline.saturating_duration_since(Instant::now())), late)
+}
+
+fn expected(event: Result<Event, RecvTimeoutError>, late: &str) -> Result<Event> {
+    match event {
         Ok(Event::Failed { rank, error }) => bail!("rank {rank}: {error}"),
         Ok(event) => Ok(event),
         Err(RecvTimeoutError::Timeout) => bail!("{late}"),

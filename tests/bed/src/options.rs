@@ -86,6 +86,22 @@ pub(crate) struct Options {
     #[arg(long, value_name = "RANK[@N]", value_parser = parse_absent)]
     pub(crate) absent: Option<(u32, u64)>,
 
+    /// RANK=BYTES@N: operation N has another size on this rank; results are not checked then
+    #[arg(long, value_name = "RANK=BYTES@N", value_parser = parse_size_of)]
+    pub(crate) size_of: Option<(u32, usize, u64)>,
+
+    /// RANK@N: this rank runs operations N and N+1 in the other order; results are not checked then
+    #[arg(long, value_name = "RANK@N", value_parser = parse_absent)]
+    pub(crate) swap: Option<(u32, u64)>,
+
+    /// Wait for each group's results before the next one is issued
+    #[arg(long)]
+    pub(crate) sync: bool,
+
+    /// When the process of a rank dies, or NCCL answers with an error, the other ranks stay until their time is up
+    #[arg(long)]
+    pub(crate) survive: bool,
+
     /// NCCL_DEBUG=INFO into this file (a pattern of NCCL_DEBUG_FILE: %h host, %p process)
     #[arg(long, value_name = "FILE")]
     pub(crate) debug_file: Option<PathBuf>,
@@ -164,10 +180,23 @@ impl Options {
         if self.bytes == 0 || !self.bytes.is_multiple_of(self.dtype.size()) {
             bail!("--bytes must be a positive multiple of the element size, {}", self.dtype.size());
         }
-        if let Some((rank, _)) = self.absent
-            && rank >= self.ranks
+        let of_ranks = [
+            ("absent", self.absent.map(|(rank, _)| rank)),
+            ("swap", self.swap.map(|(rank, _)| rank)),
+            ("size-of", self.size_of.map(|(rank, ..)| rank)),
+        ];
+        for (option, rank) in of_ranks {
+            if let Some(rank) = rank.filter(|rank| *rank >= self.ranks) {
+                bail!("--{option} {rank}: there are only {} ranks", self.ranks);
+            }
+        }
+        if let Some((_, bytes, _)) = self.size_of
+            && (bytes == 0 || !bytes.is_multiple_of(self.dtype.size()))
         {
-            bail!("--absent {rank}: there are only {} ranks", self.ranks);
+            bail!(
+                "--size-of: the bytes must be a positive multiple of the element size, {}",
+                self.dtype.size()
+            );
         }
         if let Some((rank, _)) = self.stall.iter().find(|(rank, _)| *rank >= self.ranks) {
             bail!("--stall {rank}: there are only {} ranks", self.ranks);
@@ -182,6 +211,28 @@ impl Options {
 
     pub(crate) fn timeout(&self) -> Duration {
         Duration::from_secs(self.timeout)
+    }
+
+    /// Whether all ranks do the same, so that results are right.
+    pub(crate) fn is_consistent(&self) -> bool {
+        self.size_of.is_none() && self.swap.is_none()
+    }
+
+    /// Payload of operation `op` on `rank`.
+    pub(crate) fn bytes_of(&self, rank: u32, op: u64) -> usize {
+        match self.size_of {
+            Some((other, bytes, at)) if (other, at) == (rank, op) => bytes,
+            _ => self.bytes,
+        }
+    }
+
+    /// The operation that `rank` runs as its `index`th.
+    pub(crate) fn op_at(&self, rank: u32, index: u64) -> u64 {
+        match self.swap {
+            Some((other, at)) if other == rank && index == at => at + 1,
+            Some((other, at)) if other == rank && index == at + 1 => at,
+            _ => index,
+        }
     }
 
     pub(crate) fn file_timeout(&self) -> Duration {
@@ -207,6 +258,12 @@ fn parse_stall(text: &str) -> Result<(u32, PathBuf)> {
 fn parse_absent(text: &str) -> Result<(u32, u64)> {
     let (rank, after) = text.split_once('@').unwrap_or((text, "0"));
     Ok((rank.parse()?, after.parse()?))
+}
+
+fn parse_size_of(text: &str) -> Result<(u32, usize, u64)> {
+    let (rank, rest) = text.split_once('=').context("expected RANK=BYTES@N")?;
+    let (bytes, op) = rest.split_once('@').context("expected RANK=BYTES@N")?;
+    Ok((rank.parse()?, bytes.parse()?, op.parse()?))
 }
 
 fn parse_variable(text: &str) -> Result<(String, String)> {

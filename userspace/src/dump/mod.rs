@@ -8,6 +8,8 @@
 mod comm_layout;
 mod communicator;
 mod connections;
+mod disagreement;
+mod failure;
 mod layout;
 mod motion;
 mod process;
@@ -25,8 +27,9 @@ use std::{
 
 pub use layout::Missing;
 pub use report::{
-    ChannelReport, CommStatus, CommunicatorReport, Counters, DumpReport, LibraryReport, Motion, OpDirection,
-    OpReport, ProcessReport, ProcessState, ProxyListState, ProxyReport, RankReport, SCHEMA,
+    ChannelReport, CommStatus, CommunicatorReport, ConnectionReport, Counters, DumpReport, LibraryReport,
+    Motion, OpDirection, OpReport, ProcessReport, ProcessState, ProxyListState, ProxyReport, RankReport,
+    SCHEMA,
 };
 pub use text::render;
 pub use verdict::{State, Verdict, judge};
@@ -102,16 +105,21 @@ pub fn dump(
     let unread = refused.into_iter().map(|(pid, error)| ProcessReport {
         host: host.clone(),
         pid,
+        state: match error {
+            ProcessError::Missing(_) => ProcessState::Exited,
+            _ => ProcessState::Unknown,
+        },
         error: Some(error.to_string()),
         ..ProcessReport::default()
     });
-    let processes = targets.into_iter().map(|target| target.report).chain(unread).collect();
+    let processes: Vec<ProcessReport> =
+        targets.into_iter().map(|target| target.report).chain(unread).collect();
     Ok(DumpReport {
         schema: SCHEMA,
         hosts: vec![host],
         unix_time: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+        communicators: communicators(ranks, &processes),
         processes,
-        communicators: communicators(ranks),
     })
 }
 
@@ -163,11 +171,11 @@ pub fn merge(reports: Vec<DumpReport>) -> DumpReport {
         all.processes.extend(report.processes);
         ranks.extend(report.communicators.into_iter().flat_map(|communicator| communicator.ranks));
     }
-    all.communicators = communicators(ranks);
+    all.communicators = communicators(ranks, &all.processes);
     all
 }
 
-fn communicators(ranks: Vec<RankReport>) -> Vec<CommunicatorReport> {
+fn communicators(ranks: Vec<RankReport>, processes: &[ProcessReport]) -> Vec<CommunicatorReport> {
     // Two communicators can have one hash (2.18 to 2.23: splits of one parent by one color); their sizes may tell.
     let mut by_hash: BTreeMap<(String, u32), Vec<RankReport>> = BTreeMap::new();
     for rank in ranks {
@@ -181,7 +189,7 @@ fn communicators(ranks: Vec<RankReport>) -> Vec<CommunicatorReport> {
                 comm_hash,
                 name: ranks.iter().find_map(|rank| rank.comm_name.clone()),
                 n_ranks,
-                verdict: judge(&ranks),
+                verdict: judge(&ranks, processes),
                 ranks,
             }
         })

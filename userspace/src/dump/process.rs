@@ -121,7 +121,11 @@ impl Target {
             ..ProcessReport::default()
         };
         let mut target = Self { process, report, found: Vec::new() };
-        if let Err(error) = target.search(libraries, options, progress) {
+        if target.report.state == ProcessState::Exited {
+            let pid = target.report.pid;
+            target.report.error =
+                Some(format!("process {pid} has exited, and its parent has not taken note of it"));
+        } else if let Err(error) = target.search(libraries, options, progress) {
             target.report.error = Some(format!("{error:#}"));
         }
         target.report.communicators = target.found.len();
@@ -200,6 +204,8 @@ impl Target {
             let shared = comms.iter().filter(|(_, _, other)| other.shared_res == comm.shared_res).count() > 1;
             let mut rank = self.rank(found, comm);
             rank.counters.coll_op_count_is_shared = shared && layout.comm.shares_coll_op_count();
+            rank.shares_resources = shared;
+            rank.connections = layout.connections.of_neighbours(memory, &layout.comm, comm);
             if let Some((list, users)) = proxies.get(&comm.proxy_state) {
                 rank.status.proxy_result = layout.comm.result(list.async_result);
                 let mut owner =
@@ -297,6 +303,7 @@ impl Owner<'_> {
             nsteps: op.nsteps,
             posted: op.posted,
             received: op.received,
+            flushed: op.flushed,
             transmitted: op.transmitted,
             done: op.done,
             gpu: op.gpu,

@@ -108,6 +108,13 @@ pub struct RankReport {
     pub status: CommStatus,
     pub channels: Vec<ChannelReport>,
     pub proxy: ProxyReport,
+    /// Network connections with the neighbours in rings and trees.
+    #[serde(default)]
+    pub connections: Vec<ConnectionReport>,
+    /// Another communicator of the process counts its ops together with this one, so that the numbers of ops can differ
+    /// from rank to rank.
+    #[serde(default)]
+    pub shares_resources: bool,
     pub motion: Motion,
     /// What limits the above.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -142,6 +149,19 @@ impl Counters {
     }
 }
 
+impl RankReport {
+    /// The result, other than success, that NCCL keeps of the communicator or of its proxy.
+    pub fn failure(&self) -> Option<&str> {
+        let results = [&self.status.async_result, &self.status.proxy_result];
+        let mut results = results.into_iter().filter_map(|result| result.as_deref());
+        results.find(|result| !matches!(*result, "ncclSuccess" | "ncclInProgress"))
+    }
+
+    pub fn has_failed(&self) -> bool {
+        self.failure().is_some()
+    }
+}
+
 /// The states that NCCL keeps of a communicator.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -169,6 +189,18 @@ pub struct ChannelReport {
     /// -1 at the root.
     pub tree_up: i32,
     pub tree_down: Vec<i32>,
+}
+
+/// A network connection for collectives, seen from one of its ends.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ConnectionReport {
+    pub channel: u32,
+    pub direction: OpDirection,
+    pub peer: u32,
+    /// FIFO steps of all ops that its proxy thread has begun since it was connected. Both ends count the same, if both do the
+    /// same.
+    pub steps: u64,
 }
 
 /// What the proxy thread of a rank has in flight.
@@ -226,6 +258,9 @@ pub struct OpReport {
     pub posted: u64,
     /// RECV: messages that arrived.
     pub received: u64,
+    /// RECV over CollNet: flushed to the GPU's memory. The other transports do not count it.
+    #[serde(default)]
+    pub flushed: Option<u64>,
     /// SEND: given to the network; RECV: offered to the GPU.
     pub transmitted: u64,
     /// SEND: taken by the network; RECV: consumed by the GPU.

@@ -169,7 +169,10 @@ fn write_op(out: &mut String, op: &OpReport) -> fmt::Result {
     let gpu = op.gpu.map(|gpu| format!(", by the GPU {gpu}")).unwrap_or_default();
     let received = match op.direction {
         OpDirection::Send => String::new(),
-        OpDirection::Recv => format!(", received {}", op.received),
+        OpDirection::Recv => {
+            let flushed = op.flushed.map(|flushed| format!(", flushed {flushed}")).unwrap_or_default();
+            format!(", received {}{flushed}", op.received)
+        }
     };
     writeln!(
         out,

@@ -68,11 +68,25 @@ fn oldest(ops: &[OpReport]) -> Vec<(u32, Vec<&OpReport>)> {
 }
 
 /// Whether the GPU is known to have filled or emptied a slot.
-fn gpu_has_begun(op: &OpReport) -> bool {
+pub(super) fn gpu_has_begun(op: &OpReport) -> bool {
     match op.direction {
         OpDirection::Send => produced(op) > 0,
         OpDirection::Recv => op.done > 0 || op.gpu.is_some_and(|gpu| gpu > 0),
     }
+}
+
+/// Whether the GPU is known to be in a batch of sends and receives: it has begun one that is not over, or a part of the oldest
+/// batch of a channel is over already, so that another part stands behind later batches of that channel.
+pub(super) fn in_point_to_point(ops: &[OpReport]) -> bool {
+    let unfinished = || ops.iter().filter(|op| op.p2p && op.done < op.nsteps);
+    let part_is_over = |op: &OpReport| {
+        let same_channel = || unfinished().filter(|other| other.channel == op.channel);
+        let of = |direction| {
+            same_channel().filter(move |other| other.direction == direction).map(|other| other.op_count).min()
+        };
+        matches!((of(OpDirection::Send), of(OpDirection::Recv)), (Some(send), Some(receive)) if send != receive)
+    };
+    unfinished().any(|op| gpu_has_begun(op) || part_is_over(op))
 }
 
 fn of_op(ops: &[&OpReport], topology: Option<&ChannelReport>, waits: &mut Waits) {
