@@ -232,9 +232,7 @@ fn position(rank: &RankReport) -> Option<Position> {
         (None, true) => Some(Position::PointToPoint),
         (None, false) => None,
         (Some(count), true) => {
-            let in_collective =
-                unfinished().any(|op| !op.p2p && op.op_count == count && waits::gpu_has_begun(op));
-            match (in_collective, waits::in_point_to_point(&rank.proxy.ops)) {
+            match (waits::in_collective(&rank.proxy.ops, count), waits::in_point_to_point(&rank.proxy.ops)) {
                 (true, false) => Some(Position::Collective(count)),
                 (false, true) => Some(Position::PointToPoint),
                 _ => None,

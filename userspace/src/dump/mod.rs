@@ -5,6 +5,7 @@
 //! the next is their [`motion`]; and the [`verdict`] over all ranks is pure, so that dumps of several hosts can be judged
 //! together.
 
+mod causes;
 mod comm_layout;
 mod communicator;
 mod connections;

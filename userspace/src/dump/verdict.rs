@@ -141,7 +141,7 @@ impl<'a> Case<'a> {
     }
 
     /// `rank 1 has not joined: AllReduce 3 of 5`.
-    fn not_joined(&self, rank: u32, most: u64) -> String {
+    pub(super) fn not_joined(&self, rank: u32, most: u64) -> String {
         let Some(report) = self.ranks.get(&rank) else { return format!("rank {rank} was not read") };
         let ours = &report.counters.seq_number;
         let by_function = ours.iter().filter_map(|(function, count)| {
@@ -261,12 +261,12 @@ impl<'a> Case<'a> {
             format!("ops are in flight, and nothing moved for {:.1} s", self.seconds),
         );
         let mut disagreement = disagreement::find(&self.ranks, named);
-        let (mut causes, mut victims) = self.follow(&waits, &behind, most, false);
+        let (mut causes, mut victims) = self.follow(&waits, &behind, most, false).named();
         if causes.is_empty() && disagreement.is_empty() {
             disagreement = disagreement::circle(&self.ranks, named);
         }
         if causes.is_empty() && disagreement.is_empty() {
-            (causes, victims) = self.follow(&waits, &behind, most, true);
+            (causes, victims) = self.follow(&waits, &behind, most, true).named();
         }
         if !disagreement.is_empty() {
             // It explains the waiting, and where the waiting ends may be one of those that are right.
@@ -307,67 +307,6 @@ impl<'a> Case<'a> {
         sentences.take(MAX_SENTENCES)
     }
 
-    /// From each rank that waits along the waiting to its ends: why it ends there, and who waits.
-    fn follow(
-        &self,
-        waits: &BTreeMap<u32, Waits>,
-        behind: &[u32],
-        most: u64,
-        queued_counts: bool,
-    ) -> (BTreeMap<u32, String>, BTreeSet<u32>) {
-        let mut causes: BTreeMap<u32, String> = BTreeMap::new();
-        let mut victims = BTreeSet::new();
-        for (number, rank) in &self.ranks {
-            if rank.proxy.ops.is_empty() && !behind.contains(number) {
-                continue;
-            }
-            let mut to_visit = vec![*number];
-            let mut visited = BTreeSet::new();
-            while let Some(at) = to_visit.pop() {
-                if !visited.insert(at) || causes.contains_key(&at) {
-                    continue;
-                }
-                let cause = self.cause(at, behind, most, at != *number).or_else(|| {
-                    let waits = waits.get(&at).filter(|waits| queued_counts || !waits.own_may_be_queued)?;
-                    waits.own.as_ref().map(|why| format!("rank {at} does not go on: {why}"))
-                });
-                if let Some(cause) = cause {
-                    causes.insert(at, cause);
-                } else {
-                    victims.insert(at);
-                    to_visit.extend(waits.get(&at).into_iter().flat_map(|waits| waits.peers.keys()));
-                }
-            }
-        }
-        (causes, victims)
-    }
-
-    /// Why the waiting ends at this rank, other than by what its ops in flight say.
-    fn cause(&self, number: u32, behind: &[u32], most: u64, is_waited_for: bool) -> Option<String> {
-        let Some(rank) = self.ranks.get(&number) else {
-            return Some(format!(
-                "rank {number} is waited for and was not read: it is gone, or its PID was not given"
-            ));
-        };
-        if rank.process_state == ProcessState::Stopped {
-            let pid = rank.pid;
-            return Some(format!(
-                "rank {number} is stopped: process {pid} is in state T (SIGSTOP or a debugger)"
-            ));
-        }
-        if is_unread(rank) {
-            let why = "cannot tell what it does, because its ops in flight could not be read";
-            return is_waited_for.then(|| format!("rank {number} is waited for: {why}"));
-        }
-        if !rank.proxy.ops.is_empty() {
-            return None;
-        }
-        if behind.contains(&number) {
-            return Some(format!("{}, and it has no op in flight", self.not_joined(number, most)));
-        }
-        is_waited_for.then(|| format!("rank {number} is waited for and has no op in flight"))
-    }
-
     fn no_culprit(waits: &BTreeMap<u32, Waits>, verdict: &mut Verdict) {
         if waits.values().any(|waits| waits.unknown_peer) {
             verdict.state = State::Unknown;
@@ -380,7 +319,7 @@ impl<'a> Case<'a> {
     }
 }
 
-fn is_unread(rank: &RankReport) -> bool {
+pub(super) fn is_unread(rank: &RankReport) -> bool {
     matches!(rank.proxy.state, ProxyListState::Torn | ProxyListState::Unreadable)
 }
 

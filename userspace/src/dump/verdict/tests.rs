@@ -276,6 +276,43 @@ fn a_collective_and_a_batch_that_wait_for_each_other_are_a_different_order() {
     check(&judge(&ranks, &[]), State::Stuck, &[3], &[0, 1, 2], told);
 }
 
+/// Two nodes of two GPUs, which the ring visits one after the other: NVLink from 0 to 1 and from 2 to 3, the network from 1 to
+/// 2 and from 3 to 0.
+fn over_nvlink_and_network() -> [RankReport; 4] {
+    let mut ranks = [waiting(0), waiting(1), waiting(2), waiting(3)].map(|rank| connected(rank, 24, 24));
+    for (number, rank) in (0..).zip(&mut ranks) {
+        let seen = if number % 2 == 0 { OpDirection::Recv } else { OpDirection::Send };
+        rank.proxy.ops.retain(|op| op.direction == seen);
+        rank.connections.retain(|connection| connection.direction == seen);
+        rank.proxy.carries_rings = None;
+        rank.node = number / 2;
+    }
+    ranks
+}
+
+#[test]
+fn a_sender_that_is_fed_over_nvlink_is_not_the_cause() {
+    // Rank 0 has not joined; rank 1 has nothing to send because of that, and rank 2 nothing to receive.
+    let mut ranks = over_nvlink_and_network();
+    ranks[0].proxy.ops.clear();
+    ranks[0].counters.seq_number.insert("AllReduce".to_owned(), 4);
+    check(&judge(&ranks, &[]), State::Stuck, &[0], &[1, 2, 3], "rank 0 has not joined");
+    // Rank 0 has joined and has no op on the host: which of the two GPUs stands cannot be told.
+    ranks[0].counters.seq_number.insert("AllReduce".to_owned(), 5);
+    let verdict = judge(&ranks, &[]);
+    assert!(verdict.culprits.contains(&0), "{verdict:#?}");
+    assert!(verdict.evidence.iter().any(|sentence| sentence.contains("only its GPU knows")), "{verdict:#?}");
+}
+
+#[test]
+fn a_receive_that_vanished_before_its_data_were_sent_on_points_to_its_sender() {
+    // NCCL takes an op whose network failed out of the list, in some versions without keeping the error.
+    let mut ranks = [waiting(0), waiting(1), waiting(3)].map(|rank| connected(rank, 24, 24));
+    ranks[2].proxy.ops.remove(0);
+    ranks[1].proxy.ops.remove(1);
+    check(&judge(&ranks, &[]), State::Stuck, &[2], &[0, 1, 3], "inferred that its connection broke");
+}
+
 #[test]
 fn data_that_the_network_does_not_take_point_to_the_receiver() {
     let mut send = op(OpDirection::Send, 1, 2);
