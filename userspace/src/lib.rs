@@ -19,3 +19,4 @@ pub mod sink;
 pub mod stream;
 pub mod symbols;
 pub mod target;
+pub mod threads;

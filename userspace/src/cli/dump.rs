@@ -36,6 +36,7 @@ pub(super) fn run(args: &DumpArgs) -> Result<ExitCode> {
                 time: Duration::from_secs(args.max_seconds),
             },
             debug_files: DebugFiles::new(args.debug.debug_file.clone(), args.debug.debug_dir.clone()),
+            stacks: args.stacks,
         };
         let mut bar = ProgressLine::new();
         let report = dump::dump(&choice, &options, &mut |progress| bar.show(progress));

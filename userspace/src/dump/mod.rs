@@ -41,6 +41,7 @@ use crate::{
     memory::{ScanLimits, ScanProgress},
     symbols::DebugFiles,
     target::{Process, ProcessError, nccl_processes},
+    threads::Names,
 };
 
 /// Readings, if nothing moves; two are enough where something does.
@@ -73,6 +74,8 @@ pub struct DumpOptions {
     pub limits: ScanLimits,
     /// Where debugging information is that a library itself has not.
     pub debug_files: DebugFiles,
+    /// The frames of threads inside NCCL, not only their functions.
+    pub stacks: bool,
 }
 
 /// Reads these processes and judges their communicators. `progress` is called some times a second while one is scanned.
@@ -101,6 +104,11 @@ pub fn dump(
             break;
         }
         thread::sleep(options.interval);
+    }
+    // Last, so that nothing that is measured can be held up by it.
+    let mut names = Names::new(options.debug_files.clone());
+    for target in &mut targets {
+        target.look_at_threads(options.stacks, &mut names);
     }
     let ranks = motion::over(readings);
     let unread = refused.into_iter().map(|(pid, error)| ProcessReport {

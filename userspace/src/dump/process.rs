@@ -1,7 +1,7 @@
 //! One process: its libraries, its communicators, and readings of them.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     fs::File,
     io::Read as _,
 };
@@ -23,6 +23,7 @@ use crate::{
     nccl::Pattern,
     symbols::{self, DebugFiles, LayoutSource, ProblemKind},
     target::{LibraryId, MappedLibrary, Process, nccl_libraries},
+    threads::{self, Names},
 };
 
 /// All that is known about how one library lays out its data.
@@ -94,6 +95,8 @@ pub(super) struct Target {
     pub(super) report: ProcessReport,
     /// Layout and address of each communicator.
     found: Vec<Found>,
+    /// Of its NCCL libraries.
+    inodes: BTreeSet<u64>,
 }
 
 #[derive(Debug)]
@@ -120,7 +123,7 @@ impl Target {
             state: state_of(&process),
             ..ProcessReport::default()
         };
-        let mut target = Self { process, report, found: Vec::new() };
+        let mut target = Self { process, report, found: Vec::new(), inodes: BTreeSet::new() };
         if target.report.state == ProcessState::Exited {
             let pid = target.report.pid;
             target.report.error =
@@ -141,6 +144,7 @@ impl Target {
         let memory = Memory::new(&self.process);
         let space = AddressSpace::read(&self.process)?;
         for file in nccl_libraries(&self.process, None)? {
+            self.inodes.insert(file.id.inode);
             let (report, layout) = libraries.resolve(&file);
             let version = report.version.clone();
             self.report.libraries.push(report);
@@ -164,6 +168,14 @@ impl Target {
             }));
         }
         Ok(())
+    }
+
+    /// Says where its threads are in NCCL.
+    pub(super) fn look_at_threads(&mut self, with_stacks: bool, names: &mut Names) {
+        self.report.age_seconds = age(&self.process);
+        if !self.inodes.is_empty() && self.report.state != ProcessState::Exited {
+            self.report.threads = threads::look(&self.process, &self.inodes, with_stacks, names);
+        }
     }
 
     /// Reads all communicators once. Those that ended since they were found are left out.
@@ -319,6 +331,21 @@ impl Owner<'_> {
             layout.connections.of_channel(memory, &layout.comm, comm, channel).unwrap_or_default()
         })
     }
+}
+
+/// Seconds since the process was started: field 22 of /proc/PID/stat, in ticks since the system was (proc(5)).
+fn age(process: &Process) -> Option<f64> {
+    const MAX_STAT: u64 = 4096;
+    let mut text = Vec::new();
+    File::open(process.proc_path().join("stat")).ok()?.take(MAX_STAT).read_to_end(&mut text).ok()?;
+    // The name stands in parentheses and may hold anything.
+    let fields = text.rsplitn(2, |byte| *byte == b')').next()?;
+    let started = std::str::from_utf8(fields).ok()?.split_ascii_whitespace().nth(19)?;
+    let started: u32 =
+        (started.parse::<u64>().ok()? / rustix::param::clock_ticks_per_second()).try_into().ok()?;
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let now = u32::try_from(now.tv_sec).ok()?;
+    Some(f64::from(now.saturating_sub(started)))
 }
 
 /// `State:` in /proc/PID/status.

@@ -8,6 +8,7 @@ use super::verdict::Verdict;
 use crate::{
     memory::ScanReport,
     symbols::{LayoutSource, Rung},
+    threads::Thread,
 };
 
 /// Version of the schema. Fields may be added within one version; none changes its meaning.
@@ -38,6 +39,12 @@ pub struct ProcessReport {
     pub scan: Option<ScanReport>,
     /// Communicators found in it.
     pub communicators: usize,
+    /// Seconds since the process was started, at the last reading.
+    #[serde(default)]
+    pub age_seconds: Option<f64>,
+    /// Threads inside NCCL, and with `--stacks` the first thread.
+    #[serde(default)]
+    pub threads: Vec<Thread>,
     /// Why it was not read, or not to the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,

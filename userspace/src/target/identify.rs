@@ -6,11 +6,7 @@
 
 use std::collections::HashMap;
 
-use super::{
-    library::{self, MappedLibrary},
-    maps::Mapping,
-    process::Process,
-};
+use super::{library::MappedLibrary, maps::Mapping, process::Process};
 use crate::{
     elf::{Budget, Image, SymbolTable, may_export},
     symbols::stated_version,
@@ -46,7 +42,7 @@ impl Identifier {
             return *known;
         }
         // What cannot be opened or read is no library that could be used.
-        let answer = library::open(process, mapping).is_ok_and(|file| holds_nccl(&file, depth));
+        let answer = MappedLibrary::open(process, mapping).is_ok_and(|file| holds_nccl(&file, depth));
         self.known.insert(key, answer);
         answer
     }

@@ -36,6 +36,11 @@ pub struct MappedLibrary {
 }
 
 impl MappedLibrary {
+    /// Opens the very file that a mapping of `process` is of.
+    pub fn open(process: &Process, mapping: &Mapping) -> io::Result<Self> {
+        open(process, mapping)
+    }
+
     /// A second descriptor of the same open file.
     pub fn try_clone_file(&self) -> io::Result<File> {
         self.file.try_clone()
@@ -125,7 +130,7 @@ pub fn nccl_libraries(process: &Process, wanted: Option<&Path>) -> Result<Vec<Ma
 
 /// Opens the very file that is mapped: through `map_files` it is the mapped inode even if the path now names another
 /// (needs CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE); otherwise by path, and only if the inode is the mapped one.
-pub(super) fn open(process: &Process, mapping: &Mapping) -> io::Result<MappedLibrary> {
+fn open(process: &Process, mapping: &Mapping) -> io::Result<MappedLibrary> {
     let by_range = process.proc_path().join("map_files").join(mapping.range_name());
     let file = match open_regular(&by_range) {
         Ok(file) => file,
