@@ -91,6 +91,9 @@ fn phases(
         "commHashes": hashes,
         "library": options.library,
     });
+    if options.fork {
+        fork_idle_child()?;
+    }
     print_line(&first_line(&first, &version, options.ranks, pids))?;
 
     wait_for(options.wait_file.as_deref(), options, inbox)?;
@@ -129,6 +132,22 @@ fn phases(
         }
     }
     Ok(outcome)
+}
+
+/// A child with a copy of all memory and no thread but its own, which sleeps until its parent dies.
+fn fork_idle_child() -> Result<()> {
+    // SAFETY: the child calls nothing but functions that may be called after a fork of a program with threads.
+    match unsafe { libc::fork() } {
+        -1 => bail!("cannot fork: {}", std::io::Error::last_os_error()),
+        0 => loop {
+            // SAFETY: as above.
+            unsafe {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                libc::pause();
+            }
+        },
+        _ => Ok(()),
+    }
 }
 
 /// The object's first three keys in the order that is promised, then the others.

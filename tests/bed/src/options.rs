@@ -9,6 +9,7 @@ use clap::{Parser, ValueEnum};
 /// Run the real NCCL on a machine without a GPU and check every element of every result.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "ncclflow-bed", version)]
+#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub(crate) struct Options {
     /// The libnccl.so.2 to run, as NVIDIA ships it
     #[arg(long, value_name = "PATH")]
@@ -93,6 +94,10 @@ pub(crate) struct Options {
     /// RANK@N: this rank runs operations N and N+1 in the other order; results are not checked then
     #[arg(long, value_name = "RANK@N", value_parser = parse_absent)]
     pub(crate) swap: Option<(u32, u64)>,
+
+    /// Fork a child that does nothing once the communicators are up, as data loaders do (threads only)
+    #[arg(long)]
+    pub(crate) fork: bool,
 
     /// Wait for each group's results before the next one is issued
     #[arg(long)]

@@ -5,6 +5,7 @@
 //! the next is their [`motion`]; and the [`verdict`] over all ranks is pure, so that dumps of several hosts can be judged
 //! together.
 
+mod calls;
 mod causes;
 mod comm_layout;
 mod communicator;
@@ -110,7 +111,8 @@ pub fn dump(
     for target in &mut targets {
         target.look_at_threads(options.stacks, &mut names);
     }
-    let ranks = motion::over(readings);
+    let mut ranks = motion::over(readings);
+    leave_out_forked_copies(&mut targets, &mut ranks);
     let unread = refused.into_iter().map(|(pid, error)| ProcessReport {
         host: host.clone(),
         pid,
@@ -130,6 +132,28 @@ pub fn dump(
         communicators: communicators(ranks, &processes),
         processes,
     })
+}
+
+/// A child that was forked, a data loader for instance, has a copy of its parent's memory with all communicators in it. Of two
+/// processes with one rank at one address the older is the parent: the child is younger than the communicator.
+fn leave_out_forked_copies(targets: &mut [process::Target], ranks: &mut Vec<RankReport>) {
+    let started: BTreeMap<u32, Option<u64>> =
+        targets.iter().map(|target| (target.report.pid, target.started)).collect();
+    let mut owners: BTreeMap<(u64, String, u32), (Option<u64>, u32)> = BTreeMap::new();
+    let key = |rank: &RankReport| (rank.address, rank.comm_hash.clone(), rank.rank);
+    for rank in ranks.iter() {
+        let this = (started.get(&rank.pid).copied().flatten(), rank.pid);
+        owners.entry(key(rank)).and_modify(|owner| *owner = (*owner).min(this)).or_insert(this);
+    }
+    ranks.retain(|rank| {
+        let owner = owners.get(&key(rank)).map_or(rank.pid, |(_, pid)| *pid);
+        if owner != rank.pid
+            && let Some(target) = targets.iter_mut().find(|target| target.report.pid == rank.pid)
+        {
+            target.report.forked_from = Some(owner);
+        }
+        owner == rank.pid
+    });
 }
 
 /// Processes of the choice that are not there, and why.

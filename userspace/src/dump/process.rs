@@ -97,6 +97,8 @@ pub(super) struct Target {
     found: Vec<Found>,
     /// Of its NCCL libraries.
     inodes: BTreeSet<u64>,
+    /// When it was started, in ticks since the system was.
+    pub(super) started: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -123,7 +125,8 @@ impl Target {
             state: state_of(&process),
             ..ProcessReport::default()
         };
-        let mut target = Self { process, report, found: Vec::new(), inodes: BTreeSet::new() };
+        let started = started(&process);
+        let mut target = Self { process, report, found: Vec::new(), inodes: BTreeSet::new(), started };
         if target.report.state == ProcessState::Exited {
             let pid = target.report.pid;
             target.report.error =
@@ -172,7 +175,7 @@ impl Target {
 
     /// Says where its threads are in NCCL.
     pub(super) fn look_at_threads(&mut self, with_stacks: bool, names: &mut Names) {
-        self.report.age_seconds = age(&self.process);
+        self.report.age_seconds = self.started.and_then(age);
         if !self.inodes.is_empty() && self.report.state != ProcessState::Exited {
             self.report.threads = threads::look(&self.process, &self.inodes, with_stacks, names);
         }
@@ -333,18 +336,21 @@ impl Owner<'_> {
     }
 }
 
-/// Seconds since the process was started: field 22 of /proc/PID/stat, in ticks since the system was (proc(5)).
-fn age(process: &Process) -> Option<f64> {
+/// When the process was started: field 22 of /proc/PID/stat, in ticks since the system was (proc(5)).
+fn started(process: &Process) -> Option<u64> {
     const MAX_STAT: u64 = 4096;
     let mut text = Vec::new();
     File::open(process.proc_path().join("stat")).ok()?.take(MAX_STAT).read_to_end(&mut text).ok()?;
     // The name stands in parentheses and may hold anything.
     let fields = text.rsplitn(2, |byte| *byte == b')').next()?;
-    let started = std::str::from_utf8(fields).ok()?.split_ascii_whitespace().nth(19)?;
-    let started: u32 =
-        (started.parse::<u64>().ok()? / rustix::param::clock_ticks_per_second()).try_into().ok()?;
+    std::str::from_utf8(fields).ok()?.split_ascii_whitespace().nth(19)?.parse().ok()
+}
+
+/// Whole seconds since then.
+fn age(started: u64) -> Option<f64> {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     let now = u32::try_from(now.tv_sec).ok()?;
+    let started = u32::try_from(started.checked_div(rustix::param::clock_ticks_per_second())?).ok()?;
     Some(f64::from(now.saturating_sub(started)))
 }
 

@@ -66,8 +66,9 @@ pub fn judge(ranks: &[RankReport], processes: &[ProcessReport]) -> Verdict {
 pub(super) struct Case<'a> {
     pub(super) ranks: BTreeMap<u32, &'a RankReport>,
     n_ranks: u32,
-    seconds: f64,
-    /// Processes that were to be read and have exited.
+    pub(super) seconds: f64,
+    /// All that were to be read, and of them those that have exited.
+    pub(super) processes: &'a [ProcessReport],
     gone: Vec<&'a ProcessReport>,
 }
 
@@ -75,7 +76,8 @@ impl<'a> Case<'a> {
     fn new(ranks: &'a [RankReport], n_ranks: u32, processes: &'a [ProcessReport]) -> Self {
         let seconds = ranks.iter().map(|rank| rank.motion.seconds).fold(f64::INFINITY, f64::min);
         let gone = processes.iter().filter(|process| process.state == ProcessState::Exited).collect();
-        Self { ranks: ranks.iter().map(|rank| (rank.rank, rank)).collect(), n_ranks, seconds, gone }
+        let ranks = ranks.iter().map(|rank| (rank.rank, rank)).collect();
+        Self { ranks, n_ranks, seconds, processes, gone }
     }
 
     /// Ranks that no process that was read has, at most as many as are worth listing.
@@ -182,6 +184,9 @@ impl<'a> Case<'a> {
         if self.ranks.values().any(|rank| rank.process_state == ProcessState::Stopped) {
             let mut verdict = Verdict::new(State::Unknown, idle);
             self.add_stopped(&mut verdict);
+            return verdict;
+        }
+        if let Some(verdict) = self.inside_calls() {
             return verdict;
         }
         if !unseen.is_empty() && most > 0 {

@@ -12,7 +12,7 @@ mod sample;
 mod task;
 mod unwind;
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, thread, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -33,6 +33,8 @@ use crate::{
 const MAX_THREADS: usize = 4096;
 /// Running threads that are sampled at once.
 const MAX_SAMPLED: usize = 64;
+/// Looks at a running thread that was not sampled.
+const NAP_LOOKS: usize = 50;
 /// For how long they are.
 const SAMPLING: Duration = Duration::from_millis(25);
 
@@ -98,7 +100,7 @@ struct Looker<'a> {
 impl Looker<'_> {
     fn thread(&mut self, task: &Task, samples: &mut Samples) -> Option<Thread> {
         let is_wanted = self.with_stacks && task.tid == self.process.pid();
-        let mut thread = Thread {
+        let mut report = Thread {
             tid: task.tid,
             name: task.name.clone(),
             is_running: task.position == Position::Running,
@@ -107,16 +109,19 @@ impl Looker<'_> {
         };
         let stacks: Vec<Stack> = match task.position {
             Position::Blocked { stack_pointer, place } => vec![Stack::at(place, stack_pointer)],
-            Position::Running => samples.of(task.tid),
+            Position::Running => {
+                let sampled = samples.of(task.tid);
+                if sampled.is_empty() { self.stack_of_one_that_naps(task.tid) } else { sampled }
+            }
             Position::Unknown => Vec::new(),
         };
         if stacks.is_empty() {
-            thread.unknown = Some(match task.position {
+            report.unknown = Some(match task.position {
                 Position::Running => samples.why_not(task.tid),
                 _ => "the kernel does not say where it is".to_owned(),
             });
             // A thread that NCCL named is NCCL's.
-            return (is_wanted || task.name.starts_with("NCCL")).then_some(thread);
+            return (is_wanted || task.name.starts_with("NCCL")).then_some(report);
         }
         // Of several samples, the first one inside NCCL.
         let mut chosen = Vec::new();
@@ -124,7 +129,13 @@ impl Looker<'_> {
             if !is_wanted && !self.may_be_inside(&stack) {
                 continue;
             }
-            let frames = unwind::unwind(self.memory, &mut self.modules, &stack);
+            let mut frames = unwind::unwind(self.memory, &mut self.modules, &stack);
+            if stack.copy.is_empty() && !self.is_still_at(task.tid, &stack) {
+                // It went on while its stack was read.
+                for frame in &mut frames {
+                    frame.inferred = true;
+                }
+            }
             let inside = frames.iter().any(|frame| self.is_nccl(frame));
             if inside || (is_wanted && chosen.is_empty()) {
                 chosen = frames;
@@ -139,15 +150,35 @@ impl Looker<'_> {
         for frame in &chosen {
             let (named, is_api) = self.name(frame);
             if self.is_nccl(frame) {
-                thread.nccl_function = thread.nccl_function.or_else(|| named.function.clone());
+                report.nccl_function = report.nccl_function.or_else(|| named.function.clone());
                 // The outermost stays.
-                thread.nccl_api = named.function.clone().filter(|_| is_api).or(thread.nccl_api);
+                report.nccl_api = named.function.clone().filter(|_| is_api).or(report.nccl_api);
             }
             if self.with_stacks {
-                thread.frames.push(named);
+                report.frames.push(named);
             }
         }
-        Some(thread)
+        Some(report)
+    }
+
+    /// Threads that wait by short sleeps, as NCCL's do, run too little to be sampled; they are met asleep sooner or later.
+    fn stack_of_one_that_naps(&self, tid: u32) -> Vec<Stack> {
+        for _ in 0..NAP_LOOKS {
+            if let Position::Blocked { stack_pointer, place } = task::position_of(self.process, tid) {
+                return vec![Stack::at(place, stack_pointer)];
+            }
+            thread::sleep(Duration::from_micros(200));
+        }
+        Vec::new()
+    }
+
+    fn is_still_at(&self, tid: u32, stack: &Stack) -> bool {
+        match task::position_of(self.process, tid) {
+            Position::Blocked { stack_pointer, place } => {
+                (place, Some(stack_pointer)) == (stack.place, stack.stack_pointer())
+            }
+            _ => false,
+        }
     }
 
     /// Whether the stack holds an address of NCCL's code at all: most threads need not be unwound.

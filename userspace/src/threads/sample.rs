@@ -26,7 +26,7 @@ const FLAG_FD_CLOEXEC: libc::c_ulong = 8;
 const DATA_HEAD: usize = 1024;
 
 /// Time on the processor between two samples, in nanoseconds.
-const PERIOD: u64 = 1_000_000;
+const PERIOD: u64 = 200_000;
 /// Bytes of the stack in each sample.
 const STACK: u32 = 16 << 10;
 /// Pages of samples of one thread, a power of 2: seven samples.
@@ -108,7 +108,8 @@ impl Samples {
 /// The kernel's ring of samples of one thread.
 struct Ring {
     event: OwnedFd,
-    start: NonNull<u8>,
+    /// Begins at a page.
+    start: NonNull<u64>,
     page: usize,
 }
 
@@ -159,12 +160,13 @@ impl Ring {
         // SAFETY: the descriptor is an event's; the request takes no argument and stops its counting.
         unsafe { libc::ioctl(self.event.as_raw_fd(), IOC_DISABLE, 0) };
         // SAFETY: the first page is a `perf_event_mmap_page`, in which the kernel keeps this aligned counter.
-        let head = unsafe { &*self.start.as_ptr().add(DATA_HEAD).cast::<AtomicU64>() };
+        let head = unsafe { &*self.start.cast::<AtomicU64>().as_ptr().add(DATA_HEAD / 8) };
         let length = PAGES * self.page;
         // Never read from, the ring does not wrap: it is full when its end is reached.
         let filled = usize::try_from(head.load(Ordering::Acquire)).unwrap_or(0).min(length);
         // SAFETY: the pages behind the first are the ring; the kernel has written `filled` bytes, and writes no more.
-        let data = unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(self.page), filled) };
+        let data =
+            unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast::<u8>().add(self.page), filled) };
         parse(data)
     }
 }

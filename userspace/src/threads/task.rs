@@ -42,12 +42,20 @@ pub(super) fn list(process: &Process, most: usize) -> Vec<Task> {
     tids.into_iter().filter_map(|tid| task(&folder.join(tid.to_string()), tid)).collect()
 }
 
+/// Where a thread is now.
+pub(super) fn position_of(process: &Process, tid: u32) -> Position {
+    let folder = process.proc_path().join("task").join(tid.to_string());
+    read_small(&folder.join("syscall")).map_or(Position::Unknown, |text| position(&text))
+}
+
+fn read_small(path: &Path) -> Option<String> {
+    let mut text = Vec::new();
+    File::open(path).ok()?.take(MAX_FILE).read_to_end(&mut text).ok()?;
+    Some(String::from_utf8_lossy(&text).trim_end().to_owned())
+}
+
 fn task(folder: &Path, tid: u32) -> Option<Task> {
-    let read = |name: &str| -> Option<String> {
-        let mut text = Vec::new();
-        File::open(folder.join(name)).ok()?.take(MAX_FILE).read_to_end(&mut text).ok()?;
-        Some(String::from_utf8_lossy(&text).trim_end().to_owned())
-    };
+    let read = |name: &str| read_small(&folder.join(name));
     let wchan = read("wchan").filter(|name| !name.is_empty() && name != "0");
     Some(Task {
         tid,

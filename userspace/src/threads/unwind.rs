@@ -43,14 +43,15 @@ impl Stack {
         Self { place, registers, copy: Vec::new() }
     }
 
-    fn stack_pointer(&self) -> u64 {
-        get(&self.registers, X86_64::RSP).unwrap_or(0)
+    pub(super) fn stack_pointer(&self) -> Option<u64> {
+        get(&self.registers, X86_64::RSP)
     }
 
     /// The word at an address: as it was when the registers were taken, or as it is now.
     fn word(&self, memory: Memory<'_>, address: u64) -> Option<u64> {
-        let offset =
-            address.checked_sub(self.stack_pointer()).and_then(|offset| usize::try_from(offset).ok());
+        let offset = address
+            .checked_sub(self.stack_pointer().unwrap_or(0))
+            .and_then(|offset| usize::try_from(offset).ok());
         let copied =
             offset.and_then(|offset| self.copy.get(offset..offset.checked_add(8)?)?.first_chunk::<8>());
         match copied {
@@ -61,7 +62,7 @@ impl Stack {
 
     /// The words from the stack pointer to the end of the stack, at most [`MAX_LOOK`] bytes.
     pub(super) fn words(&self, memory: Memory<'_>, modules: &Modules) -> impl Iterator<Item = u64> + use<> {
-        let from = self.stack_pointer();
+        let from = self.stack_pointer().unwrap_or(0);
         let end = modules.at(from).map_or(from, |mapping| mapping.end.0);
         let mut bytes = self.copy.clone();
         if bytes.is_empty() {
@@ -98,15 +99,14 @@ pub(super) fn unwind(memory: Memory<'_>, modules: &mut Modules, stack: &Stack) -
         let Some(before) = get(&registers, X86_64::RSP) else { break };
         let step = step(memory, modules, stack, frame, &registers);
         let (next, place, is_signal) = match step {
-            Step::To(next, place, is_signal) => (next, place, is_signal),
-            Step::End => break,
+            Step::To(next, place, is_signal) => (*next, place, is_signal),
             Step::Lost if guesses < MAX_GUESSES => {
                 guesses += 1;
                 let Some((next, place)) = guess(memory, modules, stack, before) else { break };
                 frame.inferred = true;
                 (next, place, false)
             }
-            Step::Lost => break,
+            Step::End | Step::Lost => break,
         };
         // Stacks grow down: a frame that does not lie above is nonsense, or a circle.
         let after = get(&next, X86_64::RSP).unwrap_or(0);
@@ -134,7 +134,7 @@ fn set(registers: &mut Registers, register: Register, value: Option<u64>) {
 
 enum Step {
     /// The caller's registers, the place that it is returned to, and whether that is where a signal came.
-    To(Registers, u64, bool),
+    To(Box<Registers>, u64, bool),
     /// There is no caller.
     End,
     /// The information does not lead on.
@@ -255,7 +255,7 @@ impl Entry {
         }
         match place {
             Some(0) => Some(Step::End),
-            place => Some(Step::To(next, place?, fde.is_signal_trampoline())),
+            place => Some(Step::To(Box::new(next), place?, fde.is_signal_trampoline())),
         }
     }
 }

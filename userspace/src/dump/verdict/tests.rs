@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::dump::report::{ChannelReport, ConnectionReport, Motion, OpDirection, OpReport, ProxyReport};
+use crate::threads::Thread;
 
 const N: u32 = 4;
 
@@ -176,6 +177,25 @@ fn with_nothing_in_flight_the_job_waits_elsewhere() {
         })
         .collect();
     check(&judge(&over_nvlink, &[]), State::Unknown, &[], &[], "over NVLink or shared memory");
+}
+
+#[test]
+fn a_rank_inside_a_call_while_nothing_is_in_flight_waits_for_those_that_are_in_none() {
+    let ranks: Vec<_> = (0..N).map(|number| rank(number, 5, Vec::new())).collect();
+    let process = |rank: u32, call: Option<&str>| {
+        let thread = Thread { tid: 900 + rank, nccl_api: call.map(str::to_owned), ..Thread::default() };
+        ProcessReport { pid: 100 + rank, communicators: 1, threads: vec![thread], ..ProcessReport::default() }
+    };
+    let mut processes: Vec<_> = (0..N).map(|rank| process(rank, Some("ncclGroupEnd"))).collect();
+    processes[2] = process(2, None);
+    let said = "rank 1 is inside ncclGroupEnd (thread 901 of process 101)";
+    check(&judge(&ranks, &processes), State::Stuck, &[2], &[0, 1, 3], said);
+    // Of several communicators, or where one is made, nobody knows which is meant.
+    processes[0].communicators = 2;
+    check(&judge(&ranks, &processes), State::Unknown, &[], &[], "cannot tell, because which communicator");
+    // To ask is not to wait.
+    let asking: Vec<_> = (0..N).map(|rank| process(rank, Some("ncclCommGetAsyncError"))).collect();
+    check(&judge(&ranks, &asking), State::Healthy, &[], &[], "the job waits elsewhere");
 }
 
 #[test]
