@@ -95,6 +95,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "RANK@N", value_parser = parse_absent)]
     pub(crate) swap: Option<(u32, u64)>,
 
+    /// Memory that each process fills besides, as a training process does
+    #[arg(long, value_name = "MIB", default_value_t = 0)]
+    pub(crate) ballast: usize,
+
     /// Fork a child that does nothing once the communicators are up, as data loaders do (threads only)
     #[arg(long)]
     pub(crate) fork: bool,

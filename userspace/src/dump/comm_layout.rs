@@ -53,6 +53,7 @@ pub(crate) struct CommLayout {
     pub(crate) peers: Place,
     pub(super) shared_coll_op_count: Option<Place>,
     pub(super) shared_p2p_op_count: Option<(u64, u64, u64)>,
+    pub(super) work: Option<WorkLayout>,
     pub(super) names: NameTables,
     /// Values of `ncclResult_t` by name.
     pub(super) results: BTreeMap<u64, String>,
@@ -112,6 +113,7 @@ impl CommLayout {
             peers: channel.place("peers")?,
             shared_coll_op_count: shared.maybe("collOpCount"),
             shared_p2p_op_count: shared.array("p2pOpCount").ok(),
+            work: WorkLayout::new(comm, channel),
             names: NameTables::from_layouts(layouts),
             results: results
                 .filter_map(|(name, value)| Some((u64::try_from(*value).ok()?, name.clone())))
@@ -152,6 +154,25 @@ impl CommLayout {
     pub(super) fn candidate(&self, at: u64) -> Option<u64> {
         let (Mark::Magic(offset) | Mark::SelfPointer(offset)) = self.mark;
         at.checked_sub(offset)
+    }
+}
+
+/// Where host and GPU count the work of each channel: what was put into the FIFO of work, and what kernels are through with
+/// (src/enqueue.cc, waitWorkFifoAvailable). Up to 2.25: later the host keeps no word that the GPU writes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WorkLayout {
+    /// In each channel.
+    pub(super) produced: Place,
+    /// In the communicator: a pointer to a `uint32_t` for each channel.
+    pub(super) consumed: Place,
+}
+
+impl WorkLayout {
+    fn new(comm: Fields<'_>, channel: Fields<'_>) -> Option<Self> {
+        // 2.18 to 2.21, and 2.22 to 2.25.
+        let produced = channel.maybe("workFifoSent").or_else(|| channel.maybe("workFifoProduced"))?;
+        let consumed = comm.maybe("workFifoDone").or_else(|| comm.maybe("workFifoConsumed"))?;
+        (consumed.size == 8 && produced.size == 4).then_some(Self { produced, consumed })
     }
 }
 

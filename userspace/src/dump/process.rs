@@ -258,6 +258,7 @@ impl Target {
             counters: comm.counters.clone(),
             status: comm.status.clone(),
             channels: comm.channels.clone(),
+            kernel_channels: comm.kernel_channels.clone(),
             ..RankReport::default()
         }
     }

@@ -121,6 +121,10 @@ pub struct RankReport {
     /// Network connections with the neighbours in rings and trees.
     #[serde(default)]
     pub connections: Vec<ConnectionReport>,
+    /// Channels on which a kernel was launched that is not through with its work, by the counters that the GPU writes for the
+    /// host. NCCL has them up to 2.25, and only for work that goes through its FIFO; null otherwise.
+    #[serde(default)]
+    pub kernel_channels: Option<Vec<u32>>,
     /// Another communicator of the process counts its ops together with this one, so that the numbers of ops can differ
     /// from rank to rank.
     #[serde(default)]

@@ -163,6 +163,10 @@ fn write_rank(out: &mut String, rank: &RankReport) -> fmt::Result {
     if let Some(count) = rank.counters.p2p_op_count.filter(|count| *count > 0) {
         write!(line, ", {count} p2p batches")?;
     }
+    match rank.kernel_channels.as_deref().map(<[u32]>::len) {
+        None | Some(0) => {}
+        Some(count) => write!(line, ", kernels not finished on {count} channels")?,
+    }
     if rank.process_state == ProcessState::Stopped {
         line.push_str(", stopped");
     }

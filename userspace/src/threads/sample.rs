@@ -29,6 +29,8 @@ const DATA_HEAD: usize = 1024;
 const PERIOD: u64 = 200_000;
 /// Bytes of the stack in each sample.
 const STACK: u32 = 16 << 10;
+/// How often the time given is waited for, as long as a thread has no sample.
+const ROUNDS: usize = 10;
 /// Pages of samples of one thread, a power of 2: seven samples.
 const PAGES: usize = 32;
 
@@ -67,7 +69,7 @@ pub(super) struct Samples {
 }
 
 impl Samples {
-    /// Samples these threads, all at the same time, for `time`.
+    /// Samples these threads, all at the same time, for `time`, and again while one of them has no sample.
     pub(super) fn take(threads: &[u32], time: Duration) -> Self {
         let mut samples = Self::default();
         if threads.is_empty() || !cfg!(target_arch = "x86_64") {
@@ -82,7 +84,11 @@ impl Samples {
                 }
             }
         }
-        if !rings.is_empty() {
+        // A thread that waits for a processor gives no sample before it gets one.
+        for _ in 0..ROUNDS {
+            if rings.iter().all(|(_, ring)| ring.filled() > 0) {
+                break;
+            }
             thread::sleep(time);
         }
         for (thread, ring) in rings {
@@ -155,15 +161,19 @@ impl Ring {
         Ok(Self { event, start, page })
     }
 
+    /// Bytes of samples.
+    fn filled(&self) -> usize {
+        // SAFETY: the first page is a `perf_event_mmap_page`, in which the kernel keeps this aligned counter.
+        let head = unsafe { &*self.start.cast::<AtomicU64>().as_ptr().add(DATA_HEAD / 8) };
+        // Never read from, the ring does not wrap: it is full when its end is reached.
+        usize::try_from(head.load(Ordering::Acquire)).unwrap_or(0).min(PAGES * self.page)
+    }
+
     /// Ends the sampling and gives what came.
     fn stacks(self) -> Vec<Stack> {
         // SAFETY: the descriptor is an event's; the request takes no argument and stops its counting.
         unsafe { libc::ioctl(self.event.as_raw_fd(), IOC_DISABLE, 0) };
-        // SAFETY: the first page is a `perf_event_mmap_page`, in which the kernel keeps this aligned counter.
-        let head = unsafe { &*self.start.cast::<AtomicU64>().as_ptr().add(DATA_HEAD / 8) };
-        let length = PAGES * self.page;
-        // Never read from, the ring does not wrap: it is full when its end is reached.
-        let filled = usize::try_from(head.load(Ordering::Acquire)).unwrap_or(0).min(length);
+        let filled = self.filled();
         // SAFETY: the pages behind the first are the ring; the kernel has written `filled` bytes, and writes no more.
         let data =
             unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast::<u8>().add(self.page), filled) };
