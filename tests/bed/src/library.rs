@@ -62,7 +62,7 @@ impl Library {
             };
             if is_runtime_function(name) && symbol.kind() == SymbolKind::Text {
                 library.runtime_functions.push(found);
-            } else if name.contains("ncclDevKernel_") || name.contains("ncclProgressCounterCaptureGpuTime") {
+            } else if is_kernel(name) || name.contains("ncclProgressCounterCaptureGpuTime") {
                 library.kernels.insert(found.runtime_addr, found.name);
             } else if name.starts_with("ncclDev") && symbol.kind() == SymbolKind::Data {
                 library.device_symbols.push(found);
@@ -106,6 +106,11 @@ impl Library {
         }
         Ok(address as usize)
     }
+}
+
+/// NCCL's collective kernels; up to 2.18 without `Dev` in their names.
+fn is_kernel(name: &str) -> bool {
+    name.contains("ncclDevKernel_") || name.contains("ncclKernel_")
 }
 
 fn build_id(path: &Path) -> Result<Vec<u8>> {

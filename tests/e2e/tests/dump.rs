@@ -208,6 +208,9 @@ fn a_busy_job_is_never_called_stuck_and_computes_what_it_should() {
         ];
         let Some(job) = Job::start(version, shape(index % 2 == 0), &ops).unwrap() else { continue };
         for number in 0..dumps {
+            if number % 50 == 0 {
+                println!("{version}: {number} of {dumps} dumps");
+            }
             let dump = job.dump(&["--interval", "0.25"]).unwrap();
             let verdict = &only(&dump).verdict;
             assert_ne!(verdict.state, "stuck", "{version}, dump {number}: {verdict:#?}\n{}", dump.text);

@@ -14,7 +14,7 @@ use std::{
 
 use ncclflow_e2e::harness::{
     dumper::Dump,
-    job::{Job, Shape, VERSIONS, check_culprit},
+    job::{Job, Shape, VERSIONS, check_culprit, is_long},
     need, programs,
 };
 
@@ -137,6 +137,37 @@ fn all_finds_libraries_under_other_names_that_were_deleted_and_other_failures_ar
         communicator.ranks.iter().any(|rank| rank["pid"] == pid)
     };
     assert_eq!(dump.communicators.iter().find(hash).unwrap().verdict.culprits, [1]);
+}
+
+/// Versions before the marks at both ends of a communicator. The bed has no emulator for them: their kernels move nothing, so
+/// that all ranks stand in the first op; what is read of them must be right all the same. `cargo xtask nccl fetch 2.18.1 …`
+#[test]
+fn versions_before_2_21_are_read() {
+    if !is_long() {
+        return;
+    }
+    for version in ["2.18.1-cu12", "2.19.3-cu12", "2.20.5-cu12"] {
+        let shape = Shape { ranks: 4, ..SMALL_PROCESSES };
+        let arguments = ["--no-emulate", "--iters", "4", "--absent", "2@2"];
+        let Some(job) = Job::start(version, shape, &arguments).unwrap() else { return };
+        let dump = job.stuck().unwrap();
+        let [communicator] = &*dump.communicators else { panic!("{version}: {}", dump.text) };
+        assert_eq!((communicator.n_ranks, communicator.ranks.len()), (4, 4), "{version}");
+        for (number, rank) in (0u64..).zip(&communicator.ranks) {
+            let launched = if number == 2 { 2 } else { 4 };
+            assert_eq!(rank["counters"]["collOpCount"], launched, "{version}: {rank:#}");
+            assert_eq!(rank["pid"], job.bed.ready.pids[usize::try_from(number).unwrap()], "{version}");
+            assert_eq!(rank["kernelChannels"].as_array().map(Vec::len), Some(2), "{version}");
+            for op in rank["proxy"]["ops"].as_array().unwrap() {
+                let to = if op["direction"] == "SEND" { (number + 1) % 4 } else { (number + 3) % 4 };
+                assert_eq!(
+                    (&op["peer"], &op["pattern"]),
+                    (&to.into(), &"RING_TWICE".into()),
+                    "{version}: {op}"
+                );
+            }
+        }
+    }
 }
 
 /// In a mount and PID namespace of its own, where the library's path names another file on the host.

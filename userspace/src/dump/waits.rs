@@ -219,8 +219,8 @@ fn of_send(send: &OpReport, inputs: &[&OpReport], topology: Topology<'_>, waits:
         let unseen = unseen.into_iter().filter(|source| inputs.iter().all(|op| op.peer != Some(*source)));
         let unseen: Vec<u32> = unseen.collect();
         for source in &unseen {
-            // The GPU takes what comes in before it sends it on, so that a receive cannot be over before its send. NCCL takes
-            // an op whose network failed out of the list (src/proxy.cc, progressOps).
+            // The GPU takes what comes in before it sends it on, so that a receive cannot be over before its send. From
+            // 2.26 on NCCL takes an op whose network failed out of the list (src/proxy.cc, progressOps).
             let why = if topology.over_network.contains(&(send.channel, *source)) {
                 "the receive that feeds it is no longer in flight: inferred that its connection broke"
             } else {

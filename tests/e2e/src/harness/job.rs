@@ -52,7 +52,8 @@ impl Shape {
         let mode = if self.processes { "processes" } else { "threads" };
         let algo = if self.tree { "tree" } else { "ring" };
         let ranks = self.ranks.to_string();
-        ["--ranks", &ranks, "--mode", mode, "--algo", algo, "--channels", "2", "--timeout", "900"]
+        let timeout = if is_long() { "14400" } else { "900" };
+        ["--ranks", &ranks, "--mode", mode, "--algo", algo, "--channels", "2", "--timeout", timeout]
             .map(str::to_owned)
             .to_vec()
     }
