@@ -103,6 +103,13 @@ impl std::error::Error for LibraryError {}
 pub fn nccl_libraries(process: &Process, wanted: Option<&Path>) -> Result<Vec<MappedLibrary>, LibraryError> {
     let pid = process.pid();
     let mappings = maps::read(pid).map_err(|error| LibraryError::Maps(pid, error))?;
+    if mappings.is_empty() {
+        let why = io::Error::new(
+            io::ErrorKind::NotFound,
+            "there are none: it is exiting, or a thread of the kernel",
+        );
+        return Err(LibraryError::Maps(pid, why));
+    }
     let files = || mappings.iter().filter(|mapping| mapping.executable && mapping.inode != 0);
     let mut chosen: Vec<&Mapping> = files()
         .filter(|mapping| wanted.map_or_else(|| mapping.is_nccl(), |path| mapping.path == path))
