@@ -22,6 +22,7 @@ def parse_args():
     parser.add_argument("--iters", type=int, default=3)
     parser.add_argument("--elements", default=str(1 << 20), help="float32 elements, a comma list; must divide by the ranks")
     parser.add_argument("--comms", type=int, default=1, help="communicators over the same ranks, used in turn")
+    parser.add_argument("--absent", help="RANK@ITER: this rank does not join from this iteration on, prints `absent` and stays")
     parser.add_argument("--ops", default="allreduce,allgather,reducescatter,broadcast,sendrecv,alltoall")
     return parser.parse_args()
 
@@ -84,7 +85,11 @@ def main():
         time.sleep(0.02)
 
     checksum, wrong = hashlib.sha256(), 0
+    absent = tuple(map(int, args.absent.split("@"))) if args.absent else None
     for iteration in range(args.iters):
+        if absent and (rank, iteration) == absent:
+            print("absent", flush=True)
+            time.sleep(3600)
         group = groups[iteration % len(groups)]
         for elements in map(int, args.elements.split(",")):
             for name in args.ops.split(","):

@@ -20,3 +20,4 @@ pub mod sink;
 pub mod stream;
 pub mod symbols;
 pub mod target;
+pub mod threads;

@@ -91,6 +91,9 @@ fn phases(
         "commHashes": hashes,
         "library": options.library,
     });
+    if options.fork {
+        fork_idle_child()?;
+    }
     print_line(&first_line(&first, &version, options.ranks, pids))?;
 
     wait_for(options.wait_file.as_deref(), options, inbox)?;
@@ -100,9 +103,15 @@ fn phases(
     let mut reports: Vec<Report> = Vec::new();
     let deadline = Instant::now() + options.timeout() + GRACE;
     for _ in 0..ranks {
-        match next(inbox, deadline, "ranks hang in NCCL beyond ncclCommAbort")? {
-            Event::Done { report, .. } => reports.push(report),
-            other => bail!("unexpected during the operations: {other:?}"),
+        match inbox.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(Event::Failed { rank, error }) if options.survive => {
+                crate::say(&format!("rank {rank}: {error}; the others go on"));
+                reports.push(Report { timed_out: true, ..Report::default() });
+            }
+            event => match expected(event, "ranks hang in NCCL beyond ncclCommAbort")? {
+                Event::Done { report, .. } => reports.push(report),
+                other => bail!("unexpected during the operations: {other:?}"),
+            },
         }
     }
     let outcome = judge(&reports);
@@ -125,6 +134,22 @@ fn phases(
     Ok(outcome)
 }
 
+/// A child with a copy of all memory and no thread but its own, which sleeps until its parent dies.
+fn fork_idle_child() -> Result<()> {
+    // SAFETY: the child calls nothing but functions that may be called after a fork of a program with threads.
+    match unsafe { libc::fork() } {
+        -1 => bail!("cannot fork: {}", std::io::Error::last_os_error()),
+        0 => loop {
+            // SAFETY: as above.
+            unsafe {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                libc::pause();
+            }
+        },
+        _ => Ok(()),
+    }
+}
+
 /// The object's first three keys in the order that is promised, then the others.
 fn first_line(all: &serde_json::Value, version: &str, ranks: u32, pids: &[u32]) -> String {
     let head = format!("{{\"nccl\":{},\"nranks\":{ranks},\"pids\":{}", json!(version), json!(pids));
@@ -139,7 +164,11 @@ fn first_line(all: &serde_json::Value, version: &str, ranks: u32, pids: &[u32]) 
 }
 
 fn next(inbox: &Receiver<Event>, deadline: Instant, late: &str) -> Result<Event> {
-    match inbox.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+    expected(inbox.recv_timeout(deadline.saturating_duration_since(Instant::now())), late)
+}
+
+fn expected(event: Result<Event, RecvTimeoutError>, late: &str) -> Result<Event> {
+    match event {
         Ok(Event::Failed { rank, error }) => bail!("rank {rank}: {error}"),
         Ok(event) => Ok(event),
         Err(RecvTimeoutError::Timeout) => bail!("{late}"),

@@ -30,7 +30,7 @@ pub(crate) fn settings(options: &Options) -> Vec<(String, String)> {
             set(&format!("NCCL_{name}"), &channels.to_string());
         }
     }
-    if options.absent.is_some() {
+    if options.absent.is_some() || !options.is_consistent() {
         // A rank that never comes shall be missed in the kernels, not while the others connect.
         set("NCCL_RUNTIME_CONNECT", "0");
     }

@@ -26,12 +26,16 @@ pub(crate) struct Library {
 }
 
 impl Library {
-    /// Opens the library. Its constructors run here, before anything of the runtime can be replaced.
-    pub(crate) fn open(path: &Path) -> Result<Self> {
+    /// Opens the library, with the symbols of the file `symbols`: itself, or the same build before it was stripped. Its
+    /// constructors run here, before anything of the runtime can be replaced.
+    pub(crate) fn open(path: &Path, symbols: &Path) -> Result<Self> {
         let handle = dlopen(path, libc::RTLD_NOW | libc::RTLD_LOCAL)?;
-        let file = File::open(path).with_context(|| format!("opening `{}`", path.display()))?;
+        let file = File::open(symbols).with_context(|| format!("opening `{}`", symbols.display()))?;
         let cache = ReadCache::new(file);
-        let elf = object::File::parse(&cache).with_context(|| format!("reading `{}`", path.display()))?;
+        let elf = object::File::parse(&cache).with_context(|| format!("reading `{}`", symbols.display()))?;
+        if symbols != path && build_id(symbols)? != build_id(path)? {
+            bail!("`{}` is of another build than `{}`", symbols.display(), path.display());
+        }
         let mut library = Self {
             handle,
             runtime_functions: Vec::new(),
@@ -58,7 +62,7 @@ impl Library {
             };
             if is_runtime_function(name) && symbol.kind() == SymbolKind::Text {
                 library.runtime_functions.push(found);
-            } else if name.contains("ncclDevKernel_") || name.contains("ncclProgressCounterCaptureGpuTime") {
+            } else if is_kernel(name) || name.contains("ncclProgressCounterCaptureGpuTime") {
                 library.kernels.insert(found.runtime_addr, found.name);
             } else if name.starts_with("ncclDev") && symbol.kind() == SymbolKind::Data {
                 library.device_symbols.push(found);
@@ -66,8 +70,9 @@ impl Library {
         }
         if library.runtime_functions.is_empty() {
             bail!(
-                "`{}` has no CUDA runtime symbols in .symtab: the bed needs an unstripped library with a static runtime",
-                path.display()
+                "`{}` has no CUDA runtime symbols in .symtab: the bed needs an unstripped library with a static runtime \
+                 (--symbols, if another file has them)",
+                symbols.display()
             );
         }
         Ok(library)
@@ -101,6 +106,18 @@ impl Library {
         }
         Ok(address as usize)
     }
+}
+
+/// NCCL's collective kernels; up to 2.18 without `Dev` in their names.
+fn is_kernel(name: &str) -> bool {
+    name.contains("ncclDevKernel_") || name.contains("ncclKernel_")
+}
+
+fn build_id(path: &Path) -> Result<Vec<u8>> {
+    let cache = ReadCache::new(File::open(path).with_context(|| format!("opening `{}`", path.display()))?);
+    let elf = object::File::parse(&cache).with_context(|| format!("reading `{}`", path.display()))?;
+    let build_id = elf.build_id()?.with_context(|| format!("`{}` has no build-id", path.display()))?;
+    Ok(build_id.to_vec())
 }
 
 /// The names that CUDA documents begin with `cuda` and a capital; what begins otherwise is the runtime's private code.

@@ -1,6 +1,6 @@
 //! The command line. `cargo xtask bed` passes most of it through; children get it unchanged plus `--child`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -9,10 +9,15 @@ use clap::{Parser, ValueEnum};
 /// Run the real NCCL on a machine without a GPU and check every element of every result.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "ncclflow-bed", version)]
+#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub(crate) struct Options {
     /// The libnccl.so.2 to run, as NVIDIA ships it
     #[arg(long, value_name = "PATH")]
     pub(crate) library: PathBuf,
+
+    /// Symbols and debugging information of the library, if it has none itself: the same build, not stripped
+    #[arg(long, value_name = "PATH")]
+    pub(crate) symbols: Option<PathBuf>,
 
     /// The NVML double; by default libnvidia_ml.so beside this program
     #[arg(long, value_name = "PATH")]
@@ -81,6 +86,30 @@ pub(crate) struct Options {
     /// RANK[@N]: this rank joins the first N operations (none) and then no more
     #[arg(long, value_name = "RANK[@N]", value_parser = parse_absent)]
     pub(crate) absent: Option<(u32, u64)>,
+
+    /// RANK=BYTES@N: operation N has another size on this rank; results are not checked then
+    #[arg(long, value_name = "RANK=BYTES@N", value_parser = parse_size_of)]
+    pub(crate) size_of: Option<(u32, usize, u64)>,
+
+    /// RANK@N: this rank runs operations N and N+1 in the other order; results are not checked then
+    #[arg(long, value_name = "RANK@N", value_parser = parse_absent)]
+    pub(crate) swap: Option<(u32, u64)>,
+
+    /// Memory that each process fills besides, as a training process does
+    #[arg(long, value_name = "MIB", default_value_t = 0)]
+    pub(crate) ballast: usize,
+
+    /// Fork a child that does nothing once the communicators are up, as data loaders do (threads only)
+    #[arg(long)]
+    pub(crate) fork: bool,
+
+    /// Wait for each group's results before the next one is issued
+    #[arg(long)]
+    pub(crate) sync: bool,
+
+    /// When the process of a rank dies, or NCCL answers with an error, the other ranks stay until their time is up
+    #[arg(long)]
+    pub(crate) survive: bool,
 
     /// NCCL_DEBUG=INFO into this file (a pattern of NCCL_DEBUG_FILE: %h host, %p process)
     #[arg(long, value_name = "FILE")]
@@ -170,10 +199,23 @@ impl Options {
         if self.bytes == 0 || !self.bytes.is_multiple_of(self.dtype.size()) {
             bail!("--bytes must be a positive multiple of the element size, {}", self.dtype.size());
         }
-        if let Some((rank, _)) = self.absent
-            && rank >= self.ranks
+        let of_ranks = [
+            ("absent", self.absent.map(|(rank, _)| rank)),
+            ("swap", self.swap.map(|(rank, _)| rank)),
+            ("size-of", self.size_of.map(|(rank, ..)| rank)),
+        ];
+        for (option, rank) in of_ranks {
+            if let Some(rank) = rank.filter(|rank| *rank >= self.ranks) {
+                bail!("--{option} {rank}: there are only {} ranks", self.ranks);
+            }
+        }
+        if let Some((_, bytes, _)) = self.size_of
+            && (bytes == 0 || !bytes.is_multiple_of(self.dtype.size()))
         {
-            bail!("--absent {rank}: there are only {} ranks", self.ranks);
+            bail!(
+                "--size-of: the bytes must be a positive multiple of the element size, {}",
+                self.dtype.size()
+            );
         }
         if let Some((rank, _)) = self.stall.iter().find(|(rank, _)| *rank >= self.ranks) {
             bail!("--stall {rank}: there are only {} ranks", self.ranks);
@@ -181,8 +223,35 @@ impl Options {
         Ok(())
     }
 
+    /// Where the library's symbols and debugging information are.
+    pub(crate) fn symbols(&self) -> &Path {
+        self.symbols.as_deref().unwrap_or(&self.library)
+    }
+
     pub(crate) fn timeout(&self) -> Duration {
         Duration::from_secs(self.timeout)
+    }
+
+    /// Whether all ranks do the same, so that results are right.
+    pub(crate) fn is_consistent(&self) -> bool {
+        self.size_of.is_none() && self.swap.is_none()
+    }
+
+    /// Payload of operation `op` on `rank`.
+    pub(crate) fn bytes_of(&self, rank: u32, op: u64) -> usize {
+        match self.size_of {
+            Some((other, bytes, at)) if (other, at) == (rank, op) => bytes,
+            _ => self.bytes,
+        }
+    }
+
+    /// The operation that `rank` runs as its `index`th.
+    pub(crate) fn op_at(&self, rank: u32, index: u64) -> u64 {
+        match self.swap {
+            Some((other, at)) if other == rank && index == at => at + 1,
+            Some((other, at)) if other == rank && index == at + 1 => at,
+            _ => index,
+        }
     }
 
     pub(crate) fn file_timeout(&self) -> Duration {
@@ -208,6 +277,12 @@ fn parse_stall(text: &str) -> Result<(u32, PathBuf)> {
 fn parse_absent(text: &str) -> Result<(u32, u64)> {
     let (rank, after) = text.split_once('@').unwrap_or((text, "0"));
     Ok((rank.parse()?, after.parse()?))
+}
+
+fn parse_size_of(text: &str) -> Result<(u32, usize, u64)> {
+    let (rank, rest) = text.split_once('=').context("expected RANK=BYTES@N")?;
+    let (bytes, op) = rest.split_once('@').context("expected RANK=BYTES@N")?;
+    Ok((rank.parse()?, bytes.parse()?, op.parse()?))
 }
 
 fn parse_variable(text: &str) -> Result<(String, String)> {

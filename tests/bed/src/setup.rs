@@ -27,9 +27,13 @@ pub(crate) struct Nccl {
 }
 
 pub(crate) fn prepare(options: &Options) -> Result<Nccl> {
+    if options.ballast > 0 {
+        // For as long as the process lives.
+        Box::leak(vec![0x5a_u8; options.ballast << 20].into_boxed_slice());
+    }
     environment::apply(options);
     library::preload(&nvml_double(options)?)?;
-    let library = Library::open(&options.library)?;
+    let library = Library::open(&options.library, options.symbols())?;
     // CUDA 12 renamed this function when its struct grew; CUDA 13 has the plain name again.
     let cuda_13 = !library.has_runtime_function("cudaGetDeviceProperties_v2");
     device::set_version(if cuda_13 { 13_000 } else { 12_080 });

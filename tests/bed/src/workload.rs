@@ -50,8 +50,28 @@ impl Buffer {
     }
 }
 
-/// Runs all operations of `rank`. Returns early, with `report.timed_out`, when `deadline` passes.
+/// Runs all operations of `rank`. Returns early, with `report.timed_out`, when `deadline` passes. With `--survive` a rank to
+/// which NCCL answers with an error stays until then, as the process of a framework does that has not noticed.
 pub(crate) fn run(
+    options: &Options,
+    nccl: &Nccl,
+    rank: u32,
+    comms: &[Comm],
+    deadline: Instant,
+    report: &mut Report,
+) -> Result<()> {
+    match run_all(options, nccl, rank, comms, deadline, report) {
+        Err(error) if options.survive => {
+            crate::say(&format!("rank {rank}: {error:#}; stays"));
+            std::thread::sleep(deadline.saturating_duration_since(Instant::now()));
+            report.timed_out = true;
+            Ok(())
+        }
+        result => result,
+    }
+}
+
+fn run_all(
     options: &Options,
     nccl: &Nccl,
     rank: u32,
@@ -76,12 +96,13 @@ pub(crate) fn run(
         if grouped {
             nccl.api.group_start()?;
         }
-        for op in next..end {
+        for index in next..end {
+            let op = options.op_at(rank, index);
             let kind = options.ops[(op % options.ops.len() as u64) as usize];
             let shape = Shape {
                 kind,
                 ranks: options.ranks,
-                count: options.bytes / options.dtype.size(),
+                count: options.bytes_of(rank, op) / options.dtype.size(),
                 dtype: options.dtype,
                 op,
             };
@@ -99,7 +120,10 @@ pub(crate) fn run(
         if options.interval_ms > 0 {
             std::thread::sleep(Duration::from_millis(options.interval_ms));
         }
-        while flights.len() > WINDOW_OPS || in_flight(&flights) > WINDOW_BYTES {
+        while (options.sync && !flights.is_empty())
+            || flights.len() > WINDOW_OPS
+            || in_flight(&flights) > WINDOW_BYTES
+        {
             let Some(flight) = flights.pop_front() else { break };
             if !finish(options, rank, flight, deadline, report) {
                 return Ok(());
@@ -192,7 +216,7 @@ fn finish(
         report.timed_out = true;
         return false;
     }
-    if options.no_emulate {
+    if options.no_emulate || !options.is_consistent() {
         return true;
     }
     match flight.shape.check(rank, flight.recv.bytes()) {

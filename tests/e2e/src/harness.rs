@@ -2,6 +2,7 @@
 
 pub mod bed;
 pub mod dumper;
+pub mod job;
 pub mod kernel_objects;
 pub mod memory;
 pub mod need;

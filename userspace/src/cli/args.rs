@@ -225,11 +225,13 @@ pub struct AggregateArgs {
 
 /// `ncclflow dump`
 #[derive(Debug, Args)]
-#[command(group = clap::ArgGroup::new("source").required(true).multiple(true).args(["pids", "merge"]))]
+#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
+#[command(group = clap::ArgGroup::new("source").required(true).multiple(true).args(["pids", "all", "merge"]))]
 #[command(after_help = "\
 Examples:
   ncclflow dump -p 4242                        what a job that hangs waits for
   ncclflow dump -p $(pgrep -d, -f train.py)    all ranks of this host
+  ncclflow dump --all --stacks                 whatever of this host uses NCCL, and where its threads are
   ncclflow dump -p 4242 --json > $(hostname).json
   ncclflow dump --merge host1.json host2.json  the verdict over several hosts
 
@@ -242,9 +244,16 @@ pub struct DumpArgs {
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub pids: Vec<u32>,
 
+    /// Every process of this node that has an NCCL library mapped, under any name, also in containers
+    #[arg(long, conflicts_with = "pids")]
+    pub all: bool,
+
     /// Dumps of other hosts (their --json) to judge together with this one
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub merge: Vec<PathBuf>,
+
+    #[command(flatten)]
+    pub debug: DebugArgs,
 
     /// All that was read, as JSON
     #[arg(long)]
@@ -253,6 +262,10 @@ pub struct DumpArgs {
     /// Seconds between two readings; there are three if nothing moves
     #[arg(long, value_name = "SECS", default_value = "0.5", value_parser = seconds)]
     pub interval: Duration,
+
+    /// Native stacks of the threads inside NCCL, and of each process's first thread
+    #[arg(long)]
+    pub stacks: bool,
 
     /// Stop looking at the first communicator of each process
     #[arg(long)]

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::layout::{Fields, Missing, Place};
 use crate::{
     elf::RuntimeAddr,
+    memory::Needle,
     nccl::NameTables,
     symbols::{Layouts, NcclVersion},
 };
@@ -18,6 +19,7 @@ const COUNTS_ALWAYS: (u32, u32) = (2, 26);
 #[derive(Debug)]
 pub(crate) struct CommLayout {
     pub(super) size: u64,
+    mark: Mark,
     pub(super) magics: Option<[Place; 2]>,
     pub(super) hash: Place,
     pub(super) rank: Place,
@@ -30,7 +32,6 @@ pub(crate) struct CommLayout {
     pub(super) nvml_dev: Option<Place>,
     pub(super) proxy_state: Place,
     pub(super) shared_res: Place,
-    pub(super) intra_comm0: Option<Place>,
     pub(super) intra_next: Option<Place>,
     pub(super) op_count: Option<Place>,
     pub(super) coll_op_count: Option<Place>,
@@ -52,6 +53,7 @@ pub(crate) struct CommLayout {
     pub(crate) peers: Place,
     pub(super) shared_coll_op_count: Option<Place>,
     pub(super) shared_p2p_op_count: Option<(u64, u64, u64)>,
+    pub(super) work: Option<WorkLayout>,
     pub(super) names: NameTables,
     /// Values of `ncclResult_t` by name.
     pub(super) results: BTreeMap<u64, String>,
@@ -64,14 +66,17 @@ impl CommLayout {
         let shared = Fields::of(layouts, "ncclSharedResources");
         let size = comm.size()?;
         let magics = comm.maybe("startMagic").zip(comm.maybe("endMagic")).map(|(start, end)| [start, end]);
-        if magics.is_none() && comm.maybe("intraComm0").is_none() {
-            return Err(Missing("ncclComm.startMagic".to_owned()));
-        }
+        let mark = match (magics, comm.maybe("intraComm0")) {
+            (Some([start, _]), _) => Mark::Magic(start.offset),
+            (None, Some(own)) => Mark::SelfPointer(own.offset),
+            (None, None) => return Err(Missing("ncclComm.startMagic".to_owned())),
+        };
         let counts_always = version.is_some_and(|version| (version.major, version.minor) >= COUNTS_ALWAYS);
         let results = layouts.enums().find(|(name, _)| *name == "ncclResult_t");
         let results = results.into_iter().flat_map(|(_, results)| &results.values);
         Ok(Self {
             size,
+            mark,
             magics,
             hash: comm.place("commHash")?,
             rank: comm.place("rank")?,
@@ -84,7 +89,6 @@ impl CommLayout {
             nvml_dev: comm.maybe("nvmlDev"),
             proxy_state: comm.place("proxyState")?,
             shared_res: comm.place("sharedRes")?,
-            intra_comm0: comm.maybe("intraComm0"),
             intra_next: comm.maybe("intraNext"),
             op_count: comm.maybe("opCount"),
             coll_op_count: comm.maybe("collOpCount"),
@@ -109,6 +113,7 @@ impl CommLayout {
             peers: channel.place("peers")?,
             shared_coll_op_count: shared.maybe("collOpCount"),
             shared_p2p_op_count: shared.array("p2pOpCount").ok(),
+            work: WorkLayout::new(comm, channel),
             names: NameTables::from_layouts(layouts),
             results: results
                 .filter_map(|(name, value)| Some((u64::try_from(*value).ok()?, name.clone())))
@@ -137,12 +142,45 @@ impl CommLayout {
         (u64::from(channel) < count).then(|| RuntimeAddr(comm.0 + offset + u64::from(channel) * size))
     }
 
-    /// The communicator that a word at `at` may belong to, if the word is the mark that one is found by.
-    pub(super) fn candidate(&self, at: u64, word: u64) -> Option<u64> {
-        match (self.magics, self.intra_comm0) {
-            (Some([start, _]), _) => (word == MAGIC).then(|| at.checked_sub(start.offset))?,
-            (None, Some(own)) => at.checked_sub(own.offset).filter(|base| *base == word),
-            (None, None) => None,
+    /// What is looked for in memory.
+    pub(super) fn needle(&self) -> Needle {
+        match self.mark {
+            Mark::Magic(_) => Needle::Word(MAGIC),
+            Mark::SelfPointer(offset) => Needle::SelfPointer(offset),
         }
     }
+
+    /// The communicator that a mark at `at` may belong to.
+    pub(super) fn candidate(&self, at: u64) -> Option<u64> {
+        let (Mark::Magic(offset) | Mark::SelfPointer(offset)) = self.mark;
+        at.checked_sub(offset)
+    }
+}
+
+/// Where host and GPU count the work of each channel: what was put into the FIFO of work, and what kernels are through with
+/// (src/enqueue.cc, waitWorkFifoAvailable). Up to 2.25: later the host keeps no word that the GPU writes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WorkLayout {
+    /// In each channel.
+    pub(super) produced: Place,
+    /// In the communicator: a pointer to a `uint32_t` for each channel.
+    pub(super) consumed: Place,
+}
+
+impl WorkLayout {
+    fn new(comm: Fields<'_>, channel: Fields<'_>) -> Option<Self> {
+        // 2.18 to 2.21, and 2.22 to 2.25.
+        let produced = channel.maybe("workFifoSent").or_else(|| channel.maybe("workFifoProduced"))?;
+        let consumed = comm.maybe("workFifoDone").or_else(|| comm.maybe("workFifoConsumed"))?;
+        (consumed.size == 8 && produced.size == 4).then_some(Self { produced, consumed })
+    }
+}
+
+/// What a communicator is found by, and where it is in the struct.
+#[derive(Clone, Copy, Debug)]
+enum Mark {
+    /// `startMagic`, from 2.21 on.
+    Magic(u64),
+    /// `intraComm0`, which the first communicator of its process has point to itself.
+    SelfPointer(u64),
 }

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     elf::RuntimeAddr,
-    memory::{AddressSpace, Memory, ReadError, ScanLimits, ScanReport, Scanner},
+    memory::{AddressSpace, Memory, ReadError, ScanLimits, ScanProgress, ScanReport, Scanner},
 };
 
 /// More ranks than any communicator has.
@@ -45,6 +45,7 @@ pub(crate) struct Communicator {
     pub(crate) counters: Counters,
     pub(crate) status: CommStatus,
     pub(crate) channels: Vec<ChannelReport>,
+    pub(crate) kernel_channels: Option<Vec<u32>>,
     intra_next: Option<u64>,
 }
 
@@ -69,16 +70,16 @@ pub(crate) fn find(
     space: &AddressSpace,
     limits: ScanLimits,
     first_only: bool,
+    progress: &mut dyn FnMut(&ScanProgress),
 ) -> Result<(Vec<Communicator>, ScanReport), ReadError> {
     let mut found = BTreeMap::new();
     let mut seen = BTreeSet::new();
     let mut failure = None;
     let report = Scanner::new(memory, limits).search(
         space,
-        |at, word| layout.candidate(at, word).is_some(),
+        layout.needle(),
         |at| {
-            let word = layout.magics.map_or_else(|| memory.word(at), |_| Ok(MAGIC));
-            let mut next = word.ok().and_then(|word| layout.candidate(at.0, word));
+            let mut next = layout.candidate(at.0);
             while let Some(base) = next.take() {
                 if seen.len() >= MAX_CANDIDATES || found.len() >= MAX_COMMUNICATORS {
                     return ControlFlow::Break(());
@@ -103,6 +104,7 @@ pub(crate) fn find(
             }
             ControlFlow::Continue(())
         },
+        progress,
     )?;
     failure.map_or_else(|| Ok((found.into_values().collect(), report)), Err)
 }
@@ -188,6 +190,7 @@ pub(crate) fn read(
             revoked: flag(revoked),
         },
         channels: Vec::new(),
+        kernel_channels: None,
         intra_next: intra_next.filter(|next| *next != 0),
     };
     for pointer in [comm.proxy_state.0, comm.shared_res.0] {
@@ -197,6 +200,7 @@ pub(crate) fn read(
     }
     // ncclSuccess is 0; whatever else it is, the channels need not be there yet.
     comm.channels = channels(memory, layout, space, &comm, init.is_none_or(|init| init == 0))?;
+    comm.kernel_channels = kernel_channels(memory, layout, &comm);
     counters(memory, layout, &mut comm)?;
     Ok(comm)
 }
@@ -278,6 +282,23 @@ fn channels(
         });
     }
     Ok(channels)
+}
+
+/// The channels on which a kernel was launched that is not through with its work; `None` where the host cannot know.
+fn kernel_channels(memory: Memory<'_>, layout: &CommLayout, comm: &Communicator) -> Option<Vec<u32>> {
+    let work = layout.work?;
+    let [consumed] = places(memory, comm.address, [Some(work.consumed)]).ok()?;
+    let consumed =
+        memory.bytes(RuntimeAddr(consumed.filter(|at| *at != 0)?), 4 * u64::from(comm.n_channels)).ok()?;
+    let mut unfinished = Vec::new();
+    for (channel, consumed) in (0..comm.n_channels).zip(consumed.as_chunks::<4>().0) {
+        let [produced] =
+            places(memory, layout.channel(comm.address, channel)?, [Some(work.produced)]).ok()?;
+        if produced? != u64::from(u32::from_le_bytes(*consumed)) {
+            unfinished.push(channel);
+        }
+    }
+    Some(unfinished)
 }
 
 fn counters(memory: Memory<'_>, layout: &CommLayout, comm: &mut Communicator) -> Result<(), Rejection> {

@@ -1,12 +1,13 @@
 //! Which peer a connection leads to: the connectors in `channels[].peers[]`, each with its `ncclProxyConnection`.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use super::{
     comm_layout::CommLayout,
     communicator::{Communicator, places},
     layout::{Fields, Missing, Place},
-    report::OpDirection,
+    proxy::NET,
+    report::{ConnectionReport, OpDirection},
 };
 use crate::{
     elf::RuntimeAddr,
@@ -24,6 +25,31 @@ pub(crate) struct ConnectionLayout {
     /// From 2.19 on.
     proxy_progress: Option<Place>,
     connected: Option<Place>,
+    steps: Option<StepLayout>,
+}
+
+/// Where a network connection counts its FIFO steps: `step` in its resources (src/transport/net.cc).
+#[derive(Debug)]
+struct StepLayout {
+    /// The connection's memory is that of the process with the communicator; from 2.18 on.
+    same_process: Option<Place>,
+    transport: Place,
+    resources: Place,
+    send: Place,
+    recv: Place,
+}
+
+impl StepLayout {
+    fn new(layouts: &Layouts) -> Option<Self> {
+        let connection = Fields::of(layouts, "ncclProxyConnection");
+        Some(Self {
+            same_process: Fields::of(layouts, "ncclConnector").maybe("proxyConn.sameProcess"),
+            transport: connection.maybe("transport")?,
+            resources: connection.maybe("transportResources")?,
+            send: Fields::of(layouts, "sendNetResources").maybe("step")?,
+            recv: Fields::of(layouts, "recvNetResources").maybe("step")?,
+        })
+    }
 }
 
 /// Peers by the address of their connection's `ncclProxyConnection`.
@@ -39,6 +65,7 @@ impl ConnectionLayout {
             connection: connector.place("proxyConn.connection")?,
             proxy_progress: connector.maybe("proxyConn.proxyProgress"),
             connected: connector.maybe("connected"),
+            steps: StepLayout::new(layouts),
         })
     }
 
@@ -91,6 +118,61 @@ impl ConnectionLayout {
             any |= progress? != 0;
         }
         Some(any)
+    }
+
+    /// The network connections with this rank's neighbours in rings and trees, and how many steps were begun on each. Those
+    /// that cannot be read are left out.
+    pub(crate) fn of_neighbours(
+        &self,
+        memory: Memory<'_>,
+        layout: &CommLayout,
+        comm: &Communicator,
+    ) -> Vec<ConnectionReport> {
+        let Some(steps) = &self.steps else { return Vec::new() };
+        let mut found = Vec::new();
+        for channel in &comm.channels {
+            let Ok(peers) = Self::peer_structs(memory, layout, comm, channel.channel) else { continue };
+            let down = channel.tree_down.iter().copied();
+            let neighbours = [channel.ring_prev, channel.ring_next, channel.tree_up].into_iter().chain(down);
+            let neighbours: BTreeSet<u32> = neighbours.filter_map(|rank| rank.try_into().ok()).collect();
+            for peer in neighbours {
+                let at = usize::try_from(peer).ok().and_then(|peer| peers.get(peer)).copied().unwrap_or(0);
+                for (direction, (offset, ..)) in
+                    [(OpDirection::Send, self.send), (OpDirection::Recv, self.recv)]
+                {
+                    let connector = RuntimeAddr(at.saturating_add(offset));
+                    let count = (at != 0).then(|| self.begun_steps(memory, steps, connector, direction));
+                    if let Some(steps) = count.flatten() {
+                        found.push(ConnectionReport { channel: channel.channel, direction, peer, steps });
+                    }
+                }
+            }
+        }
+        found
+    }
+
+    fn begun_steps(
+        &self,
+        memory: Memory<'_>,
+        layout: &StepLayout,
+        connector: RuntimeAddr,
+        direction: OpDirection,
+    ) -> Option<u64> {
+        let wanted = [Some(self.connection), layout.same_process, self.connected];
+        let [connection, same_process, connected] = places(memory, connector, wanted).ok()?;
+        if connection? == 0 || same_process == Some(0) || connected == Some(0) {
+            return None;
+        }
+        let wanted = [Some(layout.transport), Some(layout.resources)];
+        let [transport, resources] = places(memory, RuntimeAddr(connection?), wanted).ok()?;
+        let step = match direction {
+            OpDirection::Send => layout.send,
+            OpDirection::Recv => layout.recv,
+        };
+        if transport != Some(NET) || resources? == 0 {
+            return None;
+        }
+        places(memory, RuntimeAddr(resources?), [Some(step)]).ok()?[0]
     }
 
     /// `channel->peers[rank]` for all ranks.

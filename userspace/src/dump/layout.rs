@@ -39,7 +39,7 @@ pub struct Missing(pub String);
 
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the library's debugging information has no `{}`", self.0)
+        write!(f, "the layout of `{}` is not known", self.0)
     }
 }
 

@@ -94,6 +94,7 @@ mod tests {
             nsteps: 8,
             posted: 8,
             received: done,
+            flushed: None,
             transmitted: done,
             done,
             gpu: None,

@@ -1,14 +1,15 @@
 //! One process: its libraries, its communicators, and readings of them.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     fs::File,
     io::Read as _,
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 
 use super::{
+    DumpOptions, Progress,
     comm_layout::CommLayout,
     communicator::{self, Communicator},
     connections::{ConnectionLayout, Peers},
@@ -18,10 +19,11 @@ use super::{
 };
 use crate::{
     elf::{Image, RuntimeAddr},
-    memory::{AddressSpace, Memory, ReadError, ScanLimits},
+    memory::{AddressSpace, Memory, ReadError},
     nccl::Pattern,
-    symbols,
+    symbols::{self, DebugFiles, LayoutSource, ProblemKind},
     target::{LibraryId, MappedLibrary, Process, nccl_libraries},
+    threads::{self, Names},
 };
 
 /// All that is known about how one library lays out its data.
@@ -33,20 +35,25 @@ pub(super) struct Layout {
 }
 
 /// Libraries that were resolved already: several processes map the same one.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Libraries {
+    debug_files: DebugFiles,
     known: BTreeMap<LibraryId, (LibraryReport, Option<usize>)>,
     layouts: Vec<Layout>,
 }
 
 impl Libraries {
+    pub(super) fn new(debug_files: DebugFiles) -> Self {
+        Self { debug_files, known: BTreeMap::new(), layouts: Vec::new() }
+    }
+
     /// What the library is, and the number of its layout if it has one.
     fn resolve(&mut self, file: &MappedLibrary) -> (LibraryReport, Option<usize>) {
         if let Some(known) = self.known.get(&file.id) {
             return known.clone();
         }
         let mut report = LibraryReport { path: file.path.display().to_string(), ..LibraryReport::default() };
-        let layout = match Self::layout(file, &mut report) {
+        let layout = match self.layout(file, &mut report) {
             Ok(layout) => {
                 self.layouts.push(layout);
                 Some(self.layouts.len() - 1)
@@ -60,11 +67,19 @@ impl Libraries {
         (report, layout)
     }
 
-    fn layout(file: &MappedLibrary, report: &mut LibraryReport) -> Result<Layout> {
+    fn layout(&self, file: &MappedLibrary, report: &mut LibraryReport) -> Result<Layout> {
         let image = Image::from_file(file.try_clone_file()?).context("reading the library")?;
-        let resolution = symbols::resolve(&image, &layout::request()).context("reading the library")?;
+        let resolution = symbols::resolve_with(&image, &layout::request(), &self.debug_files)
+            .context("reading the library")?;
         report.version = resolution.nccl_version.map(|version| version.to_string());
         report.build_id = resolution.build_id.as_ref().map(ToString::to_string);
+        report.symbols = Some(resolution.rung);
+        report.layouts_from = Some(resolution.layouts_from);
+        if resolution.layouts_from == LayoutSource::Unknown {
+            let why = resolution.problems.iter().find(|problem| problem.kind == ProblemKind::StructMissing);
+            let why = why.map_or("there is no debugging information", |problem| &problem.what);
+            bail!("its struct layouts are not known: {why}");
+        }
         Ok(Layout {
             comm: CommLayout::new(&resolution.layouts, resolution.nccl_version)?,
             connections: ConnectionLayout::new(&resolution.layouts)?,
@@ -80,6 +95,10 @@ pub(super) struct Target {
     pub(super) report: ProcessReport,
     /// Layout and address of each communicator.
     found: Vec<Found>,
+    /// Of its NCCL libraries.
+    inodes: BTreeSet<u64>,
+    /// When it was started, in ticks since the system was.
+    pub(super) started: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -95,9 +114,9 @@ impl Target {
     pub(super) fn find(
         process: Process,
         libraries: &mut Libraries,
-        limits: ScanLimits,
-        first_only: bool,
+        options: &DumpOptions,
         host: &str,
+        progress: &mut dyn FnMut(&Progress<'_>),
     ) -> Self {
         let report = ProcessReport {
             host: host.to_owned(),
@@ -106,24 +125,43 @@ impl Target {
             state: state_of(&process),
             ..ProcessReport::default()
         };
-        let mut target = Self { process, report, found: Vec::new() };
-        if let Err(error) = target.search(libraries, limits, first_only) {
+        let started = started(&process);
+        let mut target = Self { process, report, found: Vec::new(), inodes: BTreeSet::new(), started };
+        if target.report.state == ProcessState::Exited {
+            let pid = target.report.pid;
+            target.report.error =
+                Some(format!("process {pid} has exited, and its parent has not taken note of it"));
+        } else if let Err(error) = target.search(libraries, options, progress) {
             target.report.error = Some(format!("{error:#}"));
         }
         target.report.communicators = target.found.len();
         target
     }
 
-    fn search(&mut self, libraries: &mut Libraries, limits: ScanLimits, first_only: bool) -> Result<()> {
+    fn search(
+        &mut self,
+        libraries: &mut Libraries,
+        options: &DumpOptions,
+        progress: &mut dyn FnMut(&Progress<'_>),
+    ) -> Result<()> {
         let memory = Memory::new(&self.process);
         let space = AddressSpace::read(&self.process)?;
         for file in nccl_libraries(&self.process, None)? {
+            self.inodes.insert(file.id.inode);
             let (report, layout) = libraries.resolve(&file);
             let version = report.version.clone();
             self.report.libraries.push(report);
             let Some(index) = layout else { continue };
             let Some(layout) = libraries.layouts.get(index) else { continue };
-            let (found, scan) = communicator::find(memory, &layout.comm, &space, limits, first_only)?;
+            let process = &self.process;
+            let (found, scan) = communicator::find(
+                memory,
+                &layout.comm,
+                &space,
+                options.limits,
+                options.first_only,
+                &mut |scan| progress(&Progress { process, scan }),
+            )?;
             self.report.scan = Some(scan);
             self.found.extend(found.into_iter().map(|comm| Found {
                 layout: index,
@@ -133,6 +171,14 @@ impl Target {
             }));
         }
         Ok(())
+    }
+
+    /// Says where its threads are in NCCL.
+    pub(super) fn look_at_threads(&mut self, with_stacks: bool, names: &mut Names) {
+        self.report.age_seconds = self.started.and_then(age);
+        if !self.inodes.is_empty() && self.report.state != ProcessState::Exited {
+            self.report.threads = threads::look(&self.process, &self.inodes, with_stacks, names);
+        }
     }
 
     /// Reads all communicators once. Those that ended since they were found are left out.
@@ -173,6 +219,8 @@ impl Target {
             let shared = comms.iter().filter(|(_, _, other)| other.shared_res == comm.shared_res).count() > 1;
             let mut rank = self.rank(found, comm);
             rank.counters.coll_op_count_is_shared = shared && layout.comm.shares_coll_op_count();
+            rank.shares_resources = shared;
+            rank.connections = layout.connections.of_neighbours(memory, &layout.comm, comm);
             if let Some((list, users)) = proxies.get(&comm.proxy_state) {
                 rank.status.proxy_result = layout.comm.result(list.async_result);
                 let mut owner =
@@ -210,6 +258,7 @@ impl Target {
             counters: comm.counters.clone(),
             status: comm.status.clone(),
             channels: comm.channels.clone(),
+            kernel_channels: comm.kernel_channels.clone(),
             ..RankReport::default()
         }
     }
@@ -270,6 +319,7 @@ impl Owner<'_> {
             nsteps: op.nsteps,
             posted: op.posted,
             received: op.received,
+            flushed: op.flushed,
             transmitted: op.transmitted,
             done: op.done,
             gpu: op.gpu,
@@ -285,6 +335,24 @@ impl Owner<'_> {
             layout.connections.of_channel(memory, &layout.comm, comm, channel).unwrap_or_default()
         })
     }
+}
+
+/// When the process was started: field 22 of /proc/PID/stat, in ticks since the system was (proc(5)).
+fn started(process: &Process) -> Option<u64> {
+    const MAX_STAT: u64 = 4096;
+    let mut text = Vec::new();
+    File::open(process.proc_path().join("stat")).ok()?.take(MAX_STAT).read_to_end(&mut text).ok()?;
+    // The name stands in parentheses and may hold anything.
+    let fields = text.rsplitn(2, |byte| *byte == b')').next()?;
+    std::str::from_utf8(fields).ok()?.split_ascii_whitespace().nth(19)?.parse().ok()
+}
+
+/// Whole seconds since then.
+fn age(started: u64) -> Option<f64> {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let now = u32::try_from(now.tv_sec).ok()?;
+    let started = u32::try_from(started.checked_div(rustix::param::clock_ticks_per_second())?).ok()?;
+    Some(f64::from(now.saturating_sub(started)))
 }
 
 /// `State:` in /proc/PID/status.

@@ -58,6 +58,7 @@ struct SubLayout {
     base: Place,
     posted: Place,
     received: Place,
+    flushed: Option<Place>,
     transmitted: Place,
     done: Place,
     peer: Place,
@@ -101,6 +102,7 @@ impl ProxyLayout {
                 base: sub.place("base")?,
                 posted: sub.place("posted")?,
                 received: sub.place("received")?,
+                flushed: sub.maybe("flushed"),
                 transmitted: sub.place("transmitted")?,
                 done: sub.place("done")?,
                 peer: sub.place("peer")?,
@@ -134,6 +136,7 @@ pub(crate) struct RawOp {
     pub(crate) nsteps: u64,
     pub(crate) posted: u64,
     pub(crate) received: u64,
+    pub(crate) flushed: Option<u64>,
     pub(crate) transmitted: u64,
     pub(crate) done: u64,
     pub(crate) gpu: Option<u64>,
@@ -295,6 +298,12 @@ fn ops_of(
             posted: step(layout.sub.posted),
             // Only a receiver has it; a sender's is left over from another op.
             received: if direction == OpDirection::Recv { step(layout.sub.received) } else { 0 },
+            // Only CollNet's receivers count it (src/transport/coll_net.cc); elsewhere it is never written.
+            flushed: layout
+                .sub
+                .flushed
+                .filter(|_| direction == OpDirection::Recv && transport == Some(COLLNET))
+                .map(step),
             transmitted: step(layout.sub.transmitted),
             done: step(layout.sub.done),
             gpu: None,
@@ -323,7 +332,9 @@ fn is_sane(op: &RawOp) -> bool {
 }
 
 /// `TRANSPORT_NET`, src/include/transport.h.
-const NET: u64 = 2;
+pub(crate) const NET: u64 = 2;
+/// `TRANSPORT_COLLNET`
+const COLLNET: u64 = 3;
 
 /// What the GPU wrote into the connection's memory: for a sender its tail, for a receiver its head, less the base of this op.
 /// LL has its flags in the data and writes no tail.

@@ -5,7 +5,11 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::verdict::Verdict;
-use crate::memory::ScanReport;
+use crate::{
+    memory::ScanReport,
+    symbols::{LayoutSource, Rung},
+    threads::Thread,
+};
 
 /// Version of the schema. Fields may be added within one version; none changes its meaning.
 pub const SCHEMA: u32 = 1;
@@ -35,6 +39,15 @@ pub struct ProcessReport {
     pub scan: Option<ScanReport>,
     /// Communicators found in it.
     pub communicators: usize,
+    /// Seconds since the process was started, at the last reading.
+    #[serde(default)]
+    pub age_seconds: Option<f64>,
+    /// Threads inside NCCL, and with `--stacks` the first thread.
+    #[serde(default)]
+    pub threads: Vec<Thread>,
+    /// Its communicators are copies that it was forked with, from this process that was read too; they are not counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forked_from: Option<u32>,
     /// Why it was not read, or not to the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
@@ -60,6 +73,11 @@ pub struct LibraryReport {
     pub path: String,
     pub version: Option<String>,
     pub build_id: Option<String>,
+    /// How good its symbols are, and where its struct layouts are from.
+    #[serde(default)]
+    pub symbols: Option<Rung>,
+    #[serde(default)]
+    pub layouts_from: Option<LayoutSource>,
     /// Why it tells nothing of communicators.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unusable: Option<String>,
@@ -100,6 +118,17 @@ pub struct RankReport {
     pub status: CommStatus,
     pub channels: Vec<ChannelReport>,
     pub proxy: ProxyReport,
+    /// Network connections with the neighbours in rings and trees.
+    #[serde(default)]
+    pub connections: Vec<ConnectionReport>,
+    /// Channels on which a kernel was launched that is not through with its work, by the counters that the GPU writes for the
+    /// host. NCCL has them up to 2.25, and only for work that goes through its FIFO; null otherwise.
+    #[serde(default)]
+    pub kernel_channels: Option<Vec<u32>>,
+    /// Another communicator of the process counts its ops together with this one, so that the numbers of ops can differ
+    /// from rank to rank.
+    #[serde(default)]
+    pub shares_resources: bool,
     pub motion: Motion,
     /// What limits the above.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -134,6 +163,19 @@ impl Counters {
     }
 }
 
+impl RankReport {
+    /// The result, other than success, that NCCL keeps of the communicator or of its proxy.
+    pub fn failure(&self) -> Option<&str> {
+        let results = [&self.status.async_result, &self.status.proxy_result];
+        let mut results = results.into_iter().filter_map(|result| result.as_deref());
+        results.find(|result| !matches!(*result, "ncclSuccess" | "ncclInProgress"))
+    }
+
+    pub fn has_failed(&self) -> bool {
+        self.failure().is_some()
+    }
+}
+
 /// The states that NCCL keeps of a communicator.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -161,6 +203,18 @@ pub struct ChannelReport {
     /// -1 at the root.
     pub tree_up: i32,
     pub tree_down: Vec<i32>,
+}
+
+/// A network connection for collectives, seen from one of its ends.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ConnectionReport {
+    pub channel: u32,
+    pub direction: OpDirection,
+    pub peer: u32,
+    /// FIFO steps of all ops that its proxy thread has begun since it was connected. Both ends count the same, if both do the
+    /// same.
+    pub steps: u64,
 }
 
 /// What the proxy thread of a rank has in flight.
@@ -218,6 +272,9 @@ pub struct OpReport {
     pub posted: u64,
     /// RECV: messages that arrived.
     pub received: u64,
+    /// RECV over CollNet: flushed to the GPU's memory. The other transports do not count it.
+    #[serde(default)]
+    pub flushed: Option<u64>,
     /// SEND: given to the network; RECV: offered to the GPU.
     pub transmitted: u64,
     /// SEND: taken by the network; RECV: consumed by the GPU.

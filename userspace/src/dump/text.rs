@@ -9,11 +9,14 @@ use super::{
     verdict::State,
     waits::label,
 };
+use crate::{memory::ScanEnd, threads::Thread};
 
 /// Columns of the text.
 const WIDTH: usize = 98;
 /// Ops that are shown of one rank; all are in the JSON.
 const MAX_OPS: usize = 12;
+/// Threads that are shown of one process.
+const MAX_THREADS: usize = 16;
 /// Ranks of which ops are shown, in a communicator that is well.
 const MAX_HEALTHY_RANKS: usize = 16;
 
@@ -63,13 +66,53 @@ fn write_process(out: &mut String, process: &ProcessReport) -> fmt::Result {
             mib(scan.scanned_bytes),
             mib(scan.mapped_bytes),
             scan.milliseconds,
-            if scan.complete { "" } else { "; not to the end" }
+            match scan.ended_by {
+                None => "",
+                Some(ScanEnd::Found) => "; ended at the first communicator",
+                Some(ScanEnd::ByteLimit) => "; not to the end: the byte limit was reached (--max-gib)",
+                Some(ScanEnd::TimeLimit) => "; not to the end: the time limit was reached (--max-seconds)",
+            }
         );
         wrapped(out, &line, 2)?;
+    }
+    if let Some(parent) = process.forked_from {
+        let line = format!(
+            "its communicators are copies that it was forked with from process {parent}: not counted"
+        );
+        wrapped(out, &line, 2)?;
+    }
+    for thread in process.threads.iter().take(MAX_THREADS) {
+        write_thread(out, thread)?;
+    }
+    if process.threads.len() > MAX_THREADS {
+        writeln!(out, "  and {} more threads in NCCL", process.threads.len() - MAX_THREADS)?;
     }
     let unusable = process.libraries.iter().filter_map(|library| library.unusable.as_deref());
     for why in unusable.chain(process.error.as_deref()) {
         wrapped(out, why, 2)?;
+    }
+    Ok(())
+}
+
+/// `thread 812 (python3) in ncclAllReduce: groupLaunch, sleeps in futex_wait_queue`
+fn write_thread(out: &mut String, thread: &Thread) -> fmt::Result {
+    let inside = match (&thread.nccl_api, &thread.nccl_function) {
+        (Some(api), Some(function)) if api != function => format!(" in {api}: {function}"),
+        (Some(function), _) | (None, Some(function)) => format!(" in {function}"),
+        (None, None) => String::new(),
+    };
+    let how = match (thread.is_running, &thread.wchan, &thread.unknown) {
+        (_, _, Some(why)) => why.clone(),
+        (true, ..) => "runs".to_owned(),
+        (false, Some(wchan), _) => format!("sleeps in {wchan}"),
+        (false, None, _) => "sleeps".to_owned(),
+    };
+    wrapped(out, &format!("thread {} ({}){inside}, {how}", thread.tid, thread.name), 2)?;
+    for (number, frame) in thread.frames.iter().enumerate() {
+        let function = frame.function.clone().unwrap_or_else(|| format!("{:#x}", frame.address));
+        let module = frame.module.as_deref().map(|module| format!(" ({module})")).unwrap_or_default();
+        let mark = if frame.inferred { "?" } else { "" };
+        wrapped(out, &format!("#{number}{mark} {function}{module}"), 4)?;
     }
     Ok(())
 }
@@ -120,6 +163,10 @@ fn write_rank(out: &mut String, rank: &RankReport) -> fmt::Result {
     if let Some(count) = rank.counters.p2p_op_count.filter(|count| *count > 0) {
         write!(line, ", {count} p2p batches")?;
     }
+    match rank.kernel_channels.as_deref().map(<[u32]>::len) {
+        None | Some(0) => {}
+        Some(count) => write!(line, ", kernels not finished on {count} channels")?,
+    }
     if rank.process_state == ProcessState::Stopped {
         line.push_str(", stopped");
     }
@@ -163,7 +210,10 @@ fn write_op(out: &mut String, op: &OpReport) -> fmt::Result {
     let gpu = op.gpu.map(|gpu| format!(", by the GPU {gpu}")).unwrap_or_default();
     let received = match op.direction {
         OpDirection::Send => String::new(),
-        OpDirection::Recv => format!(", received {}", op.received),
+        OpDirection::Recv => {
+            let flushed = op.flushed.map(|flushed| format!(", flushed {flushed}")).unwrap_or_default();
+            format!(", received {}{flushed}", op.received)
+        }
     };
     writeln!(
         out,

@@ -9,12 +9,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    report::{ProcessState, ProxyListState, RankReport},
+    disagreement,
+    report::{ProcessReport, ProcessState, ProxyListState, RankReport},
     waits::{self, Waits},
 };
 
 /// Most sentences of one kind in a verdict: a thousand ranks that wait for one are not all listed.
-const MAX_SENTENCES: usize = 8;
+pub(super) const MAX_SENTENCES: usize = 8;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -46,42 +47,45 @@ impl Verdict {
     }
 }
 
-/// Judges one communicator. All of `ranks` are of it.
-pub fn judge(ranks: &[RankReport]) -> Verdict {
+/// Judges one communicator. All of `ranks` are of it; `processes` are all that were to be read.
+pub fn judge(ranks: &[RankReport], processes: &[ProcessReport]) -> Verdict {
     let Some(first) = ranks.first() else { return Verdict::default() };
-    let case = Case::new(ranks, first.n_ranks);
+    let case = Case::new(ranks, first.n_ranks, processes);
     if case.ranks.len() < ranks.len() {
         let why = "cannot tell, because a rank is there twice: two communicators have one hash (possible before 2.24), or \
                    one dump was merged twice";
         return Verdict::new(State::Unknown, why);
     }
-    if let Some(verdict) = case.before_any_op() {
-        return verdict;
-    }
-    if let Some(verdict) = case.moves() {
+    let early = case.before_any_op().or_else(|| case.failed(false)).or_else(|| case.moves());
+    if let Some(verdict) = early.or_else(|| case.failed(true)) {
         return verdict;
     }
     if case.anything_in_flight() { case.stuck_in_flight() } else { case.nothing_in_flight() }
 }
 
-struct Case<'a> {
-    ranks: BTreeMap<u32, &'a RankReport>,
+pub(super) struct Case<'a> {
+    pub(super) ranks: BTreeMap<u32, &'a RankReport>,
     n_ranks: u32,
-    seconds: f64,
+    pub(super) seconds: f64,
+    /// All that were to be read, and of them those that have exited.
+    pub(super) processes: &'a [ProcessReport],
+    gone: Vec<&'a ProcessReport>,
 }
 
 impl<'a> Case<'a> {
-    fn new(ranks: &'a [RankReport], n_ranks: u32) -> Self {
+    fn new(ranks: &'a [RankReport], n_ranks: u32, processes: &'a [ProcessReport]) -> Self {
         let seconds = ranks.iter().map(|rank| rank.motion.seconds).fold(f64::INFINITY, f64::min);
-        Self { ranks: ranks.iter().map(|rank| (rank.rank, rank)).collect(), n_ranks, seconds }
+        let gone = processes.iter().filter(|process| process.state == ProcessState::Exited).collect();
+        let ranks = ranks.iter().map(|rank| (rank.rank, rank)).collect();
+        Self { ranks, n_ranks, seconds, processes, gone }
     }
 
     /// Ranks that no process that was read has, at most as many as are worth listing.
-    fn is_missing(&self, rank: u32) -> bool {
+    pub(super) fn is_missing(&self, rank: u32) -> bool {
         rank < self.n_ranks && !self.ranks.contains_key(&rank)
     }
 
-    fn missing(&self) -> usize {
+    pub(super) fn missing(&self) -> usize {
         (self.n_ranks as usize).saturating_sub(self.ranks.len())
     }
 
@@ -127,7 +131,7 @@ impl<'a> Case<'a> {
         Some(Verdict::new(State::Healthy, sentence))
     }
 
-    fn ranks_where(&self, holds: impl Fn(&RankReport) -> bool) -> Vec<u32> {
+    pub(super) fn ranks_where(&self, holds: impl Fn(&RankReport) -> bool) -> Vec<u32> {
         self.ranks.iter().filter(|(_, rank)| holds(rank)).map(|(number, _)| *number).collect()
     }
 
@@ -139,7 +143,7 @@ impl<'a> Case<'a> {
     }
 
     /// `rank 1 has not joined: AllReduce 3 of 5`.
-    fn not_joined(&self, rank: u32, most: u64) -> String {
+    pub(super) fn not_joined(&self, rank: u32, most: u64) -> String {
         let Some(report) = self.ranks.get(&rank) else { return format!("rank {rank} was not read") };
         let ours = &report.counters.seq_number;
         let by_function = ours.iter().filter_map(|(function, count)| {
@@ -163,9 +167,6 @@ impl<'a> Case<'a> {
                 format!("cannot tell, because the ops in flight of {} could not be read", named(&unread));
             return Verdict::new(State::Unknown, sentence);
         }
-        if let Some(verdict) = self.failed() {
-            return verdict;
-        }
         let (behind, most) = self.behind();
         if !behind.is_empty() {
             let mut verdict = Verdict::new(State::Stuck, format!("nothing moved for {seconds:.1} s"));
@@ -185,6 +186,9 @@ impl<'a> Case<'a> {
             self.add_stopped(&mut verdict);
             return verdict;
         }
+        if let Some(verdict) = self.inside_calls() {
+            return verdict;
+        }
         if !unseen.is_empty() && most > 0 {
             let sentence = format!(
                 "cannot tell, because the data of {} go over NVLink or shared memory, where only the GPU knows what is in \
@@ -196,41 +200,31 @@ impl<'a> Case<'a> {
         Verdict::new(State::Healthy, idle)
     }
 
-    /// Errors that NCCL itself keeps.
-    fn failed(&self) -> Option<Verdict> {
-        let sentences = self.failures();
-        (!sentences.is_empty()).then(|| Verdict {
-            state: State::Stuck,
-            culprits: if self.missing() > 0 && self.missing() <= MAX_SENTENCES {
-                self.missing_ranks()
-            } else {
-                sentences.keys().copied().collect()
-            },
-            victims: self.ranks_where(|rank| !sentences.contains_key(&rank.rank) || self.missing() > 0),
-            evidence: sentences.into_values().take(MAX_SENTENCES).chain(self.missing_sentence()).collect(),
-        })
-    }
-
-    fn failures(&self) -> BTreeMap<u32, String> {
-        let bad = |result: &Option<String>| {
-            result.clone().filter(|result| result != "ncclSuccess" && result != "ncclInProgress")
-        };
-        let mut failures = BTreeMap::new();
-        for (number, rank) in &self.ranks {
-            if let Some(result) = bad(&rank.status.async_result).or_else(|| bad(&rank.status.proxy_result)) {
-                failures.insert(*number, format!("rank {number} has failed: {result}"));
-            } else if rank.status.abort == Some(true) {
-                failures.insert(*number, format!("rank {number} was aborted (abortFlag is set)"));
-            }
-        }
-        failures
-    }
-
-    fn missing_ranks(&self) -> Vec<u32> {
+    pub(super) fn missing_ranks(&self) -> Vec<u32> {
         (0..self.n_ranks).filter(|rank| self.is_missing(*rank)).take(MAX_SENTENCES).collect()
     }
 
-    fn missing_sentence(&self) -> Option<String> {
+    /// Processes that were given and are gone; `None` if there is none.
+    pub(super) fn gone_sentence(&self) -> Option<String> {
+        let first = self.gone.first()?;
+        let pids: Vec<String> = self.gone.iter().take(8).map(|process| process.pid.to_string()).collect();
+        if self.gone.len() == 1 && self.missing() == 1 {
+            return Some(format!(
+                "process {} has exited, and {} is the only one that was not read: inferred that it was its process",
+                first.pid,
+                named(&self.missing_ranks())
+            ));
+        }
+        let has = if pids.len() == 1 { "process" } else { "processes" };
+        let verb = if pids.len() == 1 { "has" } else { "have" };
+        Some(format!(
+            "{has} {}, which {} given, {verb} exited",
+            pids.join(", "),
+            if pids.len() == 1 { "was" } else { "were" }
+        ))
+    }
+
+    pub(super) fn missing_sentence(&self) -> Option<String> {
         let count = self.missing();
         (count > 0).then(|| {
             let ranks = if count <= MAX_SENTENCES {
@@ -267,25 +261,32 @@ impl<'a> Case<'a> {
         let waits: BTreeMap<u32, Waits> =
             self.ranks.iter().map(|(number, rank)| (*number, waits::of_rank(rank))).collect();
         let (behind, most) = self.behind();
-        let failures = self.failures();
         let mut verdict = Verdict::new(
             State::Stuck,
             format!("ops are in flight, and nothing moved for {:.1} s", self.seconds),
         );
-        verdict.evidence.extend(self.different_order());
-
-        let (mut causes, mut victims) = self.follow(&waits, &behind, most, &failures, false);
-        if causes.is_empty() {
-            (causes, victims) = self.follow(&waits, &behind, most, &failures, true);
+        let mut disagreement = disagreement::find(&self.ranks, named);
+        let (mut causes, mut victims) = self.follow(&waits, &behind, most, false).named();
+        if causes.is_empty() && disagreement.is_empty() {
+            disagreement = disagreement::circle(&self.ranks, named);
         }
-        verdict.evidence.extend(causes.values().take(MAX_SENTENCES).cloned());
-        let waiting = victims.iter().filter_map(|victim| {
-            let waits = waits.get(victim)?;
-            let (peer, why) = waits.peers.first_key_value()?;
-            Some(format!("rank {victim} waits for rank {peer}: {why}"))
-        });
-        verdict.evidence.extend(waiting.take(MAX_SENTENCES));
+        if causes.is_empty() && disagreement.is_empty() {
+            (causes, victims) = self.follow(&waits, &behind, most, true).named();
+        }
+        if !disagreement.is_empty() {
+            // It explains the waiting, and where the waiting ends may be one of those that are right.
+            verdict.evidence.extend(disagreement.evidence);
+            causes.retain(|rank, _| disagreement.ranks.contains(rank));
+            for rank in disagreement.ranks {
+                causes.entry(rank).or_default();
+            }
+            victims = self.ranks_where(|rank| !rank.proxy.ops.is_empty()).into_iter().collect();
+        }
+        let reasons = causes.values().filter(|why| !why.is_empty());
+        verdict.evidence.extend(reasons.take(MAX_SENTENCES).cloned());
+        verdict.evidence.extend(Self::waiting(&waits, &victims));
         if causes.keys().any(|rank| self.is_missing(*rank)) {
+            verdict.evidence.extend(self.gone_sentence());
             verdict.evidence.extend(self.missing_sentence());
         }
         verdict.culprits = causes.into_keys().collect();
@@ -299,76 +300,16 @@ impl<'a> Case<'a> {
         verdict
     }
 
-    /// From each rank that waits along the waiting to its ends: why it ends there, and who waits.
-    fn follow(
-        &self,
-        waits: &BTreeMap<u32, Waits>,
-        behind: &[u32],
-        most: u64,
-        failures: &BTreeMap<u32, String>,
-        queued_counts: bool,
-    ) -> (BTreeMap<u32, String>, BTreeSet<u32>) {
-        let mut causes: BTreeMap<u32, String> = BTreeMap::new();
-        let mut victims = BTreeSet::new();
-        for (number, rank) in &self.ranks {
-            if rank.proxy.ops.is_empty() && !behind.contains(number) && !failures.contains_key(number) {
-                continue;
-            }
-            let mut to_visit = vec![*number];
-            let mut visited = BTreeSet::new();
-            while let Some(at) = to_visit.pop() {
-                if !visited.insert(at) || causes.contains_key(&at) {
-                    continue;
-                }
-                let cause = self.cause(at, behind, most, failures, at != *number).or_else(|| {
-                    let waits = waits.get(&at).filter(|waits| queued_counts || !waits.own_may_be_queued)?;
-                    waits.own.as_ref().map(|why| format!("rank {at} does not go on: {why}"))
-                });
-                if let Some(cause) = cause {
-                    causes.insert(at, cause);
-                } else {
-                    victims.insert(at);
-                    to_visit.extend(waits.get(&at).into_iter().flat_map(|waits| waits.peers.keys()));
-                }
-            }
-        }
-        (causes, victims)
-    }
-
-    /// Why the waiting ends at this rank, other than by what its ops in flight say.
-    fn cause(
-        &self,
-        number: u32,
-        behind: &[u32],
-        most: u64,
-        failures: &BTreeMap<u32, String>,
-        is_waited_for: bool,
-    ) -> Option<String> {
-        let Some(rank) = self.ranks.get(&number) else {
-            return Some(format!(
-                "rank {number} is waited for and was not read: it is gone, or its PID was not given"
-            ));
-        };
-        if rank.process_state == ProcessState::Stopped {
-            let pid = rank.pid;
-            return Some(format!(
-                "rank {number} is stopped: process {pid} is in state T (SIGSTOP or a debugger)"
-            ));
-        }
-        if let Some(failure) = failures.get(&number) {
-            return Some(failure.clone());
-        }
-        if is_unread(rank) {
-            let why = "cannot tell what it does, because its ops in flight could not be read";
-            return is_waited_for.then(|| format!("rank {number} is waited for: {why}"));
-        }
-        if !rank.proxy.ops.is_empty() {
-            return None;
-        }
-        if behind.contains(&number) {
-            return Some(format!("{}, and it has no op in flight", self.not_joined(number, most)));
-        }
-        is_waited_for.then(|| format!("rank {number} is waited for and has no op in flight"))
+    /// What these ranks wait for: a sentence each.
+    fn waiting<'w>(
+        waits: &'w BTreeMap<u32, Waits>,
+        victims: &'w BTreeSet<u32>,
+    ) -> impl Iterator<Item = String> + 'w {
+        let sentences = victims.iter().filter_map(|victim| {
+            let (peer, why) = waits.get(victim)?.peers.first_key_value()?;
+            Some(format!("rank {victim} waits for rank {peer}: {why}"))
+        });
+        sentences.take(MAX_SENTENCES)
     }
 
     fn no_culprit(waits: &BTreeMap<u32, Waits>, verdict: &mut Verdict) {
@@ -381,34 +322,14 @@ impl<'a> Case<'a> {
             verdict.evidence.push("the ranks wait for each other in a circle".to_owned());
         }
     }
-
-    /// Ranks that run different collectives under one number.
-    fn different_order(&self) -> Vec<String> {
-        let mut by_count: BTreeMap<u64, BTreeMap<&str, Vec<u32>>> = BTreeMap::new();
-        for (number, rank) in &self.ranks {
-            for op in rank.proxy.ops.iter().filter(|op| !op.p2p) {
-                let ranks = by_count.entry(op.op_count).or_default();
-                let ranks = ranks.entry(op.coll.as_deref().unwrap_or("?")).or_default();
-                if ranks.last() != Some(number) {
-                    ranks.push(*number);
-                }
-            }
-        }
-        let differing = by_count.iter().filter(|(_, colls)| colls.len() > 1);
-        let sentences = differing.map(|(count, colls)| {
-            let colls = colls.iter().map(|(coll, ranks)| format!("{coll} on {}", named(ranks)));
-            format!("the order differs: op {count} is {}", colls.collect::<Vec<_>>().join(", "))
-        });
-        sentences.take(MAX_SENTENCES).collect()
-    }
 }
 
-fn is_unread(rank: &RankReport) -> bool {
+pub(super) fn is_unread(rank: &RankReport) -> bool {
     matches!(rank.proxy.state, ProxyListState::Torn | ProxyListState::Unreadable)
 }
 
 /// `rank 3`, `ranks 1, 2, 5`, `ranks 0, 1, 2 and 61 more`.
-fn named(ranks: &[u32]) -> String {
+pub(super) fn named(ranks: &[u32]) -> String {
     const SHOWN: usize = 8;
     let shown: Vec<String> = ranks.iter().take(SHOWN).map(u32::to_string).collect();
     let more = match ranks.len().saturating_sub(SHOWN) {

@@ -6,7 +6,7 @@
 //! them back (`done`). In between the GPU's kernel takes from the receivers of a channel what it needs to fill the
 //! senders' slots; what it needs is known from the op's pattern.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::report::{ChannelReport, OpDirection, OpReport, RankReport};
 
@@ -26,9 +26,18 @@ pub(super) struct Waits {
 
 /// From the oldest unfinished ops of a rank.
 pub(super) fn of_rank(rank: &RankReport) -> Waits {
+    let over_network: BTreeSet<(u32, u32)> = rank
+        .connections
+        .iter()
+        .filter(|connection| connection.direction == OpDirection::Recv)
+        .map(|connection| (connection.channel, connection.peer))
+        .collect();
     let mut all = Waits { own_may_be_queued: true, ..Waits::default() };
     for (channel, ops) in oldest(&rank.proxy.ops) {
-        let topology = rank.channels.iter().find(|known| known.channel == channel);
+        let topology = Topology {
+            channel: rank.channels.iter().find(|known| known.channel == channel),
+            over_network: &over_network,
+        };
         let mut waits = Waits::default();
         of_op(&ops, topology, &mut waits);
         if let Some(own) = waits.own {
@@ -68,26 +77,73 @@ fn oldest(ops: &[OpReport]) -> Vec<(u32, Vec<&OpReport>)> {
 }
 
 /// Whether the GPU is known to have filled or emptied a slot.
-fn gpu_has_begun(op: &OpReport) -> bool {
+pub(super) fn gpu_has_begun(op: &OpReport) -> bool {
     match op.direction {
         OpDirection::Send => produced(op) > 0,
         OpDirection::Recv => op.done > 0 || op.gpu.is_some_and(|gpu| gpu > 0),
     }
 }
 
-fn of_op(ops: &[&OpReport], topology: Option<&ChannelReport>, waits: &mut Waits) {
+/// Whether the GPU is known to be in the collective `count`, the oldest in flight: it filled or emptied a slot of it, or a part
+/// of it is over, as a later one has begun on the same channel. A connection's ops run one after the other.
+pub(super) fn in_collective(ops: &[OpReport], count: u64) -> bool {
+    let unfinished = || ops.iter().filter(|op| !op.p2p && op.done < op.nsteps);
+    unfinished().filter(|op| op.op_count == count).any(|op| {
+        gpu_has_begun(op)
+            || unfinished().any(|later| later.begun && later.op_count > count && later.channel == op.channel)
+    })
+}
+
+/// Whether the GPU is known to be in a batch of sends and receives: it has begun one that is not over, or a part of the oldest
+/// batch of a channel is over already, so that another part stands behind later batches of that channel.
+pub(super) fn in_point_to_point(ops: &[OpReport]) -> bool {
+    let unfinished = || ops.iter().filter(|op| op.p2p && op.done < op.nsteps);
+    let part_is_over = |op: &OpReport| {
+        let same_channel = || unfinished().filter(|other| other.channel == op.channel);
+        let of = |direction| {
+            same_channel().filter(move |other| other.direction == direction).map(|other| other.op_count).min()
+        };
+        matches!((of(OpDirection::Send), of(OpDirection::Recv)), (Some(send), Some(receive)) if send != receive)
+    };
+    unfinished().any(|op| gpu_has_begun(op) || part_is_over(op))
+}
+
+/// Who a rank is connected with on one channel.
+#[derive(Clone, Copy)]
+struct Topology<'a> {
+    channel: Option<&'a ChannelReport>,
+    /// Channel and peer of the connections over which data come through the proxy.
+    over_network: &'a BTreeSet<(u32, u32)>,
+}
+
+impl Topology<'_> {
+    /// The peers of which the GPU needs data for `send`, by its pattern; none where that cannot be told.
+    fn sources(&self, send: &OpReport) -> Vec<u32> {
+        let (Some(channel), Some(to)) = (self.channel, send.peer) else { return Vec::new() };
+        let up = u32::try_from(channel.tree_up).ok();
+        let sources = match send.pattern.as_deref() {
+            Some("RING" | "RING_TWICE") => vec![channel.ring_prev],
+            Some("TREE_UP_DOWN") if up == Some(to) || up.is_none() => channel.tree_down.clone(),
+            Some("TREE_UP_DOWN") => vec![channel.tree_up],
+            _ => Vec::new(),
+        };
+        sources.into_iter().filter_map(|rank| u32::try_from(rank).ok()).collect()
+    }
+}
+
+fn of_op(ops: &[&OpReport], topology: Topology<'_>, waits: &mut Waits) {
     let sends = || ops.iter().filter(|op| op.direction == OpDirection::Send);
     let receives: Vec<&OpReport> =
         ops.iter().filter(|op| op.direction == OpDirection::Recv).copied().collect();
     let mut feeds_a_send = vec![false; receives.len()];
     for send in sends() {
         let inputs: Vec<usize> =
-            (0..receives.len()).filter(|index| is_input(send, receives[*index], topology)).collect();
+            (0..receives.len()).filter(|index| is_input(send, receives[*index], topology.channel)).collect();
         for index in &inputs {
             feeds_a_send[*index] = true;
         }
         let inputs: Vec<&OpReport> = inputs.into_iter().map(|index| receives[index]).collect();
-        of_send(send, &inputs, waits);
+        of_send(send, &inputs, topology, waits);
     }
     for (receive, feeds) in receives.iter().zip(feeds_a_send) {
         // One that feeds a sender was looked at with it, unless nothing has to be sent any more.
@@ -136,7 +192,7 @@ fn needed(send: &OpReport) -> u64 {
     }
 }
 
-fn of_send(send: &OpReport, inputs: &[&OpReport], waits: &mut Waits) {
+fn of_send(send: &OpReport, inputs: &[&OpReport], topology: Topology<'_>, waits: &mut Waits) {
     let steps = |count: u64| if count == 1 { "1 step".to_owned() } else { format!("{count} steps") };
     let label = label(send);
     if !send.begun {
@@ -159,7 +215,20 @@ fn of_send(send: &OpReport, inputs: &[&OpReport], waits: &mut Waits) {
         for receive in &missing {
             of_missing_input(receive, waits);
         }
-        if missing.is_empty() {
+        let unseen = if needed(send) == 0 { Vec::new() } else { topology.sources(send) };
+        let unseen = unseen.into_iter().filter(|source| inputs.iter().all(|op| op.peer != Some(*source)));
+        let unseen: Vec<u32> = unseen.collect();
+        for source in &unseen {
+            // The GPU takes what comes in before it sends it on, so that a receive cannot be over before its send. From
+            // 2.26 on NCCL takes an op whose network failed out of the list (src/proxy.cc, progressOps).
+            let why = if topology.over_network.contains(&(send.channel, *source)) {
+                "the receive that feeds it is no longer in flight: inferred that its connection broke"
+            } else {
+                "what feeds it comes over NVLink or shared memory, which only the GPU sees"
+            };
+            waits.on(Some(*source), format!("{label}: {why}"));
+        }
+        if missing.is_empty() && unseen.is_empty() {
             let input = if inputs.is_empty() { "needs no input" } else { "has its input" };
             waits.own = Some(format!(
                 "{label}: its GPU {input} and has room for {}, and does not go on ({} of {} filled)",

@@ -8,6 +8,7 @@ mod address;
 mod budget;
 mod build_id;
 mod error;
+mod gnu_hash;
 mod image;
 mod symbol_table;
 
@@ -15,5 +16,6 @@ pub use address::{ElfVaddr, FileOffset, RuntimeAddr};
 pub use budget::Budget;
 pub use build_id::BuildId;
 pub use error::{Error, ErrorKind};
+pub use gnu_hash::may_export;
 pub use image::{Image, Machine, Section};
 pub use symbol_table::{FunctionSymbol, SymbolTable, TableKind};

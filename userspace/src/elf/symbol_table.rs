@@ -44,12 +44,24 @@ pub struct SymbolTable {
 impl SymbolTable {
     /// Reads the best table of the library; `None` when it has none.
     pub fn read(image: &Image, budget: &mut Budget) -> Result<Option<Self>, Error> {
-        let usable = |kind| image.sections().iter().find(|section| section.kind == kind && section.size > 0);
-        let (section, kind) = match (usable(elf::SHT_SYMTAB), usable(elf::SHT_DYNSYM)) {
-            (Some(full), _) => (full, TableKind::Full),
-            (None, Some(exported)) => (exported, TableKind::Exported),
-            (None, None) => return Ok(None),
+        match Self::of_kind(image, TableKind::Full, budget)? {
+            Some(full) => Ok(Some(full)),
+            None => Self::read_exported(image, budget),
+        }
+    }
+
+    /// Reads `.dynsym`, also where there is a `.symtab`; `None` when the file exports nothing.
+    pub fn read_exported(image: &Image, budget: &mut Budget) -> Result<Option<Self>, Error> {
+        Self::of_kind(image, TableKind::Exported, budget)
+    }
+
+    fn of_kind(image: &Image, kind: TableKind, budget: &mut Budget) -> Result<Option<Self>, Error> {
+        let wanted = match kind {
+            TableKind::Full => elf::SHT_SYMTAB,
+            TableKind::Exported => elf::SHT_DYNSYM,
         };
+        let section = image.sections().iter().find(|section| section.kind == wanted && section.size > 0);
+        let Some(section) = section else { return Ok(None) };
         let names = usize::try_from(section.link)
             .ok()
             .and_then(|link| image.sections().get(link))

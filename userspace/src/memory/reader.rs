@@ -8,7 +8,7 @@ use crate::{elf::RuntimeAddr, target::Process};
 pub(super) const MAX_READ: usize = 8 << 20;
 
 /// Pieces that the kernel takes in one call: `UIO_MAXIOV`, include/uapi/linux/uio.h.
-const MAX_PIECES: usize = 1024;
+pub(super) const MAX_PIECES: usize = 1024;
 
 /// Why memory could not be read.
 #[derive(Debug)]
@@ -126,6 +126,25 @@ impl<'p> Memory<'p> {
         }
         self.still_there()?;
         Ok(bytes)
+    }
+
+    /// Fills `into` from `pieces`, at most [`MAX_PIECES`], as far as they can be read: the bytes read, 0 if the first cannot.
+    pub(super) fn read_pieces(
+        self,
+        pieces: &[(RuntimeAddr, usize)],
+        into: &mut [u8],
+    ) -> Result<usize, ReadError> {
+        let first = pieces.first().map_or(RuntimeAddr(0), |(at, _)| *at);
+        match self.transfer(into, pieces) {
+            Ok(read) => {
+                self.still_there()?;
+                Ok(read.min(into.len()))
+            }
+            Err(error) => match self.explain(error, first) {
+                Err(ReadError::Unmapped(_)) | Ok(_) => Ok(0),
+                Err(error) => Err(error),
+            },
+        }
     }
 
     /// The number of the process could have been given to another one only after the process had exited. So a read that

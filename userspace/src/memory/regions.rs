@@ -3,19 +3,13 @@
 use std::{
     fs::File,
     io::{self, Read as _},
-    os::unix::fs::FileExt as _,
 };
 
 use super::ReadError;
-use crate::{elf::RuntimeAddr, target::Process};
+use crate::target::Process;
 
 /// Longest `/proc/PID/maps` that is read: 65,530 mappings (the kernel's default limit) of about 100 bytes, and more.
 const MAX_MAPS: u64 = 64 << 20;
-
-/// Bits of a `/proc/PID/pagemap` entry: the page is in memory, or swapped out
-/// (Documentation/admin-guide/mm/pagemap.rst).
-const PRESENT: u64 = 1 << 63;
-const SWAPPED: u64 = 1 << 62;
 
 /// A writable private mapping that no file backs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,51 +111,6 @@ fn fields(line: &[u8]) -> Option<Fields<'_>> {
     Some((hex(start)?, hex(end)?, permissions, inode, name))
 }
 
-/// Which pages of a process hold data. To read a page that was never touched would make the kernel build page tables for it
-/// in the target, and there can be hundreds of gigabytes of them.
-#[derive(Debug)]
-pub(super) struct Pages {
-    pagemap: Option<File>,
-    page: u64,
-    entries: Vec<u8>,
-}
-
-impl Pages {
-    /// Where the page map cannot be opened every page counts as filled.
-    pub(super) fn open(process: &Process) -> Self {
-        let page = rustix::param::page_size() as u64;
-        Self { pagemap: File::open(process.proc_path().join("pagemap")).ok(), page, entries: Vec::new() }
-    }
-
-    /// The runs of filled pages between `start` and `end`, as (start, end).
-    pub(super) fn filled(&mut self, start: RuntimeAddr, end: RuntimeAddr) -> Vec<(u64, u64)> {
-        let (start, end) = (start.0, end.0);
-        let first = start / self.page;
-        let count = end.div_ceil(self.page).saturating_sub(first);
-        let (Some(pagemap), Ok(bytes)) = (&self.pagemap, usize::try_from(count.saturating_mul(8))) else {
-            return vec![(start, end)];
-        };
-        self.entries.resize(bytes, 0);
-        // A short read means that the rest is not mapped any more.
-        let Ok(read) = pagemap.read_at(&mut self.entries, first.saturating_mul(8)) else {
-            return vec![(start, end)];
-        };
-        let mut runs: Vec<(u64, u64)> = Vec::new();
-        let entries = self.entries.get(..read).unwrap_or_default();
-        for (page, entry) in (first..).zip(entries.as_chunks::<8>().0) {
-            if u64::from_le_bytes(*entry) & (PRESENT | SWAPPED) == 0 {
-                continue;
-            }
-            let (from, to) = ((page * self.page).max(start), ((page + 1) * self.page).min(end));
-            match runs.last_mut() {
-                Some(last) if last.1 == from => last.1 = to,
-                _ => runs.push((from, to)),
-            }
-        }
-        runs
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -194,17 +143,5 @@ mod tests {
         assert!(!space.is_readable(0x7f00_008f_fff0, 32));
         assert!(!space.is_readable(0, 8));
         assert!(!space.is_readable(u64::MAX - 4, 8));
-    }
-
-    #[test]
-    fn pages_that_were_never_touched_are_left_out() {
-        let process = Process::open(std::process::id()).unwrap();
-        let mut pages = Pages::open(&process);
-        let page = pages.page;
-        let mut memory: Vec<u8> = Vec::with_capacity(64 * usize::try_from(page).unwrap());
-        memory.resize(10, 1);
-        let start = memory.as_ptr() as u64;
-        let filled = pages.filled(RuntimeAddr(start), RuntimeAddr(start + 10));
-        assert_eq!(filled, [(start, start + 10)]);
     }
 }

@@ -1,19 +1,35 @@
 //! Looks for a word in the memory of a process.
+//!
+//! Several threads copy and compare, each its own stretch of memory; what they find is looked at by the caller's thread. A copy
+//! out of another process costs more than the comparison, and is bound by one core.
 
 use std::{
     ops::ControlFlow,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+        mpsc::{self, RecvTimeoutError, Sender},
+    },
+    thread,
     time::{Duration, Instant},
 };
 
+use memchr::memmem;
 use serde::{Deserialize, Serialize};
 
-use super::{AddressSpace, Memory, ReadError, regions::Pages};
+use super::{AddressSpace, Memory, ReadError, pages::Pages, reader::MAX_PIECES};
 use crate::elf::RuntimeAddr;
 
 /// Bytes that are copied at once: small enough to stay in the cache, large enough to make calls cheap.
-const CHUNK: u64 = 1 << 20;
-/// Bytes of address space whose pages are looked up at once.
-const WINDOW: u64 = 256 << 20;
+const CHUNK: usize = 512 << 10;
+/// Bytes of address space that a thread takes at once.
+const WINDOW: u64 = 64 << 20;
+/// More threads than this would not be faster, and the host has other work to do.
+const MAX_THREADS: usize = 4;
+/// Below this one thread is as fast as several.
+const WORTH_A_THREAD: u64 = 64 << 20;
+/// Between two looks at how far a scan is.
+const TICK: Duration = Duration::from_millis(100);
 
 /// How much a scan may do.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +46,37 @@ impl Default for ScanLimits {
     }
 }
 
+/// What is looked for: words of 8 bytes at addresses that are multiples of 8.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Needle {
+    /// This word.
+    Word(u64),
+    /// A word that is its own address less this.
+    SelfPointer(u64),
+}
+
+/// How far a scan is.
+#[derive(Clone, Copy, Debug)]
+pub struct ScanProgress {
+    pub scanned_bytes: u64,
+    /// Of address space that was passed, filled or not.
+    pub passed_bytes: u64,
+    pub mapped_bytes: u64,
+    pub elapsed: Duration,
+}
+
+/// Why a scan did not look at everything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum ScanEnd {
+    /// The search was ended early, as was asked for.
+    Found,
+    /// [`ScanLimits::bytes`]
+    ByteLimit,
+    /// [`ScanLimits::time`]
+    TimeLimit,
+}
+
 /// What a scan did.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -40,9 +87,11 @@ pub struct ScanReport {
     /// Bytes that were copied: pages that were never touched are not.
     pub scanned_bytes: u64,
     pub milliseconds: u64,
-    /// Every page was looked at. Otherwise a limit was reached, or the search was ended early.
+    /// Every page was looked at. Otherwise [`Self::ended_by`] says why not.
     pub complete: bool,
-    /// Chunks that could not be read: unmapped meanwhile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_by: Option<ScanEnd>,
+    /// Pieces that could not be read: unmapped meanwhile.
     pub unreadable: u64,
 }
 
@@ -51,88 +100,248 @@ pub struct ScanReport {
 pub struct Scanner<'p> {
     memory: Memory<'p>,
     limits: ScanLimits,
-    buffer: Vec<u8>,
+}
+
+/// From a scanning thread.
+enum Event {
+    Match(RuntimeAddr),
+    Failed(ReadError),
+}
+
+/// What the threads of one scan share.
+struct Shared<'s> {
+    needle: Needle,
+    limits: ScanLimits,
+    started: Instant,
+    windows: Mutex<Box<dyn Iterator<Item = (u64, u64)> + Send + 's>>,
+    scanned: AtomicU64,
+    passed: AtomicU64,
+    unreadable: AtomicU64,
+    /// The caller wants no more, or a limit was reached.
+    ended: AtomicBool,
+    by_bytes: AtomicBool,
+    by_time: AtomicBool,
 }
 
 impl<'p> Scanner<'p> {
     pub fn new(memory: Memory<'p>, limits: ScanLimits) -> Self {
-        Self { memory, limits, buffer: Vec::new() }
+        Self { memory, limits }
     }
 
-    /// Calls `found` for every 8-byte-aligned place in the regions of `space` for which `matches(address, word)` holds,
-    /// until it breaks.
+    /// Calls `found` for every place of the needle in the regions of `space` until it breaks, and `progress` some times a
+    /// second. Regions are begun in their order.
     ///
     /// # Errors
     /// When the process is gone or may not be read; mappings that vanish are counted and passed over.
     pub fn search(
-        &mut self,
+        &self,
         space: &AddressSpace,
-        matches: impl Fn(u64, u64) -> bool,
+        needle: Needle,
         mut found: impl FnMut(RuntimeAddr) -> ControlFlow<()>,
+        mut progress: impl FnMut(&ScanProgress),
     ) -> Result<ScanReport, ReadError> {
-        let started = Instant::now();
-        let mut pages = Pages::open(self.memory.process());
-        let mut report = ScanReport {
-            mappings: space.regions.len(),
-            mapped_bytes: space.bytes(),
-            ..ScanReport::default()
+        let windows = space.regions.iter().flat_map(|region| pieces(region.start, region.end, WINDOW));
+        let shared = Shared {
+            needle,
+            limits: self.limits,
+            started: Instant::now(),
+            windows: Mutex::new(Box::new(windows)),
+            scanned: AtomicU64::new(0),
+            passed: AtomicU64::new(0),
+            unreadable: AtomicU64::new(0),
+            ended: AtomicBool::new(false),
+            by_bytes: AtomicBool::new(false),
+            by_time: AtomicBool::new(false),
         };
-        let mut ended = ControlFlow::Continue(());
-        'regions: for region in &space.regions {
-            for window in pieces(region.start, region.end, WINDOW) {
-                for run in pages.filled(RuntimeAddr(window.0), RuntimeAddr(window.1)) {
-                    for (start, end) in pieces(run.0, run.1, CHUNK) {
-                        let out_of_bounds = report.scanned_bytes >= self.limits.bytes
-                            || started.elapsed() >= self.limits.time;
-                        if out_of_bounds || ended.is_break() {
-                            ended = ControlFlow::Break(());
-                            break 'regions;
+        let mapped = space.bytes();
+        let cores = thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let worth = usize::try_from(mapped / WORTH_A_THREAD).unwrap_or(MAX_THREADS);
+        let threads = cores.min(MAX_THREADS).min(worth.max(1));
+        let mut is_enough = false;
+        let mut failure = None;
+        thread::scope(|scope| {
+            let (events, inbox) = mpsc::channel();
+            for _ in 0..threads {
+                let (shared, events, memory) = (&shared, events.clone(), self.memory);
+                scope.spawn(move || shared.work(memory, &events));
+            }
+            drop(events);
+            loop {
+                match inbox.recv_timeout(TICK) {
+                    Ok(Event::Match(at)) if !is_enough && failure.is_none() => {
+                        is_enough = found(at).is_break();
+                        if is_enough {
+                            shared.end();
                         }
-                        ended = self.chunk(start, end, &mut report, &matches, &mut found)?;
                     }
-                }
-                if started.elapsed() >= self.limits.time {
-                    ended = ControlFlow::Break(());
-                    break 'regions;
+                    Ok(Event::Match(_)) => {}
+                    Ok(Event::Failed(error)) => {
+                        failure = Some(error);
+                        shared.end();
+                    }
+                    Err(RecvTimeoutError::Timeout) => progress(&ScanProgress {
+                        scanned_bytes: shared.scanned.load(Ordering::Relaxed),
+                        passed_bytes: shared.passed.load(Ordering::Relaxed),
+                        mapped_bytes: mapped,
+                        elapsed: shared.started.elapsed(),
+                    }),
+                    Err(RecvTimeoutError::Disconnected) => break,
                 }
             }
+        });
+        if let Some(error) = failure {
+            return Err(error);
         }
-        report.complete = ended.is_continue();
-        report.milliseconds = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        Ok(report)
+        let ended_by = if is_enough {
+            Some(ScanEnd::Found)
+        } else if shared.by_bytes.load(Ordering::Relaxed) {
+            Some(ScanEnd::ByteLimit)
+        } else {
+            shared.by_time.load(Ordering::Relaxed).then_some(ScanEnd::TimeLimit)
+        };
+        Ok(ScanReport {
+            mappings: space.regions.len(),
+            mapped_bytes: mapped,
+            scanned_bytes: shared.scanned.load(Ordering::Relaxed),
+            milliseconds: u64::try_from(shared.started.elapsed().as_millis()).unwrap_or(u64::MAX),
+            complete: ended_by.is_none(),
+            ended_by,
+            unreadable: shared.unreadable.load(Ordering::Relaxed),
+        })
+    }
+}
+
+impl Shared<'_> {
+    fn end(&self) {
+        self.ended.store(true, Ordering::Relaxed);
     }
 
-    fn chunk(
-        &mut self,
-        start: u64,
-        end: u64,
-        report: &mut ScanReport,
-        matches: &impl Fn(u64, u64) -> bool,
-        found: &mut impl FnMut(RuntimeAddr) -> ControlFlow<()>,
-    ) -> Result<ControlFlow<()>, ReadError> {
-        let length = usize::try_from(end - start).unwrap_or(0);
-        self.buffer.resize(length, 0);
-        let read = match self.memory.read_some(RuntimeAddr(start), &mut self.buffer) {
-            Ok(read) => read,
-            Err(error) if error.is_final() => return Err(error),
-            Err(_) => 0,
-        };
-        if read < length {
-            report.unreadable += 1;
+    /// Whether to stop; takes note of a limit that is reached.
+    fn is_over(&self) -> bool {
+        if self.ended.load(Ordering::Relaxed) {
+            return true;
         }
-        report.scanned_bytes += read as u64;
-        let words = self.buffer.get(..read).unwrap_or_default().as_chunks::<8>().0;
-        for (at, word) in (start..).step_by(8).zip(words) {
-            if matches(at, u64::from_le_bytes(*word)) && found(RuntimeAddr(at)).is_break() {
-                return Ok(ControlFlow::Break(()));
+        if self.scanned.load(Ordering::Relaxed) >= self.limits.bytes {
+            self.by_bytes.store(true, Ordering::Relaxed);
+        } else if self.started.elapsed() >= self.limits.time {
+            self.by_time.store(true, Ordering::Relaxed);
+        } else {
+            return false;
+        }
+        self.end();
+        true
+    }
+
+    /// One thread: takes windows until there are none.
+    fn work(&self, memory: Memory<'_>, events: &Sender<Event>) {
+        let mut pages = Pages::open(memory.process());
+        let mut buffer = vec![0; CHUNK];
+        loop {
+            if self.is_over() {
+                return;
+            }
+            let window = self.windows.lock().unwrap_or_else(PoisonError::into_inner).next();
+            let Some((start, end)) = window else { return };
+            let runs = pages.filled(start, end);
+            if let Err(error) = self.window(memory, &runs, &mut buffer, events) {
+                // The other end waits for all of us.
+                let _ = events.send(Event::Failed(error));
+                return;
+            }
+            self.passed.fetch_add(end - start, Ordering::Relaxed);
+        }
+    }
+
+    fn window(
+        &self,
+        memory: Memory<'_>,
+        runs: &[(u64, u64)],
+        buffer: &mut [u8],
+        events: &Sender<Event>,
+    ) -> Result<(), ReadError> {
+        let mut left = runs.iter().flat_map(|run| pieces(run.0, run.1, CHUNK as u64)).peekable();
+        while left.peek().is_some() {
+            if self.is_over() {
+                return Ok(());
+            }
+            // As many runs as the buffer holds, in one call.
+            let (mut batch, mut total) = (Vec::new(), 0);
+            while let Some(piece) = left.next_if(|(start, end)| {
+                batch.len() < MAX_PIECES && total as u64 + (end - start) <= buffer.len() as u64
+            }) {
+                let length = usize::try_from(piece.1 - piece.0).unwrap_or(0);
+                batch.push((RuntimeAddr(piece.0), length));
+                total += length;
+            }
+            self.batch(memory, &batch, buffer, events)?;
+        }
+        Ok(())
+    }
+
+    /// Copies and compares pieces; what cannot be read is passed over piece by piece.
+    fn batch(
+        &self,
+        memory: Memory<'_>,
+        mut batch: &[(RuntimeAddr, usize)],
+        buffer: &mut [u8],
+        events: &Sender<Event>,
+    ) -> Result<(), ReadError> {
+        while !batch.is_empty() {
+            let wanted: usize = batch.iter().map(|(_, length)| length).sum();
+            let Some(into) = buffer.get_mut(..wanted) else { return Ok(()) };
+            let read = memory.read_pieces(batch, into)?;
+            self.scanned.fetch_add(read as u64, Ordering::Relaxed);
+            let (mut at, mut whole) = (0, 0);
+            for (start, length) in batch {
+                let bytes = into.get(at..(at + length).min(read)).unwrap_or_default();
+                self.compare(*start, bytes, events);
+                whole += usize::from(bytes.len() == *length);
+                at += length;
+            }
+            if read == wanted {
+                return Ok(());
+            }
+            self.unreadable.fetch_add(1, Ordering::Relaxed);
+            batch = batch.get(whole + 1..).unwrap_or_default();
+        }
+        Ok(())
+    }
+
+    fn compare(&self, start: RuntimeAddr, bytes: &[u8], events: &Sender<Event>) {
+        let tell = |offset: usize| {
+            // Nobody wants to know any more when the receiver is gone.
+            let _ = events.send(Event::Match(RuntimeAddr(start.0 + offset as u64)));
+        };
+        match self.needle {
+            Needle::Word(word) => {
+                let needle = word.to_le_bytes();
+                let finder = memmem::Finder::new(&needle);
+                let mut from = 0;
+                while let Some(hit) = bytes.get(from..).and_then(|rest| finder.find(rest)) {
+                    let at = from + hit;
+                    // The search goes on at the next aligned place: NCCL's word repeats itself, so that a match askew may
+                    // overlap a true one.
+                    from = at.next_multiple_of(8);
+                    if from == at {
+                        tell(at);
+                        from += 8;
+                    }
+                }
+            }
+            Needle::SelfPointer(less) => {
+                let first = start.0.wrapping_sub(less);
+                for (index, word) in bytes.as_chunks::<8>().0.iter().enumerate() {
+                    if u64::from_le_bytes(*word) == first.wrapping_add(8 * index as u64) {
+                        tell(8 * index);
+                    }
+                }
             }
         }
-        Ok(ControlFlow::Continue(()))
     }
 }
 
 /// `start..end` in pieces of at most `size`, each but the last ending at a multiple of `size`.
-fn pieces(start: u64, end: u64, size: u64) -> impl Iterator<Item = (u64, u64)> {
+fn pieces(start: u64, end: u64, size: u64) -> impl Iterator<Item = (u64, u64)> + Send {
     let mut from = start;
     std::iter::from_fn(move || {
         let to = (from / size).checked_add(1).and_then(|next| next.checked_mul(size)).unwrap_or(end).min(end);
@@ -143,65 +352,4 @@ fn pieces(start: u64, end: u64, size: u64) -> impl Iterator<Item = (u64, u64)> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{memory::Region, target::Process};
-
-    const WORD: u64 = 0x1234_5678_9abc_def1;
-
-    fn space_of(data: &[u64]) -> AddressSpace {
-        let start = data.as_ptr() as u64;
-        let region = Region { start, end: start + 8 * data.len() as u64, is_heap: false };
-        AddressSpace { regions: vec![region], ..AddressSpace::default() }
-    }
-
-    #[test]
-    fn words_are_found_where_they_are_also_at_the_edges_of_chunks() {
-        let process = Process::open(std::process::id()).unwrap();
-        let mut data = vec![7u64; 400_000];
-        let places = [0, 1, 131_071, 131_072, 200_000, 399_999];
-        for place in places {
-            data[place] = WORD;
-        }
-        let mut found = Vec::new();
-        let report = Scanner::new(Memory::new(&process), ScanLimits::default())
-            .search(
-                &space_of(&data),
-                |_, word| word == WORD,
-                |at| {
-                    found.push(usize::try_from((at.0 - data.as_ptr() as u64) / 8).unwrap());
-                    ControlFlow::Continue(())
-                },
-            )
-            .unwrap();
-        assert_eq!(found, places);
-        assert!(report.complete && report.scanned_bytes == 3_200_000 && report.unreadable == 0, "{report:?}");
-    }
-
-    #[test]
-    fn limits_and_an_early_end_are_reported_as_incomplete() {
-        let process = Process::open(std::process::id()).unwrap();
-        let data = vec![WORD; 1_000_000];
-        let memory = Memory::new(&process);
-        let search = |limits, end: ControlFlow<()>| {
-            Scanner::new(memory, limits).search(&space_of(&data), |_, word| word == WORD, |_| end).unwrap()
-        };
-        let few = ScanLimits { bytes: 1 << 20, ..ScanLimits::default() };
-        let report = search(few, ControlFlow::Continue(()));
-        assert!(!report.complete && report.scanned_bytes < 4 << 20, "{report:?}");
-        assert!(!search(ScanLimits::default(), ControlFlow::Break(())).complete);
-        let no_time = ScanLimits { time: Duration::ZERO, ..ScanLimits::default() };
-        assert_eq!(search(no_time, ControlFlow::Continue(())).scanned_bytes, 0);
-    }
-
-    #[test]
-    fn what_was_unmapped_meanwhile_is_counted_not_fatal() {
-        let process = Process::open(std::process::id()).unwrap();
-        let region = Region { start: 0x1000, end: 0x3000, is_heap: false };
-        let space = AddressSpace { regions: vec![region], ..AddressSpace::default() };
-        let report = Scanner::new(Memory::new(&process), ScanLimits::default())
-            .search(&space, |_, _| true, |_| ControlFlow::Continue(()))
-            .unwrap();
-        assert_eq!(report.scanned_bytes, 0);
-    }
-}
+mod tests;

@@ -34,6 +34,6 @@ pub use report::render;
 pub use request::{FunctionSpec, Request};
 pub use resolution::{LayoutSource, Problem, ProblemKind, Resolution, Rung};
 pub use resolve::{resolve, resolve_with};
-pub use version::NcclVersion;
+pub use version::{NcclVersion, stated_version};
 
 pub use crate::elf::{Error, ErrorKind};

@@ -36,6 +36,14 @@ impl fmt::Display for NcclVersion {
 /// A version of NCCL, and of the CUDA that it was built for.
 pub(super) type Versions = (NcclVersion, (u32, u32));
 
+/// The version of NCCL that a file states, whatever its name.
+///
+/// # Errors
+/// When the file cannot be read.
+pub fn stated_version(image: &Image, budget: &mut Budget) -> Result<Option<NcclVersion>, Error> {
+    Ok(find(image, budget)?.map(|(nccl, _)| nccl))
+}
+
 /// The versions stated in a library; `None` when the string is not there.
 pub(super) fn find(image: &Image, budget: &mut Budget) -> Result<Option<Versions>, Error> {
     let Some(section) = image.section(".rodata") else { return Ok(None) };

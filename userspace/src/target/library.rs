@@ -12,6 +12,7 @@ use std::{
 };
 
 use super::{
+    identify::{Depth, Identifier},
     maps::{self, Mapping},
     process::Process,
 };
@@ -35,6 +36,11 @@ pub struct MappedLibrary {
 }
 
 impl MappedLibrary {
+    /// Opens the very file that a mapping of `process` is of.
+    pub fn open(process: &Process, mapping: &Mapping) -> io::Result<Self> {
+        open(process, mapping)
+    }
+
     /// A second descriptor of the same open file.
     pub fn try_clone_file(&self) -> io::Result<File> {
         self.file.try_clone()
@@ -76,8 +82,8 @@ impl fmt::Display for LibraryError {
             Self::Maps(pid, error) => write!(f, "the mappings of process {pid} cannot be read: {error}"),
             Self::NoNccl { pid, name } => write!(
                 f,
-                "process {pid} (`{name}`) has no NCCL library mapped: it has not called NCCL yet, or carries it under \
-                 another name (give the file with --library)"
+                "process {pid} (`{name}`) has no NCCL library mapped, under any name: it has not loaded NCCL yet, or it is \
+                 not the process that does"
             ),
             Self::Open { pid, path, error } => {
                 write!(
@@ -92,16 +98,28 @@ impl fmt::Display for LibraryError {
 
 impl std::error::Error for LibraryError {}
 
-/// The libraries of `process` that are NCCL, by name or because `wanted` names their file. Never empty.
+/// The libraries of `process` that are NCCL: by name; by content, if no name says so; or because `wanted` names their file.
+/// Never empty.
 pub fn nccl_libraries(process: &Process, wanted: Option<&Path>) -> Result<Vec<MappedLibrary>, LibraryError> {
     let pid = process.pid();
     let mappings = maps::read(pid).map_err(|error| LibraryError::Maps(pid, error))?;
+    if mappings.is_empty() {
+        let why = io::Error::new(
+            io::ErrorKind::NotFound,
+            "there are none: it is exiting, or a thread of the kernel",
+        );
+        return Err(LibraryError::Maps(pid, why));
+    }
+    let files = || mappings.iter().filter(|mapping| mapping.executable && mapping.inode != 0);
+    let mut chosen: Vec<&Mapping> = files()
+        .filter(|mapping| wanted.map_or_else(|| mapping.is_nccl(), |path| mapping.path == path))
+        .collect();
+    if chosen.is_empty() && wanted.is_none() {
+        let mut identifier = Identifier::default();
+        chosen = files().filter(|mapping| identifier.is_nccl(process, mapping, Depth::Constants)).collect();
+    }
     let mut libraries: Vec<MappedLibrary> = Vec::new();
-    for mapping in mappings.iter().filter(|mapping| mapping.executable && mapping.inode != 0) {
-        let is_wanted = wanted.map_or_else(|| mapping.is_nccl(), |path| mapping.path == path);
-        if !is_wanted {
-            continue;
-        }
+    for mapping in chosen {
         let library = open(process, mapping).map_err(|error| LibraryError::Open {
             pid,
             path: mapping.path.clone(),

@@ -1,9 +1,12 @@
 //! Targets: processes, and the NCCL libraries that they have mapped.
 
+pub mod discover;
+pub mod identify;
 pub mod library;
 pub mod maps;
 pub mod process;
 
+pub use discover::{Discovered, nccl_processes};
 pub use library::{LibraryError, LibraryId, MappedLibrary, nccl_libraries};
 pub use process::{Process, ProcessError};
 

@@ -37,7 +37,10 @@ impl fmt::Display for ProcessError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Missing(pid) => {
-                write!(f, "there is no process {pid}: see `ncclflow ps` or `nvidia-smi` for the right PID")
+                write!(
+                    f,
+                    "there is no process {pid}: it has exited, or never was (`nvidia-smi` has the PIDs of GPU jobs)"
+                )
             }
             Self::Denied(pid, error) => {
                 write!(

@@ -3,6 +3,7 @@
 mod attach;
 mod detach;
 mod drain;
+mod dump;
 mod figure;
 mod lab;
 mod memory;
@@ -36,6 +37,8 @@ enum Bench {
     Drain(drain::Args),
     /// How long the probes take to go, by their number (root)
     Detach(detach::Args),
+    /// How long `dump` looks through a process, by the memory that it has filled (root)
+    Dump(dump::Args),
     /// Memory of `record` with 8 processes and 4 communicators (root)
     Memory(memory::Args),
     /// Time of a job under the tracer, against ranks, channels and operations per group (root)
@@ -50,6 +53,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Bench::Attach(args) => attach::run(args),
         Bench::Drain(args) => drain::run(args),
         Bench::Detach(args) => detach::run(args),
+        Bench::Dump(args) => dump::run(args),
         Bench::Memory(args) => memory::run(args),
         Bench::Scale(args) => scale::run(args),
         Bench::Saturate(args) => saturate::run(args),

@@ -279,11 +279,20 @@ pub(crate) struct Layout {
     pub(crate) peer: Peer,
     pub(crate) conn: Conn,
     pub(crate) fifo: Fifo,
-    pub(crate) host_comm: HostComm,
     pub(crate) work: Work,
     /// Number of data types, of device reductions.
     pub(crate) types: usize,
     pub(crate) redops: usize,
+}
+
+impl HostComm {
+    /// All that a bed needs which moves nothing.
+    pub(crate) fn read(library: &Path) -> Result<Self> {
+        let request =
+            Request { functions: Vec::new(), structs: vec!["ncclComm".to_owned()], enums: Vec::new() };
+        let resolution = resolve(&Image::open(library)?, &request)?;
+        Self::find(&resolution.layouts, &["ncclComm"])
+    }
 }
 
 impl Layout {
@@ -360,7 +369,6 @@ impl Layout {
             peer: Peer::find(layouts, &["ncclDevChannelPeer"])?,
             conn: Conn::find(layouts, &["ncclConnInfo"])?,
             fifo: Fifo::find(layouts, &["ncclConnFifo"])?,
-            host_comm: HostComm::find(layouts, &["ncclComm"])?,
             work,
             types: usize::try_from(value("ncclDataType_t", "ncclNumTypes")?)?,
             redops: usize::try_from(value("ncclDevRedOp_t", "ncclNumDevRedOps")?)?,

@@ -32,7 +32,7 @@ use anyhow::{Context, Result, bail};
 use self::executor::Control;
 use self::functions::Functions;
 use self::kernel::Kernel;
-use self::layout::{Layout, Work};
+use self::layout::{HostComm, Layout, Work};
 use self::transfer_log::{LaunchName, TransferLog};
 use crate::library::Library;
 use crate::link;
@@ -42,11 +42,11 @@ use crate::runtime::lock;
 
 #[derive(Debug)]
 struct State {
-    layout: Layout,
-    functions: Functions,
+    host_comm: HostComm,
+    /// None where kernels complete at once: then versions can run whose device structs are not known here.
+    emulation: Option<(Layout, Functions)>,
     stalls: Vec<(u32, PathBuf)>,
     log: TransferLog,
-    no_emulate: bool,
     /// By the address of the device's communicator.
     comms: Mutex<HashMap<usize, KnownComm>>,
 }
@@ -62,18 +62,23 @@ struct KnownComm {
 pub(crate) struct Shared(Arc<State>);
 
 pub(crate) fn prepare(options: &Options, library: &Library) -> Result<Shared> {
-    let layout = Layout::read(&options.library)
-        .with_context(|| format!("struct layouts of `{}`", options.library.display()))?;
-    let functions = Functions::read(library, &layout)?;
+    let context = || format!("struct layouts of `{}`", options.symbols().display());
+    let host_comm = HostComm::read(options.symbols()).with_context(context)?;
+    let emulation = if options.no_emulate {
+        None
+    } else {
+        let layout = Layout::read(options.symbols()).with_context(context)?;
+        let functions = Functions::read(library, &layout)?;
+        Some((layout, functions))
+    };
     if std::env::var_os("NCCLFLOW_BED_VERBOSE").is_some() {
-        crate::say(&format!("layout: {layout:?}"));
+        crate::say(&format!("layout: {host_comm:?} {emulation:?}"));
     }
     Ok(Shared(Arc::new(State {
-        layout,
-        functions,
+        host_comm,
+        emulation,
         stalls: options.stall.clone(),
         log: TransferLog::new(options.transfer_log.clone()),
-        no_emulate: options.no_emulate,
         comms: Mutex::default(),
     })))
 }
@@ -96,7 +101,7 @@ pub(crate) fn executor(shared: &Shared) -> Executor {
 impl Shared {
     /// Takes note of a communicator and returns its hash.
     pub(crate) fn register(&self, comm: usize) -> String {
-        let host = &self.0.layout.host_comm;
+        let host = &self.0.host_comm;
         let hash = format!("{:016x}", host.hash.get(comm));
         let known = KnownComm { hash: hash.clone(), launches: 0 };
         lock(&self.0.comms).insert(host.dev_comm.get_usize(comm), known);
@@ -107,7 +112,8 @@ impl Shared {
 impl State {
     /// The address of the device's communicator, in a launch of one of NCCL's collective kernels.
     fn comm_of(&self, launch: &Launch) -> Option<usize> {
-        match (&launch.arguments, &self.layout.work) {
+        let (layout, _) = self.emulation.as_ref()?;
+        match (&launch.arguments, &layout.work) {
             (Arguments::Buffer(bytes), Work::Batches(form)) if bytes.len() >= form.args.size => {
                 Some(form.args.comm.get_usize(bytes.as_ptr() as usize))
             }
@@ -129,22 +135,20 @@ impl State {
         if launch.kernel.contains("ncclProgressCounterCaptureGpuTime") {
             return capture_time(launch);
         }
+        let Some((layout, functions)) = &self.emulation else { return Ok(()) };
         if !launch.kernel.contains("ncclDevKernel_") {
             bail!("this kernel is not emulated");
         }
-        if self.no_emulate {
-            return Ok(());
-        }
         let comm = self.comm_of(launch).context("a launch without arguments")?;
-        let rank = self.layout.comm.rank.get_i32(comm);
+        let rank = layout.comm.rank.get_i32(comm);
         let stalls = self.stalls.iter().filter(|(of, _)| i64::from(*of) == i64::from(rank));
         let control = Control::new(
-            self.layout.comm.abort_flag.get_usize(comm),
+            layout.comm.abort_flag.get_usize(comm),
             stalls.map(|(_, file)| file.clone()).collect(),
         );
         let kernel = Kernel {
-            layout: &self.layout,
-            functions: &self.functions,
+            layout,
+            functions,
             control,
             comm,
             rank,
@@ -152,8 +156,8 @@ impl State {
             logs: self.log.is_on(),
             lines: RefCell::default(),
         };
-        let plans = match (&self.layout.work, &launch.arguments) {
-            (Work::Batches(form), Arguments::Buffer(bytes)) => batches::read(form, &self.functions, bytes)?,
+        let plans = match (&layout.work, &launch.arguments) {
+            (Work::Batches(form), Arguments::Buffer(bytes)) => batches::read(form, functions, bytes)?,
             (Work::Lists(form), Arguments::Words(words)) => {
                 let [_, channels, head] = words[..] else { bail!("expected three arguments") };
                 lists::read(form, &kernel, channels, head as usize)?

@@ -127,7 +127,7 @@ fn a_scan_finds_the_communicator_and_none_of_the_decoys() {
     let process = Process::open(std::process::id()).unwrap();
     let space = AddressSpace::read(&process).unwrap();
     let (found, report) =
-        find(Memory::new(&process), &layout(), &space, ScanLimits::default(), false).unwrap();
+        find(Memory::new(&process), &layout(), &space, ScanLimits::default(), false, &mut |_| {}).unwrap();
     // Other tests of this process make communicators too.
     assert!(found.iter().any(|comm| comm.address.0 == made.words.as_ptr() as u64));
     let decoys = decoys.as_ptr_range();
@@ -148,7 +148,8 @@ fn before_the_marks_communicators_are_found_by_the_pointer_to_themselves_and_by_
     let process = Process::open(std::process::id()).unwrap();
     let space = AddressSpace::read(&process).unwrap();
     let layout = layout_with(&[("intraComm0", OWN), ("intraNext", NEXT)]);
-    let (found, _) = find(Memory::new(&process), &layout, &space, ScanLimits::default(), false).unwrap();
+    let (found, _) =
+        find(Memory::new(&process), &layout, &space, ScanLimits::default(), false, &mut |_| {}).unwrap();
     let addresses: Vec<u64> = found.iter().map(|comm| comm.address.0).collect();
     assert!(addresses.contains(&own) && addresses.contains(&next), "{addresses:x?}");
 }

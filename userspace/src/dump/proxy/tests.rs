@@ -40,6 +40,7 @@ fn layout() -> ProxyLayout {
             base: word(3),
             posted: word(POSTED),
             received: word(5),
+            flushed: None,
             transmitted: word(6),
             done: word(DONE),
             peer: word(8),

@@ -1,0 +1,356 @@
+//! What `ncclflow dump` can be pointed at: libraries of every sort, processes of every sort, and those that change while they
+//! are read.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    fs,
+    io::Write as _,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use ncclflow_e2e::harness::{
+    dumper::Dump,
+    job::{Job, Shape, VERSIONS, check_culprit, is_long},
+    need, programs,
+};
+
+const SMALL: Shape = Shape { ranks: 2, processes: false, tree: false };
+const SMALL_PROCESSES: Shape = Shape { ranks: 2, processes: true, tree: false };
+
+/// A child that is killed when the test ends.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A Python that says something on standard output when it is ready; `None` if there is none.
+fn python(script: &str, arguments: &[&Path]) -> Option<Killed> {
+    let child = Command::new("python3")
+        .args(["-c", script])
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn();
+    if !need::need("python3", child.is_ok(), "install python3") {
+        return None;
+    }
+    let mut child = Killed(child.unwrap());
+    let mut word = [0; 2];
+    std::io::Read::read_exact(child.0.stdout.as_mut().unwrap(), &mut word).unwrap();
+    Some(child)
+}
+
+/// A copy of a library, changed by `strip` or `objcopy`.
+fn made(
+    tool: &str,
+    arguments: &[&str],
+    version: &str,
+    folder: &Path,
+    name: &str,
+) -> Option<(PathBuf, PathBuf)> {
+    let original = programs::nccl(version)?;
+    let copy = folder.join(name);
+    let status = Command::new(tool).args(arguments).arg(&original).arg(&copy).status();
+    need::need("binutils", status.is_ok_and(|status| status.success()), "install binutils")
+        .then_some((original, copy))
+}
+
+fn library_of(dump: &Dump) -> serde_json::Value {
+    let json: serde_json::Value = serde_json::from_str(&dump.text).unwrap();
+    json["processes"][0]["libraries"][0].clone()
+}
+
+/// Debugging information, symbol table, neither: layouts come from the file or are shipped, and the verdict is the same.
+#[test]
+fn stripped_libraries_are_read_by_shipped_layouts() {
+    let kinds = [("--strip-debug", "symtab_with_shipped_layout"), ("--strip-all", "stripped")];
+    for (index, version) in VERSIONS.into_iter().enumerate() {
+        let (option, rung) = kinds[index % 2];
+        let folder = tempfile::tempdir().unwrap();
+        let Some((original, copy)) = made("objcopy", &[option], version, folder.path(), "libnccl.so.2")
+        else {
+            return;
+        };
+        let symbols = original.display().to_string();
+        let arguments = ["--symbols", &symbols, "--absent", "1@3", "--iters", "6"];
+        let Some(job) = Job::on(&copy, SMALL, &arguments).unwrap() else { return };
+        let dump = job.stuck().unwrap();
+        check_culprit(&dump, 1, "rank 1 has not joined");
+        let library = library_of(&dump);
+        assert_eq!(
+            (&library["layoutsFrom"], library["unusable"].is_null()),
+            (&"shipped_for_build_id".into(), true),
+            "{version}"
+        );
+        // A dump asks for no functions, and so needs none.
+        assert!(
+            [rung, "exports_only", "symtab_with_shipped_layout"]
+                .contains(&library["symbols"].as_str().unwrap()),
+            "{library}"
+        );
+        if option == "--strip-all" {
+            let dump = job.dump(&["--debug-file", &symbols]).unwrap();
+            check_culprit(&dump, 1, "rank 1 has not joined");
+            assert_eq!(library_of(&dump)["symbols"], "debug_file", "{version}");
+        }
+    }
+}
+
+#[test]
+fn all_finds_libraries_under_other_names_that_were_deleted_and_other_failures_are_a_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(original) = programs::nccl("2.27.5-cu12") else { return };
+    let copy = folder.path().join("vendor-collectives.so");
+    fs::copy(original, &copy).unwrap();
+    let arguments = ["--absent", "1@3", "--iters", "6"];
+    let Some(job) = Job::on(&copy, SMALL, &arguments).unwrap() else { return };
+    fs::remove_file(&copy).unwrap();
+    job.stuck().unwrap();
+    let pid = job.bed.ready.pids[0];
+    // Beside it, a process that maps a file which only looks like NCCL.
+    let fake = folder.path().join("libnccl.so.2");
+    fs::write(&fake, [0x7f; 8192]).unwrap();
+    let script = "import mmap,sys,time\n\
+        f=open(sys.argv[1]);m=mmap.mmap(f.fileno(),4096,mmap.MAP_PRIVATE,mmap.PROT_READ|mmap.PROT_EXEC)\n\
+        print('ok',flush=True);time.sleep(600)";
+    let Some(other) = python(script, &[&fake]) else { return };
+    let dump = Dump::take(&job.ncclflow, "", &["--all"]).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&dump.text).unwrap();
+    let process = |pid: u32| {
+        let mut processes = json["processes"].as_array().unwrap().iter();
+        processes
+            .find(|process| process["pid"] == pid)
+            .unwrap_or_else(|| panic!("no process {pid}: {}", dump.text))
+    };
+    assert_eq!(process(pid)["communicators"], 2);
+    assert!(process(pid)["libraries"][0]["path"].as_str().unwrap().contains("vendor-collectives.so"));
+    assert!(process(other.0.id())["libraries"][0]["unusable"].is_string(), "{}", dump.text);
+    let hash = |communicator: &&ncclflow_e2e::harness::dumper::DumpedCommunicator| {
+        communicator.ranks.iter().any(|rank| rank["pid"] == pid)
+    };
+    assert_eq!(dump.communicators.iter().find(hash).unwrap().verdict.culprits, [1]);
+}
+
+/// Versions before the marks at both ends of a communicator. The bed has no emulator for them: their kernels move nothing, so
+/// that all ranks stand in the first op; what is read of them must be right all the same. `cargo xtask nccl fetch 2.18.1 …`
+#[test]
+fn versions_before_2_21_are_read() {
+    if !is_long() {
+        return;
+    }
+    for version in ["2.18.1-cu12", "2.19.3-cu12", "2.20.5-cu12"] {
+        let shape = Shape { ranks: 4, ..SMALL_PROCESSES };
+        let arguments = ["--no-emulate", "--iters", "4", "--absent", "2@2"];
+        let Some(job) = Job::start(version, shape, &arguments).unwrap() else { return };
+        let dump = job.stuck().unwrap();
+        let [communicator] = &*dump.communicators else { panic!("{version}: {}", dump.text) };
+        assert_eq!((communicator.n_ranks, communicator.ranks.len()), (4, 4), "{version}");
+        for (number, rank) in (0u64..).zip(&communicator.ranks) {
+            let launched = if number == 2 { 2 } else { 4 };
+            assert_eq!(rank["counters"]["collOpCount"], launched, "{version}: {rank:#}");
+            assert_eq!(rank["pid"], job.bed.ready.pids[usize::try_from(number).unwrap()], "{version}");
+            assert_eq!(rank["kernelChannels"].as_array().map(Vec::len), Some(2), "{version}");
+            for op in rank["proxy"]["ops"].as_array().unwrap() {
+                let to = if op["direction"] == "SEND" { (number + 1) % 4 } else { (number + 3) % 4 };
+                assert_eq!(
+                    (&op["peer"], &op["pattern"]),
+                    (&to.into(), &"RING_TWICE".into()),
+                    "{version}: {op}"
+                );
+            }
+        }
+    }
+}
+
+/// In a mount and PID namespace of its own, where the library's path names another file on the host.
+#[test]
+fn a_process_in_other_namespaces_is_read_through_its_own_root() {
+    let Some(original) = programs::nccl("2.28.9-cu13") else { return };
+    let (Some(ncclflow), true) = (programs::ncclflow(), need::root()) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let hidden = folder.path().join("libnccl.so.2");
+    fs::write(&hidden, "not the library").unwrap();
+    let script =
+        "import ctypes,sys,os,time\nctypes.CDLL(sys.argv[1])\nprint('ok',flush=True)\ntime.sleep(600)";
+    let command = format!(
+        "mount --bind '{}' '{}' && exec python3 -c \"$0\" '{}'",
+        original.display(),
+        hidden.display(),
+        hidden.display()
+    );
+    let child = Command::new("unshare")
+        .args(["--mount", "--pid", "--fork", "--kill-child", "sh", "-c", &command, script])
+        .stdout(Stdio::piped())
+        .stdin(Stdio::null())
+        .spawn();
+    if !need::need("mount", child.is_ok(), "install util-linux") {
+        return;
+    }
+    let mut child = Killed(child.unwrap());
+    let mut word = [0; 2];
+    if !need::need(
+        "mount",
+        std::io::Read::read_exact(child.0.stdout.as_mut().unwrap(), &mut word).is_ok(),
+        "run where namespaces may be made",
+    ) {
+        return;
+    }
+    let inner = fs::read_to_string(format!("/proc/{0}/task/{0}/children", child.0.id())).unwrap();
+    let dump = Dump::take(&ncclflow, inner.trim(), &[]).unwrap();
+    let library = library_of(&dump);
+    assert_eq!(
+        (&library["version"], library["unusable"].is_null()),
+        (&"2.28.9".into(), true),
+        "{}",
+        dump.text
+    );
+}
+
+/// Ranks that wait inside a call of NCCL: no op is in flight, and the job does not wait elsewhere.
+#[test]
+fn a_thread_inside_a_call_is_named_with_its_call() {
+    for version in VERSIONS {
+        let arguments = ["--absent", "1@0", "--iters", "6", "--ops", "sendrecv"];
+        let Some(job) = Job::start(version, SMALL_PROCESSES, &arguments).unwrap() else { return };
+        let dump = job.stuck().unwrap();
+        check_culprit(&dump, 1, "rank 0 is inside nccl");
+        let dump = job.dump(&["--stacks"]).unwrap();
+        let json: serde_json::Value = serde_json::from_str(&dump.text).unwrap();
+        let threads = json["processes"][0]["threads"].as_array().unwrap();
+        let thread = threads.iter().find(|thread| thread["ncclApi"] == "ncclGroupEnd");
+        let frames =
+            thread.unwrap_or_else(|| panic!("{version}: {threads:#?}"))["frames"].as_array().unwrap();
+        let has = |word: &str| {
+            frames.iter().any(|frame| frame["function"].as_str().is_some_and(|name| name.contains(word)))
+        };
+        assert!(has("ncclGroupEnd") && has("ncclflow_bed::workload"), "{version}: {frames:#?}");
+        // The proxy thread of the rank that waits is NCCL's own.
+        assert!(
+            threads
+                .iter()
+                .any(|thread| thread["ncclFunction"].as_str().is_some_and(|name| name.contains("Proxy")))
+        );
+    }
+}
+
+/// A child that was forked has a copy of every communicator; it is not one rank more.
+#[test]
+fn a_forked_child_is_told_from_its_parent() {
+    let arguments = ["--absent", "1@3", "--iters", "6", "--fork"];
+    let Some(job) = Job::start("2.27.5-cu12", SMALL, &arguments).unwrap() else { return };
+    job.stuck().unwrap();
+    let parent = job.bed.ready.pids[0];
+    let children = || {
+        let tasks = fs::read_dir(format!("/proc/{parent}/task")).unwrap().flatten();
+        let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+        lists
+            .flat_map(|list| list.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+            .collect::<Vec<_>>()
+    };
+    let child = children().pop().unwrap();
+    let dump = Dump::take(&job.ncclflow, &format!("{child},{parent}"), &[]).unwrap();
+    check_culprit(&dump, 1, "rank 1 has not joined");
+    assert!(dump.text.contains("forked"), "{}", dump.text);
+}
+
+#[test]
+fn processes_that_exit_while_they_are_read_leave_a_line_and_no_crash() {
+    let Some(library) = programs::nccl("2.21.5-cu12") else { return };
+    let (Some(ncclflow), true) = (programs::ncclflow(), need::root()) else { return };
+    // 512 MB, so that there is something to read.
+    let script = "import ctypes,sys,mmap,time\nctypes.CDLL(sys.argv[1])\nm=mmap.mmap(-1,512<<20,mmap.MAP_PRIVATE|mmap.MAP_ANONYMOUS)\n\
+        for i in range(512): m[i<<20:(i+1)<<20]=b'z'*(1<<20)\nprint('ok',flush=True);time.sleep(600)";
+    for round in 0..6 {
+        let Some(mut victim) = python(script, &[&library]) else { return };
+        let pid = victim.0.id();
+        let dump = Command::new(&ncclflow)
+            .args(["dump", "-p", &pid.to_string()])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        thread::sleep(Duration::from_millis(10 + 25 * round));
+        victim.0.kill().unwrap();
+        victim.0.wait().unwrap();
+        let output = dump.wait_with_output().unwrap();
+        let code = output.status.code();
+        let said =
+            String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
+        assert!(matches!(code, Some(1 | 4)), "{code:?}: {said}");
+        assert!(!said.contains("panicked"), "{said}");
+        assert!(code == Some(4) || said.contains("exit") || said.contains("there is no process"), "{said}");
+    }
+}
+
+/// Maps and unmaps all the time.
+#[test]
+fn a_process_whose_mappings_change_while_it_is_read_is_read_to_the_end() {
+    let Some(library) = programs::nccl("2.21.5-cu12") else { return };
+    let (Some(ncclflow), true) = (programs::ncclflow(), need::root()) else { return };
+    let script = "import ctypes,sys,mmap\nctypes.CDLL(sys.argv[1])\nprint('ok',flush=True)\nk=[]\n\
+        while True:\n m=mmap.mmap(-1,8<<20,mmap.MAP_PRIVATE|mmap.MAP_ANONYMOUS)\n m[0:8<<20]=b'y'*(8<<20)\n k.append(m)\n\
+        \x20if len(k)>20: k.pop(0).close()";
+    let Some(victim) = python(script, &[&library]) else { return };
+    for _ in 0..5 {
+        let dump = Dump::take(&ncclflow, &victim.0.id().to_string(), &["--interval", "0.1"]).unwrap();
+        let json: serde_json::Value = serde_json::from_str(&dump.text).unwrap();
+        assert!(json["processes"][0]["error"].is_null(), "{}", dump.text);
+        assert_eq!(json["processes"][0]["scan"]["complete"], true);
+    }
+}
+
+/// Address space costs nothing, and the limits hold.
+#[test]
+fn two_hundred_gigabytes_of_address_space_are_passed_over_and_limits_are_kept() {
+    let Some(library) = programs::nccl("2.27.5-cu12") else { return };
+    let (Some(ncclflow), true) = (programs::ncclflow(), need::root()) else { return };
+    // One mapping of 200 GB with a few pages, 20,000 small ones, and 256 MB that are filled.
+    let script = "import ctypes,sys,mmap,time\nctypes.CDLL(sys.argv[1])\nN=0x4000\nA=mmap.MAP_PRIVATE|mmap.MAP_ANONYMOUS\n\
+        b=mmap.mmap(-1,200<<30,A|N)\n\
+        for i in range(100): b[(i<<31)%(199<<30)]=7\n\
+        c=ctypes.CDLL(None);c.mmap.restype=ctypes.c_void_p;c.mmap.argtypes=[ctypes.c_void_p,ctypes.c_size_t,ctypes.c_int,ctypes.c_int,ctypes.c_int,ctypes.c_long]\n\
+        for i in range(20000): c.mmap(None,4096,3 if i%2 else 0,0x22,-1,0)\n\
+        m=mmap.mmap(-1,256<<20,A)\n\
+        for i in range(256): m[i<<20:(i+1)<<20]=b'z'*(1<<20)\nprint('ok',flush=True);time.sleep(600)";
+    let Some(victim) = python(script, &[&library]) else { return };
+    let pid = victim.0.id().to_string();
+    let started = Instant::now();
+    let dump = Dump::take(&ncclflow, &pid, &[]).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&dump.text).unwrap();
+    let scan = &json["processes"][0]["scan"];
+    assert!(scan["complete"] == true && scan["mappedBytes"].as_u64().unwrap() > 200 << 30, "{scan}");
+    assert!(scan["scannedBytes"].as_u64().unwrap() < 2 << 30, "{scan}");
+    assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
+    // Nothing of it was filled by the reading.
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    let resident: u64 = resident.trim().split(' ').next().unwrap().parse().unwrap();
+    assert!(resident < 2 << 20, "{resident} kB");
+}
+
+/// A program of another architecture: a 32-bit ELF file that is mapped as code.
+#[test]
+fn a_library_of_another_architecture_is_said_to_be_one() {
+    let (Some(ncclflow), true) = (programs::ncclflow(), need::root()) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("libnccl.so.2");
+    let mut file = fs::File::create(&path).unwrap();
+    // The head of an ELF file of 32 bits (e_ident), then nothing.
+    file.write_all(&[0x7f, b'E', b'L', b'F', 1, 1, 1, 0]).unwrap();
+    file.write_all(&[0; 8184]).unwrap();
+    let script = "import mmap,sys,time\nf=open(sys.argv[1])\nm=mmap.mmap(f.fileno(),4096,mmap.MAP_PRIVATE,mmap.PROT_READ|mmap.PROT_EXEC)\n\
+        print('ok',flush=True);time.sleep(600)";
+    let Some(victim) = python(script, &[&path]) else { return };
+    let dump = Dump::take(&ncclflow, &victim.0.id().to_string(), &[]).unwrap();
+    let why = library_of(&dump)["unusable"].to_string();
+    assert!(why.contains("not a 64-bit little-endian ELF file"), "{}", dump.text);
+    assert_eq!(dump.code, Some(4));
+}

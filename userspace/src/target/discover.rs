@@ -1,0 +1,70 @@
+//! All processes of the node that have an NCCL library mapped, under any name.
+
+use std::{fs, io, path::Path};
+
+use super::{
+    identify::{Depth, Identifier},
+    maps,
+    process::{Process, ProcessError},
+};
+
+/// What was found in `/proc`.
+#[derive(Debug, Default)]
+pub struct Discovered {
+    /// In the order of their numbers.
+    pub processes: Vec<Process>,
+    /// Processes that may not be looked at: those of other users, without root.
+    pub denied: usize,
+}
+
+/// Looks through all processes that our PID namespace shows. NCCL that is linked statically into a program is not looked for.
+///
+/// # Errors
+/// When `/proc` cannot be listed.
+pub fn nccl_processes() -> io::Result<Discovered> {
+    let mut found = Discovered::default();
+    let mut identifier = Identifier::default();
+    let names = fs::read_dir(Path::new("/proc"))?.flatten().map(|entry| entry.file_name());
+    let mut pids: Vec<u32> = names.filter_map(|name| name.to_str()?.parse().ok()).collect();
+    pids.sort_unstable();
+    for pid in pids.into_iter().filter(|pid| *pid != std::process::id()) {
+        match look_at(pid, &mut identifier) {
+            Ok(Some(process)) => found.processes.push(process),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => found.denied += 1,
+            // It has no NCCL, or it exited while we looked.
+            Ok(None) | Err(_) => {}
+        }
+    }
+    Ok(found)
+}
+
+/// The process, if it has NCCL mapped.
+fn look_at(pid: u32, identifier: &mut Identifier) -> io::Result<Option<Process>> {
+    let mappings = maps::read(pid)?;
+    let files: Vec<_> = mappings.iter().filter(|mapping| mapping.executable && mapping.inode != 0).collect();
+    if files.is_empty() {
+        return Ok(None);
+    }
+    let process = match Process::open(pid) {
+        Ok(process) => process,
+        Err(ProcessError::Denied(_, error)) => return Err(error),
+        Err(_) => return Ok(None),
+    };
+    let is_nccl = files.iter().any(|mapping| mapping.is_nccl())
+        || files.iter().any(|mapping| identifier.is_nccl(&process, mapping, Depth::Exports));
+    Ok(is_nccl.then_some(process))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_without_nccl_are_not_among_them() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let found = nccl_processes().unwrap();
+        assert!(found.processes.iter().all(|process| process.pid() != child.id()));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}

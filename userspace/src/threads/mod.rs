@@ -1,0 +1,210 @@
+//! Where the threads of a running process are, found out without stopping them.
+//!
+//! A thread that sleeps in the kernel stands still, and `/proc` has its stack pointer and its place ([`task`]). One that runs is
+//! sampled by the kernel's performance events for some milliseconds ([`sample`]). From there the frames are followed by the
+//! call frame information in the target's memory ([`unwind`]), and named from the files' symbol tables ([`names`]).
+//!
+//! Memory, files and tables are a tenant's: every walk is bounded, and what does not fit ends it.
+
+mod modules;
+mod names;
+mod sample;
+mod task;
+mod unwind;
+
+use std::{collections::BTreeSet, thread, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+pub use names::Names;
+
+use self::{
+    modules::Modules,
+    sample::Samples,
+    task::{Position, Task},
+    unwind::{Frame, Stack},
+};
+use crate::{
+    memory::Memory,
+    target::{Process, printable},
+};
+
+/// Threads of one process that are looked at; a training process has some hundreds.
+const MAX_THREADS: usize = 4096;
+/// Running threads that are sampled at once.
+const MAX_SAMPLED: usize = 64;
+/// Looks at a running thread that was not sampled.
+const NAP_LOOKS: usize = 50;
+/// For how long they are.
+const SAMPLING: Duration = Duration::from_millis(25);
+
+/// A thread inside NCCL, or one that was asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Thread {
+    /// In the PID namespace of this program.
+    pub tid: u32,
+    /// The kernel's name of it; NCCL names its own threads.
+    pub name: String,
+    /// It runs or waits for a processor. Otherwise it sleeps, in the kernel function `wchan`.
+    pub is_running: bool,
+    pub wchan: Option<String>,
+    /// The innermost function of NCCL that it is in.
+    pub nccl_function: Option<String>,
+    /// The call of NCCL's API that led there: the outermost.
+    pub nccl_api: Option<String>,
+    /// Innermost first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub frames: Vec<NamedFrame>,
+    /// Why nothing is known of where it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unknown: Option<String>,
+}
+
+/// A frame of a stack.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NamedFrame {
+    /// Demangled.
+    pub function: Option<String>,
+    /// File name of the library or program; null for code of no file.
+    pub module: Option<String>,
+    /// Address in that file's own terms, or in memory where there is no file.
+    pub address: u64,
+    /// The frames from here on were found by a likely return address, as the call frame information did not lead on.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub inferred: bool,
+}
+
+/// Looks at the threads of a process. `nccl` are the inodes of its NCCL libraries. Gives those that are inside NCCL; with
+/// `with_stacks`, their frames too, and those of the first thread wherever it is.
+pub fn look(process: &Process, nccl: &BTreeSet<u64>, with_stacks: bool, names: &mut Names) -> Vec<Thread> {
+    let Ok(modules) = Modules::read(process) else { return Vec::new() };
+    let tasks = task::list(process, MAX_THREADS);
+    let running = tasks.iter().filter(|task| task.position == Position::Running);
+    let running: Vec<u32> = running.map(|task| task.tid).take(MAX_SAMPLED).collect();
+    let mut samples = Samples::take(&running, SAMPLING);
+    let mut looker = Looker { memory: Memory::new(process), process, modules, nccl, with_stacks, names };
+    tasks.iter().filter_map(|task| looker.thread(task, &mut samples)).collect()
+}
+
+struct Looker<'a> {
+    memory: Memory<'a>,
+    process: &'a Process,
+    modules: Modules,
+    nccl: &'a BTreeSet<u64>,
+    with_stacks: bool,
+    names: &'a mut Names,
+}
+
+impl Looker<'_> {
+    fn thread(&mut self, task: &Task, samples: &mut Samples) -> Option<Thread> {
+        let is_wanted = self.with_stacks && task.tid == self.process.pid();
+        let mut report = Thread {
+            tid: task.tid,
+            name: task.name.clone(),
+            is_running: task.position == Position::Running,
+            wchan: task.wchan.clone(),
+            ..Thread::default()
+        };
+        let stacks: Vec<Stack> = match task.position {
+            Position::Blocked { stack_pointer, place } => vec![Stack::at(place, stack_pointer)],
+            Position::Running => {
+                let sampled = samples.of(task.tid);
+                if sampled.is_empty() { self.stack_of_one_that_naps(task.tid) } else { sampled }
+            }
+            Position::Unknown => Vec::new(),
+        };
+        if stacks.is_empty() {
+            report.unknown = Some(match task.position {
+                Position::Running => samples.why_not(task.tid),
+                _ => "the kernel does not say where it is".to_owned(),
+            });
+            // A thread that NCCL named is NCCL's.
+            return (is_wanted || task.name.starts_with("NCCL")).then_some(report);
+        }
+        // Of several samples, the first one inside NCCL.
+        let mut chosen = Vec::new();
+        for stack in stacks {
+            if !is_wanted && !self.may_be_inside(&stack) {
+                continue;
+            }
+            let mut frames = unwind::unwind(self.memory, &mut self.modules, &stack);
+            if stack.copy.is_empty() && !self.is_still_at(task.tid, &stack) {
+                // It went on while its stack was read.
+                for frame in &mut frames {
+                    frame.inferred = true;
+                }
+            }
+            let inside = frames.iter().any(|frame| self.is_nccl(frame));
+            if inside || (is_wanted && chosen.is_empty()) {
+                chosen = frames;
+            }
+            if inside {
+                break;
+            }
+        }
+        if chosen.is_empty() {
+            return None;
+        }
+        for frame in &chosen {
+            let (named, is_api) = self.name(frame);
+            if self.is_nccl(frame) {
+                report.nccl_function = report.nccl_function.or_else(|| named.function.clone());
+                // The outermost stays.
+                report.nccl_api = named.function.clone().filter(|_| is_api).or(report.nccl_api);
+            }
+            if self.with_stacks {
+                report.frames.push(named);
+            }
+        }
+        Some(report)
+    }
+
+    /// Threads that wait by short sleeps, as NCCL's do, run too little to be sampled; they are met asleep sooner or later.
+    fn stack_of_one_that_naps(&self, tid: u32) -> Vec<Stack> {
+        for _ in 0..NAP_LOOKS {
+            if let Position::Blocked { stack_pointer, place } = task::position_of(self.process, tid) {
+                return vec![Stack::at(place, stack_pointer)];
+            }
+            thread::sleep(Duration::from_micros(200));
+        }
+        Vec::new()
+    }
+
+    fn is_still_at(&self, tid: u32, stack: &Stack) -> bool {
+        match task::position_of(self.process, tid) {
+            Position::Blocked { stack_pointer, place } => {
+                (place, Some(stack_pointer)) == (stack.place, stack.stack_pointer())
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether the stack holds an address of NCCL's code at all: most threads need not be unwound.
+    fn may_be_inside(&self, stack: &Stack) -> bool {
+        let ranges: Vec<(u64, u64)> = self.modules.code_of(self.nccl);
+        let is_inside = |word: u64| ranges.iter().any(|(start, end)| (*start..*end).contains(&word));
+        is_inside(stack.place) || stack.words(self.memory, &self.modules).any(is_inside)
+    }
+
+    fn is_nccl(&self, frame: &Frame) -> bool {
+        self.modules.inode_at(frame.place).is_some_and(|inode| self.nccl.contains(&inode))
+    }
+
+    /// The frame with its name, and whether that is of NCCL's API.
+    fn name(&mut self, frame: &Frame) -> (NamedFrame, bool) {
+        let inferred = frame.inferred;
+        let Some((mapping, address)) = self.modules.place(self.memory, frame.lookup()) else {
+            return (NamedFrame { address: frame.place, inferred, ..NamedFrame::default() }, false);
+        };
+        let module = mapping.path.file_name().map(|name| printable(&name.to_string_lossy()));
+        let is_nccl = self.nccl.contains(&mapping.inode);
+        let name = self.names.at(self.process, mapping, address, is_nccl);
+        let is_api = name.as_ref().is_some_and(|name| name.is_api);
+        (NamedFrame { function: name.map(|name| name.text), module, address, inferred }, is_api)
+    }
+}
+
+#[cfg(test)]
+mod tests;

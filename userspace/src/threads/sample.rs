@@ -1,0 +1,234 @@
+//! Registers and stacks of running threads, from the kernel's performance events: a timer that counts a thread's time on the
+//! processor takes a sample, and the thread runs on (perf_event_open(2)). Nothing is attached by ptrace, and nothing stops.
+
+use std::{
+    collections::HashMap,
+    io,
+    os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd},
+    ptr::NonNull,
+    sync::atomic::{AtomicU64, Ordering},
+    thread,
+    time::Duration,
+};
+
+use super::unwind::Stack;
+
+/// From include/uapi/linux/perf_event.h.
+const TYPE_SOFTWARE: u32 = 1;
+const SW_TASK_CLOCK: u64 = 1;
+const SAMPLE_REGS_USER: u64 = 1 << 12;
+const SAMPLE_STACK_USER: u64 = 1 << 13;
+const EXCLUDE_HV: u64 = 1 << 6;
+const RECORD_SAMPLE: u32 = 9;
+const IOC_DISABLE: libc::Ioctl = 0x2401;
+const FLAG_FD_CLOEXEC: libc::c_ulong = 8;
+/// `data_head` and `data_tail` in `struct perf_event_mmap_page`.
+const DATA_HEAD: usize = 1024;
+
+/// Time on the processor between two samples, in nanoseconds.
+const PERIOD: u64 = 200_000;
+/// Bytes of the stack in each sample.
+const STACK: u32 = 16 << 10;
+/// How often the time given is waited for, as long as a thread has no sample.
+const ROUNDS: usize = 10;
+/// Pages of samples of one thread, a power of 2: seven samples.
+const PAGES: usize = 32;
+
+/// Numbers of x86-64 registers in a sample (arch/x86/include/uapi/asm/perf_regs.h) in the order of DWARF's numbers: rax rdx
+/// rcx rbx rsi rdi rbp rsp r8…r15.
+const DWARF_ORDER: [u32; 16] = [0, 3, 2, 1, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23];
+const IP: u32 = 8;
+const MASK: u64 = 0x00ff_01ff;
+
+/// `struct perf_event_attr` up to `PERF_ATTR_SIZE_VER3`.
+#[repr(C)]
+#[derive(Default)]
+struct Attributes {
+    kind: u32,
+    size: u32,
+    config: u64,
+    sample_period: u64,
+    sample_type: u64,
+    read_format: u64,
+    flags: u64,
+    wakeup_events: u32,
+    bp_type: u32,
+    config1: u64,
+    config2: u64,
+    branch_sample_type: u64,
+    sample_regs_user: u64,
+    sample_stack_user: u32,
+    clockid: i32,
+}
+
+/// Samples by thread.
+#[derive(Debug, Default)]
+pub(super) struct Samples {
+    by_thread: HashMap<u32, Vec<Stack>>,
+    refused: HashMap<u32, String>,
+}
+
+impl Samples {
+    /// Samples these threads, all at the same time, for `time`, and again while one of them has no sample.
+    pub(super) fn take(threads: &[u32], time: Duration) -> Self {
+        let mut samples = Self::default();
+        if threads.is_empty() || !cfg!(target_arch = "x86_64") {
+            return samples;
+        }
+        let mut rings = Vec::new();
+        for &thread in threads {
+            match Ring::open(thread) {
+                Ok(ring) => rings.push((thread, ring)),
+                Err(error) => {
+                    samples.refused.insert(thread, error.to_string());
+                }
+            }
+        }
+        // A thread that waits for a processor gives no sample before it gets one.
+        for _ in 0..ROUNDS {
+            if rings.iter().all(|(_, ring)| ring.filled() > 0) {
+                break;
+            }
+            thread::sleep(time);
+        }
+        for (thread, ring) in rings {
+            samples.by_thread.insert(thread, ring.stacks());
+        }
+        samples
+    }
+
+    pub(super) fn of(&mut self, thread: u32) -> Vec<Stack> {
+        self.by_thread.remove(&thread).unwrap_or_default()
+    }
+
+    pub(super) fn why_not(&self, thread: u32) -> String {
+        match self.refused.get(&thread) {
+            Some(error) => {
+                format!("it runs, and the kernel does not sample it ({error}); to stop it is not our way")
+            }
+            None => "it runs, and got no processor while it was sampled".to_owned(),
+        }
+    }
+}
+
+/// The kernel's ring of samples of one thread.
+struct Ring {
+    event: OwnedFd,
+    /// Begins at a page.
+    start: NonNull<u64>,
+    page: usize,
+}
+
+impl Ring {
+    fn open(thread: u32) -> io::Result<Self> {
+        let mut attributes = Attributes {
+            kind: TYPE_SOFTWARE,
+            size: u32::try_from(size_of::<Attributes>()).unwrap_or(0),
+            config: SW_TASK_CLOCK,
+            sample_period: PERIOD,
+            sample_type: SAMPLE_REGS_USER | SAMPLE_STACK_USER,
+            flags: EXCLUDE_HV,
+            sample_regs_user: MASK,
+            sample_stack_user: STACK,
+            ..Attributes::default()
+        };
+        let tid = libc::pid_t::try_from(thread).map_err(io::Error::other)?;
+        // SAFETY: the struct is valid and has its own size in it; the kernel reads it and gives a descriptor.
+        let event = unsafe {
+            libc::syscall(libc::SYS_perf_event_open, &raw mut attributes, tid, -1, -1, FLAG_FD_CLOEXEC)
+        };
+        let event =
+            i32::try_from(event).ok().filter(|event| *event >= 0).ok_or_else(io::Error::last_os_error)?;
+        // SAFETY: a fresh descriptor that nothing else owns.
+        let event = unsafe { OwnedFd::from_raw_fd(event) };
+        let page = rustix::param::page_size();
+        // SAFETY: a new mapping of the event's ring, of which nothing of ours is part; the length is 1 + 2^n pages, as the
+        // kernel wants it.
+        let start = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                (1 + PAGES) * page,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                event.as_raw_fd(),
+                0,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let start = NonNull::new(start.cast()).ok_or_else(io::Error::last_os_error)?;
+        Ok(Self { event, start, page })
+    }
+
+    /// Bytes of samples.
+    fn filled(&self) -> usize {
+        // SAFETY: the first page is a `perf_event_mmap_page`, in which the kernel keeps this aligned counter.
+        let head = unsafe { &*self.start.cast::<AtomicU64>().as_ptr().add(DATA_HEAD / 8) };
+        // Never read from, the ring does not wrap: it is full when its end is reached.
+        usize::try_from(head.load(Ordering::Acquire)).unwrap_or(0).min(PAGES * self.page)
+    }
+
+    /// Ends the sampling and gives what came.
+    fn stacks(self) -> Vec<Stack> {
+        // SAFETY: the descriptor is an event's; the request takes no argument and stops its counting.
+        unsafe { libc::ioctl(self.event.as_raw_fd(), IOC_DISABLE, 0) };
+        let filled = self.filled();
+        // SAFETY: the pages behind the first are the ring; the kernel has written `filled` bytes, and writes no more.
+        let data =
+            unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast::<u8>().add(self.page), filled) };
+        parse(data)
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // SAFETY: the mapping that `open` made; no reference into it is left.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), (1 + PAGES) * self.page) };
+    }
+}
+
+/// The samples in a ring, each a header (type, misc, size), then an ABI, registers, the stack and its real length.
+fn parse(mut data: &[u8]) -> Vec<Stack> {
+    let mut stacks = Vec::new();
+    while let Some((header, _)) = data.split_first_chunk::<8>() {
+        let [kind @ .., _, _, low, high] = header;
+        let size = usize::from(u16::from_le_bytes([*low, *high]));
+        let Some((record, rest)) = data.split_at_checked(size).filter(|_| size >= 8) else { break };
+        if u32::from_le_bytes(*kind) == RECORD_SAMPLE {
+            stacks.extend(sample(record.get(8..).unwrap_or_default()));
+        }
+        data = rest;
+    }
+    stacks
+}
+
+fn sample(mut record: &[u8]) -> Option<Stack> {
+    let mut word = || {
+        let (word, rest) = record.split_first_chunk::<8>()?;
+        record = rest;
+        Some(u64::from_le_bytes(*word))
+    };
+    // PERF_SAMPLE_REGS_ABI_64; 1 would be a 32-bit thread, 0 a thread of the kernel.
+    if word()? != 2 {
+        return None;
+    }
+    let mut values = HashMap::new();
+    for register in (0..64).filter(|register| MASK >> register & 1 == 1) {
+        values.insert(register, word()?);
+    }
+    let size = usize::try_from(word()?).ok()?;
+    let copy = record.get(..size)?;
+    let real = record
+        .get(size..)
+        .and_then(|rest| rest.first_chunk::<8>())
+        .map_or(0, |word| u64::from_le_bytes(*word));
+    let copy = copy.get(..usize::try_from(real).ok()?.min(size))?;
+    let place = *values.get(&IP)?;
+    let mut stack = Stack::at(place, *values.get(&DWARF_ORDER[7])?);
+    for (register, number) in stack.registers.iter_mut().zip(DWARF_ORDER) {
+        *register = values.get(&number).copied();
+    }
+    stack.copy = copy.to_vec();
+    Some(stack)
+}

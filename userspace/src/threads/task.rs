@@ -1,0 +1,99 @@
+//! The threads of a process, from `/proc/PID/task`.
+
+use std::{
+    fs::{self, File},
+    io::Read as _,
+    path::Path,
+};
+
+use crate::target::{Process, printable};
+
+/// Longer than any of these small files.
+const MAX_FILE: u64 = 4096;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Position {
+    /// It sleeps in the kernel, which it entered here.
+    Blocked {
+        stack_pointer: u64,
+        place: u64,
+    },
+    /// It runs, or waits for a processor.
+    Running,
+    Unknown,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Task {
+    pub(super) tid: u32,
+    pub(super) name: String,
+    pub(super) position: Position,
+    /// The kernel function that it sleeps in.
+    pub(super) wchan: Option<String>,
+}
+
+/// At most `most` threads, by number. Those that end meanwhile are left out.
+pub(super) fn list(process: &Process, most: usize) -> Vec<Task> {
+    let folder = process.proc_path().join("task");
+    let entries = fs::read_dir(&folder).into_iter().flatten().flatten();
+    let tids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()).take(most);
+    let mut tids: Vec<u32> = tids.collect();
+    tids.sort_unstable();
+    tids.into_iter().filter_map(|tid| task(&folder.join(tid.to_string()), tid)).collect()
+}
+
+/// Where a thread is now.
+pub(super) fn position_of(process: &Process, tid: u32) -> Position {
+    let folder = process.proc_path().join("task").join(tid.to_string());
+    read_small(&folder.join("syscall")).map_or(Position::Unknown, |text| position(&text))
+}
+
+fn read_small(path: &Path) -> Option<String> {
+    let mut text = Vec::new();
+    File::open(path).ok()?.take(MAX_FILE).read_to_end(&mut text).ok()?;
+    Some(String::from_utf8_lossy(&text).trim_end().to_owned())
+}
+
+fn task(folder: &Path, tid: u32) -> Option<Task> {
+    let read = |name: &str| read_small(&folder.join(name));
+    let wchan = read("wchan").filter(|name| !name.is_empty() && name != "0");
+    Some(Task {
+        tid,
+        name: printable(&read("comm")?),
+        position: read("syscall").map_or(Position::Unknown, |text| position(&text)),
+        wchan: wchan.map(|name| printable(&name)),
+    })
+}
+
+/// `running`, or the number of the system call (-1 if it is in none), its arguments, stack pointer and program counter
+/// (Documentation/filesystems/proc.rst).
+fn position(text: &str) -> Position {
+    if text == "running" {
+        return Position::Running;
+    }
+    let mut words = text.split(' ').rev();
+    let mut hex = || u64::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok();
+    match (hex(), hex()) {
+        (Some(place), Some(stack_pointer)) if place != 0 && stack_pointer != 0 => {
+            Position::Blocked { stack_pointer, place }
+        }
+        _ => Position::Unknown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions_are_read_as_the_kernel_writes_them() {
+        let blocked = "202 0x7f00 0x189 0x0 0x0 0x0 0xffffffff 0x7ffd1000 0x7f3a5b6c";
+        let expected = Position::Blocked { stack_pointer: 0x7ffd_1000, place: 0x7f3a_5b6c };
+        assert_eq!(position(blocked), expected);
+        assert_eq!(position("-1 0x7ffd1000 0x7f3a5b6c"), expected);
+        assert_eq!(position("running"), Position::Running);
+        for nothing in ["", "0 0x0 0x0", "x y", "-1"] {
+            assert_eq!(position(nothing), Position::Unknown, "{nothing}");
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Jobs on the bed whose processes hold ballast beside NCCL's memory, dumped several times by a release build.
+
+use std::{
+    fs::{self, File},
+    io::{BufRead as _, BufReader},
+    path::Path,
+    process::{Child, Command, Stdio},
+    time::Instant,
+};
+
+use anyhow::{Context as _, Result, bail};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::{nccl, programs};
+
+/// DESIGN §6: a process of 2 GB in half a second.
+const BUDGET_MIB: u64 = 2048;
+const BUDGET_MS: u64 = 500;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Version of NCCL
+    #[arg(long, default_value = "2.27.5")]
+    nccl: String,
+    /// Memory that a process fills besides, in MiB; a line of the table each
+    #[arg(long, value_delimiter = ',', default_value = "0,512,2048")]
+    ballast: Vec<usize>,
+    /// Dumps of each
+    #[arg(long, default_value_t = 10)]
+    rounds: usize,
+}
+
+/// One line of the table; times in milliseconds.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Row {
+    ballast_mib: usize,
+    scanned_mib: u64,
+    scan_median_ms: u64,
+    scan_max_ms: u64,
+    /// The whole program, two processes, without the time between readings.
+    program_median_ms: u64,
+}
+
+pub(super) fn run(args: &Args) -> Result<Value> {
+    let library = nccl::library_path(&args.nccl)?;
+    let built = programs::build_release(&["ncclflow", "ncclflow-bed", "ncclflow-nvml-double"])?;
+    let folder = std::env::temp_dir().join(format!("ncclflow-bench-{}", std::process::id()));
+    fs::create_dir(&folder).with_context(|| format!("making `{}`", folder.display()))?;
+    let rows: Result<Vec<Row>> =
+        args.ballast.iter().map(|ballast| row(args, &built, &library, &folder, *ballast)).collect();
+    // Nothing to do about what stays behind in the temporary folder.
+    let _left = fs::remove_dir_all(&folder);
+    let rows = rows?;
+    eprintln!("ballast MiB  scanned MiB  scan median ms  scan max ms  program median ms");
+    for row in &rows {
+        eprintln!(
+            "{:>11}  {:>11}  {:>14}  {:>11}  {:>17}",
+            row.ballast_mib, row.scanned_mib, row.scan_median_ms, row.scan_max_ms, row.program_median_ms
+        );
+    }
+    let largest = rows.iter().filter(|row| row.scanned_mib >= BUDGET_MIB).min_by_key(|row| row.scanned_mib);
+    if let Some(row) = largest {
+        let per_budget = row.scan_median_ms * BUDGET_MIB / row.scanned_mib;
+        eprintln!("a process of 2 GB: {per_budget} ms (budget {BUDGET_MS} ms)");
+    }
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    Ok(json!({ "bench": "dump", "nccl": args.nccl, "rounds": args.rounds, "cores": cores, "rows": rows }))
+}
+
+/// A job that is killed when the bench is through with it.
+struct Job(Child);
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        // Both fail only for a job that has ended.
+        let _ended = self.0.kill();
+        let _reaped = self.0.wait();
+    }
+}
+
+fn row(args: &Args, programs: &Path, library: &Path, folder: &Path, ballast: usize) -> Result<Row> {
+    let errors = File::create(folder.join("bed.err"))?;
+    let child = Command::new(programs.join("ncclflow-bed"))
+        .arg("--library")
+        .arg(library)
+        .args(["--mode", "processes", "--ranks", "2", "--channels", "2", "--ballast", &ballast.to_string()])
+        .arg("--wait-file")
+        .arg(folder.join("never"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(errors)
+        .spawn()
+        .context("starting the bed")?;
+    let mut job = Job(child);
+    let mut line = String::new();
+    BufReader::new(job.0.stdout.take().context("no output")?).read_line(&mut line)?;
+    let ready: Value = serde_json::from_str(&line).with_context(|| {
+        let errors = fs::read_to_string(folder.join("bed.err")).unwrap_or_default();
+        format!("the bed did not come up: {errors}")
+    })?;
+    let pids =
+        ready["pids"].as_array().into_iter().flatten().map(Value::to_string).collect::<Vec<_>>().join(",");
+    let (mut scans, mut scanned, mut times) = (Vec::new(), 0, Vec::new());
+    for _ in 0..args.rounds {
+        let started = Instant::now();
+        let output = Command::new(programs.join("ncclflow"))
+            .args(["dump", "--json", "--interval", "0.01", "-p", &pids])
+            .output()
+            .context("starting ncclflow")?;
+        let took = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        // Three readings, as nothing moves.
+        times.push(took.saturating_sub(20));
+        let dump: Value = serde_json::from_slice(&output.stdout)
+            .with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())?;
+        for process in dump["processes"].as_array().into_iter().flatten() {
+            let scan = &process["scan"];
+            let (Some(ms), Some(bytes)) = (scan["milliseconds"].as_u64(), scan["scannedBytes"].as_u64())
+            else {
+                bail!("nothing was scanned (root?): {process}");
+            };
+            scans.push(ms);
+            scanned = bytes >> 20;
+        }
+    }
+    scans.sort_unstable();
+    times.sort_unstable();
+    let median = |sorted: &[u64]| sorted.get(sorted.len() / 2).copied().unwrap_or(0);
+    Ok(Row {
+        ballast_mib: ballast,
+        scanned_mib: scanned,
+        scan_median_ms: median(&scans),
+        scan_max_ms: scans.last().copied().unwrap_or(0),
+        program_median_ms: median(&times),
+    })
+}
