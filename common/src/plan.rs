@@ -33,6 +33,8 @@ pub enum StepOp {
     Scale = 2,
     /// `slot[dst] = slot[src] + imm`.
     Add = 6,
+    /// If `slot[src]` is 0, the next `imm` steps are left out.
+    Skip = 8,
     /// `slot[dst] = slot[src]`, less `slot[index]` if it is not below that.
     Wrap = 7,
     /// `slot[dst]` = the low 32 bits of `slot[src]`, sign-extended: the upper half of a register that carries an `int`

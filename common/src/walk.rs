@@ -57,7 +57,8 @@ pub struct Queue {
     pub when: u8,
     pub first_gate: u8,
     pub n_gates: u8,
-    pub padding: u8,
+    /// Slot that is 0 where the list's gates are to be left out.
+    pub gates_when: u8,
 }
 
 /// Plans that are run for each row.

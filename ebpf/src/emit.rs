@@ -1,5 +1,7 @@
 //! Count the hit, reserve, run the plan, submit; or count the loss. The only way out of the kernel side.
 
+use core::mem::MaybeUninit;
+
 use aya_ebpf::{
     EbpfContext,
     helpers::{
@@ -65,6 +67,12 @@ pub fn hit<'a>(number: u32) -> Option<Hit<'a>> {
     }
 }
 
+/// A hit of this number that was counted before.
+#[inline(always)]
+pub fn counted<'a>(number: u32, hit: u64) -> Option<Hit<'a>> {
+    Some(Hit { number, plan: maps::PLANS.get(number)?, tally: Tally::of(number)?, hit })
+}
+
 /// The program's context, as global functions take it.
 #[inline(always)]
 pub fn context(ctx: &ProbeContext) -> *mut bpf_user_pt_regs_t {
@@ -74,13 +82,13 @@ pub fn context(ctx: &ProbeContext) -> *mut bpf_user_pt_regs_t {
 /// Sends one record for the probe that was hit.
 #[inline(always)]
 pub fn record(ctx: &ProbeContext) {
-    send_record(ctx, &mut fetch::entry(ctx));
+    send_record(ctx, fetch::entry(ctx, &mut MaybeUninit::uninit()));
 }
 
 /// Sends one record for the return that was hit.
 #[inline(always)]
 pub fn record_return(ctx: &RetProbeContext) {
-    send_record(ctx, &mut fetch::at_return(ctx));
+    send_record(ctx, fetch::at_return(ctx, &mut MaybeUninit::uninit()));
 }
 
 #[inline(always)]

@@ -4,6 +4,8 @@
 //! known by its exported name, with pointers to structs of known size). Inlined into a loop of 48 steps it took the verifier 20 ms
 //! a program.
 
+use core::mem::MaybeUninit;
+
 use aya_ebpf::{
     EbpfContext,
     helpers::generated::bpf_probe_read_user,
@@ -20,6 +22,7 @@ const SCALE: u8 = StepOp::Scale as u8;
 const INT32: u8 = StepOp::Int32 as u8;
 const ADD: u8 = StepOp::Add as u8;
 const WRAP: u8 = StepOp::Wrap as u8;
+const SKIP: u8 = StepOp::Skip as u8;
 const EMIT: u8 = StepOp::Emit as u8;
 const COPY: u8 = StepOp::Copy as u8;
 
@@ -27,6 +30,8 @@ const COPY: u8 = StepOp::Copy as u8;
 const DONE: u64 = 0;
 const FAULT: u64 = 1;
 const INVALID: u64 = 2;
+/// Above these bits: how many steps are to be left out.
+const SKIPPED: u32 = 8;
 
 /// Room for one record of at most `SIZE` bytes, aligned as the ring buffer aligns it.
 #[repr(C, align(8))]
@@ -42,14 +47,30 @@ impl Room<8> {
 #[repr(C)]
 pub struct Words<const N: usize>(pub [u64; N]);
 
+impl<const N: usize> Words<N> {
+    /// All words 0, in place. Word by word: a call of `memset`, which goes byte by byte, costs as much as a plan.
+    #[inline(always)]
+    pub fn zeroed(room: &mut MaybeUninit<Self>) -> &mut Self {
+        let first = room.as_mut_ptr().cast::<u64>();
+        let mut n = 0;
+        while n < N {
+            // SAFETY: `n` is within the array.
+            unsafe { first.add(n).write_volatile(0) };
+            n += 1;
+        }
+        // SAFETY: every word was written.
+        unsafe { room.assume_init_mut() }
+    }
+}
+
 /// Runs one step.
 pub type RunStep<const SIZE: usize, const N: usize> =
     extern "C" fn(*mut Words<N>, u32, u32, *mut Room<SIZE>) -> u64;
 
 /// The words that a plan at a probe starts with: the argument registers and the stack pointer.
 #[inline(always)]
-pub fn entry(ctx: &ProbeContext) -> Words<SLOTS> {
-    let mut words = Words([0u64; SLOTS]);
+pub fn entry<'w>(ctx: &ProbeContext, room: &'w mut MaybeUninit<Words<SLOTS>>) -> &'w mut Words<SLOTS> {
+    let words = Words::zeroed(room);
     let mut n = 0;
     while n < ARG_SLOTS {
         words.0[n] = ctx.arg::<u64>(n).unwrap_or(0);
@@ -61,8 +82,8 @@ pub fn entry(ctx: &ProbeContext) -> Words<SLOTS> {
 
 /// The words that a plan at a function's return starts with: what it returns and the stack pointer.
 #[inline(always)]
-pub fn at_return(ctx: &RetProbeContext) -> Words<SLOTS> {
-    let mut words = Words([0u64; SLOTS]);
+pub fn at_return<'w>(ctx: &RetProbeContext, room: &'w mut MaybeUninit<Words<SLOTS>>) -> &'w mut Words<SLOTS> {
+    let words = Words::zeroed(room);
     words.0[0] = ctx.ret();
     words.0[STACK_POINTER_SLOT as usize] = stack_pointer(ctx);
     words
@@ -81,15 +102,20 @@ pub fn run<const SIZE: usize, const N: usize>(
     step: RunStep<SIZE, N>,
 ) -> Option<u64> {
     // Without a branch on what a step says: the verifier would follow every combination.
-    let (mut faults, mut invalid) = (0u64, 0);
+    let (mut faults, mut invalid, mut skip) = (0u64, 0, 0);
     let mut i = 0;
     while i < MAX_STEPS as u32 {
         if i >= n_steps {
             break;
         }
-        let said = step(words, plan, i, out);
-        faults |= (said & FAULT) << i;
-        invalid |= said & INVALID;
+        if skip != 0 {
+            skip -= 1;
+        } else {
+            let said = step(words, plan, i, out);
+            faults |= (said & FAULT) << i;
+            invalid |= said & INVALID;
+            skip = said >> SKIPPED;
+        }
         i += 1;
     }
     if invalid == 0 { Some(faults) } else { None }
@@ -159,6 +185,11 @@ fn step<const N: usize>(slots: &mut [u64; N], plan: u32, index: u32, out: *mut u
         WRAP => {
             let limit = slots[step.index as usize % N];
             slots[step.dst as usize % N] = if src >= limit { src.wrapping_sub(limit) } else { src };
+        }
+        SKIP => {
+            if src == 0 {
+                return (step.imm as u64 & 0xff) << SKIPPED;
+            }
         }
         INT32 => slots[step.dst as usize % N] = src as i32 as i64 as u64,
         EMIT => {

@@ -4,6 +4,8 @@
 //! sees once, so its work does not grow with the lists. All frames of a call may have 512 bytes together, so the walk's state
 //! is small and nothing is nested that can follow.
 
+use core::mem::MaybeUninit;
+
 use aya_ebpf::{helpers::generated::bpf_probe_read_user, programs::ProbeContext};
 
 use crate::{
@@ -55,16 +57,18 @@ pub struct State {
     /// The gate that is next for the node.
     gate: u16,
     reversed: u8,
+    /// By list: its gates are not to be left out.
+    gated: u8,
     /// Of what the gate let through something was lost: it is to be sent again.
     lost: u8,
-    rows_in_all: u16,
+    rows_in_all: u8,
 }
 
 /// Runs the walk of the probe that was hit.
 #[inline(always)]
 pub fn record(ctx: &ProbeContext) {
     let cookie = emit::cookie(ctx);
-    let Some(hit) = emit::hit(cookie) else { return };
+    let Some(hit) = emit::hit(cookie).map(|hit| hit.hit) else { return };
     let origin = Origin::here();
     let mut state = State {
         node: 0,
@@ -88,6 +92,7 @@ pub fn record(ctx: &ProbeContext) {
         row: 0,
         gate: 0,
         reversed: 0,
+        gated: 0,
         lost: 0,
         rows_in_all: 0,
     };
@@ -100,7 +105,7 @@ pub fn record(ctx: &ProbeContext) {
             block += 1;
         }
     }
-    close(ctx, hit, &state);
+    close(ctx, &state, hit);
 }
 
 /// Runs the head plan and puts what it found into `state`; 0 if there is no walk.
@@ -111,14 +116,15 @@ fn find_lists(ctx: &ProbeContext, state: &mut State) -> u64 {
     if walk.n_queues == 0 {
         return 0;
     }
-    let mut words = fetch::entry(ctx);
+    let mut room = MaybeUninit::uninit();
+    let words = fetch::entry(ctx, &mut room);
     let mut nothing = fetch::Room::empty();
-    if fetch::run::<8, SLOTS>(&mut words, walk.head_plan, plan.n_steps, &raw mut nothing, fetch::step_of_head)
+    if fetch::run::<8, SLOTS>(words, walk.head_plan, plan.n_steps, &raw mut nothing, fetch::step_of_head)
         .is_none()
     {
         return 0;
     }
-    take_heads(&mut words, state)
+    take_heads(words, state)
 }
 
 /// Takes over what the head plan found.
@@ -137,6 +143,9 @@ pub extern "C" fn take_heads(words: *mut Words<SLOTS>, state: *mut State) -> u64
         if i < walk.n_queues as usize && words[queue.when as usize % SLOTS] != 0 {
             state.words[i] = words[queue.head as usize % SLOTS];
             let count = if queue.stride != 0 { words[queue.count as usize % SLOTS] } else { u64::MAX };
+            if words[queue.gates_when as usize % SLOTS] != 0 {
+                state.gated |= 1 << i;
+            }
             state.limits[i] = if count < MAX_NODES as u64 { count as u32 } else { MAX_NODES };
         }
         i += 1;
@@ -212,7 +221,7 @@ pub extern "C" fn turn(state: *mut State, ctx: *mut bpf_user_pt_regs_t) -> u64 {
     }
     send_part(queue.plan, state.node, state.index as u64, state, ctx);
     state.words[at] += 1;
-    if queue.n_gates != 0 {
+    if queue.n_gates != 0 && state.gated & (1 << at) != 0 {
         state.gate = queue.first_gate as u16 + 1;
     } else {
         find_next(state, queue);
@@ -313,7 +322,7 @@ pub extern "C" fn open_gate(state: *mut State, number: u32) -> u64 {
     if n_rows > MAX_ROWS as u8 {
         n_rows = MAX_ROWS as u8;
     }
-    state.rows_in_all = n_rows as u16;
+    state.rows_in_all = n_rows;
     let key = key(state, number);
     if n_rows == 0 || maps::SEEN.get_ptr(&key).is_some() {
         return 0;
@@ -404,24 +413,27 @@ pub extern "C" fn send_part(
     // SAFETY: not null, and given by `record`.
     let origin = unsafe { Origin { ts_ns: (*state).ts_ns, pid_tgid: (*state).pid_tgid } };
     let Some(hit) = emit::hit(plan) else { return 0 };
-    let mut words = Words([0u64; PART_SLOTS]);
+    let mut room = MaybeUninit::uninit();
+    let words = Words::<PART_SLOTS>::zeroed(&mut room);
     words.0[0] = address;
     words.0[1] = given as u32 as u64;
     words.0[2] = given >> 32;
     // SAFETY: as above.
     words.0[3] = unsafe { (*state).identity[0] };
-    emit::of_part(hit, &mut words, origin, ctx)
+    emit::of_part(hit, words, origin, ctx)
 }
 
 /// Sends the record of the probe itself.
-#[inline(always)]
-fn close(ctx: &ProbeContext, hit: emit::Hit<'_>, state: &State) -> u64 {
-    let mut words = fetch::entry(ctx);
+#[inline(never)]
+fn close(ctx: &ProbeContext, state: &State, hit: u64) -> u64 {
+    let Some(hit) = emit::counted(state.cookie, hit) else { return 0 };
+    let mut room = MaybeUninit::uninit();
+    let words = fetch::entry(ctx, &mut room);
     let mut i = 0;
     while i < MAX_QUEUES {
         words.0[NODES_SLOT as usize + i] = state.words[i];
         i += 1;
     }
     let origin = Origin { ts_ns: state.ts_ns, pid_tgid: state.pid_tgid };
-    emit::of_probe(hit, &mut words, origin, emit::context(ctx))
+    emit::of_probe(hit, words, origin, emit::context(ctx))
 }

@@ -15,8 +15,8 @@ pub use event::{
 };
 pub use fields::{MissingField, ProxyOpFields};
 pub use plan::{
-    Batch, ChannelGraphs, CollTask, CollWork, ConnectorInfo, OpShape, P2pSide, P2pTask, P2pWork, PlanEvent,
-    PlanPart, PlanPartEvent, QueuedOp, Work, WorkKind,
+    Batch, ChannelGraphs, CollTask, CollWork, ConnectorInfo, OpCounts, OpShape, P2pSide, P2pTask, P2pWork,
+    PlanEvent, PlanPart, PlanPartEvent, QueuedOp, Work, WorkKind,
 };
 pub use plan_fields::PlanFields;
 pub use record::{DecodeError, RecordView, header_bytes, header_of};

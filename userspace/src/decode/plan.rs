@@ -28,15 +28,8 @@ pub struct PlanEvent {
     pub channel_mask: u64,
     /// Which fields this version's ops have.
     pub op_has: OpShape,
-    /// Collectives posted before it on all communicators that share resources.
-    pub posted_collectives: u64,
     /// Bytes of all its device work.
     pub work_bytes: u64,
-    /// `ncclComm.buffSizes` by protocol.
-    pub buffer_sizes: Vec<u64>,
-    /// `nHeads` and `headRank`.
-    pub nvls_heads: (i32, i32),
-    pub collnet_heads: (i32, i32),
     /// By list: nodes found, and whether it was cut.
     pub nodes: Vec<(PlanList, u64, bool)>,
 }
@@ -66,8 +59,7 @@ pub enum PlanPart {
     P2pTask(P2pTask),
     Work(Work),
     Batch(Batch),
-    /// `ncclSharedResources.p2pOpCount` by channel.
-    P2pOpCounts(Vec<u64>),
+    OpCounts(OpCounts),
     ProxyOp(Box<QueuedOp>),
     Channel(u32, ChannelGraphs),
     Connectors(u32, Vec<ConnectorInfo>),
@@ -166,6 +158,14 @@ pub struct Batch {
     pub bits: u64,
 }
 
+/// How many ops were posted before the plan, on all communicators that share resources.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OpCounts {
+    pub collectives: u64,
+    /// Batches of sends and receives, by channel.
+    pub p2p: Vec<u64>,
+}
+
 /// A node of the proxy op queue: `op_count` is relative to the plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueuedOp {
@@ -184,6 +184,11 @@ pub struct ChannelGraphs {
     pub nvls_out: i32,
     pub nvls_tree_up: i32,
     pub nvls_tree_down: [i32; 3],
+    /// `nHeads` and `headRank`.
+    pub nvls_heads: (i32, i32),
+    pub collnet_heads: (i32, i32),
+    /// `ncclComm.buffSizes`, the communicator's, by protocol.
+    pub buffer_sizes: Vec<u64>,
 }
 
 /// A connector of a channel.
@@ -210,7 +215,6 @@ pub(super) fn plan(
     record: &RecordView<'_>,
 ) -> Result<PlanEvent, DecodeError> {
     let fields = &decoder.op_fields;
-    let heads = |[count, rank]: &[Span; 2]| Ok((record.int(count)?, record.int(rank)?));
     Ok(PlanEvent {
         origin: origin(record),
         comm: communicator(&spans.comm, record)?,
@@ -224,15 +228,7 @@ pub(super) fn plan(
             coll_api: fields.coll_api.is_some(),
             channel_size: fields.channel_size.is_some(),
         },
-        posted_collectives: record.unsigned(&spans.posted_collectives)?,
         work_bytes: record.unsigned(&spans.work_bytes)?,
-        buffer_sizes: record
-            .bytes(&spans.buffer_sizes)?
-            .chunks_exact(4)
-            .filter_map(super::unsigned)
-            .collect(),
-        nvls_heads: heads(&spans.nvls_heads)?,
-        collnet_heads: heads(&spans.collnet_heads)?,
         nodes: spans
             .nodes
             .iter()
@@ -257,9 +253,7 @@ pub(super) fn node(
         PlanList::P2pTasks => PlanPart::P2pTask(p2p_task(decoder, fields, address, bytes).ok_or_else(short)?),
         PlanList::Works => PlanPart::Work(work(fields, bytes).ok_or_else(short)?),
         PlanList::Batches => PlanPart::Batch(batch(fields, bytes).ok_or_else(short)?),
-        PlanList::P2pOpCounts => {
-            PlanPart::P2pOpCounts(bytes.chunks_exact(8).filter_map(super::unsigned).collect())
-        }
+        PlanList::OpCounts => PlanPart::OpCounts(op_counts(fields, bytes).ok_or_else(short)?),
         PlanList::ProxyOps => {
             let op = op(&decoder.op_fields, &decoder.names, bytes)?;
             let task = match &spans.task {
@@ -367,6 +361,15 @@ fn small_float(encoded: u64) -> u64 {
     }
 }
 
+fn op_counts(fields: &PlanFields, bytes: &[u8]) -> Option<OpCounts> {
+    let of = &fields.op_counts;
+    let p2p = bytes.get(of.p2p_at..of.p2p_at.checked_add(of.p2p_bytes)?)?;
+    Some(OpCounts {
+        collectives: of.collectives.of(bytes)?,
+        p2p: p2p.chunks_exact(8).filter_map(super::unsigned).collect(),
+    })
+}
+
 fn batch(fields: &PlanFields, bytes: &[u8]) -> Option<Batch> {
     let of = &fields.batch;
     let [p2p, ..] = fields.work.kinds;
@@ -380,6 +383,9 @@ fn batch(fields: &PlanFields, bytes: &[u8]) -> Option<Batch> {
 }
 
 pub(super) fn channel(spans: &ChannelSpans, record: &RecordView<'_>) -> Result<PlanPartEvent, DecodeError> {
+    let heads = |[count, rank]: &[Span; 2]| -> Result<(i32, i32), DecodeError> {
+        Ok((record.int(count)?, record.int(rank)?))
+    };
     let optional = |span: &Option<Span>| span.as_ref().map_or(Ok(-1), |span| record.int(span));
     let three = |span: &Span| -> Result<[i32; 3], DecodeError> {
         let mut ranks = [-1; 3];
@@ -397,6 +403,13 @@ pub(super) fn channel(spans: &ChannelSpans, record: &RecordView<'_>) -> Result<P
         nvls_out: optional(&spans.nvls_out)?,
         nvls_tree_up: optional(&spans.nvls_tree_up)?,
         nvls_tree_down: spans.nvls_tree_down.as_ref().map_or(Ok([-1; 3]), three)?,
+        nvls_heads: spans.nvls_heads.as_ref().map_or(Ok((0, -1)), heads)?,
+        collnet_heads: heads(&spans.collnet_heads)?,
+        buffer_sizes: record
+            .bytes(&spans.buffer_sizes)?
+            .chunks_exact(4)
+            .filter_map(super::unsigned)
+            .collect(),
     };
     let number = u32::try_from(record.unsigned(&spans.channel)?).unwrap_or(u32::MAX);
     Ok(PlanPartEvent { origin: origin(record), part: PlanPart::Channel(number, graphs) })

@@ -120,6 +120,14 @@ pub struct BatchFields {
     pub bits: BitField,
 }
 
+/// `p2pOpCount` and `collOpCount` of `ncclSharedResources`, from the beginning of the first.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct OpCountFields {
+    pub p2p_at: usize,
+    pub p2p_bytes: usize,
+    pub collectives: BitField,
+}
+
 /// Everything that a plan's nodes are decoded with.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PlanFields {
@@ -127,6 +135,7 @@ pub struct PlanFields {
     pub p2p_task: P2pTaskFields,
     pub work: WorkFields,
     pub batch: BatchFields,
+    pub op_counts: OpCountFields,
     /// Numbers of `ncclDevRedOp_t` that the network sees as a sum: an average, and a sum of what was multiplied before.
     pub seen_as_sum: Vec<u64>,
 }
@@ -207,6 +216,17 @@ impl PlanFields {
                 kind: batch("workType")?,
                 base: batch("offsetBase")?,
                 bits: batch("offsetBitset")?,
+            },
+            op_counts: {
+                let (first, _) = crate::probe::op_counts_extent(layouts)?;
+                let p2p = layouts.field("ncclSharedResources", "p2pOpCount")?;
+                let mut collectives = BitField::find(layouts, "ncclSharedResources", "collOpCount", 0)?;
+                collectives.at = collectives.at.checked_sub(usize::try_from(first).ok()?)?;
+                OpCountFields {
+                    p2p_at: usize::try_from(p2p.offset.checked_sub(first)?).ok()?,
+                    p2p_bytes: usize::try_from(p2p.size).ok()?,
+                    collectives,
+                }
             },
             seen_as_sum: ["ncclDevPreMulSum", "ncclDevSumPostDiv"]
                 .iter()

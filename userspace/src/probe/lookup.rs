@@ -34,6 +34,9 @@ impl std::fmt::Display for Lack {
     }
 }
 
+/// Bytes of a communicator's identity that are copied at once.
+const MAX_IDENTITY: i64 = 64;
+
 /// A plan and what its record means.
 pub(super) type Compiled = Result<(FinishedPlan, ProbeKind), Lack>;
 
@@ -45,12 +48,18 @@ pub(super) fn communicator(
     let pointer = plan.emit(comm);
     let rank = field(layouts, "ncclComm", "rank")?;
     let n_ranks = field(layouts, "ncclComm", "nRanks")?;
-    let rank = plan.copy(comm, offset(&rank)?, len(rank.size)?);
-    let n_ranks = plan.copy(comm, offset(&n_ranks)?, len(n_ranks.size)?);
-    let hash = match layouts.field("ncclComm", "commHash") {
-        Some(hash) => Some(plan.copy(comm, offset(&hash)?, len(hash.size)?)),
-        None => None,
+    let mut identity = vec![place(&rank)?, place(&n_ranks)?];
+    if let Some(hash) = layouts.field("ncclComm", "commHash") {
+        identity.push(place(&hash)?);
+    }
+    // They have always been neighbours; were they not, a copy of what lies between would be as large as the struct.
+    let spans = if extent(&identity) <= MAX_IDENTITY {
+        plan.copy_together(comm, &identity)
+    } else {
+        identity.iter().map(|(offset, len)| plan.copy(comm, *offset, *len)).collect()
     };
+    let [rank, n_ranks, hash @ ..] = spans.as_slice() else { return Err(Lack::Field("ncclComm", "rank")) };
+    let (rank, n_ranks, hash) = (*rank, *n_ranks, hash.first().copied());
     // 2.23 to 2.25 have seqNumber, but count only while a profiler plugin is loaded. 2.26 counts always; it is the version
     // that gave ncclProxyOp its workCounter.
     let counts_always = layouts.field("ncclProxyOp", "workCounter").is_some();
@@ -94,6 +103,17 @@ pub(super) fn parameter<'a>(function: &'a Function, name: &'static str) -> Resul
 
 pub(super) fn field(layouts: &Layouts, strukt: &'static str, path: &'static str) -> Result<Field, Lack> {
     layouts.field(strukt, path).ok_or(Lack::Field(strukt, path))
+}
+
+pub(super) fn place(field: &Field) -> Result<(i64, u16), Lack> {
+    Ok((offset(field)?, len(field.size)?))
+}
+
+/// Bytes from the first field to the end of the last.
+pub(super) fn extent(fields: &[(i64, u16)]) -> i64 {
+    let end = |(offset, len): &(i64, u16)| offset.saturating_add(i64::from(*len));
+    let (first, last) = (fields.iter().map(|(offset, _)| *offset).min(), fields.iter().map(end).max());
+    last.unwrap_or(0).saturating_sub(first.unwrap_or(0))
 }
 
 pub(super) fn offset(field: &Field) -> Result<i64, Lack> {

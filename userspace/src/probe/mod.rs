@@ -18,4 +18,4 @@ pub use spans::{
     ConnectorSpans, ConnectorsSpans, PlanList, PlanNodeSpans, PlanSpans, ProbeKind, ProxyOpSpans,
     ProxyPeerSpans, ProxyStepSpans, StepHook, TaskSpans,
 };
-pub(crate) use walk_probes::parts_are_reversed;
+pub(crate) use walk_probes::{op_counts_extent, parts_are_reversed};

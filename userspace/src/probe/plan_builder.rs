@@ -176,6 +176,22 @@ impl PlanBuilder {
         dst
     }
 
+    /// Steps that are left out where `value` is 0; what they load stays 0. They must not write to the record, whose bytes
+    /// would be undefined.
+    pub fn unless_zero(&mut self, value: Slot, steps: impl FnOnce(&mut Self)) {
+        let at = self.steps.len();
+        self.push(Step { op: StepOp::Skip as u8, src: value.0, ..Step::default() });
+        steps(self);
+        let left_out = self.steps.len() - at - 1;
+        let writes = |step: &Step| step.op == StepOp::Emit as u8 || step.op == StepOp::Copy as u8;
+        if self.steps.iter().skip(at).any(writes) {
+            self.fail(PlanError::TooManySteps);
+        }
+        if let Some(step) = self.steps.get_mut(at) {
+            step.imm = i64::try_from(left_out).unwrap_or(i64::MAX);
+        }
+    }
+
     /// `value`, less `limit` if it is not below that.
     pub fn wrap(&mut self, value: Slot, limit: Slot) -> Slot {
         let dst = self.temp();
@@ -286,6 +302,22 @@ impl PlanBuilder {
         Span { rests_on, ..span }
     }
 
+    /// Copies several fields of one struct at once, with what lies between them; where each is.
+    pub fn copy_together(&mut self, base: Slot, fields: &[(i64, u16)]) -> Vec<Span> {
+        let first = fields.iter().map(|(offset, _)| *offset).min().unwrap_or(0);
+        let end = fields.iter().map(|(offset, len)| *offset + i64::from(*len)).max().unwrap_or(0);
+        let Ok(len) = u16::try_from(end - first) else {
+            self.fail(PlanError::TooLong(usize::MAX));
+            return vec![Span { at: 0, len: 0, rests_on: 0 }; fields.len()];
+        };
+        let all = self.copy(base, first, len);
+        let span = |(offset, len): &(i64, u16)| {
+            let at = u16::try_from(offset - first).unwrap_or(u16::MAX);
+            Span { at: all.at.saturating_add(at), len: *len, rests_on: all.rests_on }
+        };
+        fields.iter().map(span).collect()
+    }
+
     /// The plan, with the smallest class of record that it fits.
     pub fn finish(self) -> Result<FinishedPlan, PlanError> {
         if let Some(error) = self.error {
@@ -339,6 +371,7 @@ impl PlanBuilder {
         let rests_on = of(step.src) | index | own.unwrap_or(0);
         if step.op != StepOp::Emit as u8
             && step.op != StepOp::Copy as u8
+            && step.op != StepOp::Skip as u8
             && let Some(dst) = self.rests_on.get_mut(usize::from(step.dst))
         {
             *dst = rests_on;

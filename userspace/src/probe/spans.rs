@@ -163,17 +163,10 @@ pub struct PlanSpans {
     pub persistent: Span,
     /// `ncclKernelPlan.isHostCbEnq` (2.24 and later), or `ncclComm.persistentRefs`: not 0 if it is posted by the callback.
     pub by_callback: Span,
-    /// `ncclSharedResources.collOpCount`.
-    pub posted_collectives: Span,
     /// `ncclKernelPlan.channelMask`.
     pub channel_mask: Span,
     /// `ncclKernelPlan.workBytes`.
     pub work_bytes: Span,
-    /// `ncclComm.buffSizes`, an `int` for each protocol.
-    pub buffer_sizes: Span,
-    /// `nHeads` and `headRank` of `channels[0].nvls` and `channels[0].collnetDirect`.
-    pub nvls_heads: [Span; 2],
-    pub collnet_heads: [Span; 2],
     /// Nodes found of each list, in the order of [`PlanList`].
     pub nodes: Vec<(PlanList, Span)>,
 }
@@ -189,8 +182,8 @@ pub enum PlanList {
     P2pTasks,
     /// The `ncclDevWorkBatch` behind `ncclKernelPlan.kernelArgs`.
     Batches,
-    /// `ncclSharedResources.p2pOpCount`, in one piece.
-    P2pOpCounts,
+    /// `ncclSharedResources.p2pOpCount` and `collOpCount`, in one piece.
+    OpCounts,
     /// `ncclKernelPlan.proxyOpQueue`.
     ProxyOps,
 }
@@ -220,6 +213,11 @@ pub struct ChannelSpans {
     pub nvls_out: Option<Span>,
     pub nvls_tree_up: Option<Span>,
     pub nvls_tree_down: Option<Span>,
+    /// `nHeads` and `headRank` of `nvls` and of `collnetDirect`.
+    pub nvls_heads: Option<[Span; 2]>,
+    pub collnet_heads: [Span; 2],
+    /// `ncclComm.buffSizes`, an `int` for each protocol.
+    pub buffer_sizes: Span,
 }
 
 /// Where the record of some connectors of a channel has what.

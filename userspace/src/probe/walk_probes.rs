@@ -11,7 +11,7 @@ use ncclflow_common::{
 };
 
 use super::{
-    lookup::{Lack, communicator, field, len, offset, parameter, signed},
+    lookup::{Lack, communicator, field, len, offset, parameter, place as place_of, signed},
     op_probes::task,
     plan_builder::{FinishedPlan, PlanBuilder, PlanError, Slot, Span},
     set::{Part, WalkProgram},
@@ -27,6 +27,9 @@ pub(super) type CompiledWalk = Result<(FinishedPlan, ProbeKind, WalkProgram), La
 
 /// Dimensions of PAT that connectors are read for: 2^10 ranks.
 const PAT_DIMENSIONS: u32 = 10;
+
+/// Bytes of `p2pOpCount` and `collOpCount`, which are neighbours: 64 channels at most, and one more.
+const MAX_OP_COUNTS: u64 = 640;
 
 /// `nChannels` and the like: rows of the table of channels.
 const ROWS_ALL: u8 = 0;
@@ -123,21 +126,18 @@ impl Assembly<'_> {
         self.walk.row_size = self.size("ncclChannel")?;
         self.walk.n_rows = [n_channels.number(), nvls_channels.number()];
         self.walk.identity = [comm.number(), hash.number()];
+        let ops = self.head_of(&mut head, plan, "proxyOpQueue.head")?;
         if place == Place::AfterLaunch {
             let p2p = self.head_of(&mut head, plan, "p2pTaskQueue.head")?;
             let tasks = self.head_of(&mut head, plan, "collTaskQueue.head")?;
             let works = self.head_of(&mut head, plan, "workQueue.head")?;
             self.coll_tasks(tasks)?;
-            self.works(works)?;
+            self.works(works, p2p)?;
             self.p2p_tasks(p2p)?;
             self.batches(&mut head, plan, p2p)?;
-            self.p2p_op_counts(&mut head, comm, p2p)?;
-        } else {
-            // What only the launch needs is gone by now: device work lies in memory that the group frees at its end.
-            let always = Slot::stack_pointer();
-            self.p2p_op_counts(&mut head, comm, always)?;
         }
-        let ops = self.head_of(&mut head, plan, "proxyOpQueue.head")?;
+        // What only the launch needs is gone when a callback comes: device work lies in memory that the group frees at its end.
+        self.op_counts(&mut head, comm, ops)?;
         self.proxy_ops(ops, place)?;
         Ok(head.finish()?)
     }
@@ -161,38 +161,27 @@ impl Assembly<'_> {
             })
             .collect();
         let plan_pointer = last.emit(plan);
-        let mark = last.mark();
-        let emit = |last: &mut PlanBuilder, base: Slot, at: &Field| -> Result<Span, Lack> {
-            let value = load_field(last, base, at)?;
-            let span = last.emit(value);
-            last.forget_since(mark);
-            Ok(span)
-        };
         let of_plan = |path| field(layouts, "ncclKernelPlan", path);
-        let persistent = emit(&mut last, plan, &of_plan("persistent")?)?;
-        let channel_mask = emit(&mut last, plan, &of_plan("channelMask")?)?;
-        let work_bytes = emit(&mut last, plan, &of_plan("workBytes")?)?;
-        let by_callback = match layouts.field("ncclKernelPlan", "isHostCbEnq") {
-            Some(at) => emit(&mut last, plan, &at)?,
-            None => emit(&mut last, comm, &field(layouts, "ncclComm", "persistentRefs")?)?,
-        };
-        let of_channel = |last: &mut PlanBuilder, graph: &str, name: &str| -> Result<Span, Lack> {
-            let path = format!("channels[0].{graph}.{name}");
-            let at = layouts.field("ncclComm", &path).ok_or(Lack::Field("ncclChannel", "nHeads"))?;
-            emit(last, comm, &at)
-        };
-        let nvls_heads =
-            [of_channel(&mut last, "nvls", "nHeads")?, of_channel(&mut last, "nvls", "headRank")?];
-        let collnet_heads = [
-            of_channel(&mut last, "collnetDirect", "nHeads")?,
-            of_channel(&mut last, "collnetDirect", "headRank")?,
+        let mut places = vec![
+            place_of(&of_plan("persistent")?)?,
+            place_of(&of_plan("channelMask")?)?,
+            place_of(&of_plan("workBytes")?)?,
         ];
-        let shared = last.load(comm, offset(&field(layouts, "ncclComm", "sharedRes")?)?, 8);
-        let posted = load_field(&mut last, shared, &field(layouts, "ncclSharedResources", "collOpCount")?)?;
-        let posted_collectives = last.emit(posted);
-        last.forget_since(mark);
-        let sizes = field(layouts, "ncclComm", "buffSizes")?;
-        let buffer_sizes = last.copy(comm, offset(&sizes)?, len(sizes.size)?);
+        let callback = layouts.field("ncclKernelPlan", "isHostCbEnq");
+        if let Some(at) = &callback {
+            places.push(place_of(at)?);
+        }
+        let copied = last.copy_together(plan, &places);
+        let [persistent, channel_mask, work_bytes, rest @ ..] = copied.as_slice() else {
+            return Err(Lack::Struct("ncclKernelPlan"));
+        };
+        let by_callback = if let Some(span) = rest.first() {
+            *span
+        } else {
+            let refs = load_field(&mut last, comm, &field(layouts, "ncclComm", "persistentRefs")?)?;
+            last.emit(refs)
+        };
+        let (persistent, channel_mask, work_bytes) = (*persistent, *channel_mask, *work_bytes);
         let comm = communicator(&mut last, layouts, comm)?;
         let spans = PlanSpans {
             comm,
@@ -200,12 +189,8 @@ impl Assembly<'_> {
             in_callback: place == Place::Callback,
             persistent,
             by_callback,
-            posted_collectives,
             channel_mask,
             work_bytes,
-            buffer_sizes,
-            nvls_heads,
-            collnet_heads,
             nodes,
         };
         Ok((last.finish()?, spans))
@@ -261,12 +246,13 @@ impl Assembly<'_> {
             when: STACK_POINTER_SLOT,
             first_gate: 0,
             n_gates: 1,
+            gates_when: STACK_POINTER_SLOT,
             ..Queue::default()
         };
         self.add_list(PlanList::CollTasks, queue)
     }
 
-    fn works(&mut self, head: Slot) -> Result<(), Lack> {
+    fn works(&mut self, head: Slot, p2p_tasks: Slot) -> Result<(), Lack> {
         let list = self.layouts.struct_size("ncclWorkList").ok_or(Lack::Struct("ncclWorkList"))?;
         let coll = u64::from(self.size("ncclDevWorkColl")?);
         let p2p = u64::from(self.size("ncclDevWorkP2p")?);
@@ -304,6 +290,7 @@ impl Assembly<'_> {
             when: STACK_POINTER_SLOT,
             first_gate: 1,
             n_gates: 2,
+            gates_when: p2p_tasks.number(),
             ..Queue::default()
         };
         self.add_list(PlanList::Works, queue)
@@ -323,9 +310,15 @@ impl Assembly<'_> {
 
     /// Which work is in which batch, as a p2p op's number in its plan is that of its batch.
     fn batches(&mut self, head: &mut PlanBuilder, plan: Slot, when: Slot) -> Result<(), Lack> {
-        let args = self.head_of(head, plan, "kernelArgs")?;
-        let batches = head.offset(args, i64::from(self.size("ncclDevKernelArgs")?));
-        let count = load_field(head, plan, &field(self.layouts, "ncclKernelPlan", "nWorkBatches")?)?;
+        let args_at = offset(&field(self.layouts, "ncclKernelPlan", "kernelArgs")?)?;
+        let args_size = i64::from(self.size("ncclDevKernelArgs")?);
+        let count_at = place_of(&field(self.layouts, "ncclKernelPlan", "nWorkBatches")?)?;
+        let (mut batches, mut count) = (when, when);
+        head.unless_zero(when, |head| {
+            let args = head.load(plan, args_at, 8);
+            batches = head.offset(args, args_size);
+            count = head.load(plan, count_at.0, count_at.1);
+        });
         let size = self.size("ncclDevWorkBatch")?;
         let queue = Queue {
             plan: self.node(PlanList::Batches, "kernelArgs", u64::from(size))?,
@@ -338,21 +331,26 @@ impl Assembly<'_> {
         self.add_list(PlanList::Batches, queue)
     }
 
-    fn p2p_op_counts(&mut self, head: &mut PlanBuilder, comm: Slot, when: Slot) -> Result<(), Lack> {
-        let shared = head.load(comm, offset(&field(self.layouts, "ncclComm", "sharedRes")?)?, 8);
-        let counts = field(self.layouts, "ncclSharedResources", "p2pOpCount")?;
-        let first = head.offset(shared, offset(&counts)?);
-        let one = head.constant(1);
+    /// How many ops were posted before: what a queued op's number is relative to.
+    fn op_counts(&mut self, head: &mut PlanBuilder, comm: Slot, when: Slot) -> Result<(), Lack> {
+        let (first, bytes) =
+            op_counts_extent(self.layouts).ok_or(Lack::Field("ncclSharedResources", "p2pOpCount"))?;
+        let shared_at = offset(&field(self.layouts, "ncclComm", "sharedRes")?)?;
+        let (mut counts, one) = (when, head.constant(1));
+        let first = signed(first)?;
+        head.unless_zero(when, |head| {
+            let shared = head.load(comm, shared_at, 8);
+            counts = head.offset(shared, first);
+        });
         let queue = Queue {
-            plan: self.node(PlanList::P2pOpCounts, "p2pOpCount", counts.size)?,
-            stride: u32::try_from(counts.size)
-                .map_err(|_| Lack::Field("ncclSharedResources", "p2pOpCount"))?,
-            head: first.number(),
+            plan: self.node(PlanList::OpCounts, "opCounts", bytes)?,
+            stride: u32::try_from(bytes).map_err(|_| Lack::Field("ncclSharedResources", "p2pOpCount"))?,
+            head: counts.number(),
             count: one.number(),
             when: when.number(),
             ..Queue::default()
         };
-        self.add_list(PlanList::P2pOpCounts, queue)
+        self.add_list(PlanList::OpCounts, queue)
     }
 
     fn proxy_ops(&mut self, head: Slot, place: Place) -> Result<(), Lack> {
@@ -376,6 +374,7 @@ impl Assembly<'_> {
         if place == Place::Callback {
             let gates = self.gates_of_ops()?;
             queue.n_gates = 3;
+            queue.gates_when = STACK_POINTER_SLOT;
             self.walk.gates = gates;
         }
         self.add_list(PlanList::ProxyOps, queue)
@@ -534,10 +533,17 @@ impl Assembly<'_> {
             nvls_out: None,
             nvls_tree_up: None,
             nvls_tree_down: None,
+            nvls_heads: None,
+            collnet_heads: [need("collnetDirect.nHeads")?, need("collnetDirect.headRank")?],
+            buffer_sizes: Span { at: 0, len: 0, rests_on: 0 },
         };
+        spans.nvls_heads = copy("nvls.nHeads").zip(copy("nvls.headRank")).map(|(count, rank)| [count, rank]);
         spans.nvls_out = copy("nvls.out");
         spans.nvls_tree_up = copy("nvls.treeUp");
         spans.nvls_tree_down = copy("nvls.treeDown");
+        let sizes = field(layouts, "ncclComm", "buffSizes")?;
+        let comm = part.given(3);
+        spans.buffer_sizes = part.copy(comm, offset(&sizes)?, len(sizes.size)?);
         let plan = part.finish()?;
         let at = self.add_part("channels", ProbeKind::Channel(spans), plan);
         u16::try_from(at).map_err(|_| Lack::Plan(PlanError::TooManySteps))
@@ -597,6 +603,15 @@ impl Assembly<'_> {
 /// brought `ncclComm.p2pSchedGroupSize`.
 pub(crate) fn parts_are_reversed(layouts: &Layouts) -> bool {
     layouts.field("ncclComm", "p2pSchedGroupSize").is_none()
+}
+
+/// Where `p2pOpCount` and `collOpCount` are in `ncclSharedResources`: offset and bytes of both together.
+pub(crate) fn op_counts_extent(layouts: &Layouts) -> Option<(u64, u64)> {
+    let p2p = layouts.field("ncclSharedResources", "p2pOpCount")?;
+    let collectives = layouts.field("ncclSharedResources", "collOpCount")?;
+    let first = p2p.offset.min(collectives.offset);
+    let end = p2p.offset.checked_add(p2p.size)?.max(collectives.offset.checked_add(collectives.size)?);
+    Some((first, end.checked_sub(first).filter(|bytes| *bytes <= MAX_OP_COUNTS)?))
 }
 
 /// The graph that a pattern's ops use.

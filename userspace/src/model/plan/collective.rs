@@ -5,7 +5,7 @@
 //! chose, the chunk size and the share of each channel, stands in the device work; the rest follows.
 
 use crate::{
-    decode::{CollTask, CollWork, PlanEvent, ProxyOp},
+    decode::{ChannelGraphs, CollTask, CollWork, PlanEvent, ProxyOp},
     nccl::{Algorithm, Pattern, Protocol, datatype_bytes},
 };
 
@@ -13,19 +13,25 @@ use crate::{
 const NCCL_STEPS: u64 = 8;
 
 /// The ops in NCCL's order, one for each channel; nothing where they do not follow.
-pub(super) fn ops(plan: &PlanEvent, task: &CollTask, work: &CollWork, number: u64) -> Option<Vec<ProxyOp>> {
+pub(super) fn ops(
+    plan: &PlanEvent,
+    graphs: &ChannelGraphs,
+    task: &CollTask,
+    work: &CollWork,
+    number: u64,
+) -> Option<Vec<ProxyOp>> {
     let (algorithm, protocol) = (task.algorithm?, task.protocol?);
     let function = task.function.as_deref()?;
     let pattern = pattern(function, algorithm)?;
     let element = datatype_bytes(task.datatype.as_deref()?)?;
     let n_ranks = u64::try_from(plan.comm.n_ranks).ok()?;
-    let step_size = plan.buffer_sizes.get(usize::from(protocol.number())).copied()? / NCCL_STEPS;
+    let step_size = graphs.buffer_sizes.get(usize::from(protocol.number())).copied()? / NCCL_STEPS;
     let (chunk_steps, slice_steps) = if protocol == Protocol::Simple && algorithm == Algorithm::Ring {
         (task.chunk_steps, task.slice_steps)
     } else {
         (1, 1)
     };
-    let (steps_per_loop, chunks_per_loop) = per_loop(pattern, plan, n_ranks)?;
+    let (steps_per_loop, chunks_per_loop) = per_loop(pattern, graphs, n_ranks)?;
     let (first, last) = work.channels;
     // Bytes over all ranks, where a rank's count is only its own part.
     let global =
@@ -65,8 +71,8 @@ pub(super) fn ops(plan: &PlanEvent, task: &CollTask, work: &CollWork, number: u6
         let chunk_size = chunk_count.checked_mul(element)?;
         let n_channels = u64::from(last.checked_sub(first)?) + 1;
         let head = match pattern {
-            Pattern::Nvls => plan.nvls_heads.1,
-            Pattern::CollnetDirect => plan.collnet_heads.1,
+            Pattern::Nvls => graphs.nvls_heads.1,
+            Pattern::CollnetDirect => graphs.collnet_heads.1,
             _ => 0,
         };
         let loop_offset = n_channels.checked_mul(chunk_size)?.wrapping_mul(i64::from(head).cast_unsigned());
@@ -143,13 +149,13 @@ fn pattern(function: &str, algorithm: Algorithm) -> Option<Pattern> {
 }
 
 /// Steps and chunks of one loop.
-fn per_loop(pattern: Pattern, plan: &PlanEvent, n_ranks: u64) -> Option<(u64, u64)> {
+fn per_loop(pattern: Pattern, graphs: &ChannelGraphs, n_ranks: u64) -> Option<(u64, u64)> {
     let heads = |(count, _): (i32, i32)| u64::try_from(count).ok();
     Some(match pattern {
         Pattern::Ring => (n_ranks.checked_sub(1)?, n_ranks),
         Pattern::RingTwice => (2 * n_ranks.checked_sub(1)?, n_ranks),
-        Pattern::Nvls | Pattern::NvlsTree => (1, heads(plan.nvls_heads)?),
-        Pattern::CollnetDirect => (1, heads(plan.collnet_heads)?),
+        Pattern::Nvls | Pattern::NvlsTree => (1, heads(graphs.nvls_heads)?),
+        Pattern::CollnetDirect => (1, heads(graphs.collnet_heads)?),
         _ => (1, 1),
     })
 }

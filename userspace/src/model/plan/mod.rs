@@ -14,8 +14,8 @@ use self::{p2p::Batches, topology::Topology};
 use super::{call::ProxyCall, communicator::CommKey};
 use crate::{
     decode::{
-        Batch, CollTask, CommunicatorId, Origin, P2pTask, PlanEvent, PlanPart, PlanPartEvent, ProxyOp,
-        ProxyOpEvent, ProxyPeerEvent, QueuedOp, TaskInfo, Work, WorkKind,
+        Batch, CollTask, CommunicatorId, OpCounts, Origin, P2pTask, PlanEvent, PlanPart, PlanPartEvent,
+        ProxyOp, ProxyOpEvent, ProxyPeerEvent, QueuedOp, TaskInfo, Work, WorkKind,
     },
     nccl::Pattern,
     probe::PlanList,
@@ -67,7 +67,7 @@ struct Parts {
     p2p_tasks: Vec<P2pTask>,
     works: Vec<Work>,
     batches: Vec<Batch>,
-    p2p_op_counts: Vec<u64>,
+    op_counts: Option<OpCounts>,
     queued: Vec<QueuedOp>,
 }
 
@@ -146,7 +146,7 @@ impl PlanAssembler {
                 PlanPart::P2pTask(task) => parts.p2p_tasks.push(task),
                 PlanPart::Work(work) => parts.works.push(work),
                 PlanPart::Batch(batch) => parts.batches.push(batch),
-                PlanPart::P2pOpCounts(counts) => parts.p2p_op_counts = counts,
+                PlanPart::OpCounts(counts) => parts.op_counts = Some(counts),
                 PlanPart::ProxyOp(op) => parts.queued.push(*op),
                 PlanPart::Channel(channel, graphs) => topology.note_channel(channel, graphs),
                 PlanPart::Connectors(channel, connectors) => topology.note_connectors(channel, connectors),
@@ -164,7 +164,7 @@ impl PlanAssembler {
                 PlanList::Works => parts.works.len(),
                 PlanList::P2pTasks => parts.p2p_tasks.len(),
                 PlanList::Batches => parts.batches.len(),
-                PlanList::P2pOpCounts => usize::from(!parts.p2p_op_counts.is_empty()),
+                PlanList::OpCounts => usize::from(parts.op_counts.is_some()),
                 PlanList::ProxyOps => parts.queued.len(),
             };
             whole &= u64::try_from(came) == Ok(*nodes);
@@ -182,7 +182,7 @@ impl PlanAssembler {
 
     /// The calls of the plan pass.
     fn planned(&mut self, plan: &PlanEvent, parts: &Parts, key: CommKey, whole: bool) -> Vec<ProxyCall> {
-        let mut ops = if whole { self.derived(plan, parts) } else { Vec::new() };
+        let mut ops = if whole { self.derived(plan, parts, key) } else { Vec::new() };
         // An op that is queued is taken from there.
         let mut of: HashMap<(u64, u32, Pattern, i32), VecDeque<&QueuedOp>> = HashMap::new();
         for queued in &parts.queued {
@@ -209,14 +209,15 @@ impl PlanAssembler {
     }
 
     /// The ops that follow from tasks and device work, in NCCL's order.
-    fn derived(&mut self, plan: &PlanEvent, parts: &Parts) -> Vec<(ProxyOp, Option<TaskInfo>)> {
+    fn derived(&mut self, plan: &PlanEvent, parts: &Parts, key: CommKey) -> Vec<(ProxyOp, Option<TaskInfo>)> {
         let batches = Batches::new(plan, &parts.batches, p2p::work_size(&parts.works));
         let (mut colls, mut p2ps) = (parts.coll_tasks.iter(), parts.p2p_tasks.iter().peekable());
         let (mut ops, mut number, mut offset) = (Vec::new(), 0, 0);
         for work in &parts.works {
             let found = match &work.what {
                 WorkKind::Coll(coll) => colls.next().and_then(|task| {
-                    let ops = collective::ops(plan, task, coll, number)?;
+                    let graphs = self.topologies.get(&key)?.channel(coll.channels.0)?;
+                    let ops = collective::ops(plan, graphs, task, coll, number)?;
                     number += 1;
                     Some(ops.into_iter().map(|op| (op, Some(coll_info(task)))).collect())
                 }),
@@ -245,6 +246,8 @@ impl PlanAssembler {
 
     /// The calls of the post pass (`uploadProxyOps`, src/enqueue.cc).
     fn posts(&mut self, plan: &PlanEvent, parts: &Parts, key: CommKey) -> Vec<ProxyCall> {
+        // Lost with the walk's records: then an op's final number is not known, and its plan pass waits.
+        let Some(counts) = &parts.op_counts else { return Vec::new() };
         let calls: Vec<(u64, u64, ProxyOp, Option<TaskInfo>)> = parts
             .queued
             .iter()
@@ -252,9 +255,9 @@ impl PlanAssembler {
                 let relative = queued.op.op_count;
                 let before = if relative & 1 == 1 {
                     let channel = usize::try_from(queued.op.channel).unwrap_or(usize::MAX);
-                    parts.p2p_op_counts.get(channel).copied().unwrap_or(0)
+                    counts.p2p.get(channel).copied().unwrap_or(0)
                 } else {
-                    plan.posted_collectives
+                    counts.collectives
                 };
                 let op =
                     ProxyOp { op_count: before.wrapping_mul(2).wrapping_add(relative), ..queued.op.clone() };
