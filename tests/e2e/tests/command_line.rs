@@ -214,7 +214,8 @@ fn only_the_named_process_pays_and_nothing_is_left_behind() {
 
     for (round, signal) in [Signal::INT, Signal::TERM, Signal::KILL].into_iter().enumerate() {
         let out = folder.path().join(format!("out{round}"));
-        let recorder = Recorder::start(&ncclflow, &bed.pid_list(), &out, &[]).unwrap();
+        let per_call = ["--probes", "per-call"];
+        let recorder = Recorder::start(&ncclflow, &bed.pid_list(), &out, &per_call).unwrap();
         assert_eq!(look(pid), [memory::BREAKPOINT; 2], "the probes are there");
         assert_eq!(look(other_pid), untouched, "another process on the same library has none");
         bed.go().unwrap();

@@ -144,7 +144,8 @@ pub struct ProxyPeerEvent {
     pub peer: i32,
     pub connection_index: i32,
     pub plan_pass: bool,
-    pub nsteps: u64,
+    /// FIFO steps to or from this peer; `None` where a walked plan does not tell (PAT).
+    pub nsteps: Option<u64>,
     /// Address of the `ncclProxyConnection`.
     pub connection: u64,
     /// The connection has a proxy, so the op is needed, and in the post pass really queued.
@@ -355,7 +356,7 @@ pub(super) fn proxy_peer(
         peer,
         connection_index: record.int(&spans.connection_index)?,
         plan_pass: record.unsigned(&spans.just_inquire)? != 0,
-        nsteps: u64::try_from(record.int(&spans.nsteps)?).unwrap_or(0),
+        nsteps: Some(u64::try_from(record.int(&spans.nsteps)?).unwrap_or(0)),
         connection,
         has_proxy,
         transport,

@@ -208,6 +208,11 @@ impl Attachment {
         self.object.lost_by_process(tgid)
     }
 
+    /// What walks send only once is sent again: some of it was dropped on its way.
+    pub fn forget_what_was_sent(&mut self) -> Result<()> {
+        self.object.forget_seen()
+    }
+
     /// Prints what the eBPF side has logged, if it was asked to.
     pub fn print_log(&mut self) {
         self.object.print_log();

@@ -5,12 +5,12 @@ use std::fmt;
 use anyhow::{Context as _, Result};
 use aya::{
     Ebpf, EbpfLoader, Pod,
-    maps::{Array, MapData, PerCpuArray, PerfEventArray, RingBuf},
+    maps::{Array, HashMap, MapData, MapError, PerCpuArray, PerfEventArray, RingBuf},
     programs::UProbe,
 };
 use aya_log::EbpfLogger;
 use log::Log;
-use ncclflow_common::{FetchPlan, ProbeCounters, SCRATCH_SLOTS, WIRE_VERSION, Walk, loss_slot};
+use ncclflow_common::{FetchPlan, ProbeCounters, SCRATCH_SLOTS, Seen, WIRE_VERSION, Walk, loss_slot};
 
 use super::buffer::{Buffer, BufferKind};
 use crate::stream::{PerfBuffers, Source};
@@ -40,6 +40,14 @@ unsafe impl Pod for WalkValue {}
 // SAFETY: as above.
 unsafe impl Pod for CountersValue {}
 
+/// [`Seen`] as aya's maps want it.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+struct SeenValue(Seen);
+
+// SAFETY: as above.
+unsafe impl Pod for SeenValue {}
+
 /// The programs of the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Program {
@@ -68,6 +76,7 @@ pub struct LoadedObject {
     walks: Array<MapData, WalkValue>,
     armed: Array<MapData, u32>,
     losses: Array<MapData, u64>,
+    seen: HashMap<MapData, SeenValue, u32>,
     buffer: Buffer,
     log: Option<EbpfLogger<StandardError>>,
 }
@@ -126,7 +135,8 @@ impl LoadedObject {
         let walks = Array::try_from(take_map(&mut ebpf, "WALKS")?).context("opening the map `WALKS`")?;
         let armed = Array::try_from(take_map(&mut ebpf, "ARMED")?).context("opening the map `ARMED`")?;
         let losses = Array::try_from(take_map(&mut ebpf, "LOSSES")?).context("opening the map `LOSSES`")?;
-        Ok(Self { ebpf, plans, walks, armed, losses, buffer, log })
+        let seen = HashMap::try_from(take_map(&mut ebpf, "SEEN")?).context("opening the map `SEEN`")?;
+        Ok(Self { ebpf, plans, walks, armed, losses, seen, buffer, log })
     }
 
     /// Opens or closes the session: whether hits are recorded.
@@ -183,6 +193,19 @@ impl LoadedObject {
                     .context("opening a perf event buffer per CPU")
             }
         }
+    }
+
+    /// Forgets what gates of walks have let through.
+    pub(crate) fn forget_seen(&mut self) -> Result<()> {
+        let keys: Vec<SeenValue> = self.seen.keys().filter_map(Result::ok).collect();
+        for key in keys {
+            match self.seen.remove(&key) {
+                // It can have been pushed out.
+                Ok(()) | Err(MapError::KeyNotFound) => {}
+                Err(error) => return Err(error).context("writing the map `SEEN`"),
+            }
+        }
+        Ok(())
     }
 
     /// Records of this process (in the initial PID namespace) that the kernel side could not send.

@@ -22,7 +22,7 @@ pub struct PeerFlow {
     pub peer: i32,
     pub connection_index: i32,
     /// FIFO steps with this peer.
-    pub nsteps: u64,
+    pub nsteps: Option<u64>,
     pub has_proxy: bool,
     pub transport: String,
     /// Address of the `ncclProxyConnection`.

@@ -109,7 +109,7 @@ impl Executions {
         let Origin { tgid, lost, .. } = *by;
         let slots = record.op.slice_steps.max(1);
         let messages_of =
-            |peer: &PeerFlow| usize::try_from(peer.nsteps.div_ceil(slots)).unwrap_or(usize::MAX);
+            |peer: &PeerFlow| usize::try_from(peer.nsteps.unwrap_or(0).div_ceil(slots)).unwrap_or(usize::MAX);
         let with_proxy = |peer: &&mut PeerFlow| peer.has_proxy && messages_of(peer) > 0;
         let messages = record.peers.iter_mut().filter(with_proxy).map(|peer| messages_of(peer));
         let messages = messages.fold(0usize, usize::saturating_add);

@@ -58,7 +58,7 @@ pub struct Transfer {
 
 /// How many messages the op plans with this peer that [`transfers`] does not lay out.
 pub fn transfers_left_out(record: &FlowRecord, peer: &PeerFlow) -> u64 {
-    peer.nsteps.div_ceil(slots_of(record)).saturating_sub(MAX_TRANSFERS)
+    peer.nsteps.unwrap_or(0).div_ceil(slots_of(record)).saturating_sub(MAX_TRANSFERS)
 }
 
 fn slots_of(record: &FlowRecord) -> u64 {
@@ -77,8 +77,8 @@ pub fn transfers<'a>(record: &'a FlowRecord, peer: &'a PeerFlow) -> impl Iterato
         _ => None,
     };
     let steps_per_loop = ring_steps.unwrap_or(1).max(1) * chunk_steps;
-    let sizes = Sizes::of(record, peer.nsteps);
-    (0..peer.nsteps.div_ceil(slots).min(MAX_TRANSFERS)).map(move |index| {
+    let sizes = Sizes::of(record, peer.nsteps.unwrap_or(0));
+    (0..peer.nsteps.unwrap_or(0).div_ceil(slots).min(MAX_TRANSFERS)).map(move |index| {
         let step = index * slots;
         let loop_index = step / steps_per_loop;
         let slice = (step % chunk_steps) / slots;

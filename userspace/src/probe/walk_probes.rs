@@ -498,11 +498,13 @@ impl Assembly<'_> {
 
     /// The connectors of a send or receive: those to the peer that is the tag, of index 1.
     fn p2p_fan(&mut self, sends: bool) -> Result<Fan, Lack> {
-        let first = self.connectors(|part, _, _| {
+        // Sends and receives go over more channels than the graphs: those are read here too.
+        let first = self.channel()?;
+        self.connectors(|part, _, _| {
             let tag = part.given(2);
             Ok(vec![(part.int32(tag), sends, 1)])
         })?;
-        Ok(Fan { first_plan: first, n_plans: 1, rows: ROWS_ALL })
+        Ok(Fan { first_plan: first, n_plans: 2, rows: ROWS_ALL })
     }
 
     /// The graphs of a channel.

@@ -2,7 +2,11 @@
 
 use std::{
     os::fd::{AsFd as _, BorrowedFd},
-    sync::{Arc, mpsc},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
     thread::{self, ScopedJoinHandle},
     time::{Duration, Instant},
 };
@@ -61,7 +65,11 @@ pub(super) fn run(live: Live<'_>, pipeline: Pipeline, capture: Option<CaptureWri
     let complaints = Complaints { sender, bell: bell.clone() };
     let flows = Arc::new(Queue::new(options.queue_bytes));
     let raw = capture.is_some().then(|| Arc::new(Queue::new(options.queue_bytes)));
-    let outlets = std::iter::once(&flows).chain(&raw).map(|queue| Outlet::new(Arc::clone(queue))).collect();
+    let resumed = Arc::new(AtomicBool::new(false));
+    let outlet = |queue: &Arc<Queue>| {
+        Outlet::new(Arc::clone(queue)).telling_of_resumption(Arc::clone(&resumed), bell.clone())
+    };
+    let outlets = std::iter::once(&flows).chain(&raw).map(outlet).collect();
     let mut drain = Drain::new(attachment.take_source()?, outlets);
     thread::scope(|scope| {
         let close_all = || {
@@ -95,7 +103,8 @@ pub(super) fn run(live: Live<'_>, pipeline: Pipeline, capture: Option<CaptureWri
             report.attach.armed_monotonic_ns = Some(now_ns(ClockId::Monotonic));
             notice(Notice::Recording { probes: attachment.probes().len() });
             keep_layouts(setup, cache, notice);
-            watch(options, stop, setup, &Told { bell: &bell, errors: &errors }, report, notice)
+            let told = Told { bell: &bell, errors: &errors, resumed: &resumed };
+            watch(Live { options, stop, setup, cache, attachment, report, notice }, &told)
         });
         let closed = attachment.disarm();
         drain_stop.wake();
@@ -137,17 +146,13 @@ fn join<T>(thread: ScopedJoinHandle<'_, T>) -> Result<T> {
 struct Told<'a> {
     bell: &'a Waker,
     errors: &'a mpsc::Receiver<String>,
+    /// Records go on after some were dropped.
+    resumed: &'a AtomicBool,
 }
 
 /// Waits until the time is up, the targets are gone, or someone says stop.
-fn watch(
-    options: &RecordOptions,
-    stop: &StopHandle,
-    setup: &Setup,
-    told: &Told<'_>,
-    report: &mut SessionReport,
-    notice: &mut dyn FnMut(Notice<'_>),
-) -> Result<()> {
+fn watch(live: Live<'_>, told: &Told<'_>) -> Result<()> {
+    let Live { options, stop, setup, cache: _, attachment, report, notice } = live;
     let deadline = options.duration.map(|duration| Instant::now() + duration);
     let mut running: Vec<usize> = (0..setup.targets.len()).collect();
     while !stop.is_stopped() && !running.is_empty() {
@@ -160,6 +165,9 @@ fn watch(
         fds.extend(targets.map(|target| -> BorrowedFd<'_> { target.process.exit_fd() }));
         wait_for(&fds, left).context("waiting for the end")?;
         told.bell.clear();
+        if told.resumed.swap(false, Ordering::Acquire) {
+            attachment.forget_what_was_sent()?;
+        }
         tell(told.errors, report, notice);
         running.retain(|&at| {
             let Some(target) = setup.targets.get(at) else { return false };

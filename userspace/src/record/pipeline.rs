@@ -26,7 +26,7 @@ pub struct Binding {
 /// A process that records came from.
 #[derive(Debug, Default)]
 struct Origins {
-    /// Known once the first record of a probe of the process came.
+    /// Not known before the first record of a probe.
     host: Option<HostInfo>,
     /// Of its records, those that the kernel lost until now.
     lost: u64,

@@ -73,7 +73,7 @@ pub struct PeerLine<'a> {
     peer: i32,
     /// The peer is no rank: the network's own reduction (SHARP), or NVLS.
     pseudo: bool,
-    nsteps: u64,
+    nsteps: Option<u64>,
     /// Messages that have no `flow_steps` line, because there would be too many.
     messages_left_out: u64,
     transport: &'a str,

@@ -1,8 +1,14 @@
 //! One taker's end of the drain: its queue, and what did not fit into it.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
-use super::{account::Account, batch::Batch, queue::Queue};
+use super::{account::Account, batch::Batch, queue::Queue, waker::Waker};
 use crate::decode::header_of;
 
 /// Passes batches on to one taker, or drops them and counts.
@@ -12,11 +18,20 @@ pub struct Outlet {
     dropped: Account,
     /// Dropped records by process that the taker has not been told of.
     untold: BTreeMap<u32, u64>,
+    /// Who wants to know when records go on after some were dropped.
+    resumed: Option<(Arc<AtomicBool>, Waker)>,
 }
 
 impl Outlet {
     pub fn new(queue: Arc<Queue>) -> Self {
-        Self { queue, dropped: Account::default(), untold: BTreeMap::new() }
+        Self { queue, dropped: Account::default(), untold: BTreeMap::new(), resumed: None }
+    }
+
+    /// Sets the flag and wakes whoever waits each time that records go on after some were dropped.
+    #[must_use]
+    pub fn telling_of_resumption(mut self, flag: Arc<AtomicBool>, waker: Waker) -> Self {
+        self.resumed = Some((flag, waker));
+        self
     }
 
     /// Passes a batch on if there is room. If not, its records are dropped and counted, and the taker is told in the place
@@ -65,6 +80,10 @@ impl Outlet {
         let untold = self.untold.clone();
         let Some(marks) = self.marks() else { return true };
         if self.queue.push(&marks) {
+            if let Some((flag, waker)) = &self.resumed {
+                flag.store(true, Ordering::Release);
+                waker.wake();
+            }
             return true;
         }
         self.untold = untold;

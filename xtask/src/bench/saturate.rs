@@ -33,6 +33,8 @@ struct Totals {
     /// Runs of the programs, by the kernel's statistics (`kernel.bpf_stats_enabled`).
     runs: u64,
     hits: u64,
+    /// Hits, and what walks found.
+    records: u64,
     delivered: u64,
     lost: u64,
     dropped: u64,
@@ -108,7 +110,11 @@ pub(crate) fn run(args: &Args) -> Result<Value> {
         if hits != delivered + lost + dropped + disarmed {
             bail!("an account that is not even: {probe}");
         }
-        totals.hits += hits;
+        // What walks send beside the probe's own record is counted record by record; a walk is one run.
+        if probe["part"].is_null() {
+            totals.hits += hits;
+        }
+        totals.records += hits;
         totals.delivered += delivered;
         totals.lost += lost;
         totals.dropped += dropped;

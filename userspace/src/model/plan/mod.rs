@@ -44,6 +44,8 @@ pub struct PlanCounters {
     /// Derived ops that differ from the posted ones; the posted one counts. Not 0: this version computes ops in another
     /// way, and ops that need no proxy may be wrong.
     pub derived_otherwise: u64,
+    /// Ops whose messages are not known peer by peer: PAT's (record call by call to see them).
+    pub without_messages: u64,
     /// Ops of a channel whose graphs were not seen.
     pub without_graphs: u64,
 }
@@ -57,6 +59,8 @@ pub(super) struct PlanAssembler {
     early: HashMap<(u32, u64), Vec<ProxyCall>>,
     /// Plans whose launch was walked and whose callback is to come.
     waiting: VecDeque<(u32, u64)>,
+    /// By thread: records of its process that were lost before its last walk was over.
+    lost: HashMap<(u32, u32), u64>,
     pub(super) counters: PlanCounters,
 }
 
@@ -92,11 +96,25 @@ impl PlanAssembler {
     /// A walk is over. Gives the calls that NCCL made for the plan, in its order.
     pub(super) fn plan(&mut self, plan: &PlanEvent) -> Vec<ProxyCall> {
         let parts = self.parts_of(plan);
+        let whole = self.check(plan, &parts);
+        if self.lost.len() >= MAX_THREADS {
+            self.lost.clear();
+        }
+        let Origin { tgid, tid, lost, .. } = plan.origin;
+        // Of nodes that were lost there is a count, of rows there is none.
+        let lossy = self.lost.insert((tgid, tid), lost).unwrap_or(0) != lost || !whole;
+        let mut calls = self.calls(plan, &parts, whole);
+        for call in &mut calls {
+            call.incomplete |= lossy;
+        }
+        calls
+    }
+
+    fn calls(&mut self, plan: &PlanEvent, parts: &Parts, whole: bool) -> Vec<ProxyCall> {
         let key = CommKey::new(plan.origin.tgid, &plan.comm);
         let known_as = (plan.origin.tgid, plan.plan);
-        let whole = self.check(plan, &parts);
         if plan.in_callback {
-            let posts = self.posts(plan, &parts, key);
+            let posts = self.posts(plan, parts, key);
             if let Some(at) = self.waiting.iter().position(|waiting| *waiting == known_as) {
                 if !plan.persistent {
                     self.waiting.remove(at);
@@ -114,7 +132,7 @@ impl PlanAssembler {
             return Vec::new();
         }
         self.counters.plans += 1;
-        let mut calls = self.planned(plan, &parts, key, whole);
+        let mut calls = self.planned(plan, parts, key, whole);
         if let Some(posts) = self.early.remove(&known_as) {
             calls.extend(posts);
         } else if plan.by_callback || plan.persistent {
@@ -125,7 +143,7 @@ impl PlanAssembler {
                 self.waiting.push_back(known_as);
             }
         } else {
-            calls.extend(self.posts(plan, &parts, key));
+            calls.extend(self.posts(plan, parts, key));
         }
         calls
     }
@@ -190,7 +208,7 @@ impl PlanAssembler {
         }
         for (op, _) in &mut ops {
             if let Some(queued) = of.get_mut(&identity(op)).and_then(VecDeque::pop_front)
-                && *op != queued.op
+                && differs(op, &queued.op)
             {
                 self.counters.derived_otherwise += 1;
                 *op = queued.op.clone();
@@ -293,28 +311,32 @@ impl PlanAssembler {
             return None;
         };
         let origin = plan.origin;
-        let calls = peers::calls(&op, graphs, plan.comm.rank).unwrap_or_default();
-        let mut incomplete = false;
+        let calls = peers::calls(&op, graphs, plan.comm.rank, plan.comm.n_ranks);
+        let (mut incomplete, known) = (false, peers::steps_are_the_ops(&op));
         let peers = calls
             .into_iter()
             .filter(|(_, peer, _)| *peer >= 0)
-            .map(|(direction, peer, index)| {
+            .filter_map(|(direction, peer, index)| {
                 let connector = topology.connector(op.channel, peer, direction, index);
-                incomplete |= connector.is_none();
-                ProxyPeerEvent {
+                if !known && connector.is_none_or(|connector| connector.transport.is_empty()) {
+                    return None; // never connected, so the algorithm takes no step to it
+                }
+                incomplete |= connector.is_none() && peer < plan.comm.n_ranks;
+                Some(ProxyPeerEvent {
                     origin,
                     op_pointer,
                     direction,
                     peer,
                     connection_index: index,
                     plan_pass,
-                    nsteps: op.nsteps,
+                    nsteps: known.then_some(op.nsteps),
                     connection: connector.map_or(0, |connector| connector.connection),
                     has_proxy: connector.is_some_and(|connector| connector.has_proxy),
                     transport: connector.map_or(String::new(), |connector| connector.transport.clone()),
-                }
+                })
             })
             .collect();
+        self.counters.without_messages += u64::from(!known && plan_pass);
         let event = event(origin, comm, op_pointer, plan_pass, op, graphs, task);
         Some(ProxyCall { event, peers, incomplete })
     }
@@ -330,6 +352,14 @@ fn event(
     task: Option<TaskInfo>,
 ) -> ProxyOpEvent {
     ProxyOpEvent { origin, comm, op_pointer, plan_pass, op, ring: graphs.ring, tree: graphs.tree, task }
+}
+
+/// Whether an op is queued otherwise than it was derived. NCCL leaves in a queued op the steps of its last peer.
+fn differs(derived: &ProxyOp, queued: &ProxyOp) -> bool {
+    if peers::steps_are_the_ops(derived) {
+        return derived != queued;
+    }
+    *derived != ProxyOp { nsteps: derived.nsteps, ..queued.clone() }
 }
 
 /// What tells an op from others of its plan.

@@ -9,12 +9,13 @@ use crate::{
 /// One call: direction, peer, index of the connector.
 pub(super) type Call = (Direction, i32, i32);
 
-/// The calls in NCCL's order; nothing where the pattern's peers do not follow from the graphs (PAT).
-pub(super) fn calls(op: &ProxyOp, graphs: &ChannelGraphs, rank: i32) -> Option<Vec<Call>> {
+/// The calls in NCCL's order. Those of PAT are for every distance that is a power of two; NCCL leaves out those that its
+/// algorithm takes no step to, and counts steps by running it.
+pub(super) fn calls(op: &ProxyOp, graphs: &ChannelGraphs, rank: i32, n_ranks: i32) -> Vec<Call> {
     use Direction::{Recv, Send};
     let ring = &graphs.ring;
     let up = (Send, graphs.tree.up, 0);
-    let calls = match op.pattern {
+    match op.pattern {
         Pattern::Ring | Pattern::RingTwice => vec![(Recv, ring.prev, 0), (Send, ring.next, 0)],
         // The root receives nothing, and nobody sends to it.
         Pattern::PipelineFrom => {
@@ -57,10 +58,31 @@ pub(super) fn calls(op: &ProxyOp, graphs: &ChannelGraphs, rank: i32) -> Option<V
         }
         Pattern::Send => if_other(Send, op.root, rank),
         Pattern::Recv => if_other(Recv, op.root, rank),
-        Pattern::PatUp | Pattern::PatDown => return None,
+        Pattern::PatUp => powers_of_two(n_ranks)
+            .flat_map(|distance| {
+                [(Send, around(rank, distance, n_ranks), 0), (Recv, around(rank, -distance, n_ranks), 0)]
+            })
+            .collect(),
+        Pattern::PatDown => powers_of_two(n_ranks)
+            .flat_map(|distance| {
+                [(Send, around(rank, -distance, n_ranks), 0), (Recv, around(rank, distance, n_ranks), 0)]
+            })
+            .collect(),
         Pattern::Profiler => Vec::new(),
-    };
-    Some(calls)
+    }
+}
+
+/// Whether an op's steps are the same for each of its peers, and so those that the op says.
+pub(super) fn steps_are_the_ops(op: &ProxyOp) -> bool {
+    !matches!(op.pattern, Pattern::PatUp | Pattern::PatDown)
+}
+
+fn powers_of_two(below: i32) -> impl Iterator<Item = i32> {
+    (0..i32::BITS - 1).map(|bit| 1 << bit).take_while(move |distance| *distance < below)
+}
+
+fn around(rank: i32, distance: i32, n_ranks: i32) -> i32 {
+    rank.wrapping_add(distance).rem_euclid(n_ranks.max(1))
 }
 
 /// The calls whose rank is not the root.

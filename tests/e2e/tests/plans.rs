@@ -1,0 +1,192 @@
+//! Walked plans against single calls: two tracers on one job, one that sees whole plans and one that sees each call of NCCL's
+//! proxy functions, and both must write the same records.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{collections::BTreeMap, fs, path::Path};
+
+use ncclflow_e2e::harness::{bed::Bed, need, programs, recorder::Recorder};
+use serde_json::Value;
+
+/// Of different eras of plans and of the tasks in them, one built for CUDA 13.
+const VERSIONS: [&str; 3] = ["2.27.5-cu12", "2.28.9-cu13", "2.32.3-cu12"];
+
+const ALL_OPS: &str = "allreduce,allgather,reducescatter,broadcast,reduce,sendrecv,alltoall";
+
+/// Kernels that complete at once and move nothing, and ranks that reach each other through shared memory: no op needs a proxy,
+/// so none is queued, and all are derived.
+const NO_PROXIES: [&str; 3] = ["--no-emulate", "--env", "NCCL_SHM_DISABLE=0"];
+
+/// Fields that say when and by whom something was seen, which differ by the place that it was seen at.
+const OF_THE_PLACE: [&str; 2] = ["tid", "host"];
+
+/// What the two tracers wrote.
+struct Both {
+    plans: BTreeMap<String, Vec<Value>>,
+    calls: BTreeMap<String, Vec<Value>>,
+    /// `session.json` of the one that walks plans.
+    session: Value,
+}
+
+/// Runs the bed under both. `None` if the machine lacks something.
+fn both(version: &str, arguments: &[&str]) -> Option<Both> {
+    let (ncclflow, bed, library) = (programs::ncclflow()?, programs::bed()?, programs::nccl(version)?);
+    if !need::root() {
+        return None;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let out = |name: &str| folder.path().join(name);
+    let mut bed = Bed::start(&bed, &library, folder.path(), arguments).unwrap();
+    let pids = bed.pid_list();
+    let start = |name: &str, probes: &str| {
+        Recorder::start(&ncclflow, &pids, &out(name), &["--strict", "--probes", probes]).unwrap()
+    };
+    let recorders = [start("plans", "plan"), start("calls", "per-call")];
+    bed.go().unwrap();
+    let (status, summary) = bed.finish().unwrap();
+    assert!(status.success() && summary.ok, "{summary:?}");
+    for recorder in recorders {
+        let (status, said) = recorder.finish().unwrap();
+        assert!(status.success(), "{said}");
+    }
+    let session = fs::read_to_string(out("plans").join("session.json")).unwrap();
+    Some(Both {
+        plans: lines_below(&out("plans")),
+        calls: lines_below(&out("calls")),
+        session: serde_json::from_str(&session).unwrap(),
+    })
+}
+
+/// The lines of every `.jsonl` file, without what depends on the place, by the file's path.
+fn lines_below(folder: &Path) -> BTreeMap<String, Vec<Value>> {
+    let mut files = BTreeMap::new();
+    for communicator in
+        fs::read_dir(folder).unwrap().map(Result::unwrap).filter(|entry| entry.path().is_dir())
+    {
+        for file in fs::read_dir(communicator.path()).unwrap().map(Result::unwrap) {
+            let path = file.path();
+            if path.extension().is_none_or(|extension| extension != "jsonl") {
+                continue;
+            }
+            let lines = fs::read_to_string(&path).unwrap();
+            let mut lines: Vec<Value> = lines
+                .lines()
+                .map(|line| {
+                    let mut line: Value = serde_json::from_str(line).unwrap();
+                    line.as_object_mut()
+                        .unwrap()
+                        .retain(|key, _| !key.ends_with("ts_ns") && !OF_THE_PLACE.contains(&key.as_str()));
+                    line
+                })
+                .collect();
+            // Ops of one plan that are posted and that are not come out in another order.
+            lines.sort_by_key(ToString::to_string);
+            files.insert(path.strip_prefix(folder).unwrap().display().to_string(), lines);
+        }
+    }
+    files
+}
+
+impl Both {
+    fn check(&self, what: &str) {
+        assert_eq!(self.plans.keys().collect::<Vec<_>>(), self.calls.keys().collect::<Vec<_>>(), "{what}");
+        let mut compared = 0;
+        for (file, plans) in &self.plans {
+            let calls = &self.calls[file];
+            let first = plans.iter().zip(calls).find(|(plan, call)| plan != call);
+            assert_eq!((first, plans.len()), (None, calls.len()), "{what}: {file}");
+            compared += calls.len();
+        }
+        assert!(compared > 0, "{what}");
+        // What was derived is what was queued, wherever both are known.
+        let plans = &self.session["model"]["plans"];
+        for doubt in
+            ["cut", "incomplete", "underived", "derived_otherwise", "without_messages", "without_graphs"]
+        {
+            assert_eq!(plans[doubt], 0, "{what}: {plans}");
+        }
+        // Two hits for each launch at most, as the kernel counts them.
+        let hits: u64 = self.session["probes"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|probe| probe["part"].is_null())
+            .map(|probe| probe["hits"].as_u64().unwrap())
+            .sum();
+        let launches = plans["plans"].as_u64().unwrap();
+        assert!(launches > 0 && hits <= 2 * launches, "{what}: {hits} hits for {launches} launches");
+        eprintln!("{what}: {compared} records are the same; {hits} hits for {launches} launches");
+    }
+
+    fn transports(&self) -> Vec<&str> {
+        let lines = self.plans.iter().filter(|(file, _)| file.contains("flow_steps")).flat_map(|file| file.1);
+        let mut transports: Vec<&str> = lines.map(|line| line["transport"].as_str().unwrap()).collect();
+        transports.sort_unstable();
+        transports.dedup();
+        transports
+    }
+}
+
+#[test]
+fn every_operation_through_the_network() {
+    for version in VERSIONS {
+        for mode in ["processes", "threads"] {
+            let arguments =
+                ["--ranks", "4", "--mode", mode, "--ops", ALL_OPS, "--iters", "2", "--bytes", "1000004"];
+            let Some(both) = both(version, &arguments) else { return };
+            both.check(&format!("{version}, {mode}"));
+            assert_eq!(both.transports(), ["NET"]);
+        }
+        let arguments = ["--ranks", "4", "--algo", "tree", "--iters", "3", "--bytes", "3000000"];
+        let Some(both) = both(version, &arguments) else { return };
+        both.check(&format!("{version}, tree"));
+    }
+}
+
+#[test]
+fn every_operation_that_needs_no_proxy() {
+    for version in VERSIONS {
+        let ring =
+            [&["--ranks", "4", "--ops", ALL_OPS, "--iters", "2", "--bytes", "3000000"][..], &NO_PROXIES];
+        let Some(run) = both(version, &ring.concat()) else { return };
+        run.check(&format!("{version}, no proxies"));
+        assert_eq!(run.transports(), ["SHM"]);
+        for proto in ["ll", "ll128"] {
+            let more = ["--proto", proto, "--algo", "tree", "--ops", "allreduce", "--bytes", "70000"];
+            let arguments = [&["--ranks", "4", "--iters", "2"][..], &more, &NO_PROXIES].concat();
+            let Some(run) = both(version, &arguments) else { return };
+            run.check(&format!("{version}, {proto}, no proxies"));
+        }
+    }
+}
+
+#[test]
+fn groups_of_hundreds_of_calls_and_many_channels() {
+    let groups: [&[&str]; 4] = [
+        &["--ranks", "8", "--ops", "alltoall", "--iters", "20", "--group", "20", "--bytes", "20000"],
+        &["--ranks", "2", "--ops", "allreduce,broadcast,sendrecv", "--iters", "60", "--group", "90"],
+        &["--ranks", "2", "--ops", "allreduce,alltoall", "--iters", "30", "--group", "30", "--comms", "2"],
+        &[
+            "--ranks",
+            "2",
+            "--channels",
+            "32",
+            "--ops",
+            "allreduce,sendrecv",
+            "--iters",
+            "2",
+            "--bytes",
+            "9000000",
+        ],
+    ];
+    for (number, arguments) in groups.iter().enumerate() {
+        for more in [&["--bytes", "4096"][..], &NO_PROXIES] {
+            let more =
+                if arguments.contains(&"--bytes") && more.contains(&"--bytes") { &[][..] } else { more };
+            let Some(run) = both(VERSIONS[number % VERSIONS.len()], &[arguments, more].concat()) else {
+                return;
+            };
+            run.check(&format!("{arguments:?} {more:?}"));
+        }
+    }
+}
