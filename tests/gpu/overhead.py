@@ -86,21 +86,25 @@ class Tracefs:
             f"p:{self.group}/{event} {library}:{copy['file_offset']:#x}" for event, copy in zip(self.events, copies)
         ]
 
-    def _write(self, name, lines, mode):
+    def _write(self, name, lines):
         for line in lines:
-            with open(os.path.join(self.folder, name), mode) as file:
-                file.write(line)
+            # Not open(…, "a"), which seeks to the end: tracefs refuses that. Opening it otherwise removes the events of others.
+            file = os.open(os.path.join(self.folder, name), os.O_WRONLY | os.O_APPEND)
+            try:
+                os.write(file, line.encode())
+            finally:
+                os.close(file)
 
     def start(self):
-        self._write("uprobe_events", self.lines, "a")
-        self._write(f"events/{self.group}/enable", ["1"], "w")
+        self._write("uprobe_events", self.lines)
+        self._write(f"events/{self.group}/enable", ["1"])
 
     def stop(self):
         """The number of hits."""
         with open(os.path.join(self.folder, "uprobe_profile")) as file:
             rows = [line.split() for line in file]
-        self._write(f"events/{self.group}/enable", ["0"], "w")
-        self._write("uprobe_events", [f"-:{self.group}/{event}" for event in self.events], "a")
+        self._write(f"events/{self.group}/enable", ["0"])
+        self._write("uprobe_events", [f"-:{self.group}/{event}" for event in self.events])
         return sum(int(row[-1]) for row in rows if row[-2] in self.events)
 
 
