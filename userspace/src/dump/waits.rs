@@ -215,13 +215,16 @@ fn of_send(send: &OpReport, inputs: &[&OpReport], topology: Topology<'_>, waits:
         for receive in &missing {
             of_missing_input(receive, waits);
         }
-        let unseen = if needed(send) == 0 { Vec::new() } else { topology.sources(send) };
-        let unseen = unseen.into_iter().filter(|source| inputs.iter().all(|op| op.peer != Some(*source)));
+        // The first send of a ring needs no input; but its op's receive is posted with it, and cannot be over before it.
+        let over_network = |source: &u32| topology.over_network.contains(&(send.channel, *source));
+        let unseen = topology.sources(send).into_iter().filter(|source| {
+            (needed(send) > 0 || over_network(source)) && inputs.iter().all(|op| op.peer != Some(*source))
+        });
         let unseen: Vec<u32> = unseen.collect();
         for source in &unseen {
             // The GPU takes what comes in before it sends it on, so that a receive cannot be over before its send. From
             // 2.26 on NCCL takes an op whose network failed out of the list (src/proxy.cc, progressOps).
-            let why = if topology.over_network.contains(&(send.channel, *source)) {
+            let why = if over_network(source) {
                 "the receive that feeds it is no longer in flight: inferred that its connection broke"
             } else {
                 "what feeds it comes over NVLink or shared memory, which only the GPU sees"
