@@ -17,8 +17,8 @@ const ALL_OPS: &str = "allreduce,allgather,reducescatter,broadcast,reduce,sendre
 /// so none is queued, and all are derived.
 const NO_PROXIES: [&str; 3] = ["--no-emulate", "--env", "NCCL_SHM_DISABLE=0"];
 
-/// Fields that say when and by whom something was seen, which differ by the place that it was seen at.
-const OF_THE_PLACE: [&str; 2] = ["tid", "host"];
+/// Fields that say where something was seen, and so differ.
+const OF_THE_PLACE: [&str; 2] = ["tid", "derived"];
 
 /// What the two tracers wrote.
 struct Both {
@@ -26,6 +26,8 @@ struct Both {
     calls: BTreeMap<String, Vec<Value>>,
     /// `session.json` of the one that walks plans.
     session: Value,
+    /// Of each op of the one that walks plans.
+    derived: Vec<bool>,
 }
 
 /// Runs the bed under both. `None` if the machine lacks something.
@@ -50,15 +52,14 @@ fn both(version: &str, arguments: &[&str]) -> Option<Both> {
         assert!(status.success(), "{said}");
     }
     let session = fs::read_to_string(out("plans").join("session.json")).unwrap();
-    Some(Both {
-        plans: lines_below(&out("plans")),
-        calls: lines_below(&out("calls")),
-        session: serde_json::from_str(&session).unwrap(),
-    })
+    let mut derived = Vec::new();
+    let plans = lines_below(&out("plans"), |line| derived.extend(line["derived"].as_bool()));
+    let calls = lines_below(&out("calls"), |line| assert_ne!(line["derived"], true, "{line}"));
+    Some(Both { plans, calls, derived, session: serde_json::from_str(&session).unwrap() })
 }
 
 /// The lines of every `.jsonl` file, without what depends on the place, by the file's path.
-fn lines_below(folder: &Path) -> BTreeMap<String, Vec<Value>> {
+fn lines_below(folder: &Path, mut look: impl FnMut(&Value)) -> BTreeMap<String, Vec<Value>> {
     let mut files = BTreeMap::new();
     for communicator in
         fs::read_dir(folder).unwrap().map(Result::unwrap).filter(|entry| entry.path().is_dir())
@@ -73,6 +74,7 @@ fn lines_below(folder: &Path) -> BTreeMap<String, Vec<Value>> {
                 .lines()
                 .map(|line| {
                     let mut line: Value = serde_json::from_str(line).unwrap();
+                    look(&line);
                     line.as_object_mut()
                         .unwrap()
                         .retain(|key, _| !key.ends_with("ts_ns") && !OF_THE_PLACE.contains(&key.as_str()));
@@ -118,6 +120,11 @@ impl Both {
         eprintln!("{what}: {compared} records are the same; {hits} hits for {launches} launches");
     }
 
+    /// Whether every op, or none, was derived.
+    fn all_derived(&self) -> Option<bool> {
+        self.derived.iter().all(|derived| *derived == self.derived[0]).then(|| self.derived[0])
+    }
+
     fn transports(&self) -> Vec<&str> {
         let lines = self.plans.iter().filter(|(file, _)| file.contains("flow_steps")).flat_map(|file| file.1);
         let mut transports: Vec<&str> = lines.map(|line| line["transport"].as_str().unwrap()).collect();
@@ -134,7 +141,7 @@ fn every_operation_through_the_network() {
             ["--ranks", "4", "--mode", mode, "--ops", ALL_OPS, "--iters", "2", "--bytes", "1000004"];
         let Some(run) = both(version, &arguments) else { return };
         run.check(&format!("{version}, {mode}"));
-        assert_eq!(run.transports(), ["NET"]);
+        assert_eq!((run.transports(), run.all_derived()), (vec!["NET"], Some(false)));
         let arguments = ["--ranks", "4", "--algo", "tree", "--iters", "3", "--bytes", "3000000"];
         let Some(run) = both(version, &arguments) else { return };
         run.check(&format!("{version}, tree"));
@@ -148,7 +155,7 @@ fn every_operation_that_needs_no_proxy() {
             [&["--ranks", "4", "--ops", ALL_OPS, "--iters", "2", "--bytes", "3000000"][..], &NO_PROXIES];
         let Some(run) = both(version, &ring.concat()) else { return };
         run.check(&format!("{version}, no proxies"));
-        assert_eq!(run.transports(), ["SHM"]);
+        assert_eq!((run.transports(), run.all_derived()), (vec!["SHM"], Some(true)));
         let tree = ["--proto", proto, "--algo", "tree", "--ops", "allreduce", "--bytes", "70000"];
         let arguments = [&["--ranks", "4", "--iters", "2"][..], &tree, &NO_PROXIES].concat();
         let Some(run) = both(version, &arguments) else { return };

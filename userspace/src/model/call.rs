@@ -16,6 +16,8 @@ pub struct ProxyCall {
     /// Records of its process were lost between its first record and the one that showed that it was over: some of its
     /// peers can be missing.
     pub incomplete: bool,
+    /// The op was not seen itself: it follows from the device work of its plan.
+    pub derived: bool,
 }
 
 impl ProxyCall {
@@ -42,7 +44,7 @@ impl CallAssembler {
     /// A `ncclProxySaveOp` begins on its thread; the one before it on that thread is complete.
     pub fn begin(&mut self, event: ProxyOpEvent) -> Option<ProxyCall> {
         let Origin { tgid, tid, lost, .. } = event.origin;
-        let call = ProxyCall { event, peers: Vec::new(), incomplete: false };
+        let call = ProxyCall { event, peers: Vec::new(), incomplete: false, derived: false };
         self.open.insert((tgid, tid), call).map(|over| over.over(lost))
     }
 

@@ -81,7 +81,7 @@ impl Communicator {
     }
 
     fn plan(&mut self, call: ProxyCall) -> Option<FlowRecord> {
-        let ProxyCall { event, peers, incomplete } = call;
+        let ProxyCall { event, peers, incomplete, derived } = call;
         let numbered = self.sequencer.plan(&event);
         let call_key = event.op.pattern.is_p2p().then_some((event.op.pattern, event.op.root));
         if numbered.opens {
@@ -116,6 +116,7 @@ impl Communicator {
             captured_seq: None,
             p2p_part,
             incomplete,
+            derived,
             count: event.task.as_ref().and_then(|task| task.count).or(api.as_ref().map(|api| api.count)),
             api_name: api.map(|api| api.name),
             task: event.task,
@@ -131,7 +132,7 @@ impl Communicator {
     }
 
     fn post(&mut self, call: ProxyCall) -> Option<FlowRecord> {
-        let ProxyCall { event, peers, incomplete } = call;
+        let ProxyCall { event, peers, incomplete, derived } = call;
         let record = match self.posts.post(event.op_pointer, event.origin.tid, &event.op, event.task.as_ref())
         {
             Matched::Planned(mut record) => {
@@ -166,6 +167,7 @@ impl Communicator {
                     captured_seq: None,
                     p2p_part: None,
                     incomplete,
+                    derived,
                     api_name: None,
                     count: event.task.as_ref().and_then(|task| task.count),
                     task: event.task,

@@ -57,6 +57,8 @@ pub struct FlowRecord {
     pub p2p_part: Option<u64>,
     /// Records of its process were lost while it was seen: peers, or what was measured, can be missing.
     pub incomplete: bool,
+    /// NCCL made the op and forgot it, as it needs no proxy; it is computed from its plan's device work.
+    pub derived: bool,
     /// Function that the user called, where the API was probed.
     pub api_name: Option<String>,
     /// Elements that the user gave, where known.

@@ -62,6 +62,7 @@ pub struct ProxyFlowLine<'a> {
     tree_down: [i32; 3],
     captured_seq: Option<u64>,
     incomplete: bool,
+    derived: bool,
     peers: Vec<PeerLine<'a>>,
 }
 
@@ -131,6 +132,7 @@ impl<'a> ProxyFlowLine<'a> {
             tree_down: record.tree.down,
             captured_seq: record.captured_seq,
             incomplete: record.incomplete,
+            derived: record.derived,
             peers: record.peers.iter().map(|peer| PeerLine::new(record, peer)).collect(),
         }
     }

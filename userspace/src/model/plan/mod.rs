@@ -200,30 +200,37 @@ impl PlanAssembler {
 
     /// The calls of the plan pass.
     fn planned(&mut self, plan: &PlanEvent, parts: &Parts, key: CommKey, whole: bool) -> Vec<ProxyCall> {
-        let mut ops = if whole { self.derived(plan, parts, key) } else { Vec::new() };
+        let derived = if whole { self.derived(plan, parts, key) } else { Vec::new() };
         // An op that is queued is taken from there.
         let mut of: HashMap<(u64, u32, Pattern, i32), VecDeque<&QueuedOp>> = HashMap::new();
         for queued in &parts.queued {
             of.entry(identity(&queued.op)).or_default().push_back(queued);
         }
-        for (op, _) in &mut ops {
-            if let Some(queued) = of.get_mut(&identity(op)).and_then(VecDeque::pop_front)
-                && differs(op, &queued.op)
-            {
-                self.counters.derived_otherwise += 1;
-                *op = queued.op.clone();
-            }
+        let mut ops = Vec::new();
+        for (op, task) in derived {
+            let queued = of.get_mut(&identity(&op)).and_then(VecDeque::pop_front);
+            let is_derived = queued.is_none();
+            let op = match queued {
+                Some(queued) if differs(&op, &queued.op) => {
+                    self.counters.derived_otherwise += 1;
+                    queued.op.clone()
+                }
+                _ => op,
+            };
+            ops.push((op, task, is_derived));
         }
-        let left: Vec<&QueuedOp> = parts
-            .queued
-            .iter()
-            .filter(|queued| {
-                of.get(&identity(&queued.op))
-                    .is_some_and(|left| left.iter().any(|op| op.address == queued.address))
+        let is_left = |queued: &&QueuedOp| {
+            of.get(&identity(&queued.op))
+                .is_some_and(|left| left.iter().any(|op| op.address == queued.address))
+        };
+        let left = parts.queued.iter().filter(is_left);
+        ops.extend(left.map(|queued| (queued.op.clone(), queued.task.clone(), false)));
+        ops.into_iter()
+            .filter_map(|(op, task, derived)| {
+                let call = self.call(plan, plan.comm, key, true, 0, op, task)?;
+                Some(ProxyCall { derived, ..call })
             })
-            .collect();
-        ops.extend(left.into_iter().map(|queued| (queued.op.clone(), queued.task.clone())));
-        ops.into_iter().filter_map(|(op, task)| self.call(plan, plan.comm, key, true, 0, op, task)).collect()
+            .collect()
     }
 
     /// The ops that follow from tasks and device work, in NCCL's order.
@@ -338,7 +345,7 @@ impl PlanAssembler {
             .collect();
         self.counters.without_messages += u64::from(!known && plan_pass);
         let event = event(origin, comm, op_pointer, plan_pass, op, graphs, task);
-        Some(ProxyCall { event, peers, incomplete })
+        Some(ProxyCall { event, peers, incomplete, derived: false })
     }
 }
 
