@@ -98,3 +98,81 @@ fn through(peer: i32) -> Vec<Call> {
 fn if_other(direction: Direction, peer: i32, rank: i32) -> Vec<Call> {
     if peer == rank { Vec::new() } else { vec![(direction, peer, 1)] }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{calls, steps_are_the_ops};
+    use crate::{
+        decode::{
+            ChannelGraphs,
+            Direction::{Recv, Send},
+            ProxyOp, Ring, Tree,
+        },
+        nccl::{Pattern, Protocol},
+    };
+
+    const NOBODY: i32 = -1;
+
+    fn graphs() -> ChannelGraphs {
+        ChannelGraphs {
+            ring: Ring { prev: 1, next: 3, index: 2 },
+            tree: Tree { up: 0, down: [3, NOBODY, NOBODY] },
+            collnet_chain_up: 4,
+            collnet_direct_out: 4,
+            nvls_out: NOBODY,
+            nvls_tree_up: 0,
+            nvls_tree_down: [NOBODY, 3, NOBODY],
+            nvls_heads: (1, 0),
+            collnet_heads: (1, 0),
+            buffer_sizes: vec![524_288, 0, 4_194_304],
+        }
+    }
+
+    fn op(pattern: Pattern, root: i32) -> ProxyOp {
+        ProxyOp {
+            op_count: 0,
+            channel: 0,
+            nsteps: 4,
+            nbytes: 0,
+            chunk_size: 512,
+            slice_steps: 1,
+            chunk_steps: 1,
+            root,
+            dtype: None,
+            red_op: None,
+            pattern,
+            protocol: Protocol::Simple,
+            algorithm: None,
+            coll: None,
+            coll_api: None,
+            registered: false,
+            p2p_nbytes_is_size: true,
+            channel_size: None,
+            loop_offset: None,
+        }
+    }
+
+    /// Rank 2 of 4: what `ncclProxySaveOp` of the official libraries calls for each pattern.
+    #[test]
+    fn the_calls_of_each_pattern_are_those_of_nccl() {
+        let of = |pattern, root| calls(&op(pattern, root), &graphs(), 2, 4);
+        assert_eq!(of(Pattern::RingTwice, 0), [(Recv, 1, 0), (Send, 3, 0)]);
+        assert_eq!(of(Pattern::PipelineFrom, 2), [(Send, 3, 0)], "the root receives nothing");
+        assert_eq!(of(Pattern::PipelineFrom, 3), [(Recv, 1, 0)], "nobody sends to the root");
+        assert_eq!(of(Pattern::PipelineTo, 2), [(Recv, 1, 0)], "the root sends nothing");
+        assert_eq!(of(Pattern::PipelineTo, 1), [(Send, 3, 0)], "the root passes nothing on");
+        let up = [(Recv, 3, 0), (Recv, NOBODY, 0), (Recv, NOBODY, 0), (Send, 0, 0)];
+        let down = [(Send, 3, 0), (Send, NOBODY, 0), (Send, NOBODY, 0), (Recv, 0, 0)];
+        assert_eq!(of(Pattern::TreeUp, 0), up);
+        assert_eq!(of(Pattern::TreeDown, 0), down);
+        assert_eq!(of(Pattern::TreeUpDown, 0), [up, down].concat());
+        assert_eq!(of(Pattern::CollnetChain, 0), [(Send, 4, 1), (Recv, 4, 0)]);
+        assert_eq!(of(Pattern::Nvls, 0), [(Send, NOBODY, 1), (Recv, NOBODY, 0)]);
+        assert_eq!(of(Pattern::Send, 1), [(Send, 1, 1)]);
+        assert_eq!(of(Pattern::Recv, 2), [], "from oneself");
+        let pat_up = [(Send, 3, 0), (Recv, 1, 0), (Send, 0, 0), (Recv, 0, 0)];
+        assert_eq!(of(Pattern::PatUp, 0), pat_up);
+        assert_eq!(of(Pattern::PatDown, 0), [(Send, 1, 0), (Recv, 3, 0), (Send, 0, 0), (Recv, 0, 0)]);
+        assert!(!steps_are_the_ops(&op(Pattern::PatUp, 0)) && steps_are_the_ops(&op(Pattern::Ring, 0)));
+    }
+}
