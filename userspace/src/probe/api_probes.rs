@@ -5,8 +5,8 @@
 //! same.
 
 use super::{
-    lookup::{Compiled, communicator, field, len, offset, parameter},
-    op_probes::API_NAME_BYTES,
+    lookup::{Compiled, Lack, field, len, offset, place},
+    op_probes::{CalledInfo, called_info, called_name},
     plan_builder::PlanBuilder,
     spans::{ApiEntrySpans, ApiLineSpans, ApiReturnSpans, ProbeKind},
 };
@@ -20,29 +20,22 @@ use crate::{
 pub(super) fn api_line(resolution: &Resolution, function: &Function) -> Compiled {
     let layouts = &resolution.layouts;
     let mut plan = PlanBuilder::new(resolution.machine);
-    let info = plan.parameter(parameter(function, "info")?);
-    let comm_at = field(layouts, "ncclInfo", "comm")?;
-    let comm = plan.load(info, offset(&comm_at)?, 8);
-    let comm_spans = communicator(&mut plan, layouts, comm)?;
+    let CalledInfo { info, comm, spans: comm_spans } = called_info(&mut plan, layouts, function)?;
     let op_count = match layouts.field("ncclComm", "opCount") {
         Some(at) => Some(plan.copy(comm, offset(&at)?, len(at.size)?)),
         None => None,
     };
-    let name_at = field(layouts, "ncclInfo", "opName")?;
-    let name = plan.load(info, offset(&name_at)?, 8);
-    let name = plan.copy(name, 0, API_NAME_BYTES);
+    let name = called_name(&mut plan, layouts, info)?;
     // All in one read: a probe's price is its reads as much as its trap.
-    let [coll, send, recv, count, datatype, op, root, stream] =
-        ["coll", "sendbuff", "recvbuff", "count", "datatype", "op", "root", "stream"]
-            .map(|path| field(layouts, "ncclInfo", path));
-    let fields = [coll?, send?, recv?, count?, datatype?, op?, root?, stream?];
-    let end = fields.iter().map(|field| field.offset.saturating_add(field.size)).max().unwrap_or(0);
-    let whole = plan.copy(info, 0, len(end)?);
-    let mut spans = [whole; 8];
-    for (span, field) in spans.iter_mut().zip(&fields) {
-        *span = whole.part(len(field.offset)?, len(field.size)?);
-    }
-    let [function, send_buffer, recv_buffer, count, datatype, reduction_op, root, stream] = spans;
+    let places = ["coll", "sendbuff", "recvbuff", "count", "datatype", "op", "root", "stream"]
+        .into_iter()
+        .map(|path| place(&field(layouts, "ncclInfo", path)?))
+        .collect::<Result<Vec<_>, _>>()?;
+    let spans = plan.copy_together(info, &places);
+    let &[function, send_buffer, recv_buffer, count, datatype, reduction_op, root, stream] = spans.as_slice()
+    else {
+        return Err(Lack::Struct("ncclInfo"));
+    };
     let stack_pointer = plan.stack_pointer();
     let spans = ApiLineSpans {
         comm: comm_spans,

@@ -105,6 +105,11 @@ pub(super) fn field(layouts: &Layouts, strukt: &'static str, path: &'static str)
     layouts.field(strukt, path).ok_or(Lack::Field(strukt, path))
 }
 
+/// Loads a field that is a number or an address.
+pub(super) fn load_field(builder: &mut PlanBuilder, base: Slot, at: &Field) -> Result<Slot, Lack> {
+    Ok(builder.load(base, offset(at)?, len(at.size)?))
+}
+
 pub(super) fn place(field: &Field) -> Result<(i64, u16), Lack> {
     Ok((offset(field)?, len(field.size)?))
 }

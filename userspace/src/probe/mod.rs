@@ -8,6 +8,7 @@ mod set;
 mod spans;
 mod step_probes;
 mod walk_probes;
+mod walk_rows;
 
 pub use plan_builder::{FinishedPlan, PlanBuilder, PlanError, Slot, Span};
 pub use set::{

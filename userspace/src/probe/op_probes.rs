@@ -7,12 +7,12 @@
 use super::{
     lookup::{Compiled, Lack, channel_of, communicator, field, len, offset, parameter, signed},
     plan_builder::{PlanBuilder, Slot, Span},
-    spans::{ApiCallSpans, ProbeKind, ProxyOpSpans, ProxyPeerSpans, TaskSpans},
+    spans::{ApiCallSpans, CommunicatorSpans, ProbeKind, ProxyOpSpans, ProxyPeerSpans, TaskSpans},
 };
 use crate::symbols::{Field, Function, Layouts, Resolution};
 
 /// Bytes of the API function's name that are copied.
-pub(super) const API_NAME_BYTES: u16 = 24;
+const API_NAME_BYTES: u16 = 24;
 
 /// `ncclProxySaveOp`.
 pub(super) fn proxy_op(resolution: &Resolution, function: &Function) -> Compiled {
@@ -150,17 +150,38 @@ pub(super) fn proxy_peer(resolution: &Resolution, function: &Function) -> Compil
     Ok((plan.finish()?, ProbeKind::ProxyPeer(spans)))
 }
 
+/// What `ncclEnqueueCheck` is called with.
+pub(super) struct CalledInfo {
+    /// Address of the `ncclInfo`.
+    pub(super) info: Slot,
+    pub(super) comm: Slot,
+    pub(super) spans: CommunicatorSpans,
+}
+
+pub(super) fn called_info(
+    plan: &mut PlanBuilder,
+    layouts: &Layouts,
+    function: &Function,
+) -> Result<CalledInfo, Lack> {
+    let info = plan.parameter(parameter(function, "info")?);
+    let comm_at = field(layouts, "ncclInfo", "comm")?;
+    let comm = plan.load(info, offset(&comm_at)?, 8);
+    Ok(CalledInfo { info, comm, spans: communicator(plan, layouts, comm)? })
+}
+
+/// The name of the API's function (`ncclInfo.opName`).
+pub(super) fn called_name(plan: &mut PlanBuilder, layouts: &Layouts, info: Slot) -> Result<Span, Lack> {
+    let name_at = field(layouts, "ncclInfo", "opName")?;
+    let name = plan.load(info, offset(&name_at)?, 8);
+    Ok(plan.copy(name, 0, API_NAME_BYTES))
+}
+
 /// `ncclEnqueueCheck`.
 pub(super) fn api_call(resolution: &Resolution, function: &Function) -> Compiled {
     let layouts = &resolution.layouts;
     let mut plan = PlanBuilder::new(resolution.machine);
-    let info = plan.parameter(parameter(function, "info")?);
-    let comm_at = field(layouts, "ncclInfo", "comm")?;
-    let comm = plan.load(info, offset(&comm_at)?, 8);
-    let comm_spans = communicator(&mut plan, layouts, comm)?;
-    let name_at = field(layouts, "ncclInfo", "opName")?;
-    let name = plan.load(info, offset(&name_at)?, 8);
-    let name = plan.copy(name, 0, API_NAME_BYTES);
+    let CalledInfo { info, comm: _, spans: comm_spans } = called_info(&mut plan, layouts, function)?;
+    let name = called_name(&mut plan, layouts, info)?;
     let mut copy = |path: &'static str| -> Result<Span, Lack> {
         let field = field(layouts, "ncclInfo", path)?;
         let value = plan.load(info, offset(&field)?, len(field.size)?);

@@ -1,8 +1,6 @@
 //! Assembles a [`FetchPlan`], and checks what the kernel side does not.
 
-use std::fmt;
-
-use std::ops::Range;
+use std::{fmt, ops::Range};
 
 use ncclflow_common::{
     ARG_SLOTS, FetchPlan, MAX_COPY, MAX_STEPS, NODES_SLOT, PART_SLOTS, RECORD_CLASSES, RecordClass,
@@ -29,11 +27,6 @@ impl Slot {
     pub fn number(self) -> u8 {
         self.0
     }
-
-    /// The stack pointer at a probe.
-    pub fn stack_pointer() -> Self {
-        Self(STACK_POINTER_SLOT)
-    }
 }
 
 /// The intermediate values that were there at some point: see [`PlanBuilder::mark`].
@@ -51,7 +44,7 @@ pub struct Span {
 
 impl Span {
     /// `len` bytes of it, from `offset` on.
-    pub(super) fn part(self, offset: u16, len: u16) -> Self {
+    fn part(self, offset: u16, len: u16) -> Self {
         Self { at: self.at.saturating_add(offset), len, rests_on: self.rests_on }
     }
 }
@@ -311,10 +304,8 @@ impl PlanBuilder {
             return vec![Span { at: 0, len: 0, rests_on: 0 }; fields.len()];
         };
         let all = self.copy(base, first, len);
-        let span = |(offset, len): &(i64, u16)| {
-            let at = u16::try_from(offset - first).unwrap_or(u16::MAX);
-            Span { at: all.at.saturating_add(at), len: *len, rests_on: all.rests_on }
-        };
+        let span =
+            |(offset, len): &(i64, u16)| all.part(u16::try_from(offset - first).unwrap_or(u16::MAX), *len);
         fields.iter().map(span).collect()
     }
 
