@@ -126,7 +126,13 @@ fn a_rank_with_another_collective_under_the_same_number_is_named() {
             );
             return;
         }
-        check_culprit(&dump, rank, "the order differs: op ");
+        // Ops 4 and 5 are exchanged. NCCL can have dropped what is left of op 4.
+        let is_second = !dump.text.contains("the order differs: op 4 is");
+        check_culprit(
+            &dump,
+            rank,
+            if is_second { "the order differs: op 5 is" } else { "the order differs: op 4 is" },
+        );
     });
 }
 
@@ -218,6 +224,14 @@ fn a_busy_job_is_never_called_stuck_and_computes_what_it_should() {
     }
 }
 
+/// Whether the job is over: the bed itself ends a moment after its ranks.
+fn ends_now(job: &mut Job) -> bool {
+    (0..20).any(|_| {
+        thread::sleep(Duration::from_millis(100));
+        !job.bed.is_running()
+    })
+}
+
 #[test]
 fn a_job_that_is_dumped_all_the_time_ends_with_the_right_data() {
     let rounds = if is_long() { 40 } else { 4 };
@@ -226,7 +240,7 @@ fn a_job_that_is_dumped_all_the_time_ends_with_the_right_data() {
         let iters = (75 * rounds).to_string();
         let arguments = ["--iters", &iters, "--bytes", "65536", "--ops", "allreduce,allgather"];
         let Some(mut job) = Job::start(version, shape, &arguments).unwrap() else { continue };
-        let (mut dumps, mut ended) = (0, String::new());
+        let mut dumps = 0;
         while job.bed.is_running() {
             match job.dump(&["--interval", "0.1"]) {
                 Ok(dump) => {
@@ -236,14 +250,10 @@ fn a_job_that_is_dumped_all_the_time_ends_with_the_right_data() {
                     }
                     dumps += 1;
                 }
-                // It ended before or while it was read, and that is said; the bed itself ends a moment after its ranks.
-                Err(error) => {
-                    ended = error.to_string();
-                    break;
-                }
+                // It ended before or while it was read, and that is said.
+                Err(error) => assert!(ends_now(&mut job), "{error:#}"),
             }
         }
-        assert!(ended.is_empty() || ended.contains("process"), "{ended}");
         let (status, summary) = job.bed.finish().unwrap();
         assert!(status.success() && summary.ok && summary.checked_elements > 0, "{version}: {summary:?}");
         assert!(dumps > 0, "{version}");
