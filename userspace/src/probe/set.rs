@@ -235,7 +235,7 @@ fn add(
             Ok((plan, kind, walk)) => set.probes.push(Probe {
                 function: name.to_owned(),
                 symbol: function.symbol.clone(),
-                file_offset: function.file_offset,
+                file_offset: function.uprobe_place(),
                 kind,
                 plan,
                 walk,
