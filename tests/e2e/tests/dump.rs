@@ -117,12 +117,14 @@ fn a_rank_with_another_collective_under_the_same_number_is_named() {
         let Some(job) = Job::start(version, shape, &all).unwrap() else { return };
         let dump = job.stuck().unwrap();
         // Where a message is longer than the receiver asked for, NCCL's network fails and the op with it. Then the failure is what
-        // is left to see, on the receiver; or, where NCCL kept no error either, that the receive is gone: the link is named.
+        // is left to see, at an end of that link; or, where NCCL kept no error either, that the receive is gone: the link is named.
         let verdict = &only(&dump).verdict;
         let receiver = (rank + 1) % shape.ranks;
         let is_seen = dump.text.contains("the order differs");
         if !is_seen && dump.text.contains("ncclInvalidUsage") {
-            assert_eq!((verdict.state.as_str(), &*verdict.culprits), ("stuck", &[receiver][..]));
+            let of_the_link = verdict.culprits.iter().all(|culprit| [rank, receiver].contains(culprit));
+            let names_one = verdict.state == "stuck" && verdict.culprits.len() == 1;
+            assert!(names_one && of_the_link, "{verdict:#?}");
             return;
         }
         if !is_seen && dump.text.contains("is down:") {

@@ -96,14 +96,15 @@ impl PostMatcher {
             }
             return Matched::Planned(Box::new(record));
         }
-        match self.posted.get(&pointer) {
-            Some(known)
-                if is_posted_copy(&known.op, op) && known.planned_at.is_some_and(|at| at.tid != tid) =>
-            {
-                Matched::Replay(Box::new(known.clone()))
-            }
-            _ => Matched::Unknown,
-        }
+        self.replayed(pointer, tid, op)
+            .map_or(Matched::Unknown, |known| Matched::Replay(Box::new(known.clone())))
+    }
+
+    /// The op that was posted from this address before, if `op` is one that a graph posts again.
+    pub(super) fn replayed(&self, pointer: u64, tid: u32, op: &ProxyOp) -> Option<&FlowRecord> {
+        let known = self.posted.get(&pointer)?;
+        let is_by_another = known.planned_at.is_some_and(|at| at.tid != tid);
+        (is_posted_copy(&known.op, op) && is_by_another).then_some(known)
     }
 
     /// The session ends: what was planned and not posted.
