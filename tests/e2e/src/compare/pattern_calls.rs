@@ -97,10 +97,16 @@ fn check_messages(
     });
     for (number, step) in (0..).zip(steps) {
         let at = number * op.slice_steps;
-        let stage = call.stage.as_deref().unwrap_or_else(|| ring_stage(at, op));
+        let stage = match &call.stage {
+            // Only the API call would tell an all-gather from a reduce-scatter, and there was none.
+            Some(_) if op.pattern == "RING" && op.coll.is_none() => "ring",
+            Some(stage) => stage,
+            None => ring_stage(at, op),
+        };
         let posted = op.posted && call.proxy;
         if (step.step, step.stage.as_str(), step.posted) != (at, stage, posted) {
             findings.complain(format!("{name}: {step:?}, not {stage} at {at}, posted {posted}"));
+            return;
         }
         if step.bytes_kind == BytesKind::Exact && !matches!(op.pattern.as_str(), "SEND" | "RECV") {
             findings.complain(format!("{name}: exact bytes, and nothing tells them: {step:?}"));
