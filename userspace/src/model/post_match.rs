@@ -118,16 +118,17 @@ fn offset(planned: &FlowRecord, posted: &ProxyOp) -> i64 {
     (posted.op_count >> 1).cast_signed().wrapping_sub((planned.seq >> 1).cast_signed())
 }
 
-/// Whether `posted` can be the copy of `planned`: all but opCount stays (and, for PAT, nsteps, which NCCL overwrites from
-/// peer to peer).
+/// Whether `posted` can be the copy of `planned`: all but opCount stays (and, for PAT and for grouped broadcasts, nsteps,
+/// which NCCL overwrites from peer to peer).
 pub(super) fn is_posted_copy(planned: &ProxyOp, posted: &ProxyOp) -> bool {
-    let pat = matches!(planned.pattern, Pattern::PatUp | Pattern::PatDown);
+    let overwritten = matches!(planned.pattern, Pattern::PatUp | Pattern::PatDown)
+        || planned.coll.as_deref() == Some("AllGatherV");
     (planned.op_count & 1) == (posted.op_count & 1)
         && planned.channel == posted.channel
         && planned.pattern == posted.pattern
         && planned.protocol == posted.protocol
         && planned.root == posted.root
-        && (pat || planned.nsteps == posted.nsteps)
+        && (overwritten || planned.nsteps == posted.nsteps)
         && planned.nbytes == posted.nbytes
         && planned.chunk_size == posted.chunk_size
         && planned.channel_size == posted.channel_size

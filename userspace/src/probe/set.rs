@@ -228,7 +228,7 @@ fn add(
     };
     let functions = resolution.functions(name);
     if functions.is_empty() {
-        missing("the library has no such symbol".to_owned());
+        missing(resolution.why_unknown(name).unwrap_or("this version has no such function").to_owned());
     }
     for function in functions {
         match compile(function) {
@@ -240,7 +240,18 @@ fn add(
                 plan,
                 walk,
             }),
-            Err(lack) => missing(lack.to_string()),
+            Err(lack) => missing(reason(resolution, &lack)),
         }
+    }
+}
+
+/// Why a probe cannot be compiled: if a whole struct is not known, why that is so.
+fn reason(resolution: &Resolution, lack: &Lack) -> String {
+    match lack {
+        Lack::Struct(strukt) | Lack::Field(strukt, _) => match resolution.why_unknown(strukt) {
+            Some(why) => format!("the layout of `{strukt}` is not known: {why}"),
+            None => lack.to_string(),
+        },
+        Lack::Parameter(_) | Lack::Plan(_) => lack.to_string(),
     }
 }
