@@ -2,6 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
+use super::filter_args::FilterArgs;
 use crate::layout_cache::default_folder;
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum, error::ErrorKind};
 
@@ -36,6 +37,8 @@ impl Cli {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// List the processes of this node that use NCCL, with their libraries and communicators
+    Ps(PsArgs),
     /// Attach to running NCCL processes and write what they plan and post, per rank
     Record(RecordArgs),
     /// Write a recording's files again, from the raw records that `record --capture` kept (no root needed)
@@ -100,6 +103,41 @@ pub struct DebugArgs {
     /// Folder to look for it in, by build-id or debug link; /usr/lib/debug is looked at anyway
     #[arg(long, value_name = "DIR")]
     pub debug_dir: Vec<PathBuf>,
+}
+
+/// `ncclflow ps`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  ncclflow ps                                  every process that has NCCL mapped, under any name, also in containers
+  ncclflow ps --json | jq '.processes[].pid'
+  ncclflow ps --user ann --nccl-version 2.27
+  ncclflow ps --watch 2 --no-comms
+
+NCCL that is linked statically into a library or program is found by its version string. docs/OUTPUT.md has the JSON's schema.
+Without root you see your own processes, and how many others there are.")]
+pub struct PsArgs {
+    #[command(flatten)]
+    pub filter: FilterArgs,
+
+    /// Do not look for communicators in the processes' memory: faster
+    #[arg(long)]
+    pub no_comms: bool,
+
+    /// List again every SECS seconds, until Ctrl-C
+    #[arg(long, value_name = "SECS", value_parser = seconds)]
+    pub watch: Option<Duration>,
+
+    /// All that was found, as JSON; with --watch an object a line
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    pub debug: DebugArgs,
+
+    /// Longest time to look through the memory of each process, in seconds
+    #[arg(long, value_name = "SECS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
+    pub max_seconds: u64,
 }
 
 /// `ncclflow record`
