@@ -1,5 +1,6 @@
 //! Targets: processes, and the NCCL libraries that they have mapped.
 
+pub mod census;
 pub mod container;
 pub mod description;
 pub mod discover;
@@ -9,6 +10,7 @@ pub mod library;
 pub mod maps;
 pub mod process;
 
+pub use census::Census;
 pub use container::Container;
 pub use description::{Description, Users, age_seconds};
 pub use discover::{Denied, Discovered, Sighting, look_for_nccl, nccl_processes, pids};
