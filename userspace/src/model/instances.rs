@@ -5,10 +5,13 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+/// Counts by hash and rank.
+type Counts = HashMap<(Option<u64>, i32), u32>;
+
 /// How many communicators of one hash and rank there were: two splits of one parent with one colour have the same hash from 2.18 to
 /// 2.23, and before 2.18 there are no hashes. Clones count together.
 #[derive(Clone, Debug, Default)]
-pub struct Instances(Arc<Mutex<HashMap<(Option<u64>, i32), u32>>>);
+pub struct Instances(Arc<Mutex<Counts>>);
 
 impl Instances {
     /// The number of a communicator that was not seen before.

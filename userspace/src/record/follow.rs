@@ -26,7 +26,7 @@ use crate::{
     probe::ProbeKind,
     sink::{SessionReport, TargetReport},
     target::{
-        Census, Denied, Description, Filter, Identifier, LibraryId, MappedLibrary, Process, Sighting, Users,
+        Census, Description, Filter, Identifier, LibraryId, MappedLibrary, Process, Sighting, Users,
         look_for_nccl,
     },
 };
@@ -212,10 +212,14 @@ impl<'a> Follower<'a> {
     }
 
     fn look(&mut self, pid: u32, scene: &mut Scene<'_>) {
-        match look_for_nccl(pid, &mut self.identifier) {
-            Ok(Some(sighting)) => self.consider(sighting, scene),
-            // What may not be looked at cannot be told from what has no NCCL.
-            Ok(None) | Err(Denied) => {}
+        if self.processes.get(&pid).is_some_and(|followed| followed.process.has_exited()) {
+            // The number means another process already: once the first is let go of.
+            self.census.forget(pid);
+            return;
+        }
+        // What may not be looked at cannot be told from what has no NCCL.
+        if let Ok(Some(sighting)) = look_for_nccl(pid, &mut self.identifier) {
+            self.consider(sighting, scene);
         }
     }
 
@@ -257,7 +261,7 @@ impl<'a> Follower<'a> {
                 }
                 // The end of a process is no failure.
                 Err(_) if process.has_exited() => {
-                    reasons.push("it ended before it could be traced".to_owned())
+                    reasons.push("it ended before it could be traced".to_owned());
                 }
                 Err(error) => reasons.push(format!("{error:#}")),
             }
