@@ -15,6 +15,7 @@ pub mod memory;
 pub mod model;
 pub mod nccl;
 pub mod probe;
+pub mod ps;
 pub mod record;
 pub mod sink;
 pub mod stream;

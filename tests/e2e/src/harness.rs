@@ -7,6 +7,7 @@ pub mod job;
 pub mod kernel_objects;
 pub mod memory;
 pub mod need;
+pub mod node;
 pub mod programs;
 pub mod recorder;
 pub mod replay;

@@ -12,6 +12,9 @@ mod aggregate;
 mod args;
 mod dump;
 mod exit;
+mod filter_args;
+mod progress;
+mod ps;
 mod record;
 mod replay;
 mod symbols;
@@ -30,6 +33,7 @@ pub fn main() -> ExitCode {
         error.exit();
     }
     let done = match &cli.command {
+        Command::Ps(args) => ps::run(args),
         Command::Record(args) => record::run(args, started),
         Command::Replay(args) => replay::run(args),
         Command::Aggregate(args) => aggregate::run(args),

@@ -17,15 +17,16 @@ use super::{
 use crate::{
     loader::{Buffer, BufferKind},
     probe,
-    record::{Notice, Outcome, ProbeChoice, RecordOptions, Setup, StopHandle, record},
+    record::{LibraryInUse, Notice, Outcome, ProbeChoice, RecordOptions, Setup, StopHandle, Targets, record},
     sink::{ApiFormat, SessionState},
     symbols::DebugFiles,
+    target::Process,
 };
 
 pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<ExitCode> {
     let options = RecordOptions {
         started,
-        pids: args.pids.clone(),
+        targets: if args.all { Targets::All(args.filter.filter()) } else { Targets::Pids(args.pids.clone()) },
         choice: ProbeChoice {
             level: match args.level {
                 Level::Api => probe::Level::Api,
@@ -137,6 +138,8 @@ impl Console {
                 tell!("recording to {} with {probes} probes; Ctrl-C ends it", self.output.display());
             }
             Notice::TargetExited { pid } => tell!("process {pid} exited"),
+            Notice::Joined { process, library } => joined(process, library),
+            Notice::PassedOver(why) => tell!("passed over: {why}"),
             Notice::Detaching { left } => {
                 if self.detaching_since.is_none() {
                     tell!("results are written; detaching {left} probes");
@@ -158,22 +161,25 @@ fn found(setup: &Setup) {
         tell!("passed over: {reason}");
     }
     for target in &setup.targets {
-        let process = &target.process;
         for library in target.libraries.iter().filter_map(|&index| setup.libraries.get(index)) {
-            let version =
-                library.resolution.nccl_version.map_or_else(|| "?".to_owned(), |version| version.to_string());
-            tell!(
-                "process {} ({}): NCCL {version}, symbols from {}, {}{}",
-                process.pid(),
-                process.name(),
-                library.resolution.rung.describe(),
-                library.file.shown(),
-                if library.file.deleted { " (deleted)" } else { "" },
-            );
-            for missing in &library.probes.missing {
-                tell!("  not probed: {}: {}; lost: {}", missing.function, missing.why, missing.lost);
-            }
+            joined(&target.process, library);
         }
+    }
+}
+
+fn joined(process: &Process, library: &LibraryInUse) {
+    let version =
+        library.resolution.nccl_version.map_or_else(|| "?".to_owned(), |version| version.to_string());
+    tell!(
+        "process {} ({}): NCCL {version}, symbols from {}, {}{}",
+        process.pid(),
+        process.name(),
+        library.resolution.rung.describe(),
+        library.file.shown(),
+        if library.file.deleted { " (deleted)" } else { "" },
+    );
+    for missing in &library.probes.missing {
+        tell!("  not probed: {}: {}; lost: {}", missing.function, missing.why, missing.lost);
     }
 }
 

@@ -5,6 +5,6 @@ mod attachment;
 mod buffer;
 mod object;
 
-pub use attachment::{ArmedProbe, AttachError, Attachment, StoredParts};
+pub use attachment::{ArmedProbe, AttachError, Attachment, Link, StoredParts};
 pub use buffer::{Buffer, BufferKind};
 pub use object::LoadedObject;

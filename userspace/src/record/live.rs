@@ -15,28 +15,39 @@ use anyhow::{Context as _, Result, anyhow};
 use rustix::time::ClockId;
 
 use super::{
+    follow::{Follower, Scene},
     pipeline::Pipeline,
     recorder::{Notice, RecordOptions, StopHandle, ms_since},
     report::now_ns,
     setup::Setup,
-    takers::{Complaints, keep_capture, write_flows},
+    takers::{Command, Complaints, News, keep_capture, write_flows},
 };
 use crate::{
     capture::CaptureWriter,
     layout_cache::LayoutCache,
     loader::Attachment,
-    sink::SessionReport,
+    sink::{OutputDir, SessionReport},
     stream::{Account, Drain, Outlet, Queue, Waker, wait_for},
 };
+
+/// How often the node is looked through for new processes.
+const ROUND: Duration = Duration::from_millis(500);
+
+/// How often `session.json` is brought up to date while processes come and go, at most.
+const REPORT: Duration = Duration::from_secs(2);
 
 /// How long the end waits for records that a CPU is still putting together.
 const SETTLE_LIMIT: Duration = Duration::from_millis(500);
 
 /// What a recording has to do with while it goes on.
-pub(super) struct Live<'a> {
+pub(super) struct Live<'a, 'f> {
     pub(super) options: &'a RecordOptions,
     pub(super) stop: &'a StopHandle,
     pub(super) setup: &'a Setup,
+    /// Finds processes while the recording goes on, with `--all`.
+    pub(super) follower: Option<&'a mut Follower<'f>>,
+    /// Where `session.json` is.
+    pub(super) dir: &'a OutputDir,
     /// Where what was resolved is kept, once the session is open.
     pub(super) cache: Option<&'a LayoutCache>,
     pub(super) attachment: &'a mut Attachment,
@@ -58,10 +69,14 @@ pub(super) struct Taken {
 }
 
 /// Opens the session, takes records until it is to end, closes it, and takes what is left.
-pub(super) fn run(live: Live<'_>, pipeline: Pipeline, capture: Option<CaptureWriter>) -> Result<Taken> {
-    let Live { options, stop, setup, cache, attachment, report, notice } = live;
+pub(super) fn run(live: Live<'_, '_>, pipeline: Pipeline, capture: Option<CaptureWriter>) -> Result<Taken> {
+    let Live { options, stop, setup, mut follower, dir, cache, attachment, report, notice } = live;
+    if let Some(follower) = &mut follower {
+        follower.round(&mut Scene { attachment, report, notice })?;
+    }
     let (drain_stop, bell) = (Waker::new()?, Waker::new()?);
     let (sender, errors) = mpsc::channel();
+    let (commands, to_writer) = mpsc::channel();
     let complaints = Complaints { sender, bell: bell.clone() };
     let flows = Arc::new(Queue::new(options.queue_bytes));
     let raw = capture.is_some().then(|| Arc::new(Queue::new(options.queue_bytes)));
@@ -80,8 +95,10 @@ pub(super) fn run(live: Live<'_>, pipeline: Pipeline, capture: Option<CaptureWri
             }
         };
         let started = (|| {
-            let writer =
-                named("ncclflow-write").spawn_scoped(scope, || write_flows(&flows, pipeline, &complaints))?;
+            let writer = named("ncclflow-write").spawn_scoped(scope, {
+                let (flows, complaints) = (&flows, &complaints);
+                move || write_flows(flows, pipeline, complaints, &to_writer)
+            })?;
             let keeper = match (capture, &raw) {
                 (Some(capture), Some(raw)) => Some(
                     named("ncclflow-keep").spawn_scoped(scope, || keep_capture(raw, capture, &complaints))?,
@@ -103,8 +120,9 @@ pub(super) fn run(live: Live<'_>, pipeline: Pipeline, capture: Option<CaptureWri
             report.attach.armed_monotonic_ns = Some(now_ns(ClockId::Monotonic));
             notice(Notice::Recording { probes: attachment.probes().len() });
             keep_layouts(setup, cache, notice);
-            let told = Told { bell: &bell, errors: &errors, resumed: &resumed };
-            watch(Live { options, stop, setup, cache, attachment, report, notice }, &told)
+            let told =
+                Told { bell: &bell, news: &errors, resumed: &resumed, commands: &commands, flows: &flows };
+            watch(Live { options, stop, setup, follower, dir, cache, attachment, report, notice }, &told)
         });
         let closed = attachment.disarm();
         drain_stop.wake();
@@ -142,17 +160,34 @@ fn join<T>(thread: ScopedJoinHandle<'_, T>) -> Result<T> {
     thread.join().map_err(|_| anyhow!("a thread of the recording failed"))
 }
 
-/// How the threads are heard.
+/// How the threads are heard, and told.
 struct Told<'a> {
     bell: &'a Waker,
-    errors: &'a mpsc::Receiver<String>,
+    news: &'a mpsc::Receiver<News>,
     /// Records go on after some were dropped.
     resumed: &'a AtomicBool,
+    commands: &'a mpsc::Sender<Command>,
+    /// To be called when there is a command.
+    flows: &'a Queue,
+}
+
+impl Told<'_> {
+    /// Tells the writer that a process has ended, or is not there any more.
+    fn ended(&self, tgid: u32) {
+        let at_ns = now_ns(ClockId::Monotonic);
+        // Nobody listens any more only when the recording is over.
+        let _ = self.commands.send(Command::Ended { tgid, at_ns });
+        self.flows.call();
+    }
 }
 
 /// Waits until the time is up, the targets are gone, or someone says stop.
-fn watch(live: Live<'_>, told: &Told<'_>) -> Result<()> {
-    let Live { options, stop, setup, cache: _, attachment, report, notice } = live;
+fn watch(live: Live<'_, '_>, told: &Told<'_>) -> Result<()> {
+    if let Some(follower) = live.follower {
+        let Live { options, stop, dir, attachment, report, notice, .. } = live;
+        return watch_all(options, stop, dir, follower, Scene { attachment, report, notice }, told);
+    }
+    let Live { options, stop, setup, attachment, report, notice, .. } = live;
     let deadline = options.duration.map(|duration| Instant::now() + duration);
     let mut running: Vec<usize> = (0..setup.targets.len()).collect();
     while !stop.is_stopped() && !running.is_empty() {
@@ -168,7 +203,7 @@ fn watch(live: Live<'_>, told: &Told<'_>) -> Result<()> {
         if told.resumed.swap(false, Ordering::Acquire) {
             attachment.forget_what_was_sent()?;
         }
-        tell(told.errors, report, notice);
+        tell(told.news, report, notice);
         running.retain(|&at| {
             let Some(target) = setup.targets.get(at) else { return false };
             let exited = target.process.has_exited();
@@ -187,11 +222,74 @@ fn watch(live: Live<'_>, told: &Told<'_>) -> Result<()> {
     Ok(())
 }
 
-fn tell(errors: &mpsc::Receiver<String>, report: &mut SessionReport, notice: &mut dyn FnMut(Notice<'_>)) {
-    for error in errors.try_iter() {
-        notice(Notice::WriteFailed(&error));
-        report.errors.push(error);
+/// The same with `--all`: processes come and go, and none of them is the end.
+fn watch_all(
+    options: &RecordOptions,
+    stop: &StopHandle,
+    dir: &OutputDir,
+    follower: &mut Follower<'_>,
+    mut scene: Scene<'_>,
+    told: &Told<'_>,
+) -> Result<()> {
+    let now = Instant::now();
+    let deadline = options.duration.map(|duration| now + duration);
+    let (mut next_round, mut next_report) = (now + ROUND, now);
+    while !stop.is_stopped() {
+        let now = Instant::now();
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(now));
+        if left == Some(Duration::ZERO) {
+            break;
+        }
+        let to_round = next_round.saturating_duration_since(now);
+        let mut fds = vec![stop.waker().as_fd(), told.bell.as_fd()];
+        fds.extend(follower.exit_fds());
+        wait_for(&fds, Some(left.map_or(to_round, |left| left.min(to_round)))).context("waiting")?;
+        told.bell.clear();
+        if told.resumed.swap(false, Ordering::Acquire) {
+            scene.attachment.forget_what_was_sent()?;
+        }
+        for tgid in follower.let_go(&mut scene) {
+            told.ended(tgid);
+        }
+        for tgid in tell(told.news, scene.report, scene.notice) {
+            if !follower.arrived(tgid, &mut scene) {
+                told.ended(tgid);
+            }
+        }
+        let now = Instant::now();
+        if now >= next_round {
+            follower.round(&mut scene)?;
+            next_round = Instant::now() + ROUND;
+        }
+        if now >= next_report && follower.take_changed() {
+            next_report = now + REPORT;
+            if let Err(error) = scene.report.write(dir) {
+                let error = format!("writing `session.json`: {error}");
+                (scene.notice)(Notice::WriteFailed(&error));
+                scene.report.errors.push(error);
+            }
+        }
     }
+    Ok(())
+}
+
+/// Passes on what went wrong; gives back the processes that were news.
+fn tell(
+    news: &mpsc::Receiver<News>,
+    report: &mut SessionReport,
+    notice: &mut dyn FnMut(Notice<'_>),
+) -> Vec<u32> {
+    let mut processes = Vec::new();
+    for news in news.try_iter() {
+        match news {
+            News::Failed(error) => {
+                notice(Notice::WriteFailed(&error));
+                report.errors.push(error);
+            }
+            News::Process(tgid) => processes.push(tgid),
+        }
+    }
+    processes
 }
 
 /// Takes what is left: until every hit is accounted for, or it is clear that this will not come true.

@@ -1,17 +1,22 @@
 //! One recording from beginning to end: targets found, probes attached, records drained, files written, probes detached.
 
 mod accounts;
+mod bindings;
+mod follow;
 mod gaps;
 mod live;
+mod origins;
 mod pipeline;
+mod reaper;
 mod recorder;
 mod replay;
 mod report;
 mod setup;
 mod takers;
 
+pub use bindings::Binding;
 pub use gaps::{Gap, Gaps};
-pub use pipeline::{Binding, Pipeline};
-pub use recorder::{Notice, Outcome, RecordOptions, StopHandle, record};
+pub use pipeline::Pipeline;
+pub use recorder::{Notice, Outcome, RecordOptions, StopHandle, Targets, record};
 pub use replay::{Replayed, replay};
 pub use setup::{LibraryInUse, ProbeChoice, Setup, Target, Wanted};

@@ -14,35 +14,48 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use ncclflow_common::WIRE_VERSION;
 
 use super::{
+    bindings::{Binding, SharedBindings},
+    follow::Follower,
     live::{self, Live, Taken},
-    pipeline::{Binding, Pipeline},
+    origins::Traced,
+    pipeline::{Following, Pipeline},
     report::{complete_report, first_report},
-    setup::{ProbeChoice, Setup, Wanted},
+    setup::{LibraryInUse, ProbeChoice, Setup, Wanted},
 };
 use crate::{
     capture::{CaptureHeader, CaptureWriter},
     decode::Decoder,
     layout_cache::LayoutCache,
     loader::{Attachment, Buffer, StoredParts},
-    probe::ProbeKind,
+    probe::{Level, ProbeKind},
     sink::{
         Aggregated, ApiFormat, ApiOutputOptions, AttachReport, HostInfo, OutputDir, SessionFiles,
         SessionReport, SessionState, aggregate_directory,
     },
     stream::Waker,
     symbols::DebugFiles,
+    target::{Filter, Process},
 };
 
 /// Larger `flow_steps` files are not aggregated when the recording ends: the aggregate has three times their size, and few
 /// readers take a JSON document of gigabytes. `ncclflow aggregate` does it on request.
 pub(super) const MAX_AGGREGATED: u64 = 256 << 20;
 
+/// Which processes to record.
+#[derive(Clone, Debug)]
+pub enum Targets {
+    /// These, which are there now.
+    Pids(Vec<u32>),
+    /// All of this node that the filter admits, also those that come later.
+    All(Filter),
+}
+
 /// What to record.
 #[derive(Clone, Debug)]
 pub struct RecordOptions {
     /// When the program began; what the report counts from.
     pub started: Instant,
-    pub pids: Vec<u32>,
+    pub targets: Targets,
     pub output: PathBuf,
     pub choice: ProbeChoice,
     /// How calls are written, with [`crate::probe::Level::Api`].
@@ -103,6 +116,13 @@ pub enum Notice<'a> {
     TargetExited {
         pid: u32,
     },
+    /// With [`Targets::All`]: a process is traced from here on, at the latest.
+    Joined {
+        process: &'a Process,
+        library: &'a LibraryInUse,
+    },
+    /// With [`Targets::All`]: a process that has NCCL is not traced; why.
+    PassedOver(&'a str),
     /// What was resolved is not kept for the next time: why.
     NotCached(&'a str),
     /// A file could not be written.
@@ -144,6 +164,11 @@ pub fn record(
     if stop.is_stopped() {
         bail!("stopped before anything was attached");
     }
+    let bindings_to_come = SharedBindings::default();
+    let mut follower = match &options.targets {
+        Targets::Pids(_) => None,
+        Targets::All(filter) => Some(Follower::new(wanted, filter, bindings_to_come.clone())?),
+    };
     raise_descriptor_limit();
     let dir = OutputDir::create(&options.output)?;
     let mut report = first_report(&setup, options.choice.level, options.buffer, options.queue_bytes);
@@ -167,12 +192,22 @@ pub fn record(
             }
         };
     report.write(&dir).with_context(|| format!("cannot write to `{}`", dir.path().display()))?;
-    let pipeline = Pipeline::new(bindings, SessionFiles::new(dir, api));
+    let kept_dir = dir.try_clone().context("keeping the output folder open")?;
+    let files = SessionFiles::new(dir, api);
+    let pipeline = if follower.is_some() {
+        let traced = Traced { steps: options.choice.level == Level::Steps, returns: options.choice.returns };
+        let following = Following { bindings: bindings_to_come, host: report.host.clone() };
+        Pipeline::following(following, traced, files)
+    } else {
+        Pipeline::new(bindings, files)
+    };
     let live = Live {
         options,
         stop,
         setup: &setup,
         cache: cache.as_ref(),
+        follower: follower.as_mut(),
+        dir: &kept_dir,
         attachment: &mut attachment,
         report: &mut report,
         notice,
@@ -181,6 +216,9 @@ pub fn record(
     attachment.print_log();
     complete_report(&mut report, &attachment, &mut taken)?;
     let aggregated = write_results(taken, &mut report, notice)?;
+    if let Some(follower) = follower {
+        attachment.keep(follower.into_links());
+    }
     attachment.detach(|left| notice(Notice::Detaching { left }));
     Ok(Outcome { report, aggregated })
 }
@@ -253,7 +291,10 @@ fn find_and_load(
             let attachment = Attachment::new(options.buffer, options.development_log);
             (attachment, ms_since(options.started))
         });
-        let setup = Setup::find(&options.pids, wanted);
+        let setup = match &options.targets {
+            Targets::Pids(pids) => Setup::find(pids, wanted),
+            Targets::All(_) => Ok(Setup::default()),
+        };
         times.resolved_ms = ms_since(options.started);
         let (attachment, loaded_ms) =
             loading.join().unwrap_or_else(|_| (Err(anyhow!("loading the eBPF object failed")), 0.0));

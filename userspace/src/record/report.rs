@@ -41,6 +41,9 @@ pub(super) fn first_report(setup: &Setup, level: Level, buffer: Buffer, queue_by
                 name: target.process.name().to_owned(),
                 libraries: target.libraries.clone(),
                 exited: false,
+                started_ticks: target.process.started(),
+                followed_since_ns: None,
+                untraced: None,
             })
             .collect(),
         libraries: setup.libraries.iter().map(super::setup::LibraryInUse::report).collect(),

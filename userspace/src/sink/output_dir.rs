@@ -81,6 +81,11 @@ impl OutputDir {
         &self.path
     }
 
+    /// The same open folder once more.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self { path: self.path.clone(), fd: self.fd.try_clone()?, is_new: false })
+    }
+
     /// A folder inside, made if it is not there.
     pub fn subfolder(&self, name: &str) -> io::Result<Self> {
         match mkdirat(&self.fd, name, Mode::RWXU) {

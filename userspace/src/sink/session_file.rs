@@ -92,6 +92,14 @@ pub struct TargetReport {
     pub libraries: Vec<usize>,
     /// It ended while it was traced.
     pub exited: bool,
+    /// With the PID, what tells it from all other processes: when it was started, in ticks since the system was.
+    pub started_ticks: Option<u64>,
+    /// With `--all`: since when its hits are recorded, by the records' clock, at the latest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub followed_since_ns: Option<u64>,
+    /// Why it is not traced, though it has NCCL.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub untraced: Option<String>,
 }
 
 /// An NCCL library that was traced.

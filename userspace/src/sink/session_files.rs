@@ -44,6 +44,14 @@ impl SessionFiles {
         }
     }
 
+    /// Completes the files of a process (as ncclflow numbers it), and closes them.
+    pub fn close_process(&mut self, pid: u32) {
+        self.flow.close_process(pid);
+        for error in self.api.close_process(pid) {
+            self.flow.add_error(error);
+        }
+    }
+
     /// No op has come: there is nothing to aggregate.
     pub fn has_no_flows(&self) -> bool {
         self.flow.is_empty()

@@ -16,6 +16,8 @@ pub struct Ready {
     pub nccl: String,
     pub nranks: u32,
     pub pids: Vec<u32>,
+    #[serde(rename = "commHash")]
+    pub comm_hash: String,
 }
 
 /// The last line of the bed's output.
@@ -66,6 +68,11 @@ impl Bed {
     /// The processes, as `ncclflow -p` wants them.
     pub fn pid_list(&self) -> String {
         self.ready.pids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+    }
+
+    /// The process that was started: the bed itself, or whatever starts it.
+    pub fn launcher(&self) -> u32 {
+        self.child.id()
     }
 
     /// Lets the operations begin.
