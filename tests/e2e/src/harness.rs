@@ -11,3 +11,4 @@ pub mod recorder;
 pub mod replay;
 pub mod run_counts;
 pub mod stopped_thread;
+pub mod traced_run;

@@ -9,7 +9,7 @@ use crate::{
     elf::Image,
     layout_cache::{CacheKey, LayoutCache},
     nccl::NameTables,
-    probe::{self, Level, ProbeSet, Way},
+    probe::{self, Level, ProbeSet, StepDetail, Way},
     sink::LibraryReport,
     symbols::{self, DebugFiles, Resolution},
     target::{MappedLibrary, Process, nccl_libraries},
@@ -21,6 +21,8 @@ pub struct ProbeChoice {
     pub level: Level,
     /// Nothing: what the library allows, whole plans first.
     pub way: Option<Way>,
+    /// With [`Level::Steps`].
+    pub detail: StepDetail,
     /// With [`Level::Api`]: the returns of the exported functions too.
     pub returns: bool,
 }
@@ -134,8 +136,11 @@ impl LibraryInUse {
             Some(resolution) => resolution,
             None => symbols::resolve_with(&image, &request, wanted.debug_files).with_context(context)?,
         };
+        let mut probes = probe::compile(&resolution, choice.level.min(Level::Flow), choice.way);
+        if choice.level == Level::Steps {
+            probe::add_steps(&mut probes, &resolution, Some(&image), choice.detail);
+        }
         let to_keep = key.filter(|_| !cached).map(|(_, key)| (key, image));
-        let mut probes = probe::compile(&resolution, choice.level, choice.way);
         if choice.returns {
             probe::add_api_returns(&mut probes, &resolution);
         }
