@@ -14,3 +14,4 @@ pub mod replay;
 pub mod run_counts;
 pub mod stopped_thread;
 pub mod stripped;
+pub mod traced_run;

@@ -102,8 +102,13 @@ pub struct Measured {
     pub sent: Option<u64>,
     #[serde(rename = "t_arrived_ns")]
     pub arrived: Option<u64>,
+    #[serde(rename = "t_handed_ns")]
+    pub handed: Option<u64>,
     #[serde(rename = "t_end_ns")]
     pub end: Option<u64>,
+    /// Derived: since when the message's slot was free.
+    #[serde(rename = "t_slot_free_ns")]
+    pub slot_free: Option<u64>,
     #[serde(rename = "bytes_measured")]
     pub bytes: Option<u64>,
 }

@@ -6,172 +6,17 @@ use std::{fs, path::Path};
 
 use ncclflow_e2e::{
     compare,
-    direction::Direction,
-    harness::{bed::Bed, need, programs, recorder::Recorder, replay},
+    harness::{
+        bed::Bed,
+        need, programs,
+        recorder::Recorder,
+        traced_run::{Plugin, TracedRun as Run},
+    },
     tracer::Trace,
-    truth::{debug_log::DebugLog, plugin::PluginTruth, transfer_log::TransferLog},
+    truth::debug_log::DebugLog,
 };
 
 const ALL_OPS: &str = "allreduce,allgather,reducescatter,broadcast,sendrecv,alltoall";
-
-const STEPS: [&str; 2] = ["--level", "steps"];
-
-/// One run of the bed under the tracer.
-struct Run {
-    folder: tempfile::TempDir,
-    n_ranks: u32,
-}
-
-/// What of a run there is to compare with.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Plugin {
-    Yes,
-    /// NCCL has the interface from 2.23.
-    No,
-}
-
-/// Whether this version's hooks tell the sizes of messages.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Sizes {
-    Measured,
-    Unknown,
-}
-
-impl Run {
-    /// Attaches to a bed that is already running, lets it go, and waits for both. `None` if the machine lacks something.
-    fn new(version: &str, plugin: Plugin, arguments: &[&str]) -> Option<Self> {
-        Self::traced(&[], version, plugin, arguments)
-    }
-
-    /// With these options of `ncclflow record`.
-    fn traced(options: &[&str], version: &str, plugin: Plugin, arguments: &[&str]) -> Option<Self> {
-        let (ncclflow, bed, library) = (programs::ncclflow()?, programs::bed()?, programs::nccl(version)?);
-        let profiler = programs::truth_profiler()?;
-        if !need::root() {
-            return None;
-        }
-        let folder = tempfile::tempdir().unwrap();
-        let path = |name: &str| folder.path().join(name).display().to_string();
-        fs::create_dir(folder.path().join("truth")).unwrap();
-        fs::create_dir(folder.path().join("log")).unwrap();
-        let environment = [
-            format!("NCCL_PROFILER_PLUGIN={}", profiler.display()),
-            format!("NCCLFLOW_TRUTH_DIR={}", path("truth")),
-        ];
-        let (transfers, log) = (path("transfers"), path("log/%p"));
-        let mut all = vec!["--transfer-log", &transfers, "--debug-file", &log];
-        if plugin == Plugin::Yes {
-            all.extend(environment.iter().flat_map(|variable| ["--env", variable]));
-        }
-        all.extend(arguments);
-        let mut bed = Bed::start(&bed, &library, folder.path(), &all).unwrap();
-        let (out, capture) = (folder.path().join("out"), path("capture"));
-        let mut recording = vec!["--strict", "--capture", &capture];
-        recording.extend(options);
-        let recorder = Recorder::start(&ncclflow, &bed.pid_list(), &out, &recording).unwrap();
-        bed.go().unwrap();
-        let (status, summary) = bed.finish().unwrap();
-        assert!(
-            status.success() && summary.ok && summary.checked_elements > 0,
-            "the job's results changed: {summary:?}"
-        );
-        // The targets have exited, and that ends the recording.
-        let (status, said) = recorder.finish().unwrap();
-        assert!(status.success(), "{said}");
-        Some(Self { folder, n_ranks: bed.ready.nranks })
-    }
-
-    fn trace(&self) -> Trace {
-        Trace::read(&self.folder.path().join("out")).unwrap()
-    }
-
-    fn transfers(&self) -> TransferLog {
-        TransferLog::read(&self.folder.path().join("transfers"), self.n_ranks).unwrap()
-    }
-
-    fn plugin(&self) -> PluginTruth {
-        PluginTruth::read(&self.folder.path().join("truth")).unwrap()
-    }
-
-    fn log(&self) -> DebugLog {
-        DebugLog::read_directory(&self.folder.path().join("log")).unwrap()
-    }
-
-    /// Every check that the run has a witness for.
-    fn check(&self, plugin: Plugin) {
-        let (trace, transfers) = (self.trace(), self.transfers());
-        compare::identity(&trace).assert_clean("identity");
-        compare::symmetry(&trace).assert_clean("symmetry");
-        compare::topology(&trace, &self.log()).assert_clean("topology");
-        compare::against_transfers(&trace, &transfers).assert_clean("transfers");
-        if plugin == Plugin::Yes {
-            let truth = self.plugin();
-            compare::witnesses(&truth, &transfers).assert_clean("the witnesses agree with each other");
-            compare::against_plugin(&trace, &truth).assert_clean("plugin");
-        }
-        self.check_aggregates();
-        self.check_replay();
-    }
-
-    /// Every message of every op was measured from beginning to end, and nothing is left over.
-    fn check_measured(&self, sizes: Sizes) {
-        let trace = self.trace();
-        let steps: Vec<_> = trace.ranks.values().flat_map(|rank| &rank.steps).collect();
-        assert!(!steps.is_empty());
-        for step in steps {
-            let measured = &step.measured;
-            let moments = match step.direction {
-                Direction::Send => [measured.start, measured.sent, measured.end],
-                Direction::Recv => [measured.posted, measured.arrived, measured.end],
-            };
-            assert!(step.posted && moments.iter().all(Option::is_some) && moments.is_sorted(), "{step:?}");
-            let expected = (sizes == Sizes::Measured).then_some(step.bytes);
-            assert_eq!(measured.bytes, expected, "{step:?}");
-        }
-        let session = fs::read_to_string(self.folder.path().join("out/session.json")).unwrap();
-        let session: serde_json::Value = serde_json::from_str(&session).unwrap();
-        for counter in ["orphan_peers", "unplanned_posts", "unposted", "unjoined_steps", "unfinished"] {
-            assert_eq!(session["model"][counter], 0, "{counter}");
-        }
-    }
-
-    /// A replay of the raw records, which needs no root, makes the same files, byte for byte.
-    fn check_replay(&self) {
-        let (out, capture) = (self.folder.path().join("out"), self.folder.path().join("capture"));
-        replay::check(&programs::ncclflow().unwrap(), &capture, &out);
-    }
-
-    /// `flow_rank` holds what the two other files hold.
-    fn check_aggregates(&self) {
-        let mut seen = 0;
-        for folder in fs::read_dir(self.folder.path().join("out")).unwrap().map(Result::unwrap) {
-            if !folder.path().is_dir() {
-                continue;
-            }
-            for rank in 0..self.n_ranks {
-                let read = |name: String| fs::read_to_string(folder.path().join(name)).unwrap();
-                let aggregate: serde_json::Value =
-                    serde_json::from_str(&read(format!("flow_rank{rank}.json"))).unwrap();
-                let steps = read(format!("flow_steps_rank{rank}.jsonl"));
-                let flows = read(format!("proxy_flow_rank{rank}.jsonl"));
-                let first: serde_json::Value = serde_json::from_str(flows.lines().next().unwrap()).unwrap();
-                assert_eq!(aggregate["rank"], rank);
-                assert_eq!(aggregate["meta"], first);
-                let all = aggregate["steps"].as_array().unwrap();
-                assert_eq!(all.len(), steps.lines().count());
-                let grouped: usize = aggregate["ops"]
-                    .as_array()
-                    .unwrap()
-                    .iter()
-                    .map(|op| op["steps"].as_array().unwrap().len())
-                    .sum();
-                assert_eq!(grouped, all.len());
-                seen += all.len();
-            }
-        }
-        assert!(seen > 0);
-    }
-}
 
 /// Four ranks, every operation, ring and tree; ranks as threads of one process and as processes.
 fn every_operation(version: &str, plugin: Plugin) {
@@ -224,43 +69,6 @@ fn ring_all_reduce_bytes_add_up_for_odd_sizes() {
         let bytes: u64 = bytes.parse().unwrap();
         compare::ring_all_reduce_sums(&run.trace(), &|_, _| Some(bytes)).assert_clean("sums");
     }
-}
-
-/// Every message as it happened: times in the order of the hooks, sizes as transferred and as planned.
-#[test]
-fn measured_steps() {
-    for version in ["2.27.5-cu12", "2.28.9-cu13", "2.32.3-cu12"] {
-        for mode in ["threads", "processes"] {
-            let arguments =
-                ["--ranks", "3", "--mode", mode, "--ops", ALL_OPS, "--bytes", "700000", "--iters", "2"];
-            let Some(run) = Run::traced(&STEPS, version, Plugin::Yes, &arguments) else { return };
-            run.check(Plugin::Yes);
-            run.check_measured(Sizes::Measured);
-        }
-    }
-}
-
-/// The same records, through a buffer per CPU.
-#[test]
-fn measured_steps_through_the_perf_event_array() {
-    for mode in ["threads", "processes"] {
-        let arguments =
-            ["--ranks", "3", "--mode", mode, "--ops", ALL_OPS, "--bytes", "700000", "--iters", "2"];
-        let options = ["--level", "steps", "--buffer", "perf"];
-        let Some(run) = Run::traced(&options, "2.27.5-cu12", Plugin::Yes, &arguments) else { return };
-        run.check(Plugin::Yes);
-        run.check_measured(Sizes::Measured);
-    }
-}
-
-/// Up to 2.22 one function, called for each FIFO step, tells it all; but no size.
-#[test]
-fn measured_steps_before_the_profiler_interface() {
-    let arguments =
-        ["--ranks", "3", "--mode", "processes", "--ops", ALL_OPS, "--bytes", "700000", "--iters", "2"];
-    let Some(run) = Run::traced(&STEPS, "2.21.5-cu12", Plugin::No, &arguments) else { return };
-    run.check(Plugin::No);
-    run.check_measured(Sizes::Unknown);
 }
 
 /// LL and LL128 put flags into the FIFO too: the bytes that are recorded are those on the wire.
@@ -333,7 +141,7 @@ fn attaching_in_the_middle_gives_true_identities() {
 fn damaged_captures_end_cleanly() {
     let arguments = ["--ranks", "2", "--ops", "allreduce,sendrecv", "--bytes", "4096", "--iters", "2"];
     let Some(run) = Run::new("2.27.5-cu12", Plugin::No, &arguments) else { return };
-    let whole = fs::read(run.folder.path().join("capture")).unwrap();
+    let whole = fs::read(run.folder().join("capture")).unwrap();
     // xorshift64: the same damage in every run.
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut random = |below: usize| {

@@ -77,6 +77,15 @@ pub enum Level {
     Steps,
 }
 
+/// What of each message is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum StepDetail {
+    /// What the waits follow from: ready, sent and done; arrived and consumed
+    Waits,
+    /// Every state that NCCL tells, at more than half as many probe hits again
+    Transitions,
+}
+
 /// How API calls are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
@@ -187,6 +196,10 @@ pub struct RecordArgs {
     /// How much to see
     #[arg(long, value_enum, default_value_t = Level::Flow)]
     pub level: Level,
+
+    /// With --level steps: what of each message is measured
+    #[arg(long, value_enum, default_value_t = StepDetail::Waits)]
+    pub step_detail: StepDetail,
 
     /// Where ops are seen
     #[arg(long, value_enum, default_value_t = Probes::Auto)]

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{
-    args::{BufferChoice, Format, Level, Probes, RecordArgs},
+    args::{BufferChoice, Format, Level, Probes, RecordArgs, StepDetail},
     exit,
 };
 use crate::{
@@ -37,6 +37,10 @@ pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<ExitCode> {
                 Probes::Auto => None,
                 Probes::Plan => Some(probe::Way::Plan),
                 Probes::PerCall => Some(probe::Way::PerCall),
+            },
+            detail: match args.step_detail {
+                StepDetail::Waits => probe::StepDetail::Waits,
+                StepDetail::Transitions => probe::StepDetail::Transitions,
             },
             returns: args.returns,
         },

@@ -32,6 +32,8 @@ pub struct ProxyStepEvent {
     pub direction: Direction,
     /// FIFO step at which the message begins, counted from the op's first; or, where `is_per_fifo_step`, one of its steps.
     pub step: u64,
+    /// Ops that the proxy takes together with this one: they share the slots.
+    pub n_subs: u64,
     /// The moment is told once for each of the message's FIFO steps (up to 2.22), and not once.
     pub is_per_fifo_step: bool,
     /// Bytes of the message; where this version says so at this moment.
@@ -58,30 +60,31 @@ pub(super) fn proxy_step(
             op_count: 0,
             direction: Direction::Recv,
             step: 0,
+            n_subs: 1,
             is_per_fifo_step: true,
             bytes: None,
         });
     }
-    let sends = record.int(&spans.sends)? != 0;
-    let moment = match (spans.hook, &spans.state) {
-        (StepHook::Start, _) => StepMoment::Start,
-        (StepHook::Stop, _) => StepMoment::Stop,
-        (StepHook::State, Some(state)) => {
+    let sends = match &spans.sends {
+        Some(sends) => Some(record.int(sends)? != 0),
+        None => None,
+    };
+    let (moment, sends) = match (spans.hook, &spans.state, sends) {
+        (StepHook::Stop, _, Some(sends)) => (StepMoment::Stop, sends),
+        (StepHook::State, Some(state), _) => {
             let state = i64::from(record.int(state)?);
             match names.step_state(state) {
-                Some(StepState::SendPeerWait) => StepMoment::Ready,
-                Some(StepState::SendWait) => StepMoment::Sent,
-                Some(StepState::RecvWait) => StepMoment::Posted,
-                Some(StepState::RecvFlushWait) => StepMoment::Arrived,
-                Some(StepState::RecvGpuWait) => StepMoment::Handed,
-                Some(StepState::SendGpuWait) => StepMoment::Other,
+                Some(StepState::SendGpuWait) => (StepMoment::Start, true),
+                Some(StepState::SendPeerWait) => (StepMoment::Ready, true),
+                Some(StepState::SendWait) => (StepMoment::Sent, true),
+                Some(StepState::RecvWait) => (StepMoment::Posted, false),
+                Some(StepState::RecvFlushWait) => (StepMoment::Arrived, false),
+                Some(StepState::RecvGpuWait) => (StepMoment::Handed, false),
                 None => return Err(DecodeError::UnknownValue { what: "step state", value: state }),
             }
         }
-        (StepHook::Record, Some(state)) => recorded(record.int(state)?, sends),
-        (StepHook::State | StepHook::Record, None) => {
-            return Err(DecodeError::Unreadable("the step's state"));
-        }
+        (StepHook::Record, Some(state), Some(sends)) => (recorded(record.int(state)?, sends), sends),
+        _ => return Err(DecodeError::Unreadable("the step's state, or its direction")),
     };
     let step = record.int(&spans.step)?;
     Ok(ProxyStepEvent {
@@ -89,6 +92,7 @@ pub(super) fn proxy_step(
         moment,
         connection: record.unsigned(&spans.connection)?,
         op_count: record.unsigned(&spans.op_count)?,
+        n_subs: record.unsigned(&spans.n_subs)?,
         direction: if sends { Direction::Send } else { Direction::Recv },
         is_per_fifo_step: spans.hook == StepHook::Record,
         step: u64::try_from(step)

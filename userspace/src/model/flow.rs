@@ -1,6 +1,6 @@
 //! What the model gives out: one op on one channel of one rank, with its peers.
 
-use super::measured::Message;
+use super::message::Measured;
 use crate::decode::{Direction, Origin, ProxyOp, Ring, TaskInfo, Tree};
 
 /// The communicator that a flow belongs to.
@@ -28,7 +28,7 @@ pub struct PeerFlow {
     /// Address of the `ncclProxyConnection`.
     pub connection: u64,
     /// What was observed of each message, in their order; where steps are traced and the op was posted.
-    pub measured: Option<Vec<Message>>,
+    pub measured: Option<Measured>,
 }
 
 /// One op on one channel: a record of `proxy_flow`, and the source of its `flow_steps`.

@@ -5,53 +5,15 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::flow::{FlowRecord, PeerFlow};
+use super::{
+    flow::{FlowRecord, PeerFlow},
+    message::Measured,
+};
 use crate::decode::{Origin, ProxyStepEvent, StepMoment};
 
 /// Messages of ops that are on their way: 128 MiB. A proxy has some thousands in flight; those of a job that hangs stay, and a
 /// target can claim any number.
 const MAX_PENDING: usize = 1 << 20;
-
-/// When a message came how far, on `CLOCK_MONOTONIC` in nanoseconds, as NCCL's proxy saw it. All measured.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Message {
-    /// Send: the slot is offered to the GPU. Receive: the proxy takes it up.
-    pub start: Option<u64>,
-    /// Receive: the network was asked for it.
-    pub posted: Option<u64>,
-    /// Send: the GPU has filled the slot, and the network is asked to send for the first time (2.27 and later).
-    pub ready: Option<u64>,
-    /// Send: the network has taken it.
-    pub sent: Option<u64>,
-    /// Receive: the data is there.
-    pub arrived: Option<u64>,
-    /// Receive: it is handed to the GPU.
-    pub handed: Option<u64>,
-    /// Send: the network is done with it. Receive: the GPU has taken it out of the slot.
-    pub end: Option<u64>,
-    /// Bytes that the network was given, or gave.
-    pub bytes: Option<u64>,
-}
-
-impl Message {
-    fn note(&mut self, moment: StepMoment, ts_ns: u64, bytes: Option<u64>) {
-        let place = match moment {
-            StepMoment::Start => &mut self.start,
-            StepMoment::Posted => &mut self.posted,
-            StepMoment::Ready => &mut self.ready,
-            StepMoment::Sent => &mut self.sent,
-            StepMoment::Arrived => &mut self.arrived,
-            StepMoment::Handed => &mut self.handed,
-            StepMoment::Stop => &mut self.end,
-            StepMoment::Other => return,
-        };
-        // The proxy repeats a start or a refused send until it succeeds: the first is when it began.
-        place.get_or_insert(ts_ns);
-        if matches!(moment, StepMoment::Sent | StepMoment::Arrived) {
-            self.bytes = bytes;
-        }
-    }
-}
 
 /// What an op on a connection is called by the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -64,6 +26,11 @@ pub(super) struct StepKey {
 impl StepKey {
     pub(super) fn of_event(event: &ProxyStepEvent) -> Self {
         Self { tgid: event.origin.tgid, connection: event.connection, op_count: event.op_count }
+    }
+
+    /// Process and connection.
+    fn line(&self) -> (u32, u64) {
+        (self.tgid, self.connection)
     }
 }
 
@@ -96,6 +63,8 @@ pub(super) struct Executions {
     by_number: HashMap<u64, Execution>,
     /// Which op, and which of its peers, a key means: the first that is not complete.
     by_key: HashMap<StepKey, VecDeque<(u64, usize)>>,
+    /// When the last message of a connection that came to its end did.
+    last_ends: HashMap<(u32, u64), u64>,
     next_number: u64,
     oldest: u64,
     /// Messages of all ops.
@@ -122,7 +91,7 @@ impl Executions {
         let mut keys = Vec::new();
         for (index, peer) in record.peers.iter_mut().enumerate() {
             if peer.has_proxy && messages_of(peer) > 0 {
-                peer.measured = Some(vec![Message::default(); messages_of(peer)]);
+                peer.measured = Some(Measured::new(messages_of(peer)));
                 let key = StepKey { tgid, connection: peer.connection, op_count };
                 self.by_key.entry(key).or_default().push_back((number, index));
                 keys.push(key);
@@ -158,11 +127,21 @@ impl Executions {
             return Ok(None);
         }
         let peer = execution.record.peers.get_mut(peer_index).ok_or(())?;
-        let messages = peer.measured.as_mut().ok_or(())?;
+        let measured = peer.measured.as_mut().ok_or(())?;
         let at = usize::try_from(event.step / slots).map_err(|_| ())?;
-        let last = messages.len() - 1;
-        let message = messages.get_mut(at).ok_or(())?;
+        let last = measured.messages.len() - 1;
+        let message = measured.messages.get_mut(at).ok_or(())?;
         message.note(event.moment, event.origin.ts_ns, event.bytes);
+        let ends = &mut self.last_ends;
+        if measured.depth == 0 {
+            // The first that is seen of it. The proxy serves the ops of a connection one after the other.
+            measured.set_depth(event.n_subs, slots);
+            let posted = execution.record.posted_at.map(|origin| origin.ts_ns);
+            measured.free_since = posted.max(ends.get(&key.line()).copied());
+        }
+        if event.moment == StepMoment::Stop && (ends.len() < MAX_PENDING || ends.contains_key(&key.line())) {
+            ends.insert(key.line(), event.origin.ts_ns);
+        }
         // The proxy completes a connection's messages in their order.
         if event.moment != StepMoment::Stop || at != last {
             return Ok(None);
@@ -213,14 +192,5 @@ impl Executions {
             }
         }
         Some(execution)
-    }
-}
-
-impl PeerFlow {
-    /// Messages that came to their end, and the bytes of those whose size was seen.
-    pub fn measured_totals(&self) -> Option<(u64, u64)> {
-        let messages = self.measured.as_ref()?;
-        let ended = messages.iter().filter(|message| message.end.is_some()).count() as u64;
-        Some((ended, messages.iter().filter_map(|message| message.bytes).fold(0, u64::saturating_add)))
     }
 }

@@ -365,6 +365,7 @@ fn step(connection: u64, number: u64, moment: StepMoment, ts_ns: u64) -> Event {
         op_count: 40,
         direction: if connection == 0x51 { Direction::Recv } else { Direction::Send },
         step: number,
+        n_subs: 1,
         is_per_fifo_step: false,
         bytes: Some(1000 + number),
     })
@@ -386,20 +387,21 @@ fn an_op_waits_for_its_messages_and_comes_out_measured() {
             apply(&mut session, &mut out, 0x52, number, moment);
         }
         assert!(out.is_empty(), "the receives are on their way");
-        for moment in [Start, Start, Posted, Arrived, Handed, Stop] {
+        for moment in [Posted, Arrived, Handed, Stop] {
             apply(&mut session, &mut out, 0x51, number, moment);
         }
     }
     assert_eq!(out.len(), 1);
     let [receive, send] = &out[0].peers[..] else { panic!("{:?}", out[0].peers) };
-    let (receive, send) = (receive.measured.as_ref().unwrap(), send.measured.as_ref().unwrap());
+    let (receive, send) =
+        (&receive.measured.as_ref().unwrap().messages, &send.measured.as_ref().unwrap().messages);
     assert_eq!((receive.len(), send.len()), (2, 2));
     // What the proxy repeats counts from its first time.
     assert_eq!(
         (send[0].start, send[0].ready, send[0].sent, send[0].end),
         (Some(101), Some(102), Some(104), Some(105))
     );
-    assert_eq!((receive[0].start, receive[0].posted, receive[0].end), (Some(106), Some(108), Some(111)));
+    assert_eq!((receive[0].posted, receive[0].arrived, receive[0].end), (Some(106), Some(107), Some(109)));
     assert_eq!((send[1].bytes, receive[1].bytes), (Some(1002), Some(1002)));
     session.finish(|_| 0, &mut |record| out.push(record));
     assert_eq!((out.len(), session.counters()), (1, ModelCounters::default()));
@@ -414,7 +416,7 @@ fn messages_that_never_end_and_steps_of_nobody_are_counted() {
     session.apply(step(0x52, 400, StepMoment::Stop, 7), &mut |record| out.push(record));
     session.finish(|_| 0, &mut |record| out.push(record));
     assert_eq!(out.len(), 1, "what is known of the op is written");
-    assert_eq!(out[0].peers[1].measured_totals(), Some((0, 0)));
+    assert_eq!(out[0].peers[1].measured.as_ref().unwrap().totals(), (0, 0));
     let counters = session.counters();
     assert_eq!((counters.unfinished, counters.unjoined_steps), (1, 2));
 }

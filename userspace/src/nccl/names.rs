@@ -92,6 +92,11 @@ impl NameTables {
         self.step_states.iter().find(|(value, _)| *value == number).map(|(_, state)| *state)
     }
 
+    /// The library's number of a state.
+    pub fn step_state_number(&self, state: StepState) -> Option<i64> {
+        self.step_states.iter().find(|(_, known)| *known == state).map(|(value, _)| *value)
+    }
+
     /// Whether `ncclProxySubArgs.transSize` is one message's size. Up to 2.26 it is a sum over messages, and ops, that is
     /// never reset; 2.27, which brought the state `SendPeerWait`, sets it anew for each.
     pub fn step_size_is_per_message(&self) -> bool {

@@ -2,10 +2,12 @@
 
 mod api_probes;
 mod lookup;
+mod machine_code;
 mod op_probes;
 mod plan_builder;
 mod set;
 mod spans;
+mod step_places;
 mod step_probes;
 mod walk_probes;
 mod walk_rows;
@@ -19,4 +21,5 @@ pub use spans::{
     ConnectorSpans, ConnectorsSpans, PlanList, PlanNodeSpans, PlanSpans, ProbeKind, ProxyOpSpans,
     ProxyPeerSpans, ProxyStepSpans, StepHook, TaskSpans,
 };
+pub use step_places::{StepDetail, add_steps};
 pub(crate) use walk_probes::{op_counts_extent, parts_are_reversed};

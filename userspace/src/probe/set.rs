@@ -9,7 +9,7 @@ use super::{
     op_probes::{api_call, proxy_op, proxy_peer},
     plan_builder::FinishedPlan,
     spans::ProbeKind,
-    step_probes::{era, proxy_step},
+    step_places::{StepDetail, add_steps},
     walk_probes::{self, Place},
 };
 use crate::{
@@ -108,7 +108,7 @@ pub struct ProbeSet {
     pub way: Option<Way>,
 }
 
-/// Compiles the probes that a level needs. Ops are seen in the wanted way, or in the one that the library allows: plans first.
+/// Compiles the probes that a level needs, those of [`Level::Steps`] at the entries of the hooks: [`add_steps`] knows better places. Ops are seen in the wanted way, or in the one that the library allows: plans first.
 pub fn compile(resolution: &Resolution, level: Level, wanted: Option<Way>) -> ProbeSet {
     let mut set = ProbeSet::default();
     if level == Level::Api {
@@ -131,11 +131,7 @@ pub fn compile(resolution: &Resolution, level: Level, wanted: Option<Way>) -> Pr
         set = calls(resolution);
     }
     if level == Level::Steps {
-        for &(name, hook) in era(resolution) {
-            add(&mut set, resolution, name, "measured times and sizes of messages", |function| {
-                proxy_step(resolution, function, hook).map(without_walk)
-            });
-        }
+        add_steps(&mut set, resolution, None, StepDetail::Transitions);
     }
     set
 }
@@ -210,6 +206,11 @@ pub fn add_api_returns(set: &mut ProbeSet, resolution: &Resolution) {
     }
 }
 
+/// Says that a probe is not possible.
+pub(super) fn add_missing(set: &mut ProbeSet, name: &str, why: String, lost: &str) {
+    set.missing.push(MissingProbe { function: name.to_owned(), why, lost: lost.to_owned() });
+}
+
 type WithWalk = (FinishedPlan, ProbeKind, Option<WalkProgram>);
 
 fn without_walk((plan, kind): (FinishedPlan, ProbeKind)) -> WithWalk {
@@ -223,12 +224,10 @@ fn add(
     lost: &str,
     compile: impl Fn(&Function) -> Result<WithWalk, Lack>,
 ) {
-    let mut missing = |why: String| {
-        set.missing.push(MissingProbe { function: name.to_owned(), why, lost: lost.to_owned() });
-    };
     let functions = resolution.functions(name);
     if functions.is_empty() {
-        missing(resolution.why_unknown(name).unwrap_or("this version has no such function").to_owned());
+        let why = resolution.why_unknown(name).unwrap_or("this version has no such function");
+        add_missing(set, name, why.to_owned(), lost);
     }
     for function in functions {
         match compile(function) {
@@ -240,7 +239,7 @@ fn add(
                 plan,
                 walk,
             }),
-            Err(lack) => missing(reason(resolution, &lack)),
+            Err(lack) => add_missing(set, name, reason(resolution, &lack), lost),
         }
     }
 }

@@ -130,20 +130,20 @@ pub struct ProxyStepSpans {
     pub state: Option<Span>,
     /// `ncclProxyArgs.opCount`: final.
     pub op_count: Span,
+    /// `ncclProxyArgs.nsubs`: ops of several connections that are taken together, and share the slots.
+    pub n_subs: Span,
     /// Address of the `ncclProxyConnection`.
     pub connection: Span,
-    /// `ncclProxyConnection.send`: 1 where this rank sends.
-    pub sends: Span,
-    /// `ncclProxySubArgs.transSize`: bytes of the message, once its size is known; 2.23 and later.
+    /// `ncclProxyConnection.send`: 1 where this rank sends; where the state does not say it.
+    pub sends: Option<Span>,
+    /// `ncclProxySubArgs.transSize`: bytes of the message, once its size is known; of [`StepHook::State`] only, 2.23 and later.
     pub size: Option<Span>,
 }
 
 /// Which hook it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StepHook {
-    /// The message begins.
-    Start,
-    /// It enters a state.
+    /// The message enters a state.
     State,
     /// It is done.
     Stop,

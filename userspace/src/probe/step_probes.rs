@@ -3,10 +3,10 @@
 //! NCCL calls its profiler's hooks for every message whether a plugin is loaded or not: src/transport/net.cc calls
 //! src/plugin/profiler.cc (2.26 and later) or src/misc/profiler.cc, and the test for a plugin is inside. Three eras: up to 2.22 one
 //! function that does nothing, called for each FIFO step; 2.23 a function per moment, called with a range of steps; from
-//! 2.24 with the first step of the message. The hooks that fire at the rate of the proxy's poll loop are left alone.
+//! 2.24 with the first step of the message. Where the probes go is [`super::step_places`]'s.
 
 use super::{
-    lookup::{Compiled, Lack, field, len, offset, parameter, signed},
+    lookup::{Compiled, Lack, extent, field, len, offset, parameter, place, signed},
     plan_builder::PlanBuilder,
     spans::{ProbeKind, ProxyStepSpans, StepHook},
 };
@@ -15,17 +15,14 @@ use crate::symbols::{Function, Resolution};
 /// The hooks of an era, and what each one shows.
 pub(super) type Era = &'static [(&'static str, StepHook)];
 
-/// The latest first.
+/// The latest first. The hooks at which a message begins (`ncclProfilerStart…`) are left alone: that of a send is followed at once by
+/// the state `SendGPUWait`, and that of a receive repeats at the rate of the proxy's poll loop.
 const ERAS: [Era; 3] = [
     &[
-        ("ncclProfilerStartSendProxyStepEvent", StepHook::Start),
-        ("ncclProfilerStartRecvProxyStepEvent", StepHook::Start),
         ("ncclProfilerRecordProxyStepEventState", StepHook::State),
         ("ncclProfilerStopProxyStepEvent", StepHook::Stop),
     ],
     &[
-        ("ncclProfilerStartSendProxyStepEvents", StepHook::Start),
-        ("ncclProfilerStartRecvProxyStepEvents", StepHook::Start),
         ("ncclProfilerRecordProxyStepEventStates", StepHook::State),
         ("ncclProfilerStopProxyStepEvents", StepHook::Stop),
     ],
@@ -38,6 +35,15 @@ pub(super) fn era(resolution: &Resolution) -> Era {
     ERAS.into_iter().find(has_any).unwrap_or(ERAS[0])
 }
 
+/// The parameter with the state that a message enters.
+pub(super) fn state_parameter(hook: StepHook) -> Option<&'static str> {
+    match hook {
+        StepHook::State => Some("eState"),
+        StepHook::Record => Some("state"),
+        StepHook::Stop => None,
+    }
+}
+
 /// One of the hooks.
 pub(super) fn proxy_step(resolution: &Resolution, function: &Function, hook: StepHook) -> Compiled {
     let layouts = &resolution.layouts;
@@ -47,33 +53,52 @@ pub(super) fn proxy_step(resolution: &Resolution, function: &Function, hook: Ste
     let args = plan.parameter(parameter(function, "args")?);
     let step = ["stepId", "stepLo", "step"].into_iter().find(|name| function.param(name).is_some());
     let step = plan.int_parameter(parameter(function, step.unwrap_or("stepId"))?);
-    let state = match hook {
-        StepHook::State => Some(plan.int_parameter(parameter(function, "eState")?)),
-        StepHook::Record => Some(plan.int_parameter(parameter(function, "state")?)),
-        StepHook::Start | StepHook::Stop => None,
+    let state = match state_parameter(hook) {
+        Some(name) => Some(plan.int_parameter(parameter(function, name)?)),
+        None => None,
     };
     let sub_size = layouts.struct_size("ncclProxySubArgs").ok_or(Lack::Struct("ncclProxySubArgs"))?;
     let subs = offset(&field(layouts, "ncclProxyArgs", "subs")?)?;
-    let first = plan.offset(args, subs);
+    let first = if subs == 0 { args } else { plan.offset(args, subs) };
     let sub = plan.scale(first, sub_index, signed(sub_size)?);
-    let op_count = field(layouts, "ncclProxyArgs", "opCount")?;
-    let op_count = plan.load(args, offset(&op_count)?, len(op_count.size)?);
+    // A step of the plan costs the target some 25 ns: what lies near is copied at once.
+    let of_args = [
+        place(&field(layouts, "ncclProxyArgs", "opCount")?)?,
+        place(&field(layouts, "ncclProxyArgs", "nsubs")?)?,
+    ];
+    let of_args = if extent(&of_args) <= MAX_NEAR {
+        plan.copy_together(args, &of_args)
+    } else {
+        of_args.iter().map(|(offset, len)| plan.copy(args, *offset, *len)).collect()
+    };
+    let &[op_count, n_subs] = of_args.as_slice() else {
+        return Err(Lack::Field("ncclProxyArgs", "opCount"));
+    };
     let connection = offset(&field(layouts, "ncclProxySubArgs", "connection")?)?;
     let connection = plan.load(sub, connection, 8);
-    let sends = field(layouts, "ncclProxyConnection", "send")?;
-    let sends = plan.load(connection, offset(&sends)?, len(sends.size)?);
+    // A state tells by itself which way the message goes.
+    let sends = if hook == StepHook::State {
+        None
+    } else {
+        let sends = field(layouts, "ncclProxyConnection", "send")?;
+        Some(plan.copy(connection, offset(&sends)?, len(sends.size)?))
+    };
     let size = match layouts.field("ncclProxySubArgs", "transSize") {
-        Some(size) => Some(plan.load(sub, offset(&size)?, len(size.size)?)),
-        None => None,
+        Some(size) if hook == StepHook::State => Some(plan.copy(sub, offset(&size)?, len(size.size)?)),
+        _ => None,
     };
     let spans = ProxyStepSpans {
         hook,
         step: plan.emit(step),
         state: state.map(|state| plan.emit(state)),
-        op_count: plan.emit(op_count),
+        op_count,
+        n_subs,
         connection: plan.emit(connection),
-        sends: plan.emit(sends),
-        size: size.map(|size| plan.emit(size)),
+        sends,
+        size,
     };
     Ok((plan.finish()?, ProbeKind::ProxyStep(spans)))
 }
+
+/// Fields of one struct are copied with what lies between them if that is not more, in bytes.
+const MAX_NEAR: i64 = 64;

@@ -171,7 +171,7 @@ pub fn record(
     };
     raise_descriptor_limit();
     let dir = OutputDir::create(&options.output)?;
-    let mut report = first_report(&setup, options.choice.level, options.buffer, options.queue_bytes);
+    let mut report = first_report(&setup, options.choice, options.buffer, options.queue_bytes);
     let prepared = attachment
         .and_then(|attachment| prepare(options.started, attachment, &setup, &report.host, &mut times));
     report.attach = times;

@@ -3,7 +3,11 @@
 use anyhow::Result;
 use rustix::time::{ClockId, clock_gettime};
 
-use super::{accounts, live::Taken, setup::Setup};
+use super::{
+    accounts,
+    live::Taken,
+    setup::{ProbeChoice, Setup},
+};
 use crate::{
     loader::{Attachment, Buffer},
     model::ModelCounters,
@@ -15,7 +19,12 @@ use crate::{
 };
 
 /// The report of a session that begins.
-pub(super) fn first_report(setup: &Setup, level: Level, buffer: Buffer, queue_bytes: usize) -> SessionReport {
+pub(super) fn first_report(
+    setup: &Setup,
+    choice: ProbeChoice,
+    buffer: Buffer,
+    queue_bytes: usize,
+) -> SessionReport {
     let host = rustix::system::uname();
     let (monotonic, realtime) = (now_ns(ClockId::Monotonic), now_ns(ClockId::Realtime));
     SessionReport {
@@ -23,7 +32,8 @@ pub(super) fn first_report(setup: &Setup, level: Level, buffer: Buffer, queue_by
         state: SessionState::Recording,
         host: host.nodename().to_string_lossy().into_owned(),
         kernel: host.release().to_string_lossy().into_owned(),
-        level,
+        level: choice.level,
+        step_detail: (choice.level == Level::Steps).then_some(choice.detail),
         clock: ClockReport {
             clock: "CLOCK_MONOTONIC",
             started_monotonic_ns: monotonic,

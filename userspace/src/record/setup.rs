@@ -9,7 +9,7 @@ use crate::{
     elf::Image,
     layout_cache::{CacheKey, LayoutCache},
     nccl::NameTables,
-    probe::{self, Level, ProbeSet, Way},
+    probe::{self, Level, ProbeSet, StepDetail, Way},
     sink::LibraryReport,
     symbols::{self, DebugFiles, NcclVersion, Resolution},
     target::{MappedLibrary, Process, nccl_libraries},
@@ -21,6 +21,8 @@ pub struct ProbeChoice {
     pub level: Level,
     /// Nothing: what the library allows, whole plans first.
     pub way: Option<Way>,
+    /// With [`Level::Steps`].
+    pub detail: StepDetail,
     /// With [`Level::Api`]: the returns of the exported functions too.
     pub returns: bool,
 }
@@ -124,9 +126,11 @@ impl Setup {
 #[derive(Debug)]
 pub(super) struct ResolvedLibrary {
     file: MappedLibrary,
+    image: Image,
     resolution: Resolution,
     cached: bool,
-    to_keep: Option<(CacheKey, Image)>,
+    /// Under which the resolution is to be kept.
+    key: Option<CacheKey>,
 }
 
 impl ResolvedLibrary {
@@ -143,8 +147,8 @@ impl ResolvedLibrary {
             Some(resolution) => resolution,
             None => symbols::resolve_with(&image, &request, wanted.debug_files).with_context(context)?,
         };
-        let to_keep = key.filter(|_| !cached).map(|(_, key)| (key, image));
-        Ok(Self { file, resolution, cached, to_keep })
+        let key = key.filter(|_| !cached).map(|(_, key)| key);
+        Ok(Self { file, image, resolution, cached, key })
     }
 
     pub(super) fn version(&self) -> Option<NcclVersion> {
@@ -158,10 +162,13 @@ impl ResolvedLibrary {
 
     /// Compiles its probes.
     pub(super) fn into_use(self, choice: ProbeChoice) -> Result<LibraryInUse> {
-        let Self { file, resolution, cached, to_keep } = self;
+        let Self { file, image, resolution, cached, key } = self;
         let shown = file.shown();
         let context = || format!("reading the NCCL library `{shown}`");
-        let mut probes = probe::compile(&resolution, choice.level, choice.way);
+        let mut probes = probe::compile(&resolution, choice.level.min(Level::Flow), choice.way);
+        if choice.level == Level::Steps {
+            probe::add_steps(&mut probes, &resolution, Some(&image), choice.detail);
+        }
         if choice.returns {
             probe::add_api_returns(&mut probes, &resolution);
         }
@@ -182,6 +189,7 @@ impl ResolvedLibrary {
             names: NameTables::from_layouts(&resolution.layouts),
             plan_fields: PlanFields::from_layouts(&resolution.layouts),
         };
+        let to_keep = key.map(|key| (key, image));
         Ok(LibraryInUse { file, resolution, probes, decoder, cached, to_keep })
     }
 }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     decode::Direction,
-    model::{BytesKind, FlowRecord, Message, PeerFlow, Stage, Transfer, transfers_left_out},
+    model::{BytesKind, FlowRecord, Measured, PeerFlow, Stage, Transfer, Waits, transfers_left_out},
     nccl::{Algorithm, Pattern, Protocol},
 };
 
@@ -149,8 +149,8 @@ impl<'a> PeerLine<'a> {
             transport: &peer.transport,
             proxy: peer.has_proxy,
             conn_index: peer.connection_index,
-            messages_measured: peer.measured_totals().map(|(messages, _)| messages),
-            bytes_measured: peer.measured_totals().map(|(_, bytes)| bytes),
+            messages_measured: peer.measured.as_ref().map(|measured| measured.totals().0),
+            bytes_measured: peer.measured.as_ref().map(|measured| measured.totals().1),
         }
     }
 }
@@ -197,33 +197,39 @@ struct MeasuredKeys {
     t_handed_ns: Option<u64>,
     t_end_ns: Option<u64>,
     bytes_measured: Option<u64>,
+    t_slot_free_ns: Option<u64>,
     wait_gpu_ready_ns: Option<u64>,
     wait_peer_buffer_ns: Option<u64>,
+    wait_gpu_ready_or_peer_buffer_ns: Option<u64>,
     wait_network_ns: Option<u64>,
     wait_flush_ns: Option<u64>,
     wait_gpu_consume_ns: Option<u64>,
+    wait_flush_or_gpu_consume_ns: Option<u64>,
 }
 
 impl MeasuredKeys {
-    fn new(direction: Direction, message: &Message) -> Self {
-        let between = |from: Option<u64>, to: Option<u64>| Some(to?.saturating_sub(from?));
-        let Message { start, posted, ready, sent, arrived, handed, end, bytes } = *message;
-        let sends = direction == Direction::Send;
-        Self {
-            t_start_ns: start,
-            t_posted_ns: posted,
-            t_ready_ns: ready,
-            t_sent_ns: sent,
-            t_arrived_ns: arrived,
-            t_handed_ns: handed,
-            t_end_ns: end,
-            bytes_measured: bytes,
-            wait_gpu_ready_ns: between(start, ready).filter(|_| sends),
-            wait_peer_buffer_ns: between(ready, sent).filter(|_| sends),
-            wait_network_ns: if sends { between(sent, end) } else { between(posted, arrived) },
-            wait_flush_ns: between(arrived, handed).filter(|_| !sends),
-            wait_gpu_consume_ns: between(handed, end).filter(|_| !sends),
-        }
+    fn new(direction: Direction, measured: &Measured, index: usize) -> Option<Self> {
+        let message = measured.messages.get(index)?;
+        let slot_free = measured.slot_free(index);
+        let waits = Waits::of(direction, message, slot_free);
+        Some(Self {
+            t_start_ns: message.start,
+            t_posted_ns: message.posted,
+            t_ready_ns: message.ready,
+            t_sent_ns: message.sent,
+            t_arrived_ns: message.arrived,
+            t_handed_ns: message.handed,
+            t_end_ns: message.end,
+            bytes_measured: message.bytes,
+            t_slot_free_ns: slot_free,
+            wait_gpu_ready_ns: waits.gpu_ready,
+            wait_peer_buffer_ns: waits.peer_buffer,
+            wait_gpu_ready_or_peer_buffer_ns: waits.gpu_ready_or_peer_buffer,
+            wait_network_ns: waits.network,
+            wait_flush_ns: waits.flush,
+            wait_gpu_consume_ns: waits.gpu_consume,
+            wait_flush_or_gpu_consume_ns: waits.flush_or_gpu_consume,
+        })
     }
 }
 
@@ -236,7 +242,6 @@ impl<'a> FlowStepLine<'a> {
         transfer: &Transfer,
         comm_hash: &'a str,
     ) -> Self {
-        let message = peer.measured.as_ref().and_then(|messages| messages.get(index));
         Self {
             op_count: record.op.op_count,
             rank: record.comm.rank,
@@ -259,7 +264,10 @@ impl<'a> FlowStepLine<'a> {
             comm_hash,
             // A peer without a proxy is passed over by the post pass.
             posted: record.posted && peer.has_proxy,
-            measured: message.map(|message| MeasuredKeys::new(peer.direction, message)),
+            measured: peer
+                .measured
+                .as_ref()
+                .and_then(|measured| MeasuredKeys::new(peer.direction, measured, index)),
         }
     }
 }

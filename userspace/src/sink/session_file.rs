@@ -9,7 +9,7 @@ use crate::{
     elf::BuildId,
     loader::BufferKind,
     model::ModelCounters,
-    probe::{Level, MissingProbe, ProbePlace, Way},
+    probe::{Level, MissingProbe, ProbePlace, StepDetail, Way},
     record::Gap,
     symbols::{NcclVersion, Rung},
 };
@@ -33,6 +33,8 @@ pub struct SessionReport {
     pub host: String,
     pub kernel: String,
     pub level: Level,
+    /// What of each message was measured; with [`Level::Steps`] only.
+    pub step_detail: Option<StepDetail>,
     pub clock: ClockReport,
     pub attach: AttachReport,
     pub targets: Vec<TargetReport>,

@@ -143,6 +143,7 @@ fn step_hooks() -> Vec<FunctionSpec> {
     let op_start = "when the proxy thread took an op";
     let op_stop = "when the proxy thread finished an op";
     let op_state = "progress of an op as a whole";
+    let fewer = "steps are traced at the hooks themselves, with more and costlier hits";
     let many = ["s", "args", "stepLo", "stepHi"];
     vec![
         // 2.16 to 2.22: one function for all.
@@ -228,6 +229,9 @@ fn step_hooks() -> Vec<FunctionSpec> {
             op_state,
             &["ncclProfilingRecord"],
         ),
+        // These call the hooks. They are polled without end: no probe goes to their entries.
+        FunctionSpec::optional("sendProxyProgress", &[], fewer),
+        FunctionSpec::optional("recvProxyProgress", &[], fewer),
     ]
 }
 

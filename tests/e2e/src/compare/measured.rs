@@ -39,18 +39,27 @@ pub(super) fn compare(findings: &mut Findings, name: &str, our: &PathOp<'_>, the
 /// What is wrong with a message, if anything.
 fn problem(step: &FlowStep, ours: &Measured, theirs: &Step) -> Option<&'static str> {
     let sends = step.direction == Direction::Send;
-    // Our name of each transition, NCCL's number of the state, in the order in which they come.
-    let transitions =
-        if sends { [(ours.ready, 20), (ours.sent, 9)] } else { [(ours.posted, 10), (ours.arrived, 11)] };
-    let (Some(start), Some(end), Some(stop)) = (ours.start, ours.end, theirs.stop) else {
+    // Our name of each transition, NCCL's number of the state, in the order in which they come; whether waits need it.
+    let transitions = if sends {
+        [(ours.start, 8, false), (ours.ready, 20, true), (ours.sent, 9, true)]
+    } else {
+        [(ours.posted, 10, false), (ours.arrived, 11, true), (ours.handed, 12, false)]
+    };
+    let (Some(slot_free), Some(end), Some(stop)) = (ours.slot_free, ours.end, theirs.stop) else {
         return Some("not seen from beginning to end");
     };
-    if start > theirs.start || end > stop {
+    if slot_free > theirs.start {
+        return Some("it began before its slot is said to be free");
+    }
+    if end > stop {
         return Some("the hook is stamped after what it calls");
     }
-    let (mut before, mut their_before) = (start, theirs.start);
-    for (time, state) in transitions {
+    let (mut before, mut their_before) = (slot_free, theirs.start);
+    for (time, state, needed) in transitions {
         let (Some(time), Some(their)) = (time, theirs.reached(state)) else {
+            if time.is_none() && !needed {
+                continue;
+            }
             return Some("a transition was not seen");
         };
         if time < before || time < their_before || time > their.t {

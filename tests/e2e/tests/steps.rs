@@ -1,0 +1,176 @@
+//! `ncclflow record --level steps` on the real NCCL: every message as it happened.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{collections::BTreeMap, fs};
+
+use ncclflow_e2e::{
+    direction::Direction,
+    harness::traced_run::{Plugin, TracedRun},
+    tracer::{FlowStep, Measured},
+};
+
+const ALL_OPS: &str = "allreduce,allgather,reducescatter,broadcast,sendrecv,alltoall";
+
+/// Whether this version's hooks tell the sizes of messages.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sizes {
+    Measured,
+    Unknown,
+}
+
+/// What is asked of the recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Detail {
+    Waits,
+    Transitions,
+}
+
+impl Detail {
+    fn options(self) -> Vec<&'static str> {
+        match self {
+            Self::Waits => vec!["--level", "steps"],
+            Self::Transitions => vec!["--level", "steps", "--step-detail", "transitions"],
+        }
+    }
+}
+
+fn session(run: &TracedRun) -> serde_json::Value {
+    let text = fs::read_to_string(run.folder().join("out/session.json")).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+fn all_steps(run: &TracedRun) -> Vec<FlowStep> {
+    run.trace().ranks.into_values().flat_map(|rank| rank.steps).collect()
+}
+
+/// Every message of every op was measured from beginning to end, and nothing is left over.
+fn check_measured(run: &TracedRun, detail: Detail, sizes: Sizes) {
+    let steps = all_steps(run);
+    assert!(!steps.is_empty());
+    for step in &steps {
+        let measured: &Measured = &step.measured;
+        let moments = match (step.direction, detail) {
+            (Direction::Send, Detail::Waits) => vec![measured.slot_free, measured.sent, measured.end],
+            (Direction::Send, Detail::Transitions) => {
+                vec![measured.slot_free, measured.start, measured.sent, measured.end]
+            }
+            (Direction::Recv, Detail::Waits) => vec![measured.slot_free, measured.arrived, measured.end],
+            (Direction::Recv, Detail::Transitions) => {
+                vec![measured.slot_free, measured.posted, measured.arrived, measured.handed, measured.end]
+            }
+        };
+        assert!(step.posted && moments.iter().all(Option::is_some) && moments.is_sorted(), "{step:?}");
+        let expected = (sizes == Sizes::Measured).then_some(step.bytes);
+        assert_eq!(measured.bytes, expected, "{step:?}");
+    }
+    let session = session(run);
+    for counter in ["orphan_peers", "unplanned_posts", "unposted", "unjoined_steps", "unfinished"] {
+        assert_eq!(session["model"][counter], 0, "{counter}");
+    }
+    assert_eq!(session["step_detail"], format!("{detail:?}").to_lowercase());
+}
+
+/// The kernel's own counts of hits at the hooks of steps, all processes together.
+fn step_hits(run: &TracedRun) -> u64 {
+    let session = session(run);
+    let of_steps = |probe: &&serde_json::Value| {
+        let function = probe["function"].as_str().unwrap();
+        function.contains("ProxyStep") || function == "ncclProfilingRecord"
+    };
+    let hits =
+        |probe: &serde_json::Value| probe["hits"].as_u64().unwrap() - probe["disarmed"].as_u64().unwrap();
+    session["probes"].as_array().unwrap().iter().filter(of_steps).map(hits).sum()
+}
+
+/// Messages that the emulated kernels themselves put into and took out of the slots.
+fn messages_moved(run: &TracedRun) -> u64 {
+    run.transfers().ranks.values().flatten().map(|transfer| transfer.messages).sum()
+}
+
+/// Times in the order of the hooks and of NCCL's own profiler interface in the same run, sizes as transferred and as planned.
+fn as_the_plugin_tells(version: &str) {
+    for (mode, detail) in
+        [("threads", Detail::Waits), ("processes", Detail::Waits), ("processes", Detail::Transitions)]
+    {
+        let arguments =
+            ["--ranks", "3", "--mode", mode, "--ops", ALL_OPS, "--bytes", "700000", "--iters", "2"];
+        let Some(run) = TracedRun::traced(&detail.options(), version, Plugin::Yes, &arguments) else {
+            return;
+        };
+        run.check(Plugin::Yes);
+        check_measured(&run, detail, Sizes::Measured);
+    }
+}
+
+#[test]
+fn nccl_2_27_5_as_the_plugin_tells() {
+    as_the_plugin_tells("2.27.5-cu12");
+}
+
+#[test]
+fn nccl_2_28_9_as_the_plugin_tells() {
+    as_the_plugin_tells("2.28.9-cu13");
+}
+
+#[test]
+fn nccl_2_32_3_as_the_plugin_tells() {
+    as_the_plugin_tells("2.32.3-cu12");
+}
+
+/// The same records, through a buffer per CPU.
+#[test]
+fn through_the_perf_event_array() {
+    for mode in ["threads", "processes"] {
+        let arguments =
+            ["--ranks", "3", "--mode", mode, "--ops", ALL_OPS, "--bytes", "700000", "--iters", "2"];
+        let options = ["--level", "steps", "--buffer", "perf"];
+        let Some(run) = TracedRun::traced(&options, "2.27.5-cu12", Plugin::Yes, &arguments) else { return };
+        run.check(Plugin::Yes);
+        check_measured(&run, Detail::Waits, Sizes::Measured);
+    }
+}
+
+/// Up to 2.22 one function, called for each FIFO step, tells it all; but no size.
+#[test]
+fn before_the_profiler_interface() {
+    for detail in [Detail::Waits, Detail::Transitions] {
+        let arguments =
+            ["--ranks", "3", "--mode", "processes", "--ops", ALL_OPS, "--bytes", "700000", "--iters", "2"];
+        let Some(run) = TracedRun::traced(&detail.options(), "2.21.5-cu12", Plugin::No, &arguments) else {
+            return;
+        };
+        run.check(Plugin::No);
+        check_measured(&run, detail, Sizes::Unknown);
+    }
+}
+
+/// What a message costs the job: hits for each message that is sent and received again, by the kernel's own counts, and that none
+/// of them is at an instruction that the kernel has to single-step.
+#[test]
+fn hits_per_message() {
+    // 2.27.5 tells "offered to the GPU" and "sent" by one call.
+    for (version, waits, transitions) in [("2.27.5-cu12", 6, 8), ("2.28.9-cu13", 5, 8), ("2.32.3-cu12", 5, 8)]
+    {
+        for (detail, expected) in [(Detail::Waits, waits), (Detail::Transitions, transitions)] {
+            let arguments = ["--ranks", "2", "--mode", "processes", "--bytes", "8388608", "--channels", "2"];
+            let Some(run) = TracedRun::traced(&detail.options(), version, Plugin::No, &arguments) else {
+                return;
+            };
+            check_measured(&run, detail, Sizes::Measured);
+            // The log has a message twice: sent, and received.
+            assert_eq!(2 * step_hits(&run), expected * messages_moved(&run), "{version} {detail:?}");
+            let session = session(&run);
+            let at: BTreeMap<&str, bool> = session["probes"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .filter(|probe| probe["function"].as_str().unwrap().contains("ProxyStep"))
+                .map(|probe| {
+                    (probe["symbol"].as_str().unwrap(), probe["symbol"].as_str().unwrap().contains('+'))
+                })
+                .collect();
+            assert!(at.values().all(|moved| *moved), "{at:?}");
+        }
+    }
+}

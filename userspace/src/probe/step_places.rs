@@ -1,0 +1,175 @@
+//! Where the probes of the steps go.
+//!
+//! A hook is called for every state of every message; at the hook itself each of them is a trap. A probe at one of the *calls* of a
+//! hook, in `sendProxyProgress` or `recvProxyProgress`, is hit for the states that are told there and for no other. And both a call and
+//! a jump are cheaper to put a breakpoint on than other instructions are: see [`super::machine_code`]. Calls stand where they stand;
+//! the parameters are in the registers in which they are at the hook's entry.
+
+use iced_x86::Register;
+use serde::Serialize;
+
+use super::{
+    machine_code::{CallSite, MachineCode, argument_register},
+    set::{Probe, ProbeSet, add_missing},
+    spans::StepHook,
+    step_probes::{era, proxy_step, state_parameter},
+};
+use crate::{
+    elf::{Budget, ElfVaddr, FileOffset, Image, Machine},
+    nccl::{NameTables, StepState},
+    symbols::{Function, ParamLocation, Resolution},
+};
+
+/// What of a message's way is measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StepDetail {
+    /// What the waits follow from: a send's buffer is ready, the network took it, it is done; a receive's data is there, the GPU has
+    /// consumed it. When a message could begin follows from the others: the slot that it takes was free.
+    #[default]
+    Waits,
+    /// Every state that NCCL tells, too: offered to the GPU, asked of the network, handed to the GPU.
+    Transitions,
+}
+
+/// Functions that call the hooks (src/transport/net.cc).
+const CALLERS: [&str; 2] = ["sendProxyProgress", "recvProxyProgress"];
+
+/// States of `ncclProxyProfileState` (up to 2.22) at which something is told of a message: sent or arrived, and done; besides,
+/// begun, and handed to the GPU. 0 is told of every step of an op when it begins.
+const RECORD_WAITS: [i64; 2] = [2, 4];
+const RECORD_ALL: [i64; 4] = [1, 2, 3, 4];
+
+/// Longest code of a function that is read.
+const MAX_CODE: u64 = 64 << 10;
+
+/// Adds the probes of the steps. Without the library's file they are at the hooks' entries.
+pub fn add_steps(set: &mut ProbeSet, resolution: &Resolution, image: Option<&Image>, detail: StepDetail) {
+    let image = image.filter(|_| resolution.machine == Machine::X86_64);
+    for &(name, hook) in era(resolution) {
+        let lost = "measured times and sizes of messages";
+        let functions = resolution.functions(name);
+        if functions.is_empty() {
+            let why = resolution.why_unknown(name).unwrap_or("this version has no such function");
+            add_missing(set, name, why.to_owned(), lost);
+        }
+        for function in functions {
+            let places =
+                image.and_then(|image| places(resolution, image, function, hook, detail)).unwrap_or_else(
+                    || vec![Place { symbol: function.symbol.clone(), file_offset: function.file_offset }],
+                );
+            match proxy_step(resolution, function, hook) {
+                Ok((plan, kind)) => set.probes.extend(places.into_iter().map(|place| Probe {
+                    function: name.to_owned(),
+                    symbol: place.symbol,
+                    file_offset: place.file_offset,
+                    kind: kind.clone(),
+                    plan: plan.clone(),
+                    walk: None,
+                })),
+                Err(lack) => add_missing(set, name, lack.to_string(), lost),
+            }
+        }
+    }
+}
+
+/// An instruction to probe.
+struct Place {
+    symbol: String,
+    file_offset: FileOffset,
+}
+
+impl Place {
+    fn inside(image: &Image, function: &Function, address: u64) -> Option<Self> {
+        let file_offset = image.file_offset(ElfVaddr(address))?;
+        let distance = address.checked_sub(function.vaddr.0)?;
+        let symbol = match distance {
+            0 => function.symbol.clone(),
+            _ => format!("{}+{distance:#x}", function.symbol),
+        };
+        Some(Self { symbol, file_offset })
+    }
+}
+
+/// Better places than the hook's entry, if there are any.
+fn places(
+    resolution: &Resolution,
+    image: &Image,
+    function: &Function,
+    hook: StepHook,
+    detail: StepDetail,
+) -> Option<Vec<Place>> {
+    at_calls(resolution, image, function, hook, detail).or_else(|| {
+        let kept: Option<Vec<Register>> = function
+            .params
+            .iter()
+            .filter(|param| param.location.is_known())
+            .map(|param| register(&param.location))
+            .collect();
+        let address = code_of(image, function)?.emulated_near_entry(&kept?)?;
+        Some(vec![Place::inside(image, function, address)?])
+    })
+}
+
+/// The calls at which a wanted state is told, if all wanted states are known to be told at one.
+fn at_calls(
+    resolution: &Resolution,
+    image: &Image,
+    function: &Function,
+    hook: StepHook,
+    detail: StepDetail,
+) -> Option<Vec<Place>> {
+    let state = function.param(state_parameter(hook)?)?;
+    let (state, wanted) = (register(&state.location)?, wanted(resolution, hook, detail)?);
+    let mut places = Vec::new();
+    for (name, wanted) in CALLERS.iter().zip(wanted) {
+        let mut told: Vec<i64> = Vec::new();
+        for caller in resolution.functions(name) {
+            for CallSite { address, constants } in code_of(image, caller)?.calls_of(function.vaddr.0, state) {
+                // A state that is not known may be a wanted one.
+                if constants.is_empty() || constants.iter().any(|state| wanted.contains(state)) {
+                    places.push(Place::inside(image, caller, address)?);
+                }
+                told.extend(constants);
+            }
+        }
+        if !wanted.iter().all(|state| told.contains(state)) {
+            return None;
+        }
+    }
+    Some(places)
+}
+
+/// The states that are wanted of sends and of receives. `None`: all that are told.
+fn wanted(resolution: &Resolution, hook: StepHook, detail: StepDetail) -> Option<[Vec<i64>; 2]> {
+    match (hook, detail) {
+        (StepHook::Record, StepDetail::Waits) => Some([RECORD_WAITS.to_vec(), RECORD_WAITS.to_vec()]),
+        (StepHook::Record, StepDetail::Transitions) => {
+            // A send has no third state.
+            Some([RECORD_ALL.into_iter().filter(|state| *state != 3).collect(), RECORD_ALL.to_vec()])
+        }
+        (StepHook::State, StepDetail::Waits) => {
+            let names = NameTables::from_layouts(&resolution.layouts);
+            // 2.27 and later tell when the buffer is ready.
+            let ready = names.step_state_number(StepState::SendPeerWait);
+            let sends = ready.into_iter().chain(names.step_state_number(StepState::SendWait)).collect();
+            Some([sends, vec![names.step_state_number(StepState::RecvFlushWait)?]])
+        }
+        (StepHook::State, StepDetail::Transitions) | (StepHook::Stop, _) => None,
+    }
+}
+
+fn register(location: &ParamLocation) -> Option<Register> {
+    match location {
+        ParamLocation::Register(number) => argument_register(*number),
+        ParamLocation::EntryStack { .. } | ParamLocation::Unknown(_) => None,
+    }
+}
+
+fn code_of(image: &Image, function: &Function) -> Option<MachineCode> {
+    if function.size == 0 || function.size > MAX_CODE {
+        return None;
+    }
+    let code = image.loaded_bytes(function.vaddr, function.size, &mut Budget::default()).ok()?;
+    MachineCode::read(&code, function.vaddr.0)
+}
