@@ -1,6 +1,5 @@
 //! Every pattern that NCCL has, through the real `ncclProxySaveOp`: also those that the bed cannot make.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use ncclflow_e2e::harness::{
     conformance::{Programs, Subject},
