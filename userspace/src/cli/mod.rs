@@ -14,7 +14,9 @@ mod dump;
 mod exit;
 mod record;
 mod replay;
+mod signals;
 mod symbols;
+mod top;
 
 use std::{process::ExitCode, time::Instant};
 
@@ -34,6 +36,7 @@ pub fn main() -> ExitCode {
         Command::Replay(args) => replay::run(args),
         Command::Aggregate(args) => aggregate::run(args),
         Command::Dump(args) => dump::run(args),
+        Command::Top(args) => top::run(args, started),
         Command::Symbols(args) => symbols::run(args),
     };
     exit::code(done)

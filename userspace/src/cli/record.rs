@@ -7,22 +7,23 @@ use std::{
     time::{Instant, SystemTime, UNIX_EPOCH},
 };
 
-use anyhow::{Context as _, Result};
-use tokio::signal::unix::{SignalKind, signal};
+use anyhow::Result;
 
 use super::{
     args::{BufferChoice, Format, Level, Probes, RecordArgs},
     exit,
+    signals::with_signals,
 };
 use crate::{
     loader::{Buffer, BufferKind},
     probe,
-    record::{Notice, Outcome, ProbeChoice, RecordOptions, Setup, StopHandle, record},
+    record::{Notice, Outcome, ProbeChoice, RecordOptions, Setup, record},
     sink::{ApiFormat, SessionState},
     symbols::DebugFiles,
 };
 
 pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<ExitCode> {
+    let output = args.output.clone().unwrap_or_else(default_output);
     let options = RecordOptions {
         started,
         pids: args.pids.clone(),
@@ -43,7 +44,8 @@ pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<ExitCode> {
             Format::Json => ApiFormat::Json,
             Format::Megatrace => ApiFormat::Megatrace,
         },
-        output: args.output.clone().unwrap_or_else(default_output),
+        output: Some(output.clone()),
+        live: None,
         duration: args.duration,
         buffer: Buffer {
             kind: match args.buffer {
@@ -61,12 +63,15 @@ pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<ExitCode> {
         development_log: args.ebpf_log,
     };
     let quiet = args.quiet;
-    let outcome = with_signals(move |stop| {
-        let mut console = Console { quiet, output: options.output.clone(), detaching_since: None };
-        let outcome = record(&options, stop, &mut |notice| console.say(&notice))?;
-        console.detached();
-        Ok(outcome)
-    })?;
+    let outcome = with_signals(
+        move |stop| {
+            let mut console = Console { quiet, output, detaching_since: None };
+            let outcome = record(&options, stop, &mut |notice| console.say(&notice))?;
+            console.detached();
+            Ok(outcome)
+        },
+        || {},
+    )?;
     if !quiet {
         summarize(&outcome);
     }
@@ -87,36 +92,6 @@ pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<ExitCode> {
 fn default_output() -> PathBuf {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     PathBuf::from(format!("ncclflow-{now}"))
-}
-
-/// Runs `work` on a thread of its own; SIGINT, SIGTERM and SIGHUP end it cleanly.
-fn with_signals(work: impl FnOnce(&StopHandle) -> Result<Outcome> + Send + 'static) -> Result<Outcome> {
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting tokio")?;
-    runtime.block_on(async {
-        let stop = StopHandle::new()?;
-        let mut signals = (
-            signal(SignalKind::interrupt()).context("listening for SIGINT")?,
-            signal(SignalKind::terminate()).context("listening for SIGTERM")?,
-            signal(SignalKind::hangup()).context("listening for SIGHUP")?,
-        );
-        let handle = stop.clone();
-        let mut work = tokio::task::spawn_blocking(move || work(&handle));
-        let mut times = 0;
-        loop {
-            tokio::select! {
-                outcome = &mut work => break outcome.context("the recording's thread failed")?,
-                _ = signals.0.recv() => times += 1,
-                _ = signals.1.recv() => times += 1,
-                _ = signals.2.recv() => {}
-            }
-            stop.stop();
-            if times == 2 {
-                tell!("ending now; the kernel takes the probes away");
-                std::process::exit(exit::INTERRUPTED);
-            }
-        }
-    })
 }
 
 /// Says on standard error what goes on.

@@ -1,6 +1,6 @@
 //! Records in, files written: decode → model → sinks. Knows nothing of the kernel, so a replay can drive it too.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::MutexGuard};
 
 use ncclflow_common::LOSS_MARK;
 use serde::{Deserialize, Serialize};
@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::gaps::Gaps;
 use crate::{
     decode::{DecodeError, Decoder, Event, RecordView},
+    live::{LiveStatistics, Tally},
     model::{ApiOutput, ApiSession, FlowRecord, ModelCounters, Session},
     probe::ProbeKind,
     sink::{HostInfo, SessionFiles},
@@ -48,6 +49,8 @@ pub struct Pipeline {
     processes: HashMap<u32, Origins>,
     delivered: Account,
     gaps: Gaps,
+    /// Counts along.
+    live: Option<LiveStatistics>,
 }
 
 impl Pipeline {
@@ -65,7 +68,15 @@ impl Pipeline {
             processes: HashMap::new(),
             delivered: Account::default(),
             gaps: Gaps::default(),
+            live: None,
         }
+    }
+
+    /// Keeps these statistics of what passes.
+    #[must_use]
+    pub fn counting(mut self, live: Option<LiveStatistics>) -> Self {
+        self.live = live;
+        self
     }
 
     /// Takes one record as it came from the kernel.
@@ -90,10 +101,16 @@ impl Pipeline {
             header.lost = process.lost_in_all();
             binding.decoder.decode(&binding.kind, &view).map(Some)
         });
+        let mut tally = self.live.as_ref().map(LiveStatistics::lock);
+        if let (Some(tally), Ok(Some(event)), Ok(view)) = (&mut tally, &decoded, RecordView::new(item)) {
+            let process = self.processes.get(&view.header.tgid);
+            let lost = process.map_or(0, Origins::lost_in_all);
+            tally.event(event, process.and_then(|process| process.host.as_ref()), lost);
+        }
         match decoded {
             Ok(Some(event @ (Event::ApiLine(_) | Event::ApiEntry(_) | Event::ApiReturn(_)))) => {
                 let Self { api, files, processes, .. } = self;
-                let out = &mut |output: ApiOutput| push_api(files, processes, &output);
+                let out = &mut |output: ApiOutput| push_api(files, processes, &mut tally, &output);
                 match event {
                     Event::ApiLine(event) => api.call(*event, out),
                     Event::ApiEntry(event) => api.entry(event, out),
@@ -103,11 +120,14 @@ impl Pipeline {
             }
             Ok(Some(event)) => {
                 let Self { session, files, processes, .. } = self;
-                session.apply(event, &mut |record| push(files, processes, &record));
+                session.apply(event, &mut |record| push(files, processes, &mut tally, &record));
             }
             Ok(None) => {}
             Err(error) => {
                 self.undecodable += 1;
+                if let Some(tally) = &mut tally {
+                    tally.undecodable();
+                }
                 self.first_error.get_or_insert(error);
             }
         }
@@ -120,10 +140,16 @@ impl Pipeline {
 
     /// No more records come.
     pub fn finish(&mut self) {
-        let Self { session, api, files, processes, .. } = self;
+        let Self { session, api, files, processes, live, .. } = self;
+        let mut tally = live.as_ref().map(LiveStatistics::lock);
+        if let Some(tally) = &mut tally {
+            for process in processes.values() {
+                process.host.iter().for_each(|host| tally.lost(host, process.lost_in_all()));
+            }
+        }
         let lost = |tgid| processes.get(&tgid).map_or(0, Origins::lost_in_all);
-        session.finish(lost, &mut |record| push(files, processes, &record));
-        api.finish(&mut |output| push_api(files, processes, &output));
+        session.finish(lost, &mut |record| push(files, processes, &mut tally, &record));
+        api.finish(&mut |output| push_api(files, processes, &mut tally, &output));
         files.flush();
     }
 
@@ -160,20 +186,39 @@ impl Origins {
     }
 }
 
-fn push(files: &mut SessionFiles, processes: &HashMap<u32, Origins>, record: &FlowRecord) {
+/// The statistics, while they are added to; nothing, if nobody wants them.
+type Counting<'a> = Option<MutexGuard<'a, Tally>>;
+
+fn push(
+    files: &mut SessionFiles,
+    processes: &HashMap<u32, Origins>,
+    tally: &mut Counting<'_>,
+    record: &FlowRecord,
+) {
     // A record of the model always stems from one of the kernel, whose process is known.
     let process = record.origin().and_then(|origin| processes.get(&origin.tgid));
     if let Some(host) = process.and_then(|process| process.host.as_ref()) {
         files.push(record, host);
+        if let Some(tally) = tally {
+            tally.flow(record, host);
+        }
     }
 }
 
-fn push_api(files: &mut SessionFiles, processes: &HashMap<u32, Origins>, output: &ApiOutput) {
+fn push_api(
+    files: &mut SessionFiles,
+    processes: &HashMap<u32, Origins>,
+    tally: &mut Counting<'_>,
+    output: &ApiOutput,
+) {
     let origin = match output {
         ApiOutput::Call(record) => &record.event.origin,
         ApiOutput::Other(call) => &call.origin,
     };
     if let Some(host) = processes.get(&origin.tgid).and_then(|process| process.host.as_ref()) {
         files.push_api(output, host);
+        if let Some(tally) = tally {
+            tally.api(output, host);
+        }
     }
 }

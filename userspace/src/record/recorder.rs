@@ -23,6 +23,7 @@ use crate::{
     capture::{CaptureHeader, CaptureWriter},
     decode::Decoder,
     layout_cache::LayoutCache,
+    live::LiveStatistics,
     loader::{Attachment, Buffer, StoredParts},
     probe::ProbeKind,
     sink::{
@@ -43,7 +44,10 @@ pub struct RecordOptions {
     /// When the program began; what the report counts from.
     pub started: Instant,
     pub pids: Vec<u32>,
-    pub output: PathBuf,
+    /// `None`: nothing is written, the session is only watched.
+    pub output: Option<PathBuf>,
+    /// Statistics to keep while the session goes on.
+    pub live: Option<LiveStatistics>,
     pub choice: ProbeChoice,
     /// How calls are written, with [`crate::probe::Level::Api`].
     pub format: ApiFormat,
@@ -82,7 +86,8 @@ impl StopHandle {
         self.waker.wake();
     }
 
-    pub(super) fn is_stopped(&self) -> bool {
+    /// Somebody has said so.
+    pub fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Acquire)
     }
 
@@ -145,7 +150,7 @@ pub fn record(
         bail!("stopped before anything was attached");
     }
     raise_descriptor_limit();
-    let dir = OutputDir::create(&options.output)?;
+    let dir = options.output.as_deref().map(OutputDir::create).transpose()?;
     let mut report = first_report(&setup, options.choice.level, options.buffer, options.queue_bytes);
     let prepared = attachment
         .and_then(|attachment| prepare(options.started, attachment, &setup, &report.host, &mut times));
@@ -153,7 +158,7 @@ pub fn record(
     let (mut attachment, bindings) = match prepared {
         Ok(prepared) => prepared,
         Err(error) => {
-            dir.discard();
+            discard(dir);
             return Err(error);
         }
     };
@@ -162,12 +167,15 @@ pub fn record(
         match options.capture.as_ref().map(|path| start_capture(path, &bindings, &report, api)).transpose() {
             Ok(capture) => capture,
             Err(error) => {
-                dir.discard();
+                discard(dir);
                 return Err(error);
             }
         };
-    report.write(&dir).with_context(|| format!("cannot write to `{}`", dir.path().display()))?;
-    let pipeline = Pipeline::new(bindings, SessionFiles::new(dir, api));
+    if let Some(dir) = &dir {
+        report.write(dir).with_context(|| format!("cannot write to `{}`", dir.path().display()))?;
+    }
+    let files = dir.map_or_else(SessionFiles::nowhere, |dir| SessionFiles::new(dir, api));
+    let pipeline = Pipeline::new(bindings, files).counting(options.live.clone());
     let live = Live {
         options,
         stop,
@@ -183,6 +191,13 @@ pub fn record(
     let aggregated = write_results(taken, &mut report, notice)?;
     attachment.detach(|left| notice(Notice::Detaching { left }));
     Ok(Outcome { report, aggregated })
+}
+
+/// Nothing was written to it.
+fn discard(dir: Option<OutputDir>) {
+    if let Some(dir) = dir {
+        dir.discard();
+    }
 }
 
 /// Two files a rank and one descriptor a probe are soon more than the usual soft limit of 1,024.
@@ -207,23 +222,24 @@ fn write_results(
         report.state = SessionState::WriteFailed;
     };
     report.state = if report.errors.is_empty() { SessionState::Complete } else { SessionState::WriteFailed };
-    let aggregated = if files.has_no_flows() {
-        None
-    } else {
-        match aggregate_directory(files.dir(), MAX_AGGREGATED) {
+    let aggregated = match files.dir().filter(|_| !files.has_no_flows()) {
+        None => None,
+        Some(dir) => match aggregate_directory(dir, MAX_AGGREGATED) {
             Ok(aggregated) => Some(aggregated),
             Err(error) => {
                 fail(report, format!("{error:#}"));
                 None
             }
-        }
+        },
     };
     if let Some(capture) = taken.capture
         && let Err(error) = capture.finish(&report.to_text()?)
     {
         fail(report, format!("writing the capture stopped: {error}"));
     }
-    if let Err(error) = report.write(files.dir()) {
+    if let Some(dir) = files.dir()
+        && let Err(error) = report.write(dir)
+    {
         fail(report, format!("writing `session.json`: {error}"));
     }
     Ok(aggregated)

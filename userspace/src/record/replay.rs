@@ -41,7 +41,7 @@ pub fn replay(input: &Path, output: &Path) -> Result<Replayed> {
         records += 1;
     };
     pipeline.finish();
-    let dir = pipeline.files().dir();
+    let dir = pipeline.files().dir().context("a replay writes files")?;
     dir.replace_file("session.json", |file| file.write_all(report.as_bytes()))
         .context("writing `session.json`")?;
     let aggregated =
