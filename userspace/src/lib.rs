@@ -5,6 +5,7 @@
 
 pub mod capture;
 pub mod cli;
+pub mod clock;
 pub mod decode;
 pub mod dump;
 pub mod dwarf;
@@ -13,6 +14,7 @@ pub mod layout_cache;
 pub mod live;
 pub mod loader;
 pub mod memory;
+pub mod metrics;
 pub mod model;
 pub mod nccl;
 pub mod probe;

@@ -10,4 +10,6 @@ pub mod programs;
 pub mod recorder;
 pub mod replay;
 pub mod run_counts;
+pub mod scrape;
 pub mod stopped_thread;
+pub mod top;

@@ -1,8 +1,8 @@
 //! The arguments of every command.
 
-use std::{path::PathBuf, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
-use crate::{layout_cache::default_folder, top};
+use crate::{layout_cache::default_folder, metrics::parse_address, top};
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum, error::ErrorKind};
 
 /// See what NCCL decides and does, from outside, in jobs that are already running.
@@ -114,6 +114,7 @@ Examples:
   ncclflow record -p 4242 --level api          every call of NCCL's API, at one probe hit each
   ncclflow record -p 4242 --level api --returns -d 5
                                                and its result, and how long it took
+  ncclflow record -p 4242 --metrics 9400       and metrics at http://127.0.0.1:9400/metrics
 
 DIR holds session.json and, per communicator, <commHash>/proxy_flow_rank<r>.jsonl (a line per op and channel),
 flow_steps_rank<r>.jsonl (a line per message) and flow_rank<r>.json (both, grouped by op); with --level api, api_rank<r>.jsonl (a line
@@ -180,6 +181,11 @@ pub struct RecordArgs {
     /// Keep the raw records in this new file; `ncclflow replay` makes the same files of it again
     #[arg(long, value_name = "FILE")]
     pub capture: Option<PathBuf>,
+
+    /// Serve live metrics for Prometheus at http://ADDR/metrics while recording (docs/METRICS.md): a port of this host alone
+    /// (9400), or an address and a port
+    #[arg(long, value_name = "ADDR", value_parser = parse_address)]
+    pub metrics: Option<SocketAddr>,
 
     /// Print session.json to standard output at the end
     #[arg(long)]

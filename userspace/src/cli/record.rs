@@ -2,12 +2,14 @@
 
 use std::{
     io::{Write as _, stdout},
+    net::SocketAddr,
     path::PathBuf,
     process::ExitCode,
     time::{Instant, SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::Result;
+use rustix::time::ClockId;
 
 use super::{
     args::{BufferChoice, Format, Level, Probes, RecordArgs},
@@ -15,7 +17,10 @@ use super::{
     signals::with_signals,
 };
 use crate::{
+    clock::now_ns,
+    live::LiveStatistics,
     loader::{Buffer, BufferKind},
+    metrics::{Exposition, MetricsServer},
     probe,
     record::{Notice, Outcome, ProbeChoice, RecordOptions, Setup, record},
     sink::{ApiFormat, SessionState},
@@ -24,6 +29,7 @@ use crate::{
 
 pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<ExitCode> {
     let output = args.output.clone().unwrap_or_else(default_output);
+    let live = args.metrics.map(|_| LiveStatistics::default());
     let options = RecordOptions {
         started,
         pids: args.pids.clone(),
@@ -45,7 +51,7 @@ pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<ExitCode> {
             Format::Megatrace => ApiFormat::Megatrace,
         },
         output: Some(output.clone()),
-        live: None,
+        live: live.clone(),
         duration: args.duration,
         buffer: Buffer {
             kind: match args.buffer {
@@ -63,6 +69,7 @@ pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<ExitCode> {
         development_log: args.ebpf_log,
     };
     let quiet = args.quiet;
+    let metrics = args.metrics.zip(live).map(|(address, live)| serve(address, live, quiet)).transpose()?;
     let outcome = with_signals(
         move |stop| {
             let mut console = Console { quiet, output, detaching_since: None };
@@ -72,6 +79,7 @@ pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<ExitCode> {
         },
         || {},
     )?;
+    drop(metrics);
     if !quiet {
         summarize(&outcome);
     }
@@ -87,6 +95,18 @@ pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<ExitCode> {
     } else {
         ExitCode::SUCCESS
     })
+}
+
+/// Serves metrics. It begins before anything is attached, so that an address that is taken ends the recording before it begins.
+fn serve(address: SocketAddr, live: LiveStatistics, quiet: bool) -> Result<MetricsServer> {
+    let offset_ns = now_ns(ClockId::Realtime).saturating_sub(now_ns(ClockId::Monotonic));
+    let server = MetricsServer::start(address, Exposition::new(live, offset_ns))?;
+    if !quiet {
+        let to_all =
+            if server.address().ip().is_loopback() { "" } else { ", for whoever reaches this address" };
+        tell!("metrics at http://{}/metrics{to_all}", server.address());
+    }
+    Ok(server)
 }
 
 fn default_output() -> PathBuf {

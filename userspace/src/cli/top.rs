@@ -10,13 +10,14 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use rustix::time::{ClockId, clock_gettime};
+use rustix::time::ClockId;
 
 use super::{
     args::{Level, TopArgs},
     signals::with_signals,
 };
 use crate::{
+    clock::now_ns,
     live::LiveStatistics,
     loader::{Buffer, BufferKind},
     probe,
@@ -163,13 +164,17 @@ fn once(
     subject: &Subject,
     news: &mpsc::Receiver<News>,
 ) -> Result<()> {
-    let before = Reading { at_ns: now_ns(), ..Reading::default() };
+    let before = Reading { at_ns: now_ns(ClockId::Monotonic), ..Reading::default() };
+    tell!("watching for {} s", asked.interval.as_secs_f64());
     let deadline = Instant::now() + asked.interval;
-    let mut ended = None;
+    let (mut earlier, mut ended) = (before.clone(), None);
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
+        if left > asked.interval / 2 {
+            earlier = Reading { at_ns: now_ns(ClockId::Monotonic), statistics: live.read() };
+        }
         if ended.is_none() && (left.is_zero() || stop.is_stopped()) {
-            ended = Some(now_ns());
+            ended = Some(now_ns(ClockId::Monotonic));
             stop.stop();
         }
         let wait =
@@ -180,8 +185,8 @@ fn once(
             Ok(_) | Err(mpsc::RecvTimeoutError::Timeout) => {}
         }
     }
-    let now = Reading { at_ns: ended.unwrap_or_else(now_ns), statistics: live.read() };
-    let rates = Rates::between(&before, &now);
+    let now = Reading { at_ns: ended.unwrap_or_else(|| now_ns(ClockId::Monotonic)), statistics: live.read() };
+    let rates = Rates::with_lag_since(&before, &earlier, &now);
     let mut out = stdout().lock();
     if asked.json {
         serde_json::to_writer_pretty(&mut out, &TopReport::new(subject, &now, &rates))?;
@@ -209,7 +214,7 @@ struct SessionFeed<'a> {
 
 impl Feed for SessionFeed<'_> {
     fn read(&mut self) -> Reading {
-        Reading { at_ns: now_ns(), statistics: self.live.read() }
+        Reading { at_ns: now_ns(ClockId::Monotonic), statistics: self.live.read() }
     }
 
     fn subject(&mut self) -> Subject {
@@ -235,11 +240,4 @@ impl Feed for SessionFeed<'_> {
     fn is_over(&self) -> bool {
         self.over || self.stop.is_stopped()
     }
-}
-
-/// `CLOCK_MONOTONIC`, the clock of the records.
-fn now_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
-    seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0))
 }

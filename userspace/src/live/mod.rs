@@ -17,7 +17,7 @@ pub(crate) mod tests;
 
 pub use histogram::{BOUNDS, Histogram};
 pub use peer::{PeerKind, PeerStatistics, Traffic};
-pub use rank::{CallStatistics, OpKind, OpStatistics, RankStatistics};
+pub use rank::{CallStatistics, OTHER, OpKind, OpStatistics, RankStatistics};
 pub use statistics::{ProcessStatistics, RankKey, Statistics};
 pub use tally::{LiveStatistics, Tally};
 pub use waits::{Sum, Wait, waits_of};

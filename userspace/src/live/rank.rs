@@ -117,7 +117,7 @@ impl RankStatistics {
     }
 
     fn op(&mut self, record: &FlowRecord) {
-        let coll = record.coll();
+        let coll = record.coll().filter(|name| is_plain(name));
         let algorithm = record.op.algorithm.map(Algorithm::name);
         let protocol = Some(record.op.protocol.name());
         let at = self.ops.iter().position(|(kind, _)| {
@@ -146,13 +146,12 @@ impl RankStatistics {
             self.n_ranks = comm.n_ranks;
         }
         self.last_ns = self.last_ns.max(record.event.origin.ts_ns);
-        let name = &record.event.name;
-        let at = self.calls.iter().position(|(known, _)| known == name).unwrap_or_else(|| {
-            if self.calls.len() < MAX_KINDS {
-                self.calls.push((name.clone(), CallStatistics::default()));
-            } else if self.calls.len() == MAX_KINDS {
-                self.calls.push((OTHER.to_owned(), CallStatistics::default()));
-            }
+        let name = Some(record.event.name.as_str()).filter(|name| is_plain(name)).unwrap_or(OTHER);
+        let at_of = |calls: &[(String, _)], name: &str| calls.iter().position(|(known, _)| known == name);
+        let name =
+            if self.calls.len() < MAX_KINDS || at_of(&self.calls, name).is_some() { name } else { OTHER };
+        let at = at_of(&self.calls, name).unwrap_or_else(|| {
+            self.calls.push((name.to_owned(), CallStatistics::default()));
             self.calls.len() - 1
         });
         let Some((_, call)) = self.calls.get_mut(at) else { return };
@@ -167,7 +166,12 @@ impl RankStatistics {
 }
 
 /// What stands for everything beyond a limit.
-pub(super) const OTHER: &str = "other";
+pub const OTHER: &str = "other";
+
+/// A name as NCCL's functions have it. Names come from the target's library; others are counted together.
+fn is_plain(name: &str) -> bool {
+    (1..=48).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+}
 
 /// Bytes that the op was called with, where they are known: a task (2.23 and later) has its count and its type. Before, the count
 /// is the call's, and its type is the op's only where NCCL does not turn the elements into bytes.

@@ -16,6 +16,14 @@ pub struct RankKey {
     pub pid: u32,
 }
 
+impl RankKey {
+    /// The communicator as the folders of a recording are called.
+    pub fn comm_name(&self) -> String {
+        let hash = self.hash.map_or_else(|| "no-hash".to_owned(), |hash| format!("0x{hash:016x}"));
+        if self.instance == 0 { hash } else { format!("{hash}-{}", self.instance) }
+    }
+}
+
 /// What came from a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessStatistics {

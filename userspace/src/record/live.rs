@@ -17,12 +17,12 @@ use rustix::time::ClockId;
 use super::{
     pipeline::Pipeline,
     recorder::{Notice, RecordOptions, StopHandle, ms_since},
-    report::now_ns,
     setup::Setup,
     takers::{Complaints, keep_capture, write_flows},
 };
 use crate::{
     capture::CaptureWriter,
+    clock::now_ns,
     layout_cache::LayoutCache,
     loader::Attachment,
     sink::SessionReport,

@@ -1,10 +1,11 @@
 //! `session.json`: how it begins, and how it is completed.
 
 use anyhow::Result;
-use rustix::time::{ClockId, clock_gettime};
+use rustix::time::ClockId;
 
 use super::{accounts, live::Taken, setup::Setup};
 use crate::{
+    clock::now_ns,
     loader::{Attachment, Buffer},
     model::ModelCounters,
     probe::Level,
@@ -104,10 +105,4 @@ pub(super) fn complete_report(
         })
         .collect();
     Ok(())
-}
-
-pub(super) fn now_ns(clock: ClockId) -> u64 {
-    let now = clock_gettime(clock);
-    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
-    seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0))
 }

@@ -82,6 +82,11 @@ pub struct Rates {
 impl Rates {
     /// What happened from `before` to `now`.
     pub fn between(before: &Reading, now: &Reading) -> Self {
+        Self::with_lag_since(before, before, now)
+    }
+
+    /// The same; a rank is behind if it has not launched what others had launched at `earlier`, between the two.
+    pub fn with_lag_since(before: &Reading, earlier: &Reading, now: &Reading) -> Self {
         let interval_ns = now.at_ns.saturating_sub(before.at_ns).max(1);
         let per_s = Per(interval_ns);
         let none = RankStatistics::default();
@@ -98,7 +103,7 @@ impl Rates {
                 }
             })
             .collect();
-        lag::mark(&mut ranks, &before.statistics, interval_ns);
+        lag::mark(&mut ranks, &earlier.statistics, interval_ns);
         if now.statistics.folded_ranks() > 0 {
             let (before, folded) = (before.statistics.folded(), now.statistics.folded());
             ranks.push(rank_rates(before, folded, per_s, now.at_ns));

@@ -7,11 +7,10 @@ use serde::Serialize;
 use super::{
     lag::Lag,
     rates::{KindRates, RankRates, Rates, Reading},
-    rows::comm_name,
 };
 use crate::{
     decode::Direction,
-    live::{Sum, Wait},
+    live::{RankKey, Sum, Wait},
     probe::Level,
 };
 
@@ -113,7 +112,7 @@ impl<'a> TopReport<'a> {
 impl<'a> RankLine<'a> {
     fn new(rank: &'a RankRates) -> Self {
         Self {
-            comm_hash: rank.key.as_ref().map(comm_name),
+            comm_hash: rank.key.as_ref().map(RankKey::comm_name),
             rank: rank.key.map(|key| key.rank),
             n_ranks: rank.key.map(|_| rank.n_ranks),
             pid: rank.key.map(|key| key.pid),

@@ -138,9 +138,9 @@ fn row(rates: &Rates, subject: &Subject, view: View, key: Option<RankKey>, membe
     let n_ranks = ranks.first().map_or(0, |rank| rank.n_ranks);
     let (comm, rank, pid) = match (view, key) {
         (_, None) => (format!("other ({})", rates.folded_ranks), String::new(), String::new()),
-        (View::Ranks, Some(key)) => (comm_name(&key), format!("{}/{n_ranks}", key.rank), key.pid.to_string()),
+        (View::Ranks, Some(key)) => (key.comm_name(), format!("{}/{n_ranks}", key.rank), key.pid.to_string()),
         (View::Communicators, Some(key)) => {
-            (comm_name(&key), format!("{} of {n_ranks}", ranks.len()), several(&ranks))
+            (key.comm_name(), format!("{} of {n_ranks}", ranks.len()), several(&ranks))
         }
         (View::Processes, Some(key)) => {
             (format!("{} of it", ranks.len()), String::new(), key.pid.to_string())
@@ -170,12 +170,6 @@ fn several(ranks: &[&RankRates]) -> String {
         [pid] => pid.to_string(),
         pids => format!("{} procs", pids.len()),
     }
-}
-
-/// As the folders of a recording are called.
-pub(super) fn comm_name(key: &RankKey) -> String {
-    let hash = key.hash.map_or_else(|| "no-hash".to_owned(), |hash| format!("0x{hash:016x}"));
-    if key.instance == 0 { hash } else { format!("{hash}-{}", key.instance) }
 }
 
 impl Row {

@@ -16,6 +16,9 @@ pub struct Ready {
     pub nccl: String,
     pub nranks: u32,
     pub pids: Vec<u32>,
+    /// 16 hex digits; as NCCL has it.
+    #[serde(rename = "commHash", default)]
+    pub comm_hash: String,
 }
 
 /// The last line of the bed's output.
