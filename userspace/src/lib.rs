@@ -7,6 +7,7 @@ pub mod capture;
 pub mod cli;
 pub mod clock;
 pub mod decode;
+pub mod doctor;
 pub mod dump;
 pub mod dwarf;
 pub mod elf;

@@ -46,6 +46,8 @@ pub enum Command {
     Dump(DumpArgs),
     /// Show live what NCCL does: ops, bytes, algorithms, waits, ranks that lag
     Top(TopArgs),
+    /// Say whether this host can trace: kernel, privileges, limits, what a probe costs, and what to do
+    Doctor(DoctorArgs),
     /// Show what can be resolved in a libnccl, how, and what is lost if not
     Symbols(SymbolsArgs),
 }
@@ -391,6 +393,22 @@ pub struct DumpArgs {
     /// Longest time to look through each process, in seconds
     #[arg(long, value_name = "SECS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
     pub max_seconds: u64,
+}
+
+/// `ncclflow doctor`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  ncclflow doctor                              as root: all that tracing needs
+  ncclflow doctor --json | jq '.checks[] | select(.verdict != \"ok\")'
+
+Each line is ok, degraded (something is lost, the rest works) or no (nothing can be traced), with the remedy. A uprobe is put on
+ncclflow itself for a moment, and nowhere else. Runs without root as far as it can.
+Exit codes: 0 this host can trace; 1 it cannot, or not as this user; 2 wrong usage.")]
+pub struct DoctorArgs {
+    /// As JSON (docs/OUTPUT.md)
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `ncclflow symbols`

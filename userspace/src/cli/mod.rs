@@ -10,6 +10,7 @@ macro_rules! tell {
 
 mod aggregate;
 mod args;
+mod doctor;
 mod dump;
 mod exit;
 mod record;
@@ -37,6 +38,7 @@ pub fn main() -> ExitCode {
         Command::Aggregate(args) => aggregate::run(args),
         Command::Dump(args) => dump::run(args),
         Command::Top(args) => top::run(args, started),
+        Command::Doctor(args) => doctor::run(args),
         Command::Symbols(args) => symbols::run(args),
     };
     exit::code(done)

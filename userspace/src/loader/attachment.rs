@@ -39,7 +39,8 @@ impl fmt::Display for AttachError {
         let Self { function, library, pid, source: _ } = self;
         write!(
             f,
-            "the kernel refused a uprobe on `{function}` of `{}` in process {pid} (run as root)",
+            "the kernel refused a uprobe on `{function}` of `{}` in process {pid} (run as root, or with CAP_SYS_ADMIN besides; \
+             `ncclflow doctor` tells)",
             library.display()
         )
     }
