@@ -3,6 +3,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use super::filter_args::FilterArgs;
+use super::window_args::WindowArgs;
 use crate::layout_cache::default_folder;
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum, error::ErrorKind};
 
@@ -154,6 +155,7 @@ Examples:
   ncclflow record -p $(pgrep -d, -f train.py) -d 10 --json | jq .loss
   ncclflow record --all -o /var/tmp/flows      whatever uses NCCL on this host, until Ctrl-C; jobs may come and go
   ncclflow record --all --user ann --comm train.py -d 60
+  ncclflow record --all --window-flag /run/flow  while /run/flow exists; `touch` and `rm` it as often as you like
   ncclflow record -p 4242 --level api          every call of NCCL's API, at one probe hit each
   ncclflow record -p 4242 --level api --returns -d 5
                                                and its result, and how long it took
@@ -226,6 +228,9 @@ pub struct RecordArgs {
     /// Resolve the library's layouts anew, and do not keep them
     #[arg(long)]
     pub no_cache: bool,
+
+    #[command(flatten)]
+    pub window: WindowArgs,
 
     /// Keep the raw records in this new file; `ncclflow replay` makes the same files of it again
     #[arg(long, value_name = "FILE")]
@@ -359,7 +364,7 @@ pub struct SymbolsArgs {
     pub json: bool,
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
+pub(super) fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
     if seconds > 0.0 {
         Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())

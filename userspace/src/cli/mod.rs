@@ -18,6 +18,7 @@ mod ps;
 mod record;
 mod replay;
 mod symbols;
+mod window_args;
 
 use std::{process::ExitCode, time::Instant};
 

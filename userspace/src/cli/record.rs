@@ -58,6 +58,7 @@ pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<ExitCode> {
         library: args.library.clone(),
         debug_files: DebugFiles::new(args.debug.debug_file.clone(), args.debug.debug_dir.clone()),
         cache: args.cache_folder(),
+        windows: args.window.options(),
         capture: args.capture.clone(),
         development_log: args.ebpf_log,
     };
@@ -100,6 +101,7 @@ fn with_signals(work: impl FnOnce(&StopHandle) -> Result<Outcome> + Send + 'stat
             signal(SignalKind::interrupt()).context("listening for SIGINT")?,
             signal(SignalKind::terminate()).context("listening for SIGTERM")?,
             signal(SignalKind::hangup()).context("listening for SIGHUP")?,
+            signal(SignalKind::user_defined1()).context("listening for SIGUSR1")?,
         );
         let handle = stop.clone();
         let mut work = tokio::task::spawn_blocking(move || work(&handle));
@@ -110,6 +112,10 @@ fn with_signals(work: impl FnOnce(&StopHandle) -> Result<Outcome> + Send + 'stat
                 _ = signals.0.recv() => times += 1,
                 _ = signals.1.recv() => times += 1,
                 _ = signals.2.recv() => {}
+                _ = signals.3.recv() => {
+                    stop.rotate();
+                    continue;
+                }
             }
             stop.stop();
             if times == 2 {
@@ -139,6 +145,18 @@ impl Console {
             }
             Notice::TargetExited { pid } => tell!("process {pid} exited"),
             Notice::Joined { process, library } => joined(process, library),
+            Notice::WindowOpened(window) => tell!("window {} opened: {}", window.number, window.folder),
+            Notice::WindowClosed(window, report) => {
+                let lines: u64 =
+                    report.communicators.iter().map(|rank| rank.proxy_flow_lines + rank.api_lines).sum();
+                let lost = report.loss.records_lost + report.loss.records_dropped + report.loss.lines_lost;
+                tell!(
+                    "window {} closed: {} ranks, {lines} ops or calls, {lost} lost",
+                    window.number,
+                    report.communicators.len()
+                );
+            }
+            Notice::NothingToRotate => tell!("SIGUSR1: there are no windows (--window-flag, --rotate)"),
             Notice::PassedOver(why) => tell!("passed over: {why}"),
             Notice::Detaching { left } => {
                 if self.detaching_since.is_none() {
@@ -201,7 +219,9 @@ fn summarize(outcome: &Outcome) {
             rank.flow_steps_lines,
         );
     }
-    if report.communicators.is_empty() {
+    if !report.windows.is_empty() {
+        tell!("{} windows", report.windows.len());
+    } else if report.communicators.is_empty() {
         tell!(
             "no NCCL operation was {} in this time",
             match report.level {

@@ -7,7 +7,8 @@ use ncclflow_common::LOSS_MARK;
 use super::{
     bindings::{Binding, SharedBindings},
     gaps::Gaps,
-    origins::{Ended, Origin, Traced, push, push_api},
+    origins::{Ended, Origin, Traced},
+    output::Output,
 };
 use crate::{
     decode::{DecodeError, Event, RecordView},
@@ -33,7 +34,7 @@ pub struct Pipeline {
     following: Option<Following>,
     traced: Traced,
     instances: Instances,
-    files: SessionFiles,
+    output: Output,
     undecodable: u64,
     /// The first thing that could not be decoded, for the report.
     first_error: Option<DecodeError>,
@@ -76,7 +77,7 @@ impl Pipeline {
             following,
             traced,
             instances: Instances::default(),
-            files,
+            output: Output::new(files, None),
             undecodable: 0,
             first_error: None,
             processes: HashMap::new(),
@@ -87,6 +88,34 @@ impl Pipeline {
             gaps: Gaps::default(),
             last_ns: 0,
         }
+    }
+
+    /// A pipeline for what comes after this one: the same bindings, no memory of what came, other files, and at most `limit` ops
+    /// or calls in them.
+    pub(super) fn renewed(&self, files: SessionFiles, limit: Option<u64>) -> Self {
+        let next = Self::with(self.bindings.clone(), self.following.clone(), self.traced, files);
+        Self { output: Output::new(next.output.files, limit), ..next }
+    }
+
+    /// Adds the accounts of a pipeline that came after this one.
+    pub(super) fn absorb(&mut self, later: &Self) {
+        self.delivered.add(&later.delivered);
+        self.gaps.append(&later.gaps);
+        self.counters.add(&later.model_counters());
+        self.undecodable += later.undecodable;
+        if self.first_error.is_none() {
+            self.first_error.clone_from(&later.first_error);
+        }
+    }
+
+    /// As many ops as may be are in the files.
+    pub(super) fn is_full(&self) -> bool {
+        self.output.is_full()
+    }
+
+    /// Ops and calls that were left out, as the files were full.
+    pub(super) fn left_out(&self) -> u64 {
+        self.output.left_out()
     }
 
     /// Takes one record as it came from the kernel.
@@ -133,10 +162,10 @@ impl Pipeline {
         process.lost = process.lost.max(header.lost);
         header.lost = process.lost_in_all();
         let event = binding.decoder.decode(&binding.kind, &view)?;
-        let (files, Origin { host, session, api, .. }) = (&mut self.files, process);
+        let (output, Origin { host, session, api, .. }) = (&mut self.output, process);
         match event {
             event @ (Event::ApiLine(_) | Event::ApiEntry(_) | Event::ApiReturn(_)) => {
-                let out = &mut |output: ApiOutput| push_api(files, host.as_ref(), &output);
+                let out = &mut |call: ApiOutput| output.push_api(host.as_ref(), &call);
                 match event {
                     Event::ApiLine(event) => api.call(*event, out),
                     Event::ApiEntry(event) => api.entry(event, out),
@@ -144,7 +173,7 @@ impl Pipeline {
                     _ => {}
                 }
             }
-            event => session.apply(event, &mut |record| push(files, host.as_ref(), &record)),
+            event => session.apply(event, &mut |record| output.push(host.as_ref(), &record)),
         }
         Ok(())
     }
@@ -174,10 +203,10 @@ impl Pipeline {
 
     fn close(&mut self, tgid: u32) {
         let Some(mut process) = self.processes.remove(&tgid) else { return };
-        process.finish(&mut self.files);
+        process.finish(&mut self.output);
         self.counters.add(&process.counters());
         if let Some(host) = &process.host {
-            self.files.close_process(host.pid);
+            self.output.files.close_process(host.pid);
         }
     }
 
@@ -188,19 +217,19 @@ impl Pipeline {
 
     /// Writes what has gathered.
     pub fn flush(&mut self) {
-        self.files.flush();
+        self.output.files.flush();
     }
 
     /// No more records come.
     pub fn finish(&mut self) {
         for process in self.processes.values_mut() {
-            process.finish(&mut self.files);
+            process.finish(&mut self.output);
         }
-        self.files.flush();
+        self.output.files.flush();
     }
 
     pub fn files(&self) -> &SessionFiles {
-        &self.files
+        &self.output.files
     }
 
     pub fn model_counters(&self) -> ModelCounters {

@@ -14,13 +14,16 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use ncclflow_common::WIRE_VERSION;
 
 use super::{
+    accounts::Baseline,
     bindings::{Binding, SharedBindings},
     follow::Follower,
-    live::{self, Live, Taken},
+    live::{self, Live},
     origins::Traced,
     pipeline::{Following, Pipeline},
     report::{complete_report, first_report},
+    results::write_results,
     setup::{LibraryInUse, ProbeChoice, Setup, Wanted},
+    windows::WindowOptions,
 };
 use crate::{
     capture::{CaptureHeader, CaptureWriter},
@@ -30,16 +33,12 @@ use crate::{
     probe::{Level, ProbeKind},
     sink::{
         Aggregated, ApiFormat, ApiOutputOptions, AttachReport, HostInfo, OutputDir, SessionFiles,
-        SessionReport, SessionState, aggregate_directory,
+        SessionReport, WindowReport,
     },
     stream::Waker,
     symbols::DebugFiles,
     target::{Filter, Process},
 };
-
-/// Larger `flow_steps` files are not aggregated when the recording ends: the aggregate has three times their size, and few
-/// readers take a JSON document of gigabytes. `ncclflow aggregate` does it on request.
-pub(super) const MAX_AGGREGATED: u64 = 256 << 20;
 
 /// Which processes to record.
 #[derive(Clone, Debug)]
@@ -71,6 +70,8 @@ pub struct RecordOptions {
     pub debug_files: DebugFiles,
     /// Keep what is resolved of a library in this folder, and use what is there.
     pub cache: Option<PathBuf>,
+    /// Parts with folders of their own.
+    pub windows: Option<WindowOptions>,
     /// Keep the raw records in this new file, for [`super::replay`].
     pub capture: Option<PathBuf>,
     /// Print the eBPF side's development log on standard error.
@@ -81,18 +82,33 @@ pub struct RecordOptions {
 #[derive(Clone, Debug)]
 pub struct StopHandle {
     stop: Arc<AtomicBool>,
+    rotate: Arc<AtomicBool>,
     waker: Waker,
 }
 
 impl StopHandle {
     pub fn new() -> Result<Self> {
-        Ok(Self { stop: Arc::default(), waker: Waker::new().context("making an eventfd")? })
+        Ok(Self {
+            stop: Arc::default(),
+            rotate: Arc::default(),
+            waker: Waker::new().context("making an eventfd")?,
+        })
     }
 
     /// Ends the recording soon; what came until then is written.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         self.waker.wake();
+    }
+
+    /// Closes the window that is open, and opens the next.
+    pub fn rotate(&self) {
+        self.rotate.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+
+    pub(super) fn take_rotation(&self) -> bool {
+        self.rotate.swap(false, Ordering::AcqRel)
     }
 
     pub(super) fn is_stopped(&self) -> bool {
@@ -125,6 +141,11 @@ pub enum Notice<'a> {
     PassedOver(&'a str),
     /// What was resolved is not kept for the next time: why.
     NotCached(&'a str),
+    WindowOpened(&'a WindowReport),
+    /// And what came of it.
+    WindowClosed(&'a WindowReport, &'a SessionReport),
+    /// A rotation was asked for, and there are no windows.
+    NothingToRotate,
     /// A file could not be written.
     WriteFailed(&'a str),
     /// Everything is written; probes are being taken out of the kernel.
@@ -212,9 +233,9 @@ pub fn record(
         report: &mut report,
         notice,
     };
-    let mut taken = live::run(live, pipeline, capture)?;
+    let mut taken = live::run(live, api, pipeline, capture)?;
     attachment.print_log();
-    complete_report(&mut report, &attachment, &mut taken)?;
+    complete_report(&mut report, &attachment, &mut taken, &Baseline::default())?;
     let aggregated = write_results(taken, &mut report, notice)?;
     if let Some(follower) = follower {
         attachment.keep(follower.into_links());
@@ -230,41 +251,6 @@ fn raise_descriptor_limit() {
     limit.current = limit.maximum;
     // Without it there is an error where descriptors run out.
     let _ = setrlimit(Resource::Nofile, limit);
-}
-
-/// Completes the folder and the capture. What cannot be written is said, and is part of the report.
-fn write_results(
-    taken: Taken,
-    report: &mut SessionReport,
-    notice: &mut dyn FnMut(Notice<'_>),
-) -> Result<Option<Aggregated>> {
-    let files = taken.pipeline.files();
-    let mut fail = |report: &mut SessionReport, error: String| {
-        notice(Notice::WriteFailed(&error));
-        report.errors.push(error);
-        report.state = SessionState::WriteFailed;
-    };
-    report.state = if report.errors.is_empty() { SessionState::Complete } else { SessionState::WriteFailed };
-    let aggregated = if files.has_no_flows() {
-        None
-    } else {
-        match aggregate_directory(files.dir(), MAX_AGGREGATED) {
-            Ok(aggregated) => Some(aggregated),
-            Err(error) => {
-                fail(report, format!("{error:#}"));
-                None
-            }
-        }
-    };
-    if let Some(capture) = taken.capture
-        && let Err(error) = capture.finish(&report.to_text()?)
-    {
-        fail(report, format!("writing the capture stopped: {error}"));
-    }
-    if let Err(error) = report.write(files.dir()) {
-        fail(report, format!("writing `session.json`: {error}"));
-    }
-    Ok(aggregated)
 }
 
 /// Begins the capture with what its records mean.

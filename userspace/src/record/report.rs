@@ -3,7 +3,7 @@
 use anyhow::Result;
 use rustix::time::{ClockId, clock_gettime};
 
-use super::{accounts, live::Taken, setup::Setup};
+use super::{accounts, accounts::Baseline, live::Taken, setup::Setup};
 use crate::{
     loader::{Attachment, Buffer},
     model::ModelCounters,
@@ -62,6 +62,8 @@ pub(super) fn first_report(setup: &Setup, level: Level, buffer: Buffer, queue_by
         first_undecodable: None,
         passed_over: setup.passed_over.clone(),
         errors: Vec::new(),
+        window: None,
+        windows: Vec::new(),
     }
 }
 
@@ -70,10 +72,11 @@ pub(super) fn complete_report(
     report: &mut SessionReport,
     attachment: &Attachment,
     taken: &mut Taken,
+    baseline: &Baseline,
 ) -> Result<()> {
     let ended = now_ns(ClockId::Monotonic);
     report.clock.ended_monotonic_ns = Some(ended);
-    let accounts = accounts::draw_up(attachment, &mut taken.pipeline, &taken.dropped, ended)?;
+    let accounts = accounts::draw_up(attachment, &mut taken.pipeline, &taken.dropped, baseline, ended)?;
     let pipeline = &mut taken.pipeline;
     report.probes = accounts.probes;
     report.cpus = accounts.cpus;
@@ -86,7 +89,7 @@ pub(super) fn complete_report(
         records_dropped: report.probes.iter().map(|probe| probe.dropped).sum(),
         records_unaccounted: accounts.unaccounted,
         records_undecodable,
-        lines_lost: pipeline.files().lost_lines(),
+        lines_lost: pipeline.files().lost_lines() + taken.lines_lost,
         records_not_captured: taken.not_captured,
     };
     report.model = pipeline.model_counters();
