@@ -1,6 +1,7 @@
 //! Runs the programs that the end-to-end tests are about: the bed and ncclflow itself.
 
 pub mod bed;
+pub mod conformance;
 pub mod dumper;
 pub mod job;
 pub mod kernel_objects;
@@ -12,3 +13,4 @@ pub mod recorder;
 pub mod replay;
 pub mod run_counts;
 pub mod stopped_thread;
+pub mod stripped;

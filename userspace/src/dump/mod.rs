@@ -14,6 +14,7 @@ mod disagreement;
 mod failure;
 mod layout;
 mod motion;
+mod pipelines;
 mod process;
 mod proxy;
 mod report;

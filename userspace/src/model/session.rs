@@ -111,6 +111,15 @@ impl Session {
                 if let Some(call) = self.calls.begin(*event) {
                     self.complete(call, &origin, out);
                 }
+                // A replay's peers are those of the op that was captured. Its thread can be silent from now on, and what other
+                // threads plan comes after it.
+                let communicator = self.communicators.get(&key);
+                let is_replay = |call: &ProxyCall| {
+                    communicator.is_some_and(|communicator| communicator.is_replay(&call.event))
+                };
+                if let Some(call) = self.calls.give_out(&origin, is_replay) {
+                    self.complete(call, &origin, out);
+                }
             }
             // Of another level; the pipeline gives it to the API's side of the session.
             Event::ApiLine(_) | Event::ApiEntry(_) | Event::ApiReturn(_) => {}
