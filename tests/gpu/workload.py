@@ -23,6 +23,7 @@ def parse_args():
     parser.add_argument("--elements", default=str(1 << 20), help="float32 elements, a comma list; must divide by the ranks")
     parser.add_argument("--comms", type=int, default=1, help="communicators over the same ranks, used in turn")
     parser.add_argument("--absent", help="RANK@ITER: this rank does not join from this iteration on, prints `absent` and stays")
+    parser.add_argument("--graph", action="store_true", help="capture each operation in a CUDA graph, and replay it --iters times")
     parser.add_argument("--ops", default="allreduce,allgather,reducescatter,broadcast,sendrecv,alltoall")
     return parser.parse_args()
 
@@ -68,6 +69,38 @@ def run_op(name, iteration, elements, rank, world, device, group=None):
     raise SystemExit(f"unknown operation {name}")
 
 
+def run_graphs(args, rank, world, device):
+    """Captures each operation once and replays it; returns (checksum, wrong elements)."""
+    checksum, wrong = hashlib.sha256(), 0
+    for elements in map(int, args.elements.split(",")):
+        for name in args.ops.split(","):
+            inputs = pattern(rank, 0, elements, device)
+            everyone = [pattern(other, 0, elements, device) for other in range(world)]
+            part = elements // world
+            buffer = torch.empty_like(inputs)
+            parts = torch.empty(elements * world if name == "allgather" else part, device=device)
+            operation, result, expected = {
+                "allreduce": (lambda: dist.all_reduce(buffer), buffer, sum(everyone)),
+                "broadcast": (lambda: dist.broadcast(buffer, src=1), buffer, everyone[1]),
+                "allgather": (lambda: dist.all_gather_into_tensor(parts, buffer), parts, torch.cat(everyone)),
+                "reducescatter": (
+                    lambda: dist.reduce_scatter_tensor(parts, buffer),
+                    parts,
+                    sum(everyone)[rank * part : (rank + 1) * part],
+                ),
+            }[name]
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                operation()
+            for _ in range(args.iters):
+                buffer.copy_(inputs)
+                graph.replay()
+                torch.cuda.synchronize()
+                wrong += int((result != expected).sum())
+                checksum.update(result.cpu().numpy().tobytes())
+    return checksum, wrong
+
+
 def main():
     args = parse_args()
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -83,6 +116,12 @@ def main():
     print(f"ready {os.getpid()} nccl {'.'.join(map(str, torch.cuda.nccl.version()))}", flush=True)
     while args.wait_file and not os.path.exists(args.wait_file):
         time.sleep(0.02)
+
+    if args.graph:
+        checksum, wrong = run_graphs(args, rank, world, device)
+        print(f"done wrong {wrong} checksum {checksum.hexdigest()}", flush=True)
+        # Destroying a communicator waits for the graphs that use it.
+        os._exit(1 if wrong else 0)
 
     checksum, wrong = hashlib.sha256(), 0
     absent = tuple(map(int, args.absent.split("@"))) if args.absent else None

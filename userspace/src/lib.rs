@@ -19,6 +19,7 @@ pub mod metrics;
 pub mod model;
 pub mod nccl;
 pub mod probe;
+pub mod ps;
 pub mod record;
 pub mod sink;
 pub mod stream;

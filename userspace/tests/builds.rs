@@ -17,6 +17,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use ncclflow::elf::Image;
+use ncclflow::probe::{self, Level, Way};
 use ncclflow::symbols::{
     FoundBy, LayoutSource, ParamLocation, ParamSource, Resolution, Rung, nccl_request, render, resolve,
 };
@@ -227,6 +228,12 @@ fn the_layouts_of_changed_sources_are_not_known() {
         assert_eq!((found.rung, found.layouts_from), (rung, LayoutSource::Unknown));
         assert_eq!(found.layouts.structs().count(), 0);
         assert!(found.problems.iter().any(|problem| problem.what.contains("a build of other sources")));
+        // What cannot be probed says the same, and speaks of no debugging information that it never had.
+        let set = probe::compile(&found, Level::Flow, Some(Way::PerCall));
+        assert!(set.probes.is_empty());
+        for missing in &set.missing {
+            assert!(missing.why.contains("a build of other sources"), "{missing:?}");
+        }
         compare(&stated, &found, ParamSource::EntryCode);
     }
 }
@@ -253,6 +260,9 @@ fn of_two_functions_with_one_name_neither_is_taken() {
     assert_eq!(missing(&found), ["SaveProxy"]);
     let why = found.missing_required().next().unwrap().what.clone();
     assert!(why.contains("several functions refer to its name"), "{why}");
+    let set = probe::compile(&found, Level::Flow, Some(Way::PerCall));
+    let missing = set.missing.iter().find(|missing| missing.function == "SaveProxy").unwrap();
+    assert_eq!(missing.why, why);
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod bed;
 mod bench;
 mod btf_names;
 mod build_ebpf;
+mod conformance;
 mod demo;
 #[path = "../../ebpf/digest.rs"]
 mod ebpf_digest;
@@ -35,6 +36,8 @@ enum Command {
     Nccl(nccl::Args),
     /// Make the table of struct layouts for libraries without debugging information
     Layouts(layouts::Args),
+    /// Every official library, own and stripped, against the truth: a table
+    Conformance(conformance::Args),
     /// Measure what tracing costs: ratios with their spread
     Bench(bench::Args),
     /// Run the real NCCL without a GPU: ranks, collectives, stalls on demand
@@ -48,6 +51,7 @@ fn main() -> Result<()> {
         Command::BuildEbpf(args) => build_ebpf::run(&args),
         Command::Nccl(args) => nccl::run(&args),
         Command::Layouts(args) => layouts::run(&args),
+        Command::Conformance(args) => conformance::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Bed(args) => bed::run(&args),
     }

@@ -4,6 +4,7 @@
 //! `WHEEL.json` that says where it is from.
 
 mod download;
+pub(crate) mod official;
 mod progress;
 
 use std::fs::{self, File};
@@ -31,7 +32,7 @@ enum Action {
 
 #[derive(Debug, clap::Args)]
 struct Fetch {
-    /// Like 2.27.5 (for CUDA 12) or 2.28.9-cu13; `all-bed` is the four that the tests run
+    /// Like 2.27.5 (for CUDA 12), 2.28.9-cu13 or 2.28.9-cu12-aarch64; `all-bed` is the four that the tests run
     #[arg(value_name = "VERSION", required_unless_present = "list")]
     versions: Vec<String>,
     /// Show what is in the cache, and fetch nothing
@@ -69,30 +70,41 @@ struct Record {
     library_size: u64,
 }
 
-/// A release for a major version of CUDA.
+/// A release for a major version of CUDA and a processor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Version {
     nccl: String,
     cuda: String,
+    /// As wheels name it.
+    machine: &'static str,
 }
+
+/// The processor of a wheel whose name in the cache says nothing of it, and the other one.
+const MACHINES: [&str; 2] = ["x86_64", "aarch64"];
 
 impl Version {
     fn parse(text: &str) -> Result<Self> {
-        let (nccl, cuda) = text.split_once('-').unwrap_or((text, "cu12"));
+        let [usual, other] = MACHINES;
+        let (release, machine) = match text.strip_suffix(other).and_then(|rest| rest.strip_suffix('-')) {
+            Some(release) => (release, other),
+            None => (text, usual),
+        };
+        let (nccl, cuda) = release.split_once('-').unwrap_or((release, "cu12"));
         let numeric = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
         // A wheel may have been made anew: 2.26.2.post1.
         let mut parts: Vec<&str> = nccl.split('.').collect();
         let _post = parts.pop_if(|last| last.strip_prefix("post").is_some_and(numeric));
         let nccl_is_good = parts.len() >= 3 && parts.into_iter().all(numeric);
         if !nccl_is_good || !cuda.strip_prefix("cu").is_some_and(numeric) {
-            bail!("`{text}` is not a version like 2.27.5 or 2.28.9-cu13");
+            bail!("`{text}` is not a version like 2.27.5, 2.28.9-cu13 or 2.28.9-cu12-aarch64");
         }
-        Ok(Self { nccl: nccl.to_owned(), cuda: cuda.to_owned() })
+        Ok(Self { nccl: nccl.to_owned(), cuda: cuda.to_owned(), machine })
     }
 
-    /// `2.27.5-cu12`
+    /// `2.27.5-cu12`, `2.28.9-cu12-aarch64`
     fn name(&self) -> String {
-        format!("{}-{}", self.nccl, self.cuda)
+        let machine = if self.machine == MACHINES[0] { String::new() } else { format!("-{}", self.machine) };
+        format!("{}-{}{machine}", self.nccl, self.cuda)
     }
 
     fn requirement(&self) -> String {
@@ -123,6 +135,17 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 /// The library of a version like `2.27.5` or `2.28.9-cu13`; fetched when it is not in the cache.
 pub(crate) fn library_path(version: &str) -> Result<PathBuf> {
     fetch_one(&Version::parse(version)?, false)
+}
+
+/// Whether a version is in the cache already.
+pub(crate) fn is_cached(version: &str) -> Result<bool> {
+    Ok(present(&cache()?.join(Version::parse(version)?.name()))?.is_some())
+}
+
+/// Takes a version out of the cache.
+pub(crate) fn forget(version: &str) -> Result<()> {
+    let directory = cache()?.join(Version::parse(version)?.name());
+    fs::remove_dir_all(&directory).with_context(|| format!("removing `{}`", directory.display()))
 }
 
 /// The libraries of the cache.
@@ -205,7 +228,7 @@ fn fetch_one(version: &Version, verify: bool) -> Result<PathBuf> {
     }
     fs::create_dir_all(&cache).with_context(|| format!("creating `{}`", cache.display()))?;
     let work = Workplace::new(&cache, version)?;
-    let wheel = download(&version.requirement(), &work.path("download"))?;
+    let wheel = download(&version.requirement(), version.machine, &work.path("download"))?;
     install(version, &wheel, &work, &directory)?;
     Ok(library)
 }
@@ -333,6 +356,9 @@ mod tests {
             ("2.27.5-cu12", "nvidia-nccl-cu12==2.27.5")
         );
         assert_eq!(Version::parse("2.28.9-cu13").unwrap().requirement(), "nvidia-nccl-cu13==2.28.9");
+        let arm = Version::parse("2.28.9-cu13-aarch64").unwrap();
+        assert_eq!((arm.name().as_str(), arm.machine), ("2.28.9-cu13-aarch64", "aarch64"));
+        assert_eq!(arm.requirement(), "nvidia-nccl-cu13==2.28.9");
         assert_eq!(Version::parse("2.26.2.post1").unwrap().requirement(), "nvidia-nccl-cu12==2.26.2.post1");
         for bad in [
             "",
@@ -344,6 +370,8 @@ mod tests {
             "../2.1.1",
             "2.27.x",
             "2.27.5-cu12/..",
+            "2.27.5-cu12-arm",
+            "-aarch64",
         ] {
             assert!(Version::parse(bad).is_err(), "{bad}");
         }

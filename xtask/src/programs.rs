@@ -6,6 +6,10 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::repository;
 
+/// What the end-to-end tests run.
+pub(crate) const TESTED: [&str; 5] =
+    ["ncclflow", "ncclflow-bed", "ncclflow-nvml-double", "ncclflow-truth-profiler", "ncclflow-patterns"];
+
 /// The cargo that runs us.
 pub(crate) fn cargo() -> OsString {
     env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
@@ -16,6 +20,12 @@ pub(crate) fn build(packages: &[&str]) -> Result<PathBuf> {
     build_with(packages, &[])?;
     // cargo put us there too, in the same profile.
     own_folder()
+}
+
+/// Builds an example of a package and gives the program.
+pub(crate) fn build_example(package: &str, example: &str) -> Result<PathBuf> {
+    build_with(&[package], &["--example", example])?;
+    Ok(own_folder()?.join("examples").join(example))
 }
 
 /// Builds these packages with optimisation, whatever we are ourselves.

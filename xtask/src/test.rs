@@ -21,7 +21,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     for version in nccl::bed_versions() {
         nccl::library_path(version)?;
     }
-    programs::build(&["ncclflow", "ncclflow-bed", "ncclflow-nvml-double", "ncclflow-truth-profiler"])?;
+    programs::build(&programs::TESTED)?;
     println!("running the tests; required: {}", args.require);
     let status = Command::new(programs::cargo())
         .args(["test", "--workspace", "--no-fail-fast"])

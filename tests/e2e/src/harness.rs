@@ -1,15 +1,18 @@
 //! Runs the programs that the end-to-end tests are about: the bed and ncclflow itself.
 
 pub mod bed;
+pub mod conformance;
 pub mod dumper;
 pub mod job;
 pub mod kernel_objects;
 pub mod memory;
 pub mod need;
+pub mod node;
 pub mod programs;
 pub mod recorder;
 pub mod replay;
 pub mod run_counts;
 pub mod scrape;
 pub mod stopped_thread;
+pub mod stripped;
 pub mod top;

@@ -35,6 +35,30 @@ pub struct ProxyFlow {
     pub posted: bool,
     /// Elements that the user gave, where the tracer knows.
     pub count: Option<u64>,
+    /// The function that was called.
+    #[serde(default)]
+    pub coll_api: Option<String>,
+    /// A peer has a proxy.
+    #[serde(default)]
+    pub needed: Option<bool>,
+    /// The calls of `SaveProxy`, in their order.
+    #[serde(default)]
+    pub peers: Vec<FlowPeer>,
+}
+
+/// One of the `peers` of a `proxy_flow` line.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FlowPeer {
+    #[serde(rename = "op")]
+    pub direction: Direction,
+    pub peer: i32,
+    /// No rank, but the network's or the switch's own reduction.
+    pub pseudo: bool,
+    pub nsteps: Option<u64>,
+    pub transport: String,
+    pub proxy: bool,
+    pub conn_index: i32,
 }
 
 /// A line of `flow_steps`: one message with one peer.
@@ -52,6 +76,8 @@ pub struct FlowStep {
     pub pattern: String,
     pub protocol: String,
     pub slots: u64,
+    #[serde(default)]
+    pub stage: String,
     #[serde(rename = "bytes_kind")]
     pub bytes_kind: BytesKind,
     #[serde(deserialize_with = "comm_hash")]

@@ -2,5 +2,6 @@
 
 pub mod call_log;
 pub mod debug_log;
+pub mod pattern_calls;
 pub mod plugin;
 pub mod transfer_log;

@@ -116,14 +116,23 @@ fn a_rank_with_another_collective_under_the_same_number_is_named() {
             [&["--swap", &swap, "--survive", "--ops", "allreduce,broadcast"], &SMALL_SLOTS[..]].concat();
         let Some(job) = Job::start(version, shape, &all).unwrap() else { return };
         let dump = job.stuck().unwrap();
-        // Where a message is longer than the receiver asked for, NCCL's network fails and the op with it: then the
-        // failure is what is left to see, and it is on the receiver.
-        if dump.text.contains("ncclInvalidUsage") && !dump.text.contains("the order differs") {
-            let verdict = &only(&dump).verdict;
-            assert_eq!(
-                (verdict.state.as_str(), &*verdict.culprits),
-                ("stuck", &[(rank + 1) % shape.ranks][..])
-            );
+        // Where a message is longer than the receiver asked for, NCCL's network fails and the op with it. Then the failure is what
+        // is left to see, at an end of that link; or, where NCCL kept no error either, that the receive is gone: the link is named.
+        let verdict = &only(&dump).verdict;
+        let receiver = (rank + 1) % shape.ranks;
+        let is_seen = dump.text.contains("the order differs");
+        if !is_seen && dump.text.contains("ncclInvalidUsage") {
+            let of_the_link = verdict.culprits.iter().all(|culprit| [rank, receiver].contains(culprit));
+            let names_one = verdict.state == "stuck" && verdict.culprits.len() == 1;
+            assert!(names_one && of_the_link, "{verdict:#?}");
+            return;
+        }
+        if !is_seen && dump.text.contains("is down:") {
+            let said = format!("the link from rank {rank} to rank {receiver} is down");
+            assert!(verdict.evidence.iter().any(|sentence| sentence.contains(&said)), "{verdict:#?}");
+            let mut ends = [rank, receiver];
+            ends.sort_unstable();
+            assert_eq!((verdict.state.as_str(), &*verdict.culprits), ("stuck", &ends[..]), "{verdict:#?}");
             return;
         }
         // Ops 4 and 5 are exchanged. NCCL can have dropped what is left of op 4.

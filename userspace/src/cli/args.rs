@@ -2,6 +2,8 @@
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
+use super::filter_args::FilterArgs;
+use super::window_args::WindowArgs;
 use crate::{layout_cache::default_folder, metrics::parse_address, top};
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum, error::ErrorKind};
 
@@ -19,6 +21,15 @@ pub struct Cli {
 impl Cli {
     /// What the derived parser cannot check: options that make sense with some values of others only.
     pub fn check(&self) -> Result<(), clap::Error> {
+        let chosen = match &self.command {
+            Command::Record(args) => Some((args.all, &args.filter)),
+            Command::Top(args) => Some((args.all, &args.filter)),
+            _ => None,
+        };
+        if chosen.is_some_and(|(all, filter)| !all && !filter.filter().is_empty()) {
+            let message = "--user, --cgroup, --container, --comm and --nccl-version choose among --all";
+            return Err(Self::command().error(ErrorKind::ArgumentConflict, message));
+        }
         let Command::Record(args) = &self.command else { return Ok(()) };
         let message = match (args.level, args.format) {
             (Level::Api, Format::Megatrace) if args.returns => {
@@ -36,6 +47,8 @@ impl Cli {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// List the processes of this node that use NCCL, with their libraries and communicators
+    Ps(PsArgs),
     /// Attach to running NCCL processes and write what they plan and post, per rank
     Record(RecordArgs),
     /// Write a recording's files again, from the raw records that `record --capture` kept (no root needed)
@@ -106,13 +119,52 @@ pub struct DebugArgs {
     pub debug_dir: Vec<PathBuf>,
 }
 
+/// `ncclflow ps`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  ncclflow ps                                  every process that has NCCL mapped, under any name, also in containers
+  ncclflow ps --json | jq '.processes[].pid'
+  ncclflow ps --user ann --nccl-version 2.27
+  ncclflow ps --watch 2 --no-comms
+
+NCCL that is linked statically into a library or program is found by its version string. docs/OUTPUT.md has the JSON's schema.
+Without root you see your own processes, and how many others there are.")]
+pub struct PsArgs {
+    #[command(flatten)]
+    pub filter: FilterArgs,
+
+    /// Do not look for communicators in the processes' memory: faster
+    #[arg(long)]
+    pub no_comms: bool,
+
+    /// List again every SECS seconds, until Ctrl-C
+    #[arg(long, value_name = "SECS", value_parser = seconds)]
+    pub watch: Option<Duration>,
+
+    /// All that was found, as JSON; with --watch an object a line
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    pub debug: DebugArgs,
+
+    /// Longest time to look through the memory of each process, in seconds
+    #[arg(long, value_name = "SECS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
+    pub max_seconds: u64,
+}
+
 /// `ncclflow record`
 #[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("whom").required(true).args(["pids", "all"]))]
 #[command(after_help = "\
 Examples:
   ncclflow record -p 4242 -d 5                 five seconds of one process
   ncclflow record -p 4242,4243 -o /tmp/flows   until Ctrl-C, or until both have exited
   ncclflow record -p $(pgrep -d, -f train.py) -d 10 --json | jq .loss
+  ncclflow record --all -o /var/tmp/flows      whatever uses NCCL on this host, until Ctrl-C; jobs may come and go
+  ncclflow record --all --user ann --comm train.py -d 60
+  ncclflow record --all --window-flag /run/flow  while /run/flow exists; `touch` and `rm` it as often as you like
   ncclflow record -p 4242 --level api          every call of NCCL's API, at one probe hit each
   ncclflow record -p 4242 --level api --returns -d 5
                                                and its result, and how long it took
@@ -125,9 +177,16 @@ The processes are not stopped, restarted or written to. Needs root, or CAP_BPF, 
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub struct RecordArgs {
     /// Processes to trace; other processes on the same library are left alone
-    #[arg(short, long = "pid", value_name = "PID", required = true, value_delimiter = ',', num_args = 1..)]
+    #[arg(short, long = "pid", value_name = "PID", value_delimiter = ',', num_args = 1..)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub pids: Vec<u32>,
+
+    /// Every process of this node that uses NCCL, also those that start later, also in containers
+    #[arg(long, conflicts_with_all = ["pids", "library", "capture"])]
+    pub all: bool,
+
+    #[command(flatten)]
+    pub filter: FilterArgs,
 
     /// Folder to write to; must not exist, or be empty [default: ncclflow-<unix time>]
     #[arg(short, long, value_name = "DIR")]
@@ -179,6 +238,9 @@ pub struct RecordArgs {
     /// Resolve the library's layouts anew, and do not keep them
     #[arg(long)]
     pub no_cache: bool,
+
+    #[command(flatten)]
+    pub window: WindowArgs,
 
     /// Keep the raw records in this new file; `ncclflow replay` makes the same files of it again
     #[arg(long, value_name = "FILE")]
@@ -263,9 +325,11 @@ impl From<Sort> for top::Sort {
 
 /// `ncclflow top`
 #[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("whom").required(true).args(["pids", "all"]))]
 #[command(after_help = "\
 Examples:
   ncclflow top -p 4242,4243                    ? shows the keys
+  ncclflow top --all                           every process of this node that uses NCCL
   ncclflow top -p $(pgrep -d, -f train.py) --level steps
                                                with messages, and who waits for whom
   ncclflow top -p 4242 --once                  one second, as a table
@@ -274,9 +338,16 @@ Examples:
 Nothing is written, and the processes are not stopped. Needs what `record` needs.")]
 pub struct TopArgs {
     /// Processes to watch; other processes on the same library are left alone
-    #[arg(short, long = "pid", value_name = "PID", required = true, value_delimiter = ',', num_args = 1..)]
+    #[arg(short, long = "pid", value_name = "PID", value_delimiter = ',', num_args = 1..)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub pids: Vec<u32>,
+
+    /// Every process of this node that uses NCCL, also those that start later, also in containers
+    #[arg(long, conflicts_with_all = ["pids", "library"])]
+    pub all: bool,
+
+    #[command(flatten)]
+    pub filter: FilterArgs,
 
     /// How much to see: calls, ops, or ops and the messages of the network proxy
     #[arg(long, value_enum, default_value_t = Level::Flow)]
@@ -308,7 +379,7 @@ pub struct TopArgs {
 
     /// Rows that contain this text in one of their columns
     #[arg(long, value_name = "TEXT")]
-    pub filter: Option<String>,
+    pub rows: Option<String>,
 
     /// Path of the NCCL library as the process maps it, if its name does not contain libnccl
     #[arg(long, value_name = "PATH")]
@@ -438,7 +509,7 @@ pub struct SymbolsArgs {
     pub json: bool,
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
+pub(super) fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
     if seconds > 0.0 {
         Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())

@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    io::{IsTerminal as _, Read as _, Write as _, stderr, stdout},
+    io::{Read as _, Write as _, stdout},
     path::Path,
     process::ExitCode,
     time::Duration,
@@ -10,9 +10,9 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use super::args::DumpArgs;
+use super::{args::DumpArgs, progress::ProgressLine};
 use crate::{
-    dump::{self, Choice, DumpOptions, DumpReport, Progress, SCHEMA, State},
+    dump::{self, Choice, DumpOptions, DumpReport, SCHEMA, State},
     memory::ScanLimits,
     symbols::DebugFiles,
 };
@@ -67,46 +67,6 @@ pub(super) fn run(args: &DumpArgs) -> Result<ExitCode> {
         State::Stuck => ExitCode::from(STUCK),
         State::Unknown => ExitCode::from(UNKNOWN),
     })
-}
-
-/// How far a scan is, on a line of the terminal that is written over; nothing where standard error is no terminal.
-struct ProgressLine {
-    is_terminal: bool,
-    is_shown: bool,
-}
-
-impl ProgressLine {
-    /// Scans that are over before are not worth a line.
-    const PATIENCE: Duration = Duration::from_secs(1);
-
-    fn new() -> Self {
-        Self { is_terminal: stderr().is_terminal(), is_shown: false }
-    }
-
-    fn show(&mut self, progress: &Progress<'_>) {
-        if !self.is_terminal || progress.scan.elapsed < Self::PATIENCE {
-            return;
-        }
-        let scan = progress.scan;
-        let gib = |bytes: u64| format!("{}.{} GiB", bytes >> 30, ((bytes & 0x3fff_ffff) * 10) >> 30);
-        let percent = scan.passed_bytes.saturating_mul(100).checked_div(scan.mapped_bytes).unwrap_or(100);
-        // Nobody may be there to read it.
-        let _ = write!(
-            stderr(),
-            "\r\x1b[Kprocess {}: {percent}% of {} looked through, {} read, {} s",
-            progress.process.pid(),
-            gib(scan.mapped_bytes),
-            gib(scan.scanned_bytes),
-            scan.elapsed.as_secs()
-        );
-        self.is_shown = true;
-    }
-
-    fn clear(&self) {
-        if self.is_shown {
-            let _ = write!(stderr(), "\r\x1b[K");
-        }
-    }
 }
 
 fn read(path: &Path) -> Result<DumpReport> {

@@ -13,11 +13,15 @@ mod args;
 mod doctor;
 mod dump;
 mod exit;
+mod filter_args;
+mod progress;
+mod ps;
 mod record;
 mod replay;
 mod signals;
 mod symbols;
 mod top;
+mod window_args;
 
 use std::{process::ExitCode, time::Instant};
 
@@ -33,6 +37,7 @@ pub fn main() -> ExitCode {
         error.exit();
     }
     let done = match &cli.command {
+        Command::Ps(args) => ps::run(args),
         Command::Record(args) => record::run(args, started),
         Command::Replay(args) => replay::run(args),
         Command::Aggregate(args) => aggregate::run(args),

@@ -22,9 +22,10 @@ use crate::{
     loader::{Buffer, BufferKind},
     metrics::{Exposition, MetricsServer},
     probe,
-    record::{Notice, Outcome, ProbeChoice, RecordOptions, Setup, record},
+    record::{LibraryInUse, Notice, Outcome, ProbeChoice, RecordOptions, Setup, Targets, record},
     sink::{ApiFormat, SessionState},
     symbols::DebugFiles,
+    target::Process,
 };
 
 pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<ExitCode> {
@@ -32,7 +33,7 @@ pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<ExitCode> {
     let live = args.metrics.map(|_| LiveStatistics::default());
     let options = RecordOptions {
         started,
-        pids: args.pids.clone(),
+        targets: if args.all { Targets::All(args.filter.filter()) } else { Targets::Pids(args.pids.clone()) },
         choice: ProbeChoice {
             level: match args.level {
                 Level::Api => probe::Level::Api,
@@ -65,6 +66,7 @@ pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<ExitCode> {
         library: args.library.clone(),
         debug_files: DebugFiles::new(args.debug.debug_file.clone(), args.debug.debug_dir.clone()),
         cache: args.cache_folder(),
+        windows: args.window.options(),
         capture: args.capture.clone(),
         development_log: args.ebpf_log,
     };
@@ -132,6 +134,20 @@ impl Console {
                 tell!("recording to {} with {probes} probes; Ctrl-C ends it", self.output.display());
             }
             Notice::TargetExited { pid } => tell!("process {pid} exited"),
+            Notice::Joined { process, library } => joined(process, library),
+            Notice::WindowOpened(window) => tell!("window {} opened: {}", window.number, window.folder),
+            Notice::WindowClosed(window, report) => {
+                let lines: u64 =
+                    report.communicators.iter().map(|rank| rank.proxy_flow_lines + rank.api_lines).sum();
+                let lost = report.loss.records_lost + report.loss.records_dropped + report.loss.lines_lost;
+                tell!(
+                    "window {} closed: {} ranks, {lines} ops or calls, {lost} lost",
+                    window.number,
+                    report.communicators.len()
+                );
+            }
+            Notice::NothingToRotate => tell!("SIGUSR1: there are no windows (--window-flag, --rotate)"),
+            Notice::PassedOver(why) => tell!("passed over: {why}"),
             Notice::Detaching { left } => {
                 if self.detaching_since.is_none() {
                     tell!("results are written; detaching {left} probes");
@@ -153,22 +169,25 @@ fn found(setup: &Setup) {
         tell!("passed over: {reason}");
     }
     for target in &setup.targets {
-        let process = &target.process;
         for library in target.libraries.iter().filter_map(|&index| setup.libraries.get(index)) {
-            let version =
-                library.resolution.nccl_version.map_or_else(|| "?".to_owned(), |version| version.to_string());
-            tell!(
-                "process {} ({}): NCCL {version}, symbols from {}, {}{}",
-                process.pid(),
-                process.name(),
-                library.resolution.rung.describe(),
-                library.file.shown(),
-                if library.file.deleted { " (deleted)" } else { "" },
-            );
-            for missing in &library.probes.missing {
-                tell!("  not probed: {}: {}; lost: {}", missing.function, missing.why, missing.lost);
-            }
+            joined(&target.process, library);
         }
+    }
+}
+
+fn joined(process: &Process, library: &LibraryInUse) {
+    let version =
+        library.resolution.nccl_version.map_or_else(|| "?".to_owned(), |version| version.to_string());
+    tell!(
+        "process {} ({}): NCCL {version}, symbols from {}, {}{}",
+        process.pid(),
+        process.name(),
+        library.resolution.rung.describe(),
+        library.file.shown(),
+        if library.file.deleted { " (deleted)" } else { "" },
+    );
+    for missing in &library.probes.missing {
+        tell!("  not probed: {}: {}; lost: {}", missing.function, missing.why, missing.lost);
     }
 }
 
@@ -190,7 +209,9 @@ fn summarize(outcome: &Outcome) {
             rank.flow_steps_lines,
         );
     }
-    if report.communicators.is_empty() {
+    if !report.windows.is_empty() {
+        tell!("{} windows", report.windows.len());
+    } else if report.communicators.is_empty() {
         tell!(
             "no NCCL operation was {} in this time",
             match report.level {

@@ -1,4 +1,5 @@
-//! SIGINT, SIGTERM and SIGHUP end the work cleanly; a second SIGINT or SIGTERM ends it at once.
+//! SIGINT, SIGTERM and SIGHUP end the work cleanly; a second SIGINT or SIGTERM ends it at once. SIGUSR1 asks for the next
+//! window.
 
 use anyhow::{Context as _, Result};
 use tokio::signal::unix::{SignalKind, signal};
@@ -19,6 +20,7 @@ pub(super) fn with_signals<T: Send + 'static>(
             signal(SignalKind::interrupt()).context("listening for SIGINT")?,
             signal(SignalKind::terminate()).context("listening for SIGTERM")?,
             signal(SignalKind::hangup()).context("listening for SIGHUP")?,
+            signal(SignalKind::user_defined1()).context("listening for SIGUSR1")?,
         );
         let handle = stop.clone();
         let mut work = tokio::task::spawn_blocking(move || work(&handle));
@@ -29,6 +31,10 @@ pub(super) fn with_signals<T: Send + 'static>(
                 _ = signals.0.recv() => times += 1,
                 _ = signals.1.recv() => times += 1,
                 _ = signals.2.recv() => {}
+                _ = signals.3.recv() => {
+                    stop.rotate();
+                    continue;
+                }
             }
             stop.stop();
             if times == 2 {

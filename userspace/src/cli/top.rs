@@ -21,7 +21,7 @@ use crate::{
     live::LiveStatistics,
     loader::{Buffer, BufferKind},
     probe,
-    record::{Notice, Outcome, ProbeChoice, RecordOptions, Setup, StopHandle, record},
+    record::{LibraryInUse, Notice, Outcome, ProbeChoice, RecordOptions, StopHandle, Targets, record},
     sink::ApiFormat,
     symbols::DebugFiles,
     top::{Feed, Rates, Reading, State, Subject, TopReport, print_table, rows, show},
@@ -34,7 +34,7 @@ pub(super) fn run(args: &TopArgs, started: Instant) -> Result<ExitCode> {
     let live = LiveStatistics::default();
     let options = RecordOptions {
         started,
-        pids: args.pids.clone(),
+        targets: if args.all { Targets::All(args.filter.filter()) } else { Targets::Pids(args.pids.clone()) },
         output: None,
         live: Some(live.clone()),
         choice: ProbeChoice {
@@ -53,14 +53,16 @@ pub(super) fn run(args: &TopArgs, started: Instant) -> Result<ExitCode> {
         library: args.library.clone(),
         debug_files: DebugFiles::new(args.debug.debug_file.clone(), args.debug.debug_dir.clone()),
         cache: crate::layout_cache::default_folder(),
+        windows: None,
         capture: None,
         development_log: false,
     };
     let asked = Asked {
         once: args.once,
         json: args.json,
+        level: options.choice.level,
         interval: args.interval,
-        state: State::new(args.view.into(), args.sort.into(), args.filter.clone().unwrap_or_default()),
+        state: State::new(args.view.into(), args.sort.into(), args.rows.clone().unwrap_or_default()),
     };
     with_signals(move |stop| watch(&options, &live, stop, asked), ratatui::restore)?;
     Ok(ExitCode::SUCCESS)
@@ -70,13 +72,15 @@ pub(super) fn run(args: &TopArgs, started: Instant) -> Result<ExitCode> {
 struct Asked {
     once: bool,
     json: bool,
+    level: probe::Level,
     interval: Duration,
     state: State,
 }
 
 /// What the session's thread says.
 enum News {
-    Found(Subject),
+    /// A process is watched: its number, name, and NCCL's versions.
+    Process(u32, String, String),
     Armed,
     Line(String),
     /// All that came is counted; probes are being detached.
@@ -102,10 +106,23 @@ fn session_thread(options: &RecordOptions, stop: &StopHandle, sender: &mpsc::Sen
     let say = |news: News| drop(sender.send(news));
     let mut counted = false;
     let mut notice = |notice: Notice<'_>| match notice {
-        Notice::Found(setup) => say(News::Found(subject(setup, options))),
+        Notice::Found(setup) => {
+            for target in &setup.targets {
+                let libraries = target.libraries.iter().filter_map(|&index| setup.libraries.get(index));
+                let (pid, name) = (target.process.pid(), target.process.name().to_owned());
+                say(News::Process(pid, name, versions(libraries)));
+            }
+        }
+        Notice::Joined { process, library } => {
+            say(News::Process(process.pid(), process.name().to_owned(), versions([library])));
+        }
+        Notice::PassedOver(why) => say(News::Line(format!("passed over: {why}"))),
         Notice::Recording { .. } => say(News::Armed),
         Notice::TargetExited { pid } => say(News::Line(format!("process {pid} exited"))),
-        Notice::NotCached(_) => {}
+        Notice::NotCached(_)
+        | Notice::WindowOpened(_)
+        | Notice::WindowClosed(..)
+        | Notice::NothingToRotate => {}
         Notice::WriteFailed(error) => say(News::Line(error.to_owned())),
         Notice::Detaching { .. } if counted => {}
         Notice::Detaching { .. } => {
@@ -117,30 +134,18 @@ fn session_thread(options: &RecordOptions, stop: &StopHandle, sender: &mpsc::Sen
     outcome.map(drop)
 }
 
-fn subject(setup: &Setup, options: &RecordOptions) -> Subject {
-    let processes: BTreeMap<u32, (String, String)> = setup
-        .targets
-        .iter()
-        .map(|target| {
-            let versions: Vec<String> = target
-                .libraries
-                .iter()
-                .filter_map(|&index| setup.libraries.get(index)?.resolution.nccl_version)
-                .map(|version| version.to_string())
-                .collect();
-            (target.process.pid(), (target.process.name().to_owned(), versions.join(",")))
-        })
-        .collect();
-    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    Subject { host, level: Some(options.choice.level), processes }
+fn versions<'a>(libraries: impl IntoIterator<Item = &'a LibraryInUse>) -> String {
+    let versions = libraries.into_iter().filter_map(|library| library.resolution.nccl_version);
+    versions.map(|version| version.to_string()).collect::<Vec<_>>().join(",")
 }
 
 /// Waits for the session to begin, and shows it until somebody wants it to end.
 fn follow(live: &LiveStatistics, stop: &StopHandle, asked: Asked, news: &mpsc::Receiver<News>) -> Result<()> {
-    let mut subject = Subject::default();
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let mut subject = Subject { host, level: Some(asked.level), processes: BTreeMap::new() };
     loop {
         match news.recv() {
-            Ok(News::Found(found)) => subject = found,
+            Ok(News::Process(pid, name, nccl)) => drop(subject.processes.insert(pid, (name, nccl))),
             Ok(News::Armed) => break,
             Ok(News::Line(line)) => tell!("ncclflow: {line}"),
             // The session says why itself.
@@ -148,7 +153,7 @@ fn follow(live: &LiveStatistics, stop: &StopHandle, asked: Asked, news: &mpsc::R
         }
     }
     if asked.once {
-        return once(live, stop, &asked, &subject, news);
+        return once(live, stop, &asked, subject, news);
     }
     let mut feed = SessionFeed { live, stop, subject, news, line: None, over: false };
     show(&mut feed, asked.state, asked.interval).context("the terminal")?;
@@ -161,7 +166,7 @@ fn once(
     live: &LiveStatistics,
     stop: &StopHandle,
     asked: &Asked,
-    subject: &Subject,
+    mut subject: Subject,
     news: &mpsc::Receiver<News>,
 ) -> Result<()> {
     let before = Reading { at_ns: now_ns(ClockId::Monotonic), ..Reading::default() };
@@ -182,18 +187,19 @@ fn once(
         match news.recv_timeout(wait) {
             Ok(News::Counted) | Err(mpsc::RecvTimeoutError::Disconnected) => break,
             Err(mpsc::RecvTimeoutError::Timeout) if ended.is_some() => break,
-            Ok(_) | Err(mpsc::RecvTimeoutError::Timeout) => {}
+            Ok(News::Process(pid, name, nccl)) => drop(subject.processes.insert(pid, (name, nccl))),
+            Ok(News::Armed | News::Line(_)) | Err(mpsc::RecvTimeoutError::Timeout) => {}
         }
     }
     let now = Reading { at_ns: ended.unwrap_or_else(|| now_ns(ClockId::Monotonic)), statistics: live.read() };
     let rates = Rates::with_lag_since(&before, &earlier, &now);
     let mut out = stdout().lock();
     if asked.json {
-        serde_json::to_writer_pretty(&mut out, &TopReport::new(subject, &now, &rates))?;
+        serde_json::to_writer_pretty(&mut out, &TopReport::new(&subject, &now, &rates))?;
         writeln!(out)?;
     } else {
         let State { view, sort, filter, .. } = &asked.state;
-        print_table(&rows(&rates, subject, *view, *sort, filter), &mut out)?;
+        print_table(&rows(&rates, &subject, *view, *sort, filter), &mut out)?;
         if rates.lost + rates.undecodable > 0 {
             writeln!(out, "lost: {} records; not understood: {}", rates.lost, rates.undecodable)?;
         }
@@ -224,7 +230,9 @@ impl Feed for SessionFeed<'_> {
     fn news(&mut self) -> Option<String> {
         loop {
             match self.news.try_recv() {
-                Ok(News::Found(subject)) => self.subject = subject,
+                Ok(News::Process(pid, name, nccl)) => {
+                    self.subject.processes.insert(pid, (name, nccl));
+                }
                 Ok(News::Line(line)) => self.line = Some(line),
                 Ok(News::Armed) => {}
                 Ok(News::Counted) | Err(mpsc::TryRecvError::Disconnected) => {

@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 use super::{signed, unsigned};
 use crate::symbols::Layouts;
 
-/// A field that the library's debug information lacks, and that nothing works without.
+/// A field that the known layouts of the library lack, and that nothing works without.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MissingField(pub &'static str);
 
 impl fmt::Display for MissingField {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the library's debug information has no `ncclProxyOp.{}`", self.0)
+        write!(f, "there is no `ncclProxyOp.{}` in the layouts that are known of this library", self.0)
     }
 }
 

@@ -14,6 +14,7 @@ mod disagreement;
 mod failure;
 mod layout;
 mod motion;
+mod pipelines;
 mod process;
 mod proxy;
 mod report;
@@ -41,7 +42,7 @@ use anyhow::{Context as _, Result, bail};
 use crate::{
     memory::{ScanLimits, ScanProgress},
     symbols::DebugFiles,
-    target::{Process, ProcessError, nccl_processes},
+    target::{MappedLibrary, Process, ProcessError, nccl_processes},
     threads::Names,
 };
 
@@ -93,7 +94,7 @@ pub fn dump(
     let (processes, refused) = chosen(choice)?;
     let mut targets: Vec<process::Target> = processes
         .into_iter()
-        .map(|process| process::Target::find(process, &mut libraries, options, &host, progress))
+        .map(|process| process::Target::find(process, None, &mut libraries, options, &host, progress))
         .collect();
     let mut readings = Vec::new();
     loop {
@@ -132,6 +133,26 @@ pub fn dump(
         communicators: communicators(ranks, &processes),
         processes,
     })
+}
+
+/// Finds the communicators of processes whose NCCL libraries are known, and reads them once: `ncclflow ps`. Processes stand in the order
+/// in which they came.
+pub fn survey(
+    targets: Vec<(Process, Vec<MappedLibrary>)>,
+    options: &DumpOptions,
+    progress: &mut dyn FnMut(&Progress<'_>),
+) -> (Vec<ProcessReport>, Vec<RankReport>) {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let mut libraries = process::Libraries::new(options.debug_files.clone());
+    let mut targets: Vec<process::Target> = targets
+        .into_iter()
+        .map(|(process, files)| {
+            process::Target::find(process, Some(&files), &mut libraries, options, &host, progress)
+        })
+        .collect();
+    let mut ranks = targets.iter_mut().flat_map(|target| target.read(&libraries)).collect();
+    leave_out_forked_copies(&mut targets, &mut ranks);
+    (targets.into_iter().map(|target| target.report).collect(), ranks)
 }
 
 /// A child that was forked, a data loader for instance, has a copy of its parent's memory with all communicators in it. Of two

@@ -22,7 +22,7 @@ use crate::{
     memory::{AddressSpace, Memory, ReadError},
     nccl::Pattern,
     symbols::{self, DebugFiles, LayoutSource, ProblemKind},
-    target::{LibraryId, MappedLibrary, Process, nccl_libraries},
+    target::{LibraryId, MappedLibrary, Process, age_seconds, nccl_libraries},
     threads::{self, Names},
 };
 
@@ -110,9 +110,11 @@ struct Found {
 }
 
 impl Target {
-    /// Finds the communicators of a process. What goes wrong is part of the report.
+    /// Finds the communicators of a process, in its NCCL libraries: `files`, or those that it is found to have. What goes wrong is
+    /// part of the report.
     pub(super) fn find(
         process: Process,
+        files: Option<&[MappedLibrary]>,
         libraries: &mut Libraries,
         options: &DumpOptions,
         host: &str,
@@ -125,13 +127,13 @@ impl Target {
             state: state_of(&process),
             ..ProcessReport::default()
         };
-        let started = started(&process);
+        let started = process.started();
         let mut target = Self { process, report, found: Vec::new(), inodes: BTreeSet::new(), started };
         if target.report.state == ProcessState::Exited {
             let pid = target.report.pid;
             target.report.error =
                 Some(format!("process {pid} has exited, and its parent has not taken note of it"));
-        } else if let Err(error) = target.search(libraries, options, progress) {
+        } else if let Err(error) = target.search(files, libraries, options, progress) {
             target.report.error = Some(format!("{error:#}"));
         }
         target.report.communicators = target.found.len();
@@ -140,15 +142,23 @@ impl Target {
 
     fn search(
         &mut self,
+        files: Option<&[MappedLibrary]>,
         libraries: &mut Libraries,
         options: &DumpOptions,
         progress: &mut dyn FnMut(&Progress<'_>),
     ) -> Result<()> {
         let memory = Memory::new(&self.process);
         let space = AddressSpace::read(&self.process)?;
-        for file in nccl_libraries(&self.process, None)? {
+        let own;
+        let files = if let Some(files) = files {
+            files
+        } else {
+            own = nccl_libraries(&self.process, None)?;
+            &own
+        };
+        for file in files {
             self.inodes.insert(file.id.inode);
-            let (report, layout) = libraries.resolve(&file);
+            let (report, layout) = libraries.resolve(file);
             let version = report.version.clone();
             self.report.libraries.push(report);
             let Some(index) = layout else { continue };
@@ -175,7 +185,7 @@ impl Target {
 
     /// Says where its threads are in NCCL.
     pub(super) fn look_at_threads(&mut self, with_stacks: bool, names: &mut Names) {
-        self.report.age_seconds = self.started.and_then(age);
+        self.report.age_seconds = self.started.and_then(age_seconds).map(seconds);
         if !self.inodes.is_empty() && self.report.state != ProcessState::Exited {
             self.report.threads = threads::look(&self.process, &self.inodes, with_stacks, names);
         }
@@ -337,22 +347,9 @@ impl Owner<'_> {
     }
 }
 
-/// When the process was started: field 22 of /proc/PID/stat, in ticks since the system was (proc(5)).
-fn started(process: &Process) -> Option<u64> {
-    const MAX_STAT: u64 = 4096;
-    let mut text = Vec::new();
-    File::open(process.proc_path().join("stat")).ok()?.take(MAX_STAT).read_to_end(&mut text).ok()?;
-    // The name stands in parentheses and may hold anything.
-    let fields = text.rsplitn(2, |byte| *byte == b')').next()?;
-    std::str::from_utf8(fields).ok()?.split_ascii_whitespace().nth(19)?.parse().ok()
-}
-
-/// Whole seconds since then.
-fn age(started: u64) -> Option<f64> {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    let now = u32::try_from(now.tv_sec).ok()?;
-    let started = u32::try_from(started.checked_div(rustix::param::clock_ticks_per_second())?).ok()?;
-    Some(f64::from(now.saturating_sub(started)))
+/// As the report has them.
+fn seconds(seconds: u64) -> f64 {
+    f64::from(u32::try_from(seconds).unwrap_or(u32::MAX))
 }
 
 /// `State:` in /proc/PID/status.

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    disagreement,
+    disagreement, pipelines,
     report::{ProcessReport, ProcessState, ProxyListState, RankReport},
     waits::{self, Waits},
 };
@@ -258,8 +258,10 @@ impl<'a> Case<'a> {
     }
 
     fn stuck_in_flight(&self) -> Verdict {
+        let (dropped, none) = (pipelines::dropped_receives(&self.ranks), BTreeSet::new());
+        let of_rank = |number, rank| waits::of_rank(rank, dropped.get(number).unwrap_or(&none));
         let waits: BTreeMap<u32, Waits> =
-            self.ranks.iter().map(|(number, rank)| (*number, waits::of_rank(rank))).collect();
+            self.ranks.iter().map(|(number, rank)| (*number, of_rank(number, rank))).collect();
         let (behind, most) = self.behind();
         let mut verdict = Verdict::new(
             State::Stuck,
@@ -272,6 +274,9 @@ impl<'a> Case<'a> {
         }
         if causes.is_empty() && disagreement.is_empty() {
             (causes, victims) = self.follow(&waits, &behind, most, true).named();
+        }
+        if causes.is_empty() && disagreement.is_empty() {
+            causes = broken_links(&waits);
         }
         if !disagreement.is_empty() {
             // It explains the waiting, and where the waiting ends may be one of those that are right.
@@ -322,6 +327,22 @@ impl<'a> Case<'a> {
             verdict.evidence.push("the ranks wait for each other in a circle".to_owned());
         }
     }
+}
+
+/// Both ends of each connection that seems to have broken: which of them is to blame, NCCL has not kept.
+fn broken_links(waits: &BTreeMap<u32, Waits>) -> BTreeMap<u32, String> {
+    let mut ends = BTreeMap::new();
+    for (rank, waits) in waits {
+        for peer in &waits.broken {
+            let why = waits.peers.get(peer).map_or("", String::as_str);
+            ends.insert(
+                *rank,
+                format!("the link from rank {peer} to rank {rank} is down: rank {rank}, {why}"),
+            );
+            ends.entry(*peer).or_default();
+        }
+    }
+    ends
 }
 
 pub(super) fn is_unread(rank: &RankReport) -> bool {

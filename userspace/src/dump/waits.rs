@@ -8,7 +8,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::report::{ChannelReport, OpDirection, OpReport, RankReport};
+use super::{
+    pipelines::ChannelOp,
+    report::{ChannelReport, OpDirection, OpReport, RankReport},
+};
 
 /// What one rank waits for, as far as its ops in flight tell.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,10 +25,12 @@ pub(super) struct Waits {
     pub(super) own_may_be_queued: bool,
     /// Some op's peer is not known.
     pub(super) unknown_peer: bool,
+    /// Those of [`Self::peers`] from which a receive should be in flight that is not.
+    pub(super) broken: BTreeSet<u32>,
 }
 
-/// From the oldest unfinished ops of a rank.
-pub(super) fn of_rank(rank: &RankReport) -> Waits {
+/// From the oldest unfinished ops of a rank, and the pipelines of which it has lost the receive.
+pub(super) fn of_rank(rank: &RankReport, dropped_receives: &BTreeSet<ChannelOp>) -> Waits {
     let over_network: BTreeSet<(u32, u32)> = rank
         .connections
         .iter()
@@ -37,6 +42,7 @@ pub(super) fn of_rank(rank: &RankReport) -> Waits {
         let topology = Topology {
             channel: rank.channels.iter().find(|known| known.channel == channel),
             over_network: &over_network,
+            dropped_receives,
         };
         let mut waits = Waits::default();
         of_op(&ops, topology, &mut waits);
@@ -51,6 +57,7 @@ pub(super) fn of_rank(rank: &RankReport) -> Waits {
             all.peers.entry(peer).or_insert(why);
         }
         all.unknown_peer |= waits.unknown_peer;
+        all.broken.extend(waits.broken);
     }
     all.own_may_be_queued &= all.own.is_some() && !all.peers.is_empty();
     all
@@ -114,6 +121,7 @@ struct Topology<'a> {
     channel: Option<&'a ChannelReport>,
     /// Channel and peer of the connections over which data come through the proxy.
     over_network: &'a BTreeSet<(u32, u32)>,
+    dropped_receives: &'a BTreeSet<ChannelOp>,
 }
 
 impl Topology<'_> {
@@ -123,6 +131,7 @@ impl Topology<'_> {
         let up = u32::try_from(channel.tree_up).ok();
         let sources = match send.pattern.as_deref() {
             Some("RING" | "RING_TWICE") => vec![channel.ring_prev],
+            _ if self.dropped_receives.contains(&(send.channel, send.op_count)) => vec![channel.ring_prev],
             Some("TREE_UP_DOWN") if up == Some(to) || up.is_none() => channel.tree_down.clone(),
             Some("TREE_UP_DOWN") => vec![channel.tree_up],
             _ => Vec::new(),
@@ -225,6 +234,7 @@ fn of_send(send: &OpReport, inputs: &[&OpReport], topology: Topology<'_>, waits:
             // The GPU takes what comes in before it sends it on, so that a receive cannot be over before its send. From
             // 2.26 on NCCL takes an op whose network failed out of the list (src/proxy.cc, progressOps).
             let why = if over_network(source) {
+                waits.broken.insert(*source);
                 "the receive that feeds it is no longer in flight: inferred that its connection broke"
             } else {
                 "what feeds it comes over NVLink or shared memory, which only the GPU sees"
@@ -232,7 +242,12 @@ fn of_send(send: &OpReport, inputs: &[&OpReport], topology: Topology<'_>, waits:
             waits.on(Some(*source), format!("{label}: {why}"));
         }
         if missing.is_empty() && unseen.is_empty() {
-            let input = if inputs.is_empty() { "needs no input" } else { "has its input" };
+            let is_pipeline = send.pattern.as_deref().is_some_and(|pattern| pattern.starts_with("PIPELINE"));
+            let input = match (inputs.is_empty(), is_pipeline) {
+                (false, _) => "has its input",
+                (true, false) => "needs no input",
+                (true, true) => "has no receive in flight, as the first rank has none,",
+            };
             waits.own = Some(format!(
                 "{label}: its GPU {input} and has room for {}, and does not go on ({} of {} filled)",
                 steps(send.posted - produced),

@@ -1,7 +1,7 @@
 //! Fills the statistics of a session.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -22,12 +22,16 @@ pub(super) const MAX_RANKS: usize = 512;
 const MAX_KNOWN_RANKS: usize = 8192;
 /// Processes that are kept apart.
 const MAX_PROCESSES: usize = 4096;
+/// How long what a process did is still shown after its end: long enough for any scraper to see the last of it.
+const KEPT_AFTER_END_NS: u64 = 600_000_000_000;
 
 /// Takes what passes through a pipeline.
 #[derive(Debug, Default)]
 pub struct Tally {
     statistics: Statistics,
     counted: HashMap<RankKey, OpWindows>,
+    /// Processes that have ended, and when, by the records' clock.
+    ended: VecDeque<(u32, u64)>,
 }
 
 impl Tally {
@@ -84,12 +88,43 @@ impl Tally {
         }
     }
 
+    /// A process has ended, and all that came from it is counted.
+    pub fn process_ended(&mut self, host: &HostInfo, now_ns: u64) {
+        self.ended.push_back((host.pid, now_ns));
+        while let Some(&(pid, at_ns)) = self.ended.front()
+            && (now_ns.saturating_sub(at_ns) > KEPT_AFTER_END_NS || self.ended.len() > MAX_PROCESSES)
+        {
+            self.ended.pop_front();
+            self.forget(pid);
+        }
+    }
+
+    /// The model counts sends and receives from 0 again.
+    pub fn numbers_begin_anew(&mut self) {
+        self.counted.values_mut().for_each(|windows| *windows = OpWindows::default());
+    }
+
+    fn forget(&mut self, pid: u32) {
+        let Statistics { ranks, processes, launched, .. } = &mut self.statistics;
+        ranks.retain(|key, _| key.pid != pid);
+        processes.remove(&pid);
+        launched.retain(|key, _| key.0 != pid);
+        self.counted.retain(|key, _| key.pid != pid);
+    }
+
     fn rank(
         &mut self,
         comm: &FlowCommunicator,
         host: &HostInfo,
     ) -> Option<(&mut RankStatistics, &mut OpWindows)> {
         let key = RankKey { hash: comm.hash, instance: comm.instance, rank: comm.rank, pid: host.pid };
+        // Those that have ended make room.
+        while self.statistics.ranks.len() >= MAX_RANKS
+            && !self.counted.contains_key(&key)
+            && let Some((pid, _)) = self.ended.pop_front()
+        {
+            self.forget(pid);
+        }
         let Statistics { ranks, folded, folded_ranks, left_out, .. } = &mut self.statistics;
         if self.counted.len() >= MAX_KNOWN_RANKS && !self.counted.contains_key(&key) {
             *left_out += 1;

@@ -25,21 +25,25 @@ use crate::{
     stream::Source,
 };
 
+/// Keeps a probe attached.
+pub type Link = UProbeLink;
+
 /// A probe could not be attached.
 #[derive(Debug)]
 pub struct AttachError {
     function: String,
     library: PathBuf,
-    pid: u32,
+    pid: Option<u32>,
     source: ProgramError,
 }
 
 impl fmt::Display for AttachError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { function, library, pid, source: _ } = self;
+        let whose = pid.map_or_else(|| "all processes".to_owned(), |pid| format!("process {pid}"));
         write!(
             f,
-            "the kernel refused a uprobe on `{function}` of `{}` in process {pid} (run as root, or with CAP_SYS_ADMIN besides; \
+            "the kernel refused a uprobe on `{function}` of `{}` in {whose} (run as root, or with CAP_SYS_ADMIN besides; \
              `ncclflow doctor` tells)",
             library.display()
         )
@@ -62,7 +66,7 @@ pub struct ArmedProbe {
     pub place: ProbePlace,
     /// What it reads, if it is no probe but a part of those that walk lists.
     pub part: Option<&'static str>,
-    /// Process that it is limited to; parts serve all processes that use the library.
+    /// Process that it is limited to; parts, and all probes under `--all`, serve all processes that use the library.
     pub pid: Option<u32>,
     /// Which of the session's libraries it is on.
     pub library: usize,
@@ -80,7 +84,7 @@ pub struct Attachment {
     object: LoadedObject,
     counters: PerCpuArray<MapData, CountersValue>,
     probes: Vec<ArmedProbe>,
-    links: Vec<UProbeLink>,
+    links: Vec<Link>,
 }
 
 impl fmt::Debug for Attachment {
@@ -137,11 +141,47 @@ impl Attachment {
         shown: &Path,
         pid: NonZeroU32,
     ) -> Result<()> {
+        let cookie = self.store(probe, parts, library, Some(pid))?;
+        let link = self.link(probe, cookie, path, shown, Some(pid))?;
+        self.links.push(link);
+        Ok(())
+    }
+
+    /// Stores a probe's plan under a cookie of its own. `pid`: the only process that it will be attached to.
+    pub fn store(
+        &mut self,
+        probe: &Probe,
+        parts: Option<StoredParts>,
+        library: usize,
+        pid: Option<NonZeroU32>,
+    ) -> Result<u32> {
         let cookie = self.next_cookie()?;
         self.object.set_plan(cookie, &probe.plan.plan)?;
         if let (Some(program), Some(parts)) = (&probe.walk, parts) {
             self.object.set_walk(cookie, &stored_walk(&program.walk, parts)?)?;
         }
+        self.probes.push(ArmedProbe {
+            cookie,
+            function: probe.function.clone(),
+            symbol: probe.symbol.clone(),
+            place: probe.place(),
+            part: None,
+            pid: pid.map(NonZeroU32::get),
+            library,
+        });
+        Ok(cookie)
+    }
+
+    /// Attaches a stored probe to the inode behind `path`: for one process, or for all that have it mapped now and later. The
+    /// link keeps it attached.
+    pub fn link(
+        &mut self,
+        probe: &Probe,
+        cookie: u32,
+        path: &Path,
+        shown: &Path,
+        pid: Option<NonZeroU32>,
+    ) -> Result<Link> {
         let program = match probe.place() {
             ProbePlace::Return => Program::Return,
             ProbePlace::Entry if probe.walk.is_some() => Program::Walk,
@@ -152,26 +192,21 @@ impl Attachment {
             location: UProbeAttachLocation::AbsoluteOffset(probe.file_offset.0),
             cookie: Some(cookie.into()),
         };
-        let link = program
-            .attach(point, path, UProbeScope::OneProcess(pid))
-            .and_then(|id| program.take_link(id))
-            .map_err(|source| AttachError {
+        let scope = pid.map_or(UProbeScope::AllProcesses, UProbeScope::OneProcess);
+        program.attach(point, path, scope).and_then(|id| program.take_link(id)).map_err(|source| {
+            AttachError {
                 function: probe.function.clone(),
                 library: shown.to_path_buf(),
-                pid: pid.get(),
+                pid: pid.map(NonZeroU32::get),
                 source,
-            })?;
-        self.links.push(link);
-        self.probes.push(ArmedProbe {
-            cookie,
-            function: probe.function.clone(),
-            symbol: probe.symbol.clone(),
-            place: probe.place(),
-            part: None,
-            pid: Some(pid.get()),
-            library,
-        });
-        Ok(())
+            }
+            .into()
+        })
+    }
+
+    /// Keeps links until [`Attachment::detach`].
+    pub fn keep(&mut self, links: impl IntoIterator<Item = Link>) {
+        self.links.extend(links);
     }
 
     fn next_cookie(&self) -> Result<u32> {

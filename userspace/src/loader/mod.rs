@@ -6,7 +6,7 @@ mod buffer;
 mod object;
 mod trial;
 
-pub use attachment::{ArmedProbe, AttachError, Attachment, StoredParts};
+pub use attachment::{ArmedProbe, AttachError, Attachment, Link, StoredParts};
 pub use buffer::{Buffer, BufferKind};
 pub use object::LoadedObject;
 pub use trial::{Trial, TrialError, try_uprobe};

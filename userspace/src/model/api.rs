@@ -6,6 +6,7 @@ use super::{
     api_returns::{OtherCall, Returned, Returns},
     communicator::CommKey,
     flow::FlowCommunicator,
+    instances::Instances,
 };
 use crate::decode::{ApiEntryEvent, ApiLineEvent, ApiReturnEvent};
 
@@ -41,9 +42,7 @@ struct ApiCommunicator {
 #[derive(Debug, Default)]
 pub struct ApiSession {
     communicators: HashMap<CommKey, ApiCommunicator>,
-    /// How many communicators of one hash and rank there were: two splits of one parent with one colour have the same hash
-    /// from 2.18 to 2.23.
-    instances: HashMap<(Option<u64>, i32), u32>,
+    instances: Instances,
     /// Calls on communicators beyond the number that is kept apart.
     refused: u64,
     /// If returns are traced.
@@ -54,6 +53,12 @@ impl ApiSession {
     /// A session in which the returns of the exported functions are traced, or not.
     pub fn new(traces_returns: bool) -> Self {
         Self { returns: traces_returns.then(Returns::default), ..Self::default() }
+    }
+
+    /// A session of one process beside those of others, whose communicators are counted together.
+    #[must_use]
+    pub fn counting(self, instances: Instances) -> Self {
+        Self { instances, ..self }
     }
 
     /// Takes a call; `out` gets what it completes.
@@ -106,12 +111,10 @@ impl ApiSession {
             return None;
         }
         let instances = &mut self.instances;
-        let communicator = self.communicators.entry(key).or_insert_with(|| {
-            let next = instances.entry((key.hash, key.rank)).or_insert(0);
-            let instance = *next;
-            *next += 1;
-            ApiCommunicator { instance, calls: 0 }
-        });
+        let communicator = self
+            .communicators
+            .entry(key)
+            .or_insert_with(|| ApiCommunicator { instance: instances.next(key.hash, key.rank), calls: 0 });
         let number = communicator.calls;
         communicator.calls += 1;
         let comm = FlowCommunicator {

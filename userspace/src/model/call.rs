@@ -28,13 +28,20 @@ impl ProxyCall {
     }
 }
 
+#[derive(Debug)]
+struct OpenCall {
+    call: ProxyCall,
+    /// It was given out before it was over; what still comes of it is known.
+    is_given_out: bool,
+}
+
 /// Calls in progress.
 ///
 /// Nothing is probed at the end of `ncclProxySaveOp`, so a call is complete when its thread does something else, or when
 /// the session ends: a record per thread is held back.
 #[derive(Debug, Default)]
 pub struct CallAssembler {
-    open: HashMap<(u32, u32), ProxyCall>,
+    open: HashMap<(u32, u32), OpenCall>,
     /// `SaveProxy` records whose `ncclProxySaveOp` was not seen: it was lost, or the probes were armed in between. After a
     /// loss it can always be that it was lost, as another op at the same address looks the same.
     pub orphan_peers: u64,
@@ -45,13 +52,27 @@ impl CallAssembler {
     pub fn begin(&mut self, event: ProxyOpEvent) -> Option<ProxyCall> {
         let Origin { tgid, tid, lost, .. } = event.origin;
         let call = ProxyCall { event, peers: Vec::new(), incomplete: false, derived: false };
-        self.open.insert((tgid, tid), call).map(|over| over.over(lost))
+        let before = self.open.insert((tgid, tid), OpenCall { call, is_given_out: false });
+        before.and_then(OpenCall::left).map(|call| call.over(lost))
+    }
+
+    /// The call that a thread has open, if it is such a one, before it is over: without all of its peers. It is not given out
+    /// again.
+    pub fn give_out(
+        &mut self,
+        thread: &Origin,
+        is_such: impl FnOnce(&ProxyCall) -> bool,
+    ) -> Option<ProxyCall> {
+        let open = self.open.get_mut(&(thread.tgid, thread.tid))?;
+        let gives = !open.is_given_out && is_such(&open.call);
+        open.is_given_out |= gives;
+        gives.then(|| open.call.clone())
     }
 
     /// A `SaveProxy` inside the thread's call.
     pub fn peer(&mut self, peer: ProxyPeerEvent) {
         let thread = (peer.origin.tgid, peer.origin.tid);
-        match self.open.get_mut(&thread) {
+        match self.open.get_mut(&thread).map(|open| &mut open.call) {
             Some(call)
                 if call.event.op_pointer == peer.op_pointer
                     && call.event.plan_pass == peer.plan_pass
@@ -66,20 +87,29 @@ impl CallAssembler {
 
     /// The thread does something else: its call is complete.
     pub fn end(&mut self, by: &Origin) -> Option<ProxyCall> {
-        self.open.remove(&(by.tgid, by.tid)).map(|call| call.over(by.lost))
+        self.open.remove(&(by.tgid, by.tid)).and_then(OpenCall::left).map(|call| call.over(by.lost))
     }
 
     /// Completes the calls, on any thread of the process, that `is_over` knows to be over because of a record of that
     /// process, `by`.
     pub fn end_where(&mut self, by: &Origin, mut is_over: impl FnMut(&ProxyCall) -> bool) -> Vec<ProxyCall> {
-        let ended =
-            self.open.extract_if(|(tgid, _), call| *tgid == by.tgid && is_over(call)).map(|(_, call)| call);
+        let mut is_over =
+            |tgid: u32, open: &OpenCall| tgid == by.tgid && !open.is_given_out && is_over(&open.call);
+        let ended = self.open.extract_if(|(tgid, _), open| is_over(*tgid, open)).map(|(_, open)| open.call);
         in_order(ended.map(|call| call.over(by.lost)))
     }
 
     /// The session ends. In the order of time. `lost`: records of a process that were lost until now.
     pub fn drain(&mut self, lost: impl Fn(u32) -> u64) -> Vec<ProxyCall> {
-        in_order(self.open.drain().map(|((tgid, _), call)| call.over(lost(tgid))))
+        let left = self.open.drain().filter_map(|((tgid, _), open)| Some((tgid, open.left()?)));
+        in_order(left.map(|(tgid, call)| call.over(lost(tgid))))
+    }
+}
+
+impl OpenCall {
+    /// The call, unless it was given out.
+    fn left(self) -> Option<ProxyCall> {
+        (!self.is_given_out).then_some(self.call)
     }
 }
 

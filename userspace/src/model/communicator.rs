@@ -80,6 +80,13 @@ impl Communicator {
         self.posts.waits_for(&event.op, event.task.as_ref())
     }
 
+    /// Whether this post pass is a graph's, of an op that was posted before.
+    pub(super) fn is_replay(&self, event: &ProxyOpEvent) -> bool {
+        !event.plan_pass
+            && !self.waits_for(event)
+            && self.posts.replayed(event.op_pointer, event.origin.tid, &event.op).is_some()
+    }
+
     fn plan(&mut self, call: ProxyCall) -> Option<FlowRecord> {
         let ProxyCall { event, peers, incomplete, derived } = call;
         let numbered = self.sequencer.plan(&event);

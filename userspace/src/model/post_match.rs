@@ -96,14 +96,15 @@ impl PostMatcher {
             }
             return Matched::Planned(Box::new(record));
         }
-        match self.posted.get(&pointer) {
-            Some(known)
-                if is_posted_copy(&known.op, op) && known.planned_at.is_some_and(|at| at.tid != tid) =>
-            {
-                Matched::Replay(Box::new(known.clone()))
-            }
-            _ => Matched::Unknown,
-        }
+        self.replayed(pointer, tid, op)
+            .map_or(Matched::Unknown, |known| Matched::Replay(Box::new(known.clone())))
+    }
+
+    /// The op that was posted from this address before, if `op` is one that a graph posts again.
+    pub(super) fn replayed(&self, pointer: u64, tid: u32, op: &ProxyOp) -> Option<&FlowRecord> {
+        let known = self.posted.get(&pointer)?;
+        let is_by_another = known.planned_at.is_some_and(|at| at.tid != tid);
+        (is_posted_copy(&known.op, op) && is_by_another).then_some(known)
     }
 
     /// The session ends: what was planned and not posted.
@@ -117,16 +118,17 @@ fn offset(planned: &FlowRecord, posted: &ProxyOp) -> i64 {
     (posted.op_count >> 1).cast_signed().wrapping_sub((planned.seq >> 1).cast_signed())
 }
 
-/// Whether `posted` can be the copy of `planned`: all but opCount stays (and, for PAT, nsteps, which NCCL overwrites from
-/// peer to peer).
+/// Whether `posted` can be the copy of `planned`: all but opCount stays (and, for PAT and for grouped broadcasts, nsteps,
+/// which NCCL overwrites from peer to peer).
 pub(super) fn is_posted_copy(planned: &ProxyOp, posted: &ProxyOp) -> bool {
-    let pat = matches!(planned.pattern, Pattern::PatUp | Pattern::PatDown);
+    let overwritten = matches!(planned.pattern, Pattern::PatUp | Pattern::PatDown)
+        || planned.coll.as_deref() == Some("AllGatherV");
     (planned.op_count & 1) == (posted.op_count & 1)
         && planned.channel == posted.channel
         && planned.pattern == posted.pattern
         && planned.protocol == posted.protocol
         && planned.root == posted.root
-        && (pat || planned.nsteps == posted.nsteps)
+        && (overwritten || planned.nsteps == posted.nsteps)
         && planned.nbytes == posted.nbytes
         && planned.chunk_size == posted.chunk_size
         && planned.channel_size == posted.channel_size

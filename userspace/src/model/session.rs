@@ -6,6 +6,7 @@ use super::{
     call::{CallAssembler, ProxyCall},
     communicator::{CommKey, Communicator},
     flow::FlowRecord,
+    instances::Instances,
     measured::{Executions, StepKey},
     plan::{PlanAssembler, PlanCounters},
     post_match::is_posted_copy,
@@ -38,15 +39,39 @@ pub struct ModelCounters {
     pub plans: PlanCounters,
 }
 
+impl ModelCounters {
+    /// Adds those of another process.
+    pub fn add(&mut self, other: &Self) {
+        let Self {
+            orphan_peers,
+            unplanned_posts,
+            unposted,
+            unjoined_steps,
+            unfinished,
+            refused,
+            unreturned_calls,
+            uncalled_returns,
+            plans,
+        } = other;
+        self.orphan_peers += orphan_peers;
+        self.unplanned_posts += unplanned_posts;
+        self.unposted += unposted;
+        self.unjoined_steps += unjoined_steps;
+        self.unfinished += unfinished;
+        self.refused += refused;
+        self.unreturned_calls += unreturned_calls;
+        self.uncalled_returns += uncalled_returns;
+        self.plans.add(plans);
+    }
+}
+
 /// State of a session.
 #[derive(Debug, Default)]
 pub struct Session {
     calls: CallAssembler,
     plans: PlanAssembler,
     communicators: HashMap<CommKey, Communicator>,
-    /// How many communicators of one hash and rank there were: two splits of one parent with one colour have the same hash
-    /// from 2.18 to 2.23.
-    instances: HashMap<(Option<u64>, i32), u32>,
+    instances: Instances,
     unposted: u64,
     /// Steps are traced: posted ops wait for their messages.
     measures_steps: bool,
@@ -60,6 +85,12 @@ impl Session {
     /// A session in which steps are traced (`measures_steps`) or not.
     pub fn new(measures_steps: bool) -> Self {
         Self { measures_steps, ..Self::default() }
+    }
+
+    /// A session of one process beside those of others, whose communicators are counted together.
+    #[must_use]
+    pub fn counting(self, instances: Instances) -> Self {
+        Self { instances, ..self }
     }
 
     /// Takes an event; `out` gets what it completes.
@@ -78,6 +109,15 @@ impl Session {
                     self.complete(call, &origin, out);
                 }
                 if let Some(call) = self.calls.begin(*event) {
+                    self.complete(call, &origin, out);
+                }
+                // A replay's peers are those of the op that was captured. Its thread can be silent from now on, and what other
+                // threads plan comes after it.
+                let communicator = self.communicators.get(&key);
+                let is_replay = |call: &ProxyCall| {
+                    communicator.is_some_and(|communicator| communicator.is_replay(&call.event))
+                };
+                if let Some(call) = self.calls.give_out(&origin, is_replay) {
                     self.complete(call, &origin, out);
                 }
             }
@@ -204,11 +244,8 @@ impl Session {
 
     fn communicator(&mut self, key: CommKey, n_ranks: i32) -> &mut Communicator {
         let instances = &mut self.instances;
-        self.communicators.entry(key).or_insert_with(|| {
-            let instance = instances.entry((key.hash, key.rank)).or_insert(0);
-            let communicator = Communicator::new(key, n_ranks, *instance);
-            *instance += 1;
-            communicator
-        })
+        self.communicators
+            .entry(key)
+            .or_insert_with(|| Communicator::new(key, n_ranks, instances.next(key.hash, key.rank)))
     }
 }

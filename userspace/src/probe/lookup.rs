@@ -25,9 +25,11 @@ impl std::fmt::Display for Lack {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Field(strukt, path) => {
-                write!(f, "the library's debug information has no `{strukt}.{path}`")
+                write!(f, "there is no `{strukt}.{path}` in the layouts that are known of this library")
             }
-            Self::Struct(strukt) => write!(f, "the library's debug information has no `{strukt}`"),
+            Self::Struct(strukt) => {
+                write!(f, "there is no `{strukt}` in the layouts that are known of this library")
+            }
             Self::Parameter(name) => write!(f, "the function has no parameter `{name}`"),
             Self::Plan(error) => write!(f, "{error}"),
         }

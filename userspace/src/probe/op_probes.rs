@@ -9,7 +9,8 @@ use super::{
     plan_builder::{PlanBuilder, Slot, Span},
     spans::{ApiCallSpans, CommunicatorSpans, ProbeKind, ProxyOpSpans, ProxyPeerSpans, TaskSpans},
 };
-use crate::symbols::{Field, Function, Layouts, Resolution};
+use crate::elf::Machine;
+use crate::symbols::{Field, Function, Layouts, ParamLocation, Resolution};
 
 /// Bytes of the API function's name that are copied.
 const API_NAME_BYTES: u16 = 24;
@@ -93,7 +94,7 @@ pub(super) fn proxy_peer(resolution: &Resolution, function: &Function) -> Compil
             (Some(plan.emit(comm)), channel_of(&mut plan, layouts, comm, op)?)
         }
         // 2.16 and 2.17 pass the channel and not the communicator.
-        None => (None, plan.parameter(parameter(function, "channel")?)),
+        None => (None, channel(&mut plan, resolution, function)?),
     };
 
     let connector_size = signed(layouts.struct_size("ncclConnector").ok_or(Lack::Struct("ncclConnector"))?)?;
@@ -148,6 +149,39 @@ pub(super) fn proxy_peer(resolution: &Resolution, function: &Function) -> Compil
         transport: plan.emit(transport_name),
     };
     Ok((plan.finish()?, ProbeKind::ProxyPeer(spans)))
+}
+
+/// The parameter `channel` of `SaveProxy`, of 2.16 and 2.17.
+fn channel(plan: &mut PlanBuilder, resolution: &Resolution, function: &Function) -> Result<Slot, Lack> {
+    let location = parameter(function, "channel")?;
+    let [first, second, third] = first_registers(resolution.machine).map(ParamLocation::Register);
+    let pieces = function.params.iter().filter(|param| param.name == "channel").count();
+    let in_pieces = !location.is_known() && pieces == 2 && *parameter(function, "type")? == third;
+    if !in_pieces {
+        return Ok(plan.parameter(location));
+    }
+    // GCC 8 passes the addresses of the two members that are used of it, `peers` and `id`, and says only that there are two
+    // pieces. Each hit proves it: the two lie as far apart as the members. Where they do not, the address that is read from
+    // is none, and nothing is believed.
+    let layouts = &resolution.layouts;
+    let peers_at = offset(&field(layouts, "ncclChannel", "peers")?)?;
+    let id_at = offset(&field(layouts, "ncclChannel", "id")?)?;
+    let (peers, id) = (plan.parameter(&first), plan.parameter(&second));
+    let distance = plan.scale(id, peers, -1);
+    let error = plan.offset(distance, peers_at - id_at);
+    let channel = plan.offset(peers, -peers_at);
+    Ok(plan.scale(channel, error, NOWHERE))
+}
+
+/// Odd, so that no number but 0 gives 0 when it is multiplied with it; and the first numbers give no address of a process.
+const NOWHERE: i64 = 0x5555_5555_5555_5555;
+
+/// DWARF numbers of the registers of the first three parameters.
+fn first_registers(machine: Machine) -> [u16; 3] {
+    match machine {
+        Machine::X86_64 => [5, 4, 1],
+        _ => [0, 1, 2],
+    }
 }
 
 /// What `ncclEnqueueCheck` is called with.

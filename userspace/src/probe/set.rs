@@ -228,19 +228,30 @@ fn add(
     };
     let functions = resolution.functions(name);
     if functions.is_empty() {
-        missing("the library has no such symbol".to_owned());
+        missing(resolution.why_unknown(name).unwrap_or("this version has no such function").to_owned());
     }
     for function in functions {
         match compile(function) {
             Ok((plan, kind, walk)) => set.probes.push(Probe {
                 function: name.to_owned(),
                 symbol: function.symbol.clone(),
-                file_offset: function.file_offset,
+                file_offset: function.uprobe_place(),
                 kind,
                 plan,
                 walk,
             }),
-            Err(lack) => missing(lack.to_string()),
+            Err(lack) => missing(reason(resolution, &lack)),
         }
+    }
+}
+
+/// Why a probe cannot be compiled: if a whole struct is not known, why that is so.
+fn reason(resolution: &Resolution, lack: &Lack) -> String {
+    match lack {
+        Lack::Struct(strukt) | Lack::Field(strukt, _) => match resolution.why_unknown(strukt) {
+            Some(why) => format!("the layout of `{strukt}` is not known: {why}"),
+            None => lack.to_string(),
+        },
+        Lack::Parameter(_) | Lack::Plan(_) => lack.to_string(),
     }
 }

@@ -1,116 +1,186 @@
 //! Records in, files written: decode → model → sinks. Knows nothing of the kernel, so a replay can drive it too.
 
-use std::{collections::HashMap, sync::MutexGuard};
+use std::{collections::HashMap, mem};
 
 use ncclflow_common::LOSS_MARK;
-use serde::{Deserialize, Serialize};
 
-use super::gaps::Gaps;
+use super::{
+    bindings::{Binding, SharedBindings},
+    gaps::Gaps,
+    origins::{Ended, Origin, Traced},
+    output::Output,
+};
 use crate::{
-    decode::{DecodeError, Decoder, Event, RecordView},
-    live::{LiveStatistics, Tally},
-    model::{ApiOutput, ApiSession, FlowRecord, ModelCounters, Session},
+    decode::{DecodeError, Event, RecordView},
+    live::LiveStatistics,
+    model::{ApiOutput, Instances, ModelCounters},
     probe::ProbeKind,
     sink::{HostInfo, SessionFiles},
     stream::Account,
 };
 
-/// What the records of one cookie mean, and whose they are.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Binding {
-    pub kind: ProbeKind,
-    pub decoder: Decoder,
-    /// Nothing of parts of a walk, which serve all processes of a library.
-    pub host: Option<HostInfo>,
-}
-
-/// A process that records came from.
-#[derive(Debug, Default)]
-struct Origins {
-    /// Not known before the first record of a probe.
-    host: Option<HostInfo>,
-    /// Of its records, those that the kernel lost until now.
-    lost: u64,
-    /// Those that were dropped after that, as marks say.
-    marked: u64,
+/// Whose the records of shared probes are.
+#[derive(Clone, Debug)]
+pub(super) struct Following {
+    /// Bindings that come later.
+    pub(super) bindings: SharedBindings,
+    /// Name of this host. Records' process ids are ours: we are in the initial PID namespace.
+    pub(super) host: String,
 }
 
 /// The way from records to files.
 #[derive(Debug)]
 pub struct Pipeline {
     bindings: Vec<Binding>,
-    session: Session,
-    api: ApiSession,
-    files: SessionFiles,
+    following: Option<Following>,
+    traced: Traced,
+    instances: Instances,
+    output: Output,
     undecodable: u64,
     /// The first thing that could not be decoded, for the report.
     first_error: Option<DecodeError>,
     /// By the process id that records carry, which is of the initial PID namespace and need not be ours.
-    processes: HashMap<u32, Origins>,
+    processes: HashMap<u32, Origin>,
+    ended: Ended,
+    /// Processes of shared probes of which a first record came, and nobody was told.
+    untold: Vec<u32>,
+    /// Of processes that have ended.
+    counters: ModelCounters,
     delivered: Account,
     gaps: Gaps,
-    /// Counts along.
-    live: Option<LiveStatistics>,
+    /// Time of the latest record.
+    last_ns: u64,
 }
 
 impl Pipeline {
-    /// `bindings` by cookie.
+    /// `bindings` by cookie: all that there will be.
     pub fn new(bindings: Vec<Binding>, files: SessionFiles) -> Self {
-        let measures_steps = bindings.iter().any(|binding| matches!(binding.kind, ProbeKind::ProxyStep(_)));
-        let traces_returns = bindings.iter().any(|binding| matches!(binding.kind, ProbeKind::ApiReturn(_)));
+        let traced = Traced {
+            steps: bindings.iter().any(|binding| matches!(binding.kind, ProbeKind::ProxyStep(_))),
+            returns: bindings.iter().any(|binding| matches!(binding.kind, ProbeKind::ApiReturn(_))),
+        };
+        Self::with(bindings, None, traced, files)
+    }
+
+    /// A pipeline to which bindings come while it runs.
+    pub(super) fn following(following: Following, traced: Traced, files: SessionFiles) -> Self {
+        Self::with(Vec::new(), Some(following), traced, files)
+    }
+
+    fn with(
+        bindings: Vec<Binding>,
+        following: Option<Following>,
+        traced: Traced,
+        files: SessionFiles,
+    ) -> Self {
         Self {
             bindings,
-            session: Session::new(measures_steps),
-            api: ApiSession::new(traces_returns),
-            files,
+            following,
+            traced,
+            instances: Instances::default(),
+            output: Output::new(files, None),
             undecodable: 0,
             first_error: None,
             processes: HashMap::new(),
+            ended: Ended::default(),
+            untold: Vec::new(),
+            counters: ModelCounters::default(),
             delivered: Account::default(),
             gaps: Gaps::default(),
-            live: None,
+            last_ns: 0,
         }
     }
 
     /// Keeps these statistics of what passes.
     #[must_use]
     pub fn counting(mut self, live: Option<LiveStatistics>) -> Self {
-        self.live = live;
+        self.output.live = live;
         self
+    }
+
+    /// A pipeline for what comes after this one: the same bindings, no memory of what came, other files, and at most `limit` ops
+    /// or calls in them.
+    pub(super) fn renewed(&self, files: SessionFiles, limit: Option<u64>) -> Self {
+        let next = Self::with(self.bindings.clone(), self.following.clone(), self.traced, files);
+        Self { output: Output::new(next.output.files, limit), ..next }.counting(self.output.live.clone())
+    }
+
+    /// Adds the accounts of a pipeline that came after this one.
+    pub(super) fn absorb(&mut self, later: &Self) {
+        self.delivered.add(&later.delivered);
+        self.gaps.append(&later.gaps);
+        self.counters.add(&later.model_counters());
+        self.undecodable += later.undecodable;
+        if self.first_error.is_none() {
+            self.first_error.clone_from(&later.first_error);
+        }
+    }
+
+    /// As many ops as may be are in the files.
+    pub(super) fn is_full(&self) -> bool {
+        self.output.is_full()
+    }
+
+    /// Ops and calls that were left out, as the files were full.
+    pub(super) fn left_out(&self) -> u64 {
+        self.output.left_out()
     }
 
     /// Takes one record as it came from the kernel.
     pub fn record(&mut self, item: &[u8]) {
-        let decoded = RecordView::new(item).and_then(|mut view| {
-            let header = &mut view.header;
-            if header.probe == LOSS_MARK {
-                if let Some(process) = self.processes.get_mut(&header.tgid) {
-                    process.marked = process.marked.saturating_add(header.lost);
-                }
-                return Ok(None);
+        if let Err(error) = self.try_record(item) {
+            self.undecodable += 1;
+            if let Some(live) = &self.output.live {
+                live.lock().undecodable();
             }
-            let cookie = header.probe;
-            let binding = self.bindings.get(usize::from(cookie)).ok_or(DecodeError::UnknownProbe(cookie))?;
-            self.delivered.count(cookie, header.cpu);
-            self.gaps.note(header);
-            let process = self.processes.entry(header.tgid).or_default();
-            if process.host.is_none() {
-                process.host.clone_from(&binding.host);
-            }
-            process.lost = process.lost.max(header.lost);
-            header.lost = process.lost_in_all();
-            binding.decoder.decode(&binding.kind, &view).map(Some)
-        });
-        let mut tally = self.live.as_ref().map(LiveStatistics::lock);
-        if let (Some(tally), Ok(Some(event)), Ok(view)) = (&mut tally, &decoded, RecordView::new(item)) {
-            let process = self.processes.get(&view.header.tgid);
-            let lost = process.map_or(0, Origins::lost_in_all);
-            tally.event(event, process.and_then(|process| process.host.as_ref()), lost);
+            self.first_error.get_or_insert(error);
         }
-        match decoded {
-            Ok(Some(event @ (Event::ApiLine(_) | Event::ApiEntry(_) | Event::ApiReturn(_)))) => {
-                let Self { api, files, processes, .. } = self;
-                let out = &mut |output: ApiOutput| push_api(files, processes, &mut tally, &output);
+    }
+
+    fn try_record(&mut self, item: &[u8]) -> Result<(), DecodeError> {
+        let mut view = RecordView::new(item)?;
+        let header = &mut view.header;
+        if header.probe == LOSS_MARK {
+            if let Some(process) = self.processes.get_mut(&header.tgid) {
+                process.marked = process.marked.saturating_add(header.lost);
+            }
+            return Ok(());
+        }
+        let cookie = header.probe;
+        if usize::from(cookie) >= self.bindings.len()
+            && let Some(following) = &self.following
+        {
+            following.bindings.update(&mut self.bindings);
+        }
+        if self.ended.is_another(header.tgid, header.ts_ns) {
+            self.close(header.tgid);
+        }
+        let binding = self.bindings.get(usize::from(cookie)).ok_or(DecodeError::UnknownProbe(cookie))?;
+        self.delivered.count(cookie, header.cpu);
+        self.gaps.note(header);
+        self.last_ns = self.last_ns.max(header.ts_ns);
+        let process =
+            self.processes.entry(header.tgid).or_insert_with(|| Origin::new(self.traced, &self.instances));
+        if process.host.is_none() {
+            process.host = match &self.following {
+                None => binding.host.clone(),
+                Some(following) => {
+                    self.untold.push(header.tgid);
+                    Some(HostInfo { host: following.host.clone(), pid: header.tgid })
+                }
+            };
+        }
+        process.lost = process.lost.max(header.lost);
+        let lost = process.lost_in_all();
+        header.lost = lost;
+        let event = binding.decoder.decode(&binding.kind, &view)?;
+        if let Some(live) = &self.output.live {
+            live.lock().event(&event, process.host.as_ref(), lost);
+        }
+        let (output, Origin { host, session, api, .. }) = (&mut self.output, process);
+        match event {
+            event @ (Event::ApiLine(_) | Event::ApiEntry(_) | Event::ApiReturn(_)) => {
+                let out = &mut |call: ApiOutput| output.push_api(host.as_ref(), &call);
                 match event {
                     Event::ApiLine(event) => api.call(*event, out),
                     Event::ApiEntry(event) => api.entry(event, out),
@@ -118,50 +188,77 @@ impl Pipeline {
                     _ => {}
                 }
             }
-            Ok(Some(event)) => {
-                let Self { session, files, processes, .. } = self;
-                session.apply(event, &mut |record| push(files, processes, &mut tally, &record));
-            }
-            Ok(None) => {}
-            Err(error) => {
-                self.undecodable += 1;
-                if let Some(tally) = &mut tally {
-                    tally.undecodable();
-                }
-                self.first_error.get_or_insert(error);
+            event => session.apply(event, &mut |record| output.push(host.as_ref(), &record)),
+        }
+        Ok(())
+    }
+
+    /// The process that had this number has ended, and was seen to have at this moment of the records' clock. Records from before can
+    /// still come.
+    pub(super) fn process_ended(&mut self, tgid: u32, at_ns: u64) {
+        self.ended.note(tgid, at_ns);
+    }
+
+    /// All records from before this moment have come: files of processes that ended before are complete.
+    pub(super) fn close_ended_before(&mut self, ts_ns: u64) {
+        for tgid in self.ended.take_before(ts_ns) {
+            self.close(tgid);
+        }
+    }
+
+    /// Time of the latest record, by the records' clock.
+    pub(super) fn last_ns(&self) -> u64 {
+        self.last_ns
+    }
+
+    /// Processes have ended, and their files are not closed yet.
+    pub(super) fn waits_for_stragglers(&self) -> bool {
+        !self.ended.is_empty()
+    }
+
+    fn close(&mut self, tgid: u32) {
+        let Some(mut process) = self.processes.remove(&tgid) else { return };
+        process.finish(&mut self.output);
+        self.counters.add(&process.counters());
+        if let Some(host) = &process.host {
+            self.output.files.close_process(host.pid);
+            if let Some(live) = &self.output.live {
+                live.lock().process_ended(host, self.last_ns);
             }
         }
+    }
+
+    /// Processes of shared probes of which a first record has come since the last time.
+    pub(super) fn take_new_processes(&mut self) -> Vec<u32> {
+        mem::take(&mut self.untold)
     }
 
     /// Writes what has gathered.
     pub fn flush(&mut self) {
-        self.files.flush();
+        self.output.files.flush();
     }
 
     /// No more records come.
     pub fn finish(&mut self) {
-        let Self { session, api, files, processes, live, .. } = self;
-        let mut tally = live.as_ref().map(LiveStatistics::lock);
-        if let Some(tally) = &mut tally {
-            for process in processes.values() {
-                process.host.iter().for_each(|host| tally.lost(host, process.lost_in_all()));
-            }
+        for process in self.processes.values_mut() {
+            process.finish(&mut self.output);
         }
-        let lost = |tgid| processes.get(&tgid).map_or(0, Origins::lost_in_all);
-        session.finish(lost, &mut |record| push(files, processes, &mut tally, &record));
-        api.finish(&mut |output| push_api(files, processes, &mut tally, &output));
-        files.flush();
+        if let Some(live) = &self.output.live {
+            live.lock().numbers_begin_anew();
+        }
+        self.output.files.flush();
     }
 
     pub fn files(&self) -> &SessionFiles {
-        &self.files
+        &self.output.files
     }
 
     pub fn model_counters(&self) -> ModelCounters {
-        let counters = self.session.counters();
-        let (unreturned_calls, uncalled_returns) = self.api.unmatched();
-        let refused = counters.refused + self.api.refused();
-        ModelCounters { refused, unreturned_calls, uncalled_returns, ..counters }
+        let mut counters = self.counters;
+        for process in self.processes.values() {
+            counters.add(&process.counters());
+        }
+        counters
     }
 
     /// Records that could not be understood, and the first reason.
@@ -177,48 +274,5 @@ impl Pipeline {
     /// Where records are missing among those that came.
     pub fn gaps_mut(&mut self) -> &mut Gaps {
         &mut self.gaps
-    }
-}
-
-impl Origins {
-    fn lost_in_all(&self) -> u64 {
-        self.lost.saturating_add(self.marked)
-    }
-}
-
-/// The statistics, while they are added to; nothing, if nobody wants them.
-type Counting<'a> = Option<MutexGuard<'a, Tally>>;
-
-fn push(
-    files: &mut SessionFiles,
-    processes: &HashMap<u32, Origins>,
-    tally: &mut Counting<'_>,
-    record: &FlowRecord,
-) {
-    // A record of the model always stems from one of the kernel, whose process is known.
-    let process = record.origin().and_then(|origin| processes.get(&origin.tgid));
-    if let Some(host) = process.and_then(|process| process.host.as_ref()) {
-        files.push(record, host);
-        if let Some(tally) = tally {
-            tally.flow(record, host);
-        }
-    }
-}
-
-fn push_api(
-    files: &mut SessionFiles,
-    processes: &HashMap<u32, Origins>,
-    tally: &mut Counting<'_>,
-    output: &ApiOutput,
-) {
-    let origin = match output {
-        ApiOutput::Call(record) => &record.event.origin,
-        ApiOutput::Other(call) => &call.origin,
-    };
-    if let Some(host) = processes.get(&origin.tgid).and_then(|process| process.host.as_ref()) {
-        files.push_api(output, host);
-        if let Some(tally) = tally {
-            tally.api(output, host);
-        }
     }
 }

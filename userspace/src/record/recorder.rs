@@ -14,10 +14,16 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use ncclflow_common::WIRE_VERSION;
 
 use super::{
-    live::{self, Live, Taken},
-    pipeline::{Binding, Pipeline},
+    accounts::Baseline,
+    bindings::{Binding, SharedBindings},
+    follow::Follower,
+    live::{self, Live},
+    origins::Traced,
+    pipeline::{Following, Pipeline},
     report::{complete_report, first_report},
-    setup::{ProbeChoice, Setup, Wanted},
+    results::write_results,
+    setup::{LibraryInUse, ProbeChoice, Setup, Wanted},
+    windows::WindowOptions,
 };
 use crate::{
     capture::{CaptureHeader, CaptureWriter},
@@ -25,25 +31,31 @@ use crate::{
     layout_cache::LayoutCache,
     live::LiveStatistics,
     loader::{Attachment, Buffer, StoredParts},
-    probe::ProbeKind,
+    probe::{Level, ProbeKind},
     sink::{
         Aggregated, ApiFormat, ApiOutputOptions, AttachReport, HostInfo, OutputDir, SessionFiles,
-        SessionReport, SessionState, aggregate_directory,
+        SessionReport, WindowReport,
     },
     stream::Waker,
     symbols::DebugFiles,
+    target::{Filter, Process},
 };
 
-/// Larger `flow_steps` files are not aggregated when the recording ends: the aggregate has three times their size, and few
-/// readers take a JSON document of gigabytes. `ncclflow aggregate` does it on request.
-pub(super) const MAX_AGGREGATED: u64 = 256 << 20;
+/// Which processes to record.
+#[derive(Clone, Debug)]
+pub enum Targets {
+    /// These, which are there now.
+    Pids(Vec<u32>),
+    /// All of this node that the filter admits, also those that come later.
+    All(Filter),
+}
 
 /// What to record.
 #[derive(Clone, Debug)]
 pub struct RecordOptions {
     /// When the program began; what the report counts from.
     pub started: Instant,
-    pub pids: Vec<u32>,
+    pub targets: Targets,
     /// `None`: nothing is written, the session is only watched.
     pub output: Option<PathBuf>,
     /// Statistics to keep while the session goes on.
@@ -62,6 +74,8 @@ pub struct RecordOptions {
     pub debug_files: DebugFiles,
     /// Keep what is resolved of a library in this folder, and use what is there.
     pub cache: Option<PathBuf>,
+    /// Parts with folders of their own.
+    pub windows: Option<WindowOptions>,
     /// Keep the raw records in this new file, for [`super::replay`].
     pub capture: Option<PathBuf>,
     /// Print the eBPF side's development log on standard error.
@@ -72,18 +86,33 @@ pub struct RecordOptions {
 #[derive(Clone, Debug)]
 pub struct StopHandle {
     stop: Arc<AtomicBool>,
+    rotate: Arc<AtomicBool>,
     waker: Waker,
 }
 
 impl StopHandle {
     pub fn new() -> Result<Self> {
-        Ok(Self { stop: Arc::default(), waker: Waker::new().context("making an eventfd")? })
+        Ok(Self {
+            stop: Arc::default(),
+            rotate: Arc::default(),
+            waker: Waker::new().context("making an eventfd")?,
+        })
     }
 
     /// Ends the recording soon; what came until then is written.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         self.waker.wake();
+    }
+
+    /// Closes the window that is open, and opens the next.
+    pub fn rotate(&self) {
+        self.rotate.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+
+    pub(super) fn take_rotation(&self) -> bool {
+        self.rotate.swap(false, Ordering::AcqRel)
     }
 
     /// Somebody has said so.
@@ -108,8 +137,20 @@ pub enum Notice<'a> {
     TargetExited {
         pid: u32,
     },
+    /// With [`Targets::All`]: a process is traced from here on, at the latest.
+    Joined {
+        process: &'a Process,
+        library: &'a LibraryInUse,
+    },
+    /// With [`Targets::All`]: a process that has NCCL is not traced; why.
+    PassedOver(&'a str),
     /// What was resolved is not kept for the next time: why.
     NotCached(&'a str),
+    WindowOpened(&'a WindowReport),
+    /// And what came of it.
+    WindowClosed(&'a WindowReport, &'a SessionReport),
+    /// A rotation was asked for, and there are no windows.
+    NothingToRotate,
     /// A file could not be written.
     WriteFailed(&'a str),
     /// Everything is written; probes are being taken out of the kernel.
@@ -149,6 +190,11 @@ pub fn record(
     if stop.is_stopped() {
         bail!("stopped before anything was attached");
     }
+    let bindings_to_come = SharedBindings::default();
+    let mut follower = match &options.targets {
+        Targets::Pids(_) => None,
+        Targets::All(filter) => Some(Follower::new(wanted, filter, bindings_to_come.clone())?),
+    };
     raise_descriptor_limit();
     let dir = options.output.as_deref().map(OutputDir::create).transpose()?;
     let mut report = first_report(&setup, options.choice.level, options.buffer, options.queue_bytes);
@@ -174,21 +220,35 @@ pub fn record(
     if let Some(dir) = &dir {
         report.write(dir).with_context(|| format!("cannot write to `{}`", dir.path().display()))?;
     }
+    let kept_dir =
+        dir.as_ref().map(OutputDir::try_clone).transpose().context("keeping the output folder open")?;
     let files = dir.map_or_else(SessionFiles::nowhere, |dir| SessionFiles::new(dir, api));
-    let pipeline = Pipeline::new(bindings, files).counting(options.live.clone());
+    let pipeline = if follower.is_some() {
+        let traced = Traced { steps: options.choice.level == Level::Steps, returns: options.choice.returns };
+        let following = Following { bindings: bindings_to_come, host: report.host.clone() };
+        Pipeline::following(following, traced, files)
+    } else {
+        Pipeline::new(bindings, files)
+    };
+    let pipeline = pipeline.counting(options.live.clone());
     let live = Live {
         options,
         stop,
         setup: &setup,
         cache: cache.as_ref(),
+        follower: follower.as_mut(),
+        dir: kept_dir.as_ref(),
         attachment: &mut attachment,
         report: &mut report,
         notice,
     };
-    let mut taken = live::run(live, pipeline, capture)?;
+    let mut taken = live::run(live, api, pipeline, capture)?;
     attachment.print_log();
-    complete_report(&mut report, &attachment, &mut taken)?;
+    complete_report(&mut report, &attachment, &mut taken, &Baseline::default())?;
     let aggregated = write_results(taken, &mut report, notice)?;
+    if let Some(follower) = follower {
+        attachment.keep(follower.into_links());
+    }
     attachment.detach(|left| notice(Notice::Detaching { left }));
     Ok(Outcome { report, aggregated })
 }
@@ -207,42 +267,6 @@ fn raise_descriptor_limit() {
     limit.current = limit.maximum;
     // Without it there is an error where descriptors run out.
     let _ = setrlimit(Resource::Nofile, limit);
-}
-
-/// Completes the folder and the capture. What cannot be written is said, and is part of the report.
-fn write_results(
-    taken: Taken,
-    report: &mut SessionReport,
-    notice: &mut dyn FnMut(Notice<'_>),
-) -> Result<Option<Aggregated>> {
-    let files = taken.pipeline.files();
-    let mut fail = |report: &mut SessionReport, error: String| {
-        notice(Notice::WriteFailed(&error));
-        report.errors.push(error);
-        report.state = SessionState::WriteFailed;
-    };
-    report.state = if report.errors.is_empty() { SessionState::Complete } else { SessionState::WriteFailed };
-    let aggregated = match files.dir().filter(|_| !files.has_no_flows()) {
-        None => None,
-        Some(dir) => match aggregate_directory(dir, MAX_AGGREGATED) {
-            Ok(aggregated) => Some(aggregated),
-            Err(error) => {
-                fail(report, format!("{error:#}"));
-                None
-            }
-        },
-    };
-    if let Some(capture) = taken.capture
-        && let Err(error) = capture.finish(&report.to_text()?)
-    {
-        fail(report, format!("writing the capture stopped: {error}"));
-    }
-    if let Some(dir) = files.dir()
-        && let Err(error) = report.write(dir)
-    {
-        fail(report, format!("writing `session.json`: {error}"));
-    }
-    Ok(aggregated)
 }
 
 /// Begins the capture with what its records mean.
@@ -269,7 +293,10 @@ fn find_and_load(
             let attachment = Attachment::new(options.buffer, options.development_log);
             (attachment, ms_since(options.started))
         });
-        let setup = Setup::find(&options.pids, wanted);
+        let setup = match &options.targets {
+            Targets::Pids(pids) => Setup::find(pids, wanted),
+            Targets::All(_) => Ok(Setup::default()),
+        };
         times.resolved_ms = ms_since(options.started);
         let (attachment, loaded_ms) =
             loading.join().unwrap_or_else(|_| (Err(anyhow!("loading the eBPF object failed")), 0.0));

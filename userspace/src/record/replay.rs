@@ -4,7 +4,7 @@ use std::{fs::File, io::BufReader, io::Write as _, path::Path};
 
 use anyhow::{Context as _, Result};
 
-use super::{pipeline::Pipeline, recorder::MAX_AGGREGATED};
+use super::{pipeline::Pipeline, results::MAX_AGGREGATED};
 use crate::{
     capture::{CaptureReader, Item},
     sink::{Aggregated, OutputDir, SessionFiles, aggregate_directory},

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use rustix::time::ClockId;
 
-use super::{accounts, live::Taken, setup::Setup};
+use super::{accounts, accounts::Baseline, live::Taken, setup::Setup};
 use crate::{
     clock::now_ns,
     loader::{Attachment, Buffer},
@@ -42,6 +42,9 @@ pub(super) fn first_report(setup: &Setup, level: Level, buffer: Buffer, queue_by
                 name: target.process.name().to_owned(),
                 libraries: target.libraries.clone(),
                 exited: false,
+                started_ticks: target.process.started(),
+                followed_since_ns: None,
+                untraced: None,
             })
             .collect(),
         libraries: setup.libraries.iter().map(super::setup::LibraryInUse::report).collect(),
@@ -60,6 +63,8 @@ pub(super) fn first_report(setup: &Setup, level: Level, buffer: Buffer, queue_by
         first_undecodable: None,
         passed_over: setup.passed_over.clone(),
         errors: Vec::new(),
+        window: None,
+        windows: Vec::new(),
     }
 }
 
@@ -68,10 +73,11 @@ pub(super) fn complete_report(
     report: &mut SessionReport,
     attachment: &Attachment,
     taken: &mut Taken,
+    baseline: &Baseline,
 ) -> Result<()> {
     let ended = now_ns(ClockId::Monotonic);
     report.clock.ended_monotonic_ns = Some(ended);
-    let accounts = accounts::draw_up(attachment, &mut taken.pipeline, &taken.dropped, ended)?;
+    let accounts = accounts::draw_up(attachment, &mut taken.pipeline, &taken.dropped, baseline, ended)?;
     let pipeline = &mut taken.pipeline;
     report.probes = accounts.probes;
     report.cpus = accounts.cpus;
@@ -84,7 +90,7 @@ pub(super) fn complete_report(
         records_dropped: report.probes.iter().map(|probe| probe.dropped).sum(),
         records_unaccounted: accounts.unaccounted,
         records_undecodable,
-        lines_lost: pipeline.files().lost_lines(),
+        lines_lost: pipeline.files().lost_lines() + taken.lines_lost,
         records_not_captured: taken.not_captured,
     };
     report.model = pipeline.model_counters();

@@ -11,7 +11,7 @@ use crate::{
     nccl::NameTables,
     probe::{self, Level, ProbeSet, Way},
     sink::LibraryReport,
-    symbols::{self, DebugFiles, Resolution},
+    symbols::{self, DebugFiles, NcclVersion, Resolution},
     target::{MappedLibrary, Process, nccl_libraries},
 };
 
@@ -120,8 +120,17 @@ impl Setup {
     }
 }
 
-impl LibraryInUse {
-    fn resolve(file: MappedLibrary, wanted: &Wanted<'_>) -> Result<Self> {
+/// A library of which it is known what it is, and not yet whether it can be traced.
+#[derive(Debug)]
+pub(super) struct ResolvedLibrary {
+    file: MappedLibrary,
+    resolution: Resolution,
+    cached: bool,
+    to_keep: Option<(CacheKey, Image)>,
+}
+
+impl ResolvedLibrary {
+    pub(super) fn new(file: MappedLibrary, wanted: &Wanted<'_>) -> Result<Self> {
         let choice = wanted.choice;
         let shown = file.shown();
         let context = || format!("reading the NCCL library `{shown}`");
@@ -135,6 +144,23 @@ impl LibraryInUse {
             None => symbols::resolve_with(&image, &request, wanted.debug_files).with_context(context)?,
         };
         let to_keep = key.filter(|_| !cached).map(|(_, key)| (key, image));
+        Ok(Self { file, resolution, cached, to_keep })
+    }
+
+    pub(super) fn version(&self) -> Option<NcclVersion> {
+        self.resolution.nccl_version
+    }
+
+    /// What is said of it where it cannot be traced.
+    pub(super) fn report(&self) -> LibraryReport {
+        report(&self.file, &self.resolution, self.cached, &ProbeSet::default())
+    }
+
+    /// Compiles its probes.
+    pub(super) fn into_use(self, choice: ProbeChoice) -> Result<LibraryInUse> {
+        let Self { file, resolution, cached, to_keep } = self;
+        let shown = file.shown();
+        let context = || format!("reading the NCCL library `{shown}`");
         let mut probes = probe::compile(&resolution, choice.level, choice.way);
         if choice.returns {
             probe::add_api_returns(&mut probes, &resolution);
@@ -156,7 +182,29 @@ impl LibraryInUse {
             names: NameTables::from_layouts(&resolution.layouts),
             plan_fields: PlanFields::from_layouts(&resolution.layouts),
         };
-        Ok(Self { file, resolution, probes, decoder, cached, to_keep })
+        Ok(LibraryInUse { file, resolution, probes, decoder, cached, to_keep })
+    }
+}
+
+fn report(file: &MappedLibrary, resolution: &Resolution, cached: bool, probes: &ProbeSet) -> LibraryReport {
+    LibraryReport {
+        path: file.path.display().to_string(),
+        deleted: file.deleted,
+        device: file.id.device,
+        inode: file.id.inode,
+        build_id: resolution.build_id.clone(),
+        nccl_version: resolution.nccl_version,
+        cuda_version: resolution.cuda_version,
+        symbols: resolution.rung,
+        cached,
+        probes: probes.way,
+        missing_probes: probes.missing.clone(),
+    }
+}
+
+impl LibraryInUse {
+    fn resolve(file: MappedLibrary, wanted: &Wanted<'_>) -> Result<Self> {
+        ResolvedLibrary::new(file, wanted)?.into_use(wanted.choice)
     }
 
     /// Keeps what was resolved for the next time.
@@ -168,18 +216,6 @@ impl LibraryInUse {
     }
 
     pub(super) fn report(&self) -> LibraryReport {
-        LibraryReport {
-            path: self.file.path.display().to_string(),
-            deleted: self.file.deleted,
-            device: self.file.id.device,
-            inode: self.file.id.inode,
-            build_id: self.resolution.build_id.clone(),
-            nccl_version: self.resolution.nccl_version,
-            cuda_version: self.resolution.cuda_version,
-            symbols: self.resolution.rung,
-            cached: self.cached,
-            probes: self.probes.way,
-            missing_probes: self.probes.missing.clone(),
-        }
+        report(&self.file, &self.resolution, self.cached, &self.probes)
     }
 }

@@ -38,6 +38,8 @@ pub struct ApiOutputOptions {
 
 /// Folder of the files of processes.
 const PROCESSES: &str = "processes";
+/// Processes of one number, one after the other, that have files of their own.
+const MAX_OF_ONE_PID: u32 = 100;
 
 #[derive(Debug)]
 struct RankFile {
@@ -52,6 +54,10 @@ struct RankFile {
 #[derive(Debug, Default)]
 pub struct ApiFiles {
     ranks: HashMap<FileKey, RankFile>,
+    /// Of ranks whose files are complete.
+    closed: BTreeMap<FileKey, FlowFileSummary>,
+    /// Lines that could not be written to files of processes that are complete.
+    closed_lost: u64,
     /// By process id, as ncclflow sees it.
     processes: HashMap<u32, JsonLinesFile>,
     /// Lines whose file could not be made.
@@ -136,30 +142,29 @@ impl ApiFiles {
             .collect()
     }
 
+    /// Completes the files of a process (as ncclflow numbers it), and closes them.
+    pub fn close_process(&mut self, pid: u32) -> Vec<String> {
+        let errors = self.flush();
+        for (key, file) in self.ranks.extract_if(|_, file| file.pid == pid) {
+            self.closed.insert(key, file.summary(&key));
+        }
+        self.closed_lost += self.processes.remove(&pid).map_or(0, |lines| lines.lost());
+        errors
+    }
+
     /// Lines that could not be written.
     pub fn lost_lines(&self) -> u64 {
         let ranks = self.ranks.values().map(|file| file.lines.lost());
         let processes = self.processes.values().map(JsonLinesFile::lost);
-        self.homeless + ranks.chain(processes).sum::<u64>()
+        let closed = self.closed.values().map(|summary| summary.lost);
+        self.homeless + self.closed_lost + ranks.chain(processes).chain(closed).sum::<u64>()
     }
 
     /// What was written, by communicator and rank.
     pub fn summaries(&self) -> Vec<FlowFileSummary> {
-        let sorted: BTreeMap<_, _> = self.ranks.iter().collect();
-        sorted
-            .into_iter()
-            .map(|(key, file)| FlowFileSummary {
-                comm_hash: file.comm_hash.clone(),
-                folder: file.folder.clone(),
-                rank: key.rank,
-                n_ranks: file.n_ranks,
-                pid: file.pid,
-                records: 0,
-                steps: 0,
-                api_calls: file.lines.lines(),
-                lost: file.lines.lost(),
-            })
-            .collect()
+        let mut sorted = self.closed.clone();
+        sorted.extend(self.ranks.iter().map(|(key, file)| (*key, file.summary(key))));
+        sorted.into_values().collect()
     }
 
     fn process(&mut self, dir: &OutputDir, host: &HostInfo) -> io::Result<&mut JsonLinesFile> {
@@ -168,8 +173,16 @@ impl ApiFiles {
             // With the host's name: folders of several hosts are copied into one.
             let host_name: String =
                 host.host.chars().filter(|c| c.is_ascii_alphanumeric() || "-_.".contains(*c)).collect();
-            let name = format!("api_{host_name}_{}.jsonl", host.pid);
-            let file = dir.subfolder(PROCESSES)?.create_file(&name)?;
+            let folder = dir.subfolder(PROCESSES)?;
+            let pid = host.pid;
+            let mut file = folder.create_file(&format!("api_{host_name}_{pid}.jsonl"));
+            // An earlier process had this number.
+            for number in 1..MAX_OF_ONE_PID {
+                if file.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists) {
+                    file = folder.create_file(&format!("api_{host_name}_{pid}-{number}.jsonl"));
+                }
+            }
+            let file = file?;
             self.processes.insert(host.pid, JsonLinesFile::new(file));
         }
         self.processes.get_mut(&host.pid).ok_or_else(|| io::Error::other("no such file"))
@@ -204,5 +217,19 @@ impl RankFile {
             pid: host.pid,
             lines: JsonLinesFile::new(file),
         })
+    }
+
+    fn summary(&self, key: &FileKey) -> FlowFileSummary {
+        FlowFileSummary {
+            comm_hash: self.comm_hash.clone(),
+            folder: self.folder.clone(),
+            rank: key.rank,
+            n_ranks: self.n_ranks,
+            pid: self.pid,
+            records: 0,
+            steps: 0,
+            api_calls: self.lines.lines(),
+            lost: self.lines.lost(),
+        }
     }
 }

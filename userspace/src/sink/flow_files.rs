@@ -57,6 +57,8 @@ struct RankFiles {
 pub struct FlowFiles {
     dir: OutputDir,
     ranks: HashMap<FileKey, RankFiles>,
+    /// Of ranks whose files are complete.
+    closed: BTreeMap<FileKey, FlowFileSummary>,
     /// Lines of ranks whose files could not be made.
     homeless: u64,
     errors: Vec<String>,
@@ -76,7 +78,7 @@ pub(super) fn folder_name(comm: &FlowCommunicator) -> String {
 
 impl FlowFiles {
     pub fn new(dir: OutputDir) -> Self {
-        Self { dir, ranks: HashMap::new(), homeless: 0, errors: Vec::new() }
+        Self { dir, ranks: HashMap::new(), closed: BTreeMap::new(), homeless: 0, errors: Vec::new() }
     }
 
     pub fn dir(&self) -> &OutputDir {
@@ -130,7 +132,15 @@ impl FlowFiles {
 
     /// No record has come.
     pub fn is_empty(&self) -> bool {
-        self.ranks.is_empty()
+        self.ranks.is_empty() && self.closed.is_empty()
+    }
+
+    /// Completes the files of a process (as ncclflow numbers it), and closes them.
+    pub fn close_process(&mut self, pid: u32) {
+        self.flush();
+        for (key, files) in self.ranks.extract_if(|_, files| files.pid == pid) {
+            self.closed.insert(key, files.summary(&key));
+        }
     }
 
     /// What went wrong so far; each failure once.
@@ -140,26 +150,16 @@ impl FlowFiles {
 
     /// Lines that could not be written, all files together.
     pub fn lost_lines(&self) -> u64 {
-        self.homeless + self.ranks.values().map(RankFiles::lost).sum::<u64>()
+        self.homeless
+            + self.ranks.values().map(RankFiles::lost).sum::<u64>()
+            + self.closed.values().map(|summary| summary.lost).sum::<u64>()
     }
 
     /// What was written, by communicator and rank.
     pub fn summaries(&self) -> Vec<FlowFileSummary> {
-        let sorted: BTreeMap<_, _> = self.ranks.iter().collect();
-        sorted
-            .into_iter()
-            .map(|(key, files)| FlowFileSummary {
-                comm_hash: files.comm_hash.clone(),
-                folder: files.folder.clone(),
-                rank: key.rank,
-                n_ranks: files.n_ranks,
-                pid: files.pid,
-                records: files.proxy_flow.lines(),
-                steps: files.flow_steps.lines(),
-                api_calls: 0,
-                lost: files.lost(),
-            })
-            .collect()
+        let mut sorted = self.closed.clone();
+        sorted.extend(self.ranks.iter().map(|(key, files)| (*key, files.summary(key))));
+        sorted.into_values().collect()
     }
 }
 
@@ -194,6 +194,20 @@ impl RankFiles {
             }
         }
         proxy_flow.and(steps)
+    }
+
+    fn summary(&self, key: &FileKey) -> FlowFileSummary {
+        FlowFileSummary {
+            comm_hash: self.comm_hash.clone(),
+            folder: self.folder.clone(),
+            rank: key.rank,
+            n_ranks: self.n_ranks,
+            pid: self.pid,
+            records: self.proxy_flow.lines(),
+            steps: self.flow_steps.lines(),
+            api_calls: 0,
+            lost: self.lost(),
+        }
     }
 
     fn lost(&self) -> u64 {

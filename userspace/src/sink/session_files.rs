@@ -57,6 +57,15 @@ impl SessionFiles {
         }
     }
 
+    /// Completes the files of a process (as ncclflow numbers it), and closes them.
+    pub fn close_process(&mut self, pid: u32) {
+        let Some(Files { flow, api }) = &mut self.0 else { return };
+        flow.close_process(pid);
+        for error in api.close_process(pid) {
+            flow.add_error(error);
+        }
+    }
+
     /// No op has come: there is nothing to aggregate.
     pub fn has_no_flows(&self) -> bool {
         self.0.as_ref().is_none_or(|files| files.flow.is_empty())

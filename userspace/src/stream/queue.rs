@@ -14,6 +14,8 @@ pub enum Popped {
     Batch(Arc<Batch>),
     /// Nothing came in that time.
     Nothing,
+    /// It is empty, and someone wants the taker to look up: [`Queue::call`].
+    Called,
     /// It is empty, and nothing will come any more.
     Closed,
 }
@@ -23,6 +25,7 @@ struct State {
     batches: VecDeque<Arc<Batch>>,
     bytes: usize,
     peak: usize,
+    called: bool,
     closed: bool,
 }
 
@@ -73,18 +76,27 @@ impl Queue {
             if state.closed {
                 return Popped::Closed;
             }
+            if std::mem::take(&mut state.called) {
+                return Popped::Called;
+            }
             state = match timeout {
                 None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
                 Some(timeout) => {
                     let (state, waited) =
                         self.changed.wait_timeout(state, timeout).unwrap_or_else(PoisonError::into_inner);
-                    if waited.timed_out() && state.batches.is_empty() && !state.closed {
+                    if waited.timed_out() && state.batches.is_empty() && !state.closed && !state.called {
                         return Popped::Nothing;
                     }
                     state
                 }
             };
         }
+    }
+
+    /// Has the taker look up from its batches once it has taken those that are there.
+    pub fn call(&self) {
+        self.lock().called = true;
+        self.changed.notify_all();
     }
 
     /// Nothing more comes, or nothing more is taken.

@@ -15,8 +15,12 @@ pub struct Function {
     pub found_by: FoundBy,
     /// Entry, as the ELF file states it.
     pub vaddr: ElfVaddr,
-    /// Entry, where a uprobe goes.
+    /// Entry, in the file.
     pub file_offset: FileOffset,
+    /// Bytes after the entry to where a uprobe goes: an instruction at which a hit costs one trap instead of two, where everything
+    /// is still as it was at the entry. Mostly 0.
+    #[serde(default)]
+    pub uprobe_offset: u64,
     /// Bytes of machine code; 0 if the library does not say.
     pub size: u64,
     /// The parameters in the order of the debugging information. Clones have lost some, and one that was split into
@@ -32,6 +36,11 @@ impl Function {
         let mut named = self.params.iter().filter(|param| param.name == name);
         let first = named.clone().next();
         named.find(|param| param.location.is_known()).or(first)
+    }
+
+    /// Where in the file a uprobe on it goes.
+    pub fn uprobe_place(&self) -> FileOffset {
+        FileOffset(self.file_offset.0.saturating_add(self.uprobe_offset))
     }
 
     /// The clone suffix of the symbol, such as `.isra.10`; empty for a plain copy.
@@ -126,6 +135,7 @@ mod tests {
             found_by: FoundBy::Symbol,
             vaddr: ElfVaddr(1),
             file_offset: FileOffset(1),
+            uprobe_offset: 0,
             size: 1,
             params: vec![
                 param("channel", unknown()),

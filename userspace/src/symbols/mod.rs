@@ -14,6 +14,7 @@ mod identity;
 mod layouts;
 mod mangled;
 mod params;
+mod probe_point;
 mod problems;
 mod prototypes;
 mod registers;

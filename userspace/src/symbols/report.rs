@@ -60,8 +60,10 @@ fn functions(out: &mut String, resolution: &Resolution, request: &Request) -> st
         let marks = if marks.is_empty() { String::new() } else { format!("[{}]", marks.join(", ")) };
         let space = if params.is_empty() || marks.is_empty() { "" } else { " " };
         let params = format!("{params}{space}{marks}");
-        let place = function.file_offset.to_string();
-        let line = format!("  {:width$}  {place:>10}  {:>6} B  {params}", label(function), function.size);
+        let after =
+            if function.uprobe_offset == 0 { String::new() } else { format!("+{}", function.uprobe_offset) };
+        let place = format!("{}{after}", function.file_offset);
+        let line = format!("  {:width$}  {place:>13}  {:>6} B  {params}", label(function), function.size);
         writeln!(out, "{}", line.trim_end())?;
     }
     let mut legend: Vec<(&str, &str)> = Vec::new();

@@ -92,6 +92,13 @@ impl Resolution {
     pub fn missing_required(&self) -> impl Iterator<Item = &Problem> {
         self.problems.iter().filter(|problem| problem.kind == ProblemKind::RequiredFunctionMissing)
     }
+
+    /// Why a function, struct or enumeration is not known, if that is so and the reason was found.
+    pub fn why_unknown(&self, subject: &str) -> Option<&str> {
+        let known = self.functions.contains_key(subject) || self.layouts.struct_size(subject).is_some();
+        let mut problems = self.problems.iter().filter(|problem| !known && problem.subject == subject);
+        problems.next().map(|problem| problem.what.as_str())
+    }
 }
 
 /// Something that could not be found out.

@@ -6,11 +6,12 @@ use super::copies::Copies;
 use super::debug_file::DebugFiles;
 use super::identity::{self, Shipped};
 use super::params::Knowledge;
+use super::probe_point::{self, MAX_FUNCTION};
 use super::stripped::{self, Search};
 use super::version::{self, Versions};
-use super::{Function, LayoutSource, Layouts, Problem, Request, Resolution, Rung, mangled, problems};
+use super::{Function, LayoutSource, Layouts, Param, Problem, Request, Resolution, Rung, mangled, problems};
 use crate::dwarf::{self, Found};
-use crate::elf::{Budget, Error, Image, SymbolTable, TableKind};
+use crate::elf::{Budget, ElfVaddr, Error, Image, Machine, SymbolTable, TableKind};
 
 /// What the best usable source gives.
 struct Evidence {
@@ -158,6 +159,14 @@ fn without_debugging_information(
     Evidence { rung, copies, found, layouts_from, debug_file: None, no_layouts, search }
 }
 
+/// Where a uprobe goes. At the entry if the code cannot be read: attaching says more then.
+fn uprobe_offset(image: &Image, address: ElfVaddr, size: u64, params: &[Param], budget: &mut Budget) -> u64 {
+    if image.machine() != Machine::X86_64 || size == 0 || size > MAX_FUNCTION {
+        return 0;
+    }
+    image.loaded_bytes(address, size, budget).map_or(0, |code| probe_point::uprobe_offset(&code, params))
+}
+
 fn answer(
     image: &Image,
     request: &Request,
@@ -181,6 +190,7 @@ fn answer(
                 found_by: copy.found_by,
                 vaddr: copy.address,
                 file_offset,
+                uprobe_offset: uprobe_offset(image, copy.address, copy.size, &params, budget),
                 size: copy.size,
                 params,
                 params_from,

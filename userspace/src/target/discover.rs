@@ -1,9 +1,10 @@
-//! All processes of the node that have an NCCL library mapped, under any name.
+//! All processes of the node that have NCCL mapped, under any name.
 
 use std::{fs, io, path::Path};
 
 use super::{
-    identify::{Depth, Identifier},
+    identify::{Depth, Evidence, Identifier},
+    library::{LibraryError, MappedLibrary},
     maps,
     process::{Process, ProcessError},
 };
@@ -17,6 +18,31 @@ pub struct Discovered {
     pub denied: usize,
 }
 
+/// A process that has NCCL mapped.
+#[derive(Debug)]
+pub struct Sighting {
+    pub process: Process,
+    /// Each inode once, with what shows that it is NCCL.
+    pub libraries: Vec<(MappedLibrary, Evidence)>,
+    /// Libraries that cannot be opened, and why.
+    pub unopened: Vec<LibraryError>,
+}
+
+/// The kernel does not let us look at a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Denied;
+
+/// The numbers of all processes that our PID namespace shows, in ascending order.
+///
+/// # Errors
+/// When `/proc` cannot be listed.
+pub fn pids() -> io::Result<Vec<u32>> {
+    let names = fs::read_dir(Path::new("/proc"))?.flatten().map(|entry| entry.file_name());
+    let mut pids: Vec<u32> = names.filter_map(|name| name.to_str()?.parse().ok()).collect();
+    pids.sort_unstable();
+    Ok(pids)
+}
+
 /// Looks through all processes that our PID namespace shows. NCCL that is linked statically into a program is not looked for.
 ///
 /// # Errors
@@ -24,10 +50,7 @@ pub struct Discovered {
 pub fn nccl_processes() -> io::Result<Discovered> {
     let mut found = Discovered::default();
     let mut identifier = Identifier::default();
-    let names = fs::read_dir(Path::new("/proc"))?.flatten().map(|entry| entry.file_name());
-    let mut pids: Vec<u32> = names.filter_map(|name| name.to_str()?.parse().ok()).collect();
-    pids.sort_unstable();
-    for pid in pids.into_iter().filter(|pid| *pid != std::process::id()) {
+    for pid in pids()?.into_iter().filter(|pid| *pid != std::process::id()) {
         match look_at(pid, &mut identifier) {
             Ok(Some(process)) => found.processes.push(process),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => found.denied += 1,
@@ -36,6 +59,35 @@ pub fn nccl_processes() -> io::Result<Discovered> {
         }
     }
     Ok(found)
+}
+
+/// Looks for NCCL in a process: files that are it, and files that hold it, linked statically. `None`: it has none, or it exited while
+/// we looked.
+///
+/// # Errors
+/// When it may not be looked at.
+pub fn look_for_nccl(pid: u32, identifier: &mut Identifier) -> Result<Option<Sighting>, Denied> {
+    let process = match Process::open(pid) {
+        Ok(process) => process,
+        Err(ProcessError::Denied(..)) => return Err(Denied),
+        Err(_) => return Ok(None),
+    };
+    let mappings = match maps::read(pid) {
+        Ok(mappings) => mappings,
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Err(Denied),
+        Err(_) => return Ok(None),
+    };
+    let (mut libraries, mut unopened) = (Vec::<(MappedLibrary, Evidence)>::new(), Vec::new());
+    for mapping in mappings.iter().filter(|mapping| mapping.executable && mapping.inode != 0) {
+        let Some(evidence) = identifier.evidence(&process, mapping) else { continue };
+        match MappedLibrary::open(&process, mapping) {
+            Ok(file) if libraries.iter().any(|(known, _)| known.id == file.id) => {}
+            Ok(file) => libraries.push((file, evidence)),
+            Err(error) => unopened.push(LibraryError::Open { pid, path: mapping.path.clone(), error }),
+        }
+    }
+    let has_none = libraries.is_empty() && unopened.is_empty();
+    Ok((!has_none).then_some(Sighting { process, libraries, unopened }))
 }
 
 /// The process, if it has NCCL mapped.
@@ -64,6 +116,7 @@ mod tests {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let found = nccl_processes().unwrap();
         assert!(found.processes.iter().all(|process| process.pid() != child.id()));
+        assert!(look_for_nccl(child.id(), &mut Identifier::default()).unwrap().is_none());
         child.kill().unwrap();
         child.wait().unwrap();
     }

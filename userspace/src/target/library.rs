@@ -46,6 +46,12 @@ impl MappedLibrary {
         self.file.try_clone()
     }
 
+    /// The same open file once more.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        let (id, path, deleted) = (self.id, self.path.clone(), self.deleted);
+        Ok(Self { id, path, deleted, file: self.try_clone_file()? })
+    }
+
     /// The process's name of the file, for people.
     pub fn shown(&self) -> String {
         super::printable(&self.path.to_string_lossy())

@@ -1,12 +1,21 @@
 //! Targets: processes, and the NCCL libraries that they have mapped.
 
+pub mod census;
+pub mod container;
+pub mod description;
 pub mod discover;
+pub mod filter;
 pub mod identify;
 pub mod library;
 pub mod maps;
 pub mod process;
 
-pub use discover::{Discovered, nccl_processes};
+pub use census::Census;
+pub use container::Container;
+pub use description::{Description, Users, age_seconds};
+pub use discover::{Denied, Discovered, Sighting, look_for_nccl, nccl_processes, pids};
+pub use filter::Filter;
+pub use identify::{Evidence, Identifier};
 pub use library::{LibraryError, LibraryId, MappedLibrary, nccl_libraries};
 pub use process::{Process, ProcessError};
 

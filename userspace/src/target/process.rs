@@ -109,10 +109,26 @@ impl Process {
         poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
     }
 
+    /// When it was started, in ticks since the system was: field 22 of /proc/PID/stat (proc(5)). With the PID it tells the process
+    /// from all others.
+    pub fn started(&self) -> Option<u64> {
+        started(self.pid)
+    }
+
     /// `/proc/PID`.
     pub fn proc_path(&self) -> PathBuf {
         proc_path(self.pid)
     }
+}
+
+/// [`Process::started`] of whatever has the number now.
+pub(super) fn started(pid: u32) -> Option<u64> {
+    const MAX_STAT: u64 = 4096;
+    let mut text = Vec::new();
+    fs::File::open(proc_path(pid).join("stat")).ok()?.take(MAX_STAT).read_to_end(&mut text).ok()?;
+    // The name stands in parentheses and may hold anything.
+    let fields = text.rsplitn(2, |byte| *byte == b')').next()?;
+    std::str::from_utf8(fields).ok()?.split_ascii_whitespace().nth(19)?.parse().ok()
 }
 
 fn proc_path(pid: u32) -> PathBuf {

@@ -10,17 +10,17 @@ use anyhow::{Context, Result, anyhow, bail};
 use super::progress::Progress;
 use super::say;
 
-/// pip wants the tag of the wheel exactly; NVIDIA's have had these.
+/// pip wants the tag of the wheel exactly; NVIDIA's have had these, before the processor.
 const PLATFORMS: [&str; 9] = [
-    "manylinux1_x86_64",
-    "manylinux2010_x86_64",
-    "manylinux2014_x86_64",
-    "manylinux_2_17_x86_64",
-    "manylinux_2_18_x86_64",
-    "manylinux_2_24_x86_64",
-    "manylinux_2_27_x86_64",
-    "manylinux_2_28_x86_64",
-    "manylinux_2_31_x86_64",
+    "manylinux1",
+    "manylinux2010",
+    "manylinux2014",
+    "manylinux_2_17",
+    "manylinux_2_18",
+    "manylinux_2_24",
+    "manylinux_2_27",
+    "manylinux_2_28",
+    "manylinux_2_31",
 ];
 
 /// How this machine calls pip.
@@ -35,15 +35,15 @@ fn pip() -> Result<Vec<&'static str>> {
     bail!("pip was not found: install it (Debian: python3-pip), it downloads NVIDIA's wheels")
 }
 
-/// Downloads the wheel into `place`.
-pub(super) fn download(requirement: &str, place: &Path) -> Result<PathBuf> {
+/// Downloads the wheel for a processor into `place`.
+pub(super) fn download(requirement: &str, machine: &str, place: &Path) -> Result<PathBuf> {
     fs::create_dir_all(place)?;
     let pip = pip()?;
     let mut command = Command::new(pip[0]);
     command.args(&pip[1..]).args(["download", "--no-deps", "--only-binary=:all:", "--no-cache-dir"]);
     command.args(["--disable-pip-version-check", "--progress-bar", "off"]);
     for platform in PLATFORMS {
-        command.args(["--platform", platform]);
+        command.args(["--platform", &format!("{platform}_{machine}")]);
     }
     command.arg("--dest").arg(place).arg(requirement);
     // pip writes to a temporary directory first; there the progress can be seen, and the file system is the cache's.
@@ -67,7 +67,7 @@ pub(super) fn download(requirement: &str, place: &Path) -> Result<PathBuf> {
     }
     if !status.success() {
         let said = errors.and_then(|errors| errors.join().ok()?.ok()).unwrap_or_default();
-        bail!(explain(requirement, &said));
+        bail!(explain(requirement, machine, &said));
     }
     let wheel = fs::read_dir(place)?
         .filter_map(|entry| entry.ok().map(|entry| entry.path()))
@@ -75,12 +75,12 @@ pub(super) fn download(requirement: &str, place: &Path) -> Result<PathBuf> {
     wheel.ok_or_else(|| anyhow!("pip left no wheel in `{}`", place.display()))
 }
 
-fn explain(requirement: &str, said: &str) -> String {
+fn explain(requirement: &str, machine: &str, said: &str) -> String {
     let tail: Vec<&str> = said.lines().rev().filter(|line| !line.trim().is_empty()).take(3).collect();
     let tail: Vec<&str> = tail.into_iter().rev().collect();
     let tail = tail.join("\n  ");
     if said.contains("No matching distribution") {
-        format!("there is no {requirement} for x86-64 in pip's index\n  {tail}")
+        format!("there is no {requirement} for {machine} in pip's index\n  {tail}")
     } else if said.contains("No space left") {
         format!(
             "the disk is full; the download of {requirement} needs some 400 MB, the library as much\n  {tail}"
@@ -110,9 +110,10 @@ mod tests {
     #[test]
     fn pips_words_are_explained() {
         let said = "ERROR: Could not find a version\nERROR: No matching distribution found for x\n";
-        assert!(explain("x==1", said).starts_with("there is no x==1"));
+        assert!(explain("x==1", "x86_64", said).starts_with("there is no x==1"));
         assert!(
-            explain("x==1", "OSError: [Errno 28] No space left on device").starts_with("the disk is full")
+            explain("x==1", "x86_64", "OSError: [Errno 28] No space left on device")
+                .starts_with("the disk is full")
         );
     }
 }

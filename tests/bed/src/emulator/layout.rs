@@ -231,9 +231,12 @@ layout! {
     }
 }
 
-layout! {
-    /// `ncclComm`, the host's
-    HostComm { hash: "commHash", dev_comm: "devComm", }
+/// `ncclComm`, the host's.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct HostComm {
+    /// 2.18 and later.
+    pub(crate) hash: Option<Place>,
+    pub(crate) dev_comm: Place,
 }
 
 /// Work as 2.22 and later have it: batches that refer to work structs.
@@ -291,7 +294,11 @@ impl HostComm {
         let request =
             Request { functions: Vec::new(), structs: vec!["ncclComm".to_owned()], enums: Vec::new() };
         let resolution = resolve(&Image::open(library)?, &request)?;
-        Self::find(&resolution.layouts, &["ncclComm"])
+        let layouts = &resolution.layouts;
+        Ok(Self {
+            hash: place(layouts, "ncclComm", "commHash").ok(),
+            dev_comm: place(layouts, "ncclComm", "devComm")?,
+        })
     }
 }
 

@@ -102,7 +102,7 @@ impl Shared {
     /// Takes note of a communicator and returns its hash.
     pub(crate) fn register(&self, comm: usize) -> String {
         let host = &self.0.host_comm;
-        let hash = format!("{:016x}", host.hash.get(comm));
+        let hash = format!("{:016x}", host.hash.map_or(0, |hash| hash.get(comm)));
         let known = KnownComm { hash: hash.clone(), launches: 0 };
         lock(&self.0.comms).insert(host.dev_comm.get_usize(comm), known);
         hash

@@ -17,7 +17,7 @@ pub struct Ready {
     pub nranks: u32,
     pub pids: Vec<u32>,
     /// 16 hex digits; as NCCL has it.
-    #[serde(rename = "commHash", default)]
+    #[serde(rename = "commHash")]
     pub comm_hash: String,
 }
 
@@ -69,6 +69,11 @@ impl Bed {
     /// The processes, as `ncclflow -p` wants them.
     pub fn pid_list(&self) -> String {
         self.ready.pids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+    }
+
+    /// The process that was started: the bed itself, or whatever starts it.
+    pub fn launcher(&self) -> u32 {
+        self.child.id()
     }
 
     /// Lets the operations begin.

@@ -7,10 +7,12 @@ use std::{
 
 use super::need::need;
 
-/// The folder that cargo puts programs into, seen from a test's own program in `deps/` inside it.
+/// The folder that cargo puts programs into: where we are, or above the folders of tests and examples.
 fn target_folder() -> PathBuf {
-    let test = env::current_exe().unwrap_or_default();
-    test.parent().and_then(Path::parent).map(Path::to_path_buf).unwrap_or_default()
+    let here = env::current_exe().unwrap_or_default();
+    let folder = here.parent().unwrap_or(Path::new(""));
+    let inside = folder.file_name().is_some_and(|name| name == "deps" || name == "examples");
+    if inside { folder.parent().unwrap_or(folder) } else { folder }.to_path_buf()
 }
 
 fn built(name: &str) -> Option<PathBuf> {
@@ -26,6 +28,11 @@ pub fn ncclflow() -> Option<PathBuf> {
 /// `ncclflow-bed`.
 pub fn bed() -> Option<PathBuf> {
     built("ncclflow-bed")
+}
+
+/// `ncclflow-patterns`.
+pub fn patterns() -> Option<PathBuf> {
+    built("ncclflow-patterns")
 }
 
 /// The profiler plugin.

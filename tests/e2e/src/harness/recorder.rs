@@ -20,8 +20,19 @@ pub struct Recorder {
 impl Recorder {
     /// Starts a recording of `pids` into `output` and waits until its probes are armed.
     pub fn start(ncclflow: &Path, pids: &str, output: &Path, arguments: &[&str]) -> Result<Self> {
+        Self::start_of(ncclflow, &["-p", pids], output, arguments)
+    }
+
+    /// The same of all processes of the node that `arguments` do not filter out.
+    pub fn start_all(ncclflow: &Path, output: &Path, arguments: &[&str]) -> Result<Self> {
+        Self::start_of(ncclflow, &["--all"], output, arguments)
+    }
+
+    fn start_of(ncclflow: &Path, whom: &[&str], output: &Path, arguments: &[&str]) -> Result<Self> {
         let mut child = Command::new(ncclflow)
-            .args(["record", "-p", pids, "-o"])
+            .arg("record")
+            .args(whom)
+            .arg("-o")
             .arg(output)
             .args(arguments)
             // What earlier runs have left on this machine is no business of a test's.

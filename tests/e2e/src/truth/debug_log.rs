@@ -111,6 +111,13 @@ impl DebugLog {
     }
 }
 
+/// By channel.
+#[derive(Default)]
+struct Graphs {
+    rings: BTreeMap<u32, Ring>,
+    trees: BTreeMap<u32, Tree>,
+}
+
 #[derive(Default)]
 struct Reader {
     log: DebugLog,
@@ -118,6 +125,9 @@ struct Reader {
     by_address: HashMap<(u32, u64), usize>,
     /// The communicator that a thread is initializing.
     by_thread: HashMap<(u32, u32), usize>,
+    /// Rings and trees of a thread's communicator that has not been named yet: up to 2.17 only the end of an initialization
+    /// has a line.
+    unnamed: HashMap<(u32, u32), Graphs>,
     /// Connections that were made outside of an initialization.
     late: Vec<(u32, Connection)>,
 }
@@ -140,6 +150,10 @@ impl Reader {
                 communicator.comm_hash = communicator.comm_hash.or(init.comm_hash);
                 if init.complete {
                     communicator.complete = true;
+                    if let Some(graphs) = self.unnamed.remove(&thread) {
+                        communicator.rings.extend(graphs.rings);
+                        communicator.trees.extend(graphs.trees);
+                    }
                     self.by_thread.remove(&thread);
                 } else {
                     self.by_thread.insert(thread, index);
@@ -162,14 +176,14 @@ impl Reader {
                 }
             }
             Message::Tuning(tuning) => self.log.tunings.push(tuning),
-            Message::Ring(ring) => self.with_current(thread, |current| {
-                current.rings.insert(ring.channel, ring);
-            }),
+            Message::Ring(ring) => {
+                let (rings, _) = self.graphs(thread);
+                rings.insert(ring.channel, ring);
+            }
             Message::Trees { trees, cut } => {
                 self.log.cut_tree_lines += usize::from(cut);
-                self.with_current(thread, |current| {
-                    current.trees.extend(trees.into_iter().map(|tree| (tree.channel, tree)));
-                });
+                let (_, known) = self.graphs(thread);
+                known.extend(trees.into_iter().map(|tree| (tree.channel, tree)));
             }
             Message::RingOrder { channel, ranks } => self.with_current(thread, |current| {
                 current.ring_orders.insert(channel, ranks);
@@ -206,6 +220,16 @@ impl Reader {
         });
         self.by_address.insert((pid, comm), index);
         index
+    }
+
+    /// The rings and trees of the communicator that a thread initializes.
+    fn graphs(&mut self, thread: (u32, u32)) -> (&mut BTreeMap<u32, Ring>, &mut BTreeMap<u32, Tree>) {
+        if let Some(index) = self.by_thread.get(&thread) {
+            let current = &mut self.log.communicators[*index];
+            return (&mut current.rings, &mut current.trees);
+        }
+        let graphs = self.unnamed.entry(thread).or_default();
+        (&mut graphs.rings, &mut graphs.trees)
     }
 
     fn with_current(&mut self, thread: (u32, u32), change: impl FnOnce(&mut LoggedCommunicator)) {

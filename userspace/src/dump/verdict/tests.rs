@@ -402,3 +402,41 @@ fn a_verdict_and_its_ranks_survive_json() {
     assert_eq!(again, ranks);
     assert_eq!(serde_json::to_value(judge(&again, &[])).unwrap()["state"], "stuck");
 }
+
+/// A broadcast from rank 1 whose message to rank 2 was longer than that asked for: NCCL dropped rank 2's receive and kept no error,
+/// and rank 1 is in the next op. Seen on the bed with 2.27.5, two ops exchanged on rank 1.
+#[test]
+fn a_receive_that_a_pipeline_lost_is_a_link_that_is_down() {
+    let pipeline = |direction, peer| OpReport {
+        coll: Some("Broadcast".to_owned()),
+        pattern: Some("PIPELINE_FROM".to_owned()),
+        ..op(direction, peer, 4)
+    };
+    let next_op = |direction, peer| op(direction, peer, 5);
+    let connect = |number: u32, ops: Vec<OpReport>| {
+        let mut rank = rank(number, 5, ops);
+        for (direction, peer) in [(OpDirection::Send, number + 1), (OpDirection::Recv, number + N - 1)] {
+            rank.connections.push(ConnectionReport { channel: 0, direction, peer: peer % N, steps: 8 });
+        }
+        rank
+    };
+    let mut from_0 = next_op(OpDirection::Send, 2);
+    (from_0.posted, from_0.transmitted, from_0.done) = (12, 4, 4);
+    let ranks = [
+        connect(0, vec![pipeline(OpDirection::Recv, 3), next_op(OpDirection::Send, 1)]),
+        connect(1, vec![next_op(OpDirection::Recv, 0), from_0]),
+        connect(2, vec![pipeline(OpDirection::Send, 3)]),
+        connect(3, vec![pipeline(OpDirection::Recv, 2), pipeline(OpDirection::Send, 0)]),
+    ];
+    let said = "the link from rank 1 to rank 2 is down";
+    check(&judge(&ranks, &[]), State::Stuck, &[1, 2], &[0, 3], said);
+
+    // Where rank 2 begins the pipeline, it has no receive to lose: it does not go on by itself.
+    let begins_at_2 = [
+        connect(0, vec![pipeline(OpDirection::Recv, 3), pipeline(OpDirection::Send, 1)]),
+        connect(1, vec![pipeline(OpDirection::Recv, 0)]),
+        connect(2, vec![pipeline(OpDirection::Send, 3)]),
+        connect(3, vec![pipeline(OpDirection::Recv, 2), pipeline(OpDirection::Send, 0)]),
+    ];
+    check(&judge(&begins_at_2, &[]), State::Stuck, &[2], &[0, 1, 3], "rank 2 does not go on");
+}

@@ -50,6 +50,30 @@ pub struct PlanCounters {
     pub without_graphs: u64,
 }
 
+impl PlanCounters {
+    /// Adds those of another process.
+    pub fn add(&mut self, other: &Self) {
+        let Self {
+            plans,
+            cut,
+            work_bytes_cut,
+            incomplete,
+            underived,
+            derived_otherwise,
+            without_messages,
+            without_graphs,
+        } = other;
+        self.plans += plans;
+        self.cut += cut;
+        self.work_bytes_cut += work_bytes_cut;
+        self.incomplete += incomplete;
+        self.underived += underived;
+        self.derived_otherwise += derived_otherwise;
+        self.without_messages += without_messages;
+        self.without_graphs += without_graphs;
+    }
+}
+
 /// Walks in progress, and what is known of communicators.
 #[derive(Debug, Default)]
 pub(super) struct PlanAssembler {

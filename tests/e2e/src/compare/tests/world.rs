@@ -41,6 +41,9 @@ pub(super) fn flow(rank: i32, seq: u64, pattern: &str) -> ProxyFlow {
         seq,
         posted: true,
         count: Some(VECTOR / 4),
+        coll_api: None,
+        needed: Some(true),
+        peers: Vec::new(),
     }
 }
 
@@ -56,6 +59,7 @@ pub(super) fn steps(flow: &ProxyFlow, direction: Direction, sizes: &[u64]) -> Ve
         pattern: flow.pattern.clone(),
         protocol: flow.protocol.clone(),
         slots: u64::from(flow.slice_steps),
+        stage: String::new(),
         bytes_kind: BytesKind::Exact,
         comm_hash: HASH,
         seq: flow.seq,

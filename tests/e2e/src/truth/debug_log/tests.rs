@@ -72,3 +72,20 @@ h:2:10 [0] NCCL INFO Ring 00 : 5 -> 0 -> 5
     let log = DebugLog::parse(&format!("{THREADS}{other}"));
     assert!(log.member_or_alike(stranger, 2).is_none(), "two with rank 0, and their rings differ");
 }
+
+/// Up to 2.17 only the end of an initialization has a line, and what was built stands before it.
+#[test]
+fn graphs_may_come_before_their_communicator_has_a_name() {
+    let log = DebugLog::parse(
+        "\
+h:1:10 [0] NCCL INFO Ring 00 : 1 -> 0 -> 1
+h:1:11 [1] NCCL INFO Ring 00 : 0 -> 1 -> 0
+h:1:10 [0] NCCL INFO Trees [0] 1/-1/-1->0->-1
+h:1:11 [1] NCCL INFO comm 0xb0 rank 1 nranks 2 cudaDev 1 busId 2 commId 0x77 - Init COMPLETE
+h:1:10 [0] NCCL INFO comm 0xa0 rank 0 nranks 2 cudaDev 0 busId 1 commId 0x77 - Init COMPLETE
+",
+    );
+    let of = |rank: i32| log.member(Member { comm_hash: CommHash(0x77), rank }).unwrap();
+    assert_eq!((of(0).rings[&0].prev, of(1).rings[&0].prev), (1, 0));
+    assert_eq!((of(0).trees.len(), of(1).trees.len()), (1, 0));
+}

@@ -1,0 +1,213 @@
+//! `conformance [--no-run] [--quick] LIBRARY…`: each official library by itself, without symbols, and at work. A JSON line
+//! for each.
+//!
+//! `cargo xtask conformance` fetches the libraries, runs this and makes a table of it.
+
+use std::{
+    io::Write as _,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use anyhow::{Context as _, Result};
+use ncclflow::{
+    elf::{Image, Machine},
+    probe::{self, Level, Way},
+    symbols::{Function, ParamSource, Resolution, nccl_request, resolve},
+};
+use ncclflow_e2e::{
+    compare::Findings,
+    harness::{
+        conformance::{Programs, Subject, Witnesses},
+        need, stripped,
+    },
+};
+use serde::Serialize;
+
+/// What came of one library.
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Row {
+    nccl: String,
+    cuda: Option<u32>,
+    machine: String,
+    build_id: String,
+    structs: usize,
+    fields: usize,
+    /// With debugging information, with symbols only, stripped.
+    forms: Vec<Form>,
+    /// Calls of the made-up communicator and what is in them, of the library and of its stripped copy.
+    patterns: [Option<u64>; 2],
+    /// Ops, messages and identities of jobs on the bed.
+    bed: [Option<u64>; 2],
+    /// Which witnesses the bed had.
+    witnesses: Option<String>,
+    mismatches: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Form {
+    rung: String,
+    functions: usize,
+    /// Parameters whose place is known.
+    params: usize,
+}
+
+fn main() -> Result<ExitCode> {
+    let mut libraries: Vec<PathBuf> = std::env::args_os().skip(1).map(PathBuf::from).collect();
+    let mut take = |option: &str| {
+        let given = libraries.len();
+        libraries.retain(|argument| argument != Path::new(option));
+        libraries.len() < given
+    };
+    let (no_run, quick) = (take("--no-run"), take("--quick"));
+    let programs = if !no_run && need::root() { Programs::find() } else { None };
+    let mut clean = true;
+    for library in &libraries {
+        let row = row(library, programs.as_ref(), quick).with_context(|| library.display().to_string())?;
+        clean &= row.mismatches.is_empty();
+        writeln!(std::io::stdout(), "{}", serde_json::to_string(&row)?)?;
+    }
+    Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn row(library: &Path, programs: Option<&Programs>, quick: bool) -> Result<Row> {
+    let own = resolved(library)?;
+    let mut row = Row {
+        nccl: own.nccl_version.map(|version| version.to_string()).unwrap_or_default(),
+        cuda: own.cuda_version.map(|(major, _)| major),
+        machine: match own.machine {
+            Machine::X86_64 => "x86-64".to_owned(),
+            Machine::Aarch64 => "aarch64".to_owned(),
+            other @ Machine::Other(_) => format!("{other:?}"),
+        },
+        build_id: own.build_id.as_ref().map(ToString::to_string).unwrap_or_default(),
+        structs: own.layouts.structs().count(),
+        fields: own.layouts.structs().map(|(_, layout)| layout.members.len()).sum(),
+        forms: vec![form(&own)],
+        ..Row::default()
+    };
+    let without = own.missing_required().map(|problem| format!("by DWARF: no {}", problem.subject));
+    row.mismatches.extend(without);
+    let folder = tempfile::tempdir()?;
+    for options in [&["--strip-debug"][..], &["--strip-all"]] {
+        let copy = stripped::copy(library, folder.path(), options)?;
+        let found = resolved(&copy)?;
+        row.forms.push(form(&found));
+        let differences = differences(&own, &found);
+        row.mismatches.extend(differences.into_iter().map(|what| format!("{}: {what}", options.join(" "))));
+    }
+    let runs_here = own.machine == Machine::X86_64 && cfg!(target_arch = "x86_64");
+    if let Some(programs) = programs.filter(|_| runs_here) {
+        let copy = folder.path().join("libnccl.so.2");
+        let subjects = [(library, None), (copy.as_path(), Some(library))];
+        for (number, (library, symbols)) in subjects.into_iter().enumerate() {
+            at_work(&mut row, number, programs, Subject { library, symbols }, quick);
+        }
+    }
+    Ok(row)
+}
+
+fn resolved(library: &Path) -> Result<Resolution> {
+    Ok(resolve(&Image::open(library)?, &nccl_request())?)
+}
+
+fn form(resolution: &Resolution) -> Form {
+    let functions = || resolution.functions.values().flatten();
+    let rung = serde_json::to_value(resolution.rung).ok();
+    Form {
+        rung: rung.and_then(|rung| rung.as_str().map(str::to_owned)).unwrap_or_default(),
+        functions: functions().count(),
+        params: functions().flat_map(|copy| &copy.params).filter(|param| param.location.is_known()).count(),
+    }
+}
+
+/// What a copy without debugging information says otherwise than the library. Less is no difference, but for what the level
+/// `flow` needs.
+fn differences(own: &Resolution, found: &Resolution) -> Vec<String> {
+    let mut differences = Vec::new();
+    for (name, copies) in &found.functions {
+        let places = |functions: &[Function]| {
+            functions.iter().map(|copy| (copy.vaddr, copy.file_offset, copy.size)).collect::<Vec<_>>()
+        };
+        let stated = own.functions(name);
+        if places(copies) != places(stated) {
+            differences.push(format!("{name} is elsewhere"));
+            continue;
+        }
+        for (found, stated) in copies.iter().zip(stated) {
+            let known = found.params.iter().filter(|param| param.location.is_known());
+            for param in known.filter(|_| found.params_from != ParamSource::Unknown) {
+                if stated.param(&param.name) != Some(param) {
+                    differences.push(format!("{name}: {} is elsewhere", param.name));
+                }
+            }
+        }
+    }
+    if own.layouts != found.layouts {
+        differences.push("the layouts differ".to_owned());
+    }
+    for way in [None, Some(Way::PerCall)] {
+        let plans = |resolution: &Resolution| {
+            let set = probe::compile(resolution, Level::Flow, way);
+            let view = |probe: &probe::Probe| {
+                format!(
+                    "{} {} {:?} {:?} {:?}",
+                    probe.function, probe.file_offset, probe.kind, probe.plan, probe.walk
+                )
+            };
+            set.probes.iter().map(view).collect::<Vec<_>>()
+        };
+        if plans(own) != plans(found) || plans(own).is_empty() {
+            differences.push(format!("other fetch plans ({way:?})"));
+        }
+    }
+    differences
+}
+
+/// `number`: the library itself, or its stripped copy.
+fn at_work(row: &mut Row, number: usize, programs: &Programs, subject: Subject<'_>, quick: bool) {
+    let form = ["own", "stripped"][number];
+    let mut note = |what: &str, found: Result<Findings>| match found {
+        Ok(findings) => {
+            let told = |mismatch: &String| format!("{form}, {what}: {mismatch}");
+            row.mismatches.extend(findings.mismatches.iter().map(told));
+            Some(findings.compared)
+        }
+        Err(error) => {
+            row.mismatches.push(format!("{form}, {what}: {error:#}"));
+            None
+        }
+    };
+    row.patterns[number] = note("patterns", programs.patterns(subject));
+    let minor = row.nccl.split('.').nth(1).and_then(|minor| minor.parse().ok()).unwrap_or(0);
+    let (witnesses, jobs) = jobs(minor);
+    if quick && subject.symbols.is_some() {
+        return;
+    }
+    let jobs = jobs.get(..if quick { 1 } else { jobs.len() }).unwrap_or(jobs);
+    let mut compared = 0;
+    for arguments in jobs {
+        compared += note(&arguments.join(" "), programs.bed(subject, witnesses, arguments)).unwrap_or(0);
+    }
+    row.bed[number] = Some(compared);
+    row.witnesses = Some(format!("{witnesses:?}").to_lowercase());
+}
+
+type Job = &'static [&'static str];
+
+/// What the bed runs of a version. It does the device's work from 2.21 on.
+fn jobs(minor: u32) -> (Witnesses, &'static [Job]) {
+    const OPS: &str = "allreduce,allgather,reducescatter,broadcast,reduce,sendrecv,alltoall";
+    const RING: Job =
+        &["--ranks", "4", "--mode", "processes", "--ops", OPS, "--bytes", "1048576", "--channels", "2"];
+    const TREE: Job = &["--ranks", "4", "--algo", "tree", "--bytes", "3000000", "--iters", "2"];
+    const STILL: Job =
+        &["--ranks", "4", "--ops", OPS, "--bytes", "1048576", "--no-emulate", "--env", "NCCL_SHM_DISABLE=0"];
+    match minor {
+        23.. => (Witnesses::All, &[RING, TREE]),
+        21.. => (Witnesses::Device, &[RING, TREE]),
+        _ => (Witnesses::Log, &[STILL]),
+    }
+}

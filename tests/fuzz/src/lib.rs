@@ -1,0 +1,53 @@
+//! What all targets do with a file, and what must never happen.
+
+pub mod assembly;
+
+use std::{fs::File, io::Write as _, time::Duration};
+
+use ncclflow::{
+    elf::{Budget, Image},
+    probe::{self, Level},
+    symbols::{nccl_request_with_api, render, resolve, stated_version},
+};
+
+/// A hostile file must not keep ncclflow busy for longer than this: of processor time, as the machine may be busy.
+const LIMIT: Duration = Duration::from_secs(1);
+
+/// Everything a caller does with a library. Errors are fine.
+///
+/// # Panics
+/// If the library takes too long, or gets control characters into a report. That is what the fuzzer looks for.
+pub fn use_library(bytes: &[u8]) {
+    let Ok(file) = in_memory(bytes) else { return };
+    let begun = processor_time();
+    let resolved = Image::from_file(file).and_then(|image| {
+        let request = nccl_request_with_api();
+        let resolution = resolve(&image, &request)?;
+        Ok((stated_version(&image, &mut Budget::default()), render(&resolution, &request), resolution))
+    });
+    if let Ok((_, text, resolution)) = &resolved {
+        let hostile = text.chars().find(|char| char.is_control() && *char != '\n');
+        assert_eq!(hostile, None, "a control character in the report");
+        for level in [Level::Api, Level::Flow, Level::Steps] {
+            // Whatever the layouts say, plans are made of them or refused.
+            let _plans = probe::compile(resolution, level, None);
+        }
+    }
+    if let Err(error) = &resolved {
+        assert!(!error.to_string().contains('\u{1b}'), "an escape in an error");
+    }
+    let taken = processor_time().saturating_sub(begun);
+    assert!(taken < LIMIT, "{} bytes took {taken:?}", bytes.len());
+}
+
+/// A file that is nowhere.
+fn in_memory(bytes: &[u8]) -> std::io::Result<File> {
+    let mut file = File::from(rustix::fs::memfd_create("library", rustix::fs::MemfdFlags::CLOEXEC)?);
+    file.write_all(bytes)?;
+    Ok(file)
+}
+
+fn processor_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
+}

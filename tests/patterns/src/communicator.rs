@@ -1,0 +1,299 @@
+//! The communicator that is made up: as much of it as `ncclProxySaveOp` looks at, and what ncclflow reads beside it.
+
+use std::collections::HashMap;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::cases::Case;
+use crate::expected;
+use crate::graph::{CHANNELS, IN_NETWORK, NEAR, RANK, RANKS};
+use crate::library::Library;
+use crate::memory::{Memory, field, offset, rank, size_of};
+use crate::pool::Pool;
+use crate::truth::{self, Told};
+
+/// Ranks, and the pseudo-peers behind them: the network, and as many of NVLS.
+const PEERS: usize = 2 * RANKS as usize + 1;
+const HASH: u64 = 0x5eed_0000_feed_1234;
+/// `ncclComm.startMagic` and `endMagic`, from 2.21 on.
+const MAGIC: u64 = 0x0280_0280_0280_0280;
+/// Ops that are said to have been launched before these.
+const BEFORE: u64 = 1000;
+
+const STRUCT: &str = "ncclComm";
+
+#[derive(Debug)]
+pub(crate) struct Communicator {
+    memory: Memory,
+    pool: Pool,
+    /// What each connection is: direction, peer, index.
+    connections: HashMap<usize, (bool, i32, i32)>,
+}
+
+impl Communicator {
+    pub(crate) fn make(library: &Library) -> Result<Self> {
+        let layouts = &library.layouts;
+        let memory = Memory::of(layouts, STRUCT, 1)?;
+        let pool = Pool::make(library)?;
+        let set = |path: &str, value: u64| memory.set(layouts, STRUCT, path, value);
+        let may_set = |path: &str, value: u64| memory.set_if_any(layouts, STRUCT, path, value).map(drop);
+        set("rank", rank(RANK))?;
+        set("nRanks", rank(RANKS))?;
+        set("nChannels", CHANNELS.len() as u64)?;
+        // Each rank a node of its own.
+        set("node", rank(RANK))?;
+        set("nNodes", rank(RANKS))?;
+        for one in ["localRanks", "maxLocalRanks", "minLocalRanks"] {
+            may_set(one, 1)?;
+        }
+        for (path, value) in [("startMagic", MAGIC), ("endMagic", MAGIC), ("commHash", HASH)] {
+            may_set(path, value)?;
+        }
+        let ranks = Memory::zeroed(4 * RANKS as usize);
+        let zeroes = Memory::zeroed(4 * RANKS as usize);
+        for number in 0..RANKS {
+            ranks.write(4 * number as usize, rank(number), 4)?;
+        }
+        may_set("rankToNode", ranks.address as u64)?;
+        may_set("topParentRanks", ranks.address as u64)?;
+        may_set("rankToLocalRank", zeroes.address as u64)?;
+        may_set("topParentLocalRanks", zeroes.address as u64)?;
+        may_set("localRankToRank", ranks.at(4 * RANK as usize)?.address as u64)?;
+        if layouts.field(STRUCT, "sharedRes").is_some() {
+            let shared = Memory::of(layouts, "ncclSharedResources", 1)?;
+            set("sharedRes", shared.address as u64)?;
+        }
+        // Inside of the communicator up to 2.17.
+        if field(layouts, STRUCT, "proxyState")?.type_name.contains('*') {
+            let state = Memory::of(layouts, "ncclProxyState", 1)?;
+            state.set(layouts, "ncclProxyState", "proxyOps", pool.queue.address as u64)?;
+            set("proxyState", state.address as u64)?;
+        } else {
+            set("proxyState.proxyOps", pool.queue.address as u64)?;
+        }
+        let mut communicator = Self { memory, pool, connections: HashMap::new() };
+        let transports = Transports::make(library)?;
+        for number in 0..CHANNELS.len() {
+            communicator.make_channel(library, number, &transports)?;
+        }
+        Ok(communicator)
+    }
+
+    fn make_channel(&mut self, library: &Library, number: usize, transports: &Transports) -> Result<()> {
+        const STRUCT: &str = "ncclChannel";
+        let layouts = &library.layouts;
+        let graph = &CHANNELS[number];
+        let at = offset(layouts, "ncclComm", "channels")? + number * size_of(layouts, STRUCT)?;
+        let channel = self.memory.at(at)?;
+        let set = |path: &str, value: i32| channel.set(layouts, STRUCT, path, rank(value));
+        let may_set =
+            |path: &str, value: i32| channel.set_if_any(layouts, STRUCT, path, rank(value)).map(drop);
+        set("id", number as i32)?;
+        set("ring.prev", graph.prev())?;
+        set("ring.next", graph.next())?;
+        set("tree.up", graph.tree_up)?;
+        set("collnetChain.up", graph.collnet_chain_up)?;
+        set("collnetDirect.out", graph.collnet_direct_out)?;
+        may_set("nvls.out", graph.nvls_out)?;
+        may_set("nvls.treeUp", graph.nvls_tree_up)?;
+        for child in 0..3 {
+            set(&format!("tree.down[{child}]"), graph.tree_down[child])?;
+            may_set(&format!("nvls.treeDown[{child}]"), graph.nvls_tree_down[child])?;
+        }
+        let users = Memory::zeroed(4 * graph.ring.len());
+        for (place, user) in graph.ring.iter().enumerate() {
+            users.write(4 * place, rank(*user), 4)?;
+        }
+        channel.set(layouts, STRUCT, "ring.userRanks", users.address as u64)?;
+
+        // An array of them up to 2.17, then an array of their addresses.
+        let size = size_of(layouts, "ncclChannelPeer")?;
+        let peers = Memory::of(layouts, "ncclChannelPeer", PEERS)?;
+        let first = if field(layouts, STRUCT, "peers")?.type_name.matches('*').count() >= 2 {
+            let table = Memory::zeroed(8 * PEERS);
+            for peer in 0..PEERS {
+                table.write(8 * peer, peers.at(peer * size)?.address as u64, 8)?;
+            }
+            table
+        } else {
+            peers
+        };
+        channel.set(layouts, STRUCT, "peers", first.address as u64)?;
+        for peer in 0..PEERS {
+            self.make_peer(library, peers.at(peer * size)?, peer as i32, transports)?;
+        }
+        Ok(())
+    }
+
+    fn make_peer(&mut self, library: &Library, at: Memory, peer: i32, transports: &Transports) -> Result<()> {
+        const STRUCT: &str = "ncclConnector";
+        let layouts = &library.layouts;
+        let size = size_of(layouts, STRUCT)?;
+        for (sends, side) in [(true, "send"), (false, "recv")] {
+            let begin = offset(layouts, "ncclChannelPeer", side)?;
+            for index in 0..2 {
+                let connector = at.at(begin + index * size)?;
+                let set = |path: &str, value: u64| connector.set(layouts, STRUCT, path, value);
+                let may_set =
+                    |path: &str, value: u64| connector.set_if_any(layouts, STRUCT, path, value).map(drop);
+                let connection = Memory::of(layouts, "ncclProxyConnection", 1)?;
+                connection.set(layouts, "ncclProxyConnection", "send", u64::from(sends))?;
+                set("transportComm", transports.of(peer, sends))?;
+                set("proxyConn.connection", connection.address as u64)?;
+                // From 2.19 on the connector says whether there is a proxy, before, its transport.
+                let progress = if peer == NEAR { 0 } else { transports.progress() };
+                may_set("proxyConn.proxyProgress", progress)?;
+                // Up to 2.17 the connector knows its communicator.
+                may_set("comm", self.memory.address as u64)?;
+                may_set("proxyConn.comm", self.memory.address as u64)?;
+                self.connections.insert(connection.address, (sends, peer, index as i32));
+            }
+        }
+        Ok(())
+    }
+
+    /// Passes the op of a case through both passes, as NCCL does, and says what came of it.
+    pub(crate) fn drive(&mut self, library: &Library, case: &Case, number: u64) -> Result<Told> {
+        let layouts = &library.layouts;
+        let p2p = u64::from(case.is_p2p());
+        let op = make_op(library, case, (number << 1) | p2p)?;
+        let expected = expected::calls(library, case);
+        let needed = library.save_op(self.memory.address, op.address, true)?.context("it gives an answer")?;
+        if needed != expected.iter().any(|call| call.proxy) {
+            bail!("the library says that a proxy is needed: {needed}; expected {expected:?}");
+        }
+        let mut told = Told {
+            pattern: truth::pattern_name(case.pattern),
+            coll: (case.is_p2p() || layouts.field("ncclProxyOp", "coll").is_some()).then_some(case.coll),
+            coll_api: layouts.field("ncclProxyOp", "collAPI").map(|_| case.coll_api),
+            channel: case.channel,
+            root: case.root,
+            op_count: (number << 1) | p2p,
+            posted: needed,
+            slice_steps: case.slice_steps,
+            chunk_steps: case.chunk_steps,
+            ranks: IN_NETWORK,
+            calls: expected.clone(),
+        };
+        if needed {
+            // NCCL posts a copy, with its final number, and of PAT with the steps that the last peer had.
+            let copy = Memory::of(layouts, "ncclProxyOp", 1)?;
+            for word in (0..size_of(layouts, "ncclProxyOp")?).step_by(8) {
+                copy.write(word, op.read(word, 8)?, 8)?;
+            }
+            told.op_count += BEFORE << 1;
+            copy.set(layouts, "ncclProxyOp", "opCount", told.op_count)?;
+            library.save_op(self.memory.address, copy.address, false)?;
+            told.calls = truth::agreed(case, &expected, &self.queued(library, case, told.op_count)?)?;
+        }
+        Ok(told)
+    }
+
+    /// What the library queued: direction, peer, index of the connector, steps.
+    fn queued(&self, library: &Library, case: &Case, op_count: u64) -> Result<Vec<(bool, i32, i32, u32)>> {
+        let pattern = library.value("ncclPattern_t", &format!("ncclPattern{}", case.pattern));
+        let of = |queued: crate::pool::Queued| {
+            let known = (queued.op_count, queued.channel, Some(queued.pattern));
+            if known != (op_count, case.channel as u64, pattern) {
+                bail!("the library queued {queued:?}");
+            }
+            let connection = self.connections.get(&queued.connection);
+            let (sends, peer, index) = *connection.context("the library queued for an unknown connection")?;
+            Ok((sends, peer, index, queued.nsteps))
+        };
+        self.pool.take(&library.layouts)?.into_iter().map(of).collect()
+    }
+}
+
+/// What connectors refer to: `struct ncclTransport`, of which they know the send side or the receive side.
+#[derive(Debug)]
+struct Transports {
+    /// By name: the address of each side.
+    sides: HashMap<&'static str, (u64, u64)>,
+}
+
+impl Transports {
+    fn make(library: &Library) -> Result<Self> {
+        const STRUCT: &str = "ncclTransport";
+        let layouts = &library.layouts;
+        let progress = offset(layouts, "ncclTransportComm", "proxyProgress")?;
+        let mut sides = HashMap::new();
+        for name in ["NET", "COL", "P2P"] {
+            let transport = Memory::of(layouts, STRUCT, 1)?;
+            let at = offset(layouts, STRUCT, "name")?;
+            for (place, byte) in name.bytes().enumerate() {
+                transport.write(at + place, u64::from(byte), 1)?;
+            }
+            let (send, recv) = (offset(layouts, STRUCT, "send")?, offset(layouts, STRUCT, "recv")?);
+            for side in [send, recv] {
+                // Up to 2.18 this says whether there is a proxy.
+                let address = if name == "P2P" { 0 } else { Self::PROGRESS };
+                transport.write(side + progress, address, 8)?;
+            }
+            let address = |side: usize| (transport.address + side) as u64;
+            sides.insert(name, (address(send), address(recv)));
+        }
+        Ok(Self { sides })
+    }
+
+    /// Never called: nothing takes ops out of the queue but us.
+    const PROGRESS: u64 = 0x1000;
+
+    #[expect(clippy::unused_self, reason = "it belongs to a transport that was made")]
+    fn progress(&self) -> u64 {
+        Self::PROGRESS
+    }
+
+    fn of(&self, peer: i32, sends: bool) -> u64 {
+        let name = match peer {
+            NEAR => "P2P",
+            peer if peer >= IN_NETWORK => "COL",
+            _ => "NET",
+        };
+        self.sides.get(name).map_or(0, |(send, recv)| if sends { *send } else { *recv })
+    }
+}
+
+fn make_op(library: &Library, case: &Case, op_count: u64) -> Result<Memory> {
+    const STRUCT: &str = "ncclProxyOp";
+    let layouts = &library.layouts;
+    let op = Memory::of(layouts, STRUCT, 1)?;
+    let set = |path: &str, value: u64| op.set(layouts, STRUCT, path, value);
+    let may_set = |path: &str, value: u64| op.set_if_any(layouts, STRUCT, path, value).map(drop);
+    let function = |name: &str| library.value("ncclFunc_t", &format!("ncclFunc{name}"));
+    let pattern = library.value("ncclPattern_t", &format!("ncclPattern{}", case.pattern));
+    set("opCount", op_count)?;
+    set("pattern", pattern.context("no such pattern")?)?;
+    set("channelId", case.channel as u64)?;
+    set("nsteps", u64::from(case.nsteps))?;
+    set("sliceSteps", u64::from(case.slice_steps))?;
+    set("chunkSteps", u64::from(case.chunk_steps))?;
+    set("root", rank(case.root))?;
+    // The slot of a message; of PAT, which counts its steps by running, the bytes of the channel.
+    set("nbytes", if case.is_pat() { 8 << 20 } else { 1 << 20 })?;
+    set("chunkSize", 1 << 18)?;
+    // `NCCL_PROTO_SIMPLE`, a macro.
+    set("protocol", 2)?;
+    set("dtype", library.value("ncclDataType_t", "ncclFloat32").context("no float32")?)?;
+    set("redOp", 0)?;
+    may_set("coll", function(case.coll).unwrap_or(0))?;
+    may_set("collAPI", function(case.coll_api).unwrap_or(0))?;
+    if let Some((sent, received)) = case.slices {
+        set("specifics.bcast.sendSlices", u64::from(sent))?;
+        set("specifics.bcast.recvSlices", u64::from(received))?;
+    }
+    if layouts.field(STRUCT, "task").is_some() {
+        let name = if case.is_p2p() { "ncclTaskP2p" } else { "ncclTaskColl" };
+        let task = Memory::of(layouts, name, 1)?;
+        let fields: &[(&str, u64)] = if case.is_p2p() {
+            &[("bytes", 4096), ("nChannels", 1)]
+        } else {
+            &[("count", 1 << 20), ("datatype", 7), ("func", function(case.coll).unwrap_or(0))]
+        };
+        for (field, value) in fields {
+            task.set_if_any(layouts, name, field, *value)?;
+        }
+        set("task", task.address as u64)?;
+    }
+    Ok(op)
+}

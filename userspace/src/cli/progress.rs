@@ -1,0 +1,48 @@
+//! How far the look through a process's memory is.
+
+use std::{
+    io::{IsTerminal as _, Write as _, stderr},
+    time::Duration,
+};
+
+use crate::dump::Progress;
+
+/// How far a scan is, on a line of the terminal that is written over; nothing where standard error is no terminal.
+pub(super) struct ProgressLine {
+    is_terminal: bool,
+    is_shown: bool,
+}
+
+impl ProgressLine {
+    /// Scans that are over before are not worth a line.
+    const PATIENCE: Duration = Duration::from_secs(1);
+
+    pub(super) fn new() -> Self {
+        Self { is_terminal: stderr().is_terminal(), is_shown: false }
+    }
+
+    pub(super) fn show(&mut self, progress: &Progress<'_>) {
+        if !self.is_terminal || progress.scan.elapsed < Self::PATIENCE {
+            return;
+        }
+        let scan = progress.scan;
+        let gib = |bytes: u64| format!("{}.{} GiB", bytes >> 30, ((bytes & 0x3fff_ffff) * 10) >> 30);
+        let percent = scan.passed_bytes.saturating_mul(100).checked_div(scan.mapped_bytes).unwrap_or(100);
+        // Nobody may be there to read it.
+        let _ = write!(
+            stderr(),
+            "\r\x1b[Kprocess {}: {percent}% of {} looked through, {} read, {} s",
+            progress.process.pid(),
+            gib(scan.mapped_bytes),
+            gib(scan.scanned_bytes),
+            scan.elapsed.as_secs()
+        );
+        self.is_shown = true;
+    }
+
+    pub(super) fn clear(&self) {
+        if self.is_shown {
+            let _ = write!(stderr(), "\r\x1b[K");
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Which processes of the node are to be looked at (again): new ones, and those whose address space changed, as a library that is
+//! loaded makes it larger.
+//!
+//! Looking at a process means reading its mappings, which can be thousands of lines, and holds a lock of its. So most processes are only
+//! asked for their size, `/proc/PID/statm`, which the kernel answers from counters.
+
+use std::{
+    collections::HashMap,
+    fs, io,
+    time::{Duration, Instant},
+};
+
+use super::discover::pids;
+
+/// A process is young that long: any change of its size is looked into.
+const YOUNG: Duration = Duration::from_secs(10);
+/// Of an older one, a change by this many pages; NCCL has some tens of thousands, as it carries the code of all GPUs.
+const MUCH: u64 = 256;
+/// After so long, any change.
+const LONG: Duration = Duration::from_secs(10);
+/// Kernel threads, and what looks like one, are asked once in so many rounds.
+const SELDOM: u32 = 20;
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    first_seen: Instant,
+    looked: Instant,
+    /// In pages; 0 for threads of the kernel, and for what is about to exit.
+    size: u64,
+}
+
+/// What is known of the processes of the node.
+#[derive(Debug, Default)]
+pub struct Census {
+    entries: HashMap<u32, Entry>,
+    round: u32,
+}
+
+impl Census {
+    /// Processes to look at now. What has ended is forgotten.
+    ///
+    /// # Errors
+    /// When `/proc` cannot be listed.
+    pub fn round(&mut self) -> io::Result<Vec<u32>> {
+        let (pids, now) = (pids()?, Instant::now());
+        self.round = self.round.wrapping_add(1);
+        self.entries.retain(|pid, _| pids.binary_search(pid).is_ok());
+        let mut due = Vec::new();
+        for pid in pids.into_iter().filter(|pid| *pid != std::process::id()) {
+            let known = self.entries.get(&pid).copied();
+            if known.is_some_and(|entry| entry.size == 0 && !self.round.is_multiple_of(SELDOM))
+                && known.is_none_or(|entry| now.duration_since(entry.first_seen) > YOUNG)
+            {
+                continue;
+            }
+            // It is gone, or nothing that we may see.
+            let Some(size) = size(pid) else { continue };
+            let entry = self.entries.entry(pid).or_insert(Entry { first_seen: now, looked: now, size: 0 });
+            if is_due(entry, size, now) {
+                *entry = Entry { looked: now, size, ..*entry };
+                due.push(pid);
+            }
+        }
+        Ok(due)
+    }
+
+    /// The number has come to mean another process, or the process is to be looked at again.
+    pub fn forget(&mut self, pid: u32) {
+        self.entries.remove(&pid);
+    }
+}
+
+fn is_due(entry: &Entry, size: u64, now: Instant) -> bool {
+    size != entry.size
+        && size != 0
+        && (now.duration_since(entry.first_seen) <= YOUNG
+            || size.abs_diff(entry.size) >= MUCH
+            || now.duration_since(entry.looked) >= LONG)
+}
+
+fn size(pid: u32) -> Option<u64> {
+    let text = fs::read(format!("/proc/{pid}/statm")).ok()?;
+    std::str::from_utf8(&text).ok()?.split_ascii_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn new_processes_are_due_once_and_again_when_they_grow() {
+        let mut census = Census::default();
+        census.round().unwrap();
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        // It may still be changing while it starts.
+        let due = |census: &mut Census| census.round().unwrap().contains(&child.id());
+        assert!(due(&mut census));
+        std::thread::sleep(Duration::from_millis(300));
+        due(&mut census);
+        assert!(!due(&mut census), "it does nothing");
+        census.forget(child.id());
+        assert!(due(&mut census));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!census.round().unwrap().contains(&child.id()));
+        assert!(!census.entries.contains_key(&child.id()));
+    }
+
+    #[test]
+    fn old_processes_are_due_when_they_grow_much_or_after_long() {
+        let now = Instant::now();
+        let ago = |seconds| now.checked_sub(Duration::from_secs(seconds)).unwrap_or(now);
+        let entry = |looked| Entry { first_seen: ago(100), looked: ago(looked), size: 1000 };
+        assert!(!is_due(&entry(1), 1000, now) && !is_due(&entry(60), 1000, now));
+        assert!(!is_due(&entry(1), 1100, now));
+        assert!(is_due(&entry(1), 1256, now) && is_due(&entry(1), 700, now));
+        assert!(is_due(&entry(11), 1001, now));
+    }
+}

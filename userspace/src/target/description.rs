@@ -1,0 +1,142 @@
+//! What the system says of a process, besides what it runs: whose it is, where it lives, since when.
+
+use std::{
+    collections::HashMap,
+    fs,
+    io::{self, Read as _},
+    os::unix::fs::MetadataExt as _,
+    path::Path,
+};
+
+use rustix::time::{ClockId, clock_gettime};
+
+use super::{container, container::Container, printable, process::Process};
+
+/// Longest file of `/proc` or `/etc` that is read, in bytes.
+const MAX_TEXT: u64 = 4 << 20;
+/// Of a command line, what is kept.
+const MAX_COMMAND: usize = 4096;
+
+/// A process, described.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Description {
+    pub uid: u32,
+    /// By our `/etc/passwd`; the number where that has no name for it.
+    pub user: String,
+    /// The command line, without control characters.
+    pub command: String,
+    /// Path of its control group.
+    pub cgroup: Option<String>,
+    pub container: Option<Container>,
+    /// It sees other mounts than we do.
+    pub own_mounts: bool,
+    /// It is in another PID namespace than we are.
+    pub own_pids: bool,
+    /// When it was started, in ticks since the system was: with the PID, what tells a process from all others.
+    pub started: Option<u64>,
+}
+
+/// Names of users, read once.
+#[derive(Debug, Default)]
+pub struct Users(HashMap<u32, String>);
+
+impl Users {
+    /// Those of `/etc/passwd`. Directory services are not asked: that can take seconds, and needs a C library at run time.
+    pub fn read() -> Self {
+        Self::parse(&read_text(Path::new("/etc/passwd")).unwrap_or_default())
+    }
+
+    fn parse(text: &str) -> Self {
+        let mut names = HashMap::new();
+        for line in text.lines() {
+            let mut fields = line.split(':');
+            if let (Some(name), Some(_), Some(Ok(uid))) =
+                (fields.next(), fields.next(), fields.next().map(str::parse))
+            {
+                names.entry(uid).or_insert_with(|| printable(name));
+            }
+        }
+        Self(names)
+    }
+
+    /// The user's name, or his number.
+    pub fn name(&self, uid: u32) -> String {
+        self.0.get(&uid).cloned().unwrap_or_else(|| uid.to_string())
+    }
+}
+
+impl Description {
+    /// Reads what `/proc` says of the process. What it does not say is left empty.
+    pub fn read(process: &Process, users: &Users) -> Self {
+        let proc = process.proc_path();
+        let uid = fs::metadata(&proc).map_or(u32::MAX, |metadata| real_uid(&proc).unwrap_or(metadata.uid()));
+        let cgroup = read_text(&proc.join("cgroup"))
+            .ok()
+            .and_then(|text| container::cgroup_path(&text).map(printable));
+        let command = read_text(&proc.join("cmdline")).unwrap_or_default();
+        let command = command.trim_end_matches('\0').replace('\0', " ");
+        Self {
+            uid,
+            user: users.name(uid),
+            command: printable(&command.chars().take(MAX_COMMAND).collect::<String>()),
+            container: cgroup.as_deref().and_then(Container::of_cgroup),
+            cgroup,
+            own_mounts: is_other_namespace(&proc, "mnt"),
+            own_pids: process.own_pid() != process.pid() || is_other_namespace(&proc, "pid"),
+            started: process.started(),
+        }
+    }
+
+    /// Whole seconds since it was started.
+    pub fn age_seconds(&self) -> Option<u64> {
+        age_seconds(self.started?)
+    }
+}
+
+/// Whole seconds since that many ticks after the start of the system.
+pub fn age_seconds(started: u64) -> Option<u64> {
+    let now = u64::try_from(clock_gettime(ClockId::Boottime).tv_sec).ok()?;
+    Some(now.saturating_sub(started.checked_div(rustix::param::clock_ticks_per_second())?))
+}
+
+/// The owner of /proc/PID is root for programs that may not be dumped (proc(5)).
+fn real_uid(proc: &Path) -> Option<u32> {
+    let status = read_text(&proc.join("status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_whitespace().next()?.parse().ok()
+}
+
+fn is_other_namespace(proc: &Path, kind: &str) -> bool {
+    let of = |proc: &Path| fs::read_link(proc.join("ns").join(kind)).ok();
+    matches!((of(proc), of(Path::new("/proc/self"))), (Some(theirs), Some(ours)) if theirs != ours)
+}
+
+fn read_text(path: &Path) -> io::Result<String> {
+    let mut text = Vec::new();
+    fs::File::open(path)?.take(MAX_TEXT).read_to_end(&mut text)?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn we_are_described() {
+        let process = Process::open(std::process::id()).unwrap();
+        let description = Description::read(&process, &Users::read());
+        assert_eq!(description.uid, rustix::process::getuid().as_raw());
+        assert!(!description.own_mounts && !description.own_pids);
+        assert!(description.command.contains("ncclflow"), "{}", description.command);
+        assert!(description.age_seconds().unwrap() < 24 * 3600);
+    }
+
+    #[test]
+    fn users_have_names_or_numbers() {
+        let users =
+            Users::parse("root:x:0:0:root:/root:/bin/sh\nother:x:0:0::/:\nbroken\nann:x:1000:1000::/:\n");
+        assert_eq!(
+            (users.name(0), users.name(1000), users.name(7)),
+            ("root".into(), "ann".into(), "7".into())
+        );
+    }
+}

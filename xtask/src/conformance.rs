@@ -1,0 +1,203 @@
+//! `cargo xtask conformance`: each official library is fetched, resolved by its own debugging information and without any, run
+//! under the tracer, and what was recorded compared with the truth. A row of a table for each.
+//!
+//! The program that does it is an example of `ncclflow-e2e`, for the reason that `layouts.rs` gives.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, bail};
+use serde::Deserialize;
+
+use crate::{nccl, programs, repository};
+
+const DOCUMENT: &str = "docs/NCCL-SUPPORT.md";
+const BEGIN: &str = "<!-- cargo xtask conformance --nccl all --write: begin -->";
+const END: &str = "<!-- end -->";
+const HEAD: &str = "\
+| NCCL | CUDA | processor | build-id | functions | structs / fields | patterns | bed | witnesses | mismatches |
+|---|---|---|---|---|---|---|---|---|---|
+";
+
+#[derive(Debug, clap::Args)]
+#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
+pub(crate) struct Args {
+    /// Versions like 2.27.5, 2.28.9-cu13 or 2.28.9-cu12-aarch64; `eras`: one of each era, as CI runs them; `all`: every wheel
+    #[arg(long, value_name = "VERSION", num_args = 1.., default_values = ["eras"])]
+    nccl: Vec<String>,
+    /// Resolve the libraries, and run none of them (for which root is needed)
+    #[arg(long)]
+    no_run: bool,
+    /// Only what the end-to-end tests do not do anyway: no jobs on the bed with the stripped copy, one with the library
+    #[arg(long)]
+    quick: bool,
+    /// Keep libraries in the cache that were not there before
+    #[arg(long)]
+    keep: bool,
+    /// Put the rows into docs/NCCL-SUPPORT.md, in place of those of the same libraries
+    #[arg(long)]
+    write: bool,
+}
+
+/// A line of the program's output.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Row {
+    cuda: Option<u32>,
+    machine: String,
+    build_id: String,
+    structs: usize,
+    fields: usize,
+    forms: Vec<Form>,
+    patterns: [Option<u64>; 2],
+    bed: [Option<u64>; 2],
+    witnesses: Option<String>,
+    mismatches: Vec<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Form {
+    functions: usize,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let versions = versions(&args.nccl);
+    if !args.no_run {
+        programs::build(&programs::TESTED)?;
+    }
+    let program = programs::build_example("ncclflow-e2e", "conformance")?;
+    let mut rows = Vec::new();
+    let mut failed = Vec::new();
+    print(HEAD);
+    for version in &versions {
+        let was_there = nccl::is_cached(version)?;
+        let row = row(&program, version, args).with_context(|| format!("NCCL {version}"))?;
+        for mismatch in &row.mismatches {
+            eprint(&format!("{version}: {mismatch}"));
+        }
+        if !row.mismatches.is_empty() {
+            failed.push(version.as_str());
+        }
+        let line = line(version, &row);
+        print(&line);
+        rows.push(line);
+        if !was_there && !args.keep {
+            nccl::forget(version)?;
+        }
+    }
+    if args.write {
+        let document = repository::root().join(DOCUMENT);
+        let text =
+            fs::read_to_string(&document).with_context(|| format!("reading `{}`", document.display()))?;
+        fs::write(&document, with_rows(&text, &rows)?)
+            .with_context(|| format!("writing `{}`", document.display()))?;
+    }
+    if !failed.is_empty() {
+        bail!(
+            "{} of {} libraries differ from the truth: {}",
+            failed.len(),
+            versions.len(),
+            failed.join(", ")
+        );
+    }
+    Ok(())
+}
+
+fn versions(named: &[String]) -> Vec<String> {
+    let of = |name: &String| match name.as_str() {
+        "all" => nccl::official::all(),
+        "eras" => nccl::official::ERAS.map(str::to_owned).to_vec(),
+        version => vec![version.to_owned()],
+    };
+    named.iter().flat_map(of).collect()
+}
+
+fn row(program: &Path, version: &str, args: &Args) -> Result<Row> {
+    let library = nccl::library_path(version)?;
+    let mut command = Command::new(program);
+    command.args(args.no_run.then_some("--no-run")).args(args.quick.then_some("--quick"));
+    // A witness that is missing is a failure here, and not a test that is skipped.
+    command.env("NCCLFLOW_REQUIRE", "root,programs");
+    let output = command.arg(&library).stdin(Stdio::null()).stderr(Stdio::inherit()).output();
+    let output = output.with_context(|| format!("starting `{}`", program.display()))?;
+    serde_json::from_slice(&output.stdout)
+        .with_context(|| format!("`{}` ended with {} and no row", program.display(), output.status))
+}
+
+fn line(version: &str, row: &Row) -> String {
+    let release = version.split('-').next().unwrap_or(version);
+    let cuda = row.cuda.map_or_else(|| "?".to_owned(), |cuda| cuda.to_string());
+    let functions: Vec<String> = row.forms.iter().map(|form| form.functions.to_string()).collect();
+    let both = |compared: [Option<u64>; 2]| match compared {
+        [Some(own), Some(stripped)] => format!("{own} / {stripped}"),
+        [Some(own), None] => own.to_string(),
+        _ => "–".to_owned(),
+    };
+    let mut line = String::new();
+    // Writing to a string cannot fail.
+    _ = writeln!(
+        line,
+        "| {release} | {cuda} | {} | `{}` | {} | {} / {} | {} | {} | {} | {} |",
+        row.machine,
+        row.build_id.get(..8).unwrap_or(&row.build_id),
+        functions.join(" / "),
+        row.structs,
+        row.fields,
+        both(row.patterns),
+        both(row.bed),
+        row.witnesses.as_deref().unwrap_or("–"),
+        row.mismatches.len(),
+    );
+    line
+}
+
+/// What tells the libraries of two rows apart: the first four cells.
+fn library_of(row: &str) -> Vec<&str> {
+    row.split('|').skip(1).take(4).map(str::trim).collect()
+}
+
+/// The document with these rows; those of other libraries stay.
+fn with_rows(document: &str, rows: &[String]) -> Result<String> {
+    let marks = || format!("`{DOCUMENT}` has lost the lines that mark the table");
+    let (before, rest) = document.split_once(BEGIN).with_context(marks)?;
+    let (table, after) = rest.split_once(END).with_context(marks)?;
+    let mut all: Vec<String> =
+        table.lines().filter(|line| line.contains('`')).map(|line| format!("{line}\n")).collect();
+    for row in rows {
+        match all.iter_mut().find(|known| library_of(known) == library_of(row)) {
+            Some(known) => known.clone_from(row),
+            None => all.push(row.clone()),
+        }
+    }
+    Ok(format!("{before}{BEGIN}\n{HEAD}{}{END}{after}", all.concat()))
+}
+
+#[expect(clippy::print_stdout, reason = "the table")]
+fn print(text: &str) {
+    print!("{text}");
+}
+
+#[expect(clippy::print_stderr, reason = "for people")]
+fn eprint(line: &str) {
+    eprintln!("{line}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BEGIN, END, HEAD, with_rows};
+
+    #[test]
+    fn rows_replace_those_of_the_same_library() {
+        let row = |version: &str, build_id: &str, mismatches: u32| {
+            format!("| {version} | 12 | x86-64 | `{build_id}` | 1 | 2 | 3 | 4 | all | {mismatches} |\n")
+        };
+        let old = [row("2.16.2", "aa", 1), row("2.17.1", "bb", 1)].concat();
+        let document = format!("text\n{BEGIN}\n{HEAD}{old}{END}\nmore\n");
+        let new = with_rows(&document, &[row("2.17.1", "bb", 0), row("2.18.1", "cc", 0)]).unwrap();
+        let rows = [row("2.16.2", "aa", 1), row("2.17.1", "bb", 0), row("2.18.1", "cc", 0)].concat();
+        assert_eq!(new, format!("text\n{BEGIN}\n{HEAD}{rows}{END}\nmore\n"));
+        assert!(with_rows("text", &[]).is_err());
+    }
+}
