@@ -5,13 +5,17 @@
 
 pub mod capture;
 pub mod cli;
+pub mod clock;
 pub mod decode;
+pub mod doctor;
 pub mod dump;
 pub mod dwarf;
 pub mod elf;
 pub mod layout_cache;
+pub mod live;
 pub mod loader;
 pub mod memory;
+pub mod metrics;
 pub mod model;
 pub mod nccl;
 pub mod probe;
@@ -22,3 +26,4 @@ pub mod stream;
 pub mod symbols;
 pub mod target;
 pub mod threads;
+pub mod top;

@@ -84,14 +84,14 @@ pub(crate) fn burst(args: &Args) -> Result<Drained> {
 pub(crate) fn sustained(args: &Args) -> Result<Drained> {
     let mut session = Session::open(args)?;
     let taker = session.taker();
-    let (stop, over) = (Waker::new()?, AtomicBool::new(false));
+    let (stop, nudge, over) = (Waker::new()?, Waker::new()?, AtomicBool::new(false));
     session.attachment.arm()?;
     let begun = Instant::now();
     let (drain, seconds) = (&mut session.drain, Duration::from_secs(args.count));
     let (cpu, result) = thread::scope(|scope| {
         let drainer = scope.spawn(|| {
             let mut result = Ok(());
-            (timed(|| result = drain.run(&stop)), result)
+            (timed(|| result = drain.run(&stop, &nudge)), result)
         });
         for _ in 0..args.threads {
             scope.spawn(|| {

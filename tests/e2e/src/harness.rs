@@ -12,6 +12,8 @@ pub mod programs;
 pub mod recorder;
 pub mod replay;
 pub mod run_counts;
+pub mod scrape;
 pub mod stopped_thread;
 pub mod stripped;
+pub mod top;
 pub mod traced_run;

@@ -1,6 +1,5 @@
 //! Every pattern that NCCL has, through the real `ncclProxySaveOp`: also those that the bed cannot make.
 
-
 use ncclflow_e2e::harness::{
     conformance::{Programs, Subject},
     need, programs, stripped,

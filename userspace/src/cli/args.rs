@@ -1,9 +1,10 @@
 //! The arguments of every command.
 
-use std::{path::PathBuf, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use super::filter_args::FilterArgs;
-use crate::layout_cache::default_folder;
+use super::window_args::WindowArgs;
+use crate::{layout_cache::default_folder, metrics::parse_address, top};
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum, error::ErrorKind};
 
 /// See what NCCL decides and does, from outside, in jobs that are already running.
@@ -20,11 +21,16 @@ pub struct Cli {
 impl Cli {
     /// What the derived parser cannot check: options that make sense with some values of others only.
     pub fn check(&self) -> Result<(), clap::Error> {
-        let Command::Record(args) = &self.command else { return Ok(()) };
-        if !args.all && !args.filter.filter().is_empty() {
+        let chosen = match &self.command {
+            Command::Record(args) => Some((args.all, &args.filter)),
+            Command::Top(args) => Some((args.all, &args.filter)),
+            _ => None,
+        };
+        if chosen.is_some_and(|(all, filter)| !all && !filter.filter().is_empty()) {
             let message = "--user, --cgroup, --container, --comm and --nccl-version choose among --all";
             return Err(Self::command().error(ErrorKind::ArgumentConflict, message));
         }
+        let Command::Record(args) = &self.command else { return Ok(()) };
         let message = match (args.level, args.format) {
             (Level::Api, Format::Megatrace) if args.returns => {
                 "--format megatrace has no place for --returns"
@@ -51,6 +57,10 @@ pub enum Command {
     Aggregate(AggregateArgs),
     /// Say what every communicator is doing now, and who waits for whom: reads memory, stops nothing
     Dump(DumpArgs),
+    /// Show live what NCCL does: ops, bytes, algorithms, waits, ranks that lag
+    Top(TopArgs),
+    /// Say whether this host can trace: kernel, privileges, limits, what a probe costs, and what to do
+    Doctor(DoctorArgs),
     /// Show what can be resolved in a libnccl, how, and what is lost if not
     Symbols(SymbolsArgs),
 }
@@ -163,9 +173,11 @@ Examples:
   ncclflow record -p $(pgrep -d, -f train.py) -d 10 --json | jq .loss
   ncclflow record --all -o /var/tmp/flows      whatever uses NCCL on this host, until Ctrl-C; jobs may come and go
   ncclflow record --all --user ann --comm train.py -d 60
+  ncclflow record --all --window-flag /run/flow  while /run/flow exists; `touch` and `rm` it as often as you like
   ncclflow record -p 4242 --level api          every call of NCCL's API, at one probe hit each
   ncclflow record -p 4242 --level api --returns -d 5
                                                and its result, and how long it took
+  ncclflow record -p 4242 --metrics 9400       and metrics at http://127.0.0.1:9400/metrics
 
 DIR holds session.json and, per communicator, <commHash>/proxy_flow_rank<r>.jsonl (a line per op and channel),
 flow_steps_rank<r>.jsonl (a line per message) and flow_rank<r>.json (both, grouped by op); with --level api, api_rank<r>.jsonl (a line
@@ -240,9 +252,17 @@ pub struct RecordArgs {
     #[arg(long)]
     pub no_cache: bool,
 
+    #[command(flatten)]
+    pub window: WindowArgs,
+
     /// Keep the raw records in this new file; `ncclflow replay` makes the same files of it again
     #[arg(long, value_name = "FILE")]
     pub capture: Option<PathBuf>,
+
+    /// Serve live metrics for Prometheus at http://ADDR/metrics while recording (docs/METRICS.md): a port of this host alone
+    /// (9400), or an address and a port
+    #[arg(long, value_name = "ADDR", value_parser = parse_address)]
+    pub metrics: Option<SocketAddr>,
 
     /// Print session.json to standard output at the end
     #[arg(long)]
@@ -266,6 +286,120 @@ impl RecordArgs {
     pub fn cache_folder(&self) -> Option<PathBuf> {
         if self.no_cache { None } else { self.cache_dir.clone().or_else(default_folder) }
     }
+}
+
+/// What a row of `top` is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum View {
+    /// A rank of a communicator
+    Ranks,
+    /// A communicator; its numbers are those of its busiest rank
+    Communicators,
+    /// A process; its numbers are the sums of its ranks
+    Processes,
+}
+
+impl From<View> for top::View {
+    fn from(view: View) -> Self {
+        match view {
+            View::Ranks => Self::Ranks,
+            View::Communicators => Self::Communicators,
+            View::Processes => Self::Processes,
+        }
+    }
+}
+
+/// What rows of `top` are sorted by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Sort {
+    /// Ops a second
+    Ops,
+    /// Bytes a second
+    Bytes,
+    /// Those that lag, then those that nothing was seen of for long
+    Lag,
+    /// Communicator and rank
+    Comm,
+    /// Process
+    Pid,
+}
+
+impl From<Sort> for top::Sort {
+    fn from(sort: Sort) -> Self {
+        match sort {
+            Sort::Ops => Self::Ops,
+            Sort::Bytes => Self::Bytes,
+            Sort::Lag => Self::Lag,
+            Sort::Comm => Self::Comm,
+            Sort::Pid => Self::Pid,
+        }
+    }
+}
+
+/// `ncclflow top`
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("whom").required(true).args(["pids", "all"]))]
+#[command(after_help = "\
+Examples:
+  ncclflow top -p 4242,4243                    ? shows the keys
+  ncclflow top --all                           every process of this node that uses NCCL
+  ncclflow top -p $(pgrep -d, -f train.py) --level steps
+                                               with messages, and who waits for whom
+  ncclflow top -p 4242 --once                  one second, as a table
+  ncclflow top -p 4242 --once --json -i 10 | jq '.ranks[] | [.rank, .ops_per_s, .lag]'
+
+Nothing is written, and the processes are not stopped. Needs what `record` needs.")]
+pub struct TopArgs {
+    /// Processes to watch; other processes on the same library are left alone
+    #[arg(short, long = "pid", value_name = "PID", value_delimiter = ',', num_args = 1..)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub pids: Vec<u32>,
+
+    /// Every process of this node that uses NCCL, also those that start later, also in containers
+    #[arg(long, conflicts_with_all = ["pids", "library"])]
+    pub all: bool,
+
+    #[command(flatten)]
+    pub filter: FilterArgs,
+
+    /// How much to see: calls, ops, or ops and the messages of the network proxy
+    #[arg(long, value_enum, default_value_t = Level::Flow)]
+    pub level: Level,
+
+    /// Seconds between two refreshes; with --once, how long to look
+    #[arg(short, long, value_name = "SECS", default_value = "1", value_parser = seconds)]
+    pub interval: Duration,
+
+    /// Seconds until the end [default: until q, or until the processes exit]
+    #[arg(short, long, value_name = "SECS", value_parser = seconds, conflicts_with = "once")]
+    pub duration: Option<Duration>,
+
+    /// Print one table and end
+    #[arg(long)]
+    pub once: bool,
+
+    /// With --once: everything, as JSON (docs/OUTPUT.md)
+    #[arg(long, requires = "once")]
+    pub json: bool,
+
+    /// What a row is at first
+    #[arg(long, value_enum, default_value_t = View::Ranks)]
+    pub view: View,
+
+    /// What rows are sorted by at first
+    #[arg(long, value_enum, default_value_t = Sort::Ops)]
+    pub sort: Sort,
+
+    /// Rows that contain this text in one of their columns
+    #[arg(long, value_name = "TEXT")]
+    pub rows: Option<String>,
+
+    /// Path of the NCCL library as the process maps it, if its name does not contain libnccl
+    #[arg(long, value_name = "PATH")]
+    pub library: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub debug: DebugArgs,
 }
 
 /// `ncclflow replay`
@@ -345,6 +479,22 @@ pub struct DumpArgs {
     pub max_seconds: u64,
 }
 
+/// `ncclflow doctor`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  ncclflow doctor                              as root: all that tracing needs
+  ncclflow doctor --json | jq '.checks[] | select(.verdict != \"ok\")'
+
+Each line is ok, degraded (something is lost, the rest works) or no (nothing can be traced), with the remedy. A uprobe is put on
+ncclflow itself for a moment, and nowhere else. Runs without root as far as it can.
+Exit codes: 0 this host can trace; 1 it cannot, or not as this user; 2 wrong usage.")]
+pub struct DoctorArgs {
+    /// As JSON (docs/OUTPUT.md)
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// `ncclflow symbols`
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("target").required(true).args(["library", "pid"]))]
@@ -372,7 +522,7 @@ pub struct SymbolsArgs {
     pub json: bool,
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
+pub(super) fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
     if seconds > 0.0 {
         Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())

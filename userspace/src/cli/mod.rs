@@ -10,6 +10,7 @@ macro_rules! tell {
 
 mod aggregate;
 mod args;
+mod doctor;
 mod dump;
 mod exit;
 mod filter_args;
@@ -17,7 +18,10 @@ mod progress;
 mod ps;
 mod record;
 mod replay;
+mod signals;
 mod symbols;
+mod top;
+mod window_args;
 
 use std::{process::ExitCode, time::Instant};
 
@@ -38,6 +42,8 @@ pub fn main() -> ExitCode {
         Command::Replay(args) => replay::run(args),
         Command::Aggregate(args) => aggregate::run(args),
         Command::Dump(args) => dump::run(args),
+        Command::Top(args) => top::run(args, started),
+        Command::Doctor(args) => doctor::run(args),
         Command::Symbols(args) => symbols::run(args),
     };
     exit::code(done)

@@ -2,28 +2,35 @@
 
 use std::{
     io::{Write as _, stdout},
+    net::SocketAddr,
     path::PathBuf,
     process::ExitCode,
     time::{Instant, SystemTime, UNIX_EPOCH},
 };
 
-use anyhow::{Context as _, Result};
-use tokio::signal::unix::{SignalKind, signal};
+use anyhow::Result;
+use rustix::time::ClockId;
 
 use super::{
     args::{BufferChoice, Format, Level, Probes, RecordArgs, StepDetail},
     exit,
+    signals::with_signals,
 };
 use crate::{
+    clock::now_ns,
+    live::LiveStatistics,
     loader::{Buffer, BufferKind},
+    metrics::{Exposition, MetricsServer},
     probe,
-    record::{LibraryInUse, Notice, Outcome, ProbeChoice, RecordOptions, Setup, StopHandle, Targets, record},
+    record::{LibraryInUse, Notice, Outcome, ProbeChoice, RecordOptions, Setup, Targets, record},
     sink::{ApiFormat, SessionState},
     symbols::DebugFiles,
     target::Process,
 };
 
 pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<ExitCode> {
+    let output = args.output.clone().unwrap_or_else(default_output);
+    let live = args.metrics.map(|_| LiveStatistics::default());
     let options = RecordOptions {
         started,
         targets: if args.all { Targets::All(args.filter.filter()) } else { Targets::Pids(args.pids.clone()) },
@@ -48,7 +55,8 @@ pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<ExitCode> {
             Format::Json => ApiFormat::Json,
             Format::Megatrace => ApiFormat::Megatrace,
         },
-        output: args.output.clone().unwrap_or_else(default_output),
+        output: Some(output.clone()),
+        live: live.clone(),
         duration: args.duration,
         buffer: Buffer {
             kind: match args.buffer {
@@ -62,16 +70,22 @@ pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<ExitCode> {
         library: args.library.clone(),
         debug_files: DebugFiles::new(args.debug.debug_file.clone(), args.debug.debug_dir.clone()),
         cache: args.cache_folder(),
+        windows: args.window.options(),
         capture: args.capture.clone(),
         development_log: args.ebpf_log,
     };
     let quiet = args.quiet;
-    let outcome = with_signals(move |stop| {
-        let mut console = Console { quiet, output: options.output.clone(), detaching_since: None };
-        let outcome = record(&options, stop, &mut |notice| console.say(&notice))?;
-        console.detached();
-        Ok(outcome)
-    })?;
+    let metrics = args.metrics.zip(live).map(|(address, live)| serve(address, live, quiet)).transpose()?;
+    let outcome = with_signals(
+        move |stop| {
+            let mut console = Console { quiet, output, detaching_since: None };
+            let outcome = record(&options, stop, &mut |notice| console.say(&notice))?;
+            console.detached();
+            Ok(outcome)
+        },
+        || {},
+    )?;
+    drop(metrics);
     if !quiet {
         summarize(&outcome);
     }
@@ -89,39 +103,21 @@ pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<ExitCode> {
     })
 }
 
+/// Serves metrics. It begins before anything is attached, so that an address that is taken ends the recording before it begins.
+fn serve(address: SocketAddr, live: LiveStatistics, quiet: bool) -> Result<MetricsServer> {
+    let offset_ns = now_ns(ClockId::Realtime).saturating_sub(now_ns(ClockId::Monotonic));
+    let server = MetricsServer::start(address, Exposition::new(live, offset_ns))?;
+    if !quiet {
+        let to_all =
+            if server.address().ip().is_loopback() { "" } else { ", for whoever reaches this address" };
+        tell!("metrics at http://{}/metrics{to_all}", server.address());
+    }
+    Ok(server)
+}
+
 fn default_output() -> PathBuf {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     PathBuf::from(format!("ncclflow-{now}"))
-}
-
-/// Runs `work` on a thread of its own; SIGINT, SIGTERM and SIGHUP end it cleanly.
-fn with_signals(work: impl FnOnce(&StopHandle) -> Result<Outcome> + Send + 'static) -> Result<Outcome> {
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting tokio")?;
-    runtime.block_on(async {
-        let stop = StopHandle::new()?;
-        let mut signals = (
-            signal(SignalKind::interrupt()).context("listening for SIGINT")?,
-            signal(SignalKind::terminate()).context("listening for SIGTERM")?,
-            signal(SignalKind::hangup()).context("listening for SIGHUP")?,
-        );
-        let handle = stop.clone();
-        let mut work = tokio::task::spawn_blocking(move || work(&handle));
-        let mut times = 0;
-        loop {
-            tokio::select! {
-                outcome = &mut work => break outcome.context("the recording's thread failed")?,
-                _ = signals.0.recv() => times += 1,
-                _ = signals.1.recv() => times += 1,
-                _ = signals.2.recv() => {}
-            }
-            stop.stop();
-            if times == 2 {
-                tell!("ending now; the kernel takes the probes away");
-                std::process::exit(exit::INTERRUPTED);
-            }
-        }
-    })
 }
 
 /// Says on standard error what goes on.
@@ -143,6 +139,18 @@ impl Console {
             }
             Notice::TargetExited { pid } => tell!("process {pid} exited"),
             Notice::Joined { process, library } => joined(process, library),
+            Notice::WindowOpened(window) => tell!("window {} opened: {}", window.number, window.folder),
+            Notice::WindowClosed(window, report) => {
+                let lines: u64 =
+                    report.communicators.iter().map(|rank| rank.proxy_flow_lines + rank.api_lines).sum();
+                let lost = report.loss.records_lost + report.loss.records_dropped + report.loss.lines_lost;
+                tell!(
+                    "window {} closed: {} ranks, {lines} ops or calls, {lost} lost",
+                    window.number,
+                    report.communicators.len()
+                );
+            }
+            Notice::NothingToRotate => tell!("SIGUSR1: there are no windows (--window-flag, --rotate)"),
             Notice::PassedOver(why) => tell!("passed over: {why}"),
             Notice::Detaching { left } => {
                 if self.detaching_since.is_none() {
@@ -205,7 +213,9 @@ fn summarize(outcome: &Outcome) {
             rank.flow_steps_lines,
         );
     }
-    if report.communicators.is_empty() {
+    if !report.windows.is_empty() {
+        tell!("{} windows", report.windows.len());
+    } else if report.communicators.is_empty() {
         tell!(
             "no NCCL operation was {} in this time",
             match report.level {

@@ -43,7 +43,8 @@ impl fmt::Display for AttachError {
         let whose = pid.map_or_else(|| "all processes".to_owned(), |pid| format!("process {pid}"));
         write!(
             f,
-            "the kernel refused a uprobe on `{function}` of `{}` in {whose} (run as root)",
+            "the kernel refused a uprobe on `{function}` of `{}` in {whose} (run as root, or with CAP_SYS_ADMIN besides; \
+             `ncclflow doctor` tells)",
             library.display()
         )
     }

@@ -4,7 +4,9 @@
 mod attachment;
 mod buffer;
 mod object;
+mod trial;
 
 pub use attachment::{ArmedProbe, AttachError, Attachment, Link, StoredParts};
 pub use buffer::{Buffer, BufferKind};
 pub use object::LoadedObject;
+pub use trial::{Trial, TrialError, try_uprobe};

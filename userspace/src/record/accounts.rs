@@ -1,6 +1,7 @@
 //! Every hit is accounted for: what the kernel counted, against what came and what was dropped.
 
 use anyhow::Result;
+use ncclflow_common::ProbeCounters;
 
 use super::pipeline::Pipeline;
 use crate::{
@@ -18,11 +19,36 @@ pub(super) struct Accounts {
     pub(super) unaccounted: u64,
 }
 
-/// Draws up the accounts. The session is closed, and all that came has been taken.
+/// What the kernel had counted when a window was opened; nothing for a whole session.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Baseline {
+    /// By cookie and CPU.
+    counters: Vec<Vec<ProbeCounters>>,
+}
+
+impl Baseline {
+    /// As it is now.
+    pub(super) fn of(attachment: &Attachment) -> Result<Self> {
+        let counters = attachment.probes().iter().map(|probe| attachment.counters(probe));
+        Ok(Self { counters: counters.collect::<Result<_>>()? })
+    }
+
+    pub(super) fn counters(&self) -> &[Vec<ProbeCounters>] {
+        &self.counters
+    }
+
+    fn at(&self, cookie: u32, cpu: usize) -> ProbeCounters {
+        let cookie = usize::try_from(cookie).unwrap_or(usize::MAX);
+        self.counters.get(cookie).and_then(|cpus| cpus.get(cpu)).copied().unwrap_or_default()
+    }
+}
+
+/// Draws up the accounts of what was since the baseline. The session is closed, and all that came has been taken.
 pub(super) fn draw_up(
     attachment: &Attachment,
     pipeline: &mut Pipeline,
     dropped: &Account,
+    baseline: &Baseline,
     now_ns: u64,
 ) -> Result<Accounts> {
     let mut accounts = Accounts::default();
@@ -31,11 +57,12 @@ pub(super) fn draw_up(
         let (mut sum, mut faulted, mut disarmed, mut lossy) = (CpuReport::default(), 0, 0, Vec::new());
         for (cpu, counters) in attachment.counters(probe)?.iter().enumerate() {
             let number = u32::try_from(cpu).unwrap_or(u32::MAX);
+            let before = baseline.at(probe.cookie, cpu);
             let account = CpuReport {
                 cpu: number,
-                hits: counters.hits,
+                hits: counters.hits.saturating_sub(before.hits),
                 delivered: pipeline.delivered().of(probe.cookie, cpu),
-                lost: counters.lost_full,
+                lost: counters.lost_full.saturating_sub(before.lost_full),
                 dropped: dropped.of(probe.cookie, cpu),
             };
             let missing = pipeline.gaps_mut().end(
@@ -52,8 +79,8 @@ pub(super) fn draw_up(
                 lossy.push(account);
             }
             sum.add(&account);
-            faulted += counters.faulted;
-            disarmed += counters.disarmed;
+            faulted += counters.faulted.saturating_sub(before.faulted);
+            disarmed += counters.disarmed.saturating_sub(before.disarmed);
             if cpus.len() <= cpu {
                 cpus.push(CpuReport { cpu: number, ..CpuReport::default() });
             }

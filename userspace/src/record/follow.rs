@@ -18,10 +18,10 @@ use super::{
     bindings::{Binding, SharedBindings},
     reaper::Reaper,
     recorder::Notice,
-    report::now_ns,
     setup::{LibraryInUse, ResolvedLibrary, Wanted},
 };
 use crate::{
+    clock::now_ns,
     loader::{Attachment, Link, StoredParts},
     probe::ProbeKind,
     sink::{SessionReport, TargetReport},

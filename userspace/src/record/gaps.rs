@@ -19,7 +19,7 @@ pub struct Gap {
 }
 
 /// Numbers that have not come.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Missing {
     first: u64,
     last: u64,
@@ -53,11 +53,27 @@ impl Gaps {
         }
     }
 
+    /// Hits before this number were not meant to come.
+    pub fn begin_at(&mut self, probe: u16, cpu: u32, hit: u64) {
+        self.by_probe_and_cpu.insert((probe, cpu), Numbers { next: hit, ..Numbers::default() });
+    }
+
+    /// Goes on where others, which came after these, ended.
+    pub fn append(&mut self, later: &Self) {
+        for (key, later) in &later.by_probe_and_cpu {
+            let numbers = self.by_probe_and_cpu.entry(*key).or_default();
+            numbers.missing.extend(later.missing.iter().cloned());
+            numbers.next = numbers.next.max(later.next);
+            numbers.last_ns = numbers.last_ns.max(later.last_ns);
+        }
+    }
+
     /// No more come, and the kernel has counted so many hits of this probe on this CPU. Gives the number of those that are
     /// missing.
     pub fn end(&mut self, probe: u16, cpu: u32, hits: u64, now_ns: u64) -> u64 {
         let numbers = self.by_probe_and_cpu.entry((probe, cpu)).or_default();
         numbers.until(hits, now_ns);
+        numbers.next = numbers.next.max(hits);
         numbers.missing.iter().map(|missing| missing.gap.records).sum()
     }
 

@@ -1,12 +1,7 @@
 //! The time between arming and disarming: a thread that drains, a thread that writes, and this one, which sees to the end.
 
 use std::{
-    os::fd::{AsFd as _, BorrowedFd},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-        mpsc,
-    },
+    sync::{Arc, atomic::AtomicBool, mpsc},
     thread::{self, ScopedJoinHandle},
     time::{Duration, Instant},
 };
@@ -15,26 +10,24 @@ use anyhow::{Context as _, Result, anyhow};
 use rustix::time::ClockId;
 
 use super::{
+    export::export,
     follow::{Follower, Scene},
     pipeline::Pipeline,
     recorder::{Notice, RecordOptions, StopHandle, ms_since},
-    report::now_ns,
     setup::Setup,
-    takers::{Command, Complaints, News, keep_capture, write_flows},
+    takers::{Complaints, keep_capture, write_flows},
+    told::Told,
+    watch::{Subjects, Watch},
+    windows::Windows,
 };
 use crate::{
     capture::CaptureWriter,
+    clock::now_ns,
     layout_cache::LayoutCache,
     loader::Attachment,
-    sink::{OutputDir, SessionReport},
-    stream::{Account, Drain, Outlet, Queue, Waker, wait_for},
+    sink::{ApiOutputOptions, OutputDir, SessionReport},
+    stream::{Account, Drain, Outlet, Queue, Waker},
 };
-
-/// How often the node is looked through for new processes.
-const ROUND: Duration = Duration::from_millis(500);
-
-/// How often `session.json` is brought up to date while processes come and go, at most.
-const REPORT: Duration = Duration::from_secs(2);
 
 /// How long the end waits for records that a CPU is still putting together.
 const SETTLE_LIMIT: Duration = Duration::from_millis(500);
@@ -47,7 +40,7 @@ pub(super) struct Live<'a, 'f> {
     /// Finds processes while the recording goes on, with `--all`.
     pub(super) follower: Option<&'a mut Follower<'f>>,
     /// Where `session.json` is.
-    pub(super) dir: &'a OutputDir,
+    pub(super) dir: Option<&'a OutputDir>,
     /// Where what was resolved is kept, once the session is open.
     pub(super) cache: Option<&'a LayoutCache>,
     pub(super) attachment: &'a mut Attachment,
@@ -62,6 +55,8 @@ pub(super) struct Taken {
     pub(super) capture: Option<CaptureWriter>,
     /// Records that the pipeline did not get, as it had not kept up.
     pub(super) dropped: Account,
+    /// Lines that could not be written to files that are not the pipeline's any more.
+    pub(super) lines_lost: u64,
     /// Records that the capture lacks.
     pub(super) not_captured: u64,
     /// Most bytes that waited for the pipeline at a time.
@@ -69,14 +64,23 @@ pub(super) struct Taken {
 }
 
 /// Opens the session, takes records until it is to end, closes it, and takes what is left.
-pub(super) fn run(live: Live<'_, '_>, pipeline: Pipeline, capture: Option<CaptureWriter>) -> Result<Taken> {
+pub(super) fn run(
+    live: Live<'_, '_>,
+    api: ApiOutputOptions,
+    pipeline: Pipeline,
+    capture: Option<CaptureWriter>,
+) -> Result<Taken> {
     let Live { options, stop, setup, mut follower, dir, cache, attachment, report, notice } = live;
     if let Some(follower) = &mut follower {
         follower.round(&mut Scene { attachment, report, notice })?;
     }
-    let (drain_stop, bell) = (Waker::new()?, Waker::new()?);
-    let (sender, errors) = mpsc::channel();
+    let (drain_stop, nudge, bell) = (Waker::new()?, Waker::new()?, Waker::new()?);
+    let (sender, news) = mpsc::channel();
     let (commands, to_writer) = mpsc::channel();
+    let (swaps, swaps_to_writer) = mpsc::channel();
+    let (jobs, to_exporter) = mpsc::channel();
+    let parts = options.windows.as_ref().zip(dir);
+    let mut windows = parts.map(|(windows, dir)| Windows::new(windows, dir, api, jobs)).transpose()?;
     let complaints = Complaints { sender, bell: bell.clone() };
     let flows = Arc::new(Queue::new(options.queue_bytes));
     let raw = capture.is_some().then(|| Arc::new(Queue::new(options.queue_bytes)));
@@ -86,6 +90,8 @@ pub(super) fn run(live: Live<'_, '_>, pipeline: Pipeline, capture: Option<Captur
     };
     let outlets = std::iter::once(&flows).chain(&raw).map(outlet).collect();
     let mut drain = Drain::new(attachment.take_source()?, outlets);
+    let dropped = drain.outlets().first().map(Outlet::shared_dropped).unwrap_or_default();
+    let taken_total = drain.taken_total();
     thread::scope(|scope| {
         let close_all = || {
             drain_stop.wake();
@@ -97,7 +103,7 @@ pub(super) fn run(live: Live<'_, '_>, pipeline: Pipeline, capture: Option<Captur
         let started = (|| {
             let writer = named("ncclflow-write").spawn_scoped(scope, {
                 let (flows, complaints) = (&flows, &complaints);
-                move || write_flows(flows, pipeline, complaints, &to_writer)
+                move || write_flows(flows, pipeline, complaints, &to_writer, &swaps_to_writer)
             })?;
             let keeper = match (capture, &raw) {
                 (Some(capture), Some(raw)) => Some(
@@ -106,41 +112,64 @@ pub(super) fn run(live: Live<'_, '_>, pipeline: Pipeline, capture: Option<Captur
                 _ => None,
             };
             let drain = named("ncclflow-drain").spawn_scoped(scope, || {
-                let drained = drain.run(&drain_stop);
+                let drained = drain.run(&drain_stop, &nudge);
                 bell.wake();
                 (drain, drained)
+            })?;
+            // It ends with the windows, which hold the other end.
+            named("ncclflow-export").spawn_scoped(scope, {
+                let complaints = &complaints;
+                move || export(&to_exporter, complaints)
             })?;
             Ok::<_, anyhow::Error>((writer, keeper, drain))
         })();
         // Whatever fails, the threads must end, or the scope waits for them.
         let (writer, keeper, drainer) = started.inspect_err(|_| close_all()).context("starting a thread")?;
-        let opened = attachment.arm();
+        let told = Told {
+            bell: &bell,
+            news: &news,
+            resumed: &resumed,
+            commands: &commands,
+            swaps: &swaps,
+            flows: &flows,
+            nudge: &nudge,
+            taken_total,
+            dropped,
+        };
+        // With windows it is for them to open it.
+        let opened = if windows.is_none() { attachment.arm() } else { Ok(()) };
         let watched = opened.and_then(|()| {
             report.attach.armed_ms = ms_since(options.started);
             report.attach.armed_monotonic_ns = Some(now_ns(ClockId::Monotonic));
             notice(Notice::Recording { probes: attachment.probes().len() });
             keep_layouts(setup, cache, notice);
-            let told =
-                Told { bell: &bell, news: &errors, resumed: &resumed, commands: &commands, flows: &flows };
-            watch(Live { options, stop, setup, follower, dir, cache, attachment, report, notice }, &told)
+            let subjects = follower.map_or(Subjects::Named(setup), Subjects::All);
+            let mut watch = Watch { options, stop, dir, subjects, windows: windows.as_mut() };
+            watch.run(&mut Scene { attachment, report, notice }, &told)
         });
+        let totals = windows.map(|windows| windows.finish(&mut Scene { attachment, report, notice }, &told));
         let closed = attachment.disarm();
         drain_stop.wake();
         let (mut drain, drained) = join(drainer).inspect_err(|_| close_all())?;
         let settled = settle(attachment, &mut drain);
         drain.close(|tgid| attachment.lost_by_process(tgid).unwrap_or(0));
-        let (pipeline, keeper) = (join(writer)?, keeper.map(join).transpose()?);
-        tell(&errors, report, notice);
+        let (mut pipeline, keeper) = (join(writer)?, keeper.map(join).transpose()?);
+        told.hear(report, notice);
         watched.and(closed).and(settled)?;
+        let mut lines_lost = 0;
+        if let Some((totals, lost)) = totals.transpose()? {
+            pipeline = totals.unwrap_or(pipeline);
+            lines_lost = lost;
+        }
         drained.context("waiting for records")?;
         let (mut dropped, mut queue_peak, mut not_kept) = (Account::default(), 0, 0);
         if let Some((first, rest)) = drain.outlets().split_first() {
-            dropped = first.dropped().clone();
+            dropped = first.dropped();
             queue_peak = first.peak();
             not_kept = rest.iter().map(|outlet| outlet.dropped().total()).sum();
         }
         let not_captured = not_kept + keeper.as_ref().map_or(0, CaptureWriter::lost);
-        Ok(Taken { pipeline, capture: keeper, dropped, not_captured, queue_peak })
+        Ok(Taken { pipeline, capture: keeper, dropped, lines_lost, not_captured, queue_peak })
     })
 }
 
@@ -158,138 +187,6 @@ fn named(name: &str) -> thread::Builder {
 
 fn join<T>(thread: ScopedJoinHandle<'_, T>) -> Result<T> {
     thread.join().map_err(|_| anyhow!("a thread of the recording failed"))
-}
-
-/// How the threads are heard, and told.
-struct Told<'a> {
-    bell: &'a Waker,
-    news: &'a mpsc::Receiver<News>,
-    /// Records go on after some were dropped.
-    resumed: &'a AtomicBool,
-    commands: &'a mpsc::Sender<Command>,
-    /// To be called when there is a command.
-    flows: &'a Queue,
-}
-
-impl Told<'_> {
-    /// Tells the writer that a process has ended, or is not there any more.
-    fn ended(&self, tgid: u32) {
-        let at_ns = now_ns(ClockId::Monotonic);
-        // Nobody listens any more only when the recording is over.
-        let _ = self.commands.send(Command::Ended { tgid, at_ns });
-        self.flows.call();
-    }
-}
-
-/// Waits until the time is up, the targets are gone, or someone says stop.
-fn watch(live: Live<'_, '_>, told: &Told<'_>) -> Result<()> {
-    if let Some(follower) = live.follower {
-        let Live { options, stop, dir, attachment, report, notice, .. } = live;
-        return watch_all(options, stop, dir, follower, Scene { attachment, report, notice }, told);
-    }
-    let Live { options, stop, setup, attachment, report, notice, .. } = live;
-    let deadline = options.duration.map(|duration| Instant::now() + duration);
-    let mut running: Vec<usize> = (0..setup.targets.len()).collect();
-    while !stop.is_stopped() && !running.is_empty() {
-        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        if left == Some(Duration::ZERO) {
-            break;
-        }
-        let mut fds = vec![stop.waker().as_fd(), told.bell.as_fd()];
-        let targets = running.iter().filter_map(|&at| setup.targets.get(at));
-        fds.extend(targets.map(|target| -> BorrowedFd<'_> { target.process.exit_fd() }));
-        wait_for(&fds, left).context("waiting for the end")?;
-        told.bell.clear();
-        if told.resumed.swap(false, Ordering::Acquire) {
-            attachment.forget_what_was_sent()?;
-        }
-        tell(told.news, report, notice);
-        running.retain(|&at| {
-            let Some(target) = setup.targets.get(at) else { return false };
-            let exited = target.process.has_exited();
-            if exited {
-                let pid = target.process.pid();
-                notice(Notice::TargetExited { pid });
-                report
-                    .targets
-                    .iter_mut()
-                    .filter(|target| target.pid == pid)
-                    .for_each(|target| target.exited = true);
-            }
-            !exited
-        });
-    }
-    Ok(())
-}
-
-/// The same with `--all`: processes come and go, and none of them is the end.
-fn watch_all(
-    options: &RecordOptions,
-    stop: &StopHandle,
-    dir: &OutputDir,
-    follower: &mut Follower<'_>,
-    mut scene: Scene<'_>,
-    told: &Told<'_>,
-) -> Result<()> {
-    let now = Instant::now();
-    let deadline = options.duration.map(|duration| now + duration);
-    let (mut next_round, mut next_report) = (now + ROUND, now);
-    while !stop.is_stopped() {
-        let now = Instant::now();
-        let left = deadline.map(|deadline| deadline.saturating_duration_since(now));
-        if left == Some(Duration::ZERO) {
-            break;
-        }
-        let to_round = next_round.saturating_duration_since(now);
-        let mut fds = vec![stop.waker().as_fd(), told.bell.as_fd()];
-        fds.extend(follower.exit_fds());
-        wait_for(&fds, Some(left.map_or(to_round, |left| left.min(to_round)))).context("waiting")?;
-        told.bell.clear();
-        if told.resumed.swap(false, Ordering::Acquire) {
-            scene.attachment.forget_what_was_sent()?;
-        }
-        for tgid in follower.let_go(&mut scene) {
-            told.ended(tgid);
-        }
-        for tgid in tell(told.news, scene.report, scene.notice) {
-            if !follower.arrived(tgid, &mut scene) {
-                told.ended(tgid);
-            }
-        }
-        let now = Instant::now();
-        if now >= next_round {
-            follower.round(&mut scene)?;
-            next_round = Instant::now() + ROUND;
-        }
-        if now >= next_report && follower.take_changed() {
-            next_report = now + REPORT;
-            if let Err(error) = scene.report.write(dir) {
-                let error = format!("writing `session.json`: {error}");
-                (scene.notice)(Notice::WriteFailed(&error));
-                scene.report.errors.push(error);
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Passes on what went wrong; gives back the processes that were news.
-fn tell(
-    news: &mpsc::Receiver<News>,
-    report: &mut SessionReport,
-    notice: &mut dyn FnMut(Notice<'_>),
-) -> Vec<u32> {
-    let mut processes = Vec::new();
-    for news in news.try_iter() {
-        match news {
-            News::Failed(error) => {
-                notice(Notice::WriteFailed(&error));
-                report.errors.push(error);
-            }
-            News::Process(tgid) => processes.push(tgid),
-        }
-    }
-    processes
 }
 
 /// Takes what is left: until every hit is accounted for, or it is clear that this will not come true.

@@ -2,17 +2,24 @@
 
 mod accounts;
 mod bindings;
+mod export;
+mod flag_file;
 mod follow;
 mod gaps;
 mod live;
 mod origins;
+mod output;
 mod pipeline;
 mod reaper;
 mod recorder;
 mod replay;
 mod report;
+mod results;
 mod setup;
 mod takers;
+mod told;
+mod watch;
+mod windows;
 
 pub use bindings::Binding;
 pub use gaps::{Gap, Gaps};
@@ -20,3 +27,4 @@ pub use pipeline::Pipeline;
 pub use recorder::{Notice, Outcome, RecordOptions, StopHandle, Targets, record};
 pub use replay::{Replayed, replay};
 pub use setup::{LibraryInUse, ProbeChoice, Setup, Target, Wanted};
+pub use windows::WindowOptions;

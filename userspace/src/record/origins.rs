@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
+use super::output::Output;
 use crate::{
-    model::{ApiOutput, ApiSession, FlowRecord, Instances, ModelCounters, Session},
-    sink::{HostInfo, SessionFiles},
+    model::{ApiSession, Instances, ModelCounters, Session},
+    sink::HostInfo,
 };
 
 /// What is traced, which the model has to know.
@@ -45,11 +46,14 @@ impl Origin {
     }
 
     /// No more records of it come: what is still open goes out as it is.
-    pub(super) fn finish(&mut self, files: &mut SessionFiles) {
+    pub(super) fn finish(&mut self, output: &mut Output) {
         let lost = self.lost_in_all();
         let Self { host, session, api, .. } = self;
-        session.finish(|_| lost, &mut |record| push(files, host.as_ref(), &record));
-        api.finish(&mut |output| push_api(files, host.as_ref(), &output));
+        session.finish(|_| lost, &mut |record| output.push(host.as_ref(), &record));
+        api.finish(&mut |call| output.push_api(host.as_ref(), &call));
+        if let (Some(live), Some(host)) = (&output.live, host) {
+            live.lock().lost(host, lost);
+        }
     }
 
     pub(super) fn counters(&self) -> ModelCounters {
@@ -57,19 +61,6 @@ impl Origin {
         let (unreturned_calls, uncalled_returns) = self.api.unmatched();
         let refused = counters.refused + self.api.refused();
         ModelCounters { refused, unreturned_calls, uncalled_returns, ..counters }
-    }
-}
-
-pub(super) fn push(files: &mut SessionFiles, host: Option<&HostInfo>, record: &FlowRecord) {
-    // A record of the model always stems from one of the kernel, whose process is known.
-    if let Some(host) = host {
-        files.push(record, host);
-    }
-}
-
-pub(super) fn push_api(files: &mut SessionFiles, host: Option<&HostInfo>, output: &ApiOutput) {
-    if let Some(host) = host {
-        files.push_api(output, host);
     }
 }
 

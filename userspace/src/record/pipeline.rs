@@ -7,10 +7,12 @@ use ncclflow_common::LOSS_MARK;
 use super::{
     bindings::{Binding, SharedBindings},
     gaps::Gaps,
-    origins::{Ended, Origin, Traced, push, push_api},
+    origins::{Ended, Origin, Traced},
+    output::Output,
 };
 use crate::{
     decode::{DecodeError, Event, RecordView},
+    live::LiveStatistics,
     model::{ApiOutput, Instances, ModelCounters},
     probe::ProbeKind,
     sink::{HostInfo, SessionFiles},
@@ -33,7 +35,7 @@ pub struct Pipeline {
     following: Option<Following>,
     traced: Traced,
     instances: Instances,
-    files: SessionFiles,
+    output: Output,
     undecodable: u64,
     /// The first thing that could not be decoded, for the report.
     first_error: Option<DecodeError>,
@@ -76,7 +78,7 @@ impl Pipeline {
             following,
             traced,
             instances: Instances::default(),
-            files,
+            output: Output::new(files, None),
             undecodable: 0,
             first_error: None,
             processes: HashMap::new(),
@@ -89,10 +91,48 @@ impl Pipeline {
         }
     }
 
+    /// Keeps these statistics of what passes.
+    #[must_use]
+    pub fn counting(mut self, live: Option<LiveStatistics>) -> Self {
+        self.output.live = live;
+        self
+    }
+
+    /// A pipeline for what comes after this one: the same bindings, no memory of what came, other files, and at most `limit` ops
+    /// or calls in them.
+    pub(super) fn renewed(&self, files: SessionFiles, limit: Option<u64>) -> Self {
+        let next = Self::with(self.bindings.clone(), self.following.clone(), self.traced, files);
+        Self { output: Output::new(next.output.files, limit), ..next }.counting(self.output.live.clone())
+    }
+
+    /// Adds the accounts of a pipeline that came after this one.
+    pub(super) fn absorb(&mut self, later: &Self) {
+        self.delivered.add(&later.delivered);
+        self.gaps.append(&later.gaps);
+        self.counters.add(&later.model_counters());
+        self.undecodable += later.undecodable;
+        if self.first_error.is_none() {
+            self.first_error.clone_from(&later.first_error);
+        }
+    }
+
+    /// As many ops as may be are in the files.
+    pub(super) fn is_full(&self) -> bool {
+        self.output.is_full()
+    }
+
+    /// Ops and calls that were left out, as the files were full.
+    pub(super) fn left_out(&self) -> u64 {
+        self.output.left_out()
+    }
+
     /// Takes one record as it came from the kernel.
     pub fn record(&mut self, item: &[u8]) {
         if let Err(error) = self.try_record(item) {
             self.undecodable += 1;
+            if let Some(live) = &self.output.live {
+                live.lock().undecodable();
+            }
             self.first_error.get_or_insert(error);
         }
     }
@@ -131,12 +171,16 @@ impl Pipeline {
             };
         }
         process.lost = process.lost.max(header.lost);
-        header.lost = process.lost_in_all();
+        let lost = process.lost_in_all();
+        header.lost = lost;
         let event = binding.decoder.decode(&binding.kind, &view)?;
-        let (files, Origin { host, session, api, .. }) = (&mut self.files, process);
+        if let Some(live) = &self.output.live {
+            live.lock().event(&event, process.host.as_ref(), lost);
+        }
+        let (output, Origin { host, session, api, .. }) = (&mut self.output, process);
         match event {
             event @ (Event::ApiLine(_) | Event::ApiEntry(_) | Event::ApiReturn(_)) => {
-                let out = &mut |output: ApiOutput| push_api(files, host.as_ref(), &output);
+                let out = &mut |call: ApiOutput| output.push_api(host.as_ref(), &call);
                 match event {
                     Event::ApiLine(event) => api.call(*event, out),
                     Event::ApiEntry(event) => api.entry(event, out),
@@ -144,7 +188,7 @@ impl Pipeline {
                     _ => {}
                 }
             }
-            event => session.apply(event, &mut |record| push(files, host.as_ref(), &record)),
+            event => session.apply(event, &mut |record| output.push(host.as_ref(), &record)),
         }
         Ok(())
     }
@@ -174,10 +218,13 @@ impl Pipeline {
 
     fn close(&mut self, tgid: u32) {
         let Some(mut process) = self.processes.remove(&tgid) else { return };
-        process.finish(&mut self.files);
+        process.finish(&mut self.output);
         self.counters.add(&process.counters());
         if let Some(host) = &process.host {
-            self.files.close_process(host.pid);
+            self.output.files.close_process(host.pid);
+            if let Some(live) = &self.output.live {
+                live.lock().process_ended(host, self.last_ns);
+            }
         }
     }
 
@@ -188,19 +235,22 @@ impl Pipeline {
 
     /// Writes what has gathered.
     pub fn flush(&mut self) {
-        self.files.flush();
+        self.output.files.flush();
     }
 
     /// No more records come.
     pub fn finish(&mut self) {
         for process in self.processes.values_mut() {
-            process.finish(&mut self.files);
+            process.finish(&mut self.output);
         }
-        self.files.flush();
+        if let Some(live) = &self.output.live {
+            live.lock().numbers_begin_anew();
+        }
+        self.output.files.flush();
     }
 
     pub fn files(&self) -> &SessionFiles {
-        &self.files
+        &self.output.files
     }
 
     pub fn model_counters(&self) -> ModelCounters {

@@ -14,32 +14,32 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use ncclflow_common::WIRE_VERSION;
 
 use super::{
+    accounts::Baseline,
     bindings::{Binding, SharedBindings},
     follow::Follower,
-    live::{self, Live, Taken},
+    live::{self, Live},
     origins::Traced,
     pipeline::{Following, Pipeline},
     report::{complete_report, first_report},
+    results::write_results,
     setup::{LibraryInUse, ProbeChoice, Setup, Wanted},
+    windows::WindowOptions,
 };
 use crate::{
     capture::{CaptureHeader, CaptureWriter},
     decode::Decoder,
     layout_cache::LayoutCache,
+    live::LiveStatistics,
     loader::{Attachment, Buffer, StoredParts},
     probe::{Level, ProbeKind},
     sink::{
         Aggregated, ApiFormat, ApiOutputOptions, AttachReport, HostInfo, OutputDir, SessionFiles,
-        SessionReport, SessionState, aggregate_directory,
+        SessionReport, WindowReport,
     },
     stream::Waker,
     symbols::DebugFiles,
     target::{Filter, Process},
 };
-
-/// Larger `flow_steps` files are not aggregated when the recording ends: the aggregate has three times their size, and few
-/// readers take a JSON document of gigabytes. `ncclflow aggregate` does it on request.
-pub(super) const MAX_AGGREGATED: u64 = 256 << 20;
 
 /// Which processes to record.
 #[derive(Clone, Debug)]
@@ -56,7 +56,10 @@ pub struct RecordOptions {
     /// When the program began; what the report counts from.
     pub started: Instant,
     pub targets: Targets,
-    pub output: PathBuf,
+    /// `None`: nothing is written, the session is only watched.
+    pub output: Option<PathBuf>,
+    /// Statistics to keep while the session goes on.
+    pub live: Option<LiveStatistics>,
     pub choice: ProbeChoice,
     /// How calls are written, with [`crate::probe::Level::Api`].
     pub format: ApiFormat,
@@ -71,6 +74,8 @@ pub struct RecordOptions {
     pub debug_files: DebugFiles,
     /// Keep what is resolved of a library in this folder, and use what is there.
     pub cache: Option<PathBuf>,
+    /// Parts with folders of their own.
+    pub windows: Option<WindowOptions>,
     /// Keep the raw records in this new file, for [`super::replay`].
     pub capture: Option<PathBuf>,
     /// Print the eBPF side's development log on standard error.
@@ -81,12 +86,17 @@ pub struct RecordOptions {
 #[derive(Clone, Debug)]
 pub struct StopHandle {
     stop: Arc<AtomicBool>,
+    rotate: Arc<AtomicBool>,
     waker: Waker,
 }
 
 impl StopHandle {
     pub fn new() -> Result<Self> {
-        Ok(Self { stop: Arc::default(), waker: Waker::new().context("making an eventfd")? })
+        Ok(Self {
+            stop: Arc::default(),
+            rotate: Arc::default(),
+            waker: Waker::new().context("making an eventfd")?,
+        })
     }
 
     /// Ends the recording soon; what came until then is written.
@@ -95,7 +105,18 @@ impl StopHandle {
         self.waker.wake();
     }
 
-    pub(super) fn is_stopped(&self) -> bool {
+    /// Closes the window that is open, and opens the next.
+    pub fn rotate(&self) {
+        self.rotate.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+
+    pub(super) fn take_rotation(&self) -> bool {
+        self.rotate.swap(false, Ordering::AcqRel)
+    }
+
+    /// Somebody has said so.
+    pub fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Acquire)
     }
 
@@ -125,6 +146,11 @@ pub enum Notice<'a> {
     PassedOver(&'a str),
     /// What was resolved is not kept for the next time: why.
     NotCached(&'a str),
+    WindowOpened(&'a WindowReport),
+    /// And what came of it.
+    WindowClosed(&'a WindowReport, &'a SessionReport),
+    /// A rotation was asked for, and there are no windows.
+    NothingToRotate,
     /// A file could not be written.
     WriteFailed(&'a str),
     /// Everything is written; probes are being taken out of the kernel.
@@ -170,7 +196,7 @@ pub fn record(
         Targets::All(filter) => Some(Follower::new(wanted, filter, bindings_to_come.clone())?),
     };
     raise_descriptor_limit();
-    let dir = OutputDir::create(&options.output)?;
+    let dir = options.output.as_deref().map(OutputDir::create).transpose()?;
     let mut report = first_report(&setup, options.choice, options.buffer, options.queue_bytes);
     let prepared = attachment
         .and_then(|attachment| prepare(options.started, attachment, &setup, &report.host, &mut times));
@@ -178,7 +204,7 @@ pub fn record(
     let (mut attachment, bindings) = match prepared {
         Ok(prepared) => prepared,
         Err(error) => {
-            dir.discard();
+            discard(dir);
             return Err(error);
         }
     };
@@ -187,13 +213,16 @@ pub fn record(
         match options.capture.as_ref().map(|path| start_capture(path, &bindings, &report, api)).transpose() {
             Ok(capture) => capture,
             Err(error) => {
-                dir.discard();
+                discard(dir);
                 return Err(error);
             }
         };
-    report.write(&dir).with_context(|| format!("cannot write to `{}`", dir.path().display()))?;
-    let kept_dir = dir.try_clone().context("keeping the output folder open")?;
-    let files = SessionFiles::new(dir, api);
+    if let Some(dir) = &dir {
+        report.write(dir).with_context(|| format!("cannot write to `{}`", dir.path().display()))?;
+    }
+    let kept_dir =
+        dir.as_ref().map(OutputDir::try_clone).transpose().context("keeping the output folder open")?;
+    let files = dir.map_or_else(SessionFiles::nowhere, |dir| SessionFiles::new(dir, api));
     let pipeline = if follower.is_some() {
         let traced = Traced { steps: options.choice.level == Level::Steps, returns: options.choice.returns };
         let following = Following { bindings: bindings_to_come, host: report.host.clone() };
@@ -201,26 +230,34 @@ pub fn record(
     } else {
         Pipeline::new(bindings, files)
     };
+    let pipeline = pipeline.counting(options.live.clone());
     let live = Live {
         options,
         stop,
         setup: &setup,
         cache: cache.as_ref(),
         follower: follower.as_mut(),
-        dir: &kept_dir,
+        dir: kept_dir.as_ref(),
         attachment: &mut attachment,
         report: &mut report,
         notice,
     };
-    let mut taken = live::run(live, pipeline, capture)?;
+    let mut taken = live::run(live, api, pipeline, capture)?;
     attachment.print_log();
-    complete_report(&mut report, &attachment, &mut taken)?;
+    complete_report(&mut report, &attachment, &mut taken, &Baseline::default())?;
     let aggregated = write_results(taken, &mut report, notice)?;
     if let Some(follower) = follower {
         attachment.keep(follower.into_links());
     }
     attachment.detach(|left| notice(Notice::Detaching { left }));
     Ok(Outcome { report, aggregated })
+}
+
+/// Nothing was written to it.
+fn discard(dir: Option<OutputDir>) {
+    if let Some(dir) = dir {
+        dir.discard();
+    }
 }
 
 /// Two files a rank and one descriptor a probe are soon more than the usual soft limit of 1,024.
@@ -230,41 +267,6 @@ fn raise_descriptor_limit() {
     limit.current = limit.maximum;
     // Without it there is an error where descriptors run out.
     let _ = setrlimit(Resource::Nofile, limit);
-}
-
-/// Completes the folder and the capture. What cannot be written is said, and is part of the report.
-fn write_results(
-    taken: Taken,
-    report: &mut SessionReport,
-    notice: &mut dyn FnMut(Notice<'_>),
-) -> Result<Option<Aggregated>> {
-    let files = taken.pipeline.files();
-    let mut fail = |report: &mut SessionReport, error: String| {
-        notice(Notice::WriteFailed(&error));
-        report.errors.push(error);
-        report.state = SessionState::WriteFailed;
-    };
-    report.state = if report.errors.is_empty() { SessionState::Complete } else { SessionState::WriteFailed };
-    let aggregated = if files.has_no_flows() {
-        None
-    } else {
-        match aggregate_directory(files.dir(), MAX_AGGREGATED) {
-            Ok(aggregated) => Some(aggregated),
-            Err(error) => {
-                fail(report, format!("{error:#}"));
-                None
-            }
-        }
-    };
-    if let Some(capture) = taken.capture
-        && let Err(error) = capture.finish(&report.to_text()?)
-    {
-        fail(report, format!("writing the capture stopped: {error}"));
-    }
-    if let Err(error) = report.write(files.dir()) {
-        fail(report, format!("writing `session.json`: {error}"));
-    }
-    Ok(aggregated)
 }
 
 /// Begins the capture with what its records mean.

@@ -4,7 +4,7 @@ use std::{fs::File, io::BufReader, io::Write as _, path::Path};
 
 use anyhow::{Context as _, Result};
 
-use super::{pipeline::Pipeline, recorder::MAX_AGGREGATED};
+use super::{pipeline::Pipeline, results::MAX_AGGREGATED};
 use crate::{
     capture::{CaptureReader, Item},
     sink::{Aggregated, OutputDir, SessionFiles, aggregate_directory},
@@ -41,7 +41,7 @@ pub fn replay(input: &Path, output: &Path) -> Result<Replayed> {
         records += 1;
     };
     pipeline.finish();
-    let dir = pipeline.files().dir();
+    let dir = pipeline.files().dir().context("a replay writes files")?;
     dir.replace_file("session.json", |file| file.write_all(report.as_bytes()))
         .context("writing `session.json`")?;
     let aggregated =

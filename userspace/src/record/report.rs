@@ -1,14 +1,16 @@
 //! `session.json`: how it begins, and how it is completed.
 
 use anyhow::Result;
-use rustix::time::{ClockId, clock_gettime};
+use rustix::time::ClockId;
 
 use super::{
     accounts,
+    accounts::Baseline,
     live::Taken,
     setup::{ProbeChoice, Setup},
 };
 use crate::{
+    clock::now_ns,
     loader::{Attachment, Buffer},
     model::ModelCounters,
     probe::Level,
@@ -72,6 +74,8 @@ pub(super) fn first_report(
         first_undecodable: None,
         passed_over: setup.passed_over.clone(),
         errors: Vec::new(),
+        window: None,
+        windows: Vec::new(),
     }
 }
 
@@ -80,10 +84,11 @@ pub(super) fn complete_report(
     report: &mut SessionReport,
     attachment: &Attachment,
     taken: &mut Taken,
+    baseline: &Baseline,
 ) -> Result<()> {
     let ended = now_ns(ClockId::Monotonic);
     report.clock.ended_monotonic_ns = Some(ended);
-    let accounts = accounts::draw_up(attachment, &mut taken.pipeline, &taken.dropped, ended)?;
+    let accounts = accounts::draw_up(attachment, &mut taken.pipeline, &taken.dropped, baseline, ended)?;
     let pipeline = &mut taken.pipeline;
     report.probes = accounts.probes;
     report.cpus = accounts.cpus;
@@ -96,7 +101,7 @@ pub(super) fn complete_report(
         records_dropped: report.probes.iter().map(|probe| probe.dropped).sum(),
         records_unaccounted: accounts.unaccounted,
         records_undecodable,
-        lines_lost: pipeline.files().lost_lines(),
+        lines_lost: pipeline.files().lost_lines() + taken.lines_lost,
         records_not_captured: taken.not_captured,
     };
     report.model = pipeline.model_counters();
@@ -117,10 +122,4 @@ pub(super) fn complete_report(
         })
         .collect();
     Ok(())
-}
-
-pub(super) fn now_ns(clock: ClockId) -> u64 {
-    let now = clock_gettime(clock);
-    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
-    seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0))
 }

@@ -2,16 +2,19 @@
 //! other, and neither stops the drain.
 
 use std::{
+    mem,
     sync::mpsc::{Receiver, Sender},
     time::{Duration, Instant},
 };
 
 use rustix::time::ClockId;
 
-use super::{pipeline::Pipeline, report::now_ns};
+use super::pipeline::Pipeline;
 use crate::{
     capture::CaptureWriter,
-    stream::{Popped, Queue, Waker},
+    clock::now_ns,
+    sink::SessionFiles,
+    stream::{Batch, Popped, Queue, Waker},
 };
 
 /// How often files are brought up to date for whoever reads along.
@@ -28,6 +31,8 @@ pub(super) enum News {
     Failed(String),
     /// A first record came of a process with this number, of probes that several processes share.
     Process(u32),
+    /// As many ops as may be are in the files.
+    Full,
 }
 
 /// What a taker is told, besides batches.
@@ -35,6 +40,46 @@ pub(super) enum News {
 pub(super) enum Command {
     /// The process that has this number was seen to have ended, at this moment of the records' clock.
     Ended { tgid: u32, at_ns: u64 },
+}
+
+/// What the writer goes on with.
+#[derive(Debug)]
+pub(super) enum Next {
+    /// A pipeline like the one before, with other files.
+    New {
+        files: Box<SessionFiles>,
+        /// Most ops, or calls, that are written.
+        limit: Option<u64>,
+        /// Probe, CPU, and the number of the first hit that is to come.
+        begin: Vec<(u16, u32, u64)>,
+    },
+    This(Box<Pipeline>),
+}
+
+/// The writer goes on with another pipeline once it has taken what is there, and gives back the one before, finished.
+#[derive(Debug)]
+pub(super) struct Swap {
+    pub(super) next: Next,
+    pub(super) reply: Sender<Pipeline>,
+}
+
+impl Swap {
+    fn perform(self, pipeline: &mut Pipeline) {
+        let next = match self.next {
+            Next::This(pipeline) => *pipeline,
+            Next::New { files, limit, begin } => {
+                let mut next = pipeline.renewed(*files, limit);
+                for (probe, cpu, hit) in begin {
+                    next.gaps_mut().begin_at(probe, cpu, hit);
+                }
+                next
+            }
+        };
+        let mut before = mem::replace(pipeline, next);
+        before.finish();
+        // Who asked for it waits for it, unless the recording has failed.
+        let _ = self.reply.send(before);
+    }
 }
 
 /// Where a taker says what goes wrong.
@@ -46,7 +91,7 @@ pub(super) struct Complaints {
 }
 
 impl Complaints {
-    fn say(&self, news: News) {
+    pub(super) fn say(&self, news: News) {
         // Nobody listens any more only when the recording is over.
         let _ = self.sender.send(news);
         self.bell.wake();
@@ -69,14 +114,28 @@ pub(super) fn write_flows(
     mut pipeline: Pipeline,
     complaints: &Complaints,
     commands: &Receiver<Command>,
+    swaps: &Receiver<Swap>,
 ) -> Pipeline {
     let _closing = Closing(queue, complaints);
-    let mut told = 0;
+    let (mut told, mut told_full) = (0, false);
     take_batches(queue, |step| {
         for command in commands.try_iter() {
             match command {
                 Command::Ended { tgid, at_ns } => pipeline.process_ended(tgid, at_ns),
             }
+        }
+        if let Ok(swap) = swaps.try_recv() {
+            let mut record = |batch: &Batch| batch.records().for_each(|record| pipeline.record(record));
+            if let Step::Batch(batch) = step {
+                record(batch);
+            }
+            // What it is to be after may have come since this step began.
+            while let Popped::Batch(batch) = queue.pop(Some(Duration::ZERO)) {
+                record(&batch);
+            }
+            swap.perform(&mut pipeline);
+            (told, told_full) = (0, false);
+            return pipeline.waits_for_stragglers();
         }
         match step {
             Step::Batch(batch) => {
@@ -91,6 +150,9 @@ pub(super) fn write_flows(
         }
         for tgid in pipeline.take_new_processes() {
             complaints.say(News::Process(tgid));
+        }
+        if pipeline.is_full() && !mem::replace(&mut told_full, true) {
+            complaints.say(News::Full);
         }
         let errors = pipeline.files().errors();
         for error in errors.iter().skip(told) {
@@ -125,7 +187,7 @@ pub(super) fn keep_capture(
 
 /// What a taker has to do next.
 enum Step<'a> {
-    Batch(&'a crate::stream::Batch),
+    Batch(&'a Batch),
     /// No batch is there.
     Empty,
     Flush,

@@ -20,6 +20,6 @@ pub use lines::{FlowStepLine, HostInfo, PeerLine, ProxyFlowLine};
 pub use output_dir::OutputDir;
 pub use session_file::{
     AttachReport, BufferReport, ClockReport, CommunicatorReport, CpuReport, LibraryReport, LossReport,
-    ProbeReport, SessionReport, SessionState, TargetReport,
+    ProbeReport, SessionReport, SessionState, TargetReport, WindowEnd, WindowReport,
 };
 pub use session_files::SessionFiles;

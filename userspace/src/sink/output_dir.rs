@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use rustix::{
-    fs::{AtFlags, CWD, Dir, Mode, OFlags, mkdirat, openat, renameat, unlinkat},
+    fs::{AtFlags, CWD, Dir, Mode, OFlags, linkat, mkdirat, openat, renameat, unlinkat},
     io::Errno,
 };
 
@@ -105,6 +105,11 @@ impl OutputDir {
     /// A new file inside (mode 0600). One that exists is an error.
     pub fn create_file(&self, name: &str) -> io::Result<File> {
         Ok(File::from(openat(&self.fd, name, NEW_FILE, Mode::RUSR | Mode::WUSR)?))
+    }
+
+    /// Gives a file inside a second name. One that exists is an error.
+    pub fn link(&self, name: &str, second: &str) -> io::Result<()> {
+        Ok(linkat(&self.fd, name, &self.fd, second, AtFlags::empty())?)
     }
 
     /// Removes a file inside, if it is there.

@@ -53,6 +53,44 @@ pub struct SessionReport {
     /// Libraries that look like NCCL and could not be traced, and why.
     pub passed_over: Vec<String>,
     pub errors: Vec<String>,
+    /// In the folder of a window: which it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window: Option<WindowReport>,
+    /// In the folder of a recording with windows: all that are closed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub windows: Vec<WindowReport>,
+}
+
+/// A part of a recording that has a folder of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct WindowReport {
+    /// From 1.
+    pub number: u32,
+    /// Folder inside the recording's.
+    pub folder: String,
+    /// Unix time in milliseconds.
+    pub opened_unix_ms: u64,
+    /// Hits were recorded from here on …
+    pub opened_monotonic_ns: u64,
+    /// … until here, by the records' clock.
+    pub closed_monotonic_ns: Option<u64>,
+    pub closed_by: Option<WindowEnd>,
+    /// Ops and calls that came after as many as may be were written, and before the window was closed.
+    pub ops_left_out: u64,
+}
+
+/// Why a window was closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WindowEnd {
+    /// The flag file had gone.
+    Flag,
+    MaxOps,
+    MaxSecs,
+    /// SIGUSR1.
+    Signal,
+    /// The recording ended.
+    Recording,
 }
 
 /// Both clocks, read together when the session began. Every `ts_ns` is on the monotonic one; add `offset_ns` for wall time.

@@ -8,69 +8,84 @@ use super::{
 };
 use crate::model::{ApiOutput, FlowRecord};
 
-/// The flow files and the files of API calls in one output folder.
+/// The flow files and the files of API calls in one output folder; or none.
 #[derive(Debug)]
-pub struct SessionFiles {
+pub struct SessionFiles(Option<Files>);
+
+#[derive(Debug)]
+struct Files {
     flow: FlowFiles,
     api: ApiFiles,
 }
 
 impl SessionFiles {
     pub fn new(dir: OutputDir, api: ApiOutputOptions) -> Self {
-        Self { flow: FlowFiles::new(dir), api: ApiFiles::new(api) }
+        Self(Some(Files { flow: FlowFiles::new(dir), api: ApiFiles::new(api) }))
     }
 
-    pub fn dir(&self) -> &OutputDir {
-        self.flow.dir()
+    /// Writes nothing: for sessions that are only watched.
+    pub fn nowhere() -> Self {
+        Self(None)
+    }
+
+    /// Where the files are, if there are any.
+    pub fn dir(&self) -> Option<&OutputDir> {
+        self.0.as_ref().map(|files| files.flow.dir())
     }
 
     /// Writes an op's line and the lines of its messages.
     pub fn push(&mut self, record: &FlowRecord, host: &HostInfo) {
-        self.flow.push(record, host);
+        if let Some(files) = &mut self.0 {
+            files.flow.push(record, host);
+        }
     }
 
     /// Writes an API call's line.
     pub fn push_api(&mut self, output: &ApiOutput, host: &HostInfo) {
-        if let Err(error) = self.api.push(self.flow.dir(), output, host) {
-            self.flow.add_error(error);
+        let Some(Files { flow, api }) = &mut self.0 else { return };
+        if let Err(error) = api.push(flow.dir(), output, host) {
+            flow.add_error(error);
         }
     }
 
     /// Writes what has gathered, so that a reader sees it.
     pub fn flush(&mut self) {
-        self.flow.flush();
-        for error in self.api.flush() {
-            self.flow.add_error(error);
+        let Some(Files { flow, api }) = &mut self.0 else { return };
+        flow.flush();
+        for error in api.flush() {
+            flow.add_error(error);
         }
     }
 
     /// Completes the files of a process (as ncclflow numbers it), and closes them.
     pub fn close_process(&mut self, pid: u32) {
-        self.flow.close_process(pid);
-        for error in self.api.close_process(pid) {
-            self.flow.add_error(error);
+        let Some(Files { flow, api }) = &mut self.0 else { return };
+        flow.close_process(pid);
+        for error in api.close_process(pid) {
+            flow.add_error(error);
         }
     }
 
     /// No op has come: there is nothing to aggregate.
     pub fn has_no_flows(&self) -> bool {
-        self.flow.is_empty()
+        self.0.as_ref().is_none_or(|files| files.flow.is_empty())
     }
 
     /// What went wrong so far; each failure once.
     pub fn errors(&self) -> &[String] {
-        self.flow.errors()
+        self.0.as_ref().map_or(&[], |files| files.flow.errors())
     }
 
     /// Lines that could not be written, all files together.
     pub fn lost_lines(&self) -> u64 {
-        self.flow.lost_lines() + self.api.lost_lines()
+        self.0.as_ref().map_or(0, |files| files.flow.lost_lines() + files.api.lost_lines())
     }
 
     /// What was written, by communicator and rank.
     pub fn summaries(&self) -> Vec<FlowFileSummary> {
-        let mut summaries = self.flow.summaries();
-        summaries.extend(self.api.summaries());
+        let Some(Files { flow, api }) = &self.0 else { return Vec::new() };
+        let mut summaries = flow.summaries();
+        summaries.extend(api.summaries());
         summaries
     }
 }

@@ -25,6 +25,33 @@ impl Account {
         }
     }
 
+    /// Adds another account.
+    pub fn add(&mut self, other: &Self) {
+        self.combine(other, u64::saturating_add);
+    }
+
+    /// What has come since `earlier`, an earlier state of this account.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let mut difference = self.clone();
+        difference.combine(earlier, u64::saturating_sub);
+        difference
+    }
+
+    fn combine(&mut self, other: &Self, with: impl Fn(u64, u64) -> u64) {
+        if self.by_probe.len() < other.by_probe.len() {
+            self.by_probe.resize_with(other.by_probe.len(), Vec::new);
+        }
+        for (ours, theirs) in self.by_probe.iter_mut().zip(&other.by_probe) {
+            if ours.len() < theirs.len() {
+                ours.resize(theirs.len(), 0);
+            }
+            for (ours, theirs) in ours.iter_mut().zip(theirs) {
+                *ours = with(*ours, *theirs);
+            }
+        }
+    }
+
     pub fn of(&self, probe: u32, cpu: usize) -> u64 {
         self.cpus(probe).get(cpu).copied().unwrap_or(0)
     }

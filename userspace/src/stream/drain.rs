@@ -1,6 +1,15 @@
 //! Moves records out of the kernel.
 
-use std::{collections::HashMap, io, os::fd::AsFd as _, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    io,
+    os::fd::AsFd as _,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use super::{
     account::Account,
@@ -37,6 +46,8 @@ pub struct Drain {
     source: Source,
     outlets: Vec<Outlet>,
     taken: Account,
+    /// The same in all, for other threads to look at.
+    taken_total: Arc<AtomicU64>,
     lost: HashMap<u32, u64>,
     /// Of the record before: mostly that of the next one, too.
     last: Process,
@@ -44,16 +55,23 @@ pub struct Drain {
 
 impl Drain {
     pub fn new(source: Source, outlets: Vec<Outlet>) -> Self {
-        Self { source, outlets, taken: Account::default(), lost: HashMap::new(), last: Process::default() }
+        Self {
+            source,
+            outlets,
+            taken: Account::default(),
+            taken_total: Arc::default(),
+            lost: HashMap::new(),
+            last: Process::default(),
+        }
     }
 
-    /// Moves records until `stop` says so. Never waits for a taker.
-    pub fn run(&mut self, stop: &Waker) -> io::Result<()> {
+    /// Moves records until `stop` says so; at once where `nudge` does. Never waits for a taker.
+    pub fn run(&mut self, stop: &Waker, nudge: &Waker) -> io::Result<()> {
         let mut pause = PAUSE;
         loop {
             let taken = self.take(Outlet::push);
             pause = if taken > 0 { PAUSE } else { (pause * 2).min(MAX_PAUSE) };
-            let mut fds = vec![stop.as_fd()];
+            let mut fds = vec![stop.as_fd(), nudge.as_fd()];
             let timeout = if self.source.wakes_for_each_record() && taken > 0 {
                 // Read in rounds and not record by record; only in peace do we wait to be woken.
                 if taken > FLOOD { Duration::ZERO } else { SHORT_PAUSE }
@@ -61,8 +79,12 @@ impl Drain {
                 fds.extend(self.source.fds());
                 pause
             };
-            if wait_for(&fds, Some(timeout))?.first() == Some(&true) {
+            let ready = wait_for(&fds, Some(timeout))?;
+            if ready.first() == Some(&true) {
                 return Ok(());
+            }
+            if ready.get(1) == Some(&true) {
+                nudge.clear();
             }
         }
     }
@@ -104,12 +126,17 @@ impl Drain {
         &self.taken
     }
 
+    /// How much that is in all, for other threads to look at. It is with the takers, or dropped, when it is counted here.
+    pub fn taken_total(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.taken_total)
+    }
+
     pub fn outlets(&self) -> &[Outlet] {
         &self.outlets
     }
 
     fn take(&mut self, pass_on: impl Fn(&mut Outlet, &Arc<Batch>)) -> usize {
-        let Self { source, outlets, taken: account, lost, last } = self;
+        let Self { source, outlets, taken: account, taken_total, lost, last } = self;
         let mut batch = Batch::default();
         let mut pass_on = |batch: &mut Batch| {
             if !batch.is_empty() {
@@ -134,6 +161,7 @@ impl Drain {
             }
         });
         pass_on(&mut batch);
+        taken_total.fetch_add(taken as u64, Ordering::Release);
         taken
     }
 }

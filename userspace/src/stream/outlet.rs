@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -15,7 +15,7 @@ use crate::decode::header_of;
 #[derive(Debug)]
 pub struct Outlet {
     queue: Arc<Queue>,
-    dropped: Account,
+    dropped: Arc<Mutex<Account>>,
     /// Dropped records by process that the taker has not been told of.
     untold: BTreeMap<u32, u64>,
     /// Who wants to know when records go on after some were dropped.
@@ -24,7 +24,7 @@ pub struct Outlet {
 
 impl Outlet {
     pub fn new(queue: Arc<Queue>) -> Self {
-        Self { queue, dropped: Account::default(), untold: BTreeMap::new(), resumed: None }
+        Self { queue, dropped: Arc::default(), untold: BTreeMap::new(), resumed: None }
     }
 
     /// Sets the flag and wakes whoever waits each time that records go on after some were dropped.
@@ -40,8 +40,9 @@ impl Outlet {
         if self.tell() && self.queue.push(batch) {
             return;
         }
+        let mut dropped = self.dropped.lock().unwrap_or_else(PoisonError::into_inner);
         for header in batch.records().filter_map(header_of) {
-            self.dropped.count(header.probe, header.cpu);
+            dropped.count(header.probe, header.cpu);
             *self.untold.entry(header.tgid).or_insert(0) += 1;
         }
     }
@@ -66,8 +67,13 @@ impl Outlet {
     }
 
     /// What was dropped.
-    pub fn dropped(&self) -> &Account {
-        &self.dropped
+    pub fn dropped(&self) -> Account {
+        self.dropped.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The same, for other threads to look at.
+    pub fn shared_dropped(&self) -> Arc<Mutex<Account>> {
+        Arc::clone(&self.dropped)
     }
 
     /// Most bytes that waited for the taker at a time.

@@ -16,6 +16,7 @@ pub struct Ready {
     pub nccl: String,
     pub nranks: u32,
     pub pids: Vec<u32>,
+    /// 16 hex digits; as NCCL has it.
     #[serde(rename = "commHash")]
     pub comm_hash: String,
 }

@@ -57,6 +57,12 @@ impl Recorder {
         self.child.id()
     }
 
+    /// What it has said until its probes were armed.
+    #[must_use]
+    pub fn said(&self) -> &str {
+        &self.said
+    }
+
     pub fn signal(&self, signal: Signal) -> Result<()> {
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).context("no process")?;
         kill_process(pid, signal).context("signalling ncclflow")

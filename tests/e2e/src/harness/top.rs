@@ -1,0 +1,58 @@
+//! A running `ncclflow top --once --json`.
+
+use std::{
+    io::{BufRead as _, BufReader, Read as _},
+    path::Path,
+    process::{Child, ChildStderr, Command, Stdio},
+};
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::Value;
+
+/// One that watches. Killed when dropped.
+#[derive(Debug)]
+pub struct Top {
+    child: Child,
+    stderr: BufReader<ChildStderr>,
+}
+
+impl Top {
+    /// Starts it on `pids` and waits until its probes are armed.
+    pub fn start(ncclflow: &Path, pids: &str, arguments: &[&str]) -> Result<Self> {
+        let mut child = Command::new(ncclflow)
+            .args(["top", "--once", "--json", "-p", pids])
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("starting `{}`", ncclflow.display()))?;
+        let mut stderr = BufReader::new(child.stderr.take().context("top has no standard error")?);
+        let mut said = String::new();
+        while !said.contains("watching for") {
+            if stderr.read_line(&mut said)? == 0 {
+                bail!("top did not begin: {said}");
+            }
+        }
+        Ok(Self { child, stderr })
+    }
+
+    /// Waits for its report.
+    pub fn finish(mut self) -> Result<Value> {
+        let (mut text, mut said) = (String::new(), String::new());
+        self.child.stdout.take().context("top has no output")?.read_to_string(&mut text)?;
+        self.stderr.read_to_string(&mut said)?;
+        let status = self.child.wait()?;
+        if !status.success() {
+            bail!("top ended with {status}: {said}");
+        }
+        serde_json::from_str(&text).with_context(|| format!("no JSON: {text}"))
+    }
+}
+
+impl Drop for Top {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

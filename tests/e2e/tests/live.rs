@@ -1,0 +1,222 @@
+//! `top` and the metrics of `record`, against what the program did: its ops and bytes, and the bytes that went through each slot.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    time::{Duration, Instant},
+};
+
+use ncclflow_e2e::{
+    harness::{
+        bed::Bed,
+        job::VERSIONS,
+        need, programs,
+        recorder::Recorder,
+        scrape::{self, Sample},
+        top::Top,
+    },
+    truth::transfer_log::TransferLog,
+};
+use serde_json::Value;
+
+const RANKS: u32 = 3;
+const BYTES: u64 = 65536;
+const ITERATIONS: u64 = 5;
+
+/// A bed that waits, with a log of its transfers. `None` if the machine lacks something.
+fn waiting_bed(version: &str, more: &[&str]) -> Option<(tempfile::TempDir, Bed)> {
+    let (bed, library) = (programs::bed()?, programs::nccl(version)?);
+    if !need::root() {
+        return None;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().display().to_string();
+    let (ranks, bytes, iters) = (RANKS.to_string(), BYTES.to_string(), ITERATIONS.to_string());
+    let mut arguments: Vec<String> =
+        ["--mode", "processes", "--ranks", &ranks, "--bytes", &bytes, "--iters", &iters]
+            .map(str::to_owned)
+            .to_vec();
+    arguments.extend(["--channels", "2", "--ops", "allreduce,allgather,sendrecv"].map(str::to_owned));
+    arguments.extend(["--transfer-log".to_owned(), format!("{path}/moved")]);
+    arguments.extend(more.iter().map(|argument| argument.replace("{}", &path)));
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let bed = Bed::start(&bed, &library, folder.path(), &arguments).unwrap();
+    Some((folder, bed))
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("no number: {value}"))
+}
+
+/// What went through the slots, by rank, direction and peer.
+fn moved(folder: &tempfile::TempDir) -> BTreeMap<(i32, String, i32), u64> {
+    let mut moved = BTreeMap::new();
+    let log = TransferLog::read(&folder.path().join("moved"), RANKS).unwrap();
+    for transfer in log.ranks.values().flatten() {
+        let direction = format!("{:?}", transfer.direction).to_uppercase();
+        *moved.entry((transfer.rank, direction, transfer.peer)).or_insert(0) += transfer.wire_bytes;
+    }
+    moved
+}
+
+#[test]
+fn top_counts_the_ops_and_bytes_that_the_program_asked_for() {
+    let Some(ncclflow) = programs::ncclflow() else { return };
+    for version in VERSIONS {
+        for level in ["api", "flow", "steps"] {
+            let Some((folder, mut bed)) = waiting_bed(version, &[]) else { return };
+            let top = Top::start(&ncclflow, &bed.pid_list(), &["-i", "300", "--level", level]).unwrap();
+            bed.go().unwrap();
+            assert!(bed.finish().unwrap().1.ok);
+            let report = top.finish().unwrap();
+            let what = format!("{version} {level}: {report:#}");
+            assert_eq!(report["records_lost"], 0, "{what}");
+            let ranks = report["ranks"].as_array().unwrap();
+            assert_eq!(ranks.len(), usize::try_from(RANKS).unwrap(), "{what}");
+            for (at, rank) in ranks.iter().enumerate() {
+                assert_eq!(number(&rank["rank"]), at as u64, "{what}");
+                assert_eq!(number(&rank["pid"]), u64::from(bed.ready.pids[at]), "{what}");
+                let kinds: BTreeMap<&str, &Value> = rank["kinds"]
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .map(|kind| (kind["coll"].as_str().unwrap(), kind))
+                    .collect();
+                let names: Vec<&str> = kinds.keys().copied().collect();
+                assert_eq!(names, ["AllGather", "AllReduce", "Recv", "Send"], "{what}");
+                // Before 2.23, what an op is called with is known of reductions only.
+                let is_sized =
+                    |name: &str| level == "api" || !version.starts_with("2.21") || name == "AllReduce";
+                for (name, kind) in kinds {
+                    assert_eq!(number(&kind["ops"]), ITERATIONS, "{name} {what}");
+                    let bytes = if is_sized(name) { ITERATIONS * BYTES } else { 0 };
+                    assert_eq!(number(&kind["bytes"]), bytes, "{name} {what}");
+                    let unsized_ops = if is_sized(name) { 0 } else { ITERATIONS };
+                    assert_eq!(number(&kind["unsized_ops"]), unsized_ops, "{name} {what}");
+                    if level != "api" {
+                        assert_eq!(kind["protocol"], "SIMPLE", "{what}");
+                    }
+                }
+                assert!(rank["lag"].is_null() || level == "steps", "{what}");
+            }
+            let mut measured = BTreeMap::new();
+            for rank in ranks {
+                for peer in rank["peers"].as_array().unwrap() {
+                    let of = |key: &str| i32::try_from(peer[key].as_i64().unwrap()).unwrap();
+                    let rank = i32::try_from(rank["rank"].as_i64().unwrap()).unwrap();
+                    let key = (rank, peer["op"].as_str().unwrap().to_owned(), of("peer"));
+                    measured.insert(key, number(&peer["bytes_measured"]));
+                }
+            }
+            // Sizes are told from 2.27 on.
+            match level {
+                "steps" if !version.starts_with("2.21") => assert_eq!(measured, moved(&folder), "{what}"),
+                "steps" => assert_eq!(measured.len(), moved(&folder).len(), "{what}"),
+                _ => assert!(measured.is_empty(), "{what}"),
+            }
+        }
+    }
+}
+
+/// Rank 1 stops joining: the others have launched one collective more.
+#[test]
+fn top_marks_the_rank_that_is_behind() {
+    let Some(ncclflow) = programs::ncclflow() else { return };
+    let more = ["--ops", "allreduce", "--sync", "--absent", "1@3", "--timeout", "60"];
+    let Some((bed_program, library)) = programs::bed().zip(programs::nccl("2.27.5-cu12")) else { return };
+    if !need::root() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let mut arguments = vec!["--mode", "processes", "--ranks", "3", "--iters", "9", "--channels", "1"];
+    arguments.extend(more);
+    let bed = Bed::start(&bed_program, &library, folder.path(), &arguments).unwrap();
+    let top = Top::start(&ncclflow, &bed.pid_list(), &["-i", "16"]).unwrap();
+    bed.go().unwrap();
+    let report = top.finish().unwrap();
+    let lags: Vec<&Value> = report["ranks"].as_array().unwrap().iter().map(|rank| &rank["lag"]).collect();
+    assert_eq!(lags.len(), 3, "{report:#}");
+    assert_eq!(lags[1]["behind"], 1, "{report:#}");
+    assert!(lags[0].is_null() && lags[2].is_null(), "{report:#}");
+}
+
+/// Scrapes until so many ops are there, as the job holds its communicators and does nothing more.
+fn scrape_until(address: &str, ops: u64) -> Vec<Sample> {
+    let deadline = Instant::now() + Duration::from_mins(2);
+    loop {
+        let samples = scrape::parse(&scrape::fetch(address).unwrap()).unwrap();
+        if scrape::count(&samples, "ncclflow_ops_total", &[]) >= ops || Instant::now() > deadline {
+            return samples;
+        }
+        std::thread::sleep(Duration::from_millis(500));
+    }
+}
+
+#[test]
+fn metrics_agree_with_the_program_and_are_open_metrics() {
+    let Some(ncclflow) = programs::ncclflow() else { return };
+    if !scrape::can_parse() {
+        return;
+    }
+    for version in VERSIONS {
+        let Some((folder, mut bed)) = waiting_bed(version, &["--hold-file", "{}/hold"]) else { return };
+        let arguments = ["--level", "steps", "--metrics", "0"];
+        let out = folder.path().join("out");
+        let recorder = Recorder::start(&ncclflow, &bed.pid_list(), &out, &arguments).unwrap();
+        let (_, address) = recorder.said().split_once("metrics at http://").unwrap();
+        let (address, _) = address.split_once("/metrics").unwrap();
+        assert!(address.starts_with("127.0.0.1:"), "loopback unless told otherwise: {address}");
+        let empty = scrape::parse(&scrape::fetch(address).unwrap()).unwrap();
+        assert_eq!(scrape::count(&empty, "ncclflow_ops_total", &[]), 0);
+        bed.go().unwrap();
+        let all = u64::from(RANKS) * 4 * ITERATIONS;
+        let samples = scrape_until(address, all);
+        let sum = |name: &str, labels: &[(&str, &str)]| scrape::count(&samples, name, labels);
+        let comm = format!("0x{}", bed.ready.comm_hash);
+        for rank in 0..RANKS {
+            let (number, pid) = (rank.to_string(), bed.ready.pids[rank as usize].to_string());
+            for coll in ["AllReduce", "AllGather", "Send", "Recv"] {
+                let labels = [
+                    ("comm", &*comm),
+                    ("rank", &*number),
+                    ("pid", &*pid),
+                    ("coll", coll),
+                    ("protocol", "SIMPLE"),
+                ];
+                assert_eq!(sum("ncclflow_ops_total", &labels), ITERATIONS, "{version} {labels:?}");
+                let known = !version.starts_with("2.21") || coll == "AllReduce";
+                let bytes = if known { ITERATIONS * BYTES } else { 0 };
+                assert_eq!(sum("ncclflow_op_bytes_total", &labels), bytes, "{version} {labels:?}");
+            }
+        }
+        assert_eq!(sum("ncclflow_records_lost_total", &[]), 0);
+        assert_eq!(sum("ncclflow_records_undecodable_total", &[]), 0);
+        File::create(folder.path().join("hold")).unwrap();
+        assert!(bed.finish().unwrap().1.ok);
+        let (status, words) = recorder.finish().unwrap();
+        assert!(status.success(), "{words}");
+        let moved = moved(&folder);
+        for (direction, rank) in
+            ["SEND", "RECV"].into_iter().flat_map(|way| (0..RANKS).map(move |rank| (way, rank)))
+        {
+            let (number, key) = (rank.to_string(), i32::try_from(rank).unwrap());
+            let labels = [("rank", &*number), ("direction", direction), ("peer_kind", "NET")];
+            let through = moved.iter().filter(|((of, way, _), _)| *of == key && way == direction);
+            let bytes: u64 = through.map(|(_, bytes)| bytes).sum();
+            if !version.starts_with("2.21") {
+                assert_eq!(sum("ncclflow_message_bytes_total", &labels), bytes, "{version} {labels:?}");
+            }
+            let messages = sum("ncclflow_messages_total", &labels);
+            assert!(messages > 0, "{version} {labels:?}");
+            // Up to 2.22 a receive's start is not told.
+            let known = if version.starts_with("2.21") && direction == "RECV" { 0 } else { messages };
+            assert_eq!(
+                sum("ncclflow_message_duration_seconds_count", &labels),
+                known,
+                "{version} {labels:?}"
+            );
+        }
+    }
+}

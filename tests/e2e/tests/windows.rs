@@ -1,0 +1,258 @@
+//! `record --window-flag`: windows hold what happened while the flag was there, whole, and within their limits.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
+};
+
+use ncclflow_e2e::{
+    harness::{bed::Bed, job::is_long, need, programs, recorder::Recorder},
+    truth::call_log::{self, Call},
+};
+use rustix::{process::Signal, time::ClockId};
+use serde_json::Value;
+
+/// Longest time from a touch, or an rm, to its effect. On an idle machine it is a millisecond or two.
+const LATENCY: u64 = 400_000_000;
+
+fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(ClockId::Monotonic);
+    u64::try_from(now.tv_sec).unwrap() * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap()
+}
+
+/// Two jobs of four processes that call all-reduce all the time, and a recording with windows.
+struct Windowed {
+    folder: tempfile::TempDir,
+    beds: Vec<Bed>,
+    recorder: Option<Recorder>,
+    output: PathBuf,
+    flag: PathBuf,
+}
+
+impl Windowed {
+    /// `arguments` are the recording's. `ranks` processes in each of `jobs` jobs.
+    fn start(jobs: usize, ranks: &str, arguments: &[&str]) -> Option<Self> {
+        let (Some(ncclflow), Some(bed), true) = (programs::ncclflow(), programs::bed(), need::root()) else {
+            return None;
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let (output, flag) = (folder.path().join("out"), folder.path().join("flag"));
+        let mut beds = Vec::new();
+        for (job, version) in ["2.27.5-cu12", "2.21.5-cu12"].into_iter().enumerate().take(jobs) {
+            let library = programs::nccl(version)?;
+            let path = folder.path().join(format!("job-{job}"));
+            fs::create_dir(&path).unwrap();
+            let calls = path.join("calls").display().to_string();
+            let fixed = "--mode processes --iters 1000000 --interval-ms 20 --bytes 4096 --sync --channels 1 --timeout 600";
+            let mut all: Vec<&str> = fixed.split(' ').collect();
+            all.extend(["--ranks", ranks, "--call-log", &calls]);
+            beds.push(Bed::start(&bed, &library, &path, &all).unwrap());
+        }
+        let pids: Vec<String> = beds.iter().map(Bed::pid_list).collect();
+        let flag_text = flag.display().to_string();
+        let mut all =
+            if arguments.contains(&"--rotate") { vec![] } else { vec!["--window-flag", &flag_text] };
+        all.extend(arguments);
+        let recorder = Recorder::start(&ncclflow, &pids.join(","), &output, &all).unwrap();
+        beds.iter().for_each(|bed| bed.go().unwrap());
+        thread::sleep(Duration::from_millis(500));
+        Some(Self { folder, beds, recorder: Some(recorder), output, flag })
+    }
+
+    /// Opens a window for so long: the moments before the touch and after the rm.
+    fn window(&self, length: Duration) -> (u64, u64) {
+        let before = now_ns();
+        File::create(&self.flag).unwrap();
+        thread::sleep(length);
+        fs::remove_file(&self.flag).unwrap();
+        (before, now_ns())
+    }
+
+    fn end(&mut self) -> (Value, String) {
+        let recorder = self.recorder.take().unwrap();
+        recorder.signal(Signal::INT).unwrap();
+        let (status, said) = recorder.finish().unwrap();
+        assert!(status.success(), "{said}");
+        (json(&self.output.join("session.json")), said)
+    }
+
+    /// All calls of all-reduce, by process.
+    fn calls(&mut self) -> BTreeMap<u32, Vec<Call>> {
+        // They are killed: the last line of a log may be cut.
+        self.beds.clear();
+        thread::sleep(Duration::from_millis(300));
+        let mut by_pid: BTreeMap<u32, Vec<Call>> = BTreeMap::new();
+        for job in fs::read_dir(self.folder.path()).unwrap().flatten() {
+            if job.file_name().to_string_lossy().starts_with("job-") {
+                for call in call_log::read(&job.path().join("calls")).unwrap() {
+                    if call.function == "ncclAllReduce" {
+                        by_pid.entry(call.pid).or_default().push(call);
+                    }
+                }
+            }
+        }
+        by_pid
+    }
+}
+
+fn json(path: &Path) -> Value {
+    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+}
+
+/// The folder's own report: complete, without loss.
+fn whole_session(folder: &Path) -> Value {
+    let session = json(&folder.join("session.json"));
+    assert_eq!(session["state"], "complete", "{session:#}");
+    assert!(session["loss"].as_object().unwrap().values().all(|count| count == 0), "{:#}", session["loss"]);
+    session
+}
+
+/// Times of the recorded calls of a window, by process.
+fn recorded(folder: &Path, opened_ms: u64) -> BTreeMap<u32, Vec<u64>> {
+    let mut by_pid: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
+    for communicator in fs::read_dir(folder).unwrap().flatten().filter(|entry| entry.path().is_dir()) {
+        for file in fs::read_dir(communicator.path()).unwrap().flatten() {
+            let name = file.file_name().to_string_lossy().into_owned();
+            // Each rank's file has two names; this is the one with the process in it.
+            let Some((_, tag)) = name.split_once("_pid") else { continue };
+            let (pid, ms) = tag.strip_suffix(".jsonl").unwrap().split_once('_').unwrap();
+            assert_eq!(ms, opened_ms.to_string(), "{name}");
+            let pid: u32 = pid.parse().unwrap();
+            for line in fs::read_to_string(file.path()).unwrap().lines() {
+                let line: Value = serde_json::from_str(line).unwrap();
+                assert_eq!(line["pid"], pid, "{name}");
+                by_pid.entry(pid).or_default().push(line["ts_ns"].as_u64().unwrap());
+            }
+        }
+    }
+    by_pid.values_mut().for_each(|times| times.sort_unstable());
+    by_pid
+}
+
+#[test]
+fn twenty_windows_over_eight_processes_hold_what_was_called_between_touch_and_rm() {
+    let Some(mut job) = Windowed::start(2, "4", &["--level", "api"]) else { return };
+    let (count, length) = if is_long() { (60, 400) } else { (20, 300) };
+    let mut flags = Vec::new();
+    for _ in 0..count {
+        flags.push(job.window(Duration::from_millis(length)));
+        thread::sleep(Duration::from_millis(200));
+    }
+    let (session, said) = job.end();
+    let calls = job.calls();
+    assert_eq!(calls.len(), 8);
+    let windows = session["windows"].as_array().unwrap();
+    assert_eq!(windows.len(), count, "{said}");
+    let mut in_all = 0;
+    for ((touched, removed), window) in flags.into_iter().zip(windows) {
+        let number = |key: &str| window[key].as_u64().unwrap();
+        let (opened, closed) = (number("opened_monotonic_ns"), number("closed_monotonic_ns"));
+        assert_eq!((&window["closed_by"], &window["ops_left_out"]), (&"flag".into(), &0.into()));
+        assert!(
+            (touched..touched + LATENCY).contains(&opened),
+            "opened {} ms late",
+            (opened - touched) / 1_000_000
+        );
+        assert!(closed < removed + LATENCY, "closed {} ms late", (closed - removed) / 1_000_000);
+        let folder = job.output.join(window["folder"].as_str().unwrap());
+        whole_session(&folder);
+        let seen = recorded(&folder, number("opened_unix_ms"));
+        for (pid, calls) in &calls {
+            let seen = seen.get(pid).map_or(&[][..], Vec::as_slice);
+            in_all += seen.len();
+            // Each record is of one call, in its time, and between touch and rm.
+            let mut unseen: Vec<&Call> = calls.iter().collect();
+            for ts_ns in seen {
+                assert!((touched..removed + LATENCY).contains(ts_ns), "{pid}: {ts_ns} {touched} {removed}");
+                let at = unseen.iter().position(|call| (call.begin_ns..=call.end_ns).contains(ts_ns));
+                unseen.remove(at.unwrap_or_else(|| panic!("{pid}: no call at {ts_ns}")));
+            }
+            // None is missing that lies whole inside of the window.
+            let missing = unseen.iter().find(|call| call.begin_ns > opened && call.end_ns < closed);
+            assert!(missing.is_none(), "{pid}: {missing:?} in {opened}..{closed}");
+            assert!(!seen.is_empty(), "{pid} called all the time");
+        }
+    }
+    // Whole over the run as well: what was hit while no window was open was recorded in none.
+    let probes = session["probes"].as_array().unwrap();
+    let sum = |key: &str| probes.iter().map(|probe| probe[key].as_u64().unwrap()).sum::<u64>();
+    assert_eq!(sum("delivered"), in_all as u64);
+    assert_eq!(sum("hits"), sum("delivered") + sum("disarmed"));
+    assert!(sum("disarmed") > 0);
+    assert!(session["loss"].as_object().unwrap().values().all(|count| count == 0), "{:#}", session["loss"]);
+}
+
+#[test]
+fn a_window_that_reaches_its_limit_closes_and_opens_again_only_for_a_new_flag() {
+    let Some(mut job) = Windowed::start(1, "2", &["--window-max-ops", "15"]) else { return };
+    for _ in 0..2 {
+        job.window(Duration::from_millis(1500));
+        thread::sleep(Duration::from_millis(300));
+    }
+    let (session, said) = job.end();
+    let windows = session["windows"].as_array().unwrap();
+    assert_eq!(windows.len(), 2, "{said}");
+    for window in windows {
+        assert_eq!(window["closed_by"], "max_ops");
+        let session = whole_session(&job.output.join(window["folder"].as_str().unwrap()));
+        let lines = |rank: &Value| rank["proxyFlowLines"].as_u64().unwrap();
+        assert_eq!(session["communicators"].as_array().unwrap().iter().map(lines).sum::<u64>(), 15, "{said}");
+        // A window begins without memory of the one before, and everything in it is complete all the same.
+        let folder = job.output.join(window["folder"].as_str().unwrap());
+        let trace = ncclflow_e2e::tracer::Trace::read(&folder).unwrap();
+        for (member, rank) in &trace.ranks {
+            assert!(rank.flows.iter().all(|flow| flow.ring_next == (member.rank + 1) % 2), "{member}");
+            assert!(!rank.steps.is_empty(), "{member}");
+        }
+    }
+
+    let Some(mut job) = Windowed::start(1, "2", &["--level", "api", "--window-max-secs", "0.3"]) else {
+        return;
+    };
+    let begun = Instant::now();
+    job.window(Duration::from_millis(1200));
+    assert!(begun.elapsed() > Duration::from_millis(1200));
+    let (session, said) = job.end();
+    let [window] = &**session["windows"].as_array().unwrap() else { panic!("{said}") };
+    assert_eq!(window["closed_by"], "max_secs");
+    let number = |key: &str| window[key].as_u64().unwrap();
+    let open = number("closed_monotonic_ns") - number("opened_monotonic_ns");
+    assert!((300_000_000..300_000_000 + LATENCY).contains(&open), "{open}");
+}
+
+#[test]
+fn a_signal_and_the_time_begin_new_windows_where_there_is_always_one() {
+    let Some(mut job) = Windowed::start(1, "2", &["--level", "api", "--rotate", "600"]) else { return };
+    thread::sleep(Duration::from_millis(500));
+    for _ in 0..3 {
+        job.recorder.as_ref().unwrap().signal(Signal::USR1).unwrap();
+        thread::sleep(Duration::from_millis(600));
+    }
+    let (session, said) = job.end();
+    let windows = session["windows"].as_array().unwrap();
+    let ends: Vec<&str> = windows.iter().map(|window| window["closed_by"].as_str().unwrap()).collect();
+    assert_eq!(ends, ["signal", "signal", "signal", "recording"], "{said}");
+    let calls = job.calls();
+    for (window, next) in windows.iter().zip(windows.iter().skip(1)) {
+        let gap =
+            next["opened_monotonic_ns"].as_u64().unwrap() - window["closed_monotonic_ns"].as_u64().unwrap();
+        assert!(gap < LATENCY, "{gap}");
+        let folder = job.output.join(window["folder"].as_str().unwrap());
+        whole_session(&folder);
+        let seen = recorded(&folder, window["opened_unix_ms"].as_u64().unwrap());
+        for (pid, calls) in &calls {
+            let inside = |call: &&Call| {
+                call.begin_ns > window["opened_monotonic_ns"].as_u64().unwrap()
+                    && call.end_ns < window["closed_monotonic_ns"].as_u64().unwrap()
+            };
+            let (inside, seen) = (calls.iter().filter(inside).count(), seen.get(pid).map_or(0, Vec::len));
+            // One call can lie across each end.
+            assert!((inside..=inside + 2).contains(&seen), "{pid}: {inside} {seen}");
+        }
+    }
+}

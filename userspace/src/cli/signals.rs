@@ -1,0 +1,47 @@
+//! SIGINT, SIGTERM and SIGHUP end the work cleanly; a second SIGINT or SIGTERM ends it at once. SIGUSR1 asks for the next
+//! window.
+
+use anyhow::{Context as _, Result};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::exit;
+use crate::record::StopHandle;
+
+/// Runs `work` on a thread of its own. `at_once` is done before a second signal ends the program.
+pub(super) fn with_signals<T: Send + 'static>(
+    work: impl FnOnce(&StopHandle) -> Result<T> + Send + 'static,
+    at_once: impl Fn(),
+) -> Result<T> {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting tokio")?;
+    runtime.block_on(async {
+        let stop = StopHandle::new()?;
+        let mut signals = (
+            signal(SignalKind::interrupt()).context("listening for SIGINT")?,
+            signal(SignalKind::terminate()).context("listening for SIGTERM")?,
+            signal(SignalKind::hangup()).context("listening for SIGHUP")?,
+            signal(SignalKind::user_defined1()).context("listening for SIGUSR1")?,
+        );
+        let handle = stop.clone();
+        let mut work = tokio::task::spawn_blocking(move || work(&handle));
+        let mut times = 0;
+        loop {
+            tokio::select! {
+                outcome = &mut work => break outcome.context("the recording's thread failed")?,
+                _ = signals.0.recv() => times += 1,
+                _ = signals.1.recv() => times += 1,
+                _ = signals.2.recv() => {}
+                _ = signals.3.recv() => {
+                    stop.rotate();
+                    continue;
+                }
+            }
+            stop.stop();
+            if times == 2 {
+                at_once();
+                tell!("ending now; the kernel takes the probes away");
+                std::process::exit(exit::INTERRUPTED);
+            }
+        }
+    })
+}

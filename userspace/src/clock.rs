@@ -1,0 +1,10 @@
+//! The clocks of records and reports.
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// Nanoseconds of a clock; records have `CLOCK_MONOTONIC`.
+pub fn now_ns(clock: ClockId) -> u64 {
+    let now = clock_gettime(clock);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0))
+}

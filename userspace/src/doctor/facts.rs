@@ -1,0 +1,109 @@
+//! What the host says of itself, read once, so that the checks are pure.
+
+use std::{
+    fs::{self, File},
+    io::{self, Read},
+    path::Path,
+};
+
+use flate2::read::GzDecoder;
+
+/// Longest file of the host that is read: a kernel's configuration has some 300 KB.
+const MAX_FILE: u64 = 8 << 20;
+
+/// Everything that the checks look at.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// `uname -r`
+    pub release: String,
+    pub machine: String,
+    /// The kernel's configuration, and where it was found.
+    pub config: Option<(String, String)>,
+    pub has_btf: bool,
+    /// `/proc/self/status`
+    pub status: String,
+    pub uid: u32,
+    /// `/proc/self/uid_map`: more than one line of all, and we are in a user namespace.
+    pub uid_map: String,
+    /// We see the processes of the whole host.
+    pub in_first_pid_namespace: Option<bool>,
+    /// `/sys/kernel/security/lockdown`, like `[none] integrity confidentiality`
+    pub lockdown: Option<String>,
+    pub perf_event_paranoid: Option<String>,
+    pub unprivileged_bpf_disabled: Option<String>,
+    pub ptrace_scope: Option<String>,
+    pub has_tracefs: bool,
+    /// Soft limits, bytes and descriptors; `None`: none.
+    pub memlock: Option<u64>,
+    pub nofile: Option<u64>,
+    pub nofile_hard: Option<u64>,
+}
+
+/// Inode of the first PID namespace (`PROC_PID_INIT_INO`, include/linux/proc_ns.h, since 3.8).
+const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
+
+impl Facts {
+    /// Looks at this host.
+    pub fn read() -> Self {
+        use rustix::process::{Resource, geteuid, getrlimit};
+        let uname = rustix::system::uname();
+        let release = uname.release().to_string_lossy().into_owned();
+        let sysctl =
+            |name: &str| text(&format!("/proc/sys/kernel/{name}")).map(|text| text.trim().to_owned());
+        let (memlock, nofile) = (getrlimit(Resource::Memlock), getrlimit(Resource::Nofile));
+        let namespace = fs::read_link("/proc/self/ns/pid").ok();
+        Self {
+            config: config(&release),
+            machine: uname.machine().to_string_lossy().into_owned(),
+            has_btf: Path::new("/sys/kernel/btf/vmlinux").exists(),
+            status: text("/proc/self/status").unwrap_or_default(),
+            uid: geteuid().as_raw(),
+            uid_map: text("/proc/self/uid_map").unwrap_or_default(),
+            in_first_pid_namespace: namespace.map(|link| link == Path::new(FIRST_PID_NAMESPACE)),
+            lockdown: text("/sys/kernel/security/lockdown"),
+            perf_event_paranoid: sysctl("perf_event_paranoid"),
+            unprivileged_bpf_disabled: sysctl("unprivileged_bpf_disabled"),
+            ptrace_scope: sysctl("yama/ptrace_scope"),
+            has_tracefs: ["/sys/kernel/tracing/events", "/sys/kernel/debug/tracing/events"]
+                .iter()
+                .any(|path| Path::new(path).exists()),
+            memlock: memlock.current,
+            nofile: nofile.current,
+            nofile_hard: nofile.maximum,
+            release,
+        }
+    }
+
+    /// A field of `/proc/self/status`.
+    pub(super) fn status_field(&self, name: &str) -> Option<&str> {
+        self.status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+    }
+}
+
+fn text(path: &str) -> Option<String> {
+    read(Path::new(path)).ok()
+}
+
+fn read(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    File::open(path)?.take(MAX_FILE).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+fn config(release: &str) -> Option<(String, String)> {
+    let unpack = |path: &Path| {
+        let mut text = String::new();
+        GzDecoder::new(File::open(path)?).take(MAX_FILE).read_to_string(&mut text)?;
+        Ok::<_, io::Error>(text)
+    };
+    let packed = "/proc/config.gz";
+    if let Ok(text) = unpack(Path::new(packed)) {
+        return Some((text, packed.to_owned()));
+    }
+    let places = [
+        format!("/boot/config-{release}"),
+        format!("/lib/modules/{release}/config"),
+        format!("/usr/lib/modules/{release}/config"),
+    ];
+    places.into_iter().find_map(|path| Some((text(&path)?, path)))
+}

@@ -1,0 +1,128 @@
+//! A uprobe on a function of our own: whether the kernel allows what tracing needs, and what a hit costs here.
+
+use std::{
+    fs,
+    hint::black_box,
+    io,
+    num::NonZeroU32,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result};
+use aya::programs::uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeScope};
+use ncclflow_common::{FetchPlan, RecordHeader, STACK_POINTER_SLOT, Step, StepOp};
+
+use super::{
+    buffer::{Buffer, BufferKind},
+    object::{LoadedObject, Program},
+};
+
+/// Hits of one round: their records fit the buffer.
+const HITS: u32 = 2000;
+/// Rounds; the fastest counts, as others share the machine.
+const ROUNDS: u32 = 3;
+
+/// What came of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Trial {
+    /// Until the object and its program were in the kernel.
+    pub load: Duration,
+    pub attach: Duration,
+    /// A hit that writes a record.
+    pub hit: Duration,
+    /// Hits that the kernel counted, of those that were made.
+    pub counted: u64,
+    pub made: u64,
+    pub detach: Duration,
+}
+
+/// How far a trial came.
+#[derive(Debug)]
+pub enum TrialError {
+    /// The eBPF object, or its program.
+    Load(anyhow::Error),
+    /// The uprobe: what the kernel said.
+    Attach(io::Error),
+    Other(anyhow::Error),
+}
+
+#[inline(never)]
+fn probed(value: u32) -> u32 {
+    black_box(value).wrapping_mul(3)
+}
+
+/// Tries it on this process.
+pub fn try_uprobe() -> Result<Trial, TrialError> {
+    let begun = Instant::now();
+    let mut object = LoadedObject::load(Buffer { kind: BufferKind::best(), bytes: 4 << 20 }, false)
+        .map_err(TrialError::Load)?;
+    let counters = object.take_counters().map_err(TrialError::Other)?;
+    object.set_plan(0, &plan()).map_err(TrialError::Other)?;
+    object.program(Program::Fetch).map_err(TrialError::Load)?;
+    let load = begun.elapsed();
+
+    let offset = file_offset(probed as *const () as usize).map_err(TrialError::Other)?;
+    let point = UProbeAttachPoint { location: UProbeAttachLocation::AbsoluteOffset(offset), cookie: Some(0) };
+    let own = NonZeroU32::new(std::process::id()).unwrap_or(NonZeroU32::MIN);
+    let begun = Instant::now();
+    let program = object.program(Program::Fetch).map_err(TrialError::Load)?;
+    let link = program
+        .attach(point, Path::new("/proc/self/exe"), UProbeScope::OneProcess(own))
+        .and_then(|id| program.take_link(id))
+        .map_err(|error| TrialError::Attach(kernel_error(&error)))?;
+    let attach = begun.elapsed();
+    object.set_armed(true).map_err(TrialError::Other)?;
+    let hit = (0..ROUNDS).map(|_| round()).min().unwrap_or_default();
+    let counted = counters.get(&0, 0).context("reading the counters").map_err(TrialError::Other)?;
+    let counted = counted.iter().map(|cpu| cpu.0.hits).sum();
+    let begun = Instant::now();
+    drop(link);
+    let made = u64::from(HITS) * u64::from(ROUNDS);
+    Ok(Trial { load, attach, hit, counted, made, detach: begun.elapsed() })
+}
+
+/// A register and a few words of memory: less than probes on NCCL read, and the trap is what costs.
+fn plan() -> FetchPlan {
+    const WORDS: u16 = 64;
+    let header = u16::try_from(size_of::<RecordHeader>()).unwrap_or(u16::MAX);
+    let mut plan = FetchPlan { record_len: header + 8 + WORDS, n_steps: 2, ..FetchPlan::default() };
+    let (emit, copy) = (StepOp::Emit as u8, StepOp::Copy as u8);
+    plan.steps[0] = Step { op: emit, src: 0, at: header, ..Step::default() };
+    plan.steps[1] = Step { op: copy, src: STACK_POINTER_SLOT, at: header + 8, len: WORDS, ..Step::default() };
+    plan
+}
+
+/// Mean time of a call.
+fn round() -> Duration {
+    let begun = Instant::now();
+    for value in 0..HITS {
+        black_box(probed(value));
+    }
+    begun.elapsed() / HITS
+}
+
+/// Where in the program's file this address is.
+fn file_offset(address: usize) -> Result<u64> {
+    let maps = fs::read_to_string("/proc/self/maps").context("reading our own mappings")?;
+    let found = maps.lines().find_map(|line| {
+        let mut fields = line.split_whitespace();
+        let (start, end) = fields.next()?.split_once('-')?;
+        let hex = |text| usize::from_str_radix(text, 16).ok();
+        let (start, end, offset) = (hex(start)?, hex(end)?, hex(fields.nth(1)?)?);
+        (start..end).contains(&address).then(|| address - start + offset)
+    });
+    Ok(found.context("our own function is nowhere")? as u64)
+}
+
+/// What the kernel said, out of what aya says.
+fn kernel_error(error: &(dyn std::error::Error + 'static)) -> io::Error {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if let Some(errno) = error.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error) {
+            return io::Error::from_raw_os_error(errno);
+        }
+        cause = error.source();
+    }
+    io::Error::other(error.to_string())
+}

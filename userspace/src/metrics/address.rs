@@ -1,0 +1,41 @@
+//! Where metrics are served: this host alone, unless an address says otherwise.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+/// `9400` is port 9400 of the loopback address; any other address is taken as it is given.
+///
+/// # Errors
+/// What is wrong with the text, for people.
+pub fn parse_address(text: &str) -> Result<SocketAddr, String> {
+    if let Ok(port) = text.parse::<u16>() {
+        return Ok(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port));
+    }
+    if let Some(port) = text.strip_prefix("localhost:") {
+        return port
+            .parse()
+            .map(|port| SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port))
+            .map_err(|_| format!("`{port}` is no port"));
+    }
+    if let Some(port) = text.strip_prefix(':') {
+        return Err(format!("which address? `{port}` is this host alone, `0.0.0.0:{port}` all of IPv4"));
+    }
+    text.parse()
+        .map_err(|_| "expected a port, or an address and a port: 9400, 10.0.0.5:9400, [::]:9400".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_explicit_address_leaves_the_host() {
+        for local in ["9400", "localhost:9400", "127.0.0.1:9400"] {
+            assert_eq!(parse_address(local).unwrap().to_string(), "127.0.0.1:9400");
+        }
+        assert_eq!(parse_address("[::1]:1").unwrap().to_string(), "[::1]:1");
+        assert_eq!(parse_address("10.0.0.5:9400").unwrap().to_string(), "10.0.0.5:9400");
+        for wrong in [":9400", "", "70000", "host", "10.0.0.5", "localhost:x"] {
+            assert!(parse_address(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! Live statistics for Prometheus: an exposition in the OpenMetrics text format, and a server of it.
+//!
+//! How many series there can be is bounded by what the statistics keep apart.
+
+mod address;
+mod exposition;
+mod families;
+mod server;
+
+#[cfg(test)]
+mod tests;
+
+pub use address::parse_address;
+pub use exposition::Exposition;
+pub use server::MetricsServer;

@@ -1,0 +1,60 @@
+//! Completes the folders of windows, beside the recording.
+
+use std::sync::mpsc::Receiver;
+
+use super::{
+    live::Taken,
+    recorder::Notice,
+    results::write_results,
+    takers::{Complaints, News},
+};
+use crate::sink::{FlowFileSummary, OutputDir, SessionReport};
+
+/// A window that is over.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) taken: Taken,
+    pub(super) report: SessionReport,
+    /// When it was opened, Unix time in milliseconds: part of its files' names.
+    pub(super) opened_ms: u64,
+}
+
+/// Completes windows until no more come.
+pub(super) fn export(jobs: &Receiver<Job>, complaints: &Complaints) {
+    for Job { taken, mut report, opened_ms } in jobs {
+        let say = |error: String| complaints.say(News::Failed(error));
+        let summaries = taken.pipeline.files().summaries();
+        let dir = taken.pipeline.files().dir().map(OutputDir::try_clone);
+        let written = write_results(taken, &mut report, &mut |notice| {
+            if let Notice::WriteFailed(error) = notice {
+                say(error.to_owned());
+            }
+        });
+        if let Err(error) = written {
+            say(format!("writing a window's results: {error:#}"));
+        }
+        let link = |dir: std::io::Result<OutputDir>| link_by_process(&dir?, &summaries, opened_ms);
+        if let Some(Err(error)) = dir.map(link) {
+            say(format!("naming a window's files by their processes: {error}"));
+        }
+    }
+}
+
+/// Gives the one file of each rank a second name, by its process and the window: `flow_rank0_pid77_1755877674248.json`. Under these names the files
+/// of many windows and hosts can lie in one folder.
+fn link_by_process(dir: &OutputDir, ranks: &[FlowFileSummary], opened_ms: u64) -> std::io::Result<()> {
+    for rank in ranks {
+        let folder = dir.open_subfolder(&rank.folder)?;
+        let tag = format!("pid{}_{opened_ms}", rank.pid);
+        let number = rank.rank;
+        for (stem, extension) in [("flow_rank", "json"), ("api_rank", "jsonl"), ("megatrace_rank", "log")] {
+            let name = format!("{stem}{number}.{extension}");
+            match folder.link(&name, &format!("{stem}{number}_{tag}.{extension}")) {
+                // Which of them there is depends on the level; large ones are not aggregated.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                linked => linked?,
+            }
+        }
+    }
+    Ok(())
+}

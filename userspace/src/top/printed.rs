@@ -1,0 +1,59 @@
+//! `top --once`: the table as plain text.
+
+use std::{
+    fmt::Write as _,
+    io::{self, Write},
+};
+
+use super::{
+    lag::Lag,
+    rows::Row,
+    shown::{ago, bytes, number},
+};
+
+/// Prints the rows, a line each, with a heading; columns are as wide as they need to be.
+///
+/// # Errors
+/// Those of writing.
+pub fn print_table(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
+    let heading = ["COMM", "RANK", "PID", "OPS/S", "BYTES/S", "SEEN", "LAG", "MOST"].map(str::to_owned);
+    let lines: Vec<[String; 8]> = std::iter::once(heading).chain(rows.iter().map(cells)).collect();
+    let widths: Vec<usize> = (0..8)
+        .map(|column| lines.iter().filter_map(|line| line.get(column)).map(|cell| cell.chars().count()).max())
+        .map(Option::unwrap_or_default)
+        .collect();
+    for line in &lines {
+        let mut text = String::new();
+        for (cell, width) in line.iter().zip(&widths) {
+            let _ = write!(text, "{cell:<width$}  ");
+        }
+        writeln!(out, "{}", text.trim_end())?;
+    }
+    Ok(())
+}
+
+fn cells(row: &Row) -> [String; 8] {
+    let most: Vec<String> = row
+        .kinds
+        .iter()
+        .take(2)
+        .map(|kind| format!("{} {}/s", kind.label(), number(kind.ops_per_s)))
+        .collect();
+    let dash = |text: String| if text.is_empty() { "-".to_owned() } else { text };
+    [
+        dash(row.comm.clone()),
+        dash(row.rank.clone()),
+        dash(row.pid.clone()),
+        number(row.ops_per_s),
+        bytes_cell(row),
+        ago(row.idle_s),
+        dash(row.lag.map(Lag::label).unwrap_or_default()),
+        dash(most.join(", ")),
+    ]
+}
+
+/// With a mark where there were more.
+pub(super) fn bytes_cell(row: &Row) -> String {
+    let least = if row.bytes_are_least { ">" } else { "" };
+    format!("{least}{}", bytes(row.bytes_per_s))
+}

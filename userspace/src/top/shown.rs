@@ -1,0 +1,74 @@
+//! Numbers for people, in few columns.
+
+/// `950`, `1.25k`, `12.5M`: four digits at most.
+pub(super) fn number(value: f64) -> String {
+    let (scaled, unit) = scaled(value);
+    if unit.is_empty() && value.fract().abs() < 0.05 { format!("{value:.0}") } else { digits(scaled, unit) }
+}
+
+/// `0 B`, `12.5 GB`; decimal units, as NCCL's own tests have them.
+pub(super) fn bytes(value: f64) -> String {
+    let (scaled, unit) = scaled(value);
+    if unit.is_empty() {
+        return format!("{value:.0} B");
+    }
+    let unit = if unit == "k" { "K" } else { unit };
+    format!("{} {unit}B", digits(scaled, ""))
+}
+
+/// `85us`, `1.2ms`, `12s`.
+pub(super) fn nanoseconds(ns: f64) -> String {
+    match ns {
+        ns if ns < 1e3 => format!("{ns:.0}ns"),
+        ns if ns < 1e6 => digits(ns / 1e3, "us"),
+        ns if ns < 1e9 => digits(ns / 1e6, "ms"),
+        ns => digits(ns / 1e9, "s"),
+    }
+}
+
+/// How long ago: `now`, `12s`, `3m`, `2h`.
+pub(super) fn ago(seconds: f64) -> String {
+    match seconds {
+        s if s < 2.0 => "now".to_owned(),
+        s if s < 120.0 => format!("{s:.0}s"),
+        s if s < 7200.0 => format!("{:.0}m", s / 60.0),
+        s => format!("{:.0}h", s / 3600.0),
+    }
+}
+
+fn scaled(value: f64) -> (f64, &'static str) {
+    match value {
+        v if v < 1e3 => (v, ""),
+        v if v < 1e6 => (v / 1e3, "k"),
+        v if v < 1e9 => (v / 1e6, "M"),
+        v if v < 1e12 => (v / 1e9, "G"),
+        v => (v / 1e12, "T"),
+    }
+}
+
+fn digits(value: f64, unit: &str) -> String {
+    if value < 9.995 {
+        format!("{value:.2}{unit}")
+    } else if value < 99.95 {
+        format!("{value:.1}{unit}")
+    } else {
+        format!("{value:.0}{unit}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_keep_three_digits() {
+        let shown: Vec<_> = [0.0, 3.0, 3.25, 999.0, 1250.0, 12_345_678.0].map(number).to_vec();
+        assert_eq!(shown, ["0", "3", "3.25", "999", "1.25k", "12.3M"]);
+        assert_eq!([0.0, 999.0, 1.5e3, 12.34e9].map(bytes).to_vec(), ["0 B", "999 B", "1.50 KB", "12.3 GB"]);
+        assert_eq!(
+            [15.0, 85e3, 1.2e6, 12e9].map(nanoseconds).to_vec(),
+            ["15ns", "85.0us", "1.20ms", "12.0s"]
+        );
+        assert_eq!([0.4, 12.0, 180.0, 7300.0].map(ago).to_vec(), ["now", "12s", "3m", "2h"]);
+    }
+}

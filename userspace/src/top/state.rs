@@ -1,0 +1,135 @@
+//! What the user has chosen: view, order, filter, row; and what keys do to it.
+
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+
+use super::{
+    rates::{Rates, Reading},
+    report::Subject,
+    rows::{Row, Sort, View, rows},
+};
+
+/// Longest filter.
+const MAX_FILTER: usize = 64;
+
+/// What a key asks for that the state cannot do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    Nothing,
+    Quit,
+}
+
+/// The choices, and what is shown.
+#[derive(Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a choice of its own")]
+pub struct State {
+    pub view: View,
+    pub sort: Sort,
+    pub reversed: bool,
+    pub filter: String,
+    /// The filter is being typed.
+    pub(super) typing: bool,
+    pub(super) help: bool,
+    /// Rates stay as they are; the session goes on.
+    pub(super) frozen: bool,
+    pub(super) selected: usize,
+    /// The user has chosen a row, which stays chosen wherever it goes; before, it is the first.
+    has_chosen: bool,
+    pub(super) rates: Rates,
+    before: Reading,
+    pub(super) rows: Vec<Row>,
+    pub(super) message: Option<String>,
+}
+
+impl State {
+    pub fn new(view: View, sort: Sort, filter: String) -> Self {
+        Self { view, sort, filter, ..Self::default() }
+    }
+
+    /// Shows this line in place of the last one.
+    pub fn say(&mut self, message: String) {
+        self.message = Some(message);
+    }
+
+    /// A new reading.
+    pub fn take(&mut self, now: Reading, subject: &Subject) {
+        if !self.frozen {
+            self.rates = Rates::between(&self.before, &now);
+        }
+        self.before = now;
+        self.arrange(subject);
+    }
+
+    /// Sorts and filters anew. The selected rank stays selected where it can.
+    pub fn arrange(&mut self, subject: &Subject) {
+        let selected = self.rows.get(self.selected).filter(|_| self.has_chosen).map(Row::identity);
+        self.rows = rows(&self.rates, subject, self.view, self.sort, &self.filter);
+        if self.reversed {
+            self.rows.reverse();
+        }
+        let same = self.rows.iter().position(|row| Some(row.identity()) == selected);
+        let last = self.rows.len().saturating_sub(1);
+        self.selected = same.unwrap_or(self.selected).min(last);
+    }
+
+    /// A key was pressed.
+    pub fn key(&mut self, key: KeyEvent, subject: &Subject) -> Action {
+        if key.kind == KeyEventKind::Release {
+            return Action::Nothing;
+        }
+        if key.modifiers.contains(KeyModifiers::CONTROL) {
+            return if key.code == KeyCode::Char('c') { Action::Quit } else { Action::Nothing };
+        }
+        if self.typing {
+            self.type_filter(key.code);
+        } else if self.help {
+            // Whatever key it was, it closes the help.
+            self.help = false;
+        } else {
+            match key.code {
+                KeyCode::Char('q') | KeyCode::Esc => return Action::Quit,
+                KeyCode::Char('?' | 'h') => self.help = true,
+                KeyCode::Char(' ' | 'f') => self.frozen = !self.frozen,
+                KeyCode::Char('/') => self.typing = true,
+                KeyCode::Char('s') => self.sort = self.sort.next(),
+                KeyCode::Char('r') => self.reversed = !self.reversed,
+                KeyCode::Tab | KeyCode::Char('v') => self.view = self.view.next(),
+                code => {
+                    let Some(selected) = moved(code, self.selected) else { return Action::Nothing };
+                    self.selected = selected;
+                    self.has_chosen = true;
+                }
+            }
+        }
+        self.selected = self.selected.min(self.rows.len().saturating_sub(1));
+        self.arrange(subject);
+        Action::Nothing
+    }
+
+    fn type_filter(&mut self, code: KeyCode) {
+        match code {
+            KeyCode::Enter => self.typing = false,
+            KeyCode::Esc => {
+                self.typing = false;
+                self.filter.clear();
+            }
+            KeyCode::Backspace => {
+                self.filter.pop();
+            }
+            KeyCode::Char(c) if self.filter.len() < MAX_FILTER && !c.is_control() => self.filter.push(c),
+            _ => {}
+        }
+    }
+}
+
+/// Where a key moves the selection to.
+fn moved(code: KeyCode, from: usize) -> Option<usize> {
+    Some(match code {
+        KeyCode::Down | KeyCode::Char('j') => from.saturating_add(1),
+        KeyCode::Up | KeyCode::Char('k') => from.saturating_sub(1),
+        KeyCode::PageDown => from.saturating_add(10),
+        KeyCode::PageUp => from.saturating_sub(10),
+        KeyCode::Home | KeyCode::Char('g') => 0,
+        KeyCode::End | KeyCode::Char('G') => usize::MAX,
+        _ => return None,
+    })
+}
