@@ -8,6 +8,7 @@ mod conformance;
 mod demo;
 #[path = "../../ebpf/digest.rs"]
 mod ebpf_digest;
+mod fuzz;
 mod layouts;
 mod nccl;
 mod programs;
@@ -38,6 +39,8 @@ enum Command {
     Layouts(layouts::Args),
     /// Every official library, own and stripped, against the truth: a table
     Conformance(conformance::Args),
+    /// Feed changed libraries to the resolver, to see that none does harm (cargo-fuzz)
+    Fuzz(fuzz::Args),
     /// Measure what tracing costs: ratios with their spread
     Bench(bench::Args),
     /// Run the real NCCL without a GPU: ranks, collectives, stalls on demand
@@ -52,6 +55,7 @@ fn main() -> Result<()> {
         Command::Nccl(args) => nccl::run(&args),
         Command::Layouts(args) => layouts::run(&args),
         Command::Conformance(args) => conformance::run(&args),
+        Command::Fuzz(args) => fuzz::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Bed(args) => bed::run(&args),
     }

@@ -28,6 +28,12 @@ pub(crate) fn build_example(package: &str, example: &str) -> Result<PathBuf> {
     Ok(own_folder()?.join("examples").join(example))
 }
 
+/// The same with optimisation.
+pub(crate) fn build_release_example(package: &str, example: &str) -> Result<PathBuf> {
+    build_with(&[package], &["--release", "--example", example])?;
+    Ok(own_folder()?.with_file_name("release").join("examples").join(example))
+}
+
 /// Builds these packages with optimisation, whatever we are ourselves.
 pub(crate) fn build_release(packages: &[&str]) -> Result<PathBuf> {
     build_with(packages, &["--release"])?;

@@ -68,12 +68,14 @@ pub fn library(input: &[u8], machine: u16) -> Vec<u8> {
     let mut file = vec![0; OTHERS];
     let mut headers = vec![0; SECTION_HEADER];
     let mut names_table = vec![0];
-    let position = |wanted: &str| SECTIONS.iter().position(|(name, _, _)| *name == wanted).map_or(0, |at| at + 1);
+    let position =
+        |wanted: &str| SECTIONS.iter().position(|(name, _, _)| *name == wanted).map_or(0, |at| at + 1);
     for (name, kind, link) in SECTIONS {
         let (content, after) = rest.split_at(rest.len().min(sizes.next().unwrap_or(0)));
         rest = after;
         let entry_size = if matches!(kind, 2 | 11) { 24u64 } else { 0 };
-        let loaded = !name.starts_with(".debug") && !name.starts_with(".symtab") && !name.starts_with(".strtab");
+        let loaded =
+            !name.starts_with(".debug") && !name.starts_with(".symtab") && !name.starts_with(".strtab");
         let (at, room) = place(name).unwrap_or((file.len(), usize::MAX));
         let content = &content[..content.len().min(room)];
         let address = if loaded { at as u64 } else { 0 };

@@ -4,7 +4,7 @@ use super::copies::Copy;
 use super::{NcclVersion, Param, ParamLocation, ParamSource};
 use super::{convention, entry_code, prototypes};
 use crate::dwarf::{DeclaredParam, EntryParam, Found};
-use crate::elf::{Budget, Image, Machine};
+use crate::elf::{Budget, Image};
 
 /// As much of a function's code as may come before the first test of a parameter.
 const ENTRY_CODE: u64 = 256;
@@ -77,12 +77,14 @@ impl Knowledge<'_> {
     }
 
     fn save_proxy(&self, copy: &Copy, copies: usize, budget: &mut Budget) -> Option<Vec<Param>> {
-        if self.image.machine() != Machine::X86_64 || copies != 1 {
+        if copies != 1 {
             return None;
         }
+        let machine = self.image.machine();
         let size = if copy.size == 0 { ENTRY_CODE } else { copy.size.min(ENTRY_CODE) };
         let code = self.image.loaded_bytes(copy.address, size, budget).ok()?;
-        prototypes::save_proxy(self.version?, entry_code::first_sign_test(&code)?, copy.is_clone)
+        let tested = entry_code::first_sign_test(machine, &code)?;
+        prototypes::save_proxy(machine, self.version?, tested, copy.is_clone)
     }
 }
 

@@ -5,9 +5,9 @@
 //! compiles them calls them: from another source file, or through a pointer. `SaveProxy` is called from its own file only,
 //! so the compiler may pass its parameters as it likes; [`save_proxy`] tells from its code which way was taken.
 
-use super::entry_code::{R8, RCX, RDX};
-use super::{NcclVersion, Param, ParamLocation};
+use super::{NcclVersion, Param, ParamLocation, convention};
 use crate::dwarf::{DeclaredParam, TypeClass};
+use crate::elf::Machine;
 
 /// Name, type, bytes.
 type Declared = (&'static str, &'static str, u64);
@@ -70,22 +70,21 @@ pub(super) fn of(name: &str, is_static: bool) -> Option<Vec<DeclaredParam>> {
     Some(params.iter().map(declared).collect())
 }
 
-/// Where x86-64 passes integers, in order; the registers by their DWARF numbers: rdi rsi rdx rcx r8 r9, then the stack.
-fn slots() -> impl Iterator<Item = ParamLocation> {
-    let stack = (1..).map(|slot| ParamLocation::EntryStack { sp_offset: slot * 8 });
-    [5, 4, 1, 2, 8, 9].into_iter().map(ParamLocation::Register).chain(stack)
-}
-
-/// How the parameters of `SaveProxy` arrive, by the register whose sign its code tests first: that is the peer.
+/// How the parameters of `SaveProxy` arrive, by the one whose sign its code tests first, counting from 0: that is the peer.
 ///
 /// Declared are `(channel, type, peer, op, connIndex, justInquire)` up to 2.17, with `comm` before them from 2.18 on. GCC 8,
 /// which the official libraries are built with, passes two addresses within `channel` in its place (an `.isra` clone);
 /// GCC 12 and clang 18 keep the declared list. `is_clone` is what the symbol says, if there is one.
-pub(super) fn save_proxy(version: NcclVersion, tested: u8, is_clone: Option<bool>) -> Option<Vec<Param>> {
+pub(super) fn save_proxy(
+    machine: Machine,
+    version: NcclVersion,
+    tested: usize,
+    is_clone: Option<bool>,
+) -> Option<Vec<Param>> {
     let has_comm = (version.major, version.minor) >= (2, 18);
     let clone = match (has_comm, tested) {
-        (true, R8) | (false, RCX) => true,
-        (true, RCX) | (false, RDX) => false,
+        (true, 4) | (false, 3) => true,
+        (true, 3) | (false, 2) => false,
         _ => return None,
     };
     if is_clone.is_some_and(|stated| stated != clone) {
@@ -105,20 +104,26 @@ pub(super) fn save_proxy(version: NcclVersion, tested: u8, is_clone: Option<bool
         };
         Param { name: name.to_owned(), type_name: type_name.to_owned(), size: Some(size), location }
     };
-    Some(declared.into_iter().zip(slots()).map(param).collect())
+    let slots = convention::integers(machine, declared.len());
+    Some(declared.into_iter().zip(slots).map(param).collect())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{R8, RCX, RDX, of, save_proxy};
+    use super::{Machine, of, save_proxy};
     use crate::symbols::{NcclVersion, ParamLocation};
 
-    fn places(minor: u32, tested: u8, is_clone: Option<bool>) -> Option<Vec<(String, ParamLocation)>> {
-        let params = save_proxy(NcclVersion { major: 2, minor, patch: 0 }, tested, is_clone)?;
+    const RDX: usize = 2;
+    const RCX: usize = 3;
+    const R8: usize = 4;
+
+    fn places(minor: u32, tested: usize, is_clone: Option<bool>) -> Option<Vec<(String, ParamLocation)>> {
+        let version = NcclVersion { major: 2, minor, patch: 0 };
+        let params = save_proxy(Machine::X86_64, version, tested, is_clone)?;
         Some(params.into_iter().map(|param| (param.name, param.location)).collect())
     }
 
-    fn place(minor: u32, tested: u8, name: &str) -> ParamLocation {
+    fn place(minor: u32, tested: usize, name: &str) -> ParamLocation {
         let places = places(minor, tested, None).unwrap();
         places.into_iter().find(|(known, _)| known == name).unwrap().1
     }
@@ -140,6 +145,19 @@ mod tests {
         assert_eq!(place(27, R8, "comm"), Register(5));
         assert_eq!(place(27, RCX, "channel"), Register(4));
         assert_eq!(place(17, RDX, "channel"), Register(5));
+    }
+
+    #[test]
+    fn all_parameters_fit_into_the_registers_of_arm() {
+        let version = NcclVersion { major: 2, minor: 28, patch: 9 };
+        let params = save_proxy(Machine::Aarch64, version, 4, Some(true)).unwrap();
+        let of = |name: &str| &params.iter().find(|param| param.name == name).unwrap().location;
+        // As the debugging information of the official library has it.
+        for (name, register) in
+            [("comm", 0), ("type", 3), ("peer", 4), ("op", 5), ("connIndex", 6), ("justInquire", 7)]
+        {
+            assert_eq!(*of(name), ParamLocation::Register(register), "{name}");
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod figure;
 mod lab;
 mod memory;
 mod overhead;
+mod resolve;
 mod saturate;
 mod scale;
 mod tracefs;
@@ -33,6 +34,8 @@ enum Bench {
     Overhead(overhead::Args),
     /// From the start of the program to the first probe armed: cold, warm, with cached layouts (root)
     Attach(attach::Args),
+    /// How long it takes to resolve a library: by its debugging information, by its symbols, stripped
+    Resolve(resolve::Args),
     /// Records per second and core: the drain by itself, and each stage after it (root)
     Drain(drain::Args),
     /// How long the probes take to go, by their number (root)
@@ -51,6 +54,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let result = match &args.bench {
         Bench::Overhead(args) => overhead::run(args),
         Bench::Attach(args) => attach::run(args),
+        Bench::Resolve(args) => resolve::run(args),
         Bench::Drain(args) => drain::run(args),
         Bench::Detach(args) => detach::run(args),
         Bench::Dump(args) => dump::run(args),

@@ -1,13 +1,12 @@
-//! References and jumps in machine code, found by their bytes.
-//!
-//! x86-64 has no fixed instruction length, so a pattern may match in the middle of an instruction. What is found counts only
-//! where its 32-bit displacement leads to one of few addresses, which chance does not do often; and where it does, there are
-//! two answers instead of one, and none is used.
+//! References and jumps in machine code.
+
+mod aarch64;
+mod x86_64;
 
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use crate::elf::{Budget, Error, Image, Section};
+use crate::elf::{Budget, Error, Image, Machine, Section};
 
 /// The official libraries have at most 3 MB of code; the rest of a larger section is not searched.
 const MAX_SEARCHED: u64 = 256 << 20;
@@ -36,43 +35,49 @@ pub(super) fn for_each_chunk(
     Ok(())
 }
 
-/// `lea reg, [rip + disp32]`: the addresses of the instruction and of what it refers to.
-pub(super) fn address_loads(address: u64, code: &[u8]) -> impl Iterator<Item = (u64, u64)> {
-    memchr::memchr_iter(0x8d, code).filter_map(move |at| {
-        // REX.W with or without REX.R; mod 00, r/m 101.
-        let rex = *code.get(at.checked_sub(1)?)?;
-        let modrm = *code.get(at + 1)?;
-        if rex & 0xfb != 0x48 || modrm & 0xc7 != 0x05 {
-            return None;
+/// Reads the code of one processor, piece after piece.
+#[derive(Debug)]
+pub(super) enum Code {
+    X86_64,
+    /// With what the registers hold of addresses.
+    Aarch64(Box<aarch64::Pages>),
+}
+
+impl Code {
+    /// `None` for a processor whose code is not read.
+    pub(super) fn of(machine: Machine) -> Option<Self> {
+        match machine {
+            Machine::X86_64 => Some(Self::X86_64),
+            Machine::Aarch64 => Some(Self::Aarch64(Box::default())),
+            Machine::Other(_) => None,
         }
-        let target = relative(address, code, at + 2)?;
-        Some((address.wrapping_add(at as u64).wrapping_sub(1), target))
-    })
-}
+    }
 
-/// `jmp rel32` and `jcc rel32`: the addresses of the displacement and of the target.
-pub(super) fn jumps(address: u64, code: &[u8]) -> impl Iterator<Item = (u64, u64)> {
-    memchr::memchr2_iter(0xe9, 0x0f, code).filter_map(move |at| {
-        let displacement = match *code.get(at)? {
-            0xe9 => at + 1,
-            0x0f if code.get(at + 1)? & 0xf0 == 0x80 => at + 2,
-            _ => return None,
-        };
-        Some((address.wrapping_add(displacement as u64), relative(address, code, displacement)?))
-    })
-}
+    /// Instructions that make an address: where they are, and the address.
+    pub(super) fn address_loads(&mut self, address: u64, code: &[u8], mut visit: impl FnMut(u64, u64)) {
+        match self {
+            Self::X86_64 => {
+                x86_64::address_loads(address, code).for_each(|(from, target)| visit(from, target));
+            }
+            Self::Aarch64(pages) => pages.address_loads(address, code, visit),
+        }
+    }
 
-/// `call rel32`: the targets.
-pub(super) fn calls(address: u64, code: &[u8]) -> impl Iterator<Item = u64> {
-    memchr::memchr_iter(0xe8, code).filter_map(move |at| relative(address, code, at + 1))
-}
+    /// Jumps, with or without a condition: where they are, and where they lead.
+    pub(super) fn jumps(&self, address: u64, code: &[u8], mut visit: impl FnMut(u64, u64)) {
+        match self {
+            Self::X86_64 => x86_64::jumps(address, code).for_each(|(from, target)| visit(from, target)),
+            Self::Aarch64(_) => aarch64::jumps(address, code).for_each(|(from, target)| visit(from, target)),
+        }
+    }
 
-/// Where the 32-bit displacement at `at` leads, which is counted from the byte after it.
-fn relative(address: u64, code: &[u8], at: usize) -> Option<u64> {
-    let bytes = code.get(at..at.checked_add(4)?)?;
-    let displacement = i32::from_le_bytes(bytes.try_into().ok()?);
-    let next = address.wrapping_add(at as u64).wrapping_add(4);
-    Some(next.wrapping_add_signed(i64::from(displacement)))
+    /// The functions that are called by their address.
+    pub(super) fn calls(&self, address: u64, code: &[u8], mut visit: impl FnMut(u64)) {
+        match self {
+            Self::X86_64 => x86_64::calls(address, code).for_each(&mut visit),
+            Self::Aarch64(_) => aarch64::calls(address, code).for_each(&mut visit),
+        }
+    }
 }
 
 /// The strings of `names` that stand between zero bytes: their addresses, and which of the names they are.
@@ -94,22 +99,7 @@ pub(super) fn find_names(address: u64, data: &[u8], names: &[&str]) -> Vec<(u64,
 
 #[cfg(test)]
 mod tests {
-    use super::{address_loads, calls, find_names, jumps};
-
-    #[test]
-    fn patterns() {
-        // lea rsi, [rip+0x10]; lea r9, [rip-8]; lea eax, [rip+0] (no REX.W); lea rax, [rbx]
-        let code = [
-            0x48, 0x8d, 0x35, 0x10, 0, 0, 0, 0x4c, 0x8d, 0x0d, 0xf8, 0xff, 0xff, 0xff, 0x8d, 0x05, 0, 0, 0,
-            0, 0x48, 0x8d, 0x03,
-        ];
-        let found: Vec<_> = address_loads(0x1000, &code).collect();
-        assert_eq!(found, [(0x1000, 0x1017), (0x1007, 0x1006)]);
-        let code = [0xe8, 0xfb, 0xff, 0xff, 0xff, 0x0f, 0x88, 1, 0, 0, 0, 0xe9, 0, 0, 0, 0x80, 0xe9, 0];
-        assert_eq!(calls(0, &code).collect::<Vec<_>>(), [0]);
-        let found: Vec<_> = jumps(0, &code).collect();
-        assert_eq!(found, [(7, 12), (12, 16u64.wrapping_sub(1 << 31))]);
-    }
+    use super::find_names;
 
     #[test]
     fn names_stand_between_zero_bytes() {

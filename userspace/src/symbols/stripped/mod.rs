@@ -1,7 +1,7 @@
 //! Functions of a library without symbols.
 //!
 //! The name that a function holds of itself is looked for in `.rodata`, the instructions that refer to it in `.text`, and the
-//! function that they are in, in `.eh_frame`. Where that does not give one answer, there is none. x86-64 only.
+//! function that they are in, in `.eh_frame`. Where that does not give one answer, there is none.
 
 mod code;
 mod frames;
@@ -9,9 +9,10 @@ mod known;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use self::code::Code;
 use self::frames::{Frame, Frames};
 use self::known::{KNOWN, Known};
-use crate::elf::{Budget, ElfVaddr, Error, Image, Machine, Section};
+use crate::elf::{Budget, ElfVaddr, Error, Image, Section};
 
 /// The longest `.rodata` that is searched; official libraries have at most 0.5 MB.
 const MAX_STRINGS: u64 = 64 << 20;
@@ -41,9 +42,9 @@ pub(super) fn search(
     named: &BTreeMap<u64, &str>,
     budget: &mut Budget,
 ) -> Result<Search, Error> {
-    if image.machine() != Machine::X86_64 {
-        return Ok(none_of("functions without symbols are looked for on x86-64 only"));
-    }
+    let Some(mut reader) = Code::of(image.machine()) else {
+        return Ok(none_of("functions without symbols are not looked for in code of this processor"));
+    };
     let (Some(text), Some(strings)) = (image.section(".text"), image.section(".rodata")) else {
         return Ok(none_of("the library has no `.text` or no `.rodata`"));
     };
@@ -59,13 +60,13 @@ pub(super) fn search(
     }
     let mut references: BTreeSet<(u64, usize)> = BTreeSet::new();
     code::for_each_chunk(image, text, budget, |address, bytes| {
-        for (from, target) in code::address_loads(address, bytes) {
+        reader.address_loads(address, bytes, |from, target| {
             if let Some(name) = found.get(&target)
                 && references.len() < MAX_REFERENCES
             {
                 references.insert((from, *name));
             }
-        }
+        });
     })?;
     let frames = Frames::read(image, budget)?;
     let mut holders: BTreeMap<&str, BTreeSet<Frame>> = BTreeMap::new();
@@ -108,17 +109,23 @@ impl Parts {
         let starts: BTreeSet<u64> = wanted.iter().map(|frame| frame.start).collect();
         let mut entered: BTreeSet<u64> = BTreeSet::new();
         let mut jumpers: BTreeMap<Frame, BTreeSet<Frame>> = BTreeMap::new();
+        let Some(mut reader) = Code::of(image.machine()) else { return Ok(Self::default()) };
         code::for_each_chunk(image, text, budget, |address, bytes| {
-            let loads = code::address_loads(address, bytes).map(|(_, target)| target);
-            let entrances = loads.chain(code::calls(address, bytes));
-            entered.extend(entrances.filter(|target| starts.contains(target)));
-            for (from, target) in code::jumps(address, bytes).filter(|(_, target)| span.contains(target)) {
-                if let Some(part) = frames.at(target).filter(|part| wanted.contains(part))
+            let mut enter = |target| {
+                if starts.contains(&target) {
+                    entered.insert(target);
+                }
+            };
+            reader.address_loads(address, bytes, |_, target| enter(target));
+            reader.calls(address, bytes, &mut enter);
+            reader.jumps(address, bytes, |from, target| {
+                if span.contains(&target)
+                    && let Some(part) = frames.at(target).filter(|part| wanted.contains(part))
                     && let Some(source) = frames.at(from).filter(|source| source.is_entry && *source != part)
                 {
                     jumpers.entry(part).or_default().insert(source);
                 }
-            }
+            });
         })?;
         let (functions, parts): (BTreeSet<Frame>, BTreeSet<Frame>) =
             wanted.into_iter().partition(|frame| frame.is_entry && entered.contains(&frame.start));
@@ -175,7 +182,11 @@ fn check_callers(image: &Image, answer: &mut Search, budget: &mut Budget) -> Res
             Some(caller) => {
                 let size = caller.size.min(MAX_FUNCTION);
                 let bytes = image.loaded_bytes(caller.address, size, budget)?;
-                code::calls(caller.address.0, &bytes).any(|target| target == callee.address.0)
+                let mut found = false;
+                if let Some(reader) = Code::of(image.machine()) {
+                    reader.calls(caller.address.0, &bytes, |target| found |= target == callee.address.0);
+                }
+                found
             }
             None => false,
         };

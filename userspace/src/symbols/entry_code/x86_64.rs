@@ -1,22 +1,18 @@
-//! Which argument register a function looks at first, from its machine code.
-//!
-//! `SaveProxy` begins with `if (peer < 0) return`, in every version from 2.16 to 2.32: `test r, r; js`. The register tells
-//! how the compiler passes the parameters. Only the few instructions that compilers put before that are understood; at
-//! any other the answer is "not known".
+//! x86-64: `test r, r; js`.
 
 /// More instructions than this before the test are no beginning of a function.
 const MAX_INSTRUCTIONS: usize = 32;
 
-/// x86-64 argument registers by the numbers of the instruction encoding.
-pub(super) const RDX: u8 = 2;
-/// The fourth.
-pub(super) const RCX: u8 = 1;
-/// The fifth.
-pub(super) const R8: u8 = 8;
+/// Argument registers in their order, by the numbers of the instruction encoding: rdi rsi rdx rcx r8 r9.
+const ARGUMENTS: [u8; 6] = [7, 6, 2, 1, 8, 9];
 
-/// The register whose sign the code tests first, as it was at the entry: copies to other registers are followed. `None` if
-/// there is no such test, or if something comes before it that is not understood.
-pub(super) fn first_sign_test(code: &[u8]) -> Option<u8> {
+/// The parameter whose sign is tested first.
+pub(super) fn first_sign_test(code: &[u8]) -> Option<usize> {
+    let tested = tested_register(code)?;
+    ARGUMENTS.iter().position(|register| *register == tested)
+}
+
+fn tested_register(code: &[u8]) -> Option<u8> {
     let mut code = code;
     let mut state =
         State { origin: std::array::from_fn(|register| u8::try_from(register).ok()), tested: None };
@@ -223,7 +219,11 @@ impl Operand {
 
 #[cfg(test)]
 mod tests {
-    use super::{R8, RCX, RDX, first_sign_test};
+    use super::first_sign_test;
+
+    const RDX: usize = 2;
+    const RCX: usize = 3;
+    const R8: usize = 4;
 
     #[test]
     fn official_libraries() {

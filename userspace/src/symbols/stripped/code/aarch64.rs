@@ -1,0 +1,130 @@
+//! 64-bit Arm: every instruction has 4 bytes, and an address is made by two, which need not stand together.
+//!
+//! Arm Architecture Reference Manual for A-profile, C4.1.
+
+const REGISTERS: usize = 32;
+/// x0 to x18, and the link register: a call may change them.
+const LOST_IN_CALLS: [std::ops::Range<usize>; 2] = [0..19, 30..31];
+
+/// The page that each register holds the address of, as far as `adrp` said.
+#[derive(Debug)]
+pub(in super::super) struct Pages([Option<u64>; REGISTERS]);
+
+impl Default for Pages {
+    fn default() -> Self {
+        Self([None; REGISTERS])
+    }
+}
+
+impl Pages {
+    /// `adr`, and `add` to what an `adrp` before it made. A register that something else writes to in between is not looked
+    /// for: what is found counts only where it is one of few addresses.
+    pub(super) fn address_loads(&mut self, address: u64, code: &[u8], mut visit: impl FnMut(u64, u64)) {
+        for (at, word) in words(address, code) {
+            let (target, first) = (register(word, 0), register(word, 5));
+            if word & 0x9f00_0000 == 0x9000_0000 {
+                // adrp: 21 bits of pages
+                self.0[target] = Some((at & !0xfff).wrapping_add_signed(page_distance(word) << 12));
+            } else if word & 0x9f00_0000 == 0x1000_0000 {
+                visit(at, at.wrapping_add_signed(page_distance(word)));
+            } else if word & 0xffc0_0000 == 0x9100_0000 {
+                // add x, x, #imm12
+                if let Some(page) = self.0[first] {
+                    visit(at, page.wrapping_add(u64::from((word >> 10) & 0xfff)));
+                }
+                if target == first {
+                    self.0[target] = None;
+                }
+            } else if is_call(word) || word & 0xffff_fc1f == 0xd63f_0000 {
+                LOST_IN_CALLS.into_iter().flatten().for_each(|register| self.0[register] = None);
+            }
+        }
+    }
+}
+
+/// `b`, `b.cond`, `cbz`, `cbnz`, `tbz`, `tbnz`.
+pub(super) fn jumps(address: u64, code: &[u8]) -> impl Iterator<Item = (u64, u64)> {
+    words(address, code).filter_map(|(at, word)| {
+        let distance = if word & 0xfc00_0000 == 0x1400_0000 {
+            signed(word, 0, 26)
+        } else if word & 0xff00_0010 == 0x5400_0000 || word & 0x7e00_0000 == 0x3400_0000 {
+            signed(word, 5, 19)
+        } else if word & 0x7e00_0000 == 0x3600_0000 {
+            signed(word, 5, 14)
+        } else {
+            return None;
+        };
+        Some((at, at.wrapping_add_signed(distance * 4)))
+    })
+}
+
+/// `bl`: the targets.
+pub(super) fn calls(address: u64, code: &[u8]) -> impl Iterator<Item = u64> {
+    words(address, code)
+        .filter(|(_, word)| is_call(*word))
+        .map(|(at, word)| at.wrapping_add_signed(signed(word, 0, 26) * 4))
+}
+
+fn is_call(word: u32) -> bool {
+    word & 0xfc00_0000 == 0x9400_0000
+}
+
+/// Instructions and their addresses. Code begins at a multiple of 4, and so do the pieces that it is read in.
+fn words(address: u64, code: &[u8]) -> impl Iterator<Item = (u64, u32)> {
+    (0..)
+        .zip(code.as_chunks::<4>().0)
+        .map(move |(index, bytes): (u64, _)| (address.wrapping_add(index * 4), u32::from_le_bytes(*bytes)))
+}
+
+fn register(word: u32, shift: u32) -> usize {
+    usize::try_from((word >> shift) & 31).unwrap_or(0)
+}
+
+/// The signed number of `width` bits at `shift`.
+fn signed(word: u32, shift: u32, width: u32) -> i64 {
+    let unused = 32 - width;
+    i64::from(((word >> shift) << unused).cast_signed() >> unused)
+}
+
+/// Of `adr` and `adrp`: the low two bits stand apart.
+fn page_distance(word: u32) -> i64 {
+    (signed(word, 5, 19) << 2) | i64::from((word >> 29) & 3)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Pages, calls, jumps};
+
+    fn code(words: &[u32]) -> Vec<u8> {
+        words.iter().flat_map(|word| word.to_le_bytes()).collect()
+    }
+
+    fn loads(address: u64, words: &[u32]) -> Vec<(u64, u64)> {
+        let mut found = Vec::new();
+        Pages::default().address_loads(address, &code(words), |from, target| found.push((from, target)));
+        found
+    }
+
+    #[test]
+    fn two_instructions_make_an_address() {
+        // adrp x1, +2 pages; nop; add x0, x1, #0x123
+        assert_eq!(loads(0x5010, &[0xd000_0001, 0xd503_201f, 0x9104_8c20]), [(0x5018, 0x7123)]);
+        // adrp x1, -1 page; add x1, x1, #8; add x1, x1, #8: the second adds to what is no page any more
+        assert_eq!(loads(0x5010, &[0xf0ff_ffe1, 0x9100_2021, 0x9100_2021]), [(0x5014, 0x4008)]);
+        // adrp x1; bl; add: the call may have changed x1. adrp x19; bl; add: not x19
+        assert_eq!(loads(0, &[0xd000_0001, 0x9400_0000, 0x9100_2021]), []);
+        assert_eq!(loads(0, &[0xd000_0013, 0x9400_0000, 0x9100_2260]), [(8, 0x2008)]);
+        // adr x0, +4
+        assert_eq!(loads(0x100, &[0x1000_0020]), [(0x100, 0x104)]);
+        assert_eq!(loads(0, &[0x9100_2021]), []);
+    }
+
+    #[test]
+    fn jumps_and_calls() {
+        // b +8; b.lt -4; cbz x0, +4; tbnz w4, #31, +208; bl -8
+        let words = code(&[0x1400_0002, 0x54ff_ffeb, 0xb400_0020, 0x37f8_0684, 0x97ff_fffe]);
+        let found: Vec<_> = jumps(0x1000, &words).collect();
+        assert_eq!(found, [(0x1000, 0x1008), (0x1004, 0x1000), (0x1008, 0x100c), (0x100c, 0x10dc)]);
+        assert_eq!(calls(0x1000, &words).collect::<Vec<_>>(), [0x1008]);
+    }
+}

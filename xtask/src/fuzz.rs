@@ -1,0 +1,103 @@
+//! `cargo xtask fuzz`: makes seeds with this machine's compiler, and runs the fuzz targets of `tests/fuzz` on them.
+//!
+//! Needs `cargo install cargo-fuzz --locked` and a nightly compiler, which is why it is no part of the tests.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::{programs, repository};
+
+const FOLDER: &str = "tests/fuzz";
+const TARGETS: [&str; 2] = ["library", "sections"];
+
+/// Ways to compile the seeds: each gives other debugging information, or none.
+const FORMS: [(&str, &[&str]); 7] = [
+    ("dwarf4", &["-O2", "-gdwarf-4"]),
+    ("dwarf5", &["-O2", "-gdwarf-5"]),
+    ("unoptimised", &["-O0", "-gdwarf-4"]),
+    ("sections", &["-O2", "-gdwarf-5", "-ffunction-sections"]),
+    ("symbols", &["-O2"]),
+    ("stripped", &["-O2", "-s"]),
+    ("stripped-plain", &["-O2", "-fno-ipa-sra", "-fno-ipa-cp", "-s"]),
+];
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// `library` changes whole files, `sections` what is in the sections of a file whose headers are right
+    #[arg(long, value_name = "TARGET", value_parser = TARGETS, num_args = 1.., default_values = TARGETS)]
+    target: Vec<String>,
+    /// How long each runs
+    #[arg(long, value_name = "SECONDS", default_value_t = 900)]
+    seconds: u64,
+    /// `none` is faster; the resolver has no unsafe code of its own
+    #[arg(long, default_value = "none")]
+    sanitizer: String,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let folder = repository::root().join(FOLDER);
+    make_seeds(&folder)?;
+    for target in &args.target {
+        let status = Command::new("cargo")
+            .args(["+nightly", "fuzz", "run", "--fuzz-dir", FOLDER, "--sanitizer", &args.sanitizer, target])
+            .args(["--", "-max_len=40000", "-rss_limit_mb=1024", "-timeout=60"])
+            .arg(format!("-max_total_time={}", args.seconds))
+            .current_dir(repository::root())
+            // Else this toolchain, which runs us, comes before the one that is asked for.
+            .env_remove("RUSTUP_TOOLCHAIN")
+            .env_remove("CARGO")
+            .status()
+            .context("starting cargo")?;
+        if !status.success() {
+            bail!(
+                "`cargo fuzz run {target}` ended with {status}: a finding is in {FOLDER}/artifacts/{target}; \
+                 it needs `cargo install cargo-fuzz --locked` and a nightly compiler"
+            );
+        }
+    }
+    Ok(())
+}
+
+fn make_seeds(folder: &Path) -> Result<()> {
+    for target in TARGETS {
+        let corpus = folder.join("corpus").join(target);
+        fs::create_dir_all(&corpus).with_context(|| format!("making `{}`", corpus.display()))?;
+    }
+    let mut libraries: Vec<PathBuf> = Vec::new();
+    for (form, options) in FORMS {
+        let library = folder.join("corpus/library").join(form);
+        let fixed =
+            ["-shared", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fasynchronous-unwind-tables"];
+        let linked = ["-nostdlib", "-Wl,--build-id=sha1", "-Wl,-T,link.ld", "nccl.cc", "-o"];
+        let status = Command::new("g++")
+            .args(fixed)
+            .args(options)
+            .args(linked)
+            .arg(&library)
+            .current_dir(folder.join("seeds"))
+            .status()
+            .context("starting `g++`")?;
+        if !status.success() {
+            bail!("`g++ {}` failed on a seed", options.join(" "));
+        }
+        libraries.push(library);
+    }
+    for (library, (form, _)) in libraries.iter().zip(FORMS) {
+        let status = Command::new(programs::cargo())
+            .args(["run", "--quiet", "--release", "--example", "sections-of", "--"])
+            .arg(library)
+            .arg(folder.join("corpus/sections").join(form))
+            .current_dir(folder)
+            .status()
+            .context("starting cargo run")?;
+        if !status.success() {
+            bail!("no seed could be made of `{}`", library.display());
+        }
+    }
+    Ok(())
+}
