@@ -10,10 +10,12 @@ macro_rules! tell {
 
 mod aggregate;
 mod args;
+mod check;
 mod dump;
 mod exit;
 mod record;
 mod replay;
+mod summary;
 mod symbols;
 
 use std::{process::ExitCode, time::Instant};
@@ -33,7 +35,9 @@ pub fn main() -> ExitCode {
         Command::Record(args) => record::run(args, started),
         Command::Replay(args) => replay::run(args),
         Command::Aggregate(args) => aggregate::run(args),
+        Command::Check(args) => check::run(args),
         Command::Dump(args) => dump::run(args),
+        Command::Summary(args) => summary::run(args),
         Command::Symbols(args) => symbols::run(args),
     };
     exit::code(done)

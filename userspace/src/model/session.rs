@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::{
+    agreement::Outcome,
     call::{CallAssembler, ProxyCall},
     communicator::{CommKey, Communicator},
     flow::FlowRecord,
@@ -26,6 +27,8 @@ pub struct ModelCounters {
     pub unposted: u64,
     /// Steps of messages whose op was not seen being posted.
     pub unjoined_steps: u64,
+    /// Ops of which a message had another size than was planned: should be 0.
+    pub measured_otherwise: u64,
     /// Ops some of whose messages were not seen to their end.
     pub unfinished: u64,
     /// Calls on communicators beyond the number that is kept apart.
@@ -52,6 +55,7 @@ pub struct Session {
     measures_steps: bool,
     executions: Executions,
     unjoined_steps: u64,
+    measured_otherwise: u64,
     unfinished: u64,
     refused: u64,
 }
@@ -130,6 +134,7 @@ impl Session {
                 .sum(),
             unposted: self.unposted,
             unjoined_steps: self.unjoined_steps,
+            measured_otherwise: self.measured_otherwise,
             unfinished: self.unfinished,
             refused: self.refused,
             unreturned_calls: 0,
@@ -196,7 +201,10 @@ impl Session {
             }
         }
         match self.executions.note(step) {
-            Ok(Some(record)) => out(record),
+            Ok(Some(record)) => {
+                self.measured_otherwise += u64::from(record.outcome == Some(Outcome::OtherBytes));
+                out(record);
+            }
             Ok(None) => {}
             Err(()) => self.unjoined_steps += 1,
         }
