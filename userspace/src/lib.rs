@@ -3,6 +3,7 @@
 //! The modules stand in the order of the data's way: a target's library is opened ([`elf`]), its functions and struct
 //! layouts are resolved, probes are planned and attached, records come back, become events, a model and files.
 
+pub mod analysis;
 pub mod capture;
 pub mod cli;
 pub mod clock;

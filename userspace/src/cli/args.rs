@@ -55,6 +55,10 @@ pub enum Command {
     Replay(ReplayArgs),
     /// (Re)write flow_rank*.json from the two .jsonl files of each rank
     Aggregate(AggregateArgs),
+    /// Say what went over each link of each rank, how fast, and who was waited for
+    Summary(SummaryArgs),
+    /// Say whether the ranks of recordings agree, and who waits for whom
+    Check(CheckArgs),
     /// Say what every communicator is doing now, and who waits for whom: reads memory, stops nothing
     Dump(DumpArgs),
     /// Show live what NCCL does: ops, bytes, algorithms, waits, ranks that lag
@@ -420,6 +424,45 @@ pub struct AggregateArgs {
     /// Folder of a recording, or of several hosts' recordings copied together
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
+}
+
+/// `ncclflow summary`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  ncclflow summary /var/tmp/flows
+  ncclflow summary host1/flows host2/flows --json | jq '.ranks[].links[] | {peer, bandwidth}'
+
+Waits, bandwidth and the times of ops are there for recordings of --level steps; messages and bytes for all.")]
+pub struct SummaryArgs {
+    /// Folders of recordings
+    #[arg(value_name = "DIR", required = true, num_args = 1..)]
+    pub dirs: Vec<PathBuf>,
+
+    /// All of it as JSON, with the times of each op
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `ncclflow check`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  ncclflow check /var/tmp/flows                one host
+  ncclflow check host1/flows host2/flows       all ranks of a job
+  ncclflow check flows --json | jq '.communicators[].verdict.culprit'
+
+Collectives that are not the same on all ranks, or in another order; ranks that have not joined; sends without receives; with
+recordings of --level steps also the rank or link that the others wait for. No clock of one rank is compared with another's for that.
+Exit codes: 0 consistent; 3 findings; 1 error; 2 wrong usage.")]
+pub struct CheckArgs {
+    /// Folders of recordings; those of one communicator's ranks are put together
+    #[arg(value_name = "DIR", required = true, num_args = 1..)]
+    pub dirs: Vec<PathBuf>,
+
+    /// All that was found, as JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `ncclflow dump`

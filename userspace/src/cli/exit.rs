@@ -8,6 +8,9 @@ use anyhow::Result;
 /// The work was done, but records or lines were lost.
 pub(super) const INCOMPLETE: u8 = 3;
 
+/// The work was done, and what was looked at is not as it should be.
+pub(super) const FINDINGS: u8 = 3;
+
 /// Ended by a second SIGINT or SIGTERM, as a shell says it of SIGINT.
 pub(super) const INTERRUPTED: i32 = 130;
 

@@ -10,6 +10,7 @@ macro_rules! tell {
 
 mod aggregate;
 mod args;
+mod check;
 mod doctor;
 mod dump;
 mod exit;
@@ -19,6 +20,7 @@ mod ps;
 mod record;
 mod replay;
 mod signals;
+mod summary;
 mod symbols;
 mod top;
 mod window_args;
@@ -41,9 +43,11 @@ pub fn main() -> ExitCode {
         Command::Record(args) => record::run(args, started),
         Command::Replay(args) => replay::run(args),
         Command::Aggregate(args) => aggregate::run(args),
+        Command::Check(args) => check::run(args),
         Command::Dump(args) => dump::run(args),
         Command::Top(args) => top::run(args, started),
         Command::Doctor(args) => doctor::run(args),
+        Command::Summary(args) => summary::run(args),
         Command::Symbols(args) => symbols::run(args),
     };
     exit::code(done)

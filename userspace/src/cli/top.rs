@@ -45,6 +45,7 @@ pub(super) fn run(args: &TopArgs, started: Instant) -> Result<ExitCode> {
             },
             way: None,
             returns: false,
+            detail: probe::StepDetail::default(),
         },
         format: ApiFormat::Json,
         duration: args.duration,

@@ -1,6 +1,6 @@
 //! Events: what a record says, in NCCL's terms and with names instead of numbers.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{DecodeError, ProxyOpFields, RecordView};
 use crate::{
@@ -35,7 +35,7 @@ pub struct CommunicatorId {
 }
 
 /// Which way data goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Direction {
     Recv,

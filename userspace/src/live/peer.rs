@@ -60,7 +60,8 @@ pub struct Traffic {
     pub messages: u64,
     /// Measured: bytes of the messages whose size was seen.
     pub bytes: u64,
-    /// Measured: from a message's start to its end.
+    /// From a message's start to its end. Measured, with `--step-detail transitions`; else the start is derived, as the moment from
+    /// which its slot was free.
     pub durations: Histogram,
     /// Derived from what was measured; in the order of [`Wait::ALL`].
     pub waits: [Histogram; Wait::ALL.len()],
@@ -91,33 +92,34 @@ impl Traffic {
             };
             *sum = sum.saturating_add(transfer.bytes);
         }
-        for message in peer.measured.iter().flatten() {
-            if let (Some(start), Some(end)) = (message.start, message.end) {
-                self.durations.note(end.saturating_sub(start));
-            }
-            for (wait, ns) in waits_of(peer.direction, message) {
-                if let Some(histogram) = self.waits.get_mut(wait as usize) {
-                    histogram.note(ns);
-                }
+        let Some(measured) = &peer.measured else { return };
+        for (index, message) in measured.messages.iter().enumerate() {
+            let begun = message.start.or(message.posted).or_else(|| measured.slot_free(index));
+            if let (Some(begun), Some(end)) = (begun, message.end) {
+                self.durations.note(end.saturating_sub(begun));
             }
         }
-        if let Some((messages, bytes)) = peer.measured_totals() {
-            self.messages += messages;
-            self.bytes = self.bytes.saturating_add(bytes);
+        for (wait, ns) in waits_of(peer.direction, measured) {
+            if let Some(histogram) = self.waits.get_mut(wait as usize) {
+                histogram.note(ns);
+            }
         }
+        let (messages, bytes) = measured.totals();
+        self.messages += messages;
+        self.bytes = self.bytes.saturating_add(bytes);
     }
 }
 
 impl PeerStatistics {
     pub(super) fn add(&mut self, direction: Direction, peer: &PeerFlow) {
-        for (wait, ns) in peer.measured.iter().flatten().flat_map(|message| waits_of(direction, message)) {
+        let Some(measured) = &peer.measured else { return };
+        for (wait, ns) in waits_of(direction, measured) {
             if let Some(sum) = self.waits.get_mut(wait as usize) {
                 sum.note(ns);
             }
         }
-        if let Some((messages, bytes)) = peer.measured_totals() {
-            self.messages += messages;
-            self.bytes = self.bytes.saturating_add(bytes);
-        }
+        let (messages, bytes) = measured.totals();
+        self.messages += messages;
+        self.bytes = self.bytes.saturating_add(bytes);
     }
 }

@@ -102,7 +102,11 @@ impl RankStatistics {
             Seen::Forgotten => self.late += 1,
         }
         for peer in &record.peers {
-            let ends = peer.measured.iter().flatten().filter_map(|message| message.end);
+            let ends = peer
+                .measured
+                .iter()
+                .flat_map(|measured| &measured.messages)
+                .filter_map(|message| message.end);
             self.last_ns = ends.fold(self.last_ns, u64::max);
             let kind = PeerKind::of(&peer.transport);
             self.traffic.entry((kind, peer.direction)).or_default().add(record, peer);

@@ -2,7 +2,10 @@
 
 use serde::Serialize;
 
-use crate::{decode::Direction, model::Message};
+use crate::{
+    decode::Direction,
+    model::{Measured, Waits},
+};
 
 /// What was waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -12,43 +15,57 @@ pub enum Wait {
     GpuReady,
     /// Send: the peer had not offered a buffer.
     PeerBuffer,
+    /// Send: one of the two, where the version does not tell them apart (up to 2.26).
+    GpuReadyOrPeerBuffer,
     /// Send: the network was not done. Receive: the sender, and the network.
     Network,
     /// Receive: from arrival until it was handed to the GPU.
     Flush,
     /// Receive: the GPU had not taken it out of the slot.
     GpuConsume,
+    /// Receive: one of the two, where handing over is not measured (`--step-detail waits`).
+    FlushOrGpuConsume,
 }
 
 impl Wait {
-    pub const ALL: [Self; 5] =
-        [Self::GpuReady, Self::PeerBuffer, Self::Network, Self::Flush, Self::GpuConsume];
+    pub const ALL: [Self; 7] = [
+        Self::GpuReady,
+        Self::PeerBuffer,
+        Self::GpuReadyOrPeerBuffer,
+        Self::Network,
+        Self::Flush,
+        Self::GpuConsume,
+        Self::FlushOrGpuConsume,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
             Self::GpuReady => "gpu_ready",
             Self::PeerBuffer => "peer_buffer",
+            Self::GpuReadyOrPeerBuffer => "gpu_ready_or_peer_buffer",
             Self::Network => "network",
             Self::Flush => "flush",
             Self::GpuConsume => "gpu_consume",
+            Self::FlushOrGpuConsume => "flush_or_gpu_consume",
         }
     }
 }
 
-/// The waits of a message of which both moments were seen, nanoseconds.
-pub fn waits_of(direction: Direction, message: &Message) -> impl Iterator<Item = (Wait, u64)> {
-    let Message { start, posted, ready, sent, arrived, handed, end, .. } = *message;
-    let moments = match direction {
-        Direction::Send => {
-            [(Wait::GpuReady, start, ready), (Wait::PeerBuffer, ready, sent), (Wait::Network, sent, end)]
-        }
-        Direction::Recv => [
-            (Wait::Network, posted, arrived),
-            (Wait::Flush, arrived, handed),
-            (Wait::GpuConsume, handed, end),
-        ],
-    };
-    moments.into_iter().filter_map(|(wait, from, to)| Some((wait, to?.saturating_sub(from?))))
+/// The waits of all messages with a peer, nanoseconds: those of which both moments are known.
+pub fn waits_of(direction: Direction, measured: &Measured) -> impl Iterator<Item = (Wait, u64)> {
+    measured.messages.iter().enumerate().flat_map(move |(index, message)| {
+        let waits = Waits::of(direction, message, measured.slot_free(index));
+        let each = [
+            (Wait::GpuReady, waits.gpu_ready),
+            (Wait::PeerBuffer, waits.peer_buffer),
+            (Wait::GpuReadyOrPeerBuffer, waits.gpu_ready_or_peer_buffer),
+            (Wait::Network, waits.network),
+            (Wait::Flush, waits.flush),
+            (Wait::GpuConsume, waits.gpu_consume),
+            (Wait::FlushOrGpuConsume, waits.flush_or_gpu_consume),
+        ];
+        each.into_iter().filter_map(|(wait, ns)| Some((wait, ns?)))
+    })
 }
 
 /// Durations, added up.

@@ -1,6 +1,6 @@
 //! What the model gives out: one op on one channel of one rank, with its peers.
 
-use super::message::Measured;
+use super::{agreement::Outcome, message::Measured};
 use crate::decode::{Direction, Origin, ProxyOp, Ring, TaskInfo, Tree};
 
 /// The communicator that a flow belongs to.
@@ -57,6 +57,8 @@ pub struct FlowRecord {
     pub p2p_part: Option<u64>,
     /// Records of its process were lost while it was seen: peers, or what was measured, can be missing.
     pub incomplete: bool,
+    /// What became of its messages; where steps are traced and it has any to measure.
+    pub outcome: Option<Outcome>,
     /// NCCL made the op and forgot it, as it needs no proxy; it is computed from its plan's device work.
     pub derived: bool,
     /// Function that the user called, where the API was probed.

@@ -3,9 +3,10 @@
 //! The network proxy names a message by its connection, the op's final opCount and the FIFO step. Messages come to their end
 //! long after the op was posted, so the op's record waits for them.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::{
+    agreement::{self, Outcome},
     flow::{FlowRecord, PeerFlow},
     message::Measured,
 };
@@ -49,10 +50,15 @@ struct Execution {
 }
 
 impl Execution {
-    /// It ends, after so many records of its process were lost.
-    fn ended(self, lost: u64) -> FlowRecord {
+    /// It ends, for this reason or because all of it was measured, after so many records of its process were lost.
+    fn ended(self, lost: u64, outcome: Option<Outcome>) -> FlowRecord {
         let mut record = self.record;
         record.incomplete |= self.lost != lost;
+        record.outcome = Some(match outcome {
+            None => agreement::of_whole(&record),
+            Some(_) if record.incomplete => Outcome::RecordsLost,
+            Some(outcome) => outcome,
+        });
         record
     }
 }
@@ -83,6 +89,11 @@ impl Executions {
         let messages = record.peers.iter_mut().filter(with_proxy).map(|peer| messages_of(peer));
         let messages = messages.fold(0usize, usize::saturating_add);
         if messages == 0 || messages > MAX_PENDING / 8 {
+            let unknown = record.peers.iter().any(|peer| peer.has_proxy && peer.nsteps.is_none());
+            record.outcome = match messages {
+                0 => unknown.then_some(Outcome::MessagesUnknown),
+                _ => Some(Outcome::TooManyMessages),
+            };
             return vec![record];
         }
         let number = self.next_number;
@@ -154,7 +165,7 @@ impl Executions {
         if execution.open_peers > 0 {
             return Ok(None);
         }
-        Ok(self.end(number).map(|execution| execution.ended(event.origin.lost)))
+        Ok(self.end(number).map(|execution| execution.ended(event.origin.lost, None)))
     }
 
     /// The session ends: what is still on its way, in the order of posting.
@@ -163,10 +174,22 @@ impl Executions {
         self.pending = 0;
         let mut left: Vec<(u64, Execution)> = self.by_number.drain().collect();
         left.sort_by_key(|(number, _)| *number);
+        let mut busy = HashSet::new();
         left.into_iter()
-            .map(|(_, execution)| {
+            .map(|(_, mut execution)| {
+                // An op that nothing was seen of stands still if no other is before it on the connection.
+                let posted = execution.record.posted_at.map(|origin| origin.ts_ns);
+                let slots = execution.record.op.slice_steps;
+                for peer in &mut execution.record.peers {
+                    let Some(measured) = &mut peer.measured else { continue };
+                    let line = (execution.tgid, peer.connection);
+                    if busy.insert(line) && measured.depth == 0 {
+                        measured.set_depth(1, slots);
+                        measured.free_since = posted.max(self.last_ends.get(&line).copied());
+                    }
+                }
                 let lost = lost(execution.tgid);
-                execution.ended(lost)
+                execution.ended(lost, Some(Outcome::SessionEnded))
             })
             .collect()
     }
@@ -177,7 +200,7 @@ impl Executions {
         let oldest = self.end(number)?;
         // Of another process it is not known what was lost since, but it is not measured to its end either.
         let lost = if oldest.tgid == by.tgid { by.lost } else { oldest.lost };
-        Some(oldest.ended(lost))
+        Some(oldest.ended(lost, Some(Outcome::GivenUp)))
     }
 
     fn end(&mut self, number: u64) -> Option<Execution> {

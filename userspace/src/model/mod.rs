@@ -2,6 +2,7 @@
 //!
 //! Pure and synchronous: time enters only with the events, so a live run and a replay give the same.
 
+mod agreement;
 mod api;
 mod api_returns;
 mod bytes;
@@ -20,6 +21,7 @@ mod transfers;
 #[cfg(test)]
 mod tests;
 
+pub use agreement::Outcome;
 pub use api::{ApiOutput, ApiRecord, ApiSession};
 pub use api_returns::{OtherCall, Returned};
 pub use bytes::BytesKind;

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::{
+    agreement::Outcome,
     call::{CallAssembler, ProxyCall},
     communicator::{CommKey, Communicator},
     flow::FlowRecord,
@@ -27,6 +28,8 @@ pub struct ModelCounters {
     pub unposted: u64,
     /// Steps of messages whose op was not seen being posted.
     pub unjoined_steps: u64,
+    /// Ops of which a message had another size than was planned: should be 0.
+    pub measured_otherwise: u64,
     /// Ops some of whose messages were not seen to their end.
     pub unfinished: u64,
     /// Calls on communicators beyond the number that is kept apart.
@@ -47,6 +50,7 @@ impl ModelCounters {
             unplanned_posts,
             unposted,
             unjoined_steps,
+            measured_otherwise,
             unfinished,
             refused,
             unreturned_calls,
@@ -57,6 +61,7 @@ impl ModelCounters {
         self.unplanned_posts += unplanned_posts;
         self.unposted += unposted;
         self.unjoined_steps += unjoined_steps;
+        self.measured_otherwise += measured_otherwise;
         self.unfinished += unfinished;
         self.refused += refused;
         self.unreturned_calls += unreturned_calls;
@@ -77,6 +82,7 @@ pub struct Session {
     measures_steps: bool,
     executions: Executions,
     unjoined_steps: u64,
+    measured_otherwise: u64,
     unfinished: u64,
     refused: u64,
 }
@@ -170,6 +176,7 @@ impl Session {
                 .sum(),
             unposted: self.unposted,
             unjoined_steps: self.unjoined_steps,
+            measured_otherwise: self.measured_otherwise,
             unfinished: self.unfinished,
             refused: self.refused,
             unreturned_calls: 0,
@@ -236,7 +243,10 @@ impl Session {
             }
         }
         match self.executions.note(step) {
-            Ok(Some(record)) => out(record),
+            Ok(Some(record)) => {
+                self.measured_otherwise += u64::from(record.outcome == Some(Outcome::OtherBytes));
+                out(record);
+            }
             Ok(None) => {}
             Err(()) => self.unjoined_steps += 1,
         }

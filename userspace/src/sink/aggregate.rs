@@ -12,6 +12,7 @@ use anyhow::{Context as _, Result, bail};
 use serde::Deserialize;
 
 use super::output_dir::OutputDir;
+use crate::analysis::{RankSummary, StepLine};
 
 /// A line longer than this is none of ours.
 const MAX_LINE: u64 = 1 << 20;
@@ -27,12 +28,6 @@ pub struct Aggregated {
     pub left_out: u64,
     /// Last lines without an end, left out: the recording was killed, or still goes on.
     pub cut_lines: u64,
-}
-
-/// What is needed of a `flow_steps` line to group it.
-#[derive(Debug, Deserialize)]
-struct StepKey {
-    seq: u64,
 }
 
 /// What is shown of an op besides its steps.
@@ -62,6 +57,7 @@ struct Index {
     ops: Vec<Op>,
     by_seq: HashMap<u64, usize>,
     meta: Option<String>,
+    summary: RankSummary,
     steps: u64,
     steps_end: u64,
     cut_lines: u64,
@@ -140,7 +136,9 @@ fn aggregate_rank(dir: &OutputDir, rank: i32, max_bytes: u64) -> Result<Option<A
         Ok(())
     })?;
     for_each_line(dir, &flow_steps, &mut cut, |at, line| {
-        let StepKey { seq } = serde_json::from_str(line)?;
+        let step: StepLine = serde_json::from_str(line)?;
+        let seq = step.seq;
+        index.summary.add(&step);
         let end = at + line.len() as u64 + 1;
         index.steps += 1;
         index.steps_end = end;
@@ -152,7 +150,7 @@ fn aggregate_rank(dir: &OutputDir, rank: i32, max_bytes: u64) -> Result<Option<A
         Ok(())
     })?;
     index.cut_lines = cut;
-    dir.replace_file(&format!("flow_rank{rank}.json"), |file| write_rank(file, rank, &index, &mut steps))
+    dir.replace_file(&format!("flow_rank{rank}.json"), |file| write_rank(file, rank, &mut index, &mut steps))
         .with_context(|| format!("writing `flow_rank{rank}.json`"))?;
     Ok(Some(Aggregated {
         ranks: 1,
@@ -164,7 +162,7 @@ fn aggregate_rank(dir: &OutputDir, rank: i32, max_bytes: u64) -> Result<Option<A
 }
 
 /// Calls `each` with the byte offset and text of every whole line; counts a last line without an end in `cut`.
-fn for_each_line(
+pub(crate) fn for_each_line(
     dir: &OutputDir,
     name: &str,
     cut: &mut u64,
@@ -197,7 +195,7 @@ fn for_each_line(
     Ok(())
 }
 
-fn write_rank(file: &mut File, rank: i32, index: &Index, steps: &mut File) -> io::Result<()> {
+fn write_rank(file: &mut File, rank: i32, index: &mut Index, steps: &mut File) -> io::Result<()> {
     let mut out = BufWriter::new(file);
     write!(out, "{{\"rank\":{rank},\"meta\":{},\n\"steps\":[", index.meta.as_deref().unwrap_or("null"))?;
     copy_lines(&mut out, steps, &[(0, index.steps_end)])?;
@@ -205,11 +203,16 @@ fn write_rank(file: &mut File, rank: i32, index: &Index, steps: &mut File) -> io
     for (number, op) in index.ops.iter().enumerate() {
         out.write_all(if number == 0 { b"\n{" } else { b",\n{" })?;
         write_op_head(&mut out, op)?;
+        // Only where messages were measured.
+        if let Some(times) = op.head.as_ref().and_then(|head| index.summary.op(head.seq)) {
+            write!(out, "\"times\":{},", serde_json::to_string(&times)?)?;
+        }
         out.write_all(b"\"steps\":[")?;
         copy_lines(&mut out, steps, &op.ranges)?;
         out.write_all(b"]}")?;
     }
-    out.write_all(b"]}\n")?;
+    write!(out, "],\n\"links\":{}}}", serde_json::to_string(&index.summary.links())?)?;
+    out.write_all(b"\n")?;
     out.flush()
 }
 
@@ -250,6 +253,8 @@ mod tests {
 
     const HEAD: &str = r#""opCount":0,"pattern":"RING","protocol":"SIMPLE","algorithm":"RING","coll":"AllGather","collApi":"AllGather","posted":true"#;
 
+    const STEP: &str = r#""channel":0,"op":"SEND","peer":1,"bytes":10,"stage":"ring","transport":"NET""#;
+
     fn recording(proxy_flow: &str, flow_steps: &str) -> (tempfile::TempDir, OutputDir) {
         let parent = tempfile::tempdir().unwrap();
         let dir = OutputDir::create(&parent.path().join("out")).unwrap();
@@ -262,8 +267,9 @@ mod tests {
     #[test]
     fn steps_are_grouped_by_op_even_where_ops_interleave() {
         let proxy_flow = format!("{{{HEAD},\"seq\":2}}\n{{{HEAD},\"seq\":4}}\n{{{HEAD},\"seq\":2}}\n");
-        let steps = "{\"seq\":2,\"step\":0}\n{\"seq\":2,\"step\":2}\n{\"seq\":4,\"step\":0}\n{\"seq\":2,\"step\":4}\n{\"seq\":";
-        let (_parent, dir) = recording(&proxy_flow, steps);
+        let line = |(seq, step): (u64, u64)| format!("{{\"seq\":{seq},\"step\":{step},{STEP}}}\n");
+        let steps = [(2, 0), (2, 2), (4, 0), (2, 4)].map(line).concat() + "{\"seq\":";
+        let (_parent, dir) = recording(&proxy_flow, &steps);
         let done = aggregate_directory(&dir, u64::MAX).unwrap();
         assert_eq!(done, Aggregated { ranks: 1, ops: 2, steps: 4, left_out: 0, cut_lines: 1 });
         let text = std::fs::read_to_string(dir.path().join("0x1/flow_rank3.json")).unwrap();
@@ -276,6 +282,7 @@ mod tests {
             json["ops"][0]["steps"].as_array().unwrap().iter().map(|step| &step["step"]).collect();
         assert_eq!(first, [0, 2, 4]);
         assert_eq!(json["ops"][1]["seq"], 4);
+        assert_eq!((&json["links"][0]["messages"], &json["links"][0]["bytes"]), (&4.into(), &40.into()));
         // Again, over the file that is there.
         assert_eq!(aggregate_directory(&dir, u64::MAX).unwrap(), done);
     }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     decode::Direction,
-    model::{BytesKind, FlowRecord, Measured, PeerFlow, Stage, Transfer, Waits, transfers_left_out},
+    model::{BytesKind, FlowRecord, Measured, Outcome, PeerFlow, Stage, Transfer, Waits, transfers_left_out},
     nccl::{Algorithm, Pattern, Protocol},
 };
 
@@ -63,6 +63,8 @@ pub struct ProxyFlowLine<'a> {
     captured_seq: Option<u64>,
     incomplete: bool,
     derived: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    measured: Option<Outcome>,
     peers: Vec<PeerLine<'a>>,
 }
 
@@ -133,6 +135,7 @@ impl<'a> ProxyFlowLine<'a> {
             captured_seq: record.captured_seq,
             incomplete: record.incomplete,
             derived: record.derived,
+            measured: record.outcome,
             peers: record.peers.iter().map(|peer| PeerLine::new(record, peer)).collect(),
         }
     }

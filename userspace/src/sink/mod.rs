@@ -11,6 +11,7 @@ mod output_dir;
 mod session_file;
 mod session_files;
 
+pub(crate) use aggregate::for_each_line;
 pub use aggregate::{Aggregated, aggregate_directory};
 pub use api_files::{ApiFiles, ApiFormat, ApiOutputOptions};
 pub use api_line::{ApiCallLine, OtherCallLine};

@@ -2,7 +2,7 @@
 
 use crate::{
     decode::{ApiCallEvent, CommunicatorId, Direction, Event, Origin, ProxyOp, Ring, Tree},
-    model::{FlowCommunicator, FlowRecord, Message, PeerFlow},
+    model::{FlowCommunicator, FlowRecord, Measured, Message, PeerFlow},
     nccl::{Algorithm, Pattern, Protocol},
     sink::HostInfo,
 };
@@ -27,7 +27,7 @@ pub(crate) fn host(pid: u32) -> HostInfo {
 
 /// Receives that waited so long for the network, nanoseconds.
 #[expect(clippy::unnecessary_wraps, reason = "as a peer has them")]
-pub(crate) fn messages(waits: &[u64]) -> Option<Vec<Message>> {
+pub(crate) fn messages(waits: &[u64]) -> Option<Measured> {
     let message = |wait: &u64| Message {
         start: Some(1_000),
         posted: Some(1_000),
@@ -36,7 +36,7 @@ pub(crate) fn messages(waits: &[u64]) -> Option<Vec<Message>> {
         bytes: Some(100),
         ..Message::default()
     };
-    Some(waits.iter().map(message).collect())
+    Some(Measured { messages: waits.iter().map(message).collect(), ..Measured::default() })
 }
 
 impl Op {
@@ -91,6 +91,7 @@ impl Op {
             captured_seq: None,
             p2p_part: None,
             incomplete: false,
+            outcome: None,
             derived: false,
             api_name: None,
             count: Some(1024),

@@ -5,7 +5,10 @@ pub(crate) mod made;
 use made::{Op, host, messages};
 
 use super::*;
-use crate::{decode::Direction, model::Message};
+use crate::{
+    decode::Direction,
+    model::{Measured, Message},
+};
 
 #[test]
 fn an_op_counts_once_on_however_many_channels_and_its_messages_each_time() {
@@ -40,7 +43,8 @@ fn what_was_measured_is_apart_from_what_was_planned() {
         ..Message::default()
     };
     let mut record = Op::default().record();
-    record.peers[1].measured = Some(vec![message, Message { end: None, ..message }]);
+    record.peers[1].measured =
+        Some(Measured { messages: vec![message, Message { end: None, ..message }], ..Measured::default() });
     tally.flow(&record, &host(10));
     let rank = tally.statistics().ranks().values().next().unwrap();
     let sends = &rank.traffic()[&(PeerKind::Net, Direction::Send)];

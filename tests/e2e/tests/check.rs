@@ -1,0 +1,228 @@
+//! `ncclflow check`: it finds nothing where nothing is wrong, and names what is.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    fs::{self, File},
+    path::Path,
+    process::Command,
+    time::Duration,
+};
+
+use ncclflow_e2e::harness::{
+    bed::Bed,
+    need, programs,
+    recorder::Recorder,
+    traced_run::{Plugin, TracedRun},
+};
+use serde_json::Value;
+
+const CONSISTENT: i32 = 0;
+const FINDINGS: i32 = 3;
+
+/// The exit code and the report on these folders.
+fn check(dirs: &[&Path]) -> (i32, Value) {
+    let output =
+        Command::new(programs::ncclflow().unwrap()).arg("check").arg("--json").args(dirs).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    (
+        output.status.code().unwrap(),
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{said}")),
+    )
+}
+
+fn kinds(report: &Value) -> Vec<&str> {
+    let communicators = report["communicators"].as_array().unwrap().iter();
+    communicators
+        .flat_map(|communicator| communicator["findings"].as_array().unwrap())
+        .map(|finding| finding["kind"].as_str().unwrap())
+        .collect()
+}
+
+/// Everything that is not about speed, which the machine's load decides here.
+fn without_slowest<'a>(kinds: &[&'a str]) -> Vec<&'a str> {
+    kinds.iter().copied().filter(|kind| *kind != "slowest").collect()
+}
+
+/// All operations, two communicators, groups: nothing is wrong.
+#[test]
+fn a_sound_job_is_consistent() {
+    for (version, plugin) in [("2.21.5-cu12", Plugin::No), ("2.32.3-cu12", Plugin::No)] {
+        let arguments = [
+            "--ranks",
+            "4",
+            "--mode",
+            "processes",
+            "--ops",
+            "allreduce,allgather,broadcast,sendrecv,alltoall",
+            "--bytes",
+            "65536",
+            "--iters",
+            "3",
+            "--comms",
+            "2",
+            "--group",
+            "2",
+        ];
+        let Some(run) = TracedRun::traced(&["--level", "steps"], version, plugin, &arguments) else { return };
+        let (code, report) = check(&[&run.folder().join("out")]);
+        assert_eq!(without_slowest(&kinds(&report)), [""; 0], "{report:#}");
+        assert_eq!(report["communicators"].as_array().unwrap().len(), 2);
+        for communicator in report["communicators"].as_array().unwrap() {
+            assert_eq!(communicator["ranks"].as_array().unwrap().len(), 4);
+            let measured = communicator["measured"].as_object().unwrap();
+            assert!(
+                measured.keys().all(|outcome| outcome == "as_planned") && !measured.is_empty(),
+                "{measured:?}"
+            );
+        }
+        assert_eq!(code, if kinds(&report).is_empty() { CONSISTENT } else { FINDINGS });
+    }
+}
+
+/// What runs while a job is watched that does not end well.
+struct Watched {
+    folder: tempfile::TempDir,
+}
+
+impl Watched {
+    /// Records a job of four ranks for so many seconds; `meanwhile` is told the folder once the job runs.
+    fn new(
+        version: &str,
+        options: &[&str],
+        arguments: &[&str],
+        meanwhile: impl FnOnce(&Path),
+    ) -> Option<Self> {
+        let (ncclflow, bed, library) = (programs::ncclflow()?, programs::bed()?, programs::nccl(version)?);
+        if !need::root() {
+            return None;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let arguments: Vec<String> = arguments
+            .iter()
+            .map(|argument| argument.replace("FOLDER", &folder.path().display().to_string()))
+            .collect();
+        let mut all = vec!["--ranks", "4", "--mode", "processes", "--channels", "2", "--timeout", "40"];
+        all.extend(arguments.iter().map(String::as_str));
+        let bed = Bed::start(&bed, &library, folder.path(), &all).unwrap();
+        let recorder =
+            Recorder::start(&ncclflow, &bed.pid_list(), &folder.path().join("out"), options).unwrap();
+        bed.go().unwrap();
+        meanwhile(folder.path());
+        let (status, said) = recorder.finish().unwrap();
+        assert!(status.success(), "{said}");
+        Some(Self { folder })
+    }
+
+    fn check(&self) -> (i32, Value) {
+        check(&[&self.folder.path().join("out")])
+    }
+}
+
+/// A rank whose GPU stands still is the culprit, and the others are its victims, whether it goes on or not.
+fn names_the_stalled_rank(algo: &str, goes_on: bool) {
+    let versions = [("2.21.5-cu12", 2), ("2.32.3-cu12", 3), ("2.27.5-cu12", 2), ("2.28.9-cu13", 1)];
+    for (version, stalled) in versions.into_iter().take(if goes_on { 4 } else { 2 }) {
+        let stall = format!("{stalled}=FOLDER/stall");
+        let arguments = ["--algo", algo, "--bytes", "262144", "--iters", "4000", "--sync", "--stall", &stall];
+        let watched = Watched::new(version, &["--level", "steps", "-d", "6"], &arguments, |folder| {
+            std::thread::sleep(Duration::from_millis(500));
+            File::create(folder.join("stall")).unwrap();
+            if goes_on {
+                std::thread::sleep(Duration::from_millis(3500));
+                fs::remove_file(folder.join("stall")).unwrap();
+            }
+        });
+        let Some(watched) = watched else { return };
+        let (code, report) = watched.check();
+        let communicator = &report["communicators"][0];
+        let culprit = &communicator["verdict"]["culprit"];
+        assert_eq!(code, FINDINGS, "{report:#}");
+        assert_eq!(culprit["rank"], stalled, "{version} {algo}: {report:#}");
+        assert_eq!(culprit["reason"], "own_gpu", "{version} {algo}: {report:#}");
+        let mut victims: Vec<i64> =
+            culprit["victims"].as_array().unwrap().iter().map(|rank| rank.as_i64().unwrap()).collect();
+        victims.sort_unstable();
+        let others: Vec<i64> = (0..4).filter(|rank| *rank != i64::from(stalled)).collect();
+        assert_eq!(victims, others, "{version} {algo}: {report:#}");
+    }
+}
+
+#[test]
+fn a_stalled_rank_of_a_ring_is_named() {
+    names_the_stalled_rank("ring", true);
+}
+
+#[test]
+fn a_stalled_rank_of_a_ring_that_hangs_is_named() {
+    names_the_stalled_rank("ring", false);
+}
+
+#[test]
+fn a_stalled_rank_of_a_tree_is_named() {
+    names_the_stalled_rank("tree", true);
+}
+
+#[test]
+fn a_stalled_rank_of_a_tree_that_hangs_is_named() {
+    names_the_stalled_rank("tree", false);
+}
+
+/// A rank that does not come: the others wait for it.
+#[test]
+fn a_rank_that_has_not_joined_is_named() {
+    for version in ["2.21.5-cu12", "2.32.3-cu12"] {
+        let arguments = ["--bytes", "65536", "--iters", "8", "--sync", "--absent", "1@4"];
+        let Some(watched) = Watched::new(version, &["--level", "steps", "-d", "6"], &arguments, |_| {})
+        else {
+            return;
+        };
+        let (code, report) = watched.check();
+        assert_eq!(code, FINDINGS);
+        let findings = report["communicators"][0]["findings"].as_array().unwrap();
+        let missing: Vec<&Value> =
+            findings.iter().filter(|finding| finding["kind"] == "missing_join").collect();
+        assert_eq!(missing.len(), 1, "{report:#}");
+        assert_eq!(
+            (&missing[0]["ranks"], &missing[0]["seq"]),
+            (&serde_json::json!([1]), &serde_json::json!(8))
+        );
+        let culprit = &report["communicators"][0]["verdict"]["culprit"];
+        assert_eq!(
+            (&culprit["rank"], &culprit["reason"]),
+            (&serde_json::json!(1), &serde_json::json!("late")),
+            "{report:#}"
+        );
+    }
+}
+
+/// Another size on one rank; two operations in the other order.
+#[test]
+fn what_differs_between_ranks_is_named() {
+    for (arguments, kind) in [
+        (["--ops", "allreduce", "--size-of", "2=32768@3"], "collective_mismatch"),
+        (["--ops", "allreduce,allgather", "--swap", "2@2"], "order_mismatch"),
+    ] {
+        let mut all = vec!["--bytes", "65536", "--iters", "6", "--sync"];
+        all.extend(arguments);
+        let Some(watched) = Watched::new("2.27.5-cu12", &["-d", "4"], &all, |_| {}) else { return };
+        let (code, report) = watched.check();
+        assert_eq!(code, FINDINGS);
+        let finding = &report["communicators"][0]["findings"][0];
+        assert_eq!(
+            (&finding["kind"], &finding["ranks"]),
+            (&kind.into(), &serde_json::json!([2])),
+            "{report:#}"
+        );
+    }
+}
+
+/// What is no recording is an error.
+#[test]
+fn a_folder_without_a_recording_is_an_error() {
+    let Some(ncclflow) = programs::ncclflow() else { return };
+    let empty = tempfile::tempdir().unwrap();
+    let output = Command::new(ncclflow).arg("check").arg(empty.path()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("is it the folder of a recording?"));
+}

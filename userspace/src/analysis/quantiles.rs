@@ -1,0 +1,61 @@
+//! Quantiles of durations, in little memory: a count for each of 32 parts of every power of two.
+//!
+//! There are several of these for each link of each rank, most of them with few different values, so they hold only the parts that
+//! occur.
+
+use std::collections::BTreeMap;
+
+/// Bits of a value that tell it from others of its power of two.
+const PRECISION: u32 = 5;
+
+/// Durations in nanoseconds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Quantiles {
+    parts: BTreeMap<u64, u64>,
+    count: u64,
+    pub(super) total: u64,
+    pub(super) max: u64,
+}
+
+impl Quantiles {
+    pub(super) fn add(&mut self, value: u64) {
+        let shift = value.checked_ilog2().unwrap_or(0).saturating_sub(PRECISION);
+        *self.parts.entry(value >> shift << shift).or_default() += 1;
+        self.count += 1;
+        self.total = self.total.saturating_add(value);
+        self.max = self.max.max(value);
+    }
+
+    pub(super) fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The value that `percent` of all do not pass, up to 3 % too small.
+    pub(super) fn percentile(&self, percent: u64) -> Option<u64> {
+        let rank = (self.count * percent).div_ceil(100).max(1);
+        let mut seen = 0;
+        self.parts.iter().find_map(|(value, count)| {
+            seen += count;
+            (seen >= rank).then_some(*value)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Quantiles;
+
+    #[test]
+    fn percentiles_are_close_to_the_true_ones() {
+        let mut quantiles = Quantiles::default();
+        assert_eq!(quantiles.percentile(50), None);
+        for value in 0..10_000 {
+            quantiles.add(value * 1000);
+        }
+        for percent in [1, 50, 90, 99, 100] {
+            let (found, exact) = (quantiles.percentile(percent).unwrap(), (percent * 100 - 1) * 1000);
+            assert!(found <= exact && exact - found <= exact / 32, "{percent}: {found}, {exact}");
+        }
+        assert_eq!((quantiles.count(), quantiles.max), (10_000, 9_999_000));
+    }
+}

@@ -1,0 +1,47 @@
+//! `ncclflow summary`: the links of every rank of these folders.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use serde::Serialize;
+
+use super::{
+    links::{LinkSummary, OpSummary, RankSummary},
+    rank_reader::recordings,
+};
+
+/// One rank of one communicator.
+#[derive(Clone, Debug, Serialize)]
+pub struct RankReport {
+    /// Its folder.
+    pub communicator: String,
+    pub rank: i32,
+    pub links: Vec<LinkSummary>,
+    /// Those with messages that were measured.
+    pub ops: Vec<OpSummary>,
+}
+
+/// The answer of `ncclflow summary`.
+#[derive(Clone, Debug, Serialize)]
+pub struct SummaryReport {
+    pub ranks: Vec<RankReport>,
+}
+
+/// Sums up all ranks of these folders.
+pub fn summarize(dirs: &[PathBuf]) -> Result<SummaryReport> {
+    let mut ranks = Vec::new();
+    for recording in recordings(dirs)? {
+        for file in &recording.ranks {
+            let mut summary = RankSummary::default();
+            file.steps(|line| summary.add(&line))?;
+            let ops = summary.ops();
+            ranks.push(RankReport {
+                communicator: file.folder.clone(),
+                rank: file.rank,
+                links: summary.links(),
+                ops,
+            });
+        }
+    }
+    Ok(SummaryReport { ranks })
+}

@@ -1,0 +1,53 @@
+//! A check's report for people.
+
+use std::io::{self, Write};
+
+use super::report::{CheckReport, CommunicatorCheck};
+
+/// Writes the report.
+pub fn write_check(report: &CheckReport, out: &mut dyn Write) -> io::Result<()> {
+    for communicator in &report.communicators {
+        write_communicator(communicator, out)?;
+    }
+    let findings: usize = report.communicators.iter().map(|communicator| communicator.findings.len()).sum();
+    match findings {
+        0 => writeln!(out, "consistent"),
+        1 => writeln!(out, "1 finding"),
+        _ => writeln!(out, "{findings} findings"),
+    }
+}
+
+fn write_communicator(check: &CommunicatorCheck, out: &mut dyn Write) -> io::Result<()> {
+    let CommunicatorCheck { communicator, n_ranks, ranks, collectives, measured, findings, verdict } = check;
+    writeln!(
+        out,
+        "communicator {communicator}: {} of {n_ranks} ranks recorded, {collectives} collectives",
+        ranks.len()
+    )?;
+    for finding in findings {
+        writeln!(out, "  ! {}", finding.text)?;
+    }
+    if verdict.messages == 0 {
+        let why = if measured.is_empty() {
+            "messages were not measured (record --level steps)"
+        } else {
+            "what its messages wait for is not known for their patterns"
+        };
+        return writeln!(out, "  who waits for whom: {why}");
+    }
+    let ms = |ns: u64| ns / 1_000_000;
+    writeln!(out, "  waits, in ms of {} messages:", verdict.messages)?;
+    for rank in &verdict.ranks {
+        write!(out, "    rank {}: own GPU {}", rank.rank, ms(rank.own_gpu_ns))?;
+        for (what, waits) in [("data of", &rank.for_data_ns), ("room at", &rank.for_slot_ns)] {
+            for (peer, ns) in waits {
+                write!(out, ", {what} {peer} {}", ms(*ns))?;
+            }
+        }
+        writeln!(out)?;
+    }
+    if verdict.culprit.is_none() {
+        writeln!(out, "  no rank and no link stands out")?;
+    }
+    Ok(())
+}

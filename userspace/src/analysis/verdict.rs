@@ -1,0 +1,272 @@
+//! Which rank, or which link, the others wait for: along the waits of each rank, without comparing clocks.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::attribution::{Attribution, Cause};
+
+/// Who waited for whom, of one rank. Nanoseconds, all connections together: more than the time that went by.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct RankWaits {
+    pub rank: i32,
+    /// Its own GPU had all that it needed.
+    pub own_gpu_ns: u64,
+    /// By peer: its data had not come.
+    pub for_data_ns: BTreeMap<i32, u64>,
+    /// By peer: what was sent to it before had not been taken.
+    pub for_slot_ns: BTreeMap<i32, u64>,
+    /// By peer: messages to it were in the network.
+    pub in_network_ns: BTreeMap<i32, u64>,
+}
+
+impl RankWaits {
+    pub(super) fn new(rank: i32, attribution: &Attribution, in_network_ns: BTreeMap<i32, u64>) -> Self {
+        let mut waits = Self { rank, in_network_ns, ..Self::default() };
+        for (cause, ns) in &attribution.by_cause {
+            match cause {
+                Cause::Own => waits.own_gpu_ns += ns,
+                Cause::Data(peer) => *waits.for_data_ns.entry(*peer).or_default() += ns,
+                Cause::Slot(peer) => *waits.for_slot_ns.entry(*peer).or_default() += ns,
+            }
+        }
+        waits
+    }
+
+    /// The peer that it waited for longest.
+    fn heaviest(&self) -> Option<(i32, u64)> {
+        let mut by_peer: BTreeMap<i32, u64> = BTreeMap::new();
+        for (peer, ns) in self.for_data_ns.iter().chain(&self.for_slot_ns) {
+            *by_peer.entry(*peer).or_default() += ns;
+        }
+        by_peer.into_iter().max_by_key(|(_, ns)| *ns)
+    }
+
+    fn waited(&self) -> u64 {
+        self.for_data_ns.values().chain(self.for_slot_ns.values()).sum()
+    }
+}
+
+/// Why it is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reason {
+    /// Its GPU had all that it needed, and did not go on.
+    OwnGpu,
+    /// It waits for nobody and its GPU has nothing to do: it comes late, or is busy outside of NCCL.
+    Late,
+    /// Others wait for it, and it was not recorded.
+    NotRecorded,
+    /// Messages to that peer are long in the network.
+    Link,
+}
+
+/// What everybody waits for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Culprit {
+    pub rank: i32,
+    /// The other end, where it is a link.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peer: Option<i32>,
+    pub reason: Reason,
+    /// How long it was waited for, in the largest of the waits that lead to it; or its own time, where no wait does.
+    pub waited_ns: u64,
+    /// The ranks that wait for it, directly or not, in the order of their waits.
+    pub victims: Vec<i32>,
+}
+
+/// The verdict on a communicator.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Verdict {
+    pub ranks: Vec<RankWaits>,
+    /// Nothing: no rank and no link stands out.
+    pub culprit: Option<Culprit>,
+    /// Messages that were judged, and those of patterns that cannot be.
+    pub messages: u64,
+    pub messages_not_judged: u64,
+}
+
+/// A wait shorter than this, all messages together, is no finding.
+const MIN_WAIT_NS: u64 = 10_000_000;
+
+/// A rank stands out whose own time is this many times that of the median of the others.
+const TIMES_THE_OTHERS: u64 = 2;
+
+/// Follows the longest waits to where they end.
+pub(super) fn culprit(ranks: &[RankWaits]) -> Option<Culprit> {
+    let by_rank: BTreeMap<i32, &RankWaits> = ranks.iter().map(|waits| (waits.rank, waits)).collect();
+    let first = ranks.iter().max_by_key(|waits| waits.waited())?;
+    let (mut at, mut incoming, mut way) = (first.rank, None, Vec::new());
+    loop {
+        let Some(here) = by_rank.get(&at) else {
+            return judge(
+                &by_rank,
+                Culprit {
+                    rank: at,
+                    peer: None,
+                    reason: Reason::NotRecorded,
+                    waited_ns: incoming?,
+                    victims: way,
+                },
+            );
+        };
+        let (next, wait) = here.heaviest().unwrap_or((at, 0));
+        if here.own_gpu_ns >= wait {
+            let waited_ns = incoming.unwrap_or(here.own_gpu_ns);
+            let idle = here.own_gpu_ns.saturating_add(here.waited());
+            let reason = match incoming {
+                Some(incoming) if idle < incoming / 10 => Reason::Late,
+                _ => Reason::OwnGpu,
+            };
+            return judge(&by_rank, Culprit { rank: at, peer: None, reason, waited_ns, victims: way });
+        }
+        if let Some(incoming) = incoming
+            && here.own_gpu_ns.saturating_add(here.waited()) < incoming / 10
+        {
+            return judge(
+                &by_rank,
+                Culprit { rank: at, peer: None, reason: Reason::Late, waited_ns: incoming, victims: way },
+            );
+        }
+        way.push(at);
+        if let Some(begin) = way.iter().position(|rank| *rank == next) {
+            return circle(&by_rank, &way, begin, wait);
+        }
+        (at, incoming) = (next, Some(wait));
+    }
+}
+
+/// A circle of waits, as in a tree, where a rank waits for what can only come down once it has sent up. Waits alone do not begin: the
+/// member whose own GPU took longest is at fault, if that is most of the wait; or else a link.
+fn circle(by_rank: &BTreeMap<i32, &RankWaits>, way: &[i32], begin: usize, wait: u64) -> Option<Culprit> {
+    let members = way.iter().skip(begin).filter_map(|rank| by_rank.get(rank));
+    match members.max_by_key(|waits| waits.own_gpu_ns) {
+        Some(slowest) if slowest.own_gpu_ns >= wait / 2 => {
+            let victims = way.iter().copied().filter(|rank| *rank != slowest.rank).collect();
+            let waited_ns = slowest.own_gpu_ns;
+            judge(
+                by_rank,
+                Culprit { rank: slowest.rank, peer: None, reason: Reason::OwnGpu, waited_ns, victims },
+            )
+        }
+        _ => link(by_rank, way),
+    }
+}
+
+/// No GPU is at fault. The link on which messages were longest, if it stands out.
+fn link(by_rank: &BTreeMap<i32, &RankWaits>, way: &[i32]) -> Option<Culprit> {
+    let mut links: Vec<(u64, i32, i32)> = by_rank
+        .values()
+        .flat_map(|waits| waits.in_network_ns.iter().map(|(peer, ns)| (*ns, waits.rank, *peer)))
+        .collect();
+    links.sort_unstable();
+    let (longest, rank, peer) = links.pop()?;
+    let median = links.get(links.len() / 2).map_or(0, |(ns, ..)| *ns);
+    let stands_out = longest >= MIN_WAIT_NS && !links.is_empty() && longest / TIMES_THE_OTHERS >= median;
+    stands_out.then(|| Culprit {
+        rank,
+        peer: Some(peer),
+        reason: Reason::Link,
+        waited_ns: longest,
+        victims: way.to_vec(),
+    })
+}
+
+/// Whether it stands out.
+fn judge(by_rank: &BTreeMap<i32, &RankWaits>, culprit: Culprit) -> Option<Culprit> {
+    if culprit.waited_ns < MIN_WAIT_NS || culprit.victims.is_empty() {
+        return None;
+    }
+    if culprit.reason == Reason::OwnGpu {
+        let mut others: Vec<u64> = by_rank
+            .values()
+            .filter(|waits| waits.rank != culprit.rank)
+            .map(|waits| waits.own_gpu_ns)
+            .collect();
+        others.sort_unstable();
+        let own = by_rank.get(&culprit.rank).map_or(0, |waits| waits.own_gpu_ns);
+        let median = others.get(others.len() / 2).copied().unwrap_or(0);
+        if own / TIMES_THE_OTHERS < median {
+            return None;
+        }
+    }
+    let mut culprit = culprit;
+    // Those that are not on the way, and wait longer than they work.
+    for waits in by_rank.values() {
+        if waits.rank != culprit.rank
+            && !culprit.victims.contains(&waits.rank)
+            && waits.waited() > waits.own_gpu_ns
+            && waits.waited() >= culprit.waited_ns / 10
+        {
+            culprit.victims.push(waits.rank);
+        }
+    }
+    Some(culprit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn waits(rank: i32, own: u64, data: &[(i32, u64)], slot: &[(i32, u64)]) -> RankWaits {
+        let by_peer = |waits: &[(i32, u64)]| waits.iter().map(|(peer, ms)| (*peer, ms * MS)).collect();
+        RankWaits {
+            rank,
+            own_gpu_ns: own * MS,
+            for_data_ns: by_peer(data),
+            for_slot_ns: by_peer(slot),
+            in_network_ns: BTreeMap::new(),
+        }
+    }
+
+    #[test]
+    fn waits_lead_to_the_rank_whose_gpu_stalls() {
+        let ranks = [
+            waits(0, 5, &[(3, 500)], &[]),
+            waits(1, 5, &[], &[(2, 480)]),
+            waits(2, 490, &[(1, 3)], &[]),
+            waits(3, 5, &[(2, 520)], &[]),
+        ];
+        let culprit = culprit(&ranks).unwrap();
+        assert_eq!((culprit.rank, culprit.reason, &culprit.victims[..]), (2, Reason::OwnGpu, &[3, 0, 1][..]));
+    }
+
+    #[test]
+    fn late_and_unrecorded_ranks_are_told_apart() {
+        let ranks = [waits(0, 5, &[(1, 500)], &[]), waits(1, 1, &[(0, 2)], &[])];
+        assert_eq!(culprit(&ranks).unwrap().reason, Reason::Late);
+        let ranks = [waits(0, 5, &[(1, 500)], &[])];
+        assert_eq!(culprit(&ranks).unwrap().reason, Reason::NotRecorded);
+    }
+
+    /// Rank 2 has what came up and sends nothing on; what comes down to it waits for that.
+    #[test]
+    fn a_circle_of_waits_in_a_tree_is_the_fault_of_the_gpu_in_it() {
+        let ranks = [
+            waits(0, 66, &[(1, 251), (2, 7252)], &[]),
+            waits(1, 919, &[(2, 7252), (3, 122)], &[]),
+            waits(2, 14281, &[(0, 15644), (1, 807)], &[(1, 40)]),
+            waits(3, 230, &[(2, 7226)], &[]),
+        ];
+        let culprit = culprit(&ranks).unwrap();
+        assert_eq!((culprit.rank, culprit.reason, &culprit.victims[..]), (2, Reason::OwnGpu, &[0, 1, 3][..]));
+    }
+
+    #[test]
+    fn nobody_stands_out_where_all_work_alike_or_wait_in_a_circle() {
+        let alike: Vec<RankWaits> =
+            (0..4).map(|rank| waits(rank, 100, &[((rank + 3) % 4, 50)], &[])).collect();
+        assert_eq!(culprit(&alike), None);
+        let mut circle: Vec<RankWaits> =
+            (0..4).map(|rank| waits(rank, 5, &[((rank + 3) % 4, 50)], &[])).collect();
+        assert_eq!(culprit(&circle), None);
+        for (rank, waits) in circle.iter_mut().enumerate() {
+            let next = i32::try_from((rank + 1) % 4).unwrap();
+            waits.in_network_ns.insert(next, if rank == 1 { 200 * MS } else { 10 * MS });
+        }
+        let culprit = culprit(&circle).unwrap();
+        assert_eq!((culprit.reason, culprit.rank, culprit.peer), (Reason::Link, 1, Some(2)));
+    }
+}
