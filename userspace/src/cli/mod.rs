@@ -21,6 +21,7 @@ mod replay;
 mod signals;
 mod symbols;
 mod top;
+mod top_args;
 mod window_args;
 
 use std::{process::ExitCode, time::Instant};
