@@ -6,6 +6,7 @@ mod btf_names;
 mod build_ebpf;
 mod conformance;
 mod demo;
+mod dist;
 #[path = "../../ebpf/digest.rs"]
 mod ebpf_digest;
 mod fuzz;
@@ -43,6 +44,8 @@ enum Command {
     Fuzz(fuzz::Args),
     /// Measure what tracing costs: ratios with their spread
     Bench(bench::Args),
+    /// Make what users install: tarball and Debian package of a static program
+    Dist(dist::Args),
     /// Run the real NCCL without a GPU: ranks, collectives, stalls on demand
     Bed(bed::Args),
 }
@@ -57,6 +60,7 @@ fn main() -> Result<()> {
         Command::Conformance(args) => conformance::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Dist(args) => dist::run(&args),
         Command::Bed(args) => bed::run(&args),
     }
 }

@@ -41,6 +41,12 @@ pub(crate) fn build_release(packages: &[&str]) -> Result<PathBuf> {
     Ok(own_folder()?.with_file_name("release"))
 }
 
+/// Cargo's target folder.
+pub(crate) fn target_folder() -> Result<PathBuf> {
+    // We are in it, in the folder of a profile.
+    Ok(own_folder()?.parent().context("our own folder is in none")?.to_path_buf())
+}
+
 fn own_folder() -> Result<PathBuf> {
     let here = env::current_exe().context("finding our own program")?;
     Ok(here.parent().context("our own program is in no folder")?.to_path_buf())

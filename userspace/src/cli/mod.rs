@@ -23,6 +23,7 @@ mod signals;
 mod summary;
 mod symbols;
 mod top;
+mod top_args;
 mod window_args;
 
 use std::{process::ExitCode, time::Instant};

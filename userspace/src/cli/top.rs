@@ -12,10 +12,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use rustix::time::ClockId;
 
-use super::{
-    args::{Level, TopArgs},
-    signals::with_signals,
-};
+use super::{args::Level, signals::with_signals, top_args::TopArgs};
 use crate::{
     clock::now_ns,
     live::LiveStatistics,

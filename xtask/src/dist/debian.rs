@@ -1,0 +1,98 @@
+//! The Debian package.
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use super::{
+    run_tool,
+    staging::{copy, source_time},
+};
+
+/// Where the tree's files go.
+const PLACES: [(&str, &str, u32); 9] = [
+    ("ncclflow", "usr/bin/ncclflow", 0o755),
+    ("dist/systemd/ncclflow-record.service", "usr/lib/systemd/system/ncclflow-record.service", 0o644),
+    ("dist/debian/ncclflow.default", "etc/default/ncclflow", 0o644),
+    ("completions/ncclflow.bash", "usr/share/bash-completion/completions/ncclflow", 0o644),
+    ("completions/_ncclflow", "usr/share/zsh/vendor-completions/_ncclflow", 0o644),
+    ("completions/ncclflow.fish", "usr/share/fish/vendor_completions.d/ncclflow.fish", 0o644),
+    ("README.md", "usr/share/doc/ncclflow/README.md", 0o644),
+    ("LICENSE-MIT", "usr/share/doc/ncclflow/copyright", 0o644),
+    ("CHANGELOG.md", "usr/share/doc/ncclflow/changelog", 0o644),
+];
+
+const AFTER_INSTALL: &str = "\
+#!/bin/sh
+set -e
+if [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
+";
+
+/// The unit is stopped before its program goes. It is never started by us: to trace every job of a host is for its operator to say.
+const BEFORE_REMOVAL: &str = "\
+#!/bin/sh
+set -e
+if [ -d /run/systemd/system ]; then systemctl disable --now ncclflow-record.service || true; fi
+";
+
+/// Makes it of the tree.
+pub(super) fn pack(root: &Path, tree: &Path, version: &str, target: &str, output: &Path) -> Result<PathBuf> {
+    let architecture = match target.split('-').next() {
+        Some("x86_64") => "amd64",
+        Some("aarch64") => "arm64",
+        _ => bail!("no name of Debian's for `{target}`: use --no-deb"),
+    };
+    for (from, to, mode) in PLACES {
+        copy(&tree.join(from), &root.join(to), mode)?;
+    }
+    for entry in fs::read_dir(tree.join("man")).context("listing the man pages")? {
+        let entry = entry?;
+        copy(&entry.path(), &root.join("usr/share/man/man1").join(entry.file_name()), 0o644)?;
+    }
+    let mut gzip = Command::new("gzip");
+    gzip.args(["-9n", "--recursive"])
+        .arg(root.join("usr/share/man"))
+        .arg(root.join("usr/share/doc/ncclflow/changelog"));
+    run_tool(&mut gzip, "the man pages")?;
+
+    let write = |name: &str, text: &str, mode: u32| {
+        let path = root.join("DEBIAN").join(name);
+        fs::create_dir_all(root.join("DEBIAN"))
+            .and_then(|()| fs::write(&path, text))
+            .and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(mode)))
+            .with_context(|| format!("writing `{}`", path.display()))
+    };
+    write("control", &control(version, architecture), 0o644)?;
+    write("conffiles", "/etc/default/ncclflow\n", 0o644)?;
+    write("postinst", AFTER_INSTALL, 0o755)?;
+    write("prerm", BEFORE_REMOVAL, 0o755)?;
+    let package = output.join(format!("ncclflow_{version}_{architecture}.deb"));
+    let mut dpkg = Command::new("dpkg-deb");
+    dpkg.args(["--root-owner-group", "-Zxz", "--build"]).arg(root).arg(&package);
+    run_tool(dpkg.env("SOURCE_DATE_EPOCH", source_time()?), "the package (--no-deb goes without)")?;
+    Ok(package)
+}
+
+fn control(version: &str, architecture: &str) -> String {
+    format!(
+        "\
+Package: ncclflow
+Version: {version}
+Architecture: {architecture}
+Maintainer: The ncclflow authors <ncclflow@users.noreply.github.com>
+Section: utils
+Priority: optional
+Homepage: https://github.com/ncclflow/ncclflow
+Description: See what NCCL decides and sends, in GPU jobs that are already running
+ ncclflow attaches to running NCCL jobs with eBPF uprobes and records, per rank, what
+ NCCL decided and did: algorithms, protocols, peers, messages, waits; it dumps jobs
+ that hang, shows them live, and serves metrics for Prometheus. Jobs need no restart,
+ no plugin and no environment variable.
+"
+    )
+}

@@ -1,0 +1,88 @@
+//! The folder that becomes the tarball, and that the package is made of.
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result};
+
+use super::run_tool;
+use crate::repository;
+
+/// Out of the repository, as they are.
+const FILES: [&str; 4] = ["README.md", "CHANGELOG.md", "LICENSE-MIT", "LICENSE-APACHE"];
+const FOLDERS: [&str; 2] = ["docs", "dist"];
+
+/// Fills it.
+pub(super) fn fill(tree: &Path, program: &Path, generated: &Path) -> Result<()> {
+    let root = repository::root();
+    fs::create_dir_all(tree).with_context(|| format!("making `{}`", tree.display()))?;
+    copy(program, &tree.join("ncclflow"), 0o755)?;
+    for file in FILES {
+        copy(&root.join(file), &tree.join(file), 0o644)?;
+    }
+    for folder in FOLDERS {
+        copy_folder(&root.join(folder), &tree.join(folder))?;
+    }
+    for folder in ["man", "completions"] {
+        copy_folder(&generated.join(folder), &tree.join(folder))?;
+    }
+    Ok(())
+}
+
+/// The tarball. Its files are in order, belong to nobody in particular, and have the time of the last commit: the same sources
+/// give the same tarball.
+pub(super) fn pack(scratch: &Path, name: &str, output: &Path) -> Result<PathBuf> {
+    let tarball = output.join(format!("{name}.tar.gz"));
+    let mut tar = Command::new("tar");
+    tar.args([
+        "--create",
+        "--gzip",
+        "--sort=name",
+        "--owner=0",
+        "--group=0",
+        "--numeric-owner",
+        "--format=gnu",
+    ]);
+    tar.arg(format!("--mtime=@{}", source_time()?)).arg("--file").arg(&tarball);
+    tar.arg("--directory").arg(scratch).arg(name).env("GZIP", "-n");
+    run_tool(&mut tar, "the tarball")?;
+    Ok(tarball)
+}
+
+/// Seconds since 1970 of the last commit.
+pub(super) fn source_time() -> Result<String> {
+    let output = Command::new("git")
+        .args(["log", "-1", "--format=%ct"])
+        .current_dir(repository::root())
+        .output()
+        .context("starting git")?;
+    let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    // Out of a tarball of the sources there is no git.
+    Ok(if text.is_empty() { "0".to_owned() } else { text })
+}
+
+pub(super) fn copy(from: &Path, to: &Path, mode: u32) -> Result<()> {
+    let context = || format!("copying `{}` to `{}`", from.display(), to.display());
+    if let Some(folder) = to.parent() {
+        fs::create_dir_all(folder).with_context(context)?;
+    }
+    fs::copy(from, to).with_context(context)?;
+    fs::set_permissions(to, fs::Permissions::from_mode(mode)).with_context(context)
+}
+
+fn copy_folder(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to).with_context(|| format!("making `{}`", to.display()))?;
+    for entry in fs::read_dir(from).with_context(|| format!("listing `{}`", from.display()))? {
+        let (path, name) = entry.map(|entry| (entry.path(), entry.file_name()))?;
+        if path.is_dir() {
+            copy_folder(&path, &to.join(name))?;
+        } else {
+            copy(&path, &to.join(name), 0o644)?;
+        }
+    }
+    Ok(())
+}
