@@ -158,7 +158,7 @@ impl Session {
             loop {
                 match queue.pop(None) {
                     Popped::Batch(batch) => taken.fetch_add(batch.len() as u64, Ordering::Relaxed),
-                    Popped::Nothing => 0,
+                    Popped::Nothing | Popped::Called => 0,
                     Popped::Closed => break,
                 };
             }
