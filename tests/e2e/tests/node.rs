@@ -238,7 +238,9 @@ fn ps_and_record_all_show_each_process_with_its_identity() {
 
     let output = node.folder.path().join("out");
     let recorder = Recorder::start_all(&node.ncclflow, &output, &["--comm", &node.mark()]).unwrap();
-    node.beds.iter().for_each(|bed| bed.go().unwrap());
+    for bed in &node.beds {
+        bed.go().unwrap();
+    }
     // Where ops are seen call by call, the last one of a thread is written when the recording ends.
     wait_until(Duration::from_secs(90), || {
         node.known.iter().all(|known| {

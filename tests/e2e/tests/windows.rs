@@ -59,7 +59,9 @@ impl Windowed {
             if arguments.contains(&"--rotate") { vec![] } else { vec!["--window-flag", &flag_text] };
         all.extend(arguments);
         let recorder = Recorder::start(&ncclflow, &pids.join(","), &output, &all).unwrap();
-        beds.iter().for_each(|bed| bed.go().unwrap());
+        for bed in &beds {
+            bed.go().unwrap();
+        }
         thread::sleep(Duration::from_millis(500));
         Some(Self { folder, beds, recorder: Some(recorder), output, flag })
     }
@@ -130,7 +132,9 @@ fn recorded(folder: &Path, opened_ms: u64) -> BTreeMap<u32, Vec<u64>> {
             }
         }
     }
-    by_pid.values_mut().for_each(|times| times.sort_unstable());
+    for times in by_pid.values_mut() {
+        times.sort_unstable();
+    }
     by_pid
 }
 
@@ -255,4 +259,41 @@ fn a_signal_and_the_time_begin_new_windows_where_there_is_always_one() {
             assert!((inside..=inside + 2).contains(&seen), "{pid}: {inside} {seen}");
         }
     }
+}
+
+/// A rank that does not join: one dump says so, and a job that is not recorded any more is not dumped again and again.
+#[test]
+fn a_job_that_hangs_is_dumped_once() {
+    let (Some(ncclflow), Some(bed), true) = (programs::ncclflow(), programs::bed(), need::root()) else {
+        return;
+    };
+    let Some(library) = programs::nccl("2.27.5-cu12") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("out");
+    let arguments = ["--mode", "processes", "--absent", "1@3", "--iters", "6", "--timeout", "300"];
+    let bed = Bed::start(&bed, &library, folder.path(), &arguments).unwrap();
+    let recorder = Recorder::start(&ncclflow, &bed.pid_list(), &output, &["--on-hang", "2"]).unwrap();
+    bed.go().unwrap();
+    let dumps = || {
+        let files = fs::read_dir(&output).unwrap().flatten();
+        let is_dump = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().starts_with("dump_");
+        files.map(|file| file.path()).filter(is_dump).collect::<Vec<_>>()
+    };
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while dumps().is_empty() {
+        assert!(Instant::now() < deadline, "no dump came");
+        thread::sleep(Duration::from_millis(100));
+    }
+    thread::sleep(Duration::from_secs(5));
+    recorder.signal(Signal::INT).unwrap();
+    let (status, said) = recorder.finish().unwrap();
+    assert!(status.success() && said.contains("nothing moved for 2 s: stuck"), "{said}");
+    let files = dumps();
+    let [file] = &*files else { panic!("{files:?}") };
+    let verdict = &json(file)["communicators"][0]["verdict"];
+    assert_eq!(
+        (&verdict["state"], &verdict["culprits"]),
+        (&"stuck".into(), &serde_json::json!([1])),
+        "{verdict:#}"
+    );
 }

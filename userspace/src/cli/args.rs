@@ -258,6 +258,10 @@ pub struct RecordArgs {
     #[arg(long)]
     pub no_cache: bool,
 
+    /// When no probe is hit for SECS, write a dump (`ncclflow dump --json --stacks`) into DIR: once, until one is hit again
+    #[arg(long, value_name = "SECS", value_parser = seconds)]
+    pub on_hang: Option<Duration>,
+
     #[command(flatten)]
     pub window: WindowArgs,
 

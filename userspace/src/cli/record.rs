@@ -71,6 +71,7 @@ pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<ExitCode> {
         debug_files: DebugFiles::new(args.debug.debug_file.clone(), args.debug.debug_dir.clone()),
         cache: args.cache_folder(),
         windows: args.window.options(),
+        on_hang: args.on_hang,
         capture: args.capture.clone(),
         development_log: args.ebpf_log,
     };
@@ -150,6 +151,7 @@ impl Console {
                     report.communicators.len()
                 );
             }
+            Notice::Hang(what) => tell!("{what}"),
             Notice::NothingToRotate => tell!("SIGUSR1: there are no windows (--window-flag, --rotate)"),
             Notice::PassedOver(why) => tell!("passed over: {why}"),
             Notice::Detaching { left } => {

@@ -146,6 +146,12 @@ impl<'a> Follower<'a> {
         self.processes.values().map(|followed| followed.process.exit_fd())
     }
 
+    /// Processes that are traced now.
+    pub(super) fn traced_pids(&self) -> Vec<u32> {
+        let traced = self.processes.iter().filter(|(_, followed)| !followed.libraries.is_empty());
+        traced.map(|(pid, _)| *pid).collect()
+    }
+
     /// Whether the report has changed since this was last asked.
     pub(super) fn take_changed(&mut self) -> bool {
         std::mem::take(&mut self.changed)

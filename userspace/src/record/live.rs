@@ -12,6 +12,7 @@ use rustix::time::ClockId;
 use super::{
     export::export,
     follow::{Follower, Scene},
+    hang::HangWatch,
     pipeline::Pipeline,
     recorder::{Notice, RecordOptions, StopHandle, ms_since},
     setup::Setup,
@@ -127,6 +128,7 @@ pub(super) fn run(
         let (writer, keeper, drainer) = started.inspect_err(|_| close_all()).context("starting a thread")?;
         let told = Told {
             bell: &bell,
+            complaints: &complaints,
             news: &news,
             resumed: &resumed,
             commands: &commands,
@@ -144,7 +146,8 @@ pub(super) fn run(
             notice(Notice::Recording { probes: attachment.probes().len() });
             keep_layouts(setup, cache, notice);
             let subjects = follower.map_or(Subjects::Named(setup), Subjects::All);
-            let mut watch = Watch { options, stop, dir, subjects, windows: windows.as_mut() };
+            let hang = options.on_hang.map(|limit| HangWatch::new(limit, options.debug_files.clone()));
+            let mut watch = Watch { options, stop, dir, subjects, windows: windows.as_mut(), hang };
             watch.run(&mut Scene { attachment, report, notice }, &told)
         });
         let totals = windows.map(|windows| windows.finish(&mut Scene { attachment, report, notice }, &told));

@@ -6,6 +6,7 @@ mod export;
 mod flag_file;
 mod follow;
 mod gaps;
+mod hang;
 mod live;
 mod origins;
 mod output;

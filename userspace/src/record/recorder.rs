@@ -76,6 +76,8 @@ pub struct RecordOptions {
     pub cache: Option<PathBuf>,
     /// Parts with folders of their own.
     pub windows: Option<WindowOptions>,
+    /// Dump the processes when there is no hit for so long.
+    pub on_hang: Option<Duration>,
     /// Keep the raw records in this new file, for [`super::replay`].
     pub capture: Option<PathBuf>,
     /// Print the eBPF side's development log on standard error.
@@ -149,6 +151,8 @@ pub enum Notice<'a> {
     WindowOpened(&'a WindowReport),
     /// And what came of it.
     WindowClosed(&'a WindowReport, &'a SessionReport),
+    /// Nothing moved: what the dump says.
+    Hang(&'a str),
     /// A rotation was asked for, and there are no windows.
     NothingToRotate,
     /// A file could not be written.

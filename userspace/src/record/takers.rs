@@ -33,6 +33,8 @@ pub(super) enum News {
     Process(u32),
     /// As many ops as may be are in the files.
     Full,
+    /// A dump was written, as nothing moved.
+    Dumped(String),
 }
 
 /// What a taker is told, besides batches.

@@ -16,7 +16,7 @@ use rustix::time::ClockId;
 use super::{
     pipeline::Pipeline,
     recorder::Notice,
-    takers::{Command, News, Next, Swap},
+    takers::{Command, Complaints, News, Next, Swap},
 };
 use crate::{
     clock::now_ns,
@@ -32,6 +32,8 @@ const SETTLE_LIMIT: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(super) struct Told<'a> {
     pub(super) bell: &'a Waker,
+    /// For others to be heard by.
+    pub(super) complaints: &'a Complaints,
     pub(super) news: &'a Receiver<News>,
     /// Records go on after some were dropped.
     pub(super) resumed: &'a AtomicBool,
@@ -106,6 +108,7 @@ impl Told<'_> {
                 }
                 News::Process(tgid) => heard.processes.push(tgid),
                 News::Full => heard.is_full = true,
+                News::Dumped(what) => notice(Notice::Hang(&what)),
             }
         }
         heard

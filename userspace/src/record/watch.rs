@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result};
 
 use super::{
     follow::{Follower, Scene},
+    hang::HangWatch,
     recorder::{Notice, RecordOptions, StopHandle},
     setup::Setup,
     told::Told,
@@ -39,6 +40,7 @@ pub(super) struct Watch<'a, 'f, 'w> {
     pub(super) dir: Option<&'a OutputDir>,
     pub(super) subjects: Subjects<'a, 'f>,
     pub(super) windows: Option<&'a mut Windows<'w>>,
+    pub(super) hang: Option<HangWatch>,
 }
 
 impl Watch<'_, '_, '_> {
@@ -60,6 +62,16 @@ impl Watch<'_, '_, '_> {
                 Some(windows) => windows.step(scene, told, std::mem::take(&mut is_full), rotate)?,
                 None if rotate => (scene.notice)(Notice::NothingToRotate),
                 None => {}
+            }
+            if let Some(hang) = &mut self.hang {
+                let pids = || match &self.subjects {
+                    Subjects::Named(setup) => {
+                        let targets = running.iter().filter_map(|&at| setup.targets.get(at));
+                        targets.map(|target| target.process.pid()).collect()
+                    }
+                    Subjects::All(follower) => follower.traced_pids(),
+                };
+                hang.look(scene.attachment, pids, self.dir, told.complaints)?;
             }
             let now = Instant::now();
             let left = deadline.map(|deadline| deadline.saturating_duration_since(now));
@@ -111,6 +123,7 @@ impl Watch<'_, '_, '_> {
         fds.extend(self.windows.as_ref().and_then(|windows| windows.fd()));
         let mut timeouts: Vec<Duration> = left.into_iter().collect();
         timeouts.extend(self.windows.as_ref().and_then(|windows| windows.timeout()));
+        timeouts.extend(self.hang.as_ref().map(HangWatch::timeout));
         match &self.subjects {
             Subjects::Named(setup) => {
                 let targets = running.iter().filter_map(|&at| setup.targets.get(at));

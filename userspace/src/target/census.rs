@@ -18,6 +18,8 @@ const YOUNG: Duration = Duration::from_secs(10);
 const MUCH: u64 = 256;
 /// After so long, any change.
 const LONG: Duration = Duration::from_secs(10);
+/// Processes that are not young are asked once in so many rounds.
+const SOMETIMES: u32 = 2;
 /// Kernel threads, and what looks like one, are asked once in so many rounds.
 const SELDOM: u32 = 20;
 
@@ -47,11 +49,14 @@ impl Census {
         self.entries.retain(|pid, _| pids.binary_search(pid).is_ok());
         let mut due = Vec::new();
         for pid in pids.into_iter().filter(|pid| *pid != std::process::id()) {
-            let known = self.entries.get(&pid).copied();
-            if known.is_some_and(|entry| entry.size == 0 && !self.round.is_multiple_of(SELDOM))
-                && known.is_none_or(|entry| now.duration_since(entry.first_seen) > YOUNG)
+            if let Some(entry) = self.entries.get(&pid)
+                && now.duration_since(entry.first_seen) > YOUNG
             {
-                continue;
+                // Not all in the same round.
+                let every = if entry.size == 0 { SELDOM } else { SOMETIMES };
+                if !pid.wrapping_add(self.round).is_multiple_of(every) {
+                    continue;
+                }
             }
             // It is gone, or nothing that we may see.
             let Some(size) = size(pid) else { continue };
