@@ -52,6 +52,7 @@ pub(super) fn run(args: &TopArgs, started: Instant) -> Result<ExitCode> {
         debug_files: DebugFiles::new(args.debug.debug_file.clone(), args.debug.debug_dir.clone()),
         cache: crate::layout_cache::default_folder(),
         windows: None,
+        on_hang: None,
         capture: None,
         development_log: false,
     };
@@ -120,6 +121,7 @@ fn session_thread(options: &RecordOptions, stop: &StopHandle, sender: &mpsc::Sen
         Notice::NotCached(_)
         | Notice::WindowOpened(_)
         | Notice::WindowClosed(..)
+        | Notice::Hang(_)
         | Notice::NothingToRotate => {}
         Notice::WriteFailed(error) => say(News::Line(error.to_owned())),
         Notice::Detaching { .. } if counted => {}

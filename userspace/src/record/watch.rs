@@ -63,7 +63,7 @@ impl Watch<'_, '_, '_> {
                 None if rotate => (scene.notice)(Notice::NothingToRotate),
                 None => {}
             }
-            if let Some(hang) = &mut self.hang {
+            if let (Some(hang), Some(dir)) = (&mut self.hang, self.dir) {
                 let pids = || match &self.subjects {
                     Subjects::Named(setup) => {
                         let targets = running.iter().filter_map(|&at| setup.targets.get(at));
@@ -71,7 +71,7 @@ impl Watch<'_, '_, '_> {
                     }
                     Subjects::All(follower) => follower.traced_pids(),
                 };
-                hang.look(scene.attachment, pids, self.dir, told.complaints)?;
+                hang.look(scene.attachment, pids, dir, told.complaints)?;
             }
             let now = Instant::now();
             let left = deadline.map(|deadline| deadline.saturating_duration_since(now));
