@@ -274,6 +274,10 @@ pub struct RecordArgs {
     #[arg(long, value_name = "ADDR", value_parser = parse_address)]
     pub metrics: Option<SocketAddr>,
 
+    /// Write no files: for --metrics alone, as on a node that is watched for months
+    #[arg(long, requires = "metrics", conflicts_with_all = ["output", "capture", "window_flag", "rotate"])]
+    pub no_files: bool,
+
     /// Print session.json to standard output at the end
     #[arg(long)]
     pub json: bool,

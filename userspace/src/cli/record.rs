@@ -29,7 +29,7 @@ use crate::{
 };
 
 pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<ExitCode> {
-    let output = args.output.clone().unwrap_or_else(default_output);
+    let output = (!args.no_files).then(|| args.output.clone().unwrap_or_else(default_output));
     let live = args.metrics.map(|_| LiveStatistics::default());
     let options = RecordOptions {
         started,
@@ -55,7 +55,7 @@ pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<ExitCode> {
             Format::Json => ApiFormat::Json,
             Format::Megatrace => ApiFormat::Megatrace,
         },
-        output: Some(output.clone()),
+        output: output.clone(),
         live: live.clone(),
         duration: args.duration,
         buffer: Buffer {
@@ -88,7 +88,7 @@ pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<ExitCode> {
     )?;
     drop(metrics);
     if !quiet {
-        summarize(&outcome);
+        summarize(&outcome, args.no_files);
     }
     if args.json {
         let mut out = stdout().lock();
@@ -124,7 +124,7 @@ fn default_output() -> PathBuf {
 /// Says on standard error what goes on.
 struct Console {
     quiet: bool,
-    output: PathBuf,
+    output: Option<PathBuf>,
     detaching_since: Option<(Instant, usize)>,
 }
 
@@ -136,7 +136,11 @@ impl Console {
             Notice::NotCached(why) => tell!("layouts are not kept for the next time: {why}"),
             Notice::Found(setup) => found(setup),
             Notice::Recording { probes } => {
-                tell!("recording to {} with {probes} probes; Ctrl-C ends it", self.output.display());
+                let to = self.output.as_ref().map_or_else(
+                    || "recording to no files".to_owned(),
+                    |output| format!("recording to {}", output.display()),
+                );
+                tell!("{to} with {probes} probes; Ctrl-C ends it");
             }
             Notice::TargetExited { pid } => tell!("process {pid} exited"),
             Notice::Joined { process, library } => joined(process, library),
@@ -197,7 +201,8 @@ fn joined(process: &Process, library: &LibraryInUse) {
     }
 }
 
-fn summarize(outcome: &Outcome) {
+/// `no_files`: nobody has counted what is in files.
+fn summarize(outcome: &Outcome, no_files: bool) {
     let report = &outcome.report;
     for rank in &report.communicators {
         if report.level == probe::Level::Api {
@@ -217,7 +222,7 @@ fn summarize(outcome: &Outcome) {
     }
     if !report.windows.is_empty() {
         tell!("{} windows", report.windows.len());
-    } else if report.communicators.is_empty() {
+    } else if report.communicators.is_empty() && !no_files {
         tell!(
             "no NCCL operation was {} in this time",
             match report.level {

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, bail};
 use super::run_tool;
 
 /// What is added to the unit's command line, so that it ends, and meets no other's port.
-const ADDED: [&str; 4] = ["--duration", "2", "--metrics", "0"];
+const ADDED: [&str; 5] = ["--duration", "2", "--metrics", "0", "--json"];
 
 pub(super) fn run(package: &Path, root: &Path) -> Result<()> {
     let mut dpkg = Command::new("dpkg-deb");
@@ -35,17 +35,11 @@ pub(super) fn run(package: &Path, root: &Path) -> Result<()> {
     fs::create_dir_all(&folder)?;
     eprintln!("/{program} {} {}", words.join(" "), ADDED.join(" "));
     let mut command = Command::new(root.join(program));
-    run_tool(
-        command.args(&words).args(ADDED).current_dir(&folder),
-        "the unit's command line (it needs root)",
-    )?;
-    let session = fs::read_dir(&folder)?
-        .flatten()
-        .map(|entry| entry.path().join("session.json"))
-        .find(|path| path.exists());
-    let session = session.context("the unit's command line wrote no session.json")?;
-    if !fs::read_to_string(&session)?.contains("\"state\": \"complete\"") {
-        bail!("`{}` is not complete", session.display());
+    let output = command.args(&words).args(ADDED).current_dir(&folder).output().context("starting it")?;
+    let report = String::from_utf8_lossy(&output.stdout);
+    if !output.status.success() || !report.contains("\"state\": \"complete\"") {
+        let said = String::from_utf8_lossy(&output.stderr);
+        bail!("the unit's command line (it needs root) ended with {}: {said}{report}", output.status);
     }
     Ok(())
 }

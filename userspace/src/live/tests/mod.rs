@@ -101,3 +101,34 @@ fn bytes_that_are_not_known_are_not_guessed() {
     let rank = tally.statistics().ranks().values().next().unwrap();
     assert_eq!((rank.ops()[0].1.bytes, rank.ops()[0].1.unsized_ops), (0, 1));
 }
+
+#[test]
+fn processes_that_ended_make_room_and_go_after_a_while() {
+    let mut tally = Tally::default();
+    let op = |rank| Op { rank, ..Op::default() }.record();
+    for rank in 0..512 {
+        tally.flow(&op(rank), &host(10 + u32::try_from(rank).unwrap() / 256));
+    }
+    tally.process_ended(&host(10), 1);
+    tally.flow(&op(1000), &host(12));
+    assert_eq!(tally.statistics().folded_ranks(), 0);
+    assert_eq!(tally.statistics().ranks().len(), 257);
+    tally.process_ended(&host(11), 2);
+    tally.process_ended(&host(12), 700_000_000_000);
+    let left: Vec<u32> = tally.statistics().ranks().keys().map(|key| key.pid).collect();
+    assert_eq!(left, [12], "ten minutes are over for one");
+}
+
+/// With windows, each has a model of its own, which counts sends and receives from 0.
+#[test]
+fn numbers_that_begin_anew_are_of_new_ops() {
+    let mut tally = Tally::default();
+    for _ in 0..2 {
+        for seq in [1, 3] {
+            tally.flow(&Op { seq, ..Op::default() }.record(), &host(10));
+        }
+        tally.numbers_begin_anew();
+    }
+    let rank = tally.statistics().ranks().values().next().unwrap();
+    assert_eq!(rank.ops().iter().map(|(_, op)| op.ops).sum::<u64>(), 4);
+}
