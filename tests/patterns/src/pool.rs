@@ -17,7 +17,7 @@ const OPS: usize = 64;
 pub(crate) struct Pool {
     /// One `ncclProxyOps`: that of the only local rank.
     pub(crate) queue: Memory,
-    pool: Memory,
+    memory: Memory,
     op_size: usize,
     ops_at: usize,
 }
@@ -38,17 +38,17 @@ impl Pool {
         let layouts = &library.layouts;
         let pool = Self {
             queue: Memory::of(layouts, "ncclProxyOps", 1)?,
-            pool: Memory::of(layouts, "ncclProxyOpsPool", 1)?,
+            memory: Memory::of(layouts, "ncclProxyOpsPool", 1)?,
             op_size: size_of(layouts, "ncclProxyOp")?,
             ops_at: offset(layouts, "ncclProxyOpsPool", "ops")?,
         };
-        pool.queue.set(layouts, "ncclProxyOps", "pool", pool.pool.address as u64)?;
+        pool.queue.set(layouts, "ncclProxyOps", "pool", pool.memory.address as u64)?;
         pool.empty(layouts)?;
         Ok(pool)
     }
 
     fn op(&self, number: usize) -> Result<Memory> {
-        self.pool.at(self.ops_at + number * self.op_size)
+        self.memory.at(self.ops_at + number * self.op_size)
     }
 
     /// All ops are free, and none is queued.
