@@ -1,19 +1,12 @@
-//! Where in a function a breakpoint is cheap, and where one function calls another: from x86-64 machine code.
-//!
-//! At a breakpoint the kernel has to run the instruction that stood there. A few it emulates (arch/x86/kernel/uprobes.c,
-//! `branch_setup_xol_ops` and `push_setup_xol_ops`, kernel 4.17 and later): calls, jumps, `push`, `nop`. Any other it runs
-//! in a page of its own with the single-step flag set, which is a second trap; on virtual machines that costs many times the
-//! first (measured on one: 0.5 µs a hit against 15 µs).
+//! Where one function calls another, and with which constants: from x86-64 machine code. A call is an instruction that a uprobe is
+//! cheap at (`symbols::probe_point`).
 
-use iced_x86::{
-    Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpAccess, Register,
-};
+use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Register};
+
+use crate::symbols::writes;
 
 /// Longest function that is looked at. NCCL's longest of interest has 5,200 bytes.
 const MAX_CODE: usize = 64 << 10;
-
-/// Instructions from the entry that are looked at for one that is emulated.
-const MAX_ENTRY: usize = 8;
 
 /// Instructions that a constant is followed over on its way to a call.
 const MAX_WAY: usize = 256;
@@ -47,33 +40,6 @@ impl MachineCode {
             instructions.push(instruction);
         }
         Some(Self { instructions })
-    }
-
-    /// The first instruction that the kernel emulates, if it is reached on the only way from the entry and at nothing else, with the
-    /// registers in `kept` as they were.
-    pub(super) fn emulated_near_entry(&self, kept: &[Register]) -> Option<u64> {
-        let entry = self.instructions.first()?.ip();
-        let mut infos = InstructionInfoFactory::new();
-        for instruction in self.instructions.iter().take(MAX_ENTRY) {
-            if is_emulated(instruction) {
-                let at = instruction.ip();
-                let is_jumped_to = self
-                    .instructions
-                    .iter()
-                    .filter_map(branch_target)
-                    .any(|target| target > entry && target <= at);
-                return (!is_jumped_to).then_some(at);
-            }
-            let writes_kept = infos
-                .info(instruction)
-                .used_registers()
-                .iter()
-                .any(|used| writes(used.access()) && kept.contains(&used.register().full_register()));
-            if instruction.flow_control() != FlowControl::Next || writes_kept {
-                return None;
-            }
-        }
-        None
     }
 
     /// The calls of the function at `callee`, with the constants that the register `of` can hold there.
@@ -144,32 +110,6 @@ impl MachineCode {
     }
 }
 
-/// The x86-64 register of a DWARF number (System V psABI, figure 3.36), of those that carry arguments.
-pub(super) fn argument_register(dwarf: u16) -> Option<Register> {
-    Some(match dwarf {
-        1 => Register::RDX,
-        2 => Register::RCX,
-        4 => Register::RSI,
-        5 => Register::RDI,
-        8 => Register::R8,
-        9 => Register::R9,
-        _ => return None,
-    })
-}
-
-fn is_emulated(instruction: &Instruction) -> bool {
-    let plain = instruction.len();
-    match instruction.code() {
-        Code::Push_r64 => plain <= 2,
-        Code::Nopd => plain == 1,
-        Code::Call_rel32_64 | Code::Jmp_rel32_64 => plain == 5,
-        Code::Jmp_rel8_64 => plain == 2,
-        _ if instruction.is_jcc_short() => plain == 2,
-        _ if instruction.is_jcc_near() => plain == 6,
-        _ => false,
-    }
-}
-
 fn branch_target(instruction: &Instruction) -> Option<u64> {
     matches!(instruction.flow_control(), FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch)
         .then(|| instruction.near_branch_target())
@@ -191,38 +131,9 @@ fn constant_into(instruction: &Instruction, of: Register) -> Option<i64> {
     }
 }
 
-fn writes(access: OpAccess) -> bool {
-    matches!(access, OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// `ncclProfilerRecordProxyStepEventState` of 2.28.9: mov r8, [rip+x]; test r8, r8; jne +2; xor eax, eax; ret.
-    const HOOK: &[u8] =
-        &[0x4c, 0x8b, 0x05, 0x59, 0xfd, 0x5e, 0x0b, 0x4d, 0x85, 0xc0, 0x75, 0x04, 0x31, 0xc0, 0xc3, 0x90];
-
-    const ARGUMENTS: [Register; 4] = [Register::RDI, Register::RSI, Register::RDX, Register::RCX];
-
-    #[test]
-    fn the_first_emulated_instruction_that_keeps_the_arguments() {
-        let code = MachineCode::read(HOOK, 0x1000).unwrap();
-        assert_eq!(code.emulated_near_entry(&ARGUMENTS), Some(0x100a));
-        let with_the_fifth: Vec<Register> = ARGUMENTS.into_iter().chain([Register::R8]).collect();
-        assert_eq!(code.emulated_near_entry(&with_the_fifth), None, "r8 is written before");
-        // push rbx; ret
-        assert_eq!(MachineCode::read(&[0x53, 0xc3], 7).unwrap().emulated_near_entry(&ARGUMENTS), Some(7));
-        // xor eax, eax; ret
-        assert_eq!(MachineCode::read(&[0x31, 0xc0, 0xc3], 7).unwrap().emulated_near_entry(&ARGUMENTS), None);
-        // mov eax, [rsi]; push rbx; jmp to the push: hit more than once a call
-        let looped = [0x8b, 0x06, 0x53, 0xeb, 0xfd];
-        assert_eq!(MachineCode::read(&looped, 7).unwrap().emulated_near_entry(&ARGUMENTS), None);
-        // test ecx, ecx; movsxd rdi, edi; push rbx
-        let moved = [0x85, 0xc9, 0x48, 0x63, 0xff, 0x53];
-        assert_eq!(MachineCode::read(&moved, 7).unwrap().emulated_near_entry(&ARGUMENTS), None);
-        assert!(MachineCode::read(&[0x06], 7).is_none(), "no instruction in 64-bit mode");
-    }
 
     #[test]
     fn calls_and_the_constants_that_reach_them() {

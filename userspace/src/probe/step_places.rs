@@ -2,14 +2,14 @@
 //!
 //! A hook is called for every state of every message; at the hook itself each of them is a trap. A probe at one of the *calls* of a
 //! hook, in `sendProxyProgress` or `recvProxyProgress`, is hit for the states that are told there and for no other. And both a call and
-//! a jump are cheaper to put a breakpoint on than other instructions are: see [`super::machine_code`]. Calls stand where they stand;
+//! a jump are cheaper to put a breakpoint on than other instructions are: see `symbols::probe_point`. Calls stand where they stand;
 //! the parameters are in the registers in which they are at the hook's entry.
 
 use iced_x86::Register;
 use serde::Serialize;
 
 use super::{
-    machine_code::{CallSite, MachineCode, argument_register},
+    machine_code::{CallSite, MachineCode},
     set::{Probe, ProbeSet, add_missing},
     spans::StepHook,
     step_probes::{era, proxy_step, state_parameter},
@@ -17,7 +17,7 @@ use super::{
 use crate::{
     elf::{Budget, ElfVaddr, FileOffset, Image, Machine},
     nccl::{NameTables, StepState},
-    symbols::{Function, ParamLocation, Resolution},
+    symbols::{Function, ParamLocation, Resolution, x86_register},
 };
 
 /// What of a message's way is measured.
@@ -54,10 +54,9 @@ pub fn add_steps(set: &mut ProbeSet, resolution: &Resolution, image: Option<&Ima
             add_missing(set, name, why.to_owned(), lost);
         }
         for function in functions {
-            let places =
-                image.and_then(|image| places(resolution, image, function, hook, detail)).unwrap_or_else(
-                    || vec![Place { symbol: function.symbol.clone(), file_offset: function.file_offset }],
-                );
+            let places = image
+                .and_then(|image| at_calls(resolution, image, function, hook, detail))
+                .unwrap_or_else(|| vec![Place::in_hook(function)]);
             match proxy_step(resolution, function, hook) {
                 Ok((plan, kind)) => set.probes.extend(places.into_iter().map(|place| Probe {
                     function: name.to_owned(),
@@ -80,35 +79,20 @@ struct Place {
 }
 
 impl Place {
+    /// In the hook itself, hit whatever it is called for.
+    fn in_hook(function: &Function) -> Self {
+        Self { symbol: symbol_at(function, function.uprobe_offset), file_offset: function.uprobe_place() }
+    }
+
     fn inside(image: &Image, function: &Function, address: u64) -> Option<Self> {
         let file_offset = image.file_offset(ElfVaddr(address))?;
         let distance = address.checked_sub(function.vaddr.0)?;
-        let symbol = match distance {
-            0 => function.symbol.clone(),
-            _ => format!("{}+{distance:#x}", function.symbol),
-        };
-        Some(Self { symbol, file_offset })
+        Some(Self { symbol: symbol_at(function, distance), file_offset })
     }
 }
 
-/// Better places than the hook's entry, if there are any.
-fn places(
-    resolution: &Resolution,
-    image: &Image,
-    function: &Function,
-    hook: StepHook,
-    detail: StepDetail,
-) -> Option<Vec<Place>> {
-    at_calls(resolution, image, function, hook, detail).or_else(|| {
-        let kept: Option<Vec<Register>> = function
-            .params
-            .iter()
-            .filter(|param| param.location.is_known())
-            .map(|param| register(&param.location))
-            .collect();
-        let address = code_of(image, function)?.emulated_near_entry(&kept?)?;
-        Some(vec![Place::inside(image, function, address)?])
-    })
+fn symbol_at(function: &Function, distance: u64) -> String {
+    if distance == 0 { function.symbol.clone() } else { format!("{}+{distance:#x}", function.symbol) }
 }
 
 /// The calls at which a wanted state is told, if all wanted states are known to be told at one.
@@ -161,7 +145,7 @@ fn wanted(resolution: &Resolution, hook: StepHook, detail: StepDetail) -> Option
 
 fn register(location: &ParamLocation) -> Option<Register> {
     match location {
-        ParamLocation::Register(number) => argument_register(*number),
+        ParamLocation::Register(number) => x86_register(*number),
         ParamLocation::EntryStack { .. } | ParamLocation::Unknown(_) => None,
     }
 }

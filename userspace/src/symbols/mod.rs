@@ -30,6 +30,7 @@ pub use catalog::{lost_without_type, nccl_request, nccl_request_with_api};
 pub use debug_file::DebugFiles;
 pub use function::{FoundBy, Function, Param, ParamLocation, ParamSource};
 pub use layouts::{Array, Bits, Enumeration, Field, Layouts, Member, Struct};
+pub(crate) use probe_point::{writes, x86_register};
 pub use registers::register_name;
 pub use report::render;
 pub use request::{FunctionSpec, Request};

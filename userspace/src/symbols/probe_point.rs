@@ -49,7 +49,7 @@ pub(super) fn uprobe_offset(code: &[u8], params: &[Param]) -> u64 {
 /// where each of them is.
 fn read_registers(params: &[Param]) -> Vec<Register> {
     let of = |param: &Param| match param.location {
-        ParamLocation::Register(number) => of_dwarf(number).map(Some),
+        ParamLocation::Register(number) => x86_register(number).map(Some),
         ParamLocation::EntryStack { .. } => Some(None),
         ParamLocation::Unknown(_) => None,
     };
@@ -61,7 +61,7 @@ fn read_registers(params: &[Param]) -> Vec<Register> {
 }
 
 /// Of the integer registers by their DWARF numbers (System V x86-64 psABI, figure 3.36).
-fn of_dwarf(number: u16) -> Option<Register> {
+pub(crate) fn x86_register(number: u16) -> Option<Register> {
     const REGISTERS: [Register; 16] = [
         Register::RAX,
         Register::RDX,
@@ -86,16 +86,15 @@ fn of_dwarf(number: u16) -> Option<Register> {
 /// Whether every kernel from 4.16 on emulates it. (Of `nop` only the one of one byte; a prefix that makes operands 16 bits wide
 /// excludes the others.)
 fn is_emulated(instruction: &Instruction) -> bool {
-    let is_near = matches!(instruction.op0_kind(), OpKind::NearBranch64);
-    match instruction.flow_control() {
-        FlowControl::ConditionalBranch => is_near && instruction.is_jcc_short_or_near(),
-        FlowControl::UnconditionalBranch => is_near && instruction.is_jmp_short_or_near(),
-        FlowControl::Call => is_near && instruction.code() == Code::Call_rel32_64,
-        _ => match instruction.code() {
-            Code::Push_r64 => instruction.len() <= 2,
-            Code::Nopd | Code::Nopq => instruction.len() == 1,
-            _ => false,
-        },
+    let length = instruction.len();
+    match instruction.code() {
+        Code::Push_r64 => length <= 2,
+        Code::Nopd | Code::Nopq => length == 1,
+        Code::Call_rel32_64 | Code::Jmp_rel32_64 => length == 5,
+        Code::Jmp_rel8_64 => length == 2,
+        _ if instruction.is_jcc_short() => length == 2,
+        _ if instruction.is_jcc_near() => length == 6,
+        _ => false,
     }
 }
 
@@ -105,9 +104,6 @@ fn can_be_skipped(
     read: &[Register],
     information: &mut InstructionInfoFactory,
 ) -> bool {
-    let writes = |access: OpAccess| {
-        !matches!(access, OpAccess::None | OpAccess::Read | OpAccess::CondRead | OpAccess::NoMemAccess)
-    };
     if instruction.flow_control() != FlowControl::Next {
         return false;
     }
@@ -120,7 +116,12 @@ fn can_be_skipped(
         && information.used_registers().iter().all(|used| !writes(used.access()) || keeps(used.register()))
 }
 
-/// Whether something in the function jumps to that place, so that a probe there would be hit more than once a call; also where
+/// Whether an access writes, or may.
+pub(crate) fn writes(access: OpAccess) -> bool {
+    matches!(access, OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite)
+}
+
+/// Whether something in the function jumps to that place, or to one between the entry and it, so that a probe there would be hit more than once a call; also where
 /// that cannot be told, as the way of a jump is computed.
 fn is_jumped_to(code: &[u8], offset: u64) -> bool {
     Decoder::new(64, code, DecoderOptions::NONE).into_iter().any(|instruction| {
@@ -129,7 +130,7 @@ fn is_jumped_to(code: &[u8], offset: u64) -> bool {
                 instruction.op0_kind() != OpKind::Memory || instruction.memory_index() != Register::None
             }
             FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch => {
-                instruction.near_branch_target() == offset
+                (1..=offset).contains(&instruction.near_branch_target())
             }
             _ => false,
         }
@@ -166,6 +167,19 @@ mod tests {
         assert_eq!(offset(&HOOK, &[]), 0);
     }
 
+    /// `ncclProfilerRecordProxyStepEventState` of 2.28.9 reads four parameters and writes r8.
+    #[test]
+    fn a_parameter_that_is_written_before_the_branch_is_kept() {
+        let hook =
+            [0x4c, 0x8b, 0x05, 0x59, 0xfd, 0x5e, 0x0b, 0x4d, 0x85, 0xc0, 0x75, 0x04, 0x31, 0xc0, 0xc3, 0x90];
+        assert_eq!(offset(&hook, &[5, 4, 1, 2]), 10);
+        assert_eq!(offset(&hook, &[5, 4, 1, 2, 8]), 0);
+        // test %ecx,%ecx; movslq %edi,%rdi; push %rbx
+        assert_eq!(offset(&[0x85, 0xc9, 0x48, 0x63, 0xff, 0x53], &THREE), 0);
+        // xor %eax,%eax; ret: nothing is emulated
+        assert_eq!(offset(&[0x31, 0xc0, 0xc3], &THREE), 0);
+    }
+
     #[test]
     fn what_begins_with_a_push_is_probed_there() {
         assert_eq!(offset(&[0x41, 0x57, 0x41, 0x56], &THREE), 0);
@@ -192,6 +206,10 @@ mod tests {
         // mov (%rsi),%rax; push %rbx; jmp to the push
         assert_eq!(offset(&[0x48, 0x8b, 0x06, 0x53, 0xeb, 0xfd], &THREE), 0);
         assert_eq!(offset(&[0x48, 0x8b, 0x06, 0x53, 0xeb, 0xfa], &THREE), 3);
+        // mov (%rsi),%eax; push %rbx; jmp to the push
+        assert_eq!(offset(&[0x8b, 0x06, 0x53, 0xeb, 0xfd], &THREE), 0);
+        // mov (%rsi),%rax; mov (%rsi),%rax; push %rbx; jmp to the second: it reaches the push, too
+        assert_eq!(offset(&[0x48, 0x8b, 0x06, 0x48, 0x8b, 0x06, 0x53, 0xeb, 0xfa], &THREE), 0);
         // A jump whose way is computed can go anywhere: jmp *%rax, jmp *(%rdx,%rax,8); a call's end through a pointer cannot.
         assert_eq!(offset(&[0x48, 0x8b, 0x06, 0x53, 0xff, 0xe0], &THREE), 0);
         assert_eq!(offset(&[0x48, 0x8b, 0x06, 0x53, 0xff, 0x24, 0xc2], &THREE), 0);
