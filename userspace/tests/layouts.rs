@@ -132,6 +132,15 @@ fn shipped_layouts_equal_those_of_an_independent_reader() {
     let request = nccl_request();
     let mut compared = 0;
     for library in table.libraries() {
+        let (major, minor) = library.cuda;
+        if library.machine != Machine::X86_64 || library.cuda < (11, 3) {
+            // `pthread_mutex_t` has other sizes elsewhere, and `ncclStrongStream` for older CUDAs, and so have those that contain them.
+            eprintln!(
+                "SKIPPED shipped {} for CUDA {major}.{minor} and {:?}: the independent layouts are those of x86-64 and CUDA 12",
+                library.nccl, library.machine
+            );
+            continue;
+        }
         let file = layouts_directory().join(format!("st-{}.json", library.nccl));
         let Ok(text) = fs::read_to_string(&file) else {
             skip("layouts", &format!("shipped {}: no {}", library.nccl, file.display()));
@@ -147,7 +156,6 @@ fn shipped_layouts_equal_those_of_an_independent_reader() {
             }
         }
         let Comparison { structs, fields, enums, values, differences } = comparison;
-        let (major, minor) = library.cuda;
         eprintln!(
             "shipped {} for CUDA {major}.{minor}: {structs} structs, {fields} fields, {enums} enums, {values} values",
             library.nccl

@@ -48,11 +48,13 @@ pub(super) fn shipped(
     {
         return Ok(table.layouts(library).map_or_else(unusable, Shipped::ByBuildId));
     }
-    let Some((nccl, (cuda_major, _))) = versions else {
+    let Some((nccl, cuda)) = versions else {
         return Ok(Shipped::None("the library does not state its version".to_owned()));
     };
-    let Some(library) = table.with_version(nccl, cuda_major, image.machine()) else {
-        let what = format!("no layouts are shipped for NCCL {nccl} for CUDA {cuda_major} and this processor");
+    let Some(library) = table.with_version(nccl, cuda, image.machine()) else {
+        let (major, minor) = cuda;
+        let what =
+            format!("no layouts are shipped for NCCL {nccl} for CUDA {major}.{minor} and this processor");
         return Ok(Shipped::None(what));
     };
     let layouts = match table.layouts(library) {

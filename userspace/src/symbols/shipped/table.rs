@@ -79,11 +79,11 @@ impl<'t> Table<'t> {
         self.libraries.iter().find(|library| library.build_id == *build_id)
     }
 
-    /// A library of that version for that major version of CUDA and that processor. `None` when there are several whose
+    /// A library of that version for a CUDA with the same layouts and that processor. `None` when there are several whose
     /// layouts differ: nobody can say which one is meant.
-    pub fn with_version(&self, nccl: NcclVersion, cuda_major: u32, machine: Machine) -> Option<&Library> {
+    pub fn with_version(&self, nccl: NcclVersion, cuda: (u32, u32), machine: Machine) -> Option<&Library> {
         let same = |library: &&Library| {
-            library.nccl == nccl && library.cuda.0 == cuda_major && library.machine == machine
+            library.nccl == nccl && same_layouts(library.cuda, cuda) && library.machine == machine
         };
         let mut same = self.libraries.iter().filter(same);
         let first = same.next()?;
@@ -108,6 +108,13 @@ impl<'t> Table<'t> {
         }
         Ok(layouts)
     }
+}
+
+/// Whether builds of one version for these CUDAs can have the same layouts. Besides the major versions, 11.3 makes a difference:
+/// before it there are no graphs in `ncclStrongStream` (`CUDART_VERSION >= 11030`, src/include/strongstream.h, 2.16 to 2.30).
+fn same_layouts(one: (u32, u32), other: (u32, u32)) -> bool {
+    const GRAPHS: (u32, u32) = (11, 3);
+    one.0 == other.0 && (one < GRAPHS) == (other < GRAPHS)
 }
 
 fn parse_line<'t, T: Deserialize<'t>>(line: &'t str) -> Result<T, TableError> {
