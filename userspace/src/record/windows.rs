@@ -188,8 +188,9 @@ impl<'a> Windows<'a> {
     fn close(&mut self, end: WindowEnd, scene: &mut Scene<'_>, told: &Told<'_>) -> Result<()> {
         let State::Open(open) = std::mem::replace(&mut self.state, State::Closed) else { return Ok(()) };
         let Open { mut report, since: _, baseline, dropped, resting } = *open;
-        scene.attachment.disarm()?;
+        // Before the word is changed, as `opened_monotonic_ns` is after it: what is hit between them is recorded for certain.
         report.closed_monotonic_ns = Some(now_ns(ClockId::Monotonic));
+        scene.attachment.disarm()?;
         report.closed_by = Some(end);
         told.settle(scene.attachment)?;
         let pipeline = swap(told, Next::This(Box::new(resting)))?;
