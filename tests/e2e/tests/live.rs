@@ -210,13 +210,8 @@ fn metrics_agree_with_the_program_and_are_open_metrics() {
             }
             let messages = sum("ncclflow_messages_total", &labels);
             assert!(messages > 0, "{version} {labels:?}");
-            // Up to 2.22 a receive's start is not told.
-            let known = if version.starts_with("2.21") && direction == "RECV" { 0 } else { messages };
-            assert_eq!(
-                sum("ncclflow_message_duration_seconds_count", &labels),
-                known,
-                "{version} {labels:?}"
-            );
+            let durations = sum("ncclflow_message_duration_seconds_count", &labels);
+            assert_eq!(durations, messages, "{version} {labels:?}");
         }
     }
 }

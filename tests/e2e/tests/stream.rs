@@ -207,19 +207,21 @@ fn a_writer_that_starves_does_not_stop_the_drain_of_the_perf_event_array() {
     starve_the_writer("perf");
 }
 
-/// CPU time of all threads of a process, by the scheduler's own account.
-fn cpu_time(pid: u32) -> Duration {
+/// How often the threads of a process went to sleep, which is how often they were woken: `voluntary_ctxt_switches` (proc(5)).
+fn sleeps(pid: u32) -> u64 {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-    let nanoseconds = tasks.map(|task| {
-        let text = fs::read_to_string(task.unwrap().path().join("schedstat")).unwrap();
-        text.split(' ').next().unwrap().parse::<u64>().unwrap()
-    });
-    Duration::from_nanos(nanoseconds.sum())
+    let of_task = |task: std::io::Result<fs::DirEntry>| {
+        let text = fs::read_to_string(task.unwrap().path().join("status")).unwrap();
+        let count = text.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).unwrap();
+        count.trim().parse::<u64>().unwrap()
+    };
+    tasks.map(of_task).sum()
 }
 
-/// A job that does nothing costs nothing that `top` can show (which shows a tenth of a percent).
+/// A job that does nothing costs next to nothing: the tracer is woken at most three times a second. (In CPU time that is as much as
+/// the machine needs to wake a thread, which differs a hundredfold between machines.)
 #[test]
-fn a_tracer_without_records_uses_no_cpu() {
+fn a_tracer_without_records_sleeps() {
     for kind in ["ring", "perf"] {
         let Some(World { ncclflow, folder, bed }) = world(&["--ranks", "2"]) else { return };
         let out = folder.path().join("out");
@@ -227,10 +229,10 @@ fn a_tracer_without_records_uses_no_cpu() {
             Recorder::start(&ncclflow, &bed.pid_list(), &out, &["--buffer", kind, "--level", "steps"])
                 .unwrap();
         std::thread::sleep(Duration::from_secs(1));
-        let (before, watched) = (cpu_time(recorder.pid()), Duration::from_secs(5));
-        std::thread::sleep(watched);
-        let used = cpu_time(recorder.pid()).saturating_sub(before);
-        assert!(used < watched / 1000, "{kind}: {used:?} of CPU in {watched:?}");
+        let before = sleeps(recorder.pid());
+        std::thread::sleep(Duration::from_secs(5));
+        let woken = sleeps(recorder.pid()) - before;
+        assert!(woken <= 15, "{kind}: woken {woken} times in 5 s");
         recorder.signal(Signal::INT).unwrap();
         assert!(recorder.finish().unwrap().0.success());
     }

@@ -14,7 +14,7 @@ use crate::truth::{self, Told};
 
 /// Ranks, and the pseudo-peers behind them: the network, and as many of NVLS.
 const PEERS: usize = 2 * RANKS as usize + 1;
-const HASH: u64 = 0x5eed_0000_feed_1234;
+pub(crate) const HASH: u64 = 0x5eed_0000_feed_1234;
 /// `ncclComm.startMagic` and `endMagic`, from 2.21 on.
 const MAGIC: u64 = 0x0280_0280_0280_0280;
 /// Ops that are said to have been launched before these.

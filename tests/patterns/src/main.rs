@@ -73,7 +73,12 @@ fn run(options: &Options) -> Result<()> {
     let library = Library::open(&options.library, options.symbols.as_ref().unwrap_or(&options.library))?;
     let mut communicator = Communicator::make(&library)?;
     let cases = cases::all(&library);
-    print(&json!({ "nccl": library.version(), "nranks": graph::RANKS, "pids": [std::process::id()] }))?;
+    print(&json!({
+        "nccl": library.version(),
+        "nranks": graph::RANKS,
+        "commHash": format!("{:016x}", communicator::HASH),
+        "pids": [std::process::id()],
+    }))?;
     if let Some(file) = &options.wait_file {
         let begun = Instant::now();
         while !file.exists() {
