@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     disagreement, pipelines,
-    report::{ProcessReport, ProcessState, ProxyListState, RankReport},
+    report::{OpDirection, ProcessReport, ProcessState, ProxyListState, RankReport},
     waits::{self, Waits},
 };
 
@@ -333,12 +333,13 @@ impl<'a> Case<'a> {
 fn broken_links(waits: &BTreeMap<u32, Waits>) -> BTreeMap<u32, String> {
     let mut ends = BTreeMap::new();
     for (rank, waits) in waits {
-        for peer in &waits.broken {
+        for (peer, direction) in &waits.broken {
             let why = waits.peers.get(peer).map_or("", String::as_str);
-            ends.insert(
-                *rank,
-                format!("the link from rank {peer} to rank {rank} is down: rank {rank}, {why}"),
-            );
+            let (from, to) = match direction {
+                OpDirection::Send => (rank, peer),
+                OpDirection::Recv => (peer, rank),
+            };
+            ends.insert(*rank, format!("the link from rank {from} to rank {to} is down: rank {rank}, {why}"));
             ends.entry(*peer).or_default();
         }
     }

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     pipelines::ChannelOp,
-    report::{ChannelReport, OpDirection, OpReport, RankReport},
+    report::{ChannelReport, ConnectionReport, OpDirection, OpReport, RankReport},
 };
 
 /// What one rank waits for, as far as its ops in flight tell.
@@ -25,23 +25,17 @@ pub(super) struct Waits {
     pub(super) own_may_be_queued: bool,
     /// Some op's peer is not known.
     pub(super) unknown_peer: bool,
-    /// Those of [`Self::peers`] from which a receive should be in flight that is not.
-    pub(super) broken: BTreeSet<u32>,
+    /// Those of [`Self::peers`] from or to which an op should be in flight that is not, and which way it goes.
+    pub(super) broken: BTreeMap<u32, OpDirection>,
 }
 
 /// From the oldest unfinished ops of a rank, and the pipelines of which it has lost the receive.
 pub(super) fn of_rank(rank: &RankReport, dropped_receives: &BTreeSet<ChannelOp>) -> Waits {
-    let over_network: BTreeSet<(u32, u32)> = rank
-        .connections
-        .iter()
-        .filter(|connection| connection.direction == OpDirection::Recv)
-        .map(|connection| (connection.channel, connection.peer))
-        .collect();
     let mut all = Waits { own_may_be_queued: true, ..Waits::default() };
     for (channel, ops) in oldest(&rank.proxy.ops) {
         let topology = Topology {
             channel: rank.channels.iter().find(|known| known.channel == channel),
-            over_network: &over_network,
+            connections: &rank.connections,
             dropped_receives,
         };
         let mut waits = Waits::default();
@@ -119,8 +113,8 @@ pub(super) fn in_point_to_point(ops: &[OpReport]) -> bool {
 #[derive(Clone, Copy)]
 struct Topology<'a> {
     channel: Option<&'a ChannelReport>,
-    /// Channel and peer of the connections over which data come through the proxy.
-    over_network: &'a BTreeSet<(u32, u32)>,
+    /// Those over which data go through the proxy.
+    connections: &'a [ConnectionReport],
     dropped_receives: &'a BTreeSet<ChannelOp>,
 }
 
@@ -137,6 +131,25 @@ impl Topology<'_> {
             _ => Vec::new(),
         };
         sources.into_iter().filter_map(|rank| u32::try_from(rank).ok()).collect()
+    }
+
+    /// The peers to which the GPU sends on what `receive` brings; none where that cannot be told.
+    fn sinks(&self, receive: &OpReport) -> Vec<u32> {
+        let (Some(channel), Some(from)) = (self.channel, receive.peer) else { return Vec::new() };
+        let up = u32::try_from(channel.tree_up).ok();
+        let sinks = match receive.pattern.as_deref() {
+            Some("RING" | "RING_TWICE") => vec![channel.ring_next],
+            Some("TREE_UP_DOWN") if up == Some(from) || up.is_none() => channel.tree_down.clone(),
+            Some("TREE_UP_DOWN") => vec![channel.tree_up],
+            _ => Vec::new(),
+        };
+        sinks.into_iter().filter_map(|rank| u32::try_from(rank).ok()).collect()
+    }
+
+    fn over_network(&self, op: &OpReport, direction: OpDirection, peer: u32) -> bool {
+        self.connections.iter().any(|connection| {
+            (connection.channel, connection.direction, connection.peer) == (op.channel, direction, peer)
+        })
     }
 }
 
@@ -157,7 +170,12 @@ fn of_op(ops: &[&OpReport], topology: Topology<'_>, waits: &mut Waits) {
     for (receive, feeds) in receives.iter().zip(feeds_a_send) {
         // One that feeds a sender was looked at with it, unless nothing has to be sent any more.
         if !feeds {
-            of_receive(receive, waits);
+            let is_in_flight = |peer: &u32| sends().any(|send| send.peer == Some(*peer));
+            let sinks = topology.sinks(receive);
+            let lost = sinks.into_iter().filter(|sink| {
+                !is_in_flight(sink) && topology.over_network(receive, OpDirection::Send, *sink)
+            });
+            of_receive(receive, &lost.collect::<Vec<u32>>(), waits);
         }
     }
 }
@@ -225,7 +243,7 @@ fn of_send(send: &OpReport, inputs: &[&OpReport], topology: Topology<'_>, waits:
             of_missing_input(receive, waits);
         }
         // The first send of a ring needs no input; but its op's receive is posted with it, and cannot be over before it.
-        let over_network = |source: &u32| topology.over_network.contains(&(send.channel, *source));
+        let over_network = |source: &u32| topology.over_network(send, OpDirection::Recv, *source);
         let unseen = topology.sources(send).into_iter().filter(|source| {
             (needed(send) > 0 || over_network(source)) && inputs.iter().all(|op| op.peer != Some(*source))
         });
@@ -234,7 +252,7 @@ fn of_send(send: &OpReport, inputs: &[&OpReport], topology: Topology<'_>, waits:
             // The GPU takes what comes in before it sends it on, so that a receive cannot be over before its send. From
             // 2.26 on NCCL takes an op whose network failed out of the list (src/proxy.cc, progressOps).
             let why = if over_network(source) {
-                waits.broken.insert(*source);
+                waits.broken.insert(*source, OpDirection::Recv);
                 "the receive that feeds it is no longer in flight: inferred that its connection broke"
             } else {
                 "what feeds it comes over NVLink or shared memory, which only the GPU sees"
@@ -277,7 +295,8 @@ fn of_missing_input(receive: &OpReport, waits: &mut Waits) {
     }
 }
 
-fn of_receive(receive: &OpReport, waits: &mut Waits) {
+/// `not_sent_to`: peers to which its data go and no send is in flight.
+fn of_receive(receive: &OpReport, not_sent_to: &[u32], waits: &mut Waits) {
     let label = label(receive);
     if !receive.begun {
         waits.own = Some(format!("its proxy thread has not begun {label}"));
@@ -286,6 +305,17 @@ fn of_receive(receive: &OpReport, waits: &mut Waits) {
     let consumed = receive.gpu.map_or(receive.done, |gpu| gpu.clamp(receive.done, receive.transmitted));
     if receive.transmitted > consumed {
         let left = receive.transmitted - consumed;
+        // The GPU takes a chunk and sends it on at once, and is at most its own first chunk ahead: a send of as many steps is not
+        // over before the receive's last chunk is taken.
+        let is_sending = consumed + receive.chunk_steps < receive.nsteps;
+        if let (true, [first, ..]) = (is_sending, not_sent_to) {
+            let why = format!(
+                "{label}: its GPU has {left} steps to send on, and the send is no longer in flight: inferred that its connection broke"
+            );
+            waits.broken.insert(*first, OpDirection::Send);
+            waits.on(Some(*first), why);
+            return;
+        }
         waits.own = Some(format!("{label}: its GPU does not take {left} steps that came in"));
     } else if receive.received > receive.transmitted {
         waits.own = Some(format!("{label}: data came in and is not flushed to the GPU"));
