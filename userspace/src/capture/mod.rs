@@ -11,7 +11,7 @@ pub use writer::CaptureWriter;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{record::Binding, sink::ApiOutputOptions, stream::MAX_FRAME};
+use crate::{model::Sampling, record::Binding, sink::ApiOutputOptions, stream::MAX_FRAME};
 
 /// First bytes of a capture; the number is the format's version.
 const MAGIC: &[u8; 16] = b"ncclflow capt 1\n";
@@ -37,4 +37,7 @@ pub struct CaptureHeader {
     /// How API calls are written.
     #[serde(default)]
     pub api: ApiOutputOptions,
+    /// Of which ops messages are measured.
+    #[serde(default)]
+    pub sampling: Sampling,
 }

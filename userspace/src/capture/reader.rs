@@ -121,7 +121,7 @@ fn read_whole(input: &mut impl io::Read, bytes: &mut [u8]) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{capture::CaptureWriter, sink::ApiOutputOptions, stream::Batch};
+    use crate::{capture::CaptureWriter, model::Sampling, sink::ApiOutputOptions, stream::Batch};
 
     fn header() -> CaptureHeader {
         CaptureHeader {
@@ -129,6 +129,7 @@ mod tests {
             bindings: Vec::new(),
             report: "{}".to_owned(),
             api: ApiOutputOptions::default(),
+            sampling: Sampling::default(),
         }
     }
 

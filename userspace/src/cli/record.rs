@@ -21,6 +21,7 @@ use crate::{
     live::LiveStatistics,
     loader::{Buffer, BufferKind},
     metrics::{Exposition, MetricsServer},
+    model::Sampling,
     probe,
     record::{LibraryInUse, Notice, Outcome, ProbeChoice, RecordOptions, Setup, Targets, record},
     sink::{ApiFormat, SessionState},
@@ -51,6 +52,7 @@ pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<ExitCode> {
             },
             returns: args.returns,
         },
+        sampling: Sampling { every: args.steps_every, channels: args.channels, min_bytes: args.min_bytes },
         format: match args.format {
             Format::Json => ApiFormat::Json,
             Format::Megatrace => ApiFormat::Megatrace,
@@ -265,6 +267,14 @@ fn summarize(outcome: &Outcome, no_files: bool) {
             model.unfinished,
             model.orphan_peers,
             model.unjoined_steps
+        );
+    }
+    let left_out = &report.model.left_out;
+    if left_out.ops > 0 {
+        tell!(
+            "not measured, as it was not asked for: {} ops (each channel counts) with {} messages",
+            left_out.ops,
+            left_out.messages
         );
     }
     if let Some(first) = &report.first_undecodable {

@@ -17,6 +17,7 @@ use crate::{
     clock::now_ns,
     live::LiveStatistics,
     loader::{Buffer, BufferKind},
+    model::Sampling,
     probe,
     record::{LibraryInUse, Notice, Outcome, ProbeChoice, RecordOptions, StopHandle, Targets, record},
     sink::ApiFormat,
@@ -34,6 +35,7 @@ pub(super) fn run(args: &TopArgs, started: Instant) -> Result<ExitCode> {
         targets: if args.all { Targets::All(args.filter.filter()) } else { Targets::Pids(args.pids.clone()) },
         output: None,
         live: Some(live.clone()),
+        sampling: Sampling::default(),
         choice: ProbeChoice {
             level: match args.level {
                 Level::Api => probe::Level::Api,

@@ -3,7 +3,7 @@
 use super::{DecodeError, Direction, Origin, RecordView, event::origin};
 use crate::{
     nccl::{NameTables, StepState},
-    probe::{ProxyStepSpans, StepHook},
+    probe::{ProxyStepSpans, SlotSizesSpans, StepHook},
 };
 
 /// How far a message has come.
@@ -38,6 +38,8 @@ pub struct ProxyStepEvent {
     pub is_per_fifo_step: bool,
     /// Bytes of the message; where this version says so at this moment.
     pub bytes: Option<u64>,
+    /// Where it says a sum of bytes instead, over all messages so far: whose, and how much.
+    pub bytes_sum: Option<(u64, u64)>,
 }
 
 /// Numbers of `ncclProxyProfileState` from here on are states of the proxy thread: asleep, idle, taking ops.
@@ -63,6 +65,7 @@ pub(super) fn proxy_step(
             n_subs: 1,
             is_per_fifo_step: true,
             bytes: None,
+            bytes_sum: None,
         });
     }
     let sends = match &spans.sends {
@@ -97,11 +100,30 @@ pub(super) fn proxy_step(
         is_per_fifo_step: spans.hook == StepHook::Record,
         step: u64::try_from(step)
             .map_err(|_| DecodeError::UnknownValue { what: "step", value: step.into() })?,
-        bytes: match &spans.size {
-            Some(size) if names.step_size_is_per_message() => Some(record.unsigned(size)?),
+        bytes: match (&spans.size, &spans.slots) {
+            (Some(size), _) if spans.summed.is_none() => Some(record.unsigned(size)?),
+            // A send is told when its slot has not been reset yet.
+            (_, Some(slots)) if moment == StepMoment::Sent => slot_size(slots, record, step)?,
+            _ => None,
+        },
+        bytes_sum: match (&spans.size, &spans.summed) {
+            // Receives can be exchanged between the other places of the args, with their sums.
+            (Some(size), Some([args, place])) if record.int(place)? == 0 => {
+                Some((record.unsigned(args)?, record.unsigned(size)?))
+            }
             _ => None,
         },
     })
+}
+
+/// What stands in the slot of this FIFO step; nothing if it is not in use.
+fn slot_size(spans: &SlotSizesSpans, record: &RecordView<'_>, step: i32) -> Result<Option<u64>, DecodeError> {
+    let entries = u64::from(spans.entries.len / spans.entry_bytes.max(1)).max(1);
+    let slot = record.unsigned(&spans.base)?.wrapping_add(step.unsigned_abs().into()) % entries;
+    let at = u16::try_from(slot).unwrap_or(0) * spans.entry_bytes + spans.size_at;
+    let size = spans.entries.part(at, spans.size_bytes);
+    let size = record.signed(&size)?;
+    Ok(u64::try_from(size).ok())
 }
 
 /// `ncclProxyProfileState` (2.16 to 2.22, src/include/profiler.h; plain numbers, whose meaning depends on the direction).

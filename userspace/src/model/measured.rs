@@ -9,6 +9,7 @@ use super::{
     agreement::{self, Outcome},
     flow::{FlowRecord, PeerFlow},
     message::Measured,
+    sampling::Sampling,
 };
 use crate::decode::{Origin, ProxyStepEvent, StepMoment};
 
@@ -63,12 +64,59 @@ impl Execution {
     }
 }
 
+/// Sums of bytes by where they stand: 2.23 to 2.26 add every message to one that is never reset, also across ops that take the same place.
+#[derive(Debug, Default)]
+struct Sums(HashMap<(u32, u64), (u64, u64)>);
+
+impl Sums {
+    /// What was added since the message before; nothing if that is not known, or records of the process were lost since.
+    fn added(&mut self, event: &ProxyStepEvent) -> Option<u64> {
+        let (place, sum) = event.bytes_sum?;
+        let key = (event.origin.tgid, place);
+        if !matches!(event.moment, StepMoment::Sent | StepMoment::Arrived)
+            || (self.0.len() >= MAX_PENDING && !self.0.contains_key(&key))
+        {
+            return None;
+        }
+        let (before, lost) = self.0.insert(key, (sum, event.origin.lost))?;
+        if lost == event.origin.lost { sum.checked_sub(before) } else { None }
+    }
+}
+
+/// What was not measured because it was not asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct LeftOut {
+    /// Ops, each channel counting.
+    pub ops: u64,
+    /// Messages of theirs.
+    pub messages: u64,
+    /// Steps of theirs that came nevertheless.
+    pub hits: u64,
+}
+
+impl LeftOut {
+    /// Adds those of another session.
+    pub fn add(&mut self, other: &Self) {
+        let Self { ops, messages, hits } = other;
+        self.ops += ops;
+        self.messages += messages;
+        self.hits += hits;
+    }
+}
+
 /// The ops whose messages are on their way.
 #[derive(Debug, Default)]
 pub(super) struct Executions {
     by_number: HashMap<u64, Execution>,
     /// Which op, and which of its peers, a key means: the first that is not complete.
     by_key: HashMap<StepKey, VecDeque<(u64, usize)>>,
+    sums: Sums,
+    sampling: Sampling,
+    left_out: LeftOut,
+    /// Ops that are not wanted and whose steps can come.
+    unwanted: HashMap<StepKey, u32>,
+    /// By connection: of which of them steps came last.
+    unwanted_now: HashMap<(u32, u64), u64>,
     /// When the last message of a connection that came to its end did.
     last_ends: HashMap<(u32, u64), u64>,
     next_number: u64,
@@ -78,10 +126,18 @@ pub(super) struct Executions {
 }
 
 impl Executions {
+    pub(super) fn new(sampling: Sampling) -> Self {
+        Self { sampling, ..Self::default() }
+    }
+
     /// Takes a posted op. Gives back what will not be measured any further: this one, if it has no messages or too many, or
     /// the oldest ones, to make room. `by`: the record because of which that is known.
     pub(super) fn begin(&mut self, by: &Origin, mut record: FlowRecord) -> Vec<FlowRecord> {
         let Origin { tgid, lost, .. } = *by;
+        if !self.sampling.takes(&record) {
+            self.leave_out(tgid, &mut record);
+            return vec![record];
+        }
         let slots = record.op.slice_steps.max(1);
         let messages_of =
             |peer: &PeerFlow| usize::try_from(peer.nsteps.unwrap_or(0).div_ceil(slots)).unwrap_or(usize::MAX);
@@ -120,6 +176,46 @@ impl Executions {
         ended
     }
 
+    /// Its messages are not wanted. Their steps come nevertheless, and are told from those of unknown ops.
+    fn leave_out(&mut self, tgid: u32, record: &mut FlowRecord) {
+        let slots = record.op.slice_steps.max(1);
+        for peer in record.peers.iter().filter(|peer| peer.has_proxy) {
+            let messages = peer.nsteps.unwrap_or(0).div_ceil(slots);
+            if messages == 0 {
+                continue;
+            }
+            self.left_out.ops += u64::from(record.outcome.is_none());
+            record.outcome = Some(Outcome::LeftOut);
+            self.left_out.messages += messages;
+            if self.unwanted.len() < MAX_PENDING {
+                let key = StepKey { tgid, connection: peer.connection, op_count: record.op.op_count };
+                *self.unwanted.entry(key).or_default() += 1;
+            }
+        }
+    }
+
+    /// Counts the step if it is of an op that is not wanted.
+    fn is_unwanted(&mut self, key: &StepKey, event: &ProxyStepEvent) -> bool {
+        let number = key.op_count >> 1;
+        if !number.is_multiple_of(self.sampling.every.max(1)) || self.unwanted.contains_key(key) {
+            self.left_out.hits += 1;
+            // Which of its steps is the last is not kept: the next op of the connection ends it.
+            let line = key.line();
+            if let Some(before) = self.unwanted_now.insert(line, event.op_count)
+                && before != event.op_count
+            {
+                self.unwanted.remove(&StepKey { op_count: before, ..*key });
+            }
+            return true;
+        }
+        false
+    }
+
+    /// What was not wanted.
+    pub(super) fn left_out(&self) -> LeftOut {
+        self.left_out
+    }
+
     /// Whether a step of this name belongs to an op that waits.
     pub(super) fn expects(&self, key: &StepKey) -> bool {
         self.by_key.contains_key(key)
@@ -127,7 +223,11 @@ impl Executions {
 
     /// Notes what happened. `Ok` with the op's record if that was its last message; `Err` if no op is called so.
     pub(super) fn note(&mut self, event: &ProxyStepEvent) -> Result<Option<FlowRecord>, ()> {
+        let added = self.sums.added(event);
         let key = StepKey::of_event(event);
+        if !self.by_key.contains_key(&key) && self.is_unwanted(&key, event) {
+            return Ok(None);
+        }
         let queue = self.by_key.get_mut(&key).ok_or(())?;
         let &(number, peer_index) = queue.front().ok_or(())?;
         let execution = self.by_number.get_mut(&number).ok_or(())?;
@@ -142,7 +242,10 @@ impl Executions {
         let at = usize::try_from(event.step / slots).map_err(|_| ())?;
         let last = measured.messages.len() - 1;
         let message = measured.messages.get_mut(at).ok_or(())?;
-        message.note(event.moment, event.origin.ts_ns, event.bytes);
+        // The slots' sizes are of other things where the user's own buffer is sent.
+        let of_slot = event.bytes.filter(|_| !(event.is_per_fifo_step && execution.record.op.registered));
+        let bytes = if event.bytes_sum.is_some() { added } else { of_slot };
+        message.note(event.moment, event.origin.ts_ns, bytes);
         let ends = &mut self.last_ends;
         if measured.depth == 0 {
             // The first that is seen of it. The proxy serves the ops of a connection one after the other.

@@ -8,9 +8,10 @@ use super::{
     communicator::{CommKey, Communicator},
     flow::FlowRecord,
     instances::Instances,
-    measured::{Executions, StepKey},
+    measured::{Executions, LeftOut, StepKey},
     plan::{PlanAssembler, PlanCounters},
     post_match::is_posted_copy,
+    sampling::Sampling,
 };
 use crate::decode::{Event, Origin, ProxyStepEvent, StepMoment};
 
@@ -30,6 +31,8 @@ pub struct ModelCounters {
     pub unjoined_steps: u64,
     /// Ops of which a message had another size than was planned: should be 0.
     pub measured_otherwise: u64,
+    /// What `--steps-every`, `--channels` and `--min-bytes` left out.
+    pub left_out: LeftOut,
     /// Ops some of whose messages were not seen to their end.
     pub unfinished: u64,
     /// Calls on communicators beyond the number that is kept apart.
@@ -51,6 +54,7 @@ impl ModelCounters {
             unposted,
             unjoined_steps,
             measured_otherwise,
+            left_out,
             unfinished,
             refused,
             unreturned_calls,
@@ -62,6 +66,7 @@ impl ModelCounters {
         self.unposted += unposted;
         self.unjoined_steps += unjoined_steps;
         self.measured_otherwise += measured_otherwise;
+        self.left_out.add(left_out);
         self.unfinished += unfinished;
         self.refused += refused;
         self.unreturned_calls += unreturned_calls;
@@ -97,6 +102,13 @@ impl Session {
     #[must_use]
     pub fn counting(self, instances: Instances) -> Self {
         Self { instances, ..self }
+    }
+
+    /// Of the ops whose messages could be measured, those.
+    #[must_use]
+    pub fn sampling(mut self, sampling: Sampling) -> Self {
+        self.executions = Executions::new(sampling);
+        self
     }
 
     /// Takes an event; `out` gets what it completes.
@@ -177,6 +189,7 @@ impl Session {
             unposted: self.unposted,
             unjoined_steps: self.unjoined_steps,
             measured_otherwise: self.measured_otherwise,
+            left_out: self.executions.left_out(),
             unfinished: self.unfinished,
             refused: self.refused,
             unreturned_calls: 0,
@@ -218,7 +231,8 @@ impl Session {
                 return;
             }
             for ended in self.executions.begin(by, record) {
-                self.unfinished += u64::from(ended.peers.iter().any(|peer| peer.has_proxy));
+                let wanted = ended.outcome != Some(Outcome::LeftOut);
+                self.unfinished += u64::from(wanted && ended.peers.iter().any(|peer| peer.has_proxy));
                 out(ended);
             }
         }

@@ -368,6 +368,7 @@ fn step(connection: u64, number: u64, moment: StepMoment, ts_ns: u64) -> Event {
         n_subs: 1,
         is_per_fifo_step: false,
         bytes: Some(1000 + number),
+        bytes_sum: None,
     })
 }
 

@@ -19,7 +19,7 @@ pub use set::{
 pub use spans::{
     ApiCallSpans, ApiEntrySpans, ApiLineSpans, ApiReturnSpans, ChannelSpans, CommunicatorSpans,
     ConnectorSpans, ConnectorsSpans, PlanList, PlanNodeSpans, PlanSpans, ProbeKind, ProxyOpSpans,
-    ProxyPeerSpans, ProxyStepSpans, StepHook, TaskSpans,
+    ProxyPeerSpans, ProxyStepSpans, SlotSizesSpans, StepHook, TaskSpans,
 };
 pub use step_places::{StepDetail, add_steps};
 pub(crate) use walk_probes::{op_counts_extent, parts_are_reversed};

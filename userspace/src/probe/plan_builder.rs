@@ -44,7 +44,7 @@ pub struct Span {
 
 impl Span {
     /// `len` bytes of it, from `offset` on.
-    fn part(self, offset: u16, len: u16) -> Self {
+    pub(crate) fn part(self, offset: u16, len: u16) -> Self {
         Self { at: self.at.saturating_add(offset), len, rests_on: self.rests_on }
     }
 }

@@ -138,6 +138,23 @@ pub struct ProxyStepSpans {
     pub sends: Option<Span>,
     /// `ncclProxySubArgs.transSize`: bytes of the message, once its size is known; of [`StepHook::State`] only, 2.23 and later.
     pub size: Option<Span>,
+    /// Whose `transSize` it is: `ncclProxyArgs`, and the place of the op in it; where it is a sum over messages (2.23 to 2.26).
+    pub summed: Option<[Span; 2]>,
+    /// Sizes of the messages in the slots, where they stand there and nowhere else (2.20 to 2.22): of sends only.
+    pub slots: Option<SlotSizesSpans>,
+}
+
+/// `ncclRecvMem.connFifo` of a send's connection.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct SlotSizesSpans {
+    /// All entries.
+    pub entries: Span,
+    /// Bytes of an entry, and where in it the size is.
+    pub entry_bytes: u16,
+    pub size_at: u16,
+    pub size_bytes: u16,
+    /// `ncclProxySubArgs.base`: FIFO step of the connection at which the op begins.
+    pub base: Span,
 }
 
 /// Which hook it is.

@@ -57,16 +57,18 @@ pub fn add_steps(set: &mut ProbeSet, resolution: &Resolution, image: Option<&Ima
             let places = image
                 .and_then(|image| at_calls(resolution, image, function, hook, detail))
                 .unwrap_or_else(|| vec![Place::in_hook(function)]);
-            match proxy_step(resolution, function, hook) {
-                Ok((plan, kind)) => set.probes.extend(places.into_iter().map(|place| Probe {
-                    function: name.to_owned(),
-                    symbol: place.symbol,
-                    file_offset: place.file_offset,
-                    kind: kind.clone(),
-                    plan: plan.clone(),
-                    walk: None,
-                })),
-                Err(lack) => add_missing(set, name, lack.to_string(), lost),
+            for place in places {
+                match proxy_step(resolution, function, hook, place.in_send) {
+                    Ok((plan, kind)) => set.probes.push(Probe {
+                        function: name.to_owned(),
+                        symbol: place.symbol,
+                        file_offset: place.file_offset,
+                        kind,
+                        plan,
+                        walk: None,
+                    }),
+                    Err(lack) => add_missing(set, name, lack.to_string(), lost),
+                }
             }
         }
     }
@@ -76,18 +78,25 @@ pub fn add_steps(set: &mut ProbeSet, resolution: &Resolution, image: Option<&Ima
 struct Place {
     symbol: String,
     file_offset: FileOffset,
+    /// Only sends come by.
+    in_send: bool,
 }
 
 impl Place {
     /// In the hook itself, hit whatever it is called for.
     fn in_hook(function: &Function) -> Self {
-        Self { symbol: symbol_at(function, function.uprobe_offset), file_offset: function.uprobe_place() }
+        Self {
+            symbol: symbol_at(function, function.uprobe_offset),
+            file_offset: function.uprobe_place(),
+            in_send: false,
+        }
     }
 
     fn inside(image: &Image, function: &Function, address: u64) -> Option<Self> {
         let file_offset = image.file_offset(ElfVaddr(address))?;
         let distance = address.checked_sub(function.vaddr.0)?;
-        Some(Self { symbol: symbol_at(function, distance), file_offset })
+        let in_send = function.name == CALLERS[0];
+        Some(Self { symbol: symbol_at(function, distance), file_offset, in_send })
     }
 }
 

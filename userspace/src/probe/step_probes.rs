@@ -7,10 +7,13 @@
 
 use super::{
     lookup::{Compiled, Lack, extent, field, len, offset, parameter, place, signed},
-    plan_builder::PlanBuilder,
-    spans::{ProbeKind, ProxyStepSpans, StepHook},
+    plan_builder::{PlanBuilder, Slot},
+    spans::{ProbeKind, ProxyStepSpans, SlotSizesSpans, StepHook},
 };
-use crate::symbols::{Function, Resolution};
+use crate::{
+    nccl::NameTables,
+    symbols::{Function, Resolution},
+};
 
 /// The hooks of an era, and what each one shows.
 pub(super) type Era = &'static [(&'static str, StepHook)];
@@ -45,7 +48,13 @@ pub(super) fn state_parameter(hook: StepHook) -> Option<&'static str> {
 }
 
 /// One of the hooks.
-pub(super) fn proxy_step(resolution: &Resolution, function: &Function, hook: StepHook) -> Compiled {
+/// `in_send`: the probe is where only sends come by.
+pub(super) fn proxy_step(
+    resolution: &Resolution,
+    function: &Function,
+    hook: StepHook,
+    in_send: bool,
+) -> Compiled {
     let layouts = &resolution.layouts;
     let mut plan = PlanBuilder::new(resolution.machine);
     let record = hook == StepHook::Record;
@@ -83,10 +92,15 @@ pub(super) fn proxy_step(resolution: &Resolution, function: &Function, hook: Ste
         let sends = field(layouts, "ncclProxyConnection", "send")?;
         Some(plan.copy(connection, offset(&sends)?, len(sends.size)?))
     };
+    // 2.23 adds a send to the sum only after it has told it.
+    let tells_size = hook == StepHook::State && function.param("stepLo").is_none();
     let size = match layouts.field("ncclProxySubArgs", "transSize") {
-        Some(size) if hook == StepHook::State => Some(plan.copy(sub, offset(&size)?, len(size.size)?)),
+        Some(size) if tells_size => Some(plan.copy(sub, offset(&size)?, len(size.size)?)),
         _ => None,
     };
+    let is_sum = size.is_some() && !NameTables::from_layouts(layouts).step_size_is_per_message();
+    let summed = is_sum.then(|| [plan.emit(args), plan.emit(sub_index)]);
+    let slots = if record && in_send { slot_sizes(&mut plan, resolution, sub, connection)? } else { None };
     let spans = ProxyStepSpans {
         hook,
         step: plan.emit(step),
@@ -96,9 +110,44 @@ pub(super) fn proxy_step(resolution: &Resolution, function: &Function, hook: Ste
         connection: plan.emit(connection),
         sends,
         size,
+        summed,
+        slots,
     };
     Ok((plan.finish()?, ProbeKind::ProxyStep(spans)))
 }
+
+/// The sizes of what is in a send's slots: `((sendNetResources*) connection->transportResources)->recvMem->connFifo` (2.20 to 2.22). The
+/// proxy resets an entry when the message is done, so it is there when the message has been sent.
+fn slot_sizes(
+    plan: &mut PlanBuilder,
+    resolution: &Resolution,
+    sub: Slot,
+    connection: Slot,
+) -> Result<Option<SlotSizesSpans>, Lack> {
+    let layouts = &resolution.layouts;
+    let (Some(resources), Some(memory), Some(fifo), Some(size), Some(base)) = (
+        layouts.field("ncclProxyConnection", "transportResources"),
+        layouts.field("sendNetResources", "recvMem"),
+        layouts.field("ncclRecvMem", "connFifo"),
+        layouts.field("ncclConnFifo", "size"),
+        layouts.field("ncclProxySubArgs", "base"),
+    ) else {
+        return Ok(None);
+    };
+    let Some(entry) = layouts.struct_size("ncclConnFifo") else { return Ok(None) };
+    let resources = plan.load(connection, offset(&resources)?, 8);
+    let memory = plan.load(resources, offset(&memory)?, 8);
+    Ok(Some(SlotSizesSpans {
+        entries: plan.copy(memory, offset(&fifo)?, len(entry.saturating_mul(NCCL_STEPS))?),
+        entry_bytes: len(entry)?,
+        size_at: len(size.offset)?,
+        size_bytes: len(size.size)?,
+        base: plan.copy(sub, offset(&base)?, len(base.size)?),
+    }))
+}
+
+/// FIFO steps of a connection (2.16 to 2.32, src/include/device.h).
+const NCCL_STEPS: u64 = 8;
 
 /// Fields of one struct are copied with what lies between them if that is not more, in bytes.
 const MAX_NEAR: i64 = 64;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::output::Output;
 use crate::{
-    model::{ApiSession, Instances, ModelCounters, Session},
+    model::{ApiSession, Instances, ModelCounters, Sampling, Session},
     sink::HostInfo,
 };
 
@@ -15,6 +15,8 @@ pub(super) struct Traced {
     pub(super) steps: bool,
     /// Returns of the API's functions.
     pub(super) returns: bool,
+    /// Of which ops messages are measured.
+    pub(super) sampling: Sampling,
 }
 
 /// A process that records came from.
@@ -36,7 +38,7 @@ impl Origin {
             host: None,
             lost: 0,
             marked: 0,
-            session: Session::new(traced.steps).counting(instances.clone()),
+            session: Session::new(traced.steps).sampling(traced.sampling).counting(instances.clone()),
             api: ApiSession::new(traced.returns).counting(instances.clone()),
         }
     }

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     decode::{DecodeError, Event, RecordView},
     live::LiveStatistics,
-    model::{ApiOutput, Instances, ModelCounters},
+    model::{ApiOutput, Instances, ModelCounters, Sampling},
     probe::ProbeKind,
     sink::{HostInfo, SessionFiles},
     stream::Account,
@@ -58,6 +58,7 @@ impl Pipeline {
         let traced = Traced {
             steps: bindings.iter().any(|binding| matches!(binding.kind, ProbeKind::ProxyStep(_))),
             returns: bindings.iter().any(|binding| matches!(binding.kind, ProbeKind::ApiReturn(_))),
+            sampling: Sampling::default(),
         };
         Self::with(bindings, None, traced, files)
     }
@@ -124,6 +125,13 @@ impl Pipeline {
     /// Ops and calls that were left out, as the files were full.
     pub(super) fn left_out(&self) -> u64 {
         self.output.left_out()
+    }
+
+    /// Of which ops messages are measured.
+    #[must_use]
+    pub fn sampling(mut self, sampling: Sampling) -> Self {
+        self.traced.sampling = sampling;
+        self
     }
 
     /// Takes one record as it came from the kernel.

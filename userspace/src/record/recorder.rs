@@ -31,6 +31,7 @@ use crate::{
     layout_cache::LayoutCache,
     live::LiveStatistics,
     loader::{Attachment, Buffer, StoredParts},
+    model::Sampling,
     probe::{Level, ProbeKind},
     sink::{
         Aggregated, ApiFormat, ApiOutputOptions, AttachReport, HostInfo, OutputDir, SessionFiles,
@@ -61,6 +62,8 @@ pub struct RecordOptions {
     /// Statistics to keep while the session goes on.
     pub live: Option<LiveStatistics>,
     pub choice: ProbeChoice,
+    /// Of which ops messages are measured, with [`crate::probe::Level::Steps`].
+    pub sampling: Sampling,
     /// How calls are written, with [`crate::probe::Level::Api`].
     pub format: ApiFormat,
     /// `None`: until stopped, or until the targets have exited.
@@ -205,6 +208,7 @@ pub fn record(
     let prepared = attachment
         .and_then(|attachment| prepare(options.started, attachment, &setup, &report.host, &mut times));
     report.attach = times;
+    report.sampling = (options.sampling != Sampling::default()).then_some(options.sampling);
     let (mut attachment, bindings) = match prepared {
         Ok(prepared) => prepared,
         Err(error) => {
@@ -213,14 +217,18 @@ pub fn record(
         }
     };
     let api = ApiOutputOptions { format: options.format, realtime_offset_ns: report.clock.offset_ns };
-    let capture =
-        match options.capture.as_ref().map(|path| start_capture(path, &bindings, &report, api)).transpose() {
-            Ok(capture) => capture,
-            Err(error) => {
-                discard(dir);
-                return Err(error);
-            }
-        };
+    let capture = match options
+        .capture
+        .as_ref()
+        .map(|path| start_capture(path, &bindings, &report, api, options.sampling))
+        .transpose()
+    {
+        Ok(capture) => capture,
+        Err(error) => {
+            discard(dir);
+            return Err(error);
+        }
+    };
     if let Some(dir) = &dir {
         report.write(dir).with_context(|| format!("cannot write to `{}`", dir.path().display()))?;
     }
@@ -228,13 +236,17 @@ pub fn record(
         dir.as_ref().map(OutputDir::try_clone).transpose().context("keeping the output folder open")?;
     let files = dir.map_or_else(SessionFiles::nowhere, |dir| SessionFiles::new(dir, api));
     let pipeline = if follower.is_some() {
-        let traced = Traced { steps: options.choice.level == Level::Steps, returns: options.choice.returns };
+        let traced = Traced {
+            steps: options.choice.level == Level::Steps,
+            returns: options.choice.returns,
+            sampling: options.sampling,
+        };
         let following = Following { bindings: bindings_to_come, host: report.host.clone() };
         Pipeline::following(following, traced, files)
     } else {
         Pipeline::new(bindings, files)
     };
-    let pipeline = pipeline.counting(options.live.clone());
+    let pipeline = pipeline.sampling(options.sampling).counting(options.live.clone());
     let live = Live {
         options,
         stop,
@@ -279,9 +291,10 @@ fn start_capture(
     bindings: &[Binding],
     report: &SessionReport,
     api: ApiOutputOptions,
+    sampling: Sampling,
 ) -> Result<CaptureWriter> {
     let (bindings, report) = (bindings.to_vec(), report.to_text()?);
-    let header = CaptureHeader { wire_version: WIRE_VERSION, bindings, report, api };
+    let header = CaptureHeader { wire_version: WIRE_VERSION, bindings, report, api, sampling };
     CaptureWriter::create(path, &header)
         .with_context(|| format!("cannot write the capture `{}`", path.display()))
 }

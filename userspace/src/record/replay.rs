@@ -30,7 +30,8 @@ pub fn replay(input: &Path, output: &Path) -> Result<Replayed> {
     let (mut reader, header) =
         CaptureReader::new(BufReader::with_capacity(1 << 20, file)).with_context(context)?;
     let mut pipeline =
-        Pipeline::new(header.bindings, SessionFiles::new(OutputDir::create(output)?, header.api));
+        Pipeline::new(header.bindings, SessionFiles::new(OutputDir::create(output)?, header.api))
+            .sampling(header.sampling);
     let mut records = 0;
     let (report, is_cut) = loop {
         match reader.next_item().with_context(context)? {

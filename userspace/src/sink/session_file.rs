@@ -8,7 +8,7 @@ use super::output_dir::OutputDir;
 use crate::{
     elf::BuildId,
     loader::BufferKind,
-    model::ModelCounters,
+    model::{ModelCounters, Sampling},
     probe::{Level, MissingProbe, ProbePlace, StepDetail, Way},
     record::Gap,
     symbols::{NcclVersion, Rung},
@@ -35,6 +35,8 @@ pub struct SessionReport {
     pub level: Level,
     /// What of each message was measured; with [`Level::Steps`] only.
     pub step_detail: Option<StepDetail>,
+    /// Of which ops messages were measured, if not of all.
+    pub sampling: Option<Sampling>,
     pub clock: ClockReport,
     pub attach: AttachReport,
     pub targets: Vec<TargetReport>,

@@ -241,6 +241,7 @@ const STRUCTS: &[(&str, &str)] = &[
     ("ncclChannelPeer", "the transport to a peer"),
     ("ncclComm", "everything about communicators"),
     ("ncclConfig_t", "the name and the settings of a communicator"),
+    ("ncclConnFifo", "the measured sizes of messages up to 2.22"),
     ("ncclConnInfo", "the state of a connection"),
     ("ncclConnector", "the transport to a peer, and whether it has a proxy"),
     ("ncclDevRedOpFull", "reduction operations as the device sees them"),
@@ -264,6 +265,7 @@ const STRUCTS: &[(&str, &str)] = &[
     ("ncclProxyProgressState", "the ops in flight"),
     ("ncclProxyState", "the ops in flight"),
     ("ncclProxySubArgs", "the ops in flight, and the times of steps"),
+    ("ncclRecvMem", "the measured sizes of messages up to 2.22"),
     ("ncclRing", "the neighbours in the ring"),
     ("ncclSharedResources", "op counters that split communicators share"),
     ("ncclTaskColl", "collectives of a plan that need no proxy"),
@@ -271,6 +273,7 @@ const STRUCTS: &[(&str, &str)] = &[
     ("ncclTransport", "the name of a transport"),
     ("ncclTransportComm", "the name of a transport"),
     ("ncclTree", "the neighbours in the trees"),
+    ("sendNetResources", "the measured sizes of messages up to 2.22"),
     ("ncclWorkElem", "the share of each channel in a collective that needs no proxy"),
     ("ncclWorkList", "the device work of a plan"),
 ];
