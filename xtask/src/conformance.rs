@@ -30,13 +30,16 @@ pub(crate) struct Args {
     /// Resolve the libraries, and run none of them (for which root is needed)
     #[arg(long)]
     no_run: bool,
-    /// Only what the end-to-end tests do not do anyway: no jobs on the bed with the stripped copy, one with the library
+    /// One job on the bed, with the library, and none with its stripped copy
     #[arg(long)]
     quick: bool,
+    /// No jobs on the bed
+    #[arg(long, conflicts_with = "quick")]
+    no_bed: bool,
     /// Keep libraries in the cache that were not there before
     #[arg(long)]
     keep: bool,
-    /// Put the rows into docs/NCCL-SUPPORT.md, in place of those of the same libraries
+    /// Put each row into docs/NCCL-SUPPORT.md, in place of that of the same library
     #[arg(long)]
     write: bool,
 }
@@ -68,7 +71,6 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         programs::build(&programs::TESTED)?;
     }
     let program = programs::build_example("ncclflow-e2e", "conformance")?;
-    let mut rows = Vec::new();
     let mut failed = Vec::new();
     print(HEAD);
     for version in &versions {
@@ -82,17 +84,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
         let line = line(version, &row);
         print(&line);
-        rows.push(line);
+        if args.write {
+            write(&line)?;
+        }
         if !was_there && !args.keep {
             nccl::forget(version)?;
         }
-    }
-    if args.write {
-        let document = repository::root().join(DOCUMENT);
-        let text =
-            fs::read_to_string(&document).with_context(|| format!("reading `{}`", document.display()))?;
-        fs::write(&document, with_rows(&text, &rows)?)
-            .with_context(|| format!("writing `{}`", document.display()))?;
     }
     if !failed.is_empty() {
         bail!(
@@ -103,6 +100,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// Each row at once, so that a run that is broken off leaves what it found.
+fn write(row: &str) -> Result<()> {
+    let document = repository::root().join(DOCUMENT);
+    let text = fs::read_to_string(&document).with_context(|| format!("reading `{}`", document.display()))?;
+    let text = with_row(&text, row)?;
+    fs::write(&document, text).with_context(|| format!("writing `{}`", document.display()))
 }
 
 fn versions(named: &[String]) -> Vec<String> {
@@ -118,6 +123,7 @@ fn row(program: &Path, version: &str, args: &Args) -> Result<Row> {
     let library = nccl::library_path(version)?;
     let mut command = Command::new(program);
     command.args(args.no_run.then_some("--no-run")).args(args.quick.then_some("--quick"));
+    command.args(args.no_bed.then_some("--no-bed"));
     // A witness that is missing is a failure here, and not a test that is skipped.
     command.env("NCCLFLOW_REQUIRE", "root,programs");
     let output = command.arg(&library).stdin(Stdio::null()).stderr(Stdio::inherit()).output();
@@ -158,20 +164,18 @@ fn library_of(row: &str) -> Vec<&str> {
     row.split('|').skip(1).take(4).map(str::trim).collect()
 }
 
-/// The document with these rows; those of other libraries stay.
-fn with_rows(document: &str, rows: &[String]) -> Result<String> {
+/// The document with this row; those of other libraries stay.
+fn with_row(document: &str, row: &str) -> Result<String> {
     let marks = || format!("`{DOCUMENT}` has lost the lines that mark the table");
     let (before, rest) = document.split_once(BEGIN).with_context(marks)?;
     let (table, after) = rest.split_once(END).with_context(marks)?;
-    let mut all: Vec<String> =
-        table.lines().filter(|line| line.contains('`')).map(|line| format!("{line}\n")).collect();
-    for row in rows {
-        match all.iter_mut().find(|known| library_of(known) == library_of(row)) {
-            Some(known) => known.clone_from(row),
-            None => all.push(row.clone()),
-        }
+    let mut rows: Vec<&str> = table.lines().filter(|line| line.contains('`')).collect();
+    let row = row.trim_end();
+    match rows.iter_mut().find(|known| library_of(known) == library_of(row)) {
+        Some(known) => *known = row,
+        None => rows.push(row),
     }
-    Ok(format!("{before}{BEGIN}\n{HEAD}{}{END}{after}", all.concat()))
+    Ok(format!("{before}{BEGIN}\n{HEAD}{}\n{END}{after}", rows.join("\n")))
 }
 
 #[expect(clippy::print_stdout, reason = "the table")]
@@ -186,18 +190,18 @@ fn eprint(line: &str) {
 
 #[cfg(test)]
 mod tests {
-    use super::{BEGIN, END, HEAD, with_rows};
+    use super::{BEGIN, END, HEAD, with_row};
 
     #[test]
-    fn rows_replace_those_of_the_same_library() {
+    fn a_row_replaces_that_of_the_same_library() {
         let row = |version: &str, build_id: &str, mismatches: u32| {
             format!("| {version} | 12 | x86-64 | `{build_id}` | 1 | 2 | 3 | 4 | all | {mismatches} |\n")
         };
-        let old = [row("2.16.2", "aa", 1), row("2.17.1", "bb", 1)].concat();
-        let document = format!("text\n{BEGIN}\n{HEAD}{old}{END}\nmore\n");
-        let new = with_rows(&document, &[row("2.17.1", "bb", 0), row("2.18.1", "cc", 0)]).unwrap();
-        let rows = [row("2.16.2", "aa", 1), row("2.17.1", "bb", 0), row("2.18.1", "cc", 0)].concat();
-        assert_eq!(new, format!("text\n{BEGIN}\n{HEAD}{rows}{END}\nmore\n"));
-        assert!(with_rows("text", &[]).is_err());
+        let document = format!("text\n{BEGIN}\n{END}\nmore\n");
+        let rows = [row("2.16.2", "aa", 1), row("2.17.1", "bb", 1), row("2.16.2", "aa", 0)];
+        let new = rows.iter().fold(document, |document, row| with_row(&document, row).unwrap());
+        let table = [row("2.16.2", "aa", 0), row("2.17.1", "bb", 1)].concat();
+        assert_eq!(new, format!("text\n{BEGIN}\n{HEAD}{table}{END}\nmore\n"));
+        assert!(with_row("text", "").is_err());
     }
 }

@@ -1,5 +1,5 @@
-//! `conformance [--no-run] [--quick] LIBRARY…`: each official library by itself, without symbols, and at work. A JSON line
-//! for each.
+//! `conformance [--no-run] [--no-bed] [--quick] LIBRARY…`: each official library by itself, without symbols, and at work. A JSON
+//! line for each.
 //!
 //! `cargo xtask conformance` fetches the libraries, runs this and makes a table of it.
 
@@ -54,6 +54,15 @@ struct Form {
     params: usize,
 }
 
+/// How much is run on the bed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OnTheBed {
+    All,
+    /// Of the library itself.
+    OneJob,
+    Nothing,
+}
+
 fn main() -> Result<ExitCode> {
     let mut libraries: Vec<PathBuf> = std::env::args_os().skip(1).map(PathBuf::from).collect();
     let mut take = |option: &str| {
@@ -61,18 +70,24 @@ fn main() -> Result<ExitCode> {
         libraries.retain(|argument| argument != Path::new(option));
         libraries.len() < given
     };
-    let (no_run, quick) = (take("--no-run"), take("--quick"));
+    let (no_run, no_bed, quick) = (take("--no-run"), take("--no-bed"), take("--quick"));
+    let on_the_bed = match (no_bed, quick) {
+        (true, _) => OnTheBed::Nothing,
+        (false, true) => OnTheBed::OneJob,
+        (false, false) => OnTheBed::All,
+    };
     let programs = if !no_run && need::root() { Programs::find() } else { None };
     let mut clean = true;
     for library in &libraries {
-        let row = row(library, programs.as_ref(), quick).with_context(|| library.display().to_string())?;
+        let row =
+            row(library, programs.as_ref(), on_the_bed).with_context(|| library.display().to_string())?;
         clean &= row.mismatches.is_empty();
         writeln!(std::io::stdout(), "{}", serde_json::to_string(&row)?)?;
     }
     Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn row(library: &Path, programs: Option<&Programs>, quick: bool) -> Result<Row> {
+fn row(library: &Path, programs: Option<&Programs>, on_the_bed: OnTheBed) -> Result<Row> {
     let own = resolved(library)?;
     let mut row = Row {
         nccl: own.nccl_version.map(|version| version.to_string()).unwrap_or_default(),
@@ -103,7 +118,7 @@ fn row(library: &Path, programs: Option<&Programs>, quick: bool) -> Result<Row> 
         let copy = folder.path().join("libnccl.so.2");
         let subjects = [(library, None), (copy.as_path(), Some(library))];
         for (number, (library, symbols)) in subjects.into_iter().enumerate() {
-            at_work(&mut row, number, programs, Subject { library, symbols }, quick);
+            at_work(&mut row, number, programs, Subject { library, symbols }, on_the_bed);
         }
     }
     Ok(row)
@@ -167,29 +182,36 @@ fn differences(own: &Resolution, found: &Resolution) -> Vec<String> {
 }
 
 /// `number`: the library itself, or its stripped copy.
-fn at_work(row: &mut Row, number: usize, programs: &Programs, subject: Subject<'_>, quick: bool) {
+fn at_work(row: &mut Row, number: usize, programs: &Programs, subject: Subject<'_>, on_the_bed: OnTheBed) {
     let form = ["own", "stripped"][number];
+    let mismatches = &mut row.mismatches;
     let mut note = |what: &str, found: Result<Findings>| match found {
         Ok(findings) => {
-            let told = |mismatch: &String| format!("{form}, {what}: {mismatch}");
-            row.mismatches.extend(findings.mismatches.iter().map(told));
+            mismatches.extend(
+                findings.mismatches.iter().map(|what_differs| format!("{form}, {what}: {what_differs}")),
+            );
             Some(findings.compared)
         }
         Err(error) => {
-            row.mismatches.push(format!("{form}, {what}: {error:#}"));
+            mismatches.push(format!("{form}, {what}: {error:#}"));
             None
         }
     };
     row.patterns[number] = note("patterns", programs.patterns(subject));
     let minor = row.nccl.split('.').nth(1).and_then(|minor| minor.parse().ok()).unwrap_or(0);
-    let (witnesses, jobs) = jobs(minor);
-    if quick && subject.symbols.is_some() {
-        return;
-    }
-    let jobs = jobs.get(..if quick { 1 } else { jobs.len() }).unwrap_or(jobs);
+    let (mut witnesses, jobs) = jobs(minor);
+    let jobs = match on_the_bed {
+        OnTheBed::All => jobs,
+        OnTheBed::OneJob if subject.symbols.is_none() => jobs.get(..1).unwrap_or(jobs),
+        OnTheBed::OneJob | OnTheBed::Nothing => return,
+    };
     let mut compared = 0;
     for arguments in jobs {
-        compared += note(&arguments.join(" "), programs.bed(subject, witnesses, arguments)).unwrap_or(0);
+        let ran = programs.bed(subject, witnesses, arguments).map(|(findings, spoke)| {
+            witnesses = spoke;
+            findings
+        });
+        compared += note(&arguments.join(" "), ran).unwrap_or(0);
     }
     row.bed[number] = Some(compared);
     row.witnesses = Some(format!("{witnesses:?}").to_lowercase());

@@ -131,7 +131,8 @@ pub(super) fn is_posted_copy(planned: &ProxyOp, posted: &ProxyOp) -> bool {
         && (overwritten || planned.nsteps == posted.nsteps)
         && planned.nbytes == posted.nbytes
         && planned.chunk_size == posted.chunk_size
-        && planned.channel_size == posted.channel_size
+        // Up to 2.23 the op does not say it, and what is planned has it from the device work.
+        && (posted.channel_size.is_none() || planned.channel_size == posted.channel_size)
         && planned.loop_offset == posted.loop_offset
         && planned.coll == posted.coll
         && planned.dtype == posted.dtype

@@ -5,18 +5,23 @@ use std::{
     process::Command,
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 
-/// Makes `folder/libnccl.so.2` with `strip` and these options.
+/// Makes `folder/libnccl.so.2` with `strip` and these options; or, as binutils may know no processor but this machine's, with
+/// `llvm-strip`.
 ///
 /// # Errors
-/// If there is no `strip`, or it fails.
+/// If neither is there, or can.
 pub fn copy(library: &Path, folder: &Path, options: &[&str]) -> Result<PathBuf> {
     let copy = folder.join("libnccl.so.2");
-    let status = Command::new("strip").args(options).arg(library).arg("-o").arg(&copy).status();
-    let status = status.context("starting `strip` (Debian: binutils)")?;
-    if !status.success() {
-        bail!("`strip {}` of `{}` failed ({status})", options.join(" "), library.display());
+    let mut said = String::new();
+    for tool in ["strip", "llvm-strip"] {
+        let run = Command::new(tool).args(options).arg(library).arg("-o").arg(&copy).output();
+        match run {
+            Ok(output) if output.status.success() => return Ok(copy),
+            Ok(output) => said += &String::from_utf8_lossy(&output.stderr),
+            Err(error) => said += &format!("{tool}: {error}\n"),
+        }
     }
-    Ok(copy)
+    bail!("`strip {}` of `{}` failed (Debian: binutils, llvm): {said}", options.join(" "), library.display());
 }

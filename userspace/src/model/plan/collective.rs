@@ -79,7 +79,7 @@ pub(super) fn ops(
         return (first..=last)
             .map(|channel| {
                 let op = op(channel, n_channels, count, chunk_size)?;
-                Some(with_share(op, plan, 0, loop_offset))
+                Some(with_share(op, plan, None, loop_offset))
             })
             .collect();
     }
@@ -102,14 +102,16 @@ pub(super) fn ops(
                 _ => lo.checked_add(mid.checked_mul(n_mid)?)?,
             };
             let op = op(channel, 1, count, grains.checked_mul(grain)?)?;
-            Some(with_share(op, plan, count.checked_mul(element)?, before.checked_mul(element)?))
+            Some(with_share(op, plan, Some(count.checked_mul(element)?), before.checked_mul(element)?))
         })
         .collect()
 }
 
-fn with_share(op: ProxyOp, plan: &PlanEvent, channel_size: u64, loop_offset: u64) -> ProxyOp {
+/// Ops say their share from 2.24 on, and 0 where channels have none of their own. In 2.23 only the device work tells it.
+fn with_share(op: ProxyOp, plan: &PlanEvent, share: Option<u64>, loop_offset: u64) -> ProxyOp {
     let has = plan.op_has.channel_size;
-    ProxyOp { channel_size: has.then_some(channel_size), loop_offset: has.then_some(loop_offset), ..op }
+    let channel_size = if has { share.or(Some(0)) } else { share };
+    ProxyOp { channel_size, loop_offset: has.then_some(loop_offset), ..op }
 }
 
 fn pattern(function: &str, algorithm: Algorithm) -> Option<Pattern> {

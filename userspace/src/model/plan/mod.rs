@@ -385,12 +385,12 @@ fn event(
     ProxyOpEvent { origin, comm, op_pointer, plan_pass, op, ring: graphs.ring, tree: graphs.tree, task }
 }
 
-/// Whether an op is queued otherwise than it was derived. NCCL leaves in a queued op the steps of its last peer.
+/// Whether an op is queued otherwise than it was derived. NCCL leaves in a queued op the steps of its last peer; and up to
+/// 2.23 a queued op does not say its share.
 fn differs(derived: &ProxyOp, queued: &ProxyOp) -> bool {
-    if peers::steps_are_the_ops(derived) {
-        return derived != queued;
-    }
-    *derived != ProxyOp { nsteps: derived.nsteps, ..queued.clone() }
+    let nsteps = if peers::steps_are_the_ops(derived) { queued.nsteps } else { derived.nsteps };
+    let channel_size = queued.channel_size.or(derived.channel_size);
+    *derived != ProxyOp { nsteps, channel_size, ..queued.clone() }
 }
 
 /// What tells an op from others of its plan.
