@@ -14,14 +14,19 @@ use anyhow::{Result, bail};
 /// If neither is there, or can.
 pub fn copy(library: &Path, folder: &Path, options: &[&str]) -> Result<PathBuf> {
     let copy = folder.join("libnccl.so.2");
-    let mut said = String::new();
+    let mut said = Vec::new();
     for tool in ["strip", "llvm-strip"] {
         let run = Command::new(tool).args(options).arg(library).arg("-o").arg(&copy).output();
         match run {
             Ok(output) if output.status.success() => return Ok(copy),
-            Ok(output) => said += &String::from_utf8_lossy(&output.stderr),
-            Err(error) => said += &format!("{tool}: {error}\n"),
+            Ok(output) => said.push(format!("{tool}: {}", String::from_utf8_lossy(&output.stderr))),
+            Err(error) => said.push(format!("{tool}: {error}")),
         }
     }
-    bail!("`strip {}` of `{}` failed (Debian: binutils, llvm): {said}", options.join(" "), library.display());
+    bail!(
+        "`strip {}` of `{}` failed (Debian: binutils, llvm): {}",
+        options.join(" "),
+        library.display(),
+        said.join("; ")
+    );
 }
