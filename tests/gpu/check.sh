@@ -14,26 +14,9 @@ environment=()
 while [ $# -gt 0 ] && [ "$1" != -- ]; do environment+=("$1"); shift; done
 [ $# -gt 0 ] && shift
 programs=$(realpath "${NCCLFLOW_PROGRAMS:-target/debug}")
-work=$(mktemp -d "/tmp/ncclflow-gpu-$name.XXXX")
+. tests/gpu/job.sh
 mkdir "$work/log" "$work/truth"
-
-wait_for() { # pattern, mode
-    for _ in $(seq 600); do
-        [ "$(grep -l "^$1" "$work/$2".*.out 2>/dev/null | wc -l)" = "$ranks" ] && return
-        sleep 0.1
-    done
-    echo "FAILED: $name: no \`$1\` from all ranks"; tail -n 5 "$work/$2".*.out; exit 1
-}
-
-job() { # mode; then options of the workload
-    local mode=$1; shift
-    rm -f "$work/go"
-    for rank in $(seq 0 $((ranks - 1))); do
-        env RANK="$rank" WORLD_SIZE="$ranks" MASTER_ADDR=127.0.0.1 MASTER_PORT=29511 "${environment[@]}" \
-            timeout 200 python3 -u tests/gpu/workload.py --wait-file "$work/go" "$@" >"$work/$mode.$rank.out" 2>&1 &
-    done
-    wait_for ready "$mode"
-}
+job() { local mode=$1; shift; start_ranks "$mode" 29511 200 workload.py "$@"; }
 
 job plain "$@"; touch "$work/go"; wait_for 'done' plain; wait
 
@@ -42,24 +25,20 @@ if [ -n "${PLUGIN:-}" ]; then
     environment+=("NCCL_PROFILER_PLUGIN=$programs/libncclflow_truth_profiler.so" "NCCLFLOW_TRUTH_DIR=$work/truth")
 fi
 job traced "$@"
-pids=$(cat "$work"/traced.*.out | awk '/^ready/ {printf "%s%s", sep, $2; sep = ","}')
 if [ -n "${LATE:-}" ]; then
     touch "$work/go"; sleep 0.5
 else
     (sleep 2; touch "$work/go") &
 fi
-"$programs/ncclflow" record -p "$pids" -o "$work/out" --strict --level "${LEVEL:-flow}" 2>"$work/record.err"; recorded=$?
+"$programs/ncclflow" record -p "$(pids_of traced)" -o "$work/out" --strict --level "${LEVEL:-flow}" 2>"$work/record.err"; recorded=$?
 wait_for 'done' traced; wait
 tail -n $((ranks + 3)) "$work/record.err"
 
 failed=0
 [ $recorded = 0 ] || { echo "ncclflow ended with $recorded"; failed=1; }
-results() { sed -n 's/^done //p' "$work/$1".*.out; }
-[ "$(results plain)" = "$(results traced)" ] || { echo "the job's results differ"; failed=1; }
-results traced | grep -vq '^wrong 0 ' && { echo "the job's results are wrong"; failed=1; }
+[ "$(said 'done' plain)" = "$(said 'done' traced)" ] || { echo "the job's results differ"; failed=1; }
+said 'done' traced | grep -vq '^wrong 0 ' && { echo "the job's results are wrong"; failed=1; }
 truth=()
 [ -n "${PLUGIN:-}" ] && truth=("$work/truth")
 "$programs/check_recording" "$work/out" "$work/log" "${truth[@]}" || failed=1
-[ -n "${KEEP:-}" ] && tar czf "$KEEP/$name.tgz" -C "$work" .
-[ $failed = 0 ] && echo "PASSED: $name" || echo "FAILED: $name"
-exit $failed
+verdict $failed

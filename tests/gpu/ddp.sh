@@ -15,38 +15,19 @@ environment=()
 while [ $# -gt 0 ] && [ "$1" != -- ]; do environment+=("$1"); shift; done
 [ $# -gt 0 ] && shift
 programs=$(realpath "${NCCLFLOW_PROGRAMS:-target/release}")
-work=$(mktemp -d "/tmp/ncclflow-ddp-$name.XXXX")
-
-wait_for() { # pattern, mode
-    for _ in $(seq 3000); do
-        [ "$(grep -l "^$1" "$work/$2".*.out 2>/dev/null | wc -l)" = "$ranks" ] && return
-        sleep 0.1
-    done
-    echo "FAILED: $name: no \`$1\` from all ranks"; tail -n 5 "$work/$2".*.out; exit 1
-}
-
-train() { # mode
-    rm -f "$work/go"
-    for rank in $(seq 0 $((ranks - 1))); do
-        env RANK="$rank" WORLD_SIZE="$ranks" MASTER_ADDR=127.0.0.1 MASTER_PORT=29531 "${environment[@]}" \
-            timeout 280 python3 -u tests/gpu/ddp.py --wait-file "$work/go" --iters "$iterations" >"$work/$1.$rank.out" 2>&1 &
-    done
-    wait_for ready "$1"
-}
+. tests/gpu/job.sh
+train() { start_ranks "$1" 29531 280 ddp.py --iters "$iterations"; }
 
 train plain; touch "$work/go"; wait_for seconds plain; wait
 train traced
-pids=$(cat "$work"/traced.*.out | awk '/^ready/ {printf "%s%s", sep, $2; sep = ","}')
 (sleep 2; touch "$work/go") &
-"$programs/ncclflow" record -p "$pids" -o "$work/out" --strict "$@" 2>"$work/record.err"; recorded=$?
+"$programs/ncclflow" record -p "$(pids_of traced)" -o "$work/out" --strict "$@" 2>"$work/record.err"; recorded=$?
 wait_for seconds traced; wait
 tail -n $((ranks + 3)) "$work/record.err"
 
 failed=0
 [ $recorded = 0 ] || { echo "ncclflow ended with $recorded"; failed=1; }
-curve() { sed -n 's/^done //p' "$work/$1".*.out; }
-[ -n "$(curve plain)" ] && [ "$(curve plain)" = "$(curve traced)" ] || { echo "the losses differ"; failed=1; }
-curve traced
-for mode in plain traced; do echo "$mode: $(sed -n 's/^seconds //p' "$work/$mode".*.out | tr '\n' ' ') s"; done
-[ $failed = 0 ] && echo "PASSED: $name" || echo "FAILED: $name"
-exit $failed
+[ -n "$(said 'done' plain)" ] && [ "$(said 'done' plain)" = "$(said 'done' traced)" ] || { echo "the losses differ"; failed=1; }
+said 'done' traced
+for mode in plain traced; do echo "$mode: $(said seconds "$mode" | tr '\n' ' ') s"; done
+verdict $failed

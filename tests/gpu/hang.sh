@@ -15,31 +15,16 @@ name=$1 ranks=$2
 shift 2
 environment=("$@")
 programs=$(realpath "${NCCLFLOW_PROGRAMS:-target/release}")
-work=$(mktemp -d "/tmp/ncclflow-hang-$name.XXXX")
-absent=$((ranks - 1)) failed=0 jobs=()
+. tests/gpu/job.sh
+absent=$((ranks - 1)) failed=0
 
 fail() { echo "FAILED: $name: $*"; failed=1; }
-stop() { for job in "${jobs[@]}"; do kill -9 "$job" 2>/dev/null; done; wait 2>/dev/null; jobs=(); }
-trap stop EXIT
-
-wait_for() { # pattern, mode, how many ranks
-    for _ in $(seq 900); do
-        [ "$(grep -l "^$1" "$work/$2".*.out 2>/dev/null | wc -l)" -ge "$3" ] && return
-        sleep 0.1
-    done
-    fail "no \`$1\` from $3 ranks"; tail -n 5 "$work/$2".*.out; exit 1
-}
+trap kill_ranks EXIT
 
 start() { # mode; then options of the workload
     local mode=$1; shift
-    rm -f "$work/go"
-    for rank in $(seq 0 $((ranks - 1))); do
-        env RANK="$rank" WORLD_SIZE="$ranks" MASTER_ADDR=127.0.0.1 MASTER_PORT=29517 "${environment[@]}" \
-            python3 -u tests/gpu/workload.py --wait-file "$work/go" "$@" >"$work/$mode.$rank.out" 2>&1 &
-        jobs+=($!)
-    done
-    wait_for ready "$mode" "$ranks"
-    pids=$(cat "$work/$mode".*.out | awk '/^ready/ {printf "%s%s", sep, $2; sep = ","}')
+    start_ranks "$mode" 29517 300 workload.py "$@"
+    pids=$(pids_of "$mode")
     touch "$work/go"
 }
 
@@ -78,11 +63,11 @@ echo "  the whole dump took $((($(date +%s%N) - started) / 1000000)) ms, two pau
 check "$work/hang.json" "$code" "$absent" || fail "the verdict on the hang"
 "$programs/ncclflow" dump --all --json >"$work/all.json" 2>"$work/all.err"; code=$?
 check "$work/all.json" "$code" "$absent" >"$work/all.txt" || { cat "$work/all.txt"; fail "--all"; }
-stop
+kill_ranks
 
 options=(--iters 400 --ops allreduce,allgather,reducescatter --elements 4194304)
 echo "$name: $ranks ranks, busy"
-start alone "${options[@]}"; wait_for 'done' alone "$ranks"; stop
+start alone "${options[@]}"; wait_for 'done' alone; kill_ranks
 start busy "${options[@]}"
 stuck=0 dumps=0
 while [ "$dumps" -lt "${DUMPS:-20}" ] && ! grep -q '^done' "$work"/busy.*.out; do
@@ -90,13 +75,10 @@ while [ "$dumps" -lt "${DUMPS:-20}" ] && ! grep -q '^done' "$work"/busy.*.out; d
     [ $? = 3 ] && ! grep -q '^done' "$work"/busy.*.out && { stuck=$((stuck + 1)); cp "$work/busy.json" "$work/busy-$stuck.json"; }
     dumps=$((dumps + 1))
 done
-wait_for 'done' busy "$ranks"
+wait_for 'done' busy
 echo "  $dumps dumps, $stuck of them said stuck"
 [ "$stuck" = 0 ] && [ "$dumps" -gt 0 ] || fail "dumps of the busy job"
-results() { sed -n 's/^done //p' "$work/$1".*.out; }
-[ "$(results alone)" = "$(results busy)" ] || fail "the job's results differ"
-results busy | grep -vq '^wrong 0 ' && fail "the job's results are wrong"
-stop
-[ -n "${KEEP:-}" ] && tar czf "$KEEP/hang-$name-$ranks.tgz" -C "$work" .
-[ $failed = 0 ] && echo "PASSED: $name $ranks"
-exit $failed
+[ "$(said 'done' alone)" = "$(said 'done' busy)" ] || fail "the job's results differ"
+said 'done' busy | grep -vq '^wrong 0 ' && fail "the job's results are wrong"
+kill_ranks
+verdict $failed
