@@ -3,11 +3,12 @@
 use super::*;
 use crate::{
     decode::{
-        CommunicatorId, Direction, Event, Origin, ProxyOp, ProxyOpEvent, ProxyPeerEvent, ProxyStepEvent,
-        Ring, StepMoment, TaskInfo, Tree,
+        CommunicatorId, Direction, Event, Origin, ProxyOp, ProxyOpEvent, ProxyPeerEvent, Ring, TaskInfo, Tree,
     },
     nccl::{Pattern, Protocol},
 };
+
+mod measuring;
 
 const APPLICATION: u32 = 100;
 const CALLBACK: u32 = 200;
@@ -329,97 +330,6 @@ fn absurd_claims_are_cut_and_the_cut_is_said() {
     let laid_out = transfers(record, &record.peers[0]).count() as u64;
     assert_eq!(laid_out + transfers_left_out(record, &record.peers[0]), u64::from(u32::MAX));
     assert!(laid_out <= 1 << 20);
-}
-
-/// A proxy op of one message each way, posted with opCount 40; the connections are 0x51 (receive) and 0x52 (send).
-fn posted_for_measuring(session: &mut Session, out: &mut Vec<FlowRecord>) {
-    let mut plan = call(Pattern::RingTwice, 0, 0, 0);
-    plan.event.op.nsteps = 4;
-    for call in [plan.clone(), plan.posted(40, APPLICATION)] {
-        let Call { event, peers } = call;
-        let (origin, op_pointer, plan_pass) = (event.origin, event.op_pointer, event.plan_pass);
-        session.apply(Event::ProxyOp(Box::new(event)), &mut |record| out.push(record));
-        for (connection, (direction, peer, has_proxy)) in (0x51..).zip(peers) {
-            let peer = ProxyPeerEvent {
-                origin,
-                op_pointer,
-                direction,
-                peer,
-                connection_index: 0,
-                plan_pass,
-                nsteps: Some(4),
-                has_proxy,
-                connection,
-                transport: "NET".to_owned(),
-            };
-            session.apply(Event::ProxyPeer(peer), &mut |record| out.push(record));
-        }
-    }
-}
-
-fn step(connection: u64, number: u64, moment: StepMoment, ts_ns: u64) -> Event {
-    Event::ProxyStep(ProxyStepEvent {
-        origin: Origin { ts_ns, tgid: 10, tid: 300, lost: 0 },
-        moment,
-        connection,
-        op_count: 40,
-        direction: if connection == 0x51 { Direction::Recv } else { Direction::Send },
-        step: number,
-        n_subs: 1,
-        is_per_fifo_step: false,
-        bytes: Some(1000 + number),
-        bytes_sum: None,
-    })
-}
-
-/// The proxy thread is at the messages before the thread that posted the op does anything else.
-#[test]
-fn an_op_waits_for_its_messages_and_comes_out_measured() {
-    use StepMoment::{Arrived, Handed, Posted, Ready, Sent, Start, Stop};
-    let (mut session, mut out) = (Session::new(true), Vec::new());
-    posted_for_measuring(&mut session, &mut out);
-    let mut time = 100;
-    let mut apply = |session: &mut Session, out: &mut Vec<FlowRecord>, connection, number, moment| {
-        time += 1;
-        session.apply(step(connection, number, moment, time), &mut |record| out.push(record));
-    };
-    for number in [0, 2] {
-        for moment in [Start, Ready, Ready, Sent, Stop] {
-            apply(&mut session, &mut out, 0x52, number, moment);
-        }
-        assert!(out.is_empty(), "the receives are on their way");
-        for moment in [Posted, Arrived, Handed, Stop] {
-            apply(&mut session, &mut out, 0x51, number, moment);
-        }
-    }
-    assert_eq!(out.len(), 1);
-    let [receive, send] = &out[0].peers[..] else { panic!("{:?}", out[0].peers) };
-    let (receive, send) =
-        (&receive.measured.as_ref().unwrap().messages, &send.measured.as_ref().unwrap().messages);
-    assert_eq!((receive.len(), send.len()), (2, 2));
-    // What the proxy repeats counts from its first time.
-    assert_eq!(
-        (send[0].start, send[0].ready, send[0].sent, send[0].end),
-        (Some(101), Some(102), Some(104), Some(105))
-    );
-    assert_eq!((receive[0].posted, receive[0].arrived, receive[0].end), (Some(106), Some(107), Some(109)));
-    assert_eq!((send[1].bytes, receive[1].bytes), (Some(1002), Some(1002)));
-    session.finish(|_| 0, &mut |record| out.push(record));
-    assert_eq!((out.len(), session.counters()), (1, ModelCounters::default()));
-}
-
-#[test]
-fn messages_that_never_end_and_steps_of_nobody_are_counted() {
-    let (mut session, mut out) = (Session::new(true), Vec::new());
-    posted_for_measuring(&mut session, &mut out);
-    session.apply(step(0x52, 0, StepMoment::Start, 5), &mut |record| out.push(record));
-    session.apply(step(0x99, 0, StepMoment::Start, 6), &mut |record| out.push(record));
-    session.apply(step(0x52, 400, StepMoment::Stop, 7), &mut |record| out.push(record));
-    session.finish(|_| 0, &mut |record| out.push(record));
-    assert_eq!(out.len(), 1, "what is known of the op is written");
-    assert_eq!(out[0].peers[1].measured.as_ref().unwrap().totals(), (0, 0));
-    let counters = session.counters();
-    assert_eq!((counters.unfinished, counters.unjoined_steps), (1, 2));
 }
 
 /// Two threads take turns on one communicator (forward and backward pass). What one has planned is over when the other plans.

@@ -1,0 +1,143 @@
+//! Messages of ops: joined, left out, with sizes that are sums.
+
+use super::*;
+use crate::decode::{ProxyStepEvent, StepMoment};
+
+/// A proxy op of one message each way, posted with opCount 40; the connections are 0x51 (receive) and 0x52 (send).
+fn posted_for_measuring(session: &mut Session, out: &mut Vec<FlowRecord>) {
+    let mut plan = call(Pattern::RingTwice, 0, 0, 0);
+    plan.event.op.nsteps = 4;
+    for call in [plan.clone(), plan.posted(40, APPLICATION)] {
+        let Call { event, peers } = call;
+        let (origin, op_pointer, plan_pass) = (event.origin, event.op_pointer, event.plan_pass);
+        session.apply(Event::ProxyOp(Box::new(event)), &mut |record| out.push(record));
+        for (connection, (direction, peer, has_proxy)) in (0x51..).zip(peers) {
+            let peer = ProxyPeerEvent {
+                origin,
+                op_pointer,
+                direction,
+                peer,
+                connection_index: 0,
+                plan_pass,
+                nsteps: Some(4),
+                has_proxy,
+                connection,
+                transport: "NET".to_owned(),
+            };
+            session.apply(Event::ProxyPeer(peer), &mut |record| out.push(record));
+        }
+    }
+}
+
+fn step(connection: u64, number: u64, moment: StepMoment, ts_ns: u64) -> Event {
+    Event::ProxyStep(ProxyStepEvent {
+        origin: Origin { ts_ns, tgid: 10, tid: 300, lost: 0 },
+        moment,
+        connection,
+        op_count: 40,
+        direction: if connection == 0x51 { Direction::Recv } else { Direction::Send },
+        step: number,
+        n_subs: 1,
+        is_per_fifo_step: false,
+        bytes: Some(1000 + number),
+        bytes_sum: None,
+    })
+}
+
+/// The proxy thread is at the messages before the thread that posted the op does anything else.
+#[test]
+fn an_op_waits_for_its_messages_and_comes_out_measured() {
+    use StepMoment::{Arrived, Handed, Posted, Ready, Sent, Start, Stop};
+    let (mut session, mut out) = (Session::new(true), Vec::new());
+    posted_for_measuring(&mut session, &mut out);
+    let mut time = 100;
+    let mut apply = |session: &mut Session, out: &mut Vec<FlowRecord>, connection, number, moment| {
+        time += 1;
+        session.apply(step(connection, number, moment, time), &mut |record| out.push(record));
+    };
+    for number in [0, 2] {
+        for moment in [Start, Ready, Ready, Sent, Stop] {
+            apply(&mut session, &mut out, 0x52, number, moment);
+        }
+        assert!(out.is_empty(), "the receives are on their way");
+        for moment in [Posted, Arrived, Handed, Stop] {
+            apply(&mut session, &mut out, 0x51, number, moment);
+        }
+    }
+    assert_eq!(out.len(), 1);
+    let [receive, send] = &out[0].peers[..] else { panic!("{:?}", out[0].peers) };
+    let (receive, send) =
+        (&receive.measured.as_ref().unwrap().messages, &send.measured.as_ref().unwrap().messages);
+    assert_eq!((receive.len(), send.len()), (2, 2));
+    // What the proxy repeats counts from its first time.
+    assert_eq!(
+        (send[0].start, send[0].ready, send[0].sent, send[0].end),
+        (Some(101), Some(102), Some(104), Some(105))
+    );
+    assert_eq!((receive[0].posted, receive[0].arrived, receive[0].end), (Some(106), Some(107), Some(109)));
+    assert_eq!((send[1].bytes, receive[1].bytes), (Some(1002), Some(1002)));
+    session.finish(|_| 0, &mut |record| out.push(record));
+    assert_eq!((out.len(), session.counters()), (1, ModelCounters::default()));
+}
+
+#[test]
+fn messages_that_never_end_and_steps_of_nobody_are_counted() {
+    let (mut session, mut out) = (Session::new(true), Vec::new());
+    posted_for_measuring(&mut session, &mut out);
+    session.apply(step(0x52, 0, StepMoment::Start, 5), &mut |record| out.push(record));
+    session.apply(step(0x99, 0, StepMoment::Start, 6), &mut |record| out.push(record));
+    session.apply(step(0x52, 400, StepMoment::Stop, 7), &mut |record| out.push(record));
+    session.finish(|_| 0, &mut |record| out.push(record));
+    assert_eq!(out.len(), 1, "what is known of the op is written");
+    assert_eq!(out[0].peers[1].measured.as_ref().unwrap().totals(), (0, 0));
+    let counters = session.counters();
+    assert_eq!((counters.unfinished, counters.unjoined_steps), (1, 2));
+}
+
+/// 2.24 to 2.26 tell a sum over all messages of a place; another place has a sum of its own.
+#[test]
+fn a_size_is_what_a_sum_grew_by() {
+    let (mut session, mut out) = (Session::new(true), Vec::new());
+    for lost in [0, 0, 5] {
+        posted_for_measuring(&mut session, &mut out);
+        for (connection, place) in [(0x51, 0xa0), (0x52, 0xb0)] {
+            for number in [0, 2] {
+                let sum = 700 * (3 * out.len() as u64 + number) + place;
+                for moment in [StepMoment::Sent, StepMoment::Stop] {
+                    let Event::ProxyStep(mut event) = step(connection, number, moment, 1) else { return };
+                    (event.bytes, event.bytes_sum, event.origin.lost) = (None, Some((place, sum)), lost);
+                    session.apply(Event::ProxyStep(event), &mut |record| out.push(record));
+                }
+            }
+        }
+    }
+    let sizes = |record: &FlowRecord, peer: usize| -> Vec<Option<u64>> {
+        let measured = record.peers[peer].measured.as_ref().unwrap();
+        measured.messages.iter().map(|message| message.bytes).collect()
+    };
+    for peer in [0, 1] {
+        assert_eq!(sizes(&out[0], peer), [None, Some(1400)], "what was before it is not known");
+        assert_eq!(sizes(&out[1], peer), [Some(700), Some(1400)]);
+        assert_eq!(sizes(&out[2], peer), [None, Some(1400)], "a message may have been lost before it");
+    }
+}
+
+#[test]
+fn what_is_left_out_is_counted_with_its_steps() {
+    // The op is number 20 of its communicator.
+    for (every, is_measured) in [(10, true), (3, false)] {
+        let sampling = Sampling { every, ..Sampling::default() };
+        let (mut session, mut out) = (Session::new(true).sampling(sampling), Vec::new());
+        posted_for_measuring(&mut session, &mut out);
+        for connection in [0x51, 0x52] {
+            for number in [0, 2] {
+                session.apply(step(connection, number, StepMoment::Stop, 1), &mut |record| out.push(record));
+            }
+        }
+        assert_eq!(out.len(), 1);
+        assert_eq!(out[0].peers[0].measured.is_some(), is_measured);
+        let expected =
+            if is_measured { LeftOut::default() } else { LeftOut { ops: 1, messages: 4, hits: 4 } };
+        assert_eq!(session.counters(), ModelCounters { left_out: expected, ..ModelCounters::default() });
+    }
+}
