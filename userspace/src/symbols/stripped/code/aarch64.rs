@@ -6,7 +6,7 @@ const REGISTERS: usize = 32;
 /// x0 to x18, and the link register: a call may change them.
 const LOST_IN_CALLS: [std::ops::Range<usize>; 2] = [0..19, 30..31];
 
-/// The page that each register holds the address of, as far as `adrp` said.
+/// The address that each register holds, as far as `adrp` and `add` said.
 #[derive(Debug)]
 pub(in super::super) struct Pages([Option<u64>; REGISTERS]);
 
@@ -17,8 +17,8 @@ impl Default for Pages {
 }
 
 impl Pages {
-    /// `adr`, and `add` to what an `adrp` before it made. A register that something else writes to in between is not looked
-    /// for: what is found counts only where it is one of few addresses.
+    /// `adr`, and `add` to what an `adrp` made, once or again: compilers address constants from an anchor among them
+    /// (`-fsection-anchors`), so that one address takes two additions.
     pub(super) fn address_loads(&mut self, address: u64, code: &[u8], mut visit: impl FnMut(u64, u64)) {
         for (at, word) in words(address, code) {
             let (target, first) = (register(word, 0), register(word, 5));
@@ -26,19 +26,50 @@ impl Pages {
                 // adrp: 21 bits of pages
                 self.0[target] = Some((at & !0xfff).wrapping_add_signed(page_distance(word) << 12));
             } else if word & 0x9f00_0000 == 0x1000_0000 {
-                visit(at, at.wrapping_add_signed(page_distance(word)));
-            } else if word & 0xffc0_0000 == 0x9100_0000 {
-                // add x, x, #imm12
-                if let Some(page) = self.0[first] {
-                    visit(at, page.wrapping_add(u64::from((word >> 10) & 0xfff)));
+                let found = at.wrapping_add_signed(page_distance(word));
+                visit(at, found);
+                self.0[target] = Some(found);
+            } else if word & 0xff80_0000 == 0x9100_0000 {
+                // add x, x, #imm12, perhaps shifted by 12
+                let shift = if word & (1 << 22) == 0 { 0 } else { 12 };
+                let sum =
+                    self.0[first].map(|known| known.wrapping_add(u64::from((word >> 10) & 0xfff) << shift));
+                if let Some(sum) = sum {
+                    visit(at, sum);
                 }
-                if target == first {
-                    self.0[target] = None;
-                }
+                self.0[target] = sum;
             } else if is_call(word) || word & 0xffff_fc1f == 0xd63f_0000 {
                 LOST_IN_CALLS.into_iter().flatten().for_each(|register| self.0[register] = None);
+            } else {
+                written(word).into_iter().flatten().for_each(|register| self.0[register] = None);
             }
         }
+    }
+}
+
+/// The registers that another instruction may write to; more than it does, where it is not worth telling (vector registers have
+/// the same numbers). C4.1, by bits 28 to 25.
+fn written(word: u32) -> [Option<usize>; 3] {
+    let (target, base, second) = (register(word, 0), register(word, 5), register(word, 10));
+    let bit = |number: u32| word & (1 << number) != 0;
+    match (word >> 25) & 0xf {
+        // Branches write none, of system instructions `mrs` does.
+        0b1010 | 0b1011 => [(word & 0xfff0_0000 == 0xd530_0000).then_some(target), None, None],
+        // Loads and stores of two registers, and of one. Some move their base.
+        0b0100 | 0b0110 | 0b1100 | 0b1110 => match word & 0x3a00_0000 {
+            0x2800_0000 => {
+                let is_load = bit(22);
+                [is_load.then_some(target), is_load.then_some(second), bit(23).then_some(base)]
+            }
+            0x3800_0000 => {
+                let is_load = word & (0b11 << 22) != 0;
+                let moves = !bit(24) && !bit(21) && bit(10);
+                [is_load.then_some(target), moves.then_some(base), None]
+            }
+            // Exclusive ones write a status too.
+            _ => [Some(target), Some(second), Some(register(word, 16))],
+        },
+        _ => [Some(target), None, None],
     }
 }
 
@@ -109,8 +140,32 @@ mod tests {
     fn two_instructions_make_an_address() {
         // adrp x1, +2 pages; nop; add x0, x1, #0x123
         assert_eq!(loads(0x5010, &[0xd000_0001, 0xd503_201f, 0x9104_8c20]), [(0x5018, 0x7123)]);
-        // adrp x1, -1 page; add x1, x1, #8; add x1, x1, #8: the second adds to what is no page any more
-        assert_eq!(loads(0x5010, &[0xf0ff_ffe1, 0x9100_2021, 0x9100_2021]), [(0x5014, 0x4008)]);
+        // adrp x1, -1 page; add x1, x1, #8; add x1, x1, #8: the first may be an anchor
+        assert_eq!(
+            loads(0x5010, &[0xf0ff_ffe1, 0x9100_2021, 0x9100_2021]),
+            [(0x5014, 0x4008), (0x5018, 0x4010)]
+        );
+        // adrp x0, 0; add x0, x0, #1, lsl #12
+        assert_eq!(loads(0, &[0x9000_0000, 0x9140_0400]), [(4, 0x1000)]);
+        // adrp x1, 0; what follows writes x1, or not; add x0, x1, #8. Read by llvm-mc.
+        let writes = |word: u32| loads(0, &[0x9000_0001, word, 0x9100_2020]).is_empty();
+        for (word, expected) in [
+            (0xaa02_03e1, true),  // mov x1, x2
+            (0xf940_0041, true),  // ldr x1, [x2]
+            (0xf900_0041, false), // str x1, [x2]
+            (0xf840_8422, true),  // ldr x2, [x1], #8
+            (0xf800_8c22, true),  // str x2, [x1, #8]!
+            (0xa940_0440, true),  // ldp x0, x1, [x2]
+            (0xa900_0440, false), // stp x0, x1, [x2]
+            (0xa8c1_0c22, true),  // ldp x2, x3, [x1], #16
+            (0x5800_0041, true),  // ldr x1, +8
+            (0xd53b_d041, true),  // mrs x1, tpidr_el0
+            (0x5400_0041, false), // b.ne +8
+            (0xb400_0041, false), // cbz x1, +8
+            (0xeb01_005f, false), // cmp x2, x1
+        ] {
+            assert_eq!(writes(word), expected, "{word:#x}");
+        }
         // adrp x1; bl; add: the call may have changed x1. adrp x19; bl; add: not x19
         assert_eq!(loads(0, &[0xd000_0001, 0x9400_0000, 0x9100_2021]), []);
         assert_eq!(loads(0, &[0xd000_0013, 0x9400_0000, 0x9100_2260]), [(8, 0x2008)]);
