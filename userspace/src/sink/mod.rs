@@ -8,10 +8,10 @@ mod json_lines;
 mod lines;
 mod megatrace;
 mod output_dir;
+mod read_lines;
 mod session_file;
 mod session_files;
 
-pub(crate) use aggregate::for_each_line;
 pub use aggregate::{Aggregated, aggregate_directory};
 pub use api_files::{ApiFiles, ApiFormat, ApiOutputOptions};
 pub use api_line::{ApiCallLine, OtherCallLine};
@@ -19,6 +19,7 @@ pub use flow_files::{FlowFileSummary, FlowFiles};
 pub use json_lines::JsonLinesFile;
 pub use lines::{FlowStepLine, HostInfo, PeerLine, ProxyFlowLine};
 pub use output_dir::OutputDir;
+pub(crate) use read_lines::{for_each_line, ranks_of};
 pub use session_file::{
     AttachReport, BufferReport, ClockReport, CommunicatorReport, CpuReport, LibraryReport, LossReport,
     ProbeReport, SessionReport, SessionState, TargetReport, WindowEnd, WindowReport,

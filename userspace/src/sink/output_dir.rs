@@ -117,6 +117,17 @@ impl OutputDir {
         let _ = unlinkat(&self.fd, name, AtFlags::empty());
     }
 
+    /// A new file without a name, to write and to read, that goes when it is closed.
+    pub(super) fn nameless_file(&self) -> io::Result<File> {
+        let name = format!(".nameless.{}", std::process::id());
+        // One of a process that was killed, and had our number.
+        self.remove_file(&name);
+        let flags = NEW_FILE.difference(OFlags::WRONLY) | OFlags::RDWR;
+        let file = File::from(openat(&self.fd, &name, flags, Mode::RUSR | Mode::WUSR)?);
+        self.remove_file(&name);
+        Ok(file)
+    }
+
     /// Opens a file inside for reading. A pipe in its place must not make us wait, nor a link lead us away.
     pub fn open_file(&self, name: &str) -> io::Result<File> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
