@@ -12,10 +12,16 @@ use anyhow::{Context as _, Result, bail};
 use serde::Deserialize;
 
 use super::{
+    budget::{Share, is_over_max_size},
     output_dir::OutputDir,
+    output_file::OutputFile,
     read_lines::{each_line, for_each_line, open_seekable, ranks_of},
 };
 use crate::analysis::{RankSummary, StepLine};
+
+/// Larger `flow_steps` files are not aggregated when a recording ends: the aggregate has three times their size, and few
+/// readers take a JSON document of gigabytes. `ncclflow aggregate` does it on request.
+pub const MAX_AGGREGATED: u64 = 256 << 20;
 
 /// What was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,6 +32,8 @@ pub struct Aggregated {
     pub steps: u64,
     /// Ranks left out because their `flow_steps` is larger than the caller wants.
     pub left_out: u64,
+    /// Ranks left out because there is no room under the limit of the folder.
+    pub over_max_size: u64,
     /// Last lines without an end, left out: the recording was killed, or still goes on.
     pub cut_lines: u64,
 }
@@ -90,6 +98,7 @@ pub fn aggregate_directory(dir: &OutputDir, max_bytes: u64) -> Result<Aggregated
                     total.cut_lines += done.cut_lines;
                 }
                 Ok(None) => total.left_out += 1,
+                Err(error) if is_for_the_limit(&error) => total.over_max_size += 1,
                 // The others are none the worse.
                 Err(error) => failed = failed.or(Some(error)),
             }
@@ -98,13 +107,17 @@ pub fn aggregate_directory(dir: &OutputDir, max_bytes: u64) -> Result<Aggregated
     if let Some(error) = failed {
         return Err(error);
     }
-    if total.ranks + total.left_out == 0 {
+    if total.ranks + total.left_out + total.over_max_size == 0 {
         bail!(
             "`{}` holds no `<commHash>/proxy_flow_rank<r>.jsonl`: is it the folder of a recording?",
             dir.path().display()
         );
     }
     Ok(total)
+}
+
+fn is_for_the_limit(error: &anyhow::Error) -> bool {
+    error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>()).any(is_over_max_size)
 }
 
 fn flow_steps_name(rank: i32) -> String {
@@ -147,18 +160,20 @@ fn aggregate_rank(dir: &OutputDir, rank: i32, max_bytes: u64) -> Result<Option<A
         Ok(())
     })?;
     index.cut_lines = cut;
-    dir.replace_file(&format!("flow_rank{rank}.json"), |file| write_rank(file, rank, &mut index, &mut steps))
+    let write = |file: &mut OutputFile| write_rank(file, rank, &mut index, &mut steps);
+    dir.replace_from(Share::Aggregates, &format!("flow_rank{rank}.json"), write)
         .with_context(|| format!("writing `flow_rank{rank}.json`"))?;
     Ok(Some(Aggregated {
         ranks: 1,
         ops: index.ops.len() as u64,
         steps: index.steps,
         left_out: 0,
+        over_max_size: 0,
         cut_lines: index.cut_lines,
     }))
 }
 
-fn write_rank(file: &mut File, rank: i32, index: &mut Index, steps: &mut File) -> io::Result<()> {
+fn write_rank(file: &mut OutputFile, rank: i32, index: &mut Index, steps: &mut File) -> io::Result<()> {
     let mut out = BufWriter::new(file);
     write!(out, "{{\"rank\":{rank},\"meta\":{},\n\"steps\":[", index.meta.as_deref().unwrap_or("null"))?;
     copy_lines(&mut out, steps, &[(0, index.steps_end)])?;
