@@ -121,7 +121,9 @@ impl ApiTrace {
                     }
                     continue;
                 }
-                let rank = name.strip_prefix("api_rank").and_then(|rest| rest.strip_suffix(".jsonl"));
+                let rank = name.strip_prefix("api_rank");
+                let rank = rank.map(|rest| rest.strip_suffix(".gz").unwrap_or(rest));
+                let rank = rank.and_then(|rest| rest.strip_suffix(".jsonl"));
                 let Some(rank) = rank.and_then(|rank| rank.parse().ok()) else {
                     bail!("`{}` is no file of the API level", path.display());
                 };

@@ -1,15 +1,30 @@
 //! Files of JSON lines, written by processes that may have been killed.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
+use flate2::read::GzDecoder;
 use serde::de::DeserializeOwned;
 
-/// Every whole line. What follows the last newline is a line that its writer did not finish; it is left out.
+/// Most bytes of a compressed file that are read: tests are short.
+const MAX_BYTES: u64 = 1 << 30;
+
+/// Every whole line, also of a file whose name ends with `.gz`. What follows the last newline is a line that its writer did not finish; it is
+/// left out.
 pub fn read<T: DeserializeOwned>(path: &Path) -> Result<Vec<T>> {
-    let text = fs::read_to_string(path).with_context(|| format!("reading `{}`", path.display()))?;
+    let text = text(path).with_context(|| format!("reading `{}`", path.display()))?;
     parse(&text).with_context(|| format!("reading `{}`", path.display()))
+}
+
+fn text(path: &Path) -> Result<String> {
+    if path.extension().is_none_or(|extension| extension != "gz") {
+        return Ok(fs::read_to_string(path)?);
+    }
+    let mut text = String::new();
+    GzDecoder::new(File::open(path)?).take(MAX_BYTES).read_to_string(&mut text)?;
+    Ok(text)
 }
 
 pub fn parse<T: DeserializeOwned>(text: &str) -> Result<Vec<T>> {

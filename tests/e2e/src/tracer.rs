@@ -1,4 +1,4 @@
-//! What ncclflow wrote: `DIR/<commHash>/proxy_flow_rank<r>.jsonl` and `flow_steps_rank<r>.jsonl`.
+//! What ncclflow wrote: `DIR/<commHash>/proxy_flow_rank<r>.jsonl` and `flow_steps_rank<r>.jsonl`, or the same compressed.
 //!
 //! Declared from the format's description, not from the writer's types. Keys that the checks do not need are not read.
 
@@ -165,10 +165,10 @@ impl Trace {
         for entry in fs::read_dir(folder).with_context(|| format!("listing `{}`", folder.display()))? {
             let path = entry?.path();
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            if let Some(rank) = rank_of(&name, "proxy_flow_rank") {
+            if let Some((rank, ending)) = rank_of(&name, "proxy_flow_rank") {
                 let flows: Vec<ProxyFlow> = json_lines::read(&path)?;
                 let steps: Vec<FlowStep> =
-                    json_lines::read(&folder.join(format!("flow_steps_rank{rank}.jsonl")))?;
+                    json_lines::read(&folder.join(format!("flow_steps_rank{rank}{ending}")))?;
                 self.take(rank, flows, steps).with_context(|| format!("reading `{}`", path.display()))?;
             }
         }
@@ -194,8 +194,10 @@ impl Trace {
     }
 }
 
-fn rank_of(name: &str, prefix: &str) -> Option<i32> {
-    name.strip_prefix(prefix)?.strip_suffix(".jsonl")?.parse().ok()
+/// And how the name ends.
+fn rank_of<'a>(name: &'a str, prefix: &str) -> Option<(i32, &'a str)> {
+    let (rank, ending) = name.strip_prefix(prefix)?.split_at_checked(name.find('.')? - prefix.len())?;
+    matches!(ending, ".jsonl" | ".jsonl.gz").then_some((rank.parse().ok()?, ending))
 }
 
 #[cfg(test)]

@@ -1,11 +1,13 @@
-//! `record --window-flag`: windows hold what happened while the flag was there, whole, and within their limits.
+//! `record --window-flag`, `--rotate`, `--max-size`: windows hold what happened while the flag was there, whole, and within their limits.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs::{self, File},
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
+    process::Command,
     thread,
     time::{Duration, Instant},
 };
@@ -259,6 +261,160 @@ fn a_signal_and_the_time_begin_new_windows_where_there_is_always_one() {
             assert!((inside..=inside + 2).contains(&seen), "{pid}: {inside} {seen}");
         }
     }
+}
+
+/// What `du` shows: blocks of files, each once, and of folders. The latest windows first: what is removed, or compressed, between two looks is
+/// then counted once at most, and what grows meanwhile not at all.
+fn disk_usage(path: &Path) -> u64 {
+    fn add(path: &Path, seen: &mut BTreeSet<u64>, sum: &mut u64) {
+        let Ok(metadata) = fs::symlink_metadata(path) else { return };
+        if seen.insert(metadata.ino()) {
+            *sum += metadata.blocks() * 512;
+        }
+        if let Ok(entries) = fs::read_dir(path) {
+            let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+            paths.sort();
+            paths.iter().rev().for_each(|path| add(path, seen, sum));
+        }
+    }
+    let mut sum = 0;
+    add(path, &mut BTreeSet::new(), &mut sum);
+    sum
+}
+
+/// Windows for ever in a folder that is full: it never takes more than it may, the latest windows are there and whole, and what was removed
+/// is named.
+#[test]
+fn a_folder_with_a_limit_keeps_the_latest_windows_and_never_takes_more() {
+    // Four to five windows with all that is kept for the open one.
+    const LIMIT: u64 = 3 << 20;
+    let arguments = ["--rotate", "1", "--max-size", "3M", "--compress", "--strict"];
+    let Some(mut job) = Windowed::start(1, "2", &arguments) else { return };
+    let begun = Instant::now();
+    let (mut most, mut looks) = (0, 0);
+    while begun.elapsed() < Duration::from_secs(if is_long() { 120 } else { 15 }) {
+        let mut usage = disk_usage(&job.output);
+        if usage > LIMIT {
+            // One look takes its time, and can have seen what was never there at once.
+            usage = usage.min(disk_usage(&job.output));
+        }
+        most = most.max(usage);
+        looks += 1;
+        thread::sleep(Duration::from_millis(5));
+    }
+    let (session, said) = job.end();
+    assert!(most <= LIMIT, "{most} bytes");
+    assert!(disk_usage(&job.output) <= LIMIT);
+    assert!(looks > 200 && most > LIMIT / 3, "{looks} looks, {most} bytes: nothing was tried");
+
+    let max_size = &session["max_size"];
+    let removed: Vec<&str> =
+        max_size["folders_removed"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
+    assert!(!removed.is_empty(), "{said}");
+    assert_eq!((&max_size["bytes"], &max_size["windows_removed"]), (&LIMIT.into(), &removed.len().into()));
+    assert!(session["loss"].as_object().unwrap().values().all(|count| count == 0), "{:#}", session["loss"]);
+    for folder in &removed {
+        assert!(!job.output.join(folder).exists(), "{folder}");
+        assert!(said.contains(&format!("removed to make room (--max-size): {folder}")), "{said}");
+    }
+    // Together they are all windows, in their order.
+    let windows = session["windows"].as_array().unwrap();
+    let kept: Vec<&str> = windows.iter().map(|window| window["folder"].as_str().unwrap()).collect();
+    let numbers =
+        removed.iter().chain(&kept).map(|folder| folder.split('_').nth(1).unwrap().parse::<usize>().unwrap());
+    assert!(numbers.eq(1..=removed.len() + kept.len()), "{removed:?} {kept:?}");
+    assert!(kept.len() > 1, "{said}");
+
+    let folders = fs::read_dir(&job.output).unwrap().flatten().filter(|entry| entry.path().is_dir());
+    assert_eq!(folders.count(), kept.len());
+    // The last one may have been open for a moment only.
+    let (last, whole) = kept.split_last().unwrap();
+    whole_session(&job.output.join(last));
+    for folder in whole {
+        let folder = job.output.join(folder);
+        let session = whole_session(&folder);
+        assert!(session["compressed"]["files"].as_u64().unwrap() >= 4, "{:#}", session["compressed"]);
+        let trace = ncclflow_e2e::tracer::Trace::read(&folder).unwrap();
+        assert_eq!(trace.ranks.len(), 2);
+        for (member, rank) in &trace.ranks {
+            assert!(!rank.flows.is_empty() && !rank.steps.is_empty(), "{member}");
+        }
+        let lines = |key: &str| {
+            let ranks = session["communicators"].as_array().unwrap().iter();
+            ranks.map(|rank| rank[key].as_u64().unwrap()).sum::<u64>()
+        };
+        assert_eq!(
+            lines("proxyFlowLines"),
+            trace.ranks.values().map(|rank| rank.flows.len() as u64).sum::<u64>()
+        );
+        assert_eq!(
+            lines("flowStepsLines"),
+            trace.ranks.values().map(|rank| rank.steps.len() as u64).sum::<u64>()
+        );
+        for communicator in fs::read_dir(&folder).unwrap().flatten().filter(|entry| entry.path().is_dir()) {
+            let names = fs::read_dir(communicator.path()).unwrap().flatten();
+            let names: Vec<String> =
+                names.map(|file| file.file_name().to_string_lossy().into_owned()).collect();
+            let count = |part: &str| names.iter().filter(|name| name.contains(part)).count();
+            assert_eq!((count("_rank"), count(".jsonl.gz"), names.len()), (8, 4, 8), "{names:?}");
+        }
+        let summary = Command::new(programs::ncclflow().unwrap())
+            .args(["summary", "--json"])
+            .arg(&folder)
+            .output()
+            .unwrap();
+        assert!(summary.status.success(), "{}", String::from_utf8_lossy(&summary.stderr));
+        let summary: Value = serde_json::from_slice(&summary.stdout).unwrap();
+        let messages = |rank: &Value| {
+            rank["links"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|link| link["messages"].as_u64().unwrap())
+                .sum::<u64>()
+        };
+        let messages: u64 = summary["ranks"].as_array().unwrap().iter().map(messages).sum();
+        assert_eq!(messages, lines("flowStepsLines"));
+    }
+}
+
+/// Without windows what finds no room is lost, and said to be.
+#[test]
+fn a_recording_without_windows_stops_at_its_limit() {
+    let (Some(ncclflow), Some(bed), true) = (programs::ncclflow(), programs::bed(), need::root()) else {
+        return;
+    };
+    let Some(library) = programs::nccl("2.27.5-cu12") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("out");
+    let arguments = "--mode processes --iters 1000000 --interval-ms 1 --bytes 4096 --sync --channels 1 --timeout 600 --ranks 2";
+    let arguments: Vec<&str> = arguments.split(' ').collect();
+    let bed = Bed::start(&bed, &library, folder.path(), &arguments).unwrap();
+    let limit = ["--max-size", "1M", "--compress", "--strict"];
+    let recorder = Recorder::start(&ncclflow, &bed.pid_list(), &output, &limit).unwrap();
+    bed.go().unwrap();
+    for _ in 0..200 {
+        assert!(disk_usage(&output) <= 1 << 20);
+        thread::sleep(Duration::from_millis(25));
+    }
+    recorder.signal(Signal::INT).unwrap();
+    let (status, said) = recorder.finish().unwrap();
+    assert_eq!(status.code(), Some(3), "{said}");
+    assert_eq!(said.matches("has reached its limit").count(), 1, "{said}");
+    assert!(disk_usage(&output) <= 1 << 20);
+    let session = json(&output.join("session.json"));
+    let loss = &session["loss"];
+    assert_eq!((&session["state"], &loss["lines_lost"]), (&"complete".into(), &loss["lines_over_max_size"]));
+    assert!(
+        loss["lines_over_max_size"].as_u64().unwrap() > 0 && loss["aggregates_over_max_size"] == 0,
+        "{loss:#}"
+    );
+    assert_eq!(
+        (&session["compressed"]["files"], &session["compressed"]["files_left"]),
+        (&4.into(), &0.into())
+    );
+    let trace = ncclflow_e2e::tracer::Trace::read(&output).unwrap();
+    assert!(trace.ranks.values().all(|rank| !rank.steps.is_empty()));
 }
 
 /// A rank that does not join: one dump says so, and a job that is not recorded any more is not dumped again and again.

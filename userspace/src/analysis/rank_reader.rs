@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, bail};
 use serde::Deserialize;
 
 use super::lines::{FlowLine, StepLine};
-use crate::sink::{OutputDir, for_each_line};
+use crate::sink::{OutputDir, for_each_line, ranks_of};
 
 /// Largest `session.json` that is read.
 const MAX_SESSION: u64 = 256 << 20;
@@ -98,11 +98,8 @@ fn recording(path: &Path) -> Result<Recording> {
         let Ok(subfolder) = dir.open_subfolder(&folder) else { continue };
         let names =
             subfolder.names().with_context(|| format!("cannot list `{}`", subfolder.path().display()))?;
-        for name in &names {
-            let rank = name.strip_prefix("proxy_flow_rank").and_then(|rest| rest.strip_suffix(".jsonl"));
-            if let Some(rank) = rank.and_then(|rank| rank.parse().ok()) {
-                ranks.push(RankFile { folder: folder.clone(), rank, dir: dir.open_subfolder(&folder)? });
-            }
+        for rank in ranks_of(&names, "proxy_flow") {
+            ranks.push(RankFile { folder: folder.clone(), rank, dir: dir.open_subfolder(&folder)? });
         }
     }
     if ranks.is_empty() {

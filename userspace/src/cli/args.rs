@@ -2,6 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
+use super::disk_args::DiskArgs;
 use super::filter_args::FilterArgs;
 use super::top_args::TopArgs;
 use super::window_args::WindowArgs;
@@ -57,7 +58,7 @@ pub enum Command {
     /// List the processes of this node that use NCCL, with their libraries and communicators
     Ps(PsArgs),
     /// Attach to running NCCL processes and write what they plan and post, per rank
-    Record(RecordArgs),
+    Record(Box<RecordArgs>),
     /// Write a recording's files again, from the raw records that `record --capture` kept (no root needed)
     Replay(ReplayArgs),
     /// (Re)write flow_rank*.json from the two .jsonl files of each rank
@@ -185,6 +186,8 @@ Examples:
   ncclflow record --all -o /var/tmp/flows      whatever uses NCCL on this host, until Ctrl-C; jobs may come and go
   ncclflow record --all --user ann --comm train.py -d 60
   ncclflow record --all --window-flag /run/flow  while /run/flow exists; `touch` and `rm` it as often as you like
+  ncclflow record --all --rotate 60 --max-size 20G --compress -o /var/tmp/flows
+                                               the last minutes, as many as 20 GiB hold; for months
   ncclflow record -p 4242 --level api          every call of NCCL's API, at one probe hit each
   ncclflow record -p 4242 --level api --returns -d 5
                                                and its result, and how long it took
@@ -283,6 +286,9 @@ pub struct RecordArgs {
     #[command(flatten)]
     pub window: WindowArgs,
 
+    #[command(flatten)]
+    pub disk: DiskArgs,
+
     /// Keep the raw records in this new file; `ncclflow replay` makes the same files of it again
     #[arg(long, value_name = "FILE")]
     pub capture: Option<PathBuf>,
@@ -293,7 +299,7 @@ pub struct RecordArgs {
     pub metrics: Option<SocketAddr>,
 
     /// Write no files: for --metrics alone, as on a node that is watched for months
-    #[arg(long, requires = "metrics", conflicts_with_all = ["output", "capture", "window_flag", "rotate"])]
+    #[arg(long, requires = "metrics", conflicts_with_all = ["output", "capture", "window_flag", "rotate", "max_size", "compress"])]
     pub no_files: bool,
 
     /// Print session.json to standard output at the end

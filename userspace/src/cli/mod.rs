@@ -11,6 +11,7 @@ macro_rules! tell {
 mod aggregate;
 mod args;
 mod check;
+mod disk_args;
 mod doctor;
 mod dump;
 mod exit;

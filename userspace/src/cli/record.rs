@@ -74,6 +74,8 @@ pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<ExitCode> {
         cache: args.cache_folder(),
         windows: args.window.options(),
         on_hang: args.on_hang,
+        max_size: args.disk.max_size,
+        compress: args.disk.compress,
         capture: args.capture.clone(),
         development_log: args.ebpf_log,
     };
@@ -134,6 +136,11 @@ impl Console {
     fn say(&mut self, notice: &Notice<'_>) {
         match notice {
             Notice::WriteFailed(error) => tell!("ncclflow: {error}"),
+            Notice::OverMaxSize(bytes) => {
+                tell!(
+                    "ncclflow: the folder has reached its limit of {bytes} bytes: what comes now is lost (--max-size)"
+                );
+            }
             _ if self.quiet => {}
             Notice::NotCached(why) => tell!("layouts are not kept for the next time: {why}"),
             Notice::Found(setup) => found(setup),
@@ -146,6 +153,7 @@ impl Console {
             }
             Notice::TargetExited { pid } => tell!("process {pid} exited"),
             Notice::Joined { process, library } => joined(process, library),
+            Notice::WindowRemoved(folder) => tell!("removed to make room (--max-size): {folder}"),
             Notice::WindowOpened(window) => tell!("window {} opened: {}", window.number, window.folder),
             Notice::WindowClosed(window, report) => {
                 let lines: u64 =
@@ -223,7 +231,10 @@ fn summarize(outcome: &Outcome, no_files: bool) {
         );
     }
     if !report.windows.is_empty() {
-        tell!("{} windows", report.windows.len());
+        let removed = report.max_size.as_ref().map_or(0, |max_size| max_size.windows_removed);
+        let removed =
+            if removed > 0 { format!("; {removed} older ones were removed") } else { String::new() };
+        tell!("{} windows{removed}", report.windows.len());
     } else if report.communicators.is_empty() && !no_files {
         tell!(
             "no NCCL operation was {} in this time",
@@ -248,6 +259,18 @@ fn summarize(outcome: &Outcome, no_files: bool) {
             "  {} were dropped, as decoding and writing did not keep up: --queue-size",
             loss.records_dropped
         );
+    }
+    if loss.lines_over_max_size > 0 {
+        tell!("  {} lines found no room in the folder: --max-size", loss.lines_over_max_size);
+    }
+    if loss.aggregates_over_max_size > 0 {
+        tell!(
+            "  {} flow_rank files found no room in the folder: `ncclflow aggregate` makes them where there is",
+            loss.aggregates_over_max_size
+        );
+    }
+    if loss.windows_late > 0 {
+        tell!("  {} windows were opened late, as there was no room for them: --max-size", loss.windows_late);
     }
     if loss.records_unaccounted > 0 {
         tell!("  of {} hits it is not known what became of them", loss.records_unaccounted);

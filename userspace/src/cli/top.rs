@@ -55,6 +55,8 @@ pub(super) fn run(args: &TopArgs, started: Instant) -> Result<ExitCode> {
         cache: crate::layout_cache::default_folder(),
         windows: None,
         on_hang: None,
+        max_size: None,
+        compress: false,
         capture: None,
         development_log: false,
     };
@@ -121,6 +123,8 @@ fn session_thread(options: &RecordOptions, stop: &StopHandle, sender: &mpsc::Sen
         Notice::Recording { .. } => say(News::Armed),
         Notice::TargetExited { pid } => say(News::Line(format!("process {pid} exited"))),
         Notice::NotCached(_)
+        | Notice::WindowRemoved(_)
+        | Notice::OverMaxSize(_)
         | Notice::WindowOpened(_)
         | Notice::WindowClosed(..)
         | Notice::Hang(_)

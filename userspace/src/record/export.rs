@@ -8,7 +8,7 @@ use super::{
     results::write_results,
     takers::{Complaints, News},
 };
-use crate::sink::{FlowFileSummary, OutputDir, SessionReport};
+use crate::sink::{FlowFileSummary, OutputDir, SessionReport, is_over_max_size};
 
 /// A window that is over.
 #[derive(Debug)]
@@ -19,13 +19,20 @@ pub(super) struct Job {
     pub(super) opened_ms: u64,
 }
 
+/// What was found out about windows after their accounts had been taken.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Exported {
+    pub(super) aggregates_over_max_size: u64,
+}
+
 /// Completes windows until no more come.
-pub(super) fn export(jobs: &Receiver<Job>, complaints: &Complaints) {
+pub(super) fn export(jobs: &Receiver<Job>, compress: bool, complaints: &Complaints) -> Exported {
+    let mut exported = Exported::default();
     for Job { taken, mut report, opened_ms } in jobs {
         let say = |error: String| complaints.say(News::Failed(error));
         let summaries = taken.pipeline.files().summaries();
         let dir = taken.pipeline.files().dir().map(OutputDir::try_clone);
-        let written = write_results(taken, &mut report, &mut |notice| {
+        let written = write_results(taken, &mut report, compress, &mut |notice| {
             if let Notice::WriteFailed(error) = notice {
                 say(error.to_owned());
             }
@@ -33,11 +40,23 @@ pub(super) fn export(jobs: &Receiver<Job>, complaints: &Complaints) {
         if let Err(error) = written {
             say(format!("writing a window's results: {error:#}"));
         }
-        let link = |dir: std::io::Result<OutputDir>| link_by_process(&dir?, &summaries, opened_ms);
-        if let Some(Err(error)) = dir.map(link) {
-            say(format!("naming a window's files by their processes: {error}"));
+        exported.aggregates_over_max_size += report.loss.aggregates_over_max_size;
+        let finish = |dir: std::io::Result<OutputDir>| {
+            let dir = dir?;
+            let linked = link_by_process(&dir, &summaries, opened_ms);
+            // From here on it may have to make room for others.
+            dir.complete();
+            linked
+        };
+        match dir.map(finish) {
+            Some(Err(error)) if !is_over_max_size(&error) => {
+                say(format!("naming a window's files by their processes: {error}"));
+            }
+            _ => {}
         }
+        complaints.tell_of_disk();
     }
+    exported
 }
 
 /// Gives the one file of each rank a second name, by its process and the window: `flow_rank0_pid77_1755877674248.json`. Under these names the files
@@ -47,7 +66,12 @@ fn link_by_process(dir: &OutputDir, ranks: &[FlowFileSummary], opened_ms: u64) -
         let folder = dir.open_subfolder(&rank.folder)?;
         let tag = format!("pid{}_{opened_ms}", rank.pid);
         let number = rank.rank;
-        for (stem, extension) in [("flow_rank", "json"), ("api_rank", "jsonl"), ("megatrace_rank", "log")] {
+        for (stem, extension) in [
+            ("flow_rank", "json"),
+            ("api_rank", "jsonl"),
+            ("api_rank", "jsonl.gz"),
+            ("megatrace_rank", "log"),
+        ] {
             let name = format!("{stem}{number}.{extension}");
             match folder.link(&name, &format!("{stem}{number}_{tag}.{extension}")) {
                 // Which of them there is depends on the level; large ones are not aggregated.

@@ -26,7 +26,7 @@ use crate::{
     clock::now_ns,
     layout_cache::LayoutCache,
     loader::Attachment,
-    sink::{ApiOutputOptions, OutputDir, SessionReport},
+    sink::{ApiOutputOptions, LostLines, OutputDir, SessionReport},
     stream::{Account, Drain, Outlet, Queue, Waker},
 };
 
@@ -49,6 +49,16 @@ pub(super) struct Live<'a, 'f> {
     pub(super) notice: &'a mut dyn FnMut(Notice<'_>),
 }
 
+/// What windows lack, whose files are not the pipeline's any more.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct WindowsLost {
+    pub(super) lines: LostLines,
+    /// Aggregates that there was no room for.
+    pub(super) aggregates: u64,
+    /// Windows that were opened late, as there was no room for them.
+    pub(super) late: u64,
+}
+
 /// What was taken in.
 #[derive(Debug)]
 pub(super) struct Taken {
@@ -56,8 +66,7 @@ pub(super) struct Taken {
     pub(super) capture: Option<CaptureWriter>,
     /// Records that the pipeline did not get, as it had not kept up.
     pub(super) dropped: Account,
-    /// Lines that could not be written to files that are not the pipeline's any more.
-    pub(super) lines_lost: u64,
+    pub(super) windows_lost: WindowsLost,
     /// Records that the capture lacks.
     pub(super) not_captured: u64,
     /// Most bytes that waited for the pipeline at a time.
@@ -82,7 +91,8 @@ pub(super) fn run(
     let (jobs, to_exporter) = mpsc::channel();
     let parts = options.windows.as_ref().zip(dir);
     let mut windows = parts.map(|(windows, dir)| Windows::new(windows, dir, api, jobs)).transpose()?;
-    let complaints = Complaints { sender, bell: bell.clone() };
+    let budget = dir.and_then(OutputDir::budget).cloned();
+    let complaints = Complaints { sender, bell: bell.clone(), budget };
     let flows = Arc::new(Queue::new(options.queue_bytes));
     let raw = capture.is_some().then(|| Arc::new(Queue::new(options.queue_bytes)));
     let resumed = Arc::new(AtomicBool::new(false));
@@ -118,14 +128,15 @@ pub(super) fn run(
                 (drain, drained)
             })?;
             // It ends with the windows, which hold the other end.
-            named("ncclflow-export").spawn_scoped(scope, {
+            let exporter = named("ncclflow-export").spawn_scoped(scope, {
                 let complaints = &complaints;
-                move || export(&to_exporter, complaints)
+                move || export(&to_exporter, options.compress, complaints)
             })?;
-            Ok::<_, anyhow::Error>((writer, keeper, drain))
+            Ok::<_, anyhow::Error>((writer, keeper, drain, exporter))
         })();
         // Whatever fails, the threads must end, or the scope waits for them.
-        let (writer, keeper, drainer) = started.inspect_err(|_| close_all()).context("starting a thread")?;
+        let (writer, keeper, drainer, exporter) =
+            started.inspect_err(|_| close_all()).context("starting a thread")?;
         let told = Told {
             bell: &bell,
             complaints: &complaints,
@@ -157,12 +168,13 @@ pub(super) fn run(
         let settled = settle(attachment, &mut drain);
         drain.close(|tgid| attachment.lost_by_process(tgid).unwrap_or(0));
         let (mut pipeline, keeper) = (join(writer)?, keeper.map(join).transpose()?);
+        let exported = join(exporter)?;
         told.hear(report, notice);
         watched.and(closed).and(settled)?;
-        let mut lines_lost = 0;
+        let mut windows_lost = WindowsLost::default();
         if let Some((totals, lost)) = totals.transpose()? {
             pipeline = totals.unwrap_or(pipeline);
-            lines_lost = lost;
+            windows_lost = WindowsLost { aggregates: exported.aggregates_over_max_size, ..lost };
         }
         drained.context("waiting for records")?;
         let (mut dropped, mut queue_peak, mut not_kept) = (Account::default(), 0, 0);
@@ -172,7 +184,7 @@ pub(super) fn run(
             not_kept = rest.iter().map(|outlet| outlet.dropped().total()).sum();
         }
         let not_captured = not_kept + keeper.as_ref().map_or(0, CaptureWriter::lost);
-        Ok(Taken { pipeline, capture: keeper, dropped, lines_lost, not_captured, queue_peak })
+        Ok(Taken { pipeline, capture: keeper, dropped, windows_lost, not_captured, queue_peak })
     })
 }
 

@@ -7,6 +7,7 @@ mod flag_file;
 mod follow;
 mod gaps;
 mod hang;
+mod limit;
 mod live;
 mod origins;
 mod output;

@@ -257,6 +257,11 @@ impl Pipeline {
         self.output.files.flush();
     }
 
+    /// Nothing is written any more.
+    pub(super) fn close_files(&mut self) {
+        self.output.files.close();
+    }
+
     pub fn files(&self) -> &SessionFiles {
         &self.output.files
     }

@@ -17,6 +17,7 @@ use super::{
     accounts::Baseline,
     bindings::{Binding, SharedBindings},
     follow::Follower,
+    limit,
     live::{self, Live},
     origins::Traced,
     pipeline::{Following, Pipeline},
@@ -81,6 +82,10 @@ pub struct RecordOptions {
     pub windows: Option<WindowOptions>,
     /// Dump the processes when there is no hit for so long.
     pub on_hang: Option<Duration>,
+    /// Most bytes that the output folder may take on the disk.
+    pub max_size: Option<u64>,
+    /// Compress files of lines when nothing more comes to them.
+    pub compress: bool,
     /// Keep the raw records in this new file, for [`super::replay`].
     pub capture: Option<PathBuf>,
     /// Print the eBPF side's development log on standard error.
@@ -151,6 +156,10 @@ pub enum Notice<'a> {
     PassedOver(&'a str),
     /// What was resolved is not kept for the next time: why.
     NotCached(&'a str),
+    /// A window's folder was removed, to make room for others.
+    WindowRemoved(&'a str),
+    /// The folder has reached its limit: lines, or windows, are lost from now on.
+    OverMaxSize(u64),
     WindowOpened(&'a WindowReport),
     /// And what came of it.
     WindowClosed(&'a WindowReport, &'a SessionReport),
@@ -204,7 +213,7 @@ pub fn record(
         Targets::All(filter) => Some(Follower::new(wanted, filter, bindings_to_come.clone())?),
     };
     raise_descriptor_limit();
-    let dir = options.output.as_deref().map(OutputDir::create).transpose()?;
+    let dir = options.output.as_deref().map(|path| limit::create_folder(path, options)).transpose()?;
     let mut report = first_report(&setup, options.choice, options.buffer, options.queue_bytes);
     let prepared = attachment
         .and_then(|attachment| prepare(options.started, attachment, &setup, &report.host, &mut times));
@@ -218,6 +227,13 @@ pub fn record(
             return Err(error);
         }
     };
+    let checked = dir
+        .as_ref()
+        .map(|dir| limit::check(dir, &report, attachment.probes().len(), options.windows.is_some()));
+    if let Some(Err(error)) = checked {
+        discard(dir);
+        return Err(error);
+    }
     let api = ApiOutputOptions { format: options.format, realtime_offset_ns: report.clock.offset_ns };
     let capture = match options
         .capture
@@ -263,7 +279,17 @@ pub fn record(
     let mut taken = live::run(live, api, pipeline, capture)?;
     attachment.print_log();
     complete_report(&mut report, &attachment, &mut taken, &Baseline::default())?;
-    let aggregated = write_results(taken, &mut report, notice)?;
+    let budget = kept_dir.as_ref().and_then(OutputDir::budget);
+    if let Some(budget) = budget {
+        limit::tell(budget, &mut report, notice);
+    }
+    let aggregated = write_results(taken, &mut report, options.compress, notice)?;
+    if let (Some(dir), Some(budget)) = (&kept_dir, budget)
+        && limit::tell(budget, &mut report, notice)
+    {
+        // Even the last file can have needed the room of a window, which is named in it.
+        report.write(dir).context("writing `session.json`")?;
+    }
     if let Some(follower) = follower {
         attachment.keep(follower.into_links());
     }

@@ -4,10 +4,10 @@ use std::{fs::File, io::BufReader, io::Write as _, path::Path};
 
 use anyhow::{Context as _, Result};
 
-use super::{pipeline::Pipeline, results::MAX_AGGREGATED};
+use super::pipeline::Pipeline;
 use crate::{
     capture::{CaptureReader, Item},
-    sink::{Aggregated, OutputDir, SessionFiles, aggregate_directory},
+    sink::{Aggregated, MAX_AGGREGATED, OutputDir, SessionFiles, aggregate_directory},
 };
 
 /// What came of a replay.
@@ -53,7 +53,7 @@ pub fn replay(input: &Path, output: &Path) -> Result<Replayed> {
     Ok(Replayed {
         records,
         undecodable: pipeline.undecodable().0,
-        lines_lost: pipeline.files().lost_lines(),
+        lines_lost: pipeline.files().lost_lines().lines,
         is_cut,
         aggregated,
     })

@@ -73,11 +73,22 @@ pub(super) fn first_report(
         gaps: Vec::new(),
         model: ModelCounters::default(),
         first_undecodable: None,
+        max_size: None,
+        compressed: None,
         passed_over: setup.passed_over.clone(),
         errors: Vec::new(),
         window: None,
         windows: Vec::new(),
     }
+}
+
+/// Bytes that `session.json` will have at most, if not very much is lost: it grows with what is said of each probe, and lists of gaps and
+/// CPUs. What ranks add is counted with their files.
+pub(super) fn report_room(report: &SessionReport, probes: usize) -> u64 {
+    const LISTS: usize = 48 << 10;
+    const PROBE: usize = 768;
+    let text = report.to_text().map_or(0, |text| text.len());
+    (text + LISTS + probes * PROBE) as u64
 }
 
 /// Completes the report of a session that is over.
@@ -97,12 +108,17 @@ pub(super) fn complete_report(
     report.buffer.queue_peak_bytes = taken.queue_peak as u64;
     let (records_undecodable, first) = pipeline.undecodable();
     report.first_undecodable = first.map(ToString::to_string);
+    let mut lines_lost = pipeline.files().lost_lines();
+    lines_lost += taken.windows_lost.lines;
     report.loss = LossReport {
         records_lost: report.probes.iter().map(|probe| probe.lost).sum(),
         records_dropped: report.probes.iter().map(|probe| probe.dropped).sum(),
         records_unaccounted: accounts.unaccounted,
         records_undecodable,
-        lines_lost: pipeline.files().lost_lines() + taken.lines_lost,
+        lines_lost: lines_lost.lines,
+        lines_over_max_size: lines_lost.over_max_size,
+        aggregates_over_max_size: taken.windows_lost.aggregates,
+        windows_late: taken.windows_lost.late,
         records_not_captured: taken.not_captured,
     };
     report.model = pipeline.model_counters();
@@ -119,7 +135,7 @@ pub(super) fn complete_report(
             proxy_flow_lines: rank.records,
             flow_steps_lines: rank.steps,
             api_lines: rank.api_calls,
-            lost_lines: rank.lost,
+            lost_lines: rank.lost.lines,
         })
         .collect();
     Ok(())

@@ -1,20 +1,20 @@
-//! The end of a recording, or of a window: aggregates, the capture's last words, `session.json`.
+//! The end of a recording, or of a window: aggregates, compressed files, the capture's last words, `session.json`.
 
 use anyhow::Result;
 
 use super::{live::Taken, recorder::Notice};
-use crate::sink::{Aggregated, SessionReport, SessionState, aggregate_directory};
-
-/// Larger `flow_steps` files are not aggregated when the recording ends: the aggregate has three times their size, and few
-/// readers take a JSON document of gigabytes. `ncclflow aggregate` does it on request.
-pub(super) const MAX_AGGREGATED: u64 = 256 << 20;
+use crate::sink::{
+    Aggregated, DiskBudget, MAX_AGGREGATED, SessionReport, SessionState, aggregate_directory, compress_files,
+};
 
 /// Completes the folder and the capture. What cannot be written is said, and is part of the report.
 pub(super) fn write_results(
-    taken: Taken,
+    mut taken: Taken,
     report: &mut SessionReport,
+    compress: bool,
     notice: &mut dyn FnMut(Notice<'_>),
 ) -> Result<Option<Aggregated>> {
+    taken.pipeline.close_files();
     let files = taken.pipeline.files();
     let mut fail = |report: &mut SessionReport, error: String| {
         notice(Notice::WriteFailed(&error));
@@ -25,22 +25,36 @@ pub(super) fn write_results(
     let aggregated = match files.dir().filter(|_| !files.has_no_flows()) {
         None => None,
         Some(dir) => match aggregate_directory(dir, MAX_AGGREGATED) {
-            Ok(aggregated) => Some(aggregated),
+            Ok(aggregated) => {
+                report.loss.aggregates_over_max_size = aggregated.over_max_size;
+                Some(aggregated)
+            }
             Err(error) => {
                 fail(report, format!("{error:#}"));
                 None
             }
         },
     };
+    if compress {
+        let (compressed, errors) = compress_files(files);
+        // Files of a recording with windows are theirs.
+        report.compressed = (compressed.files + compressed.files_left > 0).then_some(compressed);
+        for error in errors {
+            fail(report, error);
+        }
+    }
     if let Some(capture) = taken.capture
         && let Err(error) = capture.finish(&report.to_text()?)
     {
         fail(report, format!("writing the capture stopped: {error}"));
     }
-    if let Some(dir) = files.dir()
-        && let Err(error) = report.write(dir)
-    {
-        fail(report, format!("writing `session.json`: {error}"));
+    if let Some(dir) = files.dir() {
+        if report.max_size.is_some() {
+            report.max_size = dir.budget().map(DiskBudget::report);
+        }
+        if let Err(error) = report.write(dir) {
+            fail(report, format!("writing `session.json`: {error}"));
+        }
     }
     Ok(aggregated)
 }

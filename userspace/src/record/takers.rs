@@ -13,7 +13,7 @@ use super::pipeline::Pipeline;
 use crate::{
     capture::CaptureWriter,
     clock::now_ns,
-    sink::SessionFiles,
+    sink::{DiskBudget, SessionFiles},
     stream::{Batch, Popped, Queue, Waker},
 };
 
@@ -35,6 +35,8 @@ pub(super) enum News {
     Full,
     /// A dump was written, as nothing moved.
     Dumped(String),
+    /// The disk's budget has something to tell.
+    Disk,
 }
 
 /// What a taker is told, besides batches.
@@ -90,6 +92,8 @@ pub(super) struct Complaints {
     pub(super) sender: Sender<News>,
     /// Wakes whoever listens.
     pub(super) bell: Waker,
+    /// With `--max-size`.
+    pub(super) budget: Option<DiskBudget>,
 }
 
 impl Complaints {
@@ -97,6 +101,13 @@ impl Complaints {
         // Nobody listens any more only when the recording is over.
         let _ = self.sender.send(news);
         self.bell.wake();
+    }
+
+    /// After anything that takes of the disk's budget.
+    pub(super) fn tell_of_disk(&self) {
+        if self.budget.as_ref().is_some_and(DiskBudget::has_news) {
+            self.say(News::Disk);
+        }
     }
 }
 
@@ -156,6 +167,7 @@ pub(super) fn write_flows(
         if pipeline.is_full() && !mem::replace(&mut told_full, true) {
             complaints.say(News::Full);
         }
+        complaints.tell_of_disk();
         let errors = pipeline.files().errors();
         for error in errors.iter().skip(told) {
             complaints.say(News::Failed(error.clone()));

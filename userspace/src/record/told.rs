@@ -14,6 +14,7 @@ use anyhow::{Result, anyhow};
 use rustix::time::ClockId;
 
 use super::{
+    limit,
     pipeline::Pipeline,
     recorder::Notice,
     takers::{Command, Complaints, News, Next, Swap},
@@ -56,6 +57,8 @@ pub(super) struct Heard {
     pub(super) processes: Vec<u32>,
     /// The window has as many ops as it may have.
     pub(super) is_full: bool,
+    /// Windows were removed.
+    pub(super) has_removed: bool,
 }
 
 impl Told<'_> {
@@ -109,7 +112,11 @@ impl Told<'_> {
                 News::Process(tgid) => heard.processes.push(tgid),
                 News::Full => heard.is_full = true,
                 News::Dumped(what) => notice(Notice::Hang(&what)),
+                News::Disk => {}
             }
+        }
+        if let Some(budget) = &self.complaints.budget {
+            heard.has_removed = limit::tell(budget, report, notice);
         }
         heard
     }

@@ -11,6 +11,7 @@ use anyhow::{Context as _, Result};
 use super::{
     follow::{Follower, Scene},
     hang::HangWatch,
+    limit::keep_room,
     recorder::{Notice, RecordOptions, StopHandle},
     setup::Setup,
     told::Told,
@@ -52,7 +53,7 @@ impl Watch<'_, '_, '_> {
             Subjects::Named(setup) => (0..setup.targets.len()).collect(),
             Subjects::All(_) => Vec::new(),
         };
-        let mut is_full = false;
+        let (mut is_full, mut is_outdated) = (false, false);
         while !self.stop.is_stopped() {
             if matches!(self.subjects, Subjects::Named(_)) && running.is_empty() {
                 break;
@@ -84,6 +85,7 @@ impl Watch<'_, '_, '_> {
             }
             let heard = told.hear(scene.report, scene.notice);
             is_full |= heard.is_full;
+            is_outdated |= heard.has_removed;
             match &mut self.subjects {
                 Subjects::Named(setup) => running.retain(|at| !has_ended(setup, *at, scene)),
                 Subjects::All(follower) => {
@@ -95,17 +97,18 @@ impl Watch<'_, '_, '_> {
                             told.ended(tgid);
                         }
                     }
-                    let now = Instant::now();
-                    if now >= next_round {
+                    if Instant::now() >= next_round {
                         follower.round(scene)?;
                         next_round = Instant::now() + ROUND;
                     }
-                    if now >= next_report && follower.take_changed() {
-                        next_report = now + REPORT;
-                        if let Some(dir) = self.dir {
-                            write_report(dir, scene);
-                        }
-                    }
+                    is_outdated |= follower.take_changed();
+                }
+            }
+            let now = Instant::now();
+            if now >= next_report && std::mem::take(&mut is_outdated) {
+                next_report = now + REPORT;
+                if let Some(dir) = self.dir {
+                    write_report(dir, self.windows.is_some(), scene);
                 }
             }
         }
@@ -154,7 +157,8 @@ fn has_ended(setup: &Setup, at: usize, scene: &mut Scene<'_>) -> bool {
     exited
 }
 
-fn write_report(dir: &OutputDir, scene: &mut Scene<'_>) {
+fn write_report(dir: &OutputDir, has_windows: bool, scene: &mut Scene<'_>) {
+    keep_room(dir, scene.report, scene.attachment.probes().len(), has_windows);
     if let Err(error) = scene.report.write(dir) {
         let error = format!("writing `session.json`: {error}");
         (scene.notice)(Notice::WriteFailed(&error));

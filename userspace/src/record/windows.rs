@@ -15,17 +15,32 @@ use ncclflow_common::ProbeCounters;
 use rustix::time::ClockId;
 
 use super::{
-    accounts::Baseline, export::Job, flag_file::FlagFile, follow::Scene, live::Taken, pipeline::Pipeline,
-    recorder::Notice, report::complete_report, takers::Next, told::Told,
+    accounts::Baseline,
+    export::Job,
+    flag_file::FlagFile,
+    follow::Scene,
+    limit::keep_room,
+    live::{Taken, WindowsLost},
+    pipeline::Pipeline,
+    recorder::Notice,
+    report::complete_report,
+    takers::Next,
+    told::Told,
 };
 use crate::{
     clock::now_ns,
-    sink::{ApiOutputOptions, OutputDir, SessionFiles, WindowEnd, WindowReport},
+    sink::{
+        ApiOutputOptions, LossReport, LostLines, OutputDir, SessionFiles, WindowEnd, WindowReport,
+        is_over_max_size,
+    },
     stream::Account,
 };
 
 /// How often the flag file is asked for where its folder tells nothing.
 const ASK: Duration = Duration::from_millis(250);
+
+/// How often it is asked whether there is room for a window that cannot be opened without.
+const ASK_FOR_ROOM: Duration = Duration::from_millis(100);
 
 /// When windows open and close.
 #[derive(Clone, Debug)]
@@ -67,7 +82,9 @@ pub(super) struct Windows<'a> {
     number: u32,
     /// The accounts of all windows.
     totals: Option<Pipeline>,
-    lines_lost: u64,
+    lost: WindowsLost,
+    /// There was no room for the next one.
+    is_late: bool,
 }
 
 impl<'a> Windows<'a> {
@@ -86,7 +103,8 @@ impl<'a> Windows<'a> {
             state: State::Closed,
             number: 0,
             totals: None,
-            lines_lost: 0,
+            lost: WindowsLost::default(),
+            is_late: false,
         })
     }
 
@@ -98,11 +116,12 @@ impl<'a> Windows<'a> {
     /// When to look again, at the latest.
     pub(super) fn timeout(&self) -> Option<Duration> {
         let ask = self.flag.as_ref().map(|_| ASK);
+        let ask_for_room = self.is_late.then_some(ASK_FOR_ROOM);
         let limit = match (&self.state, self.options.max_duration) {
             (State::Open(open), Some(limit)) => Some(limit.saturating_sub(open.since.elapsed())),
             _ => None,
         };
-        ask.into_iter().chain(limit).min()
+        ask.into_iter().chain(ask_for_room).chain(limit).min()
     }
 
     /// Opens and closes. `is_full`: the writer says that the window has as many ops as it may have. `rotate`: a new window is wanted.
@@ -137,26 +156,38 @@ impl<'a> Windows<'a> {
         }
         if matches!(self.state, State::Closed) && is_wanted {
             self.open(scene, told)?;
+        } else {
+            self.is_late = false;
         }
         Ok(())
     }
 
-    /// The recording ends: closes what is open, and gives the accounts of all windows, and the lines that could not be written.
+    /// The recording ends: closes what is open, and gives the accounts of all windows, and what they lack.
     pub(super) fn finish(
         mut self,
         scene: &mut Scene<'_>,
         told: &Told<'_>,
-    ) -> Result<(Option<Pipeline>, u64)> {
+    ) -> Result<(Option<Pipeline>, WindowsLost)> {
         self.close(WindowEnd::Recording, scene, told)?;
-        Ok((self.totals, self.lines_lost))
+        Ok((self.totals, self.lost))
     }
 
     fn open(&mut self, scene: &mut Scene<'_>, told: &Told<'_>) -> Result<()> {
-        self.number += 1;
         let opened_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis());
         let opened_ms = u64::try_from(opened_ms).unwrap_or(u64::MAX);
-        let folder = format!("window_{:04}_{opened_ms}", self.number);
-        let dir = self.dir.subfolder(&folder).with_context(|| format!("making the folder `{folder}`"))?;
+        let folder = format!("window_{:04}_{opened_ms}", self.number + 1);
+        let room = keep_room(&self.dir, scene.report, scene.attachment.probes().len(), true);
+        let dir = match self.dir.window(&folder, room) {
+            // It is opened when a window before it is complete, and can be removed.
+            Err(error) if is_over_max_size(&error) => {
+                self.lost.late += u64::from(!std::mem::replace(&mut self.is_late, true));
+                told.complaints.tell_of_disk();
+                return Ok(());
+            }
+            opened => opened.with_context(|| format!("making the folder `{folder}`"))?,
+        };
+        self.is_late = false;
+        self.number += 1;
         scene.attachment.forget_what_was_sent()?;
         let baseline = Baseline::of(scene.attachment)?;
         let next = Next::New {
@@ -199,15 +230,17 @@ impl<'a> Windows<'a> {
             pipeline,
             capture: None,
             dropped: told.dropped().since(&dropped),
-            lines_lost: 0,
+            windows_lost: WindowsLost::default(),
             not_captured: 0,
             queue_peak: 0,
         };
         let mut session = scene.report.clone();
         session.windows.clear();
+        session.max_size = None;
         session.window = Some(report.clone());
         complete_report(&mut session, scene.attachment, &mut taken, &baseline)?;
-        self.lines_lost += session.loss.lines_lost;
+        let LossReport { lines_lost: lines, lines_over_max_size: over_max_size, .. } = session.loss;
+        self.lost.lines += LostLines { lines, over_max_size };
         if let Some(totals) = &mut self.totals {
             totals.absorb(&taken.pipeline);
         }

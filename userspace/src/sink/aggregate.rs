@@ -11,11 +11,17 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use serde::Deserialize;
 
-use super::output_dir::OutputDir;
+use super::{
+    budget::{Share, is_over_max_size},
+    output_dir::OutputDir,
+    output_file::OutputFile,
+    read_lines::{each_line, for_each_line, open_seekable, ranks_of},
+};
 use crate::analysis::{RankSummary, StepLine};
 
-/// A line longer than this is none of ours.
-const MAX_LINE: u64 = 1 << 20;
+/// Larger `flow_steps` files are not aggregated when a recording ends: the aggregate has three times their size, and few
+/// readers take a JSON document of gigabytes. `ncclflow aggregate` does it on request.
+pub const MAX_AGGREGATED: u64 = 256 << 20;
 
 /// What was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,6 +32,8 @@ pub struct Aggregated {
     pub steps: u64,
     /// Ranks left out because their `flow_steps` is larger than the caller wants.
     pub left_out: u64,
+    /// Ranks left out because there is no room under the limit of the folder.
+    pub over_max_size: u64,
     /// Last lines without an end, left out: the recording was killed, or still goes on.
     pub cut_lines: u64,
 }
@@ -80,11 +88,7 @@ pub fn aggregate_directory(dir: &OutputDir, max_bytes: u64) -> Result<Aggregated
         let Ok(subfolder) = dir.open_subfolder(&folder) else { continue };
         let names =
             subfolder.names().with_context(|| format!("cannot list `{}`", subfolder.path().display()))?;
-        for name in &names {
-            let rank = name.strip_prefix("proxy_flow_rank").and_then(|rest| rest.strip_suffix(".jsonl"));
-            let Some(rank) = rank.and_then(|rank| rank.parse::<i32>().ok()) else {
-                continue;
-            };
+        for rank in ranks_of(&names, "proxy_flow") {
             let context = || format!("aggregating rank {rank} of `{}`", subfolder.path().display());
             match aggregate_rank(&subfolder, rank, max_bytes).with_context(context) {
                 Ok(Some(done)) => {
@@ -94,6 +98,7 @@ pub fn aggregate_directory(dir: &OutputDir, max_bytes: u64) -> Result<Aggregated
                     total.cut_lines += done.cut_lines;
                 }
                 Ok(None) => total.left_out += 1,
+                Err(error) if is_for_the_limit(&error) => total.over_max_size += 1,
                 // The others are none the worse.
                 Err(error) => failed = failed.or(Some(error)),
             }
@@ -102,13 +107,17 @@ pub fn aggregate_directory(dir: &OutputDir, max_bytes: u64) -> Result<Aggregated
     if let Some(error) = failed {
         return Err(error);
     }
-    if total.ranks + total.left_out == 0 {
+    if total.ranks + total.left_out + total.over_max_size == 0 {
         bail!(
             "`{}` holds no `<commHash>/proxy_flow_rank<r>.jsonl`: is it the folder of a recording?",
             dir.path().display()
         );
     }
     Ok(total)
+}
+
+fn is_for_the_limit(error: &anyhow::Error) -> bool {
+    error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>()).any(is_over_max_size)
 }
 
 fn flow_steps_name(rank: i32) -> String {
@@ -118,7 +127,7 @@ fn flow_steps_name(rank: i32) -> String {
 /// `None` if the rank's `flow_steps` is larger than `max_bytes`.
 fn aggregate_rank(dir: &OutputDir, rank: i32, max_bytes: u64) -> Result<Option<Aggregated>> {
     let flow_steps = flow_steps_name(rank);
-    let mut steps = dir.open_file(&flow_steps).with_context(|| format!("opening `{flow_steps}`"))?;
+    let mut steps = open_seekable(dir, &flow_steps).with_context(|| format!("opening `{flow_steps}`"))?;
     if steps.metadata().with_context(|| format!("reading `{flow_steps}`"))?.len() > max_bytes {
         return Ok(None);
     }
@@ -135,7 +144,8 @@ fn aggregate_rank(dir: &OutputDir, rank: i32, max_bytes: u64) -> Result<Option<A
         op.head.get_or_insert(head);
         Ok(())
     })?;
-    for_each_line(dir, &flow_steps, &mut cut, |at, line| {
+    steps.rewind().with_context(|| format!("reading `{flow_steps}`"))?;
+    each_line(BufReader::new(&steps), &flow_steps, &mut cut, |at, line| {
         let step: StepLine = serde_json::from_str(line)?;
         let seq = step.seq;
         index.summary.add(&step);
@@ -150,52 +160,20 @@ fn aggregate_rank(dir: &OutputDir, rank: i32, max_bytes: u64) -> Result<Option<A
         Ok(())
     })?;
     index.cut_lines = cut;
-    dir.replace_file(&format!("flow_rank{rank}.json"), |file| write_rank(file, rank, &mut index, &mut steps))
+    let write = |file: &mut OutputFile| write_rank(file, rank, &mut index, &mut steps);
+    dir.replace_from(Share::Aggregates, &format!("flow_rank{rank}.json"), write)
         .with_context(|| format!("writing `flow_rank{rank}.json`"))?;
     Ok(Some(Aggregated {
         ranks: 1,
         ops: index.ops.len() as u64,
         steps: index.steps,
         left_out: 0,
+        over_max_size: 0,
         cut_lines: index.cut_lines,
     }))
 }
 
-/// Calls `each` with the byte offset and text of every whole line; counts a last line without an end in `cut`.
-pub(crate) fn for_each_line(
-    dir: &OutputDir,
-    name: &str,
-    cut: &mut u64,
-    mut each: impl FnMut(u64, &str) -> Result<(), serde_json::Error>,
-) -> Result<()> {
-    let file = dir.open_file(name).with_context(|| format!("opening `{name}`"))?;
-    let mut reader = BufReader::new(file);
-    let (mut line, mut at) = (Vec::new(), 0u64);
-    for number in 1u64.. {
-        line.clear();
-        let read = reader
-            .by_ref()
-            .take(MAX_LINE)
-            .read_until(b'\n', &mut line)
-            .with_context(|| format!("reading `{name}`"))?;
-        if read == 0 {
-            break;
-        }
-        let Some(text) = line.strip_suffix(b"\n") else {
-            if read as u64 == MAX_LINE {
-                bail!("`{name}` line {number} is longer than {MAX_LINE} bytes: not a file of ncclflow's");
-            }
-            *cut += 1;
-            break;
-        };
-        let text = std::str::from_utf8(text).with_context(|| format!("`{name}` line {number}"))?;
-        each(at, text).with_context(|| format!("`{name}` line {number} is not a line of ncclflow's"))?;
-        at += read as u64;
-    }
-    Ok(())
-}
-
-fn write_rank(file: &mut File, rank: i32, index: &mut Index, steps: &mut File) -> io::Result<()> {
+fn write_rank(file: &mut OutputFile, rank: i32, index: &mut Index, steps: &mut File) -> io::Result<()> {
     let mut out = BufWriter::new(file);
     write!(out, "{{\"rank\":{rank},\"meta\":{},\n\"steps\":[", index.meta.as_deref().unwrap_or("null"))?;
     copy_lines(&mut out, steps, &[(0, index.steps_end)])?;
@@ -271,7 +249,7 @@ mod tests {
         let steps = [(2, 0), (2, 2), (4, 0), (2, 4)].map(line).concat() + "{\"seq\":";
         let (_parent, dir) = recording(&proxy_flow, &steps);
         let done = aggregate_directory(&dir, u64::MAX).unwrap();
-        assert_eq!(done, Aggregated { ranks: 1, ops: 2, steps: 4, left_out: 0, cut_lines: 1 });
+        assert_eq!(done, Aggregated { ranks: 1, ops: 2, steps: 4, cut_lines: 1, ..Aggregated::default() });
         let text = std::fs::read_to_string(dir.path().join("0x1/flow_rank3.json")).unwrap();
         let json: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(json["rank"], 3);

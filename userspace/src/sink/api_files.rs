@@ -9,11 +9,13 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     api_line::{ApiCallLine, OtherCallLine},
+    budget::is_over_max_size,
     flow_files::{FileKey, FlowFileSummary, MAX_RANKS, folder_name, hash_name},
-    json_lines::JsonLinesFile,
+    json_lines::{JsonLinesFile, LostLines},
     lines::HostInfo,
     megatrace::Megatrace,
     output_dir::OutputDir,
+    output_file::Source,
 };
 use crate::model::{ApiOutput, ApiRecord, FlowCommunicator};
 
@@ -57,11 +59,13 @@ pub struct ApiFiles {
     /// Of ranks whose files are complete.
     closed: BTreeMap<FileKey, FlowFileSummary>,
     /// Lines that could not be written to files of processes that are complete.
-    closed_lost: u64,
+    closed_lost: LostLines,
     /// By process id, as ncclflow sees it.
     processes: HashMap<u32, JsonLinesFile>,
-    /// Lines whose file could not be made.
-    homeless: u64,
+    /// Names of all files of processes that were made.
+    process_files: Vec<String>,
+    /// Lines whose file could not be made, and those that were not tried as there was no room.
+    homeless: LostLines,
     /// In that format, if calls are written so.
     megatrace: Option<Megatrace>,
 }
@@ -77,6 +81,10 @@ impl ApiFiles {
 
     /// Writes a call's line. An error is given once for each file.
     pub fn push(&mut self, dir: &OutputDir, output: &ApiOutput, host: &HostInfo) -> Result<(), String> {
+        if dir.has_no_room() {
+            self.homeless += LostLines::over_max_size(1);
+            return Ok(());
+        }
         match output {
             ApiOutput::Call(record) => match &record.comm {
                 Some(comm) => self.push_call(dir, record, comm, host),
@@ -110,10 +118,7 @@ impl ApiFiles {
     ) -> Result<(), String> {
         let key = FileKey { hash: comm.hash, instance: comm.instance, rank: comm.rank };
         if !self.ranks.contains_key(&key) {
-            let name = match self.megatrace {
-                None => format!("api_rank{}.jsonl", comm.rank),
-                Some(_) => format!("megatrace_rank{}.log", comm.rank),
-            };
+            let name = self.name(comm.rank);
             match self.room().and_then(|()| RankFile::create(dir, &name, comm, host)) {
                 Ok(file) => {
                     self.ranks.insert(key, file);
@@ -148,16 +153,33 @@ impl ApiFiles {
         for (key, file) in self.ranks.extract_if(|_, file| file.pid == pid) {
             self.closed.insert(key, file.summary(&key));
         }
-        self.closed_lost += self.processes.remove(&pid).map_or(0, |lines| lines.lost());
+        self.closed_lost += self.processes.remove(&pid).map(|lines| lines.lost()).unwrap_or_default();
+        errors
+    }
+
+    /// Completes all files, and closes them.
+    pub(super) fn close(&mut self) -> Vec<String> {
+        let errors = self.flush();
+        for (key, file) in self.ranks.drain() {
+            self.closed.insert(key, file.summary(&key));
+        }
+        self.closed_lost += self.processes.drain().map(|(_, lines)| lines.lost()).sum();
         errors
     }
 
     /// Lines that could not be written.
-    pub fn lost_lines(&self) -> u64 {
+    pub fn lost_lines(&self) -> LostLines {
         let ranks = self.ranks.values().map(|file| file.lines.lost());
         let processes = self.processes.values().map(JsonLinesFile::lost);
         let closed = self.closed.values().map(|summary| summary.lost);
-        self.homeless + self.closed_lost + ranks.chain(processes).chain(closed).sum::<u64>()
+        [self.homeless, self.closed_lost].into_iter().chain(ranks).chain(processes).chain(closed).sum()
+    }
+
+    /// Files of JSON lines that were made: folder and name.
+    pub(super) fn files(&self) -> Vec<(String, String)> {
+        let processes = self.process_files.iter().map(|name| (PROCESSES.to_owned(), name.clone()));
+        let ranks = self.summaries().into_iter().filter(|_| self.megatrace.is_none());
+        processes.chain(ranks.map(|rank| (rank.folder, self.name(rank.rank)))).collect()
     }
 
     /// What was written, by communicator and rank.
@@ -175,14 +197,17 @@ impl ApiFiles {
                 host.host.chars().filter(|c| c.is_ascii_alphanumeric() || "-_.".contains(*c)).collect();
             let folder = dir.subfolder(PROCESSES)?;
             let pid = host.pid;
-            let mut file = folder.create_file(&format!("api_{host_name}_{pid}.jsonl"));
+            let mut name = format!("api_{host_name}_{pid}.jsonl");
+            let mut file = folder.create_source(&name, Source::Lines);
             // An earlier process had this number.
             for number in 1..MAX_OF_ONE_PID {
                 if file.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists) {
-                    file = folder.create_file(&format!("api_{host_name}_{pid}-{number}.jsonl"));
+                    name = format!("api_{host_name}_{pid}-{number}.jsonl");
+                    file = folder.create_source(&name, Source::Lines);
                 }
             }
             let file = file?;
+            self.process_files.push(name);
             self.processes.insert(host.pid, JsonLinesFile::new(file));
         }
         self.processes.get_mut(&host.pid).ok_or_else(|| io::Error::other("no such file"))
@@ -196,9 +221,21 @@ impl ApiFiles {
         }
     }
 
+    /// Of the calls of a rank.
+    fn name(&self, rank: i32) -> String {
+        match self.megatrace {
+            None => format!("api_rank{rank}.jsonl"),
+            Some(_) => format!("megatrace_rank{rank}.log"),
+        }
+    }
+
     fn no_file(&mut self, whose: &str, error: &io::Error) -> Result<(), String> {
-        self.homeless += 1;
-        if self.homeless == 1 {
+        if is_over_max_size(error) {
+            self.homeless += LostLines::over_max_size(1);
+            return Ok(());
+        }
+        self.homeless.lines += 1;
+        if self.homeless.lines == self.homeless.over_max_size + 1 {
             Err(format!("cannot make the file of calls of {whose}: {error}"))
         } else {
             Ok(())
@@ -209,7 +246,7 @@ impl ApiFiles {
 impl RankFile {
     fn create(dir: &OutputDir, name: &str, comm: &FlowCommunicator, host: &HostInfo) -> io::Result<Self> {
         let folder = folder_name(comm);
-        let file = dir.subfolder(&folder)?.create_file(name)?;
+        let file = dir.subfolder(&folder)?.create_source(name, Source::Lines)?;
         Ok(Self {
             comm_hash: hash_name(comm.hash),
             folder,

@@ -6,9 +6,11 @@ use std::{
 };
 
 use super::{
-    json_lines::JsonLinesFile,
+    budget::is_over_max_size,
+    json_lines::{JsonLinesFile, LostLines},
     lines::{FlowStepLine, HostInfo, ProxyFlowLine},
     output_dir::OutputDir,
+    output_file::Source,
 };
 use crate::model::{FlowCommunicator, FlowRecord, transfers};
 
@@ -39,7 +41,7 @@ pub struct FlowFileSummary {
     /// Calls of the API.
     pub api_calls: u64,
     /// Lines that could not be written.
-    pub lost: u64,
+    pub lost: LostLines,
 }
 
 #[derive(Debug)]
@@ -59,8 +61,8 @@ pub struct FlowFiles {
     ranks: HashMap<FileKey, RankFiles>,
     /// Of ranks whose files are complete.
     closed: BTreeMap<FileKey, FlowFileSummary>,
-    /// Lines of ranks whose files could not be made.
-    homeless: u64,
+    /// Lines of ranks whose files could not be made, and those that were not tried as there was no room.
+    homeless: LostLines,
     errors: Vec<String>,
 }
 
@@ -78,7 +80,8 @@ pub(super) fn folder_name(comm: &FlowCommunicator) -> String {
 
 impl FlowFiles {
     pub fn new(dir: OutputDir) -> Self {
-        Self { dir, ranks: HashMap::new(), closed: BTreeMap::new(), homeless: 0, errors: Vec::new() }
+        let homeless = LostLines::default();
+        Self { dir, ranks: HashMap::new(), closed: BTreeMap::new(), homeless, errors: Vec::new() }
     }
 
     pub fn dir(&self) -> &OutputDir {
@@ -87,6 +90,11 @@ impl FlowFiles {
 
     /// Writes an op's line and the lines of its messages.
     pub fn push(&mut self, record: &FlowRecord, host: &HostInfo) {
+        // An op as a whole, and not the half of it that still finds room.
+        if self.dir.has_no_room() {
+            self.homeless += LostLines::over_max_size(lines_of(record));
+            return;
+        }
         let key = FileKey { hash: record.comm.hash, instance: record.comm.instance, rank: record.comm.rank };
         if !self.ranks.contains_key(&key) {
             let files = if self.ranks.len() < MAX_RANKS {
@@ -98,12 +106,15 @@ impl FlowFiles {
                 Ok(files) => {
                     self.ranks.insert(key, files);
                 }
+                Err(error) if is_over_max_size(&error) => {
+                    self.homeless += LostLines::over_max_size(lines_of(record));
+                }
                 Err(error) => {
-                    if self.homeless == 0 {
+                    if self.homeless.lines == self.homeless.over_max_size {
                         self.errors
                             .push(format!("cannot make the files of rank {}: {error}", record.comm.rank));
                     }
-                    self.homeless += 1;
+                    self.homeless.lines += 1;
                 }
             }
         }
@@ -143,16 +154,30 @@ impl FlowFiles {
         }
     }
 
+    /// Completes all files, and closes them.
+    pub(super) fn close(&mut self) {
+        self.flush();
+        for (key, files) in self.ranks.drain() {
+            self.closed.insert(key, files.summary(&key));
+        }
+    }
+
     /// What went wrong so far; each failure once.
     pub fn errors(&self) -> &[String] {
         &self.errors
     }
 
     /// Lines that could not be written, all files together.
-    pub fn lost_lines(&self) -> u64 {
-        self.homeless
-            + self.ranks.values().map(RankFiles::lost).sum::<u64>()
-            + self.closed.values().map(|summary| summary.lost).sum::<u64>()
+    pub fn lost_lines(&self) -> LostLines {
+        let ranks = self.ranks.values().map(RankFiles::lost);
+        let closed = self.closed.values().map(|summary| summary.lost);
+        std::iter::once(self.homeless).chain(ranks).chain(closed).sum()
+    }
+
+    /// Files of lines that were made: folder and name.
+    pub(super) fn files(&self) -> Vec<(String, String)> {
+        let summaries = self.summaries().into_iter();
+        summaries.flat_map(|rank| names(rank.rank).map(|name| (rank.folder.clone(), name))).collect()
     }
 
     /// What was written, by communicator and rank.
@@ -163,16 +188,26 @@ impl FlowFiles {
     }
 }
 
+/// Of an op and its messages.
+fn lines_of(record: &FlowRecord) -> u64 {
+    1 + record.peers.iter().map(|peer| transfers(record, peer).count() as u64).sum::<u64>()
+}
+
+/// Names of the two files of a rank.
+fn names(rank: i32) -> [String; 2] {
+    [format!("proxy_flow_rank{rank}.jsonl"), format!("flow_steps_rank{rank}.jsonl")]
+}
+
 impl RankFiles {
     fn create(dir: &OutputDir, record: &FlowRecord, host: &HostInfo) -> io::Result<Self> {
         let folder = folder_name(&record.comm);
         let rank = record.comm.rank;
         let subfolder = dir.subfolder(&folder)?;
-        let (flow_name, steps_name) =
-            (format!("proxy_flow_rank{rank}.jsonl"), format!("flow_steps_rank{rank}.jsonl"));
-        let proxy_flow = subfolder.create_file(&flow_name)?;
-        let flow_steps =
-            subfolder.create_file(&steps_name).inspect_err(|_| subfolder.remove_file(&flow_name))?;
+        let [flow_name, steps_name] = names(rank);
+        let proxy_flow = subfolder.create_source(&flow_name, Source::ProxyFlow)?;
+        let flow_steps = subfolder.create_source(&steps_name, Source::FlowSteps).inspect_err(|_| {
+            let _ = subfolder.remove_made(&flow_name);
+        })?;
         Ok(Self {
             comm_hash: hash_name(record.comm.hash),
             n_ranks: record.comm.n_ranks,
@@ -210,7 +245,7 @@ impl RankFiles {
         }
     }
 
-    fn lost(&self) -> u64 {
-        self.proxy_flow.lost() + self.flow_steps.lost()
+    fn lost(&self) -> LostLines {
+        [&self.proxy_flow, &self.flow_steps].into_iter().map(JsonLinesFile::lost).sum()
     }
 }

@@ -1,19 +1,53 @@
 //! A file of JSON lines of which no reader, crash or full disk ever leaves half a line.
 
 use std::{
-    fs::File,
     io::{self, Write as _},
+    iter::Sum,
+    ops::AddAssign,
 };
 
 use serde::Serialize;
 
+use super::output_file::OutputFile;
+
 /// Bytes that are gathered before they are written: one system call for some hundred lines.
 const BATCH: usize = 64 * 1024;
+
+/// Lines that are in no file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LostLines {
+    pub lines: u64,
+    /// Of them, those that there was no room for under the limit.
+    pub over_max_size: u64,
+}
+
+impl LostLines {
+    /// There was no room for so many.
+    pub(super) fn over_max_size(lines: u64) -> Self {
+        Self { lines, over_max_size: lines }
+    }
+}
+
+impl AddAssign for LostLines {
+    fn add_assign(&mut self, other: Self) {
+        self.lines += other.lines;
+        self.over_max_size += other.over_max_size;
+    }
+}
+
+impl Sum for LostLines {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |mut sum, lost| {
+            sum += lost;
+            sum
+        })
+    }
+}
 
 /// Writes whole lines only.
 #[derive(Debug)]
 pub struct JsonLinesFile {
-    file: File,
+    file: OutputFile,
     /// Lines not written yet.
     batch: Vec<u8>,
     batch_lines: u64,
@@ -21,51 +55,59 @@ pub struct JsonLinesFile {
     written: u64,
     lines: u64,
     /// Lines that could not be written, after the first failure all.
-    lost: u64,
+    lost: LostLines,
     error: Option<io::ErrorKind>,
 }
 
 impl JsonLinesFile {
     /// Takes an empty file.
-    pub fn new(file: File) -> Self {
+    pub fn new(file: impl Into<OutputFile>) -> Self {
         Self {
-            file,
+            file: file.into(),
             batch: Vec::with_capacity(BATCH),
             batch_lines: 0,
             written: 0,
             lines: 0,
-            lost: 0,
+            lost: LostLines::default(),
             error: None,
         }
     }
 
-    /// Adds a line. An error is returned once, when it happens; lines after it are counted as lost.
+    /// Adds a line. An error is returned once, when it happens; lines after it are counted as lost, as are those that there is no room
+    /// for under the limit.
     pub fn push(&mut self, line: &impl Serialize) -> io::Result<()> {
         if self.error.is_some() {
-            self.lost += 1;
+            self.lost.lines += 1;
             return Ok(());
         }
         let before = self.batch.len();
         if let Err(error) = serde_json::to_writer(&mut self.batch, line) {
             self.batch.truncate(before);
-            self.lost += 1;
+            self.lost.lines += 1;
             return Err(error.into());
         }
-        self.end_line()
+        self.end_line(before)
     }
 
     /// Adds a line that is no JSON, as [`JsonLinesFile::push`]. Whatever could end the line early is left out.
     pub fn push_text(&mut self, line: &str) -> io::Result<()> {
         if self.error.is_some() {
-            self.lost += 1;
+            self.lost.lines += 1;
             return Ok(());
         }
+        let before = self.batch.len();
         self.batch.extend(line.bytes().filter(|byte| !byte.is_ascii_control()));
-        self.end_line()
+        self.end_line(before)
     }
 
-    fn end_line(&mut self) -> io::Result<()> {
+    /// `before`: where the line begins in the batch.
+    fn end_line(&mut self, before: usize) -> io::Result<()> {
         self.batch.push(b'\n');
+        if !self.file.reach(self.written.saturating_add(self.batch.len() as u64)) {
+            self.batch.truncate(before);
+            self.lost += LostLines::over_max_size(1);
+            return Ok(());
+        }
         self.batch_lines += 1;
         if self.batch.len() >= BATCH { self.flush() } else { Ok(()) }
     }
@@ -84,8 +126,8 @@ impl JsonLinesFile {
             }
             Err(error) => {
                 // Part of the batch may be there: back to the last whole line that is known to be.
-                let _ = self.file.set_len(self.written);
-                self.lost += self.batch_lines;
+                let _ = self.file.cut(self.written);
+                self.lost.lines += self.batch_lines;
                 self.clear_batch();
                 self.error = Some(error.kind());
                 Err(error)
@@ -99,7 +141,7 @@ impl JsonLinesFile {
     }
 
     /// Lines that could not be written.
-    pub fn lost(&self) -> u64 {
+    pub fn lost(&self) -> LostLines {
         self.lost
     }
 
@@ -111,7 +153,7 @@ impl JsonLinesFile {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsFd as _;
+    use std::{fs::File, os::fd::AsFd as _};
 
     use super::*;
 
@@ -126,7 +168,7 @@ mod tests {
         assert!(seen.ends_with('\n'), "what is there before the last flush is whole lines");
         lines.flush().unwrap();
         assert_eq!(read(&mut file).lines().count(), 100_000);
-        assert_eq!((lines.lines(), lines.lost()), (100_000, 0));
+        assert_eq!((lines.lines(), lines.lost()), (100_000, LostLines::default()));
     }
 
     /// A file size limit is the one kind of full disk that a test can make for itself, without root.
@@ -143,8 +185,8 @@ mod tests {
         let text = read(&mut file);
         assert!(text.is_empty() || text.ends_with('\n'));
         assert_eq!(text.lines().count() as u64, lines.lines());
-        assert_eq!(lines.lines() + lines.lost(), 100_000);
-        assert!(lines.lost() > 0);
+        assert_eq!(lines.lines() + lines.lost().lines, 100_000);
+        assert!(lines.lost().lines > 0 && lines.lost().over_max_size == 0);
     }
 
     /// A memory file that is sealed against growth beyond what it has: writing past that fails with EPERM.

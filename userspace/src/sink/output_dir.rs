@@ -11,8 +11,17 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use rustix::{
-    fs::{AtFlags, CWD, Dir, Mode, OFlags, linkat, mkdirat, openat, renameat, unlinkat},
+    fs::{
+        AtFlags, CWD, Dir, FileType, Mode, OFlags, RenameFlags, Stat, fstat, fstatvfs, linkat, mkdirat,
+        openat, renameat, renameat_with, statat, unlinkat,
+    },
     io::Errno,
+};
+
+use super::{
+    budget::{Account, DiskBudget, ENTRY, Share, over_max_size},
+    made::FileId,
+    output_file::{OutputFile, Source},
 };
 
 /// An open output folder.
@@ -22,6 +31,26 @@ pub struct OutputDir {
     fd: OwnedFd,
     /// We made it, it was not there before.
     is_new: bool,
+    /// What is written to it counts there; nothing: there is no limit.
+    account: Option<Account>,
+}
+
+/// What is under a name.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Found {
+    pub(super) id: FileId,
+    pub(super) is_folder: bool,
+    pub(super) bytes: u64,
+}
+
+impl From<Stat> for Found {
+    fn from(stat: Stat) -> Self {
+        Self {
+            id: FileId { device: stat.st_dev, inode: stat.st_ino },
+            is_folder: FileType::from_raw_mode(stat.st_mode) == FileType::Directory,
+            bytes: u64::try_from(stat.st_size).unwrap_or(0),
+        }
+    }
 }
 
 /// What others may do with a file.
@@ -59,7 +88,40 @@ impl OutputDir {
         let fd = openat(CWD, path, DIR_FLAGS, Mode::empty()).with_context(|| {
             format!("cannot open `{}` as a folder (links are not followed)", path.display())
         })?;
-        Ok(Self { path: path.to_path_buf(), fd, is_new: false })
+        Ok(Self { path: path.to_path_buf(), fd, is_new: false, account: None })
+    }
+
+    /// From here on, all that is written to this folder through this and through what it opens takes at most `limit` bytes on the disk.
+    /// `compress`: room is kept to compress files at the end.
+    pub fn limited(self, limit: u64, compress: bool) -> io::Result<Self> {
+        let block = fstatvfs(&self.fd)?.f_frsize;
+        let root = Self { account: None, ..self.try_clone()? };
+        let account = DiskBudget::new(root, limit, block, compress).main_account();
+        Ok(Self { account: Some(account), ..self })
+    }
+
+    /// The limit, if there is one.
+    pub fn budget(&self) -> Option<&DiskBudget> {
+        self.account.as_ref().map(Account::budget)
+    }
+
+    /// Lines are not written any more: there is no room under the limit, and nothing that could be removed.
+    pub(super) fn has_no_room(&self) -> bool {
+        self.account.as_ref().is_some_and(Account::is_full)
+    }
+
+    /// Keeps so many bytes of the limit for this.
+    pub fn keep(&self, share: Share, bytes: u64) {
+        if let Some(account) = &self.account {
+            account.keep(share, account.budget().cost(bytes) + ENTRY);
+        }
+    }
+
+    /// Everything that belongs to it is written. What was kept for it is free, and if it is a window's, it may be removed.
+    pub fn complete(&self) {
+        if let Some(account) = &self.account {
+            account.complete();
+        }
     }
 
     /// Nothing came of it: takes the folder away again, if we made it and nothing is in it.
@@ -83,38 +145,133 @@ impl OutputDir {
 
     /// The same open folder once more.
     pub fn try_clone(&self) -> io::Result<Self> {
-        Ok(Self { path: self.path.clone(), fd: self.fd.try_clone()?, is_new: false })
+        let (path, account) = (self.path.clone(), self.account.clone());
+        Ok(Self { path, fd: self.fd.try_clone()?, is_new: false, account })
     }
 
     /// A folder inside, made if it is not there.
     pub fn subfolder(&self, name: &str) -> io::Result<Self> {
-        match mkdirat(&self.fd, name, Mode::RWXU) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(error) => return Err(error.into()),
+        let Some(account) = &self.account else {
+            return match mkdirat(&self.fd, name, Mode::RWXU) {
+                Ok(()) | Err(Errno::EXIST) => self.open_subfolder(name),
+                Err(error) => Err(error.into()),
+            };
+        };
+        match self.open_subfolder(name) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            opened => return opened,
         }
-        let fd = openat(&self.fd, name, DIR_FLAGS, Mode::empty())?;
-        Ok(Self { path: self.path.join(name), fd, is_new: false })
+        let needed = account.budget().cost(1) + ENTRY;
+        if !account.take(Share::Free, needed) {
+            return Err(over_max_size());
+        }
+        self.make_folder(name, account, account.inside(name)).inspect_err(|_| account.give_back(needed))
+    }
+
+    /// A new folder inside for a window. With a limit, the window has an account of its own, and `report` bytes are kept for its
+    /// `session.json`.
+    pub fn window(&self, name: &str, report: u64) -> io::Result<Self> {
+        let Some(account) = &self.account else { return self.subfolder(name) };
+        let report = account.budget().cost(report) + ENTRY;
+        let Some(window) = account.open_window(name, report) else { return Err(over_max_size()) };
+        self.make_folder(name, account, window.clone()).inspect_err(|_| window.abandon_window())
+    }
+
+    fn make_folder(&self, name: &str, parent: &Account, account: Account) -> io::Result<Self> {
+        mkdirat(&self.fd, name, Mode::RWXU)?;
+        let dir = Self { account: Some(account), ..self.open_subfolder(name)? };
+        if let Some(account) = &dir.account {
+            account.note_itself(parent, name, Found::from(fstat(&dir.fd)?).id);
+        }
+        Ok(dir)
     }
 
     /// A folder inside that is there already.
     pub fn open_subfolder(&self, name: &str) -> io::Result<Self> {
         let fd = openat(&self.fd, name, DIR_FLAGS, Mode::empty())?;
-        Ok(Self { path: self.path.join(name), fd, is_new: false })
+        let account = self.account.as_ref().map(|account| account.inside(name));
+        Ok(Self { path: self.path.join(name), fd, is_new: false, account })
+    }
+
+    /// The folder at a path with slashes, of which none is a link.
+    pub(super) fn open_below(&self, path: &str) -> io::Result<Self> {
+        path.split('/')
+            .filter(|name| !name.is_empty())
+            .try_fold(self.try_clone()?, |dir, name| dir.open_subfolder(name))
     }
 
     /// A new file inside (mode 0600). One that exists is an error.
-    pub fn create_file(&self, name: &str) -> io::Result<File> {
-        Ok(File::from(openat(&self.fd, name, NEW_FILE, Mode::RUSR | Mode::WUSR)?))
+    pub fn create_file(&self, name: &str) -> io::Result<OutputFile> {
+        self.create_from(Share::Free, name)
+    }
+
+    /// The same of a file of which something is made at the end.
+    pub(super) fn create_source(&self, name: &str, source: Source) -> io::Result<OutputFile> {
+        self.create_file(name)?.source_of(source).inspect_err(|_| {
+            // If it cannot be removed, it is empty.
+            let _ = self.remove_made(name);
+        })
+    }
+
+    fn create_from(&self, share: Share, name: &str) -> io::Result<OutputFile> {
+        let create = || Ok(File::from(openat(&self.fd, name, NEW_FILE, Mode::RUSR | Mode::WUSR)?));
+        let Some(account) = &self.account else { return create().map(OutputFile::from) };
+        if !account.take(share, ENTRY) {
+            return Err(over_max_size());
+        }
+        let file = create().inspect_err(|_| account.give_back(ENTRY))?;
+        account.note(name, Found::from(fstat(&file)?).id);
+        Ok(OutputFile::new(file, Some(account), share))
     }
 
     /// Gives a file inside a second name. One that exists is an error.
     pub fn link(&self, name: &str, second: &str) -> io::Result<()> {
-        Ok(linkat(&self.fd, name, &self.fd, second, AtFlags::empty())?)
+        let link = || Ok(linkat(&self.fd, name, &self.fd, second, AtFlags::empty())?);
+        let Some(account) = &self.account else { return link() };
+        if !account.take(Share::Report, ENTRY) {
+            return Err(over_max_size());
+        }
+        link().inspect_err(|_| account.give_back(ENTRY))?;
+        account.note(second, self.look_at(name)?.id);
+        Ok(())
     }
 
-    /// Removes a file inside, if it is there.
+    /// Removes a file inside, if it is there. It is for folders that no limit is for.
     pub(crate) fn remove_file(&self, name: &str) {
         let _ = unlinkat(&self.fd, name, AtFlags::empty());
+    }
+
+    /// Removes a file that was made here.
+    pub(super) fn remove_made(&self, name: &str) -> io::Result<()> {
+        let bytes = self.look_at(name)?.bytes;
+        self.unlink(name, false)?;
+        if let Some(account) = &self.account {
+            account.note_removed(name);
+            account.give_back(account.budget().cost(bytes) + ENTRY);
+        }
+        Ok(())
+    }
+
+    /// What is under a name; a link is not followed.
+    pub(super) fn look_at(&self, name: &str) -> io::Result<Found> {
+        Ok(statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW)?.into())
+    }
+
+    /// Removes a file, or a folder that is empty.
+    pub(super) fn unlink(&self, name: &str, is_folder: bool) -> io::Result<()> {
+        let flags = if is_folder { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+        Ok(unlinkat(&self.fd, name, flags)?)
+    }
+
+    /// A new file without a name, to write and to read, that goes when it is closed.
+    pub(super) fn nameless_file(&self) -> io::Result<File> {
+        let name = format!(".nameless.{}", std::process::id());
+        // One of a process that was killed, and had our number.
+        self.remove_file(&name);
+        let flags = NEW_FILE.difference(OFlags::WRONLY) | OFlags::RDWR;
+        let file = File::from(openat(&self.fd, &name, flags, Mode::RUSR | Mode::WUSR)?);
+        self.remove_file(&name);
+        Ok(file)
     }
 
     /// Opens a file inside for reading. A pipe in its place must not make us wait, nor a link lead us away.
@@ -131,17 +288,86 @@ impl OutputDir {
     pub fn replace_file(
         &self,
         name: &str,
-        write: impl FnOnce(&mut File) -> io::Result<()>,
+        write: impl FnOnce(&mut OutputFile) -> io::Result<()>,
+    ) -> io::Result<()> {
+        self.replace_from(Share::Free, name, write)
+    }
+
+    /// The same, from what is kept for it where there is a limit.
+    pub fn replace_from(
+        &self,
+        share: Share,
+        name: &str,
+        write: impl FnOnce(&mut OutputFile) -> io::Result<()>,
+    ) -> io::Result<()> {
+        self.write_under(share, name, write, |temporary| {
+            let before = self.look_at(name).ok();
+            renameat(&self.fd, temporary, &self.fd, name)?;
+            Ok(before)
+        })
+    }
+
+    /// Writes a whole file under a new name, and has it on the disk before it gets that name; the name is there, too, when this returns. One
+    /// that exists is an error.
+    pub(super) fn add_file(
+        &self,
+        share: Share,
+        name: &str,
+        write: impl FnOnce(&mut OutputFile) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let write = |file: &mut OutputFile| write(file).and_then(|()| file.sync());
+        self.write_under(share, name, write, |temporary| {
+            match renameat_with(&self.fd, temporary, &self.fd, name, RenameFlags::NOREPLACE) {
+                // Not every file system knows how to.
+                Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+                    if self.look_at(name).is_ok() {
+                        return Err(Errno::EXIST.into());
+                    }
+                    renameat(&self.fd, temporary, &self.fd, name)?;
+                }
+                renamed => renamed?,
+            }
+            Ok(None)
+        })?;
+        Ok(rustix::fs::fsync(&self.fd)?)
+    }
+
+    /// Writes a file under a name that nobody looks for; `rename` gives it its own, and gives back what had that before.
+    fn write_under(
+        &self,
+        share: Share,
+        name: &str,
+        write: impl FnOnce(&mut OutputFile) -> io::Result<()>,
+        rename: impl FnOnce(&str) -> io::Result<Option<Found>>,
     ) -> io::Result<()> {
         let temporary = format!(".{name}.{}", std::process::id());
         // One of a process that was killed, and had our number.
         self.remove_file(&temporary);
-        let mut file = self.create_file(&temporary)?;
-        let written = write(&mut file).and_then(|()| Ok(renameat(&self.fd, &*temporary, &self.fd, name)?));
-        if written.is_err() {
-            self.remove_file(&temporary);
+        let mut file = self.create_from(share, &temporary)?;
+        let written = write(&mut file).and_then(|()| rename(&temporary));
+        let Some(account) = &self.account else {
+            if written.is_err() {
+                self.remove_file(&temporary);
+            }
+            return written.map(drop);
+        };
+        match written {
+            Ok(before) => {
+                let ours = before.filter(|before| account.is_ours(name, before.id));
+                account.note_renamed(&temporary, name);
+                if let Some(before) = ours {
+                    account.give_back(account.budget().cost(before.bytes) + ENTRY);
+                }
+                Ok(())
+            }
+            Err(error) => {
+                if self.unlink(&temporary, false).is_ok() {
+                    account.note_removed(&temporary);
+                    account.give_back(file.taken() + ENTRY);
+                }
+                Err(error)
+            }
         }
-        written
     }
 
     /// Names inside, sorted; those that are not UTF-8 are none of ours and left out.
@@ -185,7 +411,8 @@ mod tests {
         let dir = OutputDir::create(&path).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);
         OutputDir::create(&path).unwrap();
-        let file = dir.create_file("a").unwrap();
+        dir.create_file("a").unwrap();
+        let file = dir.open_file("a").unwrap();
         assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
         assert!(OutputDir::create(&path).unwrap_err().to_string().contains("not empty"));
         let link = parent.path().join("link");

@@ -4,7 +4,11 @@ use std::io::Write as _;
 
 use serde::Serialize;
 
-use super::output_dir::OutputDir;
+use super::{
+    budget::{Share, is_over_max_size},
+    compress::Compressed,
+    output_dir::OutputDir,
+};
 use crate::{
     elf::BuildId,
     loader::BufferKind,
@@ -55,12 +59,32 @@ pub struct SessionReport {
     /// Libraries that look like NCCL and could not be traced, and why.
     pub passed_over: Vec<String>,
     pub errors: Vec<String>,
+    /// With `--max-size`, in the recording's folder.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_size: Option<MaxSizeReport>,
+    /// With `--compress`, of the files in this folder.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compressed: Option<Compressed>,
     /// In the folder of a window: which it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub window: Option<WindowReport>,
-    /// In the folder of a recording with windows: all that are closed.
+    /// In the folder of a recording with windows: all that are closed, and were not removed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub windows: Vec<WindowReport>,
+}
+
+/// What became of `--max-size`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct MaxSizeReport {
+    /// What the folder may take on the disk.
+    pub bytes: u64,
+    /// What it took when this was written; this file in its last form is not counted.
+    pub used_bytes: u64,
+    /// Windows that were removed to make room, always the oldest.
+    pub windows_removed: u64,
+    pub bytes_removed: u64,
+    /// Their folders; of more than 256 the latest.
+    pub folders_removed: Vec<String>,
 }
 
 /// A part of a recording that has a folder of its own.
@@ -249,6 +273,12 @@ pub struct LossReport {
     pub records_undecodable: u64,
     /// Lines that could not be written.
     pub lines_lost: u64,
+    /// Of them, those that `--max-size` left no room for.
+    pub lines_over_max_size: u64,
+    /// Files `flow_rank<r>.json` that `--max-size` left no room for.
+    pub aggregates_over_max_size: u64,
+    /// Windows that were opened late, as `--max-size` left no room for them.
+    pub windows_late: u64,
     /// Records that the capture lacks, where one was to be kept.
     pub records_not_captured: u64,
 }
@@ -260,10 +290,27 @@ impl LossReport {
 }
 
 impl SessionReport {
-    /// Writes `session.json`, in the place of an earlier one.
+    /// Writes `session.json`, in the place of an earlier one. Where the folder's limit leaves no room for all of it, what lists moments and
+    /// processors is left out.
     pub fn write(&self, dir: &OutputDir) -> std::io::Result<()> {
-        let text = self.to_text()?;
-        dir.replace_file("session.json", |file| file.write_all(text.as_bytes()))
+        let write = |report: &Self| {
+            let text = report.to_text()?;
+            dir.replace_from(Share::Report, "session.json", |file| file.write_all(text.as_bytes()))
+        };
+        match write(self) {
+            Err(error) if is_over_max_size(&error) => write(&self.shortened()),
+            written => written,
+        }
+    }
+
+    fn shortened(&self) -> Self {
+        let mut report = self.clone();
+        report.errors.push("lists of gaps and CPUs are left out: --max-size leaves no room".to_owned());
+        (report.gaps, report.cpus) = (Vec::new(), Vec::new());
+        for probe in &mut report.probes {
+            probe.cpus = Vec::new();
+        }
+        report
     }
 
     /// The content of `session.json`.

@@ -3,6 +3,7 @@
 use super::{
     api_files::{ApiFiles, ApiOutputOptions},
     flow_files::{FlowFileSummary, FlowFiles},
+    json_lines::LostLines,
     lines::HostInfo,
     output_dir::OutputDir,
 };
@@ -66,6 +67,15 @@ impl SessionFiles {
         }
     }
 
+    /// Completes all files, and closes them: what is removed then takes no room any more.
+    pub fn close(&mut self) {
+        let Some(Files { flow, api }) = &mut self.0 else { return };
+        flow.close();
+        for error in api.close() {
+            flow.add_error(error);
+        }
+    }
+
     /// No op has come: there is nothing to aggregate.
     pub fn has_no_flows(&self) -> bool {
         self.0.as_ref().is_none_or(|files| files.flow.is_empty())
@@ -77,8 +87,15 @@ impl SessionFiles {
     }
 
     /// Lines that could not be written, all files together.
-    pub fn lost_lines(&self) -> u64 {
-        self.0.as_ref().map_or(0, |files| files.flow.lost_lines() + files.api.lost_lines())
+    pub fn lost_lines(&self) -> LostLines {
+        let lost = self.0.iter().flat_map(|files| [files.flow.lost_lines(), files.api.lost_lines()]);
+        lost.sum()
+    }
+
+    /// Files of JSON lines that were made: folder and name.
+    pub(super) fn files(&self) -> Vec<(String, String)> {
+        let Some(Files { flow, api }) = &self.0 else { return Vec::new() };
+        flow.files().into_iter().chain(api.files()).collect()
     }
 
     /// What was written, by communicator and rank.

@@ -1,0 +1,480 @@
+//! How much a recording may take on disk: every writer takes its bytes from one budget before it writes them.
+//!
+//! What is counted is what `du` shows: whole blocks of files, with those that hold their extents, and folders with their entries. Besides what
+//! is taken, room is kept for files that are written at the end. Windows that are complete make room for others, oldest first.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    io,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use super::{
+    made::{FileId, Made},
+    output_dir::OutputDir,
+    session_file::MaxSizeReport,
+};
+
+/// What a name takes in its folder at most: an entry of 72 bytes, in blocks that are half full, as ext4 splits them.
+pub(super) const ENTRY: u64 = 256;
+
+/// Blocks of a file that need no further block to be found: an inode of ext4 has room for so many extents.
+const BLOCKS_IN_INODE: u64 = 4;
+
+/// Blocks that are found through one further block, if no two are neighbours: it has room for 340 of 4 KiB.
+const BLOCKS_IN_INDEX: u64 = 256;
+
+/// Sizes of blocks that are believed. Network file systems give the size of their transfers.
+const BLOCK_SIZES: std::ops::RangeInclusive<u64> = 4096..=65536;
+
+/// Folders of removed windows that are named; of those before only the number is told.
+const MAX_NAMED: usize = 256;
+
+/// After a refusal lines are written again when there is room for so much, or a 16th of the whole: not one now and then.
+const RESUME: u64 = 1 << 20;
+
+/// The part of what lies beside the windows, or of a recording without.
+const MAIN: u64 = 0;
+
+/// What a file is written from, besides what is free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Share {
+    /// Nothing else.
+    Free,
+    /// What is kept for aggregates.
+    Aggregates,
+    /// What is kept for compressed files.
+    Compressed,
+    /// What is kept for `session.json`.
+    Report,
+    /// What is kept so that a next window can be opened.
+    Opening,
+}
+
+const SHARES: usize = 5;
+
+/// Bytes by [`Share`].
+type ByShare = [u64; SHARES];
+
+/// What a file takes, and what is to be kept free for what is made of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Need {
+    pub(super) disk: u64,
+    pub(super) kept: ByShare,
+}
+
+impl Need {
+    pub(super) fn keeping(mut self, share: Share, bytes: u64) -> Self {
+        self.kept[share as usize] = bytes;
+        self
+    }
+}
+
+/// The limit of a recording, and what is left of it.
+#[derive(Clone, Debug)]
+pub struct DiskBudget(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    limit: u64,
+    block: u64,
+    /// Room is kept for compressed files.
+    compress: bool,
+    /// What the limit is for; it has no account itself.
+    root: OutputDir,
+    state: Mutex<State>,
+    /// Held while windows are removed, so that two who need room do not remove one each.
+    removing: Mutex<()>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// What is on disk, or is about to be.
+    used: u64,
+    /// What is kept, over all parts.
+    kept: u64,
+    parts: HashMap<u64, Part>,
+    next_part: u64,
+    /// Windows that may be removed, oldest first.
+    complete: VecDeque<u64>,
+    /// Names in the root that are free again; its blocks are not.
+    spare_entries: u64,
+    is_full: bool,
+    refused: Refused,
+    removed: Removed,
+    /// That there is something to tell.
+    was_said: bool,
+}
+
+/// A window, or what lies beside the windows.
+#[derive(Debug, Default)]
+struct Part {
+    used: u64,
+    kept: ByShare,
+    /// Of `kept`, what was set as a whole.
+    fixed: ByShare,
+    made: Made,
+}
+
+/// Lines, or a window, for which there was no room.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Refused {
+    #[default]
+    Nothing,
+    /// Nobody was told yet.
+    Untold,
+    Told,
+}
+
+#[derive(Debug, Default)]
+struct Removed {
+    windows: u64,
+    bytes: u64,
+    /// Of the latest.
+    folders: VecDeque<String>,
+    untold: Vec<String>,
+}
+
+/// What the budget has to tell.
+#[derive(Debug, Default)]
+pub struct DiskNews {
+    /// Folders of windows that were removed.
+    pub removed: Vec<String>,
+    /// For the first time there was no room.
+    pub is_first_refusal: bool,
+}
+
+/// Whose the bytes are that a folder's files take.
+#[derive(Clone, Debug)]
+pub(super) struct Account {
+    budget: DiskBudget,
+    part: u64,
+    /// Path of the folder from the root.
+    within: Arc<str>,
+}
+
+impl State {
+    /// Changes what a part takes and keeps, if it stays within the limit. `borrowed`: of what is kept, what need not be free now.
+    fn change(&mut self, limit: u64, part: u64, from: &Need, to: &Need, borrowed: u64) -> bool {
+        let Some(entry) = self.parts.get(&part) else { return false };
+        let mut kept = entry.kept;
+        for (share, bytes) in kept.iter_mut().enumerate() {
+            *bytes = bytes.saturating_add(to.kept[share]).saturating_sub(from.kept[share]);
+        }
+        let sum = |kept: &ByShare| kept.iter().sum::<u64>();
+        let used = self.used.saturating_add(to.disk).saturating_sub(from.disk);
+        let all_kept = self.kept.saturating_sub(sum(&entry.kept)).saturating_add(sum(&kept));
+        let needs_more = used.saturating_add(all_kept) > self.used.saturating_add(self.kept);
+        let is_too_much = used.saturating_add(all_kept.saturating_sub(borrowed)) > limit;
+        if needs_more && is_too_much || used > self.used && used > limit {
+            return false;
+        }
+        if let Some(entry) = self.parts.get_mut(&part) {
+            entry.used = entry.used.saturating_add(to.disk).saturating_sub(from.disk);
+            entry.kept = kept;
+        }
+        (self.used, self.kept) = (used, all_kept);
+        true
+    }
+
+    fn resume_if_room(&mut self, limit: u64) {
+        let left = limit.saturating_sub(self.used.saturating_add(self.kept));
+        if left >= RESUME.min(limit / 16) {
+            self.is_full = false;
+        }
+    }
+
+    fn refuse(&mut self) {
+        self.is_full = true;
+        if self.refused == Refused::Nothing {
+            self.refused = Refused::Untold;
+        }
+    }
+}
+
+impl DiskBudget {
+    /// `block`: of the file system. What the root itself takes counts.
+    pub(super) fn new(root: OutputDir, limit: u64, block: u64, compress: bool) -> Self {
+        let block = block.clamp(*BLOCK_SIZES.start(), *BLOCK_SIZES.end());
+        let main = Part { used: block, ..Part::default() };
+        let state = State {
+            used: block,
+            parts: HashMap::from([(MAIN, main)]),
+            next_part: MAIN + 1,
+            ..State::default()
+        };
+        let (state, removing) = (Mutex::new(state), Mutex::default());
+        Self(Arc::new(Shared { limit, block, compress, root, state, removing }))
+    }
+
+    pub(super) fn main_account(&self) -> Account {
+        Account { budget: self.clone(), part: MAIN, within: "".into() }
+    }
+
+    /// What a file of so many bytes takes.
+    pub(super) fn cost(&self, bytes: u64) -> u64 {
+        let blocks = bytes.div_ceil(self.0.block);
+        let index = if blocks > BLOCKS_IN_INODE { 1 + blocks / BLOCKS_IN_INDEX } else { 0 };
+        (blocks + index).saturating_mul(self.0.block)
+    }
+
+    /// The size up to which a file of so many bytes takes no more than it does.
+    pub(super) fn covered(&self, bytes: u64) -> u64 {
+        bytes.div_ceil(self.0.block).saturating_mul(self.0.block)
+    }
+
+    /// Bytes that the recording may take.
+    pub fn limit(&self) -> u64 {
+        self.0.limit
+    }
+
+    /// Somebody should be told something; said once, until it is taken.
+    pub fn has_news(&self) -> bool {
+        let mut state = self.state();
+        let has_news = state.refused == Refused::Untold || !state.removed.untold.is_empty();
+        has_news && !std::mem::replace(&mut state.was_said, true)
+    }
+
+    pub fn take_news(&self) -> DiskNews {
+        let mut state = self.state();
+        state.was_said = false;
+        let is_first_refusal = state.refused == Refused::Untold;
+        if is_first_refusal {
+            state.refused = Refused::Told;
+        }
+        DiskNews { removed: std::mem::take(&mut state.removed.untold), is_first_refusal }
+    }
+
+    /// For `session.json`.
+    pub fn report(&self) -> MaxSizeReport {
+        let state = self.state();
+        MaxSizeReport {
+            bytes: self.0.limit,
+            used_bytes: state.used,
+            windows_removed: state.removed.windows,
+            bytes_removed: state.removed.bytes,
+            folders_removed: state.removed.folders.iter().cloned().collect(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tries, and removes the oldest complete windows until it comes true.
+    fn obtain(&self, mut attempt: impl FnMut(&mut State, u64) -> bool) -> bool {
+        if attempt(&mut self.state(), self.0.limit) {
+            return true;
+        }
+        let _one_at_a_time = self.0.removing.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let oldest = {
+                let mut state = self.state();
+                if attempt(&mut state, self.0.limit) {
+                    return true;
+                }
+                let Some(oldest) = state.complete.pop_front() else {
+                    state.refuse();
+                    return false;
+                };
+                oldest
+            };
+            self.remove(oldest);
+        }
+    }
+
+    /// Removes a window. What cannot be removed still counts.
+    fn remove(&self, part: u64) {
+        let Some(Part { used, made, .. }) = self.state().parts.remove(&part) else { return };
+        let folder = made.first_name().unwrap_or_default().to_owned();
+        let left = made.remove(&self.0.root, |bytes| self.cost(bytes)).min(used);
+        let mut state = self.state();
+        state.used = state.used.saturating_sub(used - left);
+        // The root keeps the block that the entry was in.
+        state.used = state.used.saturating_add(ENTRY);
+        state.spare_entries += 1;
+        let removed = &mut state.removed;
+        removed.windows += 1;
+        removed.bytes += used - left;
+        removed.untold.push(folder.clone());
+        removed.folders.push_back(folder);
+        if removed.folders.len() > MAX_NAMED {
+            removed.folders.pop_front();
+        }
+        state.resume_if_room(self.0.limit);
+    }
+}
+
+impl Account {
+    pub(super) fn budget(&self) -> &DiskBudget {
+        &self.budget
+    }
+
+    pub(super) fn keeps_compressed(&self) -> bool {
+        self.budget.0.compress
+    }
+
+    /// The account of a folder in this one.
+    pub(super) fn inside(&self, name: &str) -> Self {
+        let within =
+            if self.within.is_empty() { name.into() } else { format!("{}/{name}", self.within).into() };
+        Self { budget: self.budget.clone(), part: self.part, within }
+    }
+
+    /// An account of its own for a window in this folder, with what the folder takes, and so much kept for its report.
+    pub(super) fn open_window(&self, name: &str, report: u64) -> Option<Self> {
+        let mut opened = None;
+        self.budget.obtain(|state, limit| {
+            let entry = if state.spare_entries > 0 { 0 } else { ENTRY };
+            let opening = state.parts.get(&MAIN).map_or(0, |main| main.kept[Share::Opening as usize]);
+            let part = state.next_part;
+            state.parts.insert(part, Part::default());
+            let need =
+                Need { disk: self.budget.0.block + entry, ..Need::default() }.keeping(Share::Report, report);
+            if !state.change(limit, part, &Need::default(), &need, opening) {
+                state.parts.remove(&part);
+                return false;
+            }
+            if entry == 0 {
+                // It is counted already, as nobody's.
+                state.spare_entries -= 1;
+                state.used = state.used.saturating_sub(ENTRY);
+                let taken = Need { disk: ENTRY, ..Need::default() };
+                state.change(u64::MAX, part, &Need::default(), &taken, 0);
+            }
+            state.next_part += 1;
+            opened = Some(part);
+            true
+        });
+        Some(Self { budget: self.budget.clone(), part: opened?, within: self.inside(name).within })
+    }
+
+    /// Nothing came of a window.
+    pub(super) fn abandon_window(&self) {
+        let mut state = self.budget.state();
+        if let Some(part) = state.parts.remove(&self.part) {
+            state.used = state.used.saturating_sub(part.used);
+            state.kept = state.kept.saturating_sub(part.kept.iter().sum());
+        }
+    }
+
+    /// Nothing more comes: what was kept is free, and a window may be removed.
+    pub(super) fn complete(&self) {
+        let mut state = self.budget.state();
+        let Some(part) = state.parts.get_mut(&self.part) else { return };
+        let kept: u64 = part.kept.iter().sum();
+        (part.kept, part.fixed) = Default::default();
+        state.kept = state.kept.saturating_sub(kept);
+        if self.part == MAIN {
+            state.resume_if_room(self.budget.0.limit);
+        } else {
+            state.complete.push_back(self.part);
+            state.is_full = false;
+        }
+    }
+
+    /// Lines are not written: there is no room, and no window that could be removed.
+    pub(super) fn is_full(&self) -> bool {
+        self.budget.state().is_full
+    }
+
+    /// Takes what a file needs more.
+    pub(super) fn grow(&self, from: &Need, to: &Need) -> bool {
+        self.budget.obtain(|state, limit| state.change(limit, self.part, from, to, 0))
+    }
+
+    /// Keeps room without asking whether there is any: there will be, as lines get what is left.
+    pub(super) fn keep(&self, share: Share, bytes: u64) {
+        let mut state = self.budget.state();
+        let Some(part) = state.parts.get_mut(&self.part) else { return };
+        let before = std::mem::replace(&mut part.fixed[share as usize], bytes);
+        let (from, to) = (Need::default().keeping(share, before), Need::default().keeping(share, bytes));
+        state.change(u64::MAX, self.part, &from, &to, 0);
+    }
+
+    /// Takes bytes for a file that is written at the end, from what is kept for it and what is free.
+    pub(super) fn take(&self, share: Share, bytes: u64) -> bool {
+        let attempt = |state: &mut State, limit: u64| {
+            let kept = state.parts.get(&self.part).map_or(0, |part| part.kept[share as usize]);
+            let (mut from, mut borrowed) = (Need::default(), 0);
+            match share {
+                Share::Free | Share::Opening => {}
+                Share::Aggregates | Share::Compressed => from = from.keeping(share, kept.min(bytes)),
+                // It is written again and again, each time in the place of the one before: what is kept for it stays.
+                Share::Report => borrowed = kept,
+            }
+            state.change(limit, self.part, &from, &Need { disk: bytes, ..Need::default() }, borrowed)
+        };
+        match share {
+            // Can be made later, by hand: nothing is removed for it.
+            Share::Aggregates | Share::Compressed => attempt(&mut self.budget.state(), self.budget.0.limit),
+            Share::Free | Share::Report | Share::Opening => self.budget.obtain(attempt),
+        }
+    }
+
+    /// Bytes are on disk no more.
+    pub(super) fn give_back(&self, bytes: u64) {
+        let mut state = self.budget.state();
+        let from = Need { disk: bytes, ..Need::default() };
+        state.change(u64::MAX, self.part, &from, &Need::default(), 0);
+        state.resume_if_room(self.budget.0.limit);
+    }
+
+    /// The folder itself was made, in that one.
+    pub(super) fn note_itself(&self, parent: &Self, name: &str, id: FileId) {
+        self.made(|made| made.add(&parent.within, name, id));
+    }
+
+    /// Something was made in this folder.
+    pub(super) fn note(&self, name: &str, id: FileId) {
+        self.made(|made| made.add(&self.within, name, id));
+    }
+
+    /// Something that was made in this folder has another name, under which there may have been something else.
+    pub(super) fn note_renamed(&self, from: &str, to: &str) {
+        self.made(|made| made.rename(&self.within, from, to));
+    }
+
+    /// Something in this folder is no more.
+    pub(super) fn note_removed(&self, name: &str) {
+        self.made(|made| made.forget(&self.within, name));
+    }
+
+    /// This was made here, by this recording.
+    pub(super) fn is_ours(&self, name: &str, id: FileId) -> bool {
+        let mut is_ours = false;
+        self.made(|made| is_ours = made.has(&self.within, name, id));
+        is_ours
+    }
+
+    fn made(&self, change: impl FnOnce(&mut Made)) {
+        if let Some(part) = self.budget.state().parts.get_mut(&self.part) {
+            change(&mut part.made);
+        }
+    }
+}
+
+/// There was no room for it under the limit.
+#[derive(Clone, Copy, Debug)]
+struct OverMaxSize;
+
+impl std::error::Error for OverMaxSize {}
+
+impl std::fmt::Display for OverMaxSize {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("there is no room for it under --max-size")
+    }
+}
+
+/// The error of a writer that the budget has nothing for.
+pub(super) fn over_max_size() -> io::Error {
+    io::Error::new(io::ErrorKind::StorageFull, OverMaxSize)
+}
+
+/// It failed for the limit, and not for the disk.
+pub(crate) fn is_over_max_size(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(<dyn std::error::Error + Send + Sync>::is::<OverMaxSize>)
+}
+
+#[cfg(test)]
+mod tests;
