@@ -19,7 +19,6 @@ pub mod memory;
 pub mod metrics;
 pub mod model;
 pub mod nccl;
-mod perf_event;
 pub mod probe;
 pub mod ps;
 pub mod record;

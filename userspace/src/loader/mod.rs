@@ -3,12 +3,10 @@
 
 mod attachment;
 mod buffer;
-mod first_uprobe;
 mod object;
 mod trial;
 
 pub use attachment::{ArmedProbe, AttachError, Attachment, Link, StoredParts};
 pub use buffer::{Buffer, BufferKind};
-pub use first_uprobe::FirstUprobe;
 pub use object::LoadedObject;
 pub use trial::{Trial, TrialError, try_uprobe};

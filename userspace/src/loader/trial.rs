@@ -103,7 +103,7 @@ fn round() -> Duration {
 }
 
 /// Where in the program's file this address is.
-pub(super) fn file_offset(address: usize) -> Result<u64> {
+fn file_offset(address: usize) -> Result<u64> {
     let maps = fs::read_to_string("/proc/self/maps").context("reading our own mappings")?;
     let found = maps.lines().find_map(|line| {
         let mut fields = line.split_whitespace();

@@ -31,7 +31,7 @@ use crate::{
     decode::Decoder,
     layout_cache::LayoutCache,
     live::LiveStatistics,
-    loader::{Attachment, Buffer, FirstUprobe, StoredParts},
+    loader::{Attachment, Buffer, StoredParts},
     model::Sampling,
     probe::{Level, ProbeKind},
     sink::{
@@ -200,7 +200,6 @@ pub fn record(
         cache: cache.as_ref(),
     };
     let mut times = AttachReport::default();
-    let first_uprobe = FirstUprobe::wait_for();
     let (setup, attachment) = find_and_load(options, &wanted, &mut times);
     let setup = setup?;
     notice(Notice::Found(&setup));
@@ -217,7 +216,6 @@ pub fn record(
     let mut report = first_report(&setup, options.choice, options.buffer, options.queue_bytes);
     let prepared = attachment
         .and_then(|attachment| prepare(options.started, attachment, &setup, &report.host, &mut times));
-    drop(first_uprobe);
     report.attach = times;
     report.sampling = (options.sampling != Sampling::default()).then_some(options.sampling);
     let (mut attachment, bindings) = match prepared {

@@ -4,7 +4,7 @@
 use std::{
     collections::HashMap,
     io,
-    os::fd::{AsRawFd as _, OwnedFd},
+    os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd},
     ptr::NonNull,
     sync::atomic::{AtomicU64, Ordering},
     thread,
@@ -12,7 +12,6 @@ use std::{
 };
 
 use super::unwind::Stack;
-use crate::perf_event::{self, Attributes};
 
 /// From include/uapi/linux/perf_event.h.
 const TYPE_SOFTWARE: u32 = 1;
@@ -22,6 +21,7 @@ const SAMPLE_STACK_USER: u64 = 1 << 13;
 const EXCLUDE_HV: u64 = 1 << 6;
 const RECORD_SAMPLE: u32 = 9;
 const IOC_DISABLE: libc::Ioctl = 0x2401;
+const FLAG_FD_CLOEXEC: libc::c_ulong = 8;
 /// `data_head` and `data_tail` in `struct perf_event_mmap_page`.
 const DATA_HEAD: usize = 1024;
 
@@ -39,6 +39,27 @@ const PAGES: usize = 32;
 const DWARF_ORDER: [u32; 16] = [0, 3, 2, 1, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23];
 const IP: u32 = 8;
 const MASK: u64 = 0x00ff_01ff;
+
+/// `struct perf_event_attr` up to `PERF_ATTR_SIZE_VER3`.
+#[repr(C)]
+#[derive(Default)]
+struct Attributes {
+    kind: u32,
+    size: u32,
+    config: u64,
+    sample_period: u64,
+    sample_type: u64,
+    read_format: u64,
+    flags: u64,
+    wakeup_events: u32,
+    bp_type: u32,
+    config1: u64,
+    config2: u64,
+    branch_sample_type: u64,
+    sample_regs_user: u64,
+    sample_stack_user: u32,
+    clockid: i32,
+}
 
 /// Samples by thread.
 #[derive(Debug, Default)]
@@ -100,8 +121,9 @@ struct Ring {
 
 impl Ring {
     fn open(thread: u32) -> io::Result<Self> {
-        let attributes = Attributes {
+        let mut attributes = Attributes {
             kind: TYPE_SOFTWARE,
+            size: u32::try_from(size_of::<Attributes>()).unwrap_or(0),
             config: SW_TASK_CLOCK,
             sample_period: PERIOD,
             sample_type: SAMPLE_REGS_USER | SAMPLE_STACK_USER,
@@ -110,8 +132,15 @@ impl Ring {
             sample_stack_user: STACK,
             ..Attributes::default()
         };
-        // SAFETY: no address is among them.
-        let event = unsafe { perf_event::open(&attributes, thread) }?;
+        let tid = libc::pid_t::try_from(thread).map_err(io::Error::other)?;
+        // SAFETY: the struct is valid and has its own size in it; the kernel reads it and gives a descriptor.
+        let event = unsafe {
+            libc::syscall(libc::SYS_perf_event_open, &raw mut attributes, tid, -1, -1, FLAG_FD_CLOEXEC)
+        };
+        let event =
+            i32::try_from(event).ok().filter(|event| *event >= 0).ok_or_else(io::Error::last_os_error)?;
+        // SAFETY: a fresh descriptor that nothing else owns.
+        let event = unsafe { OwnedFd::from_raw_fd(event) };
         let page = rustix::param::page_size();
         // SAFETY: a new mapping of the event's ring, of which nothing of ours is part; the length is 1 + 2^n pages, as the
         // kernel wants it.
