@@ -153,8 +153,10 @@ fn damaged_captures_end_cleanly() {
     let (mut refused, mut replayed) = (0, 0);
     for _ in 0..120 {
         let mut damaged = whole.clone();
+        // What the records mean is the larger part of so short a capture, and hardly any damage to it is borne.
+        let first = if random(2) == 0 { 0 } else { whole.len() - whole.len() / 8 };
         for _ in 0..=random(8) {
-            let at = random(damaged.len());
+            let at = first + random(damaged.len() - first);
             damaged[at] = u8::try_from(random(256)).unwrap();
         }
         if random(4) == 0 {
@@ -168,6 +170,7 @@ fn damaged_captures_end_cleanly() {
             Err(_) => refused += 1,
         }
     }
+    println!("{refused} refused, {replayed} replayed");
     assert!(refused > 0 && replayed > 0, "{refused} refused, {replayed} replayed");
 }
 

@@ -158,12 +158,12 @@ fn starve_the_writer(kind: &str) {
     let recorder = Recorder::start(&ncclflow, &bed.pid_list(), &out, &arguments).unwrap();
     let runs = RunCounts::of_process(recorder.pid()).unwrap();
     bed.go().unwrap();
-    std::thread::sleep(Duration::from_millis(100));
     {
         let _stopped = StoppedThread::of_name(recorder.pid(), "ncclflow-write").unwrap();
-        // The capture goes on, and shows when more has come than the queue can hold.
-        let begun = Instant::now();
-        while fs::metadata(&capture).unwrap().len() < 3 << 19 {
+        // The capture goes on, and shows when more has come since then than the queue can hold.
+        let captured = || fs::metadata(&capture).unwrap().len();
+        let (begun, before) = (Instant::now(), captured());
+        while captured() < before + (3 << 19) {
             assert!(begun.elapsed() < Duration::from_mins(1), "too few records for this test");
             std::thread::sleep(Duration::from_millis(50));
         }

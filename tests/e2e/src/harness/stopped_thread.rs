@@ -1,8 +1,14 @@
 //! A thread of another process that is kept from running, while the others go on.
 
-use std::{fs, ptr};
+use std::{
+    fs, ptr, thread,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result, bail};
+
+/// Until a thread of the name must be there: they begin after a program has said that it goes on.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A stopped thread. It goes on when this is dropped.
 #[derive(Debug)]
@@ -11,14 +17,18 @@ pub struct StoppedThread {
 }
 
 impl StoppedThread {
-    /// Stops the thread of this name.
+    /// Stops the thread of this name, once there is one.
     pub fn of_name(pid: u32, name: &str) -> Result<Self> {
-        for entry in fs::read_dir(format!("/proc/{pid}/task")).context("listing the threads")? {
-            let path = entry?.path();
-            if fs::read_to_string(path.join("comm")).unwrap_or_default().trim() == name {
-                let tid = path.file_name().and_then(|name| name.to_str()?.parse().ok());
-                return Self::stop(tid.context("a thread has a number")?);
+        let begun = Instant::now();
+        while begun.elapsed() < PATIENCE {
+            for entry in fs::read_dir(format!("/proc/{pid}/task")).context("listing the threads")? {
+                let path = entry?.path();
+                if fs::read_to_string(path.join("comm")).unwrap_or_default().trim() == name {
+                    let tid = path.file_name().and_then(|name| name.to_str()?.parse().ok());
+                    return Self::stop(tid.context("a thread has a number")?);
+                }
             }
+            thread::sleep(Duration::from_millis(1));
         }
         bail!("process {pid} has no thread `{name}`")
     }
