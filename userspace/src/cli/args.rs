@@ -4,9 +4,10 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use super::disk_args::DiskArgs;
 use super::filter_args::FilterArgs;
+use super::sampling_args::SamplingArgs;
 use super::top_args::TopArgs;
 use super::window_args::WindowArgs;
-use crate::{layout_cache::default_folder, metrics::parse_address};
+use crate::{layout_cache::default_folder, metrics::parse_address, model::Sampling};
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum, error::ErrorKind};
 
 /// See what NCCL decides and does, from outside, in jobs that are already running.
@@ -33,9 +34,7 @@ impl Cli {
             return Err(Self::command().error(ErrorKind::ArgumentConflict, message));
         }
         let Command::Record(args) = &self.command else { return Ok(()) };
-        if args.level != Level::Steps
-            && (args.steps_every != 1 || args.channels != u64::MAX || args.min_bytes != 0)
-        {
+        if args.level != Level::Steps && args.sampling.sampling() != Sampling::default() {
             let message = "--steps-every, --channels and --min-bytes need --level steps";
             return Err(Self::command().error(ErrorKind::ArgumentConflict, message));
         }
@@ -228,17 +227,8 @@ pub struct RecordArgs {
     #[arg(long, value_enum, default_value_t = StepDetail::Waits)]
     pub step_detail: StepDetail,
 
-    /// With --level steps: measure one op of N, by NCCL's own count: the same collectives on all ranks
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
-    pub steps_every: u64,
-
-    /// With --level steps: measure only these channels, such as 0-3,8
-    #[arg(long, value_name = "LIST", default_value = "0-63", value_parser = channels)]
-    pub channels: u64,
-
-    /// With --level steps: measure only calls of at least so many bytes
-    #[arg(long, value_name = "BYTES", default_value_t = 0)]
-    pub min_bytes: u64,
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
 
     /// Where ops are seen
     #[arg(long, value_enum, default_value_t = Probes::Auto)]
@@ -483,24 +473,6 @@ pub struct SymbolsArgs {
     /// Everything that was resolved, as JSON
     #[arg(long)]
     pub json: bool,
-}
-
-/// A bit for each channel of a list of numbers and ranges.
-fn channels(text: &str) -> Result<u64, String> {
-    let mut channels = 0;
-    for part in text.split(',') {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let number = |text: &str| {
-            let number = text.trim().parse::<u32>().ok().filter(|number| *number < 64);
-            number.ok_or_else(|| format!("`{text}` is no channel: they are numbered from 0 to 63"))
-        };
-        let (first, last) = (number(first)?, number(last)?);
-        if first > last {
-            return Err(format!("`{part}`: the first is larger than the last"));
-        }
-        channels |= (first..=last).fold(0, |channels, channel| channels | 1u64 << channel);
-    }
-    Ok(channels)
 }
 
 pub(super) fn seconds(text: &str) -> Result<Duration, String> {

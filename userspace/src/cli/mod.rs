@@ -20,6 +20,7 @@ mod progress;
 mod ps;
 mod record;
 mod replay;
+mod sampling_args;
 mod signals;
 mod summary;
 mod symbols;

@@ -21,7 +21,6 @@ use crate::{
     live::LiveStatistics,
     loader::{Buffer, BufferKind},
     metrics::{Exposition, MetricsServer},
-    model::Sampling,
     probe,
     record::{LibraryInUse, Notice, Outcome, ProbeChoice, RecordOptions, Setup, Targets, record},
     sink::{ApiFormat, SessionState},
@@ -52,7 +51,7 @@ pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<ExitCode> {
             },
             returns: args.returns,
         },
-        sampling: Sampling { every: args.steps_every, channels: args.channels, min_bytes: args.min_bytes },
+        sampling: args.sampling.sampling(),
         format: match args.format {
             Format::Json => ApiFormat::Json,
             Format::Megatrace => ApiFormat::Megatrace,

@@ -114,7 +114,7 @@ pub(super) struct Executions {
     sampling: Sampling,
     left_out: LeftOut,
     /// Ops that are not wanted and whose steps can come.
-    unwanted: HashMap<StepKey, u32>,
+    unwanted: HashSet<StepKey>,
     /// By connection: of which of them steps came last.
     unwanted_now: HashMap<(u32, u64), u64>,
     /// When the last message of a connection that came to its end did.
@@ -189,7 +189,7 @@ impl Executions {
             self.left_out.messages += messages;
             if self.unwanted.len() < MAX_PENDING {
                 let key = StepKey { tgid, connection: peer.connection, op_count: record.op.op_count };
-                *self.unwanted.entry(key).or_default() += 1;
+                self.unwanted.insert(key);
             }
         }
     }
@@ -197,7 +197,7 @@ impl Executions {
     /// Counts the step if it is of an op that is not wanted.
     fn is_unwanted(&mut self, key: &StepKey, event: &ProxyStepEvent) -> bool {
         let number = key.op_count >> 1;
-        if !number.is_multiple_of(self.sampling.every.max(1)) || self.unwanted.contains_key(key) {
+        if !number.is_multiple_of(self.sampling.every.max(1)) || self.unwanted.contains(key) {
             self.left_out.hits += 1;
             // Which of its steps is the last is not kept: the next op of the connection ends it.
             let line = key.line();

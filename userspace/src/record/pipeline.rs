@@ -58,7 +58,7 @@ impl Pipeline {
         let traced = Traced {
             steps: bindings.iter().any(|binding| matches!(binding.kind, ProbeKind::ProxyStep(_))),
             returns: bindings.iter().any(|binding| matches!(binding.kind, ProbeKind::ApiReturn(_))),
-            sampling: Sampling::default(),
+            ..Traced::default()
         };
         Self::with(bindings, None, traced, files)
     }

@@ -255,7 +255,7 @@ pub fn record(
         let traced = Traced {
             steps: options.choice.level == Level::Steps,
             returns: options.choice.returns,
-            sampling: options.sampling,
+            ..Traced::default()
         };
         let following = Following { bindings: bindings_to_come, host: report.host.clone() };
         Pipeline::following(following, traced, files)

@@ -12,7 +12,7 @@ pub use table::{Library, Table, TableBuilder, TableError};
 use super::{Request, nccl_request};
 
 /// Structs that `ncclflow dump` reads besides those of [`nccl_request`].
-const OF_DUMP: [&str; 4] = ["ncclRecvMem", "ncclSendMem", "recvNetResources", "sendNetResources"];
+const OF_DUMP: [&str; 2] = ["ncclSendMem", "recvNetResources"];
 
 /// What the table holds of each library.
 pub fn request() -> Request {
