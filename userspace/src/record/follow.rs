@@ -26,8 +26,7 @@ use crate::{
     probe::ProbeKind,
     sink::{SessionReport, TargetReport},
     target::{
-        Census, Description, Filter, Identifier, LibraryId, MappedLibrary, Process, Sighting, Users,
-        look_for_nccl,
+        Census, Description, Filter, Identifier, MappedLibrary, Process, Sighting, Users, look_for_nccl,
     },
 };
 
@@ -41,7 +40,6 @@ const MAX_PASSED_OVER: usize = 1000;
 /// A library, under its index in the report.
 #[derive(Debug)]
 struct Library {
-    id: LibraryId,
     /// Held, so that its inode comes to mean no other file; nothing once it is over.
     file: Option<MappedLibrary>,
     traced: Result<Traced, String>,
@@ -321,11 +319,12 @@ impl<'a> Follower<'a> {
 
     /// The library's index: known, or resolved now.
     fn library(&mut self, file: MappedLibrary, scene: &mut Scene<'_>) -> Result<usize> {
-        let known = self.libraries.iter().position(|library| library.file.is_some() && library.id == file.id);
+        let is_known = |known: &MappedLibrary| known.shares_probes_with(&file);
+        let known = self.libraries.iter().position(|library| library.file.as_ref().is_some_and(is_known));
         if let Some(index) = known {
             return Ok(index);
         }
-        let (id, held) = (file.id, file.try_clone()?);
+        let held = file.try_clone()?;
         let resolved = ResolvedLibrary::new(file, &self.wanted)?;
         let is_wanted = self.filter.admits_version(resolved.version());
         let mut report = resolved.report();
@@ -345,7 +344,6 @@ impl<'a> Follower<'a> {
         scene.report.libraries.push(report);
         self.changed = true;
         self.libraries.push(Library {
-            id,
             file: Some(held),
             traced: traced.map_err(|error| format!("{error:#}")),
             is_wanted,
