@@ -87,9 +87,15 @@ pub fn look_for_nccl(pid: u32, identifier: &mut Identifier) -> Result<Option<Sig
         match MappedLibrary::open(&process, mapping) {
             Ok(file) if libraries.iter().any(|(known, _)| known.id == file.id) => {}
             Ok(file) => libraries.push((file, evidence)),
-            Err(error) => unopened.push(LibraryError::Open { pid, path: mapping.path.clone(), error }),
+            // A library has many mappings, and all of them one reason.
+            Err(_) if unopened.iter().any(|known: &(&Path, _)| *known.0 == mapping.path) => {}
+            Err(error) => unopened.push((&*mapping.path, error)),
         }
     }
+    let unopened: Vec<LibraryError> = unopened
+        .into_iter()
+        .map(|(path, error)| LibraryError::Open { pid, path: path.to_path_buf(), error })
+        .collect();
     let has_none = libraries.is_empty() && unopened.is_empty();
     Ok((!has_none).then_some(Sighting { process, libraries, unopened }))
 }
