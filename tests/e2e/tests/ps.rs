@@ -237,6 +237,25 @@ fn without_root_ps_shows_one_s_own_processes_and_says_that_there_are_others() {
     assert!(others.starts_with("processes that may not be looked at: "), "{others}");
     assert!(others.ends_with(": run as root to see them"), "{others}");
 
+    // Where it is not even shown that there are others.
+    let output = Command::new("unshare")
+        .args(["--mount", "sh", "-c"])
+        .arg("mount -t proc -o hidepid=2 proc /proc && exec setpriv --reuid=65534 --regid=65534 --clear-groups \"$0\" ps")
+        .arg(&tool)
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    if need::need("mount", output.status.success(), "run where /proc may be mounted") {
+        assert!(
+            text.starts_with("no process of this node that may be looked at has NCCL mapped\n"),
+            "{text}"
+        );
+        assert!(
+            text.ends_with("are hidden (/proc is mounted with hidepid): run as root to see them\n"),
+            "{text}"
+        );
+    }
+
     let below = |name: &str| {
         let path = folder.path().join(name);
         fs::create_dir(&path).unwrap();

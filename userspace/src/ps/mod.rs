@@ -9,6 +9,7 @@ mod table;
 
 use std::{
     collections::HashMap,
+    path::Path,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
@@ -78,6 +79,8 @@ impl Lister {
             schema: PS_SCHEMA,
             host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
             unix_time: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+            // Every PID namespace has a first process.
+            hidden: !Path::new("/proc/1").exists(),
             ..PsReport::default()
         };
         let (mut to_scan, mut in_use) = (Vec::new(), Vec::new());

@@ -24,6 +24,8 @@ pub struct PsReport {
     pub processes: Vec<ProcessEntry>,
     /// Processes that may not be looked at: those of other users, without root. They can use NCCL or not.
     pub denied: usize,
+    /// `/proc` does not even show that they are there (`hidepid`), so that [`Self::denied`] does not count them.
+    pub hidden: bool,
 }
 
 /// A process that has NCCL mapped.

@@ -17,7 +17,7 @@ const MIN_PATH: usize = 12;
 pub fn render(report: &PsReport, width: Option<usize>) -> String {
     let mut out = String::new();
     if report.processes.is_empty() {
-        let whose = if report.denied > 0 { " that may be looked at" } else { "" };
+        let whose = if report.denied > 0 || report.hidden { " that may be looked at" } else { "" };
         // Writing to a string cannot fail.
         _ = writeln!(out, "no process of this node{whose} has NCCL mapped");
     } else {
@@ -27,6 +27,11 @@ pub fn render(report: &PsReport, width: Option<usize>) -> String {
         let remedy = if rustix::process::geteuid().is_root() { "" } else { ": run as root to see them" };
         // Writing to a string cannot fail.
         _ = writeln!(out, "processes that may not be looked at: {}{remedy}", report.denied);
+    }
+    if report.hidden {
+        out.push_str(
+            "processes of other users are hidden (/proc is mounted with hidepid): run as root to see them\n",
+        );
     }
     out
 }

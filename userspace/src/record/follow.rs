@@ -19,6 +19,7 @@ use super::{
     reaper::Reaper,
     recorder::Notice,
     setup::{LibraryInUse, ResolvedLibrary, Wanted},
+    spare::Spare,
 };
 use crate::{
     clock::now_ns,
@@ -44,6 +45,8 @@ struct Library {
     file: Option<MappedLibrary>,
     traced: Result<Traced, String>,
     is_wanted: bool,
+    /// Its cookies, once it is over.
+    spare: Option<Spare>,
 }
 
 /// The probes of a library.
@@ -64,6 +67,13 @@ impl std::fmt::Debug for Links {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} links", self.0.len())
     }
+}
+
+/// A library's probes, stored.
+enum Stored {
+    New(Box<Traced>),
+    /// With the cookies of the library of this index.
+    Again(usize),
 }
 
 /// A process that is traced, or has NCCL and cannot be.
@@ -336,19 +346,43 @@ impl<'a> Follower<'a> {
                 {
                     (scene.notice)(Notice::NotCached(&format!("{error:#}")));
                 }
-                self.store(library, scene.attachment)
+                let fits = |old: &Library| old.spare.as_ref().is_some_and(|spare| spare.fits(&library));
+                if let Some(index) = self.libraries.iter().position(fits) {
+                    return self.revive(index, library, scene.attachment).map(Stored::Again);
+                }
+                self.store(library, scene.attachment).map(|traced| Stored::New(Box::new(traced)))
             })
         } else {
             Err(anyhow::anyhow!("it is not of a version that was asked for"))
         };
-        scene.report.libraries.push(report);
         self.changed = true;
-        self.libraries.push(Library {
-            file: Some(held),
-            traced: traced.map_err(|error| format!("{error:#}")),
-            is_wanted,
-        });
+        let traced = match traced {
+            Ok(Stored::Again(index)) => {
+                if let (Some(library), Some(known)) =
+                    (self.libraries.get_mut(index), scene.report.libraries.get_mut(index))
+                {
+                    (library.file, *known) = (Some(held), report);
+                }
+                return Ok(index);
+            }
+            Ok(Stored::New(traced)) => Ok(*traced),
+            Err(error) => Err(format!("{error:#}")),
+        };
+        scene.report.libraries.push(report);
+        self.libraries.push(Library { file: Some(held), traced, is_wanted, spare: None });
         Ok(self.libraries.len() - 1)
+    }
+
+    /// Puts a library's cookies to use again, for another file of the same build.
+    fn revive(&mut self, index: usize, library: LibraryInUse, attachment: &mut Attachment) -> Result<usize> {
+        let old = self.libraries.get_mut(index).context("no such library")?;
+        let cookies = old.spare.take().map(|spare| spare.cookies).context("no cookies")?;
+        let mut traced = Traced { library, cookies, links: Links::default() };
+        if self.filter.is_empty() {
+            traced.links = Links(link_all(&traced, attachment, None)?);
+        }
+        old.traced = Ok(traced);
+        Ok(index)
     }
 
     /// Gives the library's probes their cookies, and, without a filter, attaches them for all processes.
@@ -404,7 +438,9 @@ impl<'a> Follower<'a> {
                 if let Ok(traced) =
                     std::mem::replace(&mut library.traced, Err("its file was deleted".to_owned()))
                 {
-                    reaper.take(traced.links.0);
+                    let Traced { library: in_use, cookies, links } = traced;
+                    reaper.take(links.0);
+                    library.spare = Spare::of(&in_use, cookies);
                 }
             }
         }

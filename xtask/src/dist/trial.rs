@@ -25,7 +25,7 @@ const SECONDS: u64 = 6;
 
 pub(super) fn run(package: &Path, root: &Path) -> Result<()> {
     install(package, root)?;
-    check_unit(root);
+    check_unit(root)?;
     let unit = Unit::read(root)?;
     let library = nccl::library_path(NCCL)?;
     let folder = programs::build(&["ncclflow-bed", "ncclflow-nvml-double"])?;
@@ -70,14 +70,18 @@ fn install(package: &Path, root: &Path) -> Result<()> {
     run_tool(dpkg(root).args(["--verify", "ncclflow"]), "verifying what was installed")
 }
 
-/// systemd says what is wrong in a unit, where it is there.
-fn check_unit(root: &Path) {
+/// systemd says what is wrong in a unit, where systemd is there; of a copy that names the program where it is now.
+fn check_unit(root: &Path) -> Result<()> {
+    let unit = fs::read_to_string(root.join("usr/lib/systemd/system/ncclflow-record.service"))?;
+    let copy = root.join("ncclflow-record.service");
+    fs::write(&copy, unit.replace("=/usr/bin/", &format!("={}/usr/bin/", root.display())))?;
     let mut verify = Command::new("systemd-analyze");
-    verify.arg("verify").arg(format!("--root={}", root.display())).arg("ncclflow-record.service");
-    match verify.status() {
-        Ok(status) => eprintln!("systemd-analyze verify: {status}"),
+    match verify.args(["verify", "--man=no"]).arg(&copy).status() {
+        Ok(status) if status.success() => eprintln!("systemd finds nothing wrong with the unit"),
+        Ok(status) => bail!("systemd-analyze verify ended with {status}"),
         Err(_) => eprintln!("there is no systemd-analyze: the unit was not verified"),
     }
+    Ok(())
 }
 
 /// Runs the command line with the unit's capabilities; `files` in the place of `--no-files`. What it served just before its end.
