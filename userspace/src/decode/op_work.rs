@@ -22,9 +22,9 @@ const REGISTERED_COLLECTIVE: u64 = 3;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum OpWorkFields {
     /// `ncclWork` of 2.20 and 2.21.
-    Elements(ElementFields),
+    Elements(Box<ElementFields>),
     /// `ncclWorkList` of 2.22 and later.
-    Nodes(WorkFields),
+    Nodes(Box<WorkFields>),
 }
 
 /// `ncclWork`, and its elements.
@@ -64,8 +64,8 @@ impl Elements {
 impl OpWorkFields {
     /// Nothing where the library's device work is neither.
     pub fn from_layouts(layouts: &Layouts) -> Option<Self> {
-        let nodes = || WorkFields::from_layouts(layouts).map(Self::Nodes);
-        ElementFields::from_layouts(layouts).map(Self::Elements).or_else(nodes)
+        let nodes = || WorkFields::from_layouts(layouts).map(Box::new).map(Self::Nodes);
+        ElementFields::from_layouts(layouts).map(Box::new).map(Self::Elements).or_else(nodes)
     }
 }
 

@@ -2,7 +2,6 @@
 
 mod api_probes;
 mod lookup;
-mod machine_code;
 mod op_probes;
 mod op_work;
 mod plan_builder;
