@@ -18,6 +18,7 @@ mod replay;
 mod report;
 mod results;
 mod setup;
+mod spare;
 mod takers;
 mod told;
 mod watch;
