@@ -5,6 +5,7 @@ mod event;
 mod fields;
 mod plan;
 mod plan_fields;
+mod proxy_owner;
 mod record;
 mod step;
 
@@ -19,6 +20,7 @@ pub use plan::{
     PlanEvent, PlanPart, PlanPartEvent, QueuedOp, Work, WorkKind,
 };
 pub use plan_fields::PlanFields;
+pub use proxy_owner::{ProxyOwner, Seat};
 pub use record::{DecodeError, RecordView, header_bytes, header_of};
 pub use step::{ProxyStepEvent, StepMoment};
 

@@ -65,6 +65,11 @@ impl Measured {
         Self { messages: vec![Message::default(); messages], ..Self::default() }
     }
 
+    /// Nothing was seen of it.
+    pub(super) fn is_unseen(&self) -> bool {
+        self.messages.iter().all(|message| *message == Message::default())
+    }
+
     /// Ops of `n_subs` connections are taken together; a message takes `slots` FIFO steps.
     pub(super) fn set_depth(&mut self, n_subs: u64, slots: u64) {
         let steps = NCCL_STEPS.min(NCCL_SHARED_STEPS / n_subs.max(1));

@@ -105,6 +105,7 @@ fn run(calls: impl IntoIterator<Item = Call>) -> (Vec<FlowRecord>, ModelCounters
                 plan_pass,
                 nsteps: Some(nsteps),
                 has_proxy,
+                owner: None,
                 connection: 0,
                 transport: "NET".to_owned(),
             };
@@ -269,6 +270,7 @@ fn what_is_no_flow_is_no_record_and_what_has_no_op_is_counted() {
         plan_pass: true,
         nsteps: Some(1),
         has_proxy: true,
+        owner: None,
         connection: 0,
         transport: String::new(),
     };
@@ -391,6 +393,7 @@ fn peer_event(origin: Origin, direction: Direction, peer: i32, has_proxy: bool) 
         plan_pass: true,
         nsteps: Some(24),
         has_proxy,
+        owner: None,
         connection: 0,
         transport: "NET".to_owned(),
     }
