@@ -46,7 +46,7 @@ impl Execution {
         }
         record.outcome = Some(match outcome {
             None => agreement::of_whole(&record),
-            Some(_) if is_unknown => Outcome::ProxyNotRecorded,
+            Some(_) if is_unknown => Outcome::ProxyNotKnown,
             Some(_) if record.incomplete => Outcome::RecordsLost,
             Some(outcome) => outcome,
         });

@@ -326,7 +326,7 @@ impl Executions {
         }
         let execution = self.end(number)?;
         let lost = if execution.tgid == by.tgid { by.lost } else { execution.lost };
-        Some(execution.ended(lost, Some(Outcome::ProxyNotRecorded), &self.seats))
+        Some(execution.ended(lost, Some(Outcome::ProxyNotKnown), &self.seats))
     }
 
     fn end_oldest(&mut self, by: &Origin) -> Option<FlowRecord> {

@@ -15,7 +15,7 @@ use super::{
     seats::{CommunicatorSeat, Seats},
     step_key::StepKey,
 };
-use crate::decode::{Direction, Event, Origin, ProxyStepEvent, Seat, StepMoment};
+use crate::decode::{Event, Origin, ProxyStepEvent, Seat, StepMoment};
 
 /// Communicators that are kept apart. A process has some tens; one that claims more wants to fill our memory.
 pub(super) const MAX_COMMUNICATORS: usize = 65_536;
@@ -33,8 +33,8 @@ pub struct ModelCounters {
     pub unjoined_steps: u64,
     /// Messages among them that the proxy executed for another process (PXN), which is not recorded.
     pub foreign_messages: u64,
-    /// Ops that the proxy of another process executes, which is not recorded.
-    pub proxy_not_recorded: u64,
+    /// Ops that the proxy of another process executes, of which it is not known which it is: it is not recorded.
+    pub proxy_not_known: u64,
     /// Ops of which a message had another size than was planned: should be 0.
     pub measured_otherwise: u64,
     /// What `--steps-every`, `--channels` and `--min-bytes` left out.
@@ -60,7 +60,7 @@ impl ModelCounters {
             unposted,
             unjoined_steps,
             foreign_messages,
-            proxy_not_recorded,
+            proxy_not_known,
             measured_otherwise,
             left_out,
             unfinished,
@@ -74,7 +74,7 @@ impl ModelCounters {
         self.unposted += unposted;
         self.unjoined_steps += unjoined_steps;
         self.foreign_messages += foreign_messages;
-        self.proxy_not_recorded += proxy_not_recorded;
+        self.proxy_not_known += proxy_not_known;
         self.measured_otherwise += measured_otherwise;
         self.left_out.add(left_out);
         self.unfinished += unfinished;
@@ -98,7 +98,7 @@ pub struct Session {
     executions: Executions,
     unjoined_steps: u64,
     foreign_messages: u64,
-    proxy_not_recorded: u64,
+    proxy_not_known: u64,
     measured_otherwise: u64,
     unfinished: u64,
     refused: u64,
@@ -220,7 +220,7 @@ impl Session {
             unposted: self.unposted,
             unjoined_steps: self.unjoined_steps,
             foreign_messages: self.foreign_messages,
-            proxy_not_recorded: self.proxy_not_recorded,
+            proxy_not_known: self.proxy_not_known,
             measured_otherwise: self.measured_otherwise,
             left_out: self.executions.left_out(),
             unfinished: self.unfinished,
@@ -279,11 +279,9 @@ impl Session {
         let (comm, tgid) = (&call.event.comm, call.event.origin.tgid);
         let take = |seat| self.seats.take(CommunicatorSeat { hash: comm.hash, seat }, tgid);
         take(Seat::Rank(comm.rank));
-        // What is received goes through the own proxy in all versions (src/transport/net.cc, recvSetup), so its rank is ours.
-        for peer in &call.peers {
-            if let Some(owner) = peer.owner.filter(|owner| owner.same_process)
-                && (peer.direction, peer.has_proxy, peer.transport.as_str()) == (Direction::Recv, true, "NET")
-            {
+        // A rank whose proxy is in this process sits in it. (Up to 2.22 src/transport/shm.cc numbers it otherwise where it receives.)
+        for peer in call.peers.iter().filter(|peer| matches!(peer.transport.as_str(), "NET" | "P2P")) {
+            if let Some(owner) = peer.owner.filter(|owner| owner.same_process) {
                 take(owner.seat);
             }
         }
@@ -292,7 +290,7 @@ impl Session {
     fn count_unfinished(&mut self, record: &FlowRecord) {
         match record.outcome {
             Some(Outcome::LeftOut) => {}
-            Some(Outcome::ProxyNotRecorded) => self.proxy_not_recorded += 1,
+            Some(Outcome::ProxyNotKnown) => self.proxy_not_known += 1,
             _ => self.unfinished += u64::from(record.peers.iter().any(|peer| peer.has_proxy)),
         }
     }
