@@ -250,7 +250,9 @@ impl Executions {
         }
         let peer = execution.record.peers.get_mut(peer_index).ok_or(())?;
         let measured = peer.measured.as_mut().ok_or(())?;
-        let at = usize::try_from(event.step / slots).map_err(|_| ())?;
+        let told = usize::try_from(event.step / slots).map_err(|_| ())?;
+        let at =
+            if event.moment == StepMoment::Stop { measured.stopped(told, event.direction) } else { told };
         let last = measured.messages.len() - 1;
         let message = measured.messages.get_mut(at).ok_or(())?;
         // The slots' sizes are of other things where the user's own buffer is sent.
