@@ -4,7 +4,7 @@ use super::{
     agreement::{self, Outcome},
     flow::FlowRecord,
     message::Measured,
-    seats::{CommunicatorSeat, Seats},
+    seats::{CommunicatorSeat, Occupant, Seats},
     step_key::{StepKey, seat_of},
 };
 
@@ -32,7 +32,11 @@ impl Execution {
         let mut is_unknown = false;
         for (at, lost_before) in &self.elsewhere {
             let process = seats.process(at);
-            is_unknown |= process.is_none() && lost_before.is_none();
+            is_unknown |= match seats.occupant(at) {
+                Occupant::Process(_) => false,
+                Occupant::Unknown => lost_before.is_none(),
+                Occupant::Several => true,
+            };
             record.incomplete |= process.is_some_and(|(_, lost)| lost_before.unwrap_or(0) != lost);
         }
         for index in 0..record.peers.len() {

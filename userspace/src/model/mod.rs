@@ -24,7 +24,7 @@ mod step_key;
 mod transfers;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use agreement::Outcome;
 pub use api::{ApiOutput, ApiRecord, ApiSession};

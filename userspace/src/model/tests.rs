@@ -8,6 +8,7 @@ use crate::{
     nccl::{Pattern, Protocol},
 };
 
+pub(crate) mod elsewhere;
 mod measuring;
 
 const APPLICATION: u32 = 100;

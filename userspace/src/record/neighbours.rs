@@ -9,6 +9,9 @@ use crate::{
     model::{CommunicatorSeat, Occupant, Seats},
 };
 
+#[cfg(test)]
+mod tests;
+
 /// Steps that are kept until it is known whether their process is the one that an op names: some hundred messages of each op that
 /// is on its way when a recording begins.
 const MAX_WAITING: usize = 1 << 16;
