@@ -300,7 +300,8 @@ fn summarize(outcome: &Outcome, no_files: bool) {
     }
     if model.foreign_messages > 0 {
         tell!(
-            "of the steps without their op, some are of {} messages that were sent for processes that are not recorded (PXN)",
+            "of the steps without their op, some are of {} messages that were sent for other processes (PXN), which are not \
+             recorded or posted them before",
             model.foreign_messages
         );
     }

@@ -31,7 +31,7 @@ pub struct ModelCounters {
     pub unposted: u64,
     /// Steps of messages whose op was not seen being posted.
     pub unjoined_steps: u64,
-    /// Messages among them that the proxy executed for another process (PXN), which is not recorded.
+    /// Messages among them that the proxy executed for another process (PXN): it is not recorded, or posted them before the session.
     pub foreign_messages: u64,
     /// Ops that the proxy of another process executes, of which it is not known which it is: it is not recorded.
     pub proxy_not_known: u64,
