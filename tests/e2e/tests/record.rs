@@ -12,7 +12,7 @@ use ncclflow_e2e::{
         recorder::Recorder,
         traced_run::{Plugin, TracedRun as Run},
     },
-    tracer::Trace,
+    tracer::{BytesKind, Trace},
     truth::debug_log::DebugLog,
 };
 
@@ -58,27 +58,50 @@ fn nccl_2_32_3_every_operation() {
     every_operation("2.32.3-cu12", Plugin::Yes);
 }
 
-/// Odd sizes, where the last chunk, loop and slice are cut.
+/// Odd sizes, where the last chunk, loop and slice are cut; from an op's own words (2.27) and from its device work (2.21).
 #[test]
 fn ring_all_reduce_bytes_add_up_for_odd_sizes() {
-    for bytes in ["4", "4096", "1200004", "40000012"] {
-        let arguments =
-            ["--ranks", "3", "--ops", "allreduce", "--bytes", bytes, "--channels", "2", "--iters", "1"];
-        let Some(run) = Run::new("2.27.5-cu12", Plugin::Yes, &arguments) else { return };
-        run.check(Plugin::Yes);
-        let bytes: u64 = bytes.parse().unwrap();
-        compare::ring_all_reduce_sums(&run.trace(), &|_, _| Some(bytes)).assert_clean("sums");
+    // What the chunks of a last loop are rounded up to: NCCL_SIMPLE_ALIGNMENT in 2.20 and 2.21.
+    for (library, plugin, grain) in [("2.27.5-cu12", Plugin::Yes, 16), ("2.21.5-cu12", Plugin::No, 4096)] {
+        for bytes in ["4", "4096", "1200004", "40000012"] {
+            let arguments =
+                ["--ranks", "3", "--ops", "allreduce", "--bytes", bytes, "--channels", "2", "--iters", "1"];
+            let Some(run) = Run::new(library, plugin, &arguments) else { return };
+            run.check(plugin);
+            let bytes: u64 = bytes.parse().unwrap();
+            compare::ring_all_reduce_sums(&run.trace(), grain, &|_, _| Some(bytes)).assert_clean("sums");
+        }
     }
 }
 
 /// LL and LL128 put flags into the FIFO too: the bytes that are recorded are those on the wire.
 #[test]
 fn every_protocol() {
-    for protocol in ["ll", "ll128"] {
-        let arguments =
-            ["--ranks", "3", "--ops", ALL_OPS, "--bytes", "100000", "--iters", "2", "--proto", protocol];
-        let Some(run) = Run::new("2.27.5-cu12", Plugin::Yes, &arguments) else { return };
-        run.check(Plugin::Yes);
+    for (library, plugin) in [("2.27.5-cu12", Plugin::Yes), ("2.21.5-cu12", Plugin::No)] {
+        for protocol in ["ll", "ll128"] {
+            let arguments =
+                ["--ranks", "3", "--ops", ALL_OPS, "--bytes", "100000", "--iters", "2", "--proto", protocol];
+            let Some(run) = Run::new(library, plugin, &arguments) else { return };
+            run.check(plugin);
+        }
+    }
+}
+
+/// Every message of sends and receives in several messages and on several channels has its exact size, also where the op does
+/// not lead to its task: up to 2.22.
+#[test]
+fn the_last_message_of_a_send_has_its_size() {
+    for (library, plugin) in [("2.27.5-cu12", Plugin::Yes), ("2.21.5-cu12", Plugin::No)] {
+        for bytes in ["300004", "5000012"] {
+            let arguments = ["--ranks", "3", "--ops", "sendrecv,alltoall", "--bytes", bytes, "--iters", "2"];
+            let Some(run) = Run::new(library, plugin, &arguments) else { return };
+            run.check(plugin);
+            let trace = run.trace();
+            let steps: Vec<_> = trace.ranks.values().flat_map(|rank| &rank.steps).collect();
+            assert!(steps.len() > 3 * 2 * 2 * 2, "{} messages", steps.len());
+            let unknown = steps.iter().find(|step| step.bytes_kind != BytesKind::Exact);
+            assert!(unknown.is_none(), "{library}: {unknown:?}");
+        }
     }
 }
 

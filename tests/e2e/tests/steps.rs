@@ -128,6 +128,24 @@ fn nccl_2_32_3_as_the_plugin_tells() {
     as_the_plugin_tells("2.32.3-cu12");
 }
 
+/// Without symbols the hooks are found by who calls them, with what.
+#[test]
+fn stripped_libraries_are_measured_too() {
+    let versions = [
+        ("2.21.5-cu12", Plugin::No, Sizes::OfSends),
+        ("2.27.5-cu12", Plugin::Yes, Sizes::Measured),
+        ("2.32.3-cu12", Plugin::Yes, Sizes::Measured),
+    ];
+    for (version, plugin, sizes) in versions {
+        let arguments = ["--ranks", "3", "--ops", ALL_OPS, "--bytes", "700000", "--iters", "2"];
+        let options = Detail::Waits.options();
+        let Some(run) = TracedRun::of_stripped(&options, version, plugin, &arguments) else { return };
+        assert_eq!(session(&run)["libraries"][0]["symbols"], "stripped");
+        run.check(plugin);
+        check_measured(&run, Detail::Waits, sizes);
+    }
+}
+
 /// The same records, through a buffer per CPU.
 #[test]
 fn through_the_perf_event_array() {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{DecodeError, ProxyOpFields, ProxyOwner, RecordView, proxy_owner::proxy_owner};
+use super::{DecodeError, Decoder, ProxyOpFields, ProxyOwner, RecordView, op_work, proxy_owner::proxy_owner};
 use crate::{
     nccl::{Algorithm, NameTables, Pattern, Protocol},
     probe::{ApiCallSpans, CommunicatorSpans, ProxyOpSpans, ProxyPeerSpans, TaskSpans},
@@ -81,10 +81,15 @@ pub struct ProxyOp {
     /// `nbytes` of a p2p op is the size of its part where that fits one message: 2.20 and later, the versions whose op
     /// says whether its buffer is registered.
     pub p2p_nbytes_is_size: bool,
-    /// Payload bytes of this channel's part.
+    /// Payload bytes of this channel's part. Up to 2.23 it is the device work that says it, in the plan pass.
     pub channel_size: Option<u64>,
     /// Offset of this channel's part in the payload, bytes.
     pub loop_offset: Option<u64>,
+    /// Payload bytes of a rank's chunk in the last loop of a ring all-reduce: in 2.20 and 2.21 the device work says it, later it
+    /// follows from what is left.
+    pub last_chunk: Option<u64>,
+    /// Payload bytes of this channel's part of a p2p call, from the device work.
+    pub part_bytes: Option<u64>,
 }
 
 /// What the op's task says.
@@ -222,12 +227,19 @@ pub(super) fn communicator(
 
 /// Decodes a record of `ncclProxySaveOp`.
 pub(super) fn proxy_op(
+    decoder: &Decoder,
     spans: &ProxyOpSpans,
-    fields: &ProxyOpFields,
-    names: &NameTables,
     record: &RecordView<'_>,
 ) -> Result<ProxyOpEvent, DecodeError> {
-    let op = op(fields, names, record.bytes(&spans.op)?)?;
+    let names = &decoder.names;
+    let mut op = op(&decoder.op_fields, names, record.bytes(&spans.op)?)?;
+    if let (Some(fields), Some(spans)) = (&decoder.op_work, &spans.work) {
+        match op_work::complete(&mut op, fields, spans, record) {
+            // The op is itself without it.
+            Ok(()) | Err(DecodeError::Unreadable(_)) => {}
+            Err(error) => return Err(error),
+        }
+    }
     let task = match &spans.task {
         // What the caller gave is good to know; the op is itself without it.
         Some(task) => match task_info(task, op.pattern, names, record) {
@@ -303,6 +315,8 @@ pub(super) fn op(fields: &ProxyOpFields, names: &NameTables, op: &[u8]) -> Resul
         p2p_nbytes_is_size: fields.reg.is_some(),
         channel_size: number(fields.channel_size),
         loop_offset: number(fields.loop_offset),
+        last_chunk: None,
+        part_bytes: None,
     })
 }
 

@@ -3,6 +3,7 @@
 mod api;
 mod event;
 mod fields;
+mod op_work;
 mod plan;
 mod plan_fields;
 mod proxy_owner;
@@ -15,6 +16,7 @@ pub use event::{
     TaskInfo, Tree,
 };
 pub use fields::{MissingField, ProxyOpFields};
+pub use op_work::OpWorkFields;
 pub use plan::{
     Batch, ChannelGraphs, CollTask, CollWork, ConnectorInfo, OpCounts, OpShape, P2pSide, P2pTask, P2pWork,
     PlanEvent, PlanPart, PlanPartEvent, QueuedOp, Work, WorkKind,
@@ -36,6 +38,9 @@ pub struct Decoder {
     pub names: NameTables,
     /// Of libraries whose plans can be walked.
     pub plan_fields: Option<PlanFields>,
+    /// Of libraries whose device work is known.
+    #[serde(default)]
+    pub op_work: Option<OpWorkFields>,
 }
 
 impl Decoder {
@@ -43,7 +48,7 @@ impl Decoder {
     pub fn decode(&self, kind: &ProbeKind, record: &RecordView<'_>) -> Result<Event, DecodeError> {
         match kind {
             ProbeKind::ProxyOp(spans) => {
-                event::proxy_op(spans, &self.op_fields, &self.names, record).map(Box::new).map(Event::ProxyOp)
+                event::proxy_op(self, spans, record).map(Box::new).map(Event::ProxyOp)
             }
             ProbeKind::ProxyPeer(spans) => event::proxy_peer(spans, record).map(Event::ProxyPeer),
             ProbeKind::ApiCall(spans) => event::api_call(spans, &self.names, record).map(Event::ApiCall),

@@ -3,7 +3,7 @@
 use super::{
     DecodeError, Decoder, Direction, Origin, ProxyOp, ProxyOwner, RecordView, Ring, TaskInfo, Tree,
     event::{communicator, op, origin, task_info, text},
-    plan_fields::PlanFields,
+    plan_fields::{P2pWorkFields, PlanFields, WorkFields},
     proxy_owner::proxy_owner,
 };
 use crate::{
@@ -135,6 +135,51 @@ pub struct P2pWork {
     pub sides: [P2pSide; 2],
 }
 
+/// What a channel has of a collective.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChannelShare {
+    /// Elements.
+    pub count: u64,
+    /// Elements of the channels before it.
+    pub before: u64,
+    /// Size of a chunk, in grains of the protocol.
+    pub chunk_grains: u64,
+}
+
+impl CollWork {
+    /// Of one of its channels, where they have parts of their own: `ncclCollCbdPart` (src/include/device.h, 2.22 to 2.30).
+    pub fn share_of(&self, channel: u32) -> Option<ChannelShare> {
+        let (first, last) = self.channels;
+        let [lo, mid, hi] = self.counts;
+        let [grains_lo, grains_mid, grains_hi] = self.chunk_grains;
+        if channel < first || channel > last {
+            return None;
+        }
+        let middle = u64::from(channel - first).saturating_sub(1);
+        let before = lo.checked_add(mid.checked_mul(middle)?)?;
+        Some(if channel == first {
+            ChannelShare { count: lo, before: 0, chunk_grains: grains_lo }
+        } else if channel == last {
+            ChannelShare { count: hi, before, chunk_grains: grains_hi }
+        } else {
+            ChannelShare { count: mid, before, chunk_grains: grains_mid }
+        })
+    }
+}
+
+impl P2pWork {
+    /// The channel of a part: `ncclP2pChannelForPart` (src/include/device.h, 2.22 to 2.30).
+    pub fn channel_of(&self, part: u32) -> Option<u32> {
+        let mask = self.n_p2p_channels.checked_sub(1)?;
+        let turned = if self.parts_reversed {
+            part.reverse_bits().checked_shr(u32::BITS - mask.count_ones()).unwrap_or(0)
+        } else {
+            part
+        };
+        Some(self.channel_base.checked_add(turned)? & mask)
+    }
+}
+
 /// One direction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct P2pSide {
@@ -146,6 +191,20 @@ pub struct P2pSide {
     pub chunk_data_size: u64,
     pub is_ll: bool,
     pub is_registered: bool,
+}
+
+impl P2pSide {
+    /// Payload bytes of a part: `ncclP2pPartBounds` (src/include/device.h, 2.22 to 2.30).
+    pub fn part_bytes(&self, part: u32) -> Option<u64> {
+        /// Parts begin at multiples of this.
+        const ALIGNMENT: u64 = 4096;
+        if part >= self.n_channels {
+            return None;
+        }
+        let size = self.bytes.div_ceil(u64::from(self.n_channels)).checked_next_multiple_of(ALIGNMENT)?;
+        let bound = |part: u64| size.saturating_mul(part).min(self.bytes);
+        Some(bound(u64::from(part) + 1) - bound(u64::from(part)))
+    }
 }
 
 /// `ncclDevWorkBatch`.
@@ -253,7 +312,7 @@ pub(super) fn node(
             PlanPart::CollTask(coll_task(decoder, fields, address, bytes).ok_or_else(short)?)
         }
         PlanList::P2pTasks => PlanPart::P2pTask(p2p_task(decoder, fields, address, bytes).ok_or_else(short)?),
-        PlanList::Works => PlanPart::Work(work(fields, bytes).ok_or_else(short)?),
+        PlanList::Works => PlanPart::Work(work(&fields.work, bytes).ok_or_else(short)?),
         PlanList::Batches => PlanPart::Batch(batch(fields, bytes).ok_or_else(short)?),
         PlanList::OpCounts => PlanPart::OpCounts(op_counts(fields, bytes).ok_or_else(short)?),
         PlanList::ProxyOps => {
@@ -307,12 +366,12 @@ fn p2p_task(decoder: &Decoder, fields: &PlanFields, address: u64, bytes: &[u8]) 
     })
 }
 
-fn work(fields: &PlanFields, bytes: &[u8]) -> Option<Work> {
-    let of = &fields.work;
+/// Of an `ncclWorkList` and the device work behind it.
+pub(super) fn work(of: &WorkFields, bytes: &[u8]) -> Option<Work> {
     let kind = of.kind.of(bytes)?;
     let [p2p, coll, coll_registered] = of.kinds;
     let what = if kind == p2p {
-        WorkKind::P2p(p2p_work(fields, bytes)?)
+        WorkKind::P2p(p2p_work(&of.p2p, bytes)?)
     } else if kind == coll || kind == coll_registered {
         let of = &of.coll;
         let channel = |field: super::plan_fields::BitField| u32::try_from(field.of(bytes)?).ok();
@@ -332,8 +391,7 @@ fn work(fields: &PlanFields, bytes: &[u8]) -> Option<Work> {
     Some(Work { size: of.size.of(bytes)?, what })
 }
 
-fn p2p_work(fields: &PlanFields, bytes: &[u8]) -> Option<P2pWork> {
-    let of = &fields.work.p2p;
+fn p2p_work(of: &P2pWorkFields, bytes: &[u8]) -> Option<P2pWork> {
     let small = |field: super::plan_fields::BitField| u32::try_from(field.of(bytes)?).ok();
     let side = |at: usize| -> Option<P2pSide> {
         Some(P2pSide {

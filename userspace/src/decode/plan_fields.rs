@@ -16,7 +16,7 @@ pub struct BitField {
 }
 
 impl BitField {
-    fn find(layouts: &Layouts, strukt: &str, path: &str, base: u64) -> Option<Self> {
+    pub(super) fn find(layouts: &Layouts, strukt: &str, path: &str, base: u64) -> Option<Self> {
         let field = layouts.field(strukt, path)?;
         let (shift, width) = field.bits.map_or((0, 64), |bits| (bits.shift, bits.width));
         Some(Self {
@@ -140,20 +140,63 @@ pub struct PlanFields {
     pub seen_as_sum: Vec<u64>,
 }
 
+impl WorkFields {
+    /// Nothing where the library's device work is not such: it is from 2.22 on.
+    pub fn from_layouts(layouts: &Layouts) -> Option<Self> {
+        let list = layouts.struct_size("ncclWorkList")?;
+        let coll = |path| BitField::find(layouts, "ncclDevWorkColl", path, list);
+        let p2p = |path| BitField::find(layouts, "ncclDevWorkP2p", path, list);
+        // Up to 2.23 one flag said that a buffer is registered, later one each for network and IPC.
+        let registered = |now, before| p2p(now).or_else(|| p2p(before));
+        let kind = |name| number(layouts, "ncclDevWorkType", name);
+        Some(Self {
+            kind: BitField::find(layouts, "ncclWorkList", "workType", 0)?,
+            size: BitField::find(layouts, "ncclWorkList", "size", 0)?,
+            coll: CollWorkFields {
+                channel_lo: coll("channelLo")?,
+                channel_hi: coll("channelHi")?,
+                count_lo: coll("cbd.countLo")?,
+                count_mid: coll("cbd.countMid")?,
+                count_hi: coll("cbd.countHi")?,
+                chunk_grains_lo: coll("cbd.chunkGrainsLo")?,
+                chunk_grains_mid: coll("cbd.chunkGrainsMid")?,
+                chunk_grains_hi: coll("cbd.chunkGrainsHi")?,
+                collnet_count: coll("collnet.count")?,
+                collnet_chunk_count: coll("collnet.chunkCount")?,
+            },
+            p2p: P2pWorkFields {
+                n_p2p_channels: p2p("nP2pChannels")?,
+                channel_base: p2p("channelBase")?,
+                bytes: [p2p("recvBytes")?, p2p("sendBytes")?],
+                peer: [p2p("recvRank")?, p2p("sendRank")?],
+                n_channels: [p2p("nRecvChannels")?, p2p("nSendChannels")?],
+                chunk_size: [p2p("recvChunkSize_u32fp8")?, p2p("sendChunkSize_u32fp8")?],
+                is_ll: [p2p("recvProtoLL")?, p2p("sendProtoLL")?],
+                is_registered: [
+                    registered("recvNetReg", "recvRegistered")?,
+                    registered("sendNetReg", "sendRegistered")?,
+                ],
+                parts_reversed: crate::probe::parts_are_reversed(layouts),
+            },
+            kinds: [
+                kind("ncclDevWorkTypeP2p")?,
+                kind("ncclDevWorkTypeColl")?,
+                kind("ncclDevWorkTypeCollReg")?,
+            ],
+        })
+    }
+}
+
+fn number(layouts: &Layouts, enumeration: &str, name: &str) -> Option<u64> {
+    layouts.enum_value(enumeration, name).and_then(|value| u64::try_from(value).ok())
+}
+
 impl PlanFields {
     /// Nothing where the library's plans are not such.
     pub fn from_layouts(layouts: &Layouts) -> Option<Self> {
-        let list = layouts.struct_size("ncclWorkList")?;
         let task = |path| BitField::find(layouts, "ncclTaskColl", path, 0);
         let p2p_task = |path| BitField::find(layouts, "ncclTaskP2p", path, 0);
-        let coll = |path| BitField::find(layouts, "ncclDevWorkColl", path, list);
-        let p2p = |path| BitField::find(layouts, "ncclDevWorkP2p", path, list);
         let batch = |path| BitField::find(layouts, "ncclDevWorkBatch", path, 0);
-        let number = |enumeration, name| {
-            layouts.enum_value(enumeration, name).and_then(|value| u64::try_from(value).ok())
-        };
-        // Up to 2.23 one flag said that a buffer is registered, later one each for network and IPC.
-        let registered = |now, before| p2p(now).or_else(|| p2p(before));
         Some(Self {
             coll_task: CollTaskFields {
                 func: task("func")?,
@@ -175,41 +218,7 @@ impl PlanFields {
                 bytes: p2p_task("bytes")?,
                 n_channels: p2p_task("nChannels"),
             },
-            work: WorkFields {
-                kind: BitField::find(layouts, "ncclWorkList", "workType", 0)?,
-                size: BitField::find(layouts, "ncclWorkList", "size", 0)?,
-                coll: CollWorkFields {
-                    channel_lo: coll("channelLo")?,
-                    channel_hi: coll("channelHi")?,
-                    count_lo: coll("cbd.countLo")?,
-                    count_mid: coll("cbd.countMid")?,
-                    count_hi: coll("cbd.countHi")?,
-                    chunk_grains_lo: coll("cbd.chunkGrainsLo")?,
-                    chunk_grains_mid: coll("cbd.chunkGrainsMid")?,
-                    chunk_grains_hi: coll("cbd.chunkGrainsHi")?,
-                    collnet_count: coll("collnet.count")?,
-                    collnet_chunk_count: coll("collnet.chunkCount")?,
-                },
-                p2p: P2pWorkFields {
-                    n_p2p_channels: p2p("nP2pChannels")?,
-                    channel_base: p2p("channelBase")?,
-                    bytes: [p2p("recvBytes")?, p2p("sendBytes")?],
-                    peer: [p2p("recvRank")?, p2p("sendRank")?],
-                    n_channels: [p2p("nRecvChannels")?, p2p("nSendChannels")?],
-                    chunk_size: [p2p("recvChunkSize_u32fp8")?, p2p("sendChunkSize_u32fp8")?],
-                    is_ll: [p2p("recvProtoLL")?, p2p("sendProtoLL")?],
-                    is_registered: [
-                        registered("recvNetReg", "recvRegistered")?,
-                        registered("sendNetReg", "sendRegistered")?,
-                    ],
-                    parts_reversed: crate::probe::parts_are_reversed(layouts),
-                },
-                kinds: [
-                    number("ncclDevWorkType", "ncclDevWorkTypeP2p")?,
-                    number("ncclDevWorkType", "ncclDevWorkTypeColl")?,
-                    number("ncclDevWorkType", "ncclDevWorkTypeCollReg")?,
-                ],
-            },
+            work: WorkFields::from_layouts(layouts)?,
             batch: BatchFields {
                 next_jump: batch("nextJump")?,
                 next_extends: batch("nextExtends")?,
@@ -230,7 +239,7 @@ impl PlanFields {
             },
             seen_as_sum: ["ncclDevPreMulSum", "ncclDevSumPostDiv"]
                 .iter()
-                .filter_map(|name| number("ncclDevRedOp_t", name))
+                .filter_map(|name| number(layouts, "ncclDevRedOp_t", name))
                 .collect(),
         })
     }

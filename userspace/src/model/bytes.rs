@@ -1,7 +1,7 @@
 //! How many bytes a message carries, where NCCL's planning lets it be known.
 //!
 //! `ncclProxyOp.nbytes` is the capacity of a message's slots, not what is sent. From 2.24 the op has `channelSize`, the
-//! payload of its channel, and the sizes follow from the loops of NCCL's device code (2.27: src/device/all_reduce.h
+//! payload of its channel, from 2.20 to 2.23 the device work that it was made for tells it, and the sizes follow from the loops of NCCL's device code (2.27: src/device/all_reduce.h
 //! runRing, all_gather.h, reduce_scatter.h, prims_simple.h genericOp). Where they do not, the answer is the capacity.
 
 use serde::Serialize;
@@ -62,6 +62,8 @@ pub(super) struct Slicing {
     element: u64,
     /// What the slots of one message hold, bytes.
     slot: u64,
+    /// Payload of a rank's chunk in a loop that is not full, where NCCL says it (2.20 and 2.21), bytes.
+    last_chunk: Option<u64>,
 }
 
 impl Sizes {
@@ -94,6 +96,7 @@ impl Sizes {
             slices_per_chunk: op.chunk_steps / op.slice_steps,
             element: datatype_bytes(op.dtype.as_deref()?)?,
             slot: u64::try_from(op.nbytes).ok()?,
+            last_chunk: op.last_chunk,
         };
         match op.pattern {
             Pattern::RingTwice => {
@@ -123,15 +126,18 @@ impl Sizes {
         // LL's chunkSize counts flags too: half of it is payload.
         let chunk_payload = if op.protocol == Protocol::Ll { op.chunk_size / 2 } else { op.chunk_size };
         let full = op.protocol.wire_bytes(chunk_payload);
-        let from_task = || {
+        let by_task = || {
             let task = record.task.as_ref()?;
-            let part = p2p_part(task.p2p_bytes?, task.p2p_channels?, record.p2p_part?)?;
+            p2p_part(task.p2p_bytes?, task.p2p_channels?, record.p2p_part?)
+        };
+        let from_part = || {
+            let part = op.part_bytes.or_else(by_task)?;
             let steps = part.div_ceil(chunk_payload.max(1)).max(1);
             (steps == op.nsteps).then_some(Self::P2p { protocol: op.protocol, part, chunk_payload })
         };
         let partly =
             || op.p2p_nbytes_is_size.then_some(Self::AllButLast { full, messages: op.nsteps, capacity });
-        from_task().or_else(partly)
+        from_part().or_else(partly)
     }
 
     /// FIFO steps that the rule makes.
@@ -189,6 +195,8 @@ impl Slicing {
         let rest = self.channel_size.saturating_sub(position.loop_index.saturating_mul(full_loop));
         let chunk = if rest >= full_loop {
             self.chunk_size
+        } else if let Some(chunk) = self.last_chunk {
+            chunk
         } else {
             // alignUp(divUp(remCount, nranks), 16/sizeof(T)) elements
             let elements = (rest / self.element).div_ceil(n_ranks.max(1));
@@ -237,6 +245,7 @@ mod tests {
             slices_per_chunk: 2,
             element,
             slot: 1 << 20,
+            last_chunk: None,
         }
     }
 

@@ -9,7 +9,7 @@ use super::{
     sequence::Sequencer,
 };
 use crate::{
-    decode::{ApiCallEvent, CommunicatorId, ProxyOpEvent, ProxyPeerEvent},
+    decode::{ApiCallEvent, CommunicatorId, ProxyOp, ProxyOpEvent, ProxyPeerEvent},
     nccl::Pattern,
 };
 
@@ -152,7 +152,8 @@ impl Communicator {
             Matched::Replay(record) => FlowRecord {
                 seq: self.sequencer.post(&event),
                 captured_seq: Some(record.seq),
-                op: event.op,
+                // What is captured and posted differ in their number only.
+                op: ProxyOp { op_count: event.op.op_count, nsteps: event.op.nsteps, ..record.op },
                 posted: true,
                 planned: false,
                 planned_at: None,

@@ -3,8 +3,8 @@
 mod api_probes;
 mod connector;
 mod lookup;
-mod machine_code;
 mod op_probes;
+mod op_work;
 mod plan_builder;
 mod set;
 mod spans;
@@ -19,8 +19,8 @@ pub use set::{
 };
 pub use spans::{
     ApiCallSpans, ApiEntrySpans, ApiLineSpans, ApiReturnSpans, ChannelSpans, CommunicatorSpans,
-    ConnectorSpans, ConnectorsSpans, PlanList, PlanNodeSpans, PlanSpans, ProbeKind, ProxyOpSpans,
-    ProxyOwnerSpans, ProxyPeerSpans, ProxyStepSpans, SlotSizesSpans, StepHook, TaskSpans,
+    ConnectorSpans, ConnectorsSpans, OpWorkSpans, PlanList, PlanNodeSpans, PlanSpans, ProbeKind,
+    ProxyOpSpans, ProxyOwnerSpans, ProxyPeerSpans, ProxyStepSpans, SlotSizesSpans, StepHook, TaskSpans,
 };
 pub use step_places::{StepDetail, add_steps};
 pub(crate) use walk_probes::{op_counts_extent, parts_are_reversed};

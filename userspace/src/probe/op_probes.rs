@@ -7,6 +7,7 @@
 use super::{
     connector::proxy_connector,
     lookup::{Compiled, Lack, channel_of, communicator, field, len, offset, parameter, signed},
+    op_work::{Passed, op_work},
     plan_builder::{PlanBuilder, Slot, Span},
     spans::{ApiCallSpans, CommunicatorSpans, ProbeKind, ProxyOpSpans, ProxyPeerSpans, TaskSpans},
 };
@@ -25,7 +26,7 @@ pub(super) fn proxy_op(resolution: &Resolution, function: &Function) -> Compiled
     let just_inquire = plan.parameter(parameter(function, "justInquire")?);
     let comm_spans = communicator(&mut plan, layouts, comm)?;
     let op_pointer = plan.emit(op);
-    let just_inquire = plan.emit(just_inquire);
+    let just_inquire_span = plan.emit(just_inquire);
     let op_size = layouts.struct_size("ncclProxyOp").ok_or(Lack::Struct("ncclProxyOp"))?;
     let op_span = plan.copy(op, 0, len(op_size)?);
     let channel = channel_of(&mut plan, layouts, comm, op)?;
@@ -42,12 +43,13 @@ pub(super) fn proxy_op(resolution: &Resolution, function: &Function) -> Compiled
     let spans = ProxyOpSpans {
         comm: comm_spans,
         op_pointer,
-        just_inquire,
+        just_inquire: just_inquire_span,
         op: op_span,
         ring,
         tree_up,
         tree_down,
         task,
+        work: op_work(&mut plan, layouts, Passed { comm, op, just_inquire })?,
     };
     Ok((plan.finish()?, ProbeKind::ProxyOp(spans)))
 }

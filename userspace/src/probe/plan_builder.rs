@@ -185,6 +185,20 @@ impl PlanBuilder {
         }
     }
 
+    /// A word that begins as `value`; steps under [`PlanBuilder::unless_zero`] can [`PlanBuilder::set`] it.
+    pub fn variable(&mut self, value: Slot) -> Slot {
+        self.offset(value, 0)
+    }
+
+    /// From here on `variable` is `value`.
+    pub fn set(&mut self, variable: Slot, value: Slot) {
+        let rested_on = self.rests_on.get(usize::from(variable.0)).copied().unwrap_or(0);
+        self.push(Step { op: StepOp::Add as u8, dst: variable.0, src: value.0, ..Step::default() });
+        if let Some(rests_on) = self.rests_on.get_mut(usize::from(variable.0)) {
+            *rests_on |= rested_on;
+        }
+    }
+
     /// `value`, less `limit` if it is not below that.
     pub fn wrap(&mut self, value: Slot, limit: Slot) -> Slot {
         let dst = self.temp();

@@ -50,6 +50,26 @@ pub struct ProxyOpSpans {
     pub tree_up: Span,
     pub tree_down: Span,
     pub task: Option<TaskSpans>,
+    /// Where the op does not say what its channel carries.
+    #[serde(default)]
+    pub work: Option<OpWorkSpans>,
+}
+
+/// The device work that an op was made for, in the plan pass. What lies at an address that is 0 means nothing.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub enum OpWorkSpans {
+    /// 2.20 and 2.21: the last `ncclWork` of the op's channel in the plan that is being made.
+    Elements {
+        /// Address of its `ncclWorkList`.
+        address: Span,
+        /// The `ncclWork`.
+        work: Span,
+        /// How many elements it has: `nWorkElem`, `p2pTailElem`, a union.
+        counts: Span,
+    },
+    /// 2.22 and 2.23: the `ncclWorkList` of the collective that is being planned, and the device work behind it; of a send or
+    /// receive it is another's.
+    Node { address: Span, bytes: Span },
 }
 
 /// Where the record of `SaveProxy` has what.

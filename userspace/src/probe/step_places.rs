@@ -9,7 +9,6 @@ use iced_x86::Register;
 use serde::Serialize;
 
 use super::{
-    machine_code::{CallSite, MachineCode},
     set::{Probe, ProbeSet, add_missing},
     spans::StepHook,
     step_probes::{era, proxy_step, state_parameter},
@@ -17,7 +16,7 @@ use super::{
 use crate::{
     elf::{Budget, ElfVaddr, FileOffset, Image, Machine},
     nccl::{NameTables, StepState},
-    symbols::{Function, ParamLocation, Resolution, x86_register},
+    symbols::{CallSite, Function, MachineCode, ParamLocation, Resolution, x86_register},
 };
 
 /// What of a message's way is measured.

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result, bail};
 
 use crate::{
-    decode::{Decoder, PlanFields, ProxyOpFields},
+    decode::{Decoder, OpWorkFields, PlanFields, ProxyOpFields},
     elf::Image,
     layout_cache::{CacheKey, LayoutCache},
     nccl::NameTables,
@@ -188,6 +188,7 @@ impl ResolvedLibrary {
             op_fields: ProxyOpFields::from_layouts(&resolution.layouts).with_context(context)?,
             names: NameTables::from_layouts(&resolution.layouts),
             plan_fields: PlanFields::from_layouts(&resolution.layouts),
+            op_work: OpWorkFields::from_layouts(&resolution.layouts),
         };
         let to_keep = key.map(|key| (key, image));
         Ok(LibraryInUse { file, resolution, probes, decoder, cached, to_keep })

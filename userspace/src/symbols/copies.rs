@@ -71,7 +71,7 @@ impl Copies {
                 base: spec.name.to_string(),
                 is_clone: None,
                 is_static: false,
-                found_by: FoundBy::OwnName,
+                found_by: function.found_by,
                 address: function.address,
                 size: function.size,
             }));

@@ -59,6 +59,8 @@ pub enum FoundBy {
     Export,
     /// Its code refers to the string that is its own name.
     OwnName,
+    /// It is what its callers call with the constants that it is for.
+    Calls,
 }
 
 /// How a function's parameter locations were found.

@@ -116,6 +116,11 @@ fn can_be_skipped(
         && information.used_registers().iter().all(|used| !writes(used.access()) || keeps(used.register()))
 }
 
+/// Whether an access reads, or may.
+pub(crate) fn reads(access: OpAccess) -> bool {
+    matches!(access, OpAccess::Read | OpAccess::CondRead | OpAccess::ReadWrite | OpAccess::ReadCondWrite)
+}
+
 /// Whether an access writes, or may.
 pub(crate) fn writes(access: OpAccess) -> bool {
     matches!(access, OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite)

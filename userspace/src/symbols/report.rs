@@ -55,7 +55,7 @@ fn functions(out: &mut String, resolution: &Resolution, request: &Request) -> st
     for function in &copies {
         let params = params(function, resolution.machine);
         let mut marks: Vec<&str> = Vec::new();
-        marks.extend((function.found_by == FoundBy::OwnName).then_some(OWN_NAME.0));
+        marks.extend(found_mark(function.found_by).map(|(mark, _)| mark));
         marks.extend(mark(function.params_from).map(|(mark, _)| mark));
         let marks = if marks.is_empty() { String::new() } else { format!("[{}]", marks.join(", ")) };
         let space = if params.is_empty() || marks.is_empty() { "" } else { " " };
@@ -67,8 +67,8 @@ fn functions(out: &mut String, resolution: &Resolution, request: &Request) -> st
         writeln!(out, "{}", line.trim_end())?;
     }
     let mut legend: Vec<(&str, &str)> = Vec::new();
-    legend.extend(copies.iter().any(|function| function.found_by == FoundBy::OwnName).then_some(OWN_NAME));
-    for mark in copies.iter().filter_map(|function| mark(function.params_from)) {
+    let found = copies.iter().filter_map(|function| found_mark(function.found_by));
+    for mark in found.chain(copies.iter().filter_map(|function| mark(function.params_from))) {
         if !legend.contains(&mark) {
             legend.push(mark);
         }
@@ -79,8 +79,18 @@ fn functions(out: &mut String, resolution: &Resolution, request: &Request) -> st
     Ok(())
 }
 
-const OWN_NAME: (&str, &str) =
-    ("own name", "found without a symbol: its code refers to the string that is its name");
+/// How a function was found that has no symbol: in brief, and what it means.
+fn found_mark(found_by: FoundBy) -> Option<(&'static str, &'static str)> {
+    match found_by {
+        FoundBy::Symbol | FoundBy::Export => None,
+        FoundBy::OwnName => {
+            Some(("own name", "found without a symbol: its code refers to the string that is its name"))
+        }
+        FoundBy::Calls => {
+            Some(("calls", "found without a symbol: by the functions that call it, and what they give it"))
+        }
+    }
+}
 
 /// How parameters were found that the debugging information does not state: in brief, and what it means.
 fn mark(source: ParamSource) -> Option<(&'static str, &'static str)> {

@@ -134,7 +134,8 @@ fn without_debugging_information(
         let functions = table.into_iter().flat_map(SymbolTable::functions);
         let named = functions.map(|function| (function.address.0, name(function.name))).collect();
         // A library that is too large to be searched still has its exports.
-        let found = stripped::search(image, &named, budget).unwrap_or_else(|error| {
+        let version = versions.map(|(nccl, _)| nccl);
+        let found = stripped::search(image, version, &named, budget).unwrap_or_else(|error| {
             problems.push(problems::search(&error));
             Search::new()
         });

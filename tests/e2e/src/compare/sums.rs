@@ -2,7 +2,7 @@
 //!
 //! Of a vector of S bytes on N ranks, each rank sends every chunk twice but for two chunks that it skips, together over
 //! all ranks 2(N−1)·S, to the byte. For one rank that is 2(N−1)/N·S exactly where the chunks are equal. They are not
-//! always: in the last loop of a channel chunks are rounded up to 16 bytes and the last ones take what is left, so a
+//! always: in the last loop of a channel chunks are rounded up (to 16 bytes from 2.22 on) and the last ones take what is left, so a
 //! rank may be off by twice what N roundings make, per channel.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,12 +15,9 @@ use crate::direction::Direction;
 use crate::tracer::{BytesKind, RankTrace, Trace};
 use crate::truth::plugin::RankTruth;
 
-/// What chunks are rounded up to.
-const GRAIN: u64 = 16;
-
-/// Counts all-reduces and their ranks. `vector_bytes` gives the size of the vector of an op; those of which it knows
+/// Counts all-reduces and their ranks. `grain`: bytes that chunks are rounded up to. `vector_bytes` gives the size of the vector of an op; those of which it knows
 /// nothing are left out, and so are LL and LL128, whose slots carry flags too. Every rank must have been traced.
-pub fn check(trace: &Trace, vector_bytes: &dyn Fn(CommHash, u64) -> Option<u64>) -> Findings {
+pub fn check(trace: &Trace, grain: u64, vector_bytes: &dyn Fn(CommHash, u64) -> Option<u64>) -> Findings {
     let mut findings = Findings::default();
     for ((comm_hash, seq), op) in all_reduces(trace) {
         let Some(vector) = vector_bytes(comm_hash, seq) else { continue };
@@ -38,8 +35,8 @@ pub fn check(trace: &Trace, vector_bytes: &dyn Fn(CommHash, u64) -> Option<u64>)
         findings.compare(all == expected, || {
             format!("{name}: {all} bytes sent by all ranks, {expected} are due for a vector of {vector}")
         });
-        let equal_chunks = op.channels.len() == 1 && vector.is_multiple_of(GRAIN * op.n_ranks);
-        let slack = if equal_chunks { 0 } else { 2 * GRAIN * op.n_ranks * op.channels.len() as u64 };
+        let equal_chunks = op.channels.len() == 1 && vector.is_multiple_of(grain * op.n_ranks);
+        let slack = if equal_chunks { 0 } else { 2 * grain * op.n_ranks * op.channels.len() as u64 };
         for (rank, sent) in &op.sent {
             findings.compare((sent * op.n_ranks).abs_diff(expected) <= slack * op.n_ranks, || {
                 let due = expected / op.n_ranks;

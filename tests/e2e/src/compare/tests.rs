@@ -33,7 +33,7 @@ fn assert_says(findings: &Findings, words: &str) {
 }
 
 fn sums(trace: &Trace) -> Findings {
-    ring_all_reduce_sums(trace, &|_, _| Some(VECTOR))
+    ring_all_reduce_sums(trace, 16, &|_, _| Some(VECTOR))
 }
 
 #[test]

@@ -4,7 +4,7 @@
 
 use std::{fs, path::Path};
 
-use super::{bed::Bed, need, programs, recorder::Recorder, replay};
+use super::{bed::Bed, need, programs, recorder::Recorder, replay, stripped};
 use crate::{
     compare,
     tracer::Trace,
@@ -36,7 +36,22 @@ impl TracedRun {
 
     /// With these options of `ncclflow record`.
     pub fn traced(options: &[&str], version: &str, plugin: Plugin, arguments: &[&str]) -> Option<Self> {
-        let (ncclflow, bed, library) = (programs::ncclflow()?, programs::bed()?, programs::nccl(version)?);
+        Self::of(&programs::nccl(version)?, options, plugin, arguments)
+    }
+
+    /// The same of a copy of the library without symbols and debugging information.
+    pub fn of_stripped(options: &[&str], version: &str, plugin: Plugin, arguments: &[&str]) -> Option<Self> {
+        let library = programs::nccl(version)?;
+        let folder = tempfile::tempdir().unwrap();
+        let copy = stripped::copy(&library, folder.path(), &["--strip-all"]).unwrap();
+        // The bed itself looks for symbols.
+        let symbols = library.display().to_string();
+        let all: Vec<&str> = ["--symbols", &symbols].into_iter().chain(arguments.iter().copied()).collect();
+        Self::of(&copy, options, plugin, &all)
+    }
+
+    fn of(library: &Path, options: &[&str], plugin: Plugin, arguments: &[&str]) -> Option<Self> {
+        let (ncclflow, bed) = (programs::ncclflow()?, programs::bed()?);
         let profiler = programs::truth_profiler()?;
         if !need::root() {
             return None;
@@ -55,7 +70,7 @@ impl TracedRun {
             all.extend(environment.iter().flat_map(|variable| ["--env", variable]));
         }
         all.extend(arguments);
-        let mut bed = Bed::start(&bed, &library, folder.path(), &all).unwrap();
+        let mut bed = Bed::start(&bed, library, folder.path(), &all).unwrap();
         let (out, capture) = (folder.path().join("out"), path("capture"));
         let mut recording = vec!["--strict", "--capture", &capture];
         recording.extend(options);

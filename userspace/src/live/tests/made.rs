@@ -77,6 +77,8 @@ impl Op {
                 p2p_nbytes_is_size: true,
                 channel_size: Some(2048),
                 loop_offset: Some(0),
+                last_chunk: None,
+                part_bytes: None,
             },
             ring: Ring { prev: (self.rank + 3) % 4, next: (self.rank + 1) % 4, index: self.rank },
             tree: Tree { up: -1, down: [-1; 3] },

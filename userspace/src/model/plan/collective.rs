@@ -62,6 +62,8 @@ pub(super) fn ops(
             p2p_nbytes_is_size: true,
             channel_size: None,
             loop_offset: None,
+            last_chunk: None,
+            part_bytes: None,
         })
     };
 
@@ -83,26 +85,13 @@ pub(super) fn ops(
             })
             .collect();
     }
-    let [lo, mid, _] = work.counts;
     let grain = protocol.grain_bytes();
     (first..=last)
         .map(|channel| {
-            let place = if channel == first {
-                0
-            } else if channel == last {
-                2
-            } else {
-                1
-            };
-            let (count, grains) = (*work.counts.get(place)?, *work.chunk_grains.get(place)?);
-            let n_mid = u64::from(last.checked_sub(first)?.saturating_sub(1));
-            let before = match place {
-                0 => 0,
-                1 => lo.checked_add(mid.checked_mul(u64::from(channel - first - 1))?)?,
-                _ => lo.checked_add(mid.checked_mul(n_mid)?)?,
-            };
-            let op = op(channel, 1, count, grains.checked_mul(grain)?)?;
-            Some(with_share(op, plan, Some(count.checked_mul(element)?), before.checked_mul(element)?))
+            let share = work.share_of(channel)?;
+            let op = op(channel, 1, share.count, share.chunk_grains.checked_mul(grain)?)?;
+            let (size, offset) = (share.count.checked_mul(element)?, share.before.checked_mul(element)?);
+            Some(with_share(op, plan, Some(size), offset))
         })
         .collect()
 }

@@ -386,12 +386,13 @@ fn event(
     ProxyOpEvent { origin, comm, op_pointer, plan_pass, op, ring: graphs.ring, tree: graphs.tree, task }
 }
 
-/// Whether an op is queued otherwise than it was derived. NCCL leaves in a queued op the steps of its last peer; and up to
-/// 2.23 a queued op does not say its share.
+/// Whether an op is queued otherwise than it was derived. NCCL leaves in a queued op the steps of its last peer; and what
+/// only the device work says is not in it.
 fn differs(derived: &ProxyOp, queued: &ProxyOp) -> bool {
     let nsteps = if peers::steps_are_the_ops(derived) { queued.nsteps } else { derived.nsteps };
     let channel_size = queued.channel_size.or(derived.channel_size);
-    *derived != ProxyOp { nsteps, channel_size, ..queued.clone() }
+    let ProxyOp { last_chunk, part_bytes, .. } = *derived;
+    *derived != ProxyOp { nsteps, channel_size, last_chunk, part_bytes, ..queued.clone() }
 }
 
 /// What tells an op from others of its plan.

@@ -10,8 +10,6 @@ use crate::{
 
 /// `NCCL_MAX_NET_SIZE`: bytes of one message of a registered buffer, 2.24 and later.
 const MAX_NET_SIZE: u64 = 1 << 30;
-/// Parts begin at multiples of this (`ncclP2pPartBounds`, src/include/device.h, 2.22 to 2.30).
-const PART_ALIGNMENT: u64 = 4096;
 
 /// In which of a channel's batches of sends and receives a work is, counted from 1: an op's number in its plan.
 #[derive(Debug, Default)]
@@ -71,7 +69,7 @@ pub(super) fn ops(
     }
     let mut ops = Vec::new();
     for part in 0..receive.n_channels.max(send.n_channels) {
-        let channel = channel_of(work, part)?;
+        let channel = work.channel_of(part)?;
         for (side, task, pattern) in
             [(receive, tasks.first()?, Pattern::Recv), (send, tasks.get(1)?, Pattern::Send)]
         {
@@ -81,6 +79,7 @@ pub(super) fn ops(
             let number = batches.of(channel, offset)?;
             let (nsteps, nbytes) = share(plan, side, part)?;
             let op = op(plan, side, *task, pattern, (number << 1) | 1, channel, nsteps, nbytes)?;
+            let op = ProxyOp { part_bytes: side.part_bytes(part), ..op };
             ops.push((op, task.map(info)));
         }
     }
@@ -92,10 +91,7 @@ fn share(plan: &PlanEvent, side: &P2pSide, part: u32) -> Option<(u64, u64)> {
     if side.bytes == 0 {
         return Some((1, 0));
     }
-    let part_size =
-        side.bytes.div_ceil(u64::from(side.n_channels)).checked_next_multiple_of(PART_ALIGNMENT)?;
-    let bound = |part: u64| part_size.saturating_mul(part).min(side.bytes);
-    let bytes = bound(u64::from(part) + 1) - bound(u64::from(part));
+    let bytes = side.part_bytes(part)?;
     let (nsteps, mut nbytes) = if side.is_registered {
         // Before 2.24, which gave ops their share of the channel, it is one message of any size.
         (if plan.op_has.channel_size { bytes.div_ceil(MAX_NET_SIZE) } else { 1 }, bytes)
@@ -140,6 +136,8 @@ fn op(
         p2p_nbytes_is_size: true,
         channel_size: plan.op_has.channel_size.then_some(0),
         loop_offset: plan.op_has.channel_size.then_some(0),
+        last_chunk: None,
+        part_bytes: None,
     })
 }
 
@@ -152,16 +150,4 @@ fn info(task: &P2pTask) -> TaskInfo {
         p2p_bytes: Some(task.bytes),
         p2p_channels: task.n_channels,
     }
-}
-
-/// `ncclP2pChannelForPart` (src/include/device.h).
-fn channel_of(work: &P2pWork, part: u32) -> Option<u32> {
-    let mask = work.n_p2p_channels.checked_sub(1)?;
-    let turned = if work.parts_reversed {
-        let bits = mask.count_ones();
-        part.reverse_bits().checked_shr(u32::BITS - bits).unwrap_or(0)
-    } else {
-        part
-    };
-    Some(work.channel_base.checked_add(turned)? & mask)
 }

@@ -149,6 +149,8 @@ mod tests {
             p2p_nbytes_is_size: true,
             channel_size: None,
             loop_offset: None,
+            last_chunk: None,
+            part_bytes: None,
         }
     }
 

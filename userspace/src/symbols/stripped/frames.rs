@@ -7,7 +7,9 @@ use gimli::{
     UnwindSection as _,
 };
 
-use crate::elf::{Budget, Error, Image};
+use super::FoundFunction;
+use crate::elf::{Budget, ElfVaddr, Error, Image};
+use crate::symbols::FoundBy;
 
 /// The official libraries have at most 0.5 MB; frameworks with NCCL inside have some tens.
 const MAX_SECTION: u64 = 128 << 20;
@@ -23,6 +25,12 @@ pub(super) struct Frame {
     pub(super) end: u64,
     /// The frame is that of a call just made. A `.cold` part begins with a frame that the function has built already.
     pub(super) is_entry: bool,
+}
+
+impl Frame {
+    pub(super) fn function(self, found_by: FoundBy) -> FoundFunction {
+        FoundFunction { address: ElfVaddr(self.start), found_by, size: self.end - self.start }
+    }
 }
 
 /// All frames of a library, by address.

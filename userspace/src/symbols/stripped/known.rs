@@ -56,4 +56,7 @@ pub(super) const KNOWN: &[Known] = &[
     // `.constprop` for the callers in its own source file, and the plain one for the others (2.29 and later).
     Known { copies: 2, ..one("ncclAddProxyOpIfNeeded", PLAN_CALLERS) },
     one("ncclGroupEndInternal", &["ncclEnqueueCheck"]),
+    // Of the network's transport, and of CollNet's.
+    Known { copies: 2, ..one("sendProxyProgress", &[]) },
+    Known { copies: 2, ..one("recvProxyProgress", &[]) },
 ];

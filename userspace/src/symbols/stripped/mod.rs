@@ -5,6 +5,7 @@
 
 mod code;
 mod frames;
+mod hooks;
 mod known;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use self::code::Code;
 use self::frames::{Frame, Frames};
 use self::known::{KNOWN, Known};
+use super::{FoundBy, NcclVersion};
 use crate::elf::{Budget, ElfVaddr, Error, Image, Section};
 
 /// The longest `.rodata` that is searched; official libraries have at most 0.5 MB.
@@ -25,6 +27,7 @@ const MAX_FUNCTION: u64 = 1 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FoundFunction {
     pub(super) address: ElfVaddr,
+    pub(super) found_by: FoundBy,
     /// Bytes, without a `.cold` part.
     pub(super) size: u64,
 }
@@ -39,6 +42,7 @@ pub(super) type Search = BTreeMap<&'static str, Result<Vec<FoundFunction>, &'sta
 /// When a section cannot be read.
 pub(super) fn search(
     image: &Image,
+    version: Option<NcclVersion>,
     named: &BTreeMap<u64, &str>,
     budget: &mut Budget,
 ) -> Result<Search, Error> {
@@ -79,6 +83,7 @@ pub(super) fn search(
     let mut answer: Search =
         KNOWN.iter().map(|known| (known.name, decide(known, &holders, &parts, named))).collect();
     check_callers(image, &mut answer, budget)?;
+    hooks::add(&mut answer, image, version, &frames, budget);
     Ok(answer)
 }
 
@@ -95,8 +100,9 @@ struct Parts {
 }
 
 impl Parts {
-    /// A function is called or has its address taken, and begins with the frame that a call leaves. Everything else is a
-    /// part that the compiler put elsewhere, and is entered by jumps.
+    /// A function is called or has its address taken, and begins with the frame that a call leaves; where no code does either, and
+    /// none jumps into it, its address stands in a table (up to 2.18 the transports' functions). Everything else is a part that the
+    /// compiler put elsewhere, and is entered by jumps.
     fn of(
         wanted: BTreeSet<Frame>,
         image: &Image,
@@ -121,14 +127,20 @@ impl Parts {
             reader.jumps(address, bytes, |from, target| {
                 if span.contains(&target)
                     && let Some(part) = frames.at(target).filter(|part| wanted.contains(part))
-                    && let Some(source) = frames.at(from).filter(|source| source.is_entry && *source != part)
+                    && let Some(source) = frames.at(from).filter(|source| *source != part)
                 {
-                    jumpers.entry(part).or_default().insert(source);
+                    let sources = jumpers.entry(part).or_default();
+                    if source.is_entry {
+                        sources.insert(source);
+                    }
                 }
             });
         })?;
+        let is_function = |frame: &Frame| {
+            frame.is_entry && (entered.contains(&frame.start) || !jumpers.contains_key(frame))
+        };
         let (functions, parts): (BTreeSet<Frame>, BTreeSet<Frame>) =
-            wanted.into_iter().partition(|frame| frame.is_entry && entered.contains(&frame.start));
+            wanted.into_iter().partition(is_function);
         jumpers.retain(|part, sources| parts.contains(part) && sources.len() == 1);
         let owners = jumpers.iter().filter_map(|(part, sources)| Some((*part, *sources.first()?)));
         Ok(Self { owners: owners.collect(), functions })
@@ -164,9 +176,7 @@ fn decide(
         0 => Err("it was inlined into its callers"),
         copies if copies > known.copies => Err("several functions refer to its name"),
         _ => {
-            let found = candidates
-                .iter()
-                .map(|frame| FoundFunction { address: ElfVaddr(frame.start), size: frame.end - frame.start });
+            let found = candidates.iter().map(|frame| frame.function(FoundBy::OwnName));
             Ok(found.collect())
         }
     }

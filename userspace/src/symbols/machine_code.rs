@@ -1,9 +1,13 @@
-//! Where one function calls another, and with which constants: from x86-64 machine code. A call is an instruction that a uprobe is
-//! cheap at (`symbols::probe_point`).
+//! What a function calls, and with which constants: from x86-64 machine code. A call is an instruction that a uprobe is cheap at
+//! (`probe_point`).
 
-use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Register};
+use std::collections::BTreeSet;
 
-use crate::symbols::writes;
+use iced_x86::{
+    Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpKind, Register,
+};
+
+use super::probe_point::{reads, writes};
 
 /// Longest function that is looked at. NCCL's longest of interest has 5,200 bytes.
 const MAX_CODE: usize = 64 << 10;
@@ -13,22 +17,22 @@ const MAX_WAY: usize = 256;
 
 /// A function's instructions, in the order of their addresses.
 #[derive(Debug)]
-pub(super) struct MachineCode {
+pub(crate) struct MachineCode {
     instructions: Vec<Instruction>,
 }
 
 /// A call of one function by another.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct CallSite {
+pub(crate) struct CallSite {
     /// Address of the call instruction.
-    pub(super) address: u64,
+    pub(crate) address: u64,
     /// Constants that the register can hold there; none if it is not known.
-    pub(super) constants: Vec<i64>,
+    pub(crate) constants: Vec<i64>,
 }
 
 impl MachineCode {
     /// The code at `address`. `None` if something in it is no instruction.
-    pub(super) fn read(code: &[u8], address: u64) -> Option<Self> {
+    pub(crate) fn read(code: &[u8], address: u64) -> Option<Self> {
         let code = code.get(..code.len().min(MAX_CODE))?;
         let mut decoder = Decoder::with_ip(64, code, address, DecoderOptions::NONE);
         let mut instructions = Vec::new();
@@ -42,8 +46,50 @@ impl MachineCode {
         Some(Self { instructions })
     }
 
+    /// The functions that it calls by their addresses.
+    pub(crate) fn callees(&self) -> BTreeSet<u64> {
+        let calls = self.instructions.iter().filter(|instruction| {
+            instruction.flow_control() == FlowControl::Call && instruction.op0_kind() == OpKind::NearBranch64
+        });
+        calls.map(Instruction::near_branch_target).collect()
+    }
+
+    /// Offsets in tables of functions of those that it calls, or leaves to, through a pointer: `call *0x18(%rax)`.
+    pub(crate) fn called_from_tables(&self) -> BTreeSet<u64> {
+        let through = |instruction: &&Instruction| {
+            matches!(instruction.flow_control(), FlowControl::IndirectCall | FlowControl::IndirectBranch)
+                && instruction.op0_kind() == OpKind::Memory
+                && instruction.memory_base() != Register::None
+                && instruction.memory_base() != Register::RIP
+                && instruction.memory_index() == Register::None
+        };
+        self.instructions.iter().filter(through).map(Instruction::memory_displacement64).collect()
+    }
+
+    /// Whether a register's value of before is used: the first instruction, in the order of addresses, that has to do with it reads
+    /// it.
+    pub(crate) fn takes(&self, register: Register) -> bool {
+        let mut infos = InstructionInfoFactory::new();
+        for instruction in &self.instructions {
+            // A register with itself: its value does not matter.
+            if constant_into(instruction, register).is_some() {
+                return false;
+            }
+            let info = infos.info(instruction);
+            let of_it =
+                || info.used_registers().iter().filter(|used| used.register().full_register() == register);
+            if of_it().any(|used| reads(used.access())) {
+                return true;
+            }
+            if of_it().any(|used| writes(used.access())) {
+                return false;
+            }
+        }
+        false
+    }
+
     /// The calls of the function at `callee`, with the constants that the register `of` can hold there.
-    pub(super) fn calls_of(&self, callee: u64, of: Register) -> Vec<CallSite> {
+    pub(crate) fn calls_of(&self, callee: u64, of: Register) -> Vec<CallSite> {
         let is_call = |instruction: &&Instruction| {
             instruction.flow_control() == FlowControl::Call && instruction.near_branch_target() == callee
         };
