@@ -2,6 +2,9 @@
 
 use std::path::Path;
 
+use anyhow::Result;
+
+use crate::nodes;
 use crate::options::{Algo, Options, Proto};
 
 /// The settings, in the order in which they are made; later ones win.
@@ -39,6 +42,11 @@ pub(crate) fn settings(options: &Options) -> Vec<(String, String)> {
         set("NCCL_DEBUG_FILE", &file.to_string_lossy());
         set("NCCL_DEBUG_SUBSYS", "INIT,GRAPH,NET,COLL,P2P,TUNING");
     }
+    if let Some(rank) = options.child.filter(|_| options.nodes_of_two) {
+        for (key, value) in nodes::settings(rank) {
+            set(key, &value);
+        }
+    }
     all.extend(options.env.iter().cloned());
     all
 }
@@ -59,10 +67,14 @@ fn protocol(proto: Proto) -> &'static str {
 }
 
 /// Makes the settings. For the time before other threads exist.
-pub(crate) fn apply(options: &Options) {
+pub(crate) fn apply(options: &Options) -> Result<()> {
+    if options.nodes_of_two {
+        set("NCCL_TOPO_FILE", &nodes::provide_topology()?);
+    }
     for (key, value) in settings(options) {
         set(&key, &value);
     }
+    Ok(())
 }
 
 /// Trees are for all-reduce only. From 2.24 on NCCL refuses what it has no algorithm for, and takes a list by function.

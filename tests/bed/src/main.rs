@@ -21,6 +21,7 @@ mod environment;
 mod library;
 mod link;
 mod nccl_api;
+mod nodes;
 mod options;
 mod patch;
 mod rank;

@@ -6,6 +6,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::{Parser, ValueEnum};
 
+use crate::nodes;
+
 /// Run the real NCCL on a machine without a GPU and check every element of every result.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "ncclflow-bed", version)]
@@ -30,6 +32,10 @@ pub(crate) struct Options {
     /// All ranks as threads of one process, or a process each
     #[arg(long, value_enum, default_value_t = Mode::Threads)]
     pub(crate) mode: Mode,
+
+    /// Nodes of two ranks with one NIC, so that half of the ranks send through the other half's proxies (PXN); processes only
+    #[arg(long)]
+    pub(crate) nodes_of_two: bool,
 
     /// What to run in each iteration, in this order
     #[arg(long, value_enum, value_delimiter = ',', default_value = "allreduce")]
@@ -199,6 +205,9 @@ impl Options {
         if self.bytes == 0 || !self.bytes.is_multiple_of(self.dtype.size()) {
             bail!("--bytes must be a positive multiple of the element size, {}", self.dtype.size());
         }
+        if self.nodes_of_two && self.mode != Mode::Processes {
+            bail!("--nodes-of-two: NCCL tells nodes apart by process; add --mode processes");
+        }
         let of_ranks = [
             ("absent", self.absent.map(|(rank, _)| rank)),
             ("swap", self.swap.map(|(rank, _)| rank)),
@@ -221,6 +230,11 @@ impl Options {
             bail!("--stall {rank}: there are only {} ranks", self.ranks);
         }
         Ok(())
+    }
+
+    /// The device that `rank` runs on.
+    pub(crate) fn device_of(&self, rank: u32) -> u32 {
+        if self.nodes_of_two { nodes::device(rank) } else { rank }
     }
 
     /// Where the library's symbols and debugging information are.

@@ -37,7 +37,7 @@ pub(crate) fn run(options: &Options, nccl: &Nccl, rank: u32, mut link: impl Link
 }
 
 fn live(options: &Options, nccl: &Nccl, rank: u32, link: &mut impl Link) -> Result<()> {
-    device::set_current(rank as i32);
+    device::set_current(options.device_of(rank) as i32);
     let Command::Connect(ids) = link.hear()? else { bail!("expected the unique ids") };
     let mut comms = Vec::new();
     let mut comm_hashes = Vec::new();

@@ -31,7 +31,7 @@ pub(crate) fn prepare(options: &Options) -> Result<Nccl> {
         // For as long as the process lives.
         Box::leak(vec![0x5a_u8; options.ballast << 20].into_boxed_slice());
     }
-    environment::apply(options);
+    environment::apply(options)?;
     library::preload(&nvml_double(options)?)?;
     let library = Library::open(&options.library, options.symbols())?;
     // CUDA 12 renamed this function when its struct grew; CUDA 13 has the plain name again.

@@ -41,6 +41,9 @@ pub struct ProxyFlow {
     /// A peer has a proxy.
     #[serde(default)]
     pub needed: Option<bool>,
+    /// With `--level steps`: how what was measured compares with what was planned.
+    #[serde(default)]
+    pub measured: Option<String>,
     /// The calls of `SaveProxy`, in their order.
     #[serde(default)]
     pub peers: Vec<FlowPeer>,
@@ -59,6 +62,11 @@ pub struct FlowPeer {
     pub transport: String,
     pub proxy: bool,
     pub conn_index: i32,
+    /// Of an op that another process's proxy executes.
+    #[serde(default)]
+    pub proxy_rank: Option<i32>,
+    #[serde(default)]
+    pub proxy_pid: Option<u32>,
 }
 
 /// A line of `flow_steps`: one message with one peer.
@@ -111,6 +119,8 @@ pub struct Measured {
     pub slot_free: Option<u64>,
     #[serde(rename = "bytes_measured")]
     pub bytes: Option<u64>,
+    /// Whose proxy it was, if another process's.
+    pub proxy_pid: Option<u32>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]

@@ -143,6 +143,7 @@ impl Communicator {
                 // From 2.19 on the connector says whether there is a proxy, before, its transport.
                 let progress = if peer == NEAR { 0 } else { transports.progress() };
                 may_set("proxyConn.proxyProgress", progress)?;
+                may_set("proxyConn.sameProcess", 1)?;
                 // Up to 2.17 the connector knows its communicator.
                 may_set("comm", self.memory.address as u64)?;
                 may_set("proxyConn.comm", self.memory.address as u64)?;

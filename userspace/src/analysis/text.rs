@@ -27,9 +27,18 @@ fn write_communicator(check: &CommunicatorCheck, out: &mut dyn Write) -> io::Res
     for finding in findings {
         writeln!(out, "  ! {}", finding.text)?;
     }
+    let not_known = measured.get("proxy_not_known").copied().unwrap_or(0);
+    if not_known > 0 {
+        writeln!(
+            out,
+            "  {not_known} ops (each channel counts) are sent by proxies of other processes (PXN) that are not recorded"
+        )?;
+    }
     if verdict.messages == 0 {
         let why = if measured.is_empty() {
             "messages were not measured (record --level steps)"
+        } else if not_known > 0 {
+            "what was measured does not tell"
         } else {
             "what its messages wait for is not known for their patterns"
         };

@@ -291,6 +291,20 @@ fn summarize(outcome: &Outcome, no_files: bool) {
             model.unjoined_steps
         );
     }
+    if model.proxy_not_known > 0 {
+        tell!(
+            "not measured: {} ops (each channel counts) that proxies of other processes send (PXN); who they are is not known, as \
+             with processes that are not recorded (their rank is `proxyRank` of the op's peer; -p takes several, --all all)",
+            model.proxy_not_known
+        );
+    }
+    if model.foreign_messages > 0 {
+        tell!(
+            "of the steps without their op, some are of {} messages that were sent for other processes (PXN), which are not \
+             recorded or posted them before",
+            model.foreign_messages
+        );
+    }
     let left_out = &report.model.left_out;
     if left_out.ops > 0 {
         tell!(

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{DecodeError, Decoder, ProxyOpFields, RecordView, op_work};
+use super::{DecodeError, Decoder, ProxyOpFields, ProxyOwner, RecordView, op_work, proxy_owner::proxy_owner};
 use crate::{
     nccl::{Algorithm, NameTables, Pattern, Protocol},
     probe::{ApiCallSpans, CommunicatorSpans, ProxyOpSpans, ProxyPeerSpans, TaskSpans},
@@ -155,6 +155,8 @@ pub struct ProxyPeerEvent {
     pub connection: u64,
     /// The connection has a proxy, so the op is needed, and in the post pass really queued.
     pub has_proxy: bool,
+    /// Who serves it; `None` where that is not told (before 2.18), or nobody is there.
+    pub owner: Option<ProxyOwner>,
     /// `NET`, `P2P`, `SHM`, `COL` …; empty where it could not be read.
     pub transport: String,
 }
@@ -357,11 +359,12 @@ pub(super) fn proxy_peer(
     };
     let peer = record.int(&spans.peer)?;
     // With nobody there NCCL does nothing, and there is no connection to read.
-    let (connection, has_proxy, transport) = if peer < 0 {
-        (0, false, String::new())
+    let (connection, has_proxy, owner, transport) = if peer < 0 {
+        (0, false, None, String::new())
     } else {
         let has_proxy = record.unsigned(&spans.proxy_progress)? != 0;
-        (record.unsigned(&spans.connection)?, has_proxy, text(record.bytes(&spans.transport)?))
+        let owner = spans.owner.as_ref().map(|spans| proxy_owner(spans, record)).transpose()?;
+        (record.unsigned(&spans.connection)?, has_proxy, owner, text(record.bytes(&spans.transport)?))
     };
     Ok(ProxyPeerEvent {
         origin: origin(record),
@@ -373,6 +376,7 @@ pub(super) fn proxy_peer(
         nsteps: Some(u64::try_from(record.int(&spans.nsteps)?).unwrap_or(0)),
         connection,
         has_proxy,
+        owner,
         transport,
     })
 }

@@ -6,6 +6,7 @@ mod fields;
 mod op_work;
 mod plan;
 mod plan_fields;
+mod proxy_owner;
 mod record;
 mod step;
 
@@ -21,6 +22,7 @@ pub use plan::{
     PlanEvent, PlanPart, PlanPartEvent, QueuedOp, Work, WorkKind,
 };
 pub use plan_fields::PlanFields;
+pub use proxy_owner::{ProxyOwner, Seat};
 pub use record::{DecodeError, RecordView, header_bytes, header_of};
 pub use step::{ProxyStepEvent, StepMoment};
 

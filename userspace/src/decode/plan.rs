@@ -1,9 +1,10 @@
 //! What the records of a walked plan say.
 
 use super::{
-    DecodeError, Decoder, Direction, Origin, ProxyOp, RecordView, Ring, TaskInfo, Tree,
+    DecodeError, Decoder, Direction, Origin, ProxyOp, ProxyOwner, RecordView, Ring, TaskInfo, Tree,
     event::{communicator, op, origin, task_info, text},
     plan_fields::{P2pWorkFields, PlanFields, WorkFields},
+    proxy_owner::proxy_owner,
 };
 use crate::{
     decode::CommunicatorId,
@@ -259,6 +260,7 @@ pub struct ConnectorInfo {
     /// Address of the `ncclProxyConnection`.
     pub connection: u64,
     pub has_proxy: bool,
+    pub owner: Option<ProxyOwner>,
     pub transport: String,
 }
 
@@ -489,6 +491,7 @@ pub(super) fn connectors(
                 connection_index: connector.connection_index,
                 connection: record.unsigned(&connector.connection).ok()?,
                 has_proxy: record.unsigned(&connector.proxy_progress).ok()? != 0,
+                owner: connector.owner.as_ref().and_then(|spans| proxy_owner(spans, record).ok()),
                 transport: text(record.bytes(&connector.transport).ok()?),
             })
         })

@@ -34,6 +34,8 @@ pub struct ProxyStepEvent {
     pub step: u64,
     /// Ops that the proxy takes together with this one: they share the slots.
     pub n_subs: u64,
+    /// Another process posted the op (PXN); where this hook tells it.
+    pub is_foreign: Option<bool>,
     /// The moment is told once for each of the message's FIFO steps (up to 2.22), and not once.
     pub is_per_fifo_step: bool,
     /// Bytes of the message; where this version says so at this moment.
@@ -63,6 +65,7 @@ pub(super) fn proxy_step(
             direction: Direction::Recv,
             step: 0,
             n_subs: 1,
+            is_foreign: None,
             is_per_fifo_step: true,
             bytes: None,
             bytes_sum: None,
@@ -97,6 +100,10 @@ pub(super) fn proxy_step(
         op_count: record.unsigned(&spans.op_count)?,
         n_subs: record.unsigned(&spans.n_subs)?,
         direction: if sends { Direction::Send } else { Direction::Recv },
+        is_foreign: match &spans.same_process {
+            Some(same_process) => Some(record.int(same_process)? == 0),
+            None => None,
+        },
         is_per_fifo_step: spans.hook == StepHook::Record,
         step: u64::try_from(step)
             .map_err(|_| DecodeError::UnknownValue { what: "step", value: step.into() })?,

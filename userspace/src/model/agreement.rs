@@ -23,6 +23,8 @@ pub enum Outcome {
     TooManyMessages,
     /// How many messages it has is not known.
     MessagesUnknown,
+    /// Another process's proxy executes it (PXN), and no recorded process has told that it is that one, or more than one has.
+    ProxyNotKnown,
     /// Its number was left out by what was asked for.
     LeftOut,
 }

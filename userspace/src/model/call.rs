@@ -99,6 +99,13 @@ impl CallAssembler {
         in_order(ended.map(|call| call.over(by.lost)))
     }
 
+    /// Calls that post an op of this number, on any thread of the process, and are not over.
+    pub fn posting(&self, tgid: u32, op_count: u64) -> impl Iterator<Item = &ProxyCall> {
+        let open = self.open.iter().filter(move |((of, _), open)| *of == tgid && !open.is_given_out);
+        let calls = open.map(|(_, open)| &open.call);
+        calls.filter(move |call| !call.event.plan_pass && call.event.op.op_count == op_count)
+    }
+
     /// The session ends. In the order of time. `lost`: records of a process that were lost until now.
     pub fn drain(&mut self, lost: impl Fn(u32) -> u64) -> Vec<ProxyCall> {
         let left = self.open.drain().filter_map(|((tgid, _), open)| Some((tgid, open.left()?)));

@@ -232,6 +232,8 @@ fn peers_of(peers: &[ProxyPeerEvent]) -> Vec<PeerFlow> {
             has_proxy: peer.has_proxy,
             transport: peer.transport.clone(),
             connection: peer.connection,
+            owner: peer.owner.filter(|_| peer.has_proxy),
+            proxy_pid: None,
             measured: None,
         })
         .collect()

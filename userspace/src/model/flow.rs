@@ -1,7 +1,7 @@
 //! What the model gives out: one op on one channel of one rank, with its peers.
 
 use super::{agreement::Outcome, message::Measured};
-use crate::decode::{Direction, Origin, ProxyOp, Ring, TaskInfo, Tree};
+use crate::decode::{Direction, Origin, ProxyOp, ProxyOwner, Ring, TaskInfo, Tree};
 
 /// The communicator that a flow belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,8 +27,19 @@ pub struct PeerFlow {
     pub transport: String,
     /// Address of the `ncclProxyConnection`.
     pub connection: u64,
+    /// Whose proxy serves it, where it has one and that is told (2.18 and later).
+    pub owner: Option<ProxyOwner>,
+    /// The process whose proxy it is, where that is another one (PXN) and is known: as ncclflow sees it.
+    pub proxy_pid: Option<u32>,
     /// What was observed of each message, in their order; where steps are traced and the op was posted.
     pub measured: Option<Measured>,
+}
+
+impl PeerFlow {
+    /// Another process's proxy serves it (PXN).
+    pub fn is_served_elsewhere(&self) -> bool {
+        self.owner.is_some_and(|owner| !owner.same_process)
+    }
 }
 
 /// One op on one channel: a record of `proxy_flow`, and the source of its `flow_steps`.

@@ -6,10 +6,14 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::{
-    agreement::{self, Outcome},
+    agreement::Outcome,
+    execution::Execution,
     flow::{FlowRecord, PeerFlow},
     message::Measured,
     sampling::Sampling,
+    seats::{CommunicatorSeat, Seats},
+    size_sums::Sums,
+    step_key::{StepKey, seat_of},
 };
 use crate::decode::{Origin, ProxyStepEvent, StepMoment};
 
@@ -17,71 +21,11 @@ use crate::decode::{Origin, ProxyStepEvent, StepMoment};
 /// target can claim any number.
 const MAX_PENDING: usize = 1 << 20;
 
-/// What an op on a connection is called by the proxy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct StepKey {
-    pub(super) tgid: u32,
-    pub(super) connection: u64,
-    pub(super) op_count: u64,
-}
+/// Ops that wait for somebody to be found who executes them. Who that is has a part in the same collective, and is not far behind.
+const MAX_UNPLACED: usize = 4096;
 
-impl StepKey {
-    pub(super) fn of_event(event: &ProxyStepEvent) -> Self {
-        Self { tgid: event.origin.tgid, connection: event.connection, op_count: event.op_count }
-    }
-
-    /// Process and connection.
-    fn line(&self) -> (u32, u64) {
-        (self.tgid, self.connection)
-    }
-}
-
-/// An op whose messages are on their way.
-#[derive(Debug)]
-struct Execution {
-    record: FlowRecord,
-    /// Peers with a proxy that have messages left.
-    open_peers: usize,
-    /// Messages of all its peers.
-    messages: usize,
-    keys: Vec<StepKey>,
-    tgid: u32,
-    /// Records of the process that were lost before it began.
-    lost: u64,
-}
-
-impl Execution {
-    /// It ends, for this reason or because all of it was measured, after so many records of its process were lost.
-    fn ended(self, lost: u64, outcome: Option<Outcome>) -> FlowRecord {
-        let mut record = self.record;
-        record.incomplete |= self.lost != lost;
-        record.outcome = Some(match outcome {
-            None => agreement::of_whole(&record),
-            Some(_) if record.incomplete => Outcome::RecordsLost,
-            Some(outcome) => outcome,
-        });
-        record
-    }
-}
-
-/// Sums of bytes by where they stand: 2.23 to 2.26 add every message to one that is never reset, also across ops that take the same place.
-#[derive(Debug, Default)]
-struct Sums(HashMap<(u32, u64), (u64, u64)>);
-
-impl Sums {
-    /// What was added since the message before; nothing if that is not known, or records of the process were lost since.
-    fn added(&mut self, event: &ProxyStepEvent) -> Option<u64> {
-        let (place, sum) = event.bytes_sum?;
-        let key = (event.origin.tgid, place);
-        if !matches!(event.moment, StepMoment::Sent | StepMoment::Arrived)
-            || (self.0.len() >= MAX_PENDING && !self.0.contains_key(&key))
-        {
-            return None;
-        }
-        let (before, lost) = self.0.insert(key, (sum, event.origin.lost))?;
-        if lost == event.origin.lost { sum.checked_sub(before) } else { None }
-    }
-}
+/// Communicators of a process that one connection of another serves: one, but where two processes have something at the same address.
+const MAX_SEATS_OF_CONNECTION: usize = 64;
 
 /// What was not measured because it was not asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -116,9 +60,14 @@ pub(super) struct Executions {
     /// Ops that are not wanted and whose steps can come.
     unwanted: HashSet<StepKey>,
     /// By connection: of which of them steps came last.
-    unwanted_now: HashMap<(u32, u64), u64>,
+    unwanted_now: HashMap<StepKey, u64>,
     /// When the last message of a connection that came to its end did.
-    last_ends: HashMap<(u32, u64), u64>,
+    last_ends: HashMap<StepKey, u64>,
+    seats: Seats,
+    /// By a connection's address in the process that serves it: who that can be.
+    elsewhere: HashMap<u64, Vec<CommunicatorSeat>>,
+    /// Ops of which somebody executes a part who is not known.
+    unplaced: VecDeque<u64>,
     next_number: u64,
     oldest: u64,
     /// Messages of all ops.
@@ -126,14 +75,37 @@ pub(super) struct Executions {
 }
 
 impl Executions {
-    pub(super) fn new(sampling: Sampling) -> Self {
-        Self { sampling, ..Self::default() }
+    pub(super) fn sampling(self, sampling: Sampling) -> Self {
+        Self { sampling, ..self }
+    }
+
+    pub(super) fn seated(self, seats: Seats) -> Self {
+        Self { seats, ..self }
+    }
+
+    /// Whether parts of its ops are executed by other processes.
+    pub(super) fn has_parts_elsewhere(&self) -> bool {
+        !self.elsewhere.is_empty()
+    }
+
+    /// Who may execute the op that this step of another process is of, if it is one of ours.
+    pub(super) fn executors(
+        &self,
+        tgid: u32,
+        step: &ProxyStepEvent,
+    ) -> impl Iterator<Item = CommunicatorSeat> {
+        let seats = self.elsewhere.get(&step.connection).into_iter().flatten().copied();
+        seats.filter(move |at| {
+            let key = StepKey { tgid, elsewhere: Some(*at), ..StepKey::of_event(step) };
+            self.by_key.contains_key(&key) || self.unwanted.contains(&key)
+        })
     }
 
     /// Takes a posted op. Gives back what will not be measured any further: this one, if it has no messages or too many, or
     /// the oldest ones, to make room. `by`: the record because of which that is known.
     pub(super) fn begin(&mut self, by: &Origin, mut record: FlowRecord) -> Vec<FlowRecord> {
         let Origin { tgid, lost, .. } = *by;
+        let elsewhere = self.parts_elsewhere(&record);
         if !self.sampling.takes(&record) {
             self.leave_out(tgid, &mut record);
             return vec![record];
@@ -154,26 +126,53 @@ impl Executions {
         }
         let number = self.next_number;
         self.next_number += 1;
-        let op_count = record.op.op_count;
         let mut keys = Vec::new();
-        for (index, peer) in record.peers.iter_mut().enumerate() {
+        for index in 0..record.peers.len() {
+            let key = record.peers.get(index).map(|peer| StepKey::of_peer(tgid, &record, peer));
+            let (Some(key), Some(peer)) = (key, record.peers.get_mut(index)) else { continue };
             if peer.has_proxy && messages_of(peer) > 0 {
                 peer.measured = Some(Measured::new(messages_of(peer)));
-                let key = StepKey { tgid, connection: peer.connection, op_count };
                 self.by_key.entry(key).or_default().push_back((number, index));
                 keys.push(key);
             }
         }
         self.pending += messages;
-        self.by_number
-            .insert(number, Execution { record, open_peers: keys.len(), messages, keys, tgid, lost });
+        if elsewhere.iter().any(|(_, lost)| lost.is_none()) {
+            self.unplaced.push_back(number);
+        }
+        let open_peers = keys.len();
+        let execution = Execution { record, open_peers, messages, keys, tgid, lost, elsewhere };
+        self.by_number.insert(number, execution);
         let mut ended = Vec::new();
+        while self.unplaced.len() > MAX_UNPLACED
+            && let Some(number) = self.unplaced.pop_front()
+        {
+            ended.extend(self.end_unplaced(number, by));
+        }
         while self.pending > MAX_PENDING
             && let Some(oldest) = self.end_oldest(by)
         {
             ended.push(oldest);
         }
         ended
+    }
+
+    /// Who executes parts of the op elsewhere, with their losses as far as they are known.
+    fn parts_elsewhere(&mut self, record: &FlowRecord) -> Vec<(CommunicatorSeat, Option<u64>)> {
+        let mut parts: Vec<(CommunicatorSeat, Option<u64>)> = Vec::new();
+        for peer in record.peers.iter().filter(|peer| peer.has_proxy) {
+            let Some(at) = seat_of(record, peer) else { continue };
+            if self.elsewhere.len() < MAX_PENDING || self.elsewhere.contains_key(&peer.connection) {
+                let seats = self.elsewhere.entry(peer.connection).or_default();
+                if !seats.contains(&at) && seats.len() < MAX_SEATS_OF_CONNECTION {
+                    seats.push(at);
+                }
+            }
+            if !parts.iter().any(|(other, _)| *other == at) {
+                parts.push((at, self.seats.process(&at).map(|(_, lost)| lost)));
+            }
+        }
+        parts
     }
 
     /// Its messages are not wanted. Their steps come nevertheless, and are told from those of unknown ops.
@@ -188,8 +187,7 @@ impl Executions {
             record.outcome = Some(Outcome::LeftOut);
             self.left_out.messages += messages;
             if self.unwanted.len() < MAX_PENDING {
-                let key = StepKey { tgid, connection: peer.connection, op_count: record.op.op_count };
-                self.unwanted.insert(key);
+                self.unwanted.insert(StepKey::of_peer(tgid, record, peer));
             }
         }
     }
@@ -221,10 +219,23 @@ impl Executions {
         self.by_key.contains_key(key)
     }
 
-    /// Notes what happened. `Ok` with the op's record if that was its last message; `Err` if no op is called so.
-    pub(super) fn note(&mut self, event: &ProxyStepEvent) -> Result<Option<FlowRecord>, ()> {
-        let added = self.sums.added(event);
-        let key = StepKey::of_event(event);
+    /// Puts the size of the message in the place of the sum that the version tells. To be done with all steps of a process, whoever
+    /// posted their ops.
+    pub(super) fn settle_size(&mut self, event: &mut ProxyStepEvent) {
+        if event.bytes_sum.is_some() {
+            event.bytes = self.sums.added(event);
+            event.bytes_sum = None;
+        }
+    }
+
+    /// Notes what happened, after so many records of the process that posted the op were lost. `Ok` with the op's record if that
+    /// was its last message; `Err` if no op is called so.
+    pub(super) fn note(
+        &mut self,
+        key: StepKey,
+        event: &ProxyStepEvent,
+        lost: u64,
+    ) -> Result<Option<FlowRecord>, ()> {
         if !self.by_key.contains_key(&key) && self.is_unwanted(&key, event) {
             return Ok(None);
         }
@@ -239,12 +250,13 @@ impl Executions {
         }
         let peer = execution.record.peers.get_mut(peer_index).ok_or(())?;
         let measured = peer.measured.as_mut().ok_or(())?;
-        let at = usize::try_from(event.step / slots).map_err(|_| ())?;
+        let told = usize::try_from(event.step / slots).map_err(|_| ())?;
+        let at =
+            if event.moment == StepMoment::Stop { measured.stopped(told, event.direction) } else { told };
         let last = measured.messages.len() - 1;
         let message = measured.messages.get_mut(at).ok_or(())?;
         // The slots' sizes are of other things where the user's own buffer is sent.
-        let of_slot = event.bytes.filter(|_| !(event.is_per_fifo_step && execution.record.op.registered));
-        let bytes = if event.bytes_sum.is_some() { added } else { of_slot };
+        let bytes = event.bytes.filter(|_| !(event.is_per_fifo_step && execution.record.op.registered));
         message.note(event.moment, event.origin.ts_ns, bytes);
         let ends = &mut self.last_ends;
         if measured.depth == 0 {
@@ -252,6 +264,7 @@ impl Executions {
             measured.set_depth(event.n_subs, slots);
             let posted = execution.record.posted_at.map(|origin| origin.ts_ns);
             measured.free_since = posted.max(ends.get(&key.line()).copied());
+            peer.proxy_pid = key.elsewhere.and_then(|at| self.seats.pid(&at));
         }
         if event.moment == StepMoment::Stop && (ends.len() < MAX_PENDING || ends.contains_key(&key.line())) {
             ends.insert(key.line(), event.origin.ts_ns);
@@ -268,13 +281,15 @@ impl Executions {
         if execution.open_peers > 0 {
             return Ok(None);
         }
-        Ok(self.end(number).map(|execution| execution.ended(event.origin.lost, None)))
+        let ended = self.end(number);
+        Ok(ended.map(|execution| execution.ended(lost, None, &self.seats)))
     }
 
     /// The session ends: what is still on its way, in the order of posting.
     pub(super) fn drain(&mut self, lost: impl Fn(u32) -> u64) -> Vec<FlowRecord> {
         self.by_key.clear();
         self.pending = 0;
+        let seats = self.seats.clone();
         let mut left: Vec<(u64, Execution)> = self.by_number.drain().collect();
         left.sort_by_key(|(number, _)| *number);
         let mut busy = HashSet::new();
@@ -283,18 +298,37 @@ impl Executions {
                 // An op that nothing was seen of stands still if no other is before it on the connection.
                 let posted = execution.record.posted_at.map(|origin| origin.ts_ns);
                 let slots = execution.record.op.slice_steps;
-                for peer in &mut execution.record.peers {
-                    let Some(measured) = &mut peer.measured else { continue };
-                    let line = (execution.tgid, peer.connection);
-                    if busy.insert(line) && measured.depth == 0 {
+                for index in 0..execution.record.peers.len() {
+                    let Some(peer) = execution.record.peers.get(index) else { continue };
+                    let line = StepKey::of_peer(execution.tgid, &execution.record, peer).line();
+                    let is_unknown = line.elsewhere.is_some_and(|at| seats.process(&at).is_none());
+                    let Some(measured) =
+                        execution.record.peers.get_mut(index).and_then(|peer| peer.measured.as_mut())
+                    else {
+                        continue;
+                    };
+                    if !is_unknown && busy.insert(line) && measured.depth == 0 {
                         measured.set_depth(1, slots);
                         measured.free_since = posted.max(self.last_ends.get(&line).copied());
                     }
                 }
                 let lost = lost(execution.tgid);
-                execution.ended(lost, Some(Outcome::SessionEnded))
+                execution.ended(lost, Some(Outcome::SessionEnded), &seats)
             })
             .collect()
+    }
+
+    /// An op has waited long enough for somebody to be found who executes it.
+    fn end_unplaced(&mut self, number: u64, by: &Origin) -> Option<FlowRecord> {
+        let execution = self.by_number.get(&number)?;
+        let is_unplaced =
+            |(at, lost): &(CommunicatorSeat, Option<u64>)| lost.is_none() && self.seats.process(at).is_none();
+        if !execution.elsewhere.iter().any(is_unplaced) {
+            return None;
+        }
+        let execution = self.end(number)?;
+        let lost = if execution.tgid == by.tgid { by.lost } else { execution.lost };
+        Some(execution.ended(lost, Some(Outcome::ProxyNotKnown), &self.seats))
     }
 
     fn end_oldest(&mut self, by: &Origin) -> Option<FlowRecord> {
@@ -303,7 +337,7 @@ impl Executions {
         let oldest = self.end(number)?;
         // Of another process it is not known what was lost since, but it is not measured to its end either.
         let lost = if oldest.tgid == by.tgid { by.lost } else { oldest.lost };
-        Some(oldest.ended(lost, Some(Outcome::GivenUp)))
+        Some(oldest.ended(lost, Some(Outcome::GivenUp), &self.seats))
     }
 
     fn end(&mut self, number: u64) -> Option<Execution> {

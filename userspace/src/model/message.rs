@@ -65,6 +65,21 @@ impl Measured {
         Self { messages: vec![Message::default(); messages], ..Self::default() }
     }
 
+    /// Which message it is that stops, where NCCL tells this one. 2.24 to 2.26 tell the first of those that the GPU has taken since the
+    /// proxy looked last for all of them (`doneStepId` in src/transport/net.cc, recvProxyProgress); they stop in their order.
+    pub(super) fn stopped(&self, told: usize, direction: Direction) -> usize {
+        let has_stopped = |message: &&Message| message.end.is_some();
+        match direction {
+            Direction::Recv => told + self.messages.iter().skip(told).take_while(has_stopped).count(),
+            Direction::Send => told,
+        }
+    }
+
+    /// Nothing was seen of it.
+    pub(super) fn is_unseen(&self) -> bool {
+        self.messages.iter().all(|message| *message == Message::default())
+    }
+
     /// Ops of `n_subs` connections are taken together; a message takes `slots` FIFO steps.
     pub(super) fn set_depth(&mut self, n_subs: u64, slots: u64) {
         let steps = NCCL_STEPS.min(NCCL_SHARED_STEPS / n_subs.max(1));
@@ -150,6 +165,17 @@ mod tests {
         assert_eq!(free, [Some(5), Some(5), Some(5), Some(5), Some(10), Some(20)]);
         measured.set_depth(8, 1);
         assert_eq!(measured.slot_free(2), Some(10));
+    }
+
+    #[test]
+    fn receives_that_stop_under_one_number_stop_in_their_order() {
+        let mut measured = Measured::new(4);
+        for (told, stops) in [(0, 0), (1, 1), (1, 2), (3, 3)] {
+            assert_eq!(measured.stopped(told, Direction::Recv), stops);
+            assert_eq!(measured.stopped(told, Direction::Send), told);
+            measured.messages[stops].end = Some(1);
+        }
+        assert_eq!(measured.stopped(2, Direction::Recv), 4, "there are no more");
     }
 
     #[test]

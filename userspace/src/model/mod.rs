@@ -8,6 +8,7 @@ mod api_returns;
 mod bytes;
 mod call;
 mod communicator;
+mod execution;
 mod flow;
 mod instances;
 mod measured;
@@ -15,12 +16,15 @@ mod message;
 mod plan;
 mod post_match;
 mod sampling;
+mod seats;
 mod sequence;
 mod session;
+mod size_sums;
+mod step_key;
 mod transfers;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use agreement::Outcome;
 pub use api::{ApiOutput, ApiRecord, ApiSession};
@@ -34,5 +38,6 @@ pub use measured::LeftOut;
 pub use message::{Measured, Message, Waits};
 pub use plan::PlanCounters;
 pub use sampling::Sampling;
+pub use seats::{CommunicatorSeat, Occupant, Seats};
 pub use session::{ModelCounters, Session};
 pub use transfers::{Stage, Transfer, transfers, transfers_left_out};

@@ -8,12 +8,14 @@ use super::{
     communicator::{CommKey, Communicator},
     flow::FlowRecord,
     instances::Instances,
-    measured::{Executions, LeftOut, StepKey},
+    measured::{Executions, LeftOut},
     plan::{PlanAssembler, PlanCounters},
     post_match::is_posted_copy,
     sampling::Sampling,
+    seats::{CommunicatorSeat, Seats},
+    step_key::StepKey,
 };
-use crate::decode::{Event, Origin, ProxyStepEvent, StepMoment};
+use crate::decode::{Event, Origin, ProxyStepEvent, Seat, StepMoment};
 
 /// Communicators that are kept apart. A process has some tens; one that claims more wants to fill our memory.
 pub(super) const MAX_COMMUNICATORS: usize = 65_536;
@@ -29,6 +31,10 @@ pub struct ModelCounters {
     pub unposted: u64,
     /// Steps of messages whose op was not seen being posted.
     pub unjoined_steps: u64,
+    /// Messages among them that the proxy executed for another process (PXN): it is not recorded, or posted them before the session.
+    pub foreign_messages: u64,
+    /// Ops that the proxy of another process executes, of which it is not known which it is: it is not recorded.
+    pub proxy_not_known: u64,
     /// Ops of which a message had another size than was planned: should be 0.
     pub measured_otherwise: u64,
     /// What `--steps-every`, `--channels` and `--min-bytes` left out.
@@ -53,6 +59,8 @@ impl ModelCounters {
             unplanned_posts,
             unposted,
             unjoined_steps,
+            foreign_messages,
+            proxy_not_known,
             measured_otherwise,
             left_out,
             unfinished,
@@ -65,6 +73,8 @@ impl ModelCounters {
         self.unplanned_posts += unplanned_posts;
         self.unposted += unposted;
         self.unjoined_steps += unjoined_steps;
+        self.foreign_messages += foreign_messages;
+        self.proxy_not_known += proxy_not_known;
         self.measured_otherwise += measured_otherwise;
         self.left_out.add(left_out);
         self.unfinished += unfinished;
@@ -87,9 +97,14 @@ pub struct Session {
     measures_steps: bool,
     executions: Executions,
     unjoined_steps: u64,
+    foreign_messages: u64,
+    proxy_not_known: u64,
     measured_otherwise: u64,
     unfinished: u64,
     refused: u64,
+    seats: Seats,
+    /// Calls were seen whose op another process executes.
+    posts_elsewhere: bool,
 }
 
 impl Session {
@@ -107,7 +122,15 @@ impl Session {
     /// Of the ops whose messages could be measured, those.
     #[must_use]
     pub fn sampling(mut self, sampling: Sampling) -> Self {
-        self.executions = Executions::new(sampling);
+        self.executions = self.executions.sampling(sampling);
+        self
+    }
+
+    /// A session of one process beside others of the same node, which may execute its ops.
+    #[must_use]
+    pub fn seated(mut self, seats: Seats) -> Self {
+        self.executions = self.executions.seated(seats.clone());
+        self.seats = seats;
         self
     }
 
@@ -141,14 +164,21 @@ impl Session {
             }
             // Of another level; the pipeline gives it to the API's side of the session.
             Event::ApiLine(_) | Event::ApiEntry(_) | Event::ApiReturn(_) => {}
-            Event::ProxyPeer(peer) => self.calls.peer(peer),
+            Event::ProxyPeer(peer) => {
+                self.posts_elsewhere |= peer.owner.is_some_and(|owner| !owner.same_process);
+                self.calls.peer(peer);
+            }
             Event::PlanPart(part) => self.plans.part(part),
             Event::Plan(plan) => {
                 for call in self.plans.plan(&plan) {
                     self.complete(call, &plan.origin, out);
                 }
             }
-            Event::ProxyStep(step) => self.step(&step, out),
+            Event::ProxyStep(mut step) => {
+                if !self.step(&mut step, out) {
+                    self.unjoined(&step);
+                }
+            }
             Event::ApiCall(call) => {
                 if let Some(done) = self.calls.end(&call.origin) {
                     self.complete(done, &call.origin, out);
@@ -173,9 +203,10 @@ impl Session {
             self.unposted += left.len() as u64;
             left.into_iter().for_each(&mut *out);
         }
-        let left = self.executions.drain(lost);
-        self.unfinished += left.len() as u64;
-        left.into_iter().for_each(&mut *out);
+        for left in self.executions.drain(lost) {
+            self.count_unfinished(&left);
+            out(left);
+        }
     }
 
     pub fn counters(&self) -> ModelCounters {
@@ -188,6 +219,8 @@ impl Session {
                 .sum(),
             unposted: self.unposted,
             unjoined_steps: self.unjoined_steps,
+            foreign_messages: self.foreign_messages,
+            proxy_not_known: self.proxy_not_known,
             measured_otherwise: self.measured_otherwise,
             left_out: self.executions.left_out(),
             unfinished: self.unfinished,
@@ -205,6 +238,7 @@ impl Session {
             self.refused += 1;
             return;
         }
+        self.note_seats(&call);
         let n_ranks = call.event.comm.n_ranks;
         if !call.event.plan_pass && !self.communicator(key, n_ranks).waits_for(&call.event) {
             // CUDA's callback thread posts what another thread planned, and that thread has done nothing since: NCCL posts
@@ -231,38 +265,119 @@ impl Session {
                 return;
             }
             for ended in self.executions.begin(by, record) {
-                let wanted = ended.outcome != Some(Outcome::LeftOut);
-                self.unfinished += u64::from(wanted && ended.peers.iter().any(|peer| peer.has_proxy));
+                self.count_unfinished(&ended);
                 out(ended);
             }
         }
     }
 
-    /// A message takes a step. The proxy can be at it before the thread that posted the op has done anything else, and so
-    /// before its call is known to be complete; it posts nothing that is not.
-    fn step(&mut self, step: &ProxyStepEvent, out: &mut impl FnMut(FlowRecord)) {
-        if step.moment == StepMoment::Other {
+    /// What the call says of who sits where.
+    fn note_seats(&self, call: &ProxyCall) {
+        if !self.measures_steps {
             return;
         }
-        let key = StepKey::of_event(step);
+        let (comm, tgid) = (&call.event.comm, call.event.origin.tgid);
+        let take = |seat| self.seats.take(CommunicatorSeat { hash: comm.hash, seat }, tgid);
+        take(Seat::Rank(comm.rank));
+        // A rank whose proxy is in this process sits in it. (Up to 2.22 src/transport/shm.cc numbers it otherwise where it receives.)
+        for peer in call.peers.iter().filter(|peer| matches!(peer.transport.as_str(), "NET" | "P2P")) {
+            if let Some(owner) = peer.owner.filter(|owner| owner.same_process) {
+                take(owner.seat);
+            }
+        }
+    }
+
+    fn count_unfinished(&mut self, record: &FlowRecord) {
+        match record.outcome {
+            Some(Outcome::LeftOut) => {}
+            Some(Outcome::ProxyNotKnown) => self.proxy_not_known += 1,
+            _ => self.unfinished += u64::from(record.peers.iter().any(|peer| peer.has_proxy)),
+        }
+    }
+
+    /// A message takes a step in this process's proxy. False: its op is none of this process's. Then the step may be
+    /// [another one's](Self::step_elsewhere), or is [nobody's](Self::unjoined).
+    pub fn step(&mut self, step: &mut ProxyStepEvent, out: &mut impl FnMut(FlowRecord)) -> bool {
+        if step.moment == StepMoment::Other {
+            return true;
+        }
+        self.executions.settle_size(step);
+        self.note_step(StepKey::of_event(step), step, &step.origin, out)
+    }
+
+    /// No op is known that this step of the process is of.
+    pub fn unjoined(&mut self, step: &ProxyStepEvent) {
+        self.unjoined_steps += 1;
+        self.foreign_messages += u64::from(step.moment == StepMoment::Stop && step.is_foreign == Some(true));
+    }
+
+    /// Whether other processes execute ops of this one.
+    pub fn posts_elsewhere(&self) -> bool {
+        self.posts_elsewhere || self.executions.has_parts_elsewhere()
+    }
+
+    /// Who must have made this step, of another process's proxy, if it is of an op that this process, `tgid`, posted.
+    pub fn executors(&self, tgid: u32, step: &ProxyStepEvent) -> Vec<CommunicatorSeat> {
+        let mut seats: Vec<CommunicatorSeat> = self.executions.executors(tgid, step).collect();
+        for open in self.calls.posting(tgid, step.op_count) {
+            for peer in open.peers.iter().filter(|peer| peer.connection == step.connection) {
+                if let Some(owner) = peer.owner.filter(|owner| !owner.same_process && peer.has_proxy) {
+                    let at = CommunicatorSeat { hash: open.event.comm.hash, seat: owner.seat };
+                    if !seats.contains(&at) {
+                        seats.push(at);
+                    }
+                }
+            }
+        }
+        seats
+    }
+
+    /// A message of an op that this process posted takes a step in the proxy of the one that sits at `at`. `by`: this process, now.
+    /// False: it is of no op after all.
+    pub fn step_elsewhere(
+        &mut self,
+        at: CommunicatorSeat,
+        step: &ProxyStepEvent,
+        by: &Origin,
+        out: &mut impl FnMut(FlowRecord),
+    ) -> bool {
+        let key = StepKey { tgid: by.tgid, elsewhere: Some(at), ..StepKey::of_event(step) };
+        self.note_step(key, step, by, out)
+    }
+
+    /// The proxy can be at a message before the thread that posted the op has done anything else, and so before its call is known to
+    /// be complete; it posts nothing that is not.
+    fn note_step(
+        &mut self,
+        key: StepKey,
+        step: &ProxyStepEvent,
+        by: &Origin,
+        out: &mut impl FnMut(FlowRecord),
+    ) -> bool {
         if !self.executions.expects(&key) {
-            let posting = self.calls.end_where(&step.origin, |open| {
+            let posting = self.calls.end_where(by, |open| {
+                let hash = open.event.comm.hash;
                 !open.event.plan_pass
                     && open.event.origin.tgid == key.tgid
                     && open.event.op.op_count == key.op_count
-                    && open.peers.iter().any(|peer| peer.connection == key.connection)
+                    && open.peers.iter().any(|peer| {
+                        let elsewhere = peer.owner.filter(|owner| !owner.same_process);
+                        let elsewhere = elsewhere.map(|owner| CommunicatorSeat { hash, seat: owner.seat });
+                        (peer.connection, elsewhere) == (key.connection, key.elsewhere)
+                    })
             });
             for call in posting {
-                self.complete(call, &step.origin, out);
+                self.complete(call, by, out);
             }
         }
-        match self.executions.note(step) {
+        match self.executions.note(key, step, by.lost) {
             Ok(Some(record)) => {
                 self.measured_otherwise += u64::from(record.outcome == Some(Outcome::OtherBytes));
                 out(record);
+                true
             }
-            Ok(None) => {}
-            Err(()) => self.unjoined_steps += 1,
+            Ok(None) => true,
+            Err(()) => false,
         }
     }
 

@@ -8,6 +8,7 @@ use crate::{
     nccl::{Pattern, Protocol},
 };
 
+pub(crate) mod elsewhere;
 mod measuring;
 
 const APPLICATION: u32 = 100;
@@ -107,6 +108,7 @@ fn run(calls: impl IntoIterator<Item = Call>) -> (Vec<FlowRecord>, ModelCounters
                 plan_pass,
                 nsteps: Some(nsteps),
                 has_proxy,
+                owner: None,
                 connection: 0,
                 transport: "NET".to_owned(),
             };
@@ -271,6 +273,7 @@ fn what_is_no_flow_is_no_record_and_what_has_no_op_is_counted() {
         plan_pass: true,
         nsteps: Some(1),
         has_proxy: true,
+        owner: None,
         connection: 0,
         transport: String::new(),
     };
@@ -393,6 +396,7 @@ fn peer_event(origin: Origin, direction: Direction, peer: i32, has_proxy: bool) 
         plan_pass: true,
         nsteps: Some(24),
         has_proxy,
+        owner: None,
         connection: 0,
         transport: "NET".to_owned(),
     }

@@ -1,6 +1,7 @@
 //! Probes: where to attach, and what to copy there.
 
 mod api_probes;
+mod connector;
 mod lookup;
 mod op_probes;
 mod op_work;
@@ -19,7 +20,7 @@ pub use set::{
 pub use spans::{
     ApiCallSpans, ApiEntrySpans, ApiLineSpans, ApiReturnSpans, ChannelSpans, CommunicatorSpans,
     ConnectorSpans, ConnectorsSpans, OpWorkSpans, PlanList, PlanNodeSpans, PlanSpans, ProbeKind,
-    ProxyOpSpans, ProxyPeerSpans, ProxyStepSpans, SlotSizesSpans, StepHook, TaskSpans,
+    ProxyOpSpans, ProxyOwnerSpans, ProxyPeerSpans, ProxyStepSpans, SlotSizesSpans, StepHook, TaskSpans,
 };
 pub use step_places::{StepDetail, add_steps};
 pub(crate) use walk_probes::{op_counts_extent, parts_are_reversed};

@@ -5,6 +5,7 @@
 //! needed only where the op does not lead to its task (before 2.23).
 
 use super::{
+    connector::proxy_connector,
     lookup::{Compiled, Lack, channel_of, communicator, field, len, offset, parameter, signed},
     op_work::{Passed, op_work},
     plan_builder::{PlanBuilder, Slot, Span},
@@ -118,15 +119,14 @@ pub(super) fn proxy_peer(resolution: &Resolution, function: &Function) -> Compil
     let connector = plan.scale(side, connection_index, connector_size);
     let transport_comm_at = offset(&field(layouts, "ncclConnector", "transportComm")?)?;
     let transport_comm = plan.load(connector, recv + transport_comm_at, 8);
-    let progress = if let Some(at) = layouts.field("ncclConnector", "proxyConn.proxyProgress") {
-        plan.load(connector, recv + offset(&at)?, 8)
+    let of_proxy = proxy_connector(&mut plan, layouts, connector, recv)?;
+    let progress = if let Some(progress) = of_proxy.progress {
+        progress
     } else {
         // Before 2.19 only the transport says whether there is a proxy.
         let at = offset(&field(layouts, "ncclTransportComm", "proxyProgress")?)?;
-        plan.load(transport_comm, at, 8)
+        plan.copy(transport_comm, at, 8)
     };
-    let connection_at = field(layouts, "ncclConnector", "proxyConn.connection")?;
-    let connection = plan.load(connector, recv + offset(&connection_at)?, 8);
     // transportComm points into `struct ncclTransport { char name[8]; …; ncclTransportComm send; ncclTransportComm recv; }`.
     let (send_at, recv_at) = (
         offset(&field(layouts, "ncclTransport", "send")?)?,
@@ -146,8 +146,9 @@ pub(super) fn proxy_peer(resolution: &Resolution, function: &Function) -> Compil
         connection_index: plan.emit(connection_index),
         just_inquire: plan.emit(just_inquire),
         nsteps: plan.emit(nsteps),
-        connection: plan.emit(connection),
-        proxy_progress: plan.emit(progress),
+        connection: of_proxy.connection,
+        proxy_progress: progress,
+        owner: of_proxy.owner,
         transport: plan.emit(transport_name),
     };
     Ok((plan.finish()?, ProbeKind::ProxyPeer(spans)))

@@ -89,8 +89,20 @@ pub struct ProxyPeerSpans {
     pub connection: Span,
     /// Not zero where the connector has a proxy: only then is an op posted.
     pub proxy_progress: Span,
+    pub owner: Option<ProxyOwnerSpans>,
     /// First 8 bytes of the transport's name.
     pub transport: Span,
+}
+
+/// Whose proxy serves a connection; 2.18 and later.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct ProxyOwnerSpans {
+    /// `ncclProxyConnector.sameProcess`.
+    pub same_process: Span,
+    /// `tpRank`: rank in the communicator whose resources are shared.
+    pub top_rank: Span,
+    /// `rank`, from 2.23 on.
+    pub rank: Option<Span>,
 }
 
 /// Where the record of `ncclEnqueueCheck` has what.
@@ -156,6 +168,8 @@ pub struct ProxyStepSpans {
     pub connection: Span,
     /// `ncclProxyConnection.send`: 1 where this rank sends; where the state does not say it.
     pub sends: Option<Span>,
+    /// `ncclProxyConnection.sameProcess`: 0 where another process posted the op; with `sends`, 2.18 and later.
+    pub same_process: Option<Span>,
     /// `ncclProxySubArgs.transSize`: bytes of the message, once its size is known; of [`StepHook::State`] only, 2.23 and later.
     pub size: Option<Span>,
     /// Whose `transSize` it is: `ncclProxyArgs`, and the place of the op in it; where it is a sum over messages (2.23 to 2.26).
@@ -273,6 +287,7 @@ pub struct ConnectorSpans {
     /// As in [`ProxyPeerSpans`].
     pub connection: Span,
     pub proxy_progress: Span,
+    pub owner: Option<ProxyOwnerSpans>,
     pub transport: Span,
 }
 

@@ -86,12 +86,15 @@ pub(super) fn proxy_step(
     let connection = offset(&field(layouts, "ncclProxySubArgs", "connection")?)?;
     let connection = plan.load(sub, connection, 8);
     // A state tells by itself which way the message goes.
-    let sends = if hook == StepHook::State {
-        None
-    } else {
-        let sends = field(layouts, "ncclProxyConnection", "send")?;
-        Some(plan.copy(connection, offset(&sends)?, len(sends.size)?))
-    };
+    let mut of_connection = Vec::new();
+    if hook != StepHook::State {
+        let sends = place(&field(layouts, "ncclProxyConnection", "send")?)?;
+        let same_process = layouts.field("ncclProxyConnection", "sameProcess");
+        let same_process = same_process.map(|field| place(&field)).transpose()?;
+        let places: Vec<_> = [Some(sends), same_process].into_iter().flatten().collect();
+        of_connection = plan.copy_together(connection, &places);
+    }
+    let (sends, same_process) = (of_connection.first().copied(), of_connection.get(1).copied());
     // 2.23 adds a send to the sum only after it has told it.
     let tells_size = hook == StepHook::State && function.param("stepLo").is_none();
     let size = match layouts.field("ncclProxySubArgs", "transSize") {
@@ -109,6 +112,7 @@ pub(super) fn proxy_step(
         n_subs,
         connection: plan.emit(connection),
         sends,
+        same_process,
         size,
         summed,
         slots,

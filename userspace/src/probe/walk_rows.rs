@@ -3,6 +3,7 @@
 use ncclflow_common::{Fan, GATE_TAGS, Gate, MAX_GATES, NOWHERE, ROW_GIVEN};
 
 use super::{
+    connector::proxy_connector,
     lookup::{Lack, field, len, load_field, offset, signed},
     plan_builder::{PlanBuilder, PlanError, Slot, Span},
     spans::{ChannelSpans, ConnectorSpans, ConnectorsSpans, ProbeKind},
@@ -205,8 +206,6 @@ impl Assembly<'_> {
         let connector_size =
             signed(layouts.struct_size("ncclConnector").ok_or(Lack::Struct("ncclConnector"))?)?;
         let of_connector = |path| offset(&field(layouts, "ncclConnector", path)?);
-        let progress_at = of_connector("proxyConn.proxyProgress")?;
-        let connection_at = of_connector("proxyConn.connection")?;
         let transport_comm_at = of_connector("transportComm")?;
         let name_at = offset(&field(layouts, "ncclTransport", "name")?)?;
         let mut spans = Vec::new();
@@ -221,8 +220,8 @@ impl Assembly<'_> {
             let peer_span = part.emit(peer);
             let element = part.scale(table, peer, 8);
             let of_peer = part.load(element, 0, 8);
-            let proxy_progress = part.copy(of_peer, at + progress_at, 8);
-            let connection = part.copy(of_peer, at + connection_at, 8);
+            let of_proxy = proxy_connector(&mut part, layouts, of_peer, at)?;
+            let no_progress = Lack::Field("ncclConnector", "proxyConn.proxyProgress");
             let transport_comm = part.load(of_peer, at + transport_comm_at, 8);
             let transport = part.copy(transport_comm, name_at - transport, 8);
             part.forget_since(mark);
@@ -230,8 +229,9 @@ impl Assembly<'_> {
                 sends,
                 connection_index: index,
                 peer: peer_span,
-                connection,
-                proxy_progress,
+                connection: of_proxy.connection,
+                proxy_progress: of_proxy.progress.ok_or(no_progress)?,
+                owner: of_proxy.owner,
                 transport,
             });
         }

@@ -9,6 +9,7 @@ mod gaps;
 mod hang;
 mod limit;
 mod live;
+mod neighbours;
 mod origins;
 mod output;
 mod pipeline;

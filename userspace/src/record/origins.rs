@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::output::Output;
 use crate::{
-    model::{ApiSession, Instances, ModelCounters, Sampling, Session},
+    model::{ApiSession, Instances, ModelCounters, Sampling, Seats, Session},
     sink::HostInfo,
 };
 
@@ -33,14 +33,21 @@ pub(super) struct Origin {
 }
 
 impl Origin {
-    pub(super) fn new(traced: Traced, instances: &Instances) -> Self {
+    pub(super) fn new(traced: Traced, instances: &Instances, seats: &Seats) -> Self {
         Self {
             host: None,
             lost: 0,
             marked: 0,
-            session: Session::new(traced.steps).sampling(traced.sampling).counting(instances.clone()),
+            session: Session::new(traced.steps)
+                .sampling(traced.sampling)
+                .counting(instances.clone())
+                .seated(seats.clone()),
             api: ApiSession::new(traced.returns).counting(instances.clone()),
         }
+    }
+
+    pub(super) fn pid(&self) -> Option<u32> {
+        self.host.as_ref().map(|host| host.pid)
     }
 
     pub(super) fn lost_in_all(&self) -> u64 {

@@ -7,6 +7,7 @@ use ncclflow_common::LOSS_MARK;
 use super::{
     bindings::{Binding, SharedBindings},
     gaps::Gaps,
+    neighbours::Neighbours,
     origins::{Ended, Origin, Traced},
     output::Output,
 };
@@ -41,6 +42,7 @@ pub struct Pipeline {
     first_error: Option<DecodeError>,
     /// By the process id that records carry, which is of the initial PID namespace and need not be ours.
     processes: HashMap<u32, Origin>,
+    neighbours: Neighbours,
     ended: Ended,
     /// Processes of shared probes of which a first record came, and nobody was told.
     untold: Vec<u32>,
@@ -83,6 +85,7 @@ impl Pipeline {
             undecodable: 0,
             first_error: None,
             processes: HashMap::new(),
+            neighbours: Neighbours::default(),
             ended: Ended::default(),
             untold: Vec::new(),
             counters: ModelCounters::default(),
@@ -151,6 +154,7 @@ impl Pipeline {
         if header.probe == LOSS_MARK {
             if let Some(process) = self.processes.get_mut(&header.tgid) {
                 process.marked = process.marked.saturating_add(header.lost);
+                self.neighbours.seats.note_process(header.tgid, process.pid(), process.lost_in_all());
             }
             return Ok(());
         }
@@ -167,8 +171,10 @@ impl Pipeline {
         self.delivered.count(cookie, header.cpu);
         self.gaps.note(header);
         self.last_ns = self.last_ns.max(header.ts_ns);
-        let process =
-            self.processes.entry(header.tgid).or_insert_with(|| Origin::new(self.traced, &self.instances));
+        let seats = &self.neighbours.seats;
+        let new = || Origin::new(self.traced, &self.instances, seats);
+        let process = self.processes.entry(header.tgid).or_insert_with(new);
+        let known = (process.pid(), process.lost_in_all());
         if process.host.is_none() {
             process.host = match &self.following {
                 None => binding.host.clone(),
@@ -181,6 +187,9 @@ impl Pipeline {
         process.lost = process.lost.max(header.lost);
         let lost = process.lost_in_all();
         header.lost = lost;
+        if self.traced.steps && known != (process.pid(), lost) {
+            seats.note_process(header.tgid, process.pid(), lost);
+        }
         let event = binding.decoder.decode(&binding.kind, &view)?;
         if let Some(live) = &self.output.live {
             live.lock().event(&event, process.host.as_ref(), lost);
@@ -196,8 +205,14 @@ impl Pipeline {
                     _ => {}
                 }
             }
+            Event::ProxyStep(mut step) => {
+                if !session.step(&mut step, &mut |record| output.push(host.as_ref(), &record)) {
+                    self.neighbours.step(step, &mut self.processes, output);
+                }
+            }
             event => session.apply(event, &mut |record| output.push(host.as_ref(), &record)),
         }
+        self.neighbours.look_again(&mut self.processes, &mut self.output);
         Ok(())
     }
 
@@ -225,8 +240,10 @@ impl Pipeline {
     }
 
     fn close(&mut self, tgid: u32) {
+        self.neighbours.give_up(Some(tgid), &mut self.processes);
         let Some(mut process) = self.processes.remove(&tgid) else { return };
         process.finish(&mut self.output);
+        self.neighbours.seats.forget(tgid);
         self.counters.add(&process.counters());
         if let Some(host) = &process.host {
             self.output.files.close_process(host.pid);
@@ -248,6 +265,7 @@ impl Pipeline {
 
     /// No more records come.
     pub fn finish(&mut self) {
+        self.neighbours.give_up(None, &mut self.processes);
         for process in self.processes.values_mut() {
             process.finish(&mut self.output);
         }

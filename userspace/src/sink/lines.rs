@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    decode::Direction,
-    model::{BytesKind, FlowRecord, Measured, Outcome, PeerFlow, Stage, Transfer, Waits, transfers_left_out},
+    decode::{Direction, Seat},
+    model::{BytesKind, FlowRecord, Outcome, PeerFlow, Stage, Transfer, Waits, transfers_left_out},
     nccl::{Algorithm, Pattern, Protocol},
 };
 
@@ -68,6 +68,16 @@ pub struct ProxyFlowLine<'a> {
     peers: Vec<PeerLine<'a>>,
 }
 
+/// Whose proxy executes the op's part with a peer, where that is another process (PXN).
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ElsewhereKeys {
+    /// Rank in this communicator; 2.23 and later.
+    proxy_rank: Option<i32>,
+    /// `null`: not known.
+    proxy_pid: Option<u32>,
+}
+
 /// A peer inside a `proxy_flow` line.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -81,6 +91,8 @@ pub struct PeerLine<'a> {
     messages_left_out: u64,
     transport: &'a str,
     proxy: bool,
+    #[serde(flatten)]
+    elsewhere: Option<ElsewhereKeys>,
     conn_index: i32,
     /// Messages that came to their end.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -151,6 +163,13 @@ impl<'a> PeerLine<'a> {
             messages_left_out: transfers_left_out(record, peer),
             transport: &peer.transport,
             proxy: peer.has_proxy,
+            elsewhere: peer.owner.filter(|owner| !owner.same_process).map(|owner| ElsewhereKeys {
+                proxy_rank: match owner.seat {
+                    Seat::Rank(rank) => Some(rank),
+                    Seat::TopRank(_) => None,
+                },
+                proxy_pid: peer.proxy_pid,
+            }),
             conn_index: peer.connection_index,
             messages_measured: peer.measured.as_ref().map(|measured| measured.totals().0),
             bytes_measured: peer.measured.as_ref().map(|measured| measured.totals().1),
@@ -200,6 +219,9 @@ struct MeasuredKeys {
     t_handed_ns: Option<u64>,
     t_end_ns: Option<u64>,
     bytes_measured: Option<u64>,
+    /// Whose proxy it was, where it was another process's than this rank's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    proxy_pid: Option<u32>,
     t_slot_free_ns: Option<u64>,
     wait_gpu_ready_ns: Option<u64>,
     wait_peer_buffer_ns: Option<u64>,
@@ -211,10 +233,11 @@ struct MeasuredKeys {
 }
 
 impl MeasuredKeys {
-    fn new(direction: Direction, measured: &Measured, index: usize) -> Option<Self> {
+    fn new(peer: &PeerFlow, index: usize) -> Option<Self> {
+        let measured = peer.measured.as_ref()?;
         let message = measured.messages.get(index)?;
         let slot_free = measured.slot_free(index);
-        let waits = Waits::of(direction, message, slot_free);
+        let waits = Waits::of(peer.direction, message, slot_free);
         Some(Self {
             t_start_ns: message.start,
             t_posted_ns: message.posted,
@@ -224,6 +247,7 @@ impl MeasuredKeys {
             t_handed_ns: message.handed,
             t_end_ns: message.end,
             bytes_measured: message.bytes,
+            proxy_pid: peer.proxy_pid,
             t_slot_free_ns: slot_free,
             wait_gpu_ready_ns: waits.gpu_ready,
             wait_peer_buffer_ns: waits.peer_buffer,
@@ -267,10 +291,7 @@ impl<'a> FlowStepLine<'a> {
             comm_hash,
             // A peer without a proxy is passed over by the post pass.
             posted: record.posted && peer.has_proxy,
-            measured: peer
-                .measured
-                .as_ref()
-                .and_then(|measured| MeasuredKeys::new(peer.direction, measured, index)),
+            measured: MeasuredKeys::new(peer, index),
         }
     }
 }

@@ -72,6 +72,8 @@ fn expected(call: &PatternCall, op: &PatternOp) -> FlowPeer {
         transport: transport.to_owned(),
         proxy: call.proxy,
         conn_index: call.conn_index,
+        proxy_rank: None,
+        proxy_pid: None,
     }
 }
 

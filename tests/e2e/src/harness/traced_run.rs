@@ -16,6 +16,8 @@ use crate::{
 pub struct TracedRun {
     folder: tempfile::TempDir,
     pub n_ranks: u32,
+    /// As the bed told them: one for each rank, or one for all.
+    pub pids: Vec<u32>,
 }
 
 /// What of a run there is to compare with.
@@ -82,7 +84,7 @@ impl TracedRun {
         // The targets have exited, and that ends the recording.
         let (status, said) = recorder.finish().unwrap();
         assert!(status.success(), "{said}");
-        Some(Self { folder, n_ranks: bed.ready.nranks })
+        Some(Self { folder, n_ranks: bed.ready.nranks, pids: bed.ready.pids.clone() })
     }
 
     pub fn folder(&self) -> &Path {

@@ -50,6 +50,8 @@ impl Op {
             has_proxy: true,
             transport: "NET".to_owned(),
             connection: 0,
+            owner: None,
+            proxy_pid: None,
             measured: None,
         };
         FlowRecord {

@@ -21,6 +21,7 @@ fn posted_for_measuring(session: &mut Session, out: &mut Vec<FlowRecord>) {
                 plan_pass,
                 nsteps: Some(4),
                 has_proxy,
+                owner: None,
                 connection,
                 transport: "NET".to_owned(),
             };
@@ -38,6 +39,7 @@ fn step(connection: u64, number: u64, moment: StepMoment, ts_ns: u64) -> Event {
         direction: if connection == 0x51 { Direction::Recv } else { Direction::Send },
         step: number,
         n_subs: 1,
+        is_foreign: None,
         is_per_fifo_step: false,
         bytes: Some(1000 + number),
         bytes_sum: None,

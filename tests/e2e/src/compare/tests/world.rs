@@ -43,6 +43,7 @@ pub(super) fn flow(rank: i32, seq: u64, pattern: &str) -> ProxyFlow {
         count: Some(VECTOR / 4),
         coll_api: None,
         needed: Some(true),
+        measured: None,
         peers: Vec::new(),
     }
 }

@@ -1,0 +1,46 @@
+//! What an op on a connection is called by the proxy that executes it.
+
+use super::{
+    flow::{FlowRecord, PeerFlow},
+    seats::CommunicatorSeat,
+};
+use crate::decode::ProxyStepEvent;
+
+/// What an op on a connection is called by the proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct StepKey {
+    /// The process that posted the op.
+    pub(super) tgid: u32,
+    /// Who executes it, if that is another process; `connection` is an address there.
+    pub(super) elsewhere: Option<CommunicatorSeat>,
+    pub(super) connection: u64,
+    pub(super) op_count: u64,
+}
+
+impl StepKey {
+    /// If the process posted the op itself.
+    pub(super) fn of_event(event: &ProxyStepEvent) -> Self {
+        let ProxyStepEvent { origin, connection, op_count, .. } = *event;
+        Self { tgid: origin.tgid, elsewhere: None, connection, op_count }
+    }
+
+    pub(super) fn of_peer(tgid: u32, record: &FlowRecord, peer: &PeerFlow) -> Self {
+        Self {
+            tgid,
+            elsewhere: seat_of(record, peer),
+            connection: peer.connection,
+            op_count: record.op.op_count,
+        }
+    }
+
+    /// The connection alone.
+    pub(super) fn line(&self) -> Self {
+        Self { op_count: 0, ..*self }
+    }
+}
+
+/// Who executes the op's part with this peer, if another process does.
+pub(super) fn seat_of(record: &FlowRecord, peer: &PeerFlow) -> Option<CommunicatorSeat> {
+    let owner = peer.owner.filter(|owner| !owner.same_process)?;
+    Some(CommunicatorSeat { hash: record.comm.hash, seat: owner.seat })
+}
