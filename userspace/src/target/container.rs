@@ -137,6 +137,13 @@ mod tests {
                 "containerd",
                 Some(uid),
             ),
+            // Seen from a pod with a cgroup namespace of its own, as every pod has one.
+            (
+                format!("/../../../kubepods-burstable-pod{systemd_uid}.slice/cri-containerd-{ID}.scope"),
+                "containerd",
+                Some(uid),
+            ),
+            (format!("/../../pod{uid}/{ID}"), "kubernetes", Some(uid)),
             // Docker in a pod: the innermost.
             (format!("/kubepods/pod{uid}/{}/docker/{ID}", ID.replace('4', "5")), "docker", Some(uid)),
         ] {
