@@ -2,15 +2,14 @@
 
 use std::{
     env, fs,
-    io::{BufRead as _, BufReader, Read as _},
+    io::{BufRead as _, BufReader},
     path::{Path, PathBuf},
-    process::{Child, ChildStdout, Command, Stdio},
+    process::{Command, Stdio},
 };
 
 use anyhow::{Context as _, Result, bail};
-use serde::Deserialize;
 
-use crate::{nccl, programs};
+use crate::{job::Job, nccl, programs};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -27,25 +26,6 @@ pub(crate) struct Args {
     output: Option<PathBuf>,
 }
 
-/// The first line of the bed's output.
-#[derive(Deserialize)]
-struct Ready {
-    pids: Vec<u32>,
-}
-
-/// The job. It ends however we end.
-struct Running {
-    child: Child,
-    stdout: BufReader<ChildStdout>,
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 pub(crate) fn run(args: &Args) -> Result<()> {
     println!("1/4 the NCCL library of NVIDIA's wheel");
     let library = nccl::library_path(&args.nccl)?;
@@ -59,8 +39,19 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     fs::create_dir(&scratch).with_context(|| format!("making `{}`", scratch.display()))?;
     let output = args.output.clone().unwrap_or_else(|| scratch.join("recording"));
     let go = scratch.join("go");
-    let (mut bed, ready) = start_bed(&folder, &library, args.ranks, &go)?;
-    let pids = ready.pids.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+    let (ranks, wait_file) = (args.ranks.to_string(), go.display().to_string());
+    let mut arguments = vec!["--mode", "processes", "--ranks", &ranks, "--channels", "1", "--iters", "3"];
+    arguments.extend([
+        "--ops",
+        "allreduce,allgather,sendrecv",
+        "--bytes",
+        "65536",
+        "--wait-file",
+        &wait_file,
+    ]);
+    let mut job = Job::start(&folder, &library, &arguments)?;
+    println!("    {}", job.said.trim());
+    let pids = job.pids.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
 
     println!("4/4 ncclflow record -p {pids} -o {}", output.display());
     let mut record = Command::new(folder.join("ncclflow"));
@@ -79,29 +70,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if !status.success() {
         bail!("ncclflow ended with {status}; it needs root: try `sudo -E cargo xtask demo`");
     }
-    let mut rest = String::new();
-    bed.stdout.read_to_string(&mut rest)?;
+    let rest = job.rest()?;
     println!("the job, which checks every element of every result, ends with:\n    {}", rest.trim());
     show(&output)
-}
-
-fn start_bed(folder: &Path, library: &Path, ranks: u32, go: &Path) -> Result<(Running, Ready)> {
-    let mut child = Command::new(folder.join("ncclflow-bed"))
-        .arg("--library")
-        .arg(library)
-        .args(["--mode", "processes", "--ranks", &ranks.to_string(), "--channels", "1"])
-        .args(["--ops", "allreduce,allgather,sendrecv", "--bytes", "65536", "--iters", "3", "--wait-file"])
-        .arg(go)
-        .stdout(Stdio::piped())
-        .spawn()
-        .context("starting the bed")?;
-    let stdout = child.stdout.take().context("the bed has no output")?;
-    let mut bed = Running { child, stdout: BufReader::new(stdout) };
-    let mut line = String::new();
-    bed.stdout.read_line(&mut line)?;
-    let ready = serde_json::from_str(&line).with_context(|| format!("the bed did not come up: `{line}`"))?;
-    println!("    {}", line.trim());
-    Ok((bed, ready))
 }
 
 /// The beginning of each kind of file.

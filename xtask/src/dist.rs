@@ -24,7 +24,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TRIPLE", default_value = "x86_64-unknown-linux-musl")]
     target: String,
 
-    /// Where to put it [default: dist/ in cargo's target folder]
+    /// Where to put it [default: packages/ in cargo's target folder]
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
 
@@ -32,7 +32,8 @@ pub(crate) struct Args {
     #[arg(long)]
     no_deb: bool,
 
-    /// Unpack the package into a scratch folder and run the unit's command line for two seconds (root)
+    /// Install the package into a scratch folder, run the unit's command line with the unit's capabilities on a job on the real NCCL, and
+    /// remove the package again (root)
     #[arg(long, conflicts_with = "no_deb")]
     r#try: bool,
 }
@@ -40,7 +41,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let output = match &args.output {
         Some(output) => output.clone(),
-        None => programs::target_folder()?.join("dist"),
+        None => programs::target_folder()?.join("packages"),
     };
     fs::create_dir_all(&output).with_context(|| format!("making `{}`", output.display()))?;
     let program = build(&args.target)?;

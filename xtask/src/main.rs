@@ -10,6 +10,7 @@ mod dist;
 #[path = "../../ebpf/digest.rs"]
 mod ebpf_digest;
 mod fuzz;
+mod job;
 mod layouts;
 mod nccl;
 mod programs;

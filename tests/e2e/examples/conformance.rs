@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context as _, Result};
 use ncclflow::{
     elf::{Image, Machine},
-    probe::{self, Level, Way},
+    probe::{self, Level, Probe, ProbeSet, StepDetail, Way},
     symbols::{Function, ParamSource, Resolution, nccl_request, resolve},
 };
 use ncclflow_e2e::{
@@ -88,7 +88,8 @@ fn main() -> Result<ExitCode> {
 }
 
 fn row(library: &Path, programs: Option<&Programs>, on_the_bed: OnTheBed) -> Result<Row> {
-    let own = resolved(library)?;
+    let image = Image::open(library)?;
+    let own = resolve(&image, &nccl_request())?;
     let mut row = Row {
         nccl: own.nccl_version.map(|version| version.to_string()).unwrap_or_default(),
         cuda: own.cuda_version.map(|(major, _)| major),
@@ -108,9 +109,10 @@ fn row(library: &Path, programs: Option<&Programs>, on_the_bed: OnTheBed) -> Res
     let folder = tempfile::tempdir()?;
     for options in [&["--strip-debug"][..], &["--strip-all"]] {
         let copy = stripped::copy(library, folder.path(), options)?;
-        let found = resolved(&copy)?;
+        let copy = Image::open(&copy)?;
+        let found = resolve(&copy, &nccl_request())?;
         row.forms.push(form(&found));
-        let differences = differences(&own, &found);
+        let differences = differences(&own, &found, [&image, &copy]);
         row.mismatches.extend(differences.into_iter().map(|what| format!("{}: {what}", options.join(" "))));
     }
     let runs_here = own.machine == Machine::X86_64 && cfg!(target_arch = "x86_64");
@@ -124,10 +126,6 @@ fn row(library: &Path, programs: Option<&Programs>, on_the_bed: OnTheBed) -> Res
     Ok(row)
 }
 
-fn resolved(library: &Path) -> Result<Resolution> {
-    Ok(resolve(&Image::open(library)?, &nccl_request())?)
-}
-
 fn form(resolution: &Resolution) -> Form {
     let functions = || resolution.functions.values().flatten();
     let rung = serde_json::to_value(resolution.rung).ok();
@@ -138,9 +136,9 @@ fn form(resolution: &Resolution) -> Form {
     }
 }
 
-/// What a copy without debugging information says otherwise than the library. Less is no difference, but for what the level
-/// `flow` needs.
-fn differences(own: &Resolution, found: &Resolution) -> Vec<String> {
+/// What a copy without debugging information says otherwise than the library. Less is no difference, but for what the levels
+/// `flow` and, on the processor whose code is read for it, `steps` need.
+fn differences(own: &Resolution, found: &Resolution, images: [&Image; 2]) -> Vec<String> {
     let mut differences = Vec::new();
     for (name, copies) in &found.functions {
         let places = |functions: &[Function]| {
@@ -163,20 +161,33 @@ fn differences(own: &Resolution, found: &Resolution) -> Vec<String> {
     if own.layouts != found.layouts {
         differences.push("the layouts differ".to_owned());
     }
-    for way in [None, Some(Way::PerCall)] {
-        let plans = |resolution: &Resolution| {
-            let set = probe::compile(resolution, Level::Flow, way);
-            let view = |probe: &probe::Probe| {
+    let mut compare = |what: &str, sets: [ProbeSet; 2]| {
+        let [own, found] = sets.map(|set| {
+            let view = |probe: &Probe| {
                 format!(
                     "{} {} {:?} {:?} {:?}",
                     probe.function, probe.file_offset, probe.kind, probe.plan, probe.walk
                 )
             };
             set.probes.iter().map(view).collect::<Vec<_>>()
-        };
-        if plans(own) != plans(found) || plans(own).is_empty() {
-            differences.push(format!("other fetch plans ({way:?})"));
+        });
+        if own != found || own.is_empty() {
+            differences.push(format!("other fetch plans ({what})"));
         }
+    };
+    for way in [None, Some(Way::PerCall)] {
+        let sets = [own, found].map(|resolution| probe::compile(resolution, Level::Flow, way));
+        compare(&format!("{way:?}"), sets);
+    }
+    let read = own.machine == Machine::X86_64;
+    for detail in [StepDetail::Waits, StepDetail::Transitions].into_iter().filter(|_| read) {
+        let [own_image, found_image] = images;
+        let sets = [(own, own_image), (found, found_image)].map(|(resolution, image)| {
+            let mut set = ProbeSet::default();
+            probe::add_steps(&mut set, resolution, Some(image), detail);
+            set
+        });
+        compare(&format!("steps, {detail:?}"), sets);
     }
     differences
 }

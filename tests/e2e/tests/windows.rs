@@ -154,7 +154,7 @@ fn twenty_windows_over_eight_processes_hold_what_was_called_between_touch_and_rm
     assert_eq!(calls.len(), 8);
     let windows = session["windows"].as_array().unwrap();
     assert_eq!(windows.len(), count, "{said}");
-    let mut in_all = 0;
+    let (mut in_all, mut empty) = (0, 0);
     for ((touched, removed), window) in flags.into_iter().zip(windows) {
         let number = |key: &str| window[key].as_u64().unwrap();
         let (opened, closed) = (number("opened_monotonic_ns"), number("closed_monotonic_ns"));
@@ -181,9 +181,11 @@ fn twenty_windows_over_eight_processes_hold_what_was_called_between_touch_and_rm
             // None is missing that lies whole inside of the window.
             let missing = unseen.iter().find(|call| call.begin_ns > opened && call.end_ns < closed);
             assert!(missing.is_none(), "{pid}: {missing:?} in {opened}..{closed}");
-            assert!(!seen.is_empty(), "{pid} called all the time");
+            empty += usize::from(seen.is_empty());
         }
     }
+    // All called all the time; on a machine that is busy with more, a call can take as long as a window.
+    assert!(empty * 20 <= count * calls.len(), "{empty} of {count} windows times {} processes", calls.len());
     // Whole over the run as well: what was hit while no window was open was recorded in none.
     let probes = session["probes"].as_array().unwrap();
     let sum = |key: &str| probes.iter().map(|probe| probe[key].as_u64().unwrap()).sum::<u64>();

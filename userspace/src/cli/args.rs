@@ -146,6 +146,7 @@ Examples:
   ncclflow ps                                  every process that has NCCL mapped, under any name, also in containers
   ncclflow ps --json | jq '.processes[].pid'
   ncclflow ps --user ann --nccl-version 2.27
+  ncclflow ps --watch 2                        again and again, with the collectives that were launched meanwhile
   ncclflow ps --watch 2 --no-comms
 
 NCCL that is linked statically into a library or program is found by its version string. docs/OUTPUT.md has the JSON's schema.

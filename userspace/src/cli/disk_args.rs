@@ -4,15 +4,14 @@ use clap::Args;
 
 /// The limit, and compression.
 #[derive(Clone, Copy, Debug, Default, Args)]
-#[command(next_help_heading = "Disk")]
 pub struct DiskArgs {
     /// Most that DIR may take on the disk, as in 500M or 20G (K, M, G, T; without a letter, MiB): the oldest windows are removed; without
     /// windows, lines beyond it are counted as lost
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(help_heading = "Disk", long, value_name = "SIZE", value_parser = size)]
     pub max_size: Option<u64>,
 
     /// Compress each .jsonl file when nothing more comes to it: of closed windows, and at the end
-    #[arg(long)]
+    #[arg(help_heading = "Disk", long)]
     pub compress: bool,
 }
 

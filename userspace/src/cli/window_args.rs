@@ -9,22 +9,21 @@ use crate::record::WindowOptions;
 
 /// When they begin and end.
 #[derive(Clone, Debug, Default, Args)]
-#[command(next_help_heading = "Windows")]
 pub struct WindowArgs {
     /// Record only while FILE exists: each time a window with a folder of its own; several in one run
-    #[arg(long, value_name = "FILE")]
+    #[arg(help_heading = "Windows", long, value_name = "FILE")]
     pub window_flag: Option<PathBuf>,
 
     /// Close a window when it has N ops (lines of proxy_flow, or calls), and do not open one again before FILE has gone
-    #[arg(long, value_name = "N", requires = "window_flag", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(help_heading = "Windows", long, value_name = "N", requires = "window_flag", value_parser = clap::value_parser!(u64).range(1..))]
     pub window_max_ops: Option<u64>,
 
     /// Close a window after SECS, and do not open one again before FILE has gone
-    #[arg(long, value_name = "SECS", requires = "window_flag", value_parser = seconds)]
+    #[arg(help_heading = "Windows", long, value_name = "SECS", requires = "window_flag", value_parser = seconds)]
     pub window_max_secs: Option<Duration>,
 
     /// Record window after window: a new one every SECS, and whenever SIGUSR1 comes
-    #[arg(long, value_name = "SECS", conflicts_with = "window_flag", value_parser = seconds)]
+    #[arg(help_heading = "Windows", long, value_name = "SECS", conflicts_with = "window_flag", value_parser = seconds)]
     pub rotate: Option<Duration>,
 }
 

@@ -122,7 +122,7 @@ impl CommLayout {
         })
     }
 
-    /// Whether collectives are counted where communicators that share resources count together: before 2.27.
+    /// Whether collectives are counted where communicators that share resources count together: before 2.24.
     pub(crate) fn shares_coll_op_count(&self) -> bool {
         self.coll_op_count.is_none()
     }

@@ -142,7 +142,8 @@ pub struct Counters {
     /// Collectives launched, by function; those replayed from CUDA graphs are not counted. NCCL counts always only from
     /// 2.26 on, so empty before.
     pub seq_number: BTreeMap<String, u64>,
-    /// Collectives launched: of this communicator (2.27 and later), or of all that share its resources.
+    /// Collectives launched: of this communicator (2.24 and later; from 2.27 on only of plans that use the proxy), or of all that share
+    /// its resources.
     pub coll_op_count: Option<u64>,
     /// [`Self::coll_op_count`] counts for several communicators.
     pub coll_op_count_is_shared: bool,

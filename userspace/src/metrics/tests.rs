@@ -1,5 +1,7 @@
 //! The exposition of known statistics, read back line by line, and the server of it. A real parser reads it in
-//! `tests/e2e/tests/metrics.rs`.
+//! `tests/e2e/tests/live.rs`.
+
+mod promised;
 
 use std::{
     io::{Read as _, Write as _},

@@ -3,19 +3,23 @@
 //! Nothing is prepared in the processes, and nothing is stopped. What one of them hides (it vanished, it may not be read) is a line
 //! with the reason.
 
+mod launches;
 mod report;
 mod table;
 
 use std::{
     collections::HashMap,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    path::Path,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::{Context as _, Result};
 
+pub use launches::{LaunchCounter, Launches, Movement};
 pub use report::{CommunicatorEntry, LibraryEntry, PS_SCHEMA, ProcessEntry, PsReport};
 pub use table::render;
 
+use self::launches::Looks;
 use crate::{
     dump::{self, DumpOptions, Progress, RankReport},
     elf::Image,
@@ -48,6 +52,7 @@ pub struct Lister {
     identifier: Identifier,
     users: Users,
     libraries: HashMap<LibraryId, Known>,
+    looks: Looks,
 }
 
 /// What is known of a library file. It holds the file, so that its inode comes to mean no other.
@@ -62,7 +67,7 @@ impl Lister {
     /// `cache`: where resolved layouts are kept from one time to the next.
     pub fn new(options: PsOptions, cache: Option<LayoutCache>) -> Self {
         let (identifier, users) = (Identifier::default(), Users::read());
-        Self { options, cache, identifier, users, libraries: HashMap::new() }
+        Self { options, cache, identifier, users, libraries: HashMap::new(), looks: Looks::default() }
     }
 
     /// Looks through all processes once. `progress` is called some times a second while one is scanned.
@@ -74,6 +79,8 @@ impl Lister {
             schema: PS_SCHEMA,
             host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
             unix_time: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+            // Every PID namespace has a first process.
+            hidden: !Path::new("/proc/1").exists(),
             ..PsReport::default()
         };
         let (mut to_scan, mut in_use) = (Vec::new(), Vec::new());
@@ -154,7 +161,7 @@ impl Lister {
     }
 
     fn add_communicators(
-        &self,
+        &mut self,
         report: &mut PsReport,
         to_scan: Vec<(usize, Process, Vec<MappedLibrary>)>,
         progress: &mut dyn FnMut(&Progress<'_>),
@@ -166,14 +173,20 @@ impl Lister {
             debug_files: self.options.debug_files.clone(),
             stacks: false,
         };
+        let started: Vec<Option<u64>> = to_scan.iter().map(|(_, process, _)| process.started()).collect();
         let (places, targets): (Vec<usize>, Vec<_>) =
             to_scan.into_iter().map(|(place, process, files)| (place, (process, files))).unzip();
         let (scanned, ranks) = dump::survey(targets, &options, progress);
-        for (place, scanned) in places.into_iter().zip(scanned) {
+        let at = Instant::now();
+        self.looks.begin();
+        for ((place, started), scanned) in places.into_iter().zip(started).zip(scanned) {
             let Some(entry) = report.processes.get_mut(place) else { continue };
             let of_process = |rank: &&RankReport| rank.pid == entry.pid;
-            let mut communicators: Vec<_> =
-                ranks.iter().filter(of_process).map(CommunicatorEntry::new).collect();
+            let mut communicators: Vec<_> = ranks
+                .iter()
+                .filter(of_process)
+                .map(|rank| CommunicatorEntry::new(rank, self.looks.look(rank, started, at)))
+                .collect();
             communicators.sort_by(|a, b| (&a.comm_hash, a.rank).cmp(&(&b.comm_hash, b.rank)));
             entry.communicators = Some(communicators);
             entry.forked_from = scanned.forked_from;

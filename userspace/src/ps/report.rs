@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::launches::Launches;
 use crate::{
     dump::RankReport,
     symbols::{Resolution, Rung},
@@ -23,6 +24,8 @@ pub struct PsReport {
     pub processes: Vec<ProcessEntry>,
     /// Processes that may not be looked at: those of other users, without root. They can use NCCL or not.
     pub denied: usize,
+    /// `/proc` does not even show that they are there (`hidepid`), so that [`Self::denied`] does not count them.
+    pub hidden: bool,
 }
 
 /// A process that has NCCL mapped.
@@ -82,7 +85,7 @@ pub struct LibraryEntry {
 }
 
 /// A rank that the process is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CommunicatorEntry {
     pub comm_hash: String,
@@ -97,6 +100,8 @@ pub struct CommunicatorEntry {
     /// The GPU, by NVML's count of the whole host, as `nvidia-smi` shows it.
     pub nvml_dev: Option<u32>,
     pub n_channels: u32,
+    #[serde(flatten)]
+    pub launches: Launches,
 }
 
 impl ProcessEntry {
@@ -166,7 +171,7 @@ impl LibraryEntry {
 }
 
 impl CommunicatorEntry {
-    pub(super) fn new(rank: &RankReport) -> Self {
+    pub(super) fn new(rank: &RankReport, launches: Launches) -> Self {
         Self {
             comm_hash: rank.comm_hash.clone(),
             comm_name: rank.comm_name.clone(),
@@ -178,6 +183,7 @@ impl CommunicatorEntry {
             cuda_dev: rank.cuda_dev,
             nvml_dev: rank.nvml_dev,
             n_channels: rank.n_channels,
+            launches,
         }
     }
 }

@@ -2,7 +2,10 @@
 
 use std::fmt::Write as _;
 
-use super::report::{CommunicatorEntry, LibraryEntry, ProcessEntry, PsReport};
+use super::{
+    launches::Launches,
+    report::{CommunicatorEntry, LibraryEntry, ProcessEntry, PsReport},
+};
 use crate::symbols::Rung;
 
 /// Narrower than this nothing fits.
@@ -14,7 +17,9 @@ const MIN_PATH: usize = 12;
 pub fn render(report: &PsReport, width: Option<usize>) -> String {
     let mut out = String::new();
     if report.processes.is_empty() {
-        out.push_str("no process of this node has NCCL mapped\n");
+        let whose = if report.denied > 0 || report.hidden { " that may be looked at" } else { "" };
+        // Writing to a string cannot fail.
+        _ = writeln!(out, "no process of this node{whose} has NCCL mapped");
     } else {
         table(&mut out, &report.processes, width.map(|width| width.max(MIN_WIDTH)));
     }
@@ -22,6 +27,11 @@ pub fn render(report: &PsReport, width: Option<usize>) -> String {
         let remedy = if rustix::process::geteuid().is_root() { "" } else { ": run as root to see them" };
         // Writing to a string cannot fail.
         _ = writeln!(out, "processes that may not be looked at: {}{remedy}", report.denied);
+    }
+    if report.hidden {
+        out.push_str(
+            "processes of other users are hidden (/proc is mounted with hidepid): run as root to see them\n",
+        );
     }
     out
 }
@@ -118,7 +128,27 @@ fn communicator_text(communicator: &CommunicatorEntry) -> String {
         .filter(|name| !name.is_empty())
         .map(|name| format!("  {name}"))
         .unwrap_or_default();
-    format!("{comm_hash}  rank {rank}/{n_ranks}  {gpu}{nodes}{name}")
+    format!("{comm_hash}  rank {rank}/{n_ranks}  {gpu}{nodes}{}{name}", launches_text(&communicator.launches))
+}
+
+fn launches_text(launches: &Launches) -> String {
+    let mut text = match launches.collectives {
+        Some(1) => "  1 collective".to_owned(),
+        Some(count) => format!("  {count} collectives"),
+        None => String::new(),
+    };
+    if let Some(since) = &launches.since_last_look {
+        let seconds = since.seconds;
+        let change = match (since.collectives, since.moved) {
+            // Nothing else can have moved the counters.
+            (Some(0), true) => format!("+0 in {seconds:.1} s; but sends, receives or graphs"),
+            (Some(count), _) => format!("+{count} in {seconds:.1} s"),
+            (None, true) => format!("launched something in {seconds:.1} s"),
+            (None, false) => format!("no launch counted in {seconds:.1} s"),
+        };
+        _ = write!(text, "  ({change})");
+    }
+    text
 }
 
 fn short(rung: Rung) -> &'static str {
@@ -168,7 +198,7 @@ fn cut_right(text: &str, width: Option<usize>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::target::Evidence;
+    use crate::{ps::Movement, target::Evidence};
 
     fn process(pid: u32) -> ProcessEntry {
         ProcessEntry {
@@ -206,6 +236,7 @@ mod tests {
                 cuda_dev: 0,
                 nvml_dev: Some(3),
                 n_channels: 2,
+                launches: Launches { collectives: Some(40), ..Launches::default() },
             }]),
             forked_from: None,
             scan_is_complete: Some(true),
@@ -225,9 +256,21 @@ mod tests {
         assert!(text.contains("…") && text.contains("libnccl.so.2 (deleted)"), "{text}");
         let text = render(&report, None);
         assert!(text.contains("/opt/a/very/long"), "{text}");
-        assert!(text.contains("0x0123456789abcdef  rank 3/8  GPU 3"), "{text}");
+        assert!(text.contains("0x0123456789abcdef  rank 3/8  GPU 3  40 collectives\n"), "{text}");
         assert!(text.contains("2m07s  2.27.5  dwarf"), "{text}");
         assert!(!text.contains("CONTAINER") && text.contains("may not be looked at: 3"), "{text}");
+    }
+
+    #[test]
+    fn what_was_launched_since_the_last_look_stands_behind_the_number() {
+        let text = |collectives, since, moved| {
+            let since_last_look = Some(Movement { seconds: 2.04, collectives: since, moved });
+            launches_text(&Launches { collectives, since_last_look, ..Launches::default() })
+        };
+        assert_eq!(text(Some(40), Some(7), true), "  40 collectives  (+7 in 2.0 s)");
+        assert_eq!(text(Some(1), Some(0), false), "  1 collective  (+0 in 2.0 s)");
+        assert!(text(Some(40), Some(0), true).contains("sends, receives or graphs"));
+        assert_eq!(text(None, None, true), "  (launched something in 2.0 s)");
     }
 
     #[test]

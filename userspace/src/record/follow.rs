@@ -19,6 +19,7 @@ use super::{
     reaper::Reaper,
     recorder::Notice,
     setup::{LibraryInUse, ResolvedLibrary, Wanted},
+    spare::Spare,
 };
 use crate::{
     clock::now_ns,
@@ -26,8 +27,7 @@ use crate::{
     probe::ProbeKind,
     sink::{SessionReport, TargetReport},
     target::{
-        Census, Description, Filter, Identifier, LibraryId, MappedLibrary, Process, Sighting, Users,
-        look_for_nccl,
+        Census, Description, Filter, Identifier, MappedLibrary, Process, Sighting, Users, look_for_nccl,
     },
 };
 
@@ -41,11 +41,12 @@ const MAX_PASSED_OVER: usize = 1000;
 /// A library, under its index in the report.
 #[derive(Debug)]
 struct Library {
-    id: LibraryId,
     /// Held, so that its inode comes to mean no other file; nothing once it is over.
     file: Option<MappedLibrary>,
     traced: Result<Traced, String>,
     is_wanted: bool,
+    /// Its cookies, once it is over.
+    spare: Option<Spare>,
 }
 
 /// The probes of a library.
@@ -66,6 +67,13 @@ impl std::fmt::Debug for Links {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} links", self.0.len())
     }
+}
+
+/// A library's probes, stored.
+enum Stored {
+    New(Box<Traced>),
+    /// With the cookies of the library of this index.
+    Again(usize),
 }
 
 /// A process that is traced, or has NCCL and cannot be.
@@ -321,11 +329,12 @@ impl<'a> Follower<'a> {
 
     /// The library's index: known, or resolved now.
     fn library(&mut self, file: MappedLibrary, scene: &mut Scene<'_>) -> Result<usize> {
-        let known = self.libraries.iter().position(|library| library.file.is_some() && library.id == file.id);
+        let is_known = |known: &MappedLibrary| known.shares_probes_with(&file);
+        let known = self.libraries.iter().position(|library| library.file.as_ref().is_some_and(is_known));
         if let Some(index) = known {
             return Ok(index);
         }
-        let (id, held) = (file.id, file.try_clone()?);
+        let held = file.try_clone()?;
         let resolved = ResolvedLibrary::new(file, &self.wanted)?;
         let is_wanted = self.filter.admits_version(resolved.version());
         let mut report = resolved.report();
@@ -337,20 +346,43 @@ impl<'a> Follower<'a> {
                 {
                     (scene.notice)(Notice::NotCached(&format!("{error:#}")));
                 }
-                self.store(library, scene.attachment)
+                let fits = |old: &Library| old.spare.as_ref().is_some_and(|spare| spare.fits(&library));
+                if let Some(index) = self.libraries.iter().position(fits) {
+                    return self.revive(index, library, scene.attachment).map(Stored::Again);
+                }
+                self.store(library, scene.attachment).map(|traced| Stored::New(Box::new(traced)))
             })
         } else {
             Err(anyhow::anyhow!("it is not of a version that was asked for"))
         };
-        scene.report.libraries.push(report);
         self.changed = true;
-        self.libraries.push(Library {
-            id,
-            file: Some(held),
-            traced: traced.map_err(|error| format!("{error:#}")),
-            is_wanted,
-        });
+        let traced = match traced {
+            Ok(Stored::Again(index)) => {
+                if let (Some(library), Some(known)) =
+                    (self.libraries.get_mut(index), scene.report.libraries.get_mut(index))
+                {
+                    (library.file, *known) = (Some(held), report);
+                }
+                return Ok(index);
+            }
+            Ok(Stored::New(traced)) => Ok(*traced),
+            Err(error) => Err(format!("{error:#}")),
+        };
+        scene.report.libraries.push(report);
+        self.libraries.push(Library { file: Some(held), traced, is_wanted, spare: None });
         Ok(self.libraries.len() - 1)
+    }
+
+    /// Puts a library's cookies to use again, for another file of the same build.
+    fn revive(&mut self, index: usize, library: LibraryInUse, attachment: &mut Attachment) -> Result<usize> {
+        let old = self.libraries.get_mut(index).context("no such library")?;
+        let cookies = old.spare.take().map(|spare| spare.cookies).context("no cookies")?;
+        let mut traced = Traced { library, cookies, links: Links::default() };
+        if self.filter.is_empty() {
+            traced.links = Links(link_all(&traced, attachment, None)?);
+        }
+        old.traced = Ok(traced);
+        Ok(index)
     }
 
     /// Gives the library's probes their cookies, and, without a filter, attaches them for all processes.
@@ -406,7 +438,9 @@ impl<'a> Follower<'a> {
                 if let Ok(traced) =
                     std::mem::replace(&mut library.traced, Err("its file was deleted".to_owned()))
                 {
-                    reaper.take(traced.links.0);
+                    let Traced { library: in_use, cookies, links } = traced;
+                    reaper.take(links.0);
+                    library.spare = Spare::of(&in_use, cookies);
                 }
             }
         }

@@ -19,6 +19,7 @@ mod replay;
 mod report;
 mod results;
 mod setup;
+mod spare;
 mod takers;
 mod told;
 mod watch;

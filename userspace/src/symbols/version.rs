@@ -1,7 +1,6 @@
 //! The NCCL version, from the string `NCCL version X.Y.Z+cudaA.B` that every build carries in `.rodata`.
 
-use std::fmt;
-use std::ops::Range;
+use std::{fmt, ops::Range, str::FromStr};
 
 use memchr::memmem;
 use serde::{Deserialize, Serialize};
@@ -30,6 +29,19 @@ pub struct NcclVersion {
 impl fmt::Display for NcclVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}.{}", self.major, self.minor, self.patch)
+    }
+}
+
+impl FromStr for NcclVersion {
+    type Err = ();
+
+    /// As it is displayed.
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let mut numbers = text.split('.').map(str::parse);
+        match (numbers.next(), numbers.next(), numbers.next(), numbers.next()) {
+            (Some(Ok(major)), Some(Ok(minor)), Some(Ok(patch)), None) => Ok(Self { major, minor, patch }),
+            _ => Err(()),
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use super::{
     identify::{Depth, Evidence, Identifier},
     library::{LibraryError, MappedLibrary},
     maps,
-    process::{Process, ProcessError},
+    process::{Process, ProcessError, is_kernel_thread},
 };
 
 /// What was found in `/proc`.
@@ -53,7 +53,9 @@ pub fn nccl_processes() -> io::Result<Discovered> {
     for pid in pids()?.into_iter().filter(|pid| *pid != std::process::id()) {
         match look_at(pid, &mut identifier) {
             Ok(Some(process)) => found.processes.push(process),
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => found.denied += 1,
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied && !is_kernel_thread(pid) => {
+                found.denied += 1;
+            }
             // It has no NCCL, or it exited while we looked.
             Ok(None) | Err(_) => {}
         }
@@ -67,14 +69,16 @@ pub fn nccl_processes() -> io::Result<Discovered> {
 /// # Errors
 /// When it may not be looked at.
 pub fn look_for_nccl(pid: u32, identifier: &mut Identifier) -> Result<Option<Sighting>, Denied> {
+    // What the kernel runs for itself is denied to users, too, and has nothing to see.
+    let denied = || if is_kernel_thread(pid) { Ok(None) } else { Err(Denied) };
     let process = match Process::open(pid) {
         Ok(process) => process,
-        Err(ProcessError::Denied(..)) => return Err(Denied),
+        Err(ProcessError::Denied(..)) => return denied(),
         Err(_) => return Ok(None),
     };
     let mappings = match maps::read(pid) {
         Ok(mappings) => mappings,
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Err(Denied),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return denied(),
         Err(_) => return Ok(None),
     };
     let (mut libraries, mut unopened) = (Vec::<(MappedLibrary, Evidence)>::new(), Vec::new());
@@ -83,9 +87,15 @@ pub fn look_for_nccl(pid: u32, identifier: &mut Identifier) -> Result<Option<Sig
         match MappedLibrary::open(&process, mapping) {
             Ok(file) if libraries.iter().any(|(known, _)| known.id == file.id) => {}
             Ok(file) => libraries.push((file, evidence)),
-            Err(error) => unopened.push(LibraryError::Open { pid, path: mapping.path.clone(), error }),
+            // A library has many mappings, and all of them one reason.
+            Err(_) if unopened.iter().any(|known: &(&Path, _)| *known.0 == mapping.path) => {}
+            Err(error) => unopened.push((&*mapping.path, error)),
         }
     }
+    let unopened: Vec<LibraryError> = unopened
+        .into_iter()
+        .map(|(path, error)| LibraryError::Open { pid, path: path.to_path_buf(), error })
+        .collect();
     let has_none = libraries.is_empty() && unopened.is_empty();
     Ok((!has_none).then_some(Sighting { process, libraries, unopened }))
 }

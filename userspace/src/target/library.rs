@@ -24,10 +24,22 @@ pub struct LibraryId {
     pub inode: u64,
 }
 
+/// What tells a file below an overlay from all others there: its inode's number, size, and times to the nanosecond.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Lower {
+    inode: u64,
+    size: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
 /// A library file that a process has mapped, open for reading.
 #[derive(Debug)]
 pub struct MappedLibrary {
     pub id: LibraryId,
+    /// It is seen through an overlay, as containers see the files of their images.
+    is_overlaid: bool,
+    lower: Lower,
     /// As the process names it.
     pub path: PathBuf,
     /// The file was unlinked or replaced after the process mapped it; this is still the mapped one.
@@ -48,8 +60,15 @@ impl MappedLibrary {
 
     /// The same open file once more.
     pub fn try_clone(&self) -> io::Result<Self> {
-        let (id, path, deleted) = (self.id, self.path.clone(), self.deleted);
-        Ok(Self { id, path, deleted, file: self.try_clone_file()? })
+        let Self { id, is_overlaid, lower, ref path, deleted, ref file } = *self;
+        Ok(Self { id, is_overlaid, lower, path: path.clone(), deleted, file: file.try_clone()? })
+    }
+
+    /// Whether a uprobe on one is a uprobe on the other. Each overlay gives a file a device number of its own, while the kernel attaches
+    /// to the inode below it (`d_real_inode` in kernel/trace/trace_uprobe.c): two containers of one image share it. No system call tells
+    /// which inode that is, so on overlays files are one if all that overlays leave as it is says so.
+    pub fn shares_probes_with(&self, other: &Self) -> bool {
+        self.id == other.id || ((self.is_overlaid || other.is_overlaid) && self.lower == other.lower)
     }
 
     /// The process's name of the file, for people.
@@ -163,10 +182,24 @@ fn open(process: &Process, mapping: &Mapping) -> io::Result<MappedLibrary> {
     let metadata = file.metadata()?;
     Ok(MappedLibrary {
         id: LibraryId { device: metadata.dev(), inode: metadata.ino() },
+        is_overlaid: rustix::fs::fstatfs(&file).is_ok_and(|system| is_overlay(system.f_type)),
+        lower: Lower {
+            // Above these bits an overlay over several file systems puts which of them it is (`xino`).
+            inode: metadata.ino() & u64::from(u32::MAX),
+            size: metadata.size(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        },
         path: mapping.path.clone(),
         deleted: mapping.deleted,
         file,
     })
+}
+
+/// `OVERLAYFS_SUPER_MAGIC`, include/uapi/linux/magic.h. The type of the number differs between architectures.
+fn is_overlay(kind: impl TryInto<u64>) -> bool {
+    const OVERLAY: u64 = 0x794c_7630;
+    kind.try_into().is_ok_and(|kind| kind == OVERLAY)
 }
 
 /// A path under `/proc/PID/root` is the tenant's to choose: a pipe there must not make us wait.

@@ -123,12 +123,24 @@ impl Process {
 
 /// [`Process::started`] of whatever has the number now.
 pub(super) fn started(pid: u32) -> Option<u64> {
+    stat_field(pid, 22)
+}
+
+/// Whether it is a thread of the kernel's, which has no memory of its own. Everybody may ask (proc(5), field 9; `PF_KTHREAD` in
+/// include/linux/sched.h).
+pub(super) fn is_kernel_thread(pid: u32) -> bool {
+    const PF_KTHREAD: u64 = 0x0020_0000;
+    stat_field(pid, 9).is_some_and(|flags| flags & PF_KTHREAD != 0)
+}
+
+/// A number out of /proc/PID/stat, by proc(5)'s count; one behind the name.
+fn stat_field(pid: u32, field: usize) -> Option<u64> {
     const MAX_STAT: u64 = 4096;
     let mut text = Vec::new();
     fs::File::open(proc_path(pid).join("stat")).ok()?.take(MAX_STAT).read_to_end(&mut text).ok()?;
-    // The name stands in parentheses and may hold anything.
+    // The name stands in parentheses and may hold anything. The third field follows.
     let fields = text.rsplitn(2, |byte| *byte == b')').next()?;
-    std::str::from_utf8(fields).ok()?.split_ascii_whitespace().nth(19)?.parse().ok()
+    std::str::from_utf8(fields).ok()?.split_ascii_whitespace().nth(field.checked_sub(3)?)?.parse().ok()
 }
 
 fn proc_path(pid: u32) -> PathBuf {
@@ -156,6 +168,19 @@ mod tests {
         assert_eq!(process.pid(), std::process::id());
         assert!(!process.name().is_empty());
         assert!(!process.has_exited());
+        assert!(process.started().is_some() && !is_kernel_thread(std::process::id()));
+    }
+
+    /// `ps` names them in brackets, as they have no command line.
+    #[test]
+    fn kernel_threads_are_told_by_their_flag() {
+        for name in fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.file_name()) {
+            let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
+            if is_kernel_thread(pid) {
+                let command = fs::read(proc_path(pid).join("cmdline")).unwrap_or_default();
+                assert!(command.is_empty(), "{pid}");
+            }
+        }
     }
 
     #[test]

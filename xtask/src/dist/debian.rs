@@ -11,11 +11,11 @@ use anyhow::{Context as _, Result, bail};
 
 use super::{
     run_tool,
-    staging::{copy, source_time},
+    staging::{copy, copy_folder, source_time},
 };
 
 /// Where the tree's files go.
-const PLACES: [(&str, &str, u32); 9] = [
+const PLACES: [(&str, &str, u32); 10] = [
     ("ncclflow", "usr/bin/ncclflow", 0o755),
     ("dist/systemd/ncclflow-record.service", "usr/lib/systemd/system/ncclflow-record.service", 0o644),
     ("dist/debian/ncclflow.default", "etc/default/ncclflow", 0o644),
@@ -24,20 +24,38 @@ const PLACES: [(&str, &str, u32); 9] = [
     ("completions/ncclflow.fish", "usr/share/fish/vendor_completions.d/ncclflow.fish", 0o644),
     ("README.md", "usr/share/doc/ncclflow/README.md", 0o644),
     ("LICENSE-MIT", "usr/share/doc/ncclflow/copyright", 0o644),
-    ("CHANGELOG.md", "usr/share/doc/ncclflow/changelog", 0o644),
+    ("LICENSE-APACHE", "usr/share/doc/ncclflow/LICENSE-APACHE", 0o644),
+    ("CHANGELOG.md", "usr/share/doc/ncclflow/CHANGELOG.md", 0o644),
 ];
+/// What the README points to: what each file and metric means, the dashboard, the container file and the DaemonSet.
+const FOLDERS: [&str; 4] = ["docs", "dist/grafana", "dist/kubernetes", "dist/systemd"];
+const DOCUMENTATION: &str = "usr/share/doc/ncclflow";
 
 const AFTER_INSTALL: &str = "\
 #!/bin/sh
 set -e
-if [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
+if [ -z \"$DPKG_ROOT\" ] && [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
 ";
 
-/// The unit is stopped before its program goes. It is never started by us: to trace every job of a host is for its operator to say.
+/// The unit is stopped before its program goes; at an upgrade it goes on, with the old program, until its operator restarts it. It is never
+/// started by us: to trace every job of a host is for its operator to say.
 const BEFORE_REMOVAL: &str = "\
 #!/bin/sh
 set -e
-if [ -d /run/systemd/system ]; then systemctl disable --now ncclflow-record.service || true; fi
+if [ \"$1\" = remove ] && [ -z \"$DPKG_ROOT\" ] && [ -d /run/systemd/system ]; then
+    systemctl disable --now ncclflow-record.service || true
+fi
+";
+
+/// Recordings stay, also when all else is purged: they are the operator's.
+const AFTER_REMOVAL: &str = "\
+#!/bin/sh
+set -e
+if [ \"$1\" = purge ]; then
+    rm -rf \"$DPKG_ROOT/var/cache/ncclflow\"
+    if [ -d \"$DPKG_ROOT/var/lib/ncclflow\" ]; then rmdir --ignore-fail-on-non-empty \"$DPKG_ROOT/var/lib/ncclflow\"; fi
+fi
+if [ -z \"$DPKG_ROOT\" ] && [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
 ";
 
 /// Makes it of the tree.
@@ -54,10 +72,16 @@ pub(super) fn pack(root: &Path, tree: &Path, version: &str, target: &str, output
         let entry = entry?;
         copy(&entry.path(), &root.join("usr/share/man/man1").join(entry.file_name()), 0o644)?;
     }
+    let documentation = root.join(DOCUMENTATION);
+    for folder in FOLDERS {
+        copy_folder(&tree.join(folder), &documentation.join(folder))?;
+    }
+    copy(&tree.join("dist/Containerfile"), &documentation.join("dist/Containerfile"), 0o644)?;
+    let changelog = documentation.join("changelog");
+    fs::write(&changelog, debian_changelog(version)?)
+        .with_context(|| format!("writing `{}`", changelog.display()))?;
     let mut gzip = Command::new("gzip");
-    gzip.args(["-9n", "--recursive"])
-        .arg(root.join("usr/share/man"))
-        .arg(root.join("usr/share/doc/ncclflow/changelog"));
+    gzip.args(["-9n", "--recursive"]).arg(root.join("usr/share/man")).arg(changelog);
     run_tool(&mut gzip, "the man pages")?;
 
     let write = |name: &str, text: &str, mode: u32| {
@@ -71,11 +95,25 @@ pub(super) fn pack(root: &Path, tree: &Path, version: &str, target: &str, output
     write("conffiles", "/etc/default/ncclflow\n", 0o644)?;
     write("postinst", AFTER_INSTALL, 0o755)?;
     write("prerm", BEFORE_REMOVAL, 0o755)?;
+    write("postrm", AFTER_REMOVAL, 0o755)?;
     let package = output.join(format!("ncclflow_{version}_{architecture}.deb"));
     let mut dpkg = Command::new("dpkg-deb");
     dpkg.args(["--root-owner-group", "-Zxz", "--build"]).arg(root).arg(&package);
     run_tool(dpkg.env("SOURCE_DATE_EPOCH", source_time()?), "the package (--no-deb goes without)")?;
     Ok(package)
+}
+
+const MAINTAINER: &str = "The ncclflow authors <ncclflow@users.noreply.github.com>";
+
+/// In Debian's own format, which dpkg's tools read; CHANGELOG.md has what changed.
+fn debian_changelog(version: &str) -> Result<String> {
+    let mut date = Command::new("date");
+    date.args(["--utc", "--rfc-email", "--date", &format!("@{}", source_time()?)]);
+    let output = date.env("LC_ALL", "C").output().context("starting date")?;
+    let date = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    Ok(format!(
+        "ncclflow ({version}) unstable; urgency=medium\n\n  * See CHANGELOG.md.\n\n -- {MAINTAINER}  {date}\n"
+    ))
 }
 
 fn control(version: &str, architecture: &str) -> String {
@@ -84,15 +122,15 @@ fn control(version: &str, architecture: &str) -> String {
 Package: ncclflow
 Version: {version}
 Architecture: {architecture}
-Maintainer: The ncclflow authors <ncclflow@users.noreply.github.com>
+Maintainer: {MAINTAINER}
 Section: utils
 Priority: optional
 Homepage: https://github.com/ncclflow/ncclflow
-Description: See what NCCL decides and sends, in GPU jobs that are already running
- ncclflow attaches to running NCCL jobs with eBPF uprobes and records, per rank, what
- NCCL decided and did: algorithms, protocols, peers, messages, waits; it dumps jobs
- that hang, shows them live, and serves metrics for Prometheus. Jobs need no restart,
- no plugin and no environment variable.
+Description: see what NCCL decides and sends in jobs that are already running
+ ncclflow attaches to running NCCL jobs with eBPF uprobes and records, per rank,
+ what NCCL decided and did: algorithms, protocols, peers, messages, waits. It
+ dumps jobs that hang, shows them live, and serves metrics for Prometheus. Jobs
+ need no restart, no plugin and no environment variable.
 "
     )
 }

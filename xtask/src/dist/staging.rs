@@ -40,7 +40,7 @@ pub(super) fn pack(scratch: &Path, name: &str, output: &Path) -> Result<PathBuf>
     let mut tar = Command::new("tar");
     tar.args([
         "--create",
-        "--gzip",
+        "--use-compress-program=gzip -9n",
         "--sort=name",
         "--owner=0",
         "--group=0",
@@ -48,7 +48,7 @@ pub(super) fn pack(scratch: &Path, name: &str, output: &Path) -> Result<PathBuf>
         "--format=gnu",
     ]);
     tar.arg(format!("--mtime=@{}", source_time()?)).arg("--file").arg(&tarball);
-    tar.arg("--directory").arg(scratch).arg(name).env("GZIP", "-n");
+    tar.arg("--directory").arg(scratch).arg(name);
     run_tool(&mut tar, "the tarball")?;
     Ok(tarball)
 }
@@ -74,7 +74,7 @@ pub(super) fn copy(from: &Path, to: &Path, mode: u32) -> Result<()> {
     fs::set_permissions(to, fs::Permissions::from_mode(mode)).with_context(context)
 }
 
-fn copy_folder(from: &Path, to: &Path) -> Result<()> {
+pub(super) fn copy_folder(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to).with_context(|| format!("making `{}`", to.display()))?;
     for entry in fs::read_dir(from).with_context(|| format!("listing `{}`", from.display()))? {
         let (path, name) = entry.map(|entry| (entry.path(), entry.file_name()))?;

@@ -1,0 +1,302 @@
+//! The metrics of a whole node: `record --all --metrics`, with several jobs, jobs that begin later, and windows. The truth is each job's
+//! own log of its calls.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
+
+use ncclflow_e2e::{
+    harness::{
+        bed::Bed,
+        need, programs,
+        recorder::Recorder,
+        scrape::{self, Sample},
+    },
+    truth::call_log,
+};
+use rustix::{process::Signal, time::ClockId};
+use serde_json::Value;
+
+/// A job of the node.
+struct Kind {
+    version: &'static str,
+    mode: &'static str,
+    ranks: u32,
+    iterations: u64,
+    bytes: u64,
+    /// As the bed and as NCCL call them.
+    ops: &'static [(&'static str, &'static str)],
+}
+
+const KINDS: [Kind; 4] = [
+    Kind {
+        version: "2.21.5-cu12",
+        mode: "processes",
+        ranks: 2,
+        iterations: 4,
+        bytes: 8192,
+        ops: &[("allreduce", "AllReduce"), ("reducescatter", "ReduceScatter")],
+    },
+    Kind {
+        version: "2.28.9-cu13",
+        mode: "threads",
+        ranks: 3,
+        iterations: 5,
+        bytes: 65536,
+        ops: &[("allreduce", "AllReduce"), ("allgather", "AllGather")],
+    },
+    Kind {
+        version: "2.32.3-cu12",
+        mode: "processes",
+        ranks: 2,
+        iterations: 6,
+        bytes: 4096,
+        ops: &[("broadcast", "Broadcast")],
+    },
+    // This one begins when the recording has begun.
+    Kind {
+        version: "2.27.5-cu12",
+        mode: "processes",
+        ranks: 2,
+        iterations: 7,
+        bytes: 16384,
+        ops: &[("allreduce", "AllReduce"), ("reduce", "Reduce")],
+    },
+];
+
+impl Kind {
+    /// Its communicators are up, and it waits.
+    fn start(&self, program: &Path, library: &Path, folder: &Path) -> Bed {
+        fs::create_dir(folder).unwrap();
+        let (ranks, iterations, bytes) =
+            (self.ranks.to_string(), self.iterations.to_string(), self.bytes.to_string());
+        let ops: Vec<&str> = self.ops.iter().map(|(ours, _)| *ours).collect();
+        let (ops, calls, hold) = (ops.join(","), text(&folder.join("calls")), text(&folder.join("hold")));
+        let arguments = ["--mode", self.mode, "--ranks", &ranks, "--iters", &iterations, "--bytes", &bytes];
+        let more = ["--ops", &ops, "--call-log", &calls, "--hold-file", &hold, "--channels", "1", "--sync"];
+        Bed::start(program, library, folder, &[&arguments[..], &more].concat()).unwrap()
+    }
+
+    /// Its calls are seen one by one as ops, and not a plan at a time.
+    fn waits_for_next(&self, level: &str) -> bool {
+        level != "api" && self.version.starts_with("2.21")
+    }
+
+    /// While it rests.
+    fn counted(&self, level: &str) -> u64 {
+        let of_rank = self.iterations * self.ops.len() as u64 - u64::from(self.waits_for_next(level));
+        u64::from(self.ranks) * of_rank
+    }
+}
+
+fn text(path: &Path) -> String {
+    path.display().to_string()
+}
+
+/// Where it serves them.
+fn address(recorder: &Recorder) -> String {
+    let (_, rest) = recorder.said().split_once("metrics at http://").unwrap();
+    rest.split_once("/metrics").unwrap().0.to_owned()
+}
+
+fn samples(address: &str) -> Vec<Sample> {
+    scrape::parse(&scrape::fetch(address).unwrap()).unwrap()
+}
+
+/// The first scrape that is as is wanted; or, if that does not come about, the last one.
+fn scrape_until(address: &str, is_as_wanted: impl Fn(&[Sample]) -> bool) -> Vec<Sample> {
+    let deadline = Instant::now() + Duration::from_mins(2);
+    loop {
+        let samples = samples(address);
+        if is_as_wanted(&samples) || Instant::now() > deadline {
+            return samples;
+        }
+        thread::sleep(Duration::from_millis(300));
+    }
+}
+
+/// Calls of communication by process and function, as the job itself wrote them down.
+fn called(folder: &Path) -> BTreeMap<(u32, String), u64> {
+    let mut called = BTreeMap::new();
+    for call in call_log::read(&folder.join("calls")).unwrap() {
+        let name = call.function.trim_start_matches("nccl").to_owned();
+        *called.entry((call.pid, name)).or_insert(0) += 1;
+    }
+    called
+}
+
+/// The jobs of the node at one level: `counter` counts, by the label `name`.
+fn node_at(level: &str, counter: &str, bytes_counter: &str, name: &'static str) {
+    let (Some(ncclflow), Some(program)) = (programs::ncclflow(), programs::bed()) else { return };
+    let libraries: Vec<_> = KINDS.iter().filter_map(|kind| programs::nccl(kind.version)).collect();
+    if libraries.len() != KINDS.len() || !need::root() || !scrape::can_parse() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let place = |at: usize| folder.path().join(format!("job-{at}"));
+    let start = |at: usize| KINDS[at].start(&program, &libraries[at], &place(at));
+    let mut beds: Vec<Bed> = (0..3).map(start).collect();
+    let arguments = ["--level", level, "--metrics", "0"];
+    let recorder = Recorder::start_all(&ncclflow, &folder.path().join("out"), &arguments).unwrap();
+    let address = address(&recorder);
+    beds.push(start(3));
+    // It is promised to be picked up within two seconds.
+    thread::sleep(Duration::from_secs(3));
+    for bed in &beds {
+        bed.go().unwrap();
+    }
+
+    let hashes: Vec<String> = beds.iter().map(|bed| format!("0x{}", bed.ready.comm_hash)).collect();
+    let samples = scrape_until(&address, |samples| {
+        let count = |comm: &String| scrape::count(samples, counter, &[("comm", comm)]);
+        KINDS.iter().zip(&hashes).all(|(kind, comm)| count(comm) >= kind.counted(level))
+    });
+    for ((at, kind), comm) in KINDS.iter().enumerate().zip(&hashes) {
+        let (called, waits_for_next) = (called(&place(at)), kind.waits_for_next(level));
+        for (_, function) in kind.ops {
+            let by_job = |pid: u32| called.get(&(pid, (*function).to_owned())).copied().unwrap_or(0);
+            for rank in 0..kind.ranks {
+                let pids = &beds[at].ready.pids;
+                let pid = if kind.mode == "threads" { pids[0] } else { pids[rank as usize] };
+                let ranks_of_process = if kind.mode == "threads" { u64::from(kind.ranks) } else { 1 };
+                assert_eq!(by_job(pid), kind.iterations * ranks_of_process, "{called:?}");
+                let (rank, pid) = (rank.to_string(), pid.to_string());
+                let labels = [("comm", comm.as_str()), ("rank", &rank), ("pid", &pid), (name, function)];
+                let count = |metric: &str| scrape::count(&samples, metric, &labels);
+                // Where ops are seen call by call, the last one of a rank is known to be whole with the next one.
+                let pending = u64::from(waits_for_next && *function == kind.ops[kind.ops.len() - 1].1);
+                let iterations = kind.iterations - pending;
+                assert_eq!(count(counter), iterations, "{level} {labels:?}");
+                // Before 2.23 an op's size is known of reductions only, if it is not its call that is seen.
+                let is_sized = level == "api" || at > 0 || *function == "AllReduce";
+                if is_sized {
+                    assert_eq!(count(bytes_counter), iterations * kind.bytes, "{level} {labels:?}");
+                }
+            }
+        }
+        assert_eq!(
+            scrape::count(&samples, counter, &[("comm", comm)]),
+            kind.counted(level),
+            "{level}: nothing else is counted to {comm}"
+        );
+        for pid in &beds[at].ready.pids {
+            let pid = pid.to_string();
+            let lost = samples.iter().find(|sample| {
+                sample.name == "ncclflow_records_lost_total" && sample.labels.get("pid") == Some(&pid)
+            });
+            assert!(lost.is_some_and(|lost| lost.value == 0.0), "{level} {pid}: {lost:?}");
+        }
+    }
+    assert_eq!(scrape::count(&samples, "ncclflow_records_undecodable_total", &[]), 0);
+    for (at, bed) in beds.iter_mut().enumerate() {
+        File::create(place(at).join("hold")).unwrap();
+        assert!(bed.finish().unwrap().1.ok);
+    }
+    recorder.signal(Signal::INT).unwrap();
+    let (status, said) = recorder.finish().unwrap();
+    assert!(status.success(), "{said}");
+}
+
+#[test]
+fn calls_of_all_jobs_of_the_node_are_counted_each_for_its_own() {
+    node_at("api", "ncclflow_calls_total", "ncclflow_call_bytes_total", "function");
+}
+
+#[test]
+fn ops_of_all_jobs_of_the_node_are_counted_each_for_its_own() {
+    node_at("flow", "ncclflow_ops_total", "ncclflow_op_bytes_total", "coll");
+}
+
+fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(ClockId::Monotonic);
+    u64::try_from(now.tv_sec).unwrap() * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap()
+}
+
+/// With windows, what happens in them is counted, on and on; what happens between them is not.
+#[test]
+fn with_windows_the_metrics_count_what_is_in_them_and_never_begin_anew() {
+    let (Some(ncclflow), Some(program), Some(library)) =
+        (programs::ncclflow(), programs::bed(), programs::nccl("2.27.5-cu12"))
+    else {
+        return;
+    };
+    if !need::root() || !scrape::can_parse() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (place, output) = (folder.path().join("job"), folder.path().join("out"));
+    fs::create_dir(&place).unwrap();
+    let calls = text(&place.join("calls"));
+    let fixed = "--mode processes --ranks 3 --iters 1000000 --interval-ms 20 --bytes 4096 --sync --channels 1 --timeout 600";
+    let mut arguments: Vec<&str> = fixed.split(' ').collect();
+    arguments.extend(["--call-log", &calls]);
+    let bed = Bed::start(&program, &library, &place, &arguments).unwrap();
+    let (flag, mark) = (folder.path().join("flag"), text(folder.path()));
+    let flag_text = text(&flag);
+    let arguments = ["--comm", &mark, "--level", "api", "--metrics", "0", "--window-flag", &flag_text];
+    let recorder = Recorder::start_all(&ncclflow, &output, &arguments).unwrap();
+    let address = address(&recorder);
+    bed.go().unwrap();
+    let comm = format!("0x{}", bed.ready.comm_hash);
+    let counted = || -> BTreeMap<u32, u64> {
+        let samples = samples(&address);
+        let of = |pid: &u32| {
+            let labels = [("comm", comm.as_str()), ("pid", &pid.to_string()), ("function", "AllReduce")];
+            (*pid, scrape::count(&samples, "ncclflow_calls_total", &labels))
+        };
+        bed.ready.pids.iter().map(of).collect()
+    };
+    thread::sleep(Duration::from_millis(500));
+    assert!(counted().values().all(|count| *count == 0), "no window was open yet");
+
+    let mut after_windows = Vec::new();
+    let mut flags = Vec::new();
+    for _ in 0..3 {
+        let touched = now_ns();
+        File::create(&flag).unwrap();
+        thread::sleep(Duration::from_millis(600));
+        // A scrape inside of a window.
+        let inside = counted();
+        thread::sleep(Duration::from_millis(300));
+        fs::remove_file(&flag).unwrap();
+        flags.push((touched, now_ns()));
+        thread::sleep(Duration::from_secs(1));
+        let after = counted();
+        // The job goes on, and is not counted.
+        thread::sleep(Duration::from_millis(500));
+        assert_eq!(counted(), after);
+        assert!(inside.iter().all(|(pid, count)| count <= &after[pid]), "{inside:?} {after:?}");
+        after_windows.push(after);
+    }
+    recorder.signal(Signal::INT).unwrap();
+    let (status, said) = recorder.finish().unwrap();
+    assert!(status.success(), "{said}");
+    drop(bed);
+    thread::sleep(Duration::from_millis(300));
+
+    let session: Value = serde_json::from_slice(&fs::read(output.join("session.json")).unwrap()).unwrap();
+    let windows = session["windows"].as_array().unwrap();
+    assert_eq!(windows.len(), flags.len(), "{said}");
+    let calls = call_log::read(&place.join("calls")).unwrap();
+    let mut before: BTreeMap<u32, u64> = BTreeMap::new();
+    for (window, after) in windows.iter().zip(after_windows) {
+        let at = |key: &str| window[key].as_u64().unwrap();
+        let (opened, closed) = (at("opened_monotonic_ns"), at("closed_monotonic_ns"));
+        for (pid, count) in &after {
+            let grown = count - before.get(pid).copied().unwrap_or(0);
+            let made = calls.iter().filter(|call| call.pid == *pid && call.function == "ncclAllReduce");
+            let whole =
+                made.clone().filter(|call| call.begin_ns > opened && call.end_ns < closed).count() as u64;
+            let touching = made.filter(|call| call.end_ns > opened && call.begin_ns < closed).count() as u64;
+            assert!((whole..=touching).contains(&grown), "{pid}: {grown} of {whole} to {touching}");
+            assert!(whole > 3, "{pid} called all the time");
+        }
+        before = after;
+    }
+}
