@@ -29,6 +29,17 @@ impl Shape {
         (self.op % u64::from(self.ranks)) as u32
     }
 
+    /// To whom a rank sends, and from whom it receives, across nodes of three.
+    pub(crate) fn across(&self, rank: u32) -> (Option<u32>, Option<u32>) {
+        let (node, nodes) = (rank / 3, self.ranks / 3);
+        match rank % 3 {
+            _ if node >= nodes => (None, None),
+            0 => (Some((node + 1) % nodes * 3 + 2), None),
+            2 => (None, Some((node + nodes - 1) % nodes * 3)),
+            _ => (None, None),
+        }
+    }
+
     pub(crate) fn send_elements(&self) -> usize {
         match self.kind {
             OpKind::ReduceScatter | OpKind::AllToAll => self.count * self.ranks as usize,
@@ -55,6 +66,7 @@ impl Shape {
             OpKind::ReduceScatter => sum(rank as usize * self.count + element),
             OpKind::Broadcast | OpKind::Bcast => u64::from(value(self.root(), self.op, element)),
             OpKind::SendRecv => u64::from(value((rank + self.ranks - 1) % self.ranks, self.op, element)),
+            OpKind::SendAcross => u64::from(value(self.across(rank).1?, self.op, element)),
             OpKind::AllToAll => u64::from(value(part as u32, self.op, rank as usize * self.count + within)),
         })
     }

@@ -42,8 +42,8 @@ pub(crate) fn settings(options: &Options) -> Vec<(String, String)> {
         set("NCCL_DEBUG_FILE", &file.to_string_lossy());
         set("NCCL_DEBUG_SUBSYS", "INIT,GRAPH,NET,COLL,P2P,TUNING");
     }
-    if let Some(rank) = options.child.filter(|_| options.nodes_of_two) {
-        for (key, value) in nodes::settings(rank) {
+    if let (Some(through), Some(rank)) = (options.nodes, options.child) {
+        for (key, value) in nodes::settings(through, rank) {
             set(key, &value);
         }
     }
@@ -68,8 +68,10 @@ fn protocol(proto: Proto) -> &'static str {
 
 /// Makes the settings. For the time before other threads exist.
 pub(crate) fn apply(options: &Options) -> Result<()> {
-    if options.nodes_of_two {
-        set("NCCL_TOPO_FILE", &nodes::provide_topology()?);
+    if let Some(through) = options.nodes {
+        for (key, file) in nodes::files(through)? {
+            set(key, &file);
+        }
     }
     for (key, value) in settings(options) {
         set(&key, &value);

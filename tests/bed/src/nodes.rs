@@ -2,39 +2,72 @@
 //!
 //! GPU 0 is far from the NIC, GPU 1 beside it, and NVLink lies between the two: what GPU 0 sends to another node goes through the
 //! proxy of GPU 1's process. NCCL decides that by itself, from the topology file that it is given; nothing of it is replaced. In each node
-//! ranks exchange over shared memory. Collectives only: ncclSend goes through the own proxy, as its PXN wants GPUDirect, or
-//! `NCCL_P2P_PXN_LEVEL=1`, with which NCCL itself crashes (2.27.5: ncclTopoGetNetDev reads `*dev` of a null pointer from ncclTopoGetPxnRanks).
+//! ranks exchange over shared memory.
+//!
+//! Sockets send and receive host memory only, and PXN is made for NICs that reach a GPU's memory. So the topology says of some GPUs that
+//! the NIC does, and NCCL is told not to send from there: then it chooses PXN, and stays with host memory (up to 2.28; later
+//! versions want it for sends too). Nothing may be received over the network by such a GPU, but for the far one of two, which is too
+//! far for that.
+//!
+//! Of three (`=sends`), the third receives all that comes over the network, and ncclSend of the first goes through the second's proxy, as
+//! collectives do. (NCCL connects ranks with others' proxies while it makes a communicator, and does so for sends alone only
+//! where it would send from GPU memory.)
 
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsRawFd, FromRawFd};
 
 use anyhow::{Context, Result};
+use clap::ValueEnum;
 
-/// Ranks of a node.
-const SIZE: u32 = 2;
+/// What goes through another rank's proxy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Through {
+    /// Of two ranks a node, those of the first
+    Collectives,
+    /// Of three ranks a node, those of the first, and what it sends: `--ops sendacross`
+    Sends,
+}
 
-/// The device of a rank: its number in its node.
-pub(crate) fn device(rank: u32) -> u32 {
-    rank % SIZE
+impl Through {
+    /// Ranks of a node.
+    pub(crate) fn size(self) -> u32 {
+        match self {
+            Self::Collectives => 2,
+            Self::Sends => 3,
+        }
+    }
 }
 
 /// What makes `rank` part of its node.
-pub(crate) fn settings(rank: u32) -> Vec<(&'static str, String)> {
+pub(crate) fn settings(through: Through, rank: u32) -> Vec<(&'static str, String)> {
     vec![
-        ("NCCL_HOSTID", format!("ncclflow-bed-node-{}", rank / SIZE)),
+        ("NCCL_HOSTID", format!("ncclflow-bed-node-{}", rank / through.size())),
         ("NCCL_P2P_DISABLE", "0".to_owned()),
         ("NCCL_SHM_DISABLE", "0".to_owned()),
         // The topology's NVLinks are believed. CUDA says that there is no access to peers, so that data goes over shared memory.
         ("NCCL_IGNORE_DISABLED_P2P", "2".to_owned()),
-        // Sockets send from host memory only. The topology says that the NIC reaches GPU memory, as PXN is for such NICs; this takes
-        // it back for sends, and the far GPU's distance to the NIC for receives.
+        // Whatever the topology says, nothing is sent from GPU memory.
         ("NCCL_NET_GDR_READ", "0".to_owned()),
+        // Nor from slots in host memory that connections to several peers share: for PXN NCCL has none.
+        ("NCCL_NET_SHARED_BUFFERS", "0".to_owned()),
     ]
 }
 
-/// Sets `NCCL_TOPO_FILE`, for as long as the process lives. For the time before other threads exist.
-pub(crate) fn provide_topology() -> Result<String> {
+/// `NCCL_TOPO_FILE` and the like, which are there as long as the process lives. For the time before other threads exist.
+pub(crate) fn files(through: Through) -> Result<Vec<(&'static str, String)>> {
+    let topology = match through {
+        Through::Collectives => topology(&[FAR, NEAR]),
+        Through::Sends => topology(&[FAR, Gpu { reached: true, ..NEAR }, Gpu { reached: false, ..FAR }]),
+    };
+    let mut files = vec![("NCCL_TOPO_FILE", in_memory(&topology)?)];
+    if through == Through::Sends {
+        files.push(("NCCL_GRAPH_FILE", in_memory(GRAPHS)?));
+    }
+    Ok(files)
+}
+
+fn in_memory(text: &str) -> Result<String> {
     // SAFETY: a name and no pointers into this process's memory besides.
     let descriptor = unsafe { libc::memfd_create(c"topology".as_ptr(), 0) };
     if descriptor < 0 {
@@ -42,34 +75,62 @@ pub(crate) fn provide_topology() -> Result<String> {
     }
     // SAFETY: it was just made and is nobody else's.
     let mut file = unsafe { File::from_raw_fd(descriptor) };
-    file.write_all(TOPOLOGY.as_bytes())?;
+    file.write_all(text.as_bytes())?;
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     std::mem::forget(file);
     Ok(path)
 }
 
-/// GPUs where the bed has them (bus 0x10 and 0x11), behind two switches.
-const TOPOLOGY: &str = r#"<system version="1">
-  <cpu numaid="0" affinity="ffffffff" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="143">
-    <pci busid="0000:01:00.0" class="0x060400" link_speed="32.0 GT/s PCIe" link_width="16">
-      <pci busid="0000:10:00.0" class="0x030200" link_speed="32.0 GT/s PCIe" link_width="16">
-        <gpu dev="0" sm="90" gdr="1">
-          <nvlink target="0000:11:00.0" count="18" tclass="0x030200"/>
-        </gpu>
-      </pci>
-    </pci>
-    <pci busid="0000:02:00.0" class="0x060400" link_speed="32.0 GT/s PCIe" link_width="16">
-      <pci busid="0000:11:00.0" class="0x030200" link_speed="32.0 GT/s PCIe" link_width="16">
-        <gpu dev="1" sm="90" gdr="0">
-          <nvlink target="0000:10:00.0" count="18" tclass="0x030200"/>
-        </gpu>
-      </pci>
-      <pci busid="0000:20:00.0" class="0x020000" link_speed="32.0 GT/s PCIe" link_width="16">
-        <nic>
-          <net name="lo" dev="0" speed="100000" port="1" latency="0.000000" guid="0x1" maxconn="64" gdr="1"/>
-        </nic>
-      </pci>
-    </pci>
-  </cpu>
-</system>
+#[derive(Debug, Clone, Copy)]
+struct Gpu {
+    /// Beside the NIC, behind one switch.
+    near: bool,
+    /// The NIC reaches its memory.
+    reached: bool,
+}
+
+const FAR: Gpu = Gpu { near: false, reached: true };
+const NEAR: Gpu = Gpu { near: true, reached: false };
+
+/// Where the bed has its GPUs.
+fn bus(device: usize) -> String {
+    format!("0000:{:02x}:00.0", 0x10 + device)
+}
+
+fn topology(gpus: &[Gpu]) -> String {
+    const LINK: &str = r#"link_speed="32.0 GT/s PCIe" link_width="16""#;
+    const NIC: &str = r#"<nic><net name="lo" dev="0" speed="100000" port="1" latency="0.0" guid="0x1" maxconn="64" gdr="1"/></nic>"#;
+    let switch = |number: u32, content: &str| {
+        format!(r#"<pci busid="0000:0{number}:00.0" class="0x060400" {LINK}>{content}</pci>"#)
+    };
+    let (mut with_nic, mut without) = (Vec::new(), Vec::new());
+    for (device, gpu) in gpus.iter().enumerate() {
+        let others = (0..gpus.len()).filter(|other| *other != device);
+        let link = |other| format!(r#"<nvlink target="{}" count="9" tclass="0x030200"/>"#, bus(other));
+        let links = others.map(link).collect::<Vec<_>>().concat();
+        let (bus, reached) = (bus(device), u8::from(gpu.reached));
+        let side = if gpu.near { &mut with_nic } else { &mut without };
+        side.push(format!(
+            r#"<pci busid="{bus}" class="0x030200" {LINK}><gpu dev="{device}" sm="90" gdr="{reached}">{links}</gpu></pci>"#
+        ));
+    }
+    with_nic.push(format!(r#"<pci busid="0000:30:00.0" class="0x020000" {LINK}>{NIC}</pci>"#));
+    let cpu =
+        r#"numaid="0" affinity="ffffffff" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="143""#;
+    format!(
+        r#"<system version="1"><cpu {cpu}>{}{}</cpu></system>"#,
+        switch(1, &without.concat()),
+        switch(2, &with_nic.concat())
+    )
+}
+
+/// Ring and tree whose third GPU receives.
+const GRAPHS: &str = r#"<graphs version="1">
+  <graph id="0" pattern="4" crossnic="0" nchannels="1" speedintra="12" speedinter="12" latencyinter="0" typeintra="NVL" typeinter="PXN" samechannels="1">
+    <channel><net dev="0"/><gpu dev="2"/><gpu dev="1"/><gpu dev="0"/><net dev="0"/></channel>
+  </graph>
+  <graph id="1" pattern="3" crossnic="0" nchannels="1" speedintra="12" speedinter="12" latencyinter="0" typeintra="NVL" typeinter="PHB" samechannels="1">
+    <channel><net dev="0"/><gpu dev="2"/><gpu dev="1"/><gpu dev="0"/><net dev="0"/></channel>
+  </graph>
+</graphs>
 "#;

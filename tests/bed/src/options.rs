@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::{Parser, ValueEnum};
 
-use crate::nodes;
+use crate::nodes::Through;
 
 /// Run the real NCCL on a machine without a GPU and check every element of every result.
 #[derive(Debug, Clone, Parser)]
@@ -33,9 +33,9 @@ pub(crate) struct Options {
     #[arg(long, value_enum, default_value_t = Mode::Threads)]
     pub(crate) mode: Mode,
 
-    /// Nodes of two ranks with one NIC, so that half of the ranks send through the other half's proxies (PXN); processes only
-    #[arg(long)]
-    pub(crate) nodes_of_two: bool,
+    /// Nodes with one NIC, so that NCCL sends this through other ranks' proxies (PXN); processes only
+    #[arg(long, value_enum, value_name = "WHAT")]
+    pub(crate) nodes: Option<Through>,
 
     /// What to run in each iteration, in this order
     #[arg(long, value_enum, value_delimiter = ',', default_value = "allreduce")]
@@ -172,6 +172,8 @@ pub(crate) enum OpKind {
     Reduce,
     /// To the next rank, from the previous one
     SendRecv,
+    /// From the first rank of each node of three to the last of the next; the others do nothing
+    SendAcross,
     /// ncclAlltoAll where the library has it, sends and receives in a group where not
     AllToAll,
 }
@@ -205,8 +207,8 @@ impl Options {
         if self.bytes == 0 || !self.bytes.is_multiple_of(self.dtype.size()) {
             bail!("--bytes must be a positive multiple of the element size, {}", self.dtype.size());
         }
-        if self.nodes_of_two && self.mode != Mode::Processes {
-            bail!("--nodes-of-two: NCCL tells nodes apart by process; add --mode processes");
+        if self.nodes.is_some() && self.mode != Mode::Processes {
+            bail!("--nodes: NCCL tells nodes apart by process; add --mode processes");
         }
         let of_ranks = [
             ("absent", self.absent.map(|(rank, _)| rank)),
@@ -234,7 +236,7 @@ impl Options {
 
     /// The device that `rank` runs on.
     pub(crate) fn device_of(&self, rank: u32) -> u32 {
-        if self.nodes_of_two { nodes::device(rank) } else { rank }
+        self.nodes.map_or(rank, |through| rank % through.size())
     }
 
     /// Where the library's symbols and debugging information are.

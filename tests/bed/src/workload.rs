@@ -186,6 +186,15 @@ fn issue<'a>(nccl: &Nccl, rank: u32, shape: Shape, comm: &'a Comm) -> Result<Fli
             api.recv(on, (rank + shape.ranks - 1) % shape.ranks, handle, stream)?;
             api.group_end()?;
         }
+        OpKind::SendAcross => {
+            let (to, from) = shape.across(rank);
+            if let Some(to) = to {
+                api.send(on, to, handle, stream)?;
+            }
+            if let Some(from) = from {
+                api.recv(on, from, handle, stream)?;
+            }
+        }
         OpKind::AllToAll => {
             if let Some(result) = api.all_to_all(on, handle, stream) {
                 result?;

@@ -23,7 +23,10 @@ const COLLECTIVES: &str = "allreduce,allgather,reducescatter,broadcast";
 /// Sends between the nodes go through the own proxy, and stand beside the others.
 const ALL_OPS: &str = "allreduce,allgather,reducescatter,broadcast,sendrecv";
 
-const NODES: [&str; 5] = ["--nodes-of-two", "--mode", "processes", "--ranks", "4"];
+const NODES: [&str; 6] = ["--nodes", "collectives", "--mode", "processes", "--ranks", "4"];
+
+/// Where ncclSend goes through another rank's proxy, too.
+const NODES_THAT_SEND: [&str; 6] = ["--nodes", "sends", "--mode", "processes", "--ranks", "6"];
 
 fn session(out: &Path) -> serde_json::Value {
     serde_json::from_str(&fs::read_to_string(out.join("session.json")).unwrap()).unwrap()
@@ -73,9 +76,9 @@ fn measured(steps: &[&FlowStep]) -> BTreeMap<(i32, Direction, i32, u32), (u64, u
 }
 
 /// NCCL's log says whose proxy sends; the emulated kernels say what went through it; the plugin says what its hooks were told.
-fn as_nccl_itself_tells(version: &str, plugin: Plugin, ops: &str, more: &[&str]) {
+fn as_nccl_itself_tells(version: &str, plugin: Plugin, nodes: &[&str], ops: &str, more: &[&str]) {
     let arguments =
-        [&NODES[..], &["--ops", ops, "--bytes", "700000", "--iters", "2", "--channels", "2"], more].concat();
+        [nodes, &["--ops", ops, "--bytes", "700000", "--iters", "2", "--channels", "2"], more].concat();
     let options = ["--level", "steps", "--step-detail", "transitions"];
     let Some(run) = TracedRun::traced(&options, version, plugin, &arguments) else { return };
     run.check(Plugin::No);
@@ -146,18 +149,26 @@ fn as_nccl_itself_tells(version: &str, plugin: Plugin, ops: &str, more: &[&str])
 
 #[test]
 fn nccl_2_27_5_as_it_tells() {
-    as_nccl_itself_tells("2.27.5-cu12", Plugin::Yes, ALL_OPS, &[]);
+    as_nccl_itself_tells("2.27.5-cu12", Plugin::Yes, &NODES, ALL_OPS, &[]);
+    as_nccl_itself_tells("2.27.5-cu12", Plugin::Yes, &NODES_THAT_SEND, "sendacross,allgather", &[]);
 }
 
 #[test]
 fn nccl_2_28_9_as_it_tells() {
-    as_nccl_itself_tells("2.28.9-cu13", Plugin::Yes, ALL_OPS, &[]);
-    as_nccl_itself_tells("2.28.9-cu13", Plugin::Yes, "allreduce", &["--algo", "tree"]);
+    as_nccl_itself_tells("2.28.9-cu13", Plugin::Yes, &NODES, ALL_OPS, &[]);
+    as_nccl_itself_tells("2.28.9-cu13", Plugin::Yes, &NODES, "allreduce", &["--algo", "tree"]);
+    as_nccl_itself_tells(
+        "2.28.9-cu13",
+        Plugin::Yes,
+        &NODES_THAT_SEND,
+        "sendacross,allgather",
+        &["--group", "2"],
+    );
 }
 
 #[test]
 fn nccl_2_21_5_as_it_tells() {
-    as_nccl_itself_tells("2.21.5-cu12", Plugin::No, ALL_OPS, &[]);
+    as_nccl_itself_tells("2.21.5-cu12", Plugin::No, &NODES, ALL_OPS, &[]);
 }
 
 /// Records these ranks of the bed's four only.
