@@ -24,7 +24,7 @@ pub use plan::{
 pub use plan_fields::PlanFields;
 pub use proxy_owner::{ProxyOwner, Seat};
 pub use record::{DecodeError, RecordView, header_bytes, header_of};
-pub use step::{ProxyStepEvent, StepMoment};
+pub use step::{BytesSum, ProxyStepEvent, StepMoment};
 
 use crate::{
     nccl::NameTables,

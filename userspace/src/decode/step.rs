@@ -40,8 +40,20 @@ pub struct ProxyStepEvent {
     pub is_per_fifo_step: bool,
     /// Bytes of the message; where this version says so at this moment.
     pub bytes: Option<u64>,
-    /// Where it says a sum of bytes instead, over all messages so far: whose, and how much.
-    pub bytes_sum: Option<(u64, u64)>,
+    /// The FIFO step of a message of the op that was told before, and its bytes; where they show only now.
+    pub bytes_before: Option<(u64, u64)>,
+    /// Where it says a sum of bytes instead, over all messages so far.
+    pub bytes_sum: Option<BytesSum>,
+}
+
+/// A sum of the bytes of messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BytesSum {
+    /// Whose.
+    pub place: u64,
+    pub bytes: u64,
+    /// What is told of now is not in it yet.
+    pub lacks_this: bool,
 }
 
 /// Numbers of `ncclProxyProfileState` from here on are states of the proxy thread: asleep, idle, taking ops.
@@ -68,6 +80,7 @@ pub(super) fn proxy_step(
             is_foreign: None,
             is_per_fifo_step: true,
             bytes: None,
+            bytes_before: None,
             bytes_sum: None,
         });
     }
@@ -113,11 +126,14 @@ pub(super) fn proxy_step(
             (_, Some(slots)) if moment == StepMoment::Sent => slot_size(slots, record, step)?,
             _ => None,
         },
+        bytes_before: None,
         bytes_sum: match (&spans.size, &spans.summed) {
             // Receives can be exchanged between the other places of the args, with their sums.
-            (Some(size), Some([args, place])) if record.int(place)? == 0 => {
-                Some((record.unsigned(args)?, record.unsigned(size)?))
-            }
+            (Some(size), Some([args, place])) if record.int(place)? == 0 => Some(BytesSum {
+                place: record.unsigned(args)?,
+                bytes: record.unsigned(size)?,
+                lacks_this: spans.adds_later && moment == StepMoment::Sent,
+            }),
             _ => None,
         },
     })

@@ -12,7 +12,7 @@ use super::{
     message::Measured,
     sampling::Sampling,
     seats::{CommunicatorSeat, Seats},
-    size_sums::Sums,
+    size_sums::{Size, Sums},
     step_key::{StepKey, seat_of},
 };
 use crate::decode::{Origin, ProxyStepEvent, StepMoment};
@@ -223,7 +223,11 @@ impl Executions {
     /// posted their ops.
     pub(super) fn settle_size(&mut self, event: &mut ProxyStepEvent) {
         if event.bytes_sum.is_some() {
-            event.bytes = self.sums.added(event);
+            match self.sums.added(event) {
+                Some(Size::This(bytes)) => event.bytes = Some(bytes),
+                Some(Size::Before { step, bytes }) => event.bytes_before = Some((step, bytes)),
+                None => {}
+            }
             event.bytes_sum = None;
         }
     }
@@ -250,6 +254,12 @@ impl Executions {
         }
         let peer = execution.record.peers.get_mut(peer_index).ok_or(())?;
         let measured = peer.measured.as_mut().ok_or(())?;
+        if let Some((step, bytes)) = event.bytes_before
+            && let Some(before) =
+                usize::try_from(step / slots).ok().and_then(|at| measured.messages.get_mut(at))
+        {
+            before.bytes = Some(bytes);
+        }
         let told = usize::try_from(event.step / slots).map_err(|_| ())?;
         let at =
             if event.moment == StepMoment::Stop { measured.stopped(told, event.direction) } else { told };

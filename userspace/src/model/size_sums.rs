@@ -2,26 +2,53 @@
 
 use std::collections::HashMap;
 
-use crate::decode::{ProxyStepEvent, StepMoment};
+use super::step_key::StepKey;
+use crate::decode::{BytesSum, ProxyStepEvent, StepMoment};
 
 /// Places of a process that are kept. NCCL has one for each op that is on its way; a target can claim any number.
 const MAX_PLACES: usize = 1 << 20;
 
 /// Sums of bytes by where they stand: 2.23 to 2.26 add every message to one that is never reset, also across ops that take the same place.
 #[derive(Debug, Default)]
-pub(super) struct Sums(HashMap<(u32, u64), (u64, u64)>);
+pub(super) struct Sums(HashMap<(u32, u64), Place>);
+
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    bytes: u64,
+    /// Records of the process that were lost before.
+    lost: u64,
+    /// The message that the sum lacks: the next thing that is told shows it.
+    lacks: Option<(StepKey, u64)>,
+}
+
+/// The size of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Size {
+    /// Of this one.
+    This(u64),
+    /// Of one of the same op that was told before, by its FIFO step.
+    Before { step: u64, bytes: u64 },
+}
 
 impl Sums {
-    /// What was added since the message before; nothing if that is not known, or records of the process were lost since.
-    pub(super) fn added(&mut self, event: &ProxyStepEvent) -> Option<u64> {
-        let (place, sum) = event.bytes_sum?;
+    /// Which message was added since what was told before, and how much it was; nothing if that is not known, or records of the process
+    /// were lost since.
+    pub(super) fn added(&mut self, event: &ProxyStepEvent) -> Option<Size> {
+        let BytesSum { place, bytes, lacks_this } = event.bytes_sum?;
         let key = (event.origin.tgid, place);
-        if !matches!(event.moment, StepMoment::Sent | StepMoment::Arrived)
-            || (self.0.len() >= MAX_PLACES && !self.0.contains_key(&key))
-        {
+        let tells = matches!(event.moment, StepMoment::Sent | StepMoment::Arrived | StepMoment::Stop);
+        if !tells || (self.0.len() >= MAX_PLACES && !self.0.contains_key(&key)) {
             return None;
         }
-        let (before, lost) = self.0.insert(key, (sum, event.origin.lost))?;
-        if lost == event.origin.lost { sum.checked_sub(before) } else { None }
+        let of = StepKey::of_event(event);
+        let lacks = lacks_this.then_some((of, event.step));
+        let now = Place { bytes, lost: event.origin.lost, lacks };
+        let before = self.0.insert(key, now).filter(|before| before.lost == now.lost)?;
+        let added = bytes.checked_sub(before.bytes)?;
+        match before.lacks {
+            Some((op, step)) => (op == of).then_some(Size::Before { step, bytes: added }),
+            None if event.moment == StepMoment::Stop || lacks_this => None,
+            None => Some(Size::This(added)),
+        }
     }
 }

@@ -170,10 +170,14 @@ pub struct ProxyStepSpans {
     pub sends: Option<Span>,
     /// `ncclProxyConnection.sameProcess`: 0 where another process posted the op; with `sends`, 2.18 and later.
     pub same_process: Option<Span>,
-    /// `ncclProxySubArgs.transSize`: bytes of the message, once its size is known; of [`StepHook::State`] only, 2.23 and later.
+    /// `ncclProxySubArgs.transSize`: bytes of the message, once its size is known; of [`StepHook::State`], 2.23 and later, and
+    /// in 2.23 of [`StepHook::Stop`].
     pub size: Option<Span>,
     /// Whose `transSize` it is: `ncclProxyArgs`, and the place of the op in it; where it is a sum over messages (2.23 to 2.26).
     pub summed: Option<[Span; 2]>,
+    /// A send is added to the sum after it was told (2.23).
+    #[serde(default)]
+    pub adds_later: bool,
     /// Sizes of the messages in the slots, where they stand there and nowhere else (2.20 to 2.22): of sends only.
     pub slots: Option<SlotSizesSpans>,
 }

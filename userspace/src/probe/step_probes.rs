@@ -95,8 +95,9 @@ pub(super) fn proxy_step(
         of_connection = plan.copy_together(connection, &places);
     }
     let (sends, same_process) = (of_connection.first().copied(), of_connection.get(1).copied());
-    // 2.23 adds a send to the sum only after it has told it.
-    let tells_size = hook == StepHook::State && function.param("stepLo").is_none();
+    // 2.23 adds a send to the sum only after it has told it: what is told next, if only the end, shows it.
+    let adds_later = function.param("stepLo").is_some();
+    let tells_size = hook == StepHook::State || (hook == StepHook::Stop && adds_later);
     let size = match layouts.field("ncclProxySubArgs", "transSize") {
         Some(size) if tells_size => Some(plan.copy(sub, offset(&size)?, len(size.size)?)),
         _ => None,
@@ -115,6 +116,7 @@ pub(super) fn proxy_step(
         same_process,
         size,
         summed,
+        adds_later,
         slots,
     };
     Ok((plan.finish()?, ProbeKind::ProxyStep(spans)))

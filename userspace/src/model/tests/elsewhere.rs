@@ -63,6 +63,7 @@ pub(crate) fn steps(tgid: u32) -> Vec<ProxyStepEvent> {
         is_foreign: (moment == StepMoment::Stop).then_some(true),
         is_per_fifo_step: false,
         bytes: Some(100 + step),
+        bytes_before: None,
         bytes_sum: None,
     };
     (100..).zip(moments).map(step).collect()

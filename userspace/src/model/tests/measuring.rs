@@ -1,7 +1,7 @@
 //! Messages of ops: joined, left out, with sizes that are sums.
 
 use super::*;
-use crate::decode::{ProxyStepEvent, StepMoment};
+use crate::decode::{BytesSum, ProxyStepEvent, StepMoment};
 
 /// A proxy op of one message each way, posted with opCount 40; the connections are 0x51 (receive) and 0x52 (send).
 fn posted_for_measuring(session: &mut Session, out: &mut Vec<FlowRecord>) {
@@ -42,6 +42,7 @@ fn step(connection: u64, number: u64, moment: StepMoment, ts_ns: u64) -> Event {
         is_foreign: None,
         is_per_fifo_step: false,
         bytes: Some(1000 + number),
+        bytes_before: None,
         bytes_sum: None,
     })
 }
@@ -107,7 +108,8 @@ fn a_size_is_what_a_sum_grew_by() {
                 let sum = 700 * (3 * out.len() as u64 + number) + place;
                 for moment in [StepMoment::Sent, StepMoment::Stop] {
                     let Event::ProxyStep(mut event) = step(connection, number, moment, 1) else { return };
-                    (event.bytes, event.bytes_sum, event.origin.lost) = (None, Some((place, sum)), lost);
+                    let sum = BytesSum { place, bytes: sum, lacks_this: false };
+                    (event.bytes, event.bytes_sum, event.origin.lost) = (None, Some(sum), lost);
                     session.apply(Event::ProxyStep(event), &mut |record| out.push(record));
                 }
             }
@@ -121,6 +123,31 @@ fn a_size_is_what_a_sum_grew_by() {
         assert_eq!(sizes(&out[0], peer), [None, Some(1400)], "what was before it is not known");
         assert_eq!(sizes(&out[1], peer), [Some(700), Some(1400)]);
         assert_eq!(sizes(&out[2], peer), [None, Some(1400)], "a message may have been lost before it");
+    }
+}
+
+/// 2.23 adds a send only after it has told it: what comes next shows its size, a send or an end; the first one's, too.
+#[test]
+fn a_send_that_the_sum_lacks_has_its_size_with_what_comes_next() {
+    use StepMoment::{Sent, Stop};
+    let orders = [[(Sent, 0), (Sent, 2), (Stop, 0), (Stop, 2)], [(Sent, 0), (Stop, 0), (Sent, 2), (Stop, 2)]];
+    for (order, lost_in_between) in [(orders[0], false), (orders[1], false), (orders[0], true)] {
+        let (mut session, mut out) = (Session::new(true), Vec::new());
+        posted_for_measuring(&mut session, &mut out);
+        let mut sum = 5000;
+        for (at, (moment, number)) in order.into_iter().enumerate() {
+            let Event::ProxyStep(mut event) = step(0x52, number, moment, 1) else { return };
+            event.bytes = None;
+            event.origin.lost = u64::from(lost_in_between && at > 0);
+            event.bytes_sum = Some(BytesSum { place: 1, bytes: sum, lacks_this: moment == Sent });
+            session.apply(Event::ProxyStep(event), &mut |record| out.push(record));
+            sum += if moment == Sent { 700 + number } else { 0 };
+        }
+        session.finish(|_| 0, &mut |record| out.push(record));
+        let sizes: Vec<_> =
+            out[0].peers[1].measured.as_ref().unwrap().messages.iter().map(|message| message.bytes).collect();
+        let first = (!lost_in_between).then_some(700);
+        assert_eq!(sizes, [first, Some(702)], "{order:?}");
     }
 }
 
