@@ -1,6 +1,7 @@
 //! Bytes from the kernel → events. Pure: no files, no time, no process.
 
 mod api;
+mod device_work;
 mod event;
 mod fields;
 mod op_work;
@@ -11,6 +12,7 @@ mod record;
 mod step;
 
 pub use api::{ApiEntryEvent, ApiLineEvent, ApiReturnEvent, ReductionOp};
+pub use device_work::{ChannelShare, CollWork, P2pSide, P2pWork, Work, WorkKind};
 pub use event::{
     ApiCallEvent, CommunicatorId, Direction, Event, Origin, ProxyOp, ProxyOpEvent, ProxyPeerEvent, Ring,
     TaskInfo, Tree,
@@ -18,8 +20,8 @@ pub use event::{
 pub use fields::{MissingField, ProxyOpFields};
 pub use op_work::OpWorkFields;
 pub use plan::{
-    Batch, ChannelGraphs, CollTask, CollWork, ConnectorInfo, OpCounts, OpShape, P2pSide, P2pTask, P2pWork,
-    PlanEvent, PlanPart, PlanPartEvent, QueuedOp, Work, WorkKind,
+    Batch, ChannelGraphs, CollTask, ConnectorInfo, OpCounts, OpShape, P2pTask, PlanEvent, PlanPart,
+    PlanPartEvent, QueuedOp,
 };
 pub use plan_fields::PlanFields;
 pub use proxy_owner::{ProxyOwner, Seat};

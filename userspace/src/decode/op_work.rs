@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     DecodeError, ProxyOp, RecordView, WorkKind,
-    plan::work,
+    device_work::work,
     plan_fields::{BitField, WorkFields},
 };
 use crate::{
