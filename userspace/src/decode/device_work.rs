@@ -1,6 +1,7 @@
 //! Device work: what the kernel of a plan is given, from which each channel's share follows (2.22 and later).
 
 use super::plan_fields::{BitField, P2pWorkFields, WorkFields};
+use crate::nccl::p2p_part_bytes;
 
 /// A node of the work queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,16 +101,9 @@ pub struct P2pSide {
 }
 
 impl P2pSide {
-    /// Payload bytes of a part: `ncclP2pPartBounds` (src/include/device.h, 2.22 to 2.30).
+    /// Payload bytes of a part.
     pub fn part_bytes(&self, part: u32) -> Option<u64> {
-        /// Parts begin at multiples of this.
-        const ALIGNMENT: u64 = 4096;
-        if part >= self.n_channels {
-            return None;
-        }
-        let size = self.bytes.div_ceil(u64::from(self.n_channels)).checked_next_multiple_of(ALIGNMENT)?;
-        let bound = |part: u64| size.saturating_mul(part).min(self.bytes);
-        Some(bound(u64::from(part) + 1) - bound(u64::from(part)))
+        p2p_part_bytes(self.bytes, self.n_channels.into(), part.into())
     }
 }
 

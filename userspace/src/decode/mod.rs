@@ -40,7 +40,7 @@ pub struct Decoder {
     pub names: NameTables,
     /// Of libraries whose plans can be walked.
     pub plan_fields: Option<PlanFields>,
-    /// Of libraries whose device work is known.
+    /// Of libraries whose ops do not say their share themselves.
     #[serde(default)]
     pub op_work: Option<OpWorkFields>,
 }

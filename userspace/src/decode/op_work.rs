@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     nccl::{Pattern, datatype_bytes},
-    probe::OpWorkSpans,
+    probe::{OpWorkSpans, ops_say_their_share},
     symbols::Layouts,
 };
 
@@ -62,8 +62,11 @@ impl Elements {
 }
 
 impl OpWorkFields {
-    /// Nothing where the library's device work is neither.
+    /// Nothing where the library's device work is neither, or its ops need none.
     pub fn from_layouts(layouts: &Layouts) -> Option<Self> {
+        if ops_say_their_share(layouts) {
+            return None;
+        }
         let nodes = || WorkFields::from_layouts(layouts).map(Box::new).map(Self::Nodes);
         ElementFields::from_layouts(layouts).map(Box::new).map(Self::Elements).or_else(nodes)
     }

@@ -22,6 +22,13 @@ pub struct ProxyOwner {
     pub seat: Seat,
 }
 
+impl ProxyOwner {
+    /// Who serves it, if that is another process (PXN).
+    pub fn elsewhere(self) -> Option<Seat> {
+        (!self.same_process).then_some(self.seat)
+    }
+}
+
 pub(super) fn proxy_owner(
     spans: &ProxyOwnerSpans,
     record: &RecordView<'_>,

@@ -1,13 +1,14 @@
 //! How many bytes a message carries, where NCCL's planning lets it be known.
 //!
 //! `ncclProxyOp.nbytes` is the capacity of a message's slots, not what is sent. From 2.24 the op has `channelSize`, the
-//! payload of its channel, from 2.20 to 2.23 the device work that it was made for tells it, and the sizes follow from the loops of NCCL's device code (2.27: src/device/all_reduce.h
-//! runRing, all_gather.h, reduce_scatter.h, prims_simple.h genericOp). Where they do not, the answer is the capacity.
+//! payload of its channel; from 2.20 to 2.23 the device work that it was made for tells it. The sizes follow from the loops
+//! of NCCL's device code (2.27: src/device/all_reduce.h runRing, all_gather.h, reduce_scatter.h, prims_simple.h genericOp).
+//! Where they do not, the answer is the capacity.
 
 use serde::Serialize;
 
 use super::flow::FlowRecord;
-use crate::nccl::{Pattern, Protocol, datatype_bytes};
+use crate::nccl::{Pattern, Protocol, datatype_bytes, p2p_part_bytes};
 
 /// What a `bytes` field means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -128,7 +129,7 @@ impl Sizes {
         let full = op.protocol.wire_bytes(chunk_payload);
         let by_task = || {
             let task = record.task.as_ref()?;
-            p2p_part(task.p2p_bytes?, task.p2p_channels?, record.p2p_part?)
+            p2p_part_bytes(task.p2p_bytes?, task.p2p_channels?, record.p2p_part?)
         };
         let from_part = || {
             let part = op.part_bytes.or_else(by_task)?;
@@ -222,17 +223,6 @@ impl Slicing {
     }
 }
 
-/// Payload bytes of one channel's part of a p2p call: `ncclP2pPartBounds` (2.22 and later, src/include/device.h).
-fn p2p_part(bytes: u64, parts: u64, part: u64) -> Option<u64> {
-    if parts == 0 || part >= parts {
-        return None;
-    }
-    let part_bytes = bytes.div_ceil(parts).checked_next_multiple_of(4096)?;
-    let begin = part.checked_mul(part_bytes)?.min(bytes);
-    let end = (part + 1).checked_mul(part_bytes)?.min(bytes);
-    Some(end - begin)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -279,15 +269,5 @@ mod tests {
         let sizes = slicing(16384, 2 << 20, 4);
         assert_eq!((sizes.message(4096, 0), sizes.message(4096, 1)), (4096, 0));
         assert_eq!((sizes.message(2 << 20, 0), sizes.message(2 << 20, 1)), (1 << 20, 1 << 20));
-    }
-
-    #[test]
-    fn p2p_parts_are_whole_pages_and_the_last_is_what_is_left() {
-        assert_eq!(p2p_part(10_000, 2, 0), Some(8192));
-        assert_eq!(p2p_part(10_000, 2, 1), Some(1808));
-        assert_eq!(p2p_part(0, 1, 0), Some(0));
-        assert_eq!(p2p_part(10, 2, 2), None);
-        let total: u64 = (0..7).filter_map(|part| p2p_part(1_234_567, 7, part)).sum();
-        assert_eq!(total, 1_234_567);
     }
 }

@@ -152,7 +152,7 @@ impl Communicator {
             Matched::Replay(record) => FlowRecord {
                 seq: self.sequencer.post(&event),
                 captured_seq: Some(record.seq),
-                // What is captured and posted differ in their number only.
+                // The captured op knows what the device work said. Its number is another, and PAT's steps are overwritten.
                 op: ProxyOp { op_count: event.op.op_count, nsteps: event.op.nsteps, ..record.op },
                 posted: true,
                 planned: false,

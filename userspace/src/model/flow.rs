@@ -35,13 +35,6 @@ pub struct PeerFlow {
     pub measured: Option<Measured>,
 }
 
-impl PeerFlow {
-    /// Another process's proxy serves it (PXN).
-    pub fn is_served_elsewhere(&self) -> bool {
-        self.owner.is_some_and(|owner| !owner.same_process)
-    }
-}
-
 /// One op on one channel: a record of `proxy_flow`, and the source of its `flow_steps`.
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 #[derive(Clone, Debug)]

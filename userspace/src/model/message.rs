@@ -1,9 +1,9 @@
 //! One message as it was observed, and the waits that follow from that.
 
-use crate::decode::{Direction, StepMoment};
-
-/// `NCCL_STEPS`: FIFO steps of a connection (2.16 to 2.32, src/include/device.h).
-const NCCL_STEPS: u64 = 8;
+use crate::{
+    decode::{Direction, StepMoment},
+    nccl::FIFO_STEPS,
+};
 
 /// `NCCL_SHARED_STEPS`: those that all ops that are taken together may use (src/include/proxy.h, `maxDepth` in src/transport/net.cc).
 const NCCL_SHARED_STEPS: u64 = 16;
@@ -82,7 +82,7 @@ impl Measured {
 
     /// Ops of `n_subs` connections are taken together; a message takes `slots` FIFO steps.
     pub(super) fn set_depth(&mut self, n_subs: u64, slots: u64) {
-        let steps = NCCL_STEPS.min(NCCL_SHARED_STEPS / n_subs.max(1));
+        let steps = FIFO_STEPS.min(NCCL_SHARED_STEPS / n_subs.max(1));
         self.depth = usize::try_from(steps.div_ceil(slots.max(1))).unwrap_or(1).max(1);
     }
 

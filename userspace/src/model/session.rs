@@ -15,7 +15,7 @@ use super::{
     seats::{CommunicatorSeat, Seats},
     step_key::StepKey,
 };
-use crate::decode::{Event, Origin, ProxyStepEvent, Seat, StepMoment};
+use crate::decode::{Event, Origin, ProxyOwner, ProxyStepEvent, Seat, StepMoment};
 
 /// Communicators that are kept apart. A process has some tens; one that claims more wants to fill our memory.
 pub(super) const MAX_COMMUNICATORS: usize = 65_536;
@@ -165,7 +165,7 @@ impl Session {
             // Of another level; the pipeline gives it to the API's side of the session.
             Event::ApiLine(_) | Event::ApiEntry(_) | Event::ApiReturn(_) => {}
             Event::ProxyPeer(peer) => {
-                self.posts_elsewhere |= peer.owner.is_some_and(|owner| !owner.same_process);
+                self.posts_elsewhere |= peer.owner.and_then(ProxyOwner::elsewhere).is_some();
                 self.calls.peer(peer);
             }
             Event::PlanPart(part) => self.plans.part(part),
@@ -320,9 +320,10 @@ impl Session {
     pub fn executors(&self, tgid: u32, step: &ProxyStepEvent) -> Vec<CommunicatorSeat> {
         let mut seats: Vec<CommunicatorSeat> = self.executions.executors(tgid, step).collect();
         for open in self.calls.posting(tgid, step.op_count) {
-            for peer in open.peers.iter().filter(|peer| peer.connection == step.connection) {
-                if let Some(owner) = peer.owner.filter(|owner| !owner.same_process && peer.has_proxy) {
-                    let at = CommunicatorSeat { hash: open.event.comm.hash, seat: owner.seat };
+            let peers = open.peers.iter().filter(|peer| peer.has_proxy && peer.connection == step.connection);
+            for peer in peers {
+                if let Some(seat) = peer.owner.and_then(ProxyOwner::elsewhere) {
+                    let at = CommunicatorSeat { hash: open.event.comm.hash, seat };
                     if !seats.contains(&at) {
                         seats.push(at);
                     }
@@ -361,8 +362,8 @@ impl Session {
                     && open.event.origin.tgid == key.tgid
                     && open.event.op.op_count == key.op_count
                     && open.peers.iter().any(|peer| {
-                        let elsewhere = peer.owner.filter(|owner| !owner.same_process);
-                        let elsewhere = elsewhere.map(|owner| CommunicatorSeat { hash, seat: owner.seat });
+                        let seat = peer.owner.and_then(ProxyOwner::elsewhere);
+                        let elsewhere = seat.map(|seat| CommunicatorSeat { hash, seat });
                         (peer.connection, elsewhere) == (key.connection, key.elsewhere)
                     })
             });

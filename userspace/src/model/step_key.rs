@@ -4,7 +4,7 @@ use super::{
     flow::{FlowRecord, PeerFlow},
     seats::CommunicatorSeat,
 };
-use crate::decode::ProxyStepEvent;
+use crate::decode::{ProxyOwner, ProxyStepEvent};
 
 /// What an op on a connection is called by the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -41,6 +41,6 @@ impl StepKey {
 
 /// Who executes the op's part with this peer, if another process does.
 pub(super) fn seat_of(record: &FlowRecord, peer: &PeerFlow) -> Option<CommunicatorSeat> {
-    let owner = peer.owner.filter(|owner| !owner.same_process)?;
-    Some(CommunicatorSeat { hash: record.comm.hash, seat: owner.seat })
+    let seat = peer.owner.and_then(ProxyOwner::elsewhere)?;
+    Some(CommunicatorSeat { hash: record.comm.hash, seat })
 }

@@ -13,6 +13,7 @@ mod step_probes;
 mod walk_probes;
 mod walk_rows;
 
+pub(crate) use op_work::ops_say_their_share;
 pub use plan_builder::{FinishedPlan, PlanBuilder, PlanError, Slot, Span};
 pub use set::{
     Level, MissingProbe, Part, Probe, ProbePlace, ProbeSet, WalkProgram, Way, add_api_returns, compile,

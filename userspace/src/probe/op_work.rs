@@ -28,7 +28,7 @@ pub(super) fn op_work(
     passed: Passed,
 ) -> Result<Option<OpWorkSpans>, Lack> {
     let has = |strukt, path| layouts.field(strukt, path).is_some();
-    if has("ncclProxyOp", "channelSize") {
+    if ops_say_their_share(layouts) {
         Ok(None)
     } else if has("ncclWorkElem", "workCount") && has("ncclComm", "planQueue.tail") {
         elements(plan, layouts, passed).map(Some)
@@ -37,6 +37,11 @@ pub(super) fn op_work(
     } else {
         Ok(None)
     }
+}
+
+/// Whether ops say themselves what their channel carries: 2.24 and later.
+pub(crate) fn ops_say_their_share(layouts: &Layouts) -> bool {
+    layouts.field("ncclProxyOp", "channelSize").is_some()
 }
 
 fn elements(plan: &mut PlanBuilder, layouts: &Layouts, passed: Passed) -> Result<OpWorkSpans, Lack> {

@@ -39,9 +39,6 @@ const CALLERS: [&str; 2] = ["sendProxyProgress", "recvProxyProgress"];
 const RECORD_WAITS: [i64; 2] = [2, 4];
 const RECORD_ALL: [i64; 4] = [1, 2, 3, 4];
 
-/// Longest code of a function that is read.
-const MAX_CODE: u64 = 64 << 10;
-
 /// Adds the probes of the steps. Without the library's file they are at the hooks' entries.
 pub fn add_steps(set: &mut ProbeSet, resolution: &Resolution, image: Option<&Image>, detail: StepDetail) {
     let image = image.filter(|_| resolution.machine == Machine::X86_64);
@@ -117,7 +114,8 @@ fn at_calls(
     for (name, wanted) in CALLERS.iter().zip(wanted) {
         let mut told: Vec<i64> = Vec::new();
         for caller in resolution.functions(name) {
-            for CallSite { address, constants } in code_of(image, caller)?.calls_of(function.vaddr.0, state) {
+            let code = MachineCode::of_function(image, caller.vaddr, caller.size, &mut Budget::default())?;
+            for CallSite { address, constants } in code.calls_of(function.vaddr.0, state) {
                 // A state that is not known may be a wanted one.
                 if constants.is_empty() || constants.iter().any(|state| wanted.contains(state)) {
                     places.push(Place::inside(image, caller, address)?);
@@ -156,12 +154,4 @@ fn register(location: &ParamLocation) -> Option<Register> {
         ParamLocation::Register(number) => x86_register(*number),
         ParamLocation::EntryStack { .. } | ParamLocation::Unknown(_) => None,
     }
-}
-
-fn code_of(image: &Image, function: &Function) -> Option<MachineCode> {
-    if function.size == 0 || function.size > MAX_CODE {
-        return None;
-    }
-    let code = image.loaded_bytes(function.vaddr, function.size, &mut Budget::default()).ok()?;
-    MachineCode::read(&code, function.vaddr.0)
 }

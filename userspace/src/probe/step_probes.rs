@@ -11,7 +11,7 @@ use super::{
     spans::{ProbeKind, ProxyStepSpans, SlotSizesSpans, StepHook},
 };
 use crate::{
-    nccl::NameTables,
+    nccl::{FIFO_STEPS, NameTables},
     symbols::{Function, Resolution},
 };
 
@@ -144,16 +144,13 @@ fn slot_sizes(
     let resources = plan.load(connection, offset(&resources)?, 8);
     let memory = plan.load(resources, offset(&memory)?, 8);
     Ok(Some(SlotSizesSpans {
-        entries: plan.copy(memory, offset(&fifo)?, len(entry.saturating_mul(NCCL_STEPS))?),
+        entries: plan.copy(memory, offset(&fifo)?, len(entry.saturating_mul(FIFO_STEPS))?),
         entry_bytes: len(entry)?,
         size_at: len(size.offset)?,
         size_bytes: len(size.size)?,
         base: plan.copy(sub, offset(&base)?, len(base.size)?),
     }))
 }
-
-/// FIFO steps of a connection (2.16 to 2.32, src/include/device.h).
-const NCCL_STEPS: u64 = 8;
 
 /// Fields of one struct are copied with what lies between them if that is not more, in bytes.
 const MAX_NEAR: i64 = 64;

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    decode::{Direction, Seat},
+    decode::{Direction, ProxyOwner, Seat},
     model::{BytesKind, FlowRecord, Outcome, PeerFlow, Stage, Transfer, Waits, transfers_left_out},
     nccl::{Algorithm, Pattern, Protocol},
 };
@@ -163,8 +163,8 @@ impl<'a> PeerLine<'a> {
             messages_left_out: transfers_left_out(record, peer),
             transport: &peer.transport,
             proxy: peer.has_proxy,
-            elsewhere: peer.owner.filter(|owner| !owner.same_process).map(|owner| ElsewhereKeys {
-                proxy_rank: match owner.seat {
+            elsewhere: peer.owner.and_then(ProxyOwner::elsewhere).map(|seat| ElsewhereKeys {
+                proxy_rank: match seat {
                     Seat::Rank(rank) => Some(rank),
                     Seat::TopRank(_) => None,
                 },

@@ -8,9 +8,10 @@ use iced_x86::{
 };
 
 use super::probe_point::{reads, writes};
+use crate::elf::{Budget, ElfVaddr, Image};
 
 /// Longest function that is looked at. NCCL's longest of interest has 5,200 bytes.
-const MAX_CODE: usize = 64 << 10;
+const MAX_CODE: u64 = 64 << 10;
 
 /// Instructions that a constant is followed over on its way to a call.
 const MAX_WAY: usize = 256;
@@ -31,9 +32,21 @@ pub(crate) struct CallSite {
 }
 
 impl MachineCode {
+    /// Of a function of `size` bytes at `address`. `None` if that is more than is looked at, is not in the file, or is no code.
+    pub(crate) fn of_function(
+        image: &Image,
+        address: ElfVaddr,
+        size: u64,
+        budget: &mut Budget,
+    ) -> Option<Self> {
+        if size == 0 || size > MAX_CODE {
+            return None;
+        }
+        Self::read(&image.loaded_bytes(address, size, budget).ok()?, address.0)
+    }
+
     /// The code at `address`. `None` if something in it is no instruction.
-    pub(crate) fn read(code: &[u8], address: u64) -> Option<Self> {
-        let code = code.get(..code.len().min(MAX_CODE))?;
+    fn read(code: &[u8], address: u64) -> Option<Self> {
         let mut decoder = Decoder::with_ip(64, code, address, DecoderOptions::NONE);
         let mut instructions = Vec::new();
         while decoder.can_decode() {

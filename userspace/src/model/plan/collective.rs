@@ -6,11 +6,8 @@
 
 use crate::{
     decode::{ChannelGraphs, CollTask, CollWork, PlanEvent, ProxyOp},
-    nccl::{Algorithm, Pattern, Protocol, datatype_bytes},
+    nccl::{Algorithm, FIFO_STEPS, Pattern, Protocol, datatype_bytes},
 };
-
-/// `NCCL_STEPS`, 2.16 to 2.32.
-const NCCL_STEPS: u64 = 8;
 
 /// The ops in NCCL's order, one for each channel; nothing where they do not follow.
 pub(super) fn ops(
@@ -25,7 +22,7 @@ pub(super) fn ops(
     let pattern = pattern(function, algorithm)?;
     let element = datatype_bytes(task.datatype.as_deref()?)?;
     let n_ranks = u64::try_from(plan.comm.n_ranks).ok()?;
-    let step_size = graphs.buffer_sizes.get(usize::from(protocol.number())).copied()? / NCCL_STEPS;
+    let step_size = graphs.buffer_sizes.get(usize::from(protocol.number())).copied()? / FIFO_STEPS;
     let (chunk_steps, slice_steps) = if protocol == Protocol::Simple && algorithm == Algorithm::Ring {
         (task.chunk_steps, task.slice_steps)
     } else {

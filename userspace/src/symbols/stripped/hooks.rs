@@ -13,8 +13,6 @@ use super::{FoundFunction, Search, frames::Frames};
 use crate::elf::{Budget, Image, Machine};
 use crate::symbols::{FoundBy, MachineCode, NcclVersion};
 
-/// The longest caller that is read; NCCL's have 5,200 bytes at most.
-const MAX_CALLER: u64 = 64 << 10;
 /// The longest hook; NCCL's have 170 bytes at most.
 const MAX_HOOK: u64 = 512;
 
@@ -98,16 +96,11 @@ fn find(
     if image.machine() != Machine::X86_64 {
         return Err("it holds no name, and is looked for by its calls in x86-64 code only");
     }
-    let mut read = |function: &FoundFunction, longest: u64| -> Option<MachineCode> {
-        if function.size > longest {
-            return None;
-        }
-        let code = image.loaded_bytes(function.address, function.size, budget).ok()?;
-        MachineCode::read(&code, function.address.0)
-    };
+    let mut read =
+        |function: &FoundFunction| MachineCode::of_function(image, function.address, function.size, budget);
     let mut callers = |name: &str| -> Vec<MachineCode> {
         let found = answer.get(name).and_then(|found| found.as_ref().ok());
-        found.into_iter().flatten().filter_map(|function| read(function, MAX_CALLER)).collect()
+        found.into_iter().flatten().filter_map(&mut read).collect()
     };
     let (senders, receivers) = (callers(SENDER), callers(RECEIVER));
     let mut found = Vec::new();
@@ -134,8 +127,10 @@ fn find(
     }
     let mut stops = Vec::new();
     for callee in called {
-        let Some(function) = function_at(*callee) else { continue };
-        let Some(code) = read(&function, MAX_HOOK) else { continue };
+        let Some(function) = function_at(*callee).filter(|function| function.size <= MAX_HOOK) else {
+            continue;
+        };
+        let Some(code) = read(&function) else { continue };
         let tables = code.called_from_tables();
         if callee == state && !tables.contains(&RECORD_EVENT_STATE) {
             return Err("what is called like it does something else");
