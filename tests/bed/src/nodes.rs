@@ -1,15 +1,15 @@
-//! Nodes of two GPUs that share one NIC (`--nodes-of-two`), so that NCCL sends through another rank's proxy (PXN).
+//! Nodes whose GPUs share one NIC (`--nodes`), so that NCCL sends through another rank's proxy (PXN).
 //!
-//! GPU 0 is far from the NIC, GPU 1 beside it, and NVLink lies between the two: what GPU 0 sends to another node goes through the
-//! proxy of GPU 1's process. NCCL decides that by itself, from the topology file that it is given; nothing of it is replaced. In each node
-//! ranks exchange over shared memory.
+//! Of two (`collectives`), GPU 0 is far from the NIC, GPU 1 beside it, and NVLink lies between the two: what GPU 0 sends to another node
+//! goes through the proxy of GPU 1's process. NCCL decides that by itself, from the topology file that it is given; nothing of it is
+//! replaced. In each node ranks exchange over shared memory.
 //!
 //! Sockets send and receive host memory only, and PXN is made for NICs that reach a GPU's memory. So the topology says of some GPUs that
 //! the NIC does, and NCCL is told not to send from there: then it chooses PXN, and stays with host memory (up to 2.28; later
 //! versions want it for sends too). Nothing may be received over the network by such a GPU, but for the far one of two, which is too
 //! far for that.
 //!
-//! Of three (`=sends`), the third receives all that comes over the network, and ncclSend of the first goes through the second's proxy, as
+//! Of three (`sends`), the third receives all that comes over the network, and ncclSend of the first goes through the second's proxy, as
 //! collectives do. (NCCL connects ranks with others' proxies while it makes a communicator, and does so for sends alone only
 //! where it would send from GPU memory.)
 
