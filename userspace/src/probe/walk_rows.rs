@@ -180,6 +180,7 @@ impl Assembly<'_> {
             nvls_heads: None,
             collnet_heads: [need("collnetDirect.nHeads")?, need("collnetDirect.headRank")?],
             buffer_sizes: Span { at: 0, len: 0, rests_on: 0 },
+            n_nodes: None,
         };
         spans.nvls_heads = copy("nvls.nHeads").zip(copy("nvls.headRank")).map(|(count, rank)| [count, rank]);
         spans.nvls_out = copy("nvls.out");
@@ -188,6 +189,13 @@ impl Assembly<'_> {
         let sizes = field(layouts, "ncclComm", "buffSizes")?;
         let comm = part.given(3);
         spans.buffer_sizes = part.copy(comm, offset(&sizes)?, len(sizes.size)?);
+        spans.n_nodes = match layouts.field("ncclComm", "nNodes") {
+            Some(at) => {
+                let nodes = load_field(&mut part, comm, &at)?;
+                Some(part.emit(nodes))
+            }
+            None => None,
+        };
         let plan = part.finish()?;
         let at = self.add_part("channels", ProbeKind::Channel(spans), plan);
         u16::try_from(at).map_err(|_| Lack::Plan(PlanError::TooManySteps))
