@@ -190,7 +190,10 @@ pub(crate) enum DataType {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Algo {
     Ring,
+    /// All-reduces; the others on rings
     Tree,
+    /// All-gathers and reduce-scatters; the others on rings (2.24 and later)
+    Pat,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
