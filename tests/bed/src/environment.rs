@@ -55,7 +55,8 @@ fn algorithm(algo: Algo) -> &'static str {
     match algo {
         Algo::Ring => "Ring",
         Algo::Tree => "Tree",
-        Algo::Pat => "PAT",
+        // 2.23 adds rings and trees to a list that has none of those, nor NVLS; trees of NVLS do neither operation.
+        Algo::Pat => "NVLSTree,PAT",
     }
 }
 

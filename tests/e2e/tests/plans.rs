@@ -126,11 +126,20 @@ impl Both {
     }
 
     fn transports(&self) -> Vec<&str> {
-        let lines = self.plans.iter().filter(|(file, _)| file.contains("flow_steps")).flat_map(|file| file.1);
-        let mut transports: Vec<&str> = lines.map(|line| line["transport"].as_str().unwrap()).collect();
-        transports.sort_unstable();
-        transports.dedup();
-        transports
+        self.texts("flow_steps", "transport")
+    }
+
+    fn patterns(&self) -> Vec<&str> {
+        self.texts("proxy_flow", "pattern")
+    }
+
+    /// What a field of the lines of some files says.
+    fn texts(&self, files: &str, field: &str) -> Vec<&str> {
+        let lines = self.plans.iter().filter(|(file, _)| file.contains(files)).flat_map(|file| file.1);
+        let mut texts: Vec<&str> = lines.map(|line| line[field].as_str().unwrap()).collect();
+        texts.sort_unstable();
+        texts.dedup();
+        texts
     }
 }
 
@@ -160,6 +169,25 @@ fn every_operation_that_needs_no_proxy() {
         let arguments = [&["--ranks", "4", "--iters", "2"][..], &tree, &NO_PROXIES].concat();
         let Some(run) = both(version, &arguments) else { return };
         run.check(&format!("{version}, tree, {proto}, no proxies"));
+    }
+}
+
+/// How many messages of PAT go to whom NCCL counts where the call of each op is; a plan does not say it.
+#[test]
+fn messages_of_pat() {
+    const GATHERS: &str = "allgather,reducescatter";
+    for (version, mode) in VERSIONS.into_iter().zip(["threads", "processes", "threads"]) {
+        // Parts that share messages, parts of one chunk, parts of many.
+        for (ranks, bytes) in
+            [("2", "1000004"), ("5", "1000004"), ("7", "4"), ("8", "100000"), ("6", "9000"), ("9", "512")]
+        {
+            let mut arguments = vec!["--ranks", ranks, "--mode", mode, "--algo", "pat", "--ops", GATHERS];
+            arguments.extend(["--iters", "2", "--bytes", bytes, "--channels", "2"]);
+            let Some(run) = both(version, &arguments) else { return };
+            run.check(&format!("{version}, PAT with {ranks} ranks of {bytes} bytes"));
+            assert_eq!((run.transports(), run.all_derived()), (vec!["NET"], Some(false)));
+            assert!(run.patterns().iter().all(|pattern| pattern.starts_with("PAT_")), "{:?}", run.patterns());
+        }
     }
 }
 
