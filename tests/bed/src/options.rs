@@ -210,6 +210,9 @@ impl Options {
         if self.bytes == 0 || !self.bytes.is_multiple_of(self.dtype.size()) {
             bail!("--bytes must be a positive multiple of the element size, {}", self.dtype.size());
         }
+        if self.algo == Algo::Pat && self.proto != Proto::Simple {
+            bail!("--algo pat: NCCL has PAT with the protocol SIMPLE only");
+        }
         if self.nodes.is_some() && self.mode != Mode::Processes {
             bail!("--nodes: NCCL tells nodes apart by process; add --mode processes");
         }

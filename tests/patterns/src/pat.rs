@@ -47,7 +47,7 @@ pub(crate) fn count(library: &Library, local_ranks: i32) -> Result<Vec<Counted>>
         let shape = Shape { ranks, rank: ranks / 3, local_ranks };
         let communicator = Communicator::make(library, shape, &[])?;
         for pattern in ["PatUp", "PatDown"] {
-            for chunk_size in [512, 98_304, 524_288] {
+            for chunk_size in [512, 98_304] {
                 for size in sizes(chunk_size) {
                     let nbytes = size * u64::from(ranks.cast_unsigned());
                     let op = make_op(library, pattern, chunk_size, nbytes)?;
