@@ -55,6 +55,7 @@ fn call(pattern: Pattern, channel: u32, op_count: u64, launched: u64) -> Call {
             loop_offset: Some(0),
             last_chunk: None,
             part_bytes: None,
+            slices: None,
         },
         ring: Ring { prev: 0, next: 2, index: 1 },
         tree: Tree { up: -1, down: [2, 3, -1] },

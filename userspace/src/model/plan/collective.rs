@@ -65,6 +65,7 @@ pub(super) fn ops(
             loop_offset: None,
             last_chunk: None,
             part_bytes: None,
+            slices: None,
         })
     };
 

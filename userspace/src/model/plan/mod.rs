@@ -353,11 +353,16 @@ impl PlanAssembler {
             self.counters.derived_otherwise += u64::from(differs && plan_pass);
             self.counters.without_messages += u64::from(found.nsteps.is_none() && plan_pass);
             (found.calls, found.nsteps)
+        } else if let Some(slices) = op.slices {
+            let (calls, nsteps) = peers::of_grouped(graphs, slices).into_iter().unzip();
+            (calls, Some(nsteps))
         } else {
             let calls = peers::calls(&op, graphs, plan.comm.rank);
             let nsteps = vec![op.nsteps; calls.len()];
             (calls, Some(nsteps))
         };
+        // What NCCL leaves in an op that it queues is not what it made.
+        let op = if plan_pass && op.slices.is_some() { ProxyOp { nsteps: 0, ..op } } else { op };
         let mut incomplete = false;
         let steps_of = |at: usize| nsteps.as_ref().and_then(|nsteps| nsteps.get(at)).copied();
         let peers = (0..)

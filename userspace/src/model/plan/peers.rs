@@ -71,13 +71,20 @@ fn through(peer: i32) -> Vec<Call> {
     vec![(Direction::Send, peer, 1), (Direction::Recv, peer, 0)]
 }
 
+/// The calls for grouped broadcasts, each with its steps. Where there are none there is no call.
+pub(super) fn of_grouped(graphs: &ChannelGraphs, [sent, received]: [u64; 2]) -> Vec<(Call, u64)> {
+    let both =
+        [((Direction::Recv, graphs.ring.prev, 0), received), ((Direction::Send, graphs.ring.next, 0), sent)];
+    both.into_iter().filter(|(_, nsteps)| *nsteps != 0).collect()
+}
+
 fn if_other(direction: Direction, peer: i32, rank: i32) -> Vec<Call> {
     if peer == rank { Vec::new() } else { vec![(direction, peer, 1)] }
 }
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::calls;
+    use super::{calls, of_grouped};
     use crate::{
         decode::{
             ChannelGraphs,
@@ -128,6 +135,7 @@ pub(super) mod tests {
             loop_offset: None,
             last_chunk: None,
             part_bytes: None,
+            slices: None,
         }
     }
 
@@ -149,5 +157,9 @@ pub(super) mod tests {
         assert_eq!(of(Pattern::Nvls, 0), [(Send, NOBODY, 1), (Recv, NOBODY, 0)]);
         assert_eq!(of(Pattern::Send, 1), [(Send, 1, 1)]);
         assert_eq!(of(Pattern::Recv, 2), [], "from oneself");
+        let (receive, send) = ((Recv, 1, 0), (Send, 3, 0));
+        assert_eq!(of_grouped(&graphs(), [5, 3]), [(receive, 3), (send, 5)]);
+        assert_eq!(of_grouped(&graphs(), [5, 0]), [(send, 5)], "the roots of all");
+        assert_eq!(of_grouped(&graphs(), [0, 6]), [(receive, 6)]);
     }
 }
