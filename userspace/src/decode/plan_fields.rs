@@ -81,6 +81,8 @@ pub struct WorkFields {
     pub p2p: P2pWorkFields,
     /// `ncclDevWorkTypeP2p`, `ncclDevWorkTypeColl`, `ncclDevWorkTypeCollReg`.
     pub kinds: [u64; 3],
+    /// `ncclDevWorkTypeBcast`: 2.29 and later.
+    pub broadcast: Option<u64>,
 }
 
 /// `ncclDevWorkColl`.
@@ -188,6 +190,7 @@ impl WorkFields {
                 kind("ncclDevWorkTypeColl")?,
                 kind("ncclDevWorkTypeCollReg")?,
             ],
+            broadcast: kind("ncclDevWorkTypeBcast"),
         })
     }
 }

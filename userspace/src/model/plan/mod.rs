@@ -4,6 +4,7 @@
 //! plan's queue, and are taken from there; those that need none are derived. Both come out as if each call had been seen.
 
 mod collective;
+mod counters;
 mod p2p;
 mod pat;
 mod peers;
@@ -11,6 +12,7 @@ mod topology;
 
 use std::collections::{HashMap, VecDeque};
 
+pub use self::counters::PlanCounters;
 use self::{p2p::Batches, topology::Topology};
 use super::{call::ProxyCall, communicator::CommKey};
 use crate::{
@@ -28,53 +30,6 @@ const MAX_PARTS: usize = 16_384;
 const MAX_THREADS: usize = 65_536;
 /// Plans that were posted by a callback before their launch was over.
 const MAX_EARLY: usize = 4096;
-
-/// What could not be put together. Part of every output.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct PlanCounters {
-    /// Plans that were walked after their launch.
-    pub plans: u64,
-    /// Plans that were longer than a walk goes.
-    pub cut: u64,
-    /// Bytes of device work that were cut off, over all plans; a collective has about 100, a send with its receive 48.
-    pub work_bytes_cut: u64,
-    /// Plans some of whose records were lost: of their ops only those that were posted are known.
-    pub incomplete: u64,
-    /// Device work whose ops do not follow from the plan: those that need a proxy are known, others are not.
-    pub underived: u64,
-    /// Derived ops, or messages of PAT, that differ from the posted ones; the posted one counts. Not 0: this version computes
-    /// them in another way, and ops that need no proxy may be wrong.
-    pub derived_otherwise: u64,
-    /// Ops of PAT whose messages are not known peer by peer (record call by call to see them): of versions later than those
-    /// that are known, and between nodes of several ranks.
-    pub without_messages: u64,
-    /// Ops of a channel whose graphs were not seen.
-    pub without_graphs: u64,
-}
-
-impl PlanCounters {
-    /// Adds those of another process.
-    pub fn add(&mut self, other: &Self) {
-        let Self {
-            plans,
-            cut,
-            work_bytes_cut,
-            incomplete,
-            underived,
-            derived_otherwise,
-            without_messages,
-            without_graphs,
-        } = other;
-        self.plans += plans;
-        self.cut += cut;
-        self.work_bytes_cut += work_bytes_cut;
-        self.incomplete += incomplete;
-        self.underived += underived;
-        self.derived_otherwise += derived_otherwise;
-        self.without_messages += without_messages;
-        self.without_graphs += without_graphs;
-    }
-}
 
 /// Walks in progress, and what is known of communicators.
 #[derive(Debug, Default)]
@@ -284,6 +239,8 @@ impl PlanAssembler {
                     let receive_task = take(receive.n_channels != 0, "Recv", receive.peer);
                     p2p::ops(plan, p2p, [receive_task, send_task], &batches, offset)
                 }
+                // Their ops follow from no work, but where each channel's is queued there are no others.
+                WorkKind::Broadcast => is_queued_everywhere(plan, parts).then(Vec::new),
                 WorkKind::Other => None,
             };
             match found {
@@ -413,6 +370,13 @@ fn differs(derived: &ProxyOp, queued: &ProxyOp) -> bool {
     let channel_size = queued.channel_size.or(derived.channel_size);
     let ProxyOp { last_chunk, part_bytes, .. } = *derived;
     *derived != ProxyOp { nsteps, channel_size, last_chunk, part_bytes, ..queued.clone() }
+}
+
+/// Whether each channel of the plan has an op of grouped broadcasts in the queue.
+fn is_queued_everywhere(plan: &PlanEvent, parts: &Parts) -> bool {
+    let grouped = parts.queued.iter().filter(|queued| queued.op.slices.is_some());
+    let channels = grouped.filter_map(|queued| 1u64.checked_shl(queued.op.channel));
+    channels.fold(0, |all, channel| all | channel) & plan.channel_mask == plan.channel_mask
 }
 
 /// What tells an op from others of its plan.
