@@ -14,7 +14,7 @@ use super::{
 pub const MAX_QUEUES: usize = 6;
 
 /// Gates that one walk can have.
-pub const MAX_GATES: usize = 3;
+pub const MAX_GATES: usize = 4;
 
 /// Values of a tag that have plans of their own.
 pub const GATE_TAGS: usize = 16;

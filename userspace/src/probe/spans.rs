@@ -273,6 +273,8 @@ pub struct ChannelSpans {
     pub collnet_heads: [Span; 2],
     /// `ncclComm.buffSizes`, an `int` for each protocol.
     pub buffer_sizes: Span,
+    /// `ncclComm.nNodes`.
+    pub n_nodes: Option<Span>,
 }
 
 /// Where the record of some connectors of a channel has what.

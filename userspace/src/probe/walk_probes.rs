@@ -6,7 +6,7 @@
 //! called each time. From 2.23 on a plan holds what its ops are made of: see [`crate::model`].
 
 use ncclflow_common::{
-    Fan, GATE_TAGS, Gate, MAX_QUEUES, NODE_BYTES_AT, NODE_GIVEN, NOWHERE, ONE_NODE, Queue,
+    Fan, GATE_TAGS, Gate, MAX_GATES, MAX_QUEUES, NODE_BYTES_AT, NODE_GIVEN, NOWHERE, ONE_NODE, Queue,
     STACK_POINTER_SLOT, Walk,
 };
 
@@ -17,7 +17,10 @@ use super::{
     set::{Part, WalkProgram},
     spans::{PlanList, PlanNodeSpans, PlanSpans, ProbeKind},
 };
-use crate::symbols::{Field, Function, Layouts, Resolution};
+use crate::{
+    nccl::Algorithm,
+    symbols::{Field, Function, Layouts, Resolution},
+};
 
 /// A probe that walks: its own plan, what its last record means, and the walk.
 pub(super) type CompiledWalk = Result<(FinishedPlan, ProbeKind, WalkProgram), Lack>;
@@ -349,6 +352,17 @@ impl Assembly<'_> {
             queue.n_gates = 3;
             queue.gates_when = STACK_POINTER_SLOT;
             self.walk.gates = gates;
+        } else {
+            let ring = usize::from(Algorithm::Ring.number());
+            let rings =
+                self.walk.gates.first().and_then(|gate| gate.fans.get(ring)).copied().unwrap_or_default();
+            let last = MAX_GATES - 1;
+            if let (Some(gate), Some(slot)) = (self.gate_of_grouped(rings)?, self.walk.gates.get_mut(last)) {
+                *slot = gate;
+                queue.first_gate = u8::try_from(last).unwrap_or(u8::MAX);
+                queue.n_gates = 1;
+                queue.gates_when = STACK_POINTER_SLOT;
+            }
         }
         self.add_list(PlanList::ProxyOps, queue)
     }

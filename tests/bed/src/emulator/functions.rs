@@ -27,6 +27,7 @@ pub(crate) enum Coll {
 pub(crate) enum Algo {
     Tree,
     Ring,
+    Pat,
     /// Any that needs what the bed does not have.
     Other,
 }
@@ -76,6 +77,7 @@ impl Algo {
         match self {
             Self::Tree => "TREE",
             Self::Ring => "RING",
+            Self::Pat => "PAT",
             Self::Other => "OTHER",
         }
     }
@@ -135,6 +137,9 @@ fn enumerate(layout: &Layout, gather_algos: usize, with_v: bool) -> Vec<Function
     };
     let mut ring_first = vec![Algo::Other; gather_algos];
     ring_first[0] = Algo::Ring;
+    if let Some(fourth) = ring_first.get_mut(3) {
+        *fourth = Algo::Pat;
+    }
     let mut tree_first = vec![Algo::Other; ALLREDUCE_ALGOS];
     tree_first[..2].copy_from_slice(&[Algo::Tree, Algo::Ring]);
     add(Coll::AllGather, 0, BYTES, &ring_first);

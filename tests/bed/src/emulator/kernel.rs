@@ -12,6 +12,7 @@ use super::functions::{Algo, Coll, Function, Functions, Proto};
 use super::layout::{BatchForm, Layout, Work};
 use super::memory;
 use super::p2p::{self, Part};
+use super::pat;
 use super::primitives::Primitives;
 use super::ring::{self, Ring};
 use super::transfer_log::{LaunchName, Line, OpName, Transfer};
@@ -41,6 +42,9 @@ impl CollWork {
     pub(crate) fn check(func: &Function) -> Result<Elem> {
         if func.algo == Algo::Other || matches!(func.coll, Coll::SendRecv | Coll::AllGatherV) {
             bail!("{} with this algorithm is not emulated", func.coll.name());
+        }
+        if func.algo == Algo::Pat && func.proto != Proto::Simple {
+            bail!("PAT is emulated with the protocol SIMPLE only");
         }
         if func.redop != 0 {
             bail!("device reduction {} is not emulated, only sums", func.redop);
@@ -225,6 +229,10 @@ impl Block<'_> {
     async fn collective(&self, work: &CollWork) {
         if work.func.algo == Algo::Tree {
             tree::all_reduce(self, work, &self.tree()).await;
+            return;
+        }
+        if work.func.algo == Algo::Pat {
+            pat::run(self, work).await;
             return;
         }
         let ring = self.ring();

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, anyhow};
 use ncclflow::elf::Image;
+use ncclflow::nccl::PatRule;
 use ncclflow::symbols::{Layouts, Request, resolve};
 
 use super::memory;
@@ -286,6 +287,8 @@ pub(crate) struct Layout {
     /// Number of data types, of device reductions.
     pub(crate) types: usize,
     pub(crate) redops: usize,
+    /// How many messages the proxies expect of PAT.
+    pub(crate) pat: Option<PatRule>,
 }
 
 impl HostComm {
@@ -379,6 +382,7 @@ impl Layout {
             work,
             types: usize::try_from(value("ncclDataType_t", "ncclNumTypes")?)?,
             redops: usize::try_from(value("ncclDevRedOp_t", "ncclNumDevRedOps")?)?,
+            pat: resolution.nccl_version.and_then(PatRule::of),
         })
     }
 }

@@ -16,6 +16,7 @@ mod lists;
 mod ll;
 mod memory;
 mod p2p;
+mod pat;
 mod primitives;
 mod profiler;
 mod ring;

@@ -3,6 +3,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    process::Command,
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -11,7 +12,13 @@ use super::{bed::Bed, programs, recorder::Recorder};
 use crate::{
     compare::{self, Findings},
     tracer::Trace,
-    truth::{debug_log::DebugLog, pattern_calls, plugin::PluginTruth, transfer_log::TransferLog},
+    truth::{
+        debug_log::DebugLog,
+        pat_counts::{self, PatCount},
+        pattern_calls,
+        plugin::PluginTruth,
+        transfer_log::TransferLog,
+    },
 };
 
 /// The programs that take part.
@@ -69,6 +76,26 @@ impl Programs {
         let out =
             self.traced(&self.patterns, subject, folder.path(), &arguments, &["--probes", "per-call"])?;
         Ok(compare::against_pattern_calls(&Trace::read(&out)?, &pattern_calls::read(&truth)?))
+    }
+
+    /// What the library itself counts of PAT, of communicators with so many ranks on each node. Nothing is traced.
+    ///
+    /// # Errors
+    /// If the program fails.
+    pub fn pat_counts(&self, subject: Subject<'_>, local_ranks: u32) -> Result<Vec<PatCount>> {
+        let folder = tempfile::tempdir()?;
+        let truth = folder.path().join("truth");
+        let mut command = Command::new(&self.patterns);
+        command.arg("--library").arg(subject.library).arg("--truth").arg(&truth);
+        command.arg("--pat").arg(local_ranks.to_string());
+        if let Some(symbols) = subject.symbols {
+            command.arg("--symbols").arg(symbols);
+        }
+        let ran = command.output().with_context(|| format!("starting `{}`", self.patterns.display()))?;
+        if !ran.status.success() {
+            bail!("the counting failed ({}): {}", ran.status, String::from_utf8_lossy(&ran.stderr));
+        }
+        pat_counts::read(&truth)
     }
 
     /// A job on the bed. Counts what each check counts, all together; and says which witnesses spoke: some releases (2.27.3) tell
