@@ -2,7 +2,7 @@
 //!
 //! NCCL numbers its device functions at build time; the table `ncclDevFuncRowToId` leads from a row, which follows from
 //! collective, reduction, type, algorithm and protocol, to the number. Here it is read backwards. The order of rows has
-//! had three forms; the one whose number of rows is the table's is right (nccl:src/include/device.h, ncclDevFuncId).
+//! had four forms; the one whose number of rows is the table's is right (nccl:src/include/device.h, ncclDevFuncId).
 
 use std::collections::HashMap;
 
@@ -52,6 +52,15 @@ pub(crate) struct Function {
     pub(crate) dtype: usize,
 }
 
+impl Function {
+    /// Its chunks are two slices of two steps each.
+    pub(crate) fn is_sliced(&self) -> bool {
+        self.algo == Algo::Ring
+            && self.proto == Proto::Simple
+            && matches!(self.coll, Coll::AllReduce | Coll::AllGather | Coll::ReduceScatter)
+    }
+}
+
 impl Proto {
     /// `NCCL_PROTO_…`
     pub(crate) fn index(self) -> usize {
@@ -92,7 +101,7 @@ impl Functions {
         };
         // The last entry is an end mark.
         let rows = (table.size / 4).saturating_sub(1);
-        let Some(all) = [(3, false), (4, false), (4, true)]
+        let Some(all) = [(2, false), (3, false), (4, false), (4, true)]
             .into_iter()
             .map(|(gather_algos, with_v)| enumerate(layout, gather_algos, with_v))
             .find(|all| all.len() == rows)
