@@ -54,7 +54,11 @@ impl<'a> Connection<'a> {
     /// Takes up the connection where the last operation left it. `slot_size`: where the connection does not have its own.
     pub(crate) fn load(layout: &'a Layout, channel: usize, end: End, slot_size: usize) -> Self {
         let peers = layout.channel.peers.get_usize(channel);
-        let peer = memory::read(peers + 8 * end.peer, 8) as usize;
+        let peer = if layout.peers_in_place {
+            peers + layout.peer.size * end.peer
+        } else {
+            memory::read(peers + 8 * end.peer, 8) as usize
+        };
         let place = match end.direction {
             Direction::Send => layout.peer.send,
             Direction::Recv => layout.peer.recv,

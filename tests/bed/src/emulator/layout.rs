@@ -299,6 +299,8 @@ pub(crate) struct Layout {
     pub(crate) peer: Peer,
     pub(crate) conn: Conn,
     pub(crate) slots: Slots,
+    /// `ncclDevChannel.peers` is an array of them and not of their addresses (before 2.18).
+    pub(crate) peers_in_place: bool,
     /// `ncclConnInfo.stepSize`, from 2.21 on.
     pub(crate) step_size: Option<Place>,
     /// `ncclDevComm.p2pChunkSize`, from 2.19 on.
@@ -307,6 +309,8 @@ pub(crate) struct Layout {
     /// Number of data types, of device reductions.
     pub(crate) types: usize,
     pub(crate) redops: usize,
+    /// `NCCL_NUM_ALGORITHMS` where a function's number follows from it (before 2.19).
+    pub(crate) algorithms_before_rows: Option<usize>,
 }
 
 impl HostComm {
@@ -404,6 +408,9 @@ impl Layout {
                     fifo: Fifo::find(layouts, &["ncclConnFifo"])?,
                 },
             },
+            peers_in_place: layouts
+                .field("ncclDevChannel", "peers")
+                .is_some_and(|peers| peers.type_name.matches('*').count() == 1),
             step_size: place(layouts, "ncclConnInfo", "stepSize").ok(),
             p2p_chunk_size: ["ncclKernelComm", "ncclDevComm"]
                 .iter()
@@ -411,6 +418,12 @@ impl Layout {
             work,
             types: usize::try_from(value("ncclDataType_t", "ncclNumTypes")?)?,
             redops: usize::try_from(value("ncclDevRedOp_t", "ncclNumDevRedOps")?)?,
+            algorithms_before_rows: match version {
+                Some((2, 16)) => Some(4),
+                Some((2, 17)) => Some(5),
+                Some((2, 18)) => Some(6),
+                _ => None,
+            },
         })
     }
 }
