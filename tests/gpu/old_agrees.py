@@ -23,7 +23,7 @@ def main():
     for path in glob.glob(os.path.join(out, "*", "flow_steps_rank*.jsonl")):
         with open(path) as file:
             for line in map(json.loads, file):
-                rank, size = line["rank"], line["bytes_measured"]
+                rank, size = line["rank"], line.get("bytes_measured")
                 if line["op"] != "SEND":
                     received[rank] += size is not None
                     continue
