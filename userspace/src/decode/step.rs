@@ -60,7 +60,7 @@ pub struct BytesSum {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendSizeEvent {
     pub origin: Origin,
-    /// `None`: what stood there is no size.
+    /// `None`: what stood there is no size, or could not be read.
     pub bytes: Option<u64>,
 }
 
@@ -147,12 +147,17 @@ pub(super) fn proxy_step(
     })
 }
 
-/// Decodes a record of a slot that is given back.
+/// Decodes a record of a slot that is given back. One whose size could not be read counts, too: what was told before is not of the
+/// message that comes next.
 pub(super) fn send_size(
     spans: &SendSizeSpans,
     record: &RecordView<'_>,
 ) -> Result<SendSizeEvent, DecodeError> {
-    let bytes = u64::try_from(record.int(&spans.bytes)?).ok();
+    let bytes = match record.int(&spans.bytes) {
+        Ok(bytes) => u64::try_from(bytes).ok(),
+        Err(DecodeError::Unreadable(_)) => None,
+        Err(error) => return Err(error),
+    };
     Ok(SendSizeEvent { origin: origin(record), bytes })
 }
 
