@@ -188,6 +188,7 @@ pub enum Event {
     ApiEntry(super::ApiEntryEvent),
     ApiReturn(super::ApiReturnEvent),
     ProxyStep(super::ProxyStepEvent),
+    SendSize(super::SendSizeEvent),
     PlanPart(super::PlanPartEvent),
     Plan(Box<super::PlanEvent>),
 }

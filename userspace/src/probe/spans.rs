@@ -195,6 +195,14 @@ pub struct SlotSizesSpans {
     pub base: Span,
 }
 
+/// Where the record of a send's slot that is given back has what: made just before [`StepHook::Record`] tells that the message was sent,
+/// by the same thread (2.16 to 2.19).
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct SendSizeSpans {
+    /// The entry of `ncclRecvMem.sizesFifo`: what the network was given.
+    pub bytes: Span,
+}
+
 /// Which hook it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StepHook {
@@ -313,4 +321,5 @@ pub enum ProbeKind {
     ApiEntry(ApiEntrySpans),
     ApiReturn(ApiReturnSpans),
     ProxyStep(ProxyStepSpans),
+    SendSize(SendSizeSpans),
 }

@@ -2,7 +2,8 @@
 //!
 //! NCCL numbers its device functions at build time; the table `ncclDevFuncRowToId` leads from a row, which follows from
 //! collective, reduction, type, algorithm and protocol, to the number. Here it is read backwards. The order of rows has
-//! had three forms; the one whose number of rows is the table's is right (nccl:src/include/device.h, ncclDevFuncId).
+//! had four forms; the one whose number of rows is the table's is right (nccl:src/include/device.h, ncclDevFuncId). Before 2.19 the
+//! number is the row.
 
 use std::collections::HashMap;
 
@@ -53,6 +54,15 @@ pub(crate) struct Function {
     pub(crate) dtype: usize,
 }
 
+impl Function {
+    /// Its chunks are two slices of two steps each.
+    pub(crate) fn is_sliced(&self) -> bool {
+        self.algo == Algo::Ring
+            && self.proto == Proto::Simple
+            && matches!(self.coll, Coll::AllReduce | Coll::AllGather | Coll::ReduceScatter)
+    }
+}
+
 impl Proto {
     /// `NCCL_PROTO_…`
     pub(crate) fn index(self) -> usize {
@@ -90,11 +100,14 @@ pub(crate) struct Functions(HashMap<u64, Function>);
 impl Functions {
     pub(crate) fn read(library: &Library, layout: &Layout) -> Result<Self> {
         let Some(table) = library.device_symbol("ncclDevFuncRowToId") else {
-            bail!("the library has no symbol ncclDevFuncRowToId");
+            return match layout.algorithms_before_rows {
+                Some(algorithms) => Ok(Self(by_formula(layout, algorithms))),
+                None => bail!("the library has no symbol ncclDevFuncRowToId"),
+            };
         };
         // The last entry is an end mark.
         let rows = (table.size / 4).saturating_sub(1);
-        let Some(all) = [(3, false), (4, false), (4, true)]
+        let Some(all) = [(2, false), (3, false), (4, false), (4, true)]
             .into_iter()
             .map(|(gather_algos, with_v)| enumerate(layout, gather_algos, with_v))
             .find(|all| all.len() == rows)
@@ -115,6 +128,26 @@ impl Functions {
     pub(crate) fn get(&self, id: u64) -> Option<Function> {
         self.0.get(&id).copied()
     }
+}
+
+/// Before 2.19 (nccl:v2.18.1-1:src/include/collectives.h, FUNC_INDEX).
+fn by_formula(layout: &Layout, algorithms: usize) -> HashMap<u64, Function> {
+    let mut all = HashMap::new();
+    let mut id = 1 + layout.types as u64;
+    for coll in [Coll::Broadcast, Coll::Reduce, Coll::AllGather, Coll::ReduceScatter, Coll::AllReduce] {
+        for redop in 0..layout.redops {
+            for dtype in 0..layout.types {
+                for algo in 0..algorithms {
+                    let algo = [Algo::Tree, Algo::Ring].get(algo).copied().unwrap_or(Algo::Other);
+                    for proto in PROTOS {
+                        all.insert(id, Function { coll, algo, proto, redop, dtype });
+                        id += 1;
+                    }
+                }
+            }
+        }
+    }
+    all
 }
 
 fn enumerate(layout: &Layout, gather_algos: usize, with_v: bool) -> Vec<Function> {

@@ -10,7 +10,7 @@ use ncclflow::nccl::Pattern;
 use super::connection::Connection;
 use super::executor::Control;
 use super::functions::Coll;
-use super::kernel::{Block, CollWork};
+use super::kernel::{Block, CollWork, Share};
 use super::memory;
 use super::primitives::Primitives;
 
@@ -63,8 +63,9 @@ pub(crate) async fn run(block: &Block<'_>, work: &CollWork) {
 /// From the smallest distance on. None without a rule: then nothing moves, and the operation's end is never seen.
 fn dimensions(block: &Block<'_>, work: &CollWork, ranks: usize, gathers: bool) -> Vec<Dimension> {
     let pattern = if gathers { Pattern::PatDown } else { Pattern::PatUp };
-    let [chunk, bytes] = [work.chunk_count, work.part_count].map(|count| (count * work.elem.size()) as u64);
     let messages = block.kernel.layout.pat.and_then(|rule| {
+        let Share::Part { count, chunk, .. } = work.share else { return None };
+        let [chunk, bytes] = [chunk, count].map(|count| (count * work.elem.size()) as u64);
         // They are counted for all chunks together, and each has as many.
         let all = rule.messages(pattern, ranks as u64, chunk, bytes)?;
         Some(all.into_iter().map(|messages| messages / bytes.div_ceil(chunk)).collect::<Vec<_>>())

@@ -56,8 +56,6 @@ pub enum Witnesses {
     All,
     /// The log and the device.
     Device,
-    /// The log: kernels move nothing.
-    Log,
 }
 
 impl Programs {
@@ -115,10 +113,7 @@ impl Programs {
         fs::create_dir(path("log"))?;
         let (transfers, log) =
             (path("transfers").display().to_string(), path("log/%p").display().to_string());
-        let mut all = vec!["--debug-file", &log];
-        if witnesses != Witnesses::Log {
-            all.extend(["--transfer-log", &transfers]);
-        }
+        let mut all = vec!["--debug-file", &log, "--transfer-log", &transfers];
         let plugin = [
             format!("NCCL_PROFILER_PLUGIN={}", self.profiler.display()),
             format!("NCCLFLOW_TRUTH_DIR={}", path("truth").display()),
@@ -133,16 +128,14 @@ impl Programs {
 
         let trace = Trace::read(&out)?;
         let log = DebugLog::read_directory(&path("log"))?;
+        let ranks = u32::try_from(trace.ranks.len())?;
+        let transfers = TransferLog::read(&path("transfers"), ranks)?;
         let mut checks = vec![
             ("identity", compare::identity(&trace)),
             ("symmetry", compare::symmetry(&trace)),
             ("topology", compare::topology(&trace, &log)),
+            ("transfers", compare::against_transfers(&trace, &transfers)),
         ];
-        if witnesses != Witnesses::Log {
-            let ranks = u32::try_from(trace.ranks.len())?;
-            let transfers = TransferLog::read(&path("transfers"), ranks)?;
-            checks.push(("transfers", compare::against_transfers(&trace, &transfers)));
-        }
         if witnesses == Witnesses::All {
             let truth = PluginTruth::read(&path("truth"))?;
             if truth.ranks.values().all(|rank| rank.ops.is_empty()) {
