@@ -208,7 +208,7 @@ DIR holds session.json and, per communicator, <commHash>/proxy_flow_rank<r>.json
 flow_steps_rank<r>.jsonl (a line per message) and flow_rank<r>.json (both, grouped by op); with --level api, api_rank<r>.jsonl (a line
 per call) instead.
 The processes are not stopped, restarted or written to. Needs root, or CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH and, on
-kernels since July 2025, CAP_SYS_ADMIN; `ncclflow doctor` tells.")]
+some kernels without uprobe_multi, CAP_SYS_ADMIN; `ncclflow doctor` tells.")]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub struct RecordArgs {
     /// Processes to trace; other processes on the same library are left alone

@@ -45,7 +45,7 @@ pub(super) fn check(outcome: &Result<Trial, TrialError>) -> Check {
         Err(TrialError::Attach(error)) if error.kind() == io::ErrorKind::PermissionDenied => Check::no(
             name,
             format!("the eBPF object loads, but the kernel refuses uprobes: {error}"),
-            "CAP_SYS_ADMIN besides: kernels since July 2025 want it (6.16, and 6.15.7, 6.12.39, 6.6.99, 6.1.146, 5.15.189: \
+            "CAP_SYS_ADMIN besides: kernels since July 2025 want it where they have no uprobe_multi (6.16, and 6.15.7, 6.12.39, 6.6.99, 6.1.146, 5.15.189: \
              the fix of CVE-2025-38466)",
         ),
         Err(TrialError::Attach(error)) => {

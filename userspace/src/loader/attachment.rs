@@ -197,6 +197,12 @@ impl Attachment {
         Ok(links)
     }
 
+    /// Loads programs that are likely to be needed, and gets the kernel ready for links. That a program is refused is said when it is
+    /// needed.
+    pub fn load_ahead(&mut self, programs: &[Program]) {
+        let _ = self.object.load_ahead(programs);
+    }
+
     /// When the first link was made.
     pub fn first_link(&self) -> Option<Instant> {
         self.first_link

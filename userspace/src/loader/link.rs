@@ -8,12 +8,14 @@ use std::{
     fmt, fs, io,
     num::NonZeroU32,
     os::{
-        fd::{AsFd as _, BorrowedFd, OwnedFd},
+        fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd},
         unix::ffi::OsStrExt as _,
     },
     path::Path,
     thread,
 };
+
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
 use super::bpf::{self, Code, Places};
 
@@ -38,17 +40,40 @@ impl LinkKind {
 /// 46ba0e49b642 ("bpf: fix multi-uprobe PID filtering logic", 6.10 and stable kernels), which also made -1 an invalid process: so libbpf
 /// finds it out (src/features.c, `probe_uprobe_multi_link`).
 fn has_multi() -> bool {
-    /// `r0 = 0; exit`.
-    const NOTHING: [u8; 16] = [0xb7, 0, 0, 0, 0, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
-    let Ok(instructions) = aya_obj::copy_instructions(&NOTHING) else { return false };
-    let code = Code { name: "", license: c"GPL", instructions: &instructions, types: None };
-    let Ok(program) = bpf::load_program(code, true, &mut []) else { return false };
+    let Ok(program) = idle_program() else { return false };
     // A folder has no code: EBADF. -1 is looked at before, where it is no process.
     let says = |pid: u32| {
         let places = Places { path: c"/", offsets: &[0], cookies: &[0], pid, at_return: false };
         bpf::link_many(program.as_fd(), places).err().and_then(|error| error.raw_os_error())
     };
     says(0) == Some(libc::EBADF) && says(u32::MAX) == Some(libc::EINVAL)
+}
+
+/// A program for a link to many that does nothing.
+fn idle_program() -> io::Result<OwnedFd> {
+    /// `r0 = 0; exit`.
+    const NOTHING: [u8; 16] = [0xb7, 0, 0, 0, 0, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
+    let instructions = aya_obj::copy_instructions(&NOTHING).map_err(io::Error::other)?;
+    bpf::load_program(
+        Code { name: "", license: c"GPL", instructions: &instructions, types: None },
+        true,
+        &mut [],
+    )
+}
+
+/// The first uprobe waits for an RCU grace period (of `dup_mmap_sem`, kernel/events/uprobes.c), those that follow soon do not. So one that is in no
+/// process, on a file of our own that nobody maps, comes and goes while programs are being verified. It is no failure that it does not.
+pub(super) fn warm_up() {
+    let come_and_go = || -> io::Result<()> {
+        let program = idle_program()?;
+        let file = memfd_create(c"ncclflow", MemfdFlags::CLOEXEC)?;
+        ftruncate(&file, 16)?;
+        let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).map_err(io::Error::other)?;
+        let places =
+            Places { path: &path, offsets: &[0], cookies: &[0], pid: std::process::id(), at_return: false };
+        bpf::link_many(program.as_fd(), places).map(drop)
+    };
+    let _ = thread::Builder::new().name("ncclflow-warm-up".to_owned()).spawn(come_and_go);
 }
 
 /// Keeps probes attached until it is dropped.

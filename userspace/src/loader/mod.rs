@@ -12,5 +12,5 @@ mod trial;
 pub use attachment::{ArmedProbe, AttachError, Attachment, StoredParts};
 pub use buffer::{Buffer, BufferKind};
 pub use link::{Link, LinkError, LinkKind, detach};
-pub use object::LoadedObject;
+pub use object::{LoadedObject, Program};
 pub use trial::{Trial, TrialError, try_uprobe};

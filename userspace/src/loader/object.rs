@@ -15,7 +15,7 @@ use super::{
     bpf,
     buffer::{Buffer, BufferKind},
     image::{self, Programs, Settings},
-    link::{Link, LinkError, LinkKind, Place, Site, detach},
+    link::{self, Link, LinkError, LinkKind, Place, Site, detach},
 };
 use crate::stream::{PerfBuffers, Source};
 
@@ -54,7 +54,7 @@ unsafe impl Pod for SeenValue {}
 
 /// The programs of the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Program {
+pub enum Program {
     /// Runs a fetch plan at an instruction.
     Fetch,
     /// Runs a fetch plan at a function's return.
@@ -64,7 +64,7 @@ pub(crate) enum Program {
 }
 
 impl Program {
-    pub(crate) const ALL: [Self; 3] = [Self::Fetch, Self::Return, Self::Walk];
+    pub(super) const ALL: [Self; 3] = [Self::Fetch, Self::Return, Self::Walk];
 
     fn name(self) -> &'static str {
         match self {
@@ -172,6 +172,14 @@ impl LoadedObject {
     pub(crate) fn load_programs(&mut self, programs: &[Program]) -> Result<()> {
         let names: Vec<_> = programs.iter().map(|program| program.name()).collect();
         self.programs.load(&names)
+    }
+
+    /// Loads these programs, and gets the kernel ready for the first link.
+    pub(crate) fn load_ahead(&mut self, programs: &[Program]) -> Result<()> {
+        if self.links == LinkKind::Multi {
+            link::warm_up();
+        }
+        self.load_programs(programs)
     }
 
     /// Attaches a program that is loaded to all of these places, or to none; the error says which one was refused.

@@ -31,9 +31,9 @@ use crate::{
     decode::Decoder,
     layout_cache::LayoutCache,
     live::LiveStatistics,
-    loader::{Attachment, Buffer, LinkKind, StoredParts},
+    loader::{Attachment, Buffer, LinkKind, Program, StoredParts},
     model::Sampling,
-    probe::{Level, ProbeKind},
+    probe::{Level, ProbeKind, Way},
     sink::{
         Aggregated, ApiFormat, ApiOutputOptions, AttachReport, HostInfo, OutputDir, SessionFiles,
         SessionReport, WindowReport,
@@ -327,7 +327,7 @@ fn start_capture(
         .with_context(|| format!("cannot write the capture `{}`", path.display()))
 }
 
-/// Finds processes, libraries and layouts while the eBPF object goes into the kernel: both take some 20 ms.
+/// Finds processes, libraries and layouts while the eBPF object and its programs go into the kernel.
 fn find_and_load(
     options: &RecordOptions,
     wanted: &Wanted<'_>,
@@ -335,7 +335,10 @@ fn find_and_load(
 ) -> (Result<Setup>, Result<Attachment>) {
     std::thread::scope(|scope| {
         let loading = scope.spawn(|| {
-            let attachment = Attachment::new(options.buffer, options.links, options.development_log);
+            let mut attachment = Attachment::new(options.buffer, options.links, options.development_log);
+            if let Ok(attachment) = &mut attachment {
+                attachment.load_ahead(likely_programs(options.choice));
+            }
             (attachment, ms_since(options.started))
         });
         let setup = match &options.targets {
@@ -348,6 +351,16 @@ fn find_and_load(
         times.loaded_ms = loaded_ms;
         (setup, attachment)
     })
+}
+
+/// What the libraries of today need; what others need is loaded with their first probe.
+fn likely_programs(choice: ProbeChoice) -> &'static [Program] {
+    match (choice.level, choice.way) {
+        (Level::Api, _) if choice.returns => &[Program::Fetch, Program::Return],
+        (Level::Api, _) | (_, Some(Way::PerCall)) => &[Program::Fetch],
+        (Level::Flow, _) => &[Program::Walk],
+        (Level::Steps, _) => &[Program::Fetch, Program::Walk],
+    }
 }
 
 /// Milliseconds, to the microsecond.

@@ -137,7 +137,7 @@ pub struct AttachReport {
     pub links: Option<LinkKind>,
     /// Processes and libraries are found, and the libraries' symbols and layouts known.
     pub resolved_ms: f64,
-    /// The eBPF object is in the kernel.
+    /// The eBPF object is in the kernel, with the programs that are likely to be needed.
     pub loaded_ms: f64,
     /// The first probe is in the kernel.
     pub first_probe_ms: f64,
