@@ -11,9 +11,11 @@ use std::{
     thread,
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use aya::maps::{Map, MapData};
-use aya_obj::{EbpfSectionKind, Function, Object, btf::BtfFeatures, generated::bpf_map_type};
+use aya_obj::{
+    EbpfSectionKind, Function, Map as Description, Object, btf::BtfFeatures, generated::bpf_map_type,
+};
 use rustix::param::page_size;
 
 use super::{bpf, link::LinkKind};
@@ -69,34 +71,29 @@ impl std::error::Error for LoadError {
 pub(super) fn open(object: &[u8], settings: Settings<'_>) -> Result<(Programs, HashMap<String, Map>)> {
     let mut object = Object::parse(object)?;
     object.patch_map_data(settings.globals.iter().map(|(name, bytes)| (*name, (*bytes, true))).collect())?;
-    let types = load_types(&mut object)?;
-    let (mut maps, mut held, mut described) = (HashMap::new(), Vec::new(), Vec::new());
-    for (name, mut description) in object.maps.drain() {
-        let wanted = settings.entries.iter().find(|(of, _)| *of == name);
-        if let Some((_, entries)) = wanted {
-            description.set_max_entries(*entries);
+    let is_ring = |map: &Description| map.map_type() == bpf_map_type::BPF_MAP_TYPE_RINGBUF as u32;
+    for (name, map) in &mut object.maps {
+        if let Some((_, entries)) = settings.entries.iter().find(|(of, _)| of == name) {
+            map.set_max_entries(*entries);
         }
-        if description.map_type() == bpf_map_type::BPF_MAP_TYPE_RINGBUF as u32 {
-            description.set_max_entries(ring_bytes(description.max_entries(), page_size()));
-            description.set_value_size(0);
+        if is_ring(map) {
+            map.set_max_entries(ring_bytes(map.max_entries(), page_size()));
+            map.set_value_size(0);
         }
-        let map = MapData::create(description.clone(), &name, types.as_ref().map(OwnedFd::as_fd))?;
-        match description.section_kind() {
-            EbpfSectionKind::Rodata => bpf::write_constants(&map, description.data())
-                .with_context(|| format!("writing the constants `{name}`"))?,
-            EbpfSectionKind::Data | EbpfSectionKind::Bss => {
-                bail!("the eBPF object has variables in `{name}`")
-            }
-            _ => {}
-        }
-        // A map can be closed before the last program is loaded.
-        let descriptor = map.fd().as_fd().try_clone_to_owned().context("keeping a map open")?;
-        described.push((name.clone(), descriptor.as_raw_fd(), description));
-        held.push(descriptor);
-        maps.insert(name, Map::from_map_data(map)?);
     }
+    // The pages of a ring buffer are all allocated and cleared when it is made, which takes as long as everything else here.
+    let (rings, others): (Vec<_>, Vec<_>) = object.maps.drain().partition(|(_, map)| is_ring(map));
+    let (types, made) = thread::scope(|scope| -> Result<_> {
+        let rings = thread::Builder::new().spawn_scoped(scope, || make(rings, None));
+        let rings = rings.context("starting a thread")?;
+        let types = load_types(&mut object)?;
+        let mut made = make(others, types.as_ref().map(OwnedFd::as_fd))?;
+        made.extend(rings.join().map_err(|_| anyhow!("making the ring buffers failed"))??);
+        Ok((types, made))
+    })?;
     let text = object.functions.keys().map(|(section, _)| *section).collect::<HashSet<_>>();
-    object.relocate_maps(described.iter().map(|(name, fd, map)| (name.as_str(), *fd, map)), &text)?;
+    let places = made.iter().map(|map| (map.name.as_str(), map.held.as_raw_fd(), &map.description));
+    object.relocate_maps(places, &text)?;
     object.relocate_calls(&text)?;
     let functions = object
         .programs
@@ -106,7 +103,34 @@ pub(super) fn open(object: &[u8], settings: Settings<'_>) -> Result<(Programs, H
         })
         .collect();
     let (license, links) = (object.license, settings.links);
+    let (held, maps) = made.into_iter().map(|map| (map.held, (map.name, map.map))).unzip();
     Ok((Programs { license, functions, types, links, loaded: HashMap::new(), _maps: held }, maps))
+}
+
+/// A map in the kernel.
+struct Made {
+    name: String,
+    description: Description,
+    map: Map,
+    /// Its descriptor once more: a map can be closed before the last program is loaded.
+    held: OwnedFd,
+}
+
+fn make(maps: Vec<(String, Description)>, types: Option<BorrowedFd<'_>>) -> Result<Vec<Made>> {
+    let make = |(name, description): (String, Description)| {
+        let map = MapData::create(description.clone(), &name, types)?;
+        match description.section_kind() {
+            EbpfSectionKind::Rodata => bpf::write_constants(&map, description.data())
+                .with_context(|| format!("writing the constants `{name}`"))?,
+            EbpfSectionKind::Data | EbpfSectionKind::Bss => {
+                bail!("the eBPF object has variables in `{name}`")
+            }
+            _ => {}
+        }
+        let held = map.fd().as_fd().try_clone_to_owned().context("keeping a map open")?;
+        Ok(Made { name, description, map: Map::from_map_data(map)?, held })
+    };
+    maps.into_iter().map(make).collect()
 }
 
 /// Loads the object's types. Nothing if the kernel takes none: the programs then take the verifier longer.
@@ -142,25 +166,19 @@ impl Programs {
             names.iter().copied().filter(|name| !self.loaded.contains_key(name)).collect();
         let Some((first, others)) = missing.split_first() else { return Ok(()) };
         let this = &*self;
-        let outcomes = thread::scope(|scope| {
-            let others: Vec<_> = others
-                .iter()
-                .map(|name| {
-                    let load = || this.load_one(name);
-                    (*name, thread::Builder::new().spawn_scoped(scope, load))
-                })
-                .collect();
+        let outcomes = thread::scope(|scope| -> Result<Vec<_>> {
+            let start = |name: &&'static str| {
+                let name = *name;
+                thread::Builder::new().spawn_scoped(scope, move || (name, this.load_one(name)))
+            };
+            let others: Vec<_> =
+                others.iter().map(start).collect::<Result<_, _>>().context("starting a thread")?;
             let mut outcomes = vec![(*first, this.load_one(first))];
-            for (name, thread) in others {
-                let outcome = match thread.map(thread::ScopedJoinHandle::join) {
-                    Ok(Ok(outcome)) => outcome,
-                    // There was no thread.
-                    Ok(Err(_)) | Err(_) => this.load_one(name),
-                };
-                outcomes.push((name, outcome));
+            for other in others {
+                outcomes.push(other.join().map_err(|_| anyhow!("loading an eBPF program failed"))?);
             }
-            outcomes
-        });
+            Ok(outcomes)
+        })?;
         for (name, outcome) in outcomes {
             let program = outcome
                 .with_context(|| format!("the kernel refused the eBPF program `{name}` (run as root)"))?;
