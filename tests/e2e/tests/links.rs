@@ -58,6 +58,21 @@ fn first_byte(address: usize) -> u8 {
     unsafe { (address as *const u8).read_volatile() }
 }
 
+/// A child that is a copy of this process, breakpoints and all, runs what is probed.
+fn forked_child_goes_on() {
+    // SAFETY: the child computes and leaves, and takes no lock.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let status = i32::from(first(3) != 15);
+        // SAFETY: ends the child without anything of the test's.
+        unsafe { libc::_exit(status) };
+    }
+    let mut status = -1;
+    // SAFETY: `status` is valid for writes.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0);
+}
+
 /// Of this process, as the kernel has them; this is the only test here that makes any.
 fn links() -> usize {
     kernel_objects::of_process(process::id()).unwrap().links.len()
@@ -104,6 +119,10 @@ fn probes_go_as_they_came_and_a_refusal_leaves_none() {
             assert_eq!((made.len(), links()), (expected, expected), "{kind:?}");
             assert_eq!((first_byte(at), first_byte(other_at)), (BREAKPOINT, BREAKPOINT), "{kind:?}");
             assert_eq!((first(3), second(3)), (15, 21), "what is probed goes on");
+            if pid.is_some() {
+                // It is another process: see the counts below.
+                forked_child_goes_on();
+            }
             let mut told = Vec::new();
             detach(made, |left| told.push(left));
             assert_eq!(told, if kind == LinkKind::Multi { vec![2] } else { vec![2, 1] });

@@ -1,5 +1,8 @@
 //! Links, which keep probes attached: one to many uprobes, or one to each.
 //!
+//! Programs return 0: some kernels (6.6) take what a program returns at a link to many for what a uprobe's handler returns, where 1 removes the
+//! breakpoint from the process.
+//!
 //! A link to many (`BPF_TRACE_UPROBE_MULTI`) is made and taken away at once, however many probes it has: the kernel waits once for all that
 //! may still be in one of them. Of links to performance events each waits for itself: about 0.1 s on Linux 6.12 and later, one after the other.
 
