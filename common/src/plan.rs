@@ -44,6 +44,11 @@ pub enum StepOp {
     Emit = 3,
     /// `record[at .. at+len] = memory[slot[src] + imm .. +len]`.
     Copy = 4,
+    /// [`StepOp::Emit`], and behind it [`StepOp::Copy`]: an address, and what is there.
+    EmitAndCopy = 9,
+    /// `slot[dst], slot[dst+1] ... = memory[slot[src] + imm .. +len]`, words of 8 bytes: at most half of the slots, into
+    /// the first half of them.
+    LoadWords = 10,
 }
 
 /// One step of a plan. A read that fails yields zeroes and sets the step's bit in [`crate::RecordHeader::faults`].

@@ -5,11 +5,16 @@
 //! that a loss is counted where it happens. Last it sends the probe's own record, which says how many nodes there were:
 //! without it the walk is not whole.
 
+use super::{
+    plan::STACK_POINTER_SLOT,
+    record::{RECORD_CLASSES, RecordHeader},
+};
+
 /// Lists that one walk can follow.
 pub const MAX_QUEUES: usize = 6;
 
 /// Gates that one walk can have.
-pub const MAX_GATES: usize = 3;
+pub const MAX_GATES: usize = 4;
 
 /// Values of a tag that have plans of their own.
 pub const GATE_TAGS: usize = 16;
@@ -29,9 +34,21 @@ pub const NODE_GIVEN: u8 = 2;
 /// What a walk gives the plan of a row: the row's address, its number, the tag, the first word of the table's identity.
 pub const ROW_GIVEN: u8 = 4;
 
-/// In the plan of the probe itself, run after the walk: the first of the words with the number of nodes that were found, one
-/// for each list.
-pub const NODES_SLOT: u8 = 26;
+/// Records that one item of the buffer can hold: nodes of a walk, and last the probe's own. Each begins at a multiple of
+/// [`PACKED_BYTES`]; the length of the first that is not there is 0. An item of this size is always such a pack.
+pub const PACKED: usize = 3;
+
+/// Room of each record of a pack: that of the smallest class.
+pub const PACKED_BYTES: usize = RECORD_CLASSES[0].size;
+
+/// Bytes of a pack.
+pub const PACK_BYTES: usize = PACKED * PACKED_BYTES;
+
+/// A node's record begins with its address, and where [`Queue::copied`] says so its bytes follow here.
+pub const NODE_BYTES_AT: usize = size_of::<RecordHeader>() + 8;
+
+/// In [`Queue::count`]: one node.
+pub const ONE_NODE: u8 = u8::MAX;
 
 /// Set in the number of nodes of a list that went on after [`MAX_NODES`], or whose next node could not be read.
 pub const CUT: u64 = 1 << 63;
@@ -51,7 +68,7 @@ pub struct Queue {
     pub next_at: u16,
     /// Slot of the head plan with the address of the first node; 0 there: no nodes.
     pub head: u8,
-    /// Slot with the number of nodes, if they lie in a row.
+    /// Slot with the number of nodes, if they lie in a row, or [`ONE_NODE`].
     pub count: u8,
     /// Slot that is 0 where the list is not to be followed. [`super::STACK_POINTER_SLOT`] never is.
     pub when: u8,
@@ -59,6 +76,10 @@ pub struct Queue {
     pub n_gates: u8,
     /// Slot that is 0 where the list's gates are to be left out.
     pub gates_when: u8,
+    /// Bytes of a node that its record has at [`NODE_BYTES_AT`]: what the walk needs of them it takes from there, without
+    /// reading the target's memory again.
+    pub copied: u16,
+    pub padding: u16,
 }
 
 /// Plans that are run for each row.
@@ -67,7 +88,7 @@ pub struct Queue {
 pub struct Fan {
     pub first_plan: u16,
     pub n_plans: u8,
-    /// Which of [`Walk::n_rows`] says how many rows there are.
+    /// Which of [`Walk::n_rows_at`] says how many rows there are.
     pub rows: u8,
 }
 
@@ -121,13 +142,18 @@ pub struct Walk {
     pub n_queues: u32,
     /// Bytes of a row of the table.
     pub row_size: u32,
-    /// Slot of the head plan with the address of row 0.
-    pub rows: u8,
-    /// Slots with the number of rows, for two kinds of fans.
-    pub n_rows: [u8; 2],
-    /// Slots with what tells one table from another: an address, and a number that changes when the address is used anew.
+    /// Row 0, counted from the first word of the table's identity.
+    pub rows_at: u32,
+    /// `int`s with the number of rows, for two kinds of fans, counted from there too.
+    pub n_rows_at: [u32; 2],
+    /// Slots of the head plan with what tells one table from another: an address, and a number that changes when the
+    /// address is used anew.
     pub identity: [u8; 2],
-    pub padding: [u8; 3],
+    /// Where the probe's own record, which is of the smallest class, has the number of nodes that were found: a word for each
+    /// of [`MAX_QUEUES`] lists. Its plan, run after the walk, has [`PART_SLOTS`] words, of which the first start as those of
+    /// a probe's.
+    pub nodes_at: u16,
+    pub padding: [u8; 4],
     pub queues: [Queue; MAX_QUEUES],
     pub gates: [Gate; MAX_GATES],
 }
@@ -138,10 +164,11 @@ impl Default for Walk {
             head_plan: 0,
             n_queues: 0,
             row_size: 0,
-            rows: 0,
-            n_rows: [0; 2],
+            rows_at: 0,
+            n_rows_at: [0; 2],
             identity: [0; 2],
-            padding: [0; 3],
+            nodes_at: 0,
+            padding: [0; 4],
             queues: [Queue::default(); MAX_QUEUES],
             gates: [Gate::default(); MAX_GATES],
         }
@@ -158,15 +185,19 @@ pub struct Seen {
     pub cookie: u32,
     pub gate: u32,
     pub tag: u32,
-    /// First row and number of rows.
+    /// First row and number of rows, where the node names them; 0: all that there are.
     pub rows: u32,
     pub padding: u32,
 }
 
 const _: () = {
-    assert!(size_of::<Queue>() == 16);
+    assert!(size_of::<Queue>() == 20);
     assert!(size_of::<Gate>() == 20 + GATE_TAGS * 4);
-    assert!(size_of::<Walk>() == 20 + MAX_QUEUES * 16 + MAX_GATES * (20 + GATE_TAGS * 4));
+    assert!(size_of::<Walk>() == 32 + MAX_QUEUES * 20 + MAX_GATES * (20 + GATE_TAGS * 4));
     assert!(size_of::<Seen>() == 40);
-    assert!(NODES_SLOT as usize + MAX_QUEUES <= super::plan::SLOTS);
+    assert!(
+        PACK_BYTES > RECORD_CLASSES[1].size && PACK_BYTES + 8 <= RECORD_CLASSES[2].size,
+        "told by its size"
+    );
+    assert!(STACK_POINTER_SLOT as usize + 4 < PART_SLOTS, "a walk's own plan has words of its own");
 };

@@ -13,8 +13,8 @@ use aya_ebpf::{
 use aya_log_ebpf::debug;
 
 use crate::{
-    common::{FetchPlan, RECORD_CLASSES, RecordHeader, SLOTS},
-    fetch::{self, Words},
+    common::{FetchPlan, PACKED_BYTES, RECORD_CLASSES, RecordHeader, SLOTS},
+    fetch::{self, Room, Words},
     maps,
     output::{Entry, bpf_user_pt_regs_t},
     tally::{Tally, lost_by_process},
@@ -67,10 +67,11 @@ pub fn hit<'a>(number: u32) -> Option<Hit<'a>> {
     }
 }
 
-/// A hit of this number that was counted before.
+/// Counts a record of a part of a walk, whose probe has found the session open.
 #[inline(always)]
-pub fn counted<'a>(number: u32, hit: u64) -> Option<Hit<'a>> {
-    Some(Hit { number, plan: maps::PLANS.get(number)?, tally: Tally::of(number)?, hit })
+pub fn part<'a>(number: u32) -> Option<Hit<'a>> {
+    let (tally, plan) = (Tally::of(number)?, maps::PLANS.get(number)?);
+    Some(Hit { number, plan, tally, hit: tally.hit() })
 }
 
 /// The program's context, as global functions take it.
@@ -143,7 +144,61 @@ fn send<const SIZE: usize, const N: usize>(
         tally.lost_full();
         return 0;
     };
-    let header = RecordHeader {
+    if !entry.submit(ctx, header(number, plan, hit, origin, faults)) {
+        tally.lost_full();
+        return 0;
+    }
+    if faults != 0 {
+        tally.faulted();
+    }
+    1
+}
+
+/// Runs a plan into a record of the smallest class that is part of a pack; says which steps could not read, or nothing if
+/// there is no record. [`number`] completes it.
+#[inline(always)]
+pub fn into_pack<const N: usize>(
+    number: u32,
+    words: &mut Words<N>,
+    origin: Origin,
+    room: *mut Room<PACKED_BYTES>,
+    step: fetch::RunStep<PACKED_BYTES, N>,
+) -> Option<u64> {
+    let plan = maps::PLANS.get(number)?;
+    let faults = fetch::run::<PACKED_BYTES, N>(words, number, plan.n_steps, room, step)?;
+    // SAFETY: room for a record, 8-byte aligned.
+    unsafe { room.cast::<RecordHeader>().write(header(number, plan, 0, origin, faults)) };
+    Some(faults)
+}
+
+/// Counts a record of a pack. `own`: the number of the probe's own record, which was counted when it was hit.
+///
+/// Last of all: a counter is an atomic operation, and such a one waits until all that was written before has come out of the
+/// processor's store buffer. What is written to the ring buffer takes as long as the memory does.
+#[inline(always)]
+pub fn number(header: &mut RecordHeader, own: Option<u64>) {
+    let Some(tally) = Tally::of(header.probe as u32) else { return };
+    header.hit = match own {
+        Some(hit) => hit,
+        None => tally.hit(),
+    };
+    if header.faults != 0 {
+        tally.faulted();
+    }
+}
+
+/// Counts a record of a part of a walk for which there is no room.
+#[inline(always)]
+pub fn part_is_lost(number: u32) {
+    if let Some(tally) = Tally::of(number) {
+        tally.hit();
+        tally.lost_full();
+    }
+}
+
+#[inline(always)]
+fn header(number: u32, plan: &FetchPlan, hit: u64, origin: Origin, faults: u64) -> RecordHeader {
+    RecordHeader {
         len: plan.record_len,
         probe: number as u16,
         // SAFETY: a helper without arguments.
@@ -154,13 +209,5 @@ fn send<const SIZE: usize, const N: usize>(
         tid: origin.pid_tgid as u32,
         faults,
         lost: lost_by_process(),
-    };
-    if !entry.submit(ctx, header) {
-        tally.lost_full();
-        return 0;
     }
-    if faults != 0 {
-        tally.faulted();
-    }
-    1
 }

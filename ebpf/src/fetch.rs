@@ -25,6 +25,8 @@ const WRAP: u8 = StepOp::Wrap as u8;
 const SKIP: u8 = StepOp::Skip as u8;
 const EMIT: u8 = StepOp::Emit as u8;
 const COPY: u8 = StepOp::Copy as u8;
+const EMIT_AND_COPY: u8 = StepOp::EmitAndCopy as u8;
+const LOAD_WORDS: u8 = StepOp::LoadWords as u8;
 
 /// What a step says: done, its read failed, or it is none that can be run.
 const DONE: u64 = 0;
@@ -69,7 +71,10 @@ pub type RunStep<const SIZE: usize, const N: usize> =
 
 /// The words that a plan at a probe starts with: the argument registers and the stack pointer.
 #[inline(always)]
-pub fn entry<'w>(ctx: &ProbeContext, room: &'w mut MaybeUninit<Words<SLOTS>>) -> &'w mut Words<SLOTS> {
+pub fn entry<'w, const N: usize>(
+    ctx: &ProbeContext,
+    room: &'w mut MaybeUninit<Words<N>>,
+) -> &'w mut Words<N> {
     let words = Words::zeroed(room);
     let mut n = 0;
     while n < ARG_SLOTS {
@@ -196,17 +201,44 @@ fn step<const N: usize>(slots: &mut [u64; N], plan: u32, index: u32, out: *mut u
             if at > size - 8 {
                 return INVALID;
             }
-            // SAFETY: `at + 8 <= size`.
-            unsafe { out.add(at).cast::<u64>().write_unaligned(src) };
+            // SAFETY: `at + 8 <= size`; the room is 8-byte aligned.
+            unsafe { out.add(at & !7).cast::<u64>().write(src) };
         }
-        COPY => {
+        COPY | EMIT_AND_COPY => {
             let len = step.len as u32 & (2 * MAX_COPY as u32 - 1);
-            if size < MAX_COPY || at > size - MAX_COPY || len > MAX_COPY as u32 {
+            if size < MAX_COPY + 8 || len > MAX_COPY as u32 {
+                return INVALID;
+            }
+            let mut at = at;
+            if step.op == EMIT_AND_COPY {
+                if at > size - MAX_COPY - 8 {
+                    return INVALID;
+                }
+                // SAFETY: `at + 8 <= size`; the room is 8-byte aligned.
+                unsafe { out.add(at & !7).cast::<u64>().write(src) };
+                at += 8;
+            }
+            if at > size - MAX_COPY {
                 return INVALID;
             }
             // SAFETY: `at + len <= size`; the helper checks the address.
             let failed = unsafe {
                 bpf_probe_read_user(out.add(at).cast(), len, src.wrapping_add(step.imm as u64) as *const _)
+            } < 0;
+            return if failed { FAULT } else { DONE };
+        }
+        LOAD_WORDS => {
+            let (first, len) = (step.dst as usize % (N / 2), step.len as u32 & (8 * N as u32 - 1));
+            if len > 4 * N as u32 {
+                return INVALID;
+            }
+            // SAFETY: the first half of the words can be the first, and half of them follow; the helper checks the address.
+            let failed = unsafe {
+                bpf_probe_read_user(
+                    slots.as_mut_ptr().add(first).cast(),
+                    len,
+                    src.wrapping_add(step.imm as u64) as *const _,
+                )
             } < 0;
             return if failed { FAULT } else { DONE };
         }

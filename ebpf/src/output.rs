@@ -61,6 +61,12 @@ impl<const SIZE: usize> Entry<SIZE> {
     pub fn submit(self, ctx: *mut bpf_user_pt_regs_t, header: RecordHeader) -> bool {
         // SAFETY: SIZE is larger than the header, and the room is 8-byte aligned.
         unsafe { self.room.cast::<RecordHeader>().write(header) };
+        self.send(ctx, |_| {})
+    }
+
+    /// Sends what was written, header and all. Says whether it is on its way; if not, `lost` is given what is not.
+    #[inline(always)]
+    pub fn send(self, ctx: *mut bpf_user_pt_regs_t, lost: impl FnOnce(*mut Room<SIZE>)) -> bool {
         if maps::through_perf() {
             // SAFETY: the context is the program's own; SIZE bytes are in the room, which is ours until it is released.
             let failed = unsafe {
@@ -72,6 +78,9 @@ impl<const SIZE: usize> Entry<SIZE> {
                     SIZE as u64,
                 )
             } < 0;
+            if failed {
+                lost(self.room);
+            }
             scratch::release(self.slot);
             return !failed;
         }

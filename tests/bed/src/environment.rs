@@ -55,6 +55,8 @@ fn algorithm(algo: Algo) -> &'static str {
     match algo {
         Algo::Ring => "Ring",
         Algo::Tree => "Tree",
+        // 2.23 adds rings and trees to a list that has none of those, nor NVLS; trees of NVLS do neither operation.
+        Algo::Pat => "NVLSTree,PAT",
     }
 }
 
@@ -79,14 +81,16 @@ pub(crate) fn apply(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Trees are for all-reduce only. From 2.24 on NCCL refuses what it has no algorithm for, and takes a list by function.
+/// Trees are for all-reduce only, PAT for all-gather and reduce-scatter. From 2.24 on NCCL refuses what it has no algorithm for, and takes a list by function.
 /// For the time between the opening of the library, which tells its version, and its first use.
 pub(crate) fn apply_for_version(options: &Options, version: (u32, u32)) {
-    if options.algo == Algo::Tree
-        && version >= (2, 24)
-        && !options.env.iter().any(|(key, _)| key == "NCCL_ALGO")
-    {
-        set("NCCL_ALGO", "Ring;allreduce:Tree");
+    let by_function = match options.algo {
+        Algo::Ring => return,
+        Algo::Tree => "Ring;allreduce:Tree",
+        Algo::Pat => "Ring;allgather:PAT;reducescatter:PAT",
+    };
+    if version >= (2, 24) && !options.env.iter().any(|(key, _)| key == "NCCL_ALGO") {
+        set("NCCL_ALGO", by_function);
     }
 }
 

@@ -190,7 +190,10 @@ pub(crate) enum DataType {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Algo {
     Ring,
+    /// All-reduces; the others on rings
     Tree,
+    /// All-gathers and reduce-scatters; the others on rings (2.24 and later)
+    Pat,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -206,6 +209,9 @@ impl Options {
     pub(crate) fn validate(&self) -> Result<()> {
         if self.bytes == 0 || !self.bytes.is_multiple_of(self.dtype.size()) {
             bail!("--bytes must be a positive multiple of the element size, {}", self.dtype.size());
+        }
+        if self.algo == Algo::Pat && self.proto != Proto::Simple {
+            bail!("--algo pat: NCCL has PAT with the protocol SIMPLE only");
         }
         if self.nodes.is_some() && self.mode != Mode::Processes {
             bail!("--nodes: NCCL tells nodes apart by process; add --mode processes");

@@ -12,11 +12,12 @@ use std::{
 use anyhow::{Context as _, Result};
 use ncclflow::{
     elf::{Image, Machine},
+    nccl::{PatRule, Pattern},
     probe::{self, Level, Probe, ProbeSet, StepDetail, Way},
     symbols::{Function, ParamSource, Resolution, nccl_request, resolve},
 };
 use ncclflow_e2e::{
-    compare::Findings,
+    compare::{self, Findings},
     harness::{
         conformance::{Programs, Subject, Witnesses},
         need, stripped,
@@ -210,6 +211,11 @@ fn at_work(row: &mut Row, number: usize, programs: &Programs, subject: Subject<'
     };
     row.patterns[number] = note("patterns", programs.patterns(subject));
     let minor = row.nccl.split('.').nth(1).and_then(|minor| minor.parse().ok()).unwrap_or(0);
+    if minor >= 23 && subject.symbols.is_none() {
+        for local_ranks in [1, 2] {
+            note("PAT", pat(programs, subject, &row.nccl, local_ranks));
+        }
+    }
     let (mut witnesses, jobs) = jobs(minor);
     let jobs = match on_the_bed {
         OnTheBed::All => jobs,
@@ -228,6 +234,17 @@ fn at_work(row: &mut Row, number: usize, programs: &Programs, subject: Subject<'
     row.witnesses = Some(format!("{witnesses:?}").to_lowercase());
 }
 
+/// How many messages PAT has, by the rule of the version.
+fn pat(programs: &Programs, subject: Subject<'_>, version: &str, local_ranks: u32) -> Result<Findings> {
+    let rule = version.parse().ok().and_then(PatRule::of);
+    let rule = rule.with_context(|| format!("how {version} counts is not known"))?;
+    let counts = programs.pat_counts(subject, local_ranks)?;
+    Ok(compare::pat_messages(&counts, rule.between_nodes, |op, members, bytes| {
+        let pattern = Pattern::from_enumerator(&format!("ncclPattern{}", op.pattern))?;
+        rule.messages(pattern, members, op.chunk_size, bytes)
+    }))
+}
+
 type Job = &'static [&'static str];
 
 /// What the bed runs of a version. It does the device's work from 2.21 on.
@@ -236,11 +253,12 @@ fn jobs(minor: u32) -> (Witnesses, &'static [Job]) {
     const RING: Job =
         &["--ranks", "4", "--mode", "processes", "--ops", OPS, "--bytes", "1048576", "--channels", "2"];
     const TREE: Job = &["--ranks", "4", "--algo", "tree", "--bytes", "3000000", "--iters", "2"];
-    const STILL: Job =
-        &["--ranks", "4", "--ops", OPS, "--bytes", "1048576", "--no-emulate", "--env", "NCCL_SHM_DISABLE=0"];
+    const PAT: Job =
+        &["--ranks", "5", "--algo", "pat", "--ops", "allgather,reducescatter", "--bytes", "100000"];
     match minor {
-        23.. => (Witnesses::All, &[RING, TREE]),
-        21.. => (Witnesses::Device, &[RING, TREE]),
-        _ => (Witnesses::Log, &[STILL]),
+        23.. => (Witnesses::All, &[RING, TREE, PAT]),
+        20.. => (Witnesses::Device, &[RING, TREE]),
+        // What the channels of a tree take in turns is not emulated.
+        _ => (Witnesses::Device, &[RING]),
     }
 }

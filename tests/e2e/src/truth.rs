@@ -2,6 +2,7 @@
 
 pub mod call_log;
 pub mod debug_log;
+pub mod pat_counts;
 pub mod pattern_calls;
 pub mod plugin;
 pub mod transfer_log;

@@ -139,7 +139,7 @@ fn all_finds_libraries_under_other_names_that_were_deleted_and_other_failures_ar
     assert_eq!(dump.communicators.iter().find(hash).unwrap().verdict.culprits, [1]);
 }
 
-/// Versions before the marks at both ends of a communicator. The bed has no emulator for them: their kernels move nothing, so
+/// Versions before the marks at both ends of a communicator. Their kernels move nothing here, so
 /// that all ranks stand in the first op; what is read of them must be right all the same. `cargo xtask nccl fetch 2.18.1 …`
 #[test]
 fn versions_before_2_21_are_read() {

@@ -126,11 +126,20 @@ impl Both {
     }
 
     fn transports(&self) -> Vec<&str> {
-        let lines = self.plans.iter().filter(|(file, _)| file.contains("flow_steps")).flat_map(|file| file.1);
-        let mut transports: Vec<&str> = lines.map(|line| line["transport"].as_str().unwrap()).collect();
-        transports.sort_unstable();
-        transports.dedup();
-        transports
+        self.texts("flow_steps", "transport")
+    }
+
+    fn patterns(&self) -> Vec<&str> {
+        self.texts("proxy_flow", "pattern")
+    }
+
+    /// What a field of the lines of some files says.
+    fn texts(&self, files: &str, field: &str) -> Vec<&str> {
+        let lines = self.plans.iter().filter(|(file, _)| file.contains(files)).flat_map(|file| file.1);
+        let mut texts: Vec<&str> = lines.map(|line| line[field].as_str().unwrap()).collect();
+        texts.sort_unstable();
+        texts.dedup();
+        texts
     }
 }
 
@@ -160,6 +169,42 @@ fn every_operation_that_needs_no_proxy() {
         let arguments = [&["--ranks", "4", "--iters", "2"][..], &tree, &NO_PROXIES].concat();
         let Some(run) = both(version, &arguments) else { return };
         run.check(&format!("{version}, tree, {proto}, no proxies"));
+    }
+}
+
+/// How many messages of PAT go to whom NCCL counts where the call of each op is; a plan does not say it.
+#[test]
+fn messages_of_pat() {
+    // Parts of many chunks, and such that share messages.
+    let jobs = [("5", "1000004"), ("7", "4")];
+    for ((version, mode), odd) in
+        VERSIONS.into_iter().zip(["threads", "processes", "threads"]).zip(["2", "6", "9"])
+    {
+        for (ranks, bytes) in jobs.into_iter().chain([(odd, "9000")]) {
+            let arguments = ["--ranks", ranks, "--mode", mode, "--algo", "pat", "--bytes", bytes];
+            let ops = ["--ops", "allgather,reducescatter", "--iters", "2", "--channels", "2"];
+            let Some(run) = both(version, &[&arguments[..], &ops].concat()) else { return };
+            run.check(&format!("{version}, PAT with {ranks} ranks of {bytes} bytes"));
+            assert_eq!((run.transports(), run.all_derived()), (vec!["NET"], Some(false)));
+            assert_eq!(run.patterns(), ["PAT_DOWN", "PAT_UP"]);
+        }
+    }
+}
+
+/// NCCL 2.29 and later make one op of the broadcasts of a group, with other numbers of messages to the next rank than from the
+/// last one, and no task among the collectives'.
+#[test]
+fn grouped_broadcasts_through_the_network() {
+    const VERSION: &str = "2.32.3-cu12";
+    // Of all roots, of two, and with a collective behind them that reads the same graphs.
+    for (ranks, group, ops) in
+        [("4", "8", "broadcast"), ("5", "2", "broadcast"), ("3", "3", "broadcast,allgather")]
+    {
+        let arguments = ["--ranks", ranks, "--group", group, "--ops", ops, "--iters", "8", "--channels", "2"];
+        let Some(run) = both(VERSION, &[&arguments[..], &["--bytes", "2000004"]].concat()) else { return };
+        run.check(&format!("{VERSION}, {ops} in groups of {group} on {ranks} ranks"));
+        assert!(run.texts("proxy_flow", "coll").contains(&"AllGatherV"));
+        assert_eq!(run.transports(), ["NET"]);
     }
 }
 

@@ -58,6 +58,25 @@ fn nccl_2_32_3_every_operation() {
     every_operation("2.32.3-cu12", Plugin::Yes);
 }
 
+/// PAT, whose messages follow from a plan by rule: as NCCL's profiler interface, its log and the device count them.
+#[test]
+fn pat_as_nccl_itself_counts() {
+    for version in ["2.27.5-cu12", "2.28.9-cu13", "2.32.3-cu12"] {
+        for bytes in ["1000004", "2000"] {
+            let mut arguments = vec!["--ranks", "5", "--algo", "pat", "--ops", "allgather,reducescatter"];
+            arguments.extend(["--bytes", bytes, "--channels", "2", "--iters", "2"]);
+            let Some(run) = Run::new(version, Plugin::Yes, &arguments) else { return };
+            run.check(Plugin::Yes);
+            let flows = run.trace().ranks.into_values().flat_map(|rank| rank.flows);
+            let counted = flows
+                .flat_map(|flow| flow.peers)
+                .filter(|peer| peer.nsteps.is_some_and(|nsteps| nsteps > 0))
+                .count();
+            assert!(counted > 0, "{version}");
+        }
+    }
+}
+
 /// Odd sizes, where the last chunk, loop and slice are cut; from an op's own words (2.27) and from its device work (2.21).
 #[test]
 fn ring_all_reduce_bytes_add_up_for_odd_sizes() {

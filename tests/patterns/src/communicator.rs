@@ -6,14 +6,12 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::cases::Case;
 use crate::expected;
-use crate::graph::{CHANNELS, IN_NETWORK, NEAR, RANK, RANKS};
+use crate::graph::{Channel, IN_NETWORK, NEAR, RANK, RANKS};
 use crate::library::Library;
 use crate::memory::{Memory, field, offset, rank, size_of};
 use crate::pool::Pool;
 use crate::truth::{self, Told};
 
-/// Ranks, and the pseudo-peers behind them: the network, and as many of NVLS.
-const PEERS: usize = 2 * RANKS as usize + 1;
 pub(crate) const HASH: u64 = 0x5eed_0000_feed_1234;
 /// `ncclComm.startMagic` and `endMagic`, from 2.21 on.
 const MAGIC: u64 = 0x0280_0280_0280_0280;
@@ -22,43 +20,63 @@ const BEFORE: u64 = 1000;
 
 const STRUCT: &str = "ncclComm";
 
+/// Who is in it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shape {
+    pub(crate) ranks: i32,
+    /// This one.
+    pub(crate) rank: i32,
+    /// Ranks of each node, one after another.
+    pub(crate) local_ranks: i32,
+}
+
+/// The one that every pattern is tried on: each rank is a node of its own.
+pub(crate) const WITH_GRAPHS: Shape = Shape { ranks: RANKS, rank: RANK, local_ranks: 1 };
+
 #[derive(Debug)]
 pub(crate) struct Communicator {
     memory: Memory,
     pool: Pool,
     /// What each connection is: direction, peer, index.
     connections: HashMap<usize, (bool, i32, i32)>,
+    shape: Shape,
 }
 
 impl Communicator {
-    pub(crate) fn make(library: &Library) -> Result<Self> {
+    /// With the channels whose graphs are given, or with one that has no graphs.
+    pub(crate) fn make(library: &Library, shape: Shape, channels: &[Channel]) -> Result<Self> {
         let layouts = &library.layouts;
         let memory = Memory::of(layouts, STRUCT, 1)?;
         let pool = Pool::make(library)?;
         let set = |path: &str, value: u64| memory.set(layouts, STRUCT, path, value);
         let may_set = |path: &str, value: u64| memory.set_if_any(layouts, STRUCT, path, value).map(drop);
-        set("rank", rank(RANK))?;
-        set("nRanks", rank(RANKS))?;
-        set("nChannels", CHANNELS.len() as u64)?;
-        // Each rank a node of its own.
-        set("node", rank(RANK))?;
-        set("nNodes", rank(RANKS))?;
+        let Shape { ranks: n_ranks, rank: this, local_ranks } = shape;
+        let node = |number: i32| number / local_ranks;
+        set("rank", rank(this))?;
+        set("nRanks", rank(n_ranks))?;
+        set("nChannels", channels.len().max(1) as u64)?;
+        set("node", rank(node(this)))?;
+        set("nNodes", rank(n_ranks.div_euclid(local_ranks)))?;
+        set("localRank", rank(this % local_ranks))?;
         for one in ["localRanks", "maxLocalRanks", "minLocalRanks"] {
-            may_set(one, 1)?;
+            may_set(one, rank(local_ranks))?;
         }
         for (path, value) in [("startMagic", MAGIC), ("endMagic", MAGIC), ("commHash", HASH)] {
             may_set(path, value)?;
         }
-        let ranks = Memory::zeroed(4 * RANKS as usize);
-        let zeroes = Memory::zeroed(4 * RANKS as usize);
-        for number in 0..RANKS {
-            ranks.write(4 * number as usize, rank(number), 4)?;
-        }
-        may_set("rankToNode", ranks.address as u64)?;
+        let table = |of: &dyn Fn(i32) -> i32| -> Result<Memory> {
+            let table = Memory::zeroed(4 * n_ranks as usize);
+            (0..n_ranks).try_for_each(|number| table.write(4 * number as usize, rank(of(number)), 4))?;
+            Ok(table)
+        };
+        let ranks = table(&|number| number)?;
+        let places = table(&|number| number % local_ranks)?;
+        may_set("rankToNode", table(&node)?.address as u64)?;
         may_set("topParentRanks", ranks.address as u64)?;
-        may_set("rankToLocalRank", zeroes.address as u64)?;
-        may_set("topParentLocalRanks", zeroes.address as u64)?;
-        may_set("localRankToRank", ranks.at(4 * RANK as usize)?.address as u64)?;
+        may_set("rankToLocalRank", places.address as u64)?;
+        may_set("topParentLocalRanks", places.address as u64)?;
+        let local = ranks.at(4 * (node(this) * local_ranks) as usize)?.address as u64;
+        may_set("localRankToRank", local)?;
         if layouts.field(STRUCT, "sharedRes").is_some() {
             let shared = Memory::of(layouts, "ncclSharedResources", 1)?;
             set("sharedRes", shared.address as u64)?;
@@ -71,47 +89,38 @@ impl Communicator {
         } else {
             set("proxyState.proxyOps", pool.queue.address as u64)?;
         }
-        let mut communicator = Self { memory, pool, connections: HashMap::new() };
+        let mut communicator = Self { memory, pool, connections: HashMap::new(), shape };
         let transports = Transports::make(library)?;
-        for number in 0..CHANNELS.len() {
-            communicator.make_channel(library, number, &transports)?;
+        for number in 0..channels.len().max(1) {
+            communicator.make_channel(library, number, channels.get(number), &transports)?;
         }
         Ok(communicator)
     }
 
-    fn make_channel(&mut self, library: &Library, number: usize, transports: &Transports) -> Result<()> {
+    fn make_channel(
+        &mut self,
+        library: &Library,
+        number: usize,
+        graph: Option<&Channel>,
+        transports: &Transports,
+    ) -> Result<()> {
         const STRUCT: &str = "ncclChannel";
         let layouts = &library.layouts;
-        let graph = &CHANNELS[number];
         let at = offset(layouts, "ncclComm", "channels")? + number * size_of(layouts, STRUCT)?;
         let channel = self.memory.at(at)?;
-        let set = |path: &str, value: i32| channel.set(layouts, STRUCT, path, rank(value));
-        let may_set =
-            |path: &str, value: i32| channel.set_if_any(layouts, STRUCT, path, rank(value)).map(drop);
-        set("id", number as i32)?;
-        set("ring.prev", graph.prev())?;
-        set("ring.next", graph.next())?;
-        set("tree.up", graph.tree_up)?;
-        set("collnetChain.up", graph.collnet_chain_up)?;
-        set("collnetDirect.out", graph.collnet_direct_out)?;
-        may_set("nvls.out", graph.nvls_out)?;
-        may_set("nvls.treeUp", graph.nvls_tree_up)?;
-        for child in 0..3 {
-            set(&format!("tree.down[{child}]"), graph.tree_down[child])?;
-            may_set(&format!("nvls.treeDown[{child}]"), graph.nvls_tree_down[child])?;
+        channel.set(layouts, STRUCT, "id", number as u64)?;
+        if let Some(graph) = graph {
+            set_graph(library, channel, graph)?;
         }
-        let users = Memory::zeroed(4 * graph.ring.len());
-        for (place, user) in graph.ring.iter().enumerate() {
-            users.write(4 * place, rank(*user), 4)?;
-        }
-        channel.set(layouts, STRUCT, "ring.userRanks", users.address as u64)?;
 
         // An array of them up to 2.17, then an array of their addresses.
         let size = size_of(layouts, "ncclChannelPeer")?;
-        let peers = Memory::of(layouts, "ncclChannelPeer", PEERS)?;
+        // Ranks, and the pseudo-peers behind them: the network, and as many of NVLS.
+        let count = 2 * self.shape.ranks as usize + 1;
+        let peers = Memory::of(layouts, "ncclChannelPeer", count)?;
         let first = if field(layouts, STRUCT, "peers")?.type_name.matches('*').count() >= 2 {
-            let table = Memory::zeroed(8 * PEERS);
-            for peer in 0..PEERS {
+            let table = Memory::zeroed(8 * count);
+            for peer in 0..count {
                 table.write(8 * peer, peers.at(peer * size)?.address as u64, 8)?;
             }
             table
@@ -119,13 +128,21 @@ impl Communicator {
             peers
         };
         channel.set(layouts, STRUCT, "peers", first.address as u64)?;
-        for peer in 0..PEERS {
-            self.make_peer(library, peers.at(peer * size)?, peer as i32, transports)?;
+        let near = graph.map(|_| NEAR);
+        for peer in 0..count {
+            self.make_peer(library, peers.at(peer * size)?, peer as i32, near, transports)?;
         }
         Ok(())
     }
 
-    fn make_peer(&mut self, library: &Library, at: Memory, peer: i32, transports: &Transports) -> Result<()> {
+    fn make_peer(
+        &mut self,
+        library: &Library,
+        at: Memory,
+        peer: i32,
+        near: Option<i32>,
+        transports: &Transports,
+    ) -> Result<()> {
         const STRUCT: &str = "ncclConnector";
         let layouts = &library.layouts;
         let size = size_of(layouts, STRUCT)?;
@@ -138,10 +155,10 @@ impl Communicator {
                     |path: &str, value: u64| connector.set_if_any(layouts, STRUCT, path, value).map(drop);
                 let connection = Memory::of(layouts, "ncclProxyConnection", 1)?;
                 connection.set(layouts, "ncclProxyConnection", "send", u64::from(sends))?;
-                set("transportComm", transports.of(peer, sends))?;
+                set("transportComm", transports.of(peer, near, self.shape.ranks, sends))?;
                 set("proxyConn.connection", connection.address as u64)?;
                 // From 2.19 on the connector says whether there is a proxy, before, its transport.
-                let progress = if peer == NEAR { 0 } else { transports.progress() };
+                let progress = if near == Some(peer) { 0 } else { transports.progress() };
                 may_set("proxyConn.proxyProgress", progress)?;
                 may_set("proxyConn.sameProcess", 1)?;
                 // Up to 2.17 the connector knows its communicator.
@@ -190,6 +207,17 @@ impl Communicator {
         Ok(told)
     }
 
+    /// Posts an op, and says what the library queued for it: direction, peer, steps.
+    pub(crate) fn post(&self, library: &Library, op: Memory) -> Result<Vec<(bool, i32, u32)>> {
+        library.save_op(self.memory.address, op.address, false)?;
+        let of = |queued: crate::pool::Queued| {
+            let connection = self.connections.get(&queued.connection);
+            let (sends, peer, _) = *connection.context("the library queued for an unknown connection")?;
+            Ok((sends, peer, queued.nsteps))
+        };
+        self.pool.take(&library.layouts)?.into_iter().map(of).collect()
+    }
+
     /// What the library queued: direction, peer, index of the connector, steps.
     fn queued(&self, library: &Library, case: &Case, op_count: u64) -> Result<Vec<(bool, i32, i32, u32)>> {
         let pattern = library.value("ncclPattern_t", &format!("ncclPattern{}", case.pattern));
@@ -204,6 +232,31 @@ impl Communicator {
         };
         self.pool.take(&library.layouts)?.into_iter().map(of).collect()
     }
+}
+
+/// Sets this rank's place in a channel's graphs.
+fn set_graph(library: &Library, channel: Memory, graph: &Channel) -> Result<()> {
+    const STRUCT: &str = "ncclChannel";
+    let layouts = &library.layouts;
+    let set = |path: &str, value: i32| channel.set(layouts, STRUCT, path, rank(value));
+    let may_set = |path: &str, value: i32| channel.set_if_any(layouts, STRUCT, path, rank(value)).map(drop);
+    set("ring.prev", graph.prev())?;
+    set("ring.next", graph.next())?;
+    set("tree.up", graph.tree_up)?;
+    set("collnetChain.up", graph.collnet_chain_up)?;
+    set("collnetDirect.out", graph.collnet_direct_out)?;
+    may_set("nvls.out", graph.nvls_out)?;
+    may_set("nvls.treeUp", graph.nvls_tree_up)?;
+    for child in 0..3 {
+        set(&format!("tree.down[{child}]"), graph.tree_down[child])?;
+        may_set(&format!("nvls.treeDown[{child}]"), graph.nvls_tree_down[child])?;
+    }
+    let users = Memory::zeroed(4 * graph.ring.len());
+    for (place, user) in graph.ring.iter().enumerate() {
+        users.write(4 * place, rank(*user), 4)?;
+    }
+    channel.set(layouts, STRUCT, "ring.userRanks", users.address as u64)?;
+    Ok(())
 }
 
 /// What connectors refer to: `struct ncclTransport`, of which they know the send side or the receive side.
@@ -245,10 +298,10 @@ impl Transports {
         Self::PROGRESS
     }
 
-    fn of(&self, peer: i32, sends: bool) -> u64 {
+    fn of(&self, peer: i32, near: Option<i32>, ranks: i32, sends: bool) -> u64 {
         let name = match peer {
-            NEAR => "P2P",
-            peer if peer >= IN_NETWORK => "COL",
+            peer if near == Some(peer) => "P2P",
+            peer if peer >= ranks => "COL",
             _ => "NET",
         };
         self.sides.get(name).map_or(0, |(send, recv)| if sends { *send } else { *recv })

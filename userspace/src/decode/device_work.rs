@@ -16,7 +16,9 @@ pub struct Work {
 pub enum WorkKind {
     Coll(CollWork),
     P2p(P2pWork),
-    /// Grouped broadcasts (2.29 and later), or what a later version brings.
+    /// One of several that are grouped (2.29 and later). It does not say on which channel.
+    Broadcast,
+    /// What a later version brings.
     Other,
 }
 
@@ -126,6 +128,8 @@ pub(super) fn work(of: &WorkFields, bytes: &[u8]) -> Option<Work> {
             ],
             collnet: (of.collnet_count.of(bytes)?, of.collnet_chunk_count.of(bytes)?),
         })
+    } else if Some(kind) == of.broadcast {
+        WorkKind::Broadcast
     } else {
         WorkKind::Other
     };

@@ -90,6 +90,8 @@ pub struct ProxyOp {
     pub last_chunk: Option<u64>,
     /// Payload bytes of this channel's part of a p2p call, from the device work.
     pub part_bytes: Option<u64>,
+    /// Of grouped broadcasts (`AllGatherV`), which send and receive different numbers of messages: both, in this order.
+    pub slices: Option<[u64; 2]>,
 }
 
 /// What the op's task says.
@@ -186,6 +188,7 @@ pub enum Event {
     ApiEntry(super::ApiEntryEvent),
     ApiReturn(super::ApiReturnEvent),
     ProxyStep(super::ProxyStepEvent),
+    SendSize(super::SendSizeEvent),
     PlanPart(super::PlanPartEvent),
     Plan(Box<super::PlanEvent>),
 }
@@ -288,6 +291,9 @@ pub(super) fn op(fields: &ProxyOpFields, names: &NameTables, op: &[u8]) -> Resul
     let protocol = unsigned(fields.protocol)?;
     let function =
         |field| number(field).and_then(|value: u64| names.function(value.cast_signed())).map(str::to_owned);
+    // Their place is that of other things in ops of other functions.
+    let is_grouped = function(fields.coll).as_deref() == Some("AllGatherV") && !pattern.is_p2p();
+    let slices = fields.slices.filter(|_| is_grouped);
     Ok(ProxyOp {
         op_count: unsigned(fields.op_count)?,
         channel: u32::try_from(unsigned(fields.channel_id)?).unwrap_or(u32::MAX),
@@ -317,6 +323,10 @@ pub(super) fn op(fields: &ProxyOpFields, names: &NameTables, op: &[u8]) -> Resul
         loop_offset: number(fields.loop_offset),
         last_chunk: None,
         part_bytes: None,
+        slices: match slices {
+            Some([sent, received]) => Some([unsigned(sent)?, unsigned(received)?]),
+            None => None,
+        },
     })
 }
 

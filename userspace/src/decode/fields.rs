@@ -63,6 +63,8 @@ pub struct ProxyOpFields {
     pub channel_size: Option<IntField>,
     /// 2.24 and later.
     pub loop_offset: Option<IntField>,
+    /// `specifics.bcast.sendSlices` and `recvSlices`: 2.29 and later.
+    pub slices: Option<[IntField; 2]>,
 }
 
 impl ProxyOpFields {
@@ -95,6 +97,9 @@ impl ProxyOpFields {
             reg: find("reg"),
             channel_size: find("channelSize"),
             loop_offset: find("loopOffset"),
+            slices: find("specifics.bcast.sendSlices")
+                .zip(find("specifics.bcast.recvSlices"))
+                .map(|(sent, received)| [sent, received]),
         })
     }
 }

@@ -26,7 +26,7 @@ pub use plan::{
 pub use plan_fields::PlanFields;
 pub use proxy_owner::{ProxyOwner, Seat};
 pub use record::{DecodeError, RecordView, header_bytes, header_of};
-pub use step::{BytesSum, ProxyStepEvent, StepMoment};
+pub use step::{BytesSum, ProxyStepEvent, SendSizeEvent, StepMoment};
 
 use crate::{
     nccl::NameTables,
@@ -65,6 +65,7 @@ impl Decoder {
             ProbeKind::Connectors(spans) => plan::connectors(spans, record).map(Event::PlanPart),
             ProbeKind::Head => Err(DecodeError::UnknownProbe(record.header.probe)),
             ProbeKind::ProxyStep(spans) => step::proxy_step(spans, &self.names, record).map(Event::ProxyStep),
+            ProbeKind::SendSize(spans) => step::send_size(spans, record).map(Event::SendSize),
         }
     }
 }

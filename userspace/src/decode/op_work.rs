@@ -169,5 +169,7 @@ fn deals_out(pattern: Pattern) -> bool {
             | Pattern::TreeUp
             | Pattern::TreeDown
             | Pattern::TreeUpDown
+            | Pattern::PatUp
+            | Pattern::PatDown
     )
 }

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     decode::CommunicatorId,
-    nccl::{Algorithm, Protocol},
+    nccl::{Algorithm, PatRule, Protocol},
     probe::{ChannelSpans, ConnectorsSpans, PlanList, PlanNodeSpans, PlanSpans, Span},
 };
 
@@ -30,6 +30,8 @@ pub struct PlanEvent {
     pub channel_mask: u64,
     /// Which fields this version's ops have.
     pub op_has: OpShape,
+    /// How this version counts PAT's messages, where that is known.
+    pub pat: Option<PatRule>,
     /// Bytes of all its device work.
     pub work_bytes: u64,
     /// By list: nodes found, and whether it was cut.
@@ -139,6 +141,8 @@ pub struct ChannelGraphs {
     pub collnet_heads: (i32, i32),
     /// `ncclComm.buffSizes`, the communicator's, by protocol.
     pub buffer_sizes: Vec<u64>,
+    /// Nodes of the communicator.
+    pub n_nodes: Option<i32>,
 }
 
 /// A connector of a channel.
@@ -179,6 +183,7 @@ pub(super) fn plan(
             coll_api: fields.coll_api.is_some(),
             channel_size: fields.channel_size.is_some(),
         },
+        pat: decoder.plan_fields.as_ref().and_then(|fields| fields.pat),
         work_bytes: record.unsigned(&spans.work_bytes)?,
         nodes: spans
             .nodes
@@ -305,6 +310,7 @@ pub(super) fn channel(spans: &ChannelSpans, record: &RecordView<'_>) -> Result<P
             .chunks_exact(4)
             .filter_map(super::unsigned)
             .collect(),
+        n_nodes: spans.n_nodes.and_then(|span| record.int(&span).ok()),
     };
     let number = u32::try_from(record.unsigned(&spans.channel)?).unwrap_or(u32::MAX);
     Ok(PlanPartEvent { origin: origin(record), part: PlanPart::Channel(number, graphs) })

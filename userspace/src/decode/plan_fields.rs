@@ -3,7 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::unsigned;
-use crate::symbols::Layouts;
+use crate::{
+    nccl::PatRule,
+    symbols::{Layouts, NcclVersion},
+};
 
 /// A number, which may be a bit field.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -78,6 +81,8 @@ pub struct WorkFields {
     pub p2p: P2pWorkFields,
     /// `ncclDevWorkTypeP2p`, `ncclDevWorkTypeColl`, `ncclDevWorkTypeCollReg`.
     pub kinds: [u64; 3],
+    /// `ncclDevWorkTypeBcast`: 2.29 and later.
+    pub broadcast: Option<u64>,
 }
 
 /// `ncclDevWorkColl`.
@@ -136,6 +141,8 @@ pub struct PlanFields {
     pub work: WorkFields,
     pub batch: BatchFields,
     pub op_counts: OpCountFields,
+    /// How many messages PAT's ops have; nothing where the version's way is not known.
+    pub pat: Option<PatRule>,
     /// Numbers of `ncclDevRedOp_t` that the network sees as a sum: an average, and a sum of what was multiplied before.
     pub seen_as_sum: Vec<u64>,
 }
@@ -183,6 +190,7 @@ impl WorkFields {
                 kind("ncclDevWorkTypeColl")?,
                 kind("ncclDevWorkTypeCollReg")?,
             ],
+            broadcast: kind("ncclDevWorkTypeBcast"),
         })
     }
 }
@@ -193,7 +201,7 @@ fn number(layouts: &Layouts, enumeration: &str, name: &str) -> Option<u64> {
 
 impl PlanFields {
     /// Nothing where the library's plans are not such.
-    pub fn from_layouts(layouts: &Layouts) -> Option<Self> {
+    pub fn from_layouts(layouts: &Layouts, version: Option<NcclVersion>) -> Option<Self> {
         let task = |path| BitField::find(layouts, "ncclTaskColl", path, 0);
         let p2p_task = |path| BitField::find(layouts, "ncclTaskP2p", path, 0);
         let batch = |path| BitField::find(layouts, "ncclDevWorkBatch", path, 0);
@@ -237,6 +245,7 @@ impl PlanFields {
                     collectives,
                 }
             },
+            pat: version.and_then(PatRule::of),
             seen_as_sum: ["ncclDevPreMulSum", "ncclDevSumPostDiv"]
                 .iter()
                 .filter_map(|name| number(layouts, "ncclDevRedOp_t", name))

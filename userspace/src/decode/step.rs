@@ -3,7 +3,7 @@
 use super::{DecodeError, Direction, Origin, RecordView, event::origin};
 use crate::{
     nccl::{NameTables, StepState},
-    probe::{ProxyStepSpans, SlotSizesSpans, StepHook},
+    probe::{ProxyStepSpans, SendSizeSpans, SlotSizesSpans, StepHook},
 };
 
 /// How far a message has come.
@@ -54,6 +54,14 @@ pub struct BytesSum {
     pub bytes: u64,
     /// What is told of now is not in it yet.
     pub lacks_this: bool,
+}
+
+/// The network has taken a message of this size: the next that the same thread tells was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SendSizeEvent {
+    pub origin: Origin,
+    /// `None`: what stood there is no size, or could not be read.
+    pub bytes: Option<u64>,
 }
 
 /// Numbers of `ncclProxyProfileState` from here on are states of the proxy thread: asleep, idle, taking ops.
@@ -137,6 +145,20 @@ pub(super) fn proxy_step(
             _ => None,
         },
     })
+}
+
+/// Decodes a record of a slot that is given back. One whose size could not be read counts, too: what was told before is not of the
+/// message that comes next.
+pub(super) fn send_size(
+    spans: &SendSizeSpans,
+    record: &RecordView<'_>,
+) -> Result<SendSizeEvent, DecodeError> {
+    let bytes = match record.int(&spans.bytes) {
+        Ok(bytes) => u64::try_from(bytes).ok(),
+        Err(DecodeError::Unreadable(_)) => None,
+        Err(error) => return Err(error),
+    };
+    Ok(SendSizeEvent { origin: origin(record), bytes })
 }
 
 /// What stands in the slot of this FIFO step; nothing if it is not in use.

@@ -151,6 +151,7 @@ fn communicator_of(event: &Event) -> Option<&CommunicatorId> {
         | Event::ApiReturn(_)
         | Event::ProxyPeer(_)
         | Event::ProxyStep(_)
+        | Event::SendSize(_)
         | Event::PlanPart(_) => None,
     }
 }

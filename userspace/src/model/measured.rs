@@ -12,10 +12,11 @@ use super::{
     message::Measured,
     sampling::Sampling,
     seats::{CommunicatorSeat, Seats},
+    send_sizes::SendSizes,
     size_sums::{Size, Sums},
     step_key::{StepKey, seat_of},
 };
-use crate::decode::{Origin, ProxyStepEvent, StepMoment};
+use crate::decode::{Origin, ProxyStepEvent, SendSizeEvent, StepMoment};
 
 /// Messages of ops that are on their way: 128 MiB. A proxy has some thousands in flight; those of a job that hangs stay, and a
 /// target can claim any number.
@@ -55,6 +56,7 @@ pub(super) struct Executions {
     /// Which op, and which of its peers, a key means: the first that is not complete.
     by_key: HashMap<StepKey, VecDeque<(u64, usize)>>,
     sums: Sums,
+    send_sizes: SendSizes,
     sampling: Sampling,
     left_out: LeftOut,
     /// Ops that are not wanted and whose steps can come.
@@ -219,9 +221,19 @@ impl Executions {
         self.by_key.contains_key(key)
     }
 
-    /// Puts the size of the message in the place of the sum that the version tells. To be done with all steps of a process, whoever
-    /// posted their ops.
+    /// Takes what is told before the send that it is the size of.
+    pub(super) fn take_send_size(&mut self, size: &SendSizeEvent) {
+        self.send_sizes.take(size);
+    }
+
+    /// Puts the size of the message in the place of the sum that the version tells, or of what it told before. To be done with all steps
+    /// of a process, whoever posted their ops.
     pub(super) fn settle_size(&mut self, event: &mut ProxyStepEvent) {
+        if event.moment == StepMoment::Sent
+            && let Some(bytes) = self.send_sizes.of_sent(&event.origin)
+        {
+            event.bytes = Some(bytes);
+        }
         if event.bytes_sum.is_some() {
             match self.sums.added(event) {
                 Some(Size::This(bytes)) => event.bytes = Some(bytes),

@@ -17,6 +17,7 @@ mod plan;
 mod post_match;
 mod sampling;
 mod seats;
+mod send_sizes;
 mod sequence;
 mod session;
 mod size_sums;

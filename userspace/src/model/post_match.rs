@@ -6,10 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::flow::FlowRecord;
-use crate::{
-    decode::{ProxyOp, TaskInfo},
-    nccl::Pattern,
-};
+use crate::decode::{ProxyOp, TaskInfo};
 
 /// Planned ops that are kept waiting for their post pass, per channel. A plan that is never launched (an aborted group,
 /// a graph that is captured and thrown away) leaves some behind.
@@ -121,8 +118,7 @@ fn offset(planned: &FlowRecord, posted: &ProxyOp) -> i64 {
 /// Whether `posted` can be the copy of `planned`: all but opCount stays (and, for PAT and for grouped broadcasts, nsteps,
 /// which NCCL overwrites from peer to peer).
 pub(super) fn is_posted_copy(planned: &ProxyOp, posted: &ProxyOp) -> bool {
-    let overwritten = matches!(planned.pattern, Pattern::PatUp | Pattern::PatDown)
-        || planned.coll.as_deref() == Some("AllGatherV");
+    let overwritten = planned.pattern.is_pat() || planned.coll.as_deref() == Some("AllGatherV");
     (planned.op_count & 1) == (posted.op_count & 1)
         && planned.channel == posted.channel
         && planned.pattern == posted.pattern

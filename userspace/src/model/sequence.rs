@@ -84,7 +84,13 @@ impl Sequencer {
             let part = open.channels.len() as u64 - 1;
             return Numbered { seq: seq_of(open.number, false), part, opens: false };
         }
-        let by_nccl = event.comm.launched.map(|launched| launched.saturating_add(event.op.op_count >> 1));
+        let place = event.op.op_count >> 1;
+        let by_nccl = if event.op.slices.is_some() {
+            // Grouped broadcasts carry another count of NCCL's: of the communicator, and not of the plan.
+            Some(place)
+        } else {
+            event.comm.launched.map(|launched| launched.saturating_add(place))
+        };
         let number = larger(by_nccl, self.next_collective);
         self.next_collective = number + 1;
         self.collective = Some(OpenCollective {

@@ -179,6 +179,7 @@ impl Session {
                     self.unjoined(&step);
                 }
             }
+            Event::SendSize(size) => self.executions.take_send_size(&size),
             Event::ApiCall(call) => {
                 if let Some(done) = self.calls.end(&call.origin) {
                     self.complete(done, &call.origin, out);

@@ -55,6 +55,7 @@ fn call(pattern: Pattern, channel: u32, op_count: u64, launched: u64) -> Call {
             loop_offset: Some(0),
             last_chunk: None,
             part_bytes: None,
+            slices: None,
         },
         ring: Ring { prev: 0, next: 2, index: 1 },
         tree: Tree { up: -1, down: [2, 3, -1] },
@@ -155,6 +156,23 @@ fn collectives_of_a_group_count_from_their_plan_and_plans_that_wait_count_on() {
         call
     };
     assert_eq!(seqs(&run([plan(0, 1), plan(2, 2), plan(0, 3)]).0), [10, 12, 14]);
+}
+
+/// Of a group with collectives before them: seen while NCCL plans all of it, or each plan after its launch.
+#[test]
+fn grouped_broadcasts_have_the_number_of_their_own_count() {
+    let grouped = |channel, count: u64, launched| {
+        let mut call = call(Pattern::Ring, channel, count << 1, launched).on_nvlink();
+        call.event.op.slices = Some([3, 3]);
+        call
+    };
+    let plan = |launched| call(Pattern::Ring, 0, 0, launched).on_nvlink();
+    for [first, second] in [[4, 4], [5, 5]] {
+        let calls = [plan(4), grouped(0, 4, first), grouped(1, 4, first), grouped(0, 5, second), plan(5)];
+        assert_eq!(seqs(&run(calls).0), [8, 10, 10, 12, 14]);
+    }
+    // The tracer came in late, and no other collective was launched before.
+    assert_eq!(seqs(&run([grouped(0, 9, 0), grouped(0, 10, 0)]).0), [18, 20]);
 }
 
 #[test]

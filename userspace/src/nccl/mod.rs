@@ -4,12 +4,14 @@
 mod api_function;
 mod names;
 mod p2p_part;
+mod pat;
 mod pattern;
 mod protocol;
 
 pub use api_function::{ApiFunction, ApiKind};
 pub use names::{NameTables, StepState, datatype_bytes};
 pub use p2p_part::p2p_part_bytes;
+pub use pat::PatRule;
 pub use pattern::Pattern;
 pub use protocol::{Algorithm, Protocol};
 

@@ -75,4 +75,9 @@ impl Pattern {
     pub fn is_p2p(self) -> bool {
         matches!(self, Self::Send | Self::Recv)
     }
+
+    /// An all-gather or reduce-scatter by PAT, whose peers each get a number of messages of their own.
+    pub fn is_pat(self) -> bool {
+        matches!(self, Self::PatUp | Self::PatDown)
+    }
 }

@@ -47,21 +47,6 @@ pub(super) fn communicator(
     layouts: &Layouts,
     comm: Slot,
 ) -> Result<CommunicatorSpans, Lack> {
-    let pointer = plan.emit(comm);
-    let rank = field(layouts, "ncclComm", "rank")?;
-    let n_ranks = field(layouts, "ncclComm", "nRanks")?;
-    let mut identity = vec![place(&rank)?, place(&n_ranks)?];
-    if let Some(hash) = layouts.field("ncclComm", "commHash") {
-        identity.push(place(&hash)?);
-    }
-    // They have always been neighbours; were they not, a copy of what lies between would be as large as the struct.
-    let spans = if extent(&identity) <= MAX_IDENTITY {
-        plan.copy_together(comm, &identity)
-    } else {
-        identity.iter().map(|(offset, len)| plan.copy(comm, *offset, *len)).collect()
-    };
-    let [rank, n_ranks, hash @ ..] = spans.as_slice() else { return Err(Lack::Field("ncclComm", "rank")) };
-    let (rank, n_ranks, hash) = (*rank, *n_ranks, hash.first().copied());
     // 2.23 to 2.25 have seqNumber, but count only while a profiler plugin is loaded. 2.26 counts always; it is the version
     // that gave ncclProxyOp its workCounter.
     let counts_always = layouts.field("ncclProxyOp", "workCounter").is_some();
@@ -70,6 +55,20 @@ pub(super) fn communicator(
         Some(at) => (Some(plan.copy(comm, offset(&at)?, len(at.size)?)), None),
         None => (None, posted_collectives(plan, layouts, comm)?),
     };
+    let rank = field(layouts, "ncclComm", "rank")?;
+    let n_ranks = field(layouts, "ncclComm", "nRanks")?;
+    let mut identity = vec![place(&rank)?, place(&n_ranks)?];
+    if let Some(hash) = layouts.field("ncclComm", "commHash") {
+        identity.push(place(&hash)?);
+    }
+    // They have always been neighbours; were they not, a copy of what lies between would be as large as the struct.
+    let (pointer, spans) = if extent(&identity) <= MAX_IDENTITY {
+        plan.emit_and_copy_together(comm, &identity)
+    } else {
+        (plan.emit(comm), identity.iter().map(|(offset, len)| plan.copy(comm, *offset, *len)).collect())
+    };
+    let [rank, n_ranks, hash @ ..] = spans.as_slice() else { return Err(Lack::Field("ncclComm", "rank")) };
+    let (rank, n_ranks, hash) = (*rank, *n_ranks, hash.first().copied());
     Ok(CommunicatorSpans { pointer, rank, n_ranks, hash, launched_per_function, posted_collectives })
 }
 

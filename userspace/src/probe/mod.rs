@@ -6,6 +6,7 @@ mod lookup;
 mod op_probes;
 mod op_work;
 mod plan_builder;
+mod send_sizes;
 mod set;
 mod spans;
 mod step_places;
@@ -21,7 +22,8 @@ pub use set::{
 pub use spans::{
     ApiCallSpans, ApiEntrySpans, ApiLineSpans, ApiReturnSpans, ChannelSpans, CommunicatorSpans,
     ConnectorSpans, ConnectorsSpans, OpWorkSpans, PlanList, PlanNodeSpans, PlanSpans, ProbeKind,
-    ProxyOpSpans, ProxyOwnerSpans, ProxyPeerSpans, ProxyStepSpans, SlotSizesSpans, StepHook, TaskSpans,
+    ProxyOpSpans, ProxyOwnerSpans, ProxyPeerSpans, ProxyStepSpans, SendSizeSpans, SlotSizesSpans, StepHook,
+    TaskSpans,
 };
 pub use step_places::{StepDetail, add_steps};
 pub(crate) use walk_probes::{op_counts_extent, parts_are_reversed};

@@ -3,7 +3,7 @@
 use std::{fmt, ops::Range};
 
 use ncclflow_common::{
-    ARG_SLOTS, FetchPlan, MAX_COPY, MAX_STEPS, NODES_SLOT, PART_SLOTS, RECORD_CLASSES, RecordClass,
+    ARG_SLOTS, FetchPlan, MAX_COPY, MAX_QUEUES, MAX_STEPS, PART_SLOTS, RECORD_CLASSES, RecordClass,
     RecordHeader, SLOTS, STACK_POINTER_SLOT, Step, StepOp, TEMP_SLOTS,
 };
 
@@ -15,6 +15,15 @@ const COPY_STEP: u16 = {
     #[expect(clippy::cast_possible_truncation, reason = "asserted above")]
     {
         MAX_COPY as u16
+    }
+};
+
+/// Words that one [`StepOp::LoadWords`] of a probe's plan can load, and slots that it can begin at.
+const SLOTS_OF_WORDS: u8 = {
+    assert!(SLOTS <= 64);
+    #[expect(clippy::cast_possible_truncation, reason = "asserted above")]
+    {
+        (SLOTS / 2) as u8
     }
 };
 
@@ -67,7 +76,7 @@ pub enum PlanError {
     Machine(Machine),
     TooManySteps,
     TooManySlots,
-    /// The record would not fit the largest class, by its bytes.
+    /// The record would not fit the largest class, or the smallest where it has to, by its bytes.
     TooLong(usize),
 }
 
@@ -98,6 +107,8 @@ pub struct PlanBuilder {
     record_len: usize,
     /// By slot: the steps that its value rests on.
     rests_on: [u64; SLOTS],
+    /// Classes of records that it can have.
+    classes: &'static [RecordClass],
     error: Option<PlanError>,
 }
 
@@ -107,9 +118,12 @@ impl PlanBuilder {
         Self::with_temps(machine, TEMP_SLOTS)
     }
 
-    /// A plan that is run at a probe after a walk: the numbers of nodes are among its words.
+    /// A plan that is run at a probe after a walk, whose record is of the smallest class.
     pub fn after_walk(machine: Machine) -> Self {
-        Self::with_temps(machine, TEMP_SLOTS.start..NODES_SLOT)
+        let mut plan =
+            Self::with_temps(machine, TEMP_SLOTS.start..u8::try_from(PART_SLOTS).unwrap_or(TEMP_SLOTS.start));
+        plan.classes = RECORD_CLASSES.split_at(1).0;
+        plan
     }
 
     /// A plan that a walk runs for a node or a row, of which it is given `given` words.
@@ -125,6 +139,7 @@ impl PlanBuilder {
             temps,
             record_len: size_of::<RecordHeader>(),
             rests_on: [0; SLOTS],
+            classes: &RECORD_CLASSES,
             error: None,
         }
     }
@@ -134,14 +149,9 @@ impl PlanBuilder {
         if number < self.temps.start { Slot(number) } else { self.fail(PlanError::TooManySlots) }
     }
 
-    /// How many nodes of a list a walk found.
-    pub fn nodes(&mut self, list: u8) -> Slot {
-        let number = NODES_SLOT.saturating_add(list);
-        if usize::from(number) < SLOTS && self.temps.end == NODES_SLOT {
-            Slot(number)
-        } else {
-            self.fail(PlanError::TooManySlots)
-        }
+    /// Room for how many nodes of each list a walk found, in the record of a plan that is run after it.
+    pub fn nodes(&mut self) -> [Span; MAX_QUEUES] {
+        std::array::from_fn(|_| self.place(8))
     }
 
     /// The intermediate values of now: [`PlanBuilder::forget_since`] makes room again for those that come after.
@@ -176,7 +186,6 @@ impl PlanBuilder {
         self.push(Step { op: StepOp::Skip as u8, src: value.0, ..Step::default() });
         steps(self);
         let left_out = self.steps.len() - at - 1;
-        let writes = |step: &Step| step.op == StepOp::Emit as u8 || step.op == StepOp::Copy as u8;
         if self.steps.iter().skip(at).any(writes) {
             self.fail(PlanError::TooManySteps);
         }
@@ -261,6 +270,36 @@ impl PlanBuilder {
         dst
     }
 
+    /// Words of 8 bytes at these offsets from `base`, with one read where they lie close together.
+    pub fn load_words(&mut self, base: Slot, offsets: &[i64]) -> Vec<Slot> {
+        let first = offsets.iter().min().copied().unwrap_or(0);
+        let last = offsets.iter().max().copied().unwrap_or(0);
+        let words = usize::try_from(last - first).unwrap_or(usize::MAX) / 8 + 1;
+        let aligned = offsets.iter().all(|offset| (offset - first) % 8 == 0);
+        let (start, half) = (usize::from(self.next_temp), usize::from(SLOTS_OF_WORDS));
+        if !aligned || words > half || start >= half || start + words > usize::from(self.temps.end) {
+            return offsets.iter().map(|offset| self.load(base, *offset, 8)).collect();
+        }
+        let slots: Vec<Slot> = (0..words).map(|_| self.temp()).collect();
+        let rests_on = self.push(Step {
+            op: StepOp::LoadWords as u8,
+            dst: slots.first().map_or(0, |slot| slot.0),
+            src: base.0,
+            len: u16::try_from(8 * words).unwrap_or(u16::MAX),
+            imm: first,
+            ..Step::default()
+        });
+        let mut found = Vec::new();
+        for (offset, slot) in (0..).map(|word| first + 8 * word).zip(slots) {
+            if let Some(rests) = self.rests_on.get_mut(usize::from(slot.0)) {
+                *rests = rests_on;
+            }
+            found.push((offset, slot));
+        }
+        let of = |wanted: &i64| found.iter().find(|(offset, _)| offset == wanted).map(|(_, slot)| *slot);
+        offsets.iter().filter_map(of).collect()
+    }
+
     /// `base + offset`.
     pub fn offset(&mut self, base: Slot, offset: i64) -> Slot {
         let dst = self.temp();
@@ -309,18 +348,50 @@ impl PlanBuilder {
         Span { rests_on, ..span }
     }
 
+    /// Puts the word into the record and, behind it, `len` bytes at `base + offset` in the target; where each is.
+    pub fn emit_and_copy(&mut self, base: Slot, offset: i64, len: u16) -> (Span, Span) {
+        if usize::from(len) > MAX_COPY {
+            return (self.emit(base), self.copy(base, offset, len));
+        }
+        let (word, span) = (self.place(8), self.place(len));
+        let rests_on = self.push(Step {
+            op: StepOp::EmitAndCopy as u8,
+            src: base.0,
+            at: word.at,
+            len,
+            imm: offset,
+            ..Step::default()
+        });
+        let of_word = self.rests_on.get(usize::from(base.0)).copied().unwrap_or(0);
+        (Span { rests_on: of_word, ..word }, Span { rests_on, ..span })
+    }
+
     /// Copies several fields of one struct at once, with what lies between them; where each is.
     pub fn copy_together(&mut self, base: Slot, fields: &[(i64, u16)]) -> Vec<Span> {
+        self.together(fields, |plan, first, len| ((), plan.copy(base, first, len))).1
+    }
+
+    /// [`PlanBuilder::emit_and_copy`] of several fields of one struct at once.
+    pub fn emit_and_copy_together(&mut self, base: Slot, fields: &[(i64, u16)]) -> (Span, Vec<Span>) {
+        self.together(fields, |plan, first, len| plan.emit_and_copy(base, first, len))
+    }
+
+    /// `copy` copies from the first field's offset on so many bytes; where each field is then.
+    fn together<T>(
+        &mut self,
+        fields: &[(i64, u16)],
+        copy: impl FnOnce(&mut Self, i64, u16) -> (T, Span),
+    ) -> (T, Vec<Span>) {
         let first = fields.iter().map(|(offset, _)| *offset).min().unwrap_or(0);
         let end = fields.iter().map(|(offset, len)| *offset + i64::from(*len)).max().unwrap_or(0);
-        let Ok(len) = u16::try_from(end - first) else {
+        let len = u16::try_from(end - first).unwrap_or_else(|_| {
             self.fail(PlanError::TooLong(usize::MAX));
-            return vec![Span { at: 0, len: 0, rests_on: 0 }; fields.len()];
-        };
-        let all = self.copy(base, first, len);
+            0
+        });
+        let (word, all) = copy(self, first, len);
         let span =
             |(offset, len): &(i64, u16)| all.part(u16::try_from(offset - first).unwrap_or(u16::MAX), *len);
-        fields.iter().map(span).collect()
+        (word, fields.iter().map(span).collect())
     }
 
     /// The plan, with the smallest class of record that it fits.
@@ -331,7 +402,8 @@ impl PlanBuilder {
         if self.steps.len() > MAX_STEPS {
             return Err(PlanError::TooManySteps);
         }
-        let class = RECORD_CLASSES
+        let class = self
+            .classes
             .iter()
             .find(|class| {
                 self.record_len <= class.size && self.steps.iter().all(|step| fits(step, class.size))
@@ -367,15 +439,16 @@ impl PlanBuilder {
 
     /// Adds the step; gives the steps that its result rests on.
     fn push(&mut self, step: Step) -> u64 {
-        let reads = matches!(step.op, op if op == StepOp::Load as u8 || op == StepOp::Copy as u8);
+        let reads = [StepOp::Load, StepOp::Copy, StepOp::EmitAndCopy, StepOp::LoadWords]
+            .iter()
+            .any(|op| *op as u8 == step.op);
         let own =
             if reads { 1u64.checked_shl(u32::try_from(self.steps.len()).unwrap_or(u32::MAX)) } else { None };
         let of = |slot: u8| self.rests_on.get(usize::from(slot)).copied().unwrap_or(0);
         let uses_index = step.op == StepOp::Scale as u8 || step.op == StepOp::Wrap as u8;
         let index = if uses_index { of(step.index) } else { 0 };
         let rests_on = of(step.src) | index | own.unwrap_or(0);
-        if step.op != StepOp::Emit as u8
-            && step.op != StepOp::Copy as u8
+        if !writes(&step)
             && step.op != StepOp::Skip as u8
             && let Some(dst) = self.rests_on.get_mut(usize::from(step.dst))
         {
@@ -391,9 +464,18 @@ impl PlanBuilder {
     }
 }
 
+/// Whether a step writes to the record.
+fn writes(step: &Step) -> bool {
+    [StepOp::Emit, StepOp::Copy, StepOp::EmitAndCopy].iter().any(|op| *op as u8 == step.op)
+}
+
 /// The kernel side refuses a step whose bytes could pass the record's end by its own, coarser, bounds.
 fn fits(step: &Step, record_size: usize) -> bool {
-    let room = if step.op == StepOp::Copy as u8 { MAX_COPY } else { 8 };
+    let room = match step.op {
+        op if op == StepOp::Copy as u8 => MAX_COPY,
+        op if op == StepOp::EmitAndCopy as u8 => 8 + MAX_COPY,
+        _ => 8,
+    };
     usize::from(step.at) + room <= record_size
 }
 

@@ -195,6 +195,14 @@ pub struct SlotSizesSpans {
     pub base: Span,
 }
 
+/// Where the record of a send's slot that is given back has what: made just before [`StepHook::Record`] tells that the message was sent,
+/// by the same thread (2.16 to 2.19).
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct SendSizeSpans {
+    /// The entry of `ncclRecvMem.sizesFifo`: what the network was given.
+    pub bytes: Span,
+}
+
 /// Which hook it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StepHook {
@@ -273,6 +281,8 @@ pub struct ChannelSpans {
     pub collnet_heads: [Span; 2],
     /// `ncclComm.buffSizes`, an `int` for each protocol.
     pub buffer_sizes: Span,
+    /// `ncclComm.nNodes`.
+    pub n_nodes: Option<Span>,
 }
 
 /// Where the record of some connectors of a channel has what.
@@ -311,4 +321,5 @@ pub enum ProbeKind {
     ApiEntry(ApiEntrySpans),
     ApiReturn(ApiReturnSpans),
     ProxyStep(ProxyStepSpans),
+    SendSize(SendSizeSpans),
 }

@@ -9,6 +9,7 @@ use iced_x86::Register;
 use serde::Serialize;
 
 use super::{
+    send_sizes::add_send_sizes,
     set::{Probe, ProbeSet, add_missing},
     spans::StepHook,
     step_probes::{era, proxy_step, state_parameter},
@@ -32,15 +33,20 @@ pub enum StepDetail {
 }
 
 /// Functions that call the hooks (src/transport/net.cc).
-const CALLERS: [&str; 2] = ["sendProxyProgress", "recvProxyProgress"];
+pub(super) const CALLERS: [&str; 2] = ["sendProxyProgress", "recvProxyProgress"];
 
 /// States of `ncclProxyProfileState` (up to 2.22) at which something is told of a message: sent or arrived, and done; besides,
 /// begun, and handed to the GPU. 0 is told of every step of an op when it begins.
-const RECORD_WAITS: [i64; 2] = [2, 4];
+const RECORD_WAITS: [i64; 2] = [RECORD_SENT, 4];
+pub(super) const RECORD_SENT: i64 = 2;
 const RECORD_ALL: [i64; 4] = [1, 2, 3, 4];
 
-/// Adds the probes of the steps. Without the library's file they are at the hooks' entries.
+/// Adds the probes of the steps. Without the library's file they are at the hooks' entries, and those that can be nowhere else are not
+/// there.
 pub fn add_steps(set: &mut ProbeSet, resolution: &Resolution, image: Option<&Image>, detail: StepDetail) {
+    if let Some(image) = image {
+        add_send_sizes(set, resolution, image);
+    }
     let image = image.filter(|_| resolution.machine == Machine::X86_64);
     for &(name, hook) in era(resolution) {
         let lost = "measured times and sizes of messages";
@@ -71,9 +77,9 @@ pub fn add_steps(set: &mut ProbeSet, resolution: &Resolution, image: Option<&Ima
 }
 
 /// An instruction to probe.
-struct Place {
-    symbol: String,
-    file_offset: FileOffset,
+pub(super) struct Place {
+    pub(super) symbol: String,
+    pub(super) file_offset: FileOffset,
     /// Only sends come by.
     in_send: bool,
 }
@@ -88,7 +94,7 @@ impl Place {
         }
     }
 
-    fn inside(image: &Image, function: &Function, address: u64) -> Option<Self> {
+    pub(super) fn inside(image: &Image, function: &Function, address: u64) -> Option<Self> {
         let file_offset = image.file_offset(ElfVaddr(address))?;
         let distance = address.checked_sub(function.vaddr.0)?;
         let in_send = function.name == CALLERS[0];
@@ -149,7 +155,7 @@ fn wanted(resolution: &Resolution, hook: StepHook, detail: StepDetail) -> Option
     }
 }
 
-fn register(location: &ParamLocation) -> Option<Register> {
+pub(super) fn register(location: &ParamLocation) -> Option<Register> {
     match location {
         ParamLocation::Register(number) => x86_register(*number),
         ParamLocation::EntryStack { .. } | ParamLocation::Unknown(_) => None,

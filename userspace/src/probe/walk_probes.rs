@@ -6,17 +6,21 @@
 //! called each time. From 2.23 on a plan holds what its ops are made of: see [`crate::model`].
 
 use ncclflow_common::{
-    Fan, GATE_TAGS, Gate, MAX_QUEUES, NODE_GIVEN, NOWHERE, Queue, STACK_POINTER_SLOT, Walk,
+    Fan, GATE_TAGS, Gate, MAX_GATES, MAX_QUEUES, NODE_BYTES_AT, NODE_GIVEN, NOWHERE, ONE_NODE, Queue,
+    STACK_POINTER_SLOT, Walk,
 };
 
 use super::{
     lookup::{Lack, communicator, field, len, load_field, offset, parameter, place as place_of, signed},
     op_probes::task,
-    plan_builder::{FinishedPlan, PlanBuilder, PlanError, Slot},
+    plan_builder::{FinishedPlan, PlanBuilder, PlanError, Slot, Span},
     set::{Part, WalkProgram},
     spans::{PlanList, PlanNodeSpans, PlanSpans, ProbeKind},
 };
-use crate::symbols::{Field, Function, Layouts, Resolution};
+use crate::{
+    nccl::Algorithm,
+    symbols::{Field, Function, Layouts, Resolution},
+};
 
 /// A probe that walks: its own plan, what its last record means, and the walk.
 pub(super) type CompiledWalk = Result<(FinishedPlan, ProbeKind, WalkProgram), Lack>;
@@ -101,26 +105,28 @@ impl Assembly<'_> {
     fn head(&mut self, function: &Function, place: Place) -> Result<FinishedPlan, Lack> {
         let mut head = PlanBuilder::new(self.resolution.machine);
         let (comm, plan) = self.comm_and_plan(&mut head, function, place)?;
-        let channels = field(self.layouts, "ncclComm", "channels")?;
-        let rows = head.offset(comm, offset(&channels)?);
-        let n_channels = load_field(&mut head, comm, &field(self.layouts, "ncclComm", "nChannels")?)?;
-        let nvls_channels = match self.layouts.field("ncclComm", "nvlsChannels") {
-            Some(at) => load_field(&mut head, comm, &at)?,
-            None => n_channels,
+        let of_comm = |path| -> Result<u32, Lack> {
+            u32::try_from(field(self.layouts, "ncclComm", path)?.offset)
+                .map_err(|_| Lack::Field("ncclComm", path))
         };
+        let n_channels = of_comm("nChannels")?;
+        self.walk.rows_at = of_comm("channels")?;
+        self.walk.row_size = self.size("ncclChannel")?;
+        self.walk.n_rows_at = [n_channels, of_comm("nvlsChannels").unwrap_or(n_channels)];
         let hash = match self.layouts.field("ncclComm", "commHash") {
             Some(at) => load_field(&mut head, comm, &at)?,
             None => comm,
         };
-        self.walk.rows = rows.number();
-        self.walk.row_size = self.size("ncclChannel")?;
-        self.walk.n_rows = [n_channels.number(), nvls_channels.number()];
         self.walk.identity = [comm.number(), hash.number()];
-        let ops = self.head_of(&mut head, plan, "proxyOpQueue.head")?;
+        let at = |path| offset(&field(self.layouts, "ncclKernelPlan", path)?);
+        let mut heads = vec![at("proxyOpQueue.head")?];
         if place == Place::AfterLaunch {
-            let p2p = self.head_of(&mut head, plan, "p2pTaskQueue.head")?;
-            let tasks = self.head_of(&mut head, plan, "collTaskQueue.head")?;
-            let works = self.head_of(&mut head, plan, "workQueue.head")?;
+            heads.extend([at("p2pTaskQueue.head")?, at("collTaskQueue.head")?, at("workQueue.head")?]);
+        }
+        let heads = head.load_words(plan, &heads);
+        let [ops, rest @ ..] = heads.as_slice() else { return Err(Lack::Struct("ncclKernelPlan")) };
+        let ops = *ops;
+        if let [p2p, tasks, works] = *rest {
             self.coll_tasks(tasks)?;
             self.works(works, p2p)?;
             self.p2p_tasks(p2p)?;
@@ -132,25 +138,12 @@ impl Assembly<'_> {
         Ok(head.finish()?)
     }
 
-    fn head_of(&self, builder: &mut PlanBuilder, plan: Slot, path: &'static str) -> Result<Slot, Lack> {
-        load_field(builder, plan, &field(self.layouts, "ncclKernelPlan", path)?)
-    }
-
     /// The record of the probe itself.
-    fn last_record(&self, function: &Function, place: Place) -> Result<(FinishedPlan, PlanSpans), Lack> {
+    fn last_record(&mut self, function: &Function, place: Place) -> Result<(FinishedPlan, PlanSpans), Lack> {
         let layouts = self.layouts;
         let mut last = PlanBuilder::after_walk(self.resolution.machine);
         let (comm, plan) = self.comm_and_plan(&mut last, function, place)?;
-        let nodes = self
-            .lists
-            .iter()
-            .enumerate()
-            .map(|(at, list)| {
-                let found = last.nodes(u8::try_from(at).unwrap_or(u8::MAX));
-                (*list, last.emit(found))
-            })
-            .collect();
-        let plan_pointer = last.emit(plan);
+        let comm_spans = communicator(&mut last, layouts, comm)?;
         let of_plan = |path| field(layouts, "ncclKernelPlan", path);
         let mut places = vec![
             place_of(&of_plan("persistent")?)?,
@@ -161,20 +154,22 @@ impl Assembly<'_> {
         if let Some(at) = &callback {
             places.push(place_of(at)?);
         }
-        let copied = last.copy_together(plan, &places);
+        let (plan_pointer, copied) = last.emit_and_copy_together(plan, &places);
         let [persistent, channel_mask, work_bytes, rest @ ..] = copied.as_slice() else {
             return Err(Lack::Struct("ncclKernelPlan"));
         };
+        let (persistent, channel_mask, work_bytes) = (*persistent, *channel_mask, *work_bytes);
         let by_callback = if let Some(span) = rest.first() {
             *span
         } else {
             let refs = load_field(&mut last, comm, &field(layouts, "ncclComm", "persistentRefs")?)?;
             last.emit(refs)
         };
-        let (persistent, channel_mask, work_bytes) = (*persistent, *channel_mask, *work_bytes);
-        let comm = communicator(&mut last, layouts, comm)?;
+        let nodes = last.nodes();
+        self.walk.nodes_at = nodes.first().map_or(0, |first| first.at);
+        let nodes = self.lists.iter().copied().zip(nodes).collect();
         let spans = PlanSpans {
-            comm,
+            comm: comm_spans,
             plan: plan_pointer,
             in_callback: place == Place::Callback,
             persistent,
@@ -204,18 +199,16 @@ impl Assembly<'_> {
         u32::try_from(self.parts.len() - 1).unwrap_or(u32::MAX)
     }
 
-    /// A plan that copies the first `bytes` of a node.
-    fn node(&mut self, list: PlanList, name: &'static str, bytes: u64) -> Result<u32, Lack> {
+    /// A list whose nodes' first `bytes` are copied.
+    fn node(&mut self, list: PlanList, name: &'static str, bytes: u64) -> Result<Queue, Lack> {
         let mut part = PlanBuilder::part(self.resolution.machine, NODE_GIVEN);
         let node = part.given(0);
-        let spans = PlanNodeSpans {
-            list,
-            address: part.emit(node),
-            bytes: part.copy(node, 0, len(bytes)?),
-            task: None,
-        };
+        let (address, bytes) = part.emit_and_copy(node, 0, len(bytes)?);
+        let spans = PlanNodeSpans { list, address, bytes, task: None };
         let plan = part.finish()?;
-        Ok(self.add_part(name, ProbeKind::PlanNode(spans), plan))
+        let copied = copied(&plan, bytes);
+        let plan = self.add_part(name, ProbeKind::PlanNode(spans), plan);
+        Ok(Queue { plan, copied, when: STACK_POINTER_SLOT, ..Queue::default() })
     }
 
     fn next_of(&self, strukt: &'static str, path: &'static str) -> Result<u16, Lack> {
@@ -230,14 +223,12 @@ impl Assembly<'_> {
             Gate { tag_at: bits_byte(&algorithm)?, fans: self.fans_by_algorithm()?, ..Gate::default() };
         *self.walk.gates.first_mut().ok_or(Lack::Plan(PlanError::TooManySteps))? = gate;
         let queue = Queue {
-            plan: self.node(PlanList::CollTasks, "collTaskQueue", end.offset + end.size)?,
             next_at: self.next_of(strukt, "next")?,
             head: head.number(),
-            when: STACK_POINTER_SLOT,
             first_gate: 0,
             n_gates: 1,
             gates_when: STACK_POINTER_SLOT,
-            ..Queue::default()
+            ..self.node(PlanList::CollTasks, "collTaskQueue", end.offset + end.size)?
         };
         self.add_list(PlanList::CollTasks, queue)
     }
@@ -274,14 +265,12 @@ impl Assembly<'_> {
             *slot = gate;
         }
         let queue = Queue {
-            plan: self.node(PlanList::Works, "workQueue", list + coll.max(p2p))?,
             next_at: self.next_of("ncclWorkList", "next")?,
             head: head.number(),
-            when: STACK_POINTER_SLOT,
             first_gate: 1,
             n_gates: 2,
             gates_when: p2p_tasks.number(),
-            ..Queue::default()
+            ..self.node(PlanList::Works, "workQueue", list + coll.max(p2p))?
         };
         self.add_list(PlanList::Works, queue)
     }
@@ -289,11 +278,9 @@ impl Assembly<'_> {
     fn p2p_tasks(&mut self, head: Slot) -> Result<(), Lack> {
         let strukt = "ncclTaskP2p";
         let queue = Queue {
-            plan: self.node(PlanList::P2pTasks, "p2pTaskQueue", u64::from(self.size(strukt)?))?,
             next_at: self.next_of(strukt, "next")?,
             head: head.number(),
-            when: STACK_POINTER_SLOT,
-            ..Queue::default()
+            ..self.node(PlanList::P2pTasks, "p2pTaskQueue", u64::from(self.size(strukt)?))?
         };
         self.add_list(PlanList::P2pTasks, queue)
     }
@@ -311,12 +298,11 @@ impl Assembly<'_> {
         });
         let size = self.size("ncclDevWorkBatch")?;
         let queue = Queue {
-            plan: self.node(PlanList::Batches, "kernelArgs", u64::from(size))?,
             stride: size,
             head: batches.number(),
             count: count.number(),
             when: when.number(),
-            ..Queue::default()
+            ..self.node(PlanList::Batches, "kernelArgs", u64::from(size))?
         };
         self.add_list(PlanList::Batches, queue)
     }
@@ -326,19 +312,18 @@ impl Assembly<'_> {
         let (first, bytes) =
             op_counts_extent(self.layouts).ok_or(Lack::Field("ncclSharedResources", "p2pOpCount"))?;
         let shared_at = offset(&field(self.layouts, "ncclComm", "sharedRes")?)?;
-        let (mut counts, one) = (when, head.constant(1));
+        let mut counts = when;
         let first = signed(first)?;
         head.unless_zero(when, |head| {
             let shared = head.load(comm, shared_at, 8);
             counts = head.offset(shared, first);
         });
         let queue = Queue {
-            plan: self.node(PlanList::OpCounts, "opCounts", bytes)?,
             stride: u32::try_from(bytes).map_err(|_| Lack::Field("ncclSharedResources", "p2pOpCount"))?,
             head: counts.number(),
-            count: one.number(),
+            count: ONE_NODE,
             when: when.number(),
-            ..Queue::default()
+            ..self.node(PlanList::OpCounts, "opCounts", bytes)?
         };
         self.add_list(PlanList::OpCounts, queue)
     }
@@ -347,15 +332,16 @@ impl Assembly<'_> {
         let strukt = "ncclProxyOp";
         let mut part = PlanBuilder::part(self.resolution.machine, NODE_GIVEN);
         let node = part.given(0);
-        let address = part.emit(node);
+        let (address, bytes) = part.emit_and_copy(node, 0, len(u64::from(self.size(strukt)?))?);
         let task_at = field(self.layouts, strukt, "task")?;
         let task = Some(task(&mut part, self.layouts, node, &task_at)?);
-        let bytes = part.copy(node, 0, len(u64::from(self.size(strukt)?))?);
         let spans = PlanNodeSpans { list: PlanList::ProxyOps, address, bytes, task };
         let plan = part.finish()?;
+        let copied = copied(&plan, bytes);
         let plan = self.add_part("proxyOpQueue", ProbeKind::PlanNode(spans), plan);
         let mut queue = Queue {
             plan,
+            copied,
             next_at: self.next_of(strukt, "enqNext")?,
             head: head.number(),
             when: STACK_POINTER_SLOT,
@@ -366,9 +352,25 @@ impl Assembly<'_> {
             queue.n_gates = 3;
             queue.gates_when = STACK_POINTER_SLOT;
             self.walk.gates = gates;
+        } else {
+            let ring = usize::from(Algorithm::Ring.number());
+            let rings =
+                self.walk.gates.first().and_then(|gate| gate.fans.get(ring)).copied().unwrap_or_default();
+            let last = MAX_GATES - 1;
+            if let (Some(gate), Some(slot)) = (self.gate_of_grouped(rings)?, self.walk.gates.get_mut(last)) {
+                *slot = gate;
+                queue.first_gate = u8::try_from(last).unwrap_or(u8::MAX);
+                queue.n_gates = 1;
+                queue.gates_when = STACK_POINTER_SLOT;
+            }
         }
         self.add_list(PlanList::ProxyOps, queue)
     }
+}
+
+/// Bytes of a node that its record has where the walk looks for them.
+fn copied(plan: &FinishedPlan, bytes: Span) -> u16 {
+    if plan.plan.class == 0 && usize::from(bytes.at) == NODE_BYTES_AT { bytes.len } else { 0 }
 }
 
 /// Whether parts of a send or receive go to channels in bit-reversed order: up to 2.27. 2.28 turned the base instead, and

@@ -53,7 +53,26 @@ impl Assembly<'_> {
             })
         };
         let (send, receive) = (self.p2p_fan(true)?, self.p2p_fan(false)?);
-        Ok([graphs, p2p(Pattern::Send, send)?, p2p(Pattern::Recv, receive)?])
+        Ok([graphs, p2p(Pattern::Send, send)?, p2p(Pattern::Recv, receive)?, Gate::default()])
+    }
+
+    /// Grouped broadcasts have no task among the collectives' (2.29 and later): only their ops tell which graphs are used. `rings`: what
+    /// ops on rings use of a channel.
+    pub(super) fn gate_of_grouped(&self, rings: Fan) -> Result<Option<Gate>, Lack> {
+        let Some(function) = self.layouts.enum_value("ncclFunc_t", "ncclFuncAllGatherV") else {
+            return Ok(None);
+        };
+        let of_op = |path: &'static str| field(self.layouts, "ncclProxyOp", path);
+        let mut fans = [Fan::default(); GATE_TAGS];
+        fans[0] = rings;
+        Ok(Some(Gate {
+            only_at: len(of_op("coll")?.offset)?,
+            only: u16::try_from(function).unwrap_or(NOWHERE),
+            tag_at: len(of_op("pattern")?.offset)?,
+            one_fan: 1,
+            fans,
+            ..Gate::default()
+        }))
     }
 
     /// What each algorithm's ops use of a channel: its graphs, and the connectors.
@@ -180,6 +199,7 @@ impl Assembly<'_> {
             nvls_heads: None,
             collnet_heads: [need("collnetDirect.nHeads")?, need("collnetDirect.headRank")?],
             buffer_sizes: Span { at: 0, len: 0, rests_on: 0 },
+            n_nodes: None,
         };
         spans.nvls_heads = copy("nvls.nHeads").zip(copy("nvls.headRank")).map(|(count, rank)| [count, rank]);
         spans.nvls_out = copy("nvls.out");
@@ -188,6 +208,13 @@ impl Assembly<'_> {
         let sizes = field(layouts, "ncclComm", "buffSizes")?;
         let comm = part.given(3);
         spans.buffer_sizes = part.copy(comm, offset(&sizes)?, len(sizes.size)?);
+        spans.n_nodes = match layouts.field("ncclComm", "nNodes") {
+            Some(at) => {
+                let nodes = load_field(&mut part, comm, &at)?;
+                Some(part.emit(nodes))
+            }
+            None => None,
+        };
         let plan = part.finish()?;
         let at = self.add_part("channels", ProbeKind::Channel(spans), plan);
         u16::try_from(at).map_err(|_| Lack::Plan(PlanError::TooManySteps))

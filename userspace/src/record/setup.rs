@@ -187,7 +187,7 @@ impl ResolvedLibrary {
         let decoder = Decoder {
             op_fields: ProxyOpFields::from_layouts(&resolution.layouts).with_context(context)?,
             names: NameTables::from_layouts(&resolution.layouts),
-            plan_fields: PlanFields::from_layouts(&resolution.layouts),
+            plan_fields: PlanFields::from_layouts(&resolution.layouts, resolution.nccl_version),
             op_work: OpWorkFields::from_layouts(&resolution.layouts),
         };
         let to_keep = key.map(|key| (key, image));

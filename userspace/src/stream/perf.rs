@@ -16,6 +16,8 @@ use aya::maps::{
 };
 use rustix::time::{ClockId, clock_gettime};
 
+use super::source::records_of;
+
 /// Where `ts_ns` is in a record's header.
 const TS_NS: std::ops::Range<usize> = std::mem::offset_of!(ncclflow_common::RecordHeader, ts_ns)
     ..std::mem::offset_of!(ncclflow_common::RecordHeader, ts_ns) + 8;
@@ -39,15 +41,14 @@ impl Window {
         self.records.push((ts_ns, range));
     }
 
-    /// Gives out what is not younger than `until`, in the order of time.
+    /// Gives out what is not younger than `until`, in the order of time; says how many records that were.
     fn give(&mut self, until: u64, take: &mut impl FnMut(&[u8])) -> usize {
         // Stable: one CPU's records of the same nanosecond stay as they are.
         self.records.sort_by_key(|(ts_ns, _)| *ts_ns);
-        let given = self.records.partition_point(|(ts_ns, _)| *ts_ns <= until);
-        for (_, range) in self.records.drain(..given) {
-            if let Some(record) = self.bytes.get(range) {
-                take(record);
-            }
+        let old = self.records.partition_point(|(ts_ns, _)| *ts_ns <= until);
+        let mut given = 0;
+        for (_, range) in self.records.drain(..old) {
+            given += self.bytes.get(range).map_or(0, |item| records_of(item).map(&mut *take).count());
         }
         let mut rest = Self::default();
         for (_, range) in &self.records {

@@ -6,6 +6,7 @@ use std::{
 };
 
 use aya::maps::{MapData, RingBuf};
+use ncclflow_common::{PACK_BYTES, PACKED, PACKED_BYTES};
 
 use super::perf::PerfBuffers;
 
@@ -41,14 +42,13 @@ impl Source {
                 while taken < MAX_RECORDS_PER_ROUND
                     && let Some(item) = records.next()
                 {
-                    take(&item);
-                    taken += 1;
+                    taken += records_of(&item).map(&mut take).count();
                 }
                 taken
             }
             Self::Perf(buffers) => buffers.take(take),
             #[cfg(test)]
-            Self::Double(items) => items.drain(..).map(|item| take(&item)).count(),
+            Self::Double(items) => items.drain(..).map(|item| records_of(&item).map(&mut take).count()).sum(),
         }
     }
 
@@ -66,5 +66,38 @@ impl Source {
     /// Every single record wakes whoever watches [`Source::fds`].
     pub(super) fn wakes_for_each_record(&self) -> bool {
         matches!(self, Self::Perf(_))
+    }
+}
+
+/// The records of an item of the buffer: of a pack (see [`PACK_BYTES`]) each, else the one that it is.
+pub(super) fn records_of(item: &[u8]) -> impl Iterator<Item = &[u8]> {
+    // A perf event's sample is up to 7 bytes longer than what was sent.
+    let packed = (PACK_BYTES..PACK_BYTES + 8).contains(&item.len());
+    let (size, of_pack) = if packed { (PACKED_BYTES, PACKED) } else { (item.len().max(1), 1) };
+    let is_there = move |record: &&[u8]| !packed || record.first_chunk().is_none_or(|len| *len != [0; 2]);
+    item.chunks(size).take(of_pack).take_while(is_there)
+}
+
+#[cfg(test)]
+mod tests {
+    use ncclflow_common::RECORD_CLASSES;
+
+    use super::*;
+
+    #[test]
+    fn a_pack_is_taken_apart_and_nothing_else() {
+        let mut pack = vec![0; PACK_BYTES + 4];
+        for (number, record) in pack.chunks_mut(PACKED_BYTES).take(2).enumerate() {
+            record.fill(u8::try_from(number).unwrap() + 1);
+        }
+        let firsts =
+            |item: &[u8]| records_of(item).map(|record| (record[0], record.len())).collect::<Vec<_>>();
+        assert_eq!(firsts(&pack), [(1, PACKED_BYTES), (2, PACKED_BYTES)]);
+        pack[2 * PACKED_BYTES] = 9;
+        assert_eq!(firsts(&pack), [(1, PACKED_BYTES), (2, PACKED_BYTES), (9, PACKED_BYTES)]);
+        for class in RECORD_CLASSES {
+            assert_eq!(firsts(&vec![0; class.size + 4]), [(0, class.size + 4)]);
+        }
+        assert_eq!(records_of(&[]).count(), 0);
     }
 }

@@ -144,6 +144,8 @@ fn step_hooks() -> Vec<FunctionSpec> {
     let op_stop = "when the proxy thread finished an op";
     let op_state = "progress of an op as a whole";
     let fewer = "steps are traced at the hooks themselves, with more and costlier hits";
+    let fewer_and_no_sizes =
+        "steps are traced at the hooks themselves, with more and costlier hits; sizes of sends before 2.20";
     let many = ["s", "args", "stepLo", "stepHi"];
     vec![
         // 2.16 to 2.22: one function for all.
@@ -230,7 +232,7 @@ fn step_hooks() -> Vec<FunctionSpec> {
             &["ncclProfilingRecord"],
         ),
         // These call the hooks. They are polled without end: no probe goes to their entries.
-        FunctionSpec::optional("sendProxyProgress", &[], fewer),
+        FunctionSpec::optional("sendProxyProgress", &[], fewer_and_no_sizes),
         FunctionSpec::optional("recvProxyProgress", &[], fewer),
     ]
 }

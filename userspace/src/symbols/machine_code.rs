@@ -19,7 +19,7 @@ const MAX_WAY: usize = 256;
 /// A function's instructions, in the order of their addresses.
 #[derive(Debug)]
 pub(crate) struct MachineCode {
-    instructions: Vec<Instruction>,
+    pub(super) instructions: Vec<Instruction>,
 }
 
 /// A call of one function by another.
@@ -46,7 +46,7 @@ impl MachineCode {
     }
 
     /// The code at `address`. `None` if something in it is no instruction.
-    fn read(code: &[u8], address: u64) -> Option<Self> {
+    pub(super) fn read(code: &[u8], address: u64) -> Option<Self> {
         let mut decoder = Decoder::with_ip(64, code, address, DecoderOptions::NONE);
         let mut instructions = Vec::new();
         while decoder.can_decode() {
@@ -114,7 +114,7 @@ impl MachineCode {
             .collect();
         for (at, instruction) in self.instructions.iter().enumerate() {
             let Some(constant) = constant_into(instruction, of) else { continue };
-            for call in self.calls_reached(at, of) {
+            for call in self.calls_reached(at, Some(of)) {
                 for site in sites.iter_mut().filter(|site| site.address == call) {
                     if !site.constants.contains(&constant) {
                         site.constants.push(constant);
@@ -125,8 +125,8 @@ impl MachineCode {
         sites
     }
 
-    /// Addresses of the first calls on the ways from instruction `at` on which the register keeps its value.
-    fn calls_reached(&self, at: usize, of: Register) -> Vec<u64> {
+    /// Addresses of the first calls on the ways from instruction `at`: on those on which the register keeps its value, if one is given.
+    pub(super) fn calls_reached(&self, at: usize, of: Option<Register>) -> Vec<u64> {
         let mut infos = InstructionInfoFactory::new();
         let (mut calls, mut seen, mut ways) = (Vec::new(), Vec::new(), vec![at + 1]);
         while let Some(mut at) = ways.pop() {
@@ -144,7 +144,7 @@ impl MachineCode {
                 if info
                     .used_registers()
                     .iter()
-                    .any(|used| writes(used.access()) && used.register().full_register() == of)
+                    .any(|used| writes(used.access()) && Some(used.register().full_register()) == of)
                 {
                     break;
                 }
@@ -169,7 +169,7 @@ impl MachineCode {
     }
 }
 
-fn branch_target(instruction: &Instruction) -> Option<u64> {
+pub(super) fn branch_target(instruction: &Instruction) -> Option<u64> {
     matches!(instruction.flow_control(), FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch)
         .then(|| instruction.near_branch_target())
 }

@@ -24,6 +24,7 @@ mod request;
 mod resolution;
 mod resolve;
 pub mod shipped;
+mod slot_reset;
 mod stripped;
 mod version;
 
@@ -38,6 +39,7 @@ pub use report::render;
 pub use request::{FunctionSpec, Request};
 pub use resolution::{LayoutSource, Problem, ProblemKind, Resolution, Rung};
 pub use resolve::{resolve, resolve_with};
+pub(crate) use slot_reset::SlotReset;
 pub use version::{NcclVersion, stated_version};
 
 pub use crate::elf::{Error, ErrorKind};

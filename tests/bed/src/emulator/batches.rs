@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 
 use super::bcast::BcastWork;
 use super::functions::{Function, Functions, Proto};
-use super::kernel::{ChannelPlan, CollWork, Item, Planned};
+use super::kernel::{ChannelPlan, CollWork, Item, Planned, Share};
 use super::layout::{BatchForm, Coll};
 
 /// One or more batches that count as one: same kind, same function.
@@ -144,7 +144,7 @@ fn coll(place: &Coll, func: Function, work: usize, channel: usize, op: usize) ->
     let [count_lo, count_mid, count_hi] =
         [place.count_lo, place.count_mid, place.count_hi].map(|field| field.get_usize(work));
     let between = (hi - lo).saturating_sub(1);
-    let (part_offset, part_count, grains) = if channel == lo {
+    let (offset, part_count, grains) = if channel == lo {
         (0, count_lo, place.grains_lo)
     } else if channel == hi {
         (count_lo + between * count_mid, count_hi, place.grains_hi)
@@ -166,9 +166,11 @@ fn coll(place: &Coll, func: Function, work: usize, channel: usize, op: usize) ->
         send: place.send.get_usize(work),
         recv: place.recv.get_usize(work),
         count,
-        part_offset,
-        part_count,
-        chunk_count: grains.get_usize(work) * (grain_bytes / elem.size()),
-        last_chunk_count: None,
+        share: Share::Part {
+            offset,
+            count: part_count,
+            chunk: grains.get_usize(work) * (grain_bytes / elem.size()),
+            last_chunk: None,
+        },
     })
 }

@@ -2,7 +2,7 @@
 
 use super::executor::Control;
 use super::functions::Proto;
-use super::layout::Layout;
+use super::layout::{Layout, Slots};
 use super::memory;
 use super::transfer_log::Transfer;
 
@@ -10,6 +10,8 @@ use super::transfer_log::Transfer;
 pub(crate) const STEPS: u64 = 8;
 /// `NCCL_MODE_OFFSET`: the slot lies where the FIFO says.
 const MODE_OFFSET: u64 = 1;
+/// Bytes of an `int`.
+const INT: usize = 4;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Direction {
@@ -38,8 +40,9 @@ pub(crate) struct Connection<'a> {
     buffer: usize,
     head: usize,
     tail: usize,
-    /// Address of the `ncclConnFifo` entries, or 0.
-    fifo: usize,
+    /// Addresses of what is told of the slots, or 0: the sizes, and where the slots lie; one and the same from 2.20 on.
+    sizes: usize,
+    offsets: usize,
     /// Bytes of a slot.
     slot_size: usize,
     /// The next step.
@@ -48,11 +51,14 @@ pub(crate) struct Connection<'a> {
 }
 
 impl<'a> Connection<'a> {
-    /// Takes up the connection where the last operation left it. `slot_size` is for protocols that do not have it in
-    /// the connection.
-    pub(crate) fn load(layout: &'a Layout, channel: usize, end: End, slot_size: Option<usize>) -> Self {
+    /// Takes up the connection where the last operation left it. `slot_size`: where the connection does not have its own.
+    pub(crate) fn load(layout: &'a Layout, channel: usize, end: End, slot_size: usize) -> Self {
         let peers = layout.channel.peers.get_usize(channel);
-        let peer = memory::read(peers + 8 * end.peer, 8) as usize;
+        let peer = if layout.peers_in_place {
+            peers + layout.peer.size * end.peer
+        } else {
+            memory::read(peers + 8 * end.peer, 8) as usize
+        };
         let place = match end.direction {
             Direction::Send => layout.peer.send,
             Direction::Recv => layout.peer.recv,
@@ -65,6 +71,12 @@ impl<'a> Connection<'a> {
             // Gives back the slots that the alignment skips.
             memory::store(head, step);
         }
+        let (sizes, offsets) = match &layout.slots {
+            Slots::Entries { at, .. } => (at.get_usize(info), at.get_usize(info)),
+            Slots::Arrays { sizes, offsets } => (sizes.get_usize(info), offsets.get_usize(info)),
+        };
+        // Those of the other protocols follow from the buffer's.
+        let own_size = layout.step_size.filter(|_| end.proto == Proto::Simple);
         Self {
             direction: end.direction,
             layout,
@@ -72,16 +84,17 @@ impl<'a> Connection<'a> {
             buffer: memory::read(info + conn.buffs.offset + 8 * end.proto.index(), 8) as usize,
             head,
             tail: conn.tail.get_usize(info),
-            fifo: conn.fifo.get_usize(info),
-            slot_size: slot_size.unwrap_or_else(|| conn.step_size.get_usize(info)),
+            sizes,
+            offsets,
+            slot_size: own_size.map_or(slot_size, |size| size.get_usize(info)),
             step,
             transfer: Transfer::new(end.peer, end.index, end.direction),
         }
     }
 
-    fn fifo_entry(&self) -> Option<usize> {
-        let entry = self.fifo + (self.step % STEPS) as usize * self.layout.fifo.size;
-        (self.fifo != 0).then_some(entry)
+    /// The entry of the next step in an array.
+    fn entry(&self, array: usize, size: usize) -> Option<usize> {
+        (array != 0).then(|| array + (self.step % STEPS) as usize * size)
     }
 
     /// Waits until the peer has filled the next `steps` slots.
@@ -97,19 +110,32 @@ impl<'a> Connection<'a> {
 
     /// Tells the proxy how many bytes the slot will have.
     pub(crate) fn announce(&self, bytes: usize) {
-        if let Some(entry) = self.fifo_entry() {
-            self.layout.fifo.bytes.set(entry, bytes as u64);
+        match &self.layout.slots {
+            Slots::Entries { fifo, .. } => {
+                if let Some(entry) = self.entry(self.sizes, fifo.size) {
+                    fifo.bytes.set(entry, bytes as u64);
+                }
+            }
+            Slots::Arrays { .. } => {
+                if let Some(entry) = self.entry(self.sizes, INT) {
+                    memory::write(entry, INT, bytes as u64);
+                }
+            }
         }
     }
 
     /// Address of the current slot.
     pub(crate) fn slot(&self) -> usize {
-        if let Some(entry) = self.fifo_entry()
-            && self.layout.fifo.mode.get(entry) == MODE_OFFSET
-        {
-            return self.buffer + self.layout.fifo.offset.get_usize(entry);
-        }
-        self.buffer + (self.step % STEPS) as usize * self.slot_size
+        let offset = match &self.layout.slots {
+            Slots::Entries { fifo, .. } => self
+                .entry(self.offsets, fifo.size)
+                .filter(|entry| fifo.mode.get(*entry) == MODE_OFFSET)
+                .map(|entry| fifo.offset.get_usize(entry)),
+            Slots::Arrays { .. } => {
+                self.entry(self.offsets, INT).map(|entry| memory::read(entry, INT) as usize)
+            }
+        };
+        self.buffer + offset.unwrap_or((self.step % STEPS) as usize * self.slot_size)
     }
 
     /// Passes the slots on: to the receiver as filled, or back to the sender as free.

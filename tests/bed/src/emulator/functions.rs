@@ -2,7 +2,8 @@
 //!
 //! NCCL numbers its device functions at build time; the table `ncclDevFuncRowToId` leads from a row, which follows from
 //! collective, reduction, type, algorithm and protocol, to the number. Here it is read backwards. The order of rows has
-//! had three forms; the one whose number of rows is the table's is right (nccl:src/include/device.h, ncclDevFuncId).
+//! had four forms; the one whose number of rows is the table's is right (nccl:src/include/device.h, ncclDevFuncId). Before 2.19 the
+//! number is the row.
 
 use std::collections::HashMap;
 
@@ -27,6 +28,7 @@ pub(crate) enum Coll {
 pub(crate) enum Algo {
     Tree,
     Ring,
+    Pat,
     /// Any that needs what the bed does not have.
     Other,
 }
@@ -50,6 +52,15 @@ pub(crate) struct Function {
     pub(crate) redop: usize,
     /// `ncclDataType_t`; bytes where nothing is reduced.
     pub(crate) dtype: usize,
+}
+
+impl Function {
+    /// Its chunks are two slices of two steps each.
+    pub(crate) fn is_sliced(&self) -> bool {
+        self.algo == Algo::Ring
+            && self.proto == Proto::Simple
+            && matches!(self.coll, Coll::AllReduce | Coll::AllGather | Coll::ReduceScatter)
+    }
 }
 
 impl Proto {
@@ -76,6 +87,7 @@ impl Algo {
         match self {
             Self::Tree => "TREE",
             Self::Ring => "RING",
+            Self::Pat => "PAT",
             Self::Other => "OTHER",
         }
     }
@@ -88,11 +100,14 @@ pub(crate) struct Functions(HashMap<u64, Function>);
 impl Functions {
     pub(crate) fn read(library: &Library, layout: &Layout) -> Result<Self> {
         let Some(table) = library.device_symbol("ncclDevFuncRowToId") else {
-            bail!("the library has no symbol ncclDevFuncRowToId");
+            return match layout.algorithms_before_rows {
+                Some(algorithms) => Ok(Self(by_formula(layout, algorithms))),
+                None => bail!("the library has no symbol ncclDevFuncRowToId"),
+            };
         };
         // The last entry is an end mark.
         let rows = (table.size / 4).saturating_sub(1);
-        let Some(all) = [(3, false), (4, false), (4, true)]
+        let Some(all) = [(2, false), (3, false), (4, false), (4, true)]
             .into_iter()
             .map(|(gather_algos, with_v)| enumerate(layout, gather_algos, with_v))
             .find(|all| all.len() == rows)
@@ -115,6 +130,26 @@ impl Functions {
     }
 }
 
+/// Before 2.19 (nccl:v2.18.1-1:src/include/collectives.h, FUNC_INDEX).
+fn by_formula(layout: &Layout, algorithms: usize) -> HashMap<u64, Function> {
+    let mut all = HashMap::new();
+    let mut id = 1 + layout.types as u64;
+    for coll in [Coll::Broadcast, Coll::Reduce, Coll::AllGather, Coll::ReduceScatter, Coll::AllReduce] {
+        for redop in 0..layout.redops {
+            for dtype in 0..layout.types {
+                for algo in 0..algorithms {
+                    let algo = [Algo::Tree, Algo::Ring].get(algo).copied().unwrap_or(Algo::Other);
+                    for proto in PROTOS {
+                        all.insert(id, Function { coll, algo, proto, redop, dtype });
+                        id += 1;
+                    }
+                }
+            }
+        }
+    }
+    all
+}
+
 fn enumerate(layout: &Layout, gather_algos: usize, with_v: bool) -> Vec<Function> {
     const ALLREDUCE_ALGOS: usize = 6;
     /// `ncclUint8`
@@ -135,6 +170,9 @@ fn enumerate(layout: &Layout, gather_algos: usize, with_v: bool) -> Vec<Function
     };
     let mut ring_first = vec![Algo::Other; gather_algos];
     ring_first[0] = Algo::Ring;
+    if let Some(fourth) = ring_first.get_mut(3) {
+        *fourth = Algo::Pat;
+    }
     let mut tree_first = vec![Algo::Other; ALLREDUCE_ALGOS];
     tree_first[..2].copy_from_slice(&[Algo::Tree, Algo::Ring]);
     add(Coll::AllGather, 0, BYTES, &ring_first);

@@ -12,6 +12,7 @@ use super::functions::{Algo, Coll, Function, Functions, Proto};
 use super::layout::{BatchForm, Layout, Work};
 use super::memory;
 use super::p2p::{self, Part};
+use super::pat;
 use super::primitives::Primitives;
 use super::ring::{self, Ring};
 use super::transfer_log::{LaunchName, Line, OpName, Transfer};
@@ -28,12 +29,47 @@ pub(crate) struct CollWork {
     pub(crate) recv: usize,
     /// Elements of one rank, over all channels.
     pub(crate) count: usize,
-    /// This channel's part.
-    pub(crate) part_offset: usize,
-    pub(crate) part_count: usize,
-    pub(crate) chunk_count: usize,
-    /// The all-reduce's chunk in the last round, where NCCL passes it (before 2.22).
-    pub(crate) last_chunk_count: Option<usize>,
+    pub(crate) share: Share,
+}
+
+/// What of a collective is a channel's.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Share {
+    /// A part of its own.
+    Part {
+        offset: usize,
+        count: usize,
+        chunk: usize,
+        /// The all-reduce's chunk in the last round, where NCCL passes it (before 2.22).
+        last_chunk: Option<usize>,
+    },
+    /// A chunk of each round (before 2.20), of which all channels have one.
+    Turns {
+        channels: usize,
+        /// Which of the channels it is.
+        block: usize,
+        chunk: usize,
+        /// Chunks are multiples of this.
+        grain: usize,
+    },
+}
+
+/// A round of a collective on a channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Round {
+    /// First element.
+    pub(crate) begin: usize,
+    /// Elements of a chunk; a round can have several.
+    pub(crate) chunk: usize,
+    /// Behind the last element.
+    pub(crate) end: usize,
+}
+
+impl Round {
+    /// Elements of the chunk that begins here.
+    pub(crate) fn elems(&self, begin: usize) -> usize {
+        self.chunk.min(self.end.saturating_sub(begin))
+    }
 }
 
 impl CollWork {
@@ -41,6 +77,9 @@ impl CollWork {
     pub(crate) fn check(func: &Function) -> Result<Elem> {
         if func.algo == Algo::Other || matches!(func.coll, Coll::SendRecv | Coll::AllGatherV) {
             bail!("{} with this algorithm is not emulated", func.coll.name());
+        }
+        if func.algo == Algo::Pat && func.proto != Proto::Simple {
+            bail!("PAT is emulated with the protocol SIMPLE only");
         }
         if func.redop != 0 {
             bail!("device reduction {} is not emulated, only sums", func.redop);
@@ -56,19 +95,42 @@ impl CollWork {
         self.recv + element * self.elem.size()
     }
 
-    /// First element and number of elements of each chunk of this channel's part.
+    /// First element and number of elements of each chunk of this channel's.
     pub(crate) fn chunks(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
-        let (offset, count, chunk) = (self.part_offset, self.part_count, self.chunk_count.max(1));
-        (0..count.div_ceil(chunk)).map(move |index| {
-            let begin = index * chunk;
-            (offset + begin, chunk.min(count - begin))
-        })
+        self.rounds(1).into_iter().map(|round| (round.begin, round.elems(round.begin)))
+    }
+
+    /// The rounds of this channel, of so many chunks each.
+    pub(crate) fn rounds(&self, chunks: usize) -> Vec<Round> {
+        match self.share {
+            Share::Part { offset, count, chunk, last_chunk } => {
+                let whole = (chunks * chunk).max(1);
+                let end = offset + count;
+                let round = |begin: usize| {
+                    let rest = end - begin;
+                    let last = chunks > 1 && rest < whole;
+                    let chunk = if last { self.last_chunk(last_chunk, chunks, rest) } else { chunk };
+                    Round { begin, chunk, end }
+                };
+                (offset..end).step_by(whole).map(round).collect()
+            }
+            // nccl:v2.19.3-1:src/device/all_reduce.h, runRing: realChunkSize
+            Share::Turns { channels, block, chunk, grain } => {
+                let whole = (channels * chunks * chunk).max(1);
+                let round = |begin: usize| {
+                    let even = (self.count - begin).div_ceil(channels * chunks);
+                    let chunk = chunk.min(even).next_multiple_of(grain);
+                    Round { begin: begin + block * chunks * chunk, chunk, end: self.count }
+                };
+                (0..self.count).step_by(whole).map(round).collect()
+            }
+        }
     }
 
     /// The chunk of a round that `rest` elements do not fill: even, in units of 16 bytes.
-    pub(crate) fn last_chunk(&self, ranks: usize, rest: usize) -> usize {
+    fn last_chunk(&self, stated: Option<usize>, ranks: usize, rest: usize) -> usize {
         let unit = 16 / self.elem.size();
-        self.last_chunk_count.unwrap_or_else(|| rest.div_ceil(ranks).next_multiple_of(unit))
+        stated.unwrap_or_else(|| rest.div_ceil(ranks).next_multiple_of(unit))
     }
 }
 
@@ -112,12 +174,13 @@ pub(crate) struct Kernel<'a> {
 }
 
 impl<'a> Kernel<'a> {
-    fn buff_size(&self, proto: Proto) -> usize {
+    pub(crate) fn buff_size(&self, proto: Proto) -> usize {
         memory::read(self.comm + self.layout.comm.buff_sizes.offset + 4 * proto.index(), 4) as usize
     }
 
     pub(crate) fn p2p_chunk_size(&self) -> usize {
-        self.layout.comm.p2p_chunk_size.get_usize(self.comm)
+        let stated = self.layout.p2p_chunk_size.map(|place| place.get_usize(self.comm));
+        stated.unwrap_or_else(|| self.buff_size(Proto::Simple) / STEPS as usize)
     }
 
     pub(crate) fn channel_address(&self, channel: usize) -> usize {
@@ -227,6 +290,10 @@ impl Block<'_> {
             tree::all_reduce(self, work, &self.tree()).await;
             return;
         }
+        if work.func.algo == Algo::Pat {
+            pat::run(self, work).await;
+            return;
+        }
         let ring = self.ring();
         let mut prims = self.ring_primitives(&work.func);
         match work.func.coll {
@@ -277,17 +344,18 @@ impl Block<'_> {
     }
 
     pub(crate) fn connection(&self, end: End) -> Connection<'_> {
-        // SIMPLE slots have a size per connection, those of the others follow from the buffer's.
-        let slot = (end.proto != Proto::Simple).then(|| self.kernel.buff_size(end.proto) / STEPS as usize);
+        let p2p = end.index == 1 && end.proto == Proto::Simple;
+        let slot = if p2p {
+            self.kernel.p2p_chunk_size()
+        } else {
+            self.kernel.buff_size(end.proto) / STEPS as usize
+        };
         Connection::load(self.kernel.layout, self.address, end, slot)
     }
 
     /// The connections of a collective on this channel.
     pub(crate) fn primitives(&self, func: &Function, from: &[usize], to: &[usize]) -> Primitives<'_> {
-        let sliced = func.algo == Algo::Ring
-            && func.proto == Proto::Simple
-            && matches!(func.coll, Coll::AllReduce | Coll::AllGather | Coll::ReduceScatter);
-        let (slices_per_chunk, steps_per_slice) = if sliced { (2, 2) } else { (1, 1) };
+        let (slices_per_chunk, steps_per_slice) = if func.is_sliced() { (2, 2) } else { (1, 1) };
         let alignment = slices_per_chunk as u64 * steps_per_slice;
         let conns = |peers: &[usize], direction| {
             let end = |peer: &usize| End { peer: *peer, index: 0, direction, proto: func.proto, alignment };

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, anyhow};
 use ncclflow::elf::Image;
+use ncclflow::nccl::PatRule;
 use ncclflow::symbols::{Layouts, Request, resolve};
 
 use super::memory;
@@ -72,7 +73,6 @@ layout! {
         rank: "rank",
         ranks: "nRanks",
         buff_sizes: "buffSizes[0]",
-        p2p_chunk_size: "p2pChunkSize",
         abort_flag: "abortFlag",
         channels: "channels",
     }
@@ -103,8 +103,6 @@ layout! {
         buffs: "buffs[0]",
         tail: "tail",
         head: "head",
-        step_size: "stepSize",
-        fifo: "connFifo",
         step: "step",
     }
 }
@@ -209,6 +207,15 @@ layout! {
         send: "sendbuff",
         recv: "recvbuff",
         count: "count",
+        channels: "nChannels",
+        block: "bid",
+        warps: "nWarps",
+    }
+}
+
+layout! {
+    /// `ncclWorkElem`: a channel's share, from 2.20 on
+    OldShare {
         chunk_count: "chunkCount",
         work_count: "workCount",
         last_chunk_count: "lastChunkCount",
@@ -229,6 +236,15 @@ layout! {
         chunk_size: "chunkSize",
         groups: "ngroups",
     }
+}
+
+/// What is told of each slot.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Slots {
+    /// `connFifo` of a connection.
+    Entries { at: Place, fifo: Fifo },
+    /// Before 2.20 `sizesFifo` and `offsFifo`, arrays of `int`.
+    Arrays { sizes: Place, offsets: Place },
 }
 
 /// `ncclComm`, the host's.
@@ -261,6 +277,8 @@ pub(crate) struct BatchForm {
 pub(crate) struct ListForm {
     pub(crate) work: OldWork,
     pub(crate) elem: OldElem,
+    /// `None`: all channels take turns at the whole (before 2.20).
+    pub(crate) share: Option<OldShare>,
     pub(crate) p2p: OldP2p,
     pub(crate) kind_coll: u64,
     pub(crate) kind_p2p: u64,
@@ -281,11 +299,21 @@ pub(crate) struct Layout {
     pub(crate) channel: Channel,
     pub(crate) peer: Peer,
     pub(crate) conn: Conn,
-    pub(crate) fifo: Fifo,
+    pub(crate) slots: Slots,
+    /// `ncclDevChannel.peers` is an array of them and not of their addresses (before 2.18).
+    pub(crate) peers_in_place: bool,
+    /// `ncclConnInfo.stepSize`, from 2.21 on.
+    pub(crate) step_size: Option<Place>,
+    /// `ncclDevComm.p2pChunkSize`, from 2.19 on.
+    pub(crate) p2p_chunk_size: Option<Place>,
     pub(crate) work: Work,
     /// Number of data types, of device reductions.
     pub(crate) types: usize,
     pub(crate) redops: usize,
+    /// How many messages the proxies expect of PAT.
+    pub(crate) pat: Option<PatRule>,
+    /// `NCCL_NUM_ALGORITHMS` where a function's number follows from it (before 2.19).
+    pub(crate) algorithms_before_rows: Option<usize>,
 }
 
 impl HostComm {
@@ -363,6 +391,7 @@ impl Layout {
             Work::Lists(Box::new(ListForm {
                 work: OldWork::find(layouts, &["ncclWork"])?,
                 elem: OldElem::find(layouts, &["ncclWorkElem"])?,
+                share: OldShare::find(layouts, &["ncclWorkElem"]).ok(),
                 p2p: OldP2p::find(layouts, &["ncclWorkElemP2p"])?,
                 kind_coll: value("ncclWorkType", "ncclWorkTypeColl")?,
                 kind_p2p: value("ncclWorkType", "ncclWorkTypeP2p")?,
@@ -375,10 +404,30 @@ impl Layout {
             channel: Channel::find(layouts, &["ncclDevChannel"])?,
             peer: Peer::find(layouts, &["ncclDevChannelPeer"])?,
             conn: Conn::find(layouts, &["ncclConnInfo"])?,
-            fifo: Fifo::find(layouts, &["ncclConnFifo"])?,
+            slots: match place(layouts, "ncclConnInfo", "sizesFifo") {
+                Ok(sizes) => Slots::Arrays { sizes, offsets: place(layouts, "ncclConnInfo", "offsFifo")? },
+                Err(_) => Slots::Entries {
+                    at: place(layouts, "ncclConnInfo", "connFifo")?,
+                    fifo: Fifo::find(layouts, &["ncclConnFifo"])?,
+                },
+            },
+            peers_in_place: layouts
+                .field("ncclDevChannel", "peers")
+                .is_some_and(|peers| peers.type_name.matches('*').count() == 1),
+            step_size: place(layouts, "ncclConnInfo", "stepSize").ok(),
+            p2p_chunk_size: ["ncclKernelComm", "ncclDevComm"]
+                .iter()
+                .find_map(|comm| place(layouts, comm, "p2pChunkSize").ok()),
             work,
             types: usize::try_from(value("ncclDataType_t", "ncclNumTypes")?)?,
             redops: usize::try_from(value("ncclDevRedOp_t", "ncclNumDevRedOps")?)?,
+            pat: resolution.nccl_version.and_then(PatRule::of),
+            algorithms_before_rows: match version {
+                Some((2, 16)) => Some(4),
+                Some((2, 17)) => Some(5),
+                Some((2, 18)) => Some(6),
+                _ => None,
+            },
         })
     }
 }

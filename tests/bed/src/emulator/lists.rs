@@ -2,12 +2,15 @@
 
 use anyhow::{Context, Result, bail};
 
-use super::connection::Direction;
-use super::functions::{Function, Proto};
-use super::kernel::{ChannelPlan, CollWork, Item, Kernel, Planned};
-use super::layout::{ListForm, OldElem};
+use super::connection::{Direction, STEPS};
+use super::functions::{Algo, Function, Proto};
+use super::kernel::{ChannelPlan, CollWork, Item, Kernel, Planned, Share};
+use super::layout::ListForm;
 use super::memory;
 use super::p2p::{Part, Transfer};
+
+/// Threads of a warp.
+const WARP: usize = 32;
 
 /// Reads the plan of all channels and tells the host that its FIFO was read.
 pub(crate) fn read(
@@ -54,26 +57,47 @@ fn item(form: &ListForm, kernel: &Kernel<'_>, work: usize, op: &mut usize) -> Re
     let mut works = Vec::new();
     let mut elem = work + form.work.elems.offset;
     while elem + form.elem.size <= work + form.work.size && form.elem.is_used.get(elem) == 1 {
-        works.push(coll(&form.elem, func, elem, *op)?);
+        works.push(coll(form, kernel, func, elem, *op)?);
         *op += 1;
         elem += form.elem.size;
     }
     Ok(Item::Colls(works))
 }
 
-fn coll(place: &OldElem, func: Function, elem: usize, op: usize) -> Result<CollWork> {
+fn coll(form: &ListForm, kernel: &Kernel<'_>, func: Function, elem: usize, op: usize) -> Result<CollWork> {
+    let place = &form.elem;
+    let size = CollWork::check(&func)?;
+    let share = if let Some(place) = &form.share {
+        Share::Part {
+            offset: place.work_offset.get_usize(elem),
+            count: place.work_count.get_usize(elem),
+            chunk: place.chunk_count.get_usize(elem),
+            last_chunk: Some(place.last_chunk_count.get_usize(elem)),
+        }
+    } else {
+        if func.algo != Algo::Ring || func.proto != Proto::Simple {
+            bail!("before NCCL 2.20 only rings with the SIMPLE protocol are emulated");
+        }
+        // (nthreads - WARP_SIZE) * sizeof(uint64_t) / sizeof(T)
+        let threads = (place.warps.get_usize(elem) * WARP).saturating_sub(WARP);
+        let steps = if func.is_sliced() { STEPS / 2 } else { 1 };
+        let step = kernel.buff_size(Proto::Simple) / STEPS as usize;
+        Share::Turns {
+            channels: place.channels.get_usize(elem),
+            block: place.block.get_usize(elem),
+            chunk: step / size.size() * steps as usize,
+            grain: (threads * 8 / size.size()).max(1),
+        }
+    };
     Ok(CollWork {
         op,
         func,
-        elem: CollWork::check(&func)?,
+        elem: size,
         root: place.root.get_usize(elem),
         send: place.send.get_usize(elem),
         recv: place.recv.get_usize(elem),
         count: place.count.get_usize(elem),
-        part_offset: place.work_offset.get_usize(elem),
-        part_count: place.work_count.get_usize(elem),
-        chunk_count: place.chunk_count.get_usize(elem),
-        last_chunk_count: Some(place.last_chunk_count.get_usize(elem)),
+        share,
     })
 }
 

@@ -16,6 +16,7 @@ mod lists;
 mod ll;
 mod memory;
 mod p2p;
+mod pat;
 mod primitives;
 mod profiler;
 mod ring;
@@ -136,7 +137,7 @@ impl State {
             return capture_time(launch);
         }
         let Some((layout, functions)) = &self.emulation else { return Ok(()) };
-        if !launch.kernel.contains("ncclDevKernel_") {
+        if !["ncclDevKernel_", "ncclKernel_"].iter().any(|name| launch.kernel.contains(name)) {
             bail!("this kernel is not emulated");
         }
         let comm = self.comm_of(launch).context("a launch without arguments")?;

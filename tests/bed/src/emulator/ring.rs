@@ -14,16 +14,10 @@ pub(crate) struct Ring {
 /// Every rank's vector is cut into one chunk per rank; each chunk goes round once to be summed and once to be spread.
 pub(crate) async fn all_reduce(work: &CollWork, ring: &Ring, prims: &mut Primitives<'_>) {
     let ranks = ring.ranks.len();
-    let mut begin = 0;
-    while begin < work.part_count {
-        let rest = work.part_count - begin;
-        let chunk =
-            if rest < ranks * work.chunk_count { work.last_chunk(ranks, rest) } else { work.chunk_count };
+    for round in work.rounds(ranks) {
         let at = |back: usize| {
-            let offset = (ring.index + 2 * ranks - back) % ranks * chunk;
-            let elems = chunk.min(rest.saturating_sub(offset));
-            let place = work.part_offset + begin + offset;
-            (work.input(place), work.output(place), elems)
+            let place = round.begin + (ring.index + 2 * ranks - back) % ranks * round.chunk;
+            (work.input(place), work.output(place), round.elems(place))
         };
         let (input, _, elems) = at(1);
         prims.step(Step { send: true, input: Some(input), elems, ..Step::default() }).await;
@@ -39,7 +33,6 @@ pub(crate) async fn all_reduce(work: &CollWork, ring: &Ring, prims: &mut Primiti
         }
         let (_, output, elems) = at(ranks - 1);
         prims.step(Step { recv: true, output: Some(output), elems, ..Step::default() }).await;
-        begin += ranks * work.chunk_count;
     }
 }
 

@@ -3,6 +3,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    process::Command,
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -11,7 +12,13 @@ use super::{bed::Bed, programs, recorder::Recorder};
 use crate::{
     compare::{self, Findings},
     tracer::Trace,
-    truth::{debug_log::DebugLog, pattern_calls, plugin::PluginTruth, transfer_log::TransferLog},
+    truth::{
+        debug_log::DebugLog,
+        pat_counts::{self, PatCount},
+        pattern_calls,
+        plugin::PluginTruth,
+        transfer_log::TransferLog,
+    },
 };
 
 /// The programs that take part.
@@ -49,8 +56,6 @@ pub enum Witnesses {
     All,
     /// The log and the device.
     Device,
-    /// The log: kernels move nothing.
-    Log,
 }
 
 impl Programs {
@@ -71,6 +76,26 @@ impl Programs {
         Ok(compare::against_pattern_calls(&Trace::read(&out)?, &pattern_calls::read(&truth)?))
     }
 
+    /// What the library itself counts of PAT, of communicators with so many ranks on each node. Nothing is traced.
+    ///
+    /// # Errors
+    /// If the program fails.
+    pub fn pat_counts(&self, subject: Subject<'_>, local_ranks: u32) -> Result<Vec<PatCount>> {
+        let folder = tempfile::tempdir()?;
+        let truth = folder.path().join("truth");
+        let mut command = Command::new(&self.patterns);
+        command.arg("--library").arg(subject.library).arg("--truth").arg(&truth);
+        command.arg("--pat").arg(local_ranks.to_string());
+        if let Some(symbols) = subject.symbols {
+            command.arg("--symbols").arg(symbols);
+        }
+        let ran = command.output().with_context(|| format!("starting `{}`", self.patterns.display()))?;
+        if !ran.status.success() {
+            bail!("the counting failed ({}): {}", ran.status, String::from_utf8_lossy(&ran.stderr));
+        }
+        pat_counts::read(&truth)
+    }
+
     /// A job on the bed. Counts what each check counts, all together; and says which witnesses spoke: some releases (2.27.3) tell
     /// their profiler interface of no op at all.
     ///
@@ -88,10 +113,7 @@ impl Programs {
         fs::create_dir(path("log"))?;
         let (transfers, log) =
             (path("transfers").display().to_string(), path("log/%p").display().to_string());
-        let mut all = vec!["--debug-file", &log];
-        if witnesses != Witnesses::Log {
-            all.extend(["--transfer-log", &transfers]);
-        }
+        let mut all = vec!["--debug-file", &log, "--transfer-log", &transfers];
         let plugin = [
             format!("NCCL_PROFILER_PLUGIN={}", self.profiler.display()),
             format!("NCCLFLOW_TRUTH_DIR={}", path("truth").display()),
@@ -106,16 +128,14 @@ impl Programs {
 
         let trace = Trace::read(&out)?;
         let log = DebugLog::read_directory(&path("log"))?;
+        let ranks = u32::try_from(trace.ranks.len())?;
+        let transfers = TransferLog::read(&path("transfers"), ranks)?;
         let mut checks = vec![
             ("identity", compare::identity(&trace)),
             ("symmetry", compare::symmetry(&trace)),
             ("topology", compare::topology(&trace, &log)),
+            ("transfers", compare::against_transfers(&trace, &transfers)),
         ];
-        if witnesses != Witnesses::Log {
-            let ranks = u32::try_from(trace.ranks.len())?;
-            let transfers = TransferLog::read(&path("transfers"), ranks)?;
-            checks.push(("transfers", compare::against_transfers(&trace, &transfers)));
-        }
         if witnesses == Witnesses::All {
             let truth = PluginTruth::read(&path("truth"))?;
             if truth.ranks.values().all(|rank| rank.ops.is_empty()) {

@@ -79,6 +79,7 @@ impl Op {
                 loop_offset: Some(0),
                 last_chunk: None,
                 part_bytes: None,
+                slices: None,
             },
             ring: Ring { prev: (self.rank + 3) % 4, next: (self.rank + 1) % 4, index: self.rank },
             tree: Tree { up: -1, down: [-1; 3] },

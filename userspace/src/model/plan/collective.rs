@@ -38,12 +38,16 @@ pub(super) fn ops(
         let bytes = global.checked_mul(count)?;
         let loop_size = n_channels.checked_mul(chunks_per_loop)?.checked_mul(chunk_size)?;
         let loops = bytes.div_ceil(if loop_size == 0 { return None } else { loop_size });
-        let pat = matches!(pattern, Pattern::PatUp | Pattern::PatDown);
         Some(ProxyOp {
             op_count: number.checked_mul(2)?,
             channel,
             nsteps: steps_per_loop.checked_mul(loops)?.checked_mul(chunk_steps)?,
-            nbytes: i64::try_from(if pat { bytes } else { step_size.checked_mul(slice_steps)? }).ok()?,
+            nbytes: i64::try_from(if pattern.is_pat() {
+                bytes
+            } else {
+                step_size.checked_mul(slice_steps)?
+            })
+            .ok()?,
             chunk_size,
             slice_steps,
             chunk_steps,
@@ -61,6 +65,7 @@ pub(super) fn ops(
             loop_offset: None,
             last_chunk: None,
             part_bytes: None,
+            slices: None,
         })
     };
 

@@ -4,12 +4,15 @@
 //! plan's queue, and are taken from there; those that need none are derived. Both come out as if each call had been seen.
 
 mod collective;
+mod counters;
 mod p2p;
+mod pat;
 mod peers;
 mod topology;
 
 use std::collections::{HashMap, VecDeque};
 
+pub use self::counters::PlanCounters;
 use self::{p2p::Batches, topology::Topology};
 use super::{call::ProxyCall, communicator::CommKey};
 use crate::{
@@ -27,52 +30,6 @@ const MAX_PARTS: usize = 16_384;
 const MAX_THREADS: usize = 65_536;
 /// Plans that were posted by a callback before their launch was over.
 const MAX_EARLY: usize = 4096;
-
-/// What could not be put together. Part of every output.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct PlanCounters {
-    /// Plans that were walked after their launch.
-    pub plans: u64,
-    /// Plans that were longer than a walk goes.
-    pub cut: u64,
-    /// Bytes of device work that were cut off, over all plans; a collective has about 100, a send with its receive 48.
-    pub work_bytes_cut: u64,
-    /// Plans some of whose records were lost: of their ops only those that were posted are known.
-    pub incomplete: u64,
-    /// Device work whose ops do not follow from the plan: those that need a proxy are known, others are not.
-    pub underived: u64,
-    /// Derived ops that differ from the posted ones; the posted one counts. Not 0: this version computes ops in another
-    /// way, and ops that need no proxy may be wrong.
-    pub derived_otherwise: u64,
-    /// Ops whose messages are not known peer by peer: PAT's (record call by call to see them).
-    pub without_messages: u64,
-    /// Ops of a channel whose graphs were not seen.
-    pub without_graphs: u64,
-}
-
-impl PlanCounters {
-    /// Adds those of another process.
-    pub fn add(&mut self, other: &Self) {
-        let Self {
-            plans,
-            cut,
-            work_bytes_cut,
-            incomplete,
-            underived,
-            derived_otherwise,
-            without_messages,
-            without_graphs,
-        } = other;
-        self.plans += plans;
-        self.cut += cut;
-        self.work_bytes_cut += work_bytes_cut;
-        self.incomplete += incomplete;
-        self.underived += underived;
-        self.derived_otherwise += derived_otherwise;
-        self.without_messages += without_messages;
-        self.without_graphs += without_graphs;
-    }
-}
 
 /// Walks in progress, and what is known of communicators.
 #[derive(Debug, Default)]
@@ -233,7 +190,7 @@ impl PlanAssembler {
         let mut ops = Vec::new();
         for (op, task) in derived {
             let queued = of.get_mut(&identity(&op)).and_then(VecDeque::pop_front);
-            let is_derived = queued.is_none();
+            let left = queued.map(|queued| queued.op.nsteps);
             let op = match queued {
                 Some(queued) if differs(&op, &queued.op) => {
                     self.counters.derived_otherwise += 1;
@@ -241,18 +198,18 @@ impl PlanAssembler {
                 }
                 _ => op,
             };
-            ops.push((op, task, is_derived));
+            ops.push((op, task, left));
         }
         let is_left = |queued: &&QueuedOp| {
             of.get(&identity(&queued.op))
                 .is_some_and(|left| left.iter().any(|op| op.address == queued.address))
         };
         let left = parts.queued.iter().filter(is_left);
-        ops.extend(left.map(|queued| (queued.op.clone(), queued.task.clone(), false)));
+        ops.extend(left.map(|queued| (queued.op.clone(), queued.task.clone(), Some(queued.op.nsteps))));
         ops.into_iter()
-            .filter_map(|(op, task, derived)| {
-                let call = self.call(plan, plan.comm, key, true, 0, op, task)?;
-                Some(ProxyCall { derived, ..call })
+            .filter_map(|(op, task, left)| {
+                let call = self.call(plan, plan.comm, key, true, 0, op, task, left)?;
+                Some(ProxyCall { derived: left.is_none(), ..call })
             })
             .collect()
     }
@@ -282,6 +239,8 @@ impl PlanAssembler {
                     let receive_task = take(receive.n_channels != 0, "Recv", receive.peer);
                     p2p::ops(plan, p2p, [receive_task, send_task], &batches, offset)
                 }
+                // Their ops follow from no work, but where each channel's is queued there are no others.
+                WorkKind::Broadcast => is_queued_everywhere(plan, parts).then(Vec::new),
                 WorkKind::Other => None,
             };
             match found {
@@ -319,12 +278,14 @@ impl PlanAssembler {
                 // As NCCL's count stands when the op is posted: it has counted the plan's collectives by then.
                 let counted = |launched: u64| launched.saturating_add(relative >> 1).saturating_add(1);
                 let comm = CommunicatorId { launched: plan.comm.launched.map(counted), ..plan.comm };
-                self.call(plan, comm, key, false, address, op, task)
+                let left = Some(op.nsteps);
+                self.call(plan, comm, key, false, address, op, task, left)
             })
             .collect()
     }
 
-    /// A call of `ncclProxySaveOp` with the calls of `SaveProxy` inside.
+    /// A call of `ncclProxySaveOp` with the calls of `SaveProxy` inside. `left`: the steps of the last of them, which NCCL leaves in
+    /// an op that it queues.
     #[expect(clippy::too_many_arguments, reason = "what one call consists of")]
     fn call(
         &mut self,
@@ -335,6 +296,7 @@ impl PlanAssembler {
         op_pointer: u64,
         op: ProxyOp,
         task: Option<TaskInfo>,
+        left: Option<u64>,
     ) -> Option<ProxyCall> {
         let topology = self.topologies.get(&key);
         let Some((topology, graphs)) = topology.and_then(|all| Some((all, all.channel(op.channel)?))) else {
@@ -342,14 +304,30 @@ impl PlanAssembler {
             return None;
         };
         let origin = plan.origin;
-        let calls = peers::calls(&op, graphs, plan.comm.rank, plan.comm.n_ranks);
-        let (mut incomplete, known) = (false, peers::steps_are_the_ops(&op));
-        let peers = calls
-            .into_iter()
-            .filter(|(_, peer, _)| *peer >= 0)
-            .filter_map(|(direction, peer, index)| {
+        let (calls, nsteps) = if op.pattern.is_pat() {
+            let mut found = pat::calls(&op, graphs, &plan.comm, plan.pat);
+            let differs = left.is_some_and(|left| found.forget_unless(left));
+            self.counters.derived_otherwise += u64::from(differs && plan_pass);
+            self.counters.without_messages += u64::from(found.nsteps.is_none() && plan_pass);
+            (found.calls, found.nsteps)
+        } else if let Some(slices) = op.slices {
+            let (calls, nsteps) = peers::of_grouped(graphs, slices).into_iter().unzip();
+            (calls, Some(nsteps))
+        } else {
+            let calls = peers::calls(&op, graphs, plan.comm.rank);
+            let nsteps = vec![op.nsteps; calls.len()];
+            (calls, Some(nsteps))
+        };
+        // What NCCL leaves in an op that it queues is not what it made.
+        let op = if plan_pass && op.slices.is_some() { ProxyOp { nsteps: 0, ..op } } else { op };
+        let mut incomplete = false;
+        let steps_of = |at: usize| nsteps.as_ref().and_then(|nsteps| nsteps.get(at)).copied();
+        let peers = (0..)
+            .zip(calls)
+            .filter(|(_, (_, peer, _))| *peer >= 0)
+            .filter_map(|(at, (direction, peer, index))| {
                 let connector = topology.connector(op.channel, peer, direction, index);
-                if !known && connector.is_none_or(|connector| connector.transport.is_empty()) {
+                if nsteps.is_none() && connector.is_none_or(|connector| connector.transport.is_empty()) {
                     return None; // never connected, so the algorithm takes no step to it
                 }
                 incomplete |= connector.is_none() && peer < plan.comm.n_ranks;
@@ -360,7 +338,7 @@ impl PlanAssembler {
                     peer,
                     connection_index: index,
                     plan_pass,
-                    nsteps: known.then_some(op.nsteps),
+                    nsteps: steps_of(at),
                     connection: connector.map_or(0, |connector| connector.connection),
                     has_proxy: connector.is_some_and(|connector| connector.has_proxy),
                     owner: connector.and_then(|connector| connector.owner),
@@ -368,7 +346,6 @@ impl PlanAssembler {
                 })
             })
             .collect();
-        self.counters.without_messages += u64::from(!known && plan_pass);
         let event = event(origin, comm, op_pointer, plan_pass, op, graphs, task);
         Some(ProxyCall { event, peers, incomplete, derived: false })
     }
@@ -389,10 +366,17 @@ fn event(
 /// Whether an op is queued otherwise than it was derived. NCCL leaves in a queued op the steps of its last peer; and what
 /// only the device work says is not in it.
 fn differs(derived: &ProxyOp, queued: &ProxyOp) -> bool {
-    let nsteps = if peers::steps_are_the_ops(derived) { queued.nsteps } else { derived.nsteps };
+    let nsteps = if derived.pattern.is_pat() { derived.nsteps } else { queued.nsteps };
     let channel_size = queued.channel_size.or(derived.channel_size);
     let ProxyOp { last_chunk, part_bytes, .. } = *derived;
     *derived != ProxyOp { nsteps, channel_size, last_chunk, part_bytes, ..queued.clone() }
+}
+
+/// Whether each channel of the plan has an op of grouped broadcasts in the queue.
+fn is_queued_everywhere(plan: &PlanEvent, parts: &Parts) -> bool {
+    let grouped = parts.queued.iter().filter(|queued| queued.op.slices.is_some());
+    let channels = grouped.filter_map(|queued| 1u64.checked_shl(queued.op.channel));
+    channels.fold(0, |all, channel| all | channel) & plan.channel_mask == plan.channel_mask
 }
 
 /// What tells an op from others of its plan.

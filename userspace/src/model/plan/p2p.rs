@@ -138,6 +138,7 @@ fn op(
         loop_offset: plan.op_has.channel_size.then_some(0),
         last_chunk: None,
         part_bytes: None,
+        slices: None,
     })
 }
 

@@ -1,5 +1,5 @@
 //! Whom an op goes to and comes from: the calls of `SaveProxy` that `ncclProxySaveOp` makes for its pattern (src/proxy.cc; the
-//! same in 2.18 to 2.30, and in the binaries of 2.31 and 2.32).
+//! same in 2.18 to 2.30, and in the binaries of 2.31 and 2.32). PAT's are in [`super::pat`].
 
 use crate::{
     decode::{ChannelGraphs, Direction, ProxyOp},
@@ -9,9 +9,8 @@ use crate::{
 /// One call: direction, peer, index of the connector.
 pub(super) type Call = (Direction, i32, i32);
 
-/// The calls in NCCL's order. Those of PAT are for every distance that is a power of two; NCCL leaves out those that its
-/// algorithm takes no step to, and counts steps by running it.
-pub(super) fn calls(op: &ProxyOp, graphs: &ChannelGraphs, rank: i32, n_ranks: i32) -> Vec<Call> {
+/// The calls in NCCL's order, all with the op's own number of steps.
+pub(super) fn calls(op: &ProxyOp, graphs: &ChannelGraphs, rank: i32) -> Vec<Call> {
     use Direction::{Recv, Send};
     let ring = &graphs.ring;
     let up = (Send, graphs.tree.up, 0);
@@ -58,31 +57,8 @@ pub(super) fn calls(op: &ProxyOp, graphs: &ChannelGraphs, rank: i32, n_ranks: i3
         }
         Pattern::Send => if_other(Send, op.root, rank),
         Pattern::Recv => if_other(Recv, op.root, rank),
-        Pattern::PatUp => powers_of_two(n_ranks)
-            .flat_map(|distance| {
-                [(Send, around(rank, distance, n_ranks), 0), (Recv, around(rank, -distance, n_ranks), 0)]
-            })
-            .collect(),
-        Pattern::PatDown => powers_of_two(n_ranks)
-            .flat_map(|distance| {
-                [(Send, around(rank, -distance, n_ranks), 0), (Recv, around(rank, distance, n_ranks), 0)]
-            })
-            .collect(),
-        Pattern::Profiler => Vec::new(),
+        Pattern::PatUp | Pattern::PatDown | Pattern::Profiler => Vec::new(),
     }
-}
-
-/// Whether an op's steps are the same for each of its peers, and so those that the op says.
-pub(super) fn steps_are_the_ops(op: &ProxyOp) -> bool {
-    !matches!(op.pattern, Pattern::PatUp | Pattern::PatDown)
-}
-
-fn powers_of_two(below: i32) -> impl Iterator<Item = i32> {
-    (0..i32::BITS - 1).map(|bit| 1 << bit).take_while(move |distance| *distance < below)
-}
-
-fn around(rank: i32, distance: i32, n_ranks: i32) -> i32 {
-    rank.wrapping_add(distance).rem_euclid(n_ranks.max(1))
 }
 
 /// The calls whose rank is not the root.
@@ -95,13 +71,20 @@ fn through(peer: i32) -> Vec<Call> {
     vec![(Direction::Send, peer, 1), (Direction::Recv, peer, 0)]
 }
 
+/// The calls for grouped broadcasts, each with its steps. Where there are none there is no call.
+pub(super) fn of_grouped(graphs: &ChannelGraphs, [sent, received]: [u64; 2]) -> Vec<(Call, u64)> {
+    let both =
+        [((Direction::Recv, graphs.ring.prev, 0), received), ((Direction::Send, graphs.ring.next, 0), sent)];
+    both.into_iter().filter(|(_, nsteps)| *nsteps != 0).collect()
+}
+
 fn if_other(direction: Direction, peer: i32, rank: i32) -> Vec<Call> {
     if peer == rank { Vec::new() } else { vec![(direction, peer, 1)] }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{calls, steps_are_the_ops};
+pub(super) mod tests {
+    use super::{calls, of_grouped};
     use crate::{
         decode::{
             ChannelGraphs,
@@ -113,7 +96,7 @@ mod tests {
 
     const NOBODY: i32 = -1;
 
-    fn graphs() -> ChannelGraphs {
+    pub(in crate::model::plan) fn graphs() -> ChannelGraphs {
         ChannelGraphs {
             ring: Ring { prev: 1, next: 3, index: 2 },
             tree: Tree { up: 0, down: [3, NOBODY, NOBODY] },
@@ -125,10 +108,11 @@ mod tests {
             nvls_heads: (1, 0),
             collnet_heads: (1, 0),
             buffer_sizes: vec![524_288, 0, 4_194_304],
+            n_nodes: Some(4),
         }
     }
 
-    fn op(pattern: Pattern, root: i32) -> ProxyOp {
+    pub(in crate::model::plan) fn op(pattern: Pattern, root: i32) -> ProxyOp {
         ProxyOp {
             op_count: 0,
             channel: 0,
@@ -151,13 +135,14 @@ mod tests {
             loop_offset: None,
             last_chunk: None,
             part_bytes: None,
+            slices: None,
         }
     }
 
     /// Rank 2 of 4: what `ncclProxySaveOp` of the official libraries calls for each pattern.
     #[test]
     fn the_calls_of_each_pattern_are_those_of_nccl() {
-        let of = |pattern, root| calls(&op(pattern, root), &graphs(), 2, 4);
+        let of = |pattern, root| calls(&op(pattern, root), &graphs(), 2);
         assert_eq!(of(Pattern::RingTwice, 0), [(Recv, 1, 0), (Send, 3, 0)]);
         assert_eq!(of(Pattern::PipelineFrom, 2), [(Send, 3, 0)], "the root receives nothing");
         assert_eq!(of(Pattern::PipelineFrom, 3), [(Recv, 1, 0)], "nobody sends to the root");
@@ -172,9 +157,9 @@ mod tests {
         assert_eq!(of(Pattern::Nvls, 0), [(Send, NOBODY, 1), (Recv, NOBODY, 0)]);
         assert_eq!(of(Pattern::Send, 1), [(Send, 1, 1)]);
         assert_eq!(of(Pattern::Recv, 2), [], "from oneself");
-        let pat_up = [(Send, 3, 0), (Recv, 1, 0), (Send, 0, 0), (Recv, 0, 0)];
-        assert_eq!(of(Pattern::PatUp, 0), pat_up);
-        assert_eq!(of(Pattern::PatDown, 0), [(Send, 1, 0), (Recv, 3, 0), (Send, 0, 0), (Recv, 0, 0)]);
-        assert!(!steps_are_the_ops(&op(Pattern::PatUp, 0)) && steps_are_the_ops(&op(Pattern::Ring, 0)));
+        let (receive, send) = ((Recv, 1, 0), (Send, 3, 0));
+        assert_eq!(of_grouped(&graphs(), [5, 3]), [(receive, 3), (send, 5)]);
+        assert_eq!(of_grouped(&graphs(), [5, 0]), [(send, 5)], "the roots of all");
+        assert_eq!(of_grouped(&graphs(), [0, 6]), [(receive, 6)]);
     }
 }

@@ -1,7 +1,7 @@
 //! Messages of ops: joined, left out, with sizes that are sums.
 
 use super::*;
-use crate::decode::{BytesSum, ProxyStepEvent, StepMoment};
+use crate::decode::{BytesSum, ProxyStepEvent, SendSizeEvent, StepMoment};
 
 /// A proxy op of one message each way, posted with opCount 40; the connections are 0x51 (receive) and 0x52 (send).
 fn posted_for_measuring(session: &mut Session, out: &mut Vec<FlowRecord>) {
@@ -148,6 +148,34 @@ fn a_send_that_the_sum_lacks_has_its_size_with_what_comes_next() {
             out[0].peers[1].measured.as_ref().unwrap().messages.iter().map(|message| message.bytes).collect();
         let first = (!lost_in_between).then_some(700);
         assert_eq!(sizes, [first, Some(702)], "{order:?}");
+    }
+}
+
+/// Up to 2.19 a size is told by itself, and then the send of it, for each of its FIFO steps.
+#[test]
+fn a_size_that_is_told_before_is_that_of_the_message() {
+    for lost in [0, 1] {
+        let (mut session, mut out) = (Session::new(true), Vec::new());
+        posted_for_measuring(&mut session, &mut out);
+        let mut time = 100;
+        for (number, bytes) in [(0, 700), (2, 0)] {
+            let origin = Origin { ts_ns: time, tgid: 10, tid: 300, lost };
+            let size = SendSizeEvent { origin, bytes: Some(bytes) };
+            session.apply(Event::SendSize(size), &mut |record| out.push(record));
+            for step_of_message in [number, number + 1] {
+                time += 10;
+                let Event::ProxyStep(mut event) = step(0x52, step_of_message, StepMoment::Sent, time) else {
+                    return;
+                };
+                (event.bytes, event.is_per_fifo_step) = (None, true);
+                session.apply(Event::ProxyStep(event), &mut |record| out.push(record));
+            }
+        }
+        session.finish(|_| 0, &mut |record| out.push(record));
+        let measured = out[0].peers[1].measured.as_ref().unwrap();
+        let sizes: Vec<_> = measured.messages.iter().map(|message| message.bytes).collect();
+        let expected = if lost == 0 { [Some(700), Some(0)] } else { [None, None] };
+        assert_eq!(sizes, expected, "{lost} records lost between the two");
     }
 }
 

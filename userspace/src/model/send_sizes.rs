@@ -1,0 +1,96 @@
+//! Sizes of sends where NCCL forgets them before it tells that they were sent (2.16 to 2.19).
+//!
+//! The proxy's thread gives the slot's size up and then tells, with nothing in between, so a size is that of the next send which the
+//! thread tells. Such a pair is only believed if nothing can be missing from it.
+
+use std::collections::HashMap;
+
+use crate::decode::{Origin, SendSizeEvent};
+
+/// Threads that are kept. A process has a proxy thread for each communicator; a target can claim any number.
+const MAX_THREADS: usize = 1 << 16;
+
+/// What each thread has told, by process and thread.
+#[derive(Debug, Default)]
+pub(super) struct SendSizes(HashMap<(u32, u32), Thread>);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Thread {
+    /// The last size, and whose record it is; nothing once it has been a send's.
+    size: Option<(Origin, u64)>,
+    /// When the last send was told.
+    sent_ns: Option<u64>,
+}
+
+impl SendSizes {
+    /// A size that no send has yet.
+    pub(super) fn take(&mut self, size: &SendSizeEvent) {
+        let origin = size.origin;
+        let key = (origin.tgid, origin.tid);
+        if self.0.len() < MAX_THREADS || self.0.contains_key(&key) {
+            self.0.entry(key).or_default().size = size.bytes.map(|bytes| (origin, bytes));
+        }
+    }
+
+    /// The size of the send that is told with this record: the one that its thread told since the send before. Nothing if there is none,
+    /// if it is told later than the send, or if records of the process were lost in between. What a message's further FIFO steps tell has none.
+    pub(super) fn of_sent(&mut self, sent: &Origin) -> Option<u64> {
+        let thread = self.0.get_mut(&(sent.tgid, sent.tid))?;
+        let before = thread.sent_ns.replace(sent.ts_ns);
+        let (told, bytes) = thread.size.take_if(|(told, _)| told.ts_ns <= sent.ts_ns)?;
+        let is_since = before.is_none_or(|before| before <= told.ts_ns);
+        (is_since && told.lost == sent.lost).then_some(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn origin(tid: u32, ts_ns: u64, lost: u64) -> Origin {
+        Origin { ts_ns, tgid: 10, tid, lost }
+    }
+
+    fn told(sizes: &mut SendSizes, tid: u32, ts_ns: u64, bytes: u64) {
+        sizes.take(&SendSizeEvent { origin: origin(tid, ts_ns, 0), bytes: Some(bytes) });
+    }
+
+    #[test]
+    fn a_size_is_the_next_send_of_its_thread() {
+        let mut sizes = SendSizes::default();
+        told(&mut sizes, 1, 10, 700);
+        told(&mut sizes, 2, 11, 900);
+        assert_eq!(sizes.of_sent(&origin(3, 12, 0)), None, "of another thread");
+        assert_eq!(sizes.of_sent(&origin(2, 12, 0)), Some(900));
+        assert_eq!(sizes.of_sent(&origin(1, 12, 0)), Some(700));
+        assert_eq!(sizes.of_sent(&origin(1, 13, 0)), None, "the second FIFO step of the same message");
+        told(&mut sizes, 1, 14, 0);
+        assert_eq!(sizes.of_sent(&origin(1, 15, 0)), Some(0), "an empty message is one");
+    }
+
+    #[test]
+    fn where_something_can_be_missing_there_is_no_size() {
+        let mut sizes = SendSizes::default();
+        told(&mut sizes, 1, 10, 700);
+        assert_eq!(sizes.of_sent(&origin(1, 11, 3)), None, "records were lost in between");
+        assert_eq!(sizes.of_sent(&origin(1, 12, 3)), None, "it is not kept for a later send");
+        told(&mut sizes, 1, 20, 700);
+        sizes.take(&SendSizeEvent { origin: origin(1, 21, 0), bytes: None });
+        assert_eq!(sizes.of_sent(&origin(1, 22, 0)), None, "the last one could not be read");
+    }
+
+    #[test]
+    fn records_that_come_late_join_none_that_is_not_theirs() {
+        let mut sizes = SendSizes::default();
+        told(&mut sizes, 1, 10, 700);
+        assert_eq!(sizes.of_sent(&origin(1, 11, 0)), Some(700));
+        // The size of the send at 21 comes after it: it is not that of the one at 31.
+        assert_eq!(sizes.of_sent(&origin(1, 21, 0)), None);
+        told(&mut sizes, 1, 20, 800);
+        assert_eq!(sizes.of_sent(&origin(1, 31, 0)), None);
+        // That of a send that has not come yet is kept for it.
+        told(&mut sizes, 1, 50, 900);
+        assert_eq!(sizes.of_sent(&origin(1, 41, 0)), None);
+        assert_eq!(sizes.of_sent(&origin(1, 51, 0)), Some(900));
+    }
+}
