@@ -15,7 +15,7 @@ use std::{
 use anyhow::{Context as _, Result};
 use ncclflow::{
     elf::{Budget, FileOffset, Image, SymbolTable},
-    loader::{Attachment, Buffer, BufferKind},
+    loader::{Attachment, Buffer, BufferKind, LinkKind},
     probe::{ApiCallSpans, CommunicatorSpans, FinishedPlan, Probe, ProbeKind, Span},
     stream::{Drain, Outlet, Popped, Queue, Waker},
 };
@@ -128,7 +128,8 @@ struct Session {
 impl Session {
     fn open(args: &Args) -> Result<Self> {
         let kind = if args.buffer == "perf" { BufferKind::Perf } else { BufferKind::Ring };
-        let mut attachment = Attachment::new(Buffer { kind, bytes: args.buffer_size << 20 }, false)?;
+        let mut attachment =
+            Attachment::new(Buffer { kind, bytes: args.buffer_size << 20 }, LinkKind::best(), false)?;
         let this = Path::new("/proc/self/exe");
         let plan = plan()?;
         let record_bytes = usize::from(plan.record_len);
@@ -145,7 +146,8 @@ impl Session {
             walk: None,
         };
         let pid = NonZeroU32::new(std::process::id()).context("we are a process")?;
-        attachment.attach(&probe, None, 0, this, this, pid)?;
+        let cookie = attachment.store(&probe, None, 0, Some(pid))?;
+        attachment.attach(&[(&probe, cookie)], this, this, pid)?;
         let queue = Arc::new(Queue::new(32 << 20));
         let drain = Drain::new(attachment.take_source()?, vec![Outlet::new(Arc::clone(&queue))]);
         Ok(Self { attachment, drain, queue, taken: Arc::default(), record_bytes })

@@ -114,11 +114,12 @@ fn every_call_is_there_as_nccl_logs_it() {
 fn every_return_is_there_as_the_program_saw_it() {
     let threads = ["--mode", "threads", "--comms", "2", "--group", "3"];
     let processes = ["--mode", "processes", "--comms", "1", "--group", "1"];
-    let runs = VERSIONS.map(|version| (version, threads)).into_iter().chain([("2.27.5-cu12", processes)]);
-    for (version, more) in runs {
+    let (auto, perf) = (["--returns"].as_slice(), ["--returns", "--links", "perf"].as_slice());
+    let more = [("2.27.5-cu12", processes, auto), ("2.27.5-cu12", processes, perf)];
+    for (version, more, tracing) in VERSIONS.map(|version| (version, threads, auto)).into_iter().chain(more) {
         let common = ["--ops", ALL_OPS, "--bytes", "4096", "--iters", "3", "--ranks", "3", "--invalid-calls"];
         let workload: Vec<&str> = common.iter().chain(&more).copied().collect();
-        let Some(run) = Run::new(version, &["--returns"], &workload) else { return };
+        let Some(run) = Run::new(version, tracing, &workload) else { return };
         let (trace, session) = (run.trace(), run.session());
         let calls = call_log::read(&run.folder.path().join("calls")).unwrap();
         let since = session["clock"]["started_monotonic_ns"].as_u64().unwrap();

@@ -212,19 +212,30 @@ fn only_the_named_process_pays_and_nothing_is_left_behind() {
     let untouched = look(other_pid);
     assert!(untouched.iter().all(|byte| *byte != memory::BREAKPOINT));
 
-    for (round, signal) in [Signal::INT, Signal::TERM, Signal::KILL].into_iter().enumerate() {
+    // One link for all probes, and one for each.
+    let kinds =
+        [("multi", Signal::INT), ("multi", Signal::TERM), ("multi", Signal::KILL), ("perf", Signal::INT)];
+    for (round, (links, signal)) in kinds.into_iter().enumerate() {
         let out = folder.path().join(format!("out{round}"));
-        let per_call = ["--probes", "per-call"];
-        let recorder = Recorder::start(&ncclflow, &bed.pid_list(), &out, &per_call).unwrap();
+        let options = ["--probes", "per-call", "--links", links];
+        let recorder = Recorder::start(&ncclflow, &bed.pid_list(), &out, &options).unwrap();
         assert_eq!(look(pid), [memory::BREAKPOINT; 2], "the probes are there");
         assert_eq!(look(other_pid), untouched, "another process on the same library has none");
         bed.go().unwrap();
         std::thread::sleep(Duration::from_millis(1500));
         let objects = kernel_objects::of_process(recorder.pid()).unwrap();
-        assert!(!objects.programs.is_empty() && objects.links.len() == 2, "{objects:?}");
+        let expected = if links == "multi" { 1 } else { 2 };
+        assert!(!objects.programs.is_empty() && objects.links.len() == expected, "{links}: {objects:?}");
+        assert_eq!(session(&out)["attach"]["links"], links);
         recorder.signal(signal).unwrap();
         let (status, words) = recorder.finish().unwrap();
-        assert_eq!(objects.still_there().unwrap(), KernelObjects::default(), "after {signal:?}");
+        // The probes go at once; the program that they ran the kernel frees a moment later.
+        assert!(objects.still_there().unwrap().links.is_empty(), "{links}, after {signal:?}");
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while objects.still_there().unwrap() != KernelObjects::default() {
+            assert!(Instant::now() < deadline, "a program is left of {links}, after {signal:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
         assert_eq!(look(pid), untouched, "no probe is left after {signal:?}");
         let lines = assert_whole_lines(&out);
         if signal == Signal::KILL {

@@ -162,13 +162,13 @@ fn stripped_libraries_are_measured_too() {
     }
 }
 
-/// The same records, through a buffer per CPU.
+/// The same records, through a buffer per CPU, and by a link for each probe.
 #[test]
-fn through_the_perf_event_array() {
-    for mode in ["threads", "processes"] {
+fn through_the_perf_event_array_and_perf_links() {
+    for (mode, way) in [("threads", "--buffer"), ("processes", "--buffer"), ("processes", "--links")] {
         let arguments =
             ["--ranks", "3", "--mode", mode, "--ops", ALL_OPS, "--bytes", "700000", "--iters", "2"];
-        let options = ["--level", "steps", "--buffer", "perf"];
+        let options = ["--level", "steps", way, "perf"];
         let Some(run) = TracedRun::traced(&options, "2.27.5-cu12", Plugin::Yes, &arguments) else { return };
         run.check(Plugin::Yes);
         check_measured(&run, Detail::Waits, Sizes::Measured);

@@ -127,6 +127,17 @@ pub enum BufferChoice {
     Perf,
 }
 
+/// How probes are attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LinkChoice {
+    /// One link to many, where the kernel has it (Linux 6.6 and later), or else one each
+    Auto,
+    /// One link to all that run the same program in the same process and library
+    Multi,
+    /// One performance event each: on Linux 6.12 and later each takes 0.1 s to detach
+    Perf,
+}
+
 /// Where debugging information is that the library itself has not.
 #[derive(Debug, Args)]
 pub struct DebugArgs {
@@ -197,7 +208,7 @@ DIR holds session.json and, per communicator, <commHash>/proxy_flow_rank<r>.json
 flow_steps_rank<r>.jsonl (a line per message) and flow_rank<r>.json (both, grouped by op); with --level api, api_rank<r>.jsonl (a line
 per call) instead.
 The processes are not stopped, restarted or written to. Needs root, or CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH and, on
-kernels since July 2025, CAP_SYS_ADMIN; `ncclflow doctor` tells.")]
+some kernels without uprobe_multi, CAP_SYS_ADMIN; `ncclflow doctor` tells.")]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub struct RecordArgs {
     /// Processes to trace; other processes on the same library are left alone
@@ -257,6 +268,10 @@ pub struct RecordArgs {
     /// The kernel's buffer, all CPUs together, in MiB; rounded up to a power of two (perf: the part of each CPU)
     #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub buffer_size: u32,
+
+    /// How probes are attached
+    #[arg(long, value_enum, default_value_t = LinkChoice::Auto, hide_short_help = true)]
+    pub links: LinkChoice,
 
     /// Records that may wait to be decoded and written, in MiB; when it is full, records are dropped and counted
     #[arg(long, value_name = "MIB", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=4096))]

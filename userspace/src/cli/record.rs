@@ -12,14 +12,14 @@ use anyhow::Result;
 use rustix::time::ClockId;
 
 use super::{
-    args::{BufferChoice, Format, Level, Probes, RecordArgs, StepDetail},
+    args::{BufferChoice, Format, Level, LinkChoice, Probes, RecordArgs, StepDetail},
     exit,
     signals::with_signals,
 };
 use crate::{
     clock::now_ns,
     live::LiveStatistics,
-    loader::{Buffer, BufferKind},
+    loader::{Buffer, BufferKind, LinkKind},
     metrics::{Exposition, MetricsServer},
     probe,
     record::{LibraryInUse, Notice, Outcome, ProbeChoice, RecordOptions, Setup, Targets, record},
@@ -66,6 +66,11 @@ pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<ExitCode> {
                 BufferChoice::Perf => BufferKind::Perf,
             },
             bytes: args.buffer_size << 20,
+        },
+        links: match args.links {
+            LinkChoice::Auto => LinkKind::best(),
+            LinkChoice::Multi => LinkKind::Multi,
+            LinkChoice::Perf => LinkKind::Perf,
         },
         queue_bytes: usize::try_from(args.queue_size).unwrap_or(usize::MAX >> 20) << 20,
         library: args.library.clone(),

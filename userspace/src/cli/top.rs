@@ -16,7 +16,7 @@ use super::{args::Level, signals::with_signals, top_args::TopArgs};
 use crate::{
     clock::now_ns,
     live::LiveStatistics,
-    loader::{Buffer, BufferKind},
+    loader::{Buffer, BufferKind, LinkKind},
     model::Sampling,
     probe,
     record::{LibraryInUse, Notice, Outcome, ProbeChoice, RecordOptions, StopHandle, Targets, record},
@@ -49,6 +49,7 @@ pub(super) fn run(args: &TopArgs, started: Instant) -> Result<ExitCode> {
         format: ApiFormat::Json,
         duration: args.duration,
         buffer: Buffer { kind: BufferKind::best(), bytes: 16 << 20 },
+        links: LinkKind::best(),
         queue_bytes: 32 << 20,
         library: args.library.clone(),
         debug_files: DebugFiles::new(args.debug.debug_file.clone(), args.debug.debug_dir.clone()),

@@ -202,7 +202,7 @@ fn descriptors(facts: &Facts) -> Check {
     match facts.nofile_hard {
         Some(hard) if hard < 4096 => Check::degraded(
             name,
-            format!("{hard} at most: a descriptor for each probe, and two for each rank's files"),
+            format!("{hard} at most: up to a descriptor for each probe, and two for each rank's files"),
             "ulimit -Hn 65536",
         ),
         hard => {

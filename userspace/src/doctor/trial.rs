@@ -3,7 +3,7 @@
 use std::{io, time::Duration};
 
 use super::checks::Check;
-use crate::loader::{Trial, TrialError};
+use crate::loader::{LinkKind, Trial, TrialError};
 
 /// A hit that costs more than this slows small launches down.
 const DEAR: Duration = Duration::from_micros(20);
@@ -19,13 +19,17 @@ pub(super) fn check(outcome: &Result<Trial, TrialError>) -> Check {
         Ok(trial) => {
             let hit = trial.hit.as_nanos();
             let found = format!(
-                "{}.{:02} us a hit, {} hits tried; loading took {} ms, attaching {} ms, detaching {} ms",
+                "{}.{:02} us a hit, {} hits tried; loading took {} ms, attaching {} ms, detaching {} ms; {}",
                 hit / 1000,
                 hit % 1000 / 10,
                 trial.made,
                 trial.load.as_millis(),
                 trial.attach.as_millis(),
                 trial.detach.as_millis(),
+                match trial.links {
+                    LinkKind::Multi => "one link to many (uprobe_multi)",
+                    LinkKind::Perf => "a link to each (no uprobe_multi): as long again for each probe",
+                }
             );
             if trial.hit > DEAR {
                 let remedy = "trace with --level api or flow; virtual machines without hardware assistance are slow here";
@@ -41,7 +45,7 @@ pub(super) fn check(outcome: &Result<Trial, TrialError>) -> Check {
         Err(TrialError::Attach(error)) if error.kind() == io::ErrorKind::PermissionDenied => Check::no(
             name,
             format!("the eBPF object loads, but the kernel refuses uprobes: {error}"),
-            "CAP_SYS_ADMIN besides: kernels since July 2025 want it (6.16, and 6.15.7, 6.12.39, 6.6.99, 6.1.146, 5.15.189: \
+            "CAP_SYS_ADMIN besides: kernels since July 2025 want it where they have no uprobe_multi (6.16, and 6.15.7, 6.12.39, 6.6.99, 6.1.146, 5.15.189: \
              the fix of CVE-2025-38466)",
         ),
         Err(TrialError::Attach(error)) => {

@@ -4,29 +4,22 @@ use std::{
     fmt,
     num::NonZeroU32,
     path::{Path, PathBuf},
+    time::Instant,
 };
 
 use anyhow::{Context as _, Result};
-use aya::{
-    maps::{MapData, PerCpuArray},
-    programs::{
-        ProgramError,
-        uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeLink, UProbeScope},
-    },
-};
+use aya::maps::{MapData, PerCpuArray};
 use ncclflow_common::{FetchPlan, MAX_PROBES, ProbeCounters, Walk};
 
 use super::{
     buffer::Buffer,
-    object::{CountersValue, LoadedObject, Program},
+    link::{Link, LinkError, LinkKind, Place, Site, detach},
+    object::{CountersValue, LinkRefusal, LoadedObject, Program},
 };
 use crate::{
     probe::{Probe, ProbePlace, WalkProgram},
     stream::Source,
 };
-
-/// Keeps a probe attached.
-pub type Link = UProbeLink;
 
 /// A probe could not be attached.
 #[derive(Debug)]
@@ -34,7 +27,7 @@ pub struct AttachError {
     function: String,
     library: PathBuf,
     pid: Option<u32>,
-    source: ProgramError,
+    source: LinkError,
 }
 
 impl fmt::Display for AttachError {
@@ -85,6 +78,7 @@ pub struct Attachment {
     counters: PerCpuArray<MapData, CountersValue>,
     probes: Vec<ArmedProbe>,
     links: Vec<Link>,
+    first_link: Option<Instant>,
 }
 
 impl fmt::Debug for Attachment {
@@ -95,10 +89,10 @@ impl fmt::Debug for Attachment {
 
 impl Attachment {
     /// Loads the eBPF object.
-    pub fn new(buffer: Buffer, development_log: bool) -> Result<Self> {
-        let mut object = LoadedObject::load(buffer, development_log)?;
+    pub fn new(buffer: Buffer, links: LinkKind, development_log: bool) -> Result<Self> {
+        let mut object = LoadedObject::load(buffer, links, development_log)?;
         let counters = object.take_counters()?;
-        Ok(Self { object, counters, probes: Vec::new(), links: Vec::new() })
+        Ok(Self { object, counters, probes: Vec::new(), links: Vec::new(), first_link: None })
     }
 
     /// Stores the plans that a library's walking probe runs for nodes and rows; they have cookies and counters of their own,
@@ -130,24 +124,21 @@ impl Attachment {
         Ok(StoredParts { head, first: head + 1 })
     }
 
-    /// Attaches a probe to the inode behind `path`, for one process only: in no other does the kernel place a breakpoint.
-    /// It sends nothing before [`Attachment::arm`].
+    /// Attaches stored probes to the inode behind `path`, for one process only: in no other does the kernel place a breakpoint.
+    /// They send nothing before [`Attachment::arm`].
     pub fn attach(
         &mut self,
-        probe: &Probe,
-        parts: Option<StoredParts>,
-        library: usize,
+        probes: &[(&Probe, u32)],
         path: &Path,
         shown: &Path,
         pid: NonZeroU32,
     ) -> Result<()> {
-        let cookie = self.store(probe, parts, library, Some(pid))?;
-        let link = self.link(probe, cookie, path, shown, Some(pid))?;
-        self.links.push(link);
+        let links = self.link(probes, path, shown, Some(pid))?;
+        self.links.extend(links);
         Ok(())
     }
 
-    /// Stores a probe's plan under a cookie of its own. `pid`: the only process that it will be attached to.
+    /// Stores a probe's plan under a cookie of its own, to be attached next. `pid`: the only process that it will be attached to.
     pub fn store(
         &mut self,
         probe: &Probe,
@@ -172,36 +163,49 @@ impl Attachment {
         Ok(cookie)
     }
 
-    /// Attaches a stored probe to the inode behind `path`: for one process, or for all that have it mapped now and later. The
-    /// link keeps it attached.
+    /// Attaches stored probes, with their cookies, to the inode behind `path`: for one process, or for all that have it mapped now and
+    /// later. The links keep them attached; if one is refused, none is.
     pub fn link(
         &mut self,
-        probe: &Probe,
-        cookie: u32,
+        probes: &[(&Probe, u32)],
         path: &Path,
         shown: &Path,
         pid: Option<NonZeroU32>,
-    ) -> Result<Link> {
-        let program = match probe.place() {
-            ProbePlace::Return => Program::Return,
-            ProbePlace::Entry if probe.walk.is_some() => Program::Walk,
-            ProbePlace::Entry => Program::Fetch,
-        };
-        let program = self.object.program(program)?;
-        let point = UProbeAttachPoint {
-            location: UProbeAttachLocation::AbsoluteOffset(probe.file_offset.0),
-            cookie: Some(cookie.into()),
-        };
-        let scope = pid.map_or(UProbeScope::AllProcesses, UProbeScope::OneProcess);
-        program.attach(point, path, scope).and_then(|id| program.take_link(id)).map_err(|source| {
-            AttachError {
-                function: probe.function.clone(),
-                library: shown.to_path_buf(),
-                pid: pid.map(NonZeroU32::get),
-                source,
+    ) -> Result<Vec<Link>> {
+        let of_each = Program::ALL.map(|program| {
+            let of_it = probes.iter().filter(|(probe, _)| program_of(probe) == program);
+            (program, of_it.copied().collect::<Vec<_>>())
+        });
+        let needed = of_each.iter().filter(|(_, probes)| !probes.is_empty());
+        self.object.load_programs(&needed.clone().map(|(program, _)| *program).collect::<Vec<_>>())?;
+        let mut links = Vec::new();
+        for (program, probes) in needed {
+            let places: Vec<Place> =
+                probes.iter().map(|(probe, cookie)| (probe.file_offset.0, *cookie)).collect();
+            let site = Site { path, pid, at_return: *program == Program::Return };
+            match self.object.link(*program, site, &places) {
+                Ok(made) => {
+                    links.extend(made);
+                    self.first_link.get_or_insert_with(Instant::now);
+                }
+                Err(refusal) => {
+                    detach(links, |_| {});
+                    return Err(refusal_of(refusal, probes, shown, pid));
+                }
             }
-            .into()
-        })
+        }
+        Ok(links)
+    }
+
+    /// Loads programs that are likely to be needed, and gets the kernel ready for links. That a program is refused is said when it is
+    /// needed.
+    pub fn load_ahead(&mut self, programs: &[Program]) {
+        let _ = self.object.load_ahead(programs);
+    }
+
+    /// When the first link was made.
+    pub fn first_link(&self) -> Option<Instant> {
+        self.first_link
     }
 
     /// Keeps links until [`Attachment::detach`].
@@ -259,12 +263,35 @@ impl Attachment {
         self.object.take_source()
     }
 
-    /// Takes the probes out of the kernel, one by one: each waits about 0.1 s for the kernel on 6.12 and later.
-    pub fn detach(mut self, mut before_each: impl FnMut(usize)) {
-        while let Some(link) = self.links.pop() {
-            before_each(self.links.len() + 1);
-            drop(link);
+    /// Takes the probes out of the kernel, see [`detach`]; `before_each` is told how many are left.
+    pub fn detach(self, before_each: impl FnMut(usize)) {
+        detach(self.links, before_each);
+    }
+}
+
+fn program_of(probe: &Probe) -> Program {
+    match probe.place() {
+        ProbePlace::Return => Program::Return,
+        ProbePlace::Entry if probe.walk.is_some() => Program::Walk,
+        ProbePlace::Entry => Program::Fetch,
+    }
+}
+
+fn refusal_of(
+    refusal: LinkRefusal,
+    probes: &[(&Probe, u32)],
+    shown: &Path,
+    pid: Option<NonZeroU32>,
+) -> anyhow::Error {
+    match refusal {
+        LinkRefusal::Other(error) => error,
+        LinkRefusal::Place(at, source) => AttachError {
+            function: probes.get(at).map(|(probe, _)| probe.function.clone()).unwrap_or_default(),
+            library: shown.to_path_buf(),
+            pid: pid.map(NonZeroU32::get),
+            source,
         }
+        .into(),
     }
 }
 

@@ -2,11 +2,15 @@
 //! [`crate::stream`], that knows aya.
 
 mod attachment;
+mod bpf;
 mod buffer;
+mod image;
+mod link;
 mod object;
 mod trial;
 
-pub use attachment::{ArmedProbe, AttachError, Attachment, Link, StoredParts};
+pub use attachment::{ArmedProbe, AttachError, Attachment, StoredParts};
 pub use buffer::{Buffer, BufferKind};
-pub use object::LoadedObject;
+pub use link::{Link, LinkError, LinkKind, detach};
+pub use object::{LoadedObject, Program};
 pub use trial::{Trial, TrialError, try_uprobe};

@@ -1,18 +1,22 @@
 //! The embedded eBPF object: loaded, its wire format checked, its maps handed out.
 
-use std::fmt;
+use std::{collections, fmt};
 
 use anyhow::{Context as _, Result};
 use aya::{
-    Ebpf, EbpfLoader, Pod,
-    maps::{Array, HashMap, MapData, MapError, PerCpuArray, PerfEventArray, RingBuf},
-    programs::UProbe,
+    Pod,
+    maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, PerfEventArray, RingBuf},
 };
 use aya_log::EbpfLogger;
 use log::Log;
 use ncclflow_common::{FetchPlan, ProbeCounters, SCRATCH_SLOTS, Seen, WIRE_VERSION, Walk, loss_slot};
 
-use super::buffer::{Buffer, BufferKind};
+use super::{
+    bpf,
+    buffer::{Buffer, BufferKind},
+    image::{self, Programs, Settings},
+    link::{self, Link, LinkError, LinkKind, Place, Site, detach},
+};
 use crate::stream::{PerfBuffers, Source};
 
 /// Built by `cargo xtask build-ebpf`, checked by the build script.
@@ -50,7 +54,7 @@ unsafe impl Pod for SeenValue {}
 
 /// The programs of the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Program {
+pub enum Program {
     /// Runs a fetch plan at an instruction.
     Fetch,
     /// Runs a fetch plan at a function's return.
@@ -60,6 +64,8 @@ pub(crate) enum Program {
 }
 
 impl Program {
+    pub(super) const ALL: [Self; 3] = [Self::Fetch, Self::Return, Self::Walk];
+
     fn name(self) -> &'static str {
         match self {
             Self::Fetch => "fetch_record",
@@ -69,9 +75,22 @@ impl Program {
     }
 }
 
+/// Why no link was made.
+#[derive(Debug)]
+pub(super) enum LinkRefusal {
+    /// The kernel refused this one of the places.
+    Place(usize, LinkError),
+    Other(anyhow::Error),
+}
+
+/// Maps that nobody has taken yet, by name.
+type Maps = collections::HashMap<String, Map>;
+
 /// The object in the kernel.
 pub struct LoadedObject {
-    ebpf: Ebpf,
+    programs: Programs,
+    maps: Maps,
+    links: LinkKind,
     plans: Array<MapData, PlanValue>,
     walks: Array<MapData, WalkValue>,
     armed: Array<MapData, u32>,
@@ -105,38 +124,33 @@ impl fmt::Debug for LoadedObject {
 
 impl LoadedObject {
     /// Loads the object. `development_log`: the eBPF side says on standard error what it runs into.
-    pub fn load(buffer: Buffer, development_log: bool) -> Result<Self> {
+    pub fn load(buffer: Buffer, links: LinkKind, development_log: bool) -> Result<Self> {
         let log_level = if development_log { log::Level::Debug as u8 } else { 0 };
         // What the other kind of buffer needs stays as small as it can be.
         let (ring_bytes, scratch_slots, through_perf) = match buffer.kind {
             BufferKind::Ring => (buffer.bytes, 1, 0u32),
             BufferKind::Perf => (4096, SCRATCH_SLOTS, 1),
         };
-        let mut ebpf = EbpfLoader::new()
-            .map_max_entries("RECORDS", ring_bytes)
-            .map_max_entries("SCRATCH", scratch_slots)
-            .override_global(aya_log::LEVEL, &log_level, true)
-            .override_global("THROUGH_PERF", &through_perf, true)
-            .override_global("LOADER_WIRE_VERSION", &WIRE_VERSION, true)
-            .load(OBJECT)
-            .context(
-                "loading the eBPF object: the kernel must have BPF, a ring buffer (5.8) and cookies (5.15), \
-                 and the caller CAP_BPF and CAP_PERFMON (or be root)",
-            )?;
-        let log = if development_log {
-            Some(
-                EbpfLogger::init_with_logger(&mut ebpf, StandardError)
-                    .context("opening the eBPF side's log")?,
-            )
-        } else {
-            None
+        let settings = Settings {
+            globals: &[
+                (aya_log::LEVEL, &[log_level]),
+                ("THROUGH_PERF", &through_perf.to_ne_bytes()),
+                ("LOADER_WIRE_VERSION", &WIRE_VERSION.to_ne_bytes()),
+            ],
+            entries: &[("RECORDS", ring_bytes), ("SCRATCH", scratch_slots)],
+            links,
         };
-        let plans = Array::try_from(take_map(&mut ebpf, "PLANS")?).context("opening the map `PLANS`")?;
-        let walks = Array::try_from(take_map(&mut ebpf, "WALKS")?).context("opening the map `WALKS`")?;
-        let armed = Array::try_from(take_map(&mut ebpf, "ARMED")?).context("opening the map `ARMED`")?;
-        let losses = Array::try_from(take_map(&mut ebpf, "LOSSES")?).context("opening the map `LOSSES`")?;
-        let seen = HashMap::try_from(take_map(&mut ebpf, "SEEN")?).context("opening the map `SEEN`")?;
-        Ok(Self { ebpf, plans, walks, armed, losses, seen, buffer, log })
+        let (mut programs, mut maps) = image::open(OBJECT, settings).context(
+            "loading the eBPF object: the kernel must have BPF, a ring buffer (5.8) and cookies (5.15), \
+             and the caller CAP_BPF and CAP_PERFMON (or be root)",
+        )?;
+        let log = if development_log { Some(open_log(&mut programs)?) } else { None };
+        let plans = Array::try_from(take_map(&mut maps, "PLANS")?).context("opening the map `PLANS`")?;
+        let walks = Array::try_from(take_map(&mut maps, "WALKS")?).context("opening the map `WALKS`")?;
+        let armed = Array::try_from(take_map(&mut maps, "ARMED")?).context("opening the map `ARMED`")?;
+        let losses = Array::try_from(take_map(&mut maps, "LOSSES")?).context("opening the map `LOSSES`")?;
+        let seen = HashMap::try_from(take_map(&mut maps, "SEEN")?).context("opening the map `SEEN`")?;
+        Ok(Self { programs, maps, links, plans, walks, armed, losses, seen, buffer, log })
     }
 
     /// Opens or closes the session: whether hits are recorded.
@@ -154,21 +168,51 @@ impl LoadedObject {
         self.walks.set(cookie, WalkValue(*walk), 0).with_context(|| format!("storing walk {cookie}"))
     }
 
-    /// One of the programs; loaded on first use, as each costs the verifier some milliseconds.
-    pub(crate) fn program(&mut self, program: Program) -> Result<&mut UProbe> {
-        let name = program.name();
-        let program: &mut UProbe = self
-            .ebpf
-            .program_mut(name)
-            .with_context(|| format!("the eBPF object has no program `{name}`"))?
-            .try_into()
-            .with_context(|| format!("`{name}` is no uprobe program"))?;
-        if program.fd().is_err() {
-            program
-                .load()
-                .with_context(|| format!("the kernel refused the eBPF program `{name}` (run as root)"))?;
+    /// Loads these programs, where they are not loaded yet.
+    pub(crate) fn load_programs(&mut self, programs: &[Program]) -> Result<()> {
+        let names: Vec<_> = programs.iter().map(|program| program.name()).collect();
+        self.programs.load(&names)
+    }
+
+    /// Loads these programs, and gets the kernel ready for the first link.
+    pub(crate) fn load_ahead(&mut self, programs: &[Program]) -> Result<()> {
+        if self.links == LinkKind::Multi {
+            link::warm_up();
         }
-        Ok(program)
+        self.load_programs(programs)
+    }
+
+    /// Attaches a program that is loaded to all of these places, or to none; the error says which one was refused.
+    pub(super) fn link(
+        &self,
+        program: Program,
+        site: Site<'_>,
+        places: &[Place],
+    ) -> Result<Vec<Link>, LinkRefusal> {
+        let loaded = self.programs.get(program.name()).map_err(LinkRefusal::Other)?;
+        if self.links == LinkKind::Multi {
+            match Link::many(loaded, site, places) {
+                Ok(link) => return Ok(vec![link]),
+                // It is that one.
+                Err(error) if places.len() == 1 => return Err(LinkRefusal::Place(0, error)),
+                Err(_) => {}
+            }
+        }
+        let one = |place: &Place| match self.links {
+            LinkKind::Multi => Link::many(loaded, site, &[*place]),
+            LinkKind::Perf => Link::one(loaded, site, *place),
+        };
+        let mut links = Vec::with_capacity(places.len());
+        for (at, place) in places.iter().enumerate() {
+            match one(place) {
+                Ok(link) => links.push(link),
+                Err(error) => {
+                    detach(links, |_| {});
+                    return Err(LinkRefusal::Place(at, error));
+                }
+            }
+        }
+        Ok(links)
     }
 
     /// Prints what the eBPF side has logged, if it was asked to.
@@ -181,11 +225,11 @@ impl LoadedObject {
     /// The reading end of the records. Can be taken once.
     pub(crate) fn take_source(&mut self) -> Result<Source> {
         match self.buffer.kind {
-            BufferKind::Ring => RingBuf::try_from(take_map(&mut self.ebpf, "RECORDS")?)
+            BufferKind::Ring => RingBuf::try_from(take_map(&mut self.maps, "RECORDS")?)
                 .map(Source::Ring)
                 .context("mapping the ring buffer"),
             BufferKind::Perf => {
-                let array = PerfEventArray::try_from(take_map(&mut self.ebpf, "PERF_RECORDS")?)
+                let array = PerfEventArray::try_from(take_map(&mut self.maps, "PERF_RECORDS")?)
                     .context("opening the map `PERF_RECORDS`")?;
                 let (cpus, pages) = self.buffer.pages_per_cpu()?;
                 PerfBuffers::open(array, &cpus, pages)
@@ -215,10 +259,18 @@ impl LoadedObject {
 
     /// The counters. Can be taken once.
     pub(crate) fn take_counters(&mut self) -> Result<PerCpuArray<MapData, CountersValue>> {
-        PerCpuArray::try_from(take_map(&mut self.ebpf, "COUNTERS")?).context("opening the map `COUNTERS`")
+        PerCpuArray::try_from(take_map(&mut self.maps, "COUNTERS")?).context("opening the map `COUNTERS`")
     }
 }
 
-fn take_map(ebpf: &mut Ebpf, name: &str) -> Result<aya::maps::Map> {
-    ebpf.take_map(name).with_context(|| format!("the eBPF object has no map `{name}`"))
+/// Opens the log of the eBPF side, which is found by a program that writes to it.
+fn open_log(programs: &mut Programs) -> Result<EbpfLogger<StandardError>> {
+    let program = Program::Fetch.name();
+    programs.load(&[program])?;
+    let id = bpf::program_id(programs.get(program)?).context("asking for a program's number")?;
+    EbpfLogger::init_from_id_with_logger(id, StandardError).context("opening the eBPF side's log")
+}
+
+fn take_map(maps: &mut Maps, name: &str) -> Result<Map> {
+    maps.remove(name).with_context(|| format!("the eBPF object has no map `{name}`"))
 }

@@ -10,12 +10,12 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use aya::programs::uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeScope};
 use ncclflow_common::{FetchPlan, RecordHeader, STACK_POINTER_SLOT, Step, StepOp};
 
 use super::{
     buffer::{Buffer, BufferKind},
-    object::{LoadedObject, Program},
+    link::{LinkKind, Site},
+    object::{LinkRefusal, LoadedObject, Program},
 };
 
 /// Hits of one round: their records fit the buffer.
@@ -26,6 +26,8 @@ const ROUNDS: u32 = 3;
 /// What came of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Trial {
+    /// How it was attached.
+    pub links: LinkKind,
     /// Until the object and its program were in the kernel.
     pub load: Duration,
     pub attach: Duration,
@@ -47,30 +49,48 @@ pub enum TrialError {
     Other(anyhow::Error),
 }
 
-#[inline(never)]
-fn probed(value: u32) -> u32 {
-    black_box(value).wrapping_mul(3)
+/// It begins as NCCL's functions do, with an instruction that the kernel carries out itself (`push` on x86-64: since 4.16). Others it must
+/// step over, which costs a second trap: on a virtual machine some 20 us.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+extern "C" fn probed(value: u32) -> u32 {
+    std::arch::naked_asm!("push rbp", "lea eax, [rdi + 2 * rdi]", "pop rbp", "ret")
+}
+
+/// As above. (`stp` is carried out by kernels from 6.14 on.)
+#[cfg(target_arch = "aarch64")]
+#[unsafe(naked)]
+extern "C" fn probed(value: u32) -> u32 {
+    std::arch::naked_asm!(
+        "stp x29, x30, [sp, #-16]!",
+        "add w0, w0, w0, lsl #1",
+        "ldp x29, x30, [sp], #16",
+        "ret"
+    )
 }
 
 /// Tries it on this process.
 pub fn try_uprobe() -> Result<Trial, TrialError> {
     let begun = Instant::now();
-    let mut object = LoadedObject::load(Buffer { kind: BufferKind::best(), bytes: 4 << 20 }, false)
-        .map_err(TrialError::Load)?;
+    let links = LinkKind::best();
+    let buffer = Buffer { kind: BufferKind::best(), bytes: 4 << 20 };
+    let mut object = LoadedObject::load(buffer, links, false).map_err(TrialError::Load)?;
     let counters = object.take_counters().map_err(TrialError::Other)?;
     object.set_plan(0, &plan()).map_err(TrialError::Other)?;
-    object.program(Program::Fetch).map_err(TrialError::Load)?;
+    object.load_programs(&[Program::Fetch]).map_err(TrialError::Load)?;
     let load = begun.elapsed();
 
     let offset = file_offset(probed as *const () as usize).map_err(TrialError::Other)?;
-    let point = UProbeAttachPoint { location: UProbeAttachLocation::AbsoluteOffset(offset), cookie: Some(0) };
-    let own = NonZeroU32::new(std::process::id()).unwrap_or(NonZeroU32::MIN);
+    let site = Site {
+        path: Path::new("/proc/self/exe"),
+        pid: NonZeroU32::new(std::process::id()),
+        at_return: false,
+    };
     let begun = Instant::now();
-    let program = object.program(Program::Fetch).map_err(TrialError::Load)?;
-    let link = program
-        .attach(point, Path::new("/proc/self/exe"), UProbeScope::OneProcess(own))
-        .and_then(|id| program.take_link(id))
-        .map_err(|error| TrialError::Attach(kernel_error(&error)))?;
+    let link = object.link(Program::Fetch, site, &[(offset, 0)]).map_err(|refusal| match refusal {
+        LinkRefusal::Place(_, refused) => TrialError::Attach(refused.error),
+        LinkRefusal::Other(error) => TrialError::Other(error),
+    })?;
     let attach = begun.elapsed();
     object.set_armed(true).map_err(TrialError::Other)?;
     let hit = (0..ROUNDS).map(|_| round()).min().unwrap_or_default();
@@ -79,7 +99,7 @@ pub fn try_uprobe() -> Result<Trial, TrialError> {
     let begun = Instant::now();
     drop(link);
     let made = u64::from(HITS) * u64::from(ROUNDS);
-    Ok(Trial { load, attach, hit, counted, made, detach: begun.elapsed() })
+    Ok(Trial { links, load, attach, hit, counted, made, detach: begun.elapsed() })
 }
 
 /// A register and a few words of memory: less than probes on NCCL read, and the trap is what costs.
@@ -113,16 +133,4 @@ fn file_offset(address: usize) -> Result<u64> {
         (start..end).contains(&address).then(|| address - start + offset)
     });
     Ok(found.context("our own function is nowhere")? as u64)
-}
-
-/// What the kernel said, out of what aya says.
-fn kernel_error(error: &(dyn std::error::Error + 'static)) -> io::Error {
-    let mut cause = Some(error);
-    while let Some(error) = cause {
-        if let Some(errno) = error.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error) {
-            return io::Error::from_raw_os_error(errno);
-        }
-        cause = error.source();
-    }
-    io::Error::other(error.to_string())
 }

@@ -458,6 +458,6 @@ impl<'a> Follower<'a> {
 fn link_all(traced: &Traced, attachment: &mut Attachment, pid: Option<NonZeroU32>) -> Result<Vec<Link>> {
     let file = &traced.library.file;
     let path = file.stable_path();
-    let probes = traced.library.probes.probes.iter().zip(&traced.cookies);
-    probes.map(|(probe, cookie)| attachment.link(probe, *cookie, &path, &file.path, pid)).collect()
+    let probes = traced.library.probes.probes.iter().zip(traced.cookies.iter().copied());
+    attachment.link(&probes.collect::<Vec<_>>(), &path, &file.path, pid)
 }

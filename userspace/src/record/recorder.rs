@@ -31,9 +31,9 @@ use crate::{
     decode::Decoder,
     layout_cache::LayoutCache,
     live::LiveStatistics,
-    loader::{Attachment, Buffer, StoredParts},
+    loader::{Attachment, Buffer, LinkKind, Program, StoredParts},
     model::Sampling,
-    probe::{Level, ProbeKind},
+    probe::{Level, ProbeKind, Way},
     sink::{
         Aggregated, ApiFormat, ApiOutputOptions, AttachReport, HostInfo, OutputDir, SessionFiles,
         SessionReport, WindowReport,
@@ -70,6 +70,8 @@ pub struct RecordOptions {
     /// `None`: until stopped, or until the targets have exited.
     pub duration: Option<Duration>,
     pub buffer: Buffer,
+    /// How probes are attached.
+    pub links: LinkKind,
     /// Most bytes of records that wait to be decoded and written. As much again may wait for the capture.
     pub queue_bytes: usize,
     /// The NCCL library's path as the target maps it, where its name does not show that it is one.
@@ -199,7 +201,7 @@ pub fn record(
         choice: options.choice,
         cache: cache.as_ref(),
     };
-    let mut times = AttachReport::default();
+    let mut times = AttachReport { links: Some(options.links), ..AttachReport::default() };
     let (setup, attachment) = find_and_load(options, &wanted, &mut times);
     let setup = setup?;
     notice(Notice::Found(&setup));
@@ -325,7 +327,7 @@ fn start_capture(
         .with_context(|| format!("cannot write the capture `{}`", path.display()))
 }
 
-/// Finds processes, libraries and layouts while the eBPF object goes into the kernel: both take some 20 ms.
+/// Finds processes, libraries and layouts while the eBPF object and its programs go into the kernel.
 fn find_and_load(
     options: &RecordOptions,
     wanted: &Wanted<'_>,
@@ -333,7 +335,10 @@ fn find_and_load(
 ) -> (Result<Setup>, Result<Attachment>) {
     std::thread::scope(|scope| {
         let loading = scope.spawn(|| {
-            let attachment = Attachment::new(options.buffer, options.development_log);
+            let mut attachment = Attachment::new(options.buffer, options.links, options.development_log);
+            if let Ok(attachment) = &mut attachment {
+                attachment.load_ahead(likely_programs(options.choice));
+            }
             (attachment, ms_since(options.started))
         });
         let setup = match &options.targets {
@@ -348,9 +353,23 @@ fn find_and_load(
     })
 }
 
+/// What the libraries of today need; what others need is loaded with their first probe.
+fn likely_programs(choice: ProbeChoice) -> &'static [Program] {
+    match (choice.level, choice.way) {
+        (Level::Api, _) if choice.returns => &[Program::Fetch, Program::Return],
+        (Level::Api, _) | (_, Some(Way::PerCall)) => &[Program::Fetch],
+        (Level::Flow, _) => &[Program::Walk],
+        (Level::Steps, _) => &[Program::Fetch, Program::Walk],
+    }
+}
+
 /// Milliseconds, to the microsecond.
 pub(super) fn ms_since(start: Instant) -> f64 {
-    (start.elapsed().as_secs_f64() * 1e6).round() / 1e3
+    ms_between(start, Instant::now())
+}
+
+fn ms_between(start: Instant, end: Instant) -> f64 {
+    (end.saturating_duration_since(start).as_secs_f64() * 1e6).round() / 1e3
 }
 
 /// Attaches every probe of every library to every target that uses it; the cookie is the index in what comes back.
@@ -388,24 +407,25 @@ fn prepare(
             let (Some(library), Some(stored)) = (setup.libraries.get(index), stored.get(index)) else {
                 continue;
             };
+            let mut probes = Vec::new();
             for (probe, parts) in library.probes.probes.iter().zip(stored) {
-                let path = library.file.stable_path();
-                if let Err(error) = attachment.attach(probe, *parts, index, &path, &library.file.path, number)
-                {
-                    if target.process.has_exited() {
-                        bail!("process {pid} exited before it could be traced");
-                    }
-                    return Err(error);
-                }
-                if times.first_probe_ms == 0.0 {
-                    times.first_probe_ms = ms_since(started);
-                }
+                probes.push((probe, attachment.store(probe, *parts, index, Some(number))?));
                 bind(&probe.kind, &library.decoder, Some(HostInfo { host: host.to_owned(), pid }));
+            }
+            let path = library.file.stable_path();
+            if let Err(error) = attachment.attach(&probes, &path, &library.file.path, number) {
+                if target.process.has_exited() {
+                    bail!("process {pid} exited before it could be traced");
+                }
+                return Err(error);
             }
         }
         if target.process.has_exited() {
             bail!("process {pid} exited before it could be traced");
         }
+    }
+    if let Some(first) = attachment.first_link() {
+        times.first_probe_ms = ms_between(started, first);
     }
     times.attached_ms = ms_since(started);
     Ok((attachment, bindings))

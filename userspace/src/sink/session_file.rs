@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     elf::BuildId,
-    loader::BufferKind,
+    loader::{BufferKind, LinkKind},
     model::{ModelCounters, Sampling},
     probe::{Level, MissingProbe, ProbePlace, StepDetail, Way},
     record::Gap,
@@ -132,9 +132,12 @@ pub struct ClockReport {
 /// How long it took until hits were recorded: milliseconds since the start of the program.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct AttachReport {
+    /// How probes are attached.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub links: Option<LinkKind>,
     /// Processes and libraries are found, and the libraries' symbols and layouts known.
     pub resolved_ms: f64,
-    /// The eBPF object is in the kernel.
+    /// The eBPF object is in the kernel, with the programs that are likely to be needed.
     pub loaded_ms: f64,
     /// The first probe is in the kernel.
     pub first_probe_ms: f64,

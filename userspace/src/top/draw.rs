@@ -26,7 +26,7 @@ const WIDE: u16 = 120;
 const TALL: u16 = 16;
 
 const HELP: &str = "\
- q, Esc, Ctrl-C   quit: probes are detached, 0.1 s each on new kernels
+ q, Esc, Ctrl-C   quit: probes are detached
  Tab, v           ranks, communicators, processes
  s, r             sort by the next column; the other way round
  /                filter: rows that contain this text; Enter, Esc: none
