@@ -122,8 +122,8 @@ macro_rules! by_class {
     };
 }
 
-by_class!(of_probe, crate::common::SLOTS, step_of_probe_small, step_of_probe_medium, step_of_probe_large);
-by_class!(of_part, crate::common::PART_SLOTS, step_of_part_small, step_of_part_medium, step_of_part_large);
+by_class!(of_probe, crate::common::SLOTS, run_of_probe_small, run_of_probe_medium, run_of_probe_large);
+by_class!(of_part, crate::common::PART_SLOTS, run_of_part_small, run_of_part_medium, run_of_part_large);
 
 #[inline(always)]
 fn send<const SIZE: usize, const N: usize>(
@@ -131,14 +131,14 @@ fn send<const SIZE: usize, const N: usize>(
     words: &mut Words<N>,
     origin: Origin,
     ctx: *mut bpf_user_pt_regs_t,
-    step: fetch::RunStep<SIZE, N>,
+    run: fetch::RunPlan<SIZE, N>,
 ) -> u64 {
     let Hit { number, plan, tally, hit } = hit;
     let Some(entry) = Entry::<SIZE>::reserve() else {
         tally.lost_full();
         return 0;
     };
-    let Some(faults) = fetch::run::<SIZE, N>(words, number, plan.n_steps, entry.room(), step) else {
+    let Some(faults) = fetch::faults(run(words, number, entry.room())) else {
         // The loader has checked the plan, so this does not happen; if it did, it would be a loss.
         entry.discard();
         tally.lost_full();
@@ -162,10 +162,10 @@ pub fn into_pack<const N: usize>(
     words: &mut Words<N>,
     origin: Origin,
     room: *mut Room<PACKED_BYTES>,
-    step: fetch::RunStep<PACKED_BYTES, N>,
+    run: fetch::RunPlan<PACKED_BYTES, N>,
 ) -> Option<u64> {
     let plan = maps::PLANS.get(number)?;
-    let faults = fetch::run::<PACKED_BYTES, N>(words, number, plan.n_steps, room, step)?;
+    let faults = fetch::faults(run(words, number, room))?;
     // SAFETY: room for a record, 8-byte aligned.
     unsafe { room.cast::<RecordHeader>().write(header(number, plan, 0, origin, faults)) };
     Some(faults)

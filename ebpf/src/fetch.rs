@@ -1,8 +1,8 @@
 //! Runs a fetch plan.
 //!
-//! A step is a function of its own that the verifier sees once, however often it is called (kernel 5.12: a *global* function,
-//! known by its exported name, with pointers to structs of known size). Inlined into a loop of 48 steps it took the verifier 20 ms
-//! a program.
+//! A plan is run by a function of its own, and a step by another, that the verifier sees once, however often it is called (kernel
+//! 5.12: a *global* function, known by its exported name, with pointers to structs of known size). Steps inlined into a loop of 48
+//! took the verifier 20 ms a program.
 
 use core::mem::MaybeUninit;
 
@@ -65,9 +65,18 @@ impl<const N: usize> Words<N> {
     }
 }
 
-/// Runs one step.
-pub type RunStep<const SIZE: usize, const N: usize> =
-    extern "C" fn(*mut Words<N>, u32, u32, *mut Room<SIZE>) -> u64;
+/// Runs the plan with this number on words into a record; see [`faults`] for what comes back.
+pub type RunPlan<const SIZE: usize, const N: usize> =
+    extern "C" fn(*mut Words<N>, u32, *mut Room<SIZE>) -> u64;
+
+/// What a runner says of a plan that is none that can be run.
+const NO_PLAN: u64 = u64::MAX;
+
+/// The mask of the steps whose read failed; nothing if the plan is none that can be run.
+#[inline(always)]
+pub fn faults(said: u64) -> Option<u64> {
+    if said == NO_PLAN { None } else { Some(said) }
+}
 
 /// The words that a plan at a probe starts with: the argument registers and the stack pointer.
 #[inline(always)]
@@ -94,51 +103,53 @@ pub fn at_return<'w>(ctx: &RetProbeContext, room: &'w mut MaybeUninit<Words<SLOT
     words
 }
 
-/// Runs the plan with this number on `words` into `out` and returns the mask of the steps whose read failed; nothing if it is
-/// none that can be run.
-///
 /// The loader has checked the plan; the bounds here are for the verifier, which does not know that.
 #[inline(always)]
-pub fn run<const SIZE: usize, const N: usize>(
-    words: &mut Words<N>,
-    plan: u32,
-    n_steps: u32,
-    out: *mut Room<SIZE>,
-    step: RunStep<SIZE, N>,
-) -> Option<u64> {
+fn run(plan: u32, step: impl Fn(u32) -> u64) -> u64 {
+    let Some(plan) = maps::PLANS.get(plan) else { return NO_PLAN };
     // Without a branch on what a step says: the verifier would follow every combination.
     let (mut faults, mut invalid, mut skip) = (0u64, 0, 0);
     let mut i = 0;
     while i < MAX_STEPS as u32 {
-        if i >= n_steps {
+        if i >= plan.n_steps {
             break;
         }
         if skip != 0 {
             skip -= 1;
         } else {
-            let said = step(words, plan, i, out);
+            let said = step(i);
             faults |= (said & FAULT) << i;
             invalid |= said & INVALID;
             skip = said >> SKIPPED;
         }
         i += 1;
     }
-    if invalid == 0 { Some(faults) } else { None }
+    if invalid == 0 { faults } else { NO_PLAN }
 }
 
-macro_rules! step {
-    ($name:ident, $words:expr, $size:expr) => {
-        /// Runs one step of a plan: see [`run`].
+macro_rules! runner {
+    ($run:ident, $step:ident, $words:expr, $size:expr) => {
+        /// Runs a plan: a [`RunPlan`].
         #[unsafe(no_mangle)]
         #[inline(never)]
-        pub extern "C" fn $name(
+        pub extern "C" fn $run(words: *mut Words<{ $words }>, plan: u32, out: *mut Room<{ $size }>) -> u64 {
+            if words.is_null() || out.is_null() {
+                return NO_PLAN; // for the verifier, which allows null
+            }
+            run(plan, |index| $step(words, plan, index, out))
+        }
+
+        /// Runs one step of a plan.
+        #[unsafe(no_mangle)]
+        #[inline(never)]
+        pub extern "C" fn $step(
             words: *mut Words<{ $words }>,
             plan: u32,
             index: u32,
             out: *mut Room<{ $size }>,
         ) -> u64 {
             if words.is_null() || out.is_null() {
-                return INVALID; // for the verifier, which allows null
+                return INVALID;
             }
             // SAFETY: not null, and the callers give words and room of these types.
             step(unsafe { &mut (*words).0 }, plan, index, out.cast(), $size)
@@ -146,14 +157,14 @@ macro_rules! step {
     };
 }
 
-step!(step_of_probe_small, SLOTS, RECORD_CLASSES[0].size);
-step!(step_of_probe_medium, SLOTS, RECORD_CLASSES[1].size);
-step!(step_of_probe_large, SLOTS, RECORD_CLASSES[2].size);
-step!(step_of_part_small, PART_SLOTS, RECORD_CLASSES[0].size);
-step!(step_of_part_medium, PART_SLOTS, RECORD_CLASSES[1].size);
-step!(step_of_part_large, PART_SLOTS, RECORD_CLASSES[2].size);
+runner!(run_of_probe_small, step_of_probe_small, SLOTS, RECORD_CLASSES[0].size);
+runner!(run_of_probe_medium, step_of_probe_medium, SLOTS, RECORD_CLASSES[1].size);
+runner!(run_of_probe_large, step_of_probe_large, SLOTS, RECORD_CLASSES[2].size);
+runner!(run_of_part_small, step_of_part_small, PART_SLOTS, RECORD_CLASSES[0].size);
+runner!(run_of_part_medium, step_of_part_medium, PART_SLOTS, RECORD_CLASSES[1].size);
+runner!(run_of_part_large, step_of_part_large, PART_SLOTS, RECORD_CLASSES[2].size);
 // A plan that finds the lists of a walk writes nothing.
-step!(step_of_head, SLOTS, 8);
+runner!(run_of_head, step_of_head, SLOTS, 8);
 
 #[inline(always)]
 fn step<const N: usize>(slots: &mut [u64; N], plan: u32, index: u32, out: *mut u8, size: usize) -> u64 {

@@ -144,16 +144,13 @@ pub fn record(ctx: &ProbeContext) {
 #[inline(never)]
 fn find_lists(ctx: &ProbeContext, state: &mut State) -> u64 {
     let Some(walk) = maps::WALKS.get(state.cookie) else { return 0 };
-    let Some(plan) = maps::PLANS.get(walk.head_plan) else { return 0 };
     if walk.n_queues == 0 {
         return 0;
     }
     let mut room = MaybeUninit::uninit();
     let words = fetch::entry(ctx, &mut room);
     let mut nothing = fetch::Room::empty();
-    if fetch::run::<8, SLOTS>(words, walk.head_plan, plan.n_steps, &raw mut nothing, fetch::step_of_head)
-        .is_none()
-    {
+    if fetch::faults(fetch::run_of_head(words, walk.head_plan, &raw mut nothing)).is_none() {
         return 0;
     }
     take_heads(words, state)
@@ -373,7 +370,7 @@ pub extern "C" fn send_node(plan: u32, place: *mut Room<PACKED_BYTES>, state: *m
     words.0[0] = state.node;
     words.0[1] = state.index as u64;
     let origin = Origin { ts_ns: state.ts_ns, pid_tgid: state.pid_tgid };
-    let Some(faults) = emit::into_pack(plan, words, origin, place, fetch::step_of_part_small) else {
+    let Some(faults) = emit::into_pack(plan, words, origin, place, fetch::run_of_part_small) else {
         // The loader has checked the plan, so this does not happen; if it did, it would be a loss.
         emit::part_is_lost(plan);
         return 0;
@@ -454,7 +451,7 @@ pub extern "C" fn close(state: *mut State, pack: *mut Room<PACK_BYTES>, ctx: *mu
         let mut room = MaybeUninit::uninit();
         let words = fetch::entry::<PART_SLOTS>(&ProbeContext::new(ctx.cast()), &mut room);
         let origin = Origin { ts_ns: state.ts_ns, pid_tgid: state.pid_tgid };
-        made = emit::into_pack(state.cookie, words, origin, place, fetch::step_of_part_small);
+        made = emit::into_pack(state.cookie, words, origin, place, fetch::run_of_part_small);
     }
     if made.is_none() {
         if let Some(tally) = Tally::of(state.cookie) {

@@ -4,7 +4,8 @@
 #   tests/gpu/old.sh NAME LIBRARY RANKS ITERS [NAME=VALUE …]
 #
 # LIBRARY is an official libnccl.so.2, with its symbols; it is used by itself, without torch. Needs root, GPUs, python3, and ncclflow in
-# $NCCLFLOW_PROGRAMS (default target/debug). Runs the job once untraced and once traced.
+# $NCCLFLOW_PROGRAMS (default target/debug). Runs the job once untraced and once traced. CUDA_VISIBLE_DEVICES=0,0 puts two ranks on one GPU,
+# which takes turns.
 set -uo pipefail
 if [ -z "${NCCLFLOW_UNSHARED:-}" ]; then
     # What is mounted goes with us.

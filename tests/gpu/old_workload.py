@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """One rank of a job on real GPUs that uses a given libnccl.so.2 by itself, through ctypes: for releases that torch cannot be built on.
 
-Environment: RANK, WORLD_SIZE. Prints `ready PID` when its communicator and all connections are up, waits until the file --wait-file
-exists, runs the operations, prints `done wrong N …` with the bytes of each operation and the seconds that they took, and ends with 0 only
-if every result was right. The driver's API serves for memory and the stream; nothing but Python is needed.
+Environment: RANK, WORLD_SIZE, and CUDA_VISIBLE_DEVICES, if it is set, with a GPU for each rank, which can be the same one. Prints `ready PID`
+when its communicator and all connections are up, waits until the file --wait-file exists, runs the operations, prints `done wrong N …` with
+the bytes of each operation and the seconds that they took, and ends with 0 only if every result was right. The driver's API serves for
+memory and the stream; nothing but Python is needed.
 """
 
 import argparse
@@ -44,7 +45,11 @@ class Gpu:
     def __init__(self, rank):
         # The only one that this process sees: then the driver's current device is also that of the runtime inside of libnccl.
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        os.environ["CUDA_VISIBLE_DEVICES"] = visible.split(",")[rank] if visible else str(rank)
+        mine = visible.split(",")[rank] if visible else str(rank)
+        os.environ["CUDA_VISIBLE_DEVICES"] = mine
+        if visible and visible.split(",").count(mine) > 1:
+            # NCCL refuses two ranks of one host on one GPU.
+            os.environ["NCCL_HOSTID"] = f"host of rank {rank}"
         self.cuda = Library("libcuda.so.1")
         device, context, self.stream = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_void_p()
         self.cuda.cuInit(0)
