@@ -15,8 +15,10 @@
 mod common;
 mod emit;
 mod fetch;
+mod gates;
 mod maps;
 mod output;
+mod pack;
 mod scratch;
 mod tally;
 mod walk;

@@ -12,13 +12,15 @@ use aya_ebpf::{helpers::generated::bpf_probe_read_user, programs::ProbeContext};
 
 use crate::{
     common::{
-        CUT, GATE_TAGS, Gate, MAX_GATES, MAX_NODES, MAX_QUEUES, MAX_ROWS, NODE_BYTES_AT, NOWHERE, ONE_NODE,
-        PACK_BYTES, PACKED, PACKED_BYTES, PART_SLOTS, Queue, RecordHeader, SLOTS, Seen,
+        CUT, MAX_GATES, MAX_NODES, MAX_QUEUES, NODE_BYTES_AT, ONE_NODE, PACK_BYTES, PACKED, PACKED_BYTES,
+        PART_SLOTS, Queue, SLOTS,
     },
     emit::{self, Origin},
     fetch::{self, Room, Words},
+    gates::{open_gate, send_row},
     maps,
     output::{Entry, bpf_user_pt_regs_t},
+    pack::{clear, number_all, pack_is_lost, place_of},
     tally::Tally,
 };
 
@@ -42,50 +44,50 @@ const SEND: u64 = 2;
 #[repr(C)]
 pub struct State {
     /// Address of the node that is next; 0: the list is at its end.
-    node: u64,
+    pub node: u64,
     /// Once the node was sent: the one after it.
-    after: u64,
-    ts_ns: u64,
-    pid_tgid: u64,
+    pub after: u64,
+    pub ts_ns: u64,
+    pub pid_tgid: u64,
     /// Number of the probe's own record.
-    hit: u64,
+    pub hit: u64,
     /// By list: the address of its first node; once it was begun, the number of its nodes.
-    words: [u64; MAX_QUEUES],
-    identity: [u64; 2],
+    pub words: [u64; MAX_QUEUES],
+    pub identity: [u64; 2],
     /// By list: nodes to follow.
-    limits: [u16; MAX_QUEUES],
+    pub limits: [u16; MAX_QUEUES],
     /// Nodes of the list that were sent.
-    index: u16,
+    pub index: u16,
     /// List that is followed; the lists before it are done.
-    queue: u16,
-    cookie: u32,
+    pub queue: u16,
+    pub cookie: u32,
     /// What a gate lets through: rows and plans that are still to be sent, and where they begin.
-    tag: u32,
-    n_plans: u16,
-    first_plan: u16,
-    rows_left: u8,
-    plans_left: u8,
-    row: u8,
-    first_row: u8,
+    pub tag: u32,
+    pub n_plans: u16,
+    pub first_plan: u16,
+    pub rows_left: u8,
+    pub plans_left: u8,
+    pub row: u8,
+    pub first_row: u8,
     /// Number of rows less one, to wrap around; 255: rows are not wrapped.
-    row_mask: u8,
+    pub row_mask: u8,
     /// Number of rows, where the node names them.
-    named_rows: u8,
-    reversed: u8,
+    pub named_rows: u8,
+    pub reversed: u8,
     /// 1 once the node was sent; its gates are next.
-    sent: u8,
+    pub sent: u8,
     /// The gate that is next for the node, counted from 1; 0: none.
-    gate: u8,
+    pub gate: u8,
     /// The gate that let the rows through.
-    opened: u8,
+    pub opened: u8,
     /// By list: its gates are not to be left out.
-    gated: u8,
+    pub gated: u8,
     /// Of what the gate let through something was lost: it is to be sent again.
-    lost: u8,
+    pub lost: u8,
     /// Records in the pack.
-    packed: u8,
+    pub packed: u8,
     /// The probe's own record was sent, or lost.
-    closed: u8,
+    pub closed: u8,
 }
 
 /// Runs the walk of the probe that was hit.
@@ -275,77 +277,6 @@ pub extern "C" fn send_pack(state: *mut State, ctx: *mut bpf_user_pt_regs_t) -> 
     if state.closed != 0 { OVER } else { NEXT }
 }
 
-/// Makes a pack empty. Nothing of it is in the processor's caches, so some of every record is written before it is known what:
-/// the memory is on its way while the nodes are read.
-#[inline(always)]
-fn clear(room: *mut Room<PACK_BYTES>) {
-    const LINE: usize = 64;
-    const LINES: usize = 4;
-    let mut i = 0;
-    while i < PACKED {
-        let mut line = 0;
-        while line < LINES {
-            // SAFETY: within the pack, 8-byte aligned. Volatile, as it is written again.
-            unsafe {
-                room.cast::<u8>().add(i * PACKED_BYTES + line * LINE).cast::<u64>().write_volatile(0);
-            }
-            line += 1;
-        }
-        i += 1;
-    }
-}
-
-/// The header of a record of a pack, if it is there.
-#[inline(always)]
-fn header_in<'a>(room: *mut Room<PACK_BYTES>, record: usize) -> Option<&'a mut RecordHeader> {
-    // SAFETY: within the pack, 8-byte aligned; what stands there was written here.
-    let header = unsafe { &mut *room.cast::<u8>().add(record * PACKED_BYTES).cast::<RecordHeader>() };
-    if header.len != 0 { Some(header) } else { None }
-}
-
-/// Counts the records of a pack.
-#[inline(always)]
-fn number_all(room: *mut Room<PACK_BYTES>, state: &State) {
-    let mut i = 0;
-    while i < PACKED {
-        if let Some(header) = header_in(room, i) {
-            let own = header.probe as u32 == state.cookie;
-            emit::number(header, if own { Some(state.hit) } else { None });
-        }
-        i += 1;
-    }
-}
-
-/// Counts the records of a pack that was not sent.
-#[inline(always)]
-fn pack_is_lost(room: *mut Room<PACK_BYTES>) {
-    let mut i = 0;
-    while i < PACKED {
-        if let Some(header) = header_in(room, i)
-            && let Some(tally) = Tally::of(header.probe as u32)
-        {
-            tally.lost_full();
-        }
-        i += 1;
-    }
-}
-
-/// The place of the pack's next record.
-#[inline(always)]
-fn place_of(room: *mut Room<PACK_BYTES>, state: &State) -> *mut Room<PACKED_BYTES> {
-    if room.is_null() {
-        return core::ptr::null_mut();
-    }
-    // Volatile, so that the address is not computed before it is known not to be null: the verifier forbids that.
-    // SAFETY: a field of a live value.
-    let packed = unsafe { (&raw const state.packed).read_volatile() } as usize;
-    if packed >= PACKED {
-        return core::ptr::null_mut();
-    }
-    // SAFETY: within the pack.
-    unsafe { room.cast::<u8>().add(packed * PACKED_BYTES).cast() }
-}
-
 /// Sends one node, or opens its gates; says what is next.
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -478,160 +409,6 @@ fn find_next(state: &mut State, queue: &Queue, place: *mut Room<PACKED_BYTES>, c
         state.words[state.queue as usize] |= CUT;
     }
     state.after = next;
-}
-
-/// One byte of a node; 0 where it cannot be read.
-#[inline(always)]
-fn byte(node: u64, at: u16, place: *mut Room<PACKED_BYTES>, copied: u64) -> u8 {
-    let at = at as usize;
-    if (at as u64) < copied && !place.is_null() && at < PACKED_BYTES - NODE_BYTES_AT {
-        // SAFETY: within the record.
-        return unsafe { place.cast::<u8>().add(NODE_BYTES_AT + at).read() };
-    }
-    let mut value = 0u8;
-    // SAFETY: `value` holds 1 byte; the helper checks the address.
-    unsafe { bpf_probe_read_user((&raw mut value).cast(), 1, (node + at as u64) as *const _) };
-    value
-}
-
-/// An `int` in the target's memory; 0 where it cannot be read.
-#[inline(always)]
-fn int(address: u64) -> u32 {
-    let mut value = 0u32;
-    // SAFETY: `value` holds 4 bytes; the helper checks the address.
-    unsafe { bpf_probe_read_user((&raw mut value).cast(), 4, address as *const _) };
-    value
-}
-
-fn key(state: &State, gate: u32) -> Seen {
-    Seen {
-        identity: state.identity,
-        tgid: (state.pid_tgid >> 32) as u32,
-        cookie: state.cookie,
-        gate,
-        tag: state.tag,
-        rows: state.named_rows as u32 | (state.first_row as u32) << 8,
-        padding: 0,
-    }
-}
-
-/// Finds out which rows a gate lets through for this node: those that were not sent before.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn open_gate(
-    state: *mut State,
-    number: u32,
-    place: *mut Room<PACKED_BYTES>,
-    copied: u64,
-) -> u64 {
-    if state.is_null() || number as usize >= MAX_GATES {
-        return 0;
-    }
-    // SAFETY: not null, and given by `record`.
-    let state = unsafe { &mut *state };
-    let Some(walk) = maps::WALKS.get(state.cookie) else { return 0 };
-    let gate: &Gate = &walk.gates[number as usize];
-    let node = state.node;
-    if gate.only_at != NOWHERE && byte(node, gate.only_at, place, copied) as u16 != gate.only {
-        return 0;
-    }
-    state.tag = if gate.tag_len == 1 {
-        byte(node, gate.tag_at, place, copied) as u32
-    } else {
-        int(node + gate.tag_at as u64)
-    };
-    let fan = &gate.fans[if gate.one_fan != 0 { 0 } else { state.tag as usize % GATE_TAGS }];
-    if fan.n_plans == 0 {
-        return 0;
-    }
-    state.first_row = 0;
-    state.named_rows = 0;
-    state.row_mask = u8::MAX;
-    state.reversed = gate.reversed as u8;
-    if gate.first_row_at != NOWHERE {
-        state.first_row = byte(node, gate.first_row_at, place, copied);
-        state.named_rows = 1;
-        if gate.rows_at != NOWHERE {
-            state.named_rows = byte(node, gate.rows_at, place, copied);
-            state.row_mask = byte(node, gate.modulo_at, place, copied).wrapping_sub(1);
-        }
-        if state.named_rows == 0 {
-            return 0;
-        }
-    }
-    let key = key(state, number);
-    if maps::SEEN.get_ptr(&key).is_some() {
-        return 0;
-    }
-    let mut n_rows = state.named_rows as u32;
-    if n_rows == 0 {
-        n_rows = int(state.identity[0] + walk.n_rows_at[fan.rows as usize & 1] as u64);
-    }
-    if n_rows == 0 {
-        return 0;
-    }
-    // Where it cannot be kept the rows are sent again.
-    let _ = maps::SEEN.insert(&key, 1, 0);
-    state.first_plan = fan.first_plan;
-    state.n_plans = fan.n_plans as u16;
-    state.plans_left = fan.n_plans;
-    state.row = 0;
-    state.rows_left = if n_rows < MAX_ROWS { n_rows as u8 } else { MAX_ROWS as u8 };
-    state.opened = number as u8;
-    state.lost = 0;
-    0
-}
-
-/// `row` with its bits in reverse order, of as many bits as `mask` has.
-#[inline(always)]
-fn reversed_below(row: u32, mask: u32) -> u32 {
-    let (mut reversed, mut from, mut to) = (0, 1, (mask + 1) >> 1);
-    let mut bit = 0;
-    while bit < 7 {
-        if row & from != 0 {
-            reversed |= to;
-        }
-        from <<= 1;
-        to >>= 1;
-        bit += 1;
-    }
-    reversed
-}
-
-/// Sends one plan of one row; 0 after the last.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn send_row(state: *mut State, ctx: *mut bpf_user_pt_regs_t) -> u64 {
-    if state.is_null() {
-        return 0;
-    }
-    // SAFETY: not null, and given by `record`.
-    let state = unsafe { &mut *state };
-    let Some(walk) = maps::WALKS.get(state.cookie) else { return 0 };
-    let mut row = state.row as u32;
-    if state.reversed != 0 && state.row_mask != u8::MAX {
-        row = reversed_below(row, state.row_mask as u32);
-    }
-    row += state.first_row as u32;
-    if state.row_mask != u8::MAX {
-        row &= state.row_mask as u32;
-    }
-    let address = state.identity[0] + walk.rows_at as u64 + row as u64 * walk.row_size as u64;
-    let plan = state.first_plan + (state.n_plans - state.plans_left as u16);
-    let given = (state.tag as u64) << 32 | row as u64;
-    if send_part(plan as u32, address, given, state, ctx) == 0 {
-        state.lost = 1;
-    }
-    state.plans_left -= 1;
-    if state.plans_left == 0 {
-        state.plans_left = state.n_plans as u8;
-        state.row += 1;
-        state.rows_left -= 1;
-        if state.rows_left == 0 && state.lost != 0 {
-            let _ = maps::SEEN.remove(&key(state, state.opened as u32));
-        }
-    }
-    state.rows_left as u64
 }
 
 /// Sends the record of a node or row by itself; 0 if there was no room. `given`: its number, and above 32 bits the tag. (A

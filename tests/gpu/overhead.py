@@ -5,7 +5,8 @@
 
 Starts a rank per GPU. In each round the job runs some seconds under each of: nothing, `ncclflow record --level api`, the same with
 `--returns`, `--level flow` (whole plans), `--level flow --probes per-call`, `--level steps`, and the kernel's own uprobe tracer
-(tracefs, nothing fetched) on the functions of per-call. The order is another one in every round.
+(tracefs, nothing fetched): on the functions of per-call, and (`trap`) on the one function of whole plans, which is what any uprobe
+costs at least. The order is another one in every round.
 Prints, per way, the time of an operation and of its launch, their ratios to the untraced ones of the same round (median, min, max), and
 the traps per operation by the kernel's own counts, as JSON. Needs root; tracefs is mounted in a mount namespace of its own.
 """
@@ -62,6 +63,8 @@ RECORD = {
     "flow-per-call": ["--level", "flow", "--probes", "per-call"],
     "steps": ["--level", "steps"],
 }
+# The kernel's own tracer, on these functions.
+TRACEFS = {"tracefs": ["ncclProxySaveOp", "SaveProxy"], "trap": ["ncclLaunchKernelAfter_NoCuda"]}
 # What is not counted at the beginning of a turn: attaching, and its echo.
 SETTLE_NS = 300_000_000
 
@@ -69,18 +72,18 @@ SETTLE_NS = 300_000_000
 class Tracefs:
     """Uprobes of the kernel's own tracer, with nothing fetched and nobody reading."""
 
-    def __init__(self, programs, pid):
+    def __init__(self, programs, pid, functions):
         library = next(
             line.split()[-1] for line in open(f"/proc/{pid}/maps") if re.search(r"/libnccl[^/]*$", line.strip())
         )
         symbols = json.loads(subprocess.check_output([os.path.join(programs, "ncclflow"), "symbols", "--json", library]))
-        copies = [copy for name in ("ncclProxySaveOp", "SaveProxy") for copy in symbols["functions"][name]]
+        copies = [copy for name in functions for copy in symbols["functions"][name]]
         self.folder = "/sys/kernel/tracing"
         if not os.path.exists(os.path.join(self.folder, "uprobe_events")):
             self.folder = tempfile.mkdtemp(prefix="ncclflow-tracefs-")
             subprocess.run(["mount", "-t", "tracefs", "tracefs", self.folder], check=True)
             atexit.register(lambda: subprocess.run(["umount", self.folder]))
-        self.group = f"ncclflow_{os.getpid()}"
+        self.group = f"ncclflow_{os.getpid()}_{functions[0]}"
         self.events = [f"f{number}" for number in range(len(copies))]
         self.lines = [
             f"p:{self.group}/{event} {library}:{copy['file_offset']:#x}" for event, copy in zip(self.events, copies)
@@ -136,7 +139,7 @@ def main():
     parser.add_argument("--bytes", type=int, default=64 << 20)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--ways", default="untraced,api,api-returns,flow,flow-per-call,steps,tracefs")
+    parser.add_argument("--ways", default="untraced,api,api-returns,flow,flow-per-call,steps,tracefs,trap")
     parser.add_argument("--json", help="write the result to this file too")
     parser.add_argument("--net", action="store_true", help="all traffic through the network transport")
     parser.add_argument("--stop-file", help=argparse.SUPPRESS)
@@ -145,9 +148,9 @@ def main():
     if args.rank_main:
         return rank_main(args)
     ways = args.ways.split(",")
-    if "untraced" not in ways or not all(way in RECORD or way in ("untraced", "tracefs") for way in ways):
-        sys.exit(f"--ways: untraced and some of {', '.join(RECORD)}, tracefs")
-    if "tracefs" in ways and "NCCLFLOW_UNSHARED" not in os.environ:
+    if "untraced" not in ways or not all(way in RECORD or way == "untraced" or way in TRACEFS for way in ways):
+        sys.exit(f"--ways: untraced and some of {', '.join([*RECORD, *TRACEFS])}")
+    if any(way in TRACEFS for way in ways) and "NCCLFLOW_UNSHARED" not in os.environ:
         # What is mounted goes with us.
         os.environ["NCCLFLOW_UNSHARED"] = "1"
         os.execvp("unshare", ["unshare", "--mount", sys.executable] + sys.argv)
@@ -176,7 +179,7 @@ def main():
     pids = ",".join(next(line[1] for line in lines(rank) if line[0] == "ready") for rank in range(args.ranks))
 
     atexit.register(lambda: [rank.kill() for rank in ranks if rank.poll() is None])
-    tracefs = Tracefs(args.programs, pids.split(",")[0]) if "tracefs" in ways else None
+    tracers = {way: Tracefs(args.programs, pids.split(",")[0], TRACEFS[way]) for way in ways if way in TRACEFS}
     # Per round and way: begin and end in CLOCK_MONOTONIC nanoseconds, which is time.monotonic_ns() on Linux; traps; records lost.
     turns = []
     for number in range(args.rounds):
@@ -198,13 +201,13 @@ def main():
                 traps, lost = traps_of(session), session["loss"]["records_lost"]
                 shutil.rmtree(out)
             else:
-                if way == "tracefs":
-                    tracefs.start()
+                if way in tracers:
+                    tracers[way].start()
                     begin = time.monotonic_ns()
                 time.sleep(args.seconds)
                 end = time.monotonic_ns()
-                if way == "tracefs":
-                    traps = tracefs.stop()
+                if way in tracers:
+                    traps = tracers[way].stop()
             turns.append({"round": number, "way": way, "begin": begin, "end": end, "traps": traps, "lost": lost})
     open(args.stop_file, "w").close()
     for rank in ranks:

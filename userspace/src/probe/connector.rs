@@ -1,8 +1,9 @@
 //! The proxy's part of a connector: which connection it is, and who serves it.
 
 use super::{
+    finished_plan::Span,
     lookup::{Lack, field, place},
-    plan_builder::{PlanBuilder, Slot, Span},
+    plan_builder::{PlanBuilder, Slot},
     spans::ProxyOwnerSpans,
 };
 use crate::symbols::Layouts;

@@ -1,7 +1,8 @@
 //! Finds in a library's layouts what plans need, and says what is not there.
 
 use super::{
-    plan_builder::{FinishedPlan, PlanBuilder, PlanError, Slot, Span},
+    finished_plan::{FinishedPlan, PlanError, Span},
+    plan_builder::{PlanBuilder, Slot},
     spans::{CommunicatorSpans, ProbeKind},
 };
 use crate::symbols::{Field, Function, Layouts, ParamLocation};

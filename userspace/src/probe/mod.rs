@@ -2,6 +2,7 @@
 
 mod api_probes;
 mod connector;
+mod finished_plan;
 mod lookup;
 mod op_probes;
 mod op_work;
@@ -14,8 +15,9 @@ mod step_probes;
 mod walk_probes;
 mod walk_rows;
 
+pub use finished_plan::{FinishedPlan, PlanError, Span};
 pub(crate) use op_work::ops_say_their_share;
-pub use plan_builder::{FinishedPlan, PlanBuilder, PlanError, Slot, Span};
+pub use plan_builder::{PlanBuilder, Slot};
 pub use set::{
     Level, MissingProbe, Part, Probe, ProbePlace, ProbeSet, WalkProgram, Way, add_api_returns, compile,
 };

@@ -6,9 +6,10 @@
 
 use super::{
     connector::proxy_connector,
+    finished_plan::Span,
     lookup::{Compiled, Lack, channel_of, communicator, field, len, offset, parameter, signed},
     op_work::{Passed, op_work},
-    plan_builder::{PlanBuilder, Slot, Span},
+    plan_builder::{PlanBuilder, Slot},
     spans::{ApiCallSpans, CommunicatorSpans, ProbeKind, ProxyOpSpans, ProxyPeerSpans, TaskSpans},
 };
 use crate::elf::Machine;

@@ -6,8 +6,9 @@
 //! addTunedCollToPlan, addP2pToPlan; scheduleCollTasksToPlan).
 
 use super::{
+    finished_plan::Span,
     lookup::{Lack, field, len, offset, place, signed},
-    plan_builder::{PlanBuilder, Slot, Span},
+    plan_builder::{PlanBuilder, Slot},
     spans::OpWorkSpans,
 };
 use crate::symbols::Layouts;

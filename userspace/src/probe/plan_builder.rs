@@ -1,12 +1,13 @@
 //! Assembles a [`FetchPlan`], and checks what the kernel side does not.
 
-use std::{fmt, ops::Range};
+use std::ops::Range;
 
 use ncclflow_common::{
     ARG_SLOTS, FetchPlan, MAX_COPY, MAX_QUEUES, MAX_STEPS, PART_SLOTS, RECORD_CLASSES, RecordClass,
     RecordHeader, SLOTS, STACK_POINTER_SLOT, Step, StepOp, TEMP_SLOTS,
 };
 
+use super::finished_plan::{FinishedPlan, PlanError, Span};
 use crate::{elf::Machine, symbols::ParamLocation};
 
 /// [`MAX_COPY`] as steps carry it.
@@ -41,61 +42,6 @@ impl Slot {
 /// The intermediate values that were there at some point: see [`PlanBuilder::mark`].
 #[derive(Clone, Copy, Debug)]
 pub struct Mark(u8);
-
-/// Where in the record a plan puts something: byte offset from the start of the header, and length.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Span {
-    pub at: u16,
-    pub len: u16,
-    /// Steps of the plan that its bytes rest on: bits as in [`RecordHeader::faults`]. One that failed makes it worthless.
-    pub rests_on: u64,
-}
-
-impl Span {
-    /// `len` bytes of it, from `offset` on.
-    pub(crate) fn part(self, offset: u16, len: u16) -> Self {
-        Self { at: self.at.saturating_add(offset), len, rests_on: self.rests_on }
-    }
-}
-
-/// A plan and the program that can run it.
-#[derive(Clone, Debug)]
-pub struct FinishedPlan {
-    pub plan: FetchPlan,
-    pub class: &'static RecordClass,
-}
-
-/// Why a plan cannot be made.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PlanError {
-    /// The parameter's location at the entry is not known; the text says which and why.
-    Parameter(String),
-    /// A register that is no argument register of this machine, by its DWARF number.
-    Register(u16),
-    /// The machine's calling convention is not known to us.
-    Machine(Machine),
-    TooManySteps,
-    TooManySlots,
-    /// The record would not fit the largest class, or the smallest where it has to, by its bytes.
-    TooLong(usize),
-}
-
-impl fmt::Display for PlanError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Parameter(what) => write!(f, "{what}"),
-            Self::Register(number) => write!(f, "DWARF register {number} carries no argument"),
-            Self::Machine(machine) => write!(f, "no calling convention known for {machine:?}"),
-            Self::TooManySteps => write!(f, "the plan has more than {MAX_STEPS} steps"),
-            Self::TooManySlots => {
-                write!(f, "the plan needs more than {} intermediate values", TEMP_SLOTS.len())
-            }
-            Self::TooLong(len) => write!(f, "the record would be {len} bytes long"),
-        }
-    }
-}
-
-impl std::error::Error for PlanError {}
 
 /// Builds a plan step by step. Errors are kept and reported by [`PlanBuilder::finish`].
 #[derive(Debug)]

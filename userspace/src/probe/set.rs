@@ -5,9 +5,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     api_probes::{api_entry, api_line, api_return},
+    finished_plan::FinishedPlan,
     lookup::Lack,
     op_probes::{api_call, proxy_op, proxy_peer},
-    plan_builder::FinishedPlan,
     spans::ProbeKind,
     step_places::{StepDetail, add_steps},
     walk_probes::{self, Place},

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::plan_builder::Span;
+use super::finished_plan::Span;
 use crate::nccl::ApiFunction;
 
 /// Who the communicator is, read anew in every record: its address can come to mean another one.

@@ -11,9 +11,10 @@ use ncclflow_common::{
 };
 
 use super::{
+    finished_plan::{FinishedPlan, PlanError, Span},
     lookup::{Lack, communicator, field, len, load_field, offset, parameter, place as place_of, signed},
     op_probes::task,
-    plan_builder::{FinishedPlan, PlanBuilder, PlanError, Slot, Span},
+    plan_builder::{PlanBuilder, Slot},
     set::{Part, WalkProgram},
     spans::{PlanList, PlanNodeSpans, PlanSpans, ProbeKind},
 };

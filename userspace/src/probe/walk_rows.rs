@@ -4,8 +4,9 @@ use ncclflow_common::{Fan, GATE_TAGS, Gate, MAX_GATES, NOWHERE, ROW_GIVEN};
 
 use super::{
     connector::proxy_connector,
+    finished_plan::{PlanError, Span},
     lookup::{Lack, field, len, load_field, offset, signed},
-    plan_builder::{PlanBuilder, PlanError, Slot, Span},
+    plan_builder::{PlanBuilder, Slot},
     spans::{ChannelSpans, ConnectorSpans, ConnectorsSpans, ProbeKind},
     walk_probes::Assembly,
 };
