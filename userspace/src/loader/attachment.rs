@@ -197,10 +197,9 @@ impl Attachment {
         Ok(links)
     }
 
-    /// Loads programs that are likely to be needed, and gets the kernel ready for links. That a program is refused is said when it is
-    /// needed.
+    /// Loads programs that are likely to be needed. That one is refused is said when it is needed.
     pub fn load_ahead(&mut self, programs: &[Program]) {
-        let _ = self.object.load_ahead(programs);
+        let _ = self.object.load_programs(programs);
     }
 
     /// When the first link was made.

@@ -37,6 +37,13 @@ impl LinkKind {
     pub fn best() -> Self {
         if has_multi() { Self::Multi } else { Self::Perf }
     }
+
+    /// Gets the kernel ready for the first link, beside whatever comes next.
+    pub fn prepare(self) {
+        if self == Self::Multi {
+            warm_up();
+        }
+    }
 }
 
 /// Whether the kernel has links to many uprobes (6.6) that can be limited to a process. They were limited to a thread before
@@ -65,8 +72,8 @@ fn idle_program() -> io::Result<OwnedFd> {
 }
 
 /// The first uprobe waits for an RCU grace period (of `dup_mmap_sem`, kernel/events/uprobes.c), those that follow soon do not. So one that is in no
-/// process, on a file of our own that nobody maps, comes and goes while programs are being verified. It is no failure that it does not.
-pub(super) fn warm_up() {
+/// process, on a file of our own that nobody maps, comes and goes while the object is being loaded. It is no failure that it does not.
+fn warm_up() {
     let come_and_go = || -> io::Result<()> {
         let program = idle_program()?;
         let file = memfd_create(c"ncclflow", MemfdFlags::CLOEXEC)?;

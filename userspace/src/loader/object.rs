@@ -15,7 +15,7 @@ use super::{
     bpf,
     buffer::{Buffer, BufferKind},
     image::{self, Programs, Settings},
-    link::{self, Link, LinkError, LinkKind, Place, Site, detach},
+    link::{Link, LinkError, LinkKind, Place, Site, detach},
 };
 use crate::stream::{PerfBuffers, Source};
 
@@ -172,14 +172,6 @@ impl LoadedObject {
     pub(crate) fn load_programs(&mut self, programs: &[Program]) -> Result<()> {
         let names: Vec<_> = programs.iter().map(|program| program.name()).collect();
         self.programs.load(&names)
-    }
-
-    /// Loads these programs, and gets the kernel ready for the first link.
-    pub(crate) fn load_ahead(&mut self, programs: &[Program]) -> Result<()> {
-        if self.links == LinkKind::Multi {
-            link::warm_up();
-        }
-        self.load_programs(programs)
     }
 
     /// Attaches a program that is loaded to all of these places, or to none; the error says which one was refused.

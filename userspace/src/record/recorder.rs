@@ -335,6 +335,7 @@ fn find_and_load(
 ) -> (Result<Setup>, Result<Attachment>) {
     std::thread::scope(|scope| {
         let loading = scope.spawn(|| {
+            options.links.prepare();
             let mut attachment = Attachment::new(options.buffer, options.links, options.development_log);
             if let Ok(attachment) = &mut attachment {
                 attachment.load_ahead(likely_programs(options.choice));
