@@ -154,7 +154,8 @@ pub(super) fn run(
         let watched = opened.and_then(|()| {
             report.attach.armed_ms = ms_since(options.started);
             report.attach.armed_monotonic_ns = Some(now_ns(ClockId::Monotonic));
-            notice(Notice::Recording { probes: attachment.probes().len() });
+            let probes = attachment.probes().iter().filter(|probe| probe.part.is_none()).count();
+            notice(Notice::Recording { probes });
             keep_layouts(setup, cache, notice);
             let subjects = follower.map_or(Subjects::Named(setup), Subjects::All);
             let hang = options.on_hang.map(|limit| HangWatch::new(limit, options.debug_files.clone()));
