@@ -14,67 +14,10 @@ import os
 import sys
 import time
 
-FLOAT32, SUM = 7, 0
+from direct_nccl import FLOAT32, SUM, Gpu, Library, communicator
+
 # Elements of float32: of the whole vector, of one rank's part, of what is sent. None of them fills its last chunk.
 ALL_REDUCE, ALL_GATHER, SEND = 12_345_678, 3_456_789, 7_777_777
-
-
-class UniqueId(ctypes.Structure):
-    _fields_ = [("internal", ctypes.c_char * 128)]
-
-
-class Library:
-    """Calls functions that return 0, or ends the program."""
-
-    def __init__(self, path):
-        # Its own symbols before all others: there may be another libnccl in the process.
-        self.functions = ctypes.CDLL(path, mode=os.RTLD_NOW | os.RTLD_LOCAL | os.RTLD_DEEPBIND)
-
-    def __getattr__(self, name):
-        function = getattr(self.functions, name)
-
-        def call(*arguments):
-            result = function(*arguments)
-            if result != 0:
-                sys.exit(f"{name} returned {result}")
-
-        return call
-
-
-class Gpu:
-    def __init__(self, rank):
-        # The only one that this process sees: then the driver's current device is also that of the runtime inside of libnccl.
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        mine = visible.split(",")[rank] if visible else str(rank)
-        os.environ["CUDA_VISIBLE_DEVICES"] = mine
-        if visible and visible.split(",").count(mine) > 1:
-            # NCCL refuses two ranks of one host on one GPU.
-            os.environ["NCCL_HOSTID"] = f"host of rank {rank}"
-        self.cuda = Library("libcuda.so.1")
-        device, context, self.stream = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_void_p()
-        self.cuda.cuInit(0)
-        self.cuda.cuDeviceGet(ctypes.byref(device), 0)
-        self.cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
-        self.cuda.cuCtxSetCurrent(context)
-        self.cuda.cuStreamCreate(ctypes.byref(self.stream), 1)
-
-    def memory(self, elements):
-        address = ctypes.c_uint64()
-        self.cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(4 * elements))
-        return address.value
-
-    def write(self, address, values):
-        source, count = values.buffer_info()
-        self.cuda.cuMemcpyHtoD_v2(ctypes.c_uint64(address), ctypes.c_void_p(source), ctypes.c_size_t(4 * count))
-
-    def read(self, address, elements):
-        values = array.array("f", bytes(4 * elements))
-        target, _ = values.buffer_info()
-        self.cuda.cuMemcpyDtoH_v2(ctypes.c_void_p(target), ctypes.c_uint64(address), ctypes.c_size_t(4 * elements))
-        return values
-
-    def wait(self):
-        self.cuda.cuStreamSynchronize(self.stream)
 
 
 def pattern(elements, of_index):
@@ -93,18 +36,9 @@ def main():
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
     gpu, nccl = Gpu(rank), Library(args.library)
-    version, unique, comm = ctypes.c_int(), UniqueId(), ctypes.c_void_p()
+    version = ctypes.c_int()
     nccl.ncclGetVersion(ctypes.byref(version))
-    if rank == 0:
-        nccl.ncclGetUniqueId(ctypes.byref(unique))
-        with open(args.id_file + ".new", "wb") as file:
-            file.write(bytes(unique))
-        os.rename(args.id_file + ".new", args.id_file)
-    while not os.path.exists(args.id_file):
-        time.sleep(0.02)
-    with open(args.id_file, "rb") as file:
-        unique = UniqueId.from_buffer_copy(file.read())
-    nccl.ncclCommInitRank(ctypes.byref(comm), world, unique, rank)
+    comm = communicator(nccl, rank, world, args.id_file)
 
     right, left = (rank + 1) % world, (rank - 1) % world
     pointer, size = ctypes.c_void_p, ctypes.c_size_t

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """What tracing costs a job: all-reduces back to back, untraced and traced in turn, in one run.
 
-    overhead.py --programs DIR [--bytes N] [--rounds R] [--net] [--ways LIST] [--json FILE]
+    overhead.py --programs DIR [--bytes N] [--rounds R] [--net] [--caller nccl] [--pin] [--ways LIST] [--json FILE]
 
-Starts a rank per GPU. In each round the job runs some seconds under each of: nothing, `ncclflow record --level api`, the same with
+Starts a rank per GPU, a process of torch, or one that calls ncclAllReduce by itself (`--caller nccl`), as nccl-tests do: torch takes
+long enough for a call that small operations wait for their launch, and the GPU for them. In each round the job runs some seconds under each of: nothing, `ncclflow record --level api`, the same with
 `--returns`, `--level flow` (whole plans), `--level flow --probes per-call`, `--level steps`, and the kernel's own uprobe tracer
 (tracefs, nothing fetched): on the functions of per-call, and (`trap`) on the one function of whole plans, which is what any uprobe
 costs at least. The order is another one in every round.
@@ -24,36 +25,95 @@ import tempfile
 import time
 
 
-def rank_main(args):
+def torch_caller(args, rank):
+    """Returns what launches an operation, what waits for all of them, and what gives the largest of the ranks' numbers."""
     import torch
     import torch.distributed as dist
 
-    rank = int(os.environ["RANK"])
     torch.cuda.set_device(rank)
     dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
     tensor = torch.ones(args.bytes // 4, device="cuda")
-    # NCCL keeps no state of the payload, and a product with one keeps the numbers finite.
+    stop = torch.zeros(1, device="cuda")
+
+    def largest(value):
+        stop.fill_(value)
+        dist.all_reduce(stop, op=dist.ReduceOp.MAX)
+        return stop.item()
+
+    return lambda: dist.all_reduce(tensor, op=dist.ReduceOp.MAX), torch.cuda.synchronize, largest
+
+
+def nccl_caller(args, rank):
+    """The same, by NCCL's own functions."""
+    import array
+    import ctypes
+    import importlib.util
+
+    import direct_nccl
+
+    # Torch's, which is not loaded.
+    package = importlib.util.find_spec("nvidia.nccl").submodule_search_locations[0]
+    gpu, nccl = direct_nccl.Gpu(rank), direct_nccl.Library(os.path.join(package, "lib", "libnccl.so.2"))
+    comm = direct_nccl.communicator(nccl, rank, int(os.environ["WORLD_SIZE"]), args.stop_file + ".id")
+    elements = args.bytes // 4
+    buffer = gpu.memory(elements)
+    gpu.write(buffer, array.array("f", [1.0]) * elements)
+    # What calls are given is made before, as Python's part of a launch is to be small.
+    all_reduce = nccl.functions.ncclAllReduce
+    memory, count = ctypes.c_void_p(buffer), ctypes.c_size_t(elements)
+    data, redop = ctypes.c_int(direct_nccl.FLOAT32), ctypes.c_int(direct_nccl.MAX)
+    stream, one = gpu.stream, ctypes.c_size_t(1)
+
+    def launch():
+        if all_reduce(memory, memory, count, data, redop, comm, stream):
+            sys.exit("ncclAllReduce failed")
+
+    def largest(value):
+        gpu.write(buffer, array.array("f", [1.0 + value]))
+        all_reduce(memory, memory, one, data, redop, comm, stream)
+        gpu.wait()
+        return gpu.read(buffer, 1)[0] - 1.0
+
+    return launch, gpu.wait, largest
+
+
+def job_processors(ranks):
+    """With `--pin`: one for the launching thread of each rank, none of which is likely to share a core with another."""
+    processors = sorted(os.sched_getaffinity(0))
+    return [processors[(len(processors) // 2) * rank // ranks + 1] for rank in range(ranks)]
+
+
+def tracer_processors():
+    """With `--pin`: the upper half."""
+    processors = sorted(os.sched_getaffinity(0))
+    return processors[len(processors) // 2 :]
+
+
+def rank_main(args):
+    rank = int(os.environ["RANK"])
+    launch, wait, largest = (torch_caller if args.caller == "torch" else nccl_caller)(args, rank)
+    # All-reduces of the largest number keep the numbers as they are.
     batch = max(2, min(200, int(2e9) // max(args.bytes, 1 << 20)))
     for _ in range(20):
-        dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
-    torch.cuda.synchronize()
+        launch()
+    wait()
+    if args.pin:
+        os.sched_setaffinity(0, {job_processors(args.ranks)[rank]})
     print("ready", os.getpid(), flush=True)
-    stop = torch.zeros(1, device="cuda")
     while True:
         begin = time.monotonic_ns()
         for _ in range(batch):
-            dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+            launch()
         launched = time.monotonic_ns()
-        torch.cuda.synchronize()
+        wait()
         end = time.monotonic_ns()
         print("batch", begin, end, (end - begin) / batch, (launched - begin) / batch, flush=True)
         # All ranks must leave together.
-        if rank == 0 and os.path.exists(args.stop_file):
-            stop.fill_(1)
-        dist.all_reduce(stop, op=dist.ReduceOp.MAX)
-        if stop.item():
+        if largest(1.0 if rank == 0 and os.path.exists(args.stop_file) else 0.0):
             break
-    dist.destroy_process_group()
+    # Not by way of the library's and Python's endings, which have nothing to say here.
+    sys.stdout.flush()
+    os._exit(0)
 
 
 RECORD = {
@@ -142,6 +202,8 @@ def main():
     parser.add_argument("--ways", default="untraced,api,api-returns,flow,flow-per-call,steps,tracefs,trap")
     parser.add_argument("--json", help="write the result to this file too")
     parser.add_argument("--net", action="store_true", help="all traffic through the network transport")
+    parser.add_argument("--caller", choices=["torch", "nccl"], default="torch", help="who calls NCCL in the job (default: torch)")
+    parser.add_argument("--pin", action="store_true", help="launching threads and tracer on processors of their own")
     parser.add_argument("--stop-file", help=argparse.SUPPRESS)
     parser.add_argument("--rank-main", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -162,6 +224,7 @@ def main():
         environment.update(NCCL_P2P_DISABLE="1", NCCL_SHM_DISABLE="1")
     outputs = [os.path.join(folder, f"rank{rank}") for rank in range(args.ranks)]
     command = [sys.executable, __file__, "--rank-main", "--bytes", str(args.bytes), "--stop-file", args.stop_file]
+    command += ["--caller", args.caller, "--ranks", str(args.ranks)] + (["--pin"] if args.pin else [])
     ranks = [
         subprocess.Popen(command, env=dict(environment, RANK=str(rank)), stdout=open(outputs[rank], "w"))
         for rank in range(args.ranks)
@@ -191,8 +254,9 @@ def main():
                 subprocess.run(
                     [os.path.join(args.programs, "ncclflow"), "record", "-q", "-p", pids, "-o", out]
                     + RECORD[way]
-                    + ["-d", str(args.seconds), "--buffer-size", "256"],
+                    + ["-d", str(args.seconds)],
                     check=True,
+                    preexec_fn=(lambda: os.sched_setaffinity(0, tracer_processors())) if args.pin else None,
                 )
                 with open(os.path.join(out, "session.json")) as file:
                     session = json.load(file)
@@ -223,7 +287,7 @@ def main():
         if turn["traps"] is not None and turn["op_us"]:
             turn["traps_per_op"] = turn["traps"] / ((turn["end"] - turn["begin"]) / 1e3 / turn["op_us"]) / args.ranks
     untraced = {turn["round"]: turn for turn in turns if turn["way"] == "untraced"}
-    result = {"bytes": args.bytes, "ranks": args.ranks, "net": args.net, "rounds": args.rounds, "ways": {}}
+    result = {"bytes": args.bytes, "ranks": args.ranks, "net": args.net, "caller": args.caller, "pin": args.pin, "rounds": args.rounds, "ways": {}}
     for way in ways:
         of_way = [turn for turn in turns if turn["way"] == way and turn["op_us"]]
         figures = {key: spread([turn[key] for turn in of_way]) for key in ("op_us", "launch_us")}
