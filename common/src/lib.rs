@@ -16,9 +16,10 @@ pub use plan::{
 };
 pub use record::{
     LARGEST_RECORD, LOSS_MARK, LOSS_SLOTS, RECORD_CLASSES, RecordClass, RecordHeader, SCRATCH_SLOTS,
-    WAKEUP_BYTES, WIRE_VERSION, loss_slot,
+    WIRE_VERSION, loss_slot, wakeup_bytes,
 };
 pub use walk::{
     CUT, Fan, GATE_TAGS, Gate, MAX_GATES, MAX_NODES, MAX_QUEUES, MAX_ROWS, NODE_BYTES_AT, NODE_GIVEN,
-    NOWHERE, ONE_NODE, PACK_BYTES, PACKED, PACKED_BYTES, PART_SLOTS, Queue, ROW_GIVEN, Seen, Walk,
+    NOWHERE, ONE_NODE, PACK_BYTES, PACKED, PACKED_BYTES, PART_SLOTS, Queue, ROW_GIVEN, SHORT_COPIES,
+    SHORT_HEADS, Seen, Short, ShortCopy, Walk,
 };

@@ -132,6 +132,62 @@ impl Default for Gate {
     }
 }
 
+/// Bytes of [`Short::heads_len`] at most.
+pub const SHORT_HEADS: usize = 192;
+
+/// Copies that the short way's own record can have.
+pub const SHORT_COPIES: usize = 3;
+
+/// What a [`super::StepOp::EmitAndCopy`] or a [`super::StepOp::Copy`] does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct ShortCopy {
+    /// Offset of the bytes from the address that is copied from.
+    pub imm: u32,
+    /// Place of the first byte in the record.
+    pub at: u16,
+    pub len: u16,
+}
+
+/// What the most frequent launch takes: one node in each of the first two lists, none in the others, and nothing that was not
+/// sent before. The walk finds the same step by step, in twice the time; where this does not apply, nothing is sent, and the
+/// walk is gone.
+///
+/// The table and the struct with the lists are arguments of the probed function; both nodes have their bytes at
+/// [`NODE_BYTES_AT`], both are chained, and the first has one gate, with a tag of one byte.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Short {
+    /// Where the heads of all lists are in the struct with the lists, with what lies between them.
+    pub heads_at: u32,
+    /// Bytes of that; 0: there is no short way.
+    pub heads_len: u16,
+    /// Numbers of the arguments: the table, and the struct with the lists.
+    pub args: [u8; 2],
+    /// Which words of what is read are the heads of the first two lists.
+    pub heads: [u8; 2],
+    /// Those that are 0 where nothing else is to be followed.
+    pub empty: [u8; 2],
+    /// Bytes of the records: of both nodes, and of the probe's own.
+    pub record_len: [u16; 3],
+    /// Where a node has the address of the next, by list.
+    pub next_at: [u16; 2],
+    /// Byte of the first node that has its gate's tag, and the tags whose gate lets nothing through: a bit each.
+    pub tag_at: u16,
+    pub free_tags: u16,
+    /// Where the probe's own record has the second word of the table's identity.
+    pub identity_at: u16,
+    /// Which of `own` are from the struct with the lists, and not from the table; a bit each.
+    pub own_of_lists: u8,
+    /// Which of `own` have the address that they are from in the 8 bytes before; a bit each.
+    pub own_emits: u8,
+    pub padding: [u8; 2],
+    /// Of the nodes, whose address stands before the bytes.
+    pub nodes: [ShortCopy; 2],
+    /// Of the probe's own record; one of length 0 is none.
+    pub own: [ShortCopy; SHORT_COPIES],
+}
+
 /// A walk. That of the probe with cookie `c` is element `c` of the map `WALKS`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
@@ -154,6 +210,7 @@ pub struct Walk {
     /// a probe's.
     pub nodes_at: u16,
     pub padding: [u8; 4],
+    pub short: Short,
     pub queues: [Queue; MAX_QUEUES],
     pub gates: [Gate; MAX_GATES],
 }
@@ -169,6 +226,7 @@ impl Default for Walk {
             identity: [0; 2],
             nodes_at: 0,
             padding: [0; 4],
+            short: Short::default(),
             queues: [Queue::default(); MAX_QUEUES],
             gates: [Gate::default(); MAX_GATES],
         }
@@ -193,7 +251,10 @@ pub struct Seen {
 const _: () = {
     assert!(size_of::<Queue>() == 20);
     assert!(size_of::<Gate>() == 20 + GATE_TAGS * 4);
-    assert!(size_of::<Walk>() == 32 + MAX_QUEUES * 20 + MAX_GATES * (20 + GATE_TAGS * 4));
+    assert!(size_of::<Short>() == 72);
+    assert!(
+        size_of::<Walk>() == 32 + size_of::<Short>() + MAX_QUEUES * 20 + MAX_GATES * (20 + GATE_TAGS * 4)
+    );
     assert!(size_of::<Seen>() == 40);
     assert!(
         PACK_BYTES > RECORD_CLASSES[1].size && PACK_BYTES + 8 <= RECORD_CLASSES[2].size,

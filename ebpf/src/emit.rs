@@ -198,8 +198,13 @@ pub fn part_is_lost(number: u32) {
 
 #[inline(always)]
 fn header(number: u32, plan: &FetchPlan, hit: u64, origin: Origin, faults: u64) -> RecordHeader {
+    header_of(number, plan.record_len, hit, origin, faults)
+}
+
+#[inline(always)]
+pub fn header_of(number: u32, record_len: u16, hit: u64, origin: Origin, faults: u64) -> RecordHeader {
     RecordHeader {
-        len: plan.record_len,
+        len: record_len,
         probe: number as u16,
         // SAFETY: a helper without arguments.
         cpu: unsafe { bpf_get_smp_processor_id() } as u32,

@@ -20,6 +20,7 @@ mod maps;
 mod output;
 mod pack;
 mod scratch;
+mod short;
 mod tally;
 mod walk;
 

@@ -20,6 +20,10 @@ static LOADER_WIRE_VERSION: Global<u32> = Global::new(WIRE_VERSION);
 #[unsafe(no_mangle)]
 static THROUGH_PERF: Global<u32> = Global::new(0);
 
+/// The loader sets it to [`crate::common::wakeup_bytes`] of the ring buffer.
+#[unsafe(no_mangle)]
+static WAKEUP_BYTES: Global<u64> = Global::new(4096);
+
 /// Records to user space, where the session has a ring buffer. The loader sets the size.
 #[map]
 pub static RECORDS: RingBuf = RingBuf::with_byte_size(4096, 0);
@@ -60,6 +64,12 @@ pub static LOSSES: Array<u64> = Array::with_max_entries(LOSS_SLOTS, 0);
 #[inline(always)]
 pub fn through_perf() -> bool {
     THROUGH_PERF.load() != 0
+}
+
+/// Unread bytes at which the reader is to be woken; not 0.
+#[inline(always)]
+pub fn wakeup_bytes() -> u64 {
+    WAKEUP_BYTES.load()
 }
 
 /// Whether hits are to be recorded: the session is open, and the loader speaks this object's format.

@@ -11,7 +11,7 @@ use aya_ebpf::{
 };
 
 use crate::{
-    common::{RecordHeader, WAKEUP_BYTES},
+    common::RecordHeader,
     fetch::Room,
     maps,
     scratch::{self, ScratchSlot},
@@ -101,9 +101,14 @@ impl<const SIZE: usize> Entry<SIZE> {
     }
 }
 
-/// Whether the reader is to be woken by a record of the ring buffer.
+/// Bytes above the mark within which a record wakes the reader: those of a few records, as others can come in between.
+const NEAR: u64 = 4096;
+
+/// Whether the reader is to be woken by a record of the ring buffer: where the mark is passed, or a multiple of it, and not by
+/// every record until the reader has come.
 #[inline(always)]
 fn wake_up() -> u64 {
-    let enough = maps::RECORDS.query(BPF_RB_AVAIL_DATA.into()) >= WAKEUP_BYTES;
-    if enough { BPF_RB_FORCE_WAKEUP.into() } else { BPF_RB_NO_WAKEUP.into() }
+    let (unread, mark) = (maps::RECORDS.query(BPF_RB_AVAIL_DATA.into()), maps::wakeup_bytes());
+    let passed = unread >= mark && unread & (mark - 1) < NEAR;
+    if passed { BPF_RB_FORCE_WAKEUP.into() } else { BPF_RB_NO_WAKEUP.into() }
 }

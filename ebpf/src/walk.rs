@@ -21,6 +21,7 @@ use crate::{
     maps,
     output::{Entry, bpf_user_pt_regs_t},
     pack::{clear, number_all, pack_is_lost, place_of},
+    short,
     tally::Tally,
 };
 
@@ -94,6 +95,9 @@ pub struct State {
 #[inline(always)]
 pub fn record(ctx: &ProbeContext) {
     let cookie = emit::cookie(ctx);
+    if short::record(ctx, cookie) != 0 {
+        return;
+    }
     let Some(hit) = emit::hit(cookie).map(|hit| hit.hit) else { return };
     let origin = Origin::here();
     let mut state = State {

@@ -9,7 +9,9 @@ use aya::{
 };
 use aya_log::EbpfLogger;
 use log::Log;
-use ncclflow_common::{FetchPlan, ProbeCounters, SCRATCH_SLOTS, Seen, WIRE_VERSION, Walk, loss_slot};
+use ncclflow_common::{
+    FetchPlan, ProbeCounters, SCRATCH_SLOTS, Seen, WIRE_VERSION, Walk, loss_slot, wakeup_bytes,
+};
 
 use super::{
     bpf,
@@ -135,6 +137,7 @@ impl LoadedObject {
             globals: &[
                 (aya_log::LEVEL, &[log_level]),
                 ("THROUGH_PERF", &through_perf.to_ne_bytes()),
+                ("WAKEUP_BYTES", &wakeup_bytes(ring_bytes.into()).to_ne_bytes()),
                 ("LOADER_WIRE_VERSION", &WIRE_VERSION.to_ne_bytes()),
             ],
             entries: &[("RECORDS", ring_bytes), ("SCRATCH", scratch_slots)],

@@ -6,7 +6,7 @@
 
 use super::{
     lookup::{Compiled, Lack, field, len, offset, place},
-    op_probes::{CalledInfo, called_info, called_name},
+    op_probes::called_info,
     plan_builder::PlanBuilder,
     spans::{ApiEntrySpans, ApiLineSpans, ApiReturnSpans, ProbeKind},
 };
@@ -20,25 +20,25 @@ use crate::{
 pub(super) fn api_line(resolution: &Resolution, function: &Function) -> Compiled {
     let layouts = &resolution.layouts;
     let mut plan = PlanBuilder::new(resolution.machine);
-    let CalledInfo { info, comm, spans: comm_spans } = called_info(&mut plan, layouts, function)?;
+    let called = called_info(&mut plan, layouts, function)?;
     let op_count = match layouts.field("ncclComm", "opCount") {
-        Some(at) => Some(plan.copy(comm, offset(&at)?, len(at.size)?)),
+        Some(at) => Some(plan.copy(called.comm, offset(&at)?, len(at.size)?)),
         None => None,
     };
-    let name = called_name(&mut plan, layouts, info)?;
+    let name = called.copy_name(&mut plan);
     // All in one read: a probe's price is its reads as much as its trap.
     let places = ["coll", "sendbuff", "recvbuff", "count", "datatype", "op", "root", "stream"]
         .into_iter()
         .map(|path| place(&field(layouts, "ncclInfo", path)?))
         .collect::<Result<Vec<_>, _>>()?;
-    let spans = plan.copy_together(info, &places);
+    let spans = plan.copy_together(called.info, &places);
     let &[function, send_buffer, recv_buffer, count, datatype, reduction_op, root, stream] = spans.as_slice()
     else {
         return Err(Lack::Struct("ncclInfo"));
     };
     let stack_pointer = plan.stack_pointer();
     let spans = ApiLineSpans {
-        comm: comm_spans,
+        comm: called.spans,
         op_count,
         function,
         name,

@@ -9,6 +9,7 @@ mod op_work;
 mod plan_builder;
 mod send_sizes;
 mod set;
+mod short_walk;
 mod spans;
 mod step_places;
 mod step_probes;

@@ -193,7 +193,16 @@ pub(super) struct CalledInfo {
     /// Address of the `ncclInfo`.
     pub(super) info: Slot,
     pub(super) comm: Slot,
+    /// Address of the name of the API's function (`ncclInfo.opName`).
+    name: Slot,
     pub(super) spans: CommunicatorSpans,
+}
+
+impl CalledInfo {
+    /// Copies the name of the API's function.
+    pub(super) fn copy_name(&self, plan: &mut PlanBuilder) -> Span {
+        plan.copy(self.name, 0, API_NAME_BYTES)
+    }
 }
 
 pub(super) fn called_info(
@@ -202,31 +211,25 @@ pub(super) fn called_info(
     function: &Function,
 ) -> Result<CalledInfo, Lack> {
     let info = plan.parameter(parameter(function, "info")?);
-    let comm_at = field(layouts, "ncclInfo", "comm")?;
-    let comm = plan.load(info, offset(&comm_at)?, 8);
-    Ok(CalledInfo { info, comm, spans: communicator(plan, layouts, comm)? })
-}
-
-/// The name of the API's function (`ncclInfo.opName`).
-pub(super) fn called_name(plan: &mut PlanBuilder, layouts: &Layouts, info: Slot) -> Result<Span, Lack> {
-    let name_at = field(layouts, "ncclInfo", "opName")?;
-    let name = plan.load(info, offset(&name_at)?, 8);
-    Ok(plan.copy(name, 0, API_NAME_BYTES))
+    let at = |path| offset(&field(layouts, "ncclInfo", path)?);
+    let words = plan.load_words(info, &[at("comm")?, at("opName")?]);
+    let &[comm, name] = words.as_slice() else { return Err(Lack::Struct("ncclInfo")) };
+    Ok(CalledInfo { info, comm, name, spans: communicator(plan, layouts, comm)? })
 }
 
 /// `ncclEnqueueCheck`.
 pub(super) fn api_call(resolution: &Resolution, function: &Function) -> Compiled {
     let layouts = &resolution.layouts;
     let mut plan = PlanBuilder::new(resolution.machine);
-    let CalledInfo { info, comm: _, spans: comm_spans } = called_info(&mut plan, layouts, function)?;
-    let name = called_name(&mut plan, layouts, info)?;
+    let called = called_info(&mut plan, layouts, function)?;
+    let (info, name) = (called.info, called.copy_name(&mut plan));
     let mut copy = |path: &'static str| -> Result<Span, Lack> {
         let field = field(layouts, "ncclInfo", path)?;
         let value = plan.load(info, offset(&field)?, len(field.size)?);
         Ok(plan.emit(value))
     };
     let spans = ApiCallSpans {
-        comm: comm_spans,
+        comm: called.spans,
         function: copy("coll")?,
         count: copy("count")?,
         datatype: copy("datatype")?,

@@ -16,6 +16,7 @@ use super::{
     op_probes::task,
     plan_builder::{PlanBuilder, Slot},
     set::{Part, WalkProgram},
+    short_walk::short,
     spans::{PlanList, PlanNodeSpans, PlanSpans, ProbeKind},
 };
 use crate::{
@@ -69,7 +70,9 @@ pub(super) fn walk(resolution: &Resolution, function: &Function, place: Place) -
     let head = walk.head(function, place)?;
     let (plan, spans) = walk.last_record(function, place)?;
     let Assembly { parts, walk, .. } = walk;
-    Ok((plan, ProbeKind::Plan(spans), WalkProgram { head, parts, walk }))
+    let mut program = WalkProgram { head, parts, walk };
+    program.walk.short = short(&program, &plan).unwrap_or_default();
+    Ok((plan, ProbeKind::Plan(spans), program))
 }
 
 /// A walk in the making.
