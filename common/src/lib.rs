@@ -15,8 +15,8 @@ pub use plan::{
     TEMP_SLOTS,
 };
 pub use record::{
-    LARGEST_RECORD, LOSS_MARK, LOSS_SLOTS, RECORD_CLASSES, RecordClass, RecordHeader, SCRATCH_SLOTS,
-    WIRE_VERSION, loss_slot, wakeup_bytes,
+    LARGEST_RECORD, LOSS_MARK, LOSS_SLOTS, MAX_RINGS, RECORD_CLASSES, RecordClass, RecordHeader,
+    SCRATCH_SLOTS, WIRE_VERSION, loss_slot, ring_of, wakeup_bytes,
 };
 pub use walk::{
     CUT, Fan, GATE_TAGS, Gate, MAX_GATES, MAX_NODES, MAX_QUEUES, MAX_ROWS, NODE_BYTES_AT, NODE_GIVEN,

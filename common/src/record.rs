@@ -5,6 +5,15 @@ use super::plan::MAX_PROBES;
 /// Raised whenever header, plan or counters change. Both sides carry it; a loader refuses an object with another one.
 pub const WIRE_VERSION: u32 = 5;
 
+/// Ring buffers that one session can have. A buffer is one lock, and the ranks of a host launch at the same moments: so a process has
+/// that of its [`ring_of`], and its records stay in order.
+pub const MAX_RINGS: u32 = 8;
+
+/// Which of `rings`, a power of two, the records of a process go through.
+pub const fn ring_of(tgid: u32, rings: u32) -> u32 {
+    tgid & (rings - 1)
+}
+
 /// Unread bytes at which the kernel side wakes the reader of a ring buffer of this size. A power of two, as the kernel makes the
 /// buffer's size one. Below it the reader's timer does: a wake-up per record was measured at 11,600 wake-ups for 20,000
 /// records, and each takes the job some microseconds.

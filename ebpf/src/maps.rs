@@ -2,12 +2,16 @@
 
 use aya_ebpf::{
     Global,
+    cty::c_void,
+    helpers::bpf_get_current_pid_tgid,
     macros::map,
     maps::{Array, LruHashMap, PerCpuArray, PerfEventByteArray, RingBuf},
 };
 
 use crate::{
-    common::{FetchPlan, LOSS_SLOTS, MAX_PROBES, ProbeCounters, SCRATCH_SLOTS, Seen, WIRE_VERSION, Walk},
+    common::{
+        FetchPlan, LOSS_SLOTS, MAX_PROBES, ProbeCounters, SCRATCH_SLOTS, Seen, WIRE_VERSION, Walk, ring_of,
+    },
     scratch::ScratchSlot,
 };
 
@@ -20,13 +24,25 @@ static LOADER_WIRE_VERSION: Global<u32> = Global::new(WIRE_VERSION);
 #[unsafe(no_mangle)]
 static THROUGH_PERF: Global<u32> = Global::new(0);
 
-/// The loader sets it to [`crate::common::wakeup_bytes`] of the ring buffer.
+/// The loader sets it to the number of ring buffers in use, a power of two.
+#[unsafe(no_mangle)]
+static RINGS: Global<u32> = Global::new(1);
+
+/// The loader sets it to [`crate::common::wakeup_bytes`] of a ring buffer.
 #[unsafe(no_mangle)]
 static WAKEUP_BYTES: Global<u64> = Global::new(4096);
 
-/// Records to user space, where the session has a ring buffer. The loader sets the size.
-#[map]
-pub static RECORDS: RingBuf = RingBuf::with_byte_size(4096, 0);
+macro_rules! rings {
+    ($($name:ident)*) => {
+        $(
+            /// Records to user space, where the session has so many ring buffers. The loader sets the size.
+            #[map]
+            pub static $name: RingBuf = RingBuf::with_byte_size(4096, 0);
+        )*
+    };
+}
+
+rings! { RECORDS RECORDS_1 RECORDS_2 RECORDS_3 RECORDS_4 RECORDS_5 RECORDS_6 RECORDS_7 }
 
 /// Records to user space, where the session has a perf event array: a buffer per CPU, which the loader opens.
 #[map]
@@ -64,6 +80,23 @@ pub static LOSSES: Array<u64> = Array::with_max_entries(LOSS_SLOTS, 0);
 #[inline(always)]
 pub fn through_perf() -> bool {
     THROUGH_PERF.load() != 0
+}
+
+/// The ring buffer of the current process.
+#[inline(always)]
+pub fn ring() -> *mut c_void {
+    let tgid = (bpf_get_current_pid_tgid() >> 32) as u32;
+    let ring = match ring_of(tgid, RINGS.load()) {
+        1 => &raw const RECORDS_1,
+        2 => &raw const RECORDS_2,
+        3 => &raw const RECORDS_3,
+        4 => &raw const RECORDS_4,
+        5 => &raw const RECORDS_5,
+        6 => &raw const RECORDS_6,
+        7 => &raw const RECORDS_7,
+        _ => &raw const RECORDS,
+    };
+    ring.cast_mut().cast()
 }
 
 /// Unread bytes at which the reader is to be woken; not 0.

@@ -6,7 +6,8 @@
 use aya_ebpf::{
     bindings::{BPF_F_CURRENT_CPU, BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP},
     helpers::generated::{
-        bpf_perf_event_output, bpf_ringbuf_discard, bpf_ringbuf_reserve, bpf_ringbuf_submit,
+        bpf_perf_event_output, bpf_ringbuf_discard, bpf_ringbuf_query, bpf_ringbuf_reserve,
+        bpf_ringbuf_submit,
     },
 };
 
@@ -43,9 +44,7 @@ impl<const SIZE: usize> Entry<SIZE> {
             return Some(Self { room, slot });
         }
         // SAFETY: a live ring buffer; SIZE is a constant.
-        let room: *mut Room<SIZE> =
-            unsafe { bpf_ringbuf_reserve((&raw const maps::RECORDS).cast_mut().cast(), SIZE as u64, 0) }
-                .cast();
+        let room: *mut Room<SIZE> = unsafe { bpf_ringbuf_reserve(maps::ring(), SIZE as u64, 0) }.cast();
         if room.is_null() { None } else { Some(Self { room, slot: core::ptr::null_mut() }) }
     }
 
@@ -108,7 +107,9 @@ const NEAR: u64 = 4096;
 /// every record until the reader has come.
 #[inline(always)]
 fn wake_up() -> u64 {
-    let (unread, mark) = (maps::RECORDS.query(BPF_RB_AVAIL_DATA.into()), maps::wakeup_bytes());
+    // SAFETY: a live ring buffer.
+    let unread = unsafe { bpf_ringbuf_query(maps::ring(), BPF_RB_AVAIL_DATA.into()) };
+    let mark = maps::wakeup_bytes();
     let passed = unread >= mark && unread & (mark - 1) < NEAR;
     if passed { BPF_RB_FORCE_WAKEUP.into() } else { BPF_RB_NO_WAKEUP.into() }
 }

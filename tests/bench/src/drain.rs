@@ -128,8 +128,11 @@ struct Session {
 impl Session {
     fn open(args: &Args) -> Result<Self> {
         let kind = if args.buffer == "perf" { BufferKind::Perf } else { BufferKind::Ring };
-        let mut attachment =
-            Attachment::new(Buffer { kind, bytes: args.buffer_size << 20 }, LinkKind::best(), false)?;
+        let mut attachment = Attachment::new(
+            Buffer { kind, bytes: args.buffer_size << 20, rings: 1 },
+            LinkKind::best(),
+            false,
+        )?;
         let this = Path::new("/proc/self/exe");
         let plan = plan()?;
         let record_bytes = usize::from(plan.record_len);

@@ -94,7 +94,7 @@ fn probes_go_as_they_came_and_a_refusal_leaves_none() {
     let untouched = (first_byte(at), first_byte(other_at));
     assert!(untouched.0 != BREAKPOINT && untouched.1 != BREAKPOINT);
     for (kind, expected) in [(LinkKind::Multi, 1), (LinkKind::Perf, 2)] {
-        let buffer = Buffer { kind: BufferKind::Ring, bytes: 1 << 20 };
+        let buffer = Buffer { kind: BufferKind::Ring, bytes: 1 << 20, rings: 1 };
         let mut attachment = Attachment::new(buffer, kind, false).unwrap();
         let probes = [probe("first", offset), probe("second", other_offset), probe("nowhere", 1 << 40)];
         let stored: Vec<(&Probe, u32)> =

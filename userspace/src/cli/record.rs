@@ -66,6 +66,7 @@ pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<ExitCode> {
                 BufferChoice::Perf => BufferKind::Perf,
             },
             bytes: args.buffer_size << 20,
+            rings: Buffer::rings_for((!args.all).then_some(args.pids.len())),
         },
         links: match args.links {
             LinkChoice::Auto => LinkKind::best(),

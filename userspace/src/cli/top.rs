@@ -48,7 +48,11 @@ pub(super) fn run(args: &TopArgs, started: Instant) -> Result<ExitCode> {
         },
         format: ApiFormat::Json,
         duration: args.duration,
-        buffer: Buffer { kind: BufferKind::best(), bytes: 16 << 20 },
+        buffer: Buffer {
+            kind: BufferKind::best(),
+            bytes: 16 << 20,
+            rings: Buffer::rings_for((!args.all).then_some(args.pids.len())),
+        },
         links: LinkKind::best(),
         queue_bytes: 32 << 20,
         library: args.library.clone(),

@@ -2,13 +2,14 @@
 
 use anyhow::{Result, anyhow};
 use aya::{maps::MapType, sys::is_map_supported, util::online_cpus};
+use ncclflow_common::MAX_RINGS;
 use rustix::param::page_size;
 
 /// The two kinds of buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum BufferKind {
-    /// One BPF ring buffer for all CPUs (kernel 5.8 and later).
+    /// BPF ring buffers for all CPUs (kernel 5.8 and later).
     Ring,
     /// A perf event array: a buffer per CPU.
     Perf,
@@ -29,16 +30,30 @@ impl BufferKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Buffer {
     pub kind: BufferKind,
-    /// Of all CPUs together, as asked for. What the kernel takes is more: a ring buffer is rounded up to a power of two of
-    /// pages; a perf event array gets an equal part for each CPU that is online, each rounded up so, and at least
-    /// [`MIN_BYTES_PER_CPU`].
+    /// All together, as asked for. What the kernel takes is more: each ring buffer gets an equal part, rounded up to a power of two of
+    /// pages and at least [`MIN_BYTES_PER_PART`]; a perf event array gets an equal part for each CPU that is online, each rounded up so, and at least
+    /// [`MIN_BYTES_PER_PART`].
     pub bytes: u32,
+    /// Ring buffers: a power of two, at most [`MAX_RINGS`].
+    pub rings: u32,
 }
 
-/// A CPU's buffer holds some dozens of records at least.
-const MIN_BYTES_PER_CPU: usize = 64 * 1024;
+/// A part holds some dozens of records at least.
+const MIN_BYTES_PER_PART: usize = 64 * 1024;
 
 impl Buffer {
+    /// As many ring buffers as serve so many processes; nothing if they come and go, when the buffer of one with many ranks is to be
+    /// large all the same.
+    pub fn rings_for(processes: Option<usize>) -> u32 {
+        let Some(processes) = processes else { return MAX_RINGS / 2 };
+        u32::try_from(processes).unwrap_or(MAX_RINGS).clamp(1, MAX_RINGS).next_power_of_two()
+    }
+
+    /// Bytes of each ring buffer.
+    pub(super) fn bytes_per_ring(self) -> u32 {
+        self.bytes.div_ceil(self.rings.max(1))
+    }
+
     /// The CPUs that are online, and the pages of the perf event buffer of each.
     pub(super) fn pages_per_cpu(self) -> Result<(Vec<u32>, usize)> {
         let cpus = online_cpus().map_err(|(file, error)| anyhow!("reading `{file}`: {error}"))?;
@@ -52,7 +67,10 @@ impl Buffer {
         let page = page_size();
         let bytes = usize::try_from(self.bytes).unwrap_or(usize::MAX);
         let taken = match self.kind {
-            BufferKind::Ring => pages(bytes, 1, page) * page,
+            BufferKind::Ring => {
+                let rings = usize::try_from(self.rings).unwrap_or(1);
+                rings * pages(bytes, rings, page) * page
+            }
             BufferKind::Perf => self.pages_per_cpu().map_or(0, |(cpus, pages)| cpus.len() * pages * page),
         };
         taken as u64
@@ -61,13 +79,22 @@ impl Buffer {
 
 /// Pages of each of `parts` of a buffer of `bytes`.
 fn pages(bytes: usize, parts: usize, page: usize) -> usize {
-    let part = bytes.div_ceil(parts.max(1)).max(MIN_BYTES_PER_CPU);
+    let part = bytes.div_ceil(parts.max(1)).max(MIN_BYTES_PER_PART);
     part.div_ceil(page.max(1)).checked_next_power_of_two().unwrap_or(1)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn processes_share_ring_buffers_where_there_are_many() {
+        let rings = |processes| Buffer::rings_for(processes);
+        assert_eq!([0, 1, 2, 3, 8, 9, 100].map(|processes| rings(Some(processes))), [1, 1, 2, 4, 8, 8, 8]);
+        assert_eq!(rings(None), 4);
+        let taken = |rings| Buffer { kind: BufferKind::Ring, bytes: 16 << 20, rings }.bytes_taken();
+        assert_eq!([1, 2, 8].map(taken), [16 << 20; 3], "whatever their number");
+    }
 
     #[test]
     fn a_buffer_is_rounded_up_part_by_part() {

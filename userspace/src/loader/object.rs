@@ -10,7 +10,7 @@ use aya::{
 use aya_log::EbpfLogger;
 use log::Log;
 use ncclflow_common::{
-    FetchPlan, ProbeCounters, SCRATCH_SLOTS, Seen, WIRE_VERSION, Walk, loss_slot, wakeup_bytes,
+    FetchPlan, MAX_RINGS, ProbeCounters, SCRATCH_SLOTS, Seen, WIRE_VERSION, Walk, loss_slot, wakeup_bytes,
 };
 
 use super::{
@@ -130,17 +130,20 @@ impl LoadedObject {
         let log_level = if development_log { log::Level::Debug as u8 } else { 0 };
         // What the other kind of buffer needs stays as small as it can be.
         let (ring_bytes, scratch_slots, through_perf) = match buffer.kind {
-            BufferKind::Ring => (buffer.bytes, 1, 0u32),
+            BufferKind::Ring => (buffer.bytes_per_ring(), 1, 0u32),
             BufferKind::Perf => (4096, SCRATCH_SLOTS, 1),
         };
+        let in_use = ring_names(buffer.rings).map(|name| (name, ring_bytes));
+        let entries: Vec<_> = in_use.chain([("SCRATCH", scratch_slots)]).collect();
         let settings = Settings {
             globals: &[
                 (aya_log::LEVEL, &[log_level]),
                 ("THROUGH_PERF", &through_perf.to_ne_bytes()),
+                ("RINGS", &buffer.rings.to_ne_bytes()),
                 ("WAKEUP_BYTES", &wakeup_bytes(ring_bytes.into()).to_ne_bytes()),
                 ("LOADER_WIRE_VERSION", &WIRE_VERSION.to_ne_bytes()),
             ],
-            entries: &[("RECORDS", ring_bytes), ("SCRATCH", scratch_slots)],
+            entries: &entries,
             links,
         };
         let (mut programs, mut maps) = image::open(OBJECT, settings).context(
@@ -220,9 +223,12 @@ impl LoadedObject {
     /// The reading end of the records. Can be taken once.
     pub(crate) fn take_source(&mut self) -> Result<Source> {
         match self.buffer.kind {
-            BufferKind::Ring => RingBuf::try_from(take_map(&mut self.maps, "RECORDS")?)
-                .map(Source::Ring)
-                .context("mapping the ring buffer"),
+            BufferKind::Ring => {
+                let open = |name| {
+                    RingBuf::try_from(take_map(&mut self.maps, name)?).context("mapping a ring buffer")
+                };
+                ring_names(self.buffer.rings).map(open).collect::<Result<_>>().map(Source::Rings)
+            }
             BufferKind::Perf => {
                 let array = PerfEventArray::try_from(take_map(&mut self.maps, "PERF_RECORDS")?)
                     .context("opening the map `PERF_RECORDS`")?;
@@ -256,6 +262,21 @@ impl LoadedObject {
     pub(crate) fn take_counters(&mut self) -> Result<PerCpuArray<MapData, CountersValue>> {
         PerCpuArray::try_from(take_map(&mut self.maps, "COUNTERS")?).context("opening the map `COUNTERS`")
     }
+}
+
+/// The maps of the ring buffers in use.
+fn ring_names(rings: u32) -> impl Iterator<Item = &'static str> {
+    const ALL: [&str; MAX_RINGS as usize] = [
+        "RECORDS",
+        "RECORDS_1",
+        "RECORDS_2",
+        "RECORDS_3",
+        "RECORDS_4",
+        "RECORDS_5",
+        "RECORDS_6",
+        "RECORDS_7",
+    ];
+    ALL.into_iter().zip(0..rings).map(|(name, _)| name)
 }
 
 /// Opens the log of the eBPF side, which is found by a program that writes to it.

@@ -73,7 +73,7 @@ extern "C" fn probed(value: u32) -> u32 {
 pub fn try_uprobe() -> Result<Trial, TrialError> {
     let begun = Instant::now();
     let links = LinkKind::best();
-    let buffer = Buffer { kind: BufferKind::best(), bytes: 4 << 20 };
+    let buffer = Buffer { kind: BufferKind::best(), bytes: 4 << 20, rings: 1 };
     let mut object = LoadedObject::load(buffer, links, false).map_err(TrialError::Load)?;
     let counters = object.take_counters().map_err(TrialError::Other)?;
     object.set_plan(0, &plan()).map_err(TrialError::Other)?;

@@ -13,9 +13,9 @@ use super::perf::PerfBuffers;
 /// Records taken in one round, so that a flood does not keep the drain from ending.
 const MAX_RECORDS_PER_ROUND: usize = 65_536;
 
-/// Where records come from, in the order in which they were made.
+/// Where records come from: those of a process in the order in which they were made.
 pub enum Source {
-    Ring(RingBuf<MapData>),
+    Rings(Vec<RingBuf<MapData>>),
     Perf(PerfBuffers),
     /// No kernel: for tests. Gives out all it has, once.
     #[cfg(test)]
@@ -25,7 +25,7 @@ pub enum Source {
 impl fmt::Debug for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Ring(_) => "Ring",
+            Self::Rings(_) => "Rings",
             Self::Perf(_) => "Perf",
             #[cfg(test)]
             Self::Double(_) => "Double",
@@ -37,14 +37,18 @@ impl Source {
     /// Gives every record that is there to `take`, up to a bound; says how many there were.
     pub fn take(&mut self, mut take: impl FnMut(&[u8])) -> usize {
         match self {
-            Self::Ring(records) => {
-                let mut taken = 0;
-                while taken < MAX_RECORDS_PER_ROUND
-                    && let Some(item) = records.next()
-                {
-                    taken += records_of(&item).map(&mut take).count();
-                }
-                taken
+            Self::Rings(rings) => {
+                let most = MAX_RECORDS_PER_ROUND / rings.len().max(1);
+                let mut of_ring = |ring: &mut RingBuf<MapData>| {
+                    let mut taken = 0;
+                    while taken < most
+                        && let Some(item) = ring.next()
+                    {
+                        taken += records_of(&item).map(&mut take).count();
+                    }
+                    taken
+                };
+                rings.iter_mut().map(&mut of_ring).sum()
             }
             Self::Perf(buffers) => buffers.take(take),
             #[cfg(test)]
@@ -52,11 +56,11 @@ impl Source {
         }
     }
 
-    /// Readable when there is something worth being woken for: the ring buffer's program says so when much has gathered, the
+    /// Readable when there is something worth being woken for: a ring buffer's program says so when much has gathered, the
     /// perf event array of every record.
     pub(super) fn fds(&self) -> Vec<BorrowedFd<'_>> {
         match self {
-            Self::Ring(records) => vec![records.as_fd()],
+            Self::Rings(rings) => rings.iter().map(|ring| ring.as_fd()).collect(),
             Self::Perf(buffers) => buffers.fds(),
             #[cfg(test)]
             Self::Double(_) => Vec::new(),
