@@ -265,7 +265,7 @@ pub struct RecordArgs {
     #[arg(long, value_enum, default_value_t = BufferChoice::Auto)]
     pub buffer: BufferChoice,
 
-    /// The kernel's buffer, all CPUs together, in MiB; rounded up to a power of two (perf: the part of each CPU)
+    /// The kernel's buffers, all together, in MiB; the part of each process (perf: of each CPU) is rounded up to a power of two
     #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub buffer_size: u32,
 
