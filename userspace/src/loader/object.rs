@@ -19,7 +19,7 @@ use super::{
     image::{self, Programs, Settings},
     link::{Link, LinkError, LinkKind, Place, Site, detach},
 };
-use crate::stream::{PerfBuffers, Source};
+use crate::stream::{PerfBuffers, Rings, Source};
 
 /// Built by `cargo xtask build-ebpf`, checked by the build script.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/ncclflow.o"));
@@ -227,7 +227,8 @@ impl LoadedObject {
                 let open = |name| {
                     RingBuf::try_from(take_map(&mut self.maps, name)?).context("mapping a ring buffer")
                 };
-                ring_names(self.buffer.rings).map(open).collect::<Result<_>>().map(Source::Rings)
+                let rings = ring_names(self.buffer.rings).map(open).collect::<Result<Vec<_>>>()?;
+                Ok(Source::Rings(Rings::new(rings)))
             }
             BufferKind::Perf => {
                 let array = PerfEventArray::try_from(take_map(&mut self.maps, "PERF_RECORDS")?)

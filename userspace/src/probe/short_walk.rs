@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use ncclflow_common::{
-    ARG_SLOTS, FetchPlan, GATE_TAGS, Gate, NODE_BYTES_AT, NOWHERE, Queue, SHORT_COPIES, SHORT_HEADS,
-    STACK_POINTER_SLOT, Short, ShortCopy, Step, StepOp,
+    ARG_SLOTS, FetchPlan, GATE_TAGS, Gate, MAX_COPY, NODE_BYTES_AT, NOWHERE, PACKED_BYTES, Queue,
+    SHORT_COPIES, SHORT_HEADS, STACK_POINTER_SLOT, Short, ShortCopy, Step, StepOp,
 };
 
 use super::{finished_plan::FinishedPlan, set::WalkProgram};
@@ -162,6 +162,10 @@ fn place_of(word: Word, own: &FinishedPlan) -> Option<u16> {
 
 fn copy_of(step: &Step) -> Option<ShortCopy> {
     let at = if step.op == EMIT_AND_COPY { step.at.checked_add(8)? } else { step.at };
+    // Its bound is the same for all copies, as the verifier wants it.
+    if usize::from(at) + MAX_COPY > PACKED_BYTES {
+        return None;
+    }
     Some(ShortCopy { imm: u32::try_from(step.imm).ok()?, at, len: step.len })
 }
 

@@ -6,9 +6,11 @@
 mod account;
 mod batch;
 mod drain;
+mod order;
 mod outlet;
 mod perf;
 mod queue;
+mod rings;
 mod source;
 mod waker;
 
@@ -21,6 +23,7 @@ pub use drain::{Drain, MAX_PAUSE};
 pub use outlet::Outlet;
 pub use perf::PerfBuffers;
 pub use queue::{Popped, Queue};
+pub use rings::Rings;
 pub use source::Source;
 pub use waker::Waker;
 pub(crate) use waker::wait_for;

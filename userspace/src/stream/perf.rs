@@ -1,9 +1,6 @@
-//! The perf event array: a buffer per CPU, put into one order.
+//! The perf event array: a buffer per CPU, put into one order (see [`super::order`]).
 //!
-//! A round looks at the clock and then reads every buffer. What was made before that look is given out, sorted by time; the
-//! rest waits for the next round. So the records of a thread keep their order although it changes its CPU, and so do those of
-//! two threads of which one waited for the other: of two such records the first was in its buffer before the second was
-//! made, so where the second is old enough to be given out, the first has been read. What waits is never more than one round.
+//! So the records of a thread keep their order although it changes its CPU. What waits is never more than one round.
 
 use std::{
     fmt,
@@ -14,13 +11,11 @@ use aya::maps::{
     MapData, PerfEventArray,
     perf::{PerfEvent, PerfEventArrayBuffer},
 };
-use rustix::time::{ClockId, clock_gettime};
 
-use super::source::records_of;
-
-/// Where `ts_ns` is in a record's header.
-const TS_NS: std::ops::Range<usize> = std::mem::offset_of!(ncclflow_common::RecordHeader, ts_ns)
-    ..std::mem::offset_of!(ncclflow_common::RecordHeader, ts_ns) + 8;
+use super::{
+    order::{made_at, now_ns},
+    source::records_of,
+};
 
 /// Records that were read and are not given out yet.
 #[derive(Debug, Default)]
@@ -36,8 +31,7 @@ impl Window {
         self.bytes.extend_from_slice(head);
         self.bytes.extend_from_slice(tail);
         let range = start..self.bytes.len();
-        let ts = self.bytes.get(range.clone()).and_then(|record| record.get(TS_NS));
-        let ts_ns = ts.and_then(|ts| ts.try_into().ok()).map_or(0, u64::from_le_bytes);
+        let ts_ns = self.bytes.get(range.clone()).map_or(0, made_at);
         self.records.push((ts_ns, range));
     }
 
@@ -91,9 +85,7 @@ impl PerfBuffers {
     }
 
     pub(super) fn take(&mut self, mut take: impl FnMut(&[u8])) -> usize {
-        let now = clock_gettime(ClockId::Monotonic);
-        let now = u64::try_from(now.tv_sec).unwrap_or(0).saturating_mul(1_000_000_000)
-            + u64::try_from(now.tv_nsec).unwrap_or(0);
+        let now = now_ns();
         let window = &mut self.window;
         for buffer in &mut self.buffers {
             buffer.for_each(|event| match event {
@@ -112,7 +104,7 @@ impl PerfBuffers {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::order::TS_NS, *};
 
     fn record(ts_ns: u64, content: u8) -> Vec<u8> {
         let mut record = vec![content; 60];

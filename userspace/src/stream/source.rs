@@ -1,21 +1,17 @@
 //! The kernel's buffer, of either kind.
 
-use std::{
-    fmt,
-    os::fd::{AsFd as _, BorrowedFd},
-};
+use std::{fmt, os::fd::BorrowedFd};
 
-use aya::maps::{MapData, RingBuf};
 use ncclflow_common::{PACK_BYTES, PACKED, PACKED_BYTES};
 
-use super::perf::PerfBuffers;
+use super::{perf::PerfBuffers, rings::Rings};
 
 /// Records taken in one round, so that a flood does not keep the drain from ending.
 const MAX_RECORDS_PER_ROUND: usize = 65_536;
 
-/// Where records come from: those of a process in the order in which they were made.
+/// Where records come from, in the order in which they were made.
 pub enum Source {
-    Rings(Vec<RingBuf<MapData>>),
+    Rings(Rings),
     Perf(PerfBuffers),
     /// No kernel: for tests. Gives out all it has, once.
     #[cfg(test)]
@@ -35,24 +31,15 @@ impl fmt::Debug for Source {
 
 impl Source {
     /// Gives every record that is there to `take`, up to a bound; says how many there were.
-    pub fn take(&mut self, mut take: impl FnMut(&[u8])) -> usize {
+    pub fn take(&mut self, take: impl FnMut(&[u8])) -> usize {
         match self {
-            Self::Rings(rings) => {
-                let most = MAX_RECORDS_PER_ROUND / rings.len().max(1);
-                let mut of_ring = |ring: &mut RingBuf<MapData>| {
-                    let mut taken = 0;
-                    while taken < most
-                        && let Some(item) = ring.next()
-                    {
-                        taken += records_of(&item).map(&mut take).count();
-                    }
-                    taken
-                };
-                rings.iter_mut().map(&mut of_ring).sum()
-            }
+            Self::Rings(rings) => rings.take(MAX_RECORDS_PER_ROUND, take),
             Self::Perf(buffers) => buffers.take(take),
             #[cfg(test)]
-            Self::Double(items) => items.drain(..).map(|item| records_of(&item).map(&mut take).count()).sum(),
+            Self::Double(items) => {
+                let mut take = take;
+                items.drain(..).map(|item| records_of(&item).map(&mut take).count()).sum()
+            }
         }
     }
 
@@ -60,7 +47,7 @@ impl Source {
     /// perf event array of every record.
     pub(super) fn fds(&self) -> Vec<BorrowedFd<'_>> {
         match self {
-            Self::Rings(rings) => rings.iter().map(|ring| ring.as_fd()).collect(),
+            Self::Rings(rings) => rings.fds(),
             Self::Perf(buffers) => buffers.fds(),
             #[cfg(test)]
             Self::Double(_) => Vec::new(),
