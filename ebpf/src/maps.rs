@@ -12,7 +12,8 @@ use crate::{
     common::{
         FetchPlan, LOSS_SLOTS, MAX_PROBES, ProbeCounters, SCRATCH_SLOTS, Seen, WIRE_VERSION, Walk, ring_of,
     },
-    scratch::ScratchSlot,
+    scratch::{ScratchSlot, Slot},
+    walk::State,
 };
 
 /// The loader sets it to its own [`WIRE_VERSION`] before the programs are loaded; where the two differ the programs
@@ -51,6 +52,10 @@ pub static PERF_RECORDS: PerfEventByteArray = PerfEventByteArray::new(0);
 /// Where records for the perf event array are built. The loader keeps one element where there is none.
 #[map]
 pub static SCRATCH: PerCpuArray<ScratchSlot> = PerCpuArray::with_max_entries(SCRATCH_SLOTS, 0);
+
+/// Where walks keep their state.
+#[map]
+pub static STATES: PerCpuArray<Slot<State>> = PerCpuArray::with_max_entries(SCRATCH_SLOTS, 0);
 
 /// Fetch plans by cookie.
 #[map]

@@ -21,7 +21,7 @@ use crate::{
     maps,
     output::{Entry, bpf_user_pt_regs_t},
     pack::{clear, number_all, pack_is_lost, place_of},
-    short,
+    scratch, short,
     tally::Tally,
 };
 
@@ -98,50 +98,56 @@ pub fn record(ctx: &ProbeContext) {
     if short::record(ctx, cookie) != 0 {
         return;
     }
-    let Some(hit) = emit::hit(cookie).map(|hit| hit.hit) else { return };
-    let origin = Origin::here();
-    let mut state = State {
-        node: 0,
-        after: 0,
-        ts_ns: origin.ts_ns,
-        pid_tgid: origin.pid_tgid,
-        hit,
-        words: [0; MAX_QUEUES],
-        identity: [0; 2],
-        limits: [0; MAX_QUEUES],
-        index: 0,
-        queue: 0,
-        cookie,
-        tag: 0,
-        n_plans: 0,
-        first_plan: 0,
-        rows_left: 0,
-        plans_left: 0,
-        row: 0,
-        first_row: 0,
-        row_mask: 0,
-        named_rows: 0,
-        reversed: 0,
-        sent: 0,
-        gate: 0,
-        opened: 0,
-        gated: 0,
-        lost: 0,
-        packed: 0,
-        closed: 0,
+    let Some(hit) = emit::hit(cookie) else { return };
+    let Some(slot) = scratch::claim_state() else {
+        hit.tally.lost_full();
+        return;
     };
-    if find_lists(ctx, &mut state) == 0 {
+    // SAFETY: a live element of STATES, ours until it is released.
+    let state = unsafe { State::begun(&raw mut (*slot).room, cookie, hit.hit) };
+    follow(ctx, state);
+    scratch::release(slot);
+}
+
+/// Sends what there is.
+#[inline(always)]
+fn follow(ctx: &ProbeContext, state: &mut State) {
+    if find_lists(ctx, state) == 0 {
         state.queue = MAX_QUEUES as u16;
     }
     let mut block = 0;
     while block < BLOCKS {
-        if send_block(&mut state, emit::context(ctx)) == OVER {
+        if send_block(state, emit::context(ctx)) == OVER {
             return;
         }
         block += 1;
     }
-    cut(&mut state);
-    send_pack(&mut state, emit::context(ctx));
+    cut(state);
+    send_pack(state, emit::context(ctx));
+}
+
+impl State {
+    /// A walk that begins.
+    ///
+    /// # Safety
+    ///
+    /// There is room for a state, which nothing else refers to.
+    #[inline(always)]
+    unsafe fn begun<'a>(room: *mut Self, cookie: u32, hit: u64) -> &'a mut Self {
+        const { assert!(size_of::<State>() % 8 == 0 && align_of::<State>() == 8) };
+        let mut word = 0;
+        while word < size_of::<Self>() / 8 {
+            // SAFETY: within the room. Volatile, as a call of `memset` goes byte by byte.
+            unsafe { room.cast::<u64>().add(word).write_volatile(0) };
+            word += 1;
+        }
+        // SAFETY: all of it was written, and 0 is a value of every field.
+        let state = unsafe { &mut *room };
+        let origin = Origin::here();
+        (state.ts_ns, state.pid_tgid) = (origin.ts_ns, origin.pid_tgid);
+        (state.cookie, state.hit) = (cookie, hit);
+        state
+    }
 }
 
 /// Runs the head plan and puts what it found into `state`; 0 if there is no walk.

@@ -7,6 +7,8 @@ mod buffer;
 mod image;
 mod link;
 mod object;
+#[cfg(test)]
+mod stack_depth;
 mod trial;
 
 pub use attachment::{ArmedProbe, AttachError, Attachment, StoredParts};
