@@ -40,8 +40,14 @@ const SKIPPED: u32 = 8;
 pub struct Room<const SIZE: usize>([u8; SIZE]);
 
 impl Room<8> {
-    pub const fn empty() -> Self {
-        Self([0; 8])
+    /// For a plan that writes nothing. Volatile, as kernels before 6.3 want all that a global function is given to be written,
+    /// needed or not.
+    #[inline(always)]
+    pub fn zeroed(room: &mut MaybeUninit<Self>) -> *mut Self {
+        let room = room.as_mut_ptr();
+        // SAFETY: room for 8 bytes, so aligned.
+        unsafe { room.cast::<u64>().write_volatile(0) };
+        room
     }
 }
 

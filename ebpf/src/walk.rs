@@ -159,8 +159,8 @@ fn find_lists(ctx: &ProbeContext, state: &mut State) -> u64 {
     }
     let mut room = MaybeUninit::uninit();
     let words = fetch::entry(ctx, &mut room);
-    let mut nothing = fetch::Room::empty();
-    if fetch::faults(fetch::run_of_head(words, walk.head_plan, &raw mut nothing)).is_none() {
+    let mut nothing = MaybeUninit::uninit();
+    if fetch::faults(fetch::run_of_head(words, walk.head_plan, Room::zeroed(&mut nothing))).is_none() {
         return 0;
     }
     take_heads(words, state)
