@@ -29,6 +29,12 @@ fn version(facts: &Facts) -> Check {
             format!("`{release}`: no version that is understood"),
             "see the uprobe below",
         ),
+        // Red Hat's kernels keep their number and get BPF from later ones.
+        Some(version) if version < OLDEST && release.contains(".el") => Check::degraded(
+            name,
+            format!("{release}: by its number too old, but a distribution's kernel with parts of later ones"),
+            "nothing, if the uprobe below works",
+        ),
         Some(version) if version < OLDEST => Check::no(
             name,
             format!("{release}: uprobes have no cookies before 5.15"),

@@ -45,6 +45,7 @@ fn a_usual_host_is_ok_and_each_thing_that_is_wrong_is_said() {
     assert_eq!(wrong(&host()), []);
     let one = |facts: Facts, name: &str, verdict| assert_eq!(wrong(&facts), [(name.to_owned(), verdict)]);
     one(Facts { release: "5.10.0".to_owned(), memlock: None, ..host() }, "kernel", Verdict::No);
+    one(Facts { release: "5.14.0-503.11.1.el9_5.x86_64".to_owned(), ..host() }, "kernel", Verdict::Degraded);
     one(Facts { release: "5.15.0-1 x".to_owned(), ..host() }, "kernel", Verdict::Degraded);
     one(Facts { release: "strange".to_owned(), memlock: None, ..host() }, "kernel", Verdict::Degraded);
     one(Facts { config: None, ..host() }, "configuration", Verdict::Degraded);

@@ -180,8 +180,10 @@ impl Programs {
             Ok(outcomes)
         })?;
         for (name, outcome) in outcomes {
-            let program = outcome
-                .with_context(|| format!("the kernel refused the eBPF program `{name}` (run as root)"))?;
+            let program = outcome.with_context(|| {
+                let without = if name == "walk" { "; `--probes per-call` does without it" } else { "" };
+                format!("the kernel refused the eBPF program `{name}` (run as root{without})")
+            })?;
             self.loaded.insert(name, program);
         }
         Ok(())

@@ -28,7 +28,7 @@ const ROUNDS: u32 = 3;
 pub struct Trial {
     /// How it was attached.
     pub links: LinkKind,
-    /// Until the object and its program were in the kernel.
+    /// Until the object and its programs were in the kernel.
     pub load: Duration,
     pub attach: Duration,
     /// A hit that writes a record.
@@ -42,7 +42,7 @@ pub struct Trial {
 /// How far a trial came.
 #[derive(Debug)]
 pub enum TrialError {
-    /// The eBPF object, or its program.
+    /// The eBPF object, or its programs.
     Load(anyhow::Error),
     /// The uprobe: what the kernel said.
     Attach(io::Error),
@@ -77,7 +77,8 @@ pub fn try_uprobe() -> Result<Trial, TrialError> {
     let mut object = LoadedObject::load(buffer, links, false).map_err(TrialError::Load)?;
     let counters = object.take_counters().map_err(TrialError::Other)?;
     object.set_plan(0, &plan()).map_err(TrialError::Other)?;
-    object.load_programs(&[Program::Fetch]).map_err(TrialError::Load)?;
+    // Those that are not needed here, too: not every kernel's verifier takes them.
+    object.load_programs(&Program::ALL).map_err(TrialError::Load)?;
     let load = begun.elapsed();
 
     let offset = file_offset(probed as *const () as usize).map_err(TrialError::Other)?;
