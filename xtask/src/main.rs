@@ -16,6 +16,7 @@ mod nccl;
 mod programs;
 mod repository;
 mod test;
+mod vm;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -49,6 +50,8 @@ enum Command {
     Dist(dist::Args),
     /// Run the real NCCL without a GPU: ranks, collectives, stalls on demand
     Bed(bed::Args),
+    /// Run a command under another kernel, in a virtual machine
+    Vm(vm::Args),
 }
 
 fn main() -> Result<()> {
@@ -63,5 +66,6 @@ fn main() -> Result<()> {
         Command::Bench(args) => bench::run(&args),
         Command::Dist(args) => dist::run(&args),
         Command::Bed(args) => bed::run(&args),
+        Command::Vm(args) => vm::run(&args),
     }
 }

@@ -1,0 +1,139 @@
+//! `cargo xtask vm`: a command under another kernel, in a virtual machine that has this machine's files.
+//!
+//! What the verifier takes and which links there are differs from kernel to kernel, and production hosts have older ones than whoever works on
+//! this. The machine has this one's root file system, which QEMU gives it read-only, under an overlay in memory; so programs, libraries and
+//! tests that are built here run there as they are, and leave nothing behind.
+
+mod initramfs;
+mod kernel;
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    path::{Path, PathBuf},
+    process::{Command, Stdio, exit},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use self::kernel::Kernel;
+use crate::programs;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Wants qemu-system-x86, busybox-static, cpio, kmod and dpkg. The kernel is one of Debian's or Ubuntu's, as packages:
+
+  apt-get download linux-image-6.1.0-48-amd64
+  cargo xtask vm --package linux-image-6.1.0-48-amd64_*.deb -- uname -r
+
+Ubuntu has the modules in a package of their own, which is needed too:
+
+  cargo xtask vm --package linux-image-unsigned-5.15.0-*.deb --package linux-modules-5.15.0-*.deb -- \\
+      target/debug/ncclflow doctor
+
+Exits as the command does.")]
+pub(crate) struct Args {
+    /// A kernel's package, and those of its modules
+    #[arg(long = "package", value_name = "DEB", required = true)]
+    packages: Vec<PathBuf>,
+
+    /// How QEMU runs it: `kvm`, or `tcg`, which needs nothing and is some twenty times slower
+    #[arg(long, value_name = "NAME", default_value = "tcg")]
+    accelerator: String,
+
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    cpus: u32,
+
+    #[arg(long, value_name = "MIB", default_value_t = 4096)]
+    memory: u32,
+
+    /// The machine is switched off after this time
+    #[arg(long, value_name = "SECS", default_value_t = 600)]
+    timeout: u64,
+
+    /// Found as it is here, run as root in this directory, with this environment's NCCLFLOW_…, HOME and PATH
+    #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    command: Vec<String>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let folder = programs::target_folder()?.join(format!("vm-{}", std::process::id()));
+    let made = Kernel::unpack(&args.packages, &folder).and_then(|kernel| {
+        let initramfs = initramfs::make(&kernel, &args.command, args.memory, &folder)?;
+        eprintln!("Linux {}, by {}", kernel.release, args.accelerator);
+        boot(args, &kernel.image, &initramfs)
+    });
+    let _ = fs::remove_dir_all(&folder);
+    exit(made?)
+}
+
+/// Prints what the command prints, and gives its exit status.
+fn boot(args: &Args, image: &Path, initramfs: &Path) -> Result<i32> {
+    let mut machine = Command::new("qemu-system-x86_64");
+    machine.args(["-accel", &args.accelerator]);
+    machine.args(["-cpu", "max", "-nographic", "-no-reboot"]);
+    machine.args(["-smp", &args.cpus.to_string(), "-m", &args.memory.to_string()]);
+    // multidevs: files of all file systems that are mounted here have numbers of their own.
+    machine.args(["-virtfs", "local,path=/,mount_tag=root,security_model=none,readonly=on,multidevs=remap"]);
+    machine.arg("-kernel").arg(image).arg("-initrd").arg(initramfs);
+    // The clock of a machine that is emulated cannot be calibrated.
+    machine.args(["-append", "console=ttyS0 quiet loglevel=3 mitigations=off tsc=reliable panic=-1"]);
+    let mut machine = machine
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("starting `qemu-system-x86_64` (Debian: qemu-system-x86)")?;
+    let console = machine.stdout.take().context("QEMU has no output")?;
+    let lines = std::thread::spawn(move || show(BufReader::new(console)));
+    let end = Instant::now() + Duration::from_secs(args.timeout);
+    while machine.try_wait().context("waiting for QEMU")?.is_none() {
+        if Instant::now() > end {
+            machine.kill().context("ending QEMU")?;
+            machine.wait().context("waiting for QEMU")?;
+            let _shown = lines.join();
+            bail!("the command had not ended after {} s (--timeout)", args.timeout);
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let code = lines.join().ok().flatten();
+    code.context("the kernel did not come to the command; what it said is above")
+}
+
+/// Prints what comes between the marks of the init script, or all of it if there are none, and gives the exit status.
+#[expect(clippy::print_stdout, reason = "the command's output")]
+fn show(console: impl BufRead) -> Option<i32> {
+    let mut before = Vec::new();
+    let mut has_begun = false;
+    let mut code = None;
+    for line in console.split(b'\n').map_while(Result::ok) {
+        let line = String::from_utf8_lossy(&line);
+        let line = line.trim_end_matches('\r');
+        if line.ends_with(initramfs::BEGIN) {
+            has_begun = true;
+        } else if let Some(status) = line.strip_prefix(initramfs::END) {
+            code = status.trim().parse().ok();
+            break;
+        } else if has_begun {
+            println!("{line}");
+        } else {
+            before.push(line.to_owned());
+        }
+    }
+    if !has_begun {
+        for line in before {
+            println!("{line}");
+        }
+    }
+    code
+}
+
+/// Runs a tool, and says which package has it if it is not there.
+fn run_tool(command: &mut Command, package: &str) -> Result<()> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let status = command.status().with_context(|| format!("starting `{name}` (Debian: {package})"))?;
+    if !status.success() {
+        bail!("`{name}` failed ({status})");
+    }
+    Ok(())
+}

@@ -1,0 +1,127 @@
+//! What the machine begins with: busybox, modules, and a script that puts an overlay over this machine's files and runs the command there.
+
+use std::{
+    env,
+    fmt::Write as _,
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use super::{kernel::Kernel, run_tool};
+
+/// What the script prints before the command's output and, with the exit status, after it.
+pub(super) const BEGIN: &str = "ncclflow-vm: begin";
+pub(super) const END: &str = "ncclflow-vm: end ";
+
+/// The command's script, in the root of the overlay.
+const COMMAND: &str = "ncclflow-vm-command";
+
+/// `memory`: of the machine, in MiB; a quarter of it takes what is written.
+pub(super) fn make(kernel: &Kernel, command: &[String], memory: u32, folder: &Path) -> Result<PathBuf> {
+    let tree = folder.join("initramfs");
+    for name in ["bin", "modules", "proc", "dev", "below", "above", "root"] {
+        fs::create_dir_all(tree.join(name)).context("making the machine's first files")?;
+    }
+    let busybox = Path::new("/bin/busybox");
+    fs::copy(busybox, tree.join("bin/busybox"))
+        .with_context(|| format!("copying `{}` (Debian: busybox-static)", busybox.display()))?;
+    let mut modules = Vec::new();
+    for module in &kernel.modules {
+        modules.push(add_module(module, &tree.join("modules"))?);
+    }
+    write_program(&tree.join("init"), &init(&modules, memory / 4))?;
+    write_program(&tree.join(COMMAND), &command_script(command)?)?;
+    let archive = folder.join("initramfs.cpio");
+    let pack = "cd \"$1\" && find . | cpio --quiet --create --format newc > \"$2\"";
+    run_tool(Command::new("sh").args(["-c", pack, "sh"]).args([&tree, &archive]), "cpio")?;
+    Ok(archive)
+}
+
+/// Gives the module's name in the folder, where it is not compressed: busybox loads no other.
+fn add_module(module: &Path, folder: &Path) -> Result<String> {
+    let name = module.file_name().and_then(|name| name.to_str()).context("a module has an odd name")?;
+    let to = folder.join(name);
+    fs::copy(module, &to).with_context(|| format!("copying `{}`", module.display()))?;
+    let Some((plain, kind)) = name.rsplit_once('.').filter(|(_, kind)| *kind != "ko") else {
+        return Ok(name.to_owned());
+    };
+    let tool = match kind {
+        "zst" => "zstd",
+        "xz" => "xz",
+        _ => bail!("`{name}` is compressed in a way that is not known here"),
+    };
+    run_tool(Command::new(tool).args(["--decompress", "--quiet"]).arg(&to), tool)?;
+    Ok(plain.to_owned())
+}
+
+/// `room`: for what is written, in MiB.
+fn init(modules: &[String], room: u32) -> String {
+    let modules = modules.join(" ");
+    format!(
+        "#!/bin/busybox sh
+/bin/busybox --install -s /bin
+export PATH=/bin
+mount -t proc none /proc
+mount -t devtmpfs none /dev
+for module in {modules}; do insmod /modules/$module; done
+mount -t 9p -o trans=virtio,version=9p2000.L,cache=loose,msize=1048576,ro root /below
+mount -t tmpfs -o size={room}m none /above
+mkdir /above/files /above/work
+mount -t overlay -o lowerdir=/below,upperdir=/above/files,workdir=/above/work none /root
+mount -t proc none /root/proc
+mount -t sysfs none /root/sys
+mount -t tracefs none /root/sys/kernel/tracing
+mount -t devtmpfs none /root/dev
+mkdir -p /root/dev/shm /root/dev/pts
+mount -t tmpfs none /root/dev/shm
+mount -t devpts none /root/dev/pts
+ip link set lo up
+cp /{COMMAND} /root
+echo '{BEGIN}'
+chroot /root /{COMMAND} < /dev/null
+echo \"{END}$?\"
+poweroff -f
+"
+    )
+}
+
+/// The command in this directory, with what it is likely to need of the environment.
+fn command_script(command: &[String]) -> Result<String> {
+    let mut script = String::from("#!/bin/sh\n");
+    for (name, value) in env::vars() {
+        if name == "PATH" || name == "HOME" || name.starts_with("NCCLFLOW_") {
+            writeln!(script, "export {name}={}", quoted(&value))?;
+        }
+    }
+    let here = env::current_dir().context("asking for the current directory")?;
+    let here = here.to_str().context("the current directory has an odd name")?;
+    let words: Vec<String> = command.iter().map(|word| quoted(word)).collect();
+    writeln!(script, "cd {} && exec {} 2>&1", quoted(here), words.join(" "))?;
+    Ok(script)
+}
+
+/// As one word of a shell.
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+fn write_program(path: &Path, text: &str) -> Result<()> {
+    let written =
+        fs::write(path, text).and_then(|()| fs::set_permissions(path, fs::Permissions::from_mode(0o755)));
+    written.with_context(|| format!("writing `{}`", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::quoted;
+
+    #[test]
+    fn a_word_stays_one() {
+        assert_eq!(quoted("a b"), "'a b'");
+        assert_eq!(quoted("it's $HOME"), r"'it'\''s $HOME'");
+    }
+}
