@@ -139,7 +139,7 @@ impl RankStatistics {
         });
         let Some((_, op)) = self.ops.get_mut(at) else { return };
         op.ops += 1;
-        match op_bytes(record) {
+        match record.call_bytes() {
             Some(bytes) => op.bytes = op.bytes.saturating_add(bytes),
             None => op.unsized_ops += 1,
         }
@@ -175,19 +175,4 @@ pub const OTHER: &str = "other";
 /// A name as NCCL's functions have it. Names come from the target's library; others are counted together.
 fn is_plain(name: &str) -> bool {
     (1..=48).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
-}
-
-/// Bytes that the op was called with, where they are known: a task (2.23 and later) has its count and its type. Before, the count
-/// is the call's, and its type is the op's only where NCCL does not turn the elements into bytes.
-fn op_bytes(record: &FlowRecord) -> Option<u64> {
-    let task = record.task.as_ref();
-    if record.op.pattern.is_p2p() {
-        return task.and_then(|task| task.p2p_bytes);
-    }
-    let dtype = match task.and_then(|task| task.datatype.as_deref()) {
-        Some(dtype) => dtype,
-        None if matches!(record.coll(), None | Some("AllGather" | "Broadcast")) => return None,
-        None => record.op.dtype.as_deref()?,
-    };
-    Some(record.count?.saturating_mul(datatype_bytes(dtype)?))
 }

@@ -1,7 +1,10 @@
 //! What the model gives out: one op on one channel of one rank, with its peers.
 
 use super::{agreement::Outcome, message::Measured};
-use crate::decode::{Direction, Origin, ProxyOp, ProxyOwner, Ring, TaskInfo, Tree};
+use crate::{
+    decode::{Direction, Origin, ProxyOp, ProxyOwner, Ring, TaskInfo, Tree},
+    nccl::datatype_bytes,
+};
 
 /// The communicator that a flow belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +89,21 @@ impl FlowRecord {
     /// The function that the user called.
     pub fn coll_api(&self) -> Option<&str> {
         self.op.coll_api.as_deref().or(self.api_name.as_deref()).or_else(|| self.coll())
+    }
+
+    /// Bytes that the op was called with, where they are known: a task (2.23 and later) has its count and its type. Before, the count
+    /// is the call's, and its type is the op's only where NCCL does not turn the elements into bytes.
+    pub fn call_bytes(&self) -> Option<u64> {
+        let task = self.task.as_ref();
+        if self.op.pattern.is_p2p() {
+            return task?.p2p_bytes;
+        }
+        let dtype = match task.and_then(|task| task.datatype.as_deref()) {
+            Some(dtype) => dtype,
+            None if matches!(self.coll(), None | Some("AllGather" | "Broadcast")) => return None,
+            None => self.op.dtype.as_deref()?,
+        };
+        self.count?.checked_mul(datatype_bytes(dtype)?)
     }
 
     /// A send to oneself: copied on the GPU, no peer.

@@ -3,7 +3,6 @@
 use serde::{Deserialize, Serialize};
 
 use super::flow::FlowRecord;
-use crate::nccl::datatype_bytes;
 
 /// What an op must be for its messages to be measured. The rest is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,14 +28,6 @@ impl Sampling {
             1u64.checked_shl(record.op.channel).is_none_or(|channel| self.channels & channel != 0);
         number.is_multiple_of(self.every.max(1))
             && on_channel
-            && bytes(record).is_none_or(|bytes| bytes >= self.min_bytes)
+            && record.call_bytes().is_none_or(|bytes| bytes >= self.min_bytes)
     }
-}
-
-/// Bytes of the call.
-fn bytes(record: &FlowRecord) -> Option<u64> {
-    if record.op.pattern.is_p2p() {
-        return record.task.as_ref()?.p2p_bytes;
-    }
-    record.count?.checked_mul(datatype_bytes(record.op.dtype.as_deref()?)?)
 }

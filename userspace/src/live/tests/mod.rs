@@ -7,7 +7,7 @@ use made::{Op, host, messages};
 use super::*;
 use crate::{
     decode::Direction,
-    model::{Measured, Message},
+    model::{Measured, Message, Sampling},
 };
 
 #[test]
@@ -100,6 +100,10 @@ fn bytes_that_are_not_known_are_not_guessed() {
     tally.flow(&record, &host(10));
     let rank = tally.statistics().ranks().values().next().unwrap();
     assert_eq!((rank.ops()[0].1.bytes, rank.ops()[0].1.unsized_ops), (0, 1));
+    let large_only = Sampling { min_bytes: 4096, ..Sampling::default() };
+    assert!(large_only.takes(&record), "1,024 elements of nobody knows what");
+    record.op.coll = Some("AllReduce".to_owned());
+    assert!(!large_only.takes(&record), "1,024 bytes");
 }
 
 #[test]
