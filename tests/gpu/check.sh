@@ -5,7 +5,8 @@
 #
 # Needs root, GPUs, torch, and built: ncclflow, libncclflow_truth_profiler.so and the example check_recording, in
 # $NCCLFLOW_PROGRAMS (default target/debug). Runs the job once untraced and once traced; both must give the same results.
-# PLUGIN=1 loads the profiler plugin beside the tracer, LATE=1 attaches in the middle of the run, LEVEL=steps measures.
+# PLUGIN=1 loads the profiler plugin beside the tracer (not over NVLink, where it has nothing to tell and the check fails), LATE=1 attaches in
+# the middle of the run, LEVEL=steps measures.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 name=$1 ranks=$2
