@@ -11,8 +11,8 @@ mod walk;
 
 pub use counters::ProbeCounters;
 pub use plan::{
-    ARG_SLOTS, FetchPlan, MAX_COPY, MAX_PROBES, MAX_STEPS, SLOTS, STACK_POINTER_SLOT, Step, StepOp,
-    TEMP_SLOTS,
+    ARG_SLOTS, COOKIE_BITS, FetchPlan, MAX_COPY, MAX_PROBES, MAX_STEPS, SLOTS, STACK_POINTER_SLOT, Step,
+    StepOp, TEMP_SLOTS,
 };
 pub use record::{
     LARGEST_RECORD, LOSS_MARK, LOSS_SLOTS, MAX_RINGS, RECORD_CLASSES, RecordClass, RecordHeader,

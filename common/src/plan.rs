@@ -3,6 +3,12 @@
 /// Probes that one session can arm; the cookie of a probe is its index below this.
 pub const MAX_PROBES: u32 = 1024;
 
+/// Above so many bits of the cookie of a return: the only process that it is of, by its number in the first PID namespace; 0: not told.
+///
+/// Links to single events are limited to a process, but before Linux 6.12 (900f362e2062, "tracing/uprobe: Add missing PID filter for
+/// uretprobe") the program ran for every process in which the function's return was traced: with two processes, twice for each return.
+pub const COOKIE_BITS: u32 = 32;
+
 /// Steps in one plan. Also the number of fault bits in a record's header.
 pub const MAX_STEPS: usize = 48;
 

@@ -13,7 +13,7 @@ use aya_ebpf::{
 use aya_log_ebpf::debug;
 
 use crate::{
-    common::{FetchPlan, PACKED_BYTES, RECORD_CLASSES, RecordHeader, SLOTS},
+    common::{COOKIE_BITS, FetchPlan, PACKED_BYTES, RECORD_CLASSES, RecordHeader, SLOTS},
     fetch::{self, Room, Words},
     maps,
     output::{Entry, bpf_user_pt_regs_t},
@@ -89,6 +89,11 @@ pub fn record(ctx: &ProbeContext) {
 /// Sends one record for the return that was hit.
 #[inline(always)]
 pub fn record_return(ctx: &RetProbeContext) {
+    // SAFETY: the context is the one that the kernel gave to this program.
+    let only = unsafe { bpf_get_attach_cookie(ctx.as_ptr()) } >> COOKIE_BITS;
+    if only != 0 && only != bpf_get_current_pid_tgid() >> 32 {
+        return; // not a hit: see COOKIE_BITS
+    }
     send_record(ctx, fetch::at_return(ctx, &mut MaybeUninit::uninit()));
 }
 

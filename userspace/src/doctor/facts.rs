@@ -1,12 +1,14 @@
 //! What the host says of itself, read once, so that the checks are pure.
 
 use std::{
-    fs::{self, File},
+    fs::File,
     io::{self, Read},
     path::Path,
 };
 
 use flate2::read::GzDecoder;
+
+use crate::loader::in_first_pid_namespace;
 
 /// Longest file of the host that is read: a kernel's configuration has some 300 KB.
 const MAX_FILE: u64 = 8 << 20;
@@ -39,9 +41,6 @@ pub struct Facts {
     pub nofile_hard: Option<u64>,
 }
 
-/// Inode of the first PID namespace (`PROC_PID_INIT_INO`, include/linux/proc_ns.h, since 3.8).
-const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
-
 impl Facts {
     /// Looks at this host.
     pub fn read() -> Self {
@@ -51,7 +50,6 @@ impl Facts {
         let sysctl =
             |name: &str| text(&format!("/proc/sys/kernel/{name}")).map(|text| text.trim().to_owned());
         let (memlock, nofile) = (getrlimit(Resource::Memlock), getrlimit(Resource::Nofile));
-        let namespace = fs::read_link("/proc/self/ns/pid").ok();
         Self {
             config: config(&release),
             machine: uname.machine().to_string_lossy().into_owned(),
@@ -59,7 +57,7 @@ impl Facts {
             status: text("/proc/self/status").unwrap_or_default(),
             uid: geteuid().as_raw(),
             uid_map: text("/proc/self/uid_map").unwrap_or_default(),
-            in_first_pid_namespace: namespace.map(|link| link == Path::new(FIRST_PID_NAMESPACE)),
+            in_first_pid_namespace: in_first_pid_namespace(),
             lockdown: text("/sys/kernel/security/lockdown"),
             perf_event_paranoid: sysctl("perf_event_paranoid"),
             unprivileged_bpf_disabled: sysctl("unprivileged_bpf_disabled"),

@@ -18,6 +18,7 @@ use std::{
     thread,
 };
 
+use ncclflow_common::COOKIE_BITS;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
 use super::bpf::{self, Code, Places};
@@ -38,12 +39,24 @@ impl LinkKind {
         if has_multi() { Self::Multi } else { Self::Perf }
     }
 
+    /// Whether a return is seen by the probe of its own process alone, see [`COOKIE_BITS`].
+    pub fn tells_returns_apart(self) -> bool {
+        self == Self::Multi || in_first_pid_namespace() == Some(true)
+    }
+
     /// Gets the kernel ready for the first link, beside whatever comes next.
     pub fn prepare(self) {
         if self == Self::Multi {
             warm_up();
         }
     }
+}
+
+/// Whether process numbers here are those that the kernel side sees. Not known without `/proc`.
+pub fn in_first_pid_namespace() -> Option<bool> {
+    /// `PROC_PID_INIT_INO` (include/linux/proc_ns.h, since 3.8).
+    const FIRST: &str = "pid:[4026531836]";
+    fs::read_link("/proc/self/ns/pid").ok().map(|link| link == Path::new(FIRST))
 }
 
 /// Whether the kernel has links to many uprobes (6.6) that can be limited to a process. They were limited to a thread before
@@ -164,8 +177,10 @@ impl Link {
         let unit = unit(site.at_return).map_err(LinkError::of("reading the performance unit `uprobe`"))?;
         let event = bpf::open_event(unit, &path, offset, site.pid.map(NonZeroU32::get))
             .map_err(LinkError::of(OPEN))?;
+        let only = site.pid.filter(|_| site.at_return && in_first_pid_namespace() == Some(true));
+        let cookie = u64::from(cookie) | only.map_or(0, |pid| u64::from(pid.get()) << COOKIE_BITS);
         // The link holds the event.
-        let descriptor = bpf::link_event(program, event.as_fd(), cookie.into())
+        let descriptor = bpf::link_event(program, event.as_fd(), cookie)
             .map_err(LinkError::of("BPF_LINK_CREATE (perf_event)"))?;
         Ok(Self { kind: LinkKind::Perf, probes: 1, _descriptor: descriptor })
     }

@@ -191,6 +191,12 @@ pub fn record(
     stop: &StopHandle,
     notice: &mut dyn FnMut(Notice<'_>),
 ) -> Result<Outcome> {
+    if options.choice.returns && !options.links.tells_returns_apart() {
+        bail!(
+            "`--returns` needs the host's PID namespace here, as the kernel has no uprobe_multi links (Linux 6.6): \
+             it could not be told whose returns they are; without `--returns`, `--level api` works"
+        );
+    }
     // It is no failure not to have one.
     let cache = options.cache.as_deref().and_then(|path| {
         LayoutCache::open(path).inspect_err(|error| notice(Notice::NotCached(&format!("{error:#}")))).ok()
