@@ -145,13 +145,3 @@ fn sums(files: &[PathBuf], output: &Path) -> Result<PathBuf> {
     fs::write(&path, text).with_context(|| format!("writing `{}`", path.display()))?;
     Ok(path)
 }
-
-/// Runs a program of the system's; what it says is shown.
-fn run_tool(command: &mut Command, what: &str) -> Result<()> {
-    let program = command.get_program().to_string_lossy().into_owned();
-    let status = command.status().with_context(|| format!("starting `{program}`, for {what}"))?;
-    if !status.success() {
-        bail!("`{program}` failed ({status}), for {what}");
-    }
-    Ok(())
-}

@@ -16,6 +16,7 @@ mod nccl;
 mod programs;
 mod repository;
 mod test;
+mod tool;
 mod vm;
 
 use anyhow::Result;

@@ -127,13 +127,3 @@ fn show(console: impl BufRead) -> Option<i32> {
     }
     code
 }
-
-/// Runs a tool, and says which package has it if it is not there.
-fn run_tool(command: &mut Command, package: &str) -> Result<()> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    let status = command.status().with_context(|| format!("starting `{name}` (Debian: {package})"))?;
-    if !status.success() {
-        bail!("`{name}` failed ({status})");
-    }
-    Ok(())
-}

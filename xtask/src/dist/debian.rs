@@ -9,10 +9,8 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use super::{
-    run_tool,
-    staging::{copy, copy_folder, source_time},
-};
+use super::staging::{copy, copy_folder, source_time};
+use crate::tool;
 
 /// Where the tree's files go.
 const PLACES: [(&str, &str, u32); 10] = [
@@ -82,7 +80,7 @@ pub(super) fn pack(root: &Path, tree: &Path, version: &str, target: &str, output
         .with_context(|| format!("writing `{}`", changelog.display()))?;
     let mut gzip = Command::new("gzip");
     gzip.args(["-9n", "--recursive"]).arg(root.join("usr/share/man")).arg(changelog);
-    run_tool(&mut gzip, "the man pages")?;
+    tool::run(&mut gzip, "the man pages")?;
 
     let write = |name: &str, text: &str, mode: u32| {
         let path = root.join("DEBIAN").join(name);
@@ -99,7 +97,7 @@ pub(super) fn pack(root: &Path, tree: &Path, version: &str, target: &str, output
     let package = output.join(format!("ncclflow_{version}_{architecture}.deb"));
     let mut dpkg = Command::new("dpkg-deb");
     dpkg.args(["--root-owner-group", "-Zxz", "--build"]).arg(root).arg(&package);
-    run_tool(dpkg.env("SOURCE_DATE_EPOCH", source_time()?), "the package (--no-deb goes without)")?;
+    tool::run(dpkg.env("SOURCE_DATE_EPOCH", source_time()?), "the package (--no-deb goes without)")?;
     Ok(package)
 }
 

@@ -9,8 +9,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
-use super::run_tool;
-use crate::repository;
+use crate::{repository, tool};
 
 /// Out of the repository, as they are.
 const FILES: [&str; 4] = ["README.md", "CHANGELOG.md", "LICENSE-MIT", "LICENSE-APACHE"];
@@ -49,7 +48,7 @@ pub(super) fn pack(scratch: &Path, name: &str, output: &Path) -> Result<PathBuf>
     ]);
     tar.arg(format!("--mtime=@{}", source_time()?)).arg("--file").arg(&tarball);
     tar.arg("--directory").arg(scratch).arg(name);
-    run_tool(&mut tar, "the tarball")?;
+    tool::run(&mut tar, "the tarball")?;
     Ok(tarball)
 }
 

@@ -15,8 +15,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 
 use self::unit::Unit;
-use super::run_tool;
-use crate::{job::Job, nccl, programs};
+use crate::{job::Job, nccl, programs, tool};
 
 /// The library of the job.
 const NCCL: &str = "2.27.5";
@@ -66,8 +65,8 @@ fn install(package: &Path, root: &Path) -> Result<()> {
         fs::create_dir_all(database.join(folder)).context("making dpkg's folders")?;
     }
     fs::write(database.join("status"), "").context("making dpkg's database")?;
-    run_tool(dpkg(root).arg("--install").arg(package), "installing the package")?;
-    run_tool(dpkg(root).args(["--verify", "ncclflow"]), "verifying what was installed")
+    tool::run(dpkg(root).arg("--install").arg(package), "installing the package")?;
+    tool::run(dpkg(root).args(["--verify", "ncclflow"]), "verifying what was installed")
 }
 
 /// systemd says what is wrong in a unit, where systemd is there; of a copy that names the program where it is now.
@@ -149,7 +148,7 @@ fn recorded_lines(folder: &Path) -> Result<usize> {
 fn remove(root: &Path) -> Result<()> {
     let list = root.join("var/lib/dpkg/info/ncclflow.list");
     let installed = fs::read_to_string(&list).with_context(|| format!("reading `{}`", list.display()))?;
-    run_tool(dpkg(root).args(["--purge", "ncclflow"]), "removing the package")?;
+    tool::run(dpkg(root).args(["--purge", "ncclflow"]), "removing the package")?;
     let left: Vec<PathBuf> = installed
         .lines()
         .map(|path| root.join(path.trim_start_matches('/')))

@@ -11,7 +11,8 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use super::{kernel::Kernel, run_tool};
+use super::kernel::Kernel;
+use crate::tool;
 
 /// What the script prints before the command's output and, with the exit status, after it.
 pub(super) const BEGIN: &str = "ncclflow-vm: begin";
@@ -37,7 +38,10 @@ pub(super) fn make(kernel: &Kernel, command: &[String], memory: u32, folder: &Pa
     write_program(&tree.join(COMMAND), &command_script(command)?)?;
     let archive = folder.join("initramfs.cpio");
     let pack = "cd \"$1\" && find . | cpio --quiet --create --format newc > \"$2\"";
-    run_tool(Command::new("sh").args(["-c", pack, "sh"]).args([&tree, &archive]), "cpio")?;
+    tool::run(
+        Command::new("sh").args(["-c", pack, "sh"]).args([&tree, &archive]),
+        "the first files (Debian: cpio)",
+    )?;
     Ok(archive)
 }
 
@@ -49,12 +53,12 @@ fn add_module(module: &Path, folder: &Path) -> Result<String> {
     let Some((plain, kind)) = name.rsplit_once('.').filter(|(_, kind)| *kind != "ko") else {
         return Ok(name.to_owned());
     };
-    let tool = match kind {
+    let decompressor = match kind {
         "zst" => "zstd",
         "xz" => "xz",
         _ => bail!("`{name}` is compressed in a way that is not known here"),
     };
-    run_tool(Command::new(tool).args(["--decompress", "--quiet"]).arg(&to), tool)?;
+    tool::run(Command::new(decompressor).args(["--decompress", "--quiet"]).arg(&to), "a module")?;
     Ok(plain.to_owned())
 }
 

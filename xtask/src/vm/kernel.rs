@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use super::run_tool;
+use crate::tool;
 
 /// What the machine's devices and file systems need. A kernel can have any of them built in.
 const NEEDED: [&str; 4] = ["virtio_pci", "9pnet_virtio", "9p", "overlay"];
@@ -29,12 +29,18 @@ impl Kernel {
         let root = folder.join("kernel");
         fs::create_dir_all(&root).with_context(|| format!("making `{}`", root.display()))?;
         for package in packages {
-            run_tool(Command::new("dpkg-deb").arg("--extract").arg(package).arg(&root), "dpkg")?;
+            tool::run(
+                Command::new("dpkg-deb").arg("--extract").arg(package).arg(&root),
+                "the kernel (Debian: dpkg)",
+            )?;
         }
         let image = file_beginning_with(&root.join("boot"), "vmlinuz-")?;
         let name = image.file_name().and_then(|name| name.to_str()).context("the kernel has an odd name")?;
         let release = name.trim_start_matches("vmlinuz-").to_owned();
-        run_tool(Command::new("depmod").arg("--basedir").arg(&root).arg(&release), "kmod")?;
+        tool::run(
+            Command::new("depmod").arg("--basedir").arg(&root).arg(&release),
+            "its modules (Debian: kmod)",
+        )?;
         let folder = root.join("lib/modules").join(&release);
         let listed = folder.join("modules.dep");
         let listed =
