@@ -111,7 +111,11 @@ fn show(console: impl BufRead) -> Option<i32> {
         let line = line.trim_end_matches('\r');
         if line.ends_with(initramfs::BEGIN) {
             has_begun = true;
-        } else if let Some(status) = line.strip_prefix(initramfs::END) {
+        } else if let Some((rest, status)) = line.split_once(initramfs::END) {
+            // The command's last line need not have an end.
+            if !rest.is_empty() {
+                println!("{rest}");
+            }
             code = status.trim().parse().ok();
             break;
         } else if has_begun {
