@@ -12,7 +12,7 @@ use crate::{
     elf::Image,
     probe::{Level, Way, compile},
     symbols::{DebugFiles, Resolution, nccl_request, resolve_with},
-    target::{LibraryId, MappedLibrary, nccl_libraries, nccl_processes, printable},
+    target::{LibraryId, MappedLibrary, denied_remedy, nccl_libraries, nccl_processes, printable},
 };
 
 /// Libraries that are looked into, each for some tenths of a second.
@@ -54,8 +54,8 @@ pub(super) fn checks() -> Vec<Check> {
                 }
             }
             if found.denied > 0 {
-                let what = format!("{} of other users could not be looked at", found.denied);
-                checks.push(Check::degraded("processes", what, "run as root"));
+                let what = format!("{} may not be looked at", found.denied);
+                checks.push(Check::degraded("processes", what, denied_remedy()));
             }
         }
         Err(error) => {

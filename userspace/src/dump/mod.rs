@@ -42,7 +42,7 @@ use anyhow::{Context as _, Result, bail};
 use crate::{
     memory::{ScanLimits, ScanProgress},
     symbols::DebugFiles,
-    target::{MappedLibrary, Process, ProcessError, nccl_processes},
+    target::{MappedLibrary, Process, ProcessError, denied_remedy, nccl_processes},
     threads::Names,
 };
 
@@ -186,7 +186,7 @@ fn chosen(choice: &Choice) -> Result<(Vec<Process>, Refused)> {
         if found.processes.is_empty() {
             let denied = match found.denied {
                 0 => String::new(),
-                count => format!("; {count} processes may not be looked at: run as root"),
+                count => format!("; {count} processes may not be looked at: {}", denied_remedy()),
             };
             bail!("no process of this node has an NCCL library mapped{denied}");
         }

@@ -22,7 +22,7 @@ pub struct PsReport {
     pub unix_time: u64,
     /// In the order of their PIDs.
     pub processes: Vec<ProcessEntry>,
-    /// Processes that may not be looked at: those of other users, without root. They can use NCCL or not.
+    /// Processes that may not be looked at, and why not is in [`denied_remedy`](crate::target::denied_remedy). They can use NCCL or not.
     pub denied: usize,
     /// `/proc` does not even show that they are there (`hidepid`), so that [`Self::denied`] does not count them.
     pub hidden: bool,

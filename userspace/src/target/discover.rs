@@ -14,8 +14,19 @@ use super::{
 pub struct Discovered {
     /// In the order of their numbers.
     pub processes: Vec<Process>,
-    /// Processes that may not be looked at: those of other users, without root.
+    /// Processes that may not be looked at ([`denied_remedy`]).
     pub denied: usize,
+}
+
+/// What to do about processes that may not be looked at. Root is refused, too: without `CAP_SYS_PTRACE`, for processes whose user
+/// namespace is not ours or below it, and by security modules.
+#[must_use]
+pub fn denied_remedy() -> &'static str {
+    if rustix::process::geteuid().is_root() {
+        "look from the host, with CAP_SYS_PTRACE: root is refused by user namespaces, too, and by security modules"
+    } else {
+        "run as root"
+    }
 }
 
 /// A process that has NCCL mapped.

@@ -13,7 +13,7 @@ pub mod process;
 pub use census::Census;
 pub use container::Container;
 pub use description::{Description, Users, age_seconds};
-pub use discover::{Denied, Discovered, Sighting, look_for_nccl, nccl_processes, pids};
+pub use discover::{Denied, Discovered, Sighting, denied_remedy, look_for_nccl, nccl_processes, pids};
 pub use filter::Filter;
 pub use identify::{Evidence, Identifier};
 pub use library::{LibraryError, LibraryId, MappedLibrary, nccl_libraries};
