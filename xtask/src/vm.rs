@@ -9,13 +9,14 @@ mod kernel;
 
 use std::{
     fs,
-    io::{BufRead, BufReader},
+    io::{self, BufRead, BufReader, Write},
     path::{Path, PathBuf},
     process::{Command, Stdio, exit},
+    thread::JoinHandle,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 
 use self::kernel::Kernel;
 use crate::programs;
@@ -50,15 +51,16 @@ pub(crate) struct Args {
 
     /// The machine is switched off after this time
     #[arg(long, value_name = "SECS", default_value_t = 600)]
-    timeout: u64,
+    timeout: u32,
 
     /// Found as it is here, run as root in this directory, with this environment's NCCLFLOW_…, HOME and PATH
-    #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(value_name = "COMMAND", required = true, last = true)]
     command: Vec<String>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let folder = programs::target_folder()?.join(format!("vm-{}", std::process::id()));
+    fs::create_dir(&folder).with_context(|| format!("making `{}`", folder.display()))?;
     let made = Kernel::unpack(&args.packages, &folder).and_then(|kernel| {
         let initramfs = initramfs::make(&kernel, &args.command, args.memory, &folder)?;
         eprintln!("Linux {}, by {}", kernel.release, args.accelerator);
@@ -85,49 +87,95 @@ fn boot(args: &Args, image: &Path, initramfs: &Path) -> Result<i32> {
         .spawn()
         .context("starting `qemu-system-x86_64` (Debian: qemu-system-x86)")?;
     let console = machine.stdout.take().context("QEMU has no output")?;
-    let lines = std::thread::spawn(move || show(BufReader::new(console)));
-    let end = Instant::now() + Duration::from_secs(args.timeout);
+    let lines = std::thread::spawn(move || show(BufReader::new(console), io::stdout()));
+    let end = Instant::now() + Duration::from_secs(args.timeout.into());
     while machine.try_wait().context("waiting for QEMU")?.is_none() {
         if Instant::now() > end {
             machine.kill().context("ending QEMU")?;
             machine.wait().context("waiting for QEMU")?;
-            let _shown = lines.join();
-            bail!("the command had not ended after {} s (--timeout)", args.timeout);
+            let shown = joined(lines)?;
+            return match shown.code {
+                Some(code) => Ok(code),
+                None if shown.has_begun => {
+                    bail!("the command had not ended after {} s (--timeout)", args.timeout)
+                }
+                None => bail!("the kernel had not come to the command after {} s (--timeout)", args.timeout),
+            };
         }
         std::thread::sleep(Duration::from_millis(50));
     }
-    let code = lines.join().ok().flatten();
-    code.context("the kernel did not come to the command; what it said is above")
+    let shown = joined(lines)?;
+    shown.code.context(if shown.has_begun {
+        "the kernel ended under the command; what it said is above"
+    } else {
+        "the kernel did not come to the command; what it said is above"
+    })
 }
 
-/// Prints what comes between the marks of the init script, or all of it if there are none, and gives the exit status.
-#[expect(clippy::print_stdout, reason = "the command's output")]
-fn show(console: impl BufRead) -> Option<i32> {
+fn joined(lines: JoinHandle<io::Result<Shown>>) -> Result<Shown> {
+    lines.join().map_err(|_| anyhow!("showing the output failed"))?.context("writing the output")
+}
+
+/// How far the machine came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Shown {
+    has_begun: bool,
+    /// The command's exit status.
+    code: Option<i32>,
+}
+
+/// Writes what comes between the marks of the init script, or all of it if there are none.
+fn show(console: impl BufRead, mut out: impl Write) -> io::Result<Shown> {
     let mut before = Vec::new();
-    let mut has_begun = false;
-    let mut code = None;
+    let mut shown = Shown::default();
     for line in console.split(b'\n').map_while(Result::ok) {
         let line = String::from_utf8_lossy(&line);
         let line = line.trim_end_matches('\r');
         if line.ends_with(initramfs::BEGIN) {
-            has_begun = true;
+            shown.has_begun = true;
         } else if let Some((rest, status)) = line.split_once(initramfs::END) {
             // The command's last line need not have an end.
             if !rest.is_empty() {
-                println!("{rest}");
+                writeln!(out, "{rest}")?;
             }
-            code = status.trim().parse().ok();
+            shown.code = status.trim().parse().ok();
             break;
-        } else if has_begun {
-            println!("{line}");
+        } else if shown.has_begun {
+            writeln!(out, "{line}")?;
         } else {
             before.push(line.to_owned());
         }
     }
-    if !has_begun {
+    if !shown.has_begun {
         for line in before {
-            println!("{line}");
+            writeln!(out, "{line}")?;
         }
     }
-    code
+    Ok(shown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shows(console: &str) -> (Shown, String) {
+        let mut out = Vec::new();
+        let shown = show(console.as_bytes(), &mut out).unwrap();
+        (shown, String::from_utf8(out).unwrap())
+    }
+
+    #[test]
+    fn the_commands_output_is_between_the_marks() {
+        let console = "early\r\n[0.1] x ncclflow-vm: begin\r\none\r\ntwo\r\nncclflow-vm: end 3\r\nlate\r\n";
+        assert_eq!(shows(console), (Shown { has_begun: true, code: Some(3) }, "one\ntwo\n".to_owned()));
+        let unfinished = "ncclflow-vm: begin\nonencclflow-vm: end 0\n";
+        assert_eq!(shows(unfinished), (Shown { has_begun: true, code: Some(0) }, "one\n".to_owned()));
+    }
+
+    #[test]
+    fn a_machine_that_ends_early_says_all_that_it_can() {
+        assert_eq!(shows("no root\r\nbye"), (Shown::default(), "no root\nbye\n".to_owned()));
+        let died = shows("early\nncclflow-vm: begin\none\npanic");
+        assert_eq!(died, (Shown { has_begun: true, code: None }, "one\npanic\n".to_owned()));
+    }
 }

@@ -72,10 +72,10 @@ export PATH=/bin
 mount -t proc none /proc
 mount -t devtmpfs none /dev
 for module in {modules}; do insmod /modules/$module; done
-mount -t 9p -o trans=virtio,version=9p2000.L,cache=loose,msize=1048576,ro root /below
+mount -t 9p -o trans=virtio,version=9p2000.L,cache=loose,msize=1048576,ro root /below || poweroff -f
 mount -t tmpfs -o size={room}m none /above
 mkdir /above/files /above/work
-mount -t overlay -o lowerdir=/below,upperdir=/above/files,workdir=/above/work none /root
+mount -t overlay -o lowerdir=/below,upperdir=/above/files,workdir=/above/work none /root || poweroff -f
 mount -t proc none /root/proc
 mount -t sysfs none /root/sys
 mount -t tracefs none /root/sys/kernel/tracing
@@ -96,9 +96,11 @@ poweroff -f
 /// The command in this directory, with what it is likely to need of the environment.
 fn command_script(command: &[String]) -> Result<String> {
     let mut script = String::from("#!/bin/sh\n");
-    for (name, value) in env::vars() {
+    for (name, value) in env::vars_os() {
+        let Some(name) = name.to_str() else { continue };
         if name == "PATH" || name == "HOME" || name.starts_with("NCCLFLOW_") {
-            writeln!(script, "export {name}={}", quoted(&value))?;
+            let value = value.to_str().with_context(|| format!("`{name}` is no UTF-8"))?;
+            writeln!(script, "export {name}={}", quoted(value))?;
         }
     }
     let here = env::current_dir().context("asking for the current directory")?;

@@ -34,7 +34,7 @@ impl Kernel {
                 "the kernel (Debian: dpkg)",
             )?;
         }
-        let image = file_beginning_with(&root.join("boot"), "vmlinuz-")?;
+        let image = image(&root.join("boot"))?;
         let name = image.file_name().and_then(|name| name.to_str()).context("the kernel has an odd name")?;
         let release = name.trim_start_matches("vmlinuz-").to_owned();
         tool::run(
@@ -42,41 +42,57 @@ impl Kernel {
             "its modules (Debian: kmod)",
         )?;
         let folder = root.join("lib/modules").join(&release);
-        let listed = folder.join("modules.dep");
-        let listed =
-            fs::read_to_string(&listed).with_context(|| format!("reading `{}`", listed.display()))?;
-        let modules = in_order(&listed).into_iter().map(|module| folder.join(module)).collect();
+        let read = |name| {
+            let path = folder.join(name);
+            fs::read_to_string(&path).with_context(|| format!("reading `{}`", path.display()))
+        };
+        let modules = in_order(&read("modules.dep")?, &read("modules.builtin")?)?
+            .into_iter()
+            .map(|module| folder.join(module))
+            .collect();
         Ok(Self { release, image, modules })
     }
 }
 
-fn file_beginning_with(folder: &Path, prefix: &str) -> Result<PathBuf> {
+/// The one kernel of a folder.
+fn image(folder: &Path) -> Result<PathBuf> {
     let entries = fs::read_dir(folder).with_context(|| format!("no package has `{}`", folder.display()))?;
+    let mut images = Vec::new();
     for entry in entries {
         let entry = entry?;
-        if entry.file_name().to_string_lossy().starts_with(prefix) {
-            return Ok(entry.path());
+        if entry.file_name().to_string_lossy().starts_with("vmlinuz-") {
+            images.push(entry.path());
         }
     }
-    bail!("no package has a kernel: Ubuntu's is in `linux-image-unsigned-…`")
+    match images.pop() {
+        None => bail!("no package has a kernel: Ubuntu's is in `linux-image-unsigned-…`"),
+        Some(image) if images.is_empty() => Ok(image),
+        Some(_) => bail!("the packages are of more than one kernel"),
+    }
 }
 
-/// The needed modules of a modules.dep, `path: what it needs, nearest first`, each after what it needs.
-fn in_order(listed: &str) -> Vec<&str> {
+/// The needed modules, each after what it needs. `listed`: modules.dep, `path: what it needs, nearest first`; `built_in`: modules.builtin.
+fn in_order<'a>(listed: &'a str, built_in: &str) -> Result<Vec<&'a str>> {
     let by_name: HashMap<&str, (&str, &str)> = listed
         .lines()
         .filter_map(|line| line.split_once(':'))
         .map(|(path, needs)| (module_name(path), (path, needs)))
         .collect();
     let mut ordered = Vec::new();
-    for (path, needs) in NEEDED.iter().filter_map(|name| by_name.get(name)) {
+    for name in NEEDED {
+        let Some((path, needs)) = by_name.get(name) else {
+            if built_in.lines().any(|path| module_name(path) == name) {
+                continue;
+            }
+            bail!("this kernel has no `{name}`, without which it cannot see this machine's files");
+        };
         for module in needs.split_whitespace().rev().chain([*path]) {
             if !ordered.contains(&module) {
                 ordered.push(module);
             }
         }
     }
-    ordered
+    Ok(ordered)
 }
 
 fn module_name(path: &str) -> &str {
@@ -102,6 +118,9 @@ mod tests {
             "kernel/fs/9p/9p.ko.zst",
             "kernel/fs/overlayfs/overlay.ko",
         ];
-        assert_eq!(in_order(listed), expected);
+        let built_in = "kernel/drivers/virtio/virtio_pci.ko\nkernel/fs/fuse/fuse.ko\n";
+        assert_eq!(in_order(listed, built_in).unwrap(), expected);
+        let missing = in_order(listed, "").unwrap_err().to_string();
+        assert!(missing.contains("`virtio_pci`"), "{missing}");
     }
 }
