@@ -26,7 +26,7 @@ pub struct Report {
 pub fn examine() -> Report {
     let facts = Facts::read();
     let mut checks = of_facts(&facts);
-    checks.push(trial::check(&try_uprobe()));
+    checks.extend(trial::checks(&try_uprobe()));
     Report::new(checks, libraries::checks())
 }
 

@@ -1,6 +1,9 @@
 //! Made-up hosts, each with one thing wrong, and this one.
 
+use std::time::Duration;
+
 use super::{report::of_facts, *};
+use crate::loader::{LinkKind, Program, Trial, TrialError};
 
 const ALL: &str = "000001ffffffffff";
 const CONFIG: &str = "CONFIG_BPF_SYSCALL=y\nCONFIG_BPF_EVENTS=y\nCONFIG_PERF_EVENTS=y\nCONFIG_UPROBES=y\n\
@@ -82,6 +85,33 @@ fn capabilities_are_told_one_by_one() {
         "ptrace_scope",
     ];
     assert_eq!(none, names);
+}
+
+#[test]
+fn a_program_that_the_kernel_refuses_takes_what_it_does_and_no_more() {
+    let trial = Trial {
+        links: LinkKind::Perf,
+        load: Duration::from_millis(5),
+        refused: Vec::new(),
+        attach: Duration::from_millis(1),
+        hit: Duration::from_micros(1),
+        counted: 3,
+        made: 3,
+        detach: Duration::from_millis(1),
+    };
+    let verdict = |trial| Report::new(trial::checks(&Ok(trial)), Vec::new()).verdict;
+    assert_eq!(verdict(trial.clone()), Verdict::Ok);
+    let without = |program| Trial { refused: vec![(program, "it said no".to_owned())], ..trial.clone() };
+    let of_walk = trial::checks(&Ok(without(Program::Walk)));
+    assert!(
+        of_walk[1].found.contains("whole plans") && of_walk[1].found.contains("it said no"),
+        "{of_walk:?}"
+    );
+    assert!(of_walk[1].remedy.as_deref().unwrap().contains("--probes per-call"), "{of_walk:?}");
+    assert_eq!(verdict(without(Program::Walk)), Verdict::Degraded);
+    assert_eq!(verdict(without(Program::Return)), Verdict::Degraded);
+    let none = trial::checks(&Err(TrialError::Load(anyhow::anyhow!("it said no"))));
+    assert_eq!(none.iter().map(|check| check.verdict).collect::<Vec<_>>(), [Verdict::No]);
 }
 
 #[test]

@@ -1,14 +1,38 @@
 //! A uprobe on ourselves: what all of the above comes to.
 
-use std::{io, time::Duration};
+use std::{io, iter, time::Duration};
 
 use super::checks::Check;
-use crate::loader::{LinkKind, Trial, TrialError};
+use crate::loader::{LinkKind, Program, Trial, TrialError};
 
 /// A hit that costs more than this slows small launches down.
 const DEAR: Duration = Duration::from_micros(20);
 
-pub(super) fn check(outcome: &Result<Trial, TrialError>) -> Check {
+/// The uprobe, and each program that is refused.
+pub(super) fn checks(outcome: &Result<Trial, TrialError>) -> Vec<Check> {
+    let refused = outcome.iter().flat_map(|trial| &trial.refused);
+    iter::once(uprobe(outcome)).chain(refused.map(|(program, said)| without(*program, said))).collect()
+}
+
+fn without(program: Program, said: &str) -> Check {
+    let name = "eBPF programs";
+    match program {
+        Program::Walk => Check::degraded(
+            name,
+            format!("whole plans, which the levels flow and steps read, cannot be read: {said}"),
+            "--probes per-call, which slows launches down, or --level api; and report it, with this whole output",
+        ),
+        Program::Return => Check::degraded(
+            name,
+            format!("returns cannot be seen: {said}"),
+            "--level api without --returns; and report it, with this whole output",
+        ),
+        // The uprobe's own.
+        Program::Fetch => Check::no(name, said, "report it, with this whole output"),
+    }
+}
+
+fn uprobe(outcome: &Result<Trial, TrialError>) -> Check {
     let name = "uprobe";
     match outcome {
         Ok(trial) if trial.counted != trial.made => Check::no(

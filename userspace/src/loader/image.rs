@@ -180,11 +180,7 @@ impl Programs {
             Ok(outcomes)
         })?;
         for (name, outcome) in outcomes {
-            let program = outcome.with_context(|| {
-                let without = if name == "walk" { "; `--probes per-call` does without it" } else { "" };
-                format!("the kernel refused the eBPF program `{name}` (run as root{without})")
-            })?;
-            self.loaded.insert(name, program);
+            self.loaded.insert(name, outcome.map_err(|error| refusal(name, error))?);
         }
         Ok(())
     }
@@ -207,6 +203,20 @@ impl Programs {
         };
         Ok(load(code, self.links == LinkKind::Multi)?)
     }
+}
+
+/// Says which program it is, and what may help.
+fn refusal(name: &str, error: anyhow::Error) -> anyhow::Error {
+    // The verifier says EACCES.
+    let is_denied = error
+        .downcast_ref::<LoadError>()
+        .is_some_and(|refused| refused.error.raw_os_error() == Some(libc::EPERM));
+    let hint = match name {
+        _ if is_denied => " (run as root)",
+        "walk" => " (`ncclflow record --probes per-call` does without it)",
+        _ => "",
+    };
+    error.context(format!("the kernel refused the eBPF program `{name}`{hint}"))
 }
 
 /// Loads a program; if the kernel refuses it, once more, to hear why.

@@ -24,12 +24,14 @@ const HITS: u32 = 2000;
 const ROUNDS: u32 = 3;
 
 /// What came of it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Trial {
     /// How it was attached.
     pub links: LinkKind,
     /// Until the object and its programs were in the kernel.
     pub load: Duration,
+    /// Programs that the trial does without, and that the kernel does not take, with its words.
+    pub refused: Vec<(Program, String)>,
     pub attach: Duration,
     /// A hit that writes a record.
     pub hit: Duration,
@@ -77,8 +79,13 @@ pub fn try_uprobe() -> Result<Trial, TrialError> {
     let mut object = LoadedObject::load(buffer, links, false).map_err(TrialError::Load)?;
     let counters = object.take_counters().map_err(TrialError::Other)?;
     object.set_plan(0, &plan()).map_err(TrialError::Other)?;
-    // Those that are not needed here, too: not every kernel's verifier takes them.
-    object.load_programs(&Program::ALL).map_err(TrialError::Load)?;
+    object.load_programs(&[Program::Fetch]).map_err(TrialError::Load)?;
+    // Not every kernel's verifier takes every program.
+    let refused = Program::ALL.into_iter().filter_map(|program| {
+        let error = object.load_programs(&[program]).err()?;
+        Some((program, format!("{error:#}")))
+    });
+    let refused = refused.collect();
     let load = begun.elapsed();
 
     let offset = file_offset(probed as *const () as usize).map_err(TrialError::Other)?;
@@ -100,7 +107,7 @@ pub fn try_uprobe() -> Result<Trial, TrialError> {
     let begun = Instant::now();
     drop(link);
     let made = u64::from(HITS) * u64::from(ROUNDS);
-    Ok(Trial { links, load, attach, hit, counted, made, detach: begun.elapsed() })
+    Ok(Trial { links, load, refused, attach, hit, counted, made, detach: begun.elapsed() })
 }
 
 /// A register and a few words of memory: less than probes on NCCL read, and the trap is what costs.
