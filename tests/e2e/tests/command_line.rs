@@ -85,6 +85,23 @@ fn libraries_that_cannot_be_read_are_named() {
     refuses(&ncclflow, &["aggregate", &name(".")], &["is it the folder of a recording?"]);
 }
 
+/// The kernel side tells processes apart by their numbers in the host's PID namespace, which one of its own does not show.
+#[test]
+fn returns_that_cannot_be_told_apart_are_refused() {
+    let Some(ncclflow) = programs::ncclflow() else { return };
+    if !need::root() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (ncclflow, out) = (ncclflow.display().to_string(), folder.path().join("out").display().to_string());
+    let inside = ["--pid", "--fork", "--mount-proc", &ncclflow, "record", "-p", "1", "-o", &out];
+    let returns = [&inside[..], &["--level", "api", "--returns", "--links", "perf"]].concat();
+    refuses(Path::new("unshare"), &returns, &["`--returns`", "the host's PID namespace"]);
+    let calls = [&inside[..], &["--level", "api", "--links", "perf"]].concat();
+    refuses(Path::new("unshare"), &calls, &["has no NCCL library mapped"]);
+    assert!(!Path::new(&out).exists(), "a recording that did not begin leaves nothing");
+}
+
 /// A bed that waits, in a folder of its own. `None` if the machine lacks something.
 fn waiting_bed(arguments: &[&str]) -> Option<(PathBuf, PathBuf, tempfile::TempDir, Bed)> {
     let (ncclflow, bed, library) = (programs::ncclflow()?, programs::bed()?, programs::nccl(VERSION)?);

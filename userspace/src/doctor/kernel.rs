@@ -32,8 +32,11 @@ fn version(facts: &Facts) -> Check {
         // Red Hat's kernels keep their number and get BPF from later ones.
         Some(version) if version < OLDEST && release.contains(".el") => Check::degraded(
             name,
-            format!("{release}: by its number too old, but a distribution's kernel with parts of later ones"),
-            "nothing, if the uprobe below works",
+            format!(
+                "{release}: by its number too old, but a distribution's kernel with parts of later ones; hits while another BPF program runs on \
+                 the CPU can be in no count"
+            ),
+            "see the uprobe below; if it works, nothing else that uses BPF",
         ),
         Some(version) if version < OLDEST => Check::no(
             name,

@@ -113,7 +113,8 @@ fn pid_namespace(facts: &Facts) -> Check {
         None => Check::ok(name, "not known"),
         Some(false) => Check::degraded(
             name,
-            "one of its own: processes of the host and of other containers are not seen",
+            "one of its own: processes of the host and of other containers are not seen, and there is no --returns where the kernel has no \
+             uprobe_multi",
             "run in the host's: `docker run --pid=host`, `hostPID: true` in Kubernetes",
         ),
     }

@@ -193,8 +193,8 @@ pub fn record(
 ) -> Result<Outcome> {
     if options.choice.returns && !options.links.tells_returns_apart() {
         bail!(
-            "`--returns` needs the host's PID namespace here, as the kernel has no uprobe_multi links (Linux 6.6): \
-             it could not be told whose returns they are; without `--returns`, `--level api` works"
+            "`--returns` with a link for each probe (`--links perf`, or a kernel without uprobe_multi, before Linux 6.6) needs \
+             the host's PID namespace: it could not be told whose returns they are; `--level api` works without `--returns`"
         );
     }
     // It is no failure not to have one.
