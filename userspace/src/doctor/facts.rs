@@ -8,7 +8,7 @@ use std::{
 
 use flate2::read::GzDecoder;
 
-use crate::loader::in_first_pid_namespace;
+use crate::target::in_first_pid_namespace;
 
 /// Longest file of the host that is read: a kernel's configuration has some 300 KB.
 const MAX_FILE: u64 = 8 << 20;
@@ -57,7 +57,7 @@ impl Facts {
             status: text("/proc/self/status").unwrap_or_default(),
             uid: geteuid().as_raw(),
             uid_map: text("/proc/self/uid_map").unwrap_or_default(),
-            in_first_pid_namespace: in_first_pid_namespace(),
+            in_first_pid_namespace: in_first_pid_namespace().ok(),
             lockdown: text("/sys/kernel/security/lockdown"),
             perf_event_paranoid: sysctl("perf_event_paranoid"),
             unprivileged_bpf_disabled: sysctl("unprivileged_bpf_disabled"),

@@ -22,6 +22,7 @@ use ncclflow_common::COOKIE_BITS;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
 use super::bpf::{self, Code, Places};
+use crate::target::in_first_pid_namespace;
 
 /// The two kinds of link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
@@ -39,9 +40,9 @@ impl LinkKind {
         if has_multi() { Self::Multi } else { Self::Perf }
     }
 
-    /// Whether a return is seen by the probe of its own process alone, see [`COOKIE_BITS`].
+    /// Whether a return is seen by the probe of its own process alone, see [`COOKIE_BITS`]. Else none may be linked.
     pub fn tells_returns_apart(self) -> bool {
-        self == Self::Multi || in_first_pid_namespace() == Some(true)
+        self == Self::Multi || in_first_pid_namespace().is_ok_and(|is_first| is_first)
     }
 
     /// Gets the kernel ready for the first link, beside whatever comes next.
@@ -50,13 +51,6 @@ impl LinkKind {
             warm_up();
         }
     }
-}
-
-/// Whether process numbers here are those that the kernel side sees. Not known without `/proc`.
-pub fn in_first_pid_namespace() -> Option<bool> {
-    /// `PROC_PID_INIT_INO` (include/linux/proc_ns.h, since 3.8).
-    const FIRST: &str = "pid:[4026531836]";
-    fs::read_link("/proc/self/ns/pid").ok().map(|link| link == Path::new(FIRST))
 }
 
 /// Whether the kernel has links to many uprobes (6.6) that can be limited to a process. They were limited to a thread before
@@ -177,7 +171,7 @@ impl Link {
         let unit = unit(site.at_return).map_err(LinkError::of("reading the performance unit `uprobe`"))?;
         let event = bpf::open_event(unit, &path, offset, site.pid.map(NonZeroU32::get))
             .map_err(LinkError::of(OPEN))?;
-        let only = site.pid.filter(|_| site.at_return && in_first_pid_namespace() == Some(true));
+        let only = site.pid.filter(|_| site.at_return);
         let cookie = u64::from(cookie) | only.map_or(0, |pid| u64::from(pid.get()) << COOKIE_BITS);
         // The link holds the event.
         let descriptor = bpf::link_event(program, event.as_fd(), cookie)

@@ -13,6 +13,6 @@ mod trial;
 
 pub use attachment::{ArmedProbe, AttachError, Attachment, StoredParts};
 pub use buffer::{Buffer, BufferKind};
-pub use link::{Link, LinkError, LinkKind, detach, in_first_pid_namespace};
+pub use link::{Link, LinkError, LinkKind, detach};
 pub use object::{LoadedObject, Program};
 pub use trial::{Trial, TrialError, try_uprobe};

@@ -6,7 +6,6 @@
 
 use std::{
     collections::HashMap,
-    fs,
     num::NonZeroU32,
     os::{fd::BorrowedFd, unix::fs::MetadataExt as _},
 };
@@ -27,12 +26,11 @@ use crate::{
     probe::ProbeKind,
     sink::{SessionReport, TargetReport},
     target::{
-        Census, Description, Filter, Identifier, MappedLibrary, Process, Sighting, Users, look_for_nccl,
+        Census, Description, Filter, Identifier, MappedLibrary, Process, Sighting, Users,
+        in_first_pid_namespace, look_for_nccl,
     },
 };
 
-/// `PROC_PID_INIT_INO` (include/linux/proc_ns.h): what `/proc/PID/ns/pid` shows in the initial PID namespace.
-const INITIAL_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 /// Rounds between two looks for libraries that nobody uses any more.
 const RETIRE_ROUNDS: u32 = 10;
 /// Entries of `passed_over`; what goes wrong more often than that is counted.
@@ -114,8 +112,7 @@ pub(super) struct Follower<'a> {
 
 impl<'a> Follower<'a> {
     pub(super) fn new(wanted: Wanted<'a>, filter: &'a Filter, bindings: SharedBindings) -> Result<Self> {
-        let namespace = fs::metadata("/proc/self/ns/pid").context("reading our PID namespace")?.ino();
-        if namespace != INITIAL_PID_NAMESPACE {
+        if !in_first_pid_namespace().context("reading our PID namespace")? {
             bail!(
                 "--all needs the host's PID namespace (docker run --pid=host, Kubernetes hostPID: true): the kernel numbers \
                  processes by it"

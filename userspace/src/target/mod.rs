@@ -8,6 +8,7 @@ pub mod filter;
 pub mod identify;
 pub mod library;
 pub mod maps;
+pub mod pid_namespace;
 pub mod process;
 
 pub use census::Census;
@@ -17,6 +18,7 @@ pub use discover::{Denied, Discovered, Sighting, denied_remedy, look_for_nccl, n
 pub use filter::Filter;
 pub use identify::{Evidence, Identifier};
 pub use library::{LibraryError, LibraryId, MappedLibrary, nccl_libraries};
+pub use pid_namespace::in_first_pid_namespace;
 pub use process::{Process, ProcessError};
 
 /// A name or path of the target's choice, safe for root's terminal: control characters (and with them escape sequences) are
