@@ -11,12 +11,11 @@ use std::{
     fs,
     io::{self, BufRead, BufReader, Write},
     path::{Path, PathBuf},
-    process::{Command, Stdio, exit},
-    thread::JoinHandle,
+    process::{Child, Command, Stdio, exit},
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, anyhow};
 
 use self::kernel::Kernel;
 use crate::programs;
@@ -88,32 +87,31 @@ fn boot(args: &Args, image: &Path, initramfs: &Path) -> Result<i32> {
         .context("starting `qemu-system-x86_64` (Debian: qemu-system-x86)")?;
     let console = machine.stdout.take().context("QEMU has no output")?;
     let lines = std::thread::spawn(move || show(BufReader::new(console), io::stdout()));
-    let end = Instant::now() + Duration::from_secs(args.timeout.into());
+    let in_time = ends_within(&mut machine, Duration::from_secs(args.timeout.into()))?;
+    let shown =
+        lines.join().map_err(|_| anyhow!("showing the output failed"))?.context("writing the output")?;
+    shown.code.with_context(|| {
+        let place = if shown.has_begun { "under" } else { "before" };
+        if in_time {
+            format!("the kernel ended {place} the command; what it said is above")
+        } else {
+            format!("the machine was switched off {place} the command, after {} s (--timeout)", args.timeout)
+        }
+    })
+}
+
+/// Waits for the machine's end, and ends it after this time; whether it was not needed.
+fn ends_within(machine: &mut Child, time: Duration) -> Result<bool> {
+    let end = Instant::now() + time;
     while machine.try_wait().context("waiting for QEMU")?.is_none() {
         if Instant::now() > end {
             machine.kill().context("ending QEMU")?;
             machine.wait().context("waiting for QEMU")?;
-            let shown = joined(lines)?;
-            return match shown.code {
-                Some(code) => Ok(code),
-                None if shown.has_begun => {
-                    bail!("the command had not ended after {} s (--timeout)", args.timeout)
-                }
-                None => bail!("the kernel had not come to the command after {} s (--timeout)", args.timeout),
-            };
+            return Ok(false);
         }
         std::thread::sleep(Duration::from_millis(50));
     }
-    let shown = joined(lines)?;
-    shown.code.context(if shown.has_begun {
-        "the kernel ended under the command; what it said is above"
-    } else {
-        "the kernel did not come to the command; what it said is above"
-    })
-}
-
-fn joined(lines: JoinHandle<io::Result<Shown>>) -> Result<Shown> {
-    lines.join().map_err(|_| anyhow!("showing the output failed"))?.context("writing the output")
+    Ok(true)
 }
 
 /// How far the machine came.
