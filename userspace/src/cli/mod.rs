@@ -19,6 +19,7 @@ mod filter_args;
 mod progress;
 mod ps;
 mod record;
+mod record_args;
 mod replay;
 mod sampling_args;
 mod signals;

@@ -12,8 +12,9 @@ use anyhow::Result;
 use rustix::time::ClockId;
 
 use super::{
-    args::{BufferChoice, Format, Level, LinkChoice, Probes, RecordArgs, StepDetail},
+    args::Level,
     exit,
+    record_args::{BufferChoice, Format, LinkChoice, Probes, RecordArgs, StepDetail},
     signals::with_signals,
 };
 use crate::{
