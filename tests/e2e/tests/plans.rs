@@ -3,7 +3,11 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+};
 
 use ncclflow_e2e::harness::{bed::Bed, need, programs, recorder::Recorder};
 use serde_json::Value;
@@ -133,6 +137,11 @@ impl Both {
         self.texts("proxy_flow", "pattern")
     }
 
+    fn channels(&self) -> BTreeSet<u64> {
+        let lines = self.plans.iter().filter(|(file, _)| file.contains("proxy_flow")).flat_map(|file| file.1);
+        lines.map(|line| line["channel"].as_u64().unwrap()).collect()
+    }
+
     /// What a field of the lines of some files says.
     fn texts(&self, files: &str, field: &str) -> Vec<&str> {
         let lines = self.plans.iter().filter(|(file, _)| file.contains(files)).flat_map(|file| file.1);
@@ -221,5 +230,27 @@ fn groups_of_hundreds_of_calls_and_many_channels() {
         let version = VERSIONS[number % VERSIONS.len()];
         let Some(run) = both(version, &[arguments, more].concat()) else { return };
         run.check(&format!("{version}, {arguments:?} {more:?}"));
+    }
+}
+
+/// As many as NCCL can have (`MAXCHANNELS`, src/include/device.h), with the network proxy and without.
+#[test]
+fn all_of_64_channels() {
+    let arguments = [
+        "--ranks",
+        "2",
+        "--channels",
+        "64",
+        "--ops",
+        "allreduce,sendrecv",
+        "--iters",
+        "2",
+        "--bytes",
+        "16777216",
+    ];
+    for (version, more) in VERSIONS.into_iter().zip([&[][..], &NO_PROXIES, &[]]) {
+        let Some(run) = both(version, &[&arguments, more].concat()) else { return };
+        run.check(&format!("{version}, 64 channels, {more:?}"));
+        assert_eq!(run.channels(), (0..64).collect(), "{version}");
     }
 }
