@@ -49,6 +49,59 @@ pub struct RecordHeader {
     pub lost: u64,
 }
 
+impl RecordHeader {
+    /// Bytes of a header.
+    pub const SIZE: usize = size_of::<Self>();
+
+    /// The header at the beginning of a record; nothing if the bytes are too few.
+    pub fn from_bytes(record: &[u8]) -> Option<Self> {
+        let (len, rest) = record.split_first_chunk()?;
+        let (probe, rest) = rest.split_first_chunk()?;
+        let (cpu, rest) = rest.split_first_chunk()?;
+        let (hit, rest) = rest.split_first_chunk()?;
+        let (ts_ns, rest) = rest.split_first_chunk()?;
+        let (tgid, rest) = rest.split_first_chunk()?;
+        let (tid, rest) = rest.split_first_chunk()?;
+        let (faults, rest) = rest.split_first_chunk()?;
+        let (lost, _) = rest.split_first_chunk()?;
+        Some(Self {
+            len: u16::from_le_bytes(*len),
+            probe: u16::from_le_bytes(*probe),
+            cpu: u32::from_le_bytes(*cpu),
+            hit: u64::from_le_bytes(*hit),
+            ts_ns: u64::from_le_bytes(*ts_ns),
+            tgid: u32::from_le_bytes(*tgid),
+            tid: u32::from_le_bytes(*tid),
+            faults: u64::from_le_bytes(*faults),
+            lost: u64::from_le_bytes(*lost),
+        })
+    }
+
+    /// The header as the kernel side writes it: all fields, little-endian, in their order.
+    pub fn to_bytes(&self) -> [u8; Self::SIZE] {
+        let Self { len, probe, cpu, hit, ts_ns, tgid, tid, faults, lost } = self;
+        let mut bytes = [0; Self::SIZE];
+        let fields: [&[u8]; 9] = [
+            &len.to_le_bytes(),
+            &probe.to_le_bytes(),
+            &cpu.to_le_bytes(),
+            &hit.to_le_bytes(),
+            &ts_ns.to_le_bytes(),
+            &tgid.to_le_bytes(),
+            &tid.to_le_bytes(),
+            &faults.to_le_bytes(),
+            &lost.to_le_bytes(),
+        ];
+        let mut rest = bytes.as_mut_slice();
+        for field in fields {
+            let (place, further) = rest.split_at_mut(field.len());
+            place.copy_from_slice(field);
+            rest = further;
+        }
+        bytes
+    }
+}
+
 /// [`RecordHeader::probe`] of a record that no probe has sent: user space says with it that it dropped `lost` records of a
 /// process at this place.
 pub const LOSS_MARK: u16 = u16::MAX;

@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::{nccl, programs, repository};
 
-const TABLE: &str = "userspace/src/symbols/shipped/layouts.jsonl";
+const TABLE: &str = "userspace/nccl-library/src/symbols/shipped/layouts.jsonl";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -42,7 +42,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         fs::write(&table, "{\"format\":1,\"made_by\":\"cargo xtask layouts\",\"libraries\":0,\"sets\":0}\n")?;
     }
     let status = Command::new(programs::cargo())
-        .args(["run", "--quiet", "--locked", "--release", "--package", "ncclflow"])
+        .args(["run", "--quiet", "--locked", "--release", "--package", "nccl-library"])
         .args(["--example", "layouts-table", "--"])
         .arg(&table)
         .args(&libraries)

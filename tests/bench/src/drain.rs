@@ -13,10 +13,11 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use ncclflow::{
-    elf::{Budget, FileOffset, Image, SymbolTable},
+use flow::wire::{ApiCallSpans, CommunicatorSpans, ProbeKind, Span};
+use nccl_library::elf::{Budget, FileOffset, Image, SymbolTable};
+use ncclflow::kernel::{
     loader::{Attachment, Buffer, BufferKind, LinkKind},
-    probe::{ApiCallSpans, CommunicatorSpans, FinishedPlan, Probe, ProbeKind, Span},
+    probe::{FinishedPlan, Probe},
     stream::{Drain, Outlet, Popped, Queue, Waker},
 };
 use ncclflow_common::{FetchPlan, RECORD_CLASSES, RecordHeader, Step, StepOp};

@@ -3,14 +3,12 @@
 use std::{fs::File, hint::black_box, io::BufReader, path::Path, time::Duration};
 
 use anyhow::{Context as _, Result};
+use flow::{decode::RecordView, model::Session, wire::ProbeKind};
 use ncclflow::{
     capture::{CaptureHeader, CaptureReader, Item},
-    decode::RecordView,
-    model::Session,
-    probe::ProbeKind,
+    kernel::stream::Batch,
     record::{Binding, Pipeline},
-    sink::{ApiOutputOptions, OutputDir, SessionFiles},
-    stream::Batch,
+    sinks::{ApiOutputOptions, OutputDir, SessionFiles},
 };
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;

@@ -10,12 +10,12 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use ncclflow::{
+use nccl_library::{
     elf::{Image, Machine},
     nccl::{PatRule, Pattern},
-    probe::{self, Level, Probe, ProbeSet, StepDetail, Way},
     symbols::{Function, ParamSource, Resolution, nccl_request, resolve},
 };
+use ncclflow::kernel::probe::{self, Level, Probe, ProbeSet, StepDetail, Way};
 use ncclflow_e2e::{
     compare::{self, Findings},
     harness::{

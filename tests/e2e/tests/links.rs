@@ -10,10 +10,11 @@ use std::{
     process::{self, Command},
 };
 
-use ncclflow::{
-    elf::FileOffset,
+use flow::wire::ProbeKind;
+use nccl_library::elf::FileOffset;
+use ncclflow::kernel::{
     loader::{Attachment, Buffer, BufferKind, LinkKind, detach},
-    probe::{FinishedPlan, Probe, ProbeKind},
+    probe::{FinishedPlan, Probe},
 };
 use ncclflow_common::{FetchPlan, RECORD_CLASSES};
 use ncclflow_e2e::harness::{kernel_objects, memory::BREAKPOINT, need};

@@ -1,9 +1,6 @@
 //! Every pattern that NCCL has, through the real `ncclProxySaveOp`: also those that the bed cannot make.
 
-use ncclflow::{
-    nccl::{PatRule, Pattern},
-    symbols::NcclVersion,
-};
+use nccl_library::nccl::{NcclVersion, PatRule, Pattern};
 use ncclflow_e2e::{
     compare,
     harness::{

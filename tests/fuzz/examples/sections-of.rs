@@ -2,7 +2,7 @@
 
 use std::{env, error::Error, fs, path::Path};
 
-use ncclflow::elf::{Budget, Image, Machine};
+use nccl_library::elf::{Budget, Image, Machine};
 use ncclflow_fuzz::assembly;
 
 fn main() -> Result<(), Box<dyn Error>> {

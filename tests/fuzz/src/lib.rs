@@ -4,11 +4,12 @@ pub mod assembly;
 
 use std::{fs::File, io::Write as _, time::Duration};
 
-use ncclflow::{
+use nccl_library::{
     elf::{Budget, Image},
-    probe::{self, Level},
-    symbols::{nccl_request_with_api, render, resolve, stated_version},
+    nccl::stated_version,
+    symbols::{nccl_request_with_api, render, resolve},
 };
+use ncclflow::kernel::probe::{self, Level};
 
 /// A hostile file must not keep ncclflow busy for longer than this: of processor time, as the machine may be busy.
 const LIMIT: Duration = Duration::from_secs(1);

@@ -4,8 +4,12 @@ use std::ffi::{CStr, CString, c_void};
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
-use ncclflow::elf::Image;
-use ncclflow::symbols::{FunctionSpec, Layouts, NcclVersion, Request, nccl_request, resolve};
+use nccl_library::elf::Image;
+use nccl_library::{
+    layouts::Layouts,
+    nccl::NcclVersion,
+    symbols::{FunctionSpec, Request, nccl_request, resolve},
+};
 
 /// `ncclResult_t ncclProxySaveOp(struct ncclComm*, struct ncclProxyOp*, bool* justInquire)`, in every version from 2.16 on.
 type SaveOp = unsafe extern "C" fn(*mut c_void, *mut c_void, *mut bool) -> i32;

@@ -1,7 +1,7 @@
 //! Memory of this process that has the shape of the library's structs. It lives as long as the process.
 
 use anyhow::{Context as _, Result, bail};
-use ncclflow::symbols::{Field, Layouts};
+use nccl_library::layouts::{Field, Layouts};
 
 /// The smallest that there are.
 const PAGE: usize = 4096;

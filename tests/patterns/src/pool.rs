@@ -4,7 +4,7 @@
 //! back after each op and emptied, as the proxy thread would.
 
 use anyhow::{Result, bail};
-use ncclflow::symbols::Layouts;
+use nccl_library::layouts::Layouts;
 
 use crate::library::Library;
 use crate::memory::{Memory, offset, rank, size_of};

@@ -43,7 +43,7 @@ fn measure(args: &Args, library: &Path, folder: &Path) -> Result<Map<String, Val
     for option in ["--strip-debug", "--strip-all"] {
         libraries.push(strip(library, option, folder)?);
     }
-    let program = programs::build_release_example("ncclflow", "resolve-time")?;
+    let program = programs::build_release_example("nccl-library", "resolve-time")?;
     let output = Command::new(&program)
         .arg(args.rounds.to_string())
         .args(&libraries)

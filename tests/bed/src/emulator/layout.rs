@@ -3,9 +3,12 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow};
-use ncclflow::elf::Image;
-use ncclflow::nccl::PatRule;
-use ncclflow::symbols::{Layouts, Request, resolve};
+use nccl_library::elf::Image;
+use nccl_library::nccl::PatRule;
+use nccl_library::{
+    layouts::Layouts,
+    symbols::{Request, resolve},
+};
 
 use super::memory;
 use super::profiler::Profiler;

@@ -5,7 +5,7 @@
 //! each peer as many messages as `ncclProxySaveOp` counts. One that is not needed is sent empty. With fewer than needed, or more, the
 //! proxies would wait for ever.
 
-use ncclflow::nccl::Pattern;
+use nccl_library::nccl::Pattern;
 
 use super::connection::Connection;
 use super::executor::Control;

@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use ncclflow::symbols::Layouts;
+use nccl_library::layouts::Layouts;
 
 use super::layout::{Place, place};
 use super::memory;

@@ -1,0 +1,132 @@
+//! Records of the API's calls.
+
+use super::{
+    CommunicatorId, DecodeError, Origin, RecordView,
+    event::{communicator, origin, text},
+};
+use crate::wire::{ApiEntrySpans, ApiLineSpans, ApiReturnSpans};
+use nccl_library::nccl::{ApiFunction, NameTables};
+
+/// The operator of a reduction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReductionOp {
+    /// One of NCCL's own: `sum`, `prod` …
+    BuiltIn(String),
+    /// One that the program made, or a number that is none: `ncclRedOpCreatePreMulSum` is the only maker of operators up to
+    /// 2.32, and numbers its ops from `ncclNumOps` on, mixed with a hash of the communicator's address.
+    User,
+    /// The library's enum is not known.
+    Unknown,
+}
+
+/// A call of `ncclEnqueueCheck`, as the program made it. Nothing but what the call itself says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApiLineEvent {
+    pub origin: Origin,
+    /// `None`: the communicator could not be read. The program gave none, or one that is no more.
+    pub comm: Option<CommunicatorId>,
+    /// Address of the `ncclComm`, as given.
+    pub comm_pointer: u64,
+    /// `ncclComm.opCount`.
+    pub op_count: Option<u64>,
+    /// `AllReduce`, `Send` …: `ncclInfo.opName`, or the name of the function's number.
+    pub name: String,
+    pub send_buffer: u64,
+    pub recv_buffer: u64,
+    pub count: u64,
+    pub datatype: Option<String>,
+    pub reduction_op: ReductionOp,
+    pub reduction_op_number: i32,
+    /// Root of a collective, peer of a p2p or one-sided call.
+    pub root: i32,
+    pub stream: u64,
+    /// At the entry of `ncclEnqueueCheck`.
+    pub stack_pointer: u64,
+}
+
+/// The program enters an exported function.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApiEntryEvent {
+    pub origin: Origin,
+    pub function: ApiFunction,
+    pub stack_pointer: u64,
+}
+
+/// An exported function returns to the program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApiReturnEvent {
+    pub origin: Origin,
+    pub function: ApiFunction,
+    /// `ncclSuccess` …, or the number where the library's enum does not know it.
+    pub result: String,
+    pub is_error: bool,
+    pub stack_pointer: u64,
+}
+
+/// Decodes a record of an exported function's entry.
+pub(super) fn api_entry(
+    spans: &ApiEntrySpans,
+    record: &RecordView<'_>,
+) -> Result<ApiEntryEvent, DecodeError> {
+    let stack_pointer = record.unsigned(&spans.stack_pointer)?;
+    Ok(ApiEntryEvent { origin: origin(record), function: spans.function, stack_pointer })
+}
+
+/// Decodes a record of an exported function's return.
+pub(super) fn api_return(
+    spans: &ApiReturnSpans,
+    names: &NameTables,
+    record: &RecordView<'_>,
+) -> Result<ApiReturnEvent, DecodeError> {
+    let number = i64::from(record.int(&spans.result)?);
+    let name = names.result(number);
+    Ok(ApiReturnEvent {
+        origin: origin(record),
+        function: spans.function,
+        // A communicator that does not block has only begun: that is no error.
+        is_error: number != 0 && name != Some("ncclInProgress"),
+        result: name.map_or_else(|| number.to_string(), str::to_owned),
+        stack_pointer: record.unsigned(&spans.stack_pointer)?,
+    })
+}
+
+/// Decodes a record of `ncclEnqueueCheck`.
+pub(super) fn api_line(
+    spans: &ApiLineSpans,
+    names: &NameTables,
+    record: &RecordView<'_>,
+) -> Result<ApiLineEvent, DecodeError> {
+    let comm = match communicator(&spans.comm, record) {
+        Err(DecodeError::Unreadable(_)) => None,
+        comm => Some(comm?),
+    };
+    let name = record.bytes(&spans.name).map(text).unwrap_or_default();
+    let number = i64::from(record.int(&spans.function)?);
+    let name = if name.is_empty() { names.function(number).unwrap_or("unknown").to_owned() } else { name };
+    let reduction_op_number = record.int(&spans.reduction_op)?;
+    let reduction_op = match names.reduction_op(reduction_op_number.into()) {
+        Some(name) => ReductionOp::BuiltIn(name.to_owned()),
+        None if names.has_reduction_ops() => ReductionOp::User,
+        None => ReductionOp::Unknown,
+    };
+    let op_count = match (&comm, &spans.op_count) {
+        (Some(_), Some(span)) => record.unsigned(span).ok(),
+        _ => None,
+    };
+    Ok(ApiLineEvent {
+        origin: origin(record),
+        comm,
+        comm_pointer: record.unsigned(&spans.comm.pointer)?,
+        op_count,
+        name,
+        send_buffer: record.unsigned(&spans.send_buffer)?,
+        recv_buffer: record.unsigned(&spans.recv_buffer)?,
+        count: record.unsigned(&spans.count)?,
+        datatype: names.datatype(record.int(&spans.datatype)?.into()).map(str::to_owned),
+        reduction_op,
+        reduction_op_number,
+        root: record.int(&spans.root)?,
+        stream: record.unsigned(&spans.stream)?,
+        stack_pointer: record.unsigned(&spans.stack_pointer)?,
+    })
+}

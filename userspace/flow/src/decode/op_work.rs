@@ -1,0 +1,176 @@
+//! What an op's channel carries, from the device work that was copied with the op: see [`OpWorkSpans`].
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    DecodeError, ProxyOp, RecordView, WorkKind,
+    device_work::work,
+    plan_fields::{BitField, WorkFields},
+};
+use crate::wire::OpWorkSpans;
+use nccl_library::{
+    fields::ops_say_their_share,
+    layouts::Layouts,
+    nccl::{Pattern, datatype_bytes},
+};
+
+/// `ncclWorkType` (src/include/device.h, 2.20 and 2.21); no enumeration of it is in the debugging information.
+const COLLECTIVE: u64 = 1;
+const P2P: u64 = 2;
+const REGISTERED_COLLECTIVE: u64 = 3;
+
+/// Where the fields of device work are.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum OpWorkFields {
+    /// `ncclWork` of 2.20 and 2.21.
+    Elements(Box<ElementFields>),
+    /// `ncclWorkList` of 2.22 and later.
+    Nodes(Box<WorkFields>),
+}
+
+/// `ncclWork`, and its elements.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct ElementFields {
+    kind: BitField,
+    collectives: Elements,
+    registered: Elements,
+    p2p: Elements,
+    chunk_count: BitField,
+    work_count: BitField,
+    last_chunk_count: BitField,
+    peer: BitField,
+    /// High and low half.
+    p2p_bytes: [BitField; 2],
+}
+
+/// Elements of one kind: where the first is, and the bytes of each.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Elements {
+    at: usize,
+    size: usize,
+}
+
+impl Elements {
+    fn find(layouts: &Layouts, path: &str, strukt: &str) -> Option<Self> {
+        let at = usize::try_from(layouts.field("ncclWork", path)?.offset).ok()?;
+        Some(Self { at, size: usize::try_from(layouts.struct_size(strukt)?).ok()? })
+    }
+
+    fn get(self, work: &[u8], index: i32) -> Option<&[u8]> {
+        let at = usize::try_from(index).ok()?.checked_mul(self.size)?.checked_add(self.at)?;
+        work.get(at..at.checked_add(self.size)?)
+    }
+}
+
+impl OpWorkFields {
+    /// Nothing where the library's device work is neither, or its ops need none.
+    pub fn from_layouts(layouts: &Layouts) -> Option<Self> {
+        if ops_say_their_share(layouts) {
+            return None;
+        }
+        let nodes = || WorkFields::from_layouts(layouts).map(Box::new).map(Self::Nodes);
+        ElementFields::from_layouts(layouts).map(Box::new).map(Self::Elements).or_else(nodes)
+    }
+}
+
+impl ElementFields {
+    fn from_layouts(layouts: &Layouts) -> Option<Self> {
+        let coll = |path| BitField::find(layouts, "ncclWorkElem", path, 0);
+        let p2p = |path| BitField::find(layouts, "ncclWorkElemP2p", path, 0);
+        Some(Self {
+            kind: BitField::find(layouts, "ncclWork", "header.type", 0)?,
+            collectives: Elements::find(layouts, "elems", "ncclWorkElem")?,
+            // Its first member is an `ncclWorkElem`.
+            registered: Elements::find(layouts, "regElems", "ncclWorkElemReg")?,
+            p2p: Elements::find(layouts, "p2pElems", "ncclWorkElemP2p")?,
+            chunk_count: coll("chunkCount")?,
+            work_count: coll("workCount")?,
+            last_chunk_count: coll("lastChunkCount")?,
+            peer: p2p("peer")?,
+            p2p_bytes: [p2p("countHi32")?, p2p("countLo32")?],
+        })
+    }
+}
+
+/// Adds to the op what its device work says of its channel. Work that is not the op's says nothing.
+pub(super) fn complete(
+    op: &mut ProxyOp,
+    fields: &OpWorkFields,
+    spans: &OpWorkSpans,
+    record: &RecordView<'_>,
+) -> Result<(), DecodeError> {
+    // The op is itself without it.
+    let _known = match (fields, spans) {
+        (OpWorkFields::Elements(of), OpWorkSpans::Elements { address, work, counts }) => {
+            if record.unsigned(address)? == 0 {
+                return Ok(());
+            }
+            from_element(op, of, record.bytes(work)?, record.bytes(counts)?)
+        }
+        (OpWorkFields::Nodes(of), OpWorkSpans::Node { address, bytes }) => {
+            if record.unsigned(address)? == 0 {
+                return Ok(());
+            }
+            from_node(op, of, record.bytes(bytes)?)
+        }
+        _ => None,
+    };
+    Ok(())
+}
+
+fn from_element(op: &mut ProxyOp, of: &ElementFields, work: &[u8], counts: &[u8]) -> Option<()> {
+    let count =
+        |at: usize| super::signed(counts.get(at..at + 4)?).and_then(|count| i32::try_from(count).ok());
+    let kind = of.kind.of(work)?;
+    if op.pattern.is_p2p() {
+        // Sends and receives take turns; each has the place after its last one.
+        let next = count(if op.pattern == Pattern::Send { 0 } else { 4 })?;
+        let element = of.p2p.get(work, next.checked_sub(2)?)?;
+        if kind != P2P || of.peer.int_of(element)? != op.root {
+            return None;
+        }
+        let [high, low] = of.p2p_bytes;
+        op.part_bytes = Some(high.of(element)? << 32 | low.of(element)?);
+        return Some(());
+    }
+    let elements = match kind {
+        COLLECTIVE => of.collectives,
+        REGISTERED_COLLECTIVE => of.registered,
+        _ => return None,
+    };
+    let element = elements.get(work, count(0)?.checked_sub(1)?)?;
+    let bytes = datatype_bytes(op.dtype.as_deref()?)?;
+    let in_bytes = |field: BitField| field.of(element)?.checked_mul(bytes);
+    if !deals_out(op.pattern) || in_bytes(of.chunk_count)? != op.chunk_size {
+        return None;
+    }
+    op.last_chunk = (op.pattern == Pattern::RingTwice).then(|| in_bytes(of.last_chunk_count)).flatten();
+    op.channel_size = Some(in_bytes(of.work_count)?);
+    Some(())
+}
+
+fn from_node(op: &mut ProxyOp, of: &WorkFields, node: &[u8]) -> Option<()> {
+    let WorkKind::Coll(work) = work(of, node)?.what else { return None };
+    let share = work.share_of(op.channel)?;
+    if !deals_out(op.pattern) || share.chunk_grains.checked_mul(op.protocol.grain_bytes())? != op.chunk_size {
+        return None;
+    }
+    op.channel_size = Some(share.count.checked_mul(datatype_bytes(op.dtype.as_deref()?)?)?);
+    Some(())
+}
+
+/// Whether each channel has a part of its own: CollNet and NVLS can share all of it evenly, which the work does not tell.
+fn deals_out(pattern: Pattern) -> bool {
+    matches!(
+        pattern,
+        Pattern::Ring
+            | Pattern::RingTwice
+            | Pattern::PipelineFrom
+            | Pattern::PipelineTo
+            | Pattern::TreeUp
+            | Pattern::TreeDown
+            | Pattern::TreeUpDown
+            | Pattern::PatUp
+            | Pattern::PatDown
+    )
+}

@@ -1,0 +1,342 @@
+//! What the records of a walked plan say.
+
+use super::{
+    DecodeError, Decoder, Origin, ProxyOp, ProxyOwner, RecordView, Ring, TaskInfo, Tree,
+    device_work::{Work, work},
+    event::{communicator, op, origin, task_info, text},
+    plan_fields::PlanFields,
+    proxy_owner::proxy_owner,
+};
+use crate::{
+    decode::CommunicatorId,
+    wire::{ChannelSpans, ConnectorsSpans, PlanList, PlanNodeSpans, PlanSpans, Span},
+};
+use nccl_library::nccl::Direction;
+use nccl_library::nccl::{Algorithm, PatRule, Protocol};
+
+/// The last record of a walk: whose the plan is, and how many nodes each list had.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlanEvent {
+    pub origin: Origin,
+    pub comm: CommunicatorId,
+    /// Address of the `ncclKernelPlan`.
+    pub plan: u64,
+    /// CUDA's callback thread posts the plan now; else its kernel was launched.
+    pub in_callback: bool,
+    /// It is part of a CUDA graph.
+    pub persistent: bool,
+    /// It is posted by the callback, and not right after the launch.
+    pub by_callback: bool,
+    /// Which channels it runs on.
+    pub channel_mask: u64,
+    /// Which fields this version's ops have.
+    pub op_has: OpShape,
+    /// How this version counts PAT's messages, where that is known.
+    pub pat: Option<PatRule>,
+    /// Bytes of all its device work.
+    pub work_bytes: u64,
+    /// By list: nodes found, and whether it was cut.
+    pub nodes: Vec<(PlanList, u64, bool)>,
+}
+
+/// Fields of `ncclProxyOp` that came with a later version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpShape {
+    /// 2.24 and later.
+    pub algorithm: bool,
+    /// 2.28 and later.
+    pub coll_api: bool,
+    /// `channelSize` and `loopOffset`: 2.24 and later.
+    pub channel_size: bool,
+}
+
+/// One node or row of a walk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlanPartEvent {
+    pub origin: Origin,
+    pub part: PlanPart,
+}
+
+/// What it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PlanPart {
+    CollTask(CollTask),
+    P2pTask(P2pTask),
+    Work(Work),
+    Batch(Batch),
+    OpCounts(OpCounts),
+    ProxyOp(Box<QueuedOp>),
+    Channel(u32, ChannelGraphs),
+    Connectors(u32, Vec<ConnectorInfo>),
+}
+
+/// `ncclTaskColl`: a collective as it was called, and what NCCL chose for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CollTask {
+    pub address: u64,
+    /// `AllReduce` …
+    pub function: Option<String>,
+    pub count: u64,
+    pub root: i32,
+    pub datatype: Option<String>,
+    /// As the network sees it: an average as a sum.
+    pub red_op: Option<String>,
+    pub chunk_steps: u64,
+    pub slice_steps: u64,
+    pub algorithm: Option<Algorithm>,
+    pub protocol: Option<Protocol>,
+    /// All channels share it evenly: CollNet, and NVLS over several nodes.
+    pub is_collnet: bool,
+}
+
+/// `ncclTaskP2p`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct P2pTask {
+    pub address: u64,
+    pub function: Option<String>,
+    pub coll_api: Option<String>,
+    pub peer: i32,
+    pub bytes: u64,
+    pub n_channels: Option<u64>,
+}
+
+/// `ncclDevWorkBatch`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Batch {
+    /// Batches ahead to the channel's next one; 0: it is the last.
+    pub next_jump: u64,
+    pub next_extends: bool,
+    pub is_p2p: bool,
+    pub base: u64,
+    pub bits: u64,
+}
+
+/// How many ops were posted before the plan, on all communicators that share resources.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OpCounts {
+    pub collectives: u64,
+    /// Batches of sends and receives, by channel.
+    pub p2p: Vec<u64>,
+}
+
+/// A node of the proxy op queue: `op_count` is relative to the plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueuedOp {
+    pub address: u64,
+    pub op: ProxyOp,
+    pub task: Option<TaskInfo>,
+}
+
+/// A channel's place in the communicator's graphs. -1: nobody there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChannelGraphs {
+    pub ring: Ring,
+    pub tree: Tree,
+    pub collnet_chain_up: i32,
+    pub collnet_direct_out: i32,
+    pub nvls_out: i32,
+    pub nvls_tree_up: i32,
+    pub nvls_tree_down: [i32; 3],
+    /// `nHeads` and `headRank`.
+    pub nvls_heads: (i32, i32),
+    pub collnet_heads: (i32, i32),
+    /// `ncclComm.buffSizes`, the communicator's, by protocol.
+    pub buffer_sizes: Vec<u64>,
+    /// Nodes of the communicator.
+    pub n_nodes: Option<i32>,
+}
+
+/// A connector of a channel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConnectorInfo {
+    pub direction: Direction,
+    pub peer: i32,
+    pub connection_index: i32,
+    /// Address of the `ncclProxyConnection`.
+    pub connection: u64,
+    pub has_proxy: bool,
+    pub owner: Option<ProxyOwner>,
+    pub transport: String,
+}
+
+/// Bits in the number of nodes: see [`ncclflow_common::CUT`].
+fn nodes(record: &RecordView<'_>, span: &Span) -> Result<(u64, bool), DecodeError> {
+    let word = record.unsigned(span)?;
+    Ok((word & !ncclflow_common::CUT, word & ncclflow_common::CUT != 0))
+}
+
+pub(super) fn plan(
+    decoder: &Decoder,
+    spans: &PlanSpans,
+    record: &RecordView<'_>,
+) -> Result<PlanEvent, DecodeError> {
+    let fields = &decoder.op_fields;
+    Ok(PlanEvent {
+        origin: origin(record),
+        comm: communicator(&spans.comm, record)?,
+        plan: record.unsigned(&spans.plan)?,
+        in_callback: spans.in_callback,
+        persistent: record.unsigned(&spans.persistent)? != 0,
+        by_callback: record.unsigned(&spans.by_callback)? != 0,
+        channel_mask: record.unsigned(&spans.channel_mask)?,
+        op_has: OpShape {
+            algorithm: fields.algorithm.is_some(),
+            coll_api: fields.coll_api.is_some(),
+            channel_size: fields.channel_size.is_some(),
+        },
+        pat: decoder.plan_fields.as_ref().and_then(|fields| fields.pat),
+        work_bytes: record.unsigned(&spans.work_bytes)?,
+        nodes: spans
+            .nodes
+            .iter()
+            .map(|(list, span)| nodes(record, span).map(|(count, cut)| (*list, count, cut)))
+            .collect::<Result<_, _>>()?,
+    })
+}
+
+pub(super) fn node(
+    decoder: &Decoder,
+    spans: &PlanNodeSpans,
+    record: &RecordView<'_>,
+) -> Result<PlanPartEvent, DecodeError> {
+    let fields = decoder.plan_fields.as_ref().ok_or(DecodeError::Unreadable("a plan of this library"))?;
+    let bytes = record.bytes(&spans.bytes)?;
+    let address = record.unsigned(&spans.address)?;
+    let short = || DecodeError::Short { have: bytes.len(), want: bytes.len() + 1 };
+    let part = match spans.list {
+        PlanList::CollTasks => {
+            PlanPart::CollTask(coll_task(decoder, fields, address, bytes).ok_or_else(short)?)
+        }
+        PlanList::P2pTasks => PlanPart::P2pTask(p2p_task(decoder, fields, address, bytes).ok_or_else(short)?),
+        PlanList::Works => PlanPart::Work(work(&fields.work, bytes).ok_or_else(short)?),
+        PlanList::Batches => PlanPart::Batch(batch(fields, bytes).ok_or_else(short)?),
+        PlanList::OpCounts => PlanPart::OpCounts(op_counts(fields, bytes).ok_or_else(short)?),
+        PlanList::ProxyOps => {
+            let op = op(&decoder.op_fields, &decoder.names, bytes)?;
+            let task = match &spans.task {
+                Some(task) => match task_info(task, op.pattern, &decoder.names, record) {
+                    Err(DecodeError::Unreadable(_)) => None,
+                    info => info?,
+                },
+                None => None,
+            };
+            PlanPart::ProxyOp(Box::new(QueuedOp { address, op, task }))
+        }
+    };
+    Ok(PlanPartEvent { origin: origin(record), part })
+}
+
+fn coll_task(decoder: &Decoder, fields: &PlanFields, address: u64, bytes: &[u8]) -> Option<CollTask> {
+    let (names, of) = (&decoder.names, &fields.coll_task);
+    let device_op = of.device_op.of(bytes)?;
+    let host_op = if fields.seen_as_sum.contains(&device_op) {
+        Some("sum")
+    } else {
+        names.reduction_op(of.host_op.of(bytes)?.cast_signed())
+    };
+    Some(CollTask {
+        address,
+        function: names.function(of.func.of(bytes)?.cast_signed()).map(str::to_owned),
+        count: of.count.of(bytes)?,
+        root: of.root.int_of(bytes)?,
+        datatype: names.datatype(of.datatype.of(bytes)?.cast_signed()).map(str::to_owned),
+        red_op: host_op.map(str::to_owned),
+        chunk_steps: of.chunk_steps.of(bytes)?,
+        slice_steps: of.slice_steps.of(bytes)?,
+        algorithm: Algorithm::from_number(of.algorithm.of(bytes)?),
+        protocol: Protocol::from_number(of.protocol.of(bytes)?),
+        is_collnet: of.is_collnet.of(bytes)? != 0,
+    })
+}
+
+fn p2p_task(decoder: &Decoder, fields: &PlanFields, address: u64, bytes: &[u8]) -> Option<P2pTask> {
+    let (names, of) = (&decoder.names, &fields.p2p_task);
+    let function = |number: u64| names.function(number.cast_signed()).map(str::to_owned);
+    Some(P2pTask {
+        address,
+        function: function(of.func.of(bytes)?),
+        coll_api: of.coll_api.and_then(|field| field.of(bytes)).and_then(function),
+        peer: of.root.int_of(bytes)?,
+        bytes: of.bytes.of(bytes)?,
+        n_channels: of.n_channels.and_then(|field| field.of(bytes)),
+    })
+}
+
+fn op_counts(fields: &PlanFields, bytes: &[u8]) -> Option<OpCounts> {
+    let of = &fields.op_counts;
+    let p2p = bytes.get(of.p2p_at..of.p2p_at.checked_add(of.p2p_bytes)?)?;
+    Some(OpCounts {
+        collectives: of.collectives.of(bytes)?,
+        p2p: p2p.chunks_exact(8).filter_map(super::unsigned).collect(),
+    })
+}
+
+fn batch(fields: &PlanFields, bytes: &[u8]) -> Option<Batch> {
+    let of = &fields.batch;
+    let [p2p, ..] = fields.work.kinds;
+    Some(Batch {
+        next_jump: of.next_jump.of(bytes)?,
+        next_extends: of.next_extends.of(bytes)? != 0,
+        is_p2p: of.kind.of(bytes)? == p2p,
+        base: of.base.of(bytes)?,
+        bits: of.bits.of(bytes)?,
+    })
+}
+
+pub(super) fn channel(spans: &ChannelSpans, record: &RecordView<'_>) -> Result<PlanPartEvent, DecodeError> {
+    let heads = |[count, rank]: &[Span; 2]| -> Result<(i32, i32), DecodeError> {
+        Ok((record.int(count)?, record.int(rank)?))
+    };
+    let optional = |span: &Option<Span>| span.as_ref().map_or(Ok(-1), |span| record.int(span));
+    let three = |span: &Span| -> Result<[i32; 3], DecodeError> {
+        let mut ranks = [-1; 3];
+        for (rank, bytes) in ranks.iter_mut().zip(record.bytes(span)?.chunks_exact(4)) {
+            *rank = super::signed(bytes).and_then(|rank| i32::try_from(rank).ok()).unwrap_or(-1);
+        }
+        Ok(ranks)
+    };
+    let [prev, next, index] = &spans.ring;
+    let graphs = ChannelGraphs {
+        ring: Ring { prev: record.int(prev)?, next: record.int(next)?, index: record.int(index)? },
+        tree: Tree { up: record.int(&spans.tree_up)?, down: three(&spans.tree_down)? },
+        collnet_chain_up: record.int(&spans.collnet_chain_up)?,
+        collnet_direct_out: record.int(&spans.collnet_direct_out)?,
+        nvls_out: optional(&spans.nvls_out)?,
+        nvls_tree_up: optional(&spans.nvls_tree_up)?,
+        nvls_tree_down: spans.nvls_tree_down.as_ref().map_or(Ok([-1; 3]), three)?,
+        nvls_heads: spans.nvls_heads.as_ref().map_or(Ok((0, -1)), heads)?,
+        collnet_heads: heads(&spans.collnet_heads)?,
+        buffer_sizes: record
+            .bytes(&spans.buffer_sizes)?
+            .chunks_exact(4)
+            .filter_map(super::unsigned)
+            .collect(),
+        n_nodes: spans.n_nodes.and_then(|span| record.int(&span).ok()),
+    };
+    let number = u32::try_from(record.unsigned(&spans.channel)?).unwrap_or(u32::MAX);
+    Ok(PlanPartEvent { origin: origin(record), part: PlanPart::Channel(number, graphs) })
+}
+
+pub(super) fn connectors(
+    spans: &ConnectorsSpans,
+    record: &RecordView<'_>,
+) -> Result<PlanPartEvent, DecodeError> {
+    let number = u32::try_from(record.unsigned(&spans.channel)?).unwrap_or(u32::MAX);
+    let connectors = spans
+        .connectors
+        .iter()
+        .filter_map(|connector| {
+            // Of one that is not there, or not connected, nothing can be read.
+            Some(ConnectorInfo {
+                direction: if connector.sends { Direction::Send } else { Direction::Recv },
+                peer: record.int(&connector.peer).ok().filter(|peer| *peer >= 0)?,
+                connection_index: connector.connection_index,
+                connection: record.unsigned(&connector.connection).ok()?,
+                has_proxy: record.unsigned(&connector.proxy_progress).ok()? != 0,
+                owner: connector.owner.as_ref().and_then(|spans| proxy_owner(spans, record).ok()),
+                transport: text(record.bytes(&connector.transport).ok()?),
+            })
+        })
+        .collect();
+    Ok(PlanPartEvent { origin: origin(record), part: PlanPart::Connectors(number, connectors) })
+}

@@ -1,0 +1,185 @@
+//! Records of the proxy's steps.
+
+use super::{DecodeError, Origin, RecordView, event::origin};
+use crate::wire::{ProxyStepSpans, SendSizeSpans, SlotSizesSpans, StepHook};
+use nccl_library::nccl::Direction;
+use nccl_library::nccl::{NameTables, StepState};
+
+/// How far a message has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StepMoment {
+    Start,
+    Posted,
+    Ready,
+    Sent,
+    Arrived,
+    Handed,
+    Stop,
+    /// A state that says nothing about the way of the data.
+    Other,
+}
+
+/// A message of the network proxy takes a step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProxyStepEvent {
+    pub origin: Origin,
+    pub moment: StepMoment,
+    /// Address of the `ncclProxyConnection`.
+    pub connection: u64,
+    /// Final opCount of the op.
+    pub op_count: u64,
+    pub direction: Direction,
+    /// FIFO step at which the message begins, counted from the op's first; or, where `is_per_fifo_step`, one of its steps.
+    pub step: u64,
+    /// Ops that the proxy takes together with this one: they share the slots.
+    pub n_subs: u64,
+    /// Another process posted the op (PXN); where this hook tells it.
+    pub is_foreign: Option<bool>,
+    /// The moment is told once for each of the message's FIFO steps (up to 2.22), and not once.
+    pub is_per_fifo_step: bool,
+    /// Bytes of the message; where this version says so at this moment.
+    pub bytes: Option<u64>,
+    /// The FIFO step of a message of the op that was told before, and its bytes; where they show only now.
+    pub bytes_before: Option<(u64, u64)>,
+    /// Where it says a sum of bytes instead, over all messages so far.
+    pub bytes_sum: Option<BytesSum>,
+}
+
+/// A sum of the bytes of messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BytesSum {
+    /// Whose.
+    pub place: u64,
+    pub bytes: u64,
+    /// What is told of now is not in it yet.
+    pub lacks_this: bool,
+}
+
+/// The network has taken a message of this size: the next that the same thread tells was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SendSizeEvent {
+    pub origin: Origin,
+    /// `None`: what stood there is no size, or could not be read.
+    pub bytes: Option<u64>,
+}
+
+/// Numbers of `ncclProxyProfileState` from here on are states of the proxy thread: asleep, idle, taking ops.
+const THREAD_STATES: i32 = 8;
+
+/// Decodes a record of one of the step hooks.
+pub(super) fn proxy_step(
+    spans: &ProxyStepSpans,
+    names: &NameTables,
+    record: &RecordView<'_>,
+) -> Result<ProxyStepEvent, DecodeError> {
+    if let (StepHook::Record, Some(state)) = (spans.hook, &spans.state)
+        && record.int(state)? >= THREAD_STATES
+    {
+        // The proxy thread's own state: of no op, and with no connection to read.
+        return Ok(ProxyStepEvent {
+            origin: origin(record),
+            moment: StepMoment::Other,
+            connection: 0,
+            op_count: 0,
+            direction: Direction::Recv,
+            step: 0,
+            n_subs: 1,
+            is_foreign: None,
+            is_per_fifo_step: true,
+            bytes: None,
+            bytes_before: None,
+            bytes_sum: None,
+        });
+    }
+    let sends = match &spans.sends {
+        Some(sends) => Some(record.int(sends)? != 0),
+        None => None,
+    };
+    let (moment, sends) = match (spans.hook, &spans.state, sends) {
+        (StepHook::Stop, _, Some(sends)) => (StepMoment::Stop, sends),
+        (StepHook::State, Some(state), _) => {
+            let state = i64::from(record.int(state)?);
+            match names.step_state(state) {
+                Some(StepState::SendGpuWait) => (StepMoment::Start, true),
+                Some(StepState::SendPeerWait) => (StepMoment::Ready, true),
+                Some(StepState::SendWait) => (StepMoment::Sent, true),
+                Some(StepState::RecvWait) => (StepMoment::Posted, false),
+                Some(StepState::RecvFlushWait) => (StepMoment::Arrived, false),
+                Some(StepState::RecvGpuWait) => (StepMoment::Handed, false),
+                None => return Err(DecodeError::UnknownValue { what: "step state", value: state }),
+            }
+        }
+        (StepHook::Record, Some(state), Some(sends)) => (recorded(record.int(state)?, sends), sends),
+        _ => return Err(DecodeError::Unreadable("the step's state, or its direction")),
+    };
+    let step = record.int(&spans.step)?;
+    Ok(ProxyStepEvent {
+        origin: origin(record),
+        moment,
+        connection: record.unsigned(&spans.connection)?,
+        op_count: record.unsigned(&spans.op_count)?,
+        n_subs: record.unsigned(&spans.n_subs)?,
+        direction: if sends { Direction::Send } else { Direction::Recv },
+        is_foreign: match &spans.same_process {
+            Some(same_process) => Some(record.int(same_process)? == 0),
+            None => None,
+        },
+        is_per_fifo_step: spans.hook == StepHook::Record,
+        step: u64::try_from(step)
+            .map_err(|_| DecodeError::UnknownValue { what: "step", value: step.into() })?,
+        bytes: match (&spans.size, &spans.slots) {
+            (Some(size), _) if spans.summed.is_none() => Some(record.unsigned(size)?),
+            // A send is told when its slot has not been reset yet.
+            (_, Some(slots)) if moment == StepMoment::Sent => slot_size(slots, record, step)?,
+            _ => None,
+        },
+        bytes_before: None,
+        bytes_sum: match (&spans.size, &spans.summed) {
+            // Receives can be exchanged between the other places of the args, with their sums.
+            (Some(size), Some([args, place])) if record.int(place)? == 0 => Some(BytesSum {
+                place: record.unsigned(args)?,
+                bytes: record.unsigned(size)?,
+                lacks_this: spans.adds_later && moment == StepMoment::Sent,
+            }),
+            _ => None,
+        },
+    })
+}
+
+/// Decodes a record of a slot that is given back. One whose size could not be read counts, too: what was told before is not of the
+/// message that comes next.
+pub(super) fn send_size(
+    spans: &SendSizeSpans,
+    record: &RecordView<'_>,
+) -> Result<SendSizeEvent, DecodeError> {
+    let bytes = match record.int(&spans.bytes) {
+        Ok(bytes) => u64::try_from(bytes).ok(),
+        Err(DecodeError::Unreadable(_)) => None,
+        Err(error) => return Err(error),
+    };
+    Ok(SendSizeEvent { origin: origin(record), bytes })
+}
+
+/// What stands in the slot of this FIFO step; nothing if it is not in use.
+fn slot_size(spans: &SlotSizesSpans, record: &RecordView<'_>, step: i32) -> Result<Option<u64>, DecodeError> {
+    let entries = u64::from(spans.entries.len / spans.entry_bytes.max(1)).max(1);
+    let slot = record.unsigned(&spans.base)?.wrapping_add(step.unsigned_abs().into()) % entries;
+    let at = u16::try_from(slot).unwrap_or(0) * spans.entry_bytes + spans.size_at;
+    let size = spans.entries.part(at, spans.size_bytes);
+    let size = record.signed(&size)?;
+    Ok(u64::try_from(size).ok())
+}
+
+/// `ncclProxyProfileState` (2.16 to 2.22, src/include/profiler.h; plain numbers, whose meaning depends on the direction).
+fn recorded(state: i32, sends: bool) -> StepMoment {
+    match (state, sends) {
+        // The slot was offered to the GPU.
+        (1, true) => StepMoment::Start,
+        (2, true) => StepMoment::Sent,
+        (1, false) => StepMoment::Posted,
+        (2, false) => StepMoment::Arrived,
+        (3, false) => StepMoment::Handed,
+        (4, _) => StepMoment::Stop,
+        _ => StepMoment::Other,
+    }
+}

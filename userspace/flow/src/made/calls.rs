@@ -1,0 +1,87 @@
+//! Calls of `ncclProxySaveOp` as NCCL makes them (src/proxy.cc, src/enqueue.cc of 2.27 and 2.21).
+
+use nccl_library::nccl::{Direction, Pattern, Protocol};
+
+use crate::decode::{CommunicatorId, Origin, ProxyOp, ProxyOpEvent, Ring, Tree};
+
+pub const APPLICATION: u32 = 100;
+pub const CALLBACK: u32 = 200;
+
+/// A `ncclProxySaveOp` and its `SaveProxy` calls, to be varied.
+#[derive(Clone, Debug)]
+pub struct Call {
+    pub event: ProxyOpEvent,
+    pub peers: Vec<(Direction, i32, bool)>,
+}
+
+pub fn call(pattern: Pattern, channel: u32, op_count: u64, launched: u64) -> Call {
+    let event = ProxyOpEvent {
+        origin: Origin { ts_ns: 1, tgid: 10, tid: APPLICATION, lost: 0 },
+        comm: CommunicatorId {
+            pointer: 0x1000,
+            hash: Some(7),
+            rank: 1,
+            n_ranks: 4,
+            launched: Some(launched),
+        },
+        op_pointer: 0xaa,
+        plan_pass: true,
+        op: ProxyOp {
+            op_count,
+            channel,
+            nsteps: 24,
+            nbytes: 1 << 20,
+            chunk_size: 2 << 20,
+            slice_steps: 2,
+            chunk_steps: 4,
+            root: 0,
+            dtype: Some("float32".to_owned()),
+            red_op: Some("sum".to_owned()),
+            pattern,
+            protocol: Protocol::Simple,
+            algorithm: None,
+            coll: Some("AllReduce".to_owned()),
+            coll_api: None,
+            registered: false,
+            p2p_nbytes_is_size: true,
+            channel_size: Some(512 << 10),
+            loop_offset: Some(0),
+            last_chunk: None,
+            part_bytes: None,
+            slices: None,
+        },
+        ring: Ring { prev: 0, next: 2, index: 1 },
+        tree: Tree { up: -1, down: [2, 3, -1] },
+        task: None,
+    };
+    Call { event, peers: vec![(Direction::Recv, 0, true), (Direction::Send, 2, true)] }
+}
+
+pub fn p2p(pattern: Pattern, peer: i32, channel: u32) -> Call {
+    let mut call = call(pattern, channel, 3, 0);
+    call.event.op.root = peer;
+    call.event.op.nsteps = 1;
+    call.event.op.slice_steps = 1;
+    call.event.op.chunk_steps = 1;
+    let direction = if pattern == Pattern::Send { Direction::Send } else { Direction::Recv };
+    call.peers = vec![(direction, peer, true)];
+    call
+}
+
+impl Call {
+    #[must_use]
+    pub fn on_nvlink(mut self) -> Self {
+        self.peers.iter_mut().for_each(|(_, _, has_proxy)| *has_proxy = false);
+        self
+    }
+
+    /// The same op as NCCL posts it: from its own copy, with its final number.
+    #[must_use]
+    pub fn posted(mut self, op_count: u64, tid: u32) -> Self {
+        self.event.plan_pass = false;
+        self.event.op_pointer = 0xbb00 + u64::from(self.event.op.channel);
+        self.event.op.op_count = op_count;
+        self.event.origin.tid = tid;
+        self
+    }
+}

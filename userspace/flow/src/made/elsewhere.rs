@@ -1,0 +1,69 @@
+//! Ops whose sends another rank's process executes (PXN): that of rank 1 in process 10, executed by rank 3.
+
+use nccl_library::nccl::{Direction, Pattern};
+
+use super::calls::{APPLICATION, Call, call};
+use crate::decode::{Event, Origin, ProxyOwner, ProxyPeerEvent, ProxyStepEvent, Seat, StepMoment};
+
+/// The poster, and who sits where its op is executed.
+pub const POSTER: u32 = 10;
+pub const EXECUTOR: u32 = 11;
+pub const EXECUTORS_RANK: i32 = 3;
+
+/// An address in the executor's process.
+const CONNECTION: u64 = 0x52;
+
+/// What the poster's records say: an op of two messages that is sent to rank 2, planned and posted as number 40.
+pub fn posted() -> Vec<Event> {
+    let mut plan = call(Pattern::RingTwice, 0, 0, 0);
+    plan.event.op.nsteps = 4;
+    let mut events = Vec::new();
+    for Call { event, .. } in [plan.clone(), plan.posted(40, APPLICATION)] {
+        let peer = ProxyPeerEvent {
+            origin: event.origin,
+            op_pointer: event.op_pointer,
+            direction: Direction::Send,
+            peer: 2,
+            connection_index: 0,
+            plan_pass: event.plan_pass,
+            nsteps: Some(4),
+            has_proxy: true,
+            owner: Some(ProxyOwner { same_process: false, seat: Seat::Rank(EXECUTORS_RANK) }),
+            connection: CONNECTION,
+            transport: "NET".to_owned(),
+        };
+        events.extend([Event::ProxyOp(Box::new(event)), Event::ProxyPeer(peer)]);
+    }
+    events
+}
+
+/// What another process says: that it has the rank that executes the op.
+pub fn sits_there(tgid: u32) -> Vec<Event> {
+    let mut plan = call(Pattern::RingTwice, 0, 0, 0).on_nvlink();
+    plan.event.comm.rank = EXECUTORS_RANK;
+    plan.event.origin.tgid = tgid;
+    let mut next = plan.clone();
+    next.event.comm.launched = Some(1);
+    [plan, next].into_iter().map(|call| Event::ProxyOp(Box::new(call.event))).collect()
+}
+
+/// All that `tgid` does for the op's messages.
+pub fn steps(tgid: u32) -> Vec<ProxyStepEvent> {
+    let moments =
+        [(0, StepMoment::Sent), (0, StepMoment::Stop), (2, StepMoment::Sent), (2, StepMoment::Stop)];
+    let step = |(time, (step, moment))| ProxyStepEvent {
+        origin: Origin { ts_ns: time, tgid, tid: 300, lost: 0 },
+        moment,
+        connection: CONNECTION,
+        op_count: 40,
+        direction: Direction::Send,
+        step,
+        n_subs: 1,
+        is_foreign: (moment == StepMoment::Stop).then_some(true),
+        is_per_fifo_step: false,
+        bytes: Some(100 + step),
+        bytes_before: None,
+        bytes_sum: None,
+    };
+    (100..).zip(moments).map(step).collect()
+}

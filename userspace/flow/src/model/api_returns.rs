@@ -1,0 +1,190 @@
+//! Returns of the exported functions, joined with their calls by thread.
+//!
+//! A call that communicates passes `ncclEnqueueCheck` before it returns, and no other call comes between on its thread. The
+//! functions that do not are probed at their entry. NCCL calls some of them itself (`ncclSend` calls `ncclGroupEnd`,
+//! `ncclCommInitAll` too): what is called inside of another call is left out, as the program did not call it.
+//!
+//! Not every call returns: the session ends before, a record is lost, an exception or `longjmp` passes through. Whatever is
+//! then still open on the thread is known by the stack: what lies below the pointer of a later entry or return is over.
+
+use std::collections::HashMap;
+
+use super::api::{ApiOutput, ApiRecord};
+use crate::decode::{ApiEntryEvent, ApiReturnEvent, Origin};
+use nccl_library::nccl::{ApiFunction, ApiKind};
+
+/// Threads that are kept apart; a target that has more wants to fill our memory.
+const MAX_THREADS: usize = 65_536;
+
+/// Open calls of one thread. The kernel itself traces no more than 64 returns deep (`MAX_URETPROBE_DEPTH`).
+const MAX_DEPTH: usize = 64;
+
+/// What came of a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Returned {
+    /// Returns are not traced.
+    NotTraced,
+    /// It has not returned, or its return was not seen.
+    NotSeen,
+    Seen {
+        /// The function that returned to the program.
+        function: ApiFunction,
+        /// Time from the call to the return, nanoseconds.
+        host_ns: u64,
+        /// `ncclSuccess` …
+        result: String,
+    },
+}
+
+/// A call of an exported function that is no communication, or one that NCCL refused before it was one.
+#[derive(Clone, Debug)]
+pub struct OtherCall {
+    pub function: ApiFunction,
+    /// Of the entry; of the return where the entry was not seen.
+    pub origin: Origin,
+    /// `None`: one of the two was not seen.
+    pub host_ns: Option<u64>,
+    pub result: Option<String>,
+}
+
+#[derive(Debug, Default)]
+struct Thread {
+    /// A call that has not returned yet.
+    pending: Option<Box<ApiRecord>>,
+    /// Entered functions that have not returned yet, the innermost last.
+    open: Vec<Open>,
+}
+
+#[derive(Debug)]
+struct Open {
+    entry: ApiEntryEvent,
+    /// NCCL called it, inside of a call of the program.
+    is_inner: bool,
+}
+
+impl Open {
+    /// It goes out as it is: its return was not seen.
+    fn give_up(self, unreturned: &mut u64, out: &mut impl FnMut(ApiOutput)) {
+        if !self.is_inner {
+            *unreturned += 1;
+            out(ApiOutput::Other(open_call(&self.entry)));
+        }
+    }
+}
+
+/// The open calls of every thread.
+#[derive(Debug, Default)]
+pub(super) struct Returns {
+    threads: HashMap<(u32, u32), Thread>,
+    /// Calls whose return was not seen.
+    pub(super) unreturned: u64,
+    /// Returns whose call was not seen.
+    pub(super) uncalled: u64,
+}
+
+impl Returns {
+    pub(super) fn call(&mut self, record: ApiRecord, out: &mut impl FnMut(ApiOutput)) {
+        let Some(thread) = thread(&mut self.threads, record.event.origin) else {
+            self.unreturned += 1;
+            return out(not_seen(Box::new(record)));
+        };
+        if let Some(before) = thread.pending.replace(Box::new(record)) {
+            self.unreturned += 1;
+            out(not_seen(before));
+        }
+    }
+
+    pub(super) fn entry(&mut self, event: ApiEntryEvent, out: &mut impl FnMut(ApiOutput)) {
+        let Some(thread) = thread(&mut self.threads, event.origin) else {
+            self.unreturned += 1;
+            return out(ApiOutput::Other(open_call(&event)));
+        };
+        let over = |open: &Open| {
+            let (before, now) = (open.entry.stack_pointer, event.stack_pointer);
+            before < now || (before == now && open.entry.function == event.function)
+        };
+        while thread.open.len() >= MAX_DEPTH || thread.open.last().is_some_and(over) {
+            let Some(open) = thread.open.pop() else { break };
+            open.give_up(&mut self.unreturned, out);
+        }
+        let in_call = |record: &ApiRecord| event.stack_pointer <= record.event.stack_pointer;
+        let is_inner = !thread.open.is_empty() || thread.pending.as_deref().is_some_and(in_call);
+        thread.open.push(Open { entry: event, is_inner });
+    }
+
+    pub(super) fn returned(&mut self, event: ApiReturnEvent, out: &mut impl FnMut(ApiOutput)) {
+        let Some(thread) = thread(&mut self.threads, event.origin) else {
+            self.uncalled += 1;
+            return;
+        };
+        if event.function.kind() == ApiKind::Communicates
+            && let Some(mut record) = thread.pending.take()
+        {
+            record.returned = Returned::Seen {
+                function: event.function,
+                host_ns: event.origin.ts_ns.saturating_sub(record.event.origin.ts_ns),
+                result: event.result,
+            };
+            return out(ApiOutput::Call(record));
+        }
+        let Some(at) = thread.open.iter().rposition(|open| is_return_of(&event, &open.entry)) else {
+            self.uncalled += 1;
+            // An error is told, even that of a call which came to nothing.
+            if event.is_error {
+                let ApiReturnEvent { origin, function, result, .. } = event;
+                out(ApiOutput::Other(OtherCall { function, origin, host_ns: None, result: Some(result) }));
+            }
+            return;
+        };
+        for open in thread.open.drain(at + 1..).rev() {
+            open.give_up(&mut self.unreturned, out);
+        }
+        if let Some(Open { entry, is_inner: false }) = thread.open.pop() {
+            let host_ns = event.origin.ts_ns.saturating_sub(entry.origin.ts_ns);
+            let call = OtherCall { host_ns: Some(host_ns), result: Some(event.result), ..open_call(&entry) };
+            out(ApiOutput::Other(call));
+        }
+    }
+
+    /// What has not returned, in the order of time.
+    pub(super) fn finish(&mut self, out: &mut impl FnMut(ApiOutput)) {
+        let mut left: Vec<(u64, ApiOutput)> = Vec::new();
+        for thread in std::mem::take(&mut self.threads).into_values() {
+            left.extend(thread.pending.map(|record| (record.event.origin.ts_ns, not_seen(record))));
+            let open = thread.open.iter().filter(|open| !open.is_inner).map(|open| &open.entry);
+            left.extend(open.map(|open| (open.origin.ts_ns, ApiOutput::Other(open_call(open)))));
+        }
+        self.unreturned += left.len() as u64;
+        left.sort_by_key(|(ts_ns, _)| *ts_ns);
+        for (_, output) in left {
+            out(output);
+        }
+    }
+}
+
+fn thread(threads: &mut HashMap<(u32, u32), Thread>, origin: Origin) -> Option<&mut Thread> {
+    let key = (origin.tgid, origin.tid);
+    if threads.len() >= MAX_THREADS && !threads.contains_key(&key) {
+        return None;
+    }
+    Some(threads.entry(key).or_default())
+}
+
+/// On x86-64 the return address is off the stack when the return is seen; on aarch64 it never was on it.
+fn is_return_of(event: &ApiReturnEvent, open: &ApiEntryEvent) -> bool {
+    open.function == event.function
+        && (event.stack_pointer == open.stack_pointer
+            || event.stack_pointer == open.stack_pointer.wrapping_add(8))
+}
+
+fn not_seen(mut record: Box<ApiRecord>) -> ApiOutput {
+    record.returned = Returned::NotSeen;
+    ApiOutput::Call(record)
+}
+
+fn open_call(open: &ApiEntryEvent) -> OtherCall {
+    OtherCall { function: open.function, origin: open.origin, host_ns: None, result: None }
+}
+
+#[cfg(test)]
+mod tests;

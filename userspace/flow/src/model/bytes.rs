@@ -1,0 +1,273 @@
+//! How many bytes a message carries, where NCCL's planning lets it be known.
+//!
+//! `ncclProxyOp.nbytes` is the capacity of a message's slots, not what is sent. From 2.24 the op has `channelSize`, the
+//! payload of its channel; from 2.20 to 2.23 the device work that it was made for tells it. The sizes follow from the loops
+//! of NCCL's device code (2.27: src/device/all_reduce.h runRing, all_gather.h, reduce_scatter.h, prims_simple.h genericOp).
+//! Where they do not, the answer is the capacity.
+
+use serde::Serialize;
+
+use super::flow::FlowRecord;
+use nccl_library::nccl::{Pattern, Protocol, datatype_bytes, p2p_part_bytes};
+
+/// What a `bytes` field means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum BytesKind {
+    /// What the message carries in the FIFO, by NCCL's own arithmetic.
+    Exact,
+    /// What its slots can hold: an upper bound.
+    Capacity,
+}
+
+/// Where a message stands in its op.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Position {
+    /// Repetition of the whole pattern.
+    pub(super) loop_index: u64,
+    /// Which of the ranks' chunks it is of; rings only.
+    pub(super) chunk: u64,
+    /// Part of the chunk.
+    pub(super) slice: u64,
+}
+
+/// The sizes of one op's messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sizes {
+    /// Ring all-reduce: the loop's payload is dealt out to the ranks' chunks.
+    RingAllReduce { ring: Slicing, n_ranks: u64 },
+    /// Ring all-gather and reduce-scatter: each rank's chunk is the loop's payload.
+    RingPerRank(Slicing),
+    /// Trees, chains: one chunk of the payload after the other, each one message.
+    Chunks { protocol: Protocol, channel_size: u64, chunk_size: u64 },
+    /// One message after the other, the last one shorter.
+    P2p { protocol: Protocol, part: u64, chunk_payload: u64 },
+    /// `full` for every message but the last, which is not known.
+    AllButLast { full: u64, messages: u64, capacity: u64 },
+    /// One message of this size.
+    Single(u64),
+    /// Not known.
+    Capacity(u64),
+}
+
+/// How a ring's chunks are cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Slicing {
+    protocol: Protocol,
+    /// Payload of the channel, bytes.
+    channel_size: u64,
+    /// Payload of a full chunk, bytes.
+    chunk_size: u64,
+    slices_per_chunk: u64,
+    /// Bytes of an element.
+    element: u64,
+    /// What the slots of one message hold, bytes.
+    slot: u64,
+    /// Payload of a rank's chunk in a loop that is not full, where NCCL says it (2.20 and 2.21), bytes.
+    last_chunk: Option<u64>,
+}
+
+impl Sizes {
+    /// Chooses the rule for an op; `n_steps` is what NCCL planned with the peer, and a rule that would not make as many
+    /// steps is not believed.
+    pub(super) fn of(record: &FlowRecord, n_steps: u64) -> Self {
+        let capacity = Self::Capacity(u64::try_from(record.op.nbytes).unwrap_or(0));
+        let op = &record.op;
+        if op.registered {
+            return capacity;
+        }
+        if op.pattern.is_p2p() {
+            return Self::of_p2p(record).unwrap_or(capacity);
+        }
+        Self::of_collective(record)
+            .filter(|sizes| sizes.n_steps(record).is_some_and(|steps| steps == n_steps))
+            .unwrap_or(capacity)
+    }
+
+    fn of_collective(record: &FlowRecord) -> Option<Self> {
+        let op = &record.op;
+        let channel_size = op.channel_size?;
+        if op.chunk_size == 0 || op.slice_steps == 0 || !op.chunk_steps.is_multiple_of(op.slice_steps) {
+            return None;
+        }
+        let slicing = Slicing {
+            protocol: op.protocol,
+            channel_size,
+            chunk_size: op.chunk_size,
+            slices_per_chunk: op.chunk_steps / op.slice_steps,
+            element: datatype_bytes(op.dtype.as_deref()?)?,
+            slot: u64::try_from(op.nbytes).ok()?,
+            last_chunk: op.last_chunk,
+        };
+        match op.pattern {
+            Pattern::RingTwice => {
+                let n_ranks = u64::try_from(record.comm.n_ranks).ok()?;
+                Some(Self::RingAllReduce { ring: slicing, n_ranks })
+            }
+            // Grouped all-gathers (2.29 and later) share the pattern; their channelSize is 0.
+            Pattern::Ring if channel_size != 0 => Some(Self::RingPerRank(slicing)),
+            Pattern::TreeUp
+            | Pattern::TreeDown
+            | Pattern::TreeUpDown
+            | Pattern::PipelineFrom
+            | Pattern::PipelineTo => {
+                Some(Self::Chunks { protocol: op.protocol, channel_size, chunk_size: op.chunk_size })
+            }
+            _ => None,
+        }
+    }
+
+    fn of_p2p(record: &FlowRecord) -> Option<Self> {
+        let op = &record.op;
+        let capacity = u64::try_from(op.nbytes).ok()?;
+        if op.nsteps == 1 {
+            // 2.20 and later: nbytes is the part's own size where it fits one message. Before, it is the capacity.
+            return op.p2p_nbytes_is_size.then_some(Self::Single(capacity));
+        }
+        // LL's chunkSize counts flags too: half of it is payload.
+        let chunk_payload = if op.protocol == Protocol::Ll { op.chunk_size / 2 } else { op.chunk_size };
+        let full = op.protocol.wire_bytes(chunk_payload);
+        let by_task = || {
+            let task = record.task.as_ref()?;
+            p2p_part_bytes(task.p2p_bytes?, task.p2p_channels?, record.p2p_part?)
+        };
+        let from_part = || {
+            let part = op.part_bytes.or_else(by_task)?;
+            let steps = part.div_ceil(chunk_payload.max(1)).max(1);
+            (steps == op.nsteps).then_some(Self::P2p { protocol: op.protocol, part, chunk_payload })
+        };
+        let partly =
+            || op.p2p_nbytes_is_size.then_some(Self::AllButLast { full, messages: op.nsteps, capacity });
+        from_part().or_else(partly)
+    }
+
+    /// FIFO steps that the rule makes.
+    fn n_steps(&self, record: &FlowRecord) -> Option<u64> {
+        let n_ranks = u64::try_from(record.comm.n_ranks).ok()?;
+        let (per_loop, loops) = match self {
+            Self::RingAllReduce { ring, n_ranks } => (
+                n_ranks.checked_sub(1)?.checked_mul(2)?,
+                ring.channel_size.div_ceil(ring.chunk_size.checked_mul(*n_ranks)?),
+            ),
+            Self::RingPerRank(ring) => (n_ranks.checked_sub(1)?, ring.channel_size.div_ceil(ring.chunk_size)),
+            Self::Chunks { channel_size, chunk_size, .. } => (1, channel_size.div_ceil(*chunk_size)),
+            Self::P2p { .. } | Self::AllButLast { .. } | Self::Single(_) | Self::Capacity(_) => return None,
+        };
+        per_loop.checked_mul(loops)?.checked_mul(record.op.chunk_steps)
+    }
+
+    /// Bytes of the message at this position, the `index`-th with its peer.
+    pub(super) fn bytes(&self, position: Position, index: u64) -> (u64, BytesKind) {
+        let exact = |bytes| (bytes, BytesKind::Exact);
+        match self {
+            Self::RingAllReduce { ring, n_ranks } => {
+                exact(ring.message(ring.all_reduce_chunk(position, *n_ranks), position.slice))
+            }
+            Self::RingPerRank(ring) => {
+                let rest =
+                    ring.channel_size.saturating_sub(position.loop_index.saturating_mul(ring.chunk_size));
+                exact(ring.message(rest.min(ring.chunk_size), position.slice))
+            }
+            Self::Chunks { protocol, channel_size, chunk_size } => {
+                let rest = channel_size.saturating_sub(position.loop_index.saturating_mul(*chunk_size));
+                exact(protocol.wire_bytes(rest.min(*chunk_size)))
+            }
+            Self::P2p { protocol, part, chunk_payload } => {
+                let rest = part.saturating_sub(index.saturating_mul(*chunk_payload));
+                exact(protocol.wire_bytes(rest.min(*chunk_payload)))
+            }
+            Self::AllButLast { full, messages, capacity } => {
+                if index + 1 < *messages {
+                    exact(*full)
+                } else {
+                    (*capacity, BytesKind::Capacity)
+                }
+            }
+            Self::Single(bytes) => exact(*bytes),
+            Self::Capacity(bytes) => (*bytes, BytesKind::Capacity),
+        }
+    }
+}
+
+impl Slicing {
+    /// Payload of one rank's chunk in one loop.
+    fn all_reduce_chunk(&self, position: Position, n_ranks: u64) -> u64 {
+        let full_loop = self.chunk_size.saturating_mul(n_ranks);
+        let rest = self.channel_size.saturating_sub(position.loop_index.saturating_mul(full_loop));
+        let chunk = if rest >= full_loop {
+            self.chunk_size
+        } else if let Some(chunk) = self.last_chunk {
+            chunk
+        } else {
+            // alignUp(divUp(remCount, nranks), 16/sizeof(T)) elements
+            let elements = (rest / self.element).div_ceil(n_ranks.max(1));
+            let grain = (16 / self.element).max(1);
+            elements.next_multiple_of(grain).saturating_mul(self.element)
+        };
+        rest.saturating_sub(position.chunk.saturating_mul(chunk)).min(chunk)
+    }
+
+    /// Bytes in the FIFO of one slice of a chunk of `data` payload bytes.
+    fn message(&self, data: u64, slice: u64) -> u64 {
+        if self.slices_per_chunk <= 1 {
+            return self.protocol.wire_bytes(data);
+        }
+        // sliceSize = max(divUp(nelem, 16*SlicePerChunk)*16, sliceSize/32) elements: halves of what there is, so an
+        // empty second message is really sent.
+        let elements = data / self.element;
+        let even = elements.div_ceil(16 * self.slices_per_chunk).saturating_mul(16);
+        let least = self.slot / self.element / 32;
+        let size = even.max(least).saturating_mul(self.element);
+        let rest = data.saturating_sub(slice.saturating_mul(size));
+        self.protocol.wire_bytes(rest.min(size))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slicing(channel_size: u64, chunk_size: u64, element: u64) -> Slicing {
+        Slicing {
+            protocol: Protocol::Simple,
+            channel_size,
+            chunk_size,
+            slices_per_chunk: 2,
+            element,
+            slot: 1 << 20,
+            last_chunk: None,
+        }
+    }
+
+    /// Every byte of the payload passes every link 2(N-1) times, N-1 times per rank and direction of the ring.
+    #[test]
+    fn ring_all_reduce_messages_add_up_to_what_an_all_reduce_moves() {
+        for (channel_size, n_ranks) in
+            [(4096u64, 4u64), (1_200_000, 2), (40_000_000, 4), (7_340_032 + 48, 8), (48, 3)]
+        {
+            let chunk_size = 2 << 20;
+            let sizes = Sizes::RingAllReduce { ring: slicing(channel_size, chunk_size, 4), n_ranks };
+            let loops = channel_size.div_ceil(chunk_size * n_ranks);
+            let mut total = 0;
+            for ring_index in 0..n_ranks {
+                for loop_index in 0..loops {
+                    for step in 0..2 * (n_ranks - 1) {
+                        let chunk = (ring_index + n_ranks - 1 - (step % n_ranks)) % n_ranks;
+                        for slice in 0..2 {
+                            total += sizes.bytes(Position { loop_index, chunk, slice }, 0).0;
+                        }
+                    }
+                }
+            }
+            assert_eq!(total, 2 * (n_ranks - 1) * channel_size, "{channel_size} bytes on {n_ranks} ranks");
+        }
+    }
+
+    #[test]
+    fn a_small_chunk_is_one_slice_and_an_empty_message() {
+        // 1,024 floats per chunk: divUp(1024, 32)*16 = 512 elements, but at least 1 MiB / 4 / 32 = 8,192.
+        let sizes = slicing(16384, 2 << 20, 4);
+        assert_eq!((sizes.message(4096, 0), sizes.message(4096, 1)), (4096, 0));
+        assert_eq!((sizes.message(2 << 20, 0), sizes.message(2 << 20, 1)), (1 << 20, 1 << 20));
+    }
+}

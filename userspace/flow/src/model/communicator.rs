@@ -1,0 +1,238 @@
+//! One communicator as one process has it: its numbers, its waiting ops, its API calls.
+
+use std::collections::{HashMap, VecDeque};
+
+use super::{
+    call::ProxyCall,
+    flow::{FlowCommunicator, FlowRecord, PeerFlow},
+    post_match::{Matched, PostMatcher},
+    sequence::Sequencer,
+};
+use crate::decode::{ApiCallEvent, CommunicatorId, ProxyOp, ProxyOpEvent, ProxyPeerEvent};
+use nccl_library::nccl::Pattern;
+
+/// API calls that are kept until their op is planned. Calls that never become a proxy op (one rank, zero elements) are
+/// pushed out by later ones.
+const MAX_API_CALLS: usize = 4096;
+
+/// What tells one communicator from another inside what is traced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CommKey {
+    /// Process id in the initial PID namespace.
+    pub tgid: u32,
+    pub pointer: u64,
+    pub hash: Option<u64>,
+    pub rank: i32,
+}
+
+impl CommKey {
+    pub(super) fn new(tgid: u32, id: &CommunicatorId) -> Self {
+        Self { tgid, pointer: id.pointer, hash: id.hash, rank: id.rank }
+    }
+}
+
+/// State of one communicator.
+#[derive(Debug)]
+pub(super) struct Communicator {
+    flow: FlowCommunicator,
+    sequencer: Sequencer,
+    posts: PostMatcher,
+    api_calls: VecDeque<ApiCallEvent>,
+    /// The API call and number of the op that is being planned, for the op's later channels; p2p ops by pattern and peer,
+    /// as they interleave.
+    planned_calls: HashMap<Option<(Pattern, i32)>, (u64, ApiCallEvent)>,
+    /// Post passes whose plan pass was not seen.
+    pub(super) unplanned_posts: u64,
+}
+
+impl Communicator {
+    pub(super) fn new(key: CommKey, n_ranks: i32, instance: u32) -> Self {
+        Self {
+            flow: FlowCommunicator { hash: key.hash, rank: key.rank, n_ranks, instance },
+            sequencer: Sequencer::default(),
+            posts: PostMatcher::default(),
+            api_calls: VecDeque::new(),
+            planned_calls: HashMap::new(),
+            unplanned_posts: 0,
+        }
+    }
+
+    /// The user calls the API; its op is planned later.
+    pub(super) fn api_call(&mut self, call: ApiCallEvent) {
+        if self.api_calls.len() == MAX_API_CALLS {
+            self.api_calls.pop_front();
+        }
+        self.api_calls.push_back(call);
+    }
+
+    /// A complete call of `ncclProxySaveOp`. Gives out the record that it completes.
+    pub(super) fn proxy_call(&mut self, call: ProxyCall) -> Option<FlowRecord> {
+        if call.event.op.pattern == Pattern::Profiler {
+            return None; // the bookkeeping of a profiler plugin: no data flows
+        }
+        if call.event.plan_pass { self.plan(call) } else { self.post(call) }
+    }
+
+    /// Whether a planned op waits that this post pass can be about.
+    pub(super) fn waits_for(&self, event: &ProxyOpEvent) -> bool {
+        self.posts.waits_for(&event.op, event.task.as_ref())
+    }
+
+    /// Whether this post pass is a graph's, of an op that was posted before.
+    pub(super) fn is_replay(&self, event: &ProxyOpEvent) -> bool {
+        !event.plan_pass
+            && !self.waits_for(event)
+            && self.posts.replayed(event.op_pointer, event.origin.tid, &event.op).is_some()
+    }
+
+    fn plan(&mut self, call: ProxyCall) -> Option<FlowRecord> {
+        let ProxyCall { event, peers, incomplete, derived } = call;
+        let numbered = self.sequencer.plan(&event);
+        let call_key = event.op.pattern.is_p2p().then_some((event.op.pattern, event.op.root));
+        if numbered.opens {
+            match self.take_api_call(&event) {
+                Some(api) => {
+                    if self.planned_calls.len() >= MAX_API_CALLS {
+                        self.planned_calls.clear();
+                    }
+                    self.planned_calls.insert(call_key, (numbered.seq, api))
+                }
+                None => self.planned_calls.remove(&call_key),
+            };
+        }
+        let api = self
+            .planned_calls
+            .get(&call_key)
+            .filter(|(seq, _)| *seq == numbered.seq)
+            .map(|(_, api)| api.clone());
+        let needed = peers.iter().any(|peer| peer.peer >= 0 && peer.has_proxy);
+        let p2p_part = event.op.pattern.is_p2p().then_some(numbered.part);
+        let record = FlowRecord {
+            comm: self.flow,
+            seq: numbered.seq,
+            ring: event.ring,
+            tree: event.tree,
+            peers: peers_of(&peers),
+            posted: false,
+            needed,
+            planned: true,
+            planned_at: Some(event.origin),
+            posted_at: None,
+            captured_seq: None,
+            p2p_part,
+            incomplete,
+            outcome: None,
+            derived,
+            count: event.task.as_ref().and_then(|task| task.count).or(api.as_ref().map(|api| api.count)),
+            api_name: api.map(|api| api.name),
+            task: event.task,
+            op: event.op,
+        };
+        if record.is_copy_to_self() {
+            None
+        } else if needed {
+            self.posts.wait(record)
+        } else {
+            Some(record)
+        }
+    }
+
+    fn post(&mut self, call: ProxyCall) -> Option<FlowRecord> {
+        let ProxyCall { event, peers, incomplete, derived } = call;
+        let record = match self.posts.post(event.op_pointer, event.origin.tid, &event.op, event.task.as_ref())
+        {
+            Matched::Planned(mut record) => {
+                record.op.op_count = event.op.op_count;
+                record.posted = true;
+                record.posted_at = Some(event.origin);
+                *record
+            }
+            Matched::Replay(record) => FlowRecord {
+                seq: self.sequencer.post(&event),
+                captured_seq: Some(record.seq),
+                // The captured op knows what the device work said. Its number is another, and PAT's steps are overwritten.
+                op: ProxyOp { op_count: event.op.op_count, nsteps: event.op.nsteps, ..record.op },
+                posted: true,
+                planned: false,
+                planned_at: None,
+                posted_at: Some(event.origin),
+                ..*record
+            },
+            Matched::Unknown => {
+                self.unplanned_posts += 1;
+                FlowRecord {
+                    comm: self.flow,
+                    seq: self.sequencer.post(&event),
+                    ring: event.ring,
+                    tree: event.tree,
+                    peers: peers_of(&peers),
+                    posted: true,
+                    needed: peers.iter().any(|peer| peer.has_proxy),
+                    planned: false,
+                    planned_at: None,
+                    posted_at: Some(event.origin),
+                    captured_seq: None,
+                    p2p_part: None,
+                    incomplete,
+                    outcome: None,
+                    derived,
+                    api_name: None,
+                    count: event.task.as_ref().and_then(|task| task.count),
+                    task: event.task,
+                    op: event.op,
+                }
+            }
+        };
+        if record.is_copy_to_self() { None } else { Some(record) }
+    }
+
+    /// The API call that the op comes from: the first of its function (for p2p: and peer). Where several collectives of the
+    /// same function wait, NCCL may have sorted them by size, so their counts are used only if they agree.
+    fn take_api_call(&mut self, event: &ProxyOpEvent) -> Option<ApiCallEvent> {
+        let p2p = event.op.pattern.is_p2p();
+        let coll = event.op.coll.as_deref();
+        let fits = |call: &ApiCallEvent| {
+            if p2p {
+                call.function.as_deref() == coll && call.root == event.op.root
+            } else {
+                match (coll, call.function.as_deref()) {
+                    (Some(coll), called) => called == Some(coll),
+                    // Before 2.20 the op does not say what it is.
+                    (None, called) => !matches!(called, Some("Send" | "Recv")),
+                }
+            }
+        };
+        let at = self.api_calls.iter().position(fits)?;
+        let ambiguous = !p2p && {
+            let count = self.api_calls.get(at).map(|call| call.count);
+            self.api_calls.iter().filter(|call| fits(call)).any(|call| Some(call.count) != count)
+        };
+        let call = self.api_calls.remove(at)?;
+        (!ambiguous).then_some(call)
+    }
+
+    /// The session ends: what was planned and never posted.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = FlowRecord> {
+        self.posts.drain()
+    }
+}
+
+/// The peers that exist: NCCL calls `SaveProxy` with -1 for a place in a tree where nobody is, and does nothing then.
+fn peers_of(peers: &[ProxyPeerEvent]) -> Vec<PeerFlow> {
+    peers
+        .iter()
+        .filter(|peer| peer.peer >= 0)
+        .map(|peer| PeerFlow {
+            direction: peer.direction,
+            peer: peer.peer,
+            connection_index: peer.connection_index,
+            nsteps: peer.nsteps,
+            has_proxy: peer.has_proxy,
+            transport: peer.transport.clone(),
+            connection: peer.connection,
+            owner: peer.owner.filter(|_| peer.has_proxy),
+            proxy_pid: None,
+            measured: None,
+        })
+        .collect()
+}

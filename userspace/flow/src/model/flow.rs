@@ -1,0 +1,111 @@
+//! What the model gives out: one op on one channel of one rank, with its peers.
+
+use super::{agreement::Outcome, message::Measured};
+use crate::decode::{Origin, ProxyOp, ProxyOwner, Ring, TaskInfo, Tree};
+use nccl_library::nccl::{Direction, datatype_bytes};
+
+/// The communicator that a flow belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowCommunicator {
+    /// `commHash`; before 2.18 there is none.
+    pub hash: Option<u64>,
+    pub rank: i32,
+    pub n_ranks: i32,
+    /// 0, or the number of communicators with the same hash and rank that were seen before this one.
+    pub instance: u32,
+}
+
+/// One peer of an op.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerFlow {
+    pub direction: Direction,
+    /// Rank; numbers from `nRanks` on are NCCL's pseudo-peers.
+    pub peer: i32,
+    pub connection_index: i32,
+    /// FIFO steps with this peer.
+    pub nsteps: Option<u64>,
+    pub has_proxy: bool,
+    pub transport: String,
+    /// Address of the `ncclProxyConnection`.
+    pub connection: u64,
+    /// Whose proxy serves it, where it has one and that is told (2.18 and later).
+    pub owner: Option<ProxyOwner>,
+    /// The process whose proxy it is, where that is another one (PXN) and is known: as ncclflow sees it.
+    pub proxy_pid: Option<u32>,
+    /// What was observed of each message, in their order; where steps are traced and the op was posted.
+    pub measured: Option<Measured>,
+}
+
+/// One op on one channel: a record of `proxy_flow`, and the source of its `flow_steps`.
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+#[derive(Clone, Debug)]
+pub struct FlowRecord {
+    pub comm: FlowCommunicator,
+    /// Number of the op on its communicator, shifted left by one; bit 0 is 1 for p2p, as in NCCL's own opCount.
+    pub seq: u64,
+    pub op: ProxyOp,
+    pub ring: Ring,
+    pub tree: Tree,
+    pub task: Option<TaskInfo>,
+    pub peers: Vec<PeerFlow>,
+    /// The post pass was seen: NCCL queued the op for the proxy.
+    pub posted: bool,
+    /// A peer has a proxy: without it there is no post pass.
+    pub needed: bool,
+    /// The plan pass was seen.
+    pub planned: bool,
+    pub planned_at: Option<Origin>,
+    pub posted_at: Option<Origin>,
+    /// A replay of a CUDA graph: the `seq` of the op that was captured.
+    pub captured_seq: Option<u64>,
+    /// Position of this channel's part among the parts of a p2p call, where the call was seen from its beginning.
+    pub p2p_part: Option<u64>,
+    /// Records of its process were lost while it was seen: peers, or what was measured, can be missing.
+    pub incomplete: bool,
+    /// What became of its messages; where steps are traced and it has any to measure.
+    pub outcome: Option<Outcome>,
+    /// NCCL made the op and forgot it, as it needs no proxy; it is computed from its plan's device work.
+    pub derived: bool,
+    /// Function that the user called, where the API was probed.
+    pub api_name: Option<String>,
+    /// Elements that the user gave, where known.
+    pub count: Option<u64>,
+}
+
+impl FlowRecord {
+    /// When the op was first seen.
+    pub fn origin(&self) -> Option<Origin> {
+        self.planned_at.or(self.posted_at)
+    }
+
+    /// The function that NCCL runs: from the op, its task or the API call.
+    pub fn coll(&self) -> Option<&str> {
+        let task = self.task.as_ref().and_then(|task| task.function.as_deref());
+        self.op.coll.as_deref().or(task).or(self.api_name.as_deref())
+    }
+
+    /// The function that the user called.
+    pub fn coll_api(&self) -> Option<&str> {
+        self.op.coll_api.as_deref().or(self.api_name.as_deref()).or_else(|| self.coll())
+    }
+
+    /// Bytes that the op was called with, where they are known: a task (2.23 and later) has its count and its type. Before, the count
+    /// is the call's, and its type is the op's only where NCCL does not turn the elements into bytes.
+    pub fn call_bytes(&self) -> Option<u64> {
+        let task = self.task.as_ref();
+        if self.op.pattern.is_p2p() {
+            return task?.p2p_bytes;
+        }
+        let dtype = match task.and_then(|task| task.datatype.as_deref()) {
+            Some(dtype) => dtype,
+            None if matches!(self.coll(), None | Some("AllGather" | "Broadcast")) => return None,
+            None => self.op.dtype.as_deref()?,
+        };
+        self.count?.checked_mul(datatype_bytes(dtype)?)
+    }
+
+    /// A send to oneself: copied on the GPU, no peer.
+    pub fn is_copy_to_self(&self) -> bool {
+        self.op.pattern.is_p2p() && self.op.root == self.comm.rank
+    }
+}

@@ -1,0 +1,195 @@
+//! One message as it was observed, and the waits that follow from that.
+
+use crate::decode::StepMoment;
+use nccl_library::nccl::{Direction, FIFO_STEPS};
+
+/// `NCCL_SHARED_STEPS`: those that all ops that are taken together may use (src/include/proxy.h, `maxDepth` in src/transport/net.cc).
+const NCCL_SHARED_STEPS: u64 = 16;
+
+/// When a message came how far, on `CLOCK_MONOTONIC` in nanoseconds, as NCCL's proxy saw it. All measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Message {
+    /// Send: the slot is offered to the GPU.
+    pub start: Option<u64>,
+    /// Receive: the network was asked for it.
+    pub posted: Option<u64>,
+    /// Send: the GPU has filled the slot, and the network is asked to send for the first time (2.27 and later).
+    pub ready: Option<u64>,
+    /// Send: the network has taken it.
+    pub sent: Option<u64>,
+    /// Receive: the data is there.
+    pub arrived: Option<u64>,
+    /// Receive: it is handed to the GPU.
+    pub handed: Option<u64>,
+    /// Send: the network is done with it. Receive: the GPU has taken it out of the slot.
+    pub end: Option<u64>,
+    /// Bytes that the network was given, or gave.
+    pub bytes: Option<u64>,
+}
+
+impl Message {
+    pub(super) fn note(&mut self, moment: StepMoment, ts_ns: u64, bytes: Option<u64>) {
+        let place = match moment {
+            StepMoment::Start => &mut self.start,
+            StepMoment::Posted => &mut self.posted,
+            StepMoment::Ready => &mut self.ready,
+            StepMoment::Sent => &mut self.sent,
+            StepMoment::Arrived => &mut self.arrived,
+            StepMoment::Handed => &mut self.handed,
+            StepMoment::Stop => &mut self.end,
+            StepMoment::Other => return,
+        };
+        // The proxy repeats a refused send until it succeeds: the first is when it began.
+        place.get_or_insert(ts_ns);
+        if matches!(moment, StepMoment::Sent | StepMoment::Arrived) {
+            self.bytes = bytes;
+        }
+    }
+}
+
+/// All messages of an op with one peer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Measured {
+    /// In the order of their steps.
+    pub messages: Vec<Message>,
+    /// When the connection was free for the op: it was posted, and the op before it on the connection was done.
+    pub free_since: Option<u64>,
+    /// Messages that can be under way at a time.
+    pub depth: usize,
+}
+
+impl Measured {
+    pub(super) fn new(messages: usize) -> Self {
+        Self { messages: vec![Message::default(); messages], ..Self::default() }
+    }
+
+    /// Which message it is that stops, where NCCL tells this one. 2.24 to 2.26 tell the first of those that the GPU has taken since the
+    /// proxy looked last for all of them (`doneStepId` in src/transport/net.cc, recvProxyProgress); they stop in their order.
+    pub(super) fn stopped(&self, told: usize, direction: Direction) -> usize {
+        let has_stopped = |message: &&Message| message.end.is_some();
+        match direction {
+            Direction::Recv => told + self.messages.iter().skip(told).take_while(has_stopped).count(),
+            Direction::Send => told,
+        }
+    }
+
+    /// Nothing was seen of it.
+    pub(super) fn is_unseen(&self) -> bool {
+        self.messages.iter().all(|message| *message == Message::default())
+    }
+
+    /// Ops of `n_subs` connections are taken together; a message takes `slots` FIFO steps.
+    pub(super) fn set_depth(&mut self, n_subs: u64, slots: u64) {
+        let steps = FIFO_STEPS.min(NCCL_SHARED_STEPS / n_subs.max(1));
+        self.depth = usize::try_from(steps.div_ceil(slots.max(1))).unwrap_or(1).max(1);
+    }
+
+    /// Derived: since when the slot of this message was free, so that it could begin. The proxy takes it up in its next round.
+    pub fn slot_free(&self, index: usize) -> Option<u64> {
+        match index.checked_sub(self.depth) {
+            _ if self.depth == 0 => None,
+            Some(before) => self.messages.get(before)?.end,
+            None => self.free_since,
+        }
+    }
+
+    /// Messages that came to their end, and the bytes of those whose size was seen.
+    pub fn totals(&self) -> (u64, u64) {
+        let ended = self.messages.iter().filter(|message| message.end.is_some()).count() as u64;
+        let bytes = self.messages.iter().filter_map(|message| message.bytes);
+        (ended, bytes.fold(0, u64::saturating_add))
+    }
+}
+
+/// Who was waited for, in nanoseconds. Derived from what was measured; `None` where a moment is not known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waits {
+    /// Send: from the start to ready: the GPU had not filled the slot.
+    pub gpu_ready: Option<u64>,
+    /// Send: ready to sent: the peer had not offered a buffer.
+    pub peer_buffer: Option<u64>,
+    /// Send: both of them, where the version does not tell them apart (up to 2.26).
+    pub gpu_ready_or_peer_buffer: Option<u64>,
+    /// Send: sent to end. Receive: from the start to arrived: the sender, and the network.
+    pub network: Option<u64>,
+    /// Receive: arrived to handed.
+    pub flush: Option<u64>,
+    /// Receive: handed to end: the GPU had not taken it.
+    pub gpu_consume: Option<u64>,
+    /// Receive: both of them, where handing over was not measured.
+    pub flush_or_gpu_consume: Option<u64>,
+}
+
+impl Waits {
+    /// `slot_free`: [`Measured::slot_free`], where the start itself was not measured.
+    pub fn of(direction: Direction, message: &Message, slot_free: Option<u64>) -> Self {
+        let between = |from: Option<u64>, to: Option<u64>| Some(to?.saturating_sub(from?));
+        let Message { start, posted, ready, sent, arrived, handed, end, bytes: _ } = *message;
+        match direction {
+            Direction::Send => {
+                let start = start.or(slot_free);
+                Self {
+                    gpu_ready: between(start, ready),
+                    peer_buffer: between(ready, sent),
+                    gpu_ready_or_peer_buffer: between(start, sent).filter(|_| ready.is_none()),
+                    network: between(sent, end),
+                    ..Self::default()
+                }
+            }
+            Direction::Recv => Self {
+                network: between(posted.or(slot_free), arrived),
+                flush: between(arrived, handed),
+                gpu_consume: between(handed, end),
+                flush_or_gpu_consume: between(arrived, end).filter(|_| handed.is_none()),
+                ..Self::default()
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_free_when_the_message_before_in_them_is_done() {
+        let mut measured = Measured { free_since: Some(5), ..Measured::new(6) };
+        assert_eq!(measured.slot_free(0), None, "nothing was seen of it");
+        measured.set_depth(1, 2);
+        for (message, end) in measured.messages.iter_mut().zip([10, 20, 30]) {
+            message.end = Some(end);
+        }
+        let free: Vec<Option<u64>> = (0..6).map(|index| measured.slot_free(index)).collect();
+        assert_eq!(free, [Some(5), Some(5), Some(5), Some(5), Some(10), Some(20)]);
+        measured.set_depth(8, 1);
+        assert_eq!(measured.slot_free(2), Some(10));
+    }
+
+    #[test]
+    fn receives_that_stop_under_one_number_stop_in_their_order() {
+        let mut measured = Measured::new(4);
+        for (told, stops) in [(0, 0), (1, 1), (1, 2), (3, 3)] {
+            assert_eq!(measured.stopped(told, Direction::Recv), stops);
+            assert_eq!(measured.stopped(told, Direction::Send), told);
+            measured.messages[stops].end = Some(1);
+        }
+        assert_eq!(measured.stopped(2, Direction::Recv), 4, "there are no more");
+    }
+
+    #[test]
+    fn waits_are_told_apart_as_far_as_was_measured() {
+        let message = Message { sent: Some(30), end: Some(45), ..Message::default() };
+        let waits = Waits::of(Direction::Send, &message, Some(10));
+        assert_eq!((waits.gpu_ready, waits.gpu_ready_or_peer_buffer), (None, Some(20)));
+        let waits =
+            Waits::of(Direction::Send, &Message { ready: Some(25), start: Some(11), ..message }, Some(10));
+        assert_eq!(
+            (waits.gpu_ready, waits.peer_buffer, waits.gpu_ready_or_peer_buffer),
+            (Some(14), Some(5), None)
+        );
+        assert_eq!(waits.network, Some(15));
+        let message = Message { arrived: Some(30), end: Some(45), ..Message::default() };
+        let waits = Waits::of(Direction::Recv, &message, None);
+        assert_eq!((waits.network, waits.gpu_consume, waits.flush_or_gpu_consume), (None, None, Some(15)));
+    }
+}

@@ -1,0 +1,44 @@
+//! Events → flows: calls put together, plan and post pass joined, ops numbered, transfers laid out.
+//!
+//! Pure and synchronous: time enters only with the events, so a live run and a replay give the same.
+
+mod agreement;
+mod api;
+mod api_returns;
+mod bytes;
+mod call;
+mod communicator;
+mod execution;
+mod flow;
+mod instances;
+mod measured;
+mod message;
+mod plan;
+mod post_match;
+mod sampling;
+mod seats;
+mod send_sizes;
+mod sequence;
+mod session;
+mod size_sums;
+mod step_key;
+mod transfers;
+
+#[cfg(test)]
+pub mod tests;
+
+pub use agreement::Outcome;
+pub use api::{ApiOutput, ApiRecord, ApiSession};
+pub use api_returns::{OtherCall, Returned};
+pub use bytes::BytesKind;
+pub use call::{CallAssembler, ProxyCall};
+pub use communicator::CommKey;
+pub use flow::{FlowCommunicator, FlowRecord, PeerFlow};
+pub use instances::Instances;
+pub use measured::LeftOut;
+pub use message::{Measured, Message, Waits};
+pub use plan::PlanCounters;
+pub use sampling::Sampling;
+pub use seats::{CommunicatorSeat, Occupant, Seats};
+pub use session::{ModelCounters, Session};
+pub use transfers::{Stage, Transfer, transfers, transfers_left_out};

@@ -1,0 +1,152 @@
+//! The proxy ops of a collective, from its task and its device work.
+//!
+//! NCCL computes them in `scheduleCollTasksToPlan` and `calcCollChunking` (src/enqueue.cc, 2.23 to 2.30; 2.31 and 2.32 by comparison
+//! with the ops themselves), asks `ncclProxySaveOp` whether any peer needs a proxy, and forgets those that need none. What it
+//! chose, the chunk size and the share of each channel, stands in the device work; the rest follows.
+
+use crate::decode::{ChannelGraphs, CollTask, CollWork, PlanEvent, ProxyOp};
+use nccl_library::nccl::{Algorithm, FIFO_STEPS, Pattern, Protocol, datatype_bytes};
+
+/// The ops in NCCL's order, one for each channel; nothing where they do not follow.
+pub(super) fn ops(
+    plan: &PlanEvent,
+    graphs: &ChannelGraphs,
+    task: &CollTask,
+    work: &CollWork,
+    number: u64,
+) -> Option<Vec<ProxyOp>> {
+    let (algorithm, protocol) = (task.algorithm?, task.protocol?);
+    let function = task.function.as_deref()?;
+    let pattern = pattern(function, algorithm)?;
+    let element = datatype_bytes(task.datatype.as_deref()?)?;
+    let n_ranks = u64::try_from(plan.comm.n_ranks).ok()?;
+    let step_size = graphs.buffer_sizes.get(usize::from(protocol.number())).copied()? / FIFO_STEPS;
+    let (chunk_steps, slice_steps) = if protocol == Protocol::Simple && algorithm == Algorithm::Ring {
+        (task.chunk_steps, task.slice_steps)
+    } else {
+        (1, 1)
+    };
+    let (steps_per_loop, chunks_per_loop) = per_loop(pattern, graphs, n_ranks)?;
+    let (first, last) = work.channels;
+    // Bytes over all ranks, where a rank's count is only its own part.
+    let global =
+        element.checked_mul(if matches!(function, "AllGather" | "ReduceScatter") { n_ranks } else { 1 })?;
+
+    let op = |channel: u32, n_channels: u64, count: u64, chunk_size: u64| -> Option<ProxyOp> {
+        let bytes = global.checked_mul(count)?;
+        let loop_size = n_channels.checked_mul(chunks_per_loop)?.checked_mul(chunk_size)?;
+        let loops = bytes.div_ceil(if loop_size == 0 { return None } else { loop_size });
+        Some(ProxyOp {
+            op_count: number.checked_mul(2)?,
+            channel,
+            nsteps: steps_per_loop.checked_mul(loops)?.checked_mul(chunk_steps)?,
+            nbytes: i64::try_from(if pattern.is_pat() {
+                bytes
+            } else {
+                step_size.checked_mul(slice_steps)?
+            })
+            .ok()?,
+            chunk_size,
+            slice_steps,
+            chunk_steps,
+            root: task.root,
+            dtype: task.datatype.clone(),
+            red_op: task.red_op.clone(),
+            pattern,
+            protocol,
+            algorithm: plan.op_has.algorithm.then_some(algorithm),
+            coll: task.function.clone(),
+            coll_api: if plan.op_has.coll_api { task.function.clone() } else { None },
+            registered: false,
+            p2p_nbytes_is_size: true,
+            channel_size: None,
+            loop_offset: None,
+            last_chunk: None,
+            part_bytes: None,
+            slices: None,
+        })
+    };
+
+    if task.is_collnet {
+        // All channels share evenly, and the offset is that of this rank's head.
+        let (count, chunk_count) = work.collnet;
+        let chunk_size = chunk_count.checked_mul(element)?;
+        let n_channels = u64::from(last.checked_sub(first)?) + 1;
+        let head = match pattern {
+            Pattern::Nvls => graphs.nvls_heads.1,
+            Pattern::CollnetDirect => graphs.collnet_heads.1,
+            _ => 0,
+        };
+        let loop_offset = n_channels.checked_mul(chunk_size)?.wrapping_mul(i64::from(head).cast_unsigned());
+        return (first..=last)
+            .map(|channel| {
+                let op = op(channel, n_channels, count, chunk_size)?;
+                Some(with_share(op, plan, None, loop_offset))
+            })
+            .collect();
+    }
+    let grain = protocol.grain_bytes();
+    (first..=last)
+        .map(|channel| {
+            let share = work.share_of(channel)?;
+            let op = op(channel, 1, share.count, share.chunk_grains.checked_mul(grain)?)?;
+            let (size, offset) = (share.count.checked_mul(element)?, share.before.checked_mul(element)?);
+            Some(with_share(op, plan, Some(size), offset))
+        })
+        .collect()
+}
+
+/// Ops say their share from 2.24 on, and 0 where channels have none of their own. In 2.23 only the device work tells it.
+fn with_share(op: ProxyOp, plan: &PlanEvent, share: Option<u64>, loop_offset: u64) -> ProxyOp {
+    let has = plan.op_has.channel_size;
+    let channel_size = if has { share.or(Some(0)) } else { share };
+    ProxyOp { channel_size, loop_offset: has.then_some(loop_offset), ..op }
+}
+
+fn pattern(function: &str, algorithm: Algorithm) -> Option<Pattern> {
+    let tree = algorithm == Algorithm::Tree;
+    Some(match function {
+        "Broadcast" => {
+            if tree {
+                Pattern::TreeDown
+            } else {
+                Pattern::PipelineFrom
+            }
+        }
+        "Reduce" => {
+            if tree {
+                Pattern::TreeUp
+            } else {
+                Pattern::PipelineTo
+            }
+        }
+        "ReduceScatter" | "AllGather" => match algorithm {
+            Algorithm::Pat if function == "ReduceScatter" => Pattern::PatUp,
+            Algorithm::Pat => Pattern::PatDown,
+            Algorithm::Nvls => Pattern::Nvls,
+            Algorithm::CollnetDirect => Pattern::CollnetDirect,
+            _ => Pattern::Ring,
+        },
+        "AllReduce" => match algorithm {
+            Algorithm::Nvls => Pattern::Nvls,
+            Algorithm::NvlsTree => Pattern::NvlsTree,
+            Algorithm::CollnetDirect => Pattern::CollnetDirect,
+            Algorithm::CollnetChain => Pattern::CollnetChain,
+            Algorithm::Tree => Pattern::TreeUpDown,
+            _ => Pattern::RingTwice,
+        },
+        _ => return None,
+    })
+}
+
+/// Steps and chunks of one loop.
+fn per_loop(pattern: Pattern, graphs: &ChannelGraphs, n_ranks: u64) -> Option<(u64, u64)> {
+    let heads = |(count, _): (i32, i32)| u64::try_from(count).ok();
+    Some(match pattern {
+        Pattern::Ring => (n_ranks.checked_sub(1)?, n_ranks),
+        Pattern::RingTwice => (2 * n_ranks.checked_sub(1)?, n_ranks),
+        Pattern::Nvls | Pattern::NvlsTree => (1, heads(graphs.nvls_heads)?),
+        Pattern::CollnetDirect => (1, heads(graphs.collnet_heads)?),
+        _ => (1, 1),
+    })
+}

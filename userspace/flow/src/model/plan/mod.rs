@@ -1,0 +1,396 @@
+//! From a walked plan to the calls that NCCL made for its ops.
+//!
+//! What `ncclProxySaveOp` and `SaveProxy` would have shown call by call is put together again: ops that need a proxy stand in the
+//! plan's queue, and are taken from there; those that need none are derived. Both come out as if each call had been seen.
+
+mod collective;
+mod counters;
+mod p2p;
+mod pat;
+mod peers;
+mod topology;
+
+use std::collections::{HashMap, VecDeque};
+
+pub use self::counters::PlanCounters;
+use self::{p2p::Batches, topology::Topology};
+use super::{call::ProxyCall, communicator::CommKey};
+use crate::{
+    decode::{
+        Batch, CollTask, CommunicatorId, OpCounts, Origin, P2pTask, PlanEvent, PlanPart, PlanPartEvent,
+        ProxyOp, ProxyOpEvent, ProxyPeerEvent, QueuedOp, TaskInfo, Work, WorkKind,
+    },
+    wire::PlanList,
+};
+use nccl_library::nccl::Pattern;
+
+/// Nodes and rows of one walk that are kept. The kernel side sends at most this many.
+const MAX_PARTS: usize = 16_384;
+/// Threads with a walk in progress. A walk is over within one probe hit, so more have lost their last record.
+const MAX_THREADS: usize = 65_536;
+/// Plans that were posted by a callback before their launch was over.
+const MAX_EARLY: usize = 4096;
+
+/// Walks in progress, and what is known of communicators.
+#[derive(Debug, Default)]
+pub(super) struct PlanAssembler {
+    threads: HashMap<(u32, u32), Vec<PlanPartEvent>>,
+    topologies: HashMap<CommKey, Topology>,
+    /// By process and plan: what a callback posted before the walk of the plan's launch came.
+    early: HashMap<(u32, u64), Vec<ProxyCall>>,
+    /// Plans whose launch was walked and whose callback is to come.
+    waiting: VecDeque<(u32, u64)>,
+    /// By thread: records of its process that were lost before its last walk was over.
+    lost: HashMap<(u32, u32), u64>,
+    pub(super) counters: PlanCounters,
+}
+
+/// The parts of one walk, by list.
+#[derive(Default)]
+struct Parts {
+    coll_tasks: Vec<CollTask>,
+    p2p_tasks: Vec<P2pTask>,
+    works: Vec<Work>,
+    batches: Vec<Batch>,
+    op_counts: Option<OpCounts>,
+    queued: Vec<QueuedOp>,
+}
+
+impl PlanAssembler {
+    /// Keeps a node or row until the walk's last record says whose it is.
+    pub(super) fn part(&mut self, event: PlanPartEvent) {
+        let thread = (event.origin.tgid, event.origin.tid);
+        if self.threads.len() >= MAX_THREADS && !self.threads.contains_key(&thread) {
+            self.threads.clear();
+        }
+        let parts = self.threads.entry(thread).or_default();
+        // All records of a walk have one time: older ones are of a walk whose end was lost.
+        if parts.first().is_some_and(|first| first.origin.ts_ns != event.origin.ts_ns) {
+            parts.clear();
+            self.counters.incomplete += 1;
+        }
+        if parts.len() < MAX_PARTS {
+            parts.push(event);
+        }
+    }
+
+    /// A walk is over. Gives the calls that NCCL made for the plan, in its order.
+    pub(super) fn plan(&mut self, plan: &PlanEvent) -> Vec<ProxyCall> {
+        let parts = self.parts_of(plan);
+        let whole = self.check(plan, &parts);
+        if self.lost.len() >= MAX_THREADS {
+            self.lost.clear();
+        }
+        let Origin { tgid, tid, lost, .. } = plan.origin;
+        // Of nodes that were lost there is a count, of rows there is none.
+        let lossy = self.lost.insert((tgid, tid), lost).unwrap_or(0) != lost || !whole;
+        let mut calls = self.calls(plan, &parts, whole);
+        for call in &mut calls {
+            call.incomplete |= lossy;
+        }
+        calls
+    }
+
+    fn calls(&mut self, plan: &PlanEvent, parts: &Parts, whole: bool) -> Vec<ProxyCall> {
+        let key = CommKey::new(plan.origin.tgid, &plan.comm);
+        let known_as = (plan.origin.tgid, plan.plan);
+        if plan.in_callback {
+            let posts = self.posts(plan, parts, key);
+            if let Some(at) = self.waiting.iter().position(|waiting| *waiting == known_as) {
+                if !plan.persistent {
+                    self.waiting.remove(at);
+                }
+                return posts;
+            }
+            if plan.persistent {
+                return posts; // captured before the session began
+            }
+            // The callback was faster than the thread that launches.
+            if self.early.len() >= MAX_EARLY {
+                self.early.clear();
+            }
+            self.early.insert(known_as, posts);
+            return Vec::new();
+        }
+        self.counters.plans += 1;
+        let mut calls = self.planned(plan, parts, key, whole);
+        if let Some(posts) = self.early.remove(&known_as) {
+            calls.extend(posts);
+        } else if plan.by_callback || plan.persistent {
+            if self.waiting.len() >= MAX_EARLY {
+                self.waiting.pop_front();
+            }
+            if !self.waiting.contains(&known_as) {
+                self.waiting.push_back(known_as);
+            }
+        } else {
+            calls.extend(self.posts(plan, parts, key));
+        }
+        calls
+    }
+
+    /// The parts that came for this walk; graphs and connectors are noted.
+    fn parts_of(&mut self, plan: &PlanEvent) -> Parts {
+        let thread = (plan.origin.tgid, plan.origin.tid);
+        let mut parts = Parts::default();
+        let key = CommKey::new(plan.origin.tgid, &plan.comm);
+        let events = self.threads.remove(&thread).unwrap_or_default();
+        if self.topologies.len() >= super::session::MAX_COMMUNICATORS && !self.topologies.contains_key(&key) {
+            return parts; // the session refuses the communicator too
+        }
+        let topology = self.topologies.entry(key).or_default();
+        for event in events.into_iter().filter(|event| event.origin.ts_ns == plan.origin.ts_ns) {
+            match event.part {
+                PlanPart::CollTask(task) => parts.coll_tasks.push(task),
+                PlanPart::P2pTask(task) => parts.p2p_tasks.push(task),
+                PlanPart::Work(work) => parts.works.push(work),
+                PlanPart::Batch(batch) => parts.batches.push(batch),
+                PlanPart::OpCounts(counts) => parts.op_counts = Some(counts),
+                PlanPart::ProxyOp(op) => parts.queued.push(*op),
+                PlanPart::Channel(channel, graphs) => topology.note_channel(channel, graphs),
+                PlanPart::Connectors(channel, connectors) => topology.note_connectors(channel, connectors),
+            }
+        }
+        parts
+    }
+
+    /// Whether every node came that ops are derived from; counts what did not.
+    fn check(&mut self, plan: &PlanEvent, parts: &Parts) -> bool {
+        let (mut whole, mut cut) = (true, false);
+        for (list, nodes, was_cut) in &plan.nodes {
+            let came = match list {
+                PlanList::CollTasks => parts.coll_tasks.len(),
+                PlanList::Works => parts.works.len(),
+                PlanList::P2pTasks => parts.p2p_tasks.len(),
+                PlanList::Batches => parts.batches.len(),
+                PlanList::OpCounts => usize::from(parts.op_counts.is_some()),
+                PlanList::ProxyOps => parts.queued.len(),
+            };
+            whole &= u64::try_from(came) == Ok(*nodes);
+            cut |= *was_cut;
+        }
+        if !whole {
+            self.counters.incomplete += 1;
+        } else if cut {
+            self.counters.cut += 1;
+            let seen: u64 = parts.works.iter().map(|work| work.size).sum();
+            self.counters.work_bytes_cut += plan.work_bytes.saturating_sub(seen);
+        }
+        whole
+    }
+
+    /// The calls of the plan pass.
+    fn planned(&mut self, plan: &PlanEvent, parts: &Parts, key: CommKey, whole: bool) -> Vec<ProxyCall> {
+        let derived = if whole { self.derived(plan, parts, key) } else { Vec::new() };
+        // An op that is queued is taken from there.
+        let mut of: HashMap<(u64, u32, Pattern, i32), VecDeque<&QueuedOp>> = HashMap::new();
+        for queued in &parts.queued {
+            of.entry(identity(&queued.op)).or_default().push_back(queued);
+        }
+        let mut ops = Vec::new();
+        for (op, task) in derived {
+            let queued = of.get_mut(&identity(&op)).and_then(VecDeque::pop_front);
+            let left = queued.map(|queued| queued.op.nsteps);
+            let op = match queued {
+                Some(queued) if differs(&op, &queued.op) => {
+                    self.counters.derived_otherwise += 1;
+                    queued.op.clone()
+                }
+                _ => op,
+            };
+            ops.push((op, task, left));
+        }
+        let is_left = |queued: &&QueuedOp| {
+            of.get(&identity(&queued.op))
+                .is_some_and(|left| left.iter().any(|op| op.address == queued.address))
+        };
+        let left = parts.queued.iter().filter(is_left);
+        ops.extend(left.map(|queued| (queued.op.clone(), queued.task.clone(), Some(queued.op.nsteps))));
+        ops.into_iter()
+            .filter_map(|(op, task, left)| {
+                let call = self.call(plan, plan.comm, key, true, 0, op, task, left)?;
+                Some(ProxyCall { derived: left.is_none(), ..call })
+            })
+            .collect()
+    }
+
+    /// The ops that follow from tasks and device work, in NCCL's order.
+    fn derived(&mut self, plan: &PlanEvent, parts: &Parts, key: CommKey) -> Vec<(ProxyOp, Option<TaskInfo>)> {
+        let batches = Batches::new(plan, &parts.batches, p2p::work_size(&parts.works));
+        let (mut colls, mut p2ps) = (parts.coll_tasks.iter(), parts.p2p_tasks.iter().peekable());
+        let (mut ops, mut number, mut offset) = (Vec::new(), 0, 0);
+        for work in &parts.works {
+            let found = match &work.what {
+                WorkKind::Coll(coll) => colls.next().and_then(|task| {
+                    let graphs = self.topologies.get(&key)?.channel(coll.channels.0)?;
+                    let ops = collective::ops(plan, graphs, task, coll, number)?;
+                    number += 1;
+                    Some(ops.into_iter().map(|op| (op, Some(coll_info(task)))).collect())
+                }),
+                WorkKind::P2p(p2p) => {
+                    let [receive, send] = &p2p.sides;
+                    // The send is queued before the receive (scheduleP2pTasksToPlan); a side without channels has no task.
+                    let mut take = |wanted: bool, function: &str, peer: i32| {
+                        p2ps.next_if(|task| {
+                            wanted && task.peer == peer && task.function.as_deref() == Some(function)
+                        })
+                    };
+                    let send_task = take(send.n_channels != 0, "Send", send.peer);
+                    let receive_task = take(receive.n_channels != 0, "Recv", receive.peer);
+                    p2p::ops(plan, p2p, [receive_task, send_task], &batches, offset)
+                }
+                // Their ops follow from no work, but where each channel's is queued there are no others.
+                WorkKind::Broadcast => is_queued_everywhere(plan, parts).then(Vec::new),
+                WorkKind::Other => None,
+            };
+            match found {
+                Some(found) => ops.extend::<Vec<_>>(found),
+                None => self.counters.underived += 1,
+            }
+            offset += work.size;
+        }
+        ops
+    }
+
+    /// The calls of the post pass (`uploadProxyOps`, src/enqueue.cc).
+    fn posts(&mut self, plan: &PlanEvent, parts: &Parts, key: CommKey) -> Vec<ProxyCall> {
+        // Lost with the walk's records: then an op's final number is not known, and its plan pass waits.
+        let Some(counts) = &parts.op_counts else { return Vec::new() };
+        let calls: Vec<(u64, u64, ProxyOp, Option<TaskInfo>)> = parts
+            .queued
+            .iter()
+            .map(|queued| {
+                let relative = queued.op.op_count;
+                let before = if relative & 1 == 1 {
+                    let channel = usize::try_from(queued.op.channel).unwrap_or(usize::MAX);
+                    counts.p2p.get(channel).copied().unwrap_or(0)
+                } else {
+                    counts.collectives
+                };
+                let op =
+                    ProxyOp { op_count: before.wrapping_mul(2).wrapping_add(relative), ..queued.op.clone() };
+                (queued.address, relative, op, queued.task.clone())
+            })
+            .collect();
+        calls
+            .into_iter()
+            .filter_map(|(address, relative, op, task)| {
+                // As NCCL's count stands when the op is posted: it has counted the plan's collectives by then.
+                let counted = |launched: u64| launched.saturating_add(relative >> 1).saturating_add(1);
+                let comm = CommunicatorId { launched: plan.comm.launched.map(counted), ..plan.comm };
+                let left = Some(op.nsteps);
+                self.call(plan, comm, key, false, address, op, task, left)
+            })
+            .collect()
+    }
+
+    /// A call of `ncclProxySaveOp` with the calls of `SaveProxy` inside. `left`: the steps of the last of them, which NCCL leaves in
+    /// an op that it queues.
+    #[expect(clippy::too_many_arguments, reason = "what one call consists of")]
+    fn call(
+        &mut self,
+        plan: &PlanEvent,
+        comm: CommunicatorId,
+        key: CommKey,
+        plan_pass: bool,
+        op_pointer: u64,
+        op: ProxyOp,
+        task: Option<TaskInfo>,
+        left: Option<u64>,
+    ) -> Option<ProxyCall> {
+        let topology = self.topologies.get(&key);
+        let Some((topology, graphs)) = topology.and_then(|all| Some((all, all.channel(op.channel)?))) else {
+            self.counters.without_graphs += 1;
+            return None;
+        };
+        let origin = plan.origin;
+        let (calls, nsteps) = if op.pattern.is_pat() {
+            let mut found = pat::calls(&op, graphs, &plan.comm, plan.pat);
+            let differs = left.is_some_and(|left| found.forget_unless(left));
+            self.counters.derived_otherwise += u64::from(differs && plan_pass);
+            self.counters.without_messages += u64::from(found.nsteps.is_none() && plan_pass);
+            (found.calls, found.nsteps)
+        } else if let Some(slices) = op.slices {
+            let (calls, nsteps) = peers::of_grouped(graphs, slices).into_iter().unzip();
+            (calls, Some(nsteps))
+        } else {
+            let calls = peers::calls(&op, graphs, plan.comm.rank);
+            let nsteps = vec![op.nsteps; calls.len()];
+            (calls, Some(nsteps))
+        };
+        // What NCCL leaves in an op that it queues is not what it made.
+        let op = if plan_pass && op.slices.is_some() { ProxyOp { nsteps: 0, ..op } } else { op };
+        let mut incomplete = false;
+        let steps_of = |at: usize| nsteps.as_ref().and_then(|nsteps| nsteps.get(at)).copied();
+        let peers = (0..)
+            .zip(calls)
+            .filter(|(_, (_, peer, _))| *peer >= 0)
+            .filter_map(|(at, (direction, peer, index))| {
+                let connector = topology.connector(op.channel, peer, direction, index);
+                if nsteps.is_none() && connector.is_none_or(|connector| connector.transport.is_empty()) {
+                    return None; // never connected, so the algorithm takes no step to it
+                }
+                incomplete |= connector.is_none() && peer < plan.comm.n_ranks;
+                Some(ProxyPeerEvent {
+                    origin,
+                    op_pointer,
+                    direction,
+                    peer,
+                    connection_index: index,
+                    plan_pass,
+                    nsteps: steps_of(at),
+                    connection: connector.map_or(0, |connector| connector.connection),
+                    has_proxy: connector.is_some_and(|connector| connector.has_proxy),
+                    owner: connector.and_then(|connector| connector.owner),
+                    transport: connector.map_or(String::new(), |connector| connector.transport.clone()),
+                })
+            })
+            .collect();
+        let event = event(origin, comm, op_pointer, plan_pass, op, graphs, task);
+        Some(ProxyCall { event, peers, incomplete, derived: false })
+    }
+}
+
+fn event(
+    origin: Origin,
+    comm: CommunicatorId,
+    op_pointer: u64,
+    plan_pass: bool,
+    op: ProxyOp,
+    graphs: &crate::decode::ChannelGraphs,
+    task: Option<TaskInfo>,
+) -> ProxyOpEvent {
+    ProxyOpEvent { origin, comm, op_pointer, plan_pass, op, ring: graphs.ring, tree: graphs.tree, task }
+}
+
+/// Whether an op is queued otherwise than it was derived. NCCL leaves in a queued op the steps of its last peer; and what
+/// only the device work says is not in it.
+fn differs(derived: &ProxyOp, queued: &ProxyOp) -> bool {
+    let nsteps = if derived.pattern.is_pat() { derived.nsteps } else { queued.nsteps };
+    let channel_size = queued.channel_size.or(derived.channel_size);
+    let ProxyOp { last_chunk, part_bytes, .. } = *derived;
+    *derived != ProxyOp { nsteps, channel_size, last_chunk, part_bytes, ..queued.clone() }
+}
+
+/// Whether each channel of the plan has an op of grouped broadcasts in the queue.
+fn is_queued_everywhere(plan: &PlanEvent, parts: &Parts) -> bool {
+    let grouped = parts.queued.iter().filter(|queued| queued.op.slices.is_some());
+    let channels = grouped.filter_map(|queued| 1u64.checked_shl(queued.op.channel));
+    channels.fold(0, |all, channel| all | channel) & plan.channel_mask == plan.channel_mask
+}
+
+/// What tells an op from others of its plan.
+fn identity(op: &ProxyOp) -> (u64, u32, Pattern, i32) {
+    (op.op_count, op.channel, op.pattern, if op.pattern.is_p2p() { op.root } else { 0 })
+}
+
+fn coll_info(task: &CollTask) -> TaskInfo {
+    TaskInfo {
+        pointer: task.address,
+        count: Some(task.count),
+        datatype: task.datatype.clone(),
+        function: task.function.clone(),
+        p2p_bytes: None,
+        p2p_channels: None,
+    }
+}

@@ -1,0 +1,152 @@
+//! The proxy ops of a send and a receive that share a round, from their device work: `addP2pToPlan` (src/enqueue.cc, 2.23 to
+//! 2.30; 2.31 and 2.32 by comparison with the ops themselves).
+
+use std::collections::HashMap;
+
+use crate::decode::{Batch, P2pSide, P2pTask, P2pWork, PlanEvent, ProxyOp, TaskInfo, Work, WorkKind};
+use nccl_library::nccl::{Pattern, Protocol};
+
+/// `NCCL_MAX_NET_SIZE`: bytes of one message of a registered buffer, 2.24 and later.
+const MAX_NET_SIZE: u64 = 1 << 30;
+
+/// In which of a channel's batches of sends and receives a work is, counted from 1: an op's number in its plan.
+#[derive(Debug, Default)]
+pub(super) struct Batches {
+    by_channel_and_offset: HashMap<(u32, u64), u64>,
+}
+
+impl Batches {
+    /// From the batches behind the kernel's arguments: the first of each channel in the order of channels, from there on each
+    /// says where the channel's next one is (`finishPlan`, src/enqueue.cc).
+    pub(super) fn new(plan: &PlanEvent, batches: &[Batch], work_size: u64) -> Self {
+        let mut this = Self::default();
+        // Offsets were moved when the work was uploaded; the first work of a plan is at its beginning.
+        let start = batches.iter().map(|batch| batch.base).min().unwrap_or(0);
+        let channels = (0..u64::BITS).filter(|channel| plan.channel_mask & (1 << channel) != 0);
+        for (first, channel) in channels.enumerate() {
+            let (mut at, mut number, mut extends) = (first, 0, false);
+            while let Some(batch) = batches.get(at) {
+                if batch.is_p2p && !extends {
+                    number += 1;
+                }
+                for bit in (0..u64::BITS).filter(|bit| batch.is_p2p && batch.bits & (1 << bit) != 0) {
+                    let offset = batch.base - start + u64::from(bit) * work_size;
+                    this.by_channel_and_offset.insert((channel, offset), number);
+                }
+                extends = batch.next_extends;
+                match usize::try_from(batch.next_jump) {
+                    Ok(0) | Err(_) => break,
+                    Ok(jump) => at += jump,
+                }
+            }
+        }
+        this
+    }
+
+    fn of(&self, channel: u32, offset: u64) -> Option<u64> {
+        self.by_channel_and_offset.get(&(channel, offset)).copied()
+    }
+}
+
+/// Bytes of the device work of a send and a receive.
+pub(super) fn work_size(works: &[Work]) -> u64 {
+    works.iter().find(|work| matches!(work.what, WorkKind::P2p(_))).map_or(0, |work| work.size)
+}
+
+/// The ops in NCCL's order: part by part, first the receive. `offset`: of the work among the plan's.
+pub(super) fn ops(
+    plan: &PlanEvent,
+    work: &P2pWork,
+    tasks: [Option<&P2pTask>; 2],
+    batches: &Batches,
+    offset: u64,
+) -> Option<Vec<(ProxyOp, Option<TaskInfo>)>> {
+    let [receive, send] = &work.sides;
+    if send.peer == plan.comm.rank {
+        return Some(Vec::new()); // a copy to oneself has no proxy op
+    }
+    let mut ops = Vec::new();
+    for part in 0..receive.n_channels.max(send.n_channels) {
+        let channel = work.channel_of(part)?;
+        for (side, task, pattern) in
+            [(receive, tasks.first()?, Pattern::Recv), (send, tasks.get(1)?, Pattern::Send)]
+        {
+            if part >= side.n_channels {
+                continue;
+            }
+            let number = batches.of(channel, offset)?;
+            let (nsteps, nbytes) = share(plan, side, part)?;
+            let op = op(plan, side, *task, pattern, (number << 1) | 1, channel, nsteps, nbytes)?;
+            let op = ProxyOp { part_bytes: side.part_bytes(part), ..op };
+            ops.push((op, task.map(info)));
+        }
+    }
+    Some(ops)
+}
+
+/// FIFO steps of a part, and bytes of its largest message.
+fn share(plan: &PlanEvent, side: &P2pSide, part: u32) -> Option<(u64, u64)> {
+    if side.bytes == 0 {
+        return Some((1, 0));
+    }
+    let bytes = side.part_bytes(part)?;
+    let (nsteps, mut nbytes) = if side.is_registered {
+        // Before 2.24, which gave ops their share of the channel, it is one message of any size.
+        (if plan.op_has.channel_size { bytes.div_ceil(MAX_NET_SIZE) } else { 1 }, bytes)
+    } else {
+        let chunk = side.chunk_data_size;
+        (bytes.div_ceil(if chunk == 0 { return None } else { chunk }), bytes.min(chunk))
+    };
+    if side.is_ll {
+        nbytes = nbytes.checked_mul(2)?.checked_next_multiple_of(16)?;
+    }
+    (nsteps != 0).then_some((nsteps, nbytes))
+}
+
+#[expect(clippy::too_many_arguments, reason = "the fields of one struct")]
+fn op(
+    plan: &PlanEvent,
+    side: &P2pSide,
+    task: Option<&P2pTask>,
+    pattern: Pattern,
+    op_count: u64,
+    channel: u32,
+    nsteps: u64,
+    nbytes: u64,
+) -> Option<ProxyOp> {
+    Some(ProxyOp {
+        op_count,
+        channel,
+        nsteps,
+        nbytes: i64::try_from(nbytes).ok()?,
+        chunk_size: if side.is_ll { side.chunk_data_size.checked_mul(2)? } else { side.chunk_data_size },
+        slice_steps: 1,
+        chunk_steps: 1,
+        root: side.peer,
+        dtype: Some("int8".to_owned()),
+        red_op: Some("sum".to_owned()),
+        pattern,
+        protocol: if side.is_ll { Protocol::Ll } else { Protocol::Simple },
+        algorithm: None,
+        coll: Some(if pattern == Pattern::Send { "Send" } else { "Recv" }.to_owned()),
+        coll_api: if plan.op_has.coll_api { task.and_then(|task| task.coll_api.clone()) } else { None },
+        registered: side.is_registered,
+        p2p_nbytes_is_size: true,
+        channel_size: plan.op_has.channel_size.then_some(0),
+        loop_offset: plan.op_has.channel_size.then_some(0),
+        last_chunk: None,
+        part_bytes: None,
+        slices: None,
+    })
+}
+
+fn info(task: &P2pTask) -> TaskInfo {
+    TaskInfo {
+        pointer: task.address,
+        count: None,
+        datatype: None,
+        function: None,
+        p2p_bytes: Some(task.bytes),
+        p2p_channels: task.n_channels,
+    }
+}

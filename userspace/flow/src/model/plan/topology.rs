@@ -1,0 +1,55 @@
+//! What is known of a communicator's channels: their graphs, and the connectors of their peers.
+//!
+//! NCCL connects algorithms and peers when they are first used, and nothing is ever taken back while the communicator lives:
+//! what was read once stays true.
+
+use std::collections::HashMap;
+
+use crate::decode::{ChannelGraphs, ConnectorInfo};
+use nccl_library::nccl::Direction;
+
+/// Connectors of one communicator. 64 channels × 4 connectors × some thousand peers; a target that has more wants to fill
+/// our memory.
+const MAX_CONNECTORS: usize = 1 << 20;
+
+/// Channels of one communicator. NCCL has 64 at most (`MAXCHANNELS`, 2.25 and later).
+const MAX_CHANNELS: usize = 256;
+
+/// One communicator's.
+#[derive(Debug, Default)]
+pub(super) struct Topology {
+    channels: HashMap<u32, ChannelGraphs>,
+    connectors: HashMap<(u32, i32, Direction, i32), ConnectorInfo>,
+}
+
+impl Topology {
+    pub(super) fn note_channel(&mut self, channel: u32, graphs: ChannelGraphs) {
+        if self.channels.len() < MAX_CHANNELS || self.channels.contains_key(&channel) {
+            self.channels.insert(channel, graphs);
+        }
+    }
+
+    pub(super) fn note_connectors(&mut self, channel: u32, connectors: Vec<ConnectorInfo>) {
+        for connector in connectors {
+            // Before it is connected a connector has no transport; what comes later counts.
+            let key = (channel, connector.peer, connector.direction, connector.connection_index);
+            if self.connectors.len() < MAX_CONNECTORS || self.connectors.contains_key(&key) {
+                self.connectors.insert(key, connector);
+            }
+        }
+    }
+
+    pub(super) fn channel(&self, channel: u32) -> Option<&ChannelGraphs> {
+        self.channels.get(&channel)
+    }
+
+    pub(super) fn connector(
+        &self,
+        channel: u32,
+        peer: i32,
+        direction: Direction,
+        index: i32,
+    ) -> Option<&ConnectorInfo> {
+        self.connectors.get(&(channel, peer, direction, index))
+    }
+}

@@ -1,0 +1,11 @@
+//! Where something was seen.
+
+use serde::{Deserialize, Serialize};
+
+/// Where and in which process an op was seen.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct HostInfo {
+    pub host: String,
+    /// Process id in our own PID namespace.
+    pub pid: u32,
+}

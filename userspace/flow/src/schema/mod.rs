@@ -1,0 +1,5 @@
+//! Rows that are written and read.
+
+mod host;
+
+pub use host::HostInfo;

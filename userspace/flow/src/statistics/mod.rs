@@ -1,0 +1,23 @@
+//! Statistics of a session while it goes on: what the model gives out, counted by communicator and rank.
+//!
+//! Pure, like the model: no files, no clock, no kernel. `top` and the metrics of `record` read them. Everything is bounded:
+//! what a target can make many of (communicators, ranks, peers, names) is kept apart up to a limit, and beyond it counted
+//! together and shown as such. Planned, derived and measured are fields of their own, and are never added up.
+
+mod histogram;
+mod op_window;
+mod peer;
+mod rank;
+mod tally;
+mod totals;
+mod waits;
+
+#[cfg(test)]
+pub mod tests;
+
+pub use histogram::{BOUNDS, Histogram};
+pub use peer::{PeerKind, PeerStatistics, Traffic};
+pub use rank::{CallStatistics, OTHER, OpKind, OpStatistics, RankStatistics};
+pub use tally::{LiveStatistics, Tally};
+pub use totals::{ProcessStatistics, RankKey, Statistics};
+pub use waits::{Sum, Wait, waits_of};

@@ -1,0 +1,175 @@
+//! What one rank of one communicator did.
+
+use std::collections::BTreeMap;
+
+use super::{
+    histogram::Histogram,
+    op_window::{OpWindows, Seen},
+    peer::{PeerKind, PeerStatistics, Traffic},
+};
+use crate::model::{ApiRecord, FlowRecord, Returned};
+use nccl_library::nccl::{Algorithm, Direction, datatype_bytes};
+
+/// Kinds of op and names of functions that are kept apart for each rank. NCCL has 20 functions, 7 algorithms and 3 protocols,
+/// of which a job uses some; names come from the target's library, which can have any.
+const MAX_KINDS: usize = 48;
+/// Peers that are kept apart for each rank. A ring has two, an all-to-all as many as there are ranks.
+const MAX_PEERS: usize = 128;
+
+/// What an op is: the function with its algorithm and protocol.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct OpKind {
+    /// `AllReduce`, `Send` …; `None`: not known, or beyond the number that is kept apart.
+    pub coll: Option<String>,
+    /// `None` for p2p, and before 2.24.
+    pub algorithm: Option<&'static str>,
+    pub protocol: Option<&'static str>,
+}
+
+/// Ops of one kind. An op counts once, on however many channels it runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpStatistics {
+    pub ops: u64,
+    /// Bytes that the ops were called with: elements times their size, or the bytes of a send or receive.
+    pub bytes: u64,
+    /// Ops whose bytes are not known.
+    pub unsized_ops: u64,
+}
+
+/// Calls of one function of the API.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CallStatistics {
+    pub calls: u64,
+    /// Elements times their size.
+    pub bytes: u64,
+    /// Calls that returned an error; where returns are traced.
+    pub errors: u64,
+    /// Measured: time on the calling thread; where returns are traced.
+    pub host: Histogram,
+}
+
+/// All of a rank.
+#[derive(Clone, Debug, Default)]
+pub struct RankStatistics {
+    pub n_ranks: i32,
+    ops: Vec<(OpKind, OpStatistics)>,
+    calls: Vec<(String, CallStatistics)>,
+    traffic: BTreeMap<(PeerKind, Direction), Traffic>,
+    peers: BTreeMap<(Direction, i32), PeerStatistics>,
+    /// Peers beyond the number that is kept apart, together.
+    pub folded_peers: PeerStatistics,
+    /// When the latest op was planned or posted, or a message came to its end: `CLOCK_MONOTONIC` nanoseconds.
+    pub last_ns: u64,
+    /// Ops (times channels) that can lack something, as records of their process were lost.
+    pub incomplete: u64,
+    /// Ops (times channels) that were computed from their plan's device work and not seen themselves.
+    pub derived: u64,
+    /// Records that came so long after their op's first that it is not known whether it was counted; it was not again.
+    pub late: u64,
+}
+
+impl RankStatistics {
+    /// By kind, in the order in which they were first seen.
+    pub fn ops(&self) -> &[(OpKind, OpStatistics)] {
+        &self.ops
+    }
+
+    /// By function.
+    pub fn calls(&self) -> &[(String, CallStatistics)] {
+        &self.calls
+    }
+
+    pub fn traffic(&self) -> &BTreeMap<(PeerKind, Direction), Traffic> {
+        &self.traffic
+    }
+
+    pub fn peers(&self) -> &BTreeMap<(Direction, i32), PeerStatistics> {
+        &self.peers
+    }
+
+    pub(super) fn flow(&mut self, record: &FlowRecord, windows: &mut OpWindows) {
+        self.n_ranks = record.comm.n_ranks;
+        let latest = record.posted_at.or(record.planned_at).map_or(0, |origin| origin.ts_ns);
+        self.last_ns = self.last_ns.max(latest);
+        self.incomplete += u64::from(record.incomplete);
+        self.derived += u64::from(record.derived);
+        match windows.note(record.seq) {
+            Seen::First => self.op(record),
+            Seen::Again => {}
+            Seen::Forgotten => self.late += 1,
+        }
+        for peer in &record.peers {
+            let ends = peer
+                .measured
+                .iter()
+                .flat_map(|measured| &measured.messages)
+                .filter_map(|message| message.end);
+            self.last_ns = ends.fold(self.last_ns, u64::max);
+            let kind = PeerKind::of(&peer.transport);
+            self.traffic.entry((kind, peer.direction)).or_default().add(record, peer);
+            let known = self.peers.len() < MAX_PEERS || self.peers.contains_key(&(peer.direction, peer.peer));
+            let sums = if known {
+                self.peers.entry((peer.direction, peer.peer)).or_default()
+            } else {
+                &mut self.folded_peers
+            };
+            sums.add(peer.direction, peer);
+        }
+    }
+
+    fn op(&mut self, record: &FlowRecord) {
+        let coll = record.coll().filter(|name| is_plain(name));
+        let algorithm = record.op.algorithm.map(Algorithm::name);
+        let protocol = Some(record.op.protocol.name());
+        let at = self.ops.iter().position(|(kind, _)| {
+            kind.coll.as_deref() == coll && kind.algorithm == algorithm && kind.protocol == protocol
+        });
+        let at = at.unwrap_or_else(|| {
+            if self.ops.len() < MAX_KINDS {
+                let coll = coll.map(str::to_owned);
+                self.ops.push((OpKind { coll, algorithm, protocol }, OpStatistics::default()));
+            } else if self.ops.len() == MAX_KINDS {
+                let rest = OpKind { coll: None, algorithm: None, protocol: None };
+                self.ops.push((rest, OpStatistics::default()));
+            }
+            self.ops.len() - 1
+        });
+        let Some((_, op)) = self.ops.get_mut(at) else { return };
+        op.ops += 1;
+        match record.call_bytes() {
+            Some(bytes) => op.bytes = op.bytes.saturating_add(bytes),
+            None => op.unsized_ops += 1,
+        }
+    }
+
+    pub(super) fn call(&mut self, record: &ApiRecord) {
+        if let Some(comm) = &record.comm {
+            self.n_ranks = comm.n_ranks;
+        }
+        self.last_ns = self.last_ns.max(record.event.origin.ts_ns);
+        let name = Some(record.event.name.as_str()).filter(|name| is_plain(name)).unwrap_or(OTHER);
+        let at_of = |calls: &[(String, _)], name: &str| calls.iter().position(|(known, _)| known == name);
+        let name =
+            if self.calls.len() < MAX_KINDS || at_of(&self.calls, name).is_some() { name } else { OTHER };
+        let at = at_of(&self.calls, name).unwrap_or_else(|| {
+            self.calls.push((name.to_owned(), CallStatistics::default()));
+            self.calls.len() - 1
+        });
+        let Some((_, call)) = self.calls.get_mut(at) else { return };
+        call.calls += 1;
+        let element = record.event.datatype.as_deref().and_then(datatype_bytes).unwrap_or(0);
+        call.bytes = call.bytes.saturating_add(record.event.count.saturating_mul(element));
+        if let Returned::Seen { host_ns, result, .. } = &record.returned {
+            call.host.note(*host_ns);
+            call.errors += u64::from(result != "ncclSuccess" && result != "ncclInProgress");
+        }
+    }
+}
+
+/// What stands for everything beyond a limit.
+pub const OTHER: &str = "other";
+
+/// A name as NCCL's functions have it. Names come from the target's library; others are counted together.
+fn is_plain(name: &str) -> bool {
+    (1..=48).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+}

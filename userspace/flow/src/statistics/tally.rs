@@ -1,0 +1,174 @@
+//! Fills the statistics of a session.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use super::{
+    op_window::OpWindows,
+    rank::RankStatistics,
+    totals::{RankKey, Statistics},
+};
+use crate::{
+    decode::{CommunicatorId, Event},
+    model::{ApiOutput, FlowCommunicator, FlowRecord},
+    schema::HostInfo,
+};
+
+/// Ranks that are kept apart: 64 communicators of the 8 ranks of a host. Each has some kilobytes, more with steps.
+pub(super) const MAX_RANKS: usize = 512;
+/// Ranks of which it is remembered which ops were counted, a kilobyte each. Records of still more are left out and counted.
+const MAX_KNOWN_RANKS: usize = 8192;
+/// Processes that are kept apart.
+const MAX_PROCESSES: usize = 4096;
+/// How long what a process did is still shown after its end: long enough for any scraper to see the last of it.
+const KEPT_AFTER_END_NS: u64 = 600_000_000_000;
+
+/// Takes what passes through a pipeline.
+#[derive(Debug, Default)]
+pub struct Tally {
+    statistics: Statistics,
+    counted: HashMap<RankKey, OpWindows>,
+    /// Processes that have ended, and when, by the records' clock.
+    ended: VecDeque<(u32, u64)>,
+}
+
+impl Tally {
+    /// Until now.
+    pub fn statistics(&self) -> &Statistics {
+        &self.statistics
+    }
+
+    /// An event, before the model has it. `lost`: records of its process that are missing until now.
+    pub fn event(&mut self, event: &Event, host: Option<&HostInfo>, lost: u64) {
+        let Some(host) = host else { return };
+        let Statistics { processes, launched, .. } = &mut self.statistics;
+        if processes.len() < MAX_PROCESSES || processes.contains_key(&host.pid) {
+            let process = processes.entry(host.pid).or_default();
+            process.records += 1;
+            process.lost = process.lost.max(lost);
+        }
+        let Some(&CommunicatorId { hash, rank, launched: Some(count), .. }) = communicator_of(event) else {
+            return;
+        };
+        let key = (host.pid, hash, rank);
+        if launched.len() < MAX_RANKS || launched.contains_key(&key) {
+            let known = launched.entry(key).or_default();
+            *known = count.max(*known);
+        }
+    }
+
+    /// An op on a channel.
+    pub fn flow(&mut self, record: &FlowRecord, host: &HostInfo) {
+        if let Some((rank, windows)) = self.rank(&record.comm, host) {
+            rank.flow(record, windows);
+        }
+    }
+
+    /// A call of the API.
+    pub fn api(&mut self, output: &ApiOutput, host: &HostInfo) {
+        if let ApiOutput::Call(record) = output
+            && let Some(comm) = &record.comm
+            && let Some((rank, _)) = self.rank(comm, host)
+        {
+            rank.call(record);
+        }
+    }
+
+    /// A record could not be understood.
+    pub fn undecodable(&mut self) {
+        self.statistics.undecodable += 1;
+    }
+
+    /// Records of a process that are missing, as is known now.
+    pub fn lost(&mut self, host: &HostInfo, lost: u64) {
+        if let Some(process) = self.statistics.processes.get_mut(&host.pid) {
+            process.lost = process.lost.max(lost);
+        }
+    }
+
+    /// A process has ended, and all that came from it is counted.
+    pub fn process_ended(&mut self, host: &HostInfo, now_ns: u64) {
+        self.ended.push_back((host.pid, now_ns));
+        while let Some(&(pid, at_ns)) = self.ended.front()
+            && (now_ns.saturating_sub(at_ns) > KEPT_AFTER_END_NS || self.ended.len() > MAX_PROCESSES)
+        {
+            self.ended.pop_front();
+            self.forget(pid);
+        }
+    }
+
+    /// The model counts sends and receives from 0 again.
+    pub fn numbers_begin_anew(&mut self) {
+        self.counted.values_mut().for_each(|windows| *windows = OpWindows::default());
+    }
+
+    fn forget(&mut self, pid: u32) {
+        let Statistics { ranks, processes, launched, .. } = &mut self.statistics;
+        ranks.retain(|key, _| key.pid != pid);
+        processes.remove(&pid);
+        launched.retain(|key, _| key.0 != pid);
+        self.counted.retain(|key, _| key.pid != pid);
+    }
+
+    fn rank(
+        &mut self,
+        comm: &FlowCommunicator,
+        host: &HostInfo,
+    ) -> Option<(&mut RankStatistics, &mut OpWindows)> {
+        let key = RankKey { hash: comm.hash, instance: comm.instance, rank: comm.rank, pid: host.pid };
+        // Those that have ended make room.
+        while self.statistics.ranks.len() >= MAX_RANKS
+            && !self.counted.contains_key(&key)
+            && let Some((pid, _)) = self.ended.pop_front()
+        {
+            self.forget(pid);
+        }
+        let Statistics { ranks, folded, folded_ranks, left_out, .. } = &mut self.statistics;
+        if self.counted.len() >= MAX_KNOWN_RANKS && !self.counted.contains_key(&key) {
+            *left_out += 1;
+            return None;
+        }
+        let is_new = !self.counted.contains_key(&key);
+        let windows = self.counted.entry(key).or_default();
+        if ranks.len() >= MAX_RANKS && !ranks.contains_key(&key) {
+            *folded_ranks += usize::from(is_new);
+            return Some((folded, windows));
+        }
+        Some((ranks.entry(key).or_default(), windows))
+    }
+}
+
+/// Whose event it is, where it says.
+fn communicator_of(event: &Event) -> Option<&CommunicatorId> {
+    match event {
+        Event::ProxyOp(event) => Some(&event.comm),
+        Event::ApiCall(event) => Some(&event.comm),
+        Event::Plan(event) => Some(&event.comm),
+        Event::ApiLine(event) => event.comm.as_ref(),
+        Event::ApiEntry(_)
+        | Event::ApiReturn(_)
+        | Event::ProxyPeer(_)
+        | Event::ProxyStep(_)
+        | Event::SendSize(_)
+        | Event::PlanPart(_) => None,
+    }
+}
+
+/// Statistics that a session fills while others read them.
+#[derive(Clone, Debug, Default)]
+pub struct LiveStatistics(Arc<Mutex<Tally>>);
+
+impl LiveStatistics {
+    /// To add to them, or to look at them: nobody else can meanwhile.
+    pub fn lock(&self) -> MutexGuard<'_, Tally> {
+        // Counters have no state in between that would be wrong to see.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A copy.
+    pub fn read(&self) -> Statistics {
+        self.lock().statistics().clone()
+    }
+}

@@ -1,0 +1,94 @@
+//! Functions: the parameters of a concrete copy, and the declared ones of a function without one.
+
+use gimli::constants as dw;
+
+use super::entry::{DieRef, Entry};
+use super::location::{self, AtEntry, FrameBase};
+use super::reader::Reader;
+use super::types::Types;
+use crate::elf::Error;
+use crate::parameter::ParamLocation;
+
+/// How a calling convention sees a type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TypeClass {
+    /// Integers, pointers, references, enumerations, `bool`: of at most 8 bytes.
+    Integer,
+    /// Floating point of at most 8 bytes.
+    Float,
+    /// Struct, class, union or array of that many bytes.
+    Aggregate(u64),
+    /// Anything else.
+    Other,
+}
+
+/// A parameter as it is declared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeclaredParam {
+    /// Empty if it has none.
+    pub name: String,
+    /// `const` and the like left out.
+    pub type_name: String,
+    /// Bytes, if they are known.
+    pub size: Option<u64>,
+    /// For the calling convention.
+    pub class: TypeClass,
+}
+
+/// A parameter of a concrete copy of a function.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EntryParam {
+    /// As declared.
+    pub declared: DeclaredParam,
+    /// Where it is at the entry.
+    pub location: ParamLocation,
+    /// It is said to be in the function's own frame, which means that the code is not optimised.
+    pub own_frame: bool,
+}
+
+/// The parameters of the concrete function at `function`, which begins at the address `entry`.
+pub(super) fn entry_params<'s>(
+    reader: &Reader<'s>,
+    types: &mut Types<'_, 's>,
+    function: DieRef,
+    entry: u64,
+) -> Result<Vec<EntryParam>, Error> {
+    // Without a frame base, only what is on the stack is lost.
+    let base = location::frame_base(reader, &reader.entry(function)?, entry).unwrap_or(FrameBase::Other);
+    let mut params = Vec::new();
+    for param in formal_parameters(reader, function)? {
+        // A location that cannot be read is that parameter's loss only.
+        let AtEntry { location, own_frame } = match location::at_entry(reader, &param, base, entry) {
+            Ok(found) => found,
+            Err(error) => AtEntry { location: ParamLocation::Unknown(error.to_string()), own_frame: false },
+        };
+        params.push(EntryParam { declared: declared(reader, types, &param)?, location, own_frame });
+    }
+    Ok(params)
+}
+
+/// The parameters that the declaration at `function` states.
+pub(super) fn declared_params<'s>(
+    reader: &Reader<'s>,
+    types: &mut Types<'_, 's>,
+    function: DieRef,
+) -> Result<Vec<DeclaredParam>, Error> {
+    formal_parameters(reader, function)?.iter().map(|param| declared(reader, types, param)).collect()
+}
+
+fn formal_parameters<'s>(reader: &Reader<'s>, function: DieRef) -> Result<Vec<Entry<'s>>, Error> {
+    reader.children(function, |tag| tag == dw::DW_TAG_formal_parameter)
+}
+
+fn declared<'s>(
+    reader: &Reader<'s>,
+    types: &mut Types<'_, 's>,
+    param: &Entry<'s>,
+) -> Result<DeclaredParam, Error> {
+    let name = reader.inherited(param, dw::DW_AT_name);
+    let name = name.and_then(|(at, value)| reader.string(at.unit, &value)).unwrap_or_default();
+    let kind = reader.inherited(param, dw::DW_AT_type);
+    let kind = types.describe(kind.and_then(|(at, value)| reader.follow(at.unit, &value)))?;
+    let (type_name, size, class) = (kind.name.clone(), kind.size, kind.class());
+    Ok(DeclaredParam { name: name.to_owned(), type_name, size, class })
+}

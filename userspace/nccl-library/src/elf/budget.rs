@@ -1,0 +1,45 @@
+//! How much of a file one caller may read and how much work it may cause.
+
+use super::{Error, ErrorKind};
+
+/// The bytes that one resolution may read. NCCL 2.32.3 needs 7 MB, and 28 MB when all of its units have to be searched.
+const DEFAULT_BYTES: u64 = 512 << 20;
+/// The debugging entries that one resolution may visit. NCCL 2.32.3 needs 40 thousand, and 0.7 million when all of its
+/// units have to be searched.
+const DEFAULT_ENTRIES: u64 = 20_000_000;
+
+/// What is left of the bytes and of the work allowed for one resolution.
+///
+/// Counted, not timed, so that the same file always gives the same answer.
+#[derive(Clone, Debug)]
+pub struct Budget {
+    bytes: u64,
+    entries: u64,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self { bytes: DEFAULT_BYTES, entries: DEFAULT_ENTRIES }
+    }
+}
+
+impl Budget {
+    /// A budget of its own size: bytes read and debugging entries visited.
+    pub fn new(bytes: u64, entries: u64) -> Self {
+        Self { bytes, entries }
+    }
+
+    pub fn take_bytes(&mut self, wanted: u64, place: &str) -> Result<(), Error> {
+        self.bytes = self.bytes.checked_sub(wanted).ok_or_else(|| {
+            Error::new(ErrorKind::TooLarge, place, format!("{wanted} more bytes exceed the reading limit"))
+        })?;
+        Ok(())
+    }
+
+    pub fn take_entries(&mut self, wanted: u64, place: &str) -> Result<(), Error> {
+        self.entries = self.entries.checked_sub(wanted).ok_or_else(|| {
+            Error::new(ErrorKind::TooLarge, place, "more debugging entries than the limit of work allows")
+        })?;
+        Ok(())
+    }
+}

@@ -1,0 +1,368 @@
+//! An opened ELF file: its identity and bounded access to its sections.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+
+use object::LittleEndian as Little;
+use object::elf;
+use object::pod;
+use object::read::StringTable;
+use object::read::elf::{NoteIterator, ProgramHeader as _, SectionHeader as _};
+use serde::{Deserialize, Serialize};
+
+use super::{Budget, BuildId, ElfVaddr, Error, ErrorKind, FileOffset};
+
+/// More sections or segments than this are refused; NCCL 2.32.3 has 49 and 8.
+const MAX_HEADERS: u64 = 4096;
+/// A note segment longer than this is not searched for a build-id.
+const MAX_NOTE_BYTES: u64 = 64 << 10;
+/// The section name table of an ordinary file has some hundred bytes.
+const MAX_SECTION_NAMES: u64 = 1 << 20;
+/// A section name longer than this is cut.
+const MAX_SECTION_NAME: usize = 128;
+
+/// The processor that a library is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Machine {
+    /// x86-64.
+    X86_64,
+    /// 64-bit Arm.
+    Aarch64,
+    /// Another one: its `e_machine`.
+    Other(u16),
+}
+
+/// One section, as its header states it. Whether it lies inside the file is checked when it is read.
+#[derive(Clone, Debug)]
+pub struct Section {
+    /// Name, with what is not UTF-8 or a control character replaced.
+    pub name: String,
+    /// `sh_type`.
+    pub kind: u32,
+    /// Where it begins in memory, before the load bias; 0 if it is not loaded.
+    pub address: ElfVaddr,
+    /// Where it begins in the file.
+    pub offset: FileOffset,
+    /// Bytes in the file; 0 for a section without contents there.
+    pub size: u64,
+    /// `sh_link`: the section that this one refers to.
+    pub link: u32,
+    /// Stored compressed.
+    pub compressed: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Segment {
+    offset: u64,
+    vaddr: u64,
+    file_size: u64,
+}
+
+/// An opened library: identity, addresses, bounded reads. It keeps the file open, so what is read later is of the same
+/// inode even if the path is replaced.
+#[derive(Debug)]
+pub struct Image {
+    file: File,
+    name: String,
+    length: u64,
+    machine: Machine,
+    build_id: Option<BuildId>,
+    sections: Vec<Section>,
+    loads: Vec<Segment>,
+}
+
+impl Image {
+    /// Opens a library by path. A path that is no regular file is refused before anything is read from it.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        let name = path.display().to_string();
+        // Without NONBLOCK, opening a FIFO that a hostile tenant put there would wait for ever.
+        let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY | rustix::fs::OFlags::CLOEXEC;
+        let flags = i32::try_from(flags.bits()).unwrap_or(0);
+        let file = OpenOptions::new().read(true).custom_flags(flags).open(path);
+        Self::from_file_named(file.map_err(|source| Error::io(&name, source))?, name)
+    }
+
+    /// Takes an opened library.
+    pub fn from_file(file: File) -> Result<Self, Error> {
+        Self::from_file_named(file, "library")
+    }
+
+    /// Takes an opened library; messages call it `name`.
+    pub fn from_file_named(file: File, name: impl Into<String>) -> Result<Self, Error> {
+        let name = name.into();
+        let metadata = file.metadata().map_err(|source| Error::io(&name, source))?;
+        if !metadata.is_file() {
+            return Err(Error::new(ErrorKind::NotElf, name, "not a regular file"));
+        }
+        let mut image = Self {
+            file,
+            name,
+            length: metadata.len(),
+            machine: Machine::Other(0),
+            build_id: None,
+            sections: Vec::new(),
+            loads: Vec::new(),
+        };
+        image.read_headers()?;
+        Ok(image)
+    }
+
+    /// The build-id, if the file has one.
+    pub fn build_id(&self) -> Option<&BuildId> {
+        self.build_id.as_ref()
+    }
+
+    /// The processor that the library is for.
+    pub fn machine(&self) -> Machine {
+        self.machine
+    }
+
+    /// The opened file, for a caller that wants its inode.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// What messages call the file: its path, if it was opened by path.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// All sections, in the file's order.
+    pub fn sections(&self) -> &[Section] {
+        &self.sections
+    }
+
+    /// The first section of that name.
+    pub fn section(&self, name: &str) -> Option<&Section> {
+        self.sections.iter().find(|section| section.name == name)
+    }
+
+    /// The file offset of an address that is loaded from the file; `None` for any other address.
+    pub fn file_offset(&self, address: ElfVaddr) -> Option<FileOffset> {
+        self.loads.iter().find_map(|load| {
+            let within = address.0.checked_sub(load.vaddr).filter(|within| *within < load.file_size)?;
+            load.offset.checked_add(within).map(FileOffset)
+        })
+    }
+
+    /// Reads at most `size` bytes that are loaded at `address`; fewer at the end of the segment.
+    ///
+    /// # Errors
+    /// When the address is not loaded from the file, or cannot be read.
+    pub fn loaded_bytes(
+        &self,
+        address: ElfVaddr,
+        size: u64,
+        budget: &mut Budget,
+    ) -> Result<Box<[u8]>, Error> {
+        let covering = self.loads.iter().find_map(|load| {
+            let within = address.0.checked_sub(load.vaddr).filter(|within| *within < load.file_size)?;
+            Some((load.offset.checked_add(within)?, load.file_size - within))
+        });
+        let Some((offset, rest)) = covering else {
+            return Err(self.malformed("segments", &format!("{address} is not loaded from the file")));
+        };
+        self.read(offset, size.min(rest), "segments", budget)
+    }
+
+    /// Reads a whole section, if it is not larger than `limit` bytes.
+    ///
+    /// # Errors
+    /// When it is compressed, too large, or cannot be read in full.
+    pub fn section_data(
+        &self,
+        section: &Section,
+        limit: u64,
+        budget: &mut Budget,
+    ) -> Result<Box<[u8]>, Error> {
+        self.refuse_compressed(section)?;
+        if section.size > limit {
+            let what = format!("{} bytes are more than the limit of {limit}", section.size);
+            return Err(Error::new(ErrorKind::TooLarge, self.place(&section.name), what));
+        }
+        self.read(section.offset.0, section.size, &section.name, budget)
+    }
+
+    /// Reads `size` bytes at `offset` within a section.
+    ///
+    /// # Errors
+    /// When the section is compressed, the range is not inside it, or cannot be read in full.
+    pub fn section_range(
+        &self,
+        section: &Section,
+        offset: u64,
+        size: u64,
+        budget: &mut Budget,
+    ) -> Result<Box<[u8]>, Error> {
+        self.refuse_compressed(section)?;
+        let inside = offset.checked_add(size).is_some_and(|end| end <= section.size);
+        let Some(start) = section.offset.0.checked_add(offset).filter(|_| inside) else {
+            let what = format!("{size} bytes at {offset:#x} reach past its end ({:#x})", section.size);
+            return Err(Error::new(ErrorKind::Malformed, self.place(&section.name), what));
+        };
+        self.read(start, size, &section.name, budget)
+    }
+
+    pub fn place(&self, part: &str) -> String {
+        format!("{}: {part}", self.name)
+    }
+
+    fn refuse_compressed(&self, section: &Section) -> Result<(), Error> {
+        if !section.compressed {
+            return Ok(());
+        }
+        let what = "the section is compressed, which is not supported";
+        Err(Error::new(ErrorKind::Unsupported, self.place(&section.name), what)
+            .with_advice("make an uncompressed copy with `objcopy --decompress-debug-sections`"))
+    }
+
+    fn read(&self, offset: u64, size: u64, part: &str, budget: &mut Budget) -> Result<Box<[u8]>, Error> {
+        let place = || self.place(part);
+        if offset.checked_add(size).is_none_or(|end| end > self.length) {
+            let what =
+                format!("{size} bytes at {offset:#x} reach past the end of the file ({:#x})", self.length);
+            return Err(Error::new(ErrorKind::Malformed, place(), what));
+        }
+        budget.take_bytes(size, part)?;
+        let size = usize::try_from(size)
+            .map_err(|_| Error::new(ErrorKind::TooLarge, place(), "does not fit into memory"))?;
+        let mut bytes = Vec::new();
+        bytes
+            .try_reserve_exact(size)
+            .map_err(|_| Error::new(ErrorKind::TooLarge, place(), format!("no memory for {size} bytes")))?;
+        bytes.resize(size, 0);
+        self.file.read_exact_at(&mut bytes, offset).map_err(|source| Error::io(place(), source))?;
+        Ok(bytes.into_boxed_slice())
+    }
+
+    fn malformed(&self, part: &str, what: &str) -> Error {
+        Error::new(ErrorKind::Malformed, self.place(part), what)
+    }
+
+    fn read_headers(&mut self) -> Result<(), Error> {
+        let mut budget = Budget::default();
+        let header_size = size_of::<elf::FileHeader64<Little>>() as u64;
+        if self.length < header_size {
+            return Err(Error::new(ErrorKind::NotElf, &self.name, "shorter than an ELF header"));
+        }
+        let bytes = self.read(0, header_size, "ELF header", &mut budget)?;
+        let (header, _) = pod::from_bytes::<elf::FileHeader64<Little>>(&bytes)
+            .map_err(|()| self.malformed("ELF header", "incomplete"))?;
+        let ident = &header.e_ident;
+        if ident.magic != elf::ELFMAG {
+            return Err(Error::new(ErrorKind::NotElf, &self.name, "has no ELF magic"));
+        }
+        if ident.class != elf::ELFCLASS64 || ident.data != elf::ELFDATA2LSB {
+            let what = "not a 64-bit little-endian ELF file";
+            return Err(Error::new(ErrorKind::Unsupported, &self.name, what));
+        }
+        self.machine = match header.e_machine.get(Little) {
+            elf::EM_X86_64 => Machine::X86_64,
+            elf::EM_AARCH64 => Machine::Aarch64,
+            other => Machine::Other(other),
+        };
+        self.read_segments(header, &mut budget)?;
+        self.read_sections(header, &mut budget)?;
+        if self.build_id.is_none() {
+            self.build_id = self.build_id_of_sections(&mut budget);
+        }
+        Ok(())
+    }
+
+    fn read_segments(
+        &mut self,
+        header: &elf::FileHeader64<Little>,
+        budget: &mut Budget,
+    ) -> Result<(), Error> {
+        let count = u64::from(header.e_phnum.get(Little));
+        if count == 0 {
+            return Ok(());
+        }
+        let entry = size_of::<elf::ProgramHeader64<Little>>() as u64;
+        if u64::from(header.e_phentsize.get(Little)) != entry || count > MAX_HEADERS {
+            return Err(self.malformed("program headers", "their size or number is not sensible"));
+        }
+        let bytes = self.read(header.e_phoff.get(Little), count * entry, "program headers", budget)?;
+        let headers = pod::slice_from_all_bytes::<elf::ProgramHeader64<Little>>(&bytes)
+            .map_err(|()| self.malformed("program headers", "incomplete"))?;
+        for segment in headers {
+            let (offset, file_size) = (segment.p_offset(Little), segment.p_filesz(Little));
+            if offset.checked_add(file_size).is_none_or(|end| end > self.length) {
+                continue;
+            }
+            match segment.p_type(Little) {
+                elf::PT_LOAD => {
+                    self.loads.push(Segment { offset, vaddr: segment.p_vaddr(Little), file_size });
+                }
+                elf::PT_NOTE if self.build_id.is_none() => {
+                    self.build_id = self.build_id_at(offset, file_size, segment.p_align(Little), budget);
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn read_sections(
+        &mut self,
+        header: &elf::FileHeader64<Little>,
+        budget: &mut Budget,
+    ) -> Result<(), Error> {
+        let place = "section headers";
+        let start = header.e_shoff.get(Little);
+        if start == 0 {
+            return Ok(());
+        }
+        let entry = size_of::<elf::SectionHeader64<Little>>() as u64;
+        if u64::from(header.e_shentsize.get(Little)) != entry {
+            return Err(self.malformed(place, "their size is not that of a 64-bit file"));
+        }
+        let count = u64::from(header.e_shnum.get(Little));
+        if count == 0 || count > MAX_HEADERS {
+            let what = format!("{count} sections; between 1 and {MAX_HEADERS} are supported");
+            return Err(Error::new(ErrorKind::Unsupported, self.place(place), what));
+        }
+        let bytes = self.read(start, count * entry, place, budget)?;
+        let headers = pod::slice_from_all_bytes::<elf::SectionHeader64<Little>>(&bytes)
+            .map_err(|()| self.malformed(place, "incomplete"))?;
+        let names = match headers.get(usize::from(header.e_shstrndx.get(Little))) {
+            Some(names) if names.sh_size(Little) <= MAX_SECTION_NAMES => {
+                self.read(names.sh_offset(Little), names.sh_size(Little), "section names", budget)?
+            }
+            _ => return Err(self.malformed("section names", "missing or too large")),
+        };
+        let names = StringTable::new(&*names, 0, names.len() as u64);
+        self.sections = headers.iter().map(|section| Self::section_of(section, names)).collect();
+        Ok(())
+    }
+
+    fn section_of(header: &elf::SectionHeader64<Little>, names: StringTable<'_>) -> Section {
+        let name = names.get(header.sh_name(Little)).unwrap_or_default();
+        let name = String::from_utf8_lossy(&name[..name.len().min(MAX_SECTION_NAME)]);
+        let name = name.replace(char::is_control, "?");
+        let in_file = header.sh_type(Little) != elf::SHT_NOBITS;
+        let (offset, size) = (header.sh_offset(Little), if in_file { header.sh_size(Little) } else { 0 });
+        let compressed = header.sh_flags(Little) & u64::from(elf::SHF_COMPRESSED) != 0;
+        let (kind, link) = (header.sh_type(Little), header.sh_link(Little));
+        let address = ElfVaddr(header.sh_addr(Little));
+        Section { name, kind, address, offset: FileOffset(offset), size, link, compressed }
+    }
+
+    fn build_id_of_sections(&self, budget: &mut Budget) -> Option<BuildId> {
+        let mut notes = self.sections.iter().filter(|section| section.kind == elf::SHT_NOTE);
+        notes.find_map(|section| self.build_id_at(section.offset.0, section.size, 4, budget))
+    }
+
+    fn build_id_at(&self, offset: u64, size: u64, align: u64, budget: &mut Budget) -> Option<BuildId> {
+        let bytes = self.read(offset, size.min(MAX_NOTE_BYTES), "notes", budget).ok()?;
+        let mut notes = NoteIterator::<elf::FileHeader64<Little>>::new(Little, align, &bytes).ok()?;
+        while let Ok(Some(note)) = notes.next() {
+            if note.n_type(Little) == elf::NT_GNU_BUILD_ID && note.name() == elf::ELF_NOTE_GNU {
+                return BuildId::new(note.desc());
+            }
+        }
+        None
+    }
+}

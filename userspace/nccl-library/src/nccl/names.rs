@@ -1,0 +1,154 @@
+//! Numbers of one library's enums → names.
+
+use serde::{Deserialize, Serialize};
+
+use super::Pattern;
+use crate::layouts::Layouts;
+
+/// The enums of the traced library that records carry numbers of.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct NameTables {
+    patterns: Vec<(i64, Pattern)>,
+    functions: Vec<(i64, String)>,
+    datatypes: Vec<(i64, String)>,
+    reduction_ops: Vec<(i64, String)>,
+    step_states: Vec<(i64, StepState)>,
+    #[serde(default)]
+    results: Vec<(i64, String)>,
+}
+
+/// States of a message in the network proxy: `ncclProfilerEventState_t`, 2.23 and later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StepState {
+    /// The GPU has not filled the slot.
+    SendGpuWait,
+    /// The network does not take it yet; 2.27 and later.
+    SendPeerWait,
+    /// The network has it.
+    SendWait,
+    /// The network was asked for it.
+    RecvWait,
+    /// It is there.
+    RecvFlushWait,
+    /// It is handed to the GPU.
+    RecvGpuWait,
+}
+
+impl StepState {
+    fn from_enumerator(name: &str) -> Option<Self> {
+        Some(match name.strip_prefix("ncclProfilerProxyStep")? {
+            "SendGPUWait" => Self::SendGpuWait,
+            "SendPeerWait_v4" | "SendPeerWait" => Self::SendPeerWait,
+            "SendWait" => Self::SendWait,
+            "RecvWait" => Self::RecvWait,
+            "RecvFlushWait" => Self::RecvFlushWait,
+            "RecvGPUWait" => Self::RecvGpuWait,
+            _ => return None,
+        })
+    }
+}
+
+impl NameTables {
+    /// From the library's own enums. An enum that is missing leaves its names out, not wrong.
+    pub fn from_layouts(layouts: &Layouts) -> Self {
+        let names = |enumeration: &str, prefix: &str| {
+            let mut names: Vec<(i64, String)> = Vec::new();
+            for (name, value) in enumerators(layouts, enumeration) {
+                // Aliases follow the proper name (ncclFloat16 = 6, ncclHalf = 6): the first wins. Markers such as
+                // ncclNumFuncs carry the number after the last.
+                let Some(short) = name.strip_prefix(prefix) else { continue };
+                if short.starts_with("Num")
+                    || short.starts_with("Max")
+                    || names.iter().any(|(known, _)| *known == value)
+                {
+                    continue;
+                }
+                names.push((value, short.to_owned()));
+            }
+            names
+        };
+        Self {
+            patterns: enumerators(layouts, "ncclPattern_t")
+                .filter_map(|(name, value)| Some((value, Pattern::from_enumerator(name)?)))
+                .collect(),
+            step_states: enumerators(layouts, "ncclProfilerEventState_t")
+                .filter_map(|(name, value)| Some((value, StepState::from_enumerator(name)?)))
+                .collect(),
+            results: enumerators(layouts, "ncclResult_t")
+                .filter(|(name, _)| !name.starts_with("ncclNum"))
+                .map(|(name, value)| (value, name.to_owned()))
+                .collect(),
+            functions: names("ncclFunc_t", "ncclFunc"),
+            datatypes: lower(names("ncclDataType_t", "nccl")),
+            reduction_ops: lower(names("ncclRedOp_t", "nccl")),
+        }
+    }
+
+    pub fn pattern(&self, number: i64) -> Option<Pattern> {
+        self.patterns.iter().find(|(value, _)| *value == number).map(|(_, pattern)| *pattern)
+    }
+
+    pub fn step_state(&self, number: i64) -> Option<StepState> {
+        self.step_states.iter().find(|(value, _)| *value == number).map(|(_, state)| *state)
+    }
+
+    /// The library's number of a state.
+    pub fn step_state_number(&self, state: StepState) -> Option<i64> {
+        self.step_states.iter().find(|(_, known)| *known == state).map(|(value, _)| *value)
+    }
+
+    /// Whether `ncclProxySubArgs.transSize` is one message's size. Up to 2.26 it is a sum over messages, and ops, that is
+    /// never reset; 2.27, which brought the state `SendPeerWait`, sets it anew for each.
+    pub fn step_size_is_per_message(&self) -> bool {
+        self.step_states.iter().any(|(_, state)| *state == StepState::SendPeerWait)
+    }
+
+    /// Name of a collective or p2p function: `AllReduce`, `Send` …
+    pub fn function(&self, number: i64) -> Option<&str> {
+        find(&self.functions, number)
+    }
+
+    /// `ncclSuccess`, `ncclInvalidArgument` …: as nccl.h has it.
+    pub fn result(&self, number: i64) -> Option<&str> {
+        find(&self.results, number)
+    }
+
+    /// `float32`, `int8` …
+    pub fn datatype(&self, number: i64) -> Option<&str> {
+        find(&self.datatypes, number)
+    }
+
+    /// Whether the library's enum of reduction operators is known.
+    pub fn has_reduction_ops(&self) -> bool {
+        !self.reduction_ops.is_empty()
+    }
+
+    /// `sum`, `prod` … Numbers past the enum are operators that the user made.
+    pub fn reduction_op(&self, number: i64) -> Option<&str> {
+        find(&self.reduction_ops, number)
+    }
+}
+
+fn enumerators<'a>(layouts: &'a Layouts, enumeration: &str) -> impl Iterator<Item = (&'a str, i64)> {
+    let found = layouts.enums().find(|(name, _)| *name == enumeration);
+    found.into_iter().flat_map(|(_, found)| found.values.iter().map(|(name, value)| (name.as_str(), *value)))
+}
+
+fn find(names: &[(i64, String)], number: i64) -> Option<&str> {
+    names.iter().find(|(value, _)| *value == number).map(|(_, name)| name.as_str())
+}
+
+fn lower(names: Vec<(i64, String)>) -> Vec<(i64, String)> {
+    names.into_iter().map(|(value, name)| (value, name.to_lowercase())).collect()
+}
+
+/// Bytes of one element of a data type, by its name.
+pub fn datatype_bytes(name: &str) -> Option<u64> {
+    Some(match name {
+        "int8" | "uint8" | "char" | "float8e4m3" | "float8e5m2" => 1,
+        "float16" | "bfloat16" | "half" => 2,
+        "int32" | "uint32" | "float32" | "int" | "float" => 4,
+        "int64" | "uint64" | "float64" | "double" => 8,
+        _ => return None,
+    })
+}

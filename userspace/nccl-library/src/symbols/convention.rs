@@ -1,0 +1,136 @@
+//! Where a platform's calling convention puts declared parameters.
+//!
+//! Used only where the debugging information does not say: for a copy that the compiler folded with an identical
+//! function (it has a symbol and nothing else), and for unoptimised code. Never for clones: theirs is not the declared
+//! list.
+
+use crate::dwarf::{DeclaredParam, TypeClass};
+use crate::elf::Machine;
+use crate::parameter::ParamLocation;
+
+/// DWARF numbers of the integer argument registers: rdi rsi rdx rcx r8 r9 (System V x86-64 psABI, 3.2.3).
+const X86_64_INTEGER: [u16; 6] = [5, 4, 1, 2, 8, 9];
+/// x0 to x7 (AAPCS64, 6.8.2).
+const AARCH64_INTEGER: [u16; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
+/// xmm0 to xmm7, v0 to v7.
+const FLOAT_REGISTERS: usize = 8;
+/// Larger structs go through memory in both conventions.
+const REGISTER_STRUCT: u64 = 16;
+
+/// Locations of the parameters in order. From the first parameter on whose place depends on more than its size, all are
+/// unknown.
+pub(super) fn locations(machine: Machine, params: &[DeclaredParam], c_linkage: bool) -> Vec<ParamLocation> {
+    let (registers, mut stack): (&[u16], i64) = match machine {
+        Machine::X86_64 => (&X86_64_INTEGER, 8),
+        Machine::Aarch64 => (&AARCH64_INTEGER, 0),
+        Machine::Other(_) => (&[], 0),
+    };
+    let mut integers = registers.iter();
+    let mut floats = 0;
+    let mut lost: Option<&'static str> = match machine {
+        Machine::Other(_) => Some("the calling convention of this processor is not known"),
+        _ => None,
+    };
+    let mut place = |param: &DeclaredParam| {
+        if let Some(why) = lost {
+            return ParamLocation::Unknown(why.to_owned());
+        }
+        match param.class {
+            TypeClass::Integer => match integers.next() {
+                Some(register) => ParamLocation::Register(*register),
+                None => on_stack(&mut stack, 8),
+            },
+            TypeClass::Float if floats < FLOAT_REGISTERS => {
+                floats += 1;
+                ParamLocation::Unknown("it is in a floating point register".to_owned())
+            }
+            TypeClass::Float => on_stack(&mut stack, 8),
+            // A C++ struct may be passed by address instead, which its size does not tell.
+            TypeClass::Aggregate(size)
+                if size > REGISTER_STRUCT && c_linkage && machine == Machine::X86_64 =>
+            {
+                on_stack(&mut stack, size)
+            }
+            TypeClass::Aggregate(_) | TypeClass::Other => {
+                lost = Some("how a struct is passed, here or before it, cannot be told from its size");
+                ParamLocation::Unknown("how a struct is passed cannot be told from its size".to_owned())
+            }
+        }
+    };
+    params.iter().map(&mut place).collect()
+}
+
+/// Where that many integers or addresses are.
+pub(super) fn integers(machine: Machine, count: usize) -> Vec<ParamLocation> {
+    let param = DeclaredParam {
+        name: String::new(),
+        type_name: String::new(),
+        size: Some(8),
+        class: TypeClass::Integer,
+    };
+    locations(machine, &vec![param; count], true)
+}
+
+fn on_stack(next: &mut i64, size: u64) -> ParamLocation {
+    let sp_offset = *next;
+    let size = size.checked_next_multiple_of(8).and_then(|size| i64::try_from(size).ok());
+    match size.and_then(|size| next.checked_add(size)) {
+        Some(end) => {
+            *next = end;
+            ParamLocation::EntryStack { sp_offset }
+        }
+        None => ParamLocation::Unknown("it is too large for the stack".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{DeclaredParam, Machine, TypeClass, locations};
+    use crate::parameter::ParamLocation;
+
+    fn params(classes: &[TypeClass]) -> Vec<DeclaredParam> {
+        let param = |class: &TypeClass| DeclaredParam {
+            name: String::new(),
+            type_name: String::new(),
+            size: None,
+            class: *class,
+        };
+        classes.iter().map(param).collect()
+    }
+
+    fn stack(sp_offset: i64) -> ParamLocation {
+        ParamLocation::EntryStack { sp_offset }
+    }
+
+    #[test]
+    fn all_reduce_has_its_stream_on_the_stack() {
+        let found = locations(Machine::X86_64, &params(&[TypeClass::Integer; 8]), true);
+        let registers: Vec<_> = [5, 4, 1, 2, 8, 9].map(ParamLocation::Register).into();
+        assert_eq!(found[..6], registers);
+        assert_eq!(found[6..], [stack(8), stack(16)]);
+        assert_eq!(locations(Machine::Aarch64, &params(&[TypeClass::Integer; 9]), true)[8], stack(0));
+    }
+
+    #[test]
+    fn comm_init_rank_has_its_id_on_the_stack() {
+        let list = [TypeClass::Integer, TypeClass::Integer, TypeClass::Aggregate(128), TypeClass::Integer];
+        let found = locations(Machine::X86_64, &params(&list), true);
+        assert_eq!(found[2..], [stack(8), ParamLocation::Register(1)]);
+        let found = locations(Machine::X86_64, &params(&list), false);
+        assert!(found[..2].iter().all(ParamLocation::is_known));
+        assert!(!found[2..].iter().any(ParamLocation::is_known));
+    }
+
+    #[test]
+    fn floats_do_not_take_integer_registers() {
+        let found = locations(Machine::X86_64, &params(&[TypeClass::Float, TypeClass::Integer]), false);
+        assert!(!found[0].is_known());
+        assert_eq!(found[1], ParamLocation::Register(5));
+    }
+
+    #[test]
+    fn other_processors_are_not_guessed() {
+        let found = locations(Machine::Other(21), &params(&[TypeClass::Integer]), true);
+        assert!(!found[0].is_known());
+    }
+}

@@ -1,0 +1,87 @@
+//! Whether a library without debugging information is one that layouts are shipped for.
+//!
+//! A build-id proves it. Without a known one, the version string, the major version of CUDA and the processor must name one
+//! set of layouts, and the code must not contradict it: NCCL allocates an `ncclComm` and clears it, so its size stands in
+//! the code, and from 2.21 on the place of its last word, `endMagic`, which every call of the API checks. A build from
+//! changed sources has other numbers there.
+
+use std::collections::BTreeSet;
+
+use memchr::memmem;
+
+use super::shipped::{Table, TableError};
+use crate::elf::{Budget, Error, Image, Machine};
+use crate::layouts::Layouts;
+use crate::nccl::Versions;
+
+/// The official libraries have at most 3 MB of code.
+const MAX_CODE: u64 = 256 << 20;
+
+/// Layouts and how their identity is known, or why there are none.
+#[derive(Debug)]
+pub(super) enum Shipped {
+    /// By build-id.
+    ByBuildId(Layouts),
+    /// By version, and the code agrees.
+    ByVersion(Layouts),
+    /// None can be used.
+    None(String),
+}
+
+/// Looks for shipped layouts of a library.
+///
+/// # Errors
+/// When its code cannot be read.
+pub(super) fn shipped(
+    image: &Image,
+    versions: Option<Versions>,
+    budget: &mut Budget,
+) -> Result<Shipped, Error> {
+    let unusable = |error: TableError| Shipped::None(error.to_string());
+    let table = match Table::shipped() {
+        Ok(table) => table,
+        Err(error) => return Ok(unusable(error)),
+    };
+    if let Some(library) = image.build_id().and_then(|build_id| table.with_build_id(build_id))
+        && library.machine == image.machine()
+        && versions.is_none_or(|(nccl, _)| nccl == library.nccl)
+    {
+        return Ok(table.layouts(library).map_or_else(unusable, Shipped::ByBuildId));
+    }
+    let Some((nccl, cuda)) = versions else {
+        return Ok(Shipped::None("the library does not state its version".to_owned()));
+    };
+    let Some(library) = table.with_version(nccl, cuda, image.machine()) else {
+        let (major, minor) = cuda;
+        let what =
+            format!("no layouts are shipped for NCCL {nccl} for CUDA {major}.{minor} and this processor");
+        return Ok(Shipped::None(what));
+    };
+    let layouts = match table.layouts(library) {
+        Ok(layouts) => layouts,
+        Err(error) => return Ok(unusable(error)),
+    };
+    Ok(if code_agrees(image, &layouts, budget)? {
+        Shipped::ByVersion(layouts)
+    } else {
+        let what =
+            format!("its code does not agree with the layouts of NCCL {nccl}: a build of other sources");
+        Shipped::None(what)
+    })
+}
+
+/// Whether the numbers that the layouts of `ncclComm` make stand in the code. Never, where it is not known how to look.
+fn code_agrees(image: &Image, layouts: &Layouts, budget: &mut Budget) -> Result<bool, Error> {
+    let Some(text) = image.section(".text").filter(|_| image.machine() == Machine::X86_64) else {
+        return Ok(false);
+    };
+    let size = layouts.struct_size("ncclComm");
+    let end_magic = layouts.field("ncclComm", "endMagic").map(|field| field.offset);
+    let numbers: BTreeSet<u32> =
+        [size, end_magic].into_iter().flatten().filter_map(|number| u32::try_from(number).ok()).collect();
+    if numbers.is_empty() {
+        return Ok(false);
+    }
+    let code = image.section_data(text, MAX_CODE, budget)?;
+    Ok(numbers.iter().all(|number| memmem::find(&code, &number.to_le_bytes()).is_some()))
+}

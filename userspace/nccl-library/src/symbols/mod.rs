@@ -1,0 +1,41 @@
+//! What ncclflow knows about one library: where its functions are, how their parameters arrive, how its structs lie.
+//!
+//! A caller says what it wants ([`Request`]; ncclflow's own wish list is [`nccl_request`]), [`resolve`] looks it up and
+//! says in the [`Resolution`] what it found, from which source ([`Rung`]), and what is lost for each thing missing.
+//! Nothing here knows of processes, probes or the kernel.
+
+mod catalog;
+mod convention;
+mod copies;
+mod debug_file;
+mod entry_code;
+mod function;
+mod identity;
+mod machine_code;
+mod mangled;
+mod params;
+mod probe_point;
+mod problems;
+mod prototypes;
+mod registers;
+mod report;
+mod request;
+mod resolution;
+mod resolve;
+pub mod shipped;
+mod slot_reset;
+mod stripped;
+
+pub use catalog::{lost_without_type, nccl_request, nccl_request_with_api};
+pub use debug_file::DebugFiles;
+pub use function::{FoundBy, Function, Param, ParamSource};
+pub use machine_code::{CallSite, MachineCode};
+pub use probe_point::x86_register;
+pub use registers::register_name;
+pub use report::render;
+pub use request::{FunctionSpec, Request};
+pub use resolution::{LayoutSource, Problem, ProblemKind, Resolution, Rung};
+pub use resolve::{resolve, resolve_with};
+pub use slot_reset::SlotReset;
+
+pub use crate::elf::{Error, ErrorKind};

@@ -1,0 +1,101 @@
+//! The parameters of one copy of a function, from the best source there is.
+
+use super::copies::Copy;
+use super::{Param, ParamSource};
+use super::{convention, entry_code, prototypes};
+use crate::dwarf::{DeclaredParam, EntryParam, Found};
+use crate::elf::{Budget, Image};
+use crate::{nccl::NcclVersion, parameter::ParamLocation};
+
+/// As much of a function's code as may come before the first test of a parameter.
+const ENTRY_CODE: u64 = 256;
+
+/// What is known of the library.
+pub(super) struct Knowledge<'a> {
+    pub(super) image: &'a Image,
+    pub(super) version: Option<NcclVersion>,
+    pub(super) found: &'a Found,
+}
+
+impl Knowledge<'_> {
+    /// The parameters of a copy. `copies` is how many there are of the function: several that no symbol tells apart may take
+    /// different parameters.
+    pub(super) fn params(
+        &self,
+        name: &str,
+        copy: &Copy,
+        copies: usize,
+        budget: &mut Budget,
+    ) -> (Vec<Param>, ParamSource) {
+        if let Some(known) = self.of_debugging_information(copy) {
+            return known;
+        }
+        if name == "SaveProxy" {
+            let params = self.save_proxy(copy, copies, budget);
+            return params
+                .map_or((Vec::new(), ParamSource::Unknown), |params| (params, ParamSource::EntryCode));
+        }
+        let keeps_convention = match copy.is_clone {
+            Some(is_clone) => !is_clone,
+            None => copies == 1,
+        };
+        let declared = prototypes::of(name, copy.is_static).filter(|_| keeps_convention);
+        match declared {
+            Some(declared) => (self.by_convention(copy, declared), ParamSource::Prototype),
+            None => (Vec::new(), ParamSource::Unknown),
+        }
+    }
+
+    fn of_debugging_information(&self, copy: &Copy) -> Option<(Vec<Param>, ParamSource)> {
+        let is_clone = copy.is_clone != Some(false);
+        let declared: Vec<DeclaredParam> = match self.found.functions.get(&copy.address.0) {
+            Some(params) if is_clone || !is_unoptimised(params) => {
+                let params = params.iter().map(|param| Param {
+                    name: param.declared.name.clone(),
+                    type_name: param.declared.type_name.clone(),
+                    size: param.declared.size,
+                    location: param.location.clone(),
+                });
+                return Some((params.collect(), ParamSource::DwarfAtEntry));
+            }
+            Some(params) => params.iter().map(|param| param.declared.clone()).collect(),
+            None if is_clone => return None,
+            None => self.found.declared.get(&copy.base)?.clone(),
+        };
+        Some((self.by_convention(copy, declared), ParamSource::CallingConvention))
+    }
+
+    fn by_convention(&self, copy: &Copy, declared: Vec<DeclaredParam>) -> Vec<Param> {
+        let c_linkage = !copy.symbol.starts_with("_Z");
+        let locations = convention::locations(self.image.machine(), &declared, c_linkage);
+        let param = |(declared, location): (DeclaredParam, ParamLocation)| Param {
+            name: declared.name,
+            type_name: declared.type_name,
+            size: declared.size,
+            location,
+        };
+        declared.into_iter().zip(locations).map(param).collect()
+    }
+
+    fn save_proxy(&self, copy: &Copy, copies: usize, budget: &mut Budget) -> Option<Vec<Param>> {
+        if copies != 1 {
+            return None;
+        }
+        let machine = self.image.machine();
+        let size = if copy.size == 0 { ENTRY_CODE } else { copy.size.min(ENTRY_CODE) };
+        let code = self.image.loaded_bytes(copy.address, size, budget).ok()?;
+        let tested = entry_code::first_sign_test(machine, &code)?;
+        prototypes::save_proxy(machine, self.version?, tested, copy.is_clone)
+    }
+}
+
+/// Unoptimised code stores its register parameters to its own frame first and states only that place. Such a function is
+/// called by the convention: nothing has looked at who calls it.
+fn is_unoptimised(params: &[EntryParam]) -> bool {
+    params.iter().any(|param| param.own_frame)
+        && params.iter().all(|param| param.own_frame || is_on_stack(&param.location))
+}
+
+fn is_on_stack(location: &ParamLocation) -> bool {
+    matches!(location, ParamLocation::EntryStack { .. })
+}

@@ -1,0 +1,232 @@
+//! Where in a function a uprobe goes, so that a hit costs one trap and not two.
+//!
+//! The kernel runs the instruction that a uprobe replaced. A few it emulates (arch/x86/kernel/uprobes.c, `branch_setup_xol_ops` and
+//! `push_setup_xol_ops`, Linux 4.16 and later): then a hit is one trap. Any other it runs out of line, in single step, and
+//! that is a second trap, which in a virtual machine can be thirty times as expensive as the first. So where a function begins
+//! with another instruction, the probe goes a little further, to the first that is emulated, as long as everything that a probe
+//! at the entry could see is still where it was.
+
+use iced_x86::{
+    Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpAccess, OpKind,
+    Register,
+};
+
+use super::Param;
+use crate::parameter::ParamLocation;
+
+/// Instructions that may be skipped.
+const MAX_SKIPPED: usize = 6;
+/// Functions that are longer are probed at their entry: all of a function is searched for jumps to the point.
+pub(super) const MAX_FUNCTION: u64 = 64 << 10;
+
+/// The registers that pass integers and addresses in x86-64 code for Linux.
+const ARGUMENTS: [Register; 6] =
+    [Register::RDI, Register::RSI, Register::RDX, Register::RCX, Register::R8, Register::R9];
+
+/// Bytes from the entry of a function to the instruction that a uprobe goes to. 0 is the entry itself: where it is as good as
+/// any, or where nothing better is known to be safe. `code` is all of the function, x86-64; its parameters are left as they
+/// arrived in `params`.
+pub(super) fn uprobe_offset(code: &[u8], params: &[Param]) -> u64 {
+    let read = read_registers(params);
+    let mut information = InstructionInfoFactory::new();
+    let mut decoder = Decoder::new(64, code, DecoderOptions::NONE);
+    for _ in 0..=MAX_SKIPPED {
+        let instruction = decoder.decode();
+        if instruction.is_invalid() {
+            return 0;
+        }
+        if is_emulated(&instruction) {
+            let offset = instruction.ip();
+            return if offset == 0 || is_jumped_to(code, offset) { 0 } else { offset };
+        }
+        if !can_be_skipped(&instruction, &read, &mut information) {
+            return 0;
+        }
+    }
+    0
+}
+
+/// The registers that a plan can read at the probe: those of the parameters, or all that can pass one where it is not known
+/// where each of them is.
+fn read_registers(params: &[Param]) -> Vec<Register> {
+    let of = |param: &Param| match param.location {
+        ParamLocation::Register(number) => x86_register(number).map(Some),
+        ParamLocation::EntryStack { .. } => Some(None),
+        ParamLocation::Unknown(_) => None,
+    };
+    let known: Option<Vec<Option<Register>>> = params.iter().map(of).collect();
+    match known {
+        Some(known) if !known.is_empty() => known.into_iter().flatten().collect(),
+        _ => ARGUMENTS.to_vec(),
+    }
+}
+
+/// Of the integer registers by their DWARF numbers (System V x86-64 psABI, figure 3.36).
+pub fn x86_register(number: u16) -> Option<Register> {
+    const REGISTERS: [Register; 16] = [
+        Register::RAX,
+        Register::RDX,
+        Register::RCX,
+        Register::RBX,
+        Register::RSI,
+        Register::RDI,
+        Register::RBP,
+        Register::RSP,
+        Register::R8,
+        Register::R9,
+        Register::R10,
+        Register::R11,
+        Register::R12,
+        Register::R13,
+        Register::R14,
+        Register::R15,
+    ];
+    REGISTERS.get(usize::from(number)).copied()
+}
+
+/// Whether every kernel from 4.16 on emulates it. (Of `nop` only the one of one byte; a prefix that makes operands 16 bits wide
+/// excludes the others.)
+fn is_emulated(instruction: &Instruction) -> bool {
+    let length = instruction.len();
+    match instruction.code() {
+        Code::Push_r64 => length <= 2,
+        Code::Nopd | Code::Nopq => length == 1,
+        Code::Call_rel32_64 | Code::Jmp_rel32_64 => length == 5,
+        Code::Jmp_rel8_64 => length == 2,
+        _ if instruction.is_jcc_short() => length == 2,
+        _ if instruction.is_jcc_near() => length == 6,
+        _ => false,
+    }
+}
+
+/// Whether all that a probe could look at is the same after it: the registers, the stack, and memory.
+fn can_be_skipped(
+    instruction: &Instruction,
+    read: &[Register],
+    information: &mut InstructionInfoFactory,
+) -> bool {
+    if instruction.flow_control() != FlowControl::Next {
+        return false;
+    }
+    let information = information.info(instruction);
+    let keeps = |register: Register| {
+        let full = register.full_register();
+        full != Register::RSP && !read.contains(&full)
+    };
+    information.used_memory().iter().all(|memory| !writes(memory.access()))
+        && information.used_registers().iter().all(|used| !writes(used.access()) || keeps(used.register()))
+}
+
+/// Whether an access reads, or may.
+pub(super) fn reads(access: OpAccess) -> bool {
+    matches!(access, OpAccess::Read | OpAccess::CondRead | OpAccess::ReadWrite | OpAccess::ReadCondWrite)
+}
+
+/// Whether an access writes, or may.
+pub(super) fn writes(access: OpAccess) -> bool {
+    matches!(access, OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite)
+}
+
+/// Whether something in the function jumps to that place, or to one between the entry and it, so that a probe there would be hit more than once a call; also where
+/// that cannot be told, as the way of a jump is computed.
+fn is_jumped_to(code: &[u8], offset: u64) -> bool {
+    Decoder::new(64, code, DecoderOptions::NONE).into_iter().any(|instruction| {
+        match instruction.flow_control() {
+            FlowControl::IndirectBranch => {
+                instruction.op0_kind() != OpKind::Memory || instruction.memory_index() != Register::None
+            }
+            FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch => {
+                (1..=offset).contains(&instruction.near_branch_target())
+            }
+            _ => false,
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::uprobe_offset;
+    use crate::parameter::ParamLocation;
+    use crate::symbols::Param;
+
+    /// DWARF numbers of rdi, rsi, edx.
+    const THREE: [u16; 3] = [5, 4, 1];
+
+    fn offset(code: &[u8], registers: &[u16]) -> u64 {
+        let param = |number: &u16| Param {
+            name: "p".into(),
+            type_name: "int".into(),
+            size: Some(4),
+            location: ParamLocation::Register(*number),
+        };
+        uprobe_offset(code, &registers.iter().map(param).collect::<Vec<_>>())
+    }
+
+    /// `ncclProfilerStopProxyStepEvent` of 2.27: mov ncclProfiler(%rip),%rcx; test %rcx,%rcx; jne; xor %eax,%eax; ret
+    const HOOK: [u8; 15] =
+        [0x48, 0x8b, 0x0d, 0x19, 0x7b, 0x99, 0x18, 0x48, 0x85, 0xc9, 0x75, 0x03, 0x31, 0xc0, 0xc3];
+
+    #[test]
+    fn a_hook_is_probed_at_its_first_branch() {
+        assert_eq!(offset(&HOOK, &THREE), 10);
+        // rcx is read, or nothing is known.
+        assert_eq!(offset(&HOOK, &[5, 4, 1, 2]), 0);
+        assert_eq!(offset(&HOOK, &[]), 0);
+    }
+
+    /// `ncclProfilerRecordProxyStepEventState` of 2.28.9 reads four parameters and writes r8.
+    #[test]
+    fn a_parameter_that_is_written_before_the_branch_is_kept() {
+        let hook =
+            [0x4c, 0x8b, 0x05, 0x59, 0xfd, 0x5e, 0x0b, 0x4d, 0x85, 0xc0, 0x75, 0x04, 0x31, 0xc0, 0xc3, 0x90];
+        assert_eq!(offset(&hook, &[5, 4, 1, 2]), 10);
+        assert_eq!(offset(&hook, &[5, 4, 1, 2, 8]), 0);
+        // test %ecx,%ecx; movslq %edi,%rdi; push %rbx
+        assert_eq!(offset(&[0x85, 0xc9, 0x48, 0x63, 0xff, 0x53], &THREE), 0);
+        // xor %eax,%eax; ret: nothing is emulated
+        assert_eq!(offset(&[0x31, 0xc0, 0xc3], &THREE), 0);
+    }
+
+    #[test]
+    fn what_begins_with_a_push_is_probed_there() {
+        assert_eq!(offset(&[0x41, 0x57, 0x41, 0x56], &THREE), 0);
+        // endbr64; push %rbx
+        assert_eq!(offset(&[0xf3, 0x0f, 0x1e, 0xfa, 0x53, 0xc3], &THREE), 4);
+    }
+
+    #[test]
+    fn nothing_that_a_probe_can_see_is_changed_before_it() {
+        // sub $8,%rsp; push %rbx
+        assert_eq!(offset(&[0x48, 0x83, 0xec, 0x08, 0x53], &THREE), 0);
+        // mov %rax,8(%rdi); push %rbx
+        assert_eq!(offset(&[0x48, 0x89, 0x47, 0x08, 0x53], &THREE), 0);
+        // movslq %edi,%rdi; push %rbx
+        assert_eq!(offset(&[0x48, 0x63, 0xff, 0x53], &THREE), 0);
+        // mov %rsp,%rax; push %rbx
+        assert_eq!(offset(&[0x48, 0x89, 0xe0, 0x53], &THREE), 3);
+        // ret; push: the end of the function
+        assert_eq!(offset(&[0xc3, 0x53], &THREE), 0);
+    }
+
+    #[test]
+    fn a_loop_is_not_counted_as_calls() {
+        // mov (%rsi),%rax; push %rbx; jmp to the push
+        assert_eq!(offset(&[0x48, 0x8b, 0x06, 0x53, 0xeb, 0xfd], &THREE), 0);
+        assert_eq!(offset(&[0x48, 0x8b, 0x06, 0x53, 0xeb, 0xfa], &THREE), 3);
+        // mov (%rsi),%eax; push %rbx; jmp to the push
+        assert_eq!(offset(&[0x8b, 0x06, 0x53, 0xeb, 0xfd], &THREE), 0);
+        // mov (%rsi),%rax; mov (%rsi),%rax; push %rbx; jmp to the second: it reaches the push, too
+        assert_eq!(offset(&[0x48, 0x8b, 0x06, 0x48, 0x8b, 0x06, 0x53, 0xeb, 0xfa], &THREE), 0);
+        // A jump whose way is computed can go anywhere: jmp *%rax, jmp *(%rdx,%rax,8); a call's end through a pointer cannot.
+        assert_eq!(offset(&[0x48, 0x8b, 0x06, 0x53, 0xff, 0xe0], &THREE), 0);
+        assert_eq!(offset(&[0x48, 0x8b, 0x06, 0x53, 0xff, 0x24, 0xc2], &THREE), 0);
+        assert_eq!(offset(&[0x48, 0x8b, 0x06, 0x53, 0xff, 0x60, 0x18], &THREE), 3);
+    }
+
+    #[test]
+    fn bytes_that_are_no_code_are_probed_at_the_entry() {
+        assert_eq!(offset(&[], &THREE), 0);
+        assert_eq!(offset(&[0x06, 0x53], &THREE), 0);
+        assert_eq!(offset(&[0x48, 0x8b], &THREE), 0);
+    }
+}

@@ -1,0 +1,135 @@
+//! What could not be found out, and why.
+
+use std::collections::BTreeMap;
+
+use super::catalog;
+use super::copies::Copies;
+use super::stripped::Search;
+use super::{Function, FunctionSpec, Param, ParamSource, Problem, ProblemKind, Request, Rung};
+use crate::dwarf::Found;
+use crate::elf::Error;
+use crate::parameter::ParamLocation;
+
+/// Debugging information, of the library or a debug file, that cannot be used.
+pub(super) fn debug_information(subject: &str, error: &Error) -> Problem {
+    Problem {
+        kind: ProblemKind::DebugInfo,
+        subject: subject.to_owned(),
+        what: error.to_string(),
+        lost: "parameter locations and struct layouts".to_owned(),
+    }
+}
+
+/// Code that could not be searched for functions without symbols.
+pub(super) fn search(error: &Error) -> Problem {
+    Problem {
+        kind: ProblemKind::DebugInfo,
+        subject: "functions without symbols".to_owned(),
+        what: error.to_string(),
+        lost: "the functions that the library does not export".to_owned(),
+    }
+}
+
+/// Functions that were not found, and parameters that are not at a known place.
+pub(super) fn of_functions(
+    request: &Request,
+    functions: &BTreeMap<String, Vec<Function>>,
+    copies: &Copies,
+    search: Option<&Search>,
+    problems: &mut Vec<Problem>,
+) {
+    for spec in &request.functions {
+        if let Some(copies) = functions.get(&*spec.name) {
+            for copy in copies {
+                of_params(spec, copy, problems);
+            }
+            continue;
+        }
+        if spec.in_some_versions || spec.alternatives.iter().any(|other| functions.contains_key(&**other)) {
+            continue;
+        }
+        let kind =
+            if spec.required { ProblemKind::RequiredFunctionMissing } else { ProblemKind::FunctionMissing };
+        let what = match search.map(|search| search.get(&*spec.name)) {
+            _ if !copies.of(&spec.name).is_empty() => "its address is not loaded from the file".to_owned(),
+            None => "no such symbol: not in this version, or inlined into its callers".to_owned(),
+            Some(Some(Err(why))) => format!("no symbols, not exported, and {why}"),
+            Some(_) => "the library has no full symbol table, and it is not exported".to_owned(),
+        };
+        let (subject, lost) = (spec.name.to_string(), spec.lost_without.to_string());
+        problems.push(Problem { kind, subject, what, lost });
+    }
+}
+
+fn of_params(spec: &FunctionSpec, copy: &Function, problems: &mut Vec<Problem>) {
+    let mut unknown = |param: &str, what: &str| {
+        problems.push(Problem {
+            kind: ProblemKind::ParamUnknown,
+            subject: format!("{}{}({param})", spec.name, copy.clone_suffix()),
+            what: what.to_owned(),
+            lost: String::new(),
+        });
+    };
+    if copy.params_from == ParamSource::Unknown {
+        if !spec.params.is_empty() {
+            unknown(&spec.params.join(", "), "no debugging information says how they arrive at this copy");
+        }
+        return;
+    }
+    for wanted in &spec.params {
+        if let Some(Param { location: ParamLocation::Unknown(why), .. }) = copy.param(wanted) {
+            unknown(wanted, why);
+        }
+    }
+}
+
+/// Parts of the debugging information that cannot be used.
+pub(super) fn of_faults(found: &Found, problems: &mut Vec<Problem>) {
+    problems.extend(found.faults.iter().map(|fault| Problem {
+        kind: ProblemKind::DebugInfo,
+        subject: "debugging information".to_owned(),
+        what: fault.clone(),
+        lost: String::new(),
+    }));
+}
+
+/// Structs and enumerations that are not known. `no_layouts` is why, if there are none at all.
+pub(super) fn of_types(
+    request: &Request,
+    found: &Found,
+    rung: Rung,
+    no_layouts: Option<&str>,
+    problems: &mut Vec<Problem>,
+) {
+    of_faults(found, problems);
+    let absent = if !found.faults.is_empty() {
+        "not found, and part of the debugging information cannot be read".to_owned()
+    } else if let Some(why) = no_layouts {
+        format!("the library has no usable debugging information, and {why}")
+    } else if matches!(rung, Rung::OwnDwarf | Rung::DebugFile) {
+        "not defined in the debugging information: this version has none of that name".to_owned()
+    } else {
+        "not in the shipped layouts: this version has none of that name".to_owned()
+    };
+    let lost = |name: &str| catalog::lost_without_type(name).unwrap_or_default().to_owned();
+    let replaced = |name: &str| {
+        let others = catalog::alternatives_of_type(name);
+        others.iter().any(|other| found.layouts.struct_size(other).is_some())
+    };
+    for name in &request.structs {
+        if found.ambiguous.contains(name) {
+            let what = "the library has definitions of different sizes under this name";
+            let (kind, subject) = (ProblemKind::LayoutAmbiguous, name.clone());
+            problems.push(Problem { kind, subject, what: what.to_owned(), lost: lost(name) });
+        } else if found.layouts.struct_size(name).is_none() && !replaced(name) {
+            let (kind, subject) = (ProblemKind::StructMissing, name.clone());
+            problems.push(Problem { kind, subject, what: absent.clone(), lost: lost(name) });
+        }
+    }
+    for name in &request.enums {
+        if found.layouts.enums.get(name).is_none_or(|layout| layout.values.is_empty()) {
+            let (kind, subject) = (ProblemKind::EnumMissing, name.clone());
+            problems.push(Problem { kind, subject, what: absent.clone(), lost: lost(name) });
+        }
+    }
+}

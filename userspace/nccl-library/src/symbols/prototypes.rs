@@ -1,0 +1,177 @@
+//! Parameters that no debugging information states: those that NCCL's source declares for the functions that ncclflow uses.
+//!
+//! NCCL's source, tags v2.16.2-1 to v2.30.7-1, and the debugging information of the official libraries up to 2.32.3. Only
+//! functions that must keep the platform's calling convention are here, because code that the compiler does not see when it
+//! compiles them calls them: from another source file, or through a pointer. `SaveProxy` is called from its own file only,
+//! so the compiler may pass its parameters as it likes; [`save_proxy`] tells from its code which way was taken.
+
+use super::{Param, convention};
+use crate::dwarf::{DeclaredParam, TypeClass};
+use crate::elf::Machine;
+use crate::{nccl::NcclVersion, parameter::ParamLocation};
+
+/// Name, type, bytes.
+type Declared = (&'static str, &'static str, u64);
+
+const COMM: Declared = ("comm", "ncclComm*", 8);
+const COMM_T: Declared = ("comm", "ncclComm_t", 8);
+const PLAN: Declared = ("plan", "ncclKernelPlan*", 8);
+const OP: Declared = ("op", "ncclProxyOp*", 8);
+const JUST_INQUIRE: Declared = ("justInquire", "bool*", 8);
+const ARGS: Declared = ("args", "ncclProxyArgs*", 8);
+const SUB: Declared = ("s", "int", 4);
+const STEP: Declared = ("stepId", "int", 4);
+const STEP_LO: Declared = ("stepLo", "uint64_t", 8);
+const STEP_HI: Declared = ("stepHi", "uint64_t", 8);
+const STATE: Declared = ("eState", "ncclProfilerEventState_t", 4);
+
+/// Functions whose names are linked across source files.
+const LINKED: &[(&str, &[Declared])] = &[
+    ("ncclProxySaveOp", &[COMM, OP, JUST_INQUIRE]),
+    ("ncclEnqueueCheck", &[("info", "ncclInfo*", 8)]),
+    ("ncclLaunchKernel", &[COMM, PLAN]),
+    ("ncclLaunchKernelAfter_NoCuda", &[COMM, PLAN]),
+    ("ncclCommDestroy", &[COMM_T]),
+    ("ncclCommAbort", &[COMM_T]),
+    // 2.16 to 2.22
+    ("ncclProfilingRecord", &[ARGS, ("sub", "int", 4), ("step", "int", 4), ("state", "int", 4)]),
+    // 2.23
+    ("ncclProfilerStartSendProxyStepEvents", &[SUB, ARGS, STEP_LO, STEP_HI]),
+    ("ncclProfilerStartRecvProxyStepEvents", &[SUB, ARGS, STEP_LO, STEP_HI]),
+    ("ncclProfilerRecordProxyStepEventStates", &[SUB, ARGS, STEP_LO, STEP_HI, STATE]),
+    ("ncclProfilerStopProxyStepEvents", &[SUB, ARGS, STEP_LO, STEP_HI]),
+    // 2.24 on. `ncclProfilerRecordProxyOpEventState` is not here: 2.27 took two parameters out of its middle.
+    ("ncclProfilerStartSendProxyStepEvent", &[SUB, ARGS, STEP]),
+    ("ncclProfilerStartRecvProxyStepEvent", &[SUB, ARGS, STEP]),
+    ("ncclProfilerRecordProxyStepEventState", &[SUB, ARGS, STEP, STATE]),
+    ("ncclProfilerStopProxyStepEvent", &[SUB, ARGS, STEP]),
+    ("ncclProfilerStartSendProxyOpEvent", &[SUB, ARGS]),
+    ("ncclProfilerStartRecvProxyOpEvent", &[SUB, ARGS]),
+    ("ncclProfilerStartProxyOpEvent", &[SUB, ARGS]),
+    ("ncclProfilerStopProxyOpEvent", &[SUB, ARGS]),
+];
+
+/// Functions whose address is given to CUDA, or to the code that starts threads.
+const CALLED_BY_POINTER: &[(&str, &[Declared])] = &[
+    ("hostStreamPlanCallback", &[("plan_", "void*", 8)]),
+    ("ncclCommInitRankFunc", &[("job_", "ncclAsyncJob*", 8)]),
+];
+
+/// The declared parameters of a function that keeps the calling convention. `is_static` if its symbol says that it is local
+/// to its source file.
+pub(super) fn of(name: &str, is_static: bool) -> Option<Vec<DeclaredParam>> {
+    let linked = if is_static { &[][..] } else { LINKED };
+    let (_, params) = linked.iter().chain(CALLED_BY_POINTER).find(|(known, _)| *known == name)?;
+    let declared = |(name, type_name, size): &Declared| DeclaredParam {
+        name: (*name).to_owned(),
+        type_name: (*type_name).to_owned(),
+        size: Some(*size),
+        class: TypeClass::Integer,
+    };
+    Some(params.iter().map(declared).collect())
+}
+
+/// How the parameters of `SaveProxy` arrive, by the one whose sign its code tests first, counting from 0: that is the peer.
+///
+/// Declared are `(channel, type, peer, op, connIndex, justInquire)` up to 2.17, with `comm` before them from 2.18 on. GCC 8,
+/// which the official libraries are built with, passes two addresses within `channel` in its place (an `.isra` clone);
+/// GCC 12 and clang 18 keep the declared list. `is_clone` is what the symbol says, if there is one.
+pub(super) fn save_proxy(
+    machine: Machine,
+    version: NcclVersion,
+    tested: usize,
+    is_clone: Option<bool>,
+) -> Option<Vec<Param>> {
+    let has_comm = (version.major, version.minor) >= (2, 18);
+    let clone = match (has_comm, tested) {
+        (true, 4) | (false, 3) => true,
+        (true, 3) | (false, 2) => false,
+        _ => return None,
+    };
+    if is_clone.is_some_and(|stated| stated != clone) {
+        return None;
+    }
+    let channel = ("channel", "ncclChannel*", 8);
+    let mut declared = Vec::new();
+    declared.extend(has_comm.then_some(COMM));
+    declared.push(channel);
+    declared.extend(clone.then_some(channel));
+    declared.extend([("type", "int", 4), ("peer", "int", 4), OP, ("connIndex", "int", 4), JUST_INQUIRE]);
+    let param = |((name, type_name, size), slot): (Declared, ParamLocation)| {
+        let location = if clone && name == "channel" {
+            ParamLocation::Unknown("the compiler passes two addresses within it instead".to_owned())
+        } else {
+            slot
+        };
+        Param { name: name.to_owned(), type_name: type_name.to_owned(), size: Some(size), location }
+    };
+    let slots = convention::integers(machine, declared.len());
+    Some(declared.into_iter().zip(slots).map(param).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Machine, of, save_proxy};
+    use crate::{nccl::NcclVersion, parameter::ParamLocation};
+
+    const RDX: usize = 2;
+    const RCX: usize = 3;
+    const R8: usize = 4;
+
+    fn places(minor: u32, tested: usize, is_clone: Option<bool>) -> Option<Vec<(String, ParamLocation)>> {
+        let version = NcclVersion { major: 2, minor, patch: 0 };
+        let params = save_proxy(Machine::X86_64, version, tested, is_clone)?;
+        Some(params.into_iter().map(|param| (param.name, param.location)).collect())
+    }
+
+    fn place(minor: u32, tested: usize, name: &str) -> ParamLocation {
+        let places = places(minor, tested, None).unwrap();
+        places.into_iter().find(|(known, _)| known == name).unwrap().1
+    }
+
+    #[test]
+    fn the_four_forms() {
+        use ParamLocation::Register;
+        let stack = |sp_offset| ParamLocation::EntryStack { sp_offset };
+        for (minor, tested, expected) in [
+            (27, R8, [Register(2), Register(8), Register(9), stack(8), stack(16)]),
+            (27, RCX, [Register(1), Register(2), Register(8), Register(9), stack(8)]),
+            (17, RCX, [Register(1), Register(2), Register(8), Register(9), stack(8)]),
+            (17, RDX, [Register(4), Register(1), Register(2), Register(8), Register(9)]),
+        ] {
+            let found =
+                ["type", "peer", "op", "connIndex", "justInquire"].map(|name| place(minor, tested, name));
+            assert_eq!(found, expected, "2.{minor}");
+        }
+        assert_eq!(place(27, R8, "comm"), Register(5));
+        assert_eq!(place(27, RCX, "channel"), Register(4));
+        assert_eq!(place(17, RDX, "channel"), Register(5));
+    }
+
+    #[test]
+    fn all_parameters_fit_into_the_registers_of_arm() {
+        let version = NcclVersion { major: 2, minor: 28, patch: 9 };
+        let params = save_proxy(Machine::Aarch64, version, 4, Some(true)).unwrap();
+        let of = |name: &str| &params.iter().find(|param| param.name == name).unwrap().location;
+        // As the debugging information of the official library has it.
+        for (name, register) in
+            [("comm", 0), ("type", 3), ("peer", 4), ("op", 5), ("connIndex", 6), ("justInquire", 7)]
+        {
+            assert_eq!(*of(name), ParamLocation::Register(register), "{name}");
+        }
+    }
+
+    #[test]
+    fn contradictions_are_not_known() {
+        assert!(places(27, R8, Some(false)).is_none() && places(27, RCX, Some(true)).is_none());
+        assert!(places(17, R8, None).is_none() && places(27, RDX, None).is_none());
+        assert!(places(27, R8, Some(true)).is_some());
+    }
+
+    #[test]
+    fn a_local_function_may_have_any_convention() {
+        assert!(of("ncclProxySaveOp", false).is_some() && of("ncclProxySaveOp", true).is_none());
+        assert!(of("hostStreamPlanCallback", true).is_some());
+        assert!(of("SaveProxy", true).is_none() && of("SaveProxy", false).is_none());
+    }
+}

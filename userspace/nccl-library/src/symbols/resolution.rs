@@ -1,0 +1,136 @@
+//! The answer to a [`Request`](super::Request).
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::Function;
+use crate::elf::{BuildId, Machine};
+use crate::{layouts::Layouts, nccl::NcclVersion};
+
+/// How good the symbols of a library are, best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Rung {
+    /// The library's own debugging information: all there is to know.
+    OwnDwarf,
+    /// A separate debug file, found by build-id or debug link.
+    DebugFile,
+    /// Function addresses from `.symtab`, layouts from a table shipped for that version.
+    SymtabWithShippedLayout,
+    /// Functions found without symbols, layouts from a table shipped for that version.
+    Stripped,
+    /// Function addresses from `.symtab`, no layouts.
+    SymtabOnly,
+    /// Functions found without symbols, no layouts.
+    StrippedOnly,
+    /// The exported API only.
+    ExportsOnly,
+}
+
+impl Rung {
+    /// One phrase for people.
+    pub fn describe(self) -> &'static str {
+        match self {
+            Self::OwnDwarf => "own debugging information",
+            Self::DebugFile => "separate debug file",
+            Self::SymtabWithShippedLayout => "symbol table, shipped layouts",
+            Self::Stripped => "stripped, shipped layouts",
+            Self::SymtabOnly => "symbol table, no layouts",
+            Self::StrippedOnly => "stripped, no layouts",
+            Self::ExportsOnly => "exported API only",
+        }
+    }
+}
+
+/// Where the layouts are from, and how it is known that they are this library's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LayoutSource {
+    /// The debugging information of the library, or of its debug file.
+    Dwarf,
+    /// The shipped table has a library with this build-id.
+    ShippedForBuildId,
+    /// The shipped table has this version for this CUDA and this processor, and the library's code agrees with it.
+    ShippedForVersion,
+    /// There are none.
+    Unknown,
+}
+
+/// What is known about a library.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Resolution {
+    /// Identity of the library.
+    pub build_id: Option<BuildId>,
+    /// Version of NCCL, from the version string in the library.
+    pub nccl_version: Option<NcclVersion>,
+    /// CUDA version that it was built for (major, minor), from the same string.
+    pub cuda_version: Option<(u32, u32)>,
+    /// Processor.
+    pub machine: Machine,
+    /// Where the answers are from.
+    pub rung: Rung,
+    /// The separate debug file that was used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub debug_file: Option<String>,
+    /// Where the layouts are from.
+    pub layouts_from: LayoutSource,
+    /// All copies of each function found, by the name asked for, in the order of their addresses.
+    pub functions: BTreeMap<String, Vec<Function>>,
+    /// Structs and enumerations.
+    pub layouts: Layouts,
+    /// What could not be found out, and what is lost with it.
+    pub problems: Vec<Problem>,
+}
+
+impl Resolution {
+    /// All copies of a function; none if it was not found.
+    pub fn functions(&self, name: &str) -> &[Function] {
+        self.functions.get(name).map_or(&[], Vec::as_slice)
+    }
+
+    /// The required functions that were not found. Nothing should be attached while there are any.
+    pub fn missing_required(&self) -> impl Iterator<Item = &Problem> {
+        self.problems.iter().filter(|problem| problem.kind == ProblemKind::RequiredFunctionMissing)
+    }
+
+    /// Why a function, struct or enumeration is not known, if that is so and the reason was found.
+    pub fn why_unknown(&self, subject: &str) -> Option<&str> {
+        let known = self.functions.contains_key(subject) || self.layouts.struct_size(subject).is_some();
+        let mut problems = self.problems.iter().filter(|problem| !known && problem.subject == subject);
+        problems.next().map(|problem| problem.what.as_str())
+    }
+}
+
+/// Something that could not be found out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Problem {
+    /// What sort of thing it is.
+    pub kind: ProblemKind,
+    /// The function, parameter, struct or section.
+    pub subject: String,
+    /// Why it is not known.
+    pub what: String,
+    /// What an operator does not get; empty if nothing that ncclflow knows of depends on it.
+    pub lost: String,
+}
+
+/// What sort of thing could not be found out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ProblemKind {
+    /// A function without which nothing can be traced.
+    RequiredFunctionMissing,
+    /// A function that can be done without.
+    FunctionMissing,
+    /// A parameter of a function copy is not at a known place.
+    ParamUnknown,
+    /// A struct's layout.
+    StructMissing,
+    /// An enumeration's names.
+    EnumMissing,
+    /// The library holds different layouts under one name; none of them is used.
+    LayoutAmbiguous,
+    /// Part of the debugging information cannot be used.
+    DebugInfo,
+}

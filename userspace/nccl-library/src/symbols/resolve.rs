@@ -1,0 +1,216 @@
+//! From a library and a request to a resolution: the ladder of sources, best first.
+
+use std::collections::BTreeMap;
+
+use super::copies::Copies;
+use super::debug_file::DebugFiles;
+use super::identity::{self, Shipped};
+use super::params::Knowledge;
+use super::probe_point::{self, MAX_FUNCTION};
+use super::stripped::{self, Search};
+use super::{Function, LayoutSource, Param, Problem, Request, Resolution, Rung, mangled, problems};
+use crate::dwarf::{self, Found};
+use crate::elf::{Budget, ElfVaddr, Error, Image, Machine, SymbolTable, TableKind};
+use crate::layouts::Layouts;
+use crate::nccl::{Versions, find_versions};
+
+/// What the best usable source gives.
+struct Evidence {
+    rung: Rung,
+    copies: Copies,
+    found: Found,
+    layouts_from: LayoutSource,
+    debug_file: Option<String>,
+    /// Why there are no layouts.
+    no_layouts: Option<String>,
+    /// The search for functions without symbols, if there was one.
+    search: Option<Search>,
+}
+
+/// Looks up what is requested, in the library itself and in what is shipped.
+///
+/// # Errors
+/// As [`resolve_with`].
+pub fn resolve(image: &Image, request: &Request) -> Result<Resolution, Error> {
+    resolve_with(image, request, &DebugFiles::default())
+}
+
+/// Looks up what is requested. Separate debug files are looked for only if the library has no usable debugging information
+/// itself.
+///
+/// What is missing is part of the answer ([`Resolution::problems`]), not an error.
+///
+/// # Errors
+/// When the symbol table cannot be read.
+pub fn resolve_with(image: &Image, request: &Request, debug_files: &DebugFiles) -> Result<Resolution, Error> {
+    let mut budget = Budget::default();
+    let mut problems = Vec::new();
+    let versions = find_versions(image, &mut budget)?;
+    let table = SymbolTable::read(image, &mut budget)?;
+    let copies = table.as_ref().map(|table| Copies::of_table(table, request)).unwrap_or_default();
+    let own = match dwarf::search(image, &copies.wanted(request), &mut budget) {
+        // Some object files have it, but none of NCCL's own: as good as none.
+        Ok(Some(found)) if says_nothing(&found) => {
+            problems::of_faults(&found, &mut problems);
+            None
+        }
+        Ok(found) => found,
+        Err(error) => {
+            problems.push(problems::debug_information("debugging information", &error));
+            None
+        }
+    };
+    let evidence = match own {
+        Some(found) => Evidence {
+            rung: Rung::OwnDwarf,
+            copies,
+            found,
+            layouts_from: LayoutSource::Dwarf,
+            debug_file: None,
+            no_layouts: None,
+            search: None,
+        },
+        None => of_debug_file(image, request, debug_files, &mut budget, &mut problems).unwrap_or_else(|| {
+            let (budget, problems) = (&mut budget, &mut problems);
+            without_debugging_information(image, request, table.as_ref(), copies, versions, budget, problems)
+        }),
+    };
+    Ok(answer(image, request, versions, evidence, problems, &mut budget))
+}
+
+fn says_nothing(found: &Found) -> bool {
+    let types = found.layouts.structs().count() + found.layouts.enums().count() + found.ambiguous.len();
+    found.functions.is_empty() && found.declared.is_empty() && types == 0
+}
+
+/// Symbols and debugging information of a separate file. Where it cannot be read, the way goes on without it.
+fn of_debug_file(
+    image: &Image,
+    request: &Request,
+    debug_files: &DebugFiles,
+    budget: &mut Budget,
+    problems: &mut Vec<Problem>,
+) -> Option<Evidence> {
+    let file = debug_files.find(image, budget, problems)?;
+    let mut budget = Budget::default();
+    let mut read = || -> Result<Option<(Copies, Found)>, Error> {
+        let table = SymbolTable::read(&file, &mut budget)?;
+        let copies = table.map(|table| Copies::of_table(&table, request)).unwrap_or_default();
+        let found = dwarf::search(&file, &copies.wanted(request), &mut budget)?;
+        Ok(found.map(|found| (copies, found)))
+    };
+    match read() {
+        Ok(found) => found.map(|(copies, found)| Evidence {
+            rung: Rung::DebugFile,
+            copies,
+            found,
+            layouts_from: LayoutSource::Dwarf,
+            debug_file: Some(file.name().replace(char::is_control, "?")),
+            no_layouts: None,
+            search: None,
+        }),
+        Err(error) => {
+            problems.push(problems::debug_information("debug file", &error));
+            None
+        }
+    }
+}
+
+fn without_debugging_information(
+    image: &Image,
+    request: &Request,
+    table: Option<&SymbolTable>,
+    mut copies: Copies,
+    versions: Option<Versions>,
+    budget: &mut Budget,
+    problems: &mut Vec<Problem>,
+) -> Evidence {
+    let has_symbols = table.is_some_and(|table| table.kind() == TableKind::Full);
+    let mut search = None;
+    let mut found_any = false;
+    // `strip --discard-all` leaves a symbol table that has exported functions only.
+    let lacks = request.functions.iter().any(|spec| spec.required && copies.of(&spec.name).is_empty());
+    if (!has_symbols && !request.functions.is_empty()) || lacks {
+        let name = |symbol| mangled::parse(symbol).map_or(symbol, |parsed| parsed.name);
+        let functions = table.into_iter().flat_map(SymbolTable::functions);
+        let named = functions.map(|function| (function.address.0, name(function.name))).collect();
+        // A library that is too large to be searched still has its exports.
+        let version = versions.map(|(nccl, _)| nccl);
+        let found = stripped::search(image, version, &named, budget).unwrap_or_else(|error| {
+            problems.push(problems::search(&error));
+            Search::new()
+        });
+        found_any = copies.add_found(&found, request);
+        search = Some(found);
+    }
+    let (layouts, layouts_from, no_layouts) = match identity::shipped(image, versions, budget) {
+        Ok(Shipped::ByBuildId(layouts)) => (layouts, LayoutSource::ShippedForBuildId, None),
+        Ok(Shipped::ByVersion(layouts)) => (layouts, LayoutSource::ShippedForVersion, None),
+        Err(error) => (Layouts::default(), LayoutSource::Unknown, Some(error.to_string())),
+        Ok(Shipped::None(why)) => (Layouts::default(), LayoutSource::Unknown, Some(why)),
+    };
+    let rung = match (has_symbols, found_any, no_layouts.is_none()) {
+        (true, _, true) => Rung::SymtabWithShippedLayout,
+        (true, _, false) => Rung::SymtabOnly,
+        (false, true, true) => Rung::Stripped,
+        (false, true, false) => Rung::StrippedOnly,
+        (false, false, _) => Rung::ExportsOnly,
+    };
+    let layouts = layouts.restricted_to(&request.structs, &request.enums);
+    let found = Found { layouts, ..Found::default() };
+    Evidence { rung, copies, found, layouts_from, debug_file: None, no_layouts, search }
+}
+
+/// Where a uprobe goes. At the entry if the code cannot be read: attaching says more then.
+fn uprobe_offset(image: &Image, address: ElfVaddr, size: u64, params: &[Param], budget: &mut Budget) -> u64 {
+    if image.machine() != Machine::X86_64 || size == 0 || size > MAX_FUNCTION {
+        return 0;
+    }
+    image.loaded_bytes(address, size, budget).map_or(0, |code| probe_point::uprobe_offset(&code, params))
+}
+
+fn answer(
+    image: &Image,
+    request: &Request,
+    versions: Option<Versions>,
+    evidence: Evidence,
+    mut problems: Vec<Problem>,
+    budget: &mut Budget,
+) -> Resolution {
+    let Evidence { rung, copies, found, layouts_from, debug_file, no_layouts, search } = evidence;
+    let knowledge = Knowledge { image, version: versions.map(|(nccl, _)| nccl), found: &found };
+    let mut functions: BTreeMap<String, Vec<Function>> = BTreeMap::new();
+    for spec in &request.functions {
+        let known = copies.of(&spec.name);
+        for copy in known {
+            // No probe can go to an address that is not loaded from the file.
+            let Some(file_offset) = image.file_offset(copy.address) else { continue };
+            let (params, params_from) = knowledge.params(&spec.name, copy, known.len(), budget);
+            functions.entry(spec.name.to_string()).or_default().push(Function {
+                name: spec.name.to_string(),
+                symbol: copy.symbol.clone(),
+                found_by: copy.found_by,
+                vaddr: copy.address,
+                file_offset,
+                uprobe_offset: uprobe_offset(image, copy.address, copy.size, &params, budget),
+                size: copy.size,
+                params,
+                params_from,
+            });
+        }
+    }
+    problems::of_functions(request, &functions, &copies, search.as_ref(), &mut problems);
+    problems::of_types(request, &found, rung, no_layouts.as_deref(), &mut problems);
+    Resolution {
+        build_id: image.build_id().cloned(),
+        nccl_version: versions.map(|(nccl, _)| nccl),
+        cuda_version: versions.map(|(_, cuda)| cuda),
+        machine: image.machine(),
+        rung,
+        debug_file,
+        layouts_from,
+        functions,
+        layouts: found.layouts,
+        problems,
+    }
+}

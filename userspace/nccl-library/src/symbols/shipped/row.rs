@@ -1,0 +1,76 @@
+//! How a struct or an enumeration is written in one line of the table.
+
+use serde::{Deserialize, Serialize};
+
+use crate::layouts::{Array, Bits, Enumeration, Field, Member, Struct};
+
+/// One line: `{"s":[name, size, members]}` or `{"e":[name, size, values]}`.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum TypeRow {
+    #[serde(rename = "s")]
+    Struct(String, u64, Vec<MemberRow>),
+    #[serde(rename = "e")]
+    Enumeration(String, u64, Vec<(String, i64)>),
+}
+
+/// `[name, offset, size, type]`, and a fifth for what few members have.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct MemberRow(
+    String,
+    u64,
+    u64,
+    String,
+    #[serde(default, skip_serializing_if = "Option::is_none")] Option<Extra>,
+);
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Extra {
+    /// The struct that it, or its element, is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    is: Option<String>,
+    /// Dimensions, and the bytes of an element.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    array: Option<(Vec<u64>, u64)>,
+    /// Shift and width.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    bits: Option<(u32, u32)>,
+}
+
+impl MemberRow {
+    fn from_member(member: &Member) -> Self {
+        let Member { name, field: Field { offset, size, type_name, array, bits }, inner } = member;
+        let array = array.as_ref().map(|Array { count: _, elem_size, dims }| (dims.clone(), *elem_size));
+        let bits = bits.map(|Bits { shift, width }| (shift, width));
+        let extra = Extra { is: inner.clone(), array, bits };
+        let plain = extra.is.is_none() && extra.array.is_none() && extra.bits.is_none();
+        Self(name.clone(), *offset, *size, type_name.clone(), (!plain).then_some(extra))
+    }
+
+    fn into_member(self) -> Option<Member> {
+        let Self(name, offset, size, type_name, extra) = self;
+        let Extra { is: inner, array, bits } = extra.unwrap_or_default();
+        let array = match array {
+            Some((dims, elem_size)) => {
+                let count = dims.iter().try_fold(1u64, |count, dim| count.checked_mul(*dim))?;
+                Some(Array { count, elem_size, dims })
+            }
+            None => None,
+        };
+        let bits = bits.map(|(shift, width)| Bits { shift, width });
+        Some(Member { name, field: Field { offset, size, type_name, array, bits }, inner })
+    }
+}
+
+pub(super) fn of_struct(name: &str, layout: &Struct) -> TypeRow {
+    TypeRow::Struct(name.to_owned(), layout.size, layout.members.iter().map(MemberRow::from_member).collect())
+}
+
+pub(super) fn of_enumeration(name: &str, layout: &Enumeration) -> TypeRow {
+    TypeRow::Enumeration(name.to_owned(), layout.size, layout.values.clone())
+}
+
+/// The struct that a row's members make; `None` if they make none.
+pub(super) fn into_struct(size: u64, members: Vec<MemberRow>) -> Option<Struct> {
+    let members: Option<Vec<Member>> = members.into_iter().map(MemberRow::into_member).collect();
+    Some(Struct { size, members: members? })
+}

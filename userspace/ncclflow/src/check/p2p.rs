@@ -1,0 +1,179 @@
+//! Has every SEND its RECV?
+//!
+//! Sends and receives between two ranks match in their order. Where a recording begins in the middle, one side can have some more at
+//! its beginning, and where it ends in the middle, at its end.
+
+use std::collections::BTreeMap;
+
+use super::{
+    collectives::MAX_LISTED,
+    lines::FlowLine,
+    report::{Finding, FindingKind},
+};
+use nccl_library::nccl::Direction;
+
+/// What is this near to the beginning or the end of a recording can have its other half outside.
+const BORDER_NS: u64 = 1_000_000_000;
+
+/// One call: its bytes, and when it was seen.
+#[derive(Clone, Copy, Debug)]
+struct Call {
+    seq: u64,
+    bytes: Option<u64>,
+    wall_ns: u64,
+}
+
+/// Calls of one rank towards one peer.
+#[derive(Debug, Default)]
+struct Side {
+    calls: Vec<Call>,
+}
+
+/// Sends and receives of a communicator.
+#[derive(Debug, Default)]
+pub(super) struct PointToPoint {
+    /// By sender and receiver: sends, receives.
+    pairs: BTreeMap<(i32, i32), [Side; 2]>,
+    /// By rank: from when to when it was watched, as wall time.
+    watched: BTreeMap<i32, (u64, u64)>,
+}
+
+impl PointToPoint {
+    pub(super) fn rank(&mut self, rank: i32, started: Option<u64>, ended: Option<u64>, offset: u64) {
+        let wall = |time: Option<u64>| time.map(|time| time.saturating_add(offset));
+        if let (Some(started), Some(ended)) = (wall(started), wall(ended)) {
+            self.watched.insert(rank, (started, ended));
+        }
+    }
+
+    pub(super) fn add(&mut self, line: &FlowLine, offset: u64) {
+        if !line.is_p2p() || line.captured_seq.is_some() {
+            return;
+        }
+        for peer in &line.peers {
+            let (pair, side) = match peer.op {
+                Direction::Send => ((line.rank, peer.peer), 0),
+                Direction::Recv => ((peer.peer, line.rank), 1),
+            };
+            let sides = self.pairs.entry(pair).or_default();
+            let Some(side) = sides.get_mut(side) else { continue };
+            // A call has a line for each channel.
+            if side.calls.iter().rev().take(64).all(|call| call.seq != line.seq) {
+                let wall_ns = line.ts_ns.saturating_add(offset);
+                side.calls.push(Call { seq: line.seq, bytes: line.bytes, wall_ns });
+            }
+        }
+    }
+
+    pub(super) fn check(&self, findings: &mut Vec<Finding>) {
+        let mut listed = 0;
+        for ((from, to), [sends, receives]) in &self.pairs {
+            let (Some(sender), Some(receiver)) = (self.watched.get(from), self.watched.get(to)) else {
+                continue;
+            };
+            let (start, end) = (sender.0.max(receiver.0), sender.1.min(receiver.1));
+            let mut say = |kind, seq, text| {
+                listed += 1;
+                if listed <= MAX_LISTED {
+                    findings.push(Finding { kind, seq, ranks: vec![*from, *to], text });
+                }
+            };
+            let (sent, received) = (&sends.calls, &receives.calls);
+            if let (false, Some((left, right))) =
+                (received.len() != sent.len(), first_difference(sent, received))
+            {
+                let text = format!(
+                    "SEND from {from} to {to} of {} bytes meets a RECV of {}",
+                    left.bytes.unwrap_or(0),
+                    right.bytes.unwrap_or(0)
+                );
+                say(FindingKind::SizeMismatch, Some(left.seq), text);
+            }
+            let (longer, shorter, kind, what) = if sent.len() > received.len() {
+                (sent, received, FindingKind::UnmatchedSend, ["SEND", "RECV"])
+            } else {
+                (received, sent, FindingKind::UnmatchedRecv, ["RECV", "SEND"])
+            };
+            // Those at the borders of the recording can have their other half outside.
+            let inside = |call: &&Call| call.wall_ns > start + BORDER_NS && call.wall_ns + BORDER_NS < end;
+            let extra = longer.len() - shorter.len();
+            let at_end = longer.iter().rev().take(extra).filter(inside).count();
+            let at_start = longer.iter().take(extra).filter(inside).count();
+            if extra > 0 && at_end.min(at_start) > 0 {
+                let first = longer.get(shorter.len()).map(|call| call.seq);
+                let text = format!(
+                    "{extra} {} from {from} to {to} without a {}: {} against {}",
+                    what[0],
+                    what[1],
+                    longer.len(),
+                    shorter.len()
+                );
+                say(kind, first, text);
+            } else if extra > 0 && at_end > 0 && same_sizes(longer, shorter) {
+                let first = longer.get(shorter.len()).map(|call| call.seq);
+                let text =
+                    format!("{extra} {} from {from} to {to} without a {} at the end", what[0], what[1]);
+                say(kind, first, text);
+            }
+        }
+        if listed > MAX_LISTED {
+            let text = format!("{} more of sends and receives", listed - MAX_LISTED);
+            findings.push(Finding { kind: FindingKind::UnmatchedSend, seq: None, ranks: Vec::new(), text });
+        }
+    }
+}
+
+/// The first two calls, in their order, with different sizes.
+fn first_difference<'a>(sent: &'a [Call], received: &'a [Call]) -> Option<(&'a Call, &'a Call)> {
+    sent.iter()
+        .zip(received)
+        .find(|(left, right)| left.bytes.is_some() && right.bytes.is_some() && left.bytes != right.bytes)
+}
+
+/// Whether the shorter one is how the longer one begins.
+fn same_sizes(longer: &[Call], shorter: &[Call]) -> bool {
+    first_difference(longer, shorter).is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: u64 = 1_000_000_000;
+
+    fn line(rank: i32, op: &str, peer: i32, seq: u64, bytes: u64) -> FlowLine {
+        let text = format!(
+            r#"{{"seq":{seq},"rank":{rank},"channel":0,"pattern":"{op}","nRanks":2,"posted":true,"ts_ns":{},"bytes":{bytes},
+            "peers":[{{"op":"{op}","peer":{peer}}}]}}"#,
+            seq * S
+        );
+        serde_json::from_str(&text).unwrap()
+    }
+
+    fn checked(sends: &[(u64, u64)], receives: &[(u64, u64)]) -> Vec<FindingKind> {
+        let mut p2p = PointToPoint::default();
+        for rank in 0..2 {
+            p2p.rank(rank, Some(0), Some(20 * S), 5);
+        }
+        for (seq, bytes) in sends {
+            p2p.add(&line(0, "SEND", 1, *seq, *bytes), 5);
+        }
+        for (seq, bytes) in receives {
+            p2p.add(&line(1, "RECV", 0, *seq, *bytes), 5);
+        }
+        let mut findings = Vec::new();
+        p2p.check(&mut findings);
+        findings.into_iter().map(|finding| finding.kind).collect()
+    }
+
+    #[test]
+    fn pairs_match_in_their_order() {
+        let calls = [(5, 10), (7, 20), (9, 10)];
+        assert_eq!(checked(&calls, &calls), []);
+        assert_eq!(checked(&calls, &calls[..2]), [FindingKind::UnmatchedSend]);
+        assert_eq!(checked(&calls[..1], &calls), [FindingKind::UnmatchedRecv]);
+        assert_eq!(checked(&calls, &[(5, 10), (7, 21), (9, 10)]), [FindingKind::SizeMismatch]);
+        // At the border of the recording.
+        assert_eq!(checked(&[(5, 10), (19, 10)], &[(5, 10)]), []);
+    }
+}

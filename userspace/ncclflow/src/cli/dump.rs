@@ -1,0 +1,80 @@
+//! `ncclflow dump`
+
+use std::{
+    fs::File,
+    io::{Read as _, Write as _, stdout},
+    path::Path,
+    process::ExitCode,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use super::{args::DumpArgs, progress::ProgressLine};
+use crate::{
+    dump::{self, Choice, DumpOptions, DumpReport, SCHEMA, State},
+    memory::ScanLimits,
+};
+use nccl_library::symbols::DebugFiles;
+
+/// A communicator is stuck.
+const STUCK: u8 = 3;
+/// There is no telling.
+const UNKNOWN: u8 = 4;
+/// Longest file that is merged.
+const MAX_FILE: u64 = 1 << 30;
+
+pub(super) fn run(args: &DumpArgs) -> Result<ExitCode> {
+    let mut reports = Vec::new();
+    if args.all || !args.pids.is_empty() {
+        let choice = if args.all { Choice::All } else { Choice::Pids(args.pids.clone()) };
+        let options = DumpOptions {
+            interval: args.interval,
+            first_only: args.first,
+            limits: ScanLimits {
+                bytes: args.max_gib.saturating_mul(1 << 30),
+                time: Duration::from_secs(args.max_seconds),
+            },
+            debug_files: DebugFiles::new(args.debug.debug_file.clone(), args.debug.debug_dir.clone()),
+            stacks: args.stacks,
+        };
+        let mut bar = ProgressLine::new();
+        let report = dump::dump(&choice, &options, &mut |progress| bar.show(progress));
+        bar.clear();
+        reports.push(report?);
+    }
+    for path in &args.merge {
+        reports.push(read(path).with_context(|| format!("reading `{}`", path.display()))?);
+    }
+    let report = if args.merge.is_empty() { reports.pop().unwrap_or_default() } else { dump::merge(reports) };
+    let mut out = stdout().lock();
+    if args.json {
+        serde_json::to_writer_pretty(&mut out, &report)?;
+        writeln!(out)?;
+    } else {
+        write!(out, "{}", dump::render(&report))?;
+    }
+    out.flush()?;
+    if report.communicators.is_empty()
+        && !report.processes.is_empty()
+        && let Some(errors) =
+            report.processes.iter().map(|process| process.error.as_deref()).collect::<Option<Vec<_>>>()
+    {
+        bail!("nothing could be read: {}", errors.join("; "));
+    }
+    Ok(match report.state() {
+        State::Healthy => ExitCode::SUCCESS,
+        State::Stuck => ExitCode::from(STUCK),
+        State::Unknown => ExitCode::from(UNKNOWN),
+    })
+}
+
+fn read(path: &Path) -> Result<DumpReport> {
+    let mut text = String::new();
+    File::open(path)?.take(MAX_FILE).read_to_string(&mut text)?;
+    let report: DumpReport = serde_json::from_str(&text)?;
+    if report.schema != SCHEMA {
+        bail!("its schema is {}, and this ncclflow reads {SCHEMA}", report.schema);
+    }
+    Ok(report)
+}

@@ -1,0 +1,335 @@
+//! `ncclflow record`
+
+use std::{
+    io::{Write as _, stdout},
+    net::SocketAddr,
+    path::PathBuf,
+    process::ExitCode,
+    time::{Instant, SystemTime, UNIX_EPOCH},
+};
+
+use anyhow::Result;
+use rustix::time::ClockId;
+
+use super::{
+    args::Level,
+    exit,
+    record_args::{BufferChoice, Format, LinkChoice, Probes, RecordArgs, StepDetail},
+    signals::with_signals,
+};
+use crate::{
+    clock::now_ns,
+    kernel::{
+        loader::{Buffer, BufferKind, LinkKind},
+        probe,
+    },
+    record::{LibraryInUse, Notice, Outcome, ProbeChoice, RecordOptions, Setup, Targets, record},
+    sinks::{ApiFormat, SessionState},
+    target::Process,
+    views::metrics::{Exposition, MetricsServer},
+};
+use flow::statistics::LiveStatistics;
+use nccl_library::symbols::DebugFiles;
+
+pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<ExitCode> {
+    let output = (!args.no_files).then(|| args.output.clone().unwrap_or_else(default_output));
+    let live = args.metrics.map(|_| LiveStatistics::default());
+    let options = RecordOptions {
+        started,
+        targets: if args.all { Targets::All(args.filter.filter()) } else { Targets::Pids(args.pids.clone()) },
+        choice: ProbeChoice {
+            level: match args.level {
+                Level::Api => probe::Level::Api,
+                Level::Flow => probe::Level::Flow,
+                Level::Steps => probe::Level::Steps,
+            },
+            way: match args.probes {
+                Probes::Auto => None,
+                Probes::Plan => Some(probe::Way::Plan),
+                Probes::PerCall => Some(probe::Way::PerCall),
+            },
+            detail: match args.step_detail {
+                StepDetail::Waits => probe::StepDetail::Waits,
+                StepDetail::Transitions => probe::StepDetail::Transitions,
+            },
+            returns: args.returns,
+        },
+        sampling: args.sampling.sampling(),
+        format: match args.format {
+            Format::Json => ApiFormat::Json,
+            Format::Megatrace => ApiFormat::Megatrace,
+        },
+        output: output.clone(),
+        live: live.clone(),
+        duration: args.duration,
+        buffer: Buffer {
+            kind: match args.buffer {
+                BufferChoice::Auto => BufferKind::best(),
+                BufferChoice::Ring => BufferKind::Ring,
+                BufferChoice::Perf => BufferKind::Perf,
+            },
+            bytes: args.buffer_size << 20,
+            rings: Buffer::rings_for((!args.all).then_some(args.pids.len())),
+        },
+        links: match args.links {
+            LinkChoice::Auto => LinkKind::best(),
+            LinkChoice::Multi => LinkKind::Multi,
+            LinkChoice::Perf => LinkKind::Perf,
+        },
+        queue_bytes: usize::try_from(args.queue_size).unwrap_or(usize::MAX >> 20) << 20,
+        library: args.library.clone(),
+        debug_files: DebugFiles::new(args.debug.debug_file.clone(), args.debug.debug_dir.clone()),
+        cache: args.cache_folder(),
+        windows: args.window.options(),
+        on_hang: args.on_hang,
+        max_size: args.disk.max_size,
+        compress: args.disk.compress,
+        capture: args.capture.clone(),
+        development_log: args.ebpf_log,
+    };
+    let quiet = args.quiet;
+    let metrics = args.metrics.zip(live).map(|(address, live)| serve(address, live, quiet)).transpose()?;
+    let outcome = with_signals(
+        move |stop| {
+            let mut console = Console { quiet, output, detaching_since: None };
+            let outcome = record(&options, stop, &mut |notice| console.say(&notice))?;
+            console.detached();
+            Ok(outcome)
+        },
+        || {},
+    )?;
+    drop(metrics);
+    if !quiet {
+        summarize(&outcome, args.no_files);
+    }
+    if args.json {
+        let mut out = stdout().lock();
+        serde_json::to_writer_pretty(&mut out, &outcome.report)?;
+        writeln!(out)?;
+    }
+    Ok(if outcome.report.state == SessionState::WriteFailed {
+        ExitCode::FAILURE
+    } else if args.strict && !outcome.report.loss.is_zero() {
+        ExitCode::from(exit::INCOMPLETE)
+    } else {
+        ExitCode::SUCCESS
+    })
+}
+
+/// Serves metrics. It begins before anything is attached, so that an address that is taken ends the recording before it begins.
+fn serve(address: SocketAddr, live: LiveStatistics, quiet: bool) -> Result<MetricsServer> {
+    let offset_ns = now_ns(ClockId::Realtime).saturating_sub(now_ns(ClockId::Monotonic));
+    let server = MetricsServer::start(address, Exposition::new(live, offset_ns))?;
+    if !quiet {
+        let to_all =
+            if server.address().ip().is_loopback() { "" } else { ", for whoever reaches this address" };
+        tell!("metrics at http://{}/metrics{to_all}", server.address());
+    }
+    Ok(server)
+}
+
+fn default_output() -> PathBuf {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    PathBuf::from(format!("ncclflow-{now}"))
+}
+
+/// Says on standard error what goes on.
+struct Console {
+    quiet: bool,
+    output: Option<PathBuf>,
+    detaching_since: Option<(Instant, usize)>,
+}
+
+impl Console {
+    fn say(&mut self, notice: &Notice<'_>) {
+        match notice {
+            Notice::WriteFailed(error) => tell!("ncclflow: {error}"),
+            Notice::OverMaxSize(bytes) => {
+                tell!(
+                    "ncclflow: the folder has reached its limit of {bytes} bytes: what comes now is lost (--max-size)"
+                );
+            }
+            _ if self.quiet => {}
+            Notice::NotCached(why) => tell!("layouts are not kept for the next time: {why}"),
+            Notice::Found(setup) => found(setup),
+            Notice::Recording { probes } => {
+                let to = self.output.as_ref().map_or_else(
+                    || "recording to no files".to_owned(),
+                    |output| format!("recording to {}", output.display()),
+                );
+                tell!("{to} with {probes} probes; Ctrl-C ends it");
+            }
+            Notice::TargetExited { pid } => tell!("process {pid} exited"),
+            Notice::Joined { process, library } => joined(process, library),
+            Notice::WindowRemoved(folder) => tell!("removed to make room (--max-size): {folder}"),
+            Notice::WindowOpened(window) => tell!("window {} opened: {}", window.number, window.folder),
+            Notice::WindowClosed(window, report) => {
+                let lines: u64 =
+                    report.communicators.iter().map(|rank| rank.proxy_flow_lines + rank.api_lines).sum();
+                let lost = report.loss.records_lost + report.loss.records_dropped + report.loss.lines_lost;
+                tell!(
+                    "window {} closed: {} ranks, {lines} ops or calls, {lost} lost",
+                    window.number,
+                    report.communicators.len()
+                );
+            }
+            Notice::Hang(what) => tell!("{what}"),
+            Notice::NothingToRotate => tell!("SIGUSR1: there are no windows (--window-flag, --rotate)"),
+            Notice::PassedOver(why) => tell!("passed over: {why}"),
+            Notice::Detaching { left } => {
+                if self.detaching_since.is_none() {
+                    tell!("results are written; detaching {left} probes");
+                    self.detaching_since = Some((Instant::now(), *left));
+                }
+            }
+        }
+    }
+
+    fn detached(&self) {
+        if let Some((since, _)) = self.detaching_since {
+            tell!("detached in {} ms", since.elapsed().as_millis());
+        }
+    }
+}
+
+fn found(setup: &Setup) {
+    for reason in &setup.passed_over {
+        tell!("passed over: {reason}");
+    }
+    for target in &setup.targets {
+        for library in target.libraries.iter().filter_map(|&index| setup.libraries.get(index)) {
+            joined(&target.process, library);
+        }
+    }
+}
+
+fn joined(process: &Process, library: &LibraryInUse) {
+    let version =
+        library.resolution.nccl_version.map_or_else(|| "?".to_owned(), |version| version.to_string());
+    tell!(
+        "process {} ({}): NCCL {version}, symbols from {}, {}{}",
+        process.pid(),
+        process.name(),
+        library.resolution.rung.describe(),
+        library.file.shown(),
+        if library.file.deleted { " (deleted)" } else { "" },
+    );
+    for missing in &library.probes.missing {
+        tell!("  not probed: {}: {}; lost: {}", missing.function, missing.why, missing.lost);
+    }
+}
+
+/// `no_files`: nobody has counted what is in files.
+fn summarize(outcome: &Outcome, no_files: bool) {
+    let report = &outcome.report;
+    for rank in &report.communicators {
+        if report.level == probe::Level::Api {
+            let (folder, calls) = (&rank.folder, rank.api_lines);
+            tell!("{folder} rank {}/{} (process {}): {calls} calls", rank.rank, rank.n_ranks, rank.pid);
+            continue;
+        }
+        tell!(
+            "{} rank {}/{} (process {}): {} proxy ops, {} messages",
+            rank.folder,
+            rank.rank,
+            rank.n_ranks,
+            rank.pid,
+            rank.proxy_flow_lines,
+            rank.flow_steps_lines,
+        );
+    }
+    if !report.windows.is_empty() {
+        let removed = report.max_size.as_ref().map_or(0, |max_size| max_size.windows_removed);
+        let removed =
+            if removed > 0 { format!("; {removed} older ones were removed") } else { String::new() };
+        tell!("{} windows{removed}", report.windows.len());
+    } else if report.communicators.is_empty() && !no_files {
+        tell!(
+            "no NCCL operation was {} in this time",
+            match report.level {
+                probe::Level::Api => "called for",
+                probe::Level::Flow | probe::Level::Steps => "planned or posted",
+            }
+        );
+    }
+    let loss = &report.loss;
+    tell!(
+        "lost: {} records, {} lines; not understood: {} records",
+        loss.records_lost + loss.records_dropped,
+        loss.lines_lost,
+        loss.records_undecodable
+    );
+    if loss.records_lost > 0 {
+        tell!("  {} found the kernel's buffer full: --buffer-size", loss.records_lost);
+    }
+    if loss.records_dropped > 0 {
+        tell!(
+            "  {} were dropped, as decoding and writing did not keep up: --queue-size",
+            loss.records_dropped
+        );
+    }
+    if loss.lines_over_max_size > 0 {
+        tell!("  {} lines found no room in the folder: --max-size", loss.lines_over_max_size);
+    }
+    if loss.aggregates_over_max_size > 0 {
+        tell!(
+            "  {} flow_rank files found no room in the folder: `ncclflow aggregate` makes them where there is",
+            loss.aggregates_over_max_size
+        );
+    }
+    if loss.windows_late > 0 {
+        tell!("  {} windows were opened late, as there was no room for them: --max-size", loss.windows_late);
+    }
+    if loss.records_unaccounted > 0 {
+        tell!("  of {} hits it is not known what became of them", loss.records_unaccounted);
+    }
+    if loss.records_not_captured > 0 {
+        tell!("  {} are not in the capture", loss.records_not_captured);
+    }
+    let model = &report.model;
+    if model.orphan_peers + model.unplanned_posts + model.unposted + model.unjoined_steps + model.unfinished
+        > 0
+    {
+        tell!(
+            "begun before or going on after: {} ops seen only being posted, {} not seen being posted, {} with messages on \
+             their way; without their op: {} peers, {} steps",
+            model.unplanned_posts,
+            model.unposted,
+            model.unfinished,
+            model.orphan_peers,
+            model.unjoined_steps
+        );
+    }
+    if model.proxy_not_known > 0 {
+        tell!(
+            "not measured: {} ops (each channel counts) that proxies of other processes send (PXN); who they are is not known, as \
+             with processes that are not recorded (their rank is `proxyRank` of the op's peer; -p takes several, --all all)",
+            model.proxy_not_known
+        );
+    }
+    if model.foreign_messages > 0 {
+        tell!(
+            "of the steps without their op, some are of {} messages that were sent for other processes (PXN), which are not \
+             recorded or posted them before",
+            model.foreign_messages
+        );
+    }
+    let left_out = &report.model.left_out;
+    if left_out.ops > 0 {
+        tell!(
+            "not measured, as it was not asked for: {} ops (each channel counts) with {} messages",
+            left_out.ops,
+            left_out.messages
+        );
+    }
+    if let Some(first) = &report.first_undecodable {
+        tell!("the first that was not understood: {first}");
+    }
+    if let Some(left_out) =
+        outcome.aggregated.map(|aggregated| aggregated.left_out).filter(|count| *count > 0)
+    {
+        tell!(
+            "flow_rank not written for {left_out} ranks, whose files are large: `ncclflow aggregate` does it"
+        );
+    }
+}

@@ -1,0 +1,230 @@
+//! The arguments of `ncclflow record`.
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+use clap::{Args, ValueEnum};
+
+use super::{
+    args::{DebugArgs, Level, seconds},
+    disk_args::DiskArgs,
+    filter_args::FilterArgs,
+    sampling_args::SamplingArgs,
+    window_args::WindowArgs,
+};
+use crate::{layout_cache::default_folder, views::metrics::parse_address};
+use flow::model::Sampling;
+
+/// Where `record` sees ops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Probes {
+    /// Whole plans, where the library allows it; else call by call
+    Auto,
+    /// One probe hit for each kernel launch, at which its whole plan is read (2.23 and later)
+    Plan,
+    /// A probe hit for each op and peer, twice: slows launches down
+    PerCall,
+}
+
+/// What of each message is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum StepDetail {
+    /// What the waits follow from: ready, sent and done; arrived and consumed
+    Waits,
+    /// Every state that NCCL tells, at more than half as many probe hits again
+    Transitions,
+}
+
+/// How API calls are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// api_rank<r>.jsonl
+    Json,
+    /// megatrace_rank<r>.log, the lines of the Megatrace interceptor
+    Megatrace,
+}
+
+/// Which buffer records come through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BufferChoice {
+    /// The ring buffer where the kernel has it, or else the perf event array
+    Auto,
+    /// BPF ring buffer: one for all CPUs
+    Ring,
+    /// Perf event array: a buffer per CPU
+    Perf,
+}
+
+/// How probes are attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LinkChoice {
+    /// One link to many, where the kernel has it (Linux 6.6 and later), or else one each
+    Auto,
+    /// One link to all that run the same program in the same process and library
+    Multi,
+    /// One performance event each: on Linux 6.12 and later each takes 0.1 s to detach
+    Perf,
+}
+
+/// `ncclflow record`
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("whom").required(true).args(["pids", "all"]))]
+#[command(after_help = "\
+Examples:
+  ncclflow record -p 4242 -d 5                 five seconds of one process
+  ncclflow record -p 4242,4243 -o /tmp/flows   until Ctrl-C, or until both have exited
+  ncclflow record -p $(pgrep -d, -f train.py) -d 10 --json | jq .loss
+  ncclflow record --all -o /var/tmp/flows      whatever uses NCCL on this host, until Ctrl-C; jobs may come and go
+  ncclflow record --all --user ann --comm train.py -d 60
+  ncclflow record --all --window-flag /run/flow  while /run/flow exists; `touch` and `rm` it as often as you like
+  ncclflow record --all --rotate 60 --max-size 20G --compress -o /var/tmp/flows
+                                               the last minutes, as many as 20 GiB hold; for months
+  ncclflow record -p 4242 --level api          every call of NCCL's API, at one probe hit each
+  ncclflow record -p 4242 --level api --returns -d 5
+                                               and its result, and how long it took
+  ncclflow record -p 4242 --metrics 9400       and metrics at http://127.0.0.1:9400/metrics
+
+DIR holds session.json and, per communicator, <commHash>/proxy_flow_rank<r>.jsonl (a line per op and channel),
+flow_steps_rank<r>.jsonl (a line per message) and flow_rank<r>.json (both, grouped by op); with --level api, api_rank<r>.jsonl (a line
+per call) instead.
+The processes are not stopped, restarted or written to. Needs root, or CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH and, on
+some kernels without uprobe_multi, CAP_SYS_ADMIN; `ncclflow doctor` tells.")]
+#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
+pub struct RecordArgs {
+    /// Processes to trace; other processes on the same library are left alone
+    #[arg(short, long = "pid", value_name = "PID", value_delimiter = ',', num_args = 1..)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub pids: Vec<u32>,
+
+    /// Every process of this node that uses NCCL, also those that start later, also in containers
+    #[arg(long, conflicts_with_all = ["pids", "library", "capture"])]
+    pub all: bool,
+
+    #[command(flatten)]
+    pub filter: FilterArgs,
+
+    /// Folder to write to; must not exist, or be empty [default: ncclflow-<unix time>]
+    #[arg(short, long, value_name = "DIR")]
+    pub output: Option<PathBuf>,
+
+    /// Seconds to record [default: until Ctrl-C or until the processes exit]
+    #[arg(short, long, value_name = "SECS", value_parser = seconds)]
+    pub duration: Option<Duration>,
+
+    /// How much to see
+    #[arg(long, value_enum, default_value_t = Level::Flow)]
+    pub level: Level,
+
+    /// With --level steps: what of each message is measured
+    #[arg(long, value_enum, default_value_t = StepDetail::Waits)]
+    pub step_detail: StepDetail,
+
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+
+    /// Where ops are seen
+    #[arg(long, value_enum, default_value_t = Probes::Auto)]
+    pub probes: Probes,
+
+    /// With --level api: also the result of each call, and how long it took; two more probe hits a call
+    #[arg(long)]
+    pub returns: bool,
+
+    /// With --level api: how the calls are written
+    #[arg(long, value_enum, default_value_t = Format::Json)]
+    pub format: Format,
+
+    /// Path of the NCCL library as the process maps it, if its name does not contain libnccl
+    #[arg(long, value_name = "PATH")]
+    pub library: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub debug: DebugArgs,
+
+    /// How records come out of the kernel
+    #[arg(long, value_enum, default_value_t = BufferChoice::Auto)]
+    pub buffer: BufferChoice,
+
+    /// The kernel's buffers, all together, in MiB; the part of each process (perf: of each CPU) is rounded up to a power of two
+    #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub buffer_size: u32,
+
+    /// How probes are attached
+    #[arg(long, value_enum, default_value_t = LinkChoice::Auto, hide_short_help = true)]
+    pub links: LinkChoice,
+
+    /// Records that may wait to be decoded and written, in MiB; when it is full, records are dropped and counted
+    #[arg(long, value_name = "MIB", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub queue_size: u32,
+
+    /// Folder of layouts that earlier recordings resolved [default: /var/cache/ncclflow/layouts for root]
+    #[arg(long, value_name = "DIR", conflicts_with = "no_cache")]
+    pub cache_dir: Option<PathBuf>,
+
+    /// Resolve the library's layouts anew, and do not keep them
+    #[arg(long)]
+    pub no_cache: bool,
+
+    /// When no probe is hit for SECS, write a dump (`ncclflow dump --json --stacks`) into DIR: once, until one is hit again
+    #[arg(long, value_name = "SECS", value_parser = seconds)]
+    pub on_hang: Option<Duration>,
+
+    #[command(flatten)]
+    pub window: WindowArgs,
+
+    #[command(flatten)]
+    pub disk: DiskArgs,
+
+    /// Keep the raw records in this new file; `ncclflow replay` makes the same files of it again
+    #[arg(long, value_name = "FILE")]
+    pub capture: Option<PathBuf>,
+
+    /// Serve live metrics for Prometheus at http://ADDR/metrics while recording (docs/METRICS.md): a port of this host alone
+    /// (9400), or an address and a port
+    #[arg(long, value_name = "ADDR", value_parser = parse_address)]
+    pub metrics: Option<SocketAddr>,
+
+    /// Write no files: for --metrics alone, as on a node that is watched for months
+    #[arg(long, requires = "metrics", conflicts_with_all = ["output", "capture", "window_flag", "rotate", "max_size", "compress"])]
+    pub no_files: bool,
+
+    /// Print session.json to standard output at the end
+    #[arg(long)]
+    pub json: bool,
+
+    /// Exit with 3 if anything was lost
+    #[arg(long)]
+    pub strict: bool,
+
+    /// Print nothing but errors
+    #[arg(short, long)]
+    pub quiet: bool,
+
+    /// Print the eBPF side's development log at the end
+    #[arg(long, hide = true)]
+    pub ebpf_log: bool,
+}
+
+impl RecordArgs {
+    /// Where resolved layouts are kept, if they are.
+    pub fn cache_folder(&self) -> Option<PathBuf> {
+        if self.no_cache { None } else { self.cache_dir.clone().or_else(default_folder) }
+    }
+
+    /// What is wrong with options that make sense with some values of others only.
+    pub(super) fn contradiction(&self) -> Option<&'static str> {
+        if self.level != Level::Steps && self.sampling.sampling() != Sampling::default() {
+            return Some("--steps-every, --channels and --min-bytes need --level steps");
+        }
+        match (self.level, self.format) {
+            (Level::Api, Format::Megatrace) if self.returns => {
+                Some("--format megatrace has no place for --returns")
+            }
+            (Level::Api, _) => None,
+            _ if self.returns => Some("--returns needs --level api: the other levels see no call"),
+            (_, Format::Megatrace) => {
+                Some("--format megatrace needs --level api: the other levels see no call")
+            }
+            _ => None,
+        }
+    }
+}

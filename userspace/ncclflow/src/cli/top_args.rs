@@ -1,0 +1,125 @@
+//! The arguments of `ncclflow top`.
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::{Args, ValueEnum};
+
+use super::{
+    args::{DebugArgs, Level, seconds},
+    filter_args::FilterArgs,
+};
+use crate::views::top;
+
+/// What a row of `top` is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum View {
+    /// A rank of a communicator
+    Ranks,
+    /// A communicator; its numbers are those of its busiest rank
+    Communicators,
+    /// A process; its numbers are the sums of its ranks
+    Processes,
+}
+
+impl From<View> for top::View {
+    fn from(view: View) -> Self {
+        match view {
+            View::Ranks => Self::Ranks,
+            View::Communicators => Self::Communicators,
+            View::Processes => Self::Processes,
+        }
+    }
+}
+
+/// What rows of `top` are sorted by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Sort {
+    /// Ops a second
+    Ops,
+    /// Bytes a second
+    Bytes,
+    /// Those that lag, then those that nothing was seen of for long
+    Lag,
+    /// Communicator and rank
+    Comm,
+    /// Process
+    Pid,
+}
+
+impl From<Sort> for top::Sort {
+    fn from(sort: Sort) -> Self {
+        match sort {
+            Sort::Ops => Self::Ops,
+            Sort::Bytes => Self::Bytes,
+            Sort::Lag => Self::Lag,
+            Sort::Comm => Self::Comm,
+            Sort::Pid => Self::Pid,
+        }
+    }
+}
+
+/// `ncclflow top`
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("whom").required(true).args(["pids", "all"]))]
+#[command(after_help = "\
+Examples:
+  ncclflow top -p 4242,4243                    ? shows the keys
+  ncclflow top --all                           every process of this node that uses NCCL
+  ncclflow top -p $(pgrep -d, -f train.py) --level steps
+                                               with messages, and who waits for whom
+  ncclflow top -p 4242 --once                  one second, as a table
+  ncclflow top -p 4242 --once --json -i 10 | jq '.ranks[] | [.rank, .ops_per_s, .lag]'
+
+Nothing is written, and the processes are not stopped. Needs what `record` needs.")]
+pub struct TopArgs {
+    /// Processes to watch; other processes on the same library are left alone
+    #[arg(short, long = "pid", value_name = "PID", value_delimiter = ',', num_args = 1..)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub pids: Vec<u32>,
+
+    /// Every process of this node that uses NCCL, also those that start later, also in containers
+    #[arg(long, conflicts_with_all = ["pids", "library"])]
+    pub all: bool,
+
+    #[command(flatten)]
+    pub filter: FilterArgs,
+
+    /// How much to see: calls, ops, or ops and the messages of the network proxy
+    #[arg(long, value_enum, default_value_t = Level::Flow)]
+    pub level: Level,
+
+    /// Seconds between two refreshes; with --once, how long to look
+    #[arg(short, long, value_name = "SECS", default_value = "1", value_parser = seconds)]
+    pub interval: Duration,
+
+    /// Seconds until the end [default: until q, or until the processes exit]
+    #[arg(short, long, value_name = "SECS", value_parser = seconds, conflicts_with = "once")]
+    pub duration: Option<Duration>,
+
+    /// Print one table and end
+    #[arg(long)]
+    pub once: bool,
+
+    /// With --once: everything, as JSON (docs/OUTPUT.md)
+    #[arg(long, requires = "once")]
+    pub json: bool,
+
+    /// What a row is at first
+    #[arg(long, value_enum, default_value_t = View::Ranks)]
+    pub view: View,
+
+    /// What rows are sorted by at first
+    #[arg(long, value_enum, default_value_t = Sort::Ops)]
+    pub sort: Sort,
+
+    /// Rows that contain this text in one of their columns
+    #[arg(long, value_name = "TEXT")]
+    pub rows: Option<String>,
+
+    /// Path of the NCCL library as the process maps it, if its name does not contain libnccl
+    #[arg(long, value_name = "PATH")]
+    pub library: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub debug: DebugArgs,
+}

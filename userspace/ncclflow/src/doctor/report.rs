@@ -1,0 +1,65 @@
+//! The whole report, and its text.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+use super::{
+    checks::{Check, Verdict},
+    facts::Facts,
+    kernel, libraries, privileges, trial,
+};
+use crate::kernel::loader::try_uprobe;
+
+/// Everything that was looked at.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    ncclflow: &'static str,
+    schema: u32,
+    /// Of all that concerns the host; libraries do not change it.
+    pub verdict: Verdict,
+    pub checks: Vec<Check>,
+    pub libraries: Vec<Check>,
+}
+
+/// Looks at this host, tries a uprobe on ourselves, and looks into the NCCL libraries.
+pub fn examine() -> Report {
+    let facts = Facts::read();
+    let mut checks = of_facts(&facts);
+    checks.extend(trial::checks(&try_uprobe()));
+    Report::new(checks, libraries::checks())
+}
+
+pub(super) fn of_facts(facts: &Facts) -> Vec<Check> {
+    let mut checks = kernel::checks(facts);
+    checks.extend(privileges::checks(facts));
+    checks
+}
+
+impl Report {
+    pub(super) fn new(checks: Vec<Check>, libraries: Vec<Check>) -> Self {
+        let verdict = checks.iter().map(|check| check.verdict).max().unwrap_or(Verdict::Ok);
+        Self { ncclflow: env!("CARGO_PKG_VERSION"), schema: 1, verdict, checks, libraries }
+    }
+
+    /// A line for each thing, its remedy below.
+    ///
+    /// # Errors
+    /// Those of writing.
+    pub fn print(&self, out: &mut impl Write) -> io::Result<()> {
+        let all = || self.checks.iter().chain(&self.libraries);
+        let width = all().map(|check| check.name.len()).max().unwrap_or(0);
+        for check in all() {
+            writeln!(out, "{:8}  {:width$}  {}", check.verdict.name(), check.name, check.found)?;
+            if let Some(remedy) = &check.remedy {
+                writeln!(out, "{:8}  {:width$}  -> {remedy}", "", "")?;
+            }
+        }
+        let says = match self.verdict {
+            Verdict::Ok => "this host can trace",
+            Verdict::Degraded => "this host can trace, with what is lost above",
+            Verdict::No => "this host cannot trace as it is, or not as this user",
+        };
+        writeln!(out, "\n{says}")
+    }
+}

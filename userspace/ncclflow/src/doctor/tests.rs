@@ -1,0 +1,132 @@
+//! Made-up hosts, each with one thing wrong, and this one.
+
+use std::time::Duration;
+
+use super::{report::of_facts, *};
+use crate::kernel::loader::{LinkKind, Program, Trial, TrialError};
+
+const ALL: &str = "000001ffffffffff";
+const CONFIG: &str = "CONFIG_BPF_SYSCALL=y\nCONFIG_BPF_EVENTS=y\nCONFIG_PERF_EVENTS=y\nCONFIG_UPROBES=y\n\
+                      CONFIG_UPROBE_EVENTS=y\nCONFIG_PROC_FS=y\n";
+
+fn host() -> Facts {
+    Facts {
+        release: "6.8.0-45-generic".to_owned(),
+        machine: std::env::consts::ARCH.to_owned(),
+        config: Some((CONFIG.to_owned(), "/boot/config".to_owned())),
+        has_btf: true,
+        status: format!("Name:\tncclflow\nCapEff:\t{ALL}\nNoNewPrivs:\t0\nSeccomp:\t0\n"),
+        uid: 0,
+        uid_map: "         0          0 4294967295\n".to_owned(),
+        in_first_pid_namespace: Some(true),
+        lockdown: Some("[none] integrity confidentiality\n".to_owned()),
+        perf_event_paranoid: Some("4".to_owned()),
+        unprivileged_bpf_disabled: Some("2".to_owned()),
+        ptrace_scope: Some("1".to_owned()),
+        has_tracefs: true,
+        memlock: Some(8 << 20),
+        nofile: Some(1024),
+        nofile_hard: Some(524_288),
+    }
+}
+
+fn wrong(facts: &Facts) -> Vec<(String, Verdict)> {
+    let checks = of_facts(facts).into_iter().filter(|check| check.verdict != Verdict::Ok);
+    checks
+        .inspect(|check| assert!(check.remedy.is_some(), "{check:?} has no remedy"))
+        .map(|check| (check.name, check.verdict))
+        .collect()
+}
+
+fn with_capabilities(numbers: &[u32]) -> Facts {
+    let set: u64 = numbers.iter().map(|number| 1 << number).sum();
+    Facts { status: format!("CapEff:\t{set:016x}\nSeccomp:\t0\n"), uid: 1000, ..host() }
+}
+
+#[test]
+fn a_usual_host_is_ok_and_each_thing_that_is_wrong_is_said() {
+    assert_eq!(wrong(&host()), []);
+    let one = |facts: Facts, name: &str, verdict| assert_eq!(wrong(&facts), [(name.to_owned(), verdict)]);
+    one(Facts { release: "5.10.0".to_owned(), memlock: None, ..host() }, "kernel", Verdict::No);
+    one(Facts { release: "5.14.0-503.11.1.el9_5.x86_64".to_owned(), ..host() }, "kernel", Verdict::Degraded);
+    one(Facts { release: "5.15.0-1 x".to_owned(), ..host() }, "kernel", Verdict::Degraded);
+    one(Facts { release: "strange".to_owned(), memlock: None, ..host() }, "kernel", Verdict::Degraded);
+    one(Facts { config: None, ..host() }, "configuration", Verdict::Degraded);
+    let config = CONFIG.replace("CONFIG_UPROBES=y", "# CONFIG_UPROBES is not set");
+    one(Facts { config: Some((config, String::new())), ..host() }, "configuration", Verdict::No);
+    one(Facts { uid_map: "0 1000 1\n".to_owned(), ..host() }, "user namespace", Verdict::No);
+    one(Facts { in_first_pid_namespace: Some(false), ..host() }, "PID namespace", Verdict::Degraded);
+    let lockdown = Some("none integrity [confidentiality]".to_owned());
+    one(Facts { lockdown, ..host() }, "lockdown", Verdict::Degraded);
+    let status = host().status.replace("Seccomp:\t0", "Seccomp:\t2");
+    one(Facts { status, ..host() }, "seccomp", Verdict::Degraded);
+    one(Facts { ptrace_scope: Some("3".to_owned()), ..host() }, "ptrace_scope", Verdict::Degraded);
+    one(Facts { nofile_hard: Some(1024), ..host() }, "RLIMIT_NOFILE", Verdict::Degraded);
+    one(Facts { machine: "riscv64".to_owned(), ..host() }, "processor", Verdict::No);
+    one(Facts { perf_event_paranoid: None, ..host() }, "perf_event_paranoid", Verdict::No);
+}
+
+#[test]
+fn capabilities_are_told_one_by_one() {
+    // CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH
+    assert_eq!(
+        wrong(&with_capabilities(&[39, 38, 19, 2])),
+        [("replaced libraries".to_owned(), Verdict::Degraded)]
+    );
+    assert_eq!(wrong(&with_capabilities(&[39, 38, 19, 2, 40])), [], "CAP_CHECKPOINT_RESTORE besides");
+    assert_eq!(wrong(&with_capabilities(&[21, 19, 2])), [], "CAP_SYS_ADMIN stands for three");
+    let none: Vec<String> = wrong(&with_capabilities(&[])).into_iter().map(|(name, _)| name).collect();
+    let names = [
+        "CAP_BPF, CAP_PERFMON",
+        "CAP_SYS_PTRACE",
+        "CAP_DAC_READ_SEARCH",
+        "replaced libraries",
+        "perf_event_paranoid",
+        "ptrace_scope",
+    ];
+    assert_eq!(none, names);
+}
+
+#[test]
+fn a_program_that_the_kernel_refuses_takes_what_it_does_and_no_more() {
+    let trial = Trial {
+        links: LinkKind::Perf,
+        load: Duration::from_millis(5),
+        refused: Vec::new(),
+        attach: Duration::from_millis(1),
+        hit: Duration::from_micros(1),
+        counted: 3,
+        made: 3,
+        detach: Duration::from_millis(1),
+    };
+    let verdict = |trial| Report::new(trial::checks(&Ok(trial)), Vec::new()).verdict;
+    assert_eq!(verdict(trial.clone()), Verdict::Ok);
+    let without = |program| Trial { refused: vec![(program, "it said no".to_owned())], ..trial.clone() };
+    let of_walk = trial::checks(&Ok(without(Program::Walk)));
+    assert!(
+        of_walk[1].found.contains("whole plans") && of_walk[1].found.contains("it said no"),
+        "{of_walk:?}"
+    );
+    assert!(of_walk[1].remedy.as_deref().unwrap().contains("--probes per-call"), "{of_walk:?}");
+    assert_eq!(verdict(without(Program::Walk)), Verdict::Degraded);
+    assert_eq!(verdict(without(Program::Return)), Verdict::Degraded);
+    let none = trial::checks(&Err(TrialError::Load(anyhow::anyhow!("it said no"))));
+    assert_eq!(none.iter().map(|check| check.verdict).collect::<Vec<_>>(), [Verdict::No]);
+}
+
+#[test]
+fn this_host_can_be_looked_at_by_anybody() {
+    let facts = Facts::read();
+    assert!(!facts.release.is_empty() && !facts.status.is_empty());
+    let report = Report::new(of_facts(&facts), Vec::new());
+    let mut text = Vec::new();
+    report.print(&mut text).unwrap();
+    let text = String::from_utf8(text).unwrap();
+    assert!(text.contains(&facts.release), "{text}");
+    assert_eq!(
+        text.lines()
+            .filter(|line| line.starts_with("ok") || line.starts_with("degraded") || line.starts_with("no"))
+            .count(),
+        report.checks.len()
+    );
+}

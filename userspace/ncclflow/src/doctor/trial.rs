@@ -1,0 +1,82 @@
+//! A uprobe on ourselves: what all of the above comes to.
+
+use std::{io, iter, time::Duration};
+
+use super::checks::Check;
+use crate::kernel::loader::{LinkKind, Program, Trial, TrialError};
+
+/// A hit that costs more than this slows small launches down.
+const DEAR: Duration = Duration::from_micros(20);
+
+/// The uprobe, and each program that is refused.
+pub(super) fn checks(outcome: &Result<Trial, TrialError>) -> Vec<Check> {
+    let refused = outcome.iter().flat_map(|trial| &trial.refused);
+    iter::once(uprobe(outcome)).chain(refused.map(|(program, said)| without(*program, said))).collect()
+}
+
+fn without(program: Program, said: &str) -> Check {
+    let name = "eBPF programs";
+    match program {
+        Program::Walk => Check::degraded(
+            name,
+            format!("whole plans, which the levels flow and steps read, cannot be read: {said}"),
+            "--probes per-call, which slows launches down, or --level api; and report it, with this whole output",
+        ),
+        Program::Return => Check::degraded(
+            name,
+            format!("returns cannot be seen: {said}"),
+            "--level api without --returns; and report it, with this whole output",
+        ),
+        // The uprobe's own.
+        Program::Fetch => Check::no(name, said, "report it, with this whole output"),
+    }
+}
+
+fn uprobe(outcome: &Result<Trial, TrialError>) -> Check {
+    let name = "uprobe";
+    match outcome {
+        Ok(trial) if trial.counted != trial.made => Check::no(
+            name,
+            format!("of {} hits {} were counted", trial.made, trial.counted),
+            "report it, with this whole output",
+        ),
+        Ok(trial) => {
+            let hit = trial.hit.as_nanos();
+            let found = format!(
+                "{}.{:02} us a hit, {} hits tried; loading took {} ms, attaching {} ms, detaching {} ms; {}",
+                hit / 1000,
+                hit % 1000 / 10,
+                trial.made,
+                trial.load.as_millis(),
+                trial.attach.as_millis(),
+                trial.detach.as_millis(),
+                match trial.links {
+                    LinkKind::Multi => "one link to many (uprobe_multi)",
+                    LinkKind::Perf => "a link to each (no uprobe_multi): as long again for each probe",
+                }
+            );
+            if trial.hit > DEAR {
+                let remedy = "trace with --level api or flow; virtual machines without hardware assistance are slow here";
+                return Check::degraded(name, found, remedy);
+            }
+            Check::ok(name, found)
+        }
+        Err(TrialError::Load(error)) => Check::no(
+            name,
+            format!("the eBPF object does not load: {error:#}"),
+            "run as root; see the lines above",
+        ),
+        Err(TrialError::Attach(error)) if error.kind() == io::ErrorKind::PermissionDenied => Check::no(
+            name,
+            format!("the eBPF object loads, but the kernel refuses uprobes: {error}"),
+            "CAP_SYS_ADMIN besides: kernels since July 2025 want it where they have no uprobe_multi (6.16, and 6.15.7, 6.12.39, 6.6.99, 6.1.146, 5.15.189: \
+             the fix of CVE-2025-38466)",
+        ),
+        Err(TrialError::Attach(error)) => {
+            Check::no(name, format!("the kernel refuses uprobes: {error}"), "see the lines above")
+        }
+        Err(TrialError::Other(error)) => {
+            Check::no(name, format!("{error:#}"), "report it, with this whole output")
+        }
+    }
+}

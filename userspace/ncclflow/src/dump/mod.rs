@@ -1,0 +1,258 @@
+//! What every communicator of running processes does now, and who waits for whom, read from their memory.
+//!
+//! Nothing is prepared in the processes, and nothing is stopped. A first pass finds the communicators ([`communicator`]); each
+//! reading then copies their fields and the ops in flight of their proxies ([`proxy`]); what changed from one reading to
+//! the next is their [`motion`]; and the [`verdict`] over all ranks is pure, so that dumps of several hosts can be judged
+//! together.
+
+mod calls;
+mod causes;
+mod comm_layout;
+mod communicator;
+mod connections;
+mod disagreement;
+mod failure;
+mod layout;
+mod motion;
+mod pipelines;
+mod process;
+mod proxy;
+mod report;
+mod text;
+mod verdict;
+mod waits;
+
+use std::{
+    collections::BTreeMap,
+    thread,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+pub use layout::Missing;
+pub use report::{
+    ChannelReport, CommStatus, CommunicatorReport, ConnectionReport, Counters, DumpReport, LibraryReport,
+    Motion, OpDirection, OpReport, ProcessReport, ProcessState, ProxyListState, ProxyReport, RankReport,
+    SCHEMA,
+};
+pub use text::render;
+pub use verdict::{State, Verdict, judge};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::{
+    memory::{ScanLimits, ScanProgress},
+    target::{MappedLibrary, Process, ProcessError, denied_remedy, nccl_processes},
+    threads::Names,
+};
+use nccl_library::symbols::DebugFiles;
+
+/// Readings, if nothing moves; two are enough where something does.
+const MAX_READINGS: usize = 3;
+
+/// Which processes to read.
+#[derive(Clone, Debug)]
+pub enum Choice {
+    /// In the PID namespace of this program.
+    Pids(Vec<u32>),
+    /// Every process of the node that has an NCCL library mapped.
+    All,
+}
+
+/// How far the scan of a process is.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress<'p> {
+    pub process: &'p Process,
+    pub scan: &'p ScanProgress,
+}
+
+/// What to read, and how long.
+#[derive(Clone, Debug)]
+pub struct DumpOptions {
+    /// Between two readings.
+    pub interval: Duration,
+    /// End the scan of each process at its first communicator.
+    pub first_only: bool,
+    /// Of the scan of one process.
+    pub limits: ScanLimits,
+    /// Where debugging information is that a library itself has not.
+    pub debug_files: DebugFiles,
+    /// The frames of threads inside NCCL, not only their functions.
+    pub stacks: bool,
+}
+
+/// Reads these processes and judges their communicators. `progress` is called some times a second while one is scanned.
+///
+/// # Errors
+/// When none of the processes is there. One that cannot be read, or that exits meanwhile, is named in the report.
+pub fn dump(
+    choice: &Choice,
+    options: &DumpOptions,
+    progress: &mut dyn FnMut(&Progress<'_>),
+) -> Result<DumpReport> {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let mut libraries = process::Libraries::new(options.debug_files.clone());
+    let (processes, refused) = chosen(choice)?;
+    let mut targets: Vec<process::Target> = processes
+        .into_iter()
+        .map(|process| process::Target::find(process, None, &mut libraries, options, &host, progress))
+        .collect();
+    let mut readings = Vec::new();
+    loop {
+        let at = Instant::now();
+        let ranks: Vec<RankReport> = targets.iter_mut().flat_map(|target| target.read(&libraries)).collect();
+        let is_last = ranks.is_empty();
+        readings.push(motion::Reading { at, ranks });
+        if is_last || readings.len() >= MAX_READINGS || (readings.len() > 1 && motion::all_moved(&readings)) {
+            break;
+        }
+        thread::sleep(options.interval);
+    }
+    // Last, so that nothing that is measured can be held up by it.
+    let mut names = Names::new(options.debug_files.clone());
+    for target in &mut targets {
+        target.look_at_threads(options.stacks, &mut names);
+    }
+    let mut ranks = motion::over(readings);
+    leave_out_forked_copies(&mut targets, &mut ranks);
+    let unread = refused.into_iter().map(|(pid, error)| ProcessReport {
+        host: host.clone(),
+        pid,
+        state: match error {
+            ProcessError::Missing(_) => ProcessState::Exited,
+            _ => ProcessState::Unknown,
+        },
+        error: Some(error.to_string()),
+        ..ProcessReport::default()
+    });
+    let processes: Vec<ProcessReport> =
+        targets.into_iter().map(|target| target.report).chain(unread).collect();
+    Ok(DumpReport {
+        schema: SCHEMA,
+        hosts: vec![host],
+        unix_time: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+        communicators: communicators(ranks, &processes),
+        processes,
+    })
+}
+
+/// Finds the communicators of processes whose NCCL libraries are known, and reads them once: `ncclflow ps`. Processes stand in the order
+/// in which they came.
+pub fn survey(
+    targets: Vec<(Process, Vec<MappedLibrary>)>,
+    options: &DumpOptions,
+    progress: &mut dyn FnMut(&Progress<'_>),
+) -> (Vec<ProcessReport>, Vec<RankReport>) {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let mut libraries = process::Libraries::new(options.debug_files.clone());
+    let mut targets: Vec<process::Target> = targets
+        .into_iter()
+        .map(|(process, files)| {
+            process::Target::find(process, Some(&files), &mut libraries, options, &host, progress)
+        })
+        .collect();
+    let mut ranks = targets.iter_mut().flat_map(|target| target.read(&libraries)).collect();
+    leave_out_forked_copies(&mut targets, &mut ranks);
+    (targets.into_iter().map(|target| target.report).collect(), ranks)
+}
+
+/// A child that was forked, a data loader for instance, has a copy of its parent's memory with all communicators in it. Of two
+/// processes with one rank at one address the older is the parent: the child is younger than the communicator.
+fn leave_out_forked_copies(targets: &mut [process::Target], ranks: &mut Vec<RankReport>) {
+    let started: BTreeMap<u32, Option<u64>> =
+        targets.iter().map(|target| (target.report.pid, target.started)).collect();
+    let mut owners: BTreeMap<(u64, String, u32), (Option<u64>, u32)> = BTreeMap::new();
+    let key = |rank: &RankReport| (rank.address, rank.comm_hash.clone(), rank.rank);
+    for rank in ranks.iter() {
+        let this = (started.get(&rank.pid).copied().flatten(), rank.pid);
+        owners.entry(key(rank)).and_modify(|owner| *owner = (*owner).min(this)).or_insert(this);
+    }
+    ranks.retain(|rank| {
+        let owner = owners.get(&key(rank)).map_or(rank.pid, |(_, pid)| *pid);
+        if owner != rank.pid
+            && let Some(target) = targets.iter_mut().find(|target| target.report.pid == rank.pid)
+        {
+            target.report.forked_from = Some(owner);
+        }
+        owner == rank.pid
+    });
+}
+
+/// Processes of the choice that are not there, and why.
+type Refused = Vec<(u32, ProcessError)>;
+
+fn chosen(choice: &Choice) -> Result<(Vec<Process>, Refused)> {
+    let Choice::Pids(pids) = choice else {
+        let found = nccl_processes().context("listing the processes")?;
+        if found.processes.is_empty() {
+            let denied = match found.denied {
+                0 => String::new(),
+                count => format!("; {count} processes may not be looked at: {}", denied_remedy()),
+            };
+            bail!("no process of this node has an NCCL library mapped{denied}");
+        }
+        return Ok((found.processes, Vec::new()));
+    };
+    let (mut processes, mut refused) = (Vec::<Process>::new(), Vec::new());
+    for (index, &pid) in pids.iter().enumerate() {
+        if pids.iter().take(index).any(|known| *known == pid) {
+            continue;
+        }
+        match Process::open(pid) {
+            Ok(process) => processes.push(process),
+            Err(error) => refused.push((pid, error)),
+        }
+    }
+    match refused.pop() {
+        Some((_, error)) if processes.is_empty() => Err(error.into()),
+        last => {
+            refused.extend(last);
+            Ok((processes, refused))
+        }
+    }
+}
+
+/// The dumps of several hosts as one, judged again over all their ranks.
+pub fn merge(reports: Vec<DumpReport>) -> DumpReport {
+    let mut all = DumpReport { schema: SCHEMA, ..DumpReport::default() };
+    let mut ranks = Vec::new();
+    for report in reports {
+        for host in report.hosts {
+            if !all.hosts.contains(&host) {
+                all.hosts.push(host);
+            }
+        }
+        all.unix_time = all.unix_time.max(report.unix_time);
+        all.processes.extend(report.processes);
+        ranks.extend(report.communicators.into_iter().flat_map(|communicator| communicator.ranks));
+    }
+    all.communicators = communicators(ranks, &all.processes);
+    all
+}
+
+fn communicators(ranks: Vec<RankReport>, processes: &[ProcessReport]) -> Vec<CommunicatorReport> {
+    // Two communicators can have one hash (2.18 to 2.23: splits of one parent by one color); their sizes may tell.
+    let mut by_hash: BTreeMap<(String, u32), Vec<RankReport>> = BTreeMap::new();
+    for rank in ranks {
+        by_hash.entry((rank.comm_hash.clone(), rank.n_ranks)).or_default().push(rank);
+    }
+    by_hash
+        .into_iter()
+        .map(|((comm_hash, n_ranks), mut ranks)| {
+            ranks.sort_by_key(|rank| rank.rank);
+            CommunicatorReport {
+                comm_hash,
+                name: ranks.iter().find_map(|rank| rank.comm_name.clone()),
+                n_ranks,
+                verdict: judge(&ranks, processes),
+                ranks,
+            }
+        })
+        .collect()
+}
+
+impl DumpReport {
+    /// The worst of all verdicts; `Unknown` if there is no communicator.
+    pub fn state(&self) -> State {
+        self.communicators.iter().map(|communicator| communicator.verdict.state).max().unwrap_or_default()
+    }
+}

@@ -1,0 +1,309 @@
+//! Probes on their way through the kernel: attached, armed, disarmed, detached.
+
+use std::{
+    fmt,
+    num::NonZeroU32,
+    path::{Path, PathBuf},
+    time::Instant,
+};
+
+use anyhow::{Context as _, Result};
+use aya::maps::{MapData, PerCpuArray};
+use ncclflow_common::{FetchPlan, MAX_PROBES, ProbeCounters, Walk};
+
+use super::{
+    buffer::Buffer,
+    link::{Link, LinkError, LinkKind, Place, Site, detach},
+    object::{CountersValue, LinkRefusal, LoadedObject, Program},
+};
+use crate::kernel::{
+    probe::{Probe, ProbePlace, WalkProgram},
+    stream::Source,
+};
+
+/// A probe could not be attached.
+#[derive(Debug)]
+pub struct AttachError {
+    function: String,
+    library: PathBuf,
+    pid: Option<u32>,
+    source: LinkError,
+}
+
+impl fmt::Display for AttachError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { function, library, pid, source: _ } = self;
+        let whose = pid.map_or_else(|| "all processes".to_owned(), |pid| format!("process {pid}"));
+        write!(
+            f,
+            "the kernel refused a uprobe on `{function}` of `{}` in {whose} (run as root, or with CAP_SYS_ADMIN besides; \
+             `ncclflow doctor` tells)",
+            library.display()
+        )
+    }
+}
+
+impl std::error::Error for AttachError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.source)
+    }
+}
+
+/// A probe in the kernel.
+#[derive(Debug)]
+pub struct ArmedProbe {
+    /// What its records carry; also its index in [`Attachment::probes`].
+    pub cookie: u32,
+    pub function: String,
+    pub symbol: String,
+    pub place: ProbePlace,
+    /// What it reads, if it is no probe but a part of those that walk lists.
+    pub part: Option<&'static str>,
+    /// Process that it is limited to; parts, and all probes under `--all`, serve all processes that use the library.
+    pub pid: Option<u32>,
+    /// Which of the session's libraries it is on.
+    pub library: usize,
+}
+
+/// The plans of a walk, stored: what the walk of a probe names by their numbers.
+#[derive(Clone, Copy, Debug)]
+pub struct StoredParts {
+    head: u32,
+    first: u32,
+}
+
+/// The probes of a session.
+pub struct Attachment {
+    object: LoadedObject,
+    counters: PerCpuArray<MapData, CountersValue>,
+    probes: Vec<ArmedProbe>,
+    links: Vec<Link>,
+    first_link: Option<Instant>,
+}
+
+impl fmt::Debug for Attachment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Attachment").field("probes", &self.probes).finish_non_exhaustive()
+    }
+}
+
+impl Attachment {
+    /// Loads the eBPF object.
+    pub fn new(buffer: Buffer, links: LinkKind, development_log: bool) -> Result<Self> {
+        let mut object = LoadedObject::load(buffer, links, development_log)?;
+        let counters = object.take_counters()?;
+        Ok(Self { object, counters, probes: Vec::new(), links: Vec::new(), first_link: None })
+    }
+
+    /// Stores the plans that a library's walking probe runs for nodes and rows; they have cookies and counters of their own,
+    /// first the head plan's.
+    pub fn store_parts(
+        &mut self,
+        probe: &Probe,
+        program: &WalkProgram,
+        library: usize,
+    ) -> Result<StoredParts> {
+        let mut store = |plan: &FetchPlan, part| -> Result<u32> {
+            let cookie = self.next_cookie()?;
+            self.object.set_plan(cookie, plan)?;
+            self.probes.push(ArmedProbe {
+                cookie,
+                function: probe.function.clone(),
+                symbol: probe.symbol.clone(),
+                place: probe.place(),
+                part: Some(part),
+                pid: None,
+                library,
+            });
+            Ok(cookie)
+        };
+        let head = store(&program.head.plan, "head")?;
+        for part in &program.parts {
+            store(&part.plan.plan, part.name)?;
+        }
+        Ok(StoredParts { head, first: head + 1 })
+    }
+
+    /// Attaches stored probes to the inode behind `path`, for one process only: in no other does the kernel place a breakpoint.
+    /// They send nothing before [`Attachment::arm`].
+    pub fn attach(
+        &mut self,
+        probes: &[(&Probe, u32)],
+        path: &Path,
+        shown: &Path,
+        pid: NonZeroU32,
+    ) -> Result<()> {
+        let links = self.link(probes, path, shown, Some(pid))?;
+        self.links.extend(links);
+        Ok(())
+    }
+
+    /// Stores a probe's plan under a cookie of its own, to be attached next. `pid`: the only process that it will be attached to.
+    pub fn store(
+        &mut self,
+        probe: &Probe,
+        parts: Option<StoredParts>,
+        library: usize,
+        pid: Option<NonZeroU32>,
+    ) -> Result<u32> {
+        let cookie = self.next_cookie()?;
+        self.object.set_plan(cookie, &probe.plan.plan)?;
+        if let (Some(program), Some(parts)) = (&probe.walk, parts) {
+            self.object.set_walk(cookie, &stored_walk(&program.walk, parts)?)?;
+        }
+        self.probes.push(ArmedProbe {
+            cookie,
+            function: probe.function.clone(),
+            symbol: probe.symbol.clone(),
+            place: probe.place(),
+            part: None,
+            pid: pid.map(NonZeroU32::get),
+            library,
+        });
+        Ok(cookie)
+    }
+
+    /// Attaches stored probes, with their cookies, to the inode behind `path`: for one process, or for all that have it mapped now and
+    /// later. The links keep them attached; if one is refused, none is.
+    pub fn link(
+        &mut self,
+        probes: &[(&Probe, u32)],
+        path: &Path,
+        shown: &Path,
+        pid: Option<NonZeroU32>,
+    ) -> Result<Vec<Link>> {
+        let of_each = Program::ALL.map(|program| {
+            let of_it = probes.iter().filter(|(probe, _)| program_of(probe) == program);
+            (program, of_it.copied().collect::<Vec<_>>())
+        });
+        let needed = of_each.iter().filter(|(_, probes)| !probes.is_empty());
+        self.object.load_programs(&needed.clone().map(|(program, _)| *program).collect::<Vec<_>>())?;
+        let mut links = Vec::new();
+        for (program, probes) in needed {
+            let places: Vec<Place> =
+                probes.iter().map(|(probe, cookie)| (probe.file_offset.0, *cookie)).collect();
+            let site = Site { path, pid, at_return: *program == Program::Return };
+            match self.object.link(*program, site, &places) {
+                Ok(made) => {
+                    links.extend(made);
+                    self.first_link.get_or_insert_with(Instant::now);
+                }
+                Err(refusal) => {
+                    detach(links, |_| {});
+                    return Err(refusal_of(refusal, probes, shown, pid));
+                }
+            }
+        }
+        Ok(links)
+    }
+
+    /// Loads programs that are likely to be needed. That one is refused is said when it is needed.
+    pub fn load_ahead(&mut self, programs: &[Program]) {
+        let _ = self.object.load_programs(programs);
+    }
+
+    /// When the first link was made.
+    pub fn first_link(&self) -> Option<Instant> {
+        self.first_link
+    }
+
+    /// Keeps links until [`Attachment::detach`].
+    pub fn keep(&mut self, links: impl IntoIterator<Item = Link>) {
+        self.links.extend(links);
+    }
+
+    fn next_cookie(&self) -> Result<u32> {
+        let cookie = u32::try_from(self.probes.len()).ok().filter(|cookie| *cookie < MAX_PROBES);
+        cookie.with_context(|| {
+            format!("more than {MAX_PROBES} probes would be needed: trace fewer processes in one session")
+        })
+    }
+
+    /// Opens the session: from here on hits are recorded.
+    pub fn arm(&mut self) -> Result<()> {
+        self.object.set_armed(true)
+    }
+
+    /// Closes the session: hits are counted and no longer recorded, however long detaching takes.
+    pub fn disarm(&mut self) -> Result<()> {
+        self.object.set_armed(false)
+    }
+
+    /// By cookie.
+    pub fn probes(&self) -> &[ArmedProbe] {
+        &self.probes
+    }
+
+    /// What the kernel counted for a probe, by CPU.
+    pub fn counters(&self, probe: &ArmedProbe) -> Result<Vec<ProbeCounters>> {
+        let per_cpu = self.counters.get(&probe.cookie, 0);
+        let per_cpu =
+            per_cpu.with_context(|| format!("reading the counters of the probe on `{}`", probe.function))?;
+        Ok(per_cpu.iter().map(|CountersValue(counters)| *counters).collect())
+    }
+
+    /// Records of this process (in the initial PID namespace) that the kernel side could not send.
+    pub fn lost_by_process(&self, tgid: u32) -> Result<u64> {
+        self.object.lost_by_process(tgid)
+    }
+
+    /// What walks send only once is sent again: some of it was dropped on its way.
+    pub fn forget_what_was_sent(&mut self) -> Result<()> {
+        self.object.forget_seen()
+    }
+
+    /// Prints what the eBPF side has logged, if it was asked to.
+    pub fn print_log(&mut self) {
+        self.object.print_log();
+    }
+
+    /// The reading end of the records. Can be taken once.
+    pub fn take_source(&mut self) -> Result<Source> {
+        self.object.take_source()
+    }
+
+    /// Takes the probes out of the kernel, see [`detach`]; `before_each` is told how many are left.
+    pub fn detach(self, before_each: impl FnMut(usize)) {
+        detach(self.links, before_each);
+    }
+}
+
+fn program_of(probe: &Probe) -> Program {
+    match probe.place() {
+        ProbePlace::Return => Program::Return,
+        ProbePlace::Entry if probe.walk.is_some() => Program::Walk,
+        ProbePlace::Entry => Program::Fetch,
+    }
+}
+
+fn refusal_of(
+    refusal: LinkRefusal,
+    probes: &[(&Probe, u32)],
+    shown: &Path,
+    pid: Option<NonZeroU32>,
+) -> anyhow::Error {
+    match refusal {
+        LinkRefusal::Other(error) => error,
+        LinkRefusal::Place(at, source) => AttachError {
+            function: probes.get(at).map(|(probe, _)| probe.function.clone()).unwrap_or_default(),
+            library: shown.to_path_buf(),
+            pid: pid.map(NonZeroU32::get),
+            source,
+        }
+        .into(),
+    }
+}
+
+/// The walk with its plans' numbers as they are stored.
+fn stored_walk(walk: &Walk, parts: StoredParts) -> Result<Walk> {
+    let mut walk = *walk;
+    walk.head_plan = parts.head;
+    for queue in &mut walk.queues {
+        queue.plan += parts.first;
+    }
+    let first = u16::try_from(parts.first).context("too many probes")?;
+    for fan in walk.gates.iter_mut().flat_map(|gate| &mut gate.fans) {
+        fan.first_plan += first;
+    }
+    Ok(walk)
+}

@@ -1,0 +1,72 @@
+//! What is copied where the program calls NCCL's API (`--level api`).
+//!
+//! Every collective, p2p and one-sided call goes through `ncclEnqueueCheck(ncclInfo*)`, whatever its exported name is. The
+//! first 72 bytes of `ncclInfo` have not moved from 2.16 to 2.32, but they are taken from the library's own layout all the
+//! same.
+
+use super::{
+    lookup::{Compiled, Lack, field, len, offset, place},
+    op_probes::called_info,
+    plan_builder::PlanBuilder,
+};
+use flow::wire::{ApiEntrySpans, ApiLineSpans, ApiReturnSpans, ProbeKind};
+use nccl_library::{
+    elf::Machine,
+    nccl::ApiFunction,
+    symbols::{Function, Resolution},
+};
+
+/// `ncclEnqueueCheck`.
+pub(super) fn api_line(resolution: &Resolution, function: &Function) -> Compiled {
+    let layouts = &resolution.layouts;
+    let mut plan = PlanBuilder::new(resolution.machine);
+    let called = called_info(&mut plan, layouts, function)?;
+    let op_count = match layouts.field("ncclComm", "opCount") {
+        Some(at) => Some(plan.copy(called.comm, offset(&at)?, len(at.size)?)),
+        None => None,
+    };
+    let name = called.copy_name(&mut plan);
+    // All in one read: a probe's price is its reads as much as its trap.
+    let places = ["coll", "sendbuff", "recvbuff", "count", "datatype", "op", "root", "stream"]
+        .into_iter()
+        .map(|path| place(&field(layouts, "ncclInfo", path)?))
+        .collect::<Result<Vec<_>, _>>()?;
+    let spans = plan.copy_together(called.info, &places);
+    let &[function, send_buffer, recv_buffer, count, datatype, reduction_op, root, stream] = spans.as_slice()
+    else {
+        return Err(Lack::Struct("ncclInfo"));
+    };
+    let stack_pointer = plan.stack_pointer();
+    let spans = ApiLineSpans {
+        comm: called.spans,
+        op_count,
+        function,
+        name,
+        send_buffer,
+        recv_buffer,
+        count,
+        datatype,
+        reduction_op,
+        root,
+        stream,
+        stack_pointer: plan.emit(stack_pointer),
+    };
+    Ok((plan.finish()?, ProbeKind::ApiLine(spans)))
+}
+
+/// An exported function's entry.
+pub(super) fn api_entry(machine: Machine, function: ApiFunction) -> Compiled {
+    let mut plan = PlanBuilder::new(machine);
+    let stack_pointer = plan.stack_pointer();
+    let spans = ApiEntrySpans { function, stack_pointer: plan.emit(stack_pointer) };
+    Ok((plan.finish()?, ProbeKind::ApiEntry(spans)))
+}
+
+/// An exported function's return.
+pub(super) fn api_return(machine: Machine, function: ApiFunction) -> Compiled {
+    let mut plan = PlanBuilder::new(machine);
+    let (result, stack_pointer) = (plan.return_value(), plan.stack_pointer());
+    let spans =
+        ApiReturnSpans { function, result: plan.emit(result), stack_pointer: plan.emit(stack_pointer) };
+    Ok((plan.finish()?, ProbeKind::ApiReturn(spans)))
+}

@@ -1,0 +1,23 @@
+//! Probes: where to attach, and what to copy there.
+
+mod api_probes;
+mod connector;
+mod finished_plan;
+mod lookup;
+mod op_probes;
+mod op_work;
+mod plan_builder;
+mod send_sizes;
+mod set;
+mod short_walk;
+mod step_places;
+mod step_probes;
+mod walk_probes;
+mod walk_rows;
+
+pub use finished_plan::{FinishedPlan, PlanError};
+pub use plan_builder::{PlanBuilder, Slot};
+pub use set::{
+    Level, MissingProbe, Part, Probe, ProbePlace, ProbeSet, WalkProgram, Way, add_api_returns, compile,
+};
+pub use step_places::{StepDetail, add_steps};

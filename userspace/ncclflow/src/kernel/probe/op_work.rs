@@ -1,0 +1,109 @@
+//! The device work that an op was made for, copied where NCCL asks about the op.
+//!
+//! Up to 2.23 an op does not say what its channel carries. The device work does, and NCCL has just written it when it comes to
+//! `ncclProxySaveOp` in the plan pass. In 2.20 and 2.21 it is the last of its channel in the plan that is being made, the last of the
+//! communicator's plans; in 2.22 and 2.23, of a collective, the first that waits (src/enqueue.cc: addCBDCollToPlan,
+//! addTunedCollToPlan, addP2pToPlan; scheduleCollTasksToPlan).
+
+use super::{
+    lookup::{Lack, field, len, offset, place, signed},
+    plan_builder::{PlanBuilder, Slot},
+};
+use flow::wire::{OpWorkSpans, Span};
+use nccl_library::fields::ops_say_their_share;
+use nccl_library::layouts::Layouts;
+
+/// What `ncclProxySaveOp` was given.
+#[derive(Clone, Copy)]
+pub(super) struct Passed {
+    pub(super) comm: Slot,
+    pub(super) op: Slot,
+    /// Not 0 in the plan pass.
+    pub(super) just_inquire: Slot,
+}
+
+/// Copies it; nothing in versions whose ops need no such help, or whose work does not give it (before 2.20).
+pub(super) fn op_work(
+    plan: &mut PlanBuilder,
+    layouts: &Layouts,
+    passed: Passed,
+) -> Result<Option<OpWorkSpans>, Lack> {
+    let has = |strukt, path| layouts.field(strukt, path).is_some();
+    if ops_say_their_share(layouts) {
+        Ok(None)
+    } else if has("ncclWorkElem", "workCount") && has("ncclComm", "planQueue.tail") {
+        elements(plan, layouts, passed).map(Some)
+    } else if has("ncclDevWorkColl", "cbd.countLo") && has("ncclComm", "planner.collWorkQueue.head") {
+        node(plan, layouts, passed).map(Some)
+    } else {
+        Ok(None)
+    }
+}
+
+fn elements(plan: &mut PlanBuilder, layouts: &Layouts, passed: Passed) -> Result<OpWorkSpans, Lack> {
+    let channels = field(layouts, "ncclKernelPlan", "channels")?;
+    let channel_size = channels.array.as_ref().ok_or(Lack::Field("ncclKernelPlan", "channels"))?.elem_size;
+    let channel_size = signed(channel_size)?;
+    let id_at = place(&field(layouts, "ncclProxyOp", "channelId")?)?;
+    let plan_at = offset(&field(layouts, "ncclComm", "planQueue.tail")?)?;
+    let list_at = offset(&field(layouts, "ncclKernelPlan", "channels.workQueue.tail")?)?;
+    let counts_at = place(&field(layouts, "ncclKernelPlan", "channels.p2pTailElem")?)?;
+    let work = place(&field(layouts, "ncclWorkList", "work")?)?;
+
+    let mut found = Found::new(plan, passed.comm);
+    let counts = plan.constant(0);
+    plan.unless_zero(passed.just_inquire, |plan| {
+        let current = plan.load(passed.comm, plan_at, 8);
+        plan.unless_zero(current, |plan| {
+            let id = plan.load(passed.op, id_at.0, id_at.1);
+            let channel = plan.scale(current, id, channel_size);
+            let both = plan.load(channel, counts_at.0, counts_at.1);
+            plan.set(counts, both);
+            let list = plan.load(channel, list_at, 8);
+            found.take(plan, list);
+        });
+    });
+    let (address, work) = found.copy(plan, work.0, work.1);
+    Ok(OpWorkSpans::Elements { address, work, counts: plan.emit(counts) })
+}
+
+fn node(plan: &mut PlanBuilder, layouts: &Layouts, passed: Passed) -> Result<OpWorkSpans, Lack> {
+    let size = |strukt: &'static str| layouts.struct_size(strukt).ok_or(Lack::Struct(strukt));
+    let bytes = len(size("ncclWorkList")? + size("ncclDevWorkColl")?)?;
+    let waiting_at = offset(&field(layouts, "ncclComm", "planner.collWorkQueue.head")?)?;
+    let mut found = Found::new(plan, passed.comm);
+    plan.unless_zero(passed.just_inquire, |plan| {
+        let waiting = plan.load(passed.comm, waiting_at, 8);
+        found.take(plan, waiting);
+    });
+    let (address, bytes) = found.copy(plan, 0, bytes);
+    Ok(OpWorkSpans::Node { address, bytes })
+}
+
+/// An address that steps which may be left out look for.
+struct Found {
+    /// 0 until it is found.
+    address: Slot,
+    /// What can be read in any case, so that no hit counts as one with something unread.
+    base: Slot,
+}
+
+impl Found {
+    fn new(plan: &mut PlanBuilder, readable: Slot) -> Self {
+        let address = plan.constant(0);
+        Self { address, base: plan.variable(readable) }
+    }
+
+    /// It is this, unless that is 0.
+    fn take(&mut self, plan: &mut PlanBuilder, address: Slot) {
+        plan.unless_zero(address, |plan| {
+            plan.set(self.address, address);
+            plan.set(self.base, address);
+        });
+    }
+
+    /// Puts the address, and what lies there, into the record.
+    fn copy(self, plan: &mut PlanBuilder, offset: i64, len: u16) -> (Span, Span) {
+        (plan.emit(self.address), plan.copy(self.base, offset, len))
+    }
+}

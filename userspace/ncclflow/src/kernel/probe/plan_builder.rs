@@ -1,0 +1,502 @@
+//! Assembles a [`FetchPlan`], and checks what the kernel side does not.
+
+use std::ops::Range;
+
+use ncclflow_common::{
+    ARG_SLOTS, FetchPlan, MAX_COPY, MAX_QUEUES, MAX_STEPS, PART_SLOTS, RECORD_CLASSES, RecordClass,
+    RecordHeader, SLOTS, STACK_POINTER_SLOT, Step, StepOp, TEMP_SLOTS,
+};
+
+use super::finished_plan::{FinishedPlan, PlanError};
+use flow::wire::Span;
+use nccl_library::{elf::Machine, parameter::ParamLocation};
+
+/// [`MAX_COPY`] as steps carry it.
+const COPY_STEP: u16 = {
+    assert!(MAX_COPY <= 0x7fff);
+    #[expect(clippy::cast_possible_truncation, reason = "asserted above")]
+    {
+        MAX_COPY as u16
+    }
+};
+
+/// Words that one [`StepOp::LoadWords`] of a probe's plan can load, and slots that it can begin at.
+const SLOTS_OF_WORDS: u8 = {
+    assert!(SLOTS <= 64);
+    #[expect(clippy::cast_possible_truncation, reason = "asserted above")]
+    {
+        (SLOTS / 2) as u8
+    }
+};
+
+/// A word that the plan computes in the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot(u8);
+
+impl Slot {
+    /// Its number in the plan.
+    pub fn number(self) -> u8 {
+        self.0
+    }
+}
+
+/// The intermediate values that were there at some point: see [`PlanBuilder::mark`].
+#[derive(Clone, Copy, Debug)]
+pub struct Mark(u8);
+
+/// Builds a plan step by step. Errors are kept and reported by [`PlanBuilder::finish`].
+#[derive(Debug)]
+pub struct PlanBuilder {
+    machine: Machine,
+    steps: Vec<Step>,
+    temps: Range<u8>,
+    next_temp: u8,
+    record_len: usize,
+    /// By slot: the steps that its value rests on.
+    rests_on: [u64; SLOTS],
+    /// Classes of records that it can have.
+    classes: &'static [RecordClass],
+    error: Option<PlanError>,
+}
+
+impl PlanBuilder {
+    /// A plan that is run at a probe.
+    pub fn new(machine: Machine) -> Self {
+        Self::with_temps(machine, TEMP_SLOTS)
+    }
+
+    /// A plan that is run at a probe after a walk, whose record is of the smallest class.
+    pub fn after_walk(machine: Machine) -> Self {
+        let mut plan =
+            Self::with_temps(machine, TEMP_SLOTS.start..u8::try_from(PART_SLOTS).unwrap_or(TEMP_SLOTS.start));
+        plan.classes = RECORD_CLASSES.split_at(1).0;
+        plan
+    }
+
+    /// A plan that a walk runs for a node or a row, of which it is given `given` words.
+    pub fn part(machine: Machine, given: u8) -> Self {
+        Self::with_temps(machine, given..u8::try_from(PART_SLOTS).unwrap_or(given))
+    }
+
+    fn with_temps(machine: Machine, temps: Range<u8>) -> Self {
+        Self {
+            machine,
+            steps: Vec::new(),
+            next_temp: temps.start,
+            temps,
+            record_len: size_of::<RecordHeader>(),
+            rests_on: [0; SLOTS],
+            classes: &RECORD_CLASSES,
+            error: None,
+        }
+    }
+
+    /// A word that a walk gives to the plan of a node or a row.
+    pub fn given(&mut self, number: u8) -> Slot {
+        if number < self.temps.start { Slot(number) } else { self.fail(PlanError::TooManySlots) }
+    }
+
+    /// Room for how many nodes of each list a walk found, in the record of a plan that is run after it.
+    pub fn nodes(&mut self) -> [Span; MAX_QUEUES] {
+        std::array::from_fn(|_| self.place(8))
+    }
+
+    /// The intermediate values of now: [`PlanBuilder::forget_since`] makes room again for those that come after.
+    pub fn mark(&self) -> Mark {
+        Mark(self.next_temp)
+    }
+
+    pub fn forget_since(&mut self, mark: Mark) {
+        self.next_temp = mark.0;
+    }
+
+    /// A constant.
+    pub fn constant(&mut self, value: i64) -> Slot {
+        let dst = self.temp();
+        // Nothing is read: a difference of a word with itself is 0.
+        self.push(Step {
+            op: StepOp::Scale as u8,
+            dst: dst.0,
+            src: dst.0,
+            index: dst.0,
+            imm: -1,
+            ..Step::default()
+        });
+        self.push(Step { op: StepOp::Add as u8, dst: dst.0, src: dst.0, imm: value, ..Step::default() });
+        dst
+    }
+
+    /// Steps that are left out where `value` is 0; what they load stays 0. They must not write to the record, whose bytes
+    /// would be undefined.
+    pub fn unless_zero(&mut self, value: Slot, steps: impl FnOnce(&mut Self)) {
+        let at = self.steps.len();
+        self.push(Step { op: StepOp::Skip as u8, src: value.0, ..Step::default() });
+        steps(self);
+        let left_out = self.steps.len() - at - 1;
+        if self.steps.iter().skip(at).any(writes) {
+            self.fail(PlanError::TooManySteps);
+        }
+        if let Some(step) = self.steps.get_mut(at) {
+            step.imm = i64::try_from(left_out).unwrap_or(i64::MAX);
+        }
+    }
+
+    /// A word that begins as `value`; steps under [`PlanBuilder::unless_zero`] can [`PlanBuilder::set`] it.
+    pub fn variable(&mut self, value: Slot) -> Slot {
+        self.offset(value, 0)
+    }
+
+    /// From here on `variable` is `value`.
+    pub fn set(&mut self, variable: Slot, value: Slot) {
+        let rested_on = self.rests_on.get(usize::from(variable.0)).copied().unwrap_or(0);
+        self.push(Step { op: StepOp::Add as u8, dst: variable.0, src: value.0, ..Step::default() });
+        if let Some(rests_on) = self.rests_on.get_mut(usize::from(variable.0)) {
+            *rests_on |= rested_on;
+        }
+    }
+
+    /// `value`, less `limit` if it is not below that.
+    pub fn wrap(&mut self, value: Slot, limit: Slot) -> Slot {
+        let dst = self.temp();
+        self.push(Step {
+            op: StepOp::Wrap as u8,
+            dst: dst.0,
+            src: value.0,
+            index: limit.0,
+            ..Step::default()
+        });
+        dst
+    }
+
+    /// The low 32 bits of a word, sign-extended.
+    pub fn int32(&mut self, value: Slot) -> Slot {
+        let dst = self.temp();
+        self.push(Step { op: StepOp::Int32 as u8, dst: dst.0, src: value.0, ..Step::default() });
+        dst
+    }
+
+    /// The value of a parameter at the probed function's entry.
+    pub fn parameter(&mut self, location: &ParamLocation) -> Slot {
+        match location {
+            ParamLocation::Register(number) => match argument_slot(self.machine, *number) {
+                Ok(slot) => slot,
+                Err(error) => self.fail(error),
+            },
+            ParamLocation::EntryStack { sp_offset } => self.load(Slot(STACK_POINTER_SLOT), *sp_offset, 8),
+            ParamLocation::Unknown(reason) => self.fail(PlanError::Parameter(reason.clone())),
+        }
+    }
+
+    /// What the function returns; only in plans of probes at its return.
+    pub fn return_value(&self) -> Slot {
+        Slot(0)
+    }
+
+    /// The stack pointer.
+    pub fn stack_pointer(&self) -> Slot {
+        Slot(STACK_POINTER_SLOT)
+    }
+
+    /// The value of a parameter of type `int` (or another of 32 bits or fewer), sign-extended.
+    pub fn int_parameter(&mut self, location: &ParamLocation) -> Slot {
+        let raw = self.parameter(location);
+        self.int32(raw)
+    }
+
+    /// The unsigned integer of `len` bytes (1, 2, 4 or 8) at `base + offset` in the target.
+    pub fn load(&mut self, base: Slot, offset: i64, len: u16) -> Slot {
+        let dst = self.temp();
+        self.push(Step {
+            op: StepOp::Load as u8,
+            dst: dst.0,
+            src: base.0,
+            len,
+            imm: offset,
+            ..Step::default()
+        });
+        dst
+    }
+
+    /// Words of 8 bytes at these offsets from `base`, with one read where they lie close together.
+    pub fn load_words(&mut self, base: Slot, offsets: &[i64]) -> Vec<Slot> {
+        let first = offsets.iter().min().copied().unwrap_or(0);
+        let last = offsets.iter().max().copied().unwrap_or(0);
+        let words = usize::try_from(last - first).unwrap_or(usize::MAX) / 8 + 1;
+        let aligned = offsets.iter().all(|offset| (offset - first) % 8 == 0);
+        let (start, half) = (usize::from(self.next_temp), usize::from(SLOTS_OF_WORDS));
+        if !aligned || words > half || start >= half || start + words > usize::from(self.temps.end) {
+            return offsets.iter().map(|offset| self.load(base, *offset, 8)).collect();
+        }
+        let slots: Vec<Slot> = (0..words).map(|_| self.temp()).collect();
+        let rests_on = self.push(Step {
+            op: StepOp::LoadWords as u8,
+            dst: slots.first().map_or(0, |slot| slot.0),
+            src: base.0,
+            len: u16::try_from(8 * words).unwrap_or(u16::MAX),
+            imm: first,
+            ..Step::default()
+        });
+        let mut found = Vec::new();
+        for (offset, slot) in (0..).map(|word| first + 8 * word).zip(slots) {
+            if let Some(rests) = self.rests_on.get_mut(usize::from(slot.0)) {
+                *rests = rests_on;
+            }
+            found.push((offset, slot));
+        }
+        let of = |wanted: &i64| found.iter().find(|(offset, _)| offset == wanted).map(|(_, slot)| *slot);
+        offsets.iter().filter_map(of).collect()
+    }
+
+    /// `base + offset`.
+    pub fn offset(&mut self, base: Slot, offset: i64) -> Slot {
+        let dst = self.temp();
+        self.push(Step { op: StepOp::Add as u8, dst: dst.0, src: base.0, imm: offset, ..Step::default() });
+        dst
+    }
+
+    /// `base + index * scale`.
+    pub fn scale(&mut self, base: Slot, index: Slot, scale: i64) -> Slot {
+        let dst = self.temp();
+        self.push(Step {
+            op: StepOp::Scale as u8,
+            dst: dst.0,
+            src: base.0,
+            index: index.0,
+            imm: scale,
+            ..Step::default()
+        });
+        dst
+    }
+
+    /// Puts the word into the record.
+    pub fn emit(&mut self, value: Slot) -> Span {
+        let span = self.place(8);
+        let rests_on =
+            self.push(Step { op: StepOp::Emit as u8, src: value.0, at: span.at, ..Step::default() });
+        Span { rests_on, ..span }
+    }
+
+    /// Copies `len` bytes at `base + offset` in the target into the record.
+    pub fn copy(&mut self, base: Slot, offset: i64, len: u16) -> Span {
+        let span = self.place(len);
+        let (mut done, mut rests_on) = (0, 0);
+        while done < len {
+            let part = (len - done).min(COPY_STEP);
+            rests_on |= self.push(Step {
+                op: StepOp::Copy as u8,
+                src: base.0,
+                at: span.at.saturating_add(done),
+                len: part,
+                imm: offset + i64::from(done),
+                ..Step::default()
+            });
+            done += part;
+        }
+        Span { rests_on, ..span }
+    }
+
+    /// Puts the word into the record and, behind it, `len` bytes at `base + offset` in the target; where each is.
+    pub fn emit_and_copy(&mut self, base: Slot, offset: i64, len: u16) -> (Span, Span) {
+        if usize::from(len) > MAX_COPY {
+            return (self.emit(base), self.copy(base, offset, len));
+        }
+        let (word, span) = (self.place(8), self.place(len));
+        let rests_on = self.push(Step {
+            op: StepOp::EmitAndCopy as u8,
+            src: base.0,
+            at: word.at,
+            len,
+            imm: offset,
+            ..Step::default()
+        });
+        let of_word = self.rests_on.get(usize::from(base.0)).copied().unwrap_or(0);
+        (Span { rests_on: of_word, ..word }, Span { rests_on, ..span })
+    }
+
+    /// Copies several fields of one struct at once, with what lies between them; where each is.
+    pub fn copy_together(&mut self, base: Slot, fields: &[(i64, u16)]) -> Vec<Span> {
+        self.together(fields, |plan, first, len| ((), plan.copy(base, first, len))).1
+    }
+
+    /// [`PlanBuilder::emit_and_copy`] of several fields of one struct at once.
+    pub fn emit_and_copy_together(&mut self, base: Slot, fields: &[(i64, u16)]) -> (Span, Vec<Span>) {
+        self.together(fields, |plan, first, len| plan.emit_and_copy(base, first, len))
+    }
+
+    /// `copy` copies from the first field's offset on so many bytes; where each field is then.
+    fn together<T>(
+        &mut self,
+        fields: &[(i64, u16)],
+        copy: impl FnOnce(&mut Self, i64, u16) -> (T, Span),
+    ) -> (T, Vec<Span>) {
+        let first = fields.iter().map(|(offset, _)| *offset).min().unwrap_or(0);
+        let end = fields.iter().map(|(offset, len)| *offset + i64::from(*len)).max().unwrap_or(0);
+        let len = u16::try_from(end - first).unwrap_or_else(|_| {
+            self.fail(PlanError::TooLong(usize::MAX));
+            0
+        });
+        let (word, all) = copy(self, first, len);
+        let span =
+            |(offset, len): &(i64, u16)| all.part(u16::try_from(offset - first).unwrap_or(u16::MAX), *len);
+        (word, fields.iter().map(span).collect())
+    }
+
+    /// The plan, with the smallest class of record that it fits.
+    pub fn finish(self) -> Result<FinishedPlan, PlanError> {
+        if let Some(error) = self.error {
+            return Err(error);
+        }
+        if self.steps.len() > MAX_STEPS {
+            return Err(PlanError::TooManySteps);
+        }
+        let class = self
+            .classes
+            .iter()
+            .find(|class| {
+                self.record_len <= class.size && self.steps.iter().all(|step| fits(step, class.size))
+            })
+            .ok_or(PlanError::TooLong(self.record_len))?;
+        let number = RECORD_CLASSES.iter().position(|known| known.size == class.size).unwrap_or(0);
+        let mut plan = FetchPlan {
+            record_len: u16::try_from(self.record_len).map_err(|_| PlanError::TooLong(self.record_len))?,
+            class: u16::try_from(number).map_err(|_| PlanError::TooLong(self.record_len))?,
+            n_steps: u32::try_from(self.steps.len()).map_err(|_| PlanError::TooManySteps)?,
+            ..FetchPlan::default()
+        };
+        for (slot, step) in plan.steps.iter_mut().zip(&self.steps) {
+            *slot = *step;
+        }
+        Ok(FinishedPlan { plan, class })
+    }
+
+    fn place(&mut self, len: u16) -> Span {
+        let at = u16::try_from(self.record_len).unwrap_or(u16::MAX);
+        // Every span starts on a word, so that the header's successors stay aligned.
+        self.record_len += usize::from(len).next_multiple_of(8);
+        Span { at, len, rests_on: 0 }
+    }
+
+    fn temp(&mut self) -> Slot {
+        if !self.temps.contains(&self.next_temp) {
+            return self.fail(PlanError::TooManySlots);
+        }
+        self.next_temp += 1;
+        Slot(self.next_temp - 1)
+    }
+
+    /// Adds the step; gives the steps that its result rests on.
+    fn push(&mut self, step: Step) -> u64 {
+        let reads = [StepOp::Load, StepOp::Copy, StepOp::EmitAndCopy, StepOp::LoadWords]
+            .iter()
+            .any(|op| *op as u8 == step.op);
+        let own =
+            if reads { 1u64.checked_shl(u32::try_from(self.steps.len()).unwrap_or(u32::MAX)) } else { None };
+        let of = |slot: u8| self.rests_on.get(usize::from(slot)).copied().unwrap_or(0);
+        let uses_index = step.op == StepOp::Scale as u8 || step.op == StepOp::Wrap as u8;
+        let index = if uses_index { of(step.index) } else { 0 };
+        let rests_on = of(step.src) | index | own.unwrap_or(0);
+        if !writes(&step)
+            && step.op != StepOp::Skip as u8
+            && let Some(dst) = self.rests_on.get_mut(usize::from(step.dst))
+        {
+            *dst = rests_on;
+        }
+        self.steps.push(step);
+        rests_on
+    }
+
+    fn fail(&mut self, error: PlanError) -> Slot {
+        self.error.get_or_insert(error);
+        Slot(0)
+    }
+}
+
+/// Whether a step writes to the record.
+fn writes(step: &Step) -> bool {
+    [StepOp::Emit, StepOp::Copy, StepOp::EmitAndCopy].iter().any(|op| *op as u8 == step.op)
+}
+
+/// The kernel side refuses a step whose bytes could pass the record's end by its own, coarser, bounds.
+fn fits(step: &Step, record_size: usize) -> bool {
+    let room = match step.op {
+        op if op == StepOp::Copy as u8 => MAX_COPY,
+        op if op == StepOp::EmitAndCopy as u8 => 8 + MAX_COPY,
+        _ => 8,
+    };
+    usize::from(step.at) + room <= record_size
+}
+
+/// DWARF register number → slot. x86-64: System V psABI, figure 3.36; aarch64: AADWARF64 §4.1.
+fn argument_slot(machine: Machine, dwarf: u16) -> Result<Slot, PlanError> {
+    match machine {
+        // rdi rsi rdx rcx r8 r9, rsp
+        Machine::X86_64 => match dwarf {
+            5 => Ok(Slot(0)),
+            4 => Ok(Slot(1)),
+            1 => Ok(Slot(2)),
+            2 => Ok(Slot(3)),
+            8 => Ok(Slot(4)),
+            9 => Ok(Slot(5)),
+            7 => Ok(Slot(STACK_POINTER_SLOT)),
+            other => Err(PlanError::Register(other)),
+        },
+        Machine::Aarch64 => match dwarf {
+            31 => Ok(Slot(STACK_POINTER_SLOT)),
+            n if usize::from(n) < ARG_SLOTS => Ok(Slot(u8::try_from(n).unwrap_or(0))),
+            other => Err(PlanError::Register(other)),
+        },
+        other @ Machine::Other(_) => Err(PlanError::Machine(other)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_longer_than_one_step_allows_is_split() {
+        let mut builder = PlanBuilder::new(Machine::X86_64);
+        let base = builder.parameter(&ParamLocation::Register(5));
+        let span = builder.copy(base, 16, 600);
+        let finished = builder.finish().unwrap();
+        let copies: Vec<_> =
+            finished.plan.steps.iter().filter(|step| step.op == StepOp::Copy as u8).collect();
+        assert_eq!(copies.iter().map(|step| step.len).collect::<Vec<_>>(), [256, 256, 88]);
+        assert_eq!(copies.iter().map(|step| step.imm).collect::<Vec<_>>(), [16, 272, 528]);
+        assert_eq!(usize::from(span.at), size_of::<RecordHeader>());
+        assert!(copies.iter().all(|step| usize::from(step.at) + MAX_COPY <= finished.class.size));
+    }
+
+    #[test]
+    fn a_value_rests_on_every_read_on_its_way() {
+        let mut builder = PlanBuilder::new(Machine::X86_64);
+        let base = builder.parameter(&ParamLocation::Register(5));
+        let other = builder.load(base, 8, 8); // step 0
+        let index = builder.load(base, 16, 1); // step 1
+        let element = builder.scale(base, index, 64); // step 2, no read
+        let behind = builder.copy(element, 0, 300); // steps 3 and 4
+        assert_eq!(builder.emit(base).rests_on, 0);
+        assert_eq!(builder.emit(other).rests_on, 0b1);
+        assert_eq!(builder.emit(element).rests_on, 0b10);
+        assert_eq!(behind.rests_on, 0b1_1010);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let mut builder = PlanBuilder::new(Machine::X86_64);
+        let base = builder.parameter(&ParamLocation::Register(5));
+        builder.copy(base, 0, 4000);
+        assert!(matches!(builder.finish(), Err(PlanError::TooLong(_))));
+
+        let mut builder = PlanBuilder::new(Machine::X86_64);
+        builder.parameter(&ParamLocation::Register(3)); // rbx carries no argument
+        assert_eq!(builder.finish().unwrap_err(), PlanError::Register(3));
+
+        let mut builder = PlanBuilder::new(Machine::Aarch64);
+        let base = builder.parameter(&ParamLocation::Register(0));
+        for _ in 0..=TEMP_SLOTS.len() {
+            builder.load(base, 0, 8);
+        }
+        assert_eq!(builder.finish().unwrap_err(), PlanError::TooManySlots);
+    }
+}

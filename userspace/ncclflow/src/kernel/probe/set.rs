@@ -1,0 +1,256 @@
+//! All probes of one library, and those that it does not allow.
+
+use ncclflow_common::Walk;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    api_probes::{api_entry, api_line, api_return},
+    finished_plan::FinishedPlan,
+    lookup::Lack,
+    op_probes::{api_call, proxy_op, proxy_peer},
+    step_places::{StepDetail, add_steps},
+    walk_probes::{self, Place},
+};
+use flow::wire::ProbeKind;
+use nccl_library::{
+    elf::FileOffset,
+    nccl::{ApiFunction, ApiKind},
+    symbols::{Function, Resolution},
+};
+
+/// How much is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// Calls of the API: one probe hit each.
+    Api,
+    /// Ops, as they are planned and posted.
+    Flow,
+    /// And every message of the network proxy, as it happens.
+    Steps,
+}
+
+/// Where in its function a probe is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ProbePlace {
+    /// One trap a hit.
+    Entry,
+    /// One trap more at the entry, to divert the return, unless a probe is there anyway.
+    Return,
+}
+
+impl Probe {
+    pub fn place(&self) -> ProbePlace {
+        match self.kind {
+            ProbeKind::ApiReturn(_) => ProbePlace::Return,
+            _ => ProbePlace::Entry,
+        }
+    }
+}
+
+/// Where ops are seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Way {
+    /// One hit for each kernel launch, at which its whole plan is walked.
+    Plan,
+    /// A hit for each call of `ncclProxySaveOp` and `SaveProxy`.
+    PerCall,
+}
+
+/// A plan that a walk runs for a node or a row, with records of its own.
+#[derive(Clone, Debug)]
+pub struct Part {
+    /// NCCL's name of what is read.
+    pub name: &'static str,
+    pub kind: ProbeKind,
+    pub plan: FinishedPlan,
+}
+
+/// What a probe collects by following lists.
+#[derive(Clone, Debug)]
+pub struct WalkProgram {
+    /// Finds the lists; sends nothing.
+    pub head: FinishedPlan,
+    pub parts: Vec<Part>,
+    /// With plans numbered by their place in `parts`.
+    pub walk: Walk,
+}
+
+/// One probe of one library.
+#[derive(Clone, Debug)]
+pub struct Probe {
+    /// NCCL's name of the function.
+    pub function: String,
+    /// The symbol that is probed, clone suffix and all.
+    pub symbol: String,
+    pub file_offset: FileOffset,
+    pub kind: ProbeKind,
+    pub plan: FinishedPlan,
+    pub walk: Option<WalkProgram>,
+}
+
+/// A probe that this library does not allow.
+#[derive(Clone, Debug, Serialize)]
+pub struct MissingProbe {
+    pub function: String,
+    pub why: String,
+    pub lost: String,
+}
+
+/// All probes of one library.
+#[derive(Clone, Debug, Default)]
+pub struct ProbeSet {
+    pub probes: Vec<Probe>,
+    pub missing: Vec<MissingProbe>,
+    /// How ops are seen; nothing if they are not.
+    pub way: Option<Way>,
+}
+
+/// Compiles the probes that a level needs, those of [`Level::Steps`] at the entries of the hooks: [`add_steps`] knows better places. Ops are seen in the wanted way, or in the one that the library allows: plans first.
+pub fn compile(resolution: &Resolution, level: Level, wanted: Option<Way>) -> ProbeSet {
+    let mut set = ProbeSet::default();
+    if level == Level::Api {
+        add(
+            &mut set,
+            resolution,
+            "ncclEnqueueCheck",
+            "the calls of the API: nothing can be recorded",
+            |function| api_line(resolution, function).map(without_walk),
+        );
+        return set;
+    }
+    if wanted != Some(Way::PerCall) {
+        let walked = plans(resolution);
+        if wanted == Some(Way::Plan) || !walked.probes.is_empty() {
+            set = walked;
+        }
+    }
+    if set.probes.is_empty() && wanted != Some(Way::Plan) {
+        set = calls(resolution);
+    }
+    if level == Level::Steps {
+        add_steps(&mut set, resolution, None, StepDetail::Transitions);
+    }
+    set
+}
+
+/// One probe for each plan, and one for each that is posted by a callback; both or none.
+fn plans(resolution: &Resolution) -> ProbeSet {
+    let mut set = ProbeSet { way: Some(Way::Plan), ..ProbeSet::default() };
+    let lost = "every op";
+    if walk_probes::is_possible(resolution) {
+        for (name, place) in [
+            ("ncclLaunchKernelAfter_NoCuda", Place::AfterLaunch),
+            ("hostStreamPlanCallback", Place::Callback),
+        ] {
+            add(&mut set, resolution, name, lost, |function| {
+                walk_probes::walk(resolution, function, place)
+                    .map(|(plan, kind, walk)| (plan, kind, Some(walk)))
+            });
+        }
+    } else {
+        set.missing.push(MissingProbe {
+            function: "ncclLaunchKernelAfter_NoCuda".to_owned(),
+            why: "plans of this version do not hold all that their ops are made of (2.23 and later do), or their \
+                  layout is not known"
+                .to_owned(),
+            lost: lost.to_owned(),
+        });
+    }
+    if !set.missing.is_empty() {
+        set.probes.clear();
+    }
+    set
+}
+
+/// A probe for each call.
+fn calls(resolution: &Resolution) -> ProbeSet {
+    let mut set = ProbeSet { way: Some(Way::PerCall), ..ProbeSet::default() };
+    add(&mut set, resolution, "ncclProxySaveOp", "every proxy op: nothing can be recorded", |function| {
+        proxy_op(resolution, function).map(without_walk)
+    });
+    add(&mut set, resolution, "SaveProxy", "the peers and transports of every op", |function| {
+        proxy_peer(resolution, function).map(without_walk)
+    });
+    if resolution.layouts.field("ncclProxyOp", "task").is_none() {
+        add(
+            &mut set,
+            resolution,
+            "ncclEnqueueCheck",
+            "the API function, count and data type of ops",
+            |function| api_call(resolution, function).map(without_walk),
+        );
+    }
+    set
+}
+
+/// Adds the probes of `--returns`: at the return of every exported function that the library has, and at the entry of those
+/// that do not come through `ncclEnqueueCheck`.
+pub fn add_api_returns(set: &mut ProbeSet, resolution: &Resolution) {
+    for function in ApiFunction::all() {
+        let name = function.name();
+        // No version has all of them.
+        if resolution.functions(name).is_empty() {
+            continue;
+        }
+        if function.kind() == ApiKind::Manages {
+            add(set, resolution, name, "how long it takes", |_| {
+                api_entry(resolution.machine, function).map(without_walk)
+            });
+        }
+        add(set, resolution, name, "its result, and how long it takes", |_| {
+            api_return(resolution.machine, function).map(without_walk)
+        });
+    }
+}
+
+/// Says that a probe is not possible.
+pub(super) fn add_missing(set: &mut ProbeSet, name: &str, why: String, lost: &str) {
+    set.missing.push(MissingProbe { function: name.to_owned(), why, lost: lost.to_owned() });
+}
+
+type WithWalk = (FinishedPlan, ProbeKind, Option<WalkProgram>);
+
+fn without_walk((plan, kind): (FinishedPlan, ProbeKind)) -> WithWalk {
+    (plan, kind, None)
+}
+
+fn add(
+    set: &mut ProbeSet,
+    resolution: &Resolution,
+    name: &str,
+    lost: &str,
+    compile: impl Fn(&Function) -> Result<WithWalk, Lack>,
+) {
+    let functions = resolution.functions(name);
+    if functions.is_empty() {
+        let why = resolution.why_unknown(name).unwrap_or("this version has no such function");
+        add_missing(set, name, why.to_owned(), lost);
+    }
+    for function in functions {
+        match compile(function) {
+            Ok((plan, kind, walk)) => set.probes.push(Probe {
+                function: name.to_owned(),
+                symbol: function.symbol.clone(),
+                file_offset: function.uprobe_place(),
+                kind,
+                plan,
+                walk,
+            }),
+            Err(lack) => add_missing(set, name, reason(resolution, &lack), lost),
+        }
+    }
+}
+
+/// Why a probe cannot be compiled: if a whole struct is not known, why that is so.
+fn reason(resolution: &Resolution, lack: &Lack) -> String {
+    match lack {
+        Lack::Struct(strukt) | Lack::Field(strukt, _) => match resolution.why_unknown(strukt) {
+            Some(why) => format!("the layout of `{strukt}` is not known: {why}"),
+            None => lack.to_string(),
+        },
+        Lack::Parameter(_) | Lack::Plan(_) => lack.to_string(),
+    }
+}

@@ -1,0 +1,164 @@
+//! Where the probes of the steps go.
+//!
+//! A hook is called for every state of every message; at the hook itself each of them is a trap. A probe at one of the *calls* of a
+//! hook, in `sendProxyProgress` or `recvProxyProgress`, is hit for the states that are told there and for no other. And both a call and
+//! a jump are cheaper to put a breakpoint on than other instructions are: see `symbols::probe_point`. Calls stand where they stand;
+//! the parameters are in the registers in which they are at the hook's entry.
+
+use iced_x86::Register;
+use serde::Serialize;
+
+use super::{
+    send_sizes::add_send_sizes,
+    set::{Probe, ProbeSet, add_missing},
+    step_probes::{era, proxy_step, state_parameter},
+};
+use flow::wire::StepHook;
+use nccl_library::{
+    elf::{Budget, ElfVaddr, FileOffset, Image, Machine},
+    nccl::{NameTables, StepState},
+    parameter::ParamLocation,
+    symbols::{CallSite, Function, MachineCode, Resolution, x86_register},
+};
+
+/// What of a message's way is measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StepDetail {
+    /// What the waits follow from: a send's buffer is ready, the network took it, it is done; a receive's data is there, the GPU has
+    /// consumed it. When a message could begin follows from the others: the slot that it takes was free.
+    #[default]
+    Waits,
+    /// Every state that NCCL tells, too: offered to the GPU, asked of the network, handed to the GPU.
+    Transitions,
+}
+
+/// Functions that call the hooks (src/transport/net.cc).
+pub(super) const CALLERS: [&str; 2] = ["sendProxyProgress", "recvProxyProgress"];
+
+/// States of `ncclProxyProfileState` (up to 2.22) at which something is told of a message: sent or arrived, and done; besides,
+/// begun, and handed to the GPU. 0 is told of every step of an op when it begins.
+const RECORD_WAITS: [i64; 2] = [RECORD_SENT, 4];
+pub(super) const RECORD_SENT: i64 = 2;
+const RECORD_ALL: [i64; 4] = [1, 2, 3, 4];
+
+/// Adds the probes of the steps. Without the library's file they are at the hooks' entries, and those that can be nowhere else are not
+/// there.
+pub fn add_steps(set: &mut ProbeSet, resolution: &Resolution, image: Option<&Image>, detail: StepDetail) {
+    if let Some(image) = image {
+        add_send_sizes(set, resolution, image);
+    }
+    let image = image.filter(|_| resolution.machine == Machine::X86_64);
+    for &(name, hook) in era(resolution) {
+        let lost = "measured times and sizes of messages";
+        let functions = resolution.functions(name);
+        if functions.is_empty() {
+            let why = resolution.why_unknown(name).unwrap_or("this version has no such function");
+            add_missing(set, name, why.to_owned(), lost);
+        }
+        for function in functions {
+            let places = image
+                .and_then(|image| at_calls(resolution, image, function, hook, detail))
+                .unwrap_or_else(|| vec![Place::in_hook(function)]);
+            for place in places {
+                match proxy_step(resolution, function, hook, place.in_send) {
+                    Ok((plan, kind)) => set.probes.push(Probe {
+                        function: name.to_owned(),
+                        symbol: place.symbol,
+                        file_offset: place.file_offset,
+                        kind,
+                        plan,
+                        walk: None,
+                    }),
+                    Err(lack) => add_missing(set, name, lack.to_string(), lost),
+                }
+            }
+        }
+    }
+}
+
+/// An instruction to probe.
+pub(super) struct Place {
+    pub(super) symbol: String,
+    pub(super) file_offset: FileOffset,
+    /// Only sends come by.
+    in_send: bool,
+}
+
+impl Place {
+    /// In the hook itself, hit whatever it is called for.
+    fn in_hook(function: &Function) -> Self {
+        Self {
+            symbol: symbol_at(function, function.uprobe_offset),
+            file_offset: function.uprobe_place(),
+            in_send: false,
+        }
+    }
+
+    pub(super) fn inside(image: &Image, function: &Function, address: u64) -> Option<Self> {
+        let file_offset = image.file_offset(ElfVaddr(address))?;
+        let distance = address.checked_sub(function.vaddr.0)?;
+        let in_send = function.name == CALLERS[0];
+        Some(Self { symbol: symbol_at(function, distance), file_offset, in_send })
+    }
+}
+
+fn symbol_at(function: &Function, distance: u64) -> String {
+    if distance == 0 { function.symbol.clone() } else { format!("{}+{distance:#x}", function.symbol) }
+}
+
+/// The calls at which a wanted state is told, if all wanted states are known to be told at one.
+fn at_calls(
+    resolution: &Resolution,
+    image: &Image,
+    function: &Function,
+    hook: StepHook,
+    detail: StepDetail,
+) -> Option<Vec<Place>> {
+    let state = function.param(state_parameter(hook)?)?;
+    let (state, wanted) = (register(&state.location)?, wanted(resolution, hook, detail)?);
+    let mut places = Vec::new();
+    for (name, wanted) in CALLERS.iter().zip(wanted) {
+        let mut told: Vec<i64> = Vec::new();
+        for caller in resolution.functions(name) {
+            let code = MachineCode::of_function(image, caller.vaddr, caller.size, &mut Budget::default())?;
+            for CallSite { address, constants } in code.calls_of(function.vaddr.0, state) {
+                // A state that is not known may be a wanted one.
+                if constants.is_empty() || constants.iter().any(|state| wanted.contains(state)) {
+                    places.push(Place::inside(image, caller, address)?);
+                }
+                told.extend(constants);
+            }
+        }
+        if !wanted.iter().all(|state| told.contains(state)) {
+            return None;
+        }
+    }
+    Some(places)
+}
+
+/// The states that are wanted of sends and of receives. `None`: all that are told.
+fn wanted(resolution: &Resolution, hook: StepHook, detail: StepDetail) -> Option<[Vec<i64>; 2]> {
+    match (hook, detail) {
+        (StepHook::Record, StepDetail::Waits) => Some([RECORD_WAITS.to_vec(), RECORD_WAITS.to_vec()]),
+        (StepHook::Record, StepDetail::Transitions) => {
+            // A send has no third state.
+            Some([RECORD_ALL.into_iter().filter(|state| *state != 3).collect(), RECORD_ALL.to_vec()])
+        }
+        (StepHook::State, StepDetail::Waits) => {
+            let names = NameTables::from_layouts(&resolution.layouts);
+            // 2.27 and later tell when the buffer is ready.
+            let ready = names.step_state_number(StepState::SendPeerWait);
+            let sends = ready.into_iter().chain(names.step_state_number(StepState::SendWait)).collect();
+            Some([sends, vec![names.step_state_number(StepState::RecvFlushWait)?]])
+        }
+        (StepHook::State, StepDetail::Transitions) | (StepHook::Stop, _) => None,
+    }
+}
+
+pub(super) fn register(location: &ParamLocation) -> Option<Register> {
+    match location {
+        ParamLocation::Register(number) => x86_register(*number),
+        ParamLocation::EntryStack { .. } | ParamLocation::Unknown(_) => None,
+    }
+}

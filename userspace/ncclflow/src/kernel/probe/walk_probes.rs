@@ -1,0 +1,388 @@
+//! What is copied where NCCL has a whole plan in memory: one probe hit for a kernel launch, however many ops it has.
+//!
+//! `ncclLaunchKernelAfter_NoCuda(comm, plan)` is called for each plan, after its kernel was launched and before its ops are
+//! posted, and is a real function in every official library from 2.16 to 2.32. There the plan's tasks, its device work and its
+//! proxy ops can be followed. Where the ops are posted from the stream instead (CUDA graphs), `hostStreamPlanCallback(plan)` is
+//! called each time. From 2.23 on a plan holds what its ops are made of: see [`flow::model`].
+
+use ncclflow_common::{
+    Fan, GATE_TAGS, Gate, MAX_GATES, MAX_QUEUES, NODE_BYTES_AT, NODE_GIVEN, NOWHERE, ONE_NODE, Queue,
+    STACK_POINTER_SLOT, Walk,
+};
+
+use super::{
+    finished_plan::{FinishedPlan, PlanError},
+    lookup::{Lack, communicator, field, len, load_field, offset, parameter, place as place_of, signed},
+    op_probes::task,
+    plan_builder::{PlanBuilder, Slot},
+    set::{Part, WalkProgram},
+    short_walk::short,
+};
+use flow::wire::{PlanList, PlanNodeSpans, PlanSpans, ProbeKind, Span};
+use nccl_library::{
+    fields::{op_counts_extent, parts_are_reversed},
+    layouts::{Field, Layouts},
+    nccl::Algorithm,
+    symbols::{Function, Resolution},
+};
+
+/// A probe that walks: its own plan, what its last record means, and the walk.
+pub(super) type CompiledWalk = Result<(FinishedPlan, ProbeKind, WalkProgram), Lack>;
+
+/// Which of a plan's probes it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// `ncclLaunchKernelAfter_NoCuda`.
+    AfterLaunch,
+    /// `hostStreamPlanCallback`.
+    Callback,
+}
+
+/// Whether the plans of this version hold all that ops are made of.
+pub(super) fn is_possible(resolution: &Resolution) -> bool {
+    let layouts = &resolution.layouts;
+    [
+        ("ncclProxyOp", "task"),
+        ("ncclProxyOp", "enqNext"),
+        ("ncclKernelPlan", "collTaskQueue.head"),
+        ("ncclKernelPlan", "p2pTaskQueue.head"),
+        ("ncclKernelPlan", "workQueue.head"),
+        ("ncclKernelPlan", "proxyOpQueue.head"),
+        ("ncclTaskColl", "algorithm"),
+        ("ncclWorkList", "workType"),
+        ("ncclDevWorkColl", "cbd.chunkGrainsLo"),
+        ("ncclDevWorkP2p", "sendChunkSize_u32fp8"),
+        ("ncclDevWorkBatch", "offsetBitset"),
+    ]
+    .iter()
+    .all(|(strukt, path)| layouts.field(strukt, path).is_some())
+        && ["ncclLaunchKernelAfter_NoCuda", "hostStreamPlanCallback"]
+            .iter()
+            .all(|name| resolution.functions(name).len() == 1)
+}
+
+/// Compiles one of the two probes.
+pub(super) fn walk(resolution: &Resolution, function: &Function, place: Place) -> CompiledWalk {
+    let layouts = &resolution.layouts;
+    let mut walk =
+        Assembly { resolution, layouts, parts: Vec::new(), walk: Walk::default(), lists: Vec::new() };
+    let head = walk.head(function, place)?;
+    let (plan, spans) = walk.last_record(function, place)?;
+    let Assembly { parts, walk, .. } = walk;
+    let mut program = WalkProgram { head, parts, walk };
+    program.walk.short = short(&program, &plan).unwrap_or_default();
+    Ok((plan, ProbeKind::Plan(spans), program))
+}
+
+/// A walk in the making.
+pub(super) struct Assembly<'a> {
+    pub(super) resolution: &'a Resolution,
+    pub(super) layouts: &'a Layouts,
+    pub(super) parts: Vec<Part>,
+    walk: Walk,
+    lists: Vec<PlanList>,
+}
+
+impl Assembly<'_> {
+    /// The words that both plans start from.
+    fn comm_and_plan(
+        &self,
+        builder: &mut PlanBuilder,
+        function: &Function,
+        place: Place,
+    ) -> Result<(Slot, Slot), Lack> {
+        Ok(match place {
+            Place::AfterLaunch => (
+                builder.parameter(parameter(function, "comm")?),
+                builder.parameter(parameter(function, "plan")?),
+            ),
+            Place::Callback => {
+                let plan = builder.parameter(parameter(function, "plan_")?);
+                let comm = field(self.layouts, "ncclKernelPlan", "comm")?;
+                (builder.load(plan, offset(&comm)?, 8), plan)
+            }
+        })
+    }
+
+    /// The plan that finds the lists, and the walk's own description.
+    fn head(&mut self, function: &Function, place: Place) -> Result<FinishedPlan, Lack> {
+        let mut head = PlanBuilder::new(self.resolution.machine);
+        let (comm, plan) = self.comm_and_plan(&mut head, function, place)?;
+        let of_comm = |path| -> Result<u32, Lack> {
+            u32::try_from(field(self.layouts, "ncclComm", path)?.offset)
+                .map_err(|_| Lack::Field("ncclComm", path))
+        };
+        let n_channels = of_comm("nChannels")?;
+        self.walk.rows_at = of_comm("channels")?;
+        self.walk.row_size = self.size("ncclChannel")?;
+        self.walk.n_rows_at = [n_channels, of_comm("nvlsChannels").unwrap_or(n_channels)];
+        let hash = match self.layouts.field("ncclComm", "commHash") {
+            Some(at) => load_field(&mut head, comm, &at)?,
+            None => comm,
+        };
+        self.walk.identity = [comm.number(), hash.number()];
+        let at = |path| offset(&field(self.layouts, "ncclKernelPlan", path)?);
+        let mut heads = vec![at("proxyOpQueue.head")?];
+        if place == Place::AfterLaunch {
+            heads.extend([at("p2pTaskQueue.head")?, at("collTaskQueue.head")?, at("workQueue.head")?]);
+        }
+        let heads = head.load_words(plan, &heads);
+        let [ops, rest @ ..] = heads.as_slice() else { return Err(Lack::Struct("ncclKernelPlan")) };
+        let ops = *ops;
+        if let [p2p, tasks, works] = *rest {
+            self.coll_tasks(tasks)?;
+            self.works(works, p2p)?;
+            self.p2p_tasks(p2p)?;
+            self.batches(&mut head, plan, p2p)?;
+        }
+        // What only the launch needs is gone when a callback comes: device work lies in memory that the group frees at its end.
+        self.op_counts(&mut head, comm, ops)?;
+        self.proxy_ops(ops, place)?;
+        Ok(head.finish()?)
+    }
+
+    /// The record of the probe itself.
+    fn last_record(&mut self, function: &Function, place: Place) -> Result<(FinishedPlan, PlanSpans), Lack> {
+        let layouts = self.layouts;
+        let mut last = PlanBuilder::after_walk(self.resolution.machine);
+        let (comm, plan) = self.comm_and_plan(&mut last, function, place)?;
+        let comm_spans = communicator(&mut last, layouts, comm)?;
+        let of_plan = |path| field(layouts, "ncclKernelPlan", path);
+        let mut places = vec![
+            place_of(&of_plan("persistent")?)?,
+            place_of(&of_plan("channelMask")?)?,
+            place_of(&of_plan("workBytes")?)?,
+        ];
+        let callback = layouts.field("ncclKernelPlan", "isHostCbEnq");
+        if let Some(at) = &callback {
+            places.push(place_of(at)?);
+        }
+        let (plan_pointer, copied) = last.emit_and_copy_together(plan, &places);
+        let [persistent, channel_mask, work_bytes, rest @ ..] = copied.as_slice() else {
+            return Err(Lack::Struct("ncclKernelPlan"));
+        };
+        let (persistent, channel_mask, work_bytes) = (*persistent, *channel_mask, *work_bytes);
+        let by_callback = if let Some(span) = rest.first() {
+            *span
+        } else {
+            let refs = load_field(&mut last, comm, &field(layouts, "ncclComm", "persistentRefs")?)?;
+            last.emit(refs)
+        };
+        let nodes = last.nodes();
+        self.walk.nodes_at = nodes.first().map_or(0, |first| first.at);
+        let nodes = self.lists.iter().copied().zip(nodes).collect();
+        let spans = PlanSpans {
+            comm: comm_spans,
+            plan: plan_pointer,
+            in_callback: place == Place::Callback,
+            persistent,
+            by_callback,
+            channel_mask,
+            work_bytes,
+            nodes,
+        };
+        Ok((last.finish()?, spans))
+    }
+
+    fn size(&self, strukt: &'static str) -> Result<u32, Lack> {
+        let size = self.layouts.struct_size(strukt).ok_or(Lack::Struct(strukt))?;
+        u32::try_from(size).map_err(|_| Lack::Struct(strukt))
+    }
+
+    fn add_list(&mut self, list: PlanList, queue: Queue) -> Result<(), Lack> {
+        let at = self.lists.len();
+        *self.walk.queues.get_mut(at).ok_or(Lack::Plan(PlanError::TooManySteps))? = queue;
+        self.lists.push(list);
+        self.walk.n_queues += 1;
+        Ok(())
+    }
+
+    pub(super) fn add_part(&mut self, name: &'static str, kind: ProbeKind, plan: FinishedPlan) -> u32 {
+        self.parts.push(Part { name, kind, plan });
+        u32::try_from(self.parts.len() - 1).unwrap_or(u32::MAX)
+    }
+
+    /// A list whose nodes' first `bytes` are copied.
+    fn node(&mut self, list: PlanList, name: &'static str, bytes: u64) -> Result<Queue, Lack> {
+        let mut part = PlanBuilder::part(self.resolution.machine, NODE_GIVEN);
+        let node = part.given(0);
+        let (address, bytes) = part.emit_and_copy(node, 0, len(bytes)?);
+        let spans = PlanNodeSpans { list, address, bytes, task: None };
+        let plan = part.finish()?;
+        let copied = copied(&plan, bytes);
+        let plan = self.add_part(name, ProbeKind::PlanNode(spans), plan);
+        Ok(Queue { plan, copied, when: STACK_POINTER_SLOT, ..Queue::default() })
+    }
+
+    fn next_of(&self, strukt: &'static str, path: &'static str) -> Result<u16, Lack> {
+        len(field(self.layouts, strukt, path)?.offset)
+    }
+
+    fn coll_tasks(&mut self, head: Slot) -> Result<(), Lack> {
+        let strukt = "ncclTaskColl";
+        let algorithm = field(self.layouts, strukt, "algorithm")?;
+        let end = field(self.layouts, strukt, "regBufType")?;
+        let gate =
+            Gate { tag_at: bits_byte(&algorithm)?, fans: self.fans_by_algorithm()?, ..Gate::default() };
+        *self.walk.gates.first_mut().ok_or(Lack::Plan(PlanError::TooManySteps))? = gate;
+        let queue = Queue {
+            next_at: self.next_of(strukt, "next")?,
+            head: head.number(),
+            first_gate: 0,
+            n_gates: 1,
+            gates_when: STACK_POINTER_SLOT,
+            ..self.node(PlanList::CollTasks, "collTaskQueue", end.offset + end.size)?
+        };
+        self.add_list(PlanList::CollTasks, queue)
+    }
+
+    fn works(&mut self, head: Slot, p2p_tasks: Slot) -> Result<(), Lack> {
+        let list = self.layouts.struct_size("ncclWorkList").ok_or(Lack::Struct("ncclWorkList"))?;
+        let coll = u64::from(self.size("ncclDevWorkColl")?);
+        let p2p = u64::from(self.size("ncclDevWorkP2p")?);
+        let of_work = |path: &'static str| -> Result<u16, Lack> {
+            len(list + field(self.layouts, "ncclDevWorkP2p", path)?.offset)
+        };
+        let work_type = field(self.layouts, "ncclWorkList", "workType")?;
+        let p2p_type = self.layouts.enum_value("ncclDevWorkType", "ncclDevWorkTypeP2p").unwrap_or(0);
+        let gate = |rank: &'static str, rows: &'static str| -> Result<Gate, Lack> {
+            Ok(Gate {
+                only_at: len(work_type.offset)?,
+                only: u16::try_from(p2p_type).unwrap_or(NOWHERE),
+                tag_at: of_work(rank)?,
+                tag_len: 4,
+                rows_at: of_work(rows)?,
+                first_row_at: of_work("channelBase")?,
+                modulo_at: of_work("nP2pChannels")?,
+                // Up to 2.27 parts go to channels in bit-reversed order (ncclP2pChannelForPart, src/include/device.h).
+                reversed: u16::from(parts_are_reversed(self.layouts)),
+                one_fan: 1,
+                fans: [Fan::default(); GATE_TAGS],
+            })
+        };
+        let (mut send, mut receive) =
+            (gate("sendRank", "nSendChannels")?, gate("recvRank", "nRecvChannels")?);
+        send.fans[0] = self.p2p_fan(true)?;
+        receive.fans[0] = self.p2p_fan(false)?;
+        for (slot, gate) in self.walk.gates.iter_mut().skip(1).zip([send, receive]) {
+            *slot = gate;
+        }
+        let queue = Queue {
+            next_at: self.next_of("ncclWorkList", "next")?,
+            head: head.number(),
+            first_gate: 1,
+            n_gates: 2,
+            gates_when: p2p_tasks.number(),
+            ..self.node(PlanList::Works, "workQueue", list + coll.max(p2p))?
+        };
+        self.add_list(PlanList::Works, queue)
+    }
+
+    fn p2p_tasks(&mut self, head: Slot) -> Result<(), Lack> {
+        let strukt = "ncclTaskP2p";
+        let queue = Queue {
+            next_at: self.next_of(strukt, "next")?,
+            head: head.number(),
+            ..self.node(PlanList::P2pTasks, "p2pTaskQueue", u64::from(self.size(strukt)?))?
+        };
+        self.add_list(PlanList::P2pTasks, queue)
+    }
+
+    /// Which work is in which batch, as a p2p op's number in its plan is that of its batch.
+    fn batches(&mut self, head: &mut PlanBuilder, plan: Slot, when: Slot) -> Result<(), Lack> {
+        let args_at = offset(&field(self.layouts, "ncclKernelPlan", "kernelArgs")?)?;
+        let args_size = i64::from(self.size("ncclDevKernelArgs")?);
+        let count_at = place_of(&field(self.layouts, "ncclKernelPlan", "nWorkBatches")?)?;
+        let (mut batches, mut count) = (when, when);
+        head.unless_zero(when, |head| {
+            let args = head.load(plan, args_at, 8);
+            batches = head.offset(args, args_size);
+            count = head.load(plan, count_at.0, count_at.1);
+        });
+        let size = self.size("ncclDevWorkBatch")?;
+        let queue = Queue {
+            stride: size,
+            head: batches.number(),
+            count: count.number(),
+            when: when.number(),
+            ..self.node(PlanList::Batches, "kernelArgs", u64::from(size))?
+        };
+        self.add_list(PlanList::Batches, queue)
+    }
+
+    /// How many ops were posted before: what a queued op's number is relative to.
+    fn op_counts(&mut self, head: &mut PlanBuilder, comm: Slot, when: Slot) -> Result<(), Lack> {
+        let (first, bytes) =
+            op_counts_extent(self.layouts).ok_or(Lack::Field("ncclSharedResources", "p2pOpCount"))?;
+        let shared_at = offset(&field(self.layouts, "ncclComm", "sharedRes")?)?;
+        let mut counts = when;
+        let first = signed(first)?;
+        head.unless_zero(when, |head| {
+            let shared = head.load(comm, shared_at, 8);
+            counts = head.offset(shared, first);
+        });
+        let queue = Queue {
+            stride: u32::try_from(bytes).map_err(|_| Lack::Field("ncclSharedResources", "p2pOpCount"))?,
+            head: counts.number(),
+            count: ONE_NODE,
+            when: when.number(),
+            ..self.node(PlanList::OpCounts, "opCounts", bytes)?
+        };
+        self.add_list(PlanList::OpCounts, queue)
+    }
+
+    fn proxy_ops(&mut self, head: Slot, place: Place) -> Result<(), Lack> {
+        let strukt = "ncclProxyOp";
+        let mut part = PlanBuilder::part(self.resolution.machine, NODE_GIVEN);
+        let node = part.given(0);
+        let (address, bytes) = part.emit_and_copy(node, 0, len(u64::from(self.size(strukt)?))?);
+        let task_at = field(self.layouts, strukt, "task")?;
+        let task = Some(task(&mut part, self.layouts, node, &task_at)?);
+        let spans = PlanNodeSpans { list: PlanList::ProxyOps, address, bytes, task };
+        let plan = part.finish()?;
+        let copied = copied(&plan, bytes);
+        let plan = self.add_part("proxyOpQueue", ProbeKind::PlanNode(spans), plan);
+        let mut queue = Queue {
+            plan,
+            copied,
+            next_at: self.next_of(strukt, "enqNext")?,
+            head: head.number(),
+            when: STACK_POINTER_SLOT,
+            ..Queue::default()
+        };
+        if place == Place::Callback {
+            let gates = self.gates_of_ops()?;
+            queue.n_gates = 3;
+            queue.gates_when = STACK_POINTER_SLOT;
+            self.walk.gates = gates;
+        } else {
+            let ring = usize::from(Algorithm::Ring.number());
+            let rings =
+                self.walk.gates.first().and_then(|gate| gate.fans.get(ring)).copied().unwrap_or_default();
+            let last = MAX_GATES - 1;
+            if let (Some(gate), Some(slot)) = (self.gate_of_grouped(rings)?, self.walk.gates.get_mut(last)) {
+                *slot = gate;
+                queue.first_gate = u8::try_from(last).unwrap_or(u8::MAX);
+                queue.n_gates = 1;
+                queue.gates_when = STACK_POINTER_SLOT;
+            }
+        }
+        self.add_list(PlanList::ProxyOps, queue)
+    }
+}
+
+/// Bytes of a node that its record has where the walk looks for them.
+fn copied(plan: &FinishedPlan, bytes: Span) -> u16 {
+    if plan.plan.class == 0 && usize::from(bytes.at) == NODE_BYTES_AT { bytes.len } else { 0 }
+}
+
+/// The byte that a bit field of 8 bits fills.
+fn bits_byte(at: &Field) -> Result<u16, Lack> {
+    match at.bits {
+        None => len(at.offset),
+        Some(bits) if bits.width == 8 && bits.shift % 8 == 0 => len(at.offset + u64::from(bits.shift / 8)),
+        Some(_) => Err(Lack::Field("ncclTaskColl", "algorithm, in a byte of its own")),
+    }
+}
+
+const _: () = assert!(MAX_QUEUES == 6, "as many as there are lists");

@@ -1,0 +1,108 @@
+//! One taker's end of the drain: its queue, and what did not fit into it.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use ncclflow_common::RecordHeader;
+
+use super::{account::Account, batch::Batch, queue::Queue, waker::Waker};
+
+/// Passes batches on to one taker, or drops them and counts.
+#[derive(Debug)]
+pub struct Outlet {
+    queue: Arc<Queue>,
+    dropped: Arc<Mutex<Account>>,
+    /// Dropped records by process that the taker has not been told of.
+    untold: BTreeMap<u32, u64>,
+    /// Who wants to know when records go on after some were dropped.
+    resumed: Option<(Arc<AtomicBool>, Waker)>,
+}
+
+impl Outlet {
+    pub fn new(queue: Arc<Queue>) -> Self {
+        Self { queue, dropped: Arc::default(), untold: BTreeMap::new(), resumed: None }
+    }
+
+    /// Sets the flag and wakes whoever waits each time that records go on after some were dropped.
+    #[must_use]
+    pub fn telling_of_resumption(mut self, flag: Arc<AtomicBool>, waker: Waker) -> Self {
+        self.resumed = Some((flag, waker));
+        self
+    }
+
+    /// Passes a batch on if there is room. If not, its records are dropped and counted, and the taker is told in the place
+    /// where they would have been.
+    pub(super) fn push(&mut self, batch: &Arc<Batch>) {
+        if self.tell() && self.queue.push(batch) {
+            return;
+        }
+        let mut dropped = self.dropped.lock().unwrap_or_else(PoisonError::into_inner);
+        for header in batch.records().filter_map(RecordHeader::from_bytes) {
+            dropped.count(header.probe, header.cpu);
+            *self.untold.entry(header.tgid).or_insert(0) += 1;
+        }
+    }
+
+    /// Passes a batch on when there is room.
+    pub(super) fn push_when_there_is_room(&mut self, batch: &Arc<Batch>) {
+        if let Some(marks) = self.marks() {
+            self.queue.push_when_there_is_room(&marks);
+        }
+        self.queue.push_when_there_is_room(batch);
+    }
+
+    /// Nothing more comes. `lost` says how many records of a process the kernel lost after the last that came.
+    pub(super) fn close(&mut self, lost: impl IntoIterator<Item = (u32, u64)>) {
+        for (tgid, lost) in lost {
+            *self.untold.entry(tgid).or_insert(0) += lost;
+        }
+        if let Some(marks) = self.marks() {
+            self.queue.push_when_there_is_room(&marks);
+        }
+        self.queue.close();
+    }
+
+    /// What was dropped.
+    pub fn dropped(&self) -> Account {
+        self.dropped.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The same, for other threads to look at.
+    pub fn shared_dropped(&self) -> Arc<Mutex<Account>> {
+        Arc::clone(&self.dropped)
+    }
+
+    /// Most bytes that waited for the taker at a time.
+    pub fn peak(&self) -> usize {
+        self.queue.peak()
+    }
+
+    /// Tells the taker what was dropped, if there is something to tell and room for it.
+    fn tell(&mut self) -> bool {
+        let untold = self.untold.clone();
+        let Some(marks) = self.marks() else { return true };
+        if self.queue.push(&marks) {
+            if let Some((flag, waker)) = &self.resumed {
+                flag.store(true, Ordering::Release);
+                waker.wake();
+            }
+            return true;
+        }
+        self.untold = untold;
+        false
+    }
+
+    /// A mark for each process that lost something, which then counts as told.
+    fn marks(&mut self) -> Option<Arc<Batch>> {
+        let mut marks = Batch::default();
+        for (tgid, lost) in std::mem::take(&mut self.untold) {
+            marks.push_mark(tgid, lost);
+        }
+        (!marks.is_empty()).then(|| Arc::new(marks))
+    }
+}

@@ -1,0 +1,117 @@
+//! The drain, with a double in the place of the kernel.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use ncclflow_common::{LOSS_MARK, RecordHeader};
+
+use super::{Batch, Drain, Outlet, Popped, Queue, Source};
+
+const RECORD: u16 = 200;
+
+/// Records of two processes on three CPUs, numbered per probe and CPU.
+fn records(count: u64) -> impl Iterator<Item = Vec<u8>> {
+    let mut hits = BTreeMap::new();
+    (0..count).map(move |n| {
+        let (probe, cpu) = (u16::try_from(n % 5).unwrap(), u32::try_from(n % 3).unwrap());
+        let hit = hits.entry((probe, cpu)).or_insert(0);
+        *hit += 1;
+        let header = RecordHeader {
+            len: RECORD,
+            probe,
+            cpu,
+            hit: *hit - 1,
+            ts_ns: n,
+            tgid: 100 + u32::try_from(n % 2).unwrap(),
+            ..RecordHeader::default()
+        };
+        let mut record = header.to_bytes().to_vec();
+        record.resize(384, 0xee); // as large as the kernel's reservation
+        record
+    })
+}
+
+/// Takes what is in the queue: the records' times, and by process what marks say was dropped.
+fn take_all(queue: &Queue) -> (Vec<u64>, BTreeMap<u32, u64>) {
+    let (mut times, mut marked) = (Vec::new(), BTreeMap::new());
+    while let Popped::Batch(batch) = queue.pop(Some(std::time::Duration::ZERO)) {
+        for record in batch.records() {
+            let header = RecordHeader::from_bytes(record).unwrap();
+            if header.probe == LOSS_MARK {
+                *marked.entry(header.tgid).or_insert(0) += header.lost;
+            } else {
+                assert_eq!(record.len(), usize::from(RECORD), "without what is behind it");
+                times.push(header.ts_ns);
+            }
+        }
+    }
+    (times, marked)
+}
+
+#[test]
+fn records_come_in_order_and_a_taker_that_does_not_take_loses_by_itself() {
+    const COUNT: u64 = 20_000;
+    const LIMIT: usize = 1 << 20;
+    let (slow, quick) = (Arc::new(Queue::new(LIMIT)), Arc::new(Queue::new(LIMIT)));
+    let outlets = vec![Outlet::new(Arc::clone(&slow)), Outlet::new(Arc::clone(&quick))];
+    let mut drain = Drain::new(Source::Double(std::collections::VecDeque::new()), outlets);
+    let mut all = records(COUNT).collect::<std::collections::VecDeque<_>>();
+    let mut quick_times = Vec::new();
+    while !all.is_empty() {
+        let rest = all.split_off(all.len().min(1000));
+        drain.give(std::mem::replace(&mut all, rest));
+        drain.round();
+        quick_times.extend(take_all(&quick).0);
+    }
+    assert_eq!(quick_times, (0..COUNT).collect::<Vec<_>>());
+    assert_eq!(drain.taken().total(), COUNT);
+
+    let [slow_end, quick_end] = drain.outlets() else { unreachable!() };
+    assert_eq!(quick_end.dropped().total(), 0);
+    let dropped = slow_end.dropped().clone();
+    assert!(slow_end.peak() <= LIMIT);
+    drain.close(|_| 0);
+    let (times, marked) = take_all(&slow);
+    assert!(times.is_sorted());
+    assert_eq!(times.len() as u64 + dropped.total(), COUNT);
+    assert_eq!(marked.values().sum::<u64>(), dropped.total(), "what was dropped is told in the stream");
+    let kept = times.len() as u64;
+    for probe in 0..5u32 {
+        let came = times.iter().filter(|time| **time % 5 == u64::from(probe)).count() as u64;
+        assert_eq!(came + dropped.of_probe(probe), COUNT / 5);
+    }
+    assert!(kept > 0 && kept < COUNT, "some, and not all");
+    assert!(matches!(slow.pop(None), Popped::Closed));
+}
+
+#[test]
+fn losses_of_the_kernel_after_the_last_record_are_told_at_the_end() {
+    let queue = Arc::new(Queue::new(1 << 20));
+    let items = records(4)
+        .map(|mut record| {
+            // Of each process two were lost before.
+            let at = std::mem::offset_of!(RecordHeader, lost);
+            record[at] = 2;
+            record
+        })
+        .collect();
+    let mut drain = Drain::new(Source::Double(items), vec![Outlet::new(Arc::clone(&queue))]);
+    assert_eq!(drain.take_all(), 4);
+    drain.close(|tgid| if tgid == 101 { 7 } else { 2 });
+    let (times, marked) = take_all(&queue);
+    assert_eq!(times, [0, 1, 2, 3]);
+    assert_eq!(marked, BTreeMap::from([(101, 5)]));
+}
+
+#[test]
+fn a_queue_that_nobody_takes_from_any_more_keeps_nobody_waiting() {
+    let queue = Queue::new(10);
+    let mut batch = Batch::default();
+    batch.push(&records(1).next().unwrap());
+    let batch = Arc::new(batch);
+    assert!(queue.push(&batch), "one always fits");
+    assert!(!queue.push(&batch));
+    queue.close();
+    queue.push_when_there_is_room(&batch);
+    assert!(matches!(queue.pop(None), Popped::Batch(_)), "what was there before is still to be had");
+    assert!(matches!(queue.pop(None), Popped::Closed));
+}

@@ -1,0 +1,230 @@
+//! What was resolved of a library, kept for the next time: searching the debugging information is most of the way to the
+//! first probe.
+//!
+//! # When an entry is this library's
+//!
+//! The library belongs to a tenant, who can give it any build-id. So an entry is for *this file as it is now*: device and inode, size, time
+//! of the last change of its content (mtime) and of its inode (ctime), and the build-id. On the file systems of a kernel a tenant can set
+//! the mtime, but not the ctime: every write and every `utimensat` sets it to the present. A file that is changed after it was
+//! resolved therefore has another ctime, and one that was changed a moment before is not kept (two changes in one tick of the
+//! clock have one ctime; a file that is mapped for writing gets its ctime before the last bytes). A hash of the content would prove the
+//! same, and take longer than the search.
+//!
+//! A tenant with a file system of his own (FUSE) can answer what he likes. What he gains is that probes go to wrong places of his own library
+//! in his own processes, which he can have by writing wrong debugging information in the first place: an entry is only ever used for the
+//! inode that it was made from, and everything that the probes send is distrusted anyway.
+//!
+//! Further parts of the key: this very program (version, and the file that it is: development builds share a version), and all that
+//! was asked for. Only answers out of the library's own debugging information are kept: those that rest on debug files or on what is
+//! shipped depend on other files too.
+//!
+//! # Whose the entries are
+//!
+//! Files of mode 0600 in a folder of mode 0700, both ours; links are not followed; a folder that others can write to is not used. An
+//! entry that is damaged, foreign or of another key is not there, and is written anew.
+
+use std::{
+    fs::{DirBuilder, File, Metadata},
+    io::{Read as _, Write as _},
+    os::unix::fs::{DirBuilderExt as _, MetadataExt as _},
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
+
+use anyhow::{Context as _, Result, bail};
+use serde::{Deserialize, Serialize};
+
+use crate::sinks::OutputDir;
+use nccl_library::{
+    elf::Image,
+    symbols::{Request, Resolution, Rung},
+};
+
+/// Raised when what is kept, or how, changes.
+const FORMAT: u32 = 1;
+
+/// An entry is some hundred kilobytes.
+const MAX_BYTES: u64 = 16 << 20;
+
+/// Entries that are kept; the oldest go first.
+const MAX_ENTRIES: usize = 128;
+
+/// A file changed less than this before it is resolved is not kept.
+const SETTLED: Duration = Duration::from_mins(1);
+
+/// What others may do.
+const OTHERS: u32 = 0o077;
+
+/// A folder of entries.
+#[derive(Debug)]
+pub struct LayoutCache {
+    dir: OutputDir,
+}
+
+/// What an entry is for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CacheKey {
+    format: u32,
+    version: String,
+    program: FileIdentity,
+    library: FileIdentity,
+    build_id: String,
+    request: String,
+}
+
+/// A file as it is at a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct FileIdentity {
+    device: u64,
+    inode: u64,
+    bytes: u64,
+    /// Seconds and nanoseconds since 1970.
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl From<&Metadata> for FileIdentity {
+    fn from(metadata: &Metadata) -> Self {
+        Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            bytes: metadata.size(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct EntryOut<'a> {
+    key: &'a CacheKey,
+    resolution: &'a Resolution,
+}
+
+#[derive(Deserialize)]
+struct EntryIn {
+    key: CacheKey,
+    resolution: Resolution,
+}
+
+impl CacheKey {
+    /// The key of a library for what is asked of it; none if it has no build-id, or its status cannot be read.
+    pub fn new(image: &Image, request: &Request) -> Option<Self> {
+        let program = std::fs::metadata("/proc/self/exe").ok()?;
+        let library = image.file().metadata().ok()?;
+        Some(Self {
+            format: FORMAT,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            program: FileIdentity::from(&program),
+            library: FileIdentity::from(&library),
+            build_id: image.build_id()?.to_string(),
+            request: format!("{request:?}"),
+        })
+    }
+
+    /// Of the file, so that a changed library takes the place of its former self.
+    fn file_name(&self) -> String {
+        let request = crc32fast::hash(self.request.as_bytes());
+        format!("{:x}-{:x}-{request:08x}", self.library.device, self.library.inode)
+    }
+
+    /// The library has not been changed lately: what was read of it is what its ctime stands for.
+    fn is_settled(&self, now: SystemTime) -> bool {
+        let changed = u64::try_from(self.library.changed.0).map(Duration::from_secs).unwrap_or_default();
+        now.duration_since(SystemTime::UNIX_EPOCH + changed).is_ok_and(|age| age >= SETTLED)
+    }
+}
+
+/// Where the entries are unless the user says: root's are the host's.
+pub fn default_folder() -> Option<PathBuf> {
+    let base = if rustix::process::geteuid().is_root() {
+        // Not what the environment says: under sudo it can be the user's.
+        PathBuf::from("/var/cache")
+    } else {
+        let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
+        std::env::var_os("XDG_CACHE_HOME")
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+            .or_else(home)?
+    };
+    Some(base.join("ncclflow/layouts"))
+}
+
+impl LayoutCache {
+    /// Opens the folder, and makes it if it is not there.
+    pub fn open(path: &Path) -> Result<Self> {
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(path)
+            .with_context(|| format!("cannot make the folder `{}`", path.display()))?;
+        let dir = OutputDir::open(path)?;
+        if !dir.is_private().with_context(|| format!("looking at `{}`", path.display()))? {
+            bail!("`{}` is not used: others own it, or can write to it or read it", path.display());
+        }
+        Ok(Self { dir })
+    }
+
+    /// What was kept for this key.
+    pub fn load(&self, key: &CacheKey) -> Option<Resolution> {
+        let file = self.dir.open_file(&key.file_name()).ok()?;
+        let metadata = file.metadata().ok()?;
+        let ours = metadata.uid() == rustix::process::geteuid().as_raw() && metadata.mode() & OTHERS == 0;
+        if !ours || metadata.len() > MAX_BYTES {
+            return None;
+        }
+        let entry = sound(&file, metadata.len())?;
+        (entry.key == *key).then_some(entry.resolution)
+    }
+
+    /// Keeps what was resolved, if it can be kept: see the module's text.
+    pub fn store(&self, key: &CacheKey, image: &Image, resolution: &Resolution) -> Result<bool> {
+        let still = image.file().metadata().is_ok_and(|now| FileIdentity::from(&now) == key.library);
+        if resolution.rung != Rung::OwnDwarf || !still || !key.is_settled(SystemTime::now()) {
+            return Ok(false);
+        }
+        self.write(key, resolution).map(|()| true)
+    }
+
+    fn write(&self, key: &CacheKey, resolution: &Resolution) -> Result<()> {
+        self.make_room().context("making room in the cache")?;
+        let entry = serde_json::to_vec(&EntryOut { key, resolution })?;
+        let check = crc32fast::hash(&entry).to_le_bytes();
+        self.dir
+            .replace_file(&key.file_name(), |file| {
+                file.write_all(&entry)?;
+                file.write_all(&check)
+            })
+            .context("writing to the cache")
+    }
+
+    fn make_room(&self) -> std::io::Result<()> {
+        let names = self.dir.names()?;
+        if names.len() < MAX_ENTRIES {
+            return Ok(());
+        }
+        let age = |name: &String| self.dir.open_file(name).and_then(|file| file.metadata()?.modified());
+        let mut by_age: Vec<(SystemTime, String)> =
+            names.into_iter().map(|name| (age(&name).unwrap_or(SystemTime::UNIX_EPOCH), name)).collect();
+        by_age.sort();
+        let surplus = by_age.len() + 1 - MAX_ENTRIES;
+        for (_, name) in by_age.iter().take(surplus) {
+            self.dir.remove_file(name);
+        }
+        Ok(())
+    }
+}
+
+/// An entry, unless it is damaged.
+fn sound(file: &File, bytes: u64) -> Option<EntryIn> {
+    let mut content = Vec::with_capacity(usize::try_from(bytes).ok()?);
+    file.take(MAX_BYTES).read_to_end(&mut content).ok()?;
+    let (entry, check) = content.split_last_chunk::<4>()?;
+    if crc32fast::hash(entry) != u32::from_le_bytes(*check) {
+        return None;
+    }
+    serde_json::from_slice(entry).ok()
+}
+
+#[cfg(test)]
+mod tests;

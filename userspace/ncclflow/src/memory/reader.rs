@@ -1,0 +1,249 @@
+//! `process_vm_readv`: bounded copies out of another process.
+
+use std::{fmt, io};
+
+use crate::target::Process;
+use nccl_library::elf::RuntimeAddr;
+
+/// Most bytes that one read may ask for.
+pub(super) const MAX_READ: usize = 8 << 20;
+
+/// Pieces that the kernel takes in one call: `UIO_MAXIOV`, include/uapi/linux/uio.h.
+pub(super) const MAX_PIECES: usize = 1024;
+
+/// Why memory could not be read.
+#[derive(Debug)]
+pub enum ReadError {
+    /// The process has exited; what was read before it was noticed is not to be used.
+    Gone(u32),
+    /// The kernel does not let us.
+    Denied(u32, io::Error),
+    /// No memory there, or memory of a device that cannot be copied.
+    Unmapped(RuntimeAddr),
+    /// More than [`MAX_READ`] at once: a length that came out of the process and cannot be right.
+    TooLong(u64),
+    Other(u32, io::Error),
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Gone(pid) => write!(f, "process {pid} exited while it was read"),
+            Self::Denied(pid, error) => write!(
+                f,
+                "the memory of process {pid} cannot be read ({error}): run as root, or with CAP_SYS_PTRACE"
+            ),
+            Self::Unmapped(at) => write!(f, "nothing can be read at {at}"),
+            Self::TooLong(bytes) => write!(f, "{bytes} bytes at once are not read"),
+            Self::Other(pid, error) => write!(f, "the memory of process {pid} cannot be read: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for ReadError {}
+
+impl ReadError {
+    /// The process, not the address, is the reason: other reads will fail too.
+    pub fn is_final(&self) -> bool {
+        matches!(self, Self::Gone(_) | Self::Denied(..) | Self::Other(..))
+    }
+}
+
+/// The memory of a process.
+#[derive(Clone, Copy, Debug)]
+pub struct Memory<'p> {
+    process: &'p Process,
+}
+
+impl<'p> Memory<'p> {
+    pub fn new(process: &'p Process) -> Self {
+        Self { process }
+    }
+
+    pub fn process(&self) -> &'p Process {
+        self.process
+    }
+
+    /// Fills `into` from `at` on, or says why not.
+    pub fn read(&self, at: RuntimeAddr, into: &mut [u8]) -> Result<(), ReadError> {
+        let read = self.read_some(at, into)?;
+        if read < into.len() {
+            return Err(ReadError::Unmapped(RuntimeAddr(at.0.saturating_add(read as u64))));
+        }
+        Ok(())
+    }
+
+    /// Reads as much as there is from `at` on, at most to the end of `into`: 0 only for no memory at all.
+    pub fn read_some(&self, at: RuntimeAddr, into: &mut [u8]) -> Result<usize, ReadError> {
+        if into.len() > MAX_READ {
+            return Err(ReadError::TooLong(into.len() as u64));
+        }
+        if into.is_empty() {
+            return Ok(0);
+        }
+        let length = into.len();
+        match self.transfer(into, &[(at, length)]) {
+            Ok(read) => {
+                self.still_there()?;
+                Ok(read)
+            }
+            Err(error) => self.explain(error, at),
+        }
+    }
+
+    /// `length` bytes from `at` on.
+    pub fn bytes(&self, at: RuntimeAddr, length: u64) -> Result<Vec<u8>, ReadError> {
+        let length = usize::try_from(length)
+            .ok()
+            .filter(|length| *length <= MAX_READ)
+            .ok_or(ReadError::TooLong(length))?;
+        let mut bytes = vec![0; length];
+        self.read(at, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// An 8-byte word; a pointer, for instance.
+    pub fn word(&self, at: RuntimeAddr) -> Result<u64, ReadError> {
+        let mut word = [0; 8];
+        self.read(at, &mut word)?;
+        Ok(u64::from_le_bytes(word))
+    }
+
+    /// Reads all `pieces` (address, bytes) with as few calls as possible; one buffer holds them one after the other.
+    pub fn gather(&self, pieces: &[(RuntimeAddr, usize)]) -> Result<Vec<u8>, ReadError> {
+        let total = pieces.iter().try_fold(0usize, |sum, (_, length)| sum.checked_add(*length));
+        let total = total.filter(|total| *total <= MAX_READ).ok_or(ReadError::TooLong(u64::MAX))?;
+        let mut bytes = vec![0; total];
+        let mut filled = 0;
+        for pieces in pieces.chunks(MAX_PIECES) {
+            let wanted: usize = pieces.iter().map(|(_, length)| length).sum();
+            let Some(into) = bytes.get_mut(filled..filled + wanted) else { break };
+            let first = pieces.first().map_or(RuntimeAddr(0), |(at, _)| *at);
+            match self.transfer(into, pieces) {
+                Ok(read) if read == wanted => filled += wanted,
+                Ok(read) => return Err(ReadError::Unmapped(place_of(pieces, read))),
+                Err(error) => self.explain(error, first).map(|_| ())?,
+            }
+        }
+        self.still_there()?;
+        Ok(bytes)
+    }
+
+    /// Fills `into` from `pieces`, at most [`MAX_PIECES`], as far as they can be read: the bytes read, 0 if the first cannot.
+    pub(super) fn read_pieces(
+        self,
+        pieces: &[(RuntimeAddr, usize)],
+        into: &mut [u8],
+    ) -> Result<usize, ReadError> {
+        let first = pieces.first().map_or(RuntimeAddr(0), |(at, _)| *at);
+        match self.transfer(into, pieces) {
+            Ok(read) => {
+                self.still_there()?;
+                Ok(read.min(into.len()))
+            }
+            Err(error) => match self.explain(error, first) {
+                Err(ReadError::Unmapped(_)) | Ok(_) => Ok(0),
+                Err(error) => Err(error),
+            },
+        }
+    }
+
+    /// The number of the process could have been given to another one only after the process had exited. So a read that
+    /// ended while it was still there was a read of its memory.
+    fn still_there(self) -> Result<(), ReadError> {
+        if self.process.has_exited() { Err(ReadError::Gone(self.process.pid())) } else { Ok(()) }
+    }
+
+    fn explain(self, error: io::Error, at: RuntimeAddr) -> Result<usize, ReadError> {
+        let pid = self.process.pid();
+        self.still_there()?;
+        Err(match error.raw_os_error() {
+            Some(libc::EFAULT) => ReadError::Unmapped(at),
+            Some(libc::ESRCH) => ReadError::Gone(pid),
+            Some(libc::EPERM) => ReadError::Denied(pid, error),
+            _ => ReadError::Other(pid, error),
+        })
+    }
+
+    /// One system call. `pieces` are at most [`MAX_PIECES`] and together as long as `into`.
+    fn transfer(&self, into: &mut [u8], pieces: &[(RuntimeAddr, usize)]) -> io::Result<usize> {
+        let pid = libc::pid_t::try_from(self.process.pid()).map_err(io::Error::other)?;
+        let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
+        let remote: Vec<libc::iovec> = pieces
+            .iter()
+            .map(|(at, length)| libc::iovec {
+                // An address of the other process: never followed in this one.
+                iov_base: std::ptr::without_provenance_mut(usize::try_from(at.0).unwrap_or(usize::MAX)),
+                iov_len: *length,
+            })
+            .collect();
+        // SAFETY: `local` is one valid, writable buffer that lives until the call returns; the kernel writes nothing else
+        // here. `remote` is only read as numbers. The call copies from the other process and never to it.
+        let read = unsafe {
+            libc::process_vm_readv(
+                pid,
+                &raw const local,
+                1,
+                remote.as_ptr(),
+                remote.len() as libc::c_ulong,
+                0,
+            )
+        };
+        usize::try_from(read).map_err(|_| io::Error::last_os_error())
+    }
+}
+
+/// The address at which a transfer of `pieces` ended after `read` bytes.
+fn place_of(pieces: &[(RuntimeAddr, usize)], read: usize) -> RuntimeAddr {
+    let mut left = read;
+    for (at, length) in pieces {
+        if left < *length {
+            return RuntimeAddr(at.0.saturating_add(left as u64));
+        }
+        left -= length;
+    }
+    RuntimeAddr(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(of: &[u8]) -> RuntimeAddr {
+        RuntimeAddr(of.as_ptr() as u64)
+    }
+
+    #[test]
+    fn our_own_memory_is_read_in_one_piece_and_in_many() {
+        let process = Process::open(std::process::id()).unwrap();
+        let memory = Memory::new(&process);
+        let data: Vec<u8> = (0..=255).collect();
+        assert_eq!(memory.bytes(address(&data), 256).unwrap(), data);
+        let pieces = [(address(&data[10..]), 3), (address(&data[200..]), 2)];
+        assert_eq!(memory.gather(&pieces).unwrap(), [10, 11, 12, 200, 201]);
+        let many: Vec<_> = (0..3000).map(|_| (address(&data[1..]), 1)).collect();
+        assert_eq!(memory.gather(&many).unwrap(), vec![1; 3000]);
+    }
+
+    #[test]
+    fn what_is_not_there_or_too_long_is_said_and_not_read() {
+        let process = Process::open(std::process::id()).unwrap();
+        let memory = Memory::new(&process);
+        assert!(matches!(memory.word(RuntimeAddr(8)), Err(ReadError::Unmapped(_))));
+        assert!(memory.word(RuntimeAddr(u64::MAX - 3)).is_err());
+        assert!(matches!(memory.bytes(RuntimeAddr(8), u64::MAX), Err(ReadError::TooLong(_))));
+        let data = [7u8; 4];
+        let pieces = [(address(&data), 4), (RuntimeAddr(16), 4)];
+        assert!(matches!(memory.gather(&pieces), Err(ReadError::Unmapped(RuntimeAddr(16)))));
+    }
+
+    #[test]
+    fn a_process_that_exited_is_gone_not_empty() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let process = Process::open(child.id()).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let error = Memory::new(&process).word(RuntimeAddr(4096)).unwrap_err();
+        assert!(matches!(error, ReadError::Gone(_)) && error.is_final(), "{error}");
+    }
+}

@@ -1,0 +1,355 @@
+//! Looks for a word in the memory of a process.
+//!
+//! Several threads copy and compare, each its own stretch of memory; what they find is looked at by the caller's thread. A copy
+//! out of another process costs more than the comparison, and is bound by one core.
+
+use std::{
+    ops::ControlFlow,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+        mpsc::{self, RecvTimeoutError, Sender},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use memchr::memmem;
+use serde::{Deserialize, Serialize};
+
+use super::{AddressSpace, Memory, ReadError, pages::Pages, reader::MAX_PIECES};
+use nccl_library::elf::RuntimeAddr;
+
+/// Bytes that are copied at once: small enough to stay in the cache, large enough to make calls cheap.
+const CHUNK: usize = 512 << 10;
+/// Bytes of address space that a thread takes at once.
+const WINDOW: u64 = 64 << 20;
+/// More threads than this would not be faster, and the host has other work to do.
+const MAX_THREADS: usize = 4;
+/// Below this one thread is as fast as several.
+const WORTH_A_THREAD: u64 = 64 << 20;
+/// Between two looks at how far a scan is.
+const TICK: Duration = Duration::from_millis(100);
+
+/// How much a scan may do.
+#[derive(Clone, Copy, Debug)]
+pub struct ScanLimits {
+    /// Most bytes to copy.
+    pub bytes: u64,
+    /// Longest time.
+    pub time: Duration,
+}
+
+impl Default for ScanLimits {
+    fn default() -> Self {
+        Self { bytes: 64 << 30, time: Duration::from_secs(30) }
+    }
+}
+
+/// What is looked for: words of 8 bytes at addresses that are multiples of 8.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Needle {
+    /// This word.
+    Word(u64),
+    /// A word that is its own address less this.
+    SelfPointer(u64),
+}
+
+/// How far a scan is.
+#[derive(Clone, Copy, Debug)]
+pub struct ScanProgress {
+    pub scanned_bytes: u64,
+    /// Of address space that was passed, filled or not.
+    pub passed_bytes: u64,
+    pub mapped_bytes: u64,
+    pub elapsed: Duration,
+}
+
+/// Why a scan did not look at everything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum ScanEnd {
+    /// The search was ended early, as was asked for.
+    Found,
+    /// [`ScanLimits::bytes`]
+    ByteLimit,
+    /// [`ScanLimits::time`]
+    TimeLimit,
+}
+
+/// What a scan did.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ScanReport {
+    /// Mappings that data can be in, and their bytes.
+    pub mappings: usize,
+    pub mapped_bytes: u64,
+    /// Bytes that were copied: pages that were never touched are not.
+    pub scanned_bytes: u64,
+    pub milliseconds: u64,
+    /// Every page was looked at. Otherwise [`Self::ended_by`] says why not.
+    pub complete: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_by: Option<ScanEnd>,
+    /// Pieces that could not be read: unmapped meanwhile.
+    pub unreadable: u64,
+}
+
+/// Copies memory chunk by chunk and compares words.
+#[derive(Debug)]
+pub struct Scanner<'p> {
+    memory: Memory<'p>,
+    limits: ScanLimits,
+}
+
+/// From a scanning thread.
+enum Event {
+    Match(RuntimeAddr),
+    Failed(ReadError),
+}
+
+/// What the threads of one scan share.
+struct Shared<'s> {
+    needle: Needle,
+    limits: ScanLimits,
+    started: Instant,
+    windows: Mutex<Box<dyn Iterator<Item = (u64, u64)> + Send + 's>>,
+    scanned: AtomicU64,
+    passed: AtomicU64,
+    unreadable: AtomicU64,
+    /// The caller wants no more, or a limit was reached.
+    ended: AtomicBool,
+    by_bytes: AtomicBool,
+    by_time: AtomicBool,
+}
+
+impl<'p> Scanner<'p> {
+    pub fn new(memory: Memory<'p>, limits: ScanLimits) -> Self {
+        Self { memory, limits }
+    }
+
+    /// Calls `found` for every place of the needle in the regions of `space` until it breaks, and `progress` some times a
+    /// second. Regions are begun in their order.
+    ///
+    /// # Errors
+    /// When the process is gone or may not be read; mappings that vanish are counted and passed over.
+    pub fn search(
+        &self,
+        space: &AddressSpace,
+        needle: Needle,
+        mut found: impl FnMut(RuntimeAddr) -> ControlFlow<()>,
+        mut progress: impl FnMut(&ScanProgress),
+    ) -> Result<ScanReport, ReadError> {
+        let windows = space.regions.iter().flat_map(|region| pieces(region.start, region.end, WINDOW));
+        let shared = Shared {
+            needle,
+            limits: self.limits,
+            started: Instant::now(),
+            windows: Mutex::new(Box::new(windows)),
+            scanned: AtomicU64::new(0),
+            passed: AtomicU64::new(0),
+            unreadable: AtomicU64::new(0),
+            ended: AtomicBool::new(false),
+            by_bytes: AtomicBool::new(false),
+            by_time: AtomicBool::new(false),
+        };
+        let mapped = space.bytes();
+        let cores = thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let worth = usize::try_from(mapped / WORTH_A_THREAD).unwrap_or(MAX_THREADS);
+        let threads = cores.min(MAX_THREADS).min(worth.max(1));
+        let mut is_enough = false;
+        let mut failure = None;
+        thread::scope(|scope| {
+            let (events, inbox) = mpsc::channel();
+            for _ in 0..threads {
+                let (shared, events, memory) = (&shared, events.clone(), self.memory);
+                scope.spawn(move || shared.work(memory, &events));
+            }
+            drop(events);
+            loop {
+                match inbox.recv_timeout(TICK) {
+                    Ok(Event::Match(at)) if !is_enough && failure.is_none() => {
+                        is_enough = found(at).is_break();
+                        if is_enough {
+                            shared.end();
+                        }
+                    }
+                    Ok(Event::Match(_)) => {}
+                    Ok(Event::Failed(error)) => {
+                        failure = Some(error);
+                        shared.end();
+                    }
+                    Err(RecvTimeoutError::Timeout) => progress(&ScanProgress {
+                        scanned_bytes: shared.scanned.load(Ordering::Relaxed),
+                        passed_bytes: shared.passed.load(Ordering::Relaxed),
+                        mapped_bytes: mapped,
+                        elapsed: shared.started.elapsed(),
+                    }),
+                    Err(RecvTimeoutError::Disconnected) => break,
+                }
+            }
+        });
+        if let Some(error) = failure {
+            return Err(error);
+        }
+        let ended_by = if is_enough {
+            Some(ScanEnd::Found)
+        } else if shared.by_bytes.load(Ordering::Relaxed) {
+            Some(ScanEnd::ByteLimit)
+        } else {
+            shared.by_time.load(Ordering::Relaxed).then_some(ScanEnd::TimeLimit)
+        };
+        Ok(ScanReport {
+            mappings: space.regions.len(),
+            mapped_bytes: mapped,
+            scanned_bytes: shared.scanned.load(Ordering::Relaxed),
+            milliseconds: u64::try_from(shared.started.elapsed().as_millis()).unwrap_or(u64::MAX),
+            complete: ended_by.is_none(),
+            ended_by,
+            unreadable: shared.unreadable.load(Ordering::Relaxed),
+        })
+    }
+}
+
+impl Shared<'_> {
+    fn end(&self) {
+        self.ended.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether to stop; takes note of a limit that is reached.
+    fn is_over(&self) -> bool {
+        if self.ended.load(Ordering::Relaxed) {
+            return true;
+        }
+        if self.scanned.load(Ordering::Relaxed) >= self.limits.bytes {
+            self.by_bytes.store(true, Ordering::Relaxed);
+        } else if self.started.elapsed() >= self.limits.time {
+            self.by_time.store(true, Ordering::Relaxed);
+        } else {
+            return false;
+        }
+        self.end();
+        true
+    }
+
+    /// One thread: takes windows until there are none.
+    fn work(&self, memory: Memory<'_>, events: &Sender<Event>) {
+        let mut pages = Pages::open(memory.process());
+        let mut buffer = vec![0; CHUNK];
+        loop {
+            if self.is_over() {
+                return;
+            }
+            let window = self.windows.lock().unwrap_or_else(PoisonError::into_inner).next();
+            let Some((start, end)) = window else { return };
+            let runs = pages.filled(start, end);
+            if let Err(error) = self.window(memory, &runs, &mut buffer, events) {
+                // The other end waits for all of us.
+                let _ = events.send(Event::Failed(error));
+                return;
+            }
+            self.passed.fetch_add(end - start, Ordering::Relaxed);
+        }
+    }
+
+    fn window(
+        &self,
+        memory: Memory<'_>,
+        runs: &[(u64, u64)],
+        buffer: &mut [u8],
+        events: &Sender<Event>,
+    ) -> Result<(), ReadError> {
+        let mut left = runs.iter().flat_map(|run| pieces(run.0, run.1, CHUNK as u64)).peekable();
+        while left.peek().is_some() {
+            if self.is_over() {
+                return Ok(());
+            }
+            // As many runs as the buffer holds, in one call.
+            let (mut batch, mut total) = (Vec::new(), 0);
+            while let Some(piece) = left.next_if(|(start, end)| {
+                batch.len() < MAX_PIECES && total as u64 + (end - start) <= buffer.len() as u64
+            }) {
+                let length = usize::try_from(piece.1 - piece.0).unwrap_or(0);
+                batch.push((RuntimeAddr(piece.0), length));
+                total += length;
+            }
+            self.batch(memory, &batch, buffer, events)?;
+        }
+        Ok(())
+    }
+
+    /// Copies and compares pieces; what cannot be read is passed over piece by piece.
+    fn batch(
+        &self,
+        memory: Memory<'_>,
+        mut batch: &[(RuntimeAddr, usize)],
+        buffer: &mut [u8],
+        events: &Sender<Event>,
+    ) -> Result<(), ReadError> {
+        while !batch.is_empty() {
+            let wanted: usize = batch.iter().map(|(_, length)| length).sum();
+            let Some(into) = buffer.get_mut(..wanted) else { return Ok(()) };
+            let read = memory.read_pieces(batch, into)?;
+            self.scanned.fetch_add(read as u64, Ordering::Relaxed);
+            let (mut at, mut whole) = (0, 0);
+            for (start, length) in batch {
+                let bytes = into.get(at..(at + length).min(read)).unwrap_or_default();
+                self.compare(*start, bytes, events);
+                whole += usize::from(bytes.len() == *length);
+                at += length;
+            }
+            if read == wanted {
+                return Ok(());
+            }
+            self.unreadable.fetch_add(1, Ordering::Relaxed);
+            batch = batch.get(whole + 1..).unwrap_or_default();
+        }
+        Ok(())
+    }
+
+    fn compare(&self, start: RuntimeAddr, bytes: &[u8], events: &Sender<Event>) {
+        let tell = |offset: usize| {
+            // Nobody wants to know any more when the receiver is gone.
+            let _ = events.send(Event::Match(RuntimeAddr(start.0 + offset as u64)));
+        };
+        match self.needle {
+            Needle::Word(word) => {
+                let needle = word.to_le_bytes();
+                let finder = memmem::Finder::new(&needle);
+                let mut from = 0;
+                while let Some(hit) = bytes.get(from..).and_then(|rest| finder.find(rest)) {
+                    let at = from + hit;
+                    // The search goes on at the next aligned place: NCCL's word repeats itself, so that a match askew may
+                    // overlap a true one.
+                    from = at.next_multiple_of(8);
+                    if from == at {
+                        tell(at);
+                        from += 8;
+                    }
+                }
+            }
+            Needle::SelfPointer(less) => {
+                let first = start.0.wrapping_sub(less);
+                for (index, word) in bytes.as_chunks::<8>().0.iter().enumerate() {
+                    if u64::from_le_bytes(*word) == first.wrapping_add(8 * index as u64) {
+                        tell(8 * index);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// `start..end` in pieces of at most `size`, each but the last ending at a multiple of `size`.
+fn pieces(start: u64, end: u64, size: u64) -> impl Iterator<Item = (u64, u64)> + Send {
+    let mut from = start;
+    std::iter::from_fn(move || {
+        let to = (from / size).checked_add(1).and_then(|next| next.checked_mul(size)).unwrap_or(end).min(end);
+        let piece = (from < to).then_some((from, to));
+        from = to;
+        piece
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,203 @@
+//! Every process of this node that uses NCCL: whose it is, where it lives, its libraries, its communicators.
+//!
+//! Nothing is prepared in the processes, and nothing is stopped. What one of them hides (it vanished, it may not be read) is a line
+//! with the reason.
+
+mod launches;
+mod report;
+mod table;
+
+use std::{
+    collections::HashMap,
+    path::Path,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use anyhow::{Context as _, Result};
+
+pub use launches::{LaunchCounter, Launches, Movement};
+pub use report::{CommunicatorEntry, LibraryEntry, PS_SCHEMA, ProcessEntry, PsReport};
+pub use table::render;
+
+use self::launches::Looks;
+use crate::{
+    dump::{self, DumpOptions, Progress, RankReport},
+    layout_cache::{CacheKey, LayoutCache},
+    memory::ScanLimits,
+    target::{
+        Denied, Description, Evidence, Filter, Identifier, LibraryId, MappedLibrary, Process, Sighting,
+        Users, look_for_nccl, pids,
+    },
+};
+use nccl_library::{
+    elf::Image,
+    nccl::NcclVersion,
+    symbols::{self, DebugFiles, Resolution},
+};
+
+/// What to list, and how much of it.
+#[derive(Clone, Debug, Default)]
+pub struct PsOptions {
+    pub filter: Filter,
+    /// Look for the communicators in the processes' memory.
+    pub communicators: bool,
+    /// Of the look through one process's memory.
+    pub limits: ScanLimits,
+    /// Where debugging information is that a library itself has not.
+    pub debug_files: DebugFiles,
+}
+
+/// Lists processes again and again: what is known of a file is remembered.
+#[derive(Debug)]
+pub struct Lister {
+    options: PsOptions,
+    cache: Option<LayoutCache>,
+    identifier: Identifier,
+    users: Users,
+    libraries: HashMap<LibraryId, Known>,
+    looks: Looks,
+}
+
+/// What is known of a library file. It holds the file, so that its inode comes to mean no other.
+#[derive(Debug)]
+struct Known {
+    _file: MappedLibrary,
+    entry: LibraryEntry,
+    version: Option<NcclVersion>,
+}
+
+impl Lister {
+    /// `cache`: where resolved layouts are kept from one time to the next.
+    pub fn new(options: PsOptions, cache: Option<LayoutCache>) -> Self {
+        let (identifier, users) = (Identifier::default(), Users::read());
+        Self { options, cache, identifier, users, libraries: HashMap::new(), looks: Looks::default() }
+    }
+
+    /// Looks through all processes once. `progress` is called some times a second while one is scanned.
+    ///
+    /// # Errors
+    /// When `/proc` cannot be listed.
+    pub fn list(&mut self, progress: &mut dyn FnMut(&Progress<'_>)) -> Result<PsReport> {
+        let mut report = PsReport {
+            schema: PS_SCHEMA,
+            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            unix_time: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+            // Every PID namespace has a first process.
+            hidden: !Path::new("/proc/1").exists(),
+            ..PsReport::default()
+        };
+        let (mut to_scan, mut in_use) = (Vec::new(), Vec::new());
+        for pid in pids().context("listing /proc")?.into_iter().filter(|pid| *pid != std::process::id()) {
+            let sighting = match look_for_nccl(pid, &mut self.identifier) {
+                Ok(Some(sighting)) => sighting,
+                Ok(None) => continue,
+                Err(Denied) => {
+                    report.denied += 1;
+                    continue;
+                }
+            };
+            let Some(entry) = self.entry(&sighting, &mut in_use) else { continue };
+            let Sighting { process, libraries, .. } = sighting;
+            if self.options.communicators && !libraries.is_empty() {
+                let files = libraries.into_iter().map(|(file, _)| file).collect();
+                to_scan.push((report.processes.len(), process, files));
+            }
+            report.processes.push(entry);
+        }
+        self.libraries.retain(|id, _| in_use.contains(id));
+        self.add_communicators(&mut report, to_scan, progress);
+        Ok(report)
+    }
+
+    /// The process, if the filter admits it.
+    fn entry(&mut self, sighting: &Sighting, in_use: &mut Vec<LibraryId>) -> Option<ProcessEntry> {
+        let process = &sighting.process;
+        let description = Description::read(process, &self.users);
+        if !self.options.filter.admits(process.name(), &description) {
+            return None;
+        }
+        let (mut libraries, mut admitted) = (Vec::new(), self.options.filter.nccl_versions.is_empty());
+        for (file, evidence) in &sighting.libraries {
+            in_use.push(file.id);
+            let (entry, version) = self.library(file, *evidence);
+            admitted |= self.options.filter.admits_version(version);
+            libraries.push(entry);
+        }
+        let errors = sighting.unopened.iter().map(ToString::to_string);
+        let exited = process.has_exited().then(|| "it exited while it was looked at".to_owned());
+        admitted.then(|| ProcessEntry::new(process, description, libraries, errors.chain(exited).collect()))
+    }
+
+    fn library(&mut self, file: &MappedLibrary, evidence: Evidence) -> (LibraryEntry, Option<NcclVersion>) {
+        if !self.libraries.contains_key(&file.id) {
+            let mut entry = LibraryEntry::new(file);
+            let resolved = self.resolve(file);
+            let version = match resolved {
+                Ok(resolution) => {
+                    entry.describe(&resolution);
+                    resolution.nccl_version
+                }
+                Err(error) => {
+                    entry.unusable = Some(format!("{error:#}"));
+                    None
+                }
+            };
+            let Ok(copy) = file.try_clone() else { return (entry, version) };
+            self.libraries.insert(file.id, Known { _file: copy, entry, version });
+        }
+        let known = self.libraries.get(&file.id);
+        let (entry, version) = known
+            .map_or_else(|| (LibraryEntry::new(file), None), |known| (known.entry.clone(), known.version));
+        // The path and its state are the process's, not the inode's.
+        let path = file.path.display().to_string();
+        (LibraryEntry { path, deleted: file.deleted, found_by: evidence, ..entry }, version)
+    }
+
+    fn resolve(&self, file: &MappedLibrary) -> Result<Resolution> {
+        let image = Image::from_file(file.try_clone_file()?)?;
+        let request = symbols::nccl_request();
+        let key = self.cache.as_ref().and_then(|cache| Some((cache, CacheKey::new(&image, &request)?)));
+        if let Some(known) = key.and_then(|(cache, key)| cache.load(&key)) {
+            return Ok(known);
+        }
+        Ok(symbols::resolve_with(&image, &request, &self.options.debug_files)?)
+    }
+
+    fn add_communicators(
+        &mut self,
+        report: &mut PsReport,
+        to_scan: Vec<(usize, Process, Vec<MappedLibrary>)>,
+        progress: &mut dyn FnMut(&Progress<'_>),
+    ) {
+        let options = DumpOptions {
+            interval: Duration::ZERO,
+            first_only: false,
+            limits: self.options.limits,
+            debug_files: self.options.debug_files.clone(),
+            stacks: false,
+        };
+        let started: Vec<Option<u64>> = to_scan.iter().map(|(_, process, _)| process.started()).collect();
+        let (places, targets): (Vec<usize>, Vec<_>) =
+            to_scan.into_iter().map(|(place, process, files)| (place, (process, files))).unzip();
+        let (scanned, ranks) = dump::survey(targets, &options, progress);
+        let at = Instant::now();
+        self.looks.begin();
+        for ((place, started), scanned) in places.into_iter().zip(started).zip(scanned) {
+            let Some(entry) = report.processes.get_mut(place) else { continue };
+            let of_process = |rank: &&RankReport| rank.pid == entry.pid;
+            let mut communicators: Vec<_> = ranks
+                .iter()
+                .filter(of_process)
+                .map(|rank| CommunicatorEntry::new(rank, self.looks.look(rank, started, at)))
+                .collect();
+            communicators.sort_by(|a, b| (&a.comm_hash, a.rank).cmp(&(&b.comm_hash, b.rank)));
+            entry.communicators = Some(communicators);
+            entry.forked_from = scanned.forked_from;
+            entry.scan_is_complete = scanned.scan.as_ref().map(|scan| scan.complete);
+            entry.errors.extend(scanned.error);
+            for (library, scanned) in entry.libraries.iter_mut().zip(scanned.libraries) {
+                library.unusable = library.unusable.take().or(scanned.unusable);
+            }
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! The list as text for people: a line for each process and library, and below it one for each communicator.
+
+use std::fmt::Write as _;
+
+use super::{
+    launches::Launches,
+    report::{CommunicatorEntry, LibraryEntry, ProcessEntry, PsReport},
+};
+use nccl_library::symbols::Rung;
+
+/// Narrower than this nothing fits.
+const MIN_WIDTH: usize = 40;
+/// Least width of the last column.
+const MIN_PATH: usize = 12;
+
+/// Renders the list. `width`: columns of the terminal; without it nothing is cut.
+pub fn render(report: &PsReport, width: Option<usize>) -> String {
+    let mut out = String::new();
+    if report.processes.is_empty() {
+        let whose = if report.denied > 0 || report.hidden { " that may be looked at" } else { "" };
+        // Writing to a string cannot fail.
+        _ = writeln!(out, "no process of this node{whose} has NCCL mapped");
+    } else {
+        table(&mut out, &report.processes, width.map(|width| width.max(MIN_WIDTH)));
+    }
+    if report.denied > 0 {
+        let remedy = if rustix::process::geteuid().is_root() { "" } else { ": run as root to see them" };
+        // Writing to a string cannot fail.
+        _ = writeln!(out, "processes that may not be looked at: {}{remedy}", report.denied);
+    }
+    if report.hidden {
+        out.push_str(
+            "processes of other users are hidden (/proc is mounted with hidepid): run as root to see them\n",
+        );
+    }
+    out
+}
+
+const HEADINGS: [&str; 8] = ["PID", "OWN-PID", "USER", "AGE", "CONTAINER", "NCCL", "SYMBOLS", "LIBRARY"];
+
+fn table(out: &mut String, processes: &[ProcessEntry], width: Option<usize>) {
+    let rows: Vec<(Vec<[String; 8]>, &ProcessEntry)> =
+        processes.iter().map(|process| (rows_of(process), process)).collect();
+    let mut widths = HEADINGS.map(str::len);
+    for row in rows.iter().flat_map(|(rows, _)| rows) {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    // What is empty in all lines needs no column.
+    let own_pids = processes.iter().any(|process| process.own_pid != process.pid);
+    let places = processes.iter().any(|process| process.place() != "-");
+    let shown = |column: usize| match column {
+        1 => own_pids,
+        4 => places,
+        _ => true,
+    };
+    let before: usize = (0..7).filter(|column| shown(*column)).map(|column| widths[column] + 2).sum();
+    let path_width = width.map(|width| width.saturating_sub(before).max(MIN_PATH));
+    let mut line = |cells: &[String; 8]| {
+        let mut text = String::new();
+        for (column, cell) in cells.iter().enumerate().filter(|(column, _)| shown(*column)) {
+            let width = widths[column];
+            match column {
+                0 | 1 | 3 => _ = write!(text, "{cell:>width$}  "),
+                7 => text.push_str(&cut_left(cell, path_width)),
+                _ => _ = write!(text, "{cell:width$}  "),
+            }
+        }
+        _ = writeln!(out, "{}", cut_right(text.trim_end(), width));
+    };
+    line(&HEADINGS.map(str::to_owned));
+    let indent = " ".repeat(widths[0] + 2);
+    for (rows, process) in rows {
+        rows.iter().for_each(&mut line);
+        let mut below = |text: &str| line_below(&mut line, &indent, text);
+        for communicator in process.communicators.iter().flatten() {
+            below(&communicator_text(communicator));
+        }
+        if let Some(parent) = process.forked_from {
+            below(&format!("communicators as in {parent}, from which it was forked"));
+        }
+        if process.scan_is_complete == Some(false) {
+            below("its memory was not looked through to the end: there can be more communicators");
+        }
+        for error in &process.errors {
+            below(error);
+        }
+    }
+}
+
+/// A line below a process has no columns.
+fn line_below(line: &mut dyn FnMut(&[String; 8]), indent: &str, text: &str) {
+    let mut cells = [const { String::new() }; 8];
+    cells[0] = format!("{indent}{text}");
+    line(&cells);
+}
+
+fn rows_of(process: &ProcessEntry) -> Vec<[String; 8]> {
+    let of_library = |library: Option<&LibraryEntry>| {
+        let missing = || "-".to_owned();
+        [
+            process.pid.to_string(),
+            process.own_pid.to_string(),
+            process.user.clone(),
+            process.age_seconds.map_or_else(missing, age),
+            process.place(),
+            library.and_then(|library| library.version.clone()).unwrap_or_else(missing),
+            library.and_then(|library| library.symbols).map_or("-", short).to_owned(),
+            library.map_or_else(missing, |library| {
+                format!("{}{}", library.path, if library.deleted { " (deleted)" } else { "" })
+            }),
+        ]
+    };
+    if process.libraries.is_empty() {
+        return vec![of_library(None)];
+    }
+    process.libraries.iter().map(|library| of_library(Some(library))).collect()
+}
+
+fn communicator_text(communicator: &CommunicatorEntry) -> String {
+    let CommunicatorEntry { comm_hash, comm_name, rank, n_ranks, cuda_dev, nvml_dev, n_nodes, .. } =
+        communicator;
+    let gpu = nvml_dev.map_or_else(|| format!("CUDA device {cuda_dev}"), |nvml| format!("GPU {nvml}"));
+    let nodes = if *n_nodes > 1 { format!(", {n_nodes} nodes") } else { String::new() };
+    let name = comm_name
+        .as_ref()
+        .filter(|name| !name.is_empty())
+        .map(|name| format!("  {name}"))
+        .unwrap_or_default();
+    format!("{comm_hash}  rank {rank}/{n_ranks}  {gpu}{nodes}{}{name}", launches_text(&communicator.launches))
+}
+
+fn launches_text(launches: &Launches) -> String {
+    let mut text = match launches.collectives {
+        Some(1) => "  1 collective".to_owned(),
+        Some(count) => format!("  {count} collectives"),
+        None => String::new(),
+    };
+    if let Some(since) = &launches.since_last_look {
+        let seconds = since.seconds;
+        let change = match (since.collectives, since.moved) {
+            // Nothing else can have moved the counters.
+            (Some(0), true) => format!("+0 in {seconds:.1} s; but sends, receives or graphs"),
+            (Some(count), _) => format!("+{count} in {seconds:.1} s"),
+            (None, true) => format!("launched something in {seconds:.1} s"),
+            (None, false) => format!("no launch counted in {seconds:.1} s"),
+        };
+        _ = write!(text, "  ({change})");
+    }
+    text
+}
+
+fn short(rung: Rung) -> &'static str {
+    match rung {
+        Rung::OwnDwarf => "dwarf",
+        Rung::DebugFile => "debug file",
+        Rung::SymtabWithShippedLayout => "symtab+shipped",
+        Rung::Stripped => "stripped+shipped",
+        Rung::SymtabOnly => "symtab",
+        Rung::StrippedOnly => "stripped",
+        Rung::ExportsOnly => "exports",
+    }
+}
+
+/// `45s`, `3m07s`, `2h05m`, `4d03h`.
+fn age(seconds: u64) -> String {
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
+    match () {
+        () if days > 0 => format!("{days}d{:02}h", hours % 24),
+        () if hours > 0 => format!("{hours}h{:02}m", minutes % 60),
+        () if minutes > 0 => format!("{minutes}m{:02}s", seconds % 60),
+        () => format!("{seconds}s"),
+    }
+}
+
+/// The end of a path says more than its beginning.
+fn cut_left(text: &str, width: Option<usize>) -> String {
+    let length = text.chars().count();
+    match width {
+        Some(width) if length > width => {
+            let kept: String = text.chars().skip(length + 1 - width.max(1)).collect();
+            format!("…{kept}")
+        }
+        _ => text.to_owned(),
+    }
+}
+
+fn cut_right(text: &str, width: Option<usize>) -> String {
+    match width {
+        Some(width) if text.chars().count() > width => {
+            text.chars().take(width.saturating_sub(1)).chain(std::iter::once('…')).collect()
+        }
+        _ => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ps::Movement, target::Evidence};
+
+    fn process(pid: u32) -> ProcessEntry {
+        ProcessEntry {
+            pid,
+            own_pid: pid,
+            name: "python3".to_owned(),
+            command: "python3 train.py".to_owned(),
+            uid: 0,
+            user: "root".to_owned(),
+            age_seconds: Some(127),
+            cgroup: None,
+            container: None,
+            own_mounts: false,
+            own_pids: false,
+            libraries: vec![LibraryEntry {
+                path: "/opt/a/very/long/way/to/site-packages/nvidia/nccl/lib/libnccl.so.2".to_owned(),
+                deleted: true,
+                device: 1,
+                inode: 2,
+                found_by: Evidence::Name,
+                version: Some("2.27.5".to_owned()),
+                cuda_version: None,
+                build_id: None,
+                symbols: Some(Rung::OwnDwarf),
+                unusable: None,
+            }],
+            communicators: Some(vec![CommunicatorEntry {
+                comm_hash: "0x0123456789abcdef".to_owned(),
+                comm_name: None,
+                rank: 3,
+                n_ranks: 8,
+                local_rank: 3,
+                node: 0,
+                n_nodes: 1,
+                cuda_dev: 0,
+                nvml_dev: Some(3),
+                n_channels: 2,
+                launches: Launches { collectives: Some(40), ..Launches::default() },
+            }]),
+            forked_from: None,
+            scan_is_complete: Some(true),
+            errors: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn lines_fit_the_terminal_and_are_whole_without_one() {
+        let report =
+            PsReport { processes: vec![process(4242), process(7)], denied: 3, ..PsReport::default() };
+        for width in [40, 80, 100] {
+            let text = render(&report, Some(width));
+            assert!(text.lines().all(|line| line.chars().count() <= width), "{width}:\n{text}");
+        }
+        let text = render(&report, Some(80));
+        assert!(text.contains("…") && text.contains("libnccl.so.2 (deleted)"), "{text}");
+        let text = render(&report, None);
+        assert!(text.contains("/opt/a/very/long"), "{text}");
+        assert!(text.contains("0x0123456789abcdef  rank 3/8  GPU 3  40 collectives\n"), "{text}");
+        assert!(text.contains("2m07s  2.27.5  dwarf"), "{text}");
+        assert!(!text.contains("CONTAINER") && text.contains("may not be looked at: 3"), "{text}");
+    }
+
+    #[test]
+    fn what_was_launched_since_the_last_look_stands_behind_the_number() {
+        let text = |collectives, since, moved| {
+            let since_last_look = Some(Movement { seconds: 2.04, collectives: since, moved });
+            launches_text(&Launches { collectives, since_last_look, ..Launches::default() })
+        };
+        assert_eq!(text(Some(40), Some(7), true), "  40 collectives  (+7 in 2.0 s)");
+        assert_eq!(text(Some(1), Some(0), false), "  1 collective  (+0 in 2.0 s)");
+        assert!(text(Some(40), Some(0), true).contains("sends, receives or graphs"));
+        assert_eq!(text(None, None, true), "  (launched something in 2.0 s)");
+    }
+
+    #[test]
+    fn ages() {
+        assert_eq!(
+            [age(5), age(187), age(7500), age(356_400)],
+            ["5s", "3m07s", "2h05m", "4d03h"].map(str::to_owned)
+        );
+    }
+}

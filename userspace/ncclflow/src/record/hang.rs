@@ -1,0 +1,125 @@
+//! `--on-hang`: when no probe is hit for some time, a dump says what every communicator is at.
+
+use std::{
+    io::Write as _,
+    thread::{self, JoinHandle},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use anyhow::{Context as _, Result};
+
+use super::takers::{Complaints, News};
+use crate::{
+    dump::{self, Choice, DumpOptions},
+    kernel::loader::Attachment,
+    memory::ScanLimits,
+    sinks::OutputDir,
+};
+use nccl_library::symbols::DebugFiles;
+
+/// Dumps of one recording: each is some kilobytes for each rank.
+const MAX_DUMPS: u32 = 100;
+
+/// Watches whether anything moves.
+#[derive(Debug)]
+pub(super) struct HangWatch {
+    limit: Duration,
+    debug_files: DebugFiles,
+    hits: u64,
+    /// Since when there was no hit.
+    since: Instant,
+    dumped: bool,
+    dumps: u32,
+    running: Option<JoinHandle<()>>,
+}
+
+impl HangWatch {
+    pub(super) fn new(limit: Duration, debug_files: DebugFiles) -> Self {
+        let since = Instant::now();
+        Self { limit, debug_files, hits: 0, since, dumped: false, dumps: 0, running: None }
+    }
+
+    /// When to look again, at the latest.
+    pub(super) fn timeout(&self) -> Duration {
+        let left = self.limit.saturating_sub(self.since.elapsed());
+        let pause = self.limit / 4;
+        if self.dumped { pause } else { left.min(pause) }.max(Duration::from_millis(10))
+    }
+
+    /// Looks whether there was a hit, also between windows, and dumps these processes if there was none for too long: once, until there is
+    /// one again.
+    pub(super) fn look(
+        &mut self,
+        attachment: &Attachment,
+        pids: impl FnOnce() -> Vec<u32>,
+        dir: &OutputDir,
+        complaints: &Complaints,
+    ) -> Result<()> {
+        let mut hits = 0;
+        for probe in attachment.probes() {
+            hits += attachment.counters(probe)?.iter().map(|cpu| cpu.hits + cpu.disarmed).sum::<u64>();
+        }
+        if hits != self.hits {
+            (self.hits, self.since, self.dumped) = (hits, Instant::now(), false);
+        }
+        if self.dumped || self.since.elapsed() < self.limit || self.dumps >= MAX_DUMPS {
+            return Ok(());
+        }
+        let pids = pids();
+        if pids.is_empty() {
+            self.since = Instant::now();
+            return Ok(());
+        }
+        (self.dumped, self.dumps) = (true, self.dumps + 1);
+        self.join();
+        let (dir, complaints) =
+            (dir.try_clone().context("keeping the output folder open")?, complaints.clone());
+        let options = DumpOptions {
+            interval: Duration::from_millis(500),
+            first_only: false,
+            limits: ScanLimits { time: Duration::from_secs(10), ..ScanLimits::default() },
+            debug_files: self.debug_files.clone(),
+            stacks: true,
+        };
+        let limit = self.limit;
+        let thread = thread::Builder::new().name("ncclflow-dump".to_owned());
+        self.running = Some(thread.spawn(move || {
+            complaints.say(match write_dump(pids, &options, &dir) {
+                Ok((name, state)) => {
+                    News::Dumped(format!("nothing moved for {} s: {state}; see {name}", limit.as_secs_f64()))
+                }
+                Err(error) => News::Failed(format!("nothing moved, and there is no dump: {error:#}")),
+            });
+        })?);
+        Ok(())
+    }
+
+    fn join(&mut self) {
+        if let Some(thread) = self.running.take() {
+            // What it had to say it has said.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for HangWatch {
+    fn drop(&mut self) {
+        self.join();
+    }
+}
+
+/// The dump's file, and its verdict.
+fn write_dump(pids: Vec<u32>, options: &DumpOptions, dir: &OutputDir) -> Result<(String, String)> {
+    let report = dump::dump(&Choice::Pids(pids), options, &mut |_| {})?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis());
+    let name = format!("dump_{now}.json");
+    let text = serde_json::to_string_pretty(&report)? + "\n";
+    dir.replace_file(&name, |file| file.write_all(text.as_bytes()))
+        .with_context(|| format!("writing `{name}`"))?;
+    let state = match report.state() {
+        dump::State::Healthy => "healthy",
+        dump::State::Stuck => "stuck",
+        dump::State::Unknown => "there is no telling why",
+    };
+    Ok((name, state.to_owned()))
+}

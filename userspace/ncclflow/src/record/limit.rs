@@ -1,0 +1,80 @@
+//! `--max-size`: what of the limit is kept for what must be written in the end, and what is told of it.
+
+use std::{os::unix::fs::MetadataExt as _, path::Path};
+
+use anyhow::{Context as _, Result, bail};
+
+use super::{
+    recorder::{Notice, RecordOptions},
+    report::report_room,
+};
+use crate::sinks::{DiskBudget, OutputDir, SessionReport, Share};
+
+/// Kept for the folder of the next window, besides its `session.json`.
+const FOLDER: u64 = 64 << 10;
+
+/// Makes the output folder, with its limit.
+pub(super) fn create_folder(path: &Path, options: &RecordOptions) -> Result<OutputDir> {
+    let dir = OutputDir::create(path)?;
+    let Some(limit) = options.max_size else { return Ok(dir) };
+    if let Some(capture) = &options.capture {
+        let parent = capture.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let id = |path: &Path| std::fs::metadata(path).map(|folder| (folder.dev(), folder.ino()));
+        if id(parent.unwrap_or(Path::new("."))).ok() == Some(id(path)?) {
+            dir.discard();
+            bail!("--max-size does not count the capture `{}`: give it another folder", capture.display());
+        }
+    }
+    dir.limited(limit, options.compress).with_context(|| format!("looking at `{}`", path.display()))
+}
+
+/// A limit that leaves no room for lines is an error.
+pub(super) fn check(dir: &OutputDir, report: &SessionReport, probes: usize, has_windows: bool) -> Result<()> {
+    let Some(budget) = dir.budget() else { return Ok(()) };
+    let room = keep_room(dir, report, probes, has_windows);
+    let needed = if has_windows { 4 * room + FOLDER } else { 2 * room };
+    if budget.limit() < 2 * needed {
+        bail!(
+            "--max-size is too little: with {probes} probes, `session.json` may need {} KiB; give it {} MiB at least",
+            needed >> 10,
+            (2 * needed).div_ceil(1 << 20)
+        );
+    }
+    Ok(())
+}
+
+/// Keeps room for the recording's own `session.json`, and, if it has windows, for the folder of the next one. Says how much `session.json`
+/// of a window may need.
+pub(super) fn keep_room(dir: &OutputDir, report: &SessionReport, probes: usize, has_windows: bool) -> u64 {
+    if dir.budget().is_none() {
+        return 0;
+    }
+    let room = report_room(report, probes);
+    // For it, and for the next one that takes its place.
+    dir.keep(Share::Report, 2 * room);
+    if !has_windows {
+        return room;
+    }
+    let of_window = SessionReport { windows: Vec::new(), ..report.clone() };
+    let room = report_room(&of_window, probes);
+    dir.keep(Share::Opening, room + FOLDER);
+    room
+}
+
+/// Tells what has become of the limit, and has it in the report. `true`: windows were removed.
+pub(super) fn tell(
+    budget: &DiskBudget,
+    report: &mut SessionReport,
+    notice: &mut dyn FnMut(Notice<'_>),
+) -> bool {
+    let news = budget.take_news();
+    if news.is_first_refusal {
+        notice(Notice::OverMaxSize(budget.limit()));
+    }
+    for folder in &news.removed {
+        notice(Notice::WindowRemoved(folder));
+    }
+    report.windows.retain(|window| !news.removed.contains(&window.folder));
+    report.max_size = Some(budget.report());
+    !news.removed.is_empty()
+}

@@ -1,0 +1,232 @@
+//! What is to be traced: processes, their libraries (each inode once), and the probes that each library allows.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::{
+    kernel::probe::{self, Level, ProbeSet, StepDetail, Way},
+    layout_cache::{CacheKey, LayoutCache},
+    sinks::LibraryReport,
+    target::{MappedLibrary, Process, nccl_libraries},
+};
+use flow::decode::{Decoder, OpWorkFields, PlanFields, ProxyOpFields};
+use nccl_library::{
+    elf::Image,
+    nccl::{NameTables, NcclVersion},
+    symbols::{self, DebugFiles, Resolution},
+};
+
+/// Which probes are wanted.
+#[derive(Clone, Copy, Debug)]
+pub struct ProbeChoice {
+    pub level: Level,
+    /// Nothing: what the library allows, whole plans first.
+    pub way: Option<Way>,
+    /// With [`Level::Steps`].
+    pub detail: StepDetail,
+    /// With [`Level::Api`]: the returns of the exported functions too.
+    pub returns: bool,
+}
+
+/// What is looked for in the processes.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// The NCCL library's path as the target maps it, where its name does not show that it is one.
+    pub library: Option<&'a Path>,
+    pub debug_files: &'a DebugFiles,
+    pub choice: ProbeChoice,
+    /// Where what is resolved is kept from one time to the next.
+    pub cache: Option<&'a LayoutCache>,
+}
+
+/// A process and the libraries that it uses, as indexes into [`Setup::libraries`].
+#[derive(Debug)]
+pub struct Target {
+    pub process: Process,
+    pub libraries: Vec<usize>,
+}
+
+/// A library that a target has mapped, resolved.
+#[derive(Debug)]
+pub struct LibraryInUse {
+    pub file: MappedLibrary,
+    pub resolution: Resolution,
+    pub probes: ProbeSet,
+    pub decoder: Decoder,
+    /// What was resolved was kept from an earlier time.
+    pub cached: bool,
+    /// To be kept, and under which key.
+    to_keep: Option<(CacheKey, Image)>,
+}
+
+/// Everything that a recording needs to know before it touches the kernel.
+#[derive(Debug, Default)]
+pub struct Setup {
+    pub targets: Vec<Target>,
+    pub libraries: Vec<LibraryInUse>,
+    /// What cannot be traced beside something that can, a process or a library that looks like NCCL: why.
+    pub passed_over: Vec<String>,
+}
+
+impl Setup {
+    /// Finds the processes and resolves their libraries.
+    pub fn find(pids: &[u32], wanted: &Wanted<'_>) -> Result<Self> {
+        let (mut setup, mut last_error) = (Self::default(), None);
+        for &pid in pids {
+            if setup.targets.iter().any(|target| target.process.pid() == pid) {
+                continue;
+            }
+            match setup.add(pid, wanted) {
+                Ok(()) => {}
+                // Of several, those that can be traced are: `-p $(pgrep train.py)` names launchers and shells too.
+                Err(error) if pids.len() > 1 => {
+                    setup.passed_over.push(format!("{error:#}"));
+                    last_error = Some(error);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        match last_error {
+            Some(error) if setup.targets.is_empty() => {
+                Err(error.context("none of the processes can be traced"))
+            }
+            _ => Ok(setup),
+        }
+    }
+
+    /// Adds a process and what it has mapped.
+    fn add(&mut self, pid: u32, wanted: &Wanted<'_>) -> Result<()> {
+        let process = Process::open(pid)?;
+        let (mut libraries, mut refused) = (Vec::new(), Vec::new());
+        for file in nccl_libraries(&process, wanted.library)? {
+            let known = self.libraries.iter().position(|library| library.file.id == file.id);
+            let index = known.unwrap_or(self.libraries.len());
+            if known.is_none() {
+                match LibraryInUse::resolve(file, wanted) {
+                    Ok(library) => self.libraries.push(library),
+                    Err(error) => {
+                        refused.push(error);
+                        continue;
+                    }
+                }
+            }
+            libraries.push(index);
+        }
+        if libraries.is_empty()
+            && let Some(error) = refused.pop()
+        {
+            return Err(error);
+        }
+        self.passed_over.extend(refused.iter().map(|error| format!("{error:#}")));
+        self.targets.push(Target { process, libraries });
+        Ok(())
+    }
+}
+
+/// A library of which it is known what it is, and not yet whether it can be traced.
+#[derive(Debug)]
+pub(super) struct ResolvedLibrary {
+    file: MappedLibrary,
+    image: Image,
+    resolution: Resolution,
+    cached: bool,
+    /// Under which the resolution is to be kept.
+    key: Option<CacheKey>,
+}
+
+impl ResolvedLibrary {
+    pub(super) fn new(file: MappedLibrary, wanted: &Wanted<'_>) -> Result<Self> {
+        let choice = wanted.choice;
+        let shown = file.shown();
+        let context = || format!("reading the NCCL library `{shown}`");
+        let image = Image::from_file(file.try_clone_file().with_context(context)?).with_context(context)?;
+        let request = if choice.returns { symbols::nccl_request_with_api() } else { symbols::nccl_request() };
+        let key = wanted.cache.and_then(|cache| Some((cache, CacheKey::new(&image, &request)?)));
+        let known = key.as_ref().and_then(|(cache, key)| cache.load(key));
+        let cached = known.is_some();
+        let resolution = match known {
+            Some(resolution) => resolution,
+            None => symbols::resolve_with(&image, &request, wanted.debug_files).with_context(context)?,
+        };
+        let key = key.filter(|_| !cached).map(|(_, key)| key);
+        Ok(Self { file, image, resolution, cached, key })
+    }
+
+    pub(super) fn version(&self) -> Option<NcclVersion> {
+        self.resolution.nccl_version
+    }
+
+    /// What is said of it where it cannot be traced.
+    pub(super) fn report(&self) -> LibraryReport {
+        report(&self.file, &self.resolution, self.cached, &ProbeSet::default())
+    }
+
+    /// Compiles its probes.
+    pub(super) fn into_use(self, choice: ProbeChoice) -> Result<LibraryInUse> {
+        let Self { file, image, resolution, cached, key } = self;
+        let shown = file.shown();
+        let context = || format!("reading the NCCL library `{shown}`");
+        let mut probes = probe::compile(&resolution, choice.level.min(Level::Flow), choice.way);
+        if choice.level == Level::Steps {
+            probe::add_steps(&mut probes, &resolution, Some(&image), choice.detail);
+        }
+        if choice.returns {
+            probe::add_api_returns(&mut probes, &resolution);
+        }
+        let is_indispensable = |probe: &probe::Probe| match choice.level {
+            Level::Api => probe.function == "ncclEnqueueCheck",
+            Level::Flow | Level::Steps => probe.walk.is_some() || probe.function == "ncclProxySaveOp",
+        };
+        if !probes.probes.iter().any(is_indispensable) {
+            let missing: Vec<String> = probes
+                .missing
+                .iter()
+                .map(|missing| format!("{}: {}", missing.function, missing.why))
+                .collect();
+            bail!("`{}` cannot be traced: {}. See `ncclflow symbols {}`", shown, missing.join("; "), shown);
+        }
+        let decoder = Decoder {
+            op_fields: ProxyOpFields::from_layouts(&resolution.layouts).with_context(context)?,
+            names: NameTables::from_layouts(&resolution.layouts),
+            plan_fields: PlanFields::from_layouts(&resolution.layouts, resolution.nccl_version),
+            op_work: OpWorkFields::from_layouts(&resolution.layouts),
+        };
+        let to_keep = key.map(|key| (key, image));
+        Ok(LibraryInUse { file, resolution, probes, decoder, cached, to_keep })
+    }
+}
+
+fn report(file: &MappedLibrary, resolution: &Resolution, cached: bool, probes: &ProbeSet) -> LibraryReport {
+    LibraryReport {
+        path: file.path.display().to_string(),
+        deleted: file.deleted,
+        device: file.id.device,
+        inode: file.id.inode,
+        build_id: resolution.build_id.clone(),
+        nccl_version: resolution.nccl_version,
+        cuda_version: resolution.cuda_version,
+        symbols: resolution.rung,
+        cached,
+        probes: probes.way,
+        missing_probes: probes.missing.clone(),
+    }
+}
+
+impl LibraryInUse {
+    fn resolve(file: MappedLibrary, wanted: &Wanted<'_>) -> Result<Self> {
+        ResolvedLibrary::new(file, wanted)?.into_use(wanted.choice)
+    }
+
+    /// Keeps what was resolved for the next time.
+    pub(super) fn keep(&self, cache: &LayoutCache) -> Result<()> {
+        if let Some((key, image)) = &self.to_keep {
+            cache.store(key, image, &self.resolution)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn report(&self) -> LibraryReport {
+        report(&self.file, &self.resolution, self.cached, &self.probes)
+    }
+}

@@ -1,0 +1,249 @@
+use std::{
+    collections::HashSet,
+    fs,
+    io::Write as _,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+};
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::sinks::{JsonLinesFile, MAX_AGGREGATED, aggregate_directory, output_file::Source};
+
+/// What is kept for the report of a window.
+const REPORT: u64 = 20_000;
+
+/// Blocks of files, each once, and one of each folder.
+fn taken(path: &Path) -> u64 {
+    let (mut sum, mut seen, mut folders) = (0, HashSet::new(), vec![path.to_path_buf()]);
+    while let Some(folder) = folders.pop() {
+        sum += 4096;
+        for entry in fs::read_dir(folder).unwrap().flatten() {
+            let metadata = entry.metadata().unwrap();
+            if metadata.is_dir() {
+                folders.push(entry.path());
+            } else if seen.insert(metadata.ino()) {
+                sum += metadata.len().div_ceil(4096) * 4096;
+            }
+        }
+    }
+    sum
+}
+
+fn limited(limit: u64, compress: bool) -> (tempfile::TempDir, OutputDir) {
+    let parent = tempfile::tempdir().unwrap();
+    let dir = OutputDir::create(&parent.path().join("out")).unwrap();
+    (parent, dir.limited(limit, compress).unwrap())
+}
+
+fn head(seq: u64) -> Value {
+    json!({
+        "opCount": 0, "pattern": "RING", "protocol": "SIMPLE", "algorithm": "RING", "coll": "AllGather",
+        "collApi": "AllGather", "posted": true, "seq": seq, "rest": "x".repeat(300),
+    })
+}
+
+fn step(seq: u64, length: usize) -> Value {
+    json!({
+        "channel": 0, "op": "SEND", "peer": 1, "bytes": 10, "stage": "ring", "transport": "NET", "step": 0, "seq": seq,
+        "rest": "x".repeat(length),
+    })
+}
+
+/// The files of a rank.
+struct Rank {
+    flows: JsonLinesFile,
+    steps: JsonLinesFile,
+    lines: u64,
+}
+
+impl Rank {
+    fn new(dir: &OutputDir) -> Option<Self> {
+        let folder = dir.subfolder("0x1").ok()?;
+        let file = |name: &str, source| folder.create_source(name, source).ok().map(JsonLinesFile::new);
+        let flows = file("proxy_flow_rank0.jsonl", Source::ProxyFlow)?;
+        Some(Self { flows, steps: file("flow_steps_rank0.jsonl", Source::FlowSteps)?, lines: 0 })
+    }
+
+    fn push(&mut self, length: usize) {
+        self.lines += 1;
+        self.flows.push(&head(self.lines)).unwrap();
+        self.steps.push(&step(self.lines, length)).unwrap();
+    }
+
+    fn flush(&mut self) {
+        self.flows.flush().unwrap();
+        self.steps.flush().unwrap();
+    }
+
+    fn lost(&self) -> u64 {
+        let lost = [self.flows.lost(), self.steps.lost()];
+        assert!(lost.iter().all(|lost| lost.lines == lost.over_max_size));
+        lost.iter().map(|lost| lost.lines).sum()
+    }
+}
+
+/// As at the end of a window.
+fn finish(dir: &OutputDir, report: u64) {
+    let aggregated = aggregate_directory(dir, MAX_AGGREGATED).unwrap();
+    assert_eq!((aggregated.ranks, aggregated.over_max_size), (1, 0));
+    let report = vec![b' '; usize::try_from(report).unwrap()];
+    dir.replace_from(Share::Report, "session.json", |file| file.write_all(&report)).unwrap();
+    dir.open_subfolder("0x1").unwrap().link("flow_rank0.json", "flow_rank0_pid7_1.json").unwrap();
+}
+
+#[test]
+fn a_folder_never_takes_more_than_its_limit_whatever_is_written() {
+    let mut state = 7u64;
+    let mut random = |below: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % below
+    };
+    let (mut removed, mut lost, mut finished) = (0, 0, 0);
+    for limit in [300_000, 500_001, 1 << 20, 3_000_000] {
+        let (_parent, dir) = limited(limit, false);
+        let path = dir.path().to_path_buf();
+        dir.keep(Share::Report, 2 * REPORT);
+        dir.keep(Share::Opening, 2 * REPORT);
+        for number in 0..30 {
+            let Ok(window) = dir.window(&format!("window_{number}"), REPORT) else {
+                panic!("room for the next window is kept");
+            };
+            let rank = Rank::new(&window);
+            let size = random(limit);
+            let length = usize::try_from(random(2000)).unwrap();
+            if let Some(mut rank) = rank {
+                for _ in 0..size / (length as u64 + 500) {
+                    rank.push(length);
+                    if random(20) == 0 {
+                        rank.flush();
+                    }
+                    if random(50) == 0 {
+                        assert!(taken(&path) <= limit, "{number}: {} {limit}", taken(&path));
+                    }
+                }
+                rank.flush();
+                assert!(taken(&path) <= limit, "{number}: {} {limit}", taken(&path));
+                lost += rank.lost();
+                finish(&window, random(REPORT));
+                finished += 1;
+                assert!(taken(&path) <= limit, "{number}: {} {limit}", taken(&path));
+            }
+            window.complete();
+            let main = vec![b' '; usize::try_from(random(REPORT)).unwrap()];
+            dir.replace_from(Share::Report, "session.json", |file| file.write_all(&main)).unwrap();
+            assert!(taken(&path) <= limit, "{number}: {} {limit}", taken(&path));
+            assert!(taken(&path) <= dir.budget().unwrap().report().used_bytes);
+        }
+        removed += dir.budget().unwrap().report().windows_removed;
+    }
+    assert!(removed > 20 && lost > 20 && finished > 100, "{removed} {lost} {finished}");
+}
+
+#[test]
+fn the_oldest_complete_windows_make_room_and_what_others_made_stays() {
+    let (_parent, dir) = limited(2 << 20, false);
+    let mut paths: Vec<PathBuf> = Vec::new();
+    for number in 0..4 {
+        let window = dir.window(&format!("window_{number}"), REPORT).unwrap();
+        let mut rank = Rank::new(&window).unwrap();
+        (0..40).for_each(|_| rank.push(800));
+        rank.flush();
+        finish(&window, 1000);
+        assert_eq!(rank.lost(), 0);
+        paths.push(window.path().to_path_buf());
+        window.complete();
+    }
+    // Put there by somebody, and put in the place of something of ours.
+    fs::write(paths[0].join("notes.txt"), "precious").unwrap();
+    let replaced = paths[1].join("0x1/flow_rank0.json");
+    fs::remove_file(&replaced).unwrap();
+    fs::write(&replaced, "precious").unwrap();
+    // Somebody has taken care of it.
+    fs::remove_dir_all(&paths[2]).unwrap();
+    fs::create_dir(dir.path().join("foreign")).unwrap();
+
+    let window = dir.window("window_4", REPORT).unwrap();
+    let mut rank = Rank::new(&window).unwrap();
+    let budget = dir.budget().unwrap().clone();
+    let mut order = Vec::new();
+    while rank.lost() == 0 {
+        rank.push(800);
+        order.extend(budget.take_news().removed);
+    }
+    assert_eq!(order, ["window_0", "window_1", "window_2", "window_3"]);
+    rank.flush();
+    assert_eq!(fs::read_to_string(paths[0].join("notes.txt")).unwrap(), "precious");
+    assert_eq!(fs::read_dir(&paths[0]).unwrap().count(), 1);
+    assert_eq!(fs::read_to_string(&replaced).unwrap(), "precious");
+    assert_eq!(fs::read_dir(paths[1].join("0x1")).unwrap().count(), 1);
+    assert!(!paths[2].exists() && !paths[3].exists() && dir.path().join("foreign").is_dir());
+    let report = budget.report();
+    assert_eq!((report.windows_removed, &*report.folders_removed), (4, &*order));
+
+    // The open window alone has reached the limit: lines are lost, and its last files have the room that was kept for them.
+    assert!(dir.has_no_room());
+    finish(&window, REPORT);
+    assert!(taken(dir.path()) <= 2 << 20);
+    // Once it is complete, the next one may take its place.
+    window.complete();
+    assert!(!dir.has_no_room());
+    let next = dir.window("window_5", REPORT).unwrap();
+    let mut rank = Rank::new(&next).unwrap();
+    (0..300).for_each(|_| rank.push(800));
+    assert_eq!((rank.lost(), budget.take_news().removed), (0, vec!["window_4".to_owned()]));
+}
+
+#[test]
+fn a_recording_without_windows_loses_lines_and_can_be_completed() {
+    let limit = 1 << 20;
+    let (_parent, dir) = limited(limit, true);
+    dir.keep(Share::Report, 2 * REPORT);
+    let small = vec![b' '; 5000];
+    dir.replace_from(Share::Report, "session.json", |file| file.write_all(&small)).unwrap();
+    let mut rank = Rank::new(&dir).unwrap();
+    (0..5000).for_each(|_| rank.push(500));
+    rank.flush();
+    assert!(rank.lost() > 0);
+    assert_eq!(rank.flows.lines() + rank.steps.lines() + rank.lost(), 10_000);
+    let budget = dir.budget().unwrap();
+    assert!(budget.has_news() && !budget.has_news());
+    assert!(budget.take_news().is_first_refusal && !budget.take_news().is_first_refusal);
+    assert!(taken(dir.path()) > limit / 6, "most of what is not used for lines is kept for the aggregate");
+    for _ in 0..3 {
+        finish_again(&dir);
+        assert!(taken(dir.path()) <= limit);
+    }
+}
+
+/// `session.json` is written again and again.
+fn finish_again(dir: &OutputDir) {
+    let report = vec![b' '; usize::try_from(REPORT).unwrap()];
+    dir.replace_from(Share::Report, "session.json", |file| file.write_all(&report)).unwrap();
+    let aggregated = aggregate_directory(dir, MAX_AGGREGATED).unwrap();
+    assert_eq!(aggregated.ranks + aggregated.over_max_size, 1);
+}
+
+#[test]
+fn a_file_larger_than_the_limit_is_refused_and_leaves_nothing() {
+    let (_parent, dir) = limited(1 << 20, false);
+    let used = dir.budget().unwrap().report().used_bytes;
+    let large = vec![0; 2 << 20];
+    let error = dir.replace_file("dump.json", |file| file.write_all(&large)).unwrap_err();
+    assert!(is_over_max_size(&error));
+    assert!(dir.names().unwrap().is_empty());
+    assert_eq!(dir.budget().unwrap().report().used_bytes, used);
+}
+
+#[test]
+fn blocks_are_counted_with_those_that_find_them() {
+    let (_parent, dir) = limited(1 << 20, false);
+    let budget = dir.budget().unwrap();
+    let block = budget.cost(1);
+    assert!(BLOCK_SIZES.contains(&block));
+    assert_eq!([0, block, block + 1, 4 * block].map(|bytes| budget.cost(bytes) / block), [0, 1, 2, 4]);
+    assert_eq!(budget.cost(5 * block), 6 * block);
+    assert_eq!(budget.cost(1024 * block), (1024 + 5) * block);
+    assert_eq!([1, block, block + 1].map(|bytes| budget.covered(bytes) / block), [1, 1, 2]);
+}

@@ -1,0 +1,324 @@
+//! `session.json`: what was traced, how well, and what was lost.
+
+use std::io::Write as _;
+
+use serde::Serialize;
+
+use super::{
+    budget::{Share, is_over_max_size},
+    compress::Compressed,
+    output_dir::OutputDir,
+};
+use crate::{
+    kernel::{
+        loader::{BufferKind, LinkKind},
+        probe::{Level, MissingProbe, ProbePlace, StepDetail, Way},
+    },
+    record::Gap,
+};
+use flow::model::{ModelCounters, Sampling};
+use nccl_library::{elf::BuildId, nccl::NcclVersion, symbols::Rung};
+
+/// Whether the session is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SessionState {
+    /// Still going on, or ended without a word (killed).
+    Recording,
+    Complete,
+    /// Over, with files that could not be written in full.
+    WriteFailed,
+}
+
+/// The whole of `session.json`.
+#[derive(Clone, Debug, Serialize)]
+pub struct SessionReport {
+    pub ncclflow: &'static str,
+    pub state: SessionState,
+    pub host: String,
+    pub kernel: String,
+    pub level: Level,
+    /// What of each message was measured; with [`Level::Steps`] only.
+    pub step_detail: Option<StepDetail>,
+    /// Of which ops messages were measured, if not of all.
+    pub sampling: Option<Sampling>,
+    pub clock: ClockReport,
+    pub attach: AttachReport,
+    pub targets: Vec<TargetReport>,
+    pub libraries: Vec<LibraryReport>,
+    pub communicators: Vec<CommunicatorReport>,
+    pub buffer: BufferReport,
+    pub probes: Vec<ProbeReport>,
+    /// Over all probes; CPUs on which there was a hit.
+    pub cpus: Vec<CpuReport>,
+    pub loss: LossReport,
+    /// When records were lost or dropped.
+    pub gaps: Vec<Gap>,
+    pub model: ModelCounters,
+    /// Why the first record that was not understood was not.
+    pub first_undecodable: Option<String>,
+    /// Libraries that look like NCCL and could not be traced, and why.
+    pub passed_over: Vec<String>,
+    pub errors: Vec<String>,
+    /// With `--max-size`, in the recording's folder.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_size: Option<MaxSizeReport>,
+    /// With `--compress`, of the files in this folder.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compressed: Option<Compressed>,
+    /// In the folder of a window: which it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window: Option<WindowReport>,
+    /// In the folder of a recording with windows: all that are closed, and were not removed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub windows: Vec<WindowReport>,
+}
+
+/// What became of `--max-size`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct MaxSizeReport {
+    /// What the folder may take on the disk.
+    pub bytes: u64,
+    /// What it took when this was written; this file in its last form is not counted.
+    pub used_bytes: u64,
+    /// Windows that were removed to make room, always the oldest.
+    pub windows_removed: u64,
+    pub bytes_removed: u64,
+    /// Their folders; of more than 256 the latest.
+    pub folders_removed: Vec<String>,
+}
+
+/// A part of a recording that has a folder of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct WindowReport {
+    /// From 1.
+    pub number: u32,
+    /// Folder inside the recording's.
+    pub folder: String,
+    /// Unix time in milliseconds.
+    pub opened_unix_ms: u64,
+    /// Hits were recorded from here on …
+    pub opened_monotonic_ns: u64,
+    /// … until here, by the records' clock.
+    pub closed_monotonic_ns: Option<u64>,
+    pub closed_by: Option<WindowEnd>,
+    /// Ops and calls that came after as many as may be were written, and before the window was closed.
+    pub ops_left_out: u64,
+}
+
+/// Why a window was closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WindowEnd {
+    /// The flag file had gone.
+    Flag,
+    MaxOps,
+    MaxSecs,
+    /// SIGUSR1.
+    Signal,
+    /// The recording ended.
+    Recording,
+}
+
+/// Both clocks, read together when the session began. Every `ts_ns` is on the monotonic one; add `offset_ns` for wall time.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct ClockReport {
+    pub clock: &'static str,
+    pub started_monotonic_ns: u64,
+    pub started_realtime_ns: u64,
+    pub offset_ns: u64,
+    pub ended_monotonic_ns: Option<u64>,
+}
+
+/// How long it took until hits were recorded: milliseconds since the start of the program.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct AttachReport {
+    /// How probes are attached.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub links: Option<LinkKind>,
+    /// Processes and libraries are found, and the libraries' symbols and layouts known.
+    pub resolved_ms: f64,
+    /// The eBPF object is in the kernel, with the programs that are likely to be needed.
+    pub loaded_ms: f64,
+    /// The first probe is in the kernel.
+    pub first_probe_ms: f64,
+    /// All probes are.
+    pub attached_ms: f64,
+    /// The session is open: hits are recorded from here on.
+    pub armed_ms: f64,
+    /// That moment by the records' clock.
+    pub armed_monotonic_ns: Option<u64>,
+}
+
+/// A process that was traced.
+#[derive(Clone, Debug, Serialize)]
+pub struct TargetReport {
+    /// In our PID namespace.
+    pub pid: u32,
+    /// What the process sees of itself.
+    pub own_pid: u32,
+    pub name: String,
+    /// Indexes into `libraries`.
+    pub libraries: Vec<usize>,
+    /// It ended while it was traced.
+    pub exited: bool,
+    /// With the PID, what tells it from all other processes: when it was started, in ticks since the system was.
+    pub started_ticks: Option<u64>,
+    /// With `--all`: since when its hits are recorded, by the records' clock, at the latest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub followed_since_ns: Option<u64>,
+    /// Why it is not traced, though it has NCCL.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub untraced: Option<String>,
+}
+
+/// An NCCL library that was traced.
+#[derive(Clone, Debug, Serialize)]
+pub struct LibraryReport {
+    pub path: String,
+    pub deleted: bool,
+    pub device: u64,
+    pub inode: u64,
+    pub build_id: Option<BuildId>,
+    pub nccl_version: Option<NcclVersion>,
+    pub cuda_version: Option<(u32, u32)>,
+    /// Where symbols and layouts are from.
+    pub symbols: Rung,
+    /// They were known from an earlier recording.
+    pub cached: bool,
+    /// Where ops are seen: whole plans at their launch, or call by call.
+    pub probes: Option<Way>,
+    pub missing_probes: Vec<MissingProbe>,
+}
+
+/// A rank of a communicator that was seen.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CommunicatorReport {
+    pub comm_hash: String,
+    pub folder: String,
+    pub rank: i32,
+    pub n_ranks: i32,
+    pub pid: u32,
+    pub proxy_flow_lines: u64,
+    pub flow_steps_lines: u64,
+    pub api_lines: u64,
+    pub lost_lines: u64,
+}
+
+/// What is between the kernel and the files.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct BufferReport {
+    pub kind: BufferKind,
+    /// Of the kernel's buffers, all CPUs together.
+    pub bytes: u64,
+    /// Records that wait to be decoded and written, at most.
+    pub queue_bytes: u64,
+    /// Most that waited at a time.
+    pub queue_peak_bytes: u64,
+}
+
+/// A probe's account: `hits = delivered + lost + dropped + disarmed`.
+#[derive(Clone, Debug, Serialize)]
+pub struct ProbeReport {
+    pub function: String,
+    pub symbol: String,
+    pub at: ProbePlace,
+    /// What it reads, if it is no probe but a part of those that walk lists.
+    pub part: Option<&'static str>,
+    /// Process that it is limited to; parts serve all processes that use the library.
+    pub pid: Option<u32>,
+    /// Index into `libraries`.
+    pub library: usize,
+    pub hits: u64,
+    /// Records that came to be decoded.
+    pub delivered: u64,
+    /// In the kernel: its buffer was full.
+    pub lost: u64,
+    /// Taken out of the kernel, and dropped as decoding or writing had not kept up and the queue was full.
+    pub dropped: u64,
+    /// Hits before the session opened and after it closed.
+    pub disarmed: u64,
+    /// Delivered with memory of the target that could not be read.
+    pub faulted: u64,
+    /// CPUs on which something was lost or dropped.
+    pub cpus: Vec<CpuReport>,
+}
+
+/// A CPU's account, besides what was disarmed: `hits = delivered + lost + dropped`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CpuReport {
+    pub cpu: u32,
+    pub hits: u64,
+    pub delivered: u64,
+    pub lost: u64,
+    pub dropped: u64,
+}
+
+impl CpuReport {
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.hits += other.hits;
+        self.delivered += other.delivered;
+        self.lost += other.lost;
+        self.dropped += other.dropped;
+    }
+}
+
+/// Everything that was lost. Zeroes are written too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct LossReport {
+    /// Hits whose record found the kernel's buffer full.
+    pub records_lost: u64,
+    /// Records that were dropped as decoding or writing did not keep up.
+    pub records_dropped: u64,
+    /// Hits of which it is not known what became of them: 0, or a fault of ours.
+    pub records_unaccounted: u64,
+    /// Records that could not be understood.
+    pub records_undecodable: u64,
+    /// Lines that could not be written.
+    pub lines_lost: u64,
+    /// Of them, those that `--max-size` left no room for.
+    pub lines_over_max_size: u64,
+    /// Files `flow_rank<r>.json` that `--max-size` left no room for.
+    pub aggregates_over_max_size: u64,
+    /// Windows that were opened late, as `--max-size` left no room for them.
+    pub windows_late: u64,
+    /// Records that the capture lacks, where one was to be kept.
+    pub records_not_captured: u64,
+}
+
+impl LossReport {
+    pub fn is_zero(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl SessionReport {
+    /// Writes `session.json`, in the place of an earlier one. Where the folder's limit leaves no room for all of it, what lists moments and
+    /// processors is left out.
+    pub fn write(&self, dir: &OutputDir) -> std::io::Result<()> {
+        let write = |report: &Self| {
+            let text = report.to_text()?;
+            dir.replace_from(Share::Report, "session.json", |file| file.write_all(text.as_bytes()))
+        };
+        match write(self) {
+            Err(error) if is_over_max_size(&error) => write(&self.shortened()),
+            written => written,
+        }
+    }
+
+    fn shortened(&self) -> Self {
+        let mut report = self.clone();
+        report.errors.push("lists of gaps and CPUs are left out: --max-size leaves no room".to_owned());
+        (report.gaps, report.cpus) = (Vec::new(), Vec::new());
+        for probe in &mut report.probes {
+            probe.cpus = Vec::new();
+        }
+        report
+    }
+
+    /// The content of `session.json`.
+    pub fn to_text(&self) -> serde_json::Result<String> {
+        Ok(serde_json::to_string_pretty(self)? + "\n")
+    }
+}

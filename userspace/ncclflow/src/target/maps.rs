@@ -1,0 +1,139 @@
+//! `/proc/PID/maps`, and which of its files is NCCL.
+
+use std::{
+    ffi::OsString,
+    io,
+    os::unix::ffi::{OsStrExt as _, OsStringExt as _},
+    path::{Path, PathBuf},
+};
+
+use nccl_library::elf::{FileOffset, RuntimeAddr};
+
+/// A line of `/proc/PID/maps`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    pub start: RuntimeAddr,
+    pub end: RuntimeAddr,
+    pub executable: bool,
+    pub file_offset: FileOffset,
+    /// Device as the kernel prints it, major and minor.
+    pub device: (u32, u32),
+    /// 0 for memory that no file backs.
+    pub inode: u64,
+    /// As the process names it, in its own mount namespace; without the mark ` (deleted)`.
+    pub path: PathBuf,
+    pub deleted: bool,
+}
+
+impl Mapping {
+    /// Whether the file's name says that it is NCCL: `libnccl.so`, `libnccl.so.2`, `libnccl-custom.so` …, and neither one of
+    /// NCCL's plugins (`libnccl-net.so`, `libnccl-tuner.so`, `libnccl-profiler.so`) nor a longer word (`libncclfoo.so`).
+    pub fn is_nccl(&self) -> bool {
+        const PLUGINS: [&[u8]; 5] = [b"-net", b"-tuner", b"-profiler", b"-env", b"_device"];
+        let Some(name) = self.path.file_name() else { return false };
+        let Some(rest) = name.as_bytes().strip_prefix(b"libnccl") else { return false };
+        self.inode != 0
+            && rest.first().is_none_or(|next| !next.is_ascii_alphanumeric())
+            && !PLUGINS.iter().any(|plugin| rest.starts_with(plugin))
+    }
+
+    /// The name of the range in `/proc/PID/map_files`.
+    pub fn range_name(&self) -> String {
+        format!("{:x}-{:x}", self.start.0, self.end.0)
+    }
+}
+
+/// Parses the text of `/proc/PID/maps`. Lines that do not parse are left out: the kernel prints none, and a process can
+/// put nothing there but a file name, in which the kernel escapes newlines.
+pub fn parse(text: &[u8]) -> Vec<Mapping> {
+    text.split(|&byte| byte == b'\n').filter_map(parse_line).collect()
+}
+
+/// Reads and parses `/proc/PID/maps`.
+pub fn read(pid: u32) -> io::Result<Vec<Mapping>> {
+    Ok(parse(&std::fs::read(Path::new("/proc").join(pid.to_string()).join("maps"))?))
+}
+
+fn parse_line(line: &[u8]) -> Option<Mapping> {
+    // start-end perms offset major:minor inode      path
+    let mut rest = line;
+    let mut field = || {
+        let start = rest.iter().position(|&byte| byte != b' ')?;
+        let end = rest.get(start..)?.iter().position(|&byte| byte == b' ').map_or(rest.len(), |n| start + n);
+        let (field, tail) = (rest.get(start..end)?, rest.get(end..)?);
+        rest = tail;
+        std::str::from_utf8(field).ok()
+    };
+    let (start, end) = field()?.split_once('-')?;
+    let permissions = field()?;
+    let file_offset = field()?;
+    let (major, minor) = field()?.split_once(':')?;
+    let inode = field()?;
+    let hex = |text: &str| u64::from_str_radix(text, 16).ok();
+    let hex32 = |text: &str| u32::from_str_radix(text, 16).ok();
+    let path = rest.iter().position(|&byte| byte != b' ').and_then(|at| rest.get(at..)).unwrap_or_default();
+    let (path, deleted) = match path.strip_suffix(b" (deleted)") {
+        Some(path) => (path, true),
+        None => (path, false),
+    };
+    Some(Mapping {
+        start: RuntimeAddr(hex(start)?),
+        end: RuntimeAddr(hex(end)?),
+        executable: permissions.contains('x'),
+        file_offset: FileOffset(hex(file_offset)?),
+        device: (hex32(major)?, hex32(minor)?),
+        inode: inode.parse().ok()?,
+        path: PathBuf::from(OsString::from_vec(unescape(path))),
+        deleted,
+    })
+}
+
+/// The kernel writes a newline in a name as `\012`.
+fn unescape(path: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(path.len());
+    let mut rest = path;
+    while let Some((&byte, tail)) = rest.split_first() {
+        if let Some(tail) = rest.strip_prefix(b"\\012") {
+            out.push(b'\n');
+            rest = tail;
+        } else {
+            out.push(byte);
+            rest = tail;
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // As printed by the kernel: fs/proc/task_mmu.c, show_map_vma.
+    const MAPS: &str = "\
+7f3a00000000-7f3a00100000 r-xp 00043000 fd:01 1234                       /opt/a b/libnccl.so.2
+7f3a00200000-7f3a00300000 r-xp 00000000 fd:01 99                         /opt/libnccl.so.2 (deleted)
+7f3a00400000-7f3a00500000 r-xp 00000000 fd:01 98                         /opt/libnccl-net.so
+7f3a00500000-7f3a00600000 r-xp 00000000 fd:01 97                         /opt/libncclfoo.so
+7ffd00000000-7ffd00021000 rw-p 00000000 00:00 0                          [stack]
+7f3a00600000-7f3a00700000 rw-p 00000000 00:00 0
+";
+
+    #[test]
+    fn paths_with_blanks_deleted_files_and_anonymous_memory_are_read() {
+        let maps = parse(MAPS.as_bytes());
+        assert_eq!(maps.len(), 6);
+        assert_eq!(maps[0].path, Path::new("/opt/a b/libnccl.so.2"));
+        assert_eq!((maps[0].file_offset.0, maps[0].device, maps[0].inode), (0x43000, (0xfd, 1), 1234));
+        assert!(maps[0].executable && maps[0].is_nccl() && !maps[0].deleted);
+        assert!(maps[1].deleted && maps[1].is_nccl());
+        assert_eq!(maps[1].path, Path::new("/opt/libnccl.so.2"));
+        assert!(!maps[2].is_nccl(), "a plugin is not NCCL");
+        assert!(maps[3..].iter().all(|mapping| !mapping.is_nccl()));
+        assert_eq!(maps[0].range_name(), "7f3a00000000-7f3a00100000");
+    }
+
+    #[test]
+    fn lines_that_are_no_maps_lines_yield_nothing() {
+        assert!(parse(b"\nfoo\n1-2\nzz-yy r-xp 0 0:0 0\n").is_empty());
+    }
+}

@@ -1,0 +1,115 @@
+//! The files that a process's code is from, and where each one's table of call frame information is in memory.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    io,
+};
+
+use object::{LittleEndian as Little, elf, pod, read::elf::ProgramHeader as _};
+
+use crate::{
+    memory::Memory,
+    target::{
+        Process,
+        maps::{self, Mapping},
+    },
+};
+use nccl_library::elf::RuntimeAddr;
+
+/// Program headers of one file; real ones have about ten.
+const MAX_HEADERS: u16 = 64;
+
+/// Where a file is in memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Module {
+    /// To be added to the file's own addresses.
+    pub(super) bias: u64,
+    /// Address in memory of `.eh_frame_hdr`, if the file has one.
+    pub(super) eh_frame_hdr: Option<u64>,
+}
+
+/// All mappings of a process, by address.
+#[derive(Debug)]
+pub(super) struct Modules {
+    mappings: Vec<Mapping>,
+    /// By the address of the mapping that begins the file.
+    known: HashMap<u64, Option<Module>>,
+}
+
+impl Modules {
+    pub(super) fn read(process: &Process) -> io::Result<Self> {
+        let mut mappings = maps::read(process.pid())?;
+        mappings.sort_by_key(|mapping| mapping.start);
+        Ok(Self { mappings, known: HashMap::new() })
+    }
+
+    /// The mapping that an address is in.
+    pub(super) fn at(&self, address: u64) -> Option<&Mapping> {
+        let next = self.mappings.partition_point(|mapping| mapping.start.0 <= address);
+        let mapping = self.mappings.get(next.checked_sub(1)?)?;
+        (address < mapping.end.0).then_some(mapping)
+    }
+
+    pub(super) fn is_code(&self, address: u64) -> bool {
+        self.at(address).is_some_and(|mapping| mapping.executable)
+    }
+
+    pub(super) fn inode_at(&self, address: u64) -> Option<u64> {
+        self.at(address).map(|mapping| mapping.inode).filter(|inode| *inode != 0)
+    }
+
+    /// The code of these files, as (start, end).
+    pub(super) fn code_of(&self, inodes: &BTreeSet<u64>) -> Vec<(u64, u64)> {
+        let code =
+            self.mappings.iter().filter(|mapping| mapping.executable && inodes.contains(&mapping.inode));
+        code.map(|mapping| (mapping.start.0, mapping.end.0)).collect()
+    }
+
+    /// The file that an address is in, and the address in the file's own terms.
+    pub(super) fn place(&mut self, memory: Memory<'_>, address: u64) -> Option<(&Mapping, u64)> {
+        self.at(address).filter(|mapping| mapping.inode != 0)?;
+        let module = self.module(memory, address)?;
+        Some((self.at(address)?, address.wrapping_sub(module.bias)))
+    }
+
+    /// The module that an address is in; the kernel's vDSO is one too.
+    pub(super) fn module(&mut self, memory: Memory<'_>, address: u64) -> Option<Module> {
+        let mapping = self.at(address).filter(|mapping| mapping.executable)?;
+        // The file begins at the nearest mapping of its first byte at or below.
+        let first = self.mappings.iter().rev().find(|other| {
+            other.start <= mapping.start
+                && other.file_offset.0 == 0
+                && (&other.path, other.inode) == (&mapping.path, mapping.inode)
+        })?;
+        let start = first.start.0;
+        if let Some(known) = self.known.get(&start) {
+            return *known;
+        }
+        let module = read_headers(memory, start);
+        self.known.insert(start, module);
+        module
+    }
+}
+
+/// The ELF file that begins in memory at `start`.
+fn read_headers(memory: Memory<'_>, start: u64) -> Option<Module> {
+    let header = memory.bytes(RuntimeAddr(start), size_of::<elf::FileHeader64<Little>>() as u64).ok()?;
+    let (header, _) = pod::from_bytes::<elf::FileHeader64<Little>>(&header).ok()?;
+    let ident = &header.e_ident;
+    if ident.magic != elf::ELFMAG || ident.class != elf::ELFCLASS64 || ident.data != elf::ELFDATA2LSB {
+        return None;
+    }
+    let entry = size_of::<elf::ProgramHeader64<Little>>();
+    let count = header.e_phnum.get(Little);
+    if count > MAX_HEADERS || usize::from(header.e_phentsize.get(Little)) != entry {
+        return None;
+    }
+    let at = RuntimeAddr(start.checked_add(header.e_phoff.get(Little))?);
+    let bytes = memory.bytes(at, u64::from(count) * entry as u64).ok()?;
+    let headers = pod::slice_from_all_bytes::<elf::ProgramHeader64<Little>>(&bytes).ok()?;
+    let load = headers.iter().find(|load| load.p_type(Little) == elf::PT_LOAD)?;
+    // The mapping of the first byte; the first segment may begin behind it, in the same page.
+    let bias = start.wrapping_sub(load.p_vaddr(Little).wrapping_sub(load.p_offset(Little)));
+    let table = headers.iter().find(|header| header.p_type(Little) == elf::PT_GNU_EH_FRAME);
+    Some(Module { bias, eh_frame_hdr: table.map(|table| bias.wrapping_add(table.p_vaddr(Little))) })
+}

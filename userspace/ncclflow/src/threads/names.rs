@@ -1,0 +1,165 @@
+//! Names of functions, from the symbol tables of the files that they are in.
+
+use std::collections::{BTreeMap, HashMap};
+
+use crate::target::{MappedLibrary, Process, maps::Mapping};
+use nccl_library::{
+    elf::{Budget, Image, SymbolTable, TableKind},
+    symbols::{DebugFiles, nccl_request, resolve_with},
+};
+
+/// Bytes that are read of one file. Frameworks have symbol tables of some tens of megabytes.
+const MAX_BYTES: u64 = 256 << 20;
+/// Files whose symbols are kept.
+const MAX_FILES: usize = 64;
+/// A longer name is cut: C++ templates have names of kilobytes.
+const MAX_NAME: usize = 160;
+
+/// Functions of a file by their beginning.
+type Functions = BTreeMap<u64, Function>;
+
+#[derive(Debug)]
+struct Function {
+    /// The same as the beginning if it is not known.
+    end: u64,
+    /// As it stands in the symbol table.
+    symbol: Box<str>,
+    is_api: bool,
+}
+
+impl Function {
+    fn new(end: u64, symbol: &str) -> Self {
+        Self { end, symbol: symbol.into(), is_api: is_api(symbol) }
+    }
+}
+
+/// A name for people, and whether it is a call of NCCL's API.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Name {
+    pub(super) text: String,
+    pub(super) is_api: bool,
+}
+
+/// The symbol tables that were read.
+#[derive(Debug, Default)]
+pub struct Names {
+    debug_files: DebugFiles,
+    /// By device and inode.
+    files: HashMap<((u32, u32), u64), Functions>,
+}
+
+impl Names {
+    pub fn new(debug_files: DebugFiles) -> Self {
+        Self { debug_files, files: HashMap::new() }
+    }
+
+    /// The function at an address of a file.
+    pub(super) fn at(
+        &mut self,
+        process: &Process,
+        mapping: &Mapping,
+        address: u64,
+        is_nccl: bool,
+    ) -> Option<Name> {
+        let key = (mapping.device, mapping.inode);
+        if !self.files.contains_key(&key) {
+            if self.files.len() >= MAX_FILES {
+                return None;
+            }
+            let functions = self.read(process, mapping, is_nccl).unwrap_or_default();
+            self.files.insert(key, functions);
+        }
+        let (start, function) = self.files.get(&key)?.range(..=address).next_back()?;
+        // Without a size it reaches to the next one, but not across half a library.
+        let is_inside =
+            if function.end > *start { address < function.end } else { address - start < 1 << 16 };
+        is_inside.then(|| Name { text: demangled(&function.symbol), is_api: function.is_api })
+    }
+
+    fn read(&self, process: &Process, mapping: &Mapping, is_nccl: bool) -> Option<Functions> {
+        let file = MappedLibrary::open(process, mapping).ok()?;
+        let image = Image::from_file(file.try_clone_file().ok()?).ok()?;
+        let mut budget = Budget::new(MAX_BYTES, u64::MAX);
+        let table = SymbolTable::read(&image, &mut budget).ok().flatten();
+        let mut functions = Functions::new();
+        for function in table.iter().flat_map(SymbolTable::functions) {
+            let end = function.address.0.saturating_add(function.size);
+            // Of several names of one place the first stays; NCCL's calls have two.
+            let new = || Function::new(end, function.name);
+            let known = functions.entry(function.address.0).or_insert_with(new);
+            if known.symbol.starts_with("pnccl") {
+                *known = new();
+            }
+        }
+        // Without symbols, the functions that can be found otherwise.
+        if is_nccl && table.is_none_or(|table| table.kind() == TableKind::Exported) {
+            let resolution = resolve_with(&image, &nccl_request(), &self.debug_files).ok()?;
+            for function in resolution.functions.values().flatten() {
+                let end = function.vaddr.0.saturating_add(function.size);
+                let found = Function { end, symbol: function.name.as_str().into(), is_api: false };
+                functions.entry(function.vaddr.0).or_insert(found);
+            }
+        }
+        Some(functions)
+    }
+}
+
+/// A function of NCCL's API by its symbol: `ncclAllReduce`, `pncclAllReduce`. NCCL's own functions are of C++, with the types of
+/// their parameters in the symbol.
+fn is_api(symbol: &str) -> bool {
+    let rest = symbol.strip_prefix("pnccl").or_else(|| symbol.strip_prefix("nccl"));
+    rest.is_some_and(|rest| {
+        rest.starts_with(|first: char| first.is_ascii_uppercase())
+            && rest.chars().all(|c| c.is_ascii_alphanumeric())
+    })
+}
+
+/// A symbol as its source has it.
+fn demangled(symbol: &str) -> String {
+    // Copies that a compiler made: `.isra.9`, `.constprop.0`.
+    let base = symbol.split_once('.').map_or(symbol, |(base, _)| base);
+    // Rust's older names look like those of C++ and end with a hash.
+    let name = if let Ok(name) = rustc_demangle::try_demangle(symbol) {
+        format!("{name:#}")
+    } else if base.starts_with("_Z") {
+        let options = cpp_demangle::DemangleOptions::new().no_params().no_return_type();
+        let parsed = cpp_demangle::Symbol::new(base).ok();
+        let name = parsed.and_then(|parsed| parsed.demangle_with_options(&options).ok());
+        name.unwrap_or_else(|| symbol.to_owned())
+    } else {
+        base.to_owned()
+    };
+    let mut name: String = name.chars().filter(|c| !c.is_control()).take(MAX_NAME).collect();
+    if name.chars().count() == MAX_NAME {
+        name.pop();
+        name.push('…');
+    }
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{demangled, is_api};
+
+    #[test]
+    fn calls_of_the_api_are_told_from_other_functions() {
+        assert!(is_api("ncclAllReduce") && is_api("pncclGroupEnd"));
+        for name in ["_Z16ncclGroupEndImplv", "nccl", "ncclcomm", "ncclNet::send", "SaveProxy"] {
+            assert!(!is_api(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn names_are_those_of_the_source() {
+        for (symbol, name) in [
+            ("_ZL9SaveProxyP8ncclCommP11ncclChanneliiP11ncclProxyOpiPb.isra.10", "SaveProxy"),
+            ("_Z16ncclGroupEndImplv", "ncclGroupEndImpl"),
+            ("ncclAllReduce", "ncclAllReduce"),
+            ("_ZN4core3fmt5Write9write_fmt17h0123456789abcdefE", "core::fmt::Write::write_fmt"),
+            ("_Zwhat", "_Zwhat"),
+        ] {
+            assert_eq!(demangled(symbol), name);
+        }
+        assert!(demangled(&"a".repeat(1000)).chars().count() <= 160);
+    }
+}

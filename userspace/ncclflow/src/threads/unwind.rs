@@ -1,0 +1,342 @@
+//! From a place and a stack pointer to the frames of the callers, by the call frame information in the target's memory.
+//!
+//! Nothing but what a step needs is copied: a search in the table of `.eh_frame_hdr`, one frame description entry and its common
+//! entry. Where a register is needed that is not known (of a sleeping thread only the stack pointer is) or there is no
+//! information, the next word on the stack that looks like a return address is taken, and the frame marked as inferred.
+
+use gimli::{
+    BaseAddresses, CfaRule, EhFrame, EhFrameOffset, EndianSlice, EvaluationResult, LittleEndian, Register,
+    RegisterRule, UnwindContext, UnwindExpression, UnwindSection as _, X86_64,
+};
+
+use super::modules::Modules;
+use crate::memory::Memory;
+use nccl_library::elf::RuntimeAddr;
+
+/// Frames of one stack.
+const MAX_FRAMES: usize = 96;
+/// Times that a return address is guessed in one stack.
+const MAX_GUESSES: usize = 6;
+/// Words of the stack that are looked through for a return address.
+const GUESS_WORDS: u64 = 1024;
+/// Bytes of a frame description entry, and of a common one; real ones have some hundred at most.
+const MAX_ENTRY: u32 = 16 << 10;
+/// Bytes of a stack that are looked through for NCCL's addresses.
+const MAX_LOOK: u64 = 128 << 10;
+/// Steps in the evaluation of an expression.
+const MAX_STEPS: u32 = 1000;
+/// x86-64 has 16 registers and the return address; System V ABI, figure 3.36.
+const REGISTERS: usize = 17;
+
+/// A thread's registers, as far as they are known, and a copy of the top of its stack if there is one.
+#[derive(Clone, Debug)]
+pub(super) struct Stack {
+    pub(super) place: u64,
+    pub(super) registers: [Option<u64>; REGISTERS],
+    /// Bytes from the stack pointer on, of the same moment as the registers.
+    pub(super) copy: Vec<u8>,
+}
+
+impl Stack {
+    pub(super) fn at(place: u64, stack_pointer: u64) -> Self {
+        let mut registers = [None; REGISTERS];
+        set(&mut registers, X86_64::RSP, Some(stack_pointer));
+        Self { place, registers, copy: Vec::new() }
+    }
+
+    pub(super) fn stack_pointer(&self) -> Option<u64> {
+        get(&self.registers, X86_64::RSP)
+    }
+
+    /// The word at an address: as it was when the registers were taken, or as it is now.
+    fn word(&self, memory: Memory<'_>, address: u64) -> Option<u64> {
+        let offset = address
+            .checked_sub(self.stack_pointer().unwrap_or(0))
+            .and_then(|offset| usize::try_from(offset).ok());
+        let copied =
+            offset.and_then(|offset| self.copy.get(offset..offset.checked_add(8)?)?.first_chunk::<8>());
+        match copied {
+            Some(bytes) => Some(u64::from_le_bytes(*bytes)),
+            None => memory.word(RuntimeAddr(address)).ok(),
+        }
+    }
+
+    /// The words from the stack pointer to the end of the stack, at most [`MAX_LOOK`] bytes.
+    pub(super) fn words(&self, memory: Memory<'_>, modules: &Modules) -> impl Iterator<Item = u64> + use<> {
+        let from = self.stack_pointer().unwrap_or(0);
+        let end = modules.at(from).map_or(from, |mapping| mapping.end.0);
+        let mut bytes = self.copy.clone();
+        if bytes.is_empty() {
+            bytes = memory.bytes(RuntimeAddr(from), (end - from).min(MAX_LOOK)).unwrap_or_default();
+        }
+        let words: Vec<u64> = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
+        words.into_iter()
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Frame {
+    /// Where the thread is, or to where it will return.
+    pub(super) place: u64,
+    /// It has called; `place` is behind the call.
+    has_called: bool,
+    pub(super) inferred: bool,
+}
+
+impl Frame {
+    /// An address inside the instruction that the thread is at: a call at the very end of a function returns behind it.
+    pub(super) fn lookup(&self) -> u64 {
+        self.place.saturating_sub(u64::from(self.has_called))
+    }
+}
+
+/// The frames, innermost first.
+pub(super) fn unwind(memory: Memory<'_>, modules: &mut Modules, stack: &Stack) -> Vec<Frame> {
+    let mut registers = stack.registers;
+    let mut frame = Frame { place: stack.place, has_called: false, inferred: false };
+    let mut frames = vec![frame];
+    let mut guesses = 0;
+    while frames.len() < MAX_FRAMES {
+        let Some(before) = get(&registers, X86_64::RSP) else { break };
+        let step = step(memory, modules, stack, frame, &registers);
+        let (next, place, is_signal) = match step {
+            Step::To(next, place, is_signal) => (*next, place, is_signal),
+            Step::Lost if guesses < MAX_GUESSES => {
+                guesses += 1;
+                let Some((next, place)) = guess(memory, modules, stack, before) else { break };
+                frame.inferred = true;
+                (next, place, false)
+            }
+            Step::End | Step::Lost => break,
+        };
+        // Stacks grow down: a frame that does not lie above is nonsense, or a circle.
+        let after = get(&next, X86_64::RSP).unwrap_or(0);
+        if place == 0 || (after <= before && !is_signal) {
+            break;
+        }
+        frame = Frame { place, has_called: !is_signal, inferred: frame.inferred };
+        registers = next;
+        frames.push(frame);
+    }
+    frames
+}
+
+type Registers = [Option<u64>; REGISTERS];
+
+fn get(registers: &Registers, register: Register) -> Option<u64> {
+    registers.get(usize::from(register.0)).copied().flatten()
+}
+
+fn set(registers: &mut Registers, register: Register, value: Option<u64>) {
+    if let Some(place) = registers.get_mut(usize::from(register.0)) {
+        *place = value;
+    }
+}
+
+enum Step {
+    /// The caller's registers, the place that it is returned to, and whether that is where a signal came.
+    To(Box<Registers>, u64, bool),
+    /// There is no caller.
+    End,
+    /// The information does not lead on.
+    Lost,
+}
+
+fn step(
+    memory: Memory<'_>,
+    modules: &mut Modules,
+    stack: &Stack,
+    frame: Frame,
+    registers: &Registers,
+) -> Step {
+    let address = frame.lookup();
+    let Some(entry) = modules
+        .module(memory, address)
+        .and_then(|module| module.eh_frame_hdr)
+        .and_then(|table| Entry::find(memory, table, address))
+    else {
+        return Step::Lost;
+    };
+    entry.apply(memory, stack, registers, address).unwrap_or(Step::Lost)
+}
+
+/// A frame description entry behind its common entry, in a section of their own.
+struct Entry {
+    bytes: Vec<u8>,
+    /// Of the description entry in it.
+    offset: usize,
+    bases: BaseAddresses,
+}
+
+impl Entry {
+    /// The entry for an address, by the sorted table at `table` (LSB Core, `.eh_frame_hdr`): offsets of 4 bytes from the
+    /// table's own address, which is what all linkers write.
+    fn find(memory: Memory<'_>, table: u64, address: u64) -> Option<Self> {
+        const ENCODINGS: [u8; 3] = [0x1b, 0x03, 0x3b];
+        let head = memory.bytes(RuntimeAddr(table), 12).ok()?;
+        if head.first() != Some(&1) || head.get(1..4) != Some(&ENCODINGS[..]) {
+            return None;
+        }
+        let count = u32::from_le_bytes(*head.get(8..)?.first_chunk()?);
+        let rows = table.checked_add(12)?;
+        let row = |index: u32| -> Option<(u64, u64)> {
+            let word = memory.word(RuntimeAddr(rows.checked_add(8 * u64::from(index))?)).ok()?;
+            let [start, entry] = [word & 0xffff_ffff, word >> 32];
+            let absolute = |offset: u64| {
+                let offset = i64::from(u32::try_from(offset).unwrap_or(0).cast_signed());
+                table.wrapping_add_signed(offset)
+            };
+            Some((absolute(start), absolute(entry)))
+        };
+        // The last row that begins at or below the address.
+        let (mut low, mut high) = (0, count);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if row(middle)?.0 <= address { low = middle + 1 } else { high = middle }
+        }
+        let (_, at) = row(low.checked_sub(1)?)?;
+        let mut description = entry_at(memory, at)?;
+        let pointer = u32::from_le_bytes(*description.get(4..)?.first_chunk()?);
+        let common = entry_at(memory, at.checked_add(4)?.checked_sub(u64::from(pointer))?)?;
+        // Put behind its common entry, the description has to point there.
+        let offset = common.len();
+        let pointer = u32::try_from(offset).ok()?.checked_add(4)?;
+        description.get_mut(4..8)?.copy_from_slice(&pointer.to_le_bytes());
+        let bases = BaseAddresses::default().set_eh_frame(at.wrapping_sub(offset as u64));
+        Some(Self { bytes: [common, description].concat(), offset, bases })
+    }
+
+    fn apply(&self, memory: Memory<'_>, stack: &Stack, registers: &Registers, address: u64) -> Option<Step> {
+        let section = EhFrame::new(&self.bytes, LittleEndian);
+        let fde = section
+            .fde_from_offset(&self.bases, EhFrameOffset(self.offset), EhFrame::cie_from_offset)
+            .ok()?;
+        if !fde.contains(address) {
+            return None;
+        }
+        let mut context = UnwindContext::new();
+        let row = fde.unwind_info_for_address(&section, &self.bases, &mut context, address).ok()?;
+        let evaluate = |expression: &UnwindExpression<usize>, first: Option<u64>| {
+            let expression = expression.get(&section).ok()?;
+            evaluate(memory, stack, registers, expression, fde.cie().encoding(), first)
+        };
+        let cfa = match row.cfa() {
+            CfaRule::RegisterAndOffset { register, offset } => {
+                get(registers, *register)?.wrapping_add_signed(*offset)
+            }
+            CfaRule::Expression(expression) => evaluate(expression, None)?,
+        };
+        let mut next = *registers;
+        // What a call may change is not the caller's any more.
+        for register in [0, 1, 2, 4, 5, 8, 9, 10, 11] {
+            set(&mut next, Register(register), None);
+        }
+        set(&mut next, X86_64::RSP, Some(cfa));
+        let mut place = None;
+        for (register, rule) in row.registers() {
+            let value = match rule {
+                RegisterRule::Undefined => None,
+                RegisterRule::SameValue => get(registers, *register),
+                RegisterRule::Offset(offset) => stack.word(memory, cfa.wrapping_add_signed(*offset)),
+                RegisterRule::ValOffset(offset) => Some(cfa.wrapping_add_signed(*offset)),
+                RegisterRule::Register(other) => get(registers, *other),
+                RegisterRule::Expression(expression) => {
+                    evaluate(expression, Some(cfa)).and_then(|at| stack.word(memory, at))
+                }
+                RegisterRule::ValExpression(expression) => evaluate(expression, Some(cfa)),
+                _ => return None,
+            };
+            if *register == X86_64::RA {
+                if matches!(rule, RegisterRule::Undefined) {
+                    return Some(Step::End);
+                }
+                place = value;
+            }
+            set(&mut next, *register, value);
+        }
+        match place {
+            Some(0) => Some(Step::End),
+            place => Some(Step::To(Box::new(next), place?, fde.is_signal_trampoline())),
+        }
+    }
+}
+
+/// An entry of `.eh_frame` with its length: at most [`MAX_ENTRY`] bytes.
+fn entry_at(memory: Memory<'_>, at: u64) -> Option<Vec<u8>> {
+    let length = memory.bytes(RuntimeAddr(at), 4).ok()?;
+    let length = u32::from_le_bytes(*length.first_chunk()?);
+    if !(8..=MAX_ENTRY).contains(&length) {
+        return None;
+    }
+    memory.bytes(RuntimeAddr(at), 4 + u64::from(length)).ok()
+}
+
+fn evaluate(
+    memory: Memory<'_>,
+    stack: &Stack,
+    registers: &Registers,
+    expression: gimli::Expression<EndianSlice<'_, LittleEndian>>,
+    encoding: gimli::Encoding,
+    first: Option<u64>,
+) -> Option<u64> {
+    let mut evaluation = expression.evaluation(encoding);
+    evaluation.set_max_iterations(MAX_STEPS);
+    if let Some(first) = first {
+        evaluation.set_initial_value(first);
+    }
+    let mut result = evaluation.evaluate().ok()?;
+    loop {
+        result = match result {
+            EvaluationResult::Complete => break,
+            EvaluationResult::RequiresRegister { register, .. } => {
+                evaluation.resume_with_register(gimli::Value::Generic(get(registers, register)?)).ok()?
+            }
+            EvaluationResult::RequiresMemory { address, .. } => {
+                evaluation.resume_with_memory(gimli::Value::Generic(stack.word(memory, address)?)).ok()?
+            }
+            _ => return None,
+        };
+    }
+    match evaluation.as_result() {
+        [gimli::Piece { location: gimli::Location::Address { address }, .. }] => Some(*address),
+        _ => None,
+    }
+}
+
+/// The nearest word above that is an address behind a call. One with a pointer further up the stack below it is preferred: a
+/// function with a frame pointer leaves such a pair, while what a frame has left over from older calls is seldom one.
+fn guess(memory: Memory<'_>, modules: &Modules, stack: &Stack, from: u64) -> Option<(Registers, u64)> {
+    let end = modules.at(from).map_or(u64::MAX, |mapping| mapping.end.0);
+    let mut loose = None;
+    for index in 0..GUESS_WORDS {
+        let Some((at, word)) = from.checked_add(8 * index).and_then(|at| Some((at, stack.word(memory, at)?)))
+        else {
+            break;
+        };
+        if !modules.is_code(word) || !is_behind_call(memory, word) {
+            continue;
+        }
+        let below = at.checked_sub(8).filter(|below| *below >= from);
+        let frame_pointer = below.and_then(|below| stack.word(memory, below));
+        let frame_pointer = frame_pointer.filter(|pointer| (at..end).contains(pointer) && pointer % 8 == 0);
+        let mut registers = [None; REGISTERS];
+        set(&mut registers, X86_64::RSP, Some(at.checked_add(8)?));
+        set(&mut registers, X86_64::RBP, frame_pointer);
+        if frame_pointer.is_some() {
+            return Some((registers, word));
+        }
+        loose = loose.or(Some((registers, word)));
+    }
+    loose
+}
+
+/// Whether a call instruction ends at an address: `e8` with 4 bytes, or `ff /2` of 2 to 7 bytes (Intel SDM, CALL).
+fn is_behind_call(memory: Memory<'_>, address: u64) -> bool {
+    let Some(start) = address.checked_sub(7) else { return false };
+    let Ok(code) = memory.bytes(RuntimeAddr(start), 7) else { return false };
+    let indirect = |length: usize| {
+        code.get(7 - length..9 - length)
+            .is_some_and(|bytes| matches!(bytes, [0xff, modrm] if modrm & 0x38 == 0x10))
+    };
+    code.get(2) == Some(&0xe8) || [2, 3, 4, 6, 7].into_iter().any(indirect)
+}

@@ -1,0 +1,271 @@
+//! What is exposed, under which names. docs/METRICS.md has the list.
+
+use std::fmt;
+
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, text},
+    registry::{Registry, Unit},
+};
+
+use super::families::{Families, Labels, seconds};
+use flow::statistics::{LiveStatistics, OTHER, PeerKind, RankStatistics, Statistics, Traffic, Wait};
+use nccl_library::nccl::Direction;
+
+/// The metrics of a session, made anew at each scrape.
+#[derive(Debug)]
+pub struct Exposition {
+    registry: Registry,
+}
+
+impl Exposition {
+    /// `realtime_offset_ns`: from the records' clock to wall time.
+    pub fn new(live: LiveStatistics, realtime_offset_ns: u64) -> Self {
+        let mut registry = Registry::with_prefix("ncclflow");
+        registry.register_collector(Box::new(Session { live, realtime_offset_ns }));
+        Self { registry }
+    }
+
+    /// In the OpenMetrics text format.
+    ///
+    /// # Errors
+    /// None that is known of: writing to a string does not fail.
+    pub fn encode(&self) -> Result<String, fmt::Error> {
+        let mut text = String::new();
+        text::encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+}
+
+#[derive(Debug)]
+struct Session {
+    live: LiveStatistics,
+    realtime_offset_ns: u64,
+}
+
+impl Collector for Session {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let statistics = self.live.read();
+        let mut families = Families { encoder };
+        families.info("build", "What serves this.", &vec![("version", env!("CARGO_PKG_VERSION"))])?;
+        loss(&mut families, &statistics)?;
+        let ranks = Ranks::new(&statistics);
+        ops(&mut families, &ranks)?;
+        calls(&mut families, &ranks)?;
+        traffic(&mut families, &ranks)?;
+        progress(&mut families, &ranks, &statistics, self.realtime_offset_ns)
+    }
+}
+
+/// Every rank with the values of its labels; the last can be all ranks that are not kept apart.
+struct Ranks<'a>(Vec<([String; 3], &'a RankStatistics)>);
+
+impl<'a> Ranks<'a> {
+    fn new(statistics: &'a Statistics) -> Self {
+        let kept = statistics
+            .ranks()
+            .iter()
+            .map(|(key, rank)| ([key.comm_name(), key.rank.to_string(), key.pid.to_string()], rank));
+        let folded = (statistics.folded_ranks() > 0)
+            .then(|| (std::array::from_fn(|_| OTHER.to_owned()), statistics.folded()));
+        Self(kept.chain(folded).collect())
+    }
+
+    /// A series for each thing that a rank has.
+    fn series<'s, T, V>(
+        &'s self,
+        things: impl Fn(&'s RankStatistics) -> T,
+        label: impl Fn(&mut Labels<'s>, T::Item) -> V,
+    ) -> Vec<(Labels<'s>, V)>
+    where
+        T: IntoIterator,
+    {
+        let mut series = Vec::new();
+        for ([comm, rank, pid], statistics) in &self.0 {
+            for thing in things(statistics) {
+                let mut labels: Labels<'s> = vec![("comm", comm), ("rank", rank), ("pid", pid)];
+                let value = label(&mut labels, thing);
+                series.push((labels, value));
+            }
+        }
+        series
+    }
+}
+
+fn loss(families: &mut Families<'_>, statistics: &Statistics) -> fmt::Result {
+    let pids: Vec<(String, u64, u64)> = statistics
+        .processes()
+        .iter()
+        .map(|(pid, process)| (pid.to_string(), process.records, process.lost))
+        .collect();
+    families.counters(
+        "records",
+        None,
+        "Records of probe hits that came to be decoded.",
+        pids.iter().map(|(pid, records, _)| (vec![("pid", pid.as_str())], *records)),
+    )?;
+    families.counters(
+        "records_lost",
+        None,
+        "Records that are missing: buffers were full. Known with the next record of the process, or at the end.",
+        pids.iter().map(|(pid, _, lost)| (vec![("pid", pid.as_str())], *lost)),
+    )?;
+    families.counters(
+        "records_undecodable",
+        None,
+        "Records that could not be understood.",
+        [(Labels::new(), statistics.undecodable())],
+    )?;
+    families.counters(
+        "records_left_out",
+        None,
+        "Records of ranks beyond the number that is counted.",
+        [(Labels::new(), statistics.left_out())],
+    )?;
+    let folded = u32::try_from(statistics.folded_ranks()).unwrap_or(u32::MAX);
+    families.gauges(
+        "folded_ranks",
+        None,
+        "Ranks beyond the number that is kept apart: their series have the labels other.",
+        [(Labels::new(), f64::from(folded))],
+    )
+}
+
+fn ops(families: &mut Families<'_>, ranks: &Ranks<'_>) -> fmt::Result {
+    let series = |value: fn(&flow::statistics::OpStatistics) -> u64| {
+        ranks.series(RankStatistics::ops, move |labels, (kind, op)| {
+            labels.extend([
+                ("coll", kind.coll.as_deref().unwrap_or(OTHER)),
+                ("algorithm", kind.algorithm.unwrap_or("")),
+                ("protocol", kind.protocol.unwrap_or("")),
+            ]);
+            value(op)
+        })
+    };
+    let help = "Ops that NCCL planned or posted; one counts once, on however many channels it runs.";
+    families.counters("ops", None, help, series(|op| op.ops))?;
+    let help = "Bytes that the ops were called with: elements times their size.";
+    families.counters("op", Some(&Unit::Bytes), help, series(|op| op.bytes))?;
+    let help = "Ops whose bytes are not known, and not part of the bytes.";
+    families.counters("ops_unsized", None, help, series(|op| op.unsized_ops))?;
+    let one = |value: fn(&RankStatistics) -> u64| ranks.series(|rank| [rank], move |_, rank| value(rank));
+    let help = "Ops times channels that can lack something, as records were lost.";
+    families.counters("op_channels_incomplete", None, help, one(|rank| rank.incomplete))?;
+    let help = "Ops times channels that were derived from their plan's device work.";
+    families.counters("op_channels_derived", None, help, one(|rank| rank.derived))?;
+    let help =
+        "Ops times channels that came too late to know whether their op was counted; it was not again.";
+    families.counters("op_channels_late", None, help, one(|rank| rank.late))
+}
+
+fn calls(families: &mut Families<'_>, ranks: &Ranks<'_>) -> fmt::Result {
+    let series = |value: fn(&flow::statistics::CallStatistics) -> u64| {
+        ranks.series(RankStatistics::calls, move |labels, (function, call)| {
+            labels.push(("function", function));
+            value(call)
+        })
+    };
+    let help = "Calls of NCCL's API (with --level api).";
+    families.counters("calls", None, help, series(|call| call.calls))?;
+    let help = "Bytes that calls of NCCL's API gave: elements times their size (with --level api).";
+    families.counters("call", Some(&Unit::Bytes), help, series(|call| call.bytes))?;
+    let help = "Calls of NCCL's API that returned an error (with --returns).";
+    families.counters("call_errors", None, help, series(|call| call.errors))?;
+    let host = ranks.series(
+        |rank| rank.calls().iter().filter(|(_, call)| call.host.count() > 0),
+        |labels, (function, call)| {
+            labels.push(("function", function));
+            &call.host
+        },
+    );
+    families.histograms("call_host", "Measured: time on the calling thread (with --returns).", host)
+}
+
+fn traffic(families: &mut Families<'_>, ranks: &Ranks<'_>) -> fmt::Result {
+    fn way(labels: &mut Labels<'_>, kind: PeerKind, direction: Direction) {
+        labels.extend([("direction", direction.name()), ("peer_kind", kind.name())]);
+    }
+    let planned = ranks.series(
+        |rank| {
+            rank.traffic().iter().flat_map(|(way, traffic)| {
+                let kinds = [("exact", traffic.planned_exact), ("capacity", traffic.planned_capacity)];
+                kinds.into_iter().filter(|(_, bytes)| *bytes > 0).map(move |kind| (*way, kind))
+            })
+        },
+        |labels, ((kind, direction), (bytes_kind, bytes))| {
+            way(labels, kind, direction);
+            labels.push(("bytes_kind", bytes_kind));
+            bytes
+        },
+    );
+    let help = "Planned: bytes of messages between a rank and its peers; capacity: an upper bound.";
+    families.counters("planned", Some(&Unit::Bytes), help, planned)?;
+    let measured = |value: fn(&Traffic) -> u64| {
+        ranks.series(
+            |rank| rank.traffic().iter().filter(|(_, traffic)| traffic.messages > 0),
+            move |labels, (&(kind, direction), traffic)| {
+                way(labels, kind, direction);
+                value(traffic)
+            },
+        )
+    };
+    let help = "Measured: messages of the network proxy that came to their end (with --level steps).";
+    families.counters("messages", None, help, measured(|traffic| traffic.messages))?;
+    let help = "Measured: bytes of messages whose size was seen (with --level steps, NCCL 2.27 and later).";
+    families.counters("message", Some(&Unit::Bytes), help, measured(|traffic| traffic.bytes))?;
+    let durations = ranks.series(
+        |rank| rank.traffic().iter().filter(|(_, traffic)| traffic.durations.count() > 0),
+        |labels, (&(kind, direction), traffic)| {
+            way(labels, kind, direction);
+            &traffic.durations
+        },
+    );
+    let help = "Measured: from a message's start to its end (with --level steps).";
+    families.histograms("message_duration", help, durations)?;
+    let waits = ranks.series(
+        |rank| {
+            rank.traffic().iter().flat_map(|(way, traffic)| {
+                let waits = Wait::ALL.into_iter().zip(&traffic.waits);
+                waits.filter(|(_, histogram)| histogram.count() > 0).map(move |wait| (*way, wait))
+            })
+        },
+        |labels, ((kind, direction), (wait, histogram))| {
+            way(labels, kind, direction);
+            labels.push(("wait", wait.name()));
+            histogram
+        },
+    );
+    let help = "Derived from measured moments: what a message waited for (with --level steps).";
+    families.histograms("wait", help, waits)
+}
+
+fn progress(
+    families: &mut Families<'_>,
+    ranks: &Ranks<'_>,
+    statistics: &Statistics,
+    realtime_offset_ns: u64,
+) -> fmt::Result {
+    let launched: Vec<([String; 3], f64)> = statistics
+        .ranks()
+        .keys()
+        .filter_map(|key| {
+            let labels = [key.comm_name(), key.rank.to_string(), key.pid.to_string()];
+            #[expect(clippy::cast_precision_loss, reason = "a gauge is a double")]
+            Some((labels, statistics.launched(key)? as f64))
+        })
+        .collect();
+    families.gauges(
+        "launched_collectives",
+        None,
+        "NCCL's own count of the collectives that a rank launched, since the communicator was made.",
+        launched.iter().map(|([comm, rank, pid], count)| {
+            (vec![("comm", &**comm), ("rank", rank), ("pid", pid)], *count)
+        }),
+    )?;
+    let seen = ranks.series(
+        |rank| Some(rank.last_ns).filter(|ns| *ns > 0),
+        |_, ns| seconds(ns.saturating_add(realtime_offset_ns)),
+    );
+    let help = "When something was last seen of a rank.";
+    families.gauges("last_seen_timestamp", Some(&Unit::Seconds), help, seen)
+}

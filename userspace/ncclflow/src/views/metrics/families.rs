@@ -1,0 +1,89 @@
+//! Metric families: a name, a text, and a value for each set of labels.
+
+use std::fmt;
+
+use prometheus_client::{
+    encoding::{DescriptorEncoder, NoLabelSet},
+    metrics::MetricType,
+    registry::Unit,
+};
+
+use flow::statistics::Histogram;
+
+/// Labels of a series.
+pub(super) type Labels<'a> = Vec<(&'static str, &'a str)>;
+
+/// Writes families, one after the other.
+pub(super) struct Families<'a> {
+    pub(super) encoder: DescriptorEncoder<'a>,
+}
+
+impl Families<'_> {
+    /// A family of counters. `help` says whether the numbers are planned, derived or measured.
+    pub(super) fn counters<'l>(
+        &mut self,
+        name: &str,
+        unit: Option<&Unit>,
+        help: &str,
+        series: impl IntoIterator<Item = (Labels<'l>, u64)>,
+    ) -> fmt::Result {
+        let mut family = self.encoder.encode_descriptor(name, help, unit, MetricType::Counter)?;
+        for (labels, value) in series {
+            if labels.is_empty() {
+                family.encode_counter::<NoLabelSet, u64, f64>(&value, None)?;
+            } else {
+                family.encode_family(&labels)?.encode_counter::<NoLabelSet, u64, f64>(&value, None)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A family of gauges.
+    pub(super) fn gauges<'l>(
+        &mut self,
+        name: &str,
+        unit: Option<&Unit>,
+        help: &str,
+        series: impl IntoIterator<Item = (Labels<'l>, f64)>,
+    ) -> fmt::Result {
+        let mut family = self.encoder.encode_descriptor(name, help, unit, MetricType::Gauge)?;
+        for (labels, value) in series {
+            if labels.is_empty() {
+                family.encode_gauge(&value)?;
+            } else {
+                family.encode_family(&labels)?.encode_gauge(&value)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A family of histograms of durations, in seconds.
+    pub(super) fn histograms<'l>(
+        &mut self,
+        name: &str,
+        help: &str,
+        series: impl IntoIterator<Item = (Labels<'l>, &'l Histogram)>,
+    ) -> fmt::Result {
+        let mut family =
+            self.encoder.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Histogram)?;
+        for (labels, histogram) in series {
+            let buckets: Vec<(f64, u64)> = histogram
+                .buckets()
+                .map(|(bound, count)| (bound.map_or(f64::INFINITY, seconds), count))
+                .collect();
+            let (sum, count) = (seconds(histogram.sum_ns()), histogram.count());
+            family.encode_family(&labels)?.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?;
+        }
+        Ok(())
+    }
+
+    /// What this program is.
+    pub(super) fn info(&mut self, name: &str, help: &str, labels: &Labels<'_>) -> fmt::Result {
+        self.encoder.encode_descriptor(name, help, None, MetricType::Info)?.encode_info(labels)
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "seconds as Prometheus has them")]
+pub(super) fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}

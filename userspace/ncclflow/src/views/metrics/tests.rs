@@ -1,0 +1,100 @@
+//! The exposition of known statistics, read back line by line, and the server of it. A real parser reads it in
+//! `tests/e2e/tests/live.rs`.
+
+mod promised;
+
+use std::{
+    io::{Read as _, Write as _},
+    net::TcpStream,
+    time::Duration,
+};
+
+use super::*;
+use flow::made::ops::{Op, host, launch, messages};
+use flow::statistics::LiveStatistics;
+
+fn live() -> LiveStatistics {
+    let live = LiveStatistics::default();
+    let mut tally = live.lock();
+    tally.event(&launch(1, 41), Some(&host(10)), 3);
+    for seq in [0, 2] {
+        let mut record = Op { seq, ..Op::default() }.record();
+        record.peers[0].measured = messages(&[2_000_000, 20_000]);
+        tally.flow(&record, &host(10));
+    }
+    drop(tally);
+    live
+}
+
+const RANK: &str = r#"comm="0x0000000000000007",rank="1",pid="10""#;
+
+#[test]
+fn numbers_stand_under_the_names_that_are_promised() {
+    let text = Exposition::new(live(), 1_000_000_000).encode().unwrap();
+    let value = |series: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("no `{series}` in\n{text}")).to_owned()
+    };
+    let op = format!(r#"{RANK},coll="AllReduce",algorithm="RING",protocol="SIMPLE""#);
+    assert_eq!(value(&format!("ncclflow_ops_total{{{op}}}")), "2");
+    assert_eq!(value(&format!("ncclflow_op_bytes_total{{{op}}}")), "8192");
+    assert_eq!(value(r#"ncclflow_records_lost_total{pid="10"}"#), "3");
+    assert_eq!(value("ncclflow_records_undecodable_total"), "0", "zero is said too");
+    let way = format!(r#"{RANK},direction="RECV",peer_kind="NET""#);
+    assert_eq!(value(&format!("ncclflow_messages_total{{{way}}}")), "4");
+    assert_eq!(value(&format!("ncclflow_message_bytes_total{{{way}}}")), "400");
+    let wait = format!(r#"{way},wait="network""#);
+    assert_eq!(value(&format!("ncclflow_wait_seconds_count{{{wait}}}")), "4");
+    assert_eq!(value(&format!("ncclflow_wait_seconds_sum{{{wait}}}")), "0.00404");
+    assert_eq!(value(&format!(r#"ncclflow_wait_seconds_bucket{{le="0.00003",{wait}}}"#)), "2");
+    assert_eq!(value(&format!(r#"ncclflow_wait_seconds_bucket{{le="+Inf",{wait}}}"#)), "4");
+    assert_eq!(value(&format!("ncclflow_launched_collectives{{{RANK}}}")), "41.0");
+    assert!(text.ends_with("# EOF\n"));
+    assert!(text.contains("# UNIT ncclflow_op_bytes bytes\n"));
+}
+
+#[test]
+fn names_that_a_target_made_up_are_no_labels() {
+    let live = LiveStatistics::default();
+    for (seq, name) in [(0, "a\"} evil 1\n"), (2, ""), (4, &*"x".repeat(1000)), (6, "Send")] {
+        let mut record = Op { seq, ..Op::default() }.record();
+        record.op.coll = Some(name.to_owned());
+        live.lock().flow(&record, &host(10));
+    }
+    let text = Exposition::new(live, 0).encode().unwrap();
+    assert!(!text.contains("evil") && !text.contains("xxx"), "{text}");
+    assert!(text.contains(r#"coll="other",algorithm="RING",protocol="SIMPLE"} 3"#), "{text}");
+}
+
+fn ask(server: &MetricsServer, request: &str) -> String {
+    let mut stream = TcpStream::connect(server.address()).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn the_server_answers_what_it_is_asked_and_ends_when_it_is_dropped() {
+    let server = MetricsServer::start("127.0.0.1:0".parse().unwrap(), Exposition::new(live(), 0)).unwrap();
+    let end = "HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    let metrics = ask(&server, &format!("GET /metrics {end}"));
+    assert!(metrics.starts_with("HTTP/1.1 200 OK"), "{metrics}");
+    assert!(metrics.contains("content-type: application/openmetrics-text; version=1.0.0"), "{metrics}");
+    assert!(metrics.ends_with("# EOF\n"));
+    assert!(ask(&server, &format!("GET / {end}")).contains("/metrics"));
+    assert!(ask(&server, &format!("GET /nothing {end}")).starts_with("HTTP/1.1 404"));
+    assert!(ask(&server, &format!("POST /metrics {end}")).starts_with("HTTP/1.1 405"));
+    assert!(ask(&server, "nonsense\r\n\r\n").starts_with("HTTP/1.1 400"));
+
+    // One who says nothing does not keep others from it, nor the server from ending.
+    let _silent: Vec<TcpStream> = (0..4).map(|_| TcpStream::connect(server.address()).unwrap()).collect();
+    assert!(ask(&server, &format!("GET /metrics {end}")).starts_with("HTTP/1.1 200"));
+    let taken = MetricsServer::start(server.address(), Exposition::new(live(), 0));
+    let error = format!("{:#}", taken.unwrap_err());
+    assert!(error.contains("cannot serve metrics on 127.0.0.1:"), "{error}");
+    let address = server.address();
+    drop(server);
+    assert!(TcpStream::connect(address).is_err());
+}

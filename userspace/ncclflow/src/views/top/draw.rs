@@ -1,0 +1,282 @@
+//! The screen: a heading, the table, what the selected row is made of, and the keys. Made for 80 columns and 24 lines; what is
+//! wider shows more.
+
+use ratatui::{
+    Frame,
+    layout::{Constraint, Layout, Rect},
+    style::{Color, Modifier, Style},
+    text::{Line, Span},
+    widgets::{Block, Borders, Cell, Clear, Paragraph, Row as TableRow, Table, TableState},
+};
+
+use super::{
+    lag::Lag,
+    printed::bytes_cell,
+    rates::{KindRates, PeerRates, RankRates},
+    report::Subject,
+    rows::{Row, View},
+    shown::{ago, bytes, nanoseconds, number},
+    state::State,
+};
+use crate::kernel::probe::Level;
+use flow::statistics::Wait;
+
+/// From here on the table shows whole names.
+const WIDE: u16 = 120;
+/// With fewer lines there is no room for details.
+const TALL: u16 = 16;
+
+const HELP: &str = "\
+ q, Esc, Ctrl-C   quit: probes are detached
+ Tab, v           ranks, communicators, processes
+ s, r             sort by the next column; the other way round
+ /                filter: rows that contain this text; Enter, Esc: none
+ Space, f         freeze what is shown; the session goes on
+ up, down, PgUp, PgDn, Home, End, j, k, g, G   select a row
+ ?, h             this help
+
+ OPS/S    ops of NCCL (calls, with --level api); an op counts once,
+          on however many channels it runs
+ BYTES/S  that they were called with; >: of some it is not known
+ LAG      behind N: has not launched N collectives that another rank had
+          at the refresh before; waited for: others wait long to receive
+          from this rank, and it waits little itself (--level steps)
+ A communicator's numbers are its busiest rank's, a process's the sums.
+ Waits are derived from measured times; nothing else here is measured.";
+
+/// Draws it.
+pub(super) fn draw(frame: &mut Frame<'_>, state: &State, subject: &Subject) {
+    let area = frame.area();
+    let wide = area.width >= WIDE;
+    let details = if area.height >= TALL { (area.height - 4) / 3 } else { 0 };
+    let [heading, choices, table, below, keys] = Layout::vertical([
+        Constraint::Length(1),
+        Constraint::Length(1),
+        Constraint::Min(3),
+        Constraint::Length(details),
+        Constraint::Length(1),
+    ])
+    .areas(area);
+    frame.render_widget(Paragraph::new(heading_line(state, subject)), heading);
+    frame.render_widget(Paragraph::new(choices_line(state)), choices);
+    draw_table(frame, table, state, wide);
+    if details > 0 {
+        draw_details(frame, below, state, wide);
+    }
+    frame.render_widget(Paragraph::new(keys_line(state)), keys);
+    if state.help {
+        draw_help(frame, area);
+    }
+}
+
+fn heading_line(state: &State, subject: &Subject) -> Line<'static> {
+    let level = match subject.level {
+        Some(Level::Api) => "api",
+        Some(Level::Steps) => "steps",
+        Some(Level::Flow) | None => "flow",
+    };
+    let rates = &state.rates;
+    let text = format!(
+        "ncclflow top  {}  level {level}  {} processes  {} ranks  ",
+        subject.host,
+        subject.processes.len(),
+        rates.ranks.iter().filter(|rank| rank.key.is_some()).count() + rates.folded_ranks,
+    );
+    let lost = format!("lost {}", rates.lost);
+    let lost_style = if rates.lost > 0 { Style::new().fg(Color::Red) } else { Style::new() };
+    let mut spans =
+        vec![Span::styled(text, Style::new().add_modifier(Modifier::BOLD)), Span::styled(lost, lost_style)];
+    if rates.undecodable > 0 {
+        let style = Style::new().fg(Color::Red);
+        spans.push(Span::styled(format!("  not understood {}", rates.undecodable), style));
+    }
+    Line::from(spans)
+}
+
+fn choices_line(state: &State) -> Line<'static> {
+    let direction = if state.reversed { ", reversed" } else { "" };
+    let mut spans = vec![Span::raw(format!("{} by {}{direction}", state.view.name(), state.sort.name()))];
+    if state.typing || !state.filter.is_empty() {
+        let cursor = if state.typing { "_" } else { "" };
+        spans.push(Span::styled(
+            format!("  filter: {}{cursor}", state.filter),
+            Style::new().fg(Color::Yellow),
+        ));
+    }
+    if state.frozen {
+        spans.push(Span::styled("  FROZEN", Style::new().fg(Color::Cyan).add_modifier(Modifier::BOLD)));
+    }
+    Line::from(spans)
+}
+
+fn keys_line(state: &State) -> Line<'static> {
+    let style = Style::new().add_modifier(Modifier::DIM);
+    match &state.message {
+        Some(message) => Line::styled(message.clone(), Style::new().fg(Color::Yellow)),
+        None if state.typing => Line::styled("Enter keeps the filter, Esc drops it", style),
+        None => Line::styled(
+            "q quit  ? help  Tab view  s sort  r reverse  / filter  Space freeze  j/k select",
+            style,
+        ),
+    }
+}
+
+fn draw_table(frame: &mut Frame<'_>, area: Rect, state: &State, wide: bool) {
+    if state.rows.is_empty() {
+        let text = if state.filter.is_empty() { "no NCCL op was seen yet" } else { "no row fits the filter" };
+        frame.render_widget(Paragraph::new(text), area);
+        return;
+    }
+    let headings = ["COMM", "RANK", "PID", "OPS/S", "BYTES/S", "SEEN", "LAG", "MOST"];
+    let heading =
+        TableRow::new(headings.map(|text| right(text, matches!(text, "OPS/S" | "BYTES/S" | "SEEN"))))
+            .style(Style::new().add_modifier(Modifier::REVERSED));
+    let fixed = [
+        if wide { 20 } else { 9 },
+        if state.view == View::Communicators { 9 } else { 6 },
+        if wide { 24 } else { 7 },
+        6,
+        9,
+        4,
+        10,
+    ];
+    let taken: u16 = fixed.iter().sum::<u16>() + 7;
+    let room = usize::from(area.width.saturating_sub(taken));
+    let rows = state.rows.iter().map(|row| table_row(row, state.view, wide, room));
+    let widths = fixed.map(Constraint::Length).into_iter().chain([Constraint::Min(12)]);
+    let table = Table::new(rows, widths)
+        .header(heading)
+        .row_highlight_style(Style::new().bg(Color::Indexed(238)).add_modifier(Modifier::BOLD));
+    let mut selected = TableState::new().with_selected(Some(state.selected));
+    frame.render_stateful_widget(table, area, &mut selected);
+}
+
+fn right(text: &str, right: bool) -> Cell<'static> {
+    let line = Line::from(text.to_owned());
+    Cell::from(if right { line.right_aligned() } else { line })
+}
+
+fn table_row(row: &Row, view: View, wide: bool, room: usize) -> TableRow<'static> {
+    let comm = if wide || view == View::Processes {
+        row.comm.clone()
+    } else {
+        // The end of a hash tells as much as all of it, mostly; `/` finds by all of it.
+        row.comm.strip_prefix("0x").map_or_else(|| row.comm.clone(), |hash| hash.chars().take(9).collect())
+    };
+    let pid =
+        if wide && !row.name.is_empty() { format!("{} {}", row.pid, row.name) } else { row.pid.clone() };
+    let lag = row.lag.map(Lag::label).unwrap_or_default();
+    let cells = [
+        right(&comm, false),
+        right(&row.rank, false),
+        right(&pid, false),
+        right(&number(row.ops_per_s), true),
+        right(&bytes_cell(row), true),
+        right(&ago(row.idle_s), true),
+        Cell::from(lag).style(Style::new().fg(Color::Red).add_modifier(Modifier::BOLD)),
+        right(&mix(&row.kinds, wide, room), false),
+    ];
+    let style = if row.idle_s > 5.0 { Style::new().fg(Color::DarkGray) } else { Style::new() };
+    TableRow::new(cells).style(style)
+}
+
+/// The kinds of op with their shares of the ops of the interval, or of all where there were none.
+fn mix(kinds: &[KindRates], wide: bool, room: usize) -> String {
+    let total: f64 = kinds.iter().map(|kind| kind.ops_per_s).sum();
+    let mut text = String::new();
+    for kind in kinds.iter().filter(|kind| total == 0.0 || kind.ops_per_s > 0.0) {
+        let way = kind.way();
+        let label = if wide || way.is_empty() { kind.label() } else { way };
+        let share =
+            if total > 0.0 { format!(" {:.0}%", kind.ops_per_s / total * 100.0) } else { String::new() };
+        let separator = if text.is_empty() { "" } else { ", " };
+        // The first is shown as far as it goes, others whole.
+        if !text.is_empty() && text.len() + separator.len() + label.len() + share.len() > room {
+            break;
+        }
+        text.extend([separator, &label, &share]);
+    }
+    text
+}
+
+fn draw_details(frame: &mut Frame<'_>, area: Rect, state: &State, wide: bool) {
+    let Some(row) = state.rows.get(state.selected) else { return };
+    let title = format!(" {} {} {} ", row.comm, row.rank, row.name);
+    let block = Block::new().borders(Borders::TOP).title(title);
+    let inside = block.inner(area);
+    frame.render_widget(block, area);
+    let peers: Vec<(&RankRates, &PeerRates)> = row
+        .members
+        .iter()
+        .filter_map(|&at| state.rates.ranks.get(at))
+        .flat_map(|rank| rank.peers.iter().map(move |peer| (rank, peer)))
+        .collect();
+    let (left, right) = if peers.is_empty() {
+        (inside, None)
+    } else {
+        let [left, right] =
+            Layout::horizontal([Constraint::Length(if wide { 60 } else { 40 }), Constraint::Min(10)])
+                .spacing(1)
+                .areas(inside);
+        (left, Some(right))
+    };
+    let kinds = row.kinds.iter().map(|kind| {
+        TableRow::new([
+            Cell::from(kind.label()),
+            self::right(&number(kind.ops_per_s), true),
+            self::right(&bytes(kind.bytes_per_s), true),
+        ])
+    });
+    let dim = Style::new().add_modifier(Modifier::DIM);
+    let heading = TableRow::new([Cell::from("OP"), self::right("OPS/S", true), self::right("BYTES/S", true)])
+        .style(dim);
+    let widths = [Constraint::Min(12), Constraint::Length(6), Constraint::Length(9)];
+    frame.render_widget(Table::new(kinds, widths).header(heading), left);
+    if let Some(area) = right {
+        draw_peers(frame, area, &peers, row.members.len() > 1, wide);
+    }
+}
+
+fn draw_peers(frame: &mut Frame<'_>, area: Rect, peers: &[(&RankRates, &PeerRates)], many: bool, wide: bool) {
+    // In 80 columns the wait is worth more than the bytes.
+    let bytes_width = if wide { 9 } else { 0 };
+    let rows = peers.iter().take(usize::from(area.height)).map(|(rank, peer)| {
+        let own = rank.key.filter(|_| many).map(|key| format!("{} ", key.rank)).unwrap_or_default();
+        let other = peer.peer.map_or_else(|| "other".to_owned(), |peer| peer.to_string());
+        let longest = Wait::ALL.into_iter().map(|wait| (wait, peer.wait(wait)));
+        let longest = longest.filter(|(_, sum)| sum.count > 0).max_by_key(|(_, sum)| sum.ns);
+        let wait = longest.map_or_else(String::new, |(wait, sum)| {
+            format!("{} {}", wait.name(), nanoseconds(mean(sum.ns, sum.count)))
+        });
+        TableRow::new([
+            Cell::from(format!("{own}{} {other}", peer.direction.name())),
+            right(&number(peer.messages_per_s), true),
+            right(&bytes(peer.bytes_per_s), true),
+            Cell::from(wait),
+        ])
+    });
+    let heading = TableRow::new([
+        Cell::from("PEER"),
+        right("MSG/S", true),
+        right("BYTES/S", true),
+        Cell::from("WAIT, MEAN"),
+    ])
+    .style(Style::new().add_modifier(Modifier::DIM));
+    let widths =
+        [Constraint::Length(10), Constraint::Length(6), Constraint::Length(bytes_width), Constraint::Min(10)];
+    frame.render_widget(Table::new(rows, widths).header(heading), area);
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a duration for people")]
+fn mean(ns: u64, count: u64) -> f64 {
+    ns as f64 / count.max(1) as f64
+}
+
+fn draw_help(frame: &mut Frame<'_>, area: Rect) {
+    let lines = u16::try_from(HELP.lines().count()).unwrap_or(u16::MAX).saturating_add(2);
+    let (width, height) = (area.width.min(78), area.height.min(lines));
+    let place =
+        Rect { x: area.x + (area.width - width) / 2, y: area.y + (area.height - height) / 2, width, height };
+    frame.render_widget(Clear, place);
+    frame.render_widget(Paragraph::new(HELP).block(Block::bordered().title(" keys and columns ")), place);
+}

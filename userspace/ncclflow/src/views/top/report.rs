@@ -1,0 +1,145 @@
+//! `top --once --json`: what was seen, as JSON (docs/OUTPUT.md).
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::{
+    lag::Lag,
+    rates::{KindRates, RankRates, Rates, Reading},
+};
+use crate::kernel::probe::Level;
+use flow::statistics::{RankKey, Sum, Wait};
+use nccl_library::nccl::Direction;
+
+/// What is watched.
+#[derive(Clone, Debug, Default)]
+pub struct Subject {
+    pub host: String,
+    pub level: Option<Level>,
+    /// Name and NCCL version of each process.
+    pub processes: BTreeMap<u32, (String, String)>,
+}
+
+impl Subject {
+    /// The short name of a process.
+    pub fn name(&self, pid: u32) -> &str {
+        self.processes.get(&pid).map_or("", |(name, _)| name)
+    }
+}
+
+/// The whole report.
+#[derive(Debug, Serialize)]
+pub struct TopReport<'a> {
+    ncclflow: &'static str,
+    schema: u32,
+    host: &'a str,
+    level: Option<Level>,
+    /// How long was watched; the rates are over this time.
+    interval_s: f64,
+    processes: Vec<ProcessLine<'a>>,
+    ranks: Vec<RankLine<'a>>,
+    /// Ranks beyond the number that is kept apart; the last of `ranks`, without a communicator, is all of them.
+    folded_ranks: usize,
+    records_lost: u64,
+    records_undecodable: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct ProcessLine<'a> {
+    pid: u32,
+    name: &'a str,
+    nccl: &'a str,
+    records: u64,
+    lost: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct RankLine<'a> {
+    #[serde(rename = "commHash")]
+    comm_hash: Option<String>,
+    rank: Option<i32>,
+    #[serde(rename = "nRanks")]
+    n_ranks: Option<i32>,
+    pid: Option<u32>,
+    ops: u64,
+    ops_per_s: f64,
+    bytes: u64,
+    bytes_per_s: f64,
+    unsized_ops: u64,
+    launched: Option<u64>,
+    idle_s: f64,
+    lag: Option<Lag>,
+    kinds: &'a [KindRates],
+    peers: Vec<PeerLine>,
+}
+
+#[derive(Debug, Serialize)]
+struct PeerLine {
+    op: Direction,
+    peer: Option<i32>,
+    messages_measured: u64,
+    messages_per_s: f64,
+    bytes_measured: u64,
+    bytes_per_s: f64,
+    /// What was waited in the interval: how often, and nanoseconds in all.
+    waits: BTreeMap<&'static str, Sum>,
+}
+
+impl<'a> TopReport<'a> {
+    pub fn new(subject: &'a Subject, now: &Reading, rates: &'a Rates) -> Self {
+        let processes = subject.processes.iter().map(|(&pid, (name, nccl))| {
+            let seen = now.statistics.processes().get(&pid).copied().unwrap_or_default();
+            ProcessLine { pid, name, nccl, records: seen.records, lost: seen.lost }
+        });
+        Self {
+            ncclflow: env!("CARGO_PKG_VERSION"),
+            schema: 1,
+            host: &subject.host,
+            level: subject.level,
+            interval_s: rates.interval_s,
+            processes: processes.collect(),
+            ranks: rates.ranks.iter().map(RankLine::new).collect(),
+            folded_ranks: rates.folded_ranks,
+            records_lost: rates.lost,
+            records_undecodable: rates.undecodable,
+        }
+    }
+}
+
+impl<'a> RankLine<'a> {
+    fn new(rank: &'a RankRates) -> Self {
+        Self {
+            comm_hash: rank.key.as_ref().map(RankKey::comm_name),
+            rank: rank.key.map(|key| key.rank),
+            n_ranks: rank.key.map(|_| rank.n_ranks),
+            pid: rank.key.map(|key| key.pid),
+            ops: rank.ops,
+            ops_per_s: rank.ops_per_s,
+            bytes: rank.bytes,
+            bytes_per_s: rank.bytes_per_s,
+            unsized_ops: rank.unsized_ops,
+            launched: rank.launched,
+            idle_s: rank.idle_s,
+            lag: rank.lag,
+            kinds: &rank.kinds,
+            peers: rank
+                .peers
+                .iter()
+                .map(|peer| PeerLine {
+                    op: peer.direction,
+                    peer: peer.peer,
+                    messages_measured: peer.messages,
+                    messages_per_s: peer.messages_per_s,
+                    bytes_measured: peer.bytes,
+                    bytes_per_s: peer.bytes_per_s,
+                    waits: Wait::ALL
+                        .into_iter()
+                        .map(|wait| (wait.name(), peer.wait(wait)))
+                        .filter(|(_, sum)| sum.count > 0)
+                        .collect(),
+                })
+                .collect(),
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! The view on made-up statistics: rates, lags, rows, and what stands on a screen of 80 columns.
+
+use ratatui::{
+    Terminal,
+    backend::TestBackend,
+    crossterm::event::{KeyCode, KeyEvent, KeyModifiers},
+};
+
+use super::{draw::draw, *};
+use crate::kernel::probe::Level;
+use flow::made::ops::{Op, host, messages};
+use flow::statistics::{Statistics, Tally};
+
+const SECOND: u64 = 1_000_000_000;
+
+/// Four ranks, a process each, that did so many ops; rank 2 receives late, rank 1 is who it waits for.
+fn job(ops: [u64; 4]) -> Statistics {
+    let mut tally = Tally::default();
+    for (rank, ops) in (0..).zip(ops) {
+        for number in 0..ops {
+            let mut record = Op { seq: number * 2, channel: 0, rank }.record();
+            let wait = if rank == 1 { 1_000 } else { SECOND / 4 };
+            record.peers[0].measured = messages(&[wait]);
+            tally.flow(&record, &host(100 + rank.cast_unsigned()));
+        }
+    }
+    tally.statistics().clone()
+}
+
+fn subject() -> Subject {
+    let processes = (100..104).map(|pid| (pid, ("train.py".to_owned(), "2.27.5".to_owned()))).collect();
+    Subject { host: "node-1".to_owned(), level: Some(Level::Steps), processes }
+}
+
+fn readings() -> [Reading; 2] {
+    [(0, [1; 4]), (2, [11, 11, 21, 11])]
+        .map(|(seconds, ops)| Reading { at_ns: seconds * SECOND + 1, statistics: job(ops) })
+}
+
+fn state() -> State {
+    let mut state = State::new(View::Ranks, Sort::Ops, String::new());
+    for reading in readings() {
+        state.take(reading, &subject());
+    }
+    state
+}
+
+fn press(state: &mut State, keys: &str) -> Action {
+    let mut action = Action::Nothing;
+    for c in keys.chars() {
+        let code = match c {
+            '\n' => KeyCode::Enter,
+            '\t' => KeyCode::Tab,
+            c => KeyCode::Char(c),
+        };
+        action = state.key(KeyEvent::new(code, KeyModifiers::NONE), &subject());
+    }
+    action
+}
+
+fn screen(state: &State, width: u16, height: u16) -> Vec<String> {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+    terminal.draw(|frame| draw(frame, state, &subject())).unwrap();
+    let buffer = terminal.backend().buffer();
+    let cells: Vec<&str> = buffer.content().iter().map(ratatui::buffer::Cell::symbol).collect();
+    cells.chunks(usize::from(width)).map(|line| line.concat().trim_end().to_owned()).collect()
+}
+
+#[test]
+fn rates_are_of_the_time_between_and_totals_of_all() {
+    let [before, now] = readings();
+    let rates = Rates::between(&before, &now);
+    assert!((rates.interval_s - 2.0).abs() < 1e-9);
+    let seen: Vec<(u64, f64, f64)> =
+        rates.ranks.iter().map(|rank| (rank.ops, rank.ops_per_s, rank.bytes_per_s)).collect();
+    assert_eq!(seen, [(11, 5.0, 20480.0), (11, 5.0, 20480.0), (21, 10.0, 40960.0), (11, 5.0, 20480.0)]);
+}
+
+/// Ranks 2, 3 and 0 waited 2.5 s and more in 2 s, over their channels; rank 1 nothing to speak of.
+#[test]
+fn the_rank_that_others_wait_for_is_marked_and_no_other() {
+    let [before, now] = readings();
+    let lags: Vec<Option<Lag>> = Rates::between(&before, &now).ranks.iter().map(|rank| rank.lag).collect();
+    assert_eq!(lags, [None, Some(Lag::WaitedFor(5 * SECOND)), None, None]);
+}
+
+#[test]
+fn a_rank_that_has_not_launched_what_others_had_a_refresh_ago_is_behind() {
+    let reading = |seconds: u64, launched: [u64; 3]| {
+        let mut statistics = Tally::default();
+        for (rank, launched) in (0..).zip(launched) {
+            let pid = 100 + u32::try_from(rank).unwrap();
+            statistics.flow(&Op { rank, ..Op::default() }.record(), &host(pid));
+            statistics.event(&flow::made::ops::launch(rank, launched), Some(&host(pid)), 0);
+        }
+        Reading { at_ns: seconds * SECOND, statistics: statistics.statistics().clone() }
+    };
+    let lags = |before, now| -> Vec<Option<Lag>> {
+        Rates::between(&before, &now).ranks.iter().map(|rank| rank.lag).collect()
+    };
+    let healthy = lags(reading(1, [50, 49, 50]), reading(2, [70, 69, 68]));
+    assert_eq!(healthy, [None; 3], "jitter is no lag");
+    let one = lags(reading(1, [50, 40, 50]), reading(2, [50, 40, 50]));
+    assert_eq!(one, [None, Some(Lag::Behind(10)), None]);
+}
+
+#[test]
+fn all_that_matters_is_on_80_columns_and_24_lines() {
+    let state = state();
+    let lines = screen(&state, 80, 24);
+    assert!(lines.iter().all(|line| line.chars().count() <= 80));
+    let text = lines.join("\n");
+    assert!(lines[0].contains("4 processes  4 ranks  lost 0"), "{text}");
+    assert!(lines[2].starts_with("COMM"), "{text}");
+    // Most ops first.
+    assert!(lines[3].contains(" 2/4") && lines[3].contains("10") && lines[3].contains("41.0 KB"), "{text}");
+    let late = lines.iter().find(|line| line.contains(" 1/4")).unwrap();
+    assert!(late.contains("waited for") && late.contains("RING/SIMPLE 100%"), "{text}");
+    assert!(text.contains("RECV 1") && text.contains("network 250ms"), "{text}");
+    assert!(lines[23].contains("q quit"), "{text}");
+    // No place for details, and none for most of it: no panic.
+    for (width, height) in [(80, 10), (20, 5), (10, 2), (1, 1), (250, 60)] {
+        screen(&state, width, height);
+    }
+    assert!(screen(&state, 200, 50).join("\n").contains("AllReduce RING/SIMPLE 100%"));
+}
+
+#[test]
+fn keys_sort_filter_freeze_and_change_the_view() {
+    let mut state = state();
+    assert_eq!(press(&mut state, "s"), Action::Nothing);
+    assert_eq!(state.sort, Sort::Bytes);
+    press(&mut state, "ss");
+    assert_eq!(state.sort, Sort::Comm);
+    assert!(screen(&state, 80, 24)[3].contains(" 0/4"));
+    press(&mut state, "r");
+    assert!(screen(&state, 80, 24)[3].contains(" 3/4"));
+
+    press(&mut state, "/q102\n");
+    assert!(screen(&state, 80, 24)[2].contains("no row fits"), "keys are text while a filter is typed");
+    let _ = state.key(KeyEvent::new(KeyCode::Char('/'), KeyModifiers::NONE), &subject());
+    for _ in 0..4 {
+        let _ = state.key(KeyEvent::new(KeyCode::Backspace, KeyModifiers::NONE), &subject());
+    }
+    press(&mut state, "102\n");
+    assert_eq!(state.rows.len(), 1);
+
+    press(&mut state, "f");
+    let frozen = screen(&state, 80, 24);
+    assert!(frozen[1].contains("FROZEN"));
+    state.take(Reading { at_ns: 5 * SECOND, statistics: job([90; 4]) }, &subject());
+    assert_eq!(screen(&state, 80, 24), frozen);
+
+    press(&mut state, "/");
+    let _ = state.key(KeyEvent::new(KeyCode::Esc, KeyModifiers::NONE), &subject());
+    press(&mut state, "\t");
+    assert!(screen(&state, 80, 24)[3].contains("4 of 4"), "one communicator");
+    press(&mut state, "\t");
+    assert_eq!(state.rows.len(), 4, "four processes");
+
+    press(&mut state, "?");
+    assert!(screen(&state, 80, 24).join("\n").contains("this help"));
+    assert_eq!(press(&mut state, "q"), Action::Nothing, "it closes the help");
+    assert_eq!(press(&mut state, "q"), Action::Quit);
+    let interrupt = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
+    assert_eq!(state.key(interrupt, &subject()), Action::Quit, "raw mode makes no signal of it");
+}

@@ -1,0 +1,81 @@
+//! Where the sizes of sends are taken in official libraries that forget them (2.16 to 2.19), with and without symbols.
+//!
+//! The places were read from the libraries with objdump. Libraries come from the same cache as in `layouts.rs`.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "../../nccl-library/tests/support/mod.rs"]
+mod support;
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use flow::wire::ProbeKind;
+use nccl_library::elf::Image;
+use nccl_library::symbols::{nccl_request, resolve};
+use ncclflow::kernel::probe::{self, ProbeSet, StepDetail};
+use support::{libraries, skip};
+use tempfile::TempDir;
+
+/// Library, offset in the file of the instruction `movl $0xffffffff,(%rax)` of net.cc's sendProxyProgress, and where the frame has the
+/// address that is loaded before it.
+const PLACES: [(&str, u64, i64); 11] = [
+    ("2.16.2-cu11", 0x7_babb, 0x18),
+    ("2.16.2-cu12", 0x7_b92b, 0x18),
+    ("2.16.5-cu11", 0x7_ba8b, 0x18),
+    ("2.16.5-cu12", 0x7_b8fb, 0x18),
+    ("2.17.1-cu12", 0x8_49fb, 0x18),
+    ("2.18.1-cu12", 0x9_0ea7, 0x20),
+    ("2.18.3-cu11", 0x8_9d07, 0x20),
+    ("2.18.3-cu12", 0x9_1807, 0x20),
+    ("2.19.3-cu11", 0x9_84a7, 0x20),
+    ("2.19.3-cu12", 0xa_1307, 0x20),
+    ("2.20.5-cu12", 0, 0),
+];
+
+fn check(name: &str, library: &Path, file_offset: u64, in_frame: i64) {
+    let image = Image::open(library).unwrap();
+    let resolution = resolve(&image, &nccl_request()).unwrap();
+    let mut set = ProbeSet::default();
+    probe::add_steps(&mut set, &resolution, Some(&image), StepDetail::Waits);
+    assert!(set.missing.is_empty(), "{name}: {:?}", set.missing);
+    let sizes: Vec<_> =
+        set.probes.iter().filter(|probe| matches!(probe.kind, ProbeKind::SendSize(_))).collect();
+    if file_offset == 0 {
+        assert!(sizes.is_empty(), "{name}: the sizes stand in the slots");
+        return;
+    }
+    let [probe] = sizes[..] else { panic!("{name}: {sizes:?}") };
+    assert_eq!(probe.file_offset.0, file_offset, "{name}");
+    assert_eq!(probe.function, "sendProxyProgress", "{name}");
+    // Loads an address from the frame, and copies four bytes from it.
+    let [load, copy, ..] = probe.plan.plan.steps;
+    assert_eq!((probe.plan.plan.n_steps, load.imm, copy.imm, copy.len), (2, in_frame, 0, 4), "{name}");
+    let bytes = fs::read(library).unwrap();
+    let at = usize::try_from(file_offset).unwrap();
+    assert_eq!(bytes[at..at + 6], [0xc7, 0x00, 0xff, 0xff, 0xff, 0xff], "{name}");
+}
+
+#[test]
+fn sizes_are_taken_where_they_are_given_up() {
+    let mut checked = 0;
+    for (name, library) in libraries() {
+        let Some((_, file_offset, in_frame)) = PLACES.into_iter().find(|(known, ..)| *known == name) else {
+            continue;
+        };
+        check(&name, &library, file_offset, in_frame);
+        let directory = TempDir::new().unwrap();
+        let copy = directory.path().join("libnccl.so.2");
+        let strip = Command::new("strip").arg("--strip-all").arg("-o").arg(&copy).arg(&library).status();
+        if !strip.is_ok_and(|status| status.success()) {
+            skip("binutils", "strip");
+            continue;
+        }
+        check(&format!("{name}, stripped"), &copy, file_offset, in_frame);
+        checked += 1;
+    }
+    if checked == 0 {
+        skip("old-nccl", "no library before 2.20 in the cache; `cargo xtask nccl fetch 2.19.3` fetches one");
+    }
+}

@@ -1,0 +1,38 @@
+//! Launches of real libraries have the short way through their walk, where the probe's own record is made of copies alone: from 2.26 on.
+//!
+//! What it sends is held against the direct way in `tests/e2e/tests/plans.rs`; without it the same comes, and slower, so only
+//! this test would say that it is gone. Libraries come from the cache, as in `layouts.rs`.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "../../nccl-library/tests/support/mod.rs"]
+mod support;
+
+use nccl_library::{
+    elf::Image,
+    symbols::{nccl_request, resolve},
+};
+use ncclflow::kernel::probe::{self, Level, Way};
+
+use support::{libraries, skip};
+
+#[test]
+fn a_launch_has_a_short_way() {
+    let mut seen = 0;
+    for (name, library) in libraries() {
+        let resolution = resolve(&Image::open(&library).unwrap(), &nccl_request()).unwrap();
+        let set = probe::compile(&resolution, Level::Flow, None);
+        let launch = set.probes.iter().find(|probe| probe.function == "ncclLaunchKernelAfter_NoCuda");
+        let Some(walk) = launch.filter(|_| set.way == Some(Way::Plan)).and_then(|probe| probe.walk.as_ref())
+        else {
+            continue;
+        };
+        // 2.26 gave ops the counter that ours is read beside.
+        let expected = resolution.layouts.field("ncclProxyOp", "workCounter").is_some();
+        assert_eq!(walk.walk.short.heads_len != 0, expected, "{name}");
+        seen += usize::from(expected);
+    }
+    if seen == 0 {
+        skip("nccl", "no library of 2.26 or later in the cache");
+    }
+}
