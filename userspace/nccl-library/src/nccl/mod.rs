@@ -3,6 +3,7 @@
 
 mod api_function;
 mod direction;
+mod name;
 mod names;
 mod p2p_part;
 mod pat;
@@ -12,6 +13,7 @@ mod version;
 
 pub use api_function::{ApiFunction, ApiKind};
 pub use direction::Direction;
+pub use name::Name;
 pub use names::{NameTables, StepState, datatype_bytes};
 pub use p2p_part::p2p_part_bytes;
 pub use pat::PatRule;
