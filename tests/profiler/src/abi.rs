@@ -1,36 +1,39 @@
 //! The plugin interface as NCCL's headers define it, declared here for the parts that are used.
 //!
-//! A descriptor is `{type, parentObj, rank, union}`; the union starts at byte 24 in every version, whether `type` is a
-//! byte (v1–v4) or a 64-bit word (v5, v6). Only the members that the activation mask asks for are declared, so these
+//! A descriptor is `{type, parentObj, rank, union}`. The union starts at byte 24 in every version, whether `type` is a
+//! byte (v1–v4) or a 64-bit word (v5, v6). Versions differ in the union's members `coll` and `p2p`, in the arguments of
+//! states and in the parameters of `init`. Only the members that the activation mask asks for are declared, so these
 //! unions are smaller than NCCL's: they are read through pointers, never copied whole.
 
-pub(crate) mod v1;
-pub(crate) mod v2;
-pub(crate) mod v3;
-pub(crate) mod v4;
-pub(crate) mod v5;
+mod collective;
+mod v1;
+mod v2;
+mod v3;
+mod v4;
+mod v5;
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-use crate::event;
+use crate::callbacks;
+use crate::event::{self, Event, Start};
 use crate::handle::Handle;
 
 pub(crate) const SUCCESS: c_int = 0;
 pub(crate) const INTERNAL_ERROR: c_int = 3;
 
 /// Event types, and bits of the activation mask.
-pub(crate) const GROUP: u64 = 1;
-pub(crate) const COLL: u64 = 1 << 1;
-pub(crate) const P2P: u64 = 1 << 2;
-pub(crate) const PROXY_OP: u64 = 1 << 3;
-pub(crate) const PROXY_STEP: u64 = 1 << 4;
+const GROUP: u64 = 1;
+const COLL: u64 = 1 << 1;
+const P2P: u64 = 1 << 2;
+const PROXY_OP: u64 = 1 << 3;
+const PROXY_STEP: u64 = 1 << 4;
 
 pub(crate) const ACTIVATION_MASK: c_int = 0b1_1111;
 
 /// `proxyOp` of all versions.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub(crate) struct ProxyOp {
+struct ProxyOp {
     pid: i32,
     channel_id: u8,
     peer: c_int,
@@ -40,8 +43,8 @@ pub(crate) struct ProxyOp {
 }
 
 impl ProxyOp {
-    fn read(self) -> event::Event {
-        event::Event::ProxyOp(event::ProxyOp {
+    fn read(self) -> Event {
+        Event::ProxyOp(event::ProxyOp {
             origin_pid: self.pid,
             channel: self.channel_id,
             peer: self.peer,
@@ -55,13 +58,13 @@ impl ProxyOp {
 /// `proxyStep` of all versions.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub(crate) struct ProxyStep {
+struct ProxyStep {
     step: c_int,
 }
 
 impl ProxyStep {
-    fn read(self) -> event::Event {
-        event::Event::ProxyStep { step: self.step }
+    fn read(self) -> Event {
+        Event::ProxyStep { step: self.step }
     }
 }
 
@@ -72,7 +75,53 @@ pub(crate) trait Descriptor {
     /// # Safety
     /// `self` must be a descriptor filled by NCCL: the union member that the type names is valid, its strings are
     /// null or terminated.
-    unsafe fn read(&self) -> Option<event::Start>;
+    unsafe fn read(&self) -> Option<Start>;
+}
+
+/// `ncclProfilerEventDescr` with the `type`, `coll` and `p2p` of some version.
+#[repr(C)]
+struct Descr<Type, Coll: Call, P2p: Call> {
+    event_type: Type,
+    parent: *mut c_void,
+    rank: c_int,
+    body: Body<Coll, P2p>,
+}
+
+#[repr(C)]
+union Body<Coll: Call, P2p: Call> {
+    coll: Coll,
+    p2p: P2p,
+    proxy_op: ProxyOp,
+    proxy_step: ProxyStep,
+}
+
+/// `coll` or `p2p` of some version.
+trait Call: Copy {
+    /// # Safety
+    /// The strings must be null or terminated.
+    unsafe fn read(&self) -> Event;
+
+    /// The event of the launch that the call belongs to, where it is not the descriptor's parent.
+    fn launch(&self) -> Option<*mut c_void> {
+        None
+    }
+}
+
+impl<Type: Copy + Into<u64>, Coll: Call, P2p: Call> Descriptor for Descr<Type, Coll, P2p> {
+    unsafe fn read(&self) -> Option<Start> {
+        // SAFETY: the type names the member that NCCL filled, with strings of its own; that is the caller's promise.
+        let (event, launch) = unsafe {
+            match self.event_type.into() {
+                GROUP => (Event::Group, None),
+                COLL => (self.body.coll.read(), self.body.coll.launch()),
+                P2P => (self.body.p2p.read(), self.body.p2p.launch()),
+                PROXY_OP => (self.body.proxy_op.read(), None),
+                PROXY_STEP => (self.body.proxy_step.read(), None),
+                _ => return None,
+            }
+        };
+        Some(Start { event, parent: Handle::from_raw(launch.unwrap_or(self.parent)), rank: self.rank })
+    }
 }
 
 /// State arguments of some version: a union of which one member is read.
@@ -84,31 +133,38 @@ pub(crate) trait StateArguments {
 
 /// The function table behind each `ncclProfiler_v*` symbol: only `init` and the descriptor types differ.
 #[repr(C)]
-pub(crate) struct Table<Init, Descr, Args> {
-    pub(crate) name: Name,
-    pub(crate) init: Init,
-    pub(crate) start_event: unsafe extern "C" fn(*mut c_void, *mut *mut c_void, *const Descr) -> c_int,
-    pub(crate) stop_event: unsafe extern "C" fn(*mut c_void) -> c_int,
-    pub(crate) record_event_state: unsafe extern "C" fn(*mut c_void, c_int, *const Args) -> c_int,
-    pub(crate) finalize: unsafe extern "C" fn(*mut c_void) -> c_int,
+struct Table<Init, Descr, Args> {
+    name: Name,
+    init: Init,
+    start_event: unsafe extern "C" fn(*mut c_void, *mut *mut c_void, *const Descr) -> c_int,
+    stop_event: unsafe extern "C" fn(*mut c_void) -> c_int,
+    record_event_state: unsafe extern "C" fn(*mut c_void, c_int, *const Args) -> c_int,
+    finalize: unsafe extern "C" fn(*mut c_void) -> c_int,
+}
+
+impl<Init: Copy, Descr: Descriptor, Args: StateArguments> Table<Init, Descr, Args> {
+    const fn new(init: Init) -> Self {
+        Self {
+            name: Name(c"ncclflow truth".as_ptr()),
+            init,
+            start_event: callbacks::start_event,
+            stop_event: callbacks::stop_event,
+            record_event_state: callbacks::record_event_state,
+            finalize: callbacks::finalize,
+        }
+    }
 }
 
 /// A constant C string.
 #[repr(transparent)]
-pub(crate) struct Name(*const c_char);
+struct Name(*const c_char);
 
 // SAFETY: it points to a string constant, which nobody writes.
 unsafe impl Sync for Name {}
 
-impl Name {
-    pub(crate) const fn new(name: &'static CStr) -> Self {
-        Self(name.as_ptr())
-    }
-}
+type InitV1 = unsafe extern "C" fn(*mut *mut c_void, *mut c_int) -> c_int;
 
-pub(crate) type InitV1 = unsafe extern "C" fn(*mut *mut c_void, *mut c_int) -> c_int;
-
-pub(crate) type InitV4 = unsafe extern "C" fn(
+type InitV4 = unsafe extern "C" fn(
     *mut *mut c_void,
     *mut c_int,
     *const c_char,
@@ -119,7 +175,7 @@ pub(crate) type InitV4 = unsafe extern "C" fn(
     *const c_void,
 ) -> c_int;
 
-pub(crate) type InitV5 = unsafe extern "C" fn(
+type InitV5 = unsafe extern "C" fn(
     *mut *mut c_void,
     u64,
     *mut c_int,
@@ -140,10 +196,6 @@ pub(crate) unsafe fn text(string: *const c_char) -> String {
     }
     // SAFETY: not null, and terminated as promised by the caller.
     unsafe { CStr::from_ptr(string) }.to_string_lossy().into_owned()
-}
-
-fn start(event: event::Event, parent: *mut c_void, rank: c_int) -> event::Start {
-    event::Start { event, parent: Handle::from_raw(parent), rank }
 }
 
 #[cfg(test)]
@@ -167,9 +219,13 @@ mod tests {
         assert_eq!(offset_of!(v1::Coll, count), 48);
         assert_eq!(offset_of!(v1::Coll, traffic_bytes), 72);
         assert_eq!(offset_of!(v1::P2p, count), 40);
-        assert_eq!(offset_of!(v2::Coll, proto), 96);
-        assert_eq!(offset_of!(v3::Coll, proto), 88);
-        assert_eq!(offset_of!(v4::Coll, proto), 72);
+        assert_eq!(offset_of!(v2::Coll, operation.datatype), 64);
+        assert_eq!(offset_of!(v2::Coll, tuning.proto), 96);
+        assert_eq!(offset_of!(v2::P2p, peer), 48);
+        assert_eq!(offset_of!(v3::Coll, tuning.proto), 88);
+        assert_eq!(offset_of!(v4::Coll, operation.root), 40);
+        assert_eq!(offset_of!(v4::Coll, tuning.channels), 56);
+        assert_eq!(offset_of!(v4::Coll, tuning.proto), 72);
         assert_eq!(offset_of!(v4::P2p, channels), 36);
         assert_eq!(offset_of!(v5::Coll, parent_group), 80);
         assert_eq!(offset_of!(v5::P2p, parent_group), 40);

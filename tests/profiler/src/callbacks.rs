@@ -7,7 +7,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process;
 
-use crate::abi::{ACTIVATION_MASK, Descriptor, INTERNAL_ERROR, SUCCESS, StateArguments};
+use crate::abi::{self, ACTIVATION_MASK, Descriptor, INTERNAL_ERROR, SUCCESS, StateArguments};
 use crate::context::Communicator;
 use crate::event::{Event, Start};
 use crate::handle::Handle;
@@ -42,6 +42,20 @@ fn raw(handle: Option<Handle>) -> *mut c_void {
     handle.map_or(std::ptr::null_mut(), Handle::to_raw)
 }
 
+/// # Safety
+/// The name must be null or terminated.
+unsafe fn communicator(
+    comm_hash: u64,
+    name: *const c_char,
+    nodes: c_int,
+    ranks: c_int,
+    rank: c_int,
+) -> Communicator {
+    // SAFETY: the caller's promise.
+    let name = unsafe { abi::text(name) };
+    Communicator { comm_hash, rank, ranks: Some(ranks), nodes: Some(nodes), name }
+}
+
 /// v1–v3: which communicator this is comes with its first collective.
 ///
 /// # Safety
@@ -67,15 +81,7 @@ pub(crate) unsafe extern "C" fn init_v4(
     _log: *const c_void,
 ) -> c_int {
     // SAFETY: the name is null or terminated, the addresses are of NCCL's own variables.
-    unsafe {
-        let name = crate::abi::text(name);
-        init(
-            context,
-            mask,
-            4,
-            Some(Communicator { comm_hash, rank, ranks: Some(ranks), nodes: Some(nodes), name }),
-        )
-    }
+    unsafe { init(context, mask, 4, Some(communicator(comm_hash, name, nodes, ranks, rank))) }
 }
 
 /// # Safety
@@ -91,15 +97,7 @@ pub(crate) unsafe extern "C" fn init_v5<const API: u32>(
     _log: *const c_void,
 ) -> c_int {
     // SAFETY: the name is null or terminated, the addresses are of NCCL's own variables.
-    unsafe {
-        let name = crate::abi::text(name);
-        init(
-            context,
-            mask,
-            API,
-            Some(Communicator { comm_hash, rank, ranks: Some(ranks), nodes: Some(nodes), name }),
-        )
-    }
+    unsafe { init(context, mask, API, Some(communicator(comm_hash, name, nodes, ranks, rank))) }
 }
 
 /// # Safety

@@ -2,25 +2,14 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use super::{Descriptor, InitV1, Name, ProxyOp, ProxyStep, StateArguments, Table, start};
+use super::{Call, InitV1, StateArguments, Table};
 use crate::callbacks;
-use crate::event::{self, Event, Start, Transition};
+use crate::event::{self, Event, Transition};
 
-#[repr(C)]
-pub(crate) struct Descr {
-    kind: u8,
-    parent: *mut c_void,
-    rank: c_int,
-    pub(super) body: Body,
-}
+pub(super) type Descr = super::Descr<u8, Coll, P2p>;
 
-#[repr(C)]
-pub(super) union Body {
-    coll: Coll,
-    p2p: P2p,
-    proxy_op: ProxyOp,
-    proxy_step: ProxyStep,
-}
+#[unsafe(export_name = "ncclProfiler_v1")]
+static PROFILER: Table<InitV1, Descr, StateArgs> = Table::new(callbacks::init_v1::<1>);
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -58,7 +47,7 @@ pub(super) struct P2p {
 
 /// State arguments of v1 to v3: sizes are running sums of the op.
 #[repr(C)]
-pub(crate) union StateArgs {
+pub(super) union StateArgs {
     proxy_op: ProxyOpArgs,
 }
 
@@ -69,60 +58,37 @@ struct ProxyOpArgs {
     steps: c_int,
 }
 
-#[unsafe(export_name = "ncclProfiler_v1")]
-pub(crate) static PROFILER: Table<InitV1, Descr, StateArgs> = Table {
-    name: Name::new(c"ncclflow truth"),
-    init: callbacks::init_v1::<1>,
-    start_event: callbacks::start_event,
-    stop_event: callbacks::stop_event,
-    record_event_state: callbacks::record_event_state,
-    finalize: callbacks::finalize,
-};
-
-impl Descriptor for Descr {
-    unsafe fn read(&self) -> Option<Start> {
-        // SAFETY: `kind` names the member that NCCL filled; that is the caller's promise.
-        let event = unsafe {
-            match u64::from(self.kind) {
-                super::GROUP => Event::Group,
-                super::COLL => read_coll(&self.body.coll),
-                super::P2P => read_p2p(&self.body.p2p),
-                super::PROXY_OP => self.body.proxy_op.read(),
-                super::PROXY_STEP => self.body.proxy_step.read(),
-                _ => return None,
-            }
-        };
-        Some(start(event, self.parent, self.rank))
+impl Call for Coll {
+    unsafe fn read(&self) -> Event {
+        Event::Coll(event::Coll {
+            comm_hash: Some(self.comm_hash),
+            seq_number: self.seq_number,
+            func: func_name(self.func),
+            count: self.count,
+            datatype: datatype_name(self.datatype),
+            red_op: Some(self.op),
+            root: self.root,
+            algo: named(&ALGORITHMS, self.algo),
+            proto: named(&PROTOCOLS, self.proto),
+            channels: None,
+            max_channels: Some(self.max_channels),
+            warps: self.warps,
+            traffic_bytes: Some(self.traffic_bytes),
+        })
     }
 }
 
-fn read_coll(coll: &Coll) -> Event {
-    Event::Coll(event::Coll {
-        comm_hash: Some(coll.comm_hash),
-        seq_number: coll.seq_number,
-        func: func_name(coll.func),
-        count: coll.count,
-        datatype: datatype_name(coll.datatype),
-        red_op: Some(coll.op),
-        root: coll.root,
-        algo: named(&ALGORITHMS, coll.algo),
-        proto: named(&PROTOCOLS, coll.proto),
-        channels: None,
-        max_channels: Some(coll.max_channels),
-        warps: coll.warps,
-        traffic_bytes: Some(coll.traffic_bytes),
-    })
-}
-
-fn read_p2p(p2p: &P2p) -> Event {
-    Event::P2p(event::P2p {
-        comm_hash: Some(p2p.comm_hash),
-        func: func_name(p2p.func),
-        count: p2p.count,
-        datatype: datatype_name(p2p.datatype),
-        peer: p2p.peer,
-        channels: None,
-    })
+impl Call for P2p {
+    unsafe fn read(&self) -> Event {
+        Event::P2p(event::P2p {
+            comm_hash: Some(self.comm_hash),
+            func: func_name(self.func),
+            count: self.count,
+            datatype: datatype_name(self.datatype),
+            peer: self.peer,
+            channels: None,
+        })
+    }
 }
 
 /// The op states of v1 to v3 are 0 to 7; steps and control events come without sizes.
