@@ -1,7 +1,11 @@
 //! `cargo xtask conformance`: each official library is fetched, resolved by its own debugging information and without any, run
 //! under the tracer, and what was recorded compared with the truth. A row of a table for each.
 //!
-//! The program that does it is an example of `ncclflow-e2e`, for the reason that `layouts.rs` gives.
+//! The program that does it is an example of `ncclflow-e2e`: xtask itself must build without the crate `ncclflow`, which
+//! refuses to build while the committed eBPF object is out of date.
+
+#[path = "../../tests/e2e/examples/conformance/row.rs"]
+mod row;
 
 use std::fmt::Write as _;
 use std::fs;
@@ -9,8 +13,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
-use serde::Deserialize;
 
+use self::row::Row;
 use crate::{nccl, programs, repository};
 
 const DOCUMENT: &str = "docs/NCCL-SUPPORT.md";
@@ -44,27 +48,6 @@ pub(crate) struct Args {
     write: bool,
 }
 
-/// A line of the program's output.
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Row {
-    cuda: Option<u32>,
-    machine: String,
-    build_id: String,
-    structs: usize,
-    fields: usize,
-    forms: Vec<Form>,
-    patterns: [Option<u64>; 2],
-    bed: [Option<u64>; 2],
-    witnesses: Option<String>,
-    mismatches: Vec<String>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Form {
-    functions: usize,
-}
-
 pub(crate) fn run(args: &Args) -> Result<()> {
     let versions = versions(&args.nccl);
     if !args.no_run {
@@ -75,7 +58,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     print(HEAD);
     for version in &versions {
         let was_there = nccl::is_cached(version)?;
-        let row = row(&program, version, args).with_context(|| format!("NCCL {version}"))?;
+        let row = examine(&program, version, args).with_context(|| format!("NCCL {version}"))?;
         for mismatch in &row.mismatches {
             eprint(&format!("{version}: {mismatch}"));
         }
@@ -119,7 +102,7 @@ fn versions(named: &[String]) -> Vec<String> {
     named.iter().flat_map(of).collect()
 }
 
-fn row(program: &Path, version: &str, args: &Args) -> Result<Row> {
+fn examine(program: &Path, version: &str, args: &Args) -> Result<Row> {
     let library = nccl::library_path(version)?;
     let mut command = Command::new(program);
     command.args(args.no_run.then_some("--no-run")).args(args.quick.then_some("--quick"));

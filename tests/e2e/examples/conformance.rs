@@ -1,7 +1,10 @@
-//! `conformance [--no-run] [--no-bed] [--quick] LIBRARY…`: each official library by itself, without symbols, and at work. A JSON
-//! line for each.
+//! `conformance [--no-run] [--no-bed] [--quick] LIBRARY…`: compares what is found in each library with what is found in
+//! its stripped copies, and what is recorded of jobs that use it with the truth. Writes a line of JSON for each library.
 //!
 //! `cargo xtask conformance` fetches the libraries, runs this and makes a table of it.
+
+#[path = "conformance/row.rs"]
+mod row;
 
 use std::{
     io::Write as _,
@@ -23,43 +26,14 @@ use ncclflow_e2e::{
         need, stripped,
     },
 };
-use serde::Serialize;
 
-/// What came of one library.
-#[derive(Debug, Default, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Row {
-    nccl: String,
-    cuda: Option<u32>,
-    machine: String,
-    build_id: String,
-    structs: usize,
-    fields: usize,
-    /// With debugging information, with symbols only, stripped.
-    forms: Vec<Form>,
-    /// Calls of the made-up communicator and what is in them, of the library and of its stripped copy.
-    patterns: [Option<u64>; 2],
-    /// Ops, messages and identities of jobs on the bed.
-    bed: [Option<u64>; 2],
-    /// Which witnesses the bed had.
-    witnesses: Option<String>,
-    mismatches: Vec<String>,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Form {
-    rung: String,
-    functions: usize,
-    /// Parameters whose place is known.
-    params: usize,
-}
+use row::{Form, Row};
 
 /// How much is run on the bed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OnTheBed {
     All,
-    /// Of the library itself.
+    /// One job, with the library itself.
     OneJob,
     Nothing,
 }
@@ -81,14 +55,14 @@ fn main() -> Result<ExitCode> {
     let mut clean = true;
     for library in &libraries {
         let row =
-            row(library, programs.as_ref(), on_the_bed).with_context(|| library.display().to_string())?;
+            examine(library, programs.as_ref(), on_the_bed).with_context(|| library.display().to_string())?;
         clean &= row.mismatches.is_empty();
         writeln!(std::io::stdout(), "{}", serde_json::to_string(&row)?)?;
     }
     Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn row(library: &Path, programs: Option<&Programs>, on_the_bed: OnTheBed) -> Result<Row> {
+fn examine(library: &Path, programs: Option<&Programs>, on_the_bed: OnTheBed) -> Result<Row> {
     let image = Image::open(library)?;
     let own = resolve(&image, &nccl_request())?;
     let mut row = Row {
@@ -137,8 +111,8 @@ fn form(resolution: &Resolution) -> Form {
     }
 }
 
-/// What a copy without debugging information says otherwise than the library. Less is no difference, but for what the levels
-/// `flow` and, on the processor whose code is read for it, `steps` need.
+/// Where what is found in a copy without debugging information contradicts the library's. To find less is no difference,
+/// except in what level `flow` needs and, on the processor whose code is read for it, level `steps`.
 fn differences(own: &Resolution, found: &Resolution, images: [&Image; 2]) -> Vec<String> {
     let mut differences = Vec::new();
     for (name, copies) in &found.functions {
@@ -193,7 +167,7 @@ fn differences(own: &Resolution, found: &Resolution, images: [&Image; 2]) -> Vec
     differences
 }
 
-/// `number`: the library itself, or its stripped copy.
+/// Runs jobs under the tracer. `number`: 0 for the library itself, 1 for its stripped copy.
 fn at_work(row: &mut Row, number: usize, programs: &Programs, subject: Subject<'_>, on_the_bed: OnTheBed) {
     let form = ["own", "stripped"][number];
     let mismatches = &mut row.mismatches;
@@ -234,7 +208,7 @@ fn at_work(row: &mut Row, number: usize, programs: &Programs, subject: Subject<'
     row.witnesses = Some(format!("{witnesses:?}").to_lowercase());
 }
 
-/// How many messages PAT has, by the rule of the version.
+/// Compares how many messages the library counts for PAT with the rule of its version.
 fn pat(programs: &Programs, subject: Subject<'_>, version: &str, local_ranks: u32) -> Result<Findings> {
     let rule = version.parse().ok().and_then(PatRule::of);
     let rule = rule.with_context(|| format!("how {version} counts is not known"))?;
@@ -247,7 +221,7 @@ fn pat(programs: &Programs, subject: Subject<'_>, version: &str, local_ranks: u3
 
 type Job = &'static [&'static str];
 
-/// What the bed runs of a version. It does the device's work from 2.21 on.
+/// The jobs that the bed runs with a minor version, and the witnesses that it has there.
 fn jobs(minor: u32) -> (Witnesses, &'static [Job]) {
     const OPS: &str = "allreduce,allgather,reducescatter,broadcast,reduce,sendrecv,alltoall";
     const RING: Job =
@@ -258,7 +232,7 @@ fn jobs(minor: u32) -> (Witnesses, &'static [Job]) {
     match minor {
         23.. => (Witnesses::All, &[RING, TREE, PAT]),
         20.. => (Witnesses::Device, &[RING, TREE]),
-        // What the channels of a tree take in turns is not emulated.
+        // How the channels of a tree take turns is not emulated for these versions.
         _ => (Witnesses::Device, &[RING]),
     }
 }
