@@ -49,9 +49,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         "--wait-file",
         &wait_file,
     ]);
-    let mut job = Job::start(&folder, &library, &arguments)?;
-    println!("    {}", job.said.trim());
-    let pids = job.pids.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+    let mut job = Job::start(&folder, &library, &arguments, Stdio::inherit())?;
+    println!("    {}", job.first_line.trim());
+    let pids = job.pid_list();
 
     println!("4/4 ncclflow record -p {pids} -o {}", output.display());
     let mut record = Command::new(folder.join("ncclflow"));

@@ -13,10 +13,10 @@ use std::{
     process::Command,
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use sha2::{Digest as _, Sha256};
 
-use crate::{programs, repository};
+use crate::{programs, tool};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -77,57 +77,33 @@ fn make(args: &Args, program: &Path, output: &Path, scratch: &Path) -> Result<Ve
 
 fn build(target: &str) -> Result<PathBuf> {
     eprintln!("building ncclflow for {target}");
-    let status = Command::new(programs::cargo())
-        .args([
-            "build",
-            "--quiet",
-            "--locked",
+    tool::run(
+        programs::cargo_command("build").args([
             "--profile",
             "dist",
             "--package",
             "ncclflow",
             "--target",
             target,
-        ])
-        .current_dir(repository::root())
-        .status()
-        .context("starting cargo build")?;
-    if !status.success() {
-        bail!("the build failed ({status}); is the target there? `rustup target add {target}`");
-    }
+        ]),
+        &format!("the static program (is the target there? `rustup target add {target}`)"),
+    )?;
     Ok(programs::target_folder()?.join(target).join("dist/ncclflow"))
 }
 
 /// What the program says of itself: so that it runs is seen too.
 fn version(program: &Path) -> Result<String> {
-    let output = Command::new(program).arg("--version").output();
-    let output = output.with_context(|| format!("starting `{}`", program.display()))?;
-    let text = String::from_utf8(output.stdout).context("the version is no text")?;
+    let output = tool::output(Command::new(program).arg("--version"))?;
+    let text = String::from_utf8(output).context("the version is no text")?;
     let version = text.trim().strip_prefix("ncclflow ").map(str::to_owned);
     version.with_context(|| format!("`--version` said `{text}`"))
 }
 
 /// The man pages and completions. xtask itself must build without the ncclflow crate, so an example of that makes them.
 fn generate(folder: &Path) -> Result<()> {
-    let status = Command::new(programs::cargo())
-        .args([
-            "run",
-            "--quiet",
-            "--locked",
-            "--package",
-            "ncclflow",
-            "--example",
-            "man-and-completions",
-            "--",
-        ])
-        .arg(folder)
-        .current_dir(repository::root())
-        .status()
-        .context("starting cargo run")?;
-    if !status.success() {
-        bail!("the man pages were not made ({status})");
-    }
-    Ok(())
+    let mut program = programs::cargo_command("run");
+    program.args(["--package", "ncclflow", "--example", "man-and-completions", "--"]);
+    tool::run(program.arg(folder), "the man pages and completions")
 }
 
 /// In the format of sha256sum(1).

@@ -8,9 +8,9 @@ use std::{
     process::Command,
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 
-use crate::{programs, repository};
+use crate::{programs, repository, tool};
 
 const FOLDER: &str = "tests/fuzz";
 const TARGETS: [&str; 2] = ["library", "sections"];
@@ -43,22 +43,20 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let folder = repository::root().join(FOLDER);
     make_seeds(&folder)?;
     for target in &args.target {
-        let status = Command::new("cargo")
+        let mut cargo = Command::new("cargo");
+        cargo
             .args(["+nightly", "fuzz", "run", "--fuzz-dir", FOLDER, "--sanitizer", &args.sanitizer, target])
             .args(["--", "-max_len=40000", "-rss_limit_mb=1024", "-timeout=60"])
             .arg(format!("-max_total_time={}", args.seconds))
             .current_dir(repository::root())
             // Else this toolchain, which runs us, comes before the one that is asked for.
             .env_remove("RUSTUP_TOOLCHAIN")
-            .env_remove("CARGO")
-            .status()
-            .context("starting cargo")?;
-        if !status.success() {
-            bail!(
-                "`cargo fuzz run {target}` ended with {status}: a finding is in {FOLDER}/artifacts/{target}; \
-                 it needs `cargo install cargo-fuzz --locked` and a nightly compiler"
-            );
-        }
+            .env_remove("CARGO");
+        let purpose = format!(
+            "the fuzz target {target}: a finding is in {FOLDER}/artifacts/{target}; \
+             it needs `cargo install cargo-fuzz --locked` and a nightly compiler"
+        );
+        tool::run(&mut cargo, &purpose)?;
     }
     Ok(())
 }
@@ -74,30 +72,16 @@ fn make_seeds(folder: &Path) -> Result<()> {
         let fixed =
             ["-shared", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fasynchronous-unwind-tables"];
         let linked = ["-nostdlib", "-Wl,--build-id=sha1", "-Wl,-T,link.ld", "nccl.cc", "-o"];
-        let status = Command::new("g++")
-            .args(fixed)
-            .args(options)
-            .args(linked)
-            .arg(&library)
-            .current_dir(folder.join("seeds"))
-            .status()
-            .context("starting `g++`")?;
-        if !status.success() {
-            bail!("`g++ {}` failed on a seed", options.join(" "));
-        }
+        let mut compiler = Command::new("g++");
+        compiler.args(fixed).args(options).args(linked).arg(&library).current_dir(folder.join("seeds"));
+        tool::run(&mut compiler, &format!("the seed {form}"))?;
         libraries.push(library);
     }
     for (library, (form, _)) in libraries.iter().zip(FORMS) {
-        let status = Command::new(programs::cargo())
-            .args(["run", "--quiet", "--release", "--example", "sections-of", "--"])
-            .arg(library)
-            .arg(folder.join("corpus/sections").join(form))
-            .current_dir(folder)
-            .status()
-            .context("starting cargo run")?;
-        if !status.success() {
-            bail!("no seed could be made of `{}`", library.display());
-        }
+        let mut program = Command::new(programs::cargo());
+        program.args(["run", "--quiet", "--release", "--example", "sections-of", "--"]).arg(library);
+        program.arg(folder.join("corpus/sections").join(form)).current_dir(folder);
+        tool::run(&mut program, &format!("the seed of the sections of `{}`", library.display()))?;
     }
     Ok(())
 }

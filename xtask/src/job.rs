@@ -9,13 +9,14 @@ use std::{
 use anyhow::{Context as _, Result};
 use serde::Deserialize;
 
-/// A running bed whose communicators are up. It ends however we end.
+/// A running bed whose communicators are up. Killed when dropped.
+#[derive(Debug)]
 pub(crate) struct Job {
     child: Child,
     stdout: BufReader<ChildStdout>,
     pub(crate) pids: Vec<u32>,
-    /// The first line of its output.
-    pub(crate) said: String,
+    /// The first line of the bed's output.
+    pub(crate) first_line: String,
 }
 
 #[derive(Deserialize)]
@@ -24,28 +25,40 @@ struct Ready {
 }
 
 impl Job {
-    /// Starts the bed of `programs`, and waits until it is up.
-    pub(crate) fn start<S: AsRef<str>>(programs: &Path, library: &Path, arguments: &[S]) -> Result<Self> {
+    /// Starts the bed of `programs`, and waits until its communicators are up.
+    pub(crate) fn start<S: AsRef<str>>(
+        programs: &Path,
+        library: &Path,
+        arguments: &[S],
+        stderr: Stdio,
+    ) -> Result<Self> {
         let mut child = Command::new(programs.join("ncclflow-bed"))
             .arg("--library")
             .arg(library)
             .args(arguments.iter().map(AsRef::as_ref))
             .stdout(Stdio::piped())
+            .stderr(stderr)
             .spawn()
             .context("starting the bed")?;
         let stdout = BufReader::new(child.stdout.take().context("the bed has no output")?);
-        let mut job = Self { child, stdout, pids: Vec::new(), said: String::new() };
-        job.stdout.read_line(&mut job.said)?;
-        let ready: Ready = serde_json::from_str(&job.said)
-            .with_context(|| format!("the bed did not come up: `{}`", job.said))?;
+        let mut job = Self { child, stdout, pids: Vec::new(), first_line: String::new() };
+        job.stdout.read_line(&mut job.first_line)?;
+        let ready: Ready = serde_json::from_str(&job.first_line)
+            .with_context(|| format!("the bed did not come up: `{}`", job.first_line))?;
         job.pids = ready.pids;
         Ok(job)
     }
 
-    /// The rest of its output, when it has ended.
+    /// The process ids, as `ncclflow -p` takes them.
+    pub(crate) fn pid_list(&self) -> String {
+        self.pids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+    }
+
+    /// Waits for the end; gives the rest of the bed's output.
     pub(crate) fn rest(&mut self) -> Result<String> {
         let mut rest = String::new();
         self.stdout.read_to_string(&mut rest)?;
+        self.child.wait()?;
         Ok(rest)
     }
 }

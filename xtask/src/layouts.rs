@@ -1,16 +1,14 @@
 //! `cargo xtask layouts`: makes the table of struct layouts that ncclflow ships for libraries without debugging
 //! information.
 //!
-//! The program that does it is an example of the `ncclflow` crate: xtask itself must build without that crate, which refuses
-//! to build while the committed eBPF object is out of date.
+//! The program that does it is an example of the crate `nccl-library`, so that xtask does not build what only it needs.
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::Command;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 
-use crate::{nccl, programs, repository};
+use crate::{nccl, programs, repository, tool};
 
 const TABLE: &str = "userspace/nccl-library/src/symbols/shipped/layouts.jsonl";
 
@@ -41,16 +39,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         // The crate that makes the table contains it.
         fs::write(&table, "{\"format\":1,\"made_by\":\"cargo xtask layouts\",\"libraries\":0,\"sets\":0}\n")?;
     }
-    let status = Command::new(programs::cargo())
-        .args(["run", "--quiet", "--locked", "--release", "--package", "nccl-library"])
-        .args(["--example", "layouts-table", "--"])
-        .arg(&table)
-        .args(&libraries)
-        .current_dir(repository::root())
-        .status()
-        .context("starting cargo run")?;
-    if !status.success() {
-        bail!("the table was not made ({status})");
-    }
-    Ok(())
+    let mut program = programs::cargo_command("run");
+    program.args(["--release", "--package", "nccl-library", "--example", "layouts-table", "--"]);
+    tool::run(program.arg(&table).args(&libraries), "the table of layouts")
 }

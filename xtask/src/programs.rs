@@ -2,9 +2,9 @@
 
 use std::{env, ffi::OsString, path::PathBuf, process::Command};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 
-use crate::repository;
+use crate::{repository, tool};
 
 /// What the end-to-end tests run.
 pub(crate) const TESTED: [&str; 5] =
@@ -13,6 +13,13 @@ pub(crate) const TESTED: [&str; 5] =
 /// The cargo that runs us.
 pub(crate) fn cargo() -> OsString {
     env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+}
+
+/// A command of this cargo in the repository's root.
+pub(crate) fn cargo_command(command: &str) -> Command {
+    let mut cargo = Command::new(cargo());
+    cargo.args([command, "--quiet", "--locked"]).current_dir(repository::root());
+    cargo
 }
 
 /// Builds these packages and gives the folder that their programs are in.
@@ -54,15 +61,6 @@ fn own_folder() -> Result<PathBuf> {
 
 fn build_with(packages: &[&str], arguments: &[&str]) -> Result<()> {
     eprintln!("building {}", packages.join(", "));
-    let status = Command::new(cargo())
-        .args(["build", "--quiet", "--locked"])
-        .args(arguments)
-        .args(packages.iter().flat_map(|package| ["--package", package]))
-        .current_dir(repository::root())
-        .status()
-        .context("starting cargo build")?;
-    if !status.success() {
-        bail!("the build failed ({status})");
-    }
-    Ok(())
+    let packages = packages.iter().flat_map(|package| ["--package", package]);
+    tool::run(cargo_command("build").args(arguments).args(packages), "the programs")
 }

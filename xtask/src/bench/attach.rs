@@ -6,14 +6,15 @@ use std::{
     process::{Command, Stdio},
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Map, Value, json};
 
 use super::{
     figure::Spread,
-    lab::{Bench, Job},
+    lab::{Bench, WaitingJob},
 };
+use crate::tool;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -33,7 +34,7 @@ pub(crate) struct Args {
 /// The moments of `session.json`'s `attach`.
 const MOMENTS: [&str; 5] = ["resolved_ms", "loaded_ms", "first_probe_ms", "attached_ms", "armed_ms"];
 
-/// In what state the machine is when the program starts.
+/// Page cache dropped; page cache warm; page cache warm and layouts cached.
 const WAYS: [&str; 3] = ["cold", "warm", "cached"];
 
 pub(crate) fn run(args: &Args) -> Result<Value> {
@@ -81,21 +82,19 @@ pub(crate) fn run(args: &Args) -> Result<Value> {
     }))
 }
 
-/// One attachment: what the session says of it, and the time since before the program was executed.
-fn attach(args: &Args, bench: &mut Bench, job: &Job, cache: Option<&Path>) -> Result<Value> {
+/// Attaches once: `attach` of `session.json`, and the time from before the program was executed until it was armed.
+fn attach(args: &Args, bench: &mut Bench, job: &WaitingJob, cache: Option<&Path>) -> Result<Value> {
     let out = bench.fresh("out");
     let mut command = Command::new(bench.programs.join("ncclflow"));
-    let pids = job.pids.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
-    command.args(["record", "-q", "-d", "0.1", "--level", &args.level, "-p", &pids, "-o"]).arg(&out);
+    command
+        .args(["record", "-q", "-d", "0.1", "--level", &args.level, "-p", &job.pid_list(), "-o"])
+        .arg(&out);
     match cache {
         Some(cache) => command.arg("--cache-dir").arg(cache),
         None => command.arg("--no-cache"),
     };
     let before = monotonic_ns();
-    let output = command.stdin(Stdio::null()).output().context("starting ncclflow")?;
-    if !output.status.success() {
-        bail!("ncclflow ended with {}: {}", output.status, String::from_utf8_lossy(&output.stderr));
-    }
+    tool::output(command.stdin(Stdio::null()))?;
     let session: Value = serde_json::from_slice(&fs::read(out.join("session.json"))?)?;
     let mut attach = session["attach"].clone();
     let armed = attach["armed_monotonic_ns"].as_u64().context("the session was never armed")?;
@@ -105,7 +104,7 @@ fn attach(args: &Args, bench: &mut Bench, job: &Job, cache: Option<&Path>) -> Re
     Ok(attach)
 }
 
-/// Nothing of any file is in memory after this, but what is mapped: the job has read of the library what it needs.
+/// Leaves nothing of any file in memory but what is mapped. The job has mapped the pages of the library that it needs.
 fn drop_page_cache(library: &Path) -> Result<()> {
     let _ = Command::new("sync").arg(library).status();
     fs::write("/proc/sys/vm/drop_caches", "3").context("dropping the page cache")

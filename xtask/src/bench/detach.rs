@@ -1,21 +1,11 @@
-//! How long the probes take to go, after the results are written: with a link to many, where the kernel has it, and with one each.
+//! How long detaching takes after the results are written: with links to many uprobes, where the kernel has them, and
+//! with one link to each.
 
 use anyhow::{Context as _, Result};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{figure::Spread, lab::Bench};
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    /// NCCL version to run, like 2.27.5 or 2.28.9-cu13
-    #[arg(long, value_name = "VERSION", default_value = "2.27.5")]
-    nccl: String,
-
-    /// How often each measurement is made
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
-    rounds: u32,
-}
+use super::{Repeated, figure::Spread, lab::Bench};
 
 #[derive(Debug, Serialize)]
 struct Row {
@@ -25,11 +15,11 @@ struct Row {
     probes: usize,
     total_ms: Spread,
     ms_per_probe: Spread,
-    /// Time per probe, against that of the first row with such links.
+    /// Time per probe, divided by that of the first row with the same kind of links.
     ratio: f64,
 }
 
-/// Ways of running, and levels.
+/// How ranks run, number of processes, level.
 const JOBS: [(&str, u32, &str); 5] = [
     ("threads", 1, "flow"),
     ("threads", 1, "steps"),
@@ -38,7 +28,7 @@ const JOBS: [(&str, u32, &str); 5] = [
     ("processes", 8, "steps"),
 ];
 
-pub(crate) fn run(args: &Args) -> Result<Value> {
+pub(crate) fn run(args: &Repeated) -> Result<Value> {
     let mut bench = Bench::prepare(&args.nccl, "detach")?;
     let mut rows: Vec<Row> = Vec::new();
     println!("\n{:<36} {:>7} {:>24} {:>24} {:>7}", "", "probes", "ms", "ms per probe", "ratio");
@@ -51,9 +41,9 @@ pub(crate) fn run(args: &Args) -> Result<Value> {
             let recording = bench.record(&job, &["--level", level, "--links", links])?;
             recording.interrupt()?;
             let recorded = recording.finish()?;
-            let (taken_away, ms) = detached(&recorded.said)?;
+            let (detached_probes, ms) = detached(&recorded.said)?;
             (probes, found) =
-                (taken_away, recorded.session["attach"]["links"].as_str().unwrap_or("?").to_owned());
+                (detached_probes, recorded.session["attach"]["links"].as_str().unwrap_or("?").to_owned());
             times.push(ms);
         }
         #[expect(clippy::cast_precision_loss, reason = "a few probes")]
@@ -79,7 +69,7 @@ pub(crate) fn run(args: &Args) -> Result<Value> {
     Ok(serde_json::to_value(rows)?)
 }
 
-/// How many probes went, and in how many milliseconds.
+/// How many probes were detached, and in how many milliseconds.
 fn detached(said: &str) -> Result<(usize, f64)> {
     let between = |before: &str, after: &str| {
         said.lines().find_map(|line| line.split_once(before)?.1.strip_suffix(after))

@@ -1,4 +1,4 @@
-//! Records per second and core.
+//! CPU time per record: of the drain alone, and of each stage after it.
 
 use std::{path::Path, process::Command};
 
@@ -6,20 +6,10 @@ use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use super::{figure::Spread, lab::Bench};
+use super::{Repeated, figure::Spread, lab::Bench};
+use crate::tool;
 
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    /// NCCL version to run, like 2.27.5 or 2.28.9-cu13
-    #[arg(long, value_name = "VERSION", default_value = "2.27.5")]
-    nccl: String,
-
-    /// How often each measurement is made
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
-    rounds: u32,
-}
-
-/// As `ncclflow-bench burst` and `sustained` say it.
+/// Output of `ncclflow-bench burst` and `sustained`.
 #[derive(Debug, Deserialize)]
 struct Drained {
     hits: u64,
@@ -30,7 +20,7 @@ struct Drained {
     cpu_s: f64,
 }
 
-/// As `ncclflow-bench stages` says it.
+/// Output of `ncclflow-bench stages`.
 #[derive(Debug, Deserialize)]
 struct Stages {
     records: u64,
@@ -77,7 +67,7 @@ impl Row {
     }
 }
 
-pub(crate) fn run(args: &Args) -> Result<Value> {
+pub(crate) fn run(args: &Repeated) -> Result<Value> {
     let mut bench = Bench::prepare(&args.nccl, "drain")?;
     let program = bench.programs.join("ncclflow-bench");
     println!(
@@ -151,13 +141,7 @@ fn drained(program: &Path, what: &str, arguments: &[&str], rounds: u32) -> Resul
 }
 
 fn ask<T: DeserializeOwned>(program: &Path, arguments: &[&str]) -> Result<T> {
-    let output = Command::new(program).args(arguments).output().context("starting ncclflow-bench")?;
-    if !output.status.success() {
-        bail!(
-            "ncclflow-bench {} failed (it needs root): {}",
-            arguments.join(" "),
-            String::from_utf8_lossy(&output.stderr)
-        );
-    }
-    serde_json::from_slice(&output.stdout).context("reading what ncclflow-bench says")
+    let output = tool::output(Command::new(program).args(arguments))
+        .with_context(|| format!("ncclflow-bench {} (it needs root)", arguments.join(" ")))?;
+    serde_json::from_slice(&output).context("reading the output of ncclflow-bench")
 }

@@ -1,20 +1,14 @@
 //! Jobs on the bed whose processes hold ballast beside NCCL's memory, dumped several times by a release build.
 
-use std::{
-    fs::{self, File},
-    io::{BufRead as _, BufReader},
-    path::Path,
-    process::{Child, Command, Stdio},
-    time::Instant,
-};
+use std::{process::Command, time::Instant};
 
 use anyhow::{Context as _, Result, bail};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::{nccl, programs};
+use super::lab::Bench;
 
-/// DESIGN §6: a process of 2 GB in half a second.
+/// The budget: a process of 2 GiB in half a second.
 const BUDGET_MIB: u64 = 2048;
 const BUDGET_MS: u64 = 500;
 
@@ -39,19 +33,14 @@ struct Row {
     scanned_mib: u64,
     scan_median_ms: u64,
     scan_max_ms: u64,
-    /// The whole program, two processes, without the time between readings.
+    /// The whole program, for both processes, without the time between readings.
     program_median_ms: u64,
 }
 
 pub(super) fn run(args: &Args) -> Result<Value> {
-    let library = nccl::library_path(&args.nccl)?;
-    let built = programs::build_release(&["ncclflow", "ncclflow-bed", "ncclflow-nvml-double"])?;
-    let folder = std::env::temp_dir().join(format!("ncclflow-bench-{}", std::process::id()));
-    fs::create_dir(&folder).with_context(|| format!("making `{}`", folder.display()))?;
+    let mut bench = Bench::prepare(&args.nccl, "dump")?;
     let rows: Result<Vec<Row>> =
-        args.ballast.iter().map(|ballast| row(args, &built, &library, &folder, *ballast)).collect();
-    // Nothing to do about what stays behind in the temporary folder.
-    let _left = fs::remove_dir_all(&folder);
+        args.ballast.iter().map(|ballast| measure(args, &mut bench, *ballast)).collect();
     let rows = rows?;
     eprintln!("ballast MiB  scanned MiB  scan median ms  scan max ms  program median ms");
     for row in &rows {
@@ -69,43 +58,15 @@ pub(super) fn run(args: &Args) -> Result<Value> {
     Ok(json!({ "bench": "dump", "nccl": args.nccl, "rounds": args.rounds, "cores": cores, "rows": rows }))
 }
 
-/// A job that is killed when the bench is through with it.
-struct Job(Child);
-
-impl Drop for Job {
-    fn drop(&mut self) {
-        // Both fail only for a job that has ended.
-        let _ended = self.0.kill();
-        let _reaped = self.0.wait();
-    }
-}
-
-fn row(args: &Args, programs: &Path, library: &Path, folder: &Path, ballast: usize) -> Result<Row> {
-    let errors = File::create(folder.join("bed.err"))?;
-    let child = Command::new(programs.join("ncclflow-bed"))
-        .arg("--library")
-        .arg(library)
-        .args(["--mode", "processes", "--ranks", "2", "--channels", "2", "--ballast", &ballast.to_string()])
-        .arg("--wait-file")
-        .arg(folder.join("never"))
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(errors)
-        .spawn()
-        .context("starting the bed")?;
-    let mut job = Job(child);
-    let mut line = String::new();
-    BufReader::new(job.0.stdout.take().context("no output")?).read_line(&mut line)?;
-    let ready: Value = serde_json::from_str(&line).with_context(|| {
-        let errors = fs::read_to_string(folder.join("bed.err")).unwrap_or_default();
-        format!("the bed did not come up: {errors}")
-    })?;
-    let pids =
-        ready["pids"].as_array().into_iter().flatten().map(Value::to_string).collect::<Vec<_>>().join(",");
+fn measure(args: &Args, bench: &mut Bench, ballast: usize) -> Result<Row> {
+    let ballast_text = ballast.to_string();
+    let job =
+        bench.job(&["--mode", "processes", "--ranks", "2", "--channels", "2", "--ballast", &ballast_text])?;
+    let pids = job.pid_list();
     let (mut scans, mut scanned, mut times) = (Vec::new(), 0, Vec::new());
     for _ in 0..args.rounds {
         let started = Instant::now();
-        let output = Command::new(programs.join("ncclflow"))
+        let output = Command::new(bench.programs.join("ncclflow"))
             .args(["dump", "--json", "--interval", "0.01", "-p", &pids])
             .output()
             .context("starting ncclflow")?;

@@ -4,24 +4,45 @@ use std::{
     fs,
     io::{BufRead as _, BufReader, Read as _},
     path::{Path, PathBuf},
-    process::{Child, ChildStderr, ChildStdout, Command, Stdio},
+    process::{Child, ChildStderr, Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, bail};
-use serde::Deserialize;
 use serde_json::Value;
 
-use crate::{nccl, programs};
+use crate::{job::Job, nccl, programs, tool};
 
 /// Optimised programs, an NCCL library, and a folder for what they write.
 #[derive(Debug)]
 pub(crate) struct Bench {
     pub(crate) programs: PathBuf,
     pub(crate) library: PathBuf,
-    scratch: PathBuf,
+    scratch: Scratch,
     runs: u32,
+}
+
+/// A temporary folder, removed when dropped.
+#[derive(Debug)]
+pub(crate) struct Scratch(PathBuf);
+
+impl Scratch {
+    pub(crate) fn new(bench: &str) -> Result<Self> {
+        let folder = std::env::temp_dir().join(format!("ncclflow-bench-{bench}-{}", std::process::id()));
+        fs::create_dir(&folder).with_context(|| format!("making `{}`", folder.display()))?;
+        Ok(Self(folder))
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
 }
 
 impl Bench {
@@ -29,44 +50,32 @@ impl Bench {
         let library = nccl::library_path(nccl_version)?;
         let programs =
             programs::build_release(&["ncclflow", "ncclflow-bed", "ncclflow-nvml-double", "ncclflow-bench"])?;
-        let scratch = std::env::temp_dir().join(format!("ncclflow-bench-{name}-{}", std::process::id()));
-        fs::create_dir(&scratch).with_context(|| format!("making `{}`", scratch.display()))?;
-        Ok(Self { programs, library, scratch, runs: 0 })
+        Ok(Self { programs, library, scratch: Scratch::new(name)?, runs: 0 })
     }
 
-    /// A path that is not taken.
+    /// A path that is not in use.
     pub(crate) fn fresh(&mut self, name: &str) -> PathBuf {
         self.runs += 1;
-        self.scratch.join(format!("{name}{}", self.runs))
+        self.scratch.path(&format!("{name}{}", self.runs))
     }
 
-    /// Starts a job that waits for [`Job::go`].
-    pub(crate) fn job(&mut self, arguments: &[&str]) -> Result<Job> {
+    /// Starts a job that waits for [`WaitingJob::go`].
+    pub(crate) fn job(&mut self, arguments: &[&str]) -> Result<WaitingJob> {
         let go = self.fresh("go");
-        let mut child = Command::new(self.programs.join("ncclflow-bed"))
-            .arg("--library")
-            .arg(&self.library)
-            .arg("--wait-file")
-            .arg(&go)
-            .args(arguments)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .context("starting the bed")?;
-        let mut stdout = BufReader::new(child.stdout.take().context("the bed has no output")?);
-        let mut line = String::new();
-        stdout.read_line(&mut line)?;
-        let ready: Ready =
-            serde_json::from_str(&line).with_context(|| format!("the bed did not come up: `{line}`"))?;
-        Ok(Job { child, stdout, go, pids: ready.pids })
+        let wait_file = go.display().to_string();
+        let arguments = [&["--wait-file", &wait_file], arguments].concat();
+        let errors = self.fresh("bed-errors");
+        let stderr = fs::File::create(&errors)?.into();
+        let job = Job::start(&self.programs, &self.library, &arguments, stderr)
+            .with_context(|| fs::read_to_string(&errors).unwrap_or_default())?;
+        Ok(WaitingJob { job, go })
     }
 
     /// Begins to record a job.
-    pub(crate) fn record(&mut self, job: &Job, arguments: &[&str]) -> Result<Recording> {
+    pub(crate) fn record(&mut self, job: &WaitingJob, arguments: &[&str]) -> Result<Recording> {
         let output = self.fresh("out");
-        let pids: Vec<String> = job.pids.iter().map(u32::to_string).collect();
         let mut child = Command::new(self.programs.join("ncclflow"))
-            .args(["record", "-p", &pids.join(","), "-o"])
+            .args(["record", "-p", &job.pid_list(), "-o"])
             .arg(&output)
             .args(arguments)
             .stdout(Stdio::null())
@@ -80,28 +89,24 @@ impl Bench {
     }
 }
 
-impl Drop for Bench {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.scratch);
-    }
-}
-
-/// The first line of the bed's output.
-#[derive(Debug, Deserialize)]
-struct Ready {
-    pids: Vec<u32>,
-}
-
-/// A job. It ends when this is dropped.
+/// A job that does nothing until it is told to begin. Killed when dropped.
 #[derive(Debug)]
-pub(crate) struct Job {
-    child: Child,
-    stdout: BufReader<ChildStdout>,
+pub(crate) struct WaitingJob {
+    job: Job,
+    /// The job begins when this file is there.
     go: PathBuf,
-    pub(crate) pids: Vec<u32>,
 }
 
-impl Job {
+impl WaitingJob {
+    pub(crate) fn pids(&self) -> &[u32] {
+        &self.job.pids
+    }
+
+    /// The process ids, as `ncclflow -p` takes them.
+    pub(crate) fn pid_list(&self) -> String {
+        self.job.pid_list()
+    }
+
     pub(crate) fn go(&self) -> Result<()> {
         fs::File::create(&self.go).context("telling the job to begin")?;
         Ok(())
@@ -112,24 +117,15 @@ impl Job {
         self.summary()?["seconds"].as_f64().context("the bed did not say how long it took")
     }
 
-    /// Waits for the end; gives what the bed says of it.
+    /// Waits for the end; gives the bed's last line.
     pub(crate) fn summary(mut self) -> Result<Value> {
-        let mut rest = String::new();
-        self.stdout.read_to_string(&mut rest)?;
-        self.child.wait()?;
+        let rest = self.job.rest()?;
         let summary: Value =
             serde_json::from_str(rest.trim()).with_context(|| format!("the bed: `{rest}`"))?;
         if summary["ok"] != true {
             bail!("the job failed: {summary}");
         }
         Ok(summary)
-    }
-}
-
-impl Drop for Job {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -142,11 +138,19 @@ pub(crate) struct Recording {
     output: PathBuf,
 }
 
-/// What came of a recording.
+/// A finished recording: `session.json`, and what `ncclflow` wrote to standard error.
 #[derive(Debug)]
 pub(crate) struct Recorded {
     pub(crate) session: Value,
     pub(crate) said: String,
+}
+
+impl Recorded {
+    /// Records of all probes that user space received.
+    pub(crate) fn records_delivered(&self) -> u64 {
+        let probes = self.session["probes"].as_array().into_iter().flatten();
+        probes.filter_map(|probe| probe["delivered"].as_u64()).sum()
+    }
 }
 
 impl Recording {
@@ -164,7 +168,7 @@ impl Recording {
         Ok(())
     }
 
-    /// Whether it still goes on.
+    /// Whether it has not ended yet.
     pub(crate) fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
@@ -203,11 +207,7 @@ impl Drop for Recording {
 
 /// Sends a signal, by its name.
 pub(crate) fn signal(pid: u32, name: &str) -> Result<()> {
-    let status = Command::new("kill").arg(format!("-{name}")).arg(pid.to_string()).status();
-    if !status.context("starting kill")?.success() {
-        bail!("process {pid} could not be signalled");
-    }
-    Ok(())
+    tool::run(Command::new("kill").arg(format!("-{name}")).arg(pid.to_string()), "a signal")
 }
 
 /// A number in `/proc/PID/status`, in KiB; 0 once the process is gone.
@@ -217,7 +217,7 @@ pub(crate) fn status_kib(pid: u32, key: &str) -> u64 {
     line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(0)
 }
 
-/// Calls `look` ten times a second while it says so, at most `limit`.
+/// Calls `look` ten times a second while it returns true, for at most `limit`.
 pub(crate) fn watch(limit: Duration, mut look: impl FnMut() -> bool) {
     let begun = Instant::now();
     while begun.elapsed() < limit && look() {

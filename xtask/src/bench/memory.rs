@@ -7,41 +7,31 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{
+    Repeated,
     figure::Spread,
     lab::{Bench, status_kib, watch},
 };
 
-/// What it may be.
+/// Upper limit of the peak.
 const BUDGET_MIB: f64 = 64.0;
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    /// NCCL version to run, like 2.27.5 or 2.28.9-cu13
-    #[arg(long, value_name = "VERSION", default_value = "2.27.5")]
-    nccl: String,
-
-    /// How often each measurement is made
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
-    rounds: u32,
-}
 
 #[derive(Debug, Serialize)]
 struct Row {
     level: &'static str,
     buffer: &'static str,
-    /// `VmHWM`: the most that was resident, of all kinds. The pages of the kernel's buffer that we have mapped and read are the
-    /// kernel's memory; what `RssFile` and `RssShmem` count of them is in.
+    /// `VmHWM`: the peak of resident memory of all kinds. It includes pages of the kernel's buffer that `ncclflow` has
+    /// mapped, as far as `RssFile` and `RssShmem` count them.
     peak_mib: Spread,
-    /// `RssAnon` at its highest: what the program itself has allocated.
+    /// Peak of `RssAnon`: what the program itself has allocated.
     anonymous_mib: Spread,
-    /// The kernel's buffer, as `session.json` has it: in the kernel, whether counted above or not.
+    /// Size of the kernel's buffer by `session.json`, whether counted above or not.
     kernel_buffer_mib: f64,
     records: u64,
-    /// `peak_mib` against the budget of 64 MiB.
+    /// Highest `peak_mib`, divided by the budget of 64 MiB.
     ratio: f64,
 }
 
-pub(crate) fn run(args: &Args) -> Result<Value> {
+pub(crate) fn run(args: &Repeated) -> Result<Value> {
     let mut bench = Bench::prepare(&args.nccl, "memory")?;
     let mut rows = Vec::new();
     println!(
@@ -78,7 +68,8 @@ pub(crate) fn run(args: &Args) -> Result<Value> {
                 recording.is_running()
             });
             job.finish()?;
-            let session = recording.finish()?.session;
+            let recorded = recording.finish()?;
+            let session = &recorded.session;
             let processes = session["targets"].as_array().map_or(0, Vec::len);
             let communicators = session["communicators"].as_array().map_or(0, Vec::len);
             if (processes, communicators) != (8, 32) {
@@ -89,8 +80,7 @@ pub(crate) fn run(args: &Args) -> Result<Value> {
             peaks.push(mib(peak));
             own.push(mib(anonymous));
             kernel_buffer_mib = mib(session["buffer"]["bytes"].as_u64().unwrap_or(0) / 1024);
-            let delivered = session["probes"].as_array().into_iter().flatten();
-            records = delivered.filter_map(|probe| probe["delivered"].as_u64()).sum();
+            records = recorded.records_delivered();
         }
         let peak_mib = Spread::of(peaks);
         let ratio = peak_mib.max / BUDGET_MIB;

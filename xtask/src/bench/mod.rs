@@ -28,6 +28,19 @@ pub(crate) struct Args {
     json: Option<PathBuf>,
 }
 
+// Not a doc comment, which would become the help text of each bench.
+// What benches take that repeat one measurement.
+#[derive(Debug, clap::Args)]
+struct Repeated {
+    /// NCCL version to run, like 2.27.5 or 2.28.9-cu13
+    #[arg(long, value_name = "VERSION", default_value = "2.27.5")]
+    nccl: String,
+
+    /// How often each measurement is made
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+}
+
 #[derive(Debug, Subcommand)]
 enum Bench {
     /// Many small collectives on the bed, untraced and traced at each level in turn (root)
@@ -37,13 +50,13 @@ enum Bench {
     /// How long it takes to resolve a library: by its debugging information, by its symbols, stripped
     Resolve(resolve::Args),
     /// Records per second and core: the drain by itself, and each stage after it (root)
-    Drain(drain::Args),
+    Drain(Repeated),
     /// How long the probes take to go, by their number (root)
-    Detach(detach::Args),
+    Detach(Repeated),
     /// How long `dump` looks through a process, by the memory that it has filled (root)
     Dump(dump::Args),
     /// Memory of `record` with 8 processes and 4 communicators (root)
-    Memory(memory::Args),
+    Memory(Repeated),
     /// Time of a job under the tracer, against ranks, channels and operations per group (root)
     Scale(scale::Args),
     /// A job that never pauses, for a long time: delivered + lost = hits, to the record (root)

@@ -1,8 +1,8 @@
 //! `cargo xtask bench overhead`: the same job untraced and under each way of tracing, in turn.
 //!
-//! On the bed a ratio of times says little: its launches are slow, its kernels are emulated on the same cores, and a uprobe hit costs
-//! several times what it costs on a real host. What says much is *traps per kernel launch*, by the kernel's own counts: it is the
-//! same on every machine. tests/gpu/overhead.py is the same on GPUs.
+//! On the bed, ratios of times say little: launches are slow, kernels are emulated on the same cores, and a uprobe hit
+//! costs several times what it costs on a real host. The figure to read is *traps per kernel launch*, by the kernel's own
+//! counts: it is the same on every machine. tests/gpu/overhead.py measures the same on GPUs.
 
 use std::{collections::BTreeMap, fs, path::Path, process::Command};
 
@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{figure::Spread, lab::Bench, tracefs::Tracefs};
+use crate::tool;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -51,7 +52,7 @@ struct Turn {
     host_us: f64,
     /// By probe.
     hits: BTreeMap<String, u64>,
-    /// Times that the job's threads ran into the kernel for them.
+    /// Times that the job's threads trapped into the kernel for these hits.
     traps: u64,
     launches: u64,
     records_lost: u64,
@@ -73,7 +74,7 @@ pub(crate) fn run(args: &Args) -> Result<Value> {
     let workload = ["--mode", "processes", "--ranks", &ranks, "--bytes", &bytes, "--iters", &ops];
     let mut turns: BTreeMap<&str, Vec<Turn>> = BTreeMap::new();
     for round in 0..args.rounds {
-        // Another first one in every round: what comes first finds another machine.
+        // Each round begins with another way, as the first turn finds the machine in another state.
         for step in 0..args.ways.len() {
             let way = &args.ways[(round + step) % args.ways.len()];
             eprintln!("round {} of {}: {way}", round + 1, args.rounds);
@@ -128,7 +129,7 @@ fn turn(bench: &mut Bench, workload: &[&str], way: &str, tracefs: Option<&Tracef
 }
 
 impl Turn {
-    /// By the kernel's own counts.
+    /// Adds hits, traps and losses by the kernel's own counts.
     fn count(&mut self, session: &Value) {
         let probes = session["probes"].as_array().map(Vec::as_slice).unwrap_or_default();
         // Parts of a walk run inside the hit of its probe.
@@ -148,13 +149,11 @@ impl Turn {
     }
 }
 
-/// Of the functions through which every proxy op goes: those that probing each call needs.
+/// File offsets of the functions that every proxy op goes through, which are those that are probed per call.
 fn offsets(bench: &Bench) -> Result<Vec<u64>> {
-    let output = Command::new(bench.programs.join("ncclflow"))
-        .args(["symbols", "--json"])
-        .arg(&bench.library)
-        .output()?;
-    let symbols: Value = serde_json::from_slice(&output.stdout).context("reading `ncclflow symbols`")?;
+    let mut program = Command::new(bench.programs.join("ncclflow"));
+    let output = tool::output(program.args(["symbols", "--json"]).arg(&bench.library))?;
+    let symbols: Value = serde_json::from_slice(&output).context("reading `ncclflow symbols`")?;
     let copies =
         ["ncclProxySaveOp", "SaveProxy"].iter().filter_map(|name| symbols["functions"][name].as_array());
     let offsets: Vec<u64> =

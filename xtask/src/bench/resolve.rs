@@ -1,15 +1,16 @@
-//! `cargo xtask bench resolve`: how long it takes to find functions, parameters and layouts in a library, by where they are from.
+//! `cargo xtask bench resolve`: how long it takes to find a library's functions, parameters and layouts, for each source
+//! of symbols.
 
 use std::{
-    path::{Path, PathBuf},
+    path::Path,
     process::{Command, Stdio},
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::Result;
 use serde_json::{Map, Value, json};
 
-use super::figure::Spread;
-use crate::{nccl, programs};
+use super::{figure::Spread, lab::Scratch};
+use crate::{nccl, programs, tool};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -24,11 +25,8 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<Value> {
     let library = nccl::library_path(&args.nccl)?;
-    let folder = std::env::temp_dir().join(format!("ncclflow-resolve-{}", std::process::id()));
-    std::fs::create_dir(&folder).with_context(|| format!("making `{}`", folder.display()))?;
-    let measured = measure(args, &library, &folder);
-    std::fs::remove_dir_all(&folder).with_context(|| format!("removing `{}`", folder.display()))?;
-    let rungs = measured?;
+    let scratch = Scratch::new("resolve")?;
+    let rungs = measure(args, &library, &scratch)?;
     Ok(json!({
         "bench": "resolve",
         "nccl": args.nccl,
@@ -38,24 +36,18 @@ pub(crate) fn run(args: &Args) -> Result<Value> {
     }))
 }
 
-fn measure(args: &Args, library: &Path, folder: &Path) -> Result<Map<String, Value>> {
+fn measure(args: &Args, library: &Path, scratch: &Scratch) -> Result<Map<String, Value>> {
     let mut libraries = vec![library.to_path_buf()];
     for option in ["--strip-debug", "--strip-all"] {
-        libraries.push(strip(library, option, folder)?);
+        let copy = scratch.path(&format!("libnccl{option}.so"));
+        strip(library, option, &copy)?;
+        libraries.push(copy);
     }
     let program = programs::build_release_example("nccl-library", "resolve-time")?;
-    let output = Command::new(&program)
-        .arg(args.rounds.to_string())
-        .args(&libraries)
-        .stdin(Stdio::null())
-        .stderr(Stdio::inherit())
-        .output()
-        .with_context(|| format!("starting `{}`", program.display()))?;
-    if !output.status.success() {
-        bail!("`{}` ended with {}", program.display(), output.status);
-    }
+    let mut program = Command::new(program);
+    let output = tool::output(program.arg(args.rounds.to_string()).args(&libraries).stdin(Stdio::null()))?;
     let mut rungs = Map::new();
-    for line in String::from_utf8(output.stdout)?.lines() {
+    for line in String::from_utf8(output)?.lines() {
         let mut result: Value = serde_json::from_str(line)?;
         let times = result["milliseconds"].take();
         let times = times.as_array().into_iter().flatten().filter_map(Value::as_f64);
@@ -66,11 +58,7 @@ fn measure(args: &Args, library: &Path, folder: &Path) -> Result<Map<String, Val
     Ok(rungs)
 }
 
-fn strip(library: &Path, option: &str, folder: &Path) -> Result<PathBuf> {
-    let copy = folder.join(format!("libnccl{option}.so"));
-    let status = Command::new("strip").arg(option).arg(library).arg("-o").arg(&copy).status();
-    if !status.context("starting `strip` (Debian: binutils)")?.success() {
-        bail!("`strip {option}` failed");
-    }
-    Ok(copy)
+fn strip(library: &Path, option: &str, copy: &Path) -> Result<()> {
+    let mut strip = Command::new("strip");
+    tool::run(strip.arg(option).arg(library).arg("-o").arg(copy), "a stripped copy (Debian: binutils)")
 }

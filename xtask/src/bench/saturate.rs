@@ -1,4 +1,4 @@
-//! A job that never pauses, for a long time: delivered + lost = hits, to the record, by two counts of the kernel's.
+//! A job that never pauses, for a long time: delivered + lost = hits, exactly, by two counts of the kernel's.
 
 use std::{fs, time::Duration};
 
@@ -33,7 +33,7 @@ struct Totals {
     /// Runs of the programs, by the kernel's statistics (`kernel.bpf_stats_enabled`).
     runs: u64,
     hits: u64,
-    /// Hits, and what walks found.
+    /// Hits, and records of what walks found.
     records: u64,
     delivered: u64,
     lost: u64,
@@ -93,8 +93,8 @@ pub(crate) fn run(args: &Args) -> Result<Value> {
         peak = peak.max(status_kib(recording.pid(), "VmHWM"));
         recording.is_running()
     });
-    // From here on there are no hits, so that both counts are of the same.
-    for &pid in &job.pids {
+    // No hits after this, so that both counts are of the same hits.
+    for &pid in job.pids() {
         signal(pid, "STOP")?;
     }
     std::thread::sleep(Duration::from_millis(200));
@@ -108,7 +108,7 @@ pub(crate) fn run(args: &Args) -> Result<Value> {
         let [hits, delivered, lost, dropped, disarmed] =
             ["hits", "delivered", "lost", "dropped", "disarmed"].map(|key| number(&probe[key]));
         if hits != delivered + lost + dropped + disarmed {
-            bail!("an account that is not even: {probe}");
+            bail!("delivered + lost + dropped + disarmed is not hits: {probe}");
         }
         // What walks send beside the probe's own record is counted record by record; a walk is one run.
         if probe["part"].is_null() {
@@ -148,7 +148,7 @@ fn runs(pid: u32) -> Result<u64> {
     Ok(runs)
 }
 
-/// Bytes of all files in a folder and those in it.
+/// Bytes of all files below a folder.
 fn bytes_below(folder: &std::path::Path) -> u64 {
     let Ok(entries) = fs::read_dir(folder) else { return 0 };
     entries

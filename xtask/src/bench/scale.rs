@@ -4,17 +4,12 @@ use anyhow::Result;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{figure::Spread, lab::Bench};
+use super::{Repeated, figure::Spread, lab::Bench};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// NCCL version to run, like 2.27.5 or 2.28.9-cu13
-    #[arg(long, value_name = "VERSION", default_value = "2.27.5")]
-    nccl: String,
-
-    /// How often each measurement is made
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
-    rounds: u32,
+    #[command(flatten)]
+    repeated: Repeated,
 
     /// What is recorded
     #[arg(long, default_value = "flow", value_parser = ["flow", "steps"])]
@@ -32,7 +27,7 @@ struct Shape {
 struct Row {
     shape: Shape,
     untraced_us_per_op: Spread,
-    /// Traced against untraced; both taken in turn.
+    /// Time of the traced run divided by that of the untraced run before it.
     ratio: Spread,
     records_per_op: f64,
 }
@@ -41,7 +36,7 @@ struct Row {
 const OPS: u32 = 480;
 
 pub(crate) fn run(args: &Args) -> Result<Value> {
-    let mut bench = Bench::prepare(&args.nccl, "scale")?;
+    let mut bench = Bench::prepare(&args.repeated.nccl, "scale")?;
     let base = Shape { ranks: 2, channels: 1, group: 1 };
     let shapes = [
         base,
@@ -59,7 +54,7 @@ pub(crate) fn run(args: &Args) -> Result<Value> {
     );
     for shape in shapes {
         let (mut untraced, mut ratios, mut records) = (Vec::new(), Vec::new(), 0);
-        for _ in 0..args.rounds {
+        for _ in 0..args.repeated.rounds {
             let without = run_once(&mut bench, shape, None)?.0;
             let (with, came) = run_once(&mut bench, shape, Some(&args.level))?;
             untraced.push(without * 1e6 / f64::from(OPS));
@@ -88,7 +83,7 @@ pub(crate) fn run(args: &Args) -> Result<Value> {
     Ok(serde_json::to_value(rows)?)
 }
 
-/// Seconds of the job's operations, and the records that came.
+/// Seconds that the job's operations took, and records that were delivered.
 fn run_once(bench: &mut Bench, shape: Shape, level: Option<&String>) -> Result<(f64, u64)> {
     let [ranks, channels, group, iters] =
         [shape.ranks, shape.channels, shape.group, OPS].map(|number| number.to_string());
@@ -110,7 +105,5 @@ fn run_once(bench: &mut Bench, shape: Shape, level: Option<&String>) -> Result<(
     job.go()?;
     let seconds = job.finish()?;
     let Some(recording) = recording else { return Ok((seconds, 0)) };
-    let session = recording.finish()?.session;
-    let delivered = session["probes"].as_array().into_iter().flatten();
-    Ok((seconds, delivered.filter_map(|probe| probe["delivered"].as_u64()).sum()))
+    Ok((seconds, recording.finish()?.records_delivered()))
 }

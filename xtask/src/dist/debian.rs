@@ -107,8 +107,8 @@ const MAINTAINER: &str = "The ncclflow authors <ncclflow@users.noreply.github.co
 fn debian_changelog(version: &str) -> Result<String> {
     let mut date = Command::new("date");
     date.args(["--utc", "--rfc-email", "--date", &format!("@{}", source_time()?)]);
-    let output = date.env("LC_ALL", "C").output().context("starting date")?;
-    let date = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    let output = tool::output(date.env("LC_ALL", "C"))?;
+    let date = String::from_utf8_lossy(&output).trim().to_owned();
     Ok(format!(
         "ncclflow ({version}) unstable; urgency=medium\n\n  * See CHANGELOG.md.\n\n -- {MAINTAINER}  {date}\n"
     ))

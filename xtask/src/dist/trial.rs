@@ -7,7 +7,7 @@ use std::{
     io::{Read as _, Write as _},
     net::{TcpListener, TcpStream},
     path::{Path, PathBuf},
-    process::{Command, Output},
+    process::{Command, Output, Stdio},
     thread,
     time::Duration,
 };
@@ -31,7 +31,7 @@ pub(super) fn run(package: &Path, root: &Path) -> Result<()> {
     let fixed =
         "--mode processes --ranks 2 --iters 1000000 --interval-ms 20 --bytes 4096 --sync --channels 1";
     let arguments: Vec<&str> = fixed.split(' ').collect();
-    let job = Job::start(&folder, &library, &arguments)?;
+    let job = Job::start(&folder, &library, &arguments, Stdio::inherit())?;
 
     let metrics = run_unit(&unit, root, &["--no-files"])?;
     for pid in &job.pids {
