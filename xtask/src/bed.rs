@@ -61,11 +61,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     };
     let mut command = Command::new(&built.program);
     command.arg("--library").arg(library).arg("--nvml").arg(&built.nvml).args(&args.rest);
-    // The bed takes this process's place, so that its process id, its streams and its exit status are the caller's.
+    // The bed takes this process's place, so that its process id, its streams and its exit status are the
+    // caller's.
     Err(command.exec()).with_context(|| format!("running `{}`", built.program.display()))
 }
 
-/// The lines of `cargo build --message-format=json` that tell of something built.
+/// The lines of `cargo build --message-format=json` that name something built.
 #[derive(Debug, Deserialize)]
 struct Message {
     reason: String,

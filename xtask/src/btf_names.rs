@@ -1,13 +1,14 @@
 //! Makes the names in an object's BTF acceptable to the kernel.
 //!
-//! The kernel wants C identifiers. bpf-linker 0.10.1 rewrites the generic names of structs (`Array<u32>` → `Array_3C_u32_3E_`),
-//! and leaves those of unions as they are (`MaybeUninit<u32>`, in every `aya_ebpf::Global`). Then the kernel refuses the BTF,
-//! and with it the programs that `bpf_loop` is used in, as their callbacks need it.
+//! The kernel wants C identifiers. bpf-linker 0.10.1 rewrites the generic names of structs (`Array<u32>` →
+//! `Array_3C_u32_3E_`), but not those of unions (`MaybeUninit<u32>`, in every `aya_ebpf::Global`). Then the
+//! kernel refuses the BTF, and with it all programs that use `bpf_loop`, as their callbacks need BTF.
 
 use anyhow::{Context as _, Result};
 use object::{Object as _, ObjectSection as _, read::elf::ElfFile64};
 
-/// Offsets of the fields `str_off` and `str_len` in BTF's header, and of `hdr_len` (include/uapi/linux/btf.h).
+/// Offsets of the fields `str_off` and `str_len` in BTF's header, and of `hdr_len`
+/// (include/uapi/linux/btf.h).
 const HEADER_LEN: usize = 4;
 const STRINGS_AT: usize = 16;
 const STRINGS_LEN: usize = 20;

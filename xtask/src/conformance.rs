@@ -1,8 +1,9 @@
-//! `cargo xtask conformance`: each official library is fetched, resolved by its own debugging information and without any, run
-//! under the tracer, and what was recorded compared with the truth. A row of a table for each.
+//! `cargo xtask conformance`: fetches each official library, resolves it with and without its
+//! debugging information, runs it under the tracer, and compares the recording with the truth. Makes a
+//! row of a table for each library.
 //!
-//! The program that does it is an example of `ncclflow-e2e`: xtask itself must build without the crate `ncclflow`, which
-//! refuses to build while the committed eBPF object is out of date.
+//! The program that does it is an example of `ncclflow-e2e`: xtask itself must build without the crate
+//! `ncclflow`, which refuses to build while the committed eBPF object is out of date.
 
 #[path = "../../tests/e2e/examples/conformance/row.rs"]
 mod row;
@@ -28,7 +29,8 @@ const HEAD: &str = "\
 #[derive(Debug, clap::Args)]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub(crate) struct Args {
-    /// Versions like 2.27.5, 2.28.9-cu13 or 2.28.9-cu12-aarch64; `eras`: one of each era, as CI runs them; `all`: every wheel
+    /// Versions like 2.27.5, 2.28.9-cu13 or 2.28.9-cu12-aarch64; `eras`: one of each era, as CI runs
+    /// them; `all`: every wheel
     #[arg(long, value_name = "VERSION", num_args = 1.., default_values = ["eras"])]
     nccl: Vec<String>,
     /// Resolve the libraries, and run none of them (for which root is needed)
@@ -85,7 +87,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Each row at once, so that a run that is broken off leaves what it found.
+/// Writes each row at once, so that an interrupted run leaves what it found.
 fn write(row: &str) -> Result<()> {
     let document = repository::root().join(DOCUMENT);
     let text = fs::read_to_string(&document).with_context(|| format!("reading `{}`", document.display()))?;
@@ -142,7 +144,7 @@ fn line(version: &str, row: &Row) -> String {
     line
 }
 
-/// What tells the libraries of two rows apart: the first four cells.
+/// What identifies the library of a row: the first four cells.
 fn library_of(row: &str) -> Vec<&str> {
     row.split('|').skip(1).take(4).map(str::trim).collect()
 }

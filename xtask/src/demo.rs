@@ -75,7 +75,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     show(&output)
 }
 
-/// The beginning of each kind of file.
+/// Lists the files, and shows the first lines of two kinds.
 fn show(output: &Path) -> Result<()> {
     let mut files = Vec::new();
     for entry in fs::read_dir(output)? {

@@ -1,5 +1,6 @@
-//! `cargo xtask dist`: what a user installs. One static program, with man pages, completions, a systemd unit, a container file, a
-//! Kubernetes DaemonSet and a dashboard, as a tarball and as a Debian package; and the sums of both.
+//! `cargo xtask dist`: makes what a user installs, as a tarball and as a Debian package, with the checksums
+//! of both. They have one static program, man pages, completions, a systemd unit, a container file, a
+//! Kubernetes DaemonSet and a dashboard.
 
 mod debian;
 mod staging;
@@ -32,8 +33,8 @@ pub(crate) struct Args {
     #[arg(long)]
     no_deb: bool,
 
-    /// Install the package into a scratch folder, run the unit's command line with the unit's capabilities on a job on the real NCCL, and
-    /// remove the package again (root)
+    /// Install the package into a scratch folder, run the unit's command line with the unit's capabilities on
+    /// a job on the real NCCL, and remove the package again (root)
     #[arg(long, conflicts_with = "no_deb")]
     r#try: bool,
 }
@@ -48,7 +49,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     statically::check(&program)?;
     let scratch = output.join(format!(".scratch-{}", std::process::id()));
     let made = make(args, &program, &output, &scratch);
-    // What is left of a failure is of no use, and must not be in the way.
+    // What a failed run leaves is of no use.
     let _ = fs::remove_dir_all(&scratch);
     for path in made? {
         eprintln!("{}", path.display());
@@ -91,7 +92,7 @@ fn build(target: &str) -> Result<PathBuf> {
     Ok(programs::target_folder()?.join(target).join("dist/ncclflow"))
 }
 
-/// What the program says of itself: so that it runs is seen too.
+/// The program's `--version`, which also shows that the program runs.
 fn version(program: &Path) -> Result<String> {
     let output = tool::output(Command::new(program).arg("--version"))?;
     let text = String::from_utf8(output).context("the version is no text")?;
@@ -99,7 +100,8 @@ fn version(program: &Path) -> Result<String> {
     version.with_context(|| format!("`--version` said `{text}`"))
 }
 
-/// The man pages and completions. xtask itself must build without the ncclflow crate, so an example of that makes them.
+/// Makes the man pages and completions. xtask itself must build without the crate `ncclflow`, so an example
+/// of that crate makes them.
 fn generate(folder: &Path) -> Result<()> {
     let mut program = programs::cargo_command("run");
     program.args(["--package", "ncclflow", "--example", "man-and-completions", "--"]);

@@ -1,6 +1,8 @@
-//! `cargo xtask fuzz`: makes seeds with this machine's compiler, and runs the fuzz targets of `tests/fuzz` on them.
+//! `cargo xtask fuzz`: makes seeds with this machine's compiler, and runs the fuzz targets of `tests/fuzz` on
+//! them.
 //!
-//! Needs `cargo install cargo-fuzz --locked` and a nightly compiler, which is why it is no part of the tests.
+//! Needs `cargo install cargo-fuzz --locked` and a nightly compiler, which is why it is not part of the
+//! tests.
 
 use std::{
     fs,
@@ -49,7 +51,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             .args(["--", "-max_len=40000", "-rss_limit_mb=1024", "-timeout=60"])
             .arg(format!("-max_total_time={}", args.seconds))
             .current_dir(repository::root())
-            // Else this toolchain, which runs us, comes before the one that is asked for.
+            // Otherwise the toolchain that runs this program takes precedence over `+nightly`.
             .env_remove("RUSTUP_TOOLCHAIN")
             .env_remove("CARGO");
         let purpose = format!(

@@ -1,7 +1,8 @@
-//! `cargo xtask layouts`: makes the table of struct layouts that ncclflow ships for libraries without debugging
-//! information.
+//! `cargo xtask layouts`: makes the table of struct layouts that ncclflow ships for libraries
+//! without debugging information.
 //!
-//! The program that does it is an example of the crate `nccl-library`, so that xtask does not build what only it needs.
+//! The program that does it is an example of the crate `nccl-library`, so that xtask does not
+//! build what only it needs.
 
 use std::fs;
 use std::path::PathBuf;
@@ -36,7 +37,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let table = repository::root().join(TABLE);
     if args.fresh {
         fs::remove_file(&table).with_context(|| format!("removing `{}`", table.display()))?;
-        // The crate that makes the table contains it.
+        // Written at once, as the crate that makes the table embeds it.
         fs::write(&table, "{\"format\":1,\"made_by\":\"cargo xtask layouts\",\"libraries\":0,\"sets\":0}\n")?;
     }
     let mut program = programs::cargo_command("run");

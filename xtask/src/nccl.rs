@@ -1,7 +1,8 @@
-//! `cargo xtask nccl fetch`: official NCCL libraries, out of NVIDIA's wheels, into a cache outside the repository.
+//! `cargo xtask nccl fetch`: official NCCL libraries, out of NVIDIA's wheels, into a cache outside the
+//! repository.
 //!
-//! pip does the download, with the user's own index configuration. Of each wheel only the library is kept, beside a
-//! `WHEEL.json` that says where it is from.
+//! pip does the download, with the user's own index configuration. Of each wheel only the library is kept,
+//! beside a `WHEEL.json` that says where it is from.
 
 mod download;
 pub(crate) mod official;
@@ -32,7 +33,8 @@ enum Action {
 
 #[derive(Debug, clap::Args)]
 struct Fetch {
-    /// Like 2.27.5 (for CUDA 12), 2.28.9-cu13 or 2.28.9-cu12-aarch64; `all-bed` is the four that the tests run
+    /// Like 2.27.5 (for CUDA 12), 2.28.9-cu13 or 2.28.9-cu12-aarch64; `all-bed` is the four that the tests
+    /// run
     #[arg(value_name = "VERSION", required_unless_present = "list")]
     versions: Vec<String>,
     /// Show what is in the cache, and fetch nothing
@@ -43,8 +45,8 @@ struct Fetch {
     verify: bool,
 }
 
-/// The libraries that the tests run, one for each era of NCCL's work structs and each major version of CUDA, with the
-/// sha256 of their wheels.
+/// The libraries that the tests run, one for each era of NCCL's work structs and each major version of CUDA,
+/// with the sha256 of their wheels.
 const BED: [(&str, &str); 4] = [
     ("2.21.5-cu12", "8579076d30a8c24988834445f8d633c697d42397e92ffc3f63fa26766d25e0a0"),
     ("2.27.5-cu12", "ad730cf15cb5d25fe849c6e6ca9eb5b76db16a80f13f425ac68d8e2e55624457"),
@@ -75,11 +77,11 @@ struct Record {
 struct Version {
     nccl: String,
     cuda: String,
-    /// As wheels name it.
+    /// In the spelling of wheels.
     machine: &'static str,
 }
 
-/// The processor of a wheel whose name in the cache says nothing of it, and the other one.
+/// The processor of a wheel whose name in the cache does not name one, and the other processor.
 const MACHINES: [&str; 2] = ["x86_64", "aarch64"];
 
 impl Version {
@@ -91,7 +93,7 @@ impl Version {
         };
         let (nccl, cuda) = release.split_once('-').unwrap_or((release, "cu12"));
         let numeric = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
-        // A wheel may have been made anew: 2.26.2.post1.
+        // A wheel may have been published again: 2.26.2.post1.
         let mut parts: Vec<&str> = nccl.split('.').collect();
         let _post = parts.pop_if(|last| last.strip_prefix("post").is_some_and(numeric));
         let nccl_is_good = parts.len() >= 3 && parts.into_iter().all(numeric);
@@ -192,7 +194,7 @@ fn list() -> Result<()> {
     Ok(())
 }
 
-/// The record of a library that is there whole; none if there is nothing.
+/// The record of a complete library; none if there is no library.
 fn present(directory: &Path) -> Result<Option<Record>> {
     let record = directory.join(RECORD);
     let text = match fs::read_to_string(&record) {
@@ -233,7 +235,7 @@ fn fetch_one(version: &Version, verify: bool) -> Result<PathBuf> {
     Ok(library)
 }
 
-/// A directory in the cache that is removed in any case.
+/// A directory in the cache, removed when dropped.
 struct Workplace(PathBuf);
 
 impl Workplace {
@@ -294,7 +296,7 @@ fn install(version: &Version, wheel: &Path, work: &Workplace, directory: &Path) 
     fs::write(place.join(RECORD), serde_json::to_string_pretty(&record)? + "\n")?;
     match fs::rename(&place, directory) {
         Ok(()) => Ok(()),
-        // Somebody else was faster; theirs is as good.
+        // Another process was faster; its copy is as good.
         Err(_) if present(directory).is_ok_and(|record| record.is_some()) => Ok(()),
         Err(error) => Err(error).with_context(|| format!("putting `{}` in place", directory.display())),
     }

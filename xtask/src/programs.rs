@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 
 use crate::{repository, tool};
 
-/// What the end-to-end tests run.
+/// The packages that the end-to-end tests run.
 pub(crate) const TESTED: [&str; 5] =
     ["ncclflow", "ncclflow-bed", "ncclflow-nvml-double", "ncclflow-truth-profiler", "ncclflow-patterns"];
 
@@ -25,7 +25,7 @@ pub(crate) fn cargo_command(command: &str) -> Command {
 /// Builds these packages and gives the folder that their programs are in.
 pub(crate) fn build(packages: &[&str]) -> Result<PathBuf> {
     build_with(packages, &[])?;
-    // cargo put us there too, in the same profile.
+    // cargo put this program there, too, in the same profile.
     own_folder()
 }
 
@@ -35,22 +35,22 @@ pub(crate) fn build_example(package: &str, example: &str) -> Result<PathBuf> {
     Ok(own_folder()?.join("examples").join(example))
 }
 
-/// The same with optimisation.
+/// Builds an example with optimisation and gives the program.
 pub(crate) fn build_release_example(package: &str, example: &str) -> Result<PathBuf> {
     build_with(&[package], &["--release", "--example", example])?;
     Ok(own_folder()?.with_file_name("release").join("examples").join(example))
 }
 
-/// Builds these packages with optimisation, whatever we are ourselves.
+/// Builds these packages with optimisation, whichever profile this program has.
 pub(crate) fn build_release(packages: &[&str]) -> Result<PathBuf> {
     build_with(packages, &["--release"])?;
-    // The folders of the profiles lie beside each other.
+    // The folders of all profiles are in the same folder.
     Ok(own_folder()?.with_file_name("release"))
 }
 
 /// Cargo's target folder.
 pub(crate) fn target_folder() -> Result<PathBuf> {
-    // We are in it, in the folder of a profile.
+    // This program is in it, in the folder of a profile.
     Ok(own_folder()?.parent().context("our own folder is in none")?.to_path_buf())
 }
 

@@ -1,8 +1,9 @@
-//! `cargo xtask vm`: a command under another kernel, in a virtual machine that has this machine's files.
+//! `cargo xtask vm`: runs a command under another kernel, in a virtual machine that has this machine's files.
 //!
-//! What the verifier takes and which links there are differs from kernel to kernel, and production hosts have older ones than whoever works on
-//! this. The machine has this one's root file system, which QEMU gives it read-only, under an overlay in memory; so programs, libraries and
-//! tests that are built here run there as they are, and leave nothing behind.
+//! Kernels differ in what the verifier accepts and in which links they have, and production hosts have older
+//! kernels than developers. The virtual machine has this machine's root file system, which QEMU gives it
+//! read-only, under an overlay in memory. So programs, libraries and tests that are built here run there
+//! without change, and leave nothing behind.
 
 mod initramfs;
 mod kernel;
@@ -75,10 +76,10 @@ fn boot(args: &Args, image: &Path, initramfs: &Path) -> Result<i32> {
     machine.args(["-accel", &args.accelerator]);
     machine.args(["-cpu", "max", "-nographic", "-no-reboot"]);
     machine.args(["-smp", &args.cpus.to_string(), "-m", &args.memory.to_string()]);
-    // multidevs: files of all file systems that are mounted here have numbers of their own.
+    // multidevs: keeps inode numbers of different file systems apart.
     machine.args(["-virtfs", "local,path=/,mount_tag=root,security_model=none,readonly=on,multidevs=remap"]);
     machine.arg("-kernel").arg(image).arg("-initrd").arg(initramfs);
-    // The clock of a machine that is emulated cannot be calibrated.
+    // The clock of an emulated machine cannot be calibrated.
     machine.args(["-append", "console=ttyS0 quiet loglevel=3 mitigations=off tsc=reliable panic=-1"]);
     let mut machine = machine
         .stdin(Stdio::null())
@@ -100,7 +101,7 @@ fn boot(args: &Args, image: &Path, initramfs: &Path) -> Result<i32> {
     })
 }
 
-/// Waits for the machine's end, and ends it after this time; whether it was not needed.
+/// Waits for the machine's end, and ends it after this time. Returns whether it ended by itself.
 fn ends_within(machine: &mut Child, time: Duration) -> Result<bool> {
     let end = Instant::now() + time;
     while machine.try_wait().context("waiting for QEMU")?.is_none() {
@@ -122,7 +123,7 @@ struct Shown {
     code: Option<i32>,
 }
 
-/// Writes what comes between the marks of the init script, or all of it if there are none.
+/// Writes what the console shows between the marks of the init script, or everything if there are no marks.
 fn show(console: impl BufRead, mut out: impl Write) -> io::Result<Shown> {
     let mut before = Vec::new();
     let mut shown = Shown::default();

@@ -1,4 +1,5 @@
-//! What the program called, with which result and how long it took: a truth besides NCCL's own words and the tracer's.
+//! The program's calls of NCCL, with result and duration: a truth independent of NCCL's own log and of the
+//! tracer.
 
 use std::ffi::c_int;
 use std::fs::File;
@@ -20,7 +21,7 @@ struct Line {
     code: c_int,
 }
 
-/// A file of this process's calls, or none.
+/// The file of this process's calls, or none.
 #[derive(Debug, Default)]
 pub(crate) struct CallLog(Option<File>);
 
@@ -33,7 +34,8 @@ impl CallLog {
         Ok(Self(Some(file.with_context(|| format!("making `{path}`"))?)))
     }
 
-    /// Makes a call and writes it down. Written at once and as a whole: the process ends without any farewell.
+    /// Makes a call and writes its line at once and as a whole, because the process can end
+    /// without running destructors.
     pub(crate) fn call(&self, function: &'static str, call: impl FnOnce() -> c_int) -> c_int {
         let Some(mut file) = self.0.as_ref() else { return call() };
         let begin_ns = now();

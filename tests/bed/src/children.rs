@@ -1,5 +1,5 @@
-//! The mode in which each rank is a process: the parent starts itself once per rank, before it has any thread, and
-//! speaks to the children over their pipes. A child dies with its parent.
+//! The mode in which each rank is a process: the parent starts itself once per rank, before it has any
+//! thread, and communicates with the children over their pipes. A child dies with its parent.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::parent_id;
@@ -15,7 +15,8 @@ use crate::link::{self, Command, Event, Link, PipeLink};
 use crate::options::Options;
 use crate::{rank, setup};
 
-/// The parent's process id, so that a child whose parent died before it could ask for the signal does not stay.
+/// The parent's process id, so that a child whose parent died before it could ask for the signal does not
+/// stay.
 const PARENT: &str = "NCCLFLOW_BED_PARENT";
 
 pub(crate) fn run_child(options: &Options, rank: u32) -> Result<Outcome> {
@@ -66,7 +67,7 @@ pub(crate) fn run_parent(options: &Options) -> Result<Outcome> {
     drop(events);
     let ids = first_ids(options, &inbox)?;
     let mut send = |rank: usize, command: Command| {
-        // A child that is gone has said so or is missed at the deadline.
+        // A child that is gone has reported it, or is found missing at the deadline.
         let _gone = write_command(&mut inputs[rank], &command);
     };
     for rank in 0..options.ranks as usize {
@@ -109,12 +110,12 @@ fn read_events(rank: u32, output: impl BufRead, events: &Sender<Event>) {
         }
     }
     if !over {
-        // The receiver may be gone already; then nobody cares.
+        // Fails if the receiver is gone already, which does no harm.
         let _gone = events.send(Event::Failed { rank, error: "the process died".to_owned() });
     }
 }
 
-/// The children; whoever is left when this goes out of scope is killed, by its own process id.
+/// The children. Those that are left are killed when this is dropped, each by its process id.
 struct Children(Vec<Child>);
 
 impl Children {

@@ -14,15 +14,15 @@ use crate::options::{Mode, Options};
 /// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// All data were right.
+    /// All data were correct.
     Right,
     /// A rank failed.
     Failed,
-    /// Some data were wrong.
+    /// Some data were incorrect.
     Wrong,
     /// The operations did not end in time.
     TimedOut,
-    /// A child's outcome is its parent's affair.
+    /// The outcome of a child process; its parent reports the result.
     Told,
 }
 
@@ -36,13 +36,13 @@ impl Outcome {
         }
     }
 
-    /// True where ranks may hang and nobody should wait for them.
+    /// True where ranks may hang, so that the controller must not wait for them.
     pub(crate) fn is_final(self) -> bool {
         matches!(self, Self::Failed | Self::TimedOut)
     }
 }
 
-/// How long after its own bound a phase may take until ranks count as lost.
+/// How long after its own limit a phase may take until ranks count as lost.
 const GRACE: Duration = Duration::from_secs(15);
 
 /// Runs the phases. `send` gives a command to a rank.
@@ -136,7 +136,8 @@ fn phases(
 
 /// A child with a copy of all memory and no thread but its own, which sleeps until its parent dies.
 fn fork_idle_child() -> Result<()> {
-    // SAFETY: the child calls nothing but functions that may be called after a fork of a program with threads.
+    // SAFETY: the child calls nothing but functions that may be called after a fork of a program with
+    // threads.
     match unsafe { libc::fork() } {
         -1 => bail!("cannot fork: {}", std::io::Error::last_os_error()),
         0 => loop {
@@ -150,7 +151,7 @@ fn fork_idle_child() -> Result<()> {
     }
 }
 
-/// The object's first three keys in the order that is promised, then the others.
+/// The object's first three keys in the documented order, then the others.
 fn first_line(all: &serde_json::Value, version: &str, ranks: u32, pids: &[u32]) -> String {
     let head = format!("{{\"nccl\":{},\"nranks\":{ranks},\"pids\":{}", json!(version), json!(pids));
     let rest: Vec<String> = all

@@ -1,5 +1,5 @@
-//! The values that go in and the values that must come out. Each depends on rank, operation and element; sums of up
-//! to 32 ranks are exact in every type.
+//! Input values and expected results. Each value depends on rank, operation and element. Sums of up to 32
+//! ranks are exact in every type.
 
 use crate::options::{DataType, OpKind};
 
@@ -29,7 +29,7 @@ impl Shape {
         (self.op % u64::from(self.ranks)) as u32
     }
 
-    /// To whom a rank sends, and from whom it receives, across nodes of three.
+    /// The rank to which a rank sends, and that from which it receives, across nodes of three.
     pub(crate) fn across(&self, rank: u32) -> (Option<u32>, Option<u32>) {
         let (node, nodes) = (rank / 3, self.ranks / 3);
         match rank % 3 {
@@ -78,7 +78,8 @@ impl Shape {
         }
     }
 
-    /// Compares every element of the output of `rank`. Returns how many were compared, or what is wrong first.
+    /// Compares every element of the output of `rank`. Returns how many were compared, or the first that is
+    /// wrong.
     pub(crate) fn check(&self, rank: u32, buffer: &[u8]) -> Result<u64, String> {
         let mut wanted = [0; 8];
         let wanted = &mut wanted[..self.dtype.size()];

@@ -11,13 +11,14 @@ use crate::options::{Algo, Options, Proto};
 pub(crate) fn settings(options: &Options) -> Vec<(String, String)> {
     let mut all = Vec::new();
     let mut set = |key: &str, value: &str| all.push((key.to_owned(), value.to_owned()));
-    // With P2P and SHM off every rank is a node of its own and all traffic goes through the network transport.
+    // With P2P and SHM off every rank is a node of its own and all traffic goes through the network
+    // transport.
     set("NCCL_P2P_DISABLE", "1");
     set("NCCL_SHM_DISABLE", "1");
     set("NCCL_IB_DISABLE", "1");
     set("NCCL_NET", "Socket");
     set("NCCL_SOCKET_IFNAME", "lo");
-    // What the emulated device does not have.
+    // Turns off what the emulated device does not have.
     set("NCCL_CUMEM_ENABLE", "0");
     set("NCCL_CUMEM_HOST_ENABLE", "0");
     set("NCCL_NVLS_ENABLE", "0");
@@ -34,7 +35,7 @@ pub(crate) fn settings(options: &Options) -> Vec<(String, String)> {
         }
     }
     if options.absent.is_some() || !options.is_consistent() {
-        // A rank that never comes shall be missed in the kernels, not while the others connect.
+        // A rank that never joins must be missing in the kernels, not while the others connect.
         set("NCCL_RUNTIME_CONNECT", "0");
     }
     if let Some(file) = &options.debug_file {
@@ -55,7 +56,8 @@ fn algorithm(algo: Algo) -> &'static str {
     match algo {
         Algo::Ring => "Ring",
         Algo::Tree => "Tree",
-        // 2.23 adds rings and trees to a list that has none of those, nor NVLS; trees of NVLS do neither operation.
+        // 2.23 adds rings and trees to a list that has none of those, nor NVLS; trees of NVLS do neither
+        // operation.
         Algo::Pat => "NVLSTree,PAT",
     }
 }
@@ -68,7 +70,7 @@ fn protocol(proto: Proto) -> &'static str {
     }
 }
 
-/// Makes the settings. For the time before other threads exist.
+/// Makes the settings. To be called before other threads exist.
 pub(crate) fn apply(options: &Options) -> Result<()> {
     if let Some(through) = options.nodes {
         for (key, file) in nodes::files(through)? {
@@ -81,8 +83,9 @@ pub(crate) fn apply(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Trees are for all-reduce only, PAT for all-gather and reduce-scatter. From 2.24 on NCCL refuses what it has no algorithm for, and takes a list by function.
-/// For the time between the opening of the library, which tells its version, and its first use.
+/// Sets the algorithm for a version. Trees are for all-reduce only, PAT for all-gather and reduce-scatter.
+/// From 2.24 on NCCL refuses operations that it has no algorithm for, and takes a list by function. To be
+/// called after the library was opened, which gives its version, and before its first use.
 pub(crate) fn apply_for_version(options: &Options, version: (u32, u32)) {
     let by_function = match options.algo {
         Algo::Ring => return,
@@ -99,7 +102,7 @@ fn set(key: &str, value: &str) {
     unsafe { std::env::set_var(key, value) };
 }
 
-/// True when there is something at `path` now.
+/// Whether there is something at `path` now.
 pub(crate) fn exists(path: &Path) -> bool {
     path.symlink_metadata().is_ok()
 }

@@ -1,5 +1,5 @@
-//! The NCCL library in this process: opened with the system's loader, untouched on disk, and with the part of its
-//! `.symtab` that the bed needs (the CUDA runtime inside it, its kernels, its table of device functions).
+//! The NCCL library in this process: opened with the system's loader, unchanged on disk, and with the part of
+//! its `.symtab` that the bed needs (the CUDA runtime inside it, its kernels, its table of device functions).
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_void};
@@ -26,8 +26,8 @@ pub(crate) struct Library {
 }
 
 impl Library {
-    /// Opens the library, with the symbols of the file `symbols`: itself, or the same build before it was stripped. Its
-    /// constructors run here, before anything of the runtime can be replaced.
+    /// Opens the library, with the symbols of the file `symbols`: itself, or the same build before it was
+    /// stripped. Its constructors run here, before anything of the runtime can be replaced.
     pub(crate) fn open(path: &Path, symbols: &Path) -> Result<Self> {
         let handle = dlopen(path, libc::RTLD_NOW | libc::RTLD_LOCAL)?;
         let file = File::open(symbols).with_context(|| format!("opening `{}`", symbols.display()))?;
@@ -120,7 +120,7 @@ fn build_id(path: &Path) -> Result<Vec<u8>> {
     Ok(build_id.to_vec())
 }
 
-/// The names that CUDA documents begin with `cuda` and a capital; what begins otherwise is the runtime's private code.
+/// Documented CUDA names begin with `cuda` and a capital letter; others are the runtime's private code.
 fn is_runtime_function(name: &str) -> bool {
     name.strip_prefix("cuda").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_uppercase()))
 }

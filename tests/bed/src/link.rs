@@ -1,4 +1,4 @@
-//! What ranks and the controller say to each other, over channels between threads or over the pipes of a child.
+//! The messages between ranks and the controller, over channels between threads or over the pipes of a child.
 
 use std::io::{BufRead, BufReader, Stdin, Write};
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::runtime::lock;
 
-/// From a rank.
+/// A message from a rank.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Event {
     /// Rank 0's process made these, one for each communicator, in hexadecimal.
@@ -22,11 +22,11 @@ pub(crate) enum Event {
     Done { rank: u32, report: Report },
     /// The communicators are gone.
     Gone { rank: u32 },
-    /// Cannot go on.
+    /// The rank cannot go on.
     Failed { rank: u32, error: String },
 }
 
-/// How one rank fared.
+/// The result of one rank.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Report {
     pub(crate) ops: u64,
@@ -34,13 +34,13 @@ pub(crate) struct Report {
     /// Kernels that the rank's process launched so far.
     pub(crate) launches: u64,
     pub(crate) seconds: f64,
-    /// What was wrong with the data.
+    /// The first incorrect data.
     pub(crate) wrong: Vec<String>,
     /// The time was up, and the communicators were aborted.
     pub(crate) timed_out: bool,
 }
 
-/// To a rank.
+/// A message to a rank.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Command {
     /// Unique ids, one for each communicator.
@@ -51,7 +51,7 @@ pub(crate) enum Command {
     Release,
 }
 
-/// A rank's end.
+/// A rank's end of the link.
 pub(crate) trait Link {
     fn tell(&mut self, event: Event) -> Result<()>;
     fn hear(&mut self) -> Result<Command>;
@@ -99,8 +99,8 @@ impl Link for PipeLink {
     }
 }
 
-/// The real standard output. NCCL writes its messages to standard output too, so [`keep_stdout`] gives it standard
-/// error for that and keeps this one for lines that programs read.
+/// The real standard output. NCCL writes its messages to standard output too, so [`keep_stdout`] gives it
+/// standard error for that and keeps this one for lines that programs read.
 static STDOUT: Mutex<Option<std::fs::File>> = Mutex::new(None);
 
 pub(crate) fn keep_stdout() -> Result<()> {
@@ -120,11 +120,12 @@ pub(crate) fn keep_stdout() -> Result<()> {
 static CHILD: OnceLock<u32> = OnceLock::new();
 
 pub(crate) fn set_child(rank: u32) {
-    // A second call would say the same.
+    // A second call would set the same rank.
     let _same = CHILD.set(rank);
 }
 
-/// Ends the process for a reason that no caller can be told, in the words that its reader expects.
+/// Ends the process for a reason that it cannot return to a caller, with a line in the format
+/// that its reader expects.
 pub(crate) fn give_up(error: &str) -> ! {
     crate::say(error);
     let line = match CHILD.get() {
@@ -132,7 +133,7 @@ pub(crate) fn give_up(error: &str) -> ! {
         None => serde_json::to_string(&json!({ "ok": false, "error": error })),
     };
     if let Ok(line) = line {
-        // Nobody may be reading any more.
+        // Fails if the reader is gone.
         let _unread = print_line(&line);
     }
     // SAFETY: ends the process at once; other threads hang in kernels that will never end.

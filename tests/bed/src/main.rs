@@ -1,7 +1,8 @@
 //! `ncclflow-bed`: runs the real NCCL without a GPU and checks what it computes.
 //!
-//! The CUDA runtime inside libnccl is replaced in memory by [`runtime`]; [`emulator`] does what the kernels would do;
-//! [`rank`] is the workload of one rank, [`controller`] keeps ranks together, as threads or as [`children`].
+//! The CUDA runtime inside libnccl is replaced in memory by [`runtime`]; [`emulator`] does what the
+//! kernels would do; [`rank`] is the workload of one rank, [`controller`] keeps ranks together, as
+//! threads or as [`children`].
 
 #![allow(
     clippy::cast_possible_truncation,
@@ -51,13 +52,14 @@ fn main() -> ExitCode {
             1
         }
     };
-    // SAFETY: ends the process without the library's destructors, which would enter the runtime's private code.
+    // SAFETY: ends the process without the library's destructors, which would enter the runtime's private
+    // code.
     unsafe { libc::_exit(code) }
 }
 
 /// A line on standard error.
 fn say(message: &str) {
     use std::io::Write;
-    // There is nobody to tell when standard error is gone.
+    // If standard error is closed, there is no other place to report to.
     let _ignored = writeln!(std::io::stderr(), "ncclflow-bed[{}]: {message}", std::process::id());
 }

@@ -57,7 +57,7 @@ pub(crate) struct Api {
     log: CallLog,
 }
 
-/// What an operation works on.
+/// Buffers, number of elements and type of an operation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Buffers {
     pub(crate) send: usize,
@@ -102,7 +102,7 @@ impl Api {
         })
     }
 
-    /// Makes a call, which the log has, and which must succeed.
+    /// Makes a call and logs it; an error if it fails.
     fn call(&self, what: &'static str, call: impl FnOnce() -> c_int) -> Result<()> {
         self.check(what, self.log.call(what, call))
     }

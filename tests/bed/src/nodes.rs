@@ -1,17 +1,19 @@
 //! Nodes whose GPUs share one NIC (`--nodes`), so that NCCL sends through another rank's proxy (PXN).
 //!
-//! Of two (`collectives`), GPU 0 is far from the NIC, GPU 1 beside it, and NVLink lies between the two: what GPU 0 sends to another node
-//! goes through the proxy of GPU 1's process. NCCL decides that by itself, from the topology file that it is given; nothing of it is
-//! replaced. In each node ranks exchange over shared memory.
+//! In nodes of two (`collectives`), GPU 0 is far from the NIC, GPU 1 is beside it, and NVLink connects the
+//! two. What GPU 0 sends to another node goes through the proxy of GPU 1's process. NCCL decides that by
+//! itself, from the topology file that it is given; none of its code is replaced. Within a node, ranks
+//! exchange data over shared memory.
 //!
-//! Sockets send and receive host memory only, and PXN is made for NICs that reach a GPU's memory. So the topology says of some GPUs that
-//! the NIC does, and NCCL is told not to send from there: then it chooses PXN, and stays with host memory (up to 2.28; later
-//! versions want it for sends too). Nothing may be received over the network by such a GPU, but for the far one of two, which is too
-//! far for that.
+//! Sockets send and receive host memory only, while PXN is made for NICs that reach a GPU's memory. So the
+//! topology says that the NIC reaches the memory of some GPUs, and a setting tells NCCL not to send from
+//! there. Then NCCL chooses PXN and still uses host memory (up to 2.28; later versions need GPU memory for
+//! sends too). Such a GPU must not receive over the network. The exception is the far GPU of two, which is
+//! too far for NCCL to use GPU memory.
 //!
-//! Of three (`sends`), the third receives all that comes over the network, and ncclSend of the first goes through the second's proxy, as
-//! collectives do. (NCCL connects ranks with others' proxies while it makes a communicator, and does so for sends alone only
-//! where it would send from GPU memory.)
+//! In nodes of three (`sends`), the third GPU receives all that comes over the network, and `ncclSend` of the
+//! first goes through the second's proxy, as collectives do. (NCCL connects ranks with others' proxies while
+//! it makes a communicator. It does so for sends alone only where it would send from GPU memory.)
 
 use std::fs::File;
 use std::io::Write;
@@ -20,7 +22,7 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 
-/// What goes through another rank's proxy.
+/// Which operations go through another rank's proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Through {
     /// Of two ranks a node, those of the first
@@ -39,22 +41,23 @@ impl Through {
     }
 }
 
-/// What makes `rank` part of its node.
+/// The settings that make `rank` part of its node.
 pub(crate) fn settings(through: Through, rank: u32) -> Vec<(&'static str, String)> {
     vec![
         ("NCCL_HOSTID", format!("ncclflow-bed-node-{}", rank / through.size())),
         ("NCCL_P2P_DISABLE", "0".to_owned()),
         ("NCCL_SHM_DISABLE", "0".to_owned()),
-        // The topology's NVLinks are believed. CUDA says that there is no access to peers, so that data goes over shared memory.
+        // NCCL believes the topology's NVLinks. CUDA reports no access to peers, so that data
+        // goes over shared memory.
         ("NCCL_IGNORE_DISABLED_P2P", "2".to_owned()),
-        // Whatever the topology says, nothing is sent from GPU memory.
+        // Nothing is sent from GPU memory, whatever the topology says.
         ("NCCL_NET_GDR_READ", "0".to_owned()),
-        // Nor from slots in host memory that connections to several peers share: for PXN NCCL has none.
+        // Nor from slots in host memory that several connections share: NCCL has none for PXN.
         ("NCCL_NET_SHARED_BUFFERS", "0".to_owned()),
     ]
 }
 
-/// `NCCL_TOPO_FILE` and the like, which are there as long as the process lives. For the time before other threads exist.
+/// Sets `NCCL_TOPO_FILE` and others for the life of the process. To be called before other threads exist.
 pub(crate) fn files(through: Through) -> Result<Vec<(&'static str, String)>> {
     let topology = match through {
         Through::Collectives => topology(&[FAR, NEAR]),
@@ -92,7 +95,7 @@ struct Gpu {
 const FAR: Gpu = Gpu { near: false, reached: true };
 const NEAR: Gpu = Gpu { near: true, reached: false };
 
-/// Where the bed has its GPUs.
+/// PCI address of one of the bed's GPUs.
 fn bus(device: usize) -> String {
     format!("0000:{:02x}:00.0", 0x10 + device)
 }

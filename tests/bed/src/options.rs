@@ -1,4 +1,4 @@
-//! The command line. `cargo xtask bed` passes most of it through; children get it unchanged plus `--child`.
+//! The command line. `cargo xtask bed` passes most of it through. Children get it unchanged, with `--child`.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -113,7 +113,8 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(crate) sync: bool,
 
-    /// When the process of a rank dies, or NCCL answers with an error, the other ranks stay until their time is up
+    /// When the process of a rank dies, or NCCL answers with an error, the other ranks stay until their time
+    /// is up
     #[arg(long)]
     pub(crate) survive: bool,
 
@@ -254,7 +255,7 @@ impl Options {
         Duration::from_secs(self.timeout)
     }
 
-    /// Whether all ranks do the same, so that results are right.
+    /// Whether all ranks do the same, so that results can be checked.
     pub(crate) fn is_consistent(&self) -> bool {
         self.size_of.is_none() && self.swap.is_none()
     }

@@ -1,4 +1,4 @@
-//! Absolute jumps written over functions of the library in this process's memory; the file stays as it is.
+//! Absolute jumps written over functions of the library in this process's memory. The file is not changed.
 //!
 //! Runs once, before any NCCL call and while this is the only thread. x86-64 only.
 
@@ -34,8 +34,8 @@ struct Refusal {
 
 static REFUSALS: OnceLock<Vec<Refusal>> = OnceLock::new();
 
-/// Replaces every documented runtime function: those in `replacements` by ours, all others by one that says its name
-/// once and answers "not supported", so that nothing of the runtime's private code can run.
+/// Replaces every documented runtime function: those in `replacements` by the bed's, all others by one that
+/// prints its name once and answers "not supported", so that nothing of the runtime's private code can run.
 pub(crate) fn replace_runtime(library: &Library, replacements: &HashMap<&str, usize>) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     let mut refusals = Vec::new();
@@ -93,8 +93,8 @@ fn write_code(symbol: &Symbol, code: &[u8]) -> Result<()> {
     let start = symbol.runtime_addr & !(PAGE - 1);
     let length = (symbol.runtime_addr + code.len()).next_multiple_of(PAGE) - start;
     protect(start, length, libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC)?;
-    // SAFETY: the function is at least as long as `code`, its pages were just made writable, and no other thread runs
-    // yet that could be inside it.
+    // SAFETY: the function is at least as long as `code`, its pages were just made writable, and no other
+    // thread runs yet that could be inside it.
     unsafe { std::ptr::copy_nonoverlapping(code.as_ptr(), symbol.runtime_addr as *mut u8, code.len()) };
     protect(start, length, libc::PROT_READ | libc::PROT_EXEC)
 }

@@ -28,10 +28,10 @@ impl Comm {
     }
 }
 
-/// Lives a rank's life; all that goes wrong is told over the link.
+/// Runs a rank from its communicators to its end. Errors are reported over the link.
 pub(crate) fn run(options: &Options, nccl: &Nccl, rank: u32, mut link: impl Link) {
     if let Err(error) = live(options, nccl, rank, &mut link) {
-        // The controller sees a closed link if it cannot be told.
+        // If this fails, the controller sees a closed link.
         let _gone = link.tell(setup::failed(rank, &error));
     }
 }
@@ -68,7 +68,7 @@ fn live(options: &Options, nccl: &Nccl, rank: u32, link: &mut impl Link) -> Resu
         if report.timed_out || (result.is_err() && aborted.load(Ordering::SeqCst)) {
             report.timed_out = true;
         } else {
-            // Only fails when the watchdog has ended already.
+            // Fails only if the watchdog has ended already.
             let _ended = finished.send(());
             result?;
         }
@@ -83,7 +83,7 @@ fn live(options: &Options, nccl: &Nccl, rank: u32, link: &mut impl Link) -> Resu
     link.tell(Event::Done { rank, report })?;
     let Command::Release = link.hear()? else { bail!("expected the word to release") };
     if options.no_emulate {
-        // The proxies still wait for kernels that did nothing.
+        // The proxies still wait for kernels that moved nothing.
         abort_all(nccl, &comms);
     } else if !timed_out {
         for comm in &comms {
@@ -101,7 +101,7 @@ fn abort_all(nccl: &Nccl, comms: &[Comm]) {
         let (handle, done, abort) = (comm.handle, done.clone(), nccl.api.abort_function());
         thread::spawn(move || {
             let result = abort(handle as CommHandle);
-            // Nobody waits any more after the patience is gone.
+            // Fails if the time limit has passed, as nothing waits any more.
             let _late = done.send(result);
         });
     }

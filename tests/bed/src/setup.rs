@@ -1,5 +1,5 @@
-//! From a library on disk to one that runs here: settings, NVML double, replaced runtime, executor of kernels; and the
-//! mode in which all ranks are threads.
+//! Prepares a library on disk to run in this process: settings, NVML double, replaced runtime, executor of
+//! kernels. Has also the mode in which all ranks are threads.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use crate::options::Options;
 use crate::runtime::{self, device};
 use crate::{environment, patch, rank};
 
-/// A library that is ready to run, with the version it tells.
+/// A library that is ready to run, with the version that it reports.
 #[derive(Debug)]
 pub(crate) struct Nccl {
     pub(crate) api: Api,
@@ -97,7 +97,7 @@ pub(crate) fn run_threads(options: &Options) -> Result<Outcome> {
             command.send(Command::Connect(ids.clone())).context("a rank is gone")?;
         }
         let mut send = |rank: usize, command: Command| {
-            // A rank that is gone has said so or is missed at the deadline.
+            // A rank that is gone has reported it, or is found missing at the deadline.
             let _gone = commands[rank].send(command);
         };
         let pids = vec![std::process::id()];

@@ -1,4 +1,4 @@
-//! The operations of one rank: issued in groups, a window of them in flight, every result checked.
+//! The operations of one rank: issued in groups, with a limited number in flight. Every result is checked.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ struct Flight<'a> {
     mark: u64,
 }
 
-/// Memory of the emulated device. Not given back by itself: a kernel may still run in it when all else goes wrong.
+/// Memory of the emulated device. It is not freed on drop: after an error a kernel may still use it.
 struct Buffer {
     address: usize,
     size: usize,
@@ -40,8 +40,8 @@ impl Buffer {
     }
 
     fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: a live allocation of this size; nothing else uses it before the operation is issued and after it is
-        // complete, which is when this is called.
+        // SAFETY: a live allocation of this size; nothing else uses it before the operation is issued and
+        // after it is complete, which is when this is called.
         unsafe { std::slice::from_raw_parts_mut(self.address as *mut u8, self.size) }
     }
 
@@ -50,8 +50,9 @@ impl Buffer {
     }
 }
 
-/// Runs all operations of `rank`. Returns early, with `report.timed_out`, when `deadline` passes. With `--survive` a rank to
-/// which NCCL answers with an error stays until then, as the process of a framework does that has not noticed.
+/// Runs all operations of `rank`. Returns early, with `report.timed_out`, when `deadline` passes.
+/// With `--survive` a rank that gets an error from NCCL stays until then, as does a framework's
+/// process that has not noticed.
 pub(crate) fn run(
     options: &Options,
     nccl: &Nccl,
@@ -143,7 +144,7 @@ fn run_all(
     Ok(())
 }
 
-/// Makes the calls that NCCL must refuse, on every communicator.
+/// Makes calls that NCCL must refuse, on every communicator.
 fn refused(options: &Options, nccl: &Nccl, comms: &[Comm]) -> Result<()> {
     let buffer = Buffer::new(options.bytes)?;
     let count = options.bytes / options.dtype.size();
@@ -213,7 +214,7 @@ fn issue<'a>(nccl: &Nccl, rank: u32, shape: Shape, comm: &'a Comm) -> Result<Fli
     Ok(Flight { shape, send, recv, comm, mark: 0 })
 }
 
-/// Waits for an operation and checks its result; false when the time was up first.
+/// Waits for an operation and checks its result; false if the deadline passed first.
 fn finish(
     options: &Options,
     rank: u32,

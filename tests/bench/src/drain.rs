@@ -1,4 +1,5 @@
-//! The drain alone: records of the real program, through the real buffer, made by uprobes on a function of this program.
+//! The drain alone: the real BPF program sends records through the real buffer, from uprobes on a
+//! function of this program.
 
 use std::{
     hint::black_box,
@@ -47,14 +48,14 @@ pub(crate) struct Drained {
     lost: u64,
     record_bytes: usize,
     wall_s: f64,
-    /// Of the drain's thread.
+    /// CPU time of the drain's thread.
     cpu_s: f64,
 }
 
-/// Bytes that a record copies of the caller's memory, as those of `ncclProxySaveOp` do.
+/// Bytes that a record copies of the caller's memory: as many as a record of `ncclProxySaveOp`.
 const COPIES: [u16; 2] = [256, 128];
 
-/// What is probed.
+/// The function that is probed.
 #[allow(unreachable_pub, reason = "exported by its name")]
 #[unsafe(no_mangle)]
 #[inline(never)]

@@ -1,4 +1,5 @@
-//! Measures the parts of ncclflow's record path, each by itself; a JSON object on standard output. `cargo xtask bench drain` runs it.
+//! Measures each part of ncclflow's record path by itself, and writes a JSON object to standard output.
+//! `cargo xtask bench drain` runs it.
 
 mod drain;
 mod stages;
@@ -16,7 +17,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Fill the kernel's buffer through uprobes on this program itself, then drain it: what the drain alone can do (root)
+    /// Fill the kernel's buffer through uprobes on this program itself, then drain it: what the
+    /// drain alone can do (root)
     Burst(drain::Args),
     /// Drain while threads hit the probe as fast as they can (root)
     Sustained(drain::Args),

@@ -1,4 +1,5 @@
-//! The stages after the drain, on the records of a capture that lie in memory. Each stage is timed with those before it.
+//! The stages after the drain, on records of a capture that is in memory. Each stage is timed
+//! together with those before it.
 
 use std::{fs::File, hint::black_box, io::BufReader, path::Path, time::Duration};
 
@@ -18,7 +19,7 @@ use serde::Serialize;
 pub(crate) struct Stages {
     records: usize,
     bytes: usize,
-    /// Lines that are written for them.
+    /// Lines that are written for these records.
     lines: u64,
     decode_ns: Vec<f64>,
     decode_and_model_ns: Vec<f64>,
@@ -76,7 +77,7 @@ fn model(bindings: &[Binding], batch: &Batch) -> Duration {
     })
 }
 
-/// Into files in the folder for temporary files; gives the number of lines, too.
+/// Writes into the folder for temporary files; gives also the number of lines.
 fn write(bindings: &[Binding], batch: &Batch) -> Result<(Duration, u64)> {
     let folder = tempfile::tempdir()?;
     let dir = OutputDir::create(&folder.path().join("out"))?;

@@ -1,5 +1,6 @@
-//! `conformance [--no-run] [--no-bed] [--quick] LIBRARY…`: compares what is found in each library with what is found in
-//! its stripped copies, and what is recorded of jobs that use it with the truth. Writes a line of JSON for each library.
+//! `conformance [--no-run] [--no-bed] [--quick] LIBRARY…`: compares what is found in each library with what
+//! is found in its stripped copies, and what is recorded of jobs that use it with the truth. Writes a line
+//! of JSON for each library.
 //!
 //! `cargo xtask conformance` fetches the libraries, runs this and makes a table of it.
 
@@ -111,8 +112,9 @@ fn form(resolution: &Resolution) -> Form {
     }
 }
 
-/// Where what is found in a copy without debugging information contradicts the library's. To find less is no difference,
-/// except in what level `flow` needs and, on the processor whose code is read for it, level `steps`.
+/// Where what is found in a copy without debugging information contradicts the library's. To find
+/// less is no difference, except in what level `flow` needs and, on the processor whose code is
+/// read for it, level `steps`.
 fn differences(own: &Resolution, found: &Resolution, images: [&Image; 2]) -> Vec<String> {
     let mut differences = Vec::new();
     for (name, copies) in &found.functions {

@@ -1,11 +1,14 @@
-//! Libraries put together from the contents of their sections: so that the fuzzer changes those, and not mostly an ELF header.
+//! Libraries made from the contents of their sections, so that the fuzzer changes those and not mostly an ELF
+//! header.
 //!
-//! The input is one `u16` for each section, its size, and then their contents in that order. What is missing is empty.
+//! The input has one `u16` for each section, its size, and then their contents in that order. A section
+//! that is missing is empty.
 
 /// Name, type (`sh_type`), and the section that it links to.
 type Kind = (&'static str, u32, &'static str);
 
-/// What the resolver reads. The index of addresses comes last, so that an input that ends before it has none.
+/// The sections that the resolver reads. The index of addresses comes last, so that an input that ends before
+/// has none.
 const SECTIONS: [Kind; 19] = [
     (".note.gnu.build-id", 7, ""),
     (".text", 1, ""),
@@ -28,8 +31,8 @@ const SECTIONS: [Kind; 19] = [
     (".debug_aranges", 1, ""),
 ];
 
-/// Code refers to strings, and unwind tables to code, by distance: these sections lie where the seeds are linked to have them
-/// (`seeds/link.ld`), and have room up to the next.
+/// Code refers to strings, and unwind tables to code, by distance. So these sections have the addresses at
+/// which the seeds are linked (`seeds/link.ld`), and room up to the next.
 const PLACES: [(&str, usize); 3] = [(".text", 0x1000), (".rodata", 0x4000), (".eh_frame", 0x8000)];
 const OTHERS: usize = 0xc000;
 

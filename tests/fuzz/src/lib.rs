@@ -11,13 +11,14 @@ use nccl_library::{
 };
 use ncclflow::kernel::probe::{self, Level};
 
-/// A hostile file must not keep ncclflow busy for longer than this: of processor time, as the machine may be busy.
+/// Limit of the processor time that a hostile file may take. Processor time, as the machine may be busy.
 const LIMIT: Duration = Duration::from_secs(1);
 
-/// Everything a caller does with a library. Errors are fine.
+/// Does everything that a caller does with a library. Errors are fine.
 ///
 /// # Panics
-/// If the library takes too long, or gets control characters into a report. That is what the fuzzer looks for.
+/// If the library takes too long, or gets control characters into a report. That is what the fuzzer looks
+/// for.
 pub fn use_library(bytes: &[u8]) {
     let Ok(file) = in_memory(bytes) else { return };
     let begun = processor_time();
@@ -41,7 +42,7 @@ pub fn use_library(bytes: &[u8]) {
     assert!(taken < LIMIT, "{} bytes took {taken:?}", bytes.len());
 }
 
-/// A file that is nowhere.
+/// A file in memory only.
 fn in_memory(bytes: &[u8]) -> std::io::Result<File> {
     let mut file = File::from(rustix::fs::memfd_create("library", rustix::fs::MemfdFlags::CLOEXEC)?);
     file.write_all(bytes)?;

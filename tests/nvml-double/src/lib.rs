@@ -1,7 +1,7 @@
 //! A double of NVML for machines without a GPU: the functions that NCCL looks up by name, and nothing else.
 //!
-//! It tells of [`DEVICES`] devices of compute capability 9.0 without NVLink, peer access, fabric or confidential
-//! computing. The PCI addresses agree with the bed's replacement of the CUDA runtime
+//! It reports [`DEVICES`] devices of compute capability 9.0 without NVLink, peer access, fabric or
+//! confidential computing. The PCI addresses agree with the bed's replacement of the CUDA runtime
 //! (`tests/bed/src/runtime/device.rs`): device `i` sits on bus [`FIRST_BUS`]` + i`.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -310,8 +310,8 @@ pub unsafe extern "C" fn nvmlSystemGetDriverVersion(version: *mut c_char, length
     unsafe { put_text(version, length, c"580.00") }
 }
 
-/// Functions that exist and answer "not supported", whatever their arguments are: under the C calling convention of
-/// x86-64 and aarch64 a callee may ignore them.
+/// Functions that exist and answer "not supported", whatever their arguments are: under the C calling
+/// convention of x86-64 and aarch64 a callee may ignore them.
 macro_rules! not_supported {
     ($($name:ident)*) => {$(
         #[unsafe(no_mangle)]

@@ -1,4 +1,5 @@
-//! The ops that are passed to `ncclProxySaveOp`: every pattern, and every place in its graph that NCCL treats differently.
+//! The ops that are passed to `ncclProxySaveOp`: every pattern, and every place in its graph that
+//! NCCL treats differently.
 
 use std::fmt;
 
@@ -8,11 +9,11 @@ use crate::library::Library;
 /// One op.
 #[derive(Debug, Clone)]
 pub(crate) struct Case {
-    /// As the enumerators of `ncclPattern_t` end.
+    /// End of an enumerator of `ncclPattern_t`.
     pub(crate) pattern: &'static str,
-    /// As the enumerators of `ncclFunc_t` end.
+    /// End of an enumerator of `ncclFunc_t`.
     pub(crate) coll: &'static str,
-    /// The function that was called, where it is another.
+    /// The function that was called, which can run as another `coll`.
     pub(crate) coll_api: &'static str,
     pub(crate) channel: usize,
     /// Root of a collective, peer of a send or receive.
@@ -40,7 +41,7 @@ impl Case {
     }
 }
 
-/// A collective; `nsteps` differs from case to case, so that one cannot be taken for another.
+/// A collective. `nsteps` differs from case to case, so that cases cannot be confused.
 fn coll(pattern: &'static str, coll: &'static str, channel: usize, root: i32) -> Case {
     let ring = matches!(pattern, "Ring" | "RingTwice");
     let (slice_steps, chunk_steps) = if ring { (2, 4) } else { (1, 1) };
@@ -51,7 +52,7 @@ fn p2p(pattern: &'static str, api: &'static str, channel: usize, peer: i32) -> C
     Case { coll_api: api, ..coll(pattern, pattern, channel, peer) }
 }
 
-/// All that the library knows.
+/// All cases that the library's version knows.
 pub(crate) fn all(library: &Library) -> Vec<Case> {
     let mut cases = vec![
         coll("Ring", "AllGather", 0, 0),

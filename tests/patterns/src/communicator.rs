@@ -1,4 +1,4 @@
-//! The communicator that is made up: as much of it as `ncclProxySaveOp` looks at, and what ncclflow reads beside it.
+//! The made-up communicator: the parts that `ncclProxySaveOp` looks at, and those that ncclflow reads.
 
 use std::collections::HashMap;
 
@@ -15,12 +15,12 @@ use crate::truth::{self, Told};
 pub(crate) const HASH: u64 = 0x5eed_0000_feed_1234;
 /// `ncclComm.startMagic` and `endMagic`, from 2.21 on.
 const MAGIC: u64 = 0x0280_0280_0280_0280;
-/// Ops that are said to have been launched before these.
+/// Number of ops that count as launched before these.
 const BEFORE: u64 = 1000;
 
 const STRUCT: &str = "ncclComm";
 
-/// Who is in it.
+/// The ranks of the communicator.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape {
     pub(crate) ranks: i32,
@@ -30,14 +30,14 @@ pub(crate) struct Shape {
     pub(crate) local_ranks: i32,
 }
 
-/// The one that every pattern is tried on: each rank is a node of its own.
+/// The communicator for all patterns: each rank is a node of its own.
 pub(crate) const WITH_GRAPHS: Shape = Shape { ranks: RANKS, rank: RANK, local_ranks: 1 };
 
 #[derive(Debug)]
 pub(crate) struct Communicator {
     memory: Memory,
     pool: Pool,
-    /// What each connection is: direction, peer, index.
+    /// Direction, peer and index of each connection.
     connections: HashMap<usize, (bool, i32, i32)>,
     shape: Shape,
 }
@@ -170,7 +170,7 @@ impl Communicator {
         Ok(())
     }
 
-    /// Passes the op of a case through both passes, as NCCL does, and says what came of it.
+    /// Runs both passes for the op of a case, as NCCL does, and gives what was queued.
     pub(crate) fn drive(&mut self, library: &Library, case: &Case, number: u64) -> Result<Told> {
         let layouts = &library.layouts;
         let p2p = u64::from(case.is_p2p());
@@ -207,7 +207,7 @@ impl Communicator {
         Ok(told)
     }
 
-    /// Posts an op, and says what the library queued for it: direction, peer, steps.
+    /// Posts an op, and gives what the library queued for it: direction, peer, steps.
     pub(crate) fn post(&self, library: &Library, op: Memory) -> Result<Vec<(bool, i32, u32)>> {
         library.save_op(self.memory.address, op.address, false)?;
         let of = |queued: crate::pool::Queued| {
@@ -290,7 +290,7 @@ impl Transports {
         Ok(Self { sides })
     }
 
-    /// Never called: nothing takes ops out of the queue but us.
+    /// Never called: only this program takes ops out of the queue.
     const PROGRESS: u64 = 0x1000;
 
     #[expect(clippy::unused_self, reason = "it belongs to a transport that was made")]
@@ -323,7 +323,7 @@ fn make_op(library: &Library, case: &Case, op_count: u64) -> Result<Memory> {
     set("sliceSteps", u64::from(case.slice_steps))?;
     set("chunkSteps", u64::from(case.chunk_steps))?;
     set("root", rank(case.root))?;
-    // The slot of a message; of PAT, which counts its steps by running, the bytes of the channel.
+    // Bytes of a message's slot. For PAT, which runs its algorithm to count steps: the bytes of the channel.
     set("nbytes", if case.is_pat() { 8 << 20 } else { 1 << 20 })?;
     set("chunkSize", 1 << 18)?;
     // `NCCL_PROTO_SIMPLE`, a macro.

@@ -1,5 +1,5 @@
-//! The calls of `SaveProxy` that a case must make, by NCCL's source: `ncclProxySaveOp` in src/proxy.cc at the tags v2.16.5-1
-//! to v2.30.7-1. Written down from there, and not from ncclflow.
+//! The calls of `SaveProxy` that a case must make, by NCCL's source: `ncclProxySaveOp` in src/proxy.cc at the
+//! tags v2.16.5-1 to v2.30.7-1. They are taken from that source, and not from ncclflow.
 
 use serde::Serialize;
 
@@ -17,11 +17,12 @@ pub(crate) struct Call {
     /// `None`: as many as the library counts (PAT).
     pub(crate) nsteps: Option<u32>,
     pub(crate) proxy: bool,
-    /// The part of the collective that its messages belong to; `None` for the all-reduce on a ring, where each has its own.
+    /// The part of the collective that its messages belong to; `None` for the all-reduce on a
+    /// ring, where each has its own.
     pub(crate) stage: Option<&'static str>,
 }
 
-/// The calls in NCCL's order. Those with nobody are left out: NCCL does nothing for them.
+/// The calls in NCCL's order. Those without a peer are left out: NCCL does nothing for them.
 pub(crate) fn calls(library: &Library, case: &Case) -> Vec<Call> {
     let channel = &CHANNELS[case.channel];
     let (prev, next) = (channel.prev(), channel.next());
@@ -38,7 +39,7 @@ pub(crate) fn calls(library: &Library, case: &Case) -> Vec<Call> {
     let mut calls = Vec::new();
     match case.pattern {
         "Ring" | "RingTwice" => calls.extend([recv(prev, 0), send(next, 0)]),
-        // `NeedProxy`: whoever begins a chain receives nothing, and whoever ends it sends nothing.
+        // `NeedProxy`: the first rank of a chain receives nothing, and the last one sends nothing.
         "PipelineFrom" => {
             calls.extend((case.root != RANK).then_some(recv(prev, 0)));
             calls.extend((case.root != next).then_some(send(next, 0)));

@@ -1,4 +1,4 @@
-//! The graph that is made up: who this rank's neighbours are, on two channels that differ in everything.
+//! The made-up graph: this rank's neighbours, on two channels that differ in everything.
 
 /// Ranks of the communicator.
 pub(crate) const RANKS: i32 = 8;

@@ -11,10 +11,11 @@ use nccl_library::{
     symbols::{FunctionSpec, Request, nccl_request, resolve},
 };
 
-/// `ncclResult_t ncclProxySaveOp(struct ncclComm*, struct ncclProxyOp*, bool* justInquire)`, in every version from 2.16 on.
+/// `ncclResult_t ncclProxySaveOp(struct ncclComm*, struct ncclProxyOp*, bool* justInquire)`, in
+/// every version from 2.16 on.
 type SaveOp = unsafe extern "C" fn(*mut c_void, *mut c_void, *mut bool) -> i32;
 
-/// Its version is in its file, and where anything is follows from there.
+/// The version and the offsets of fields come from the library's file.
 const ANCHOR: &CStr = c"ncclGetVersion";
 
 #[derive(Debug)]
@@ -48,7 +49,8 @@ impl Library {
         let anchored = unsafe { libc::dlsym(handle, ANCHOR.as_ptr()) } as usize;
         let offset = address("ncclProxySaveOp")?.wrapping_sub(address("ncclGetVersion")?);
         let entry = anchored.wrapping_add(offset) as *const c_void;
-        // SAFETY: the address of that very function in this process, whose signature is the same in all versions.
+        // SAFETY: the address of that very function in this process, whose signature is the same in all
+        // versions.
         let save_op = unsafe { std::mem::transmute::<*const c_void, SaveOp>(entry) };
         let version = resolution.nccl_version.context("the library does not state its version")?;
         Ok(Self { save_op, version, layouts: resolution.layouts })
@@ -58,7 +60,7 @@ impl Library {
         self.version.to_string()
     }
 
-    /// Whether the library is of this release of NCCL 2, or a later one.
+    /// Whether the library's release of NCCL 2 is this one or a later one.
     pub(crate) fn is_from(&self, minor: u32) -> bool {
         (self.version.major, self.version.minor) >= (2, minor)
     }

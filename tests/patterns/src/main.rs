@@ -1,10 +1,11 @@
-//! `ncclflow-patterns`: calls the real `ncclProxySaveOp` of an NCCL library, once for each pattern and place in a graph that
-//! the test bed cannot make (NVLS, CollNet, PAT, trees of odd shape), on a communicator that is made up.
+//! `ncclflow-patterns`: calls the real `ncclProxySaveOp` of an NCCL library, once for each pattern and
+//! place in a graph that the test bed cannot make (NVLS, CollNet, PAT, trees of odd shape), on a
+//! communicator that is made up.
 //!
-//! The library is the official one, opened and otherwise untouched; nothing of CUDA is called, as `ncclProxySaveOp` calls
-//! nothing of it. What the calls must be follows from the made-up graph by NCCL's source ([`expected`]); what the library
-//! queued for its proxy thread is read back from its own pool ([`pool`]), and the two have to agree before anything is
-//! written down as the truth.
+//! The library is the official one, opened and otherwise unchanged. `ncclProxySaveOp` calls nothing of CUDA.
+//! The calls that it must make follow from the made-up graph by NCCL's source ([`expected`]). What the
+//! library queued for its proxy thread is read back from its own pool ([`pool`]). The two must agree before
+//! anything is written as the truth.
 
 #![allow(
     clippy::cast_possible_truncation,
@@ -55,13 +56,13 @@ struct Options {
     #[arg(long, value_name = "FILE")]
     truth: PathBuf,
 
-    /// Only PAT, for many numbers of ranks and sizes: how many messages the library counts for each peer. N: ranks of each
-    /// node
+    /// Only PAT, for many numbers of ranks and sizes: how many messages the library counts for each
+    /// peer. N: ranks of each node
     #[arg(long, value_name = "N", conflicts_with = "wait_file")]
     pat: Option<std::num::NonZero<u8>>,
 }
 
-/// Nobody waits longer for a tracer.
+/// Upper limit of the wait for a tracer.
 const PATIENCE: Duration = Duration::from_mins(5);
 
 fn main() -> ExitCode {
@@ -124,6 +125,6 @@ fn print(line: &serde_json::Value) -> Result<()> {
 
 fn say(message: &str) {
     use std::io::Write as _;
-    // There is nobody to tell when standard error is gone.
+    // If standard error is closed, there is no other place to report to.
     let _ignored = writeln!(std::io::stderr(), "ncclflow-patterns: {message}");
 }

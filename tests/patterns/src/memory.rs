@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result, bail};
 use nccl_library::layouts::{Field, Layouts};
 
-/// The smallest that there are.
+/// Size of the smallest pages.
 const PAGE: usize = 4096;
 
 /// A struct, or an array of them, filled with zeroes.
@@ -17,7 +17,7 @@ impl Memory {
     pub(crate) fn zeroed(size: usize) -> Self {
         // Of words, so that it is aligned.
         let words = Box::leak(vec![0u64; size.div_ceil(8)].into_boxed_slice());
-        // A page that was never written to is not there, and a probe, which may not wait, cannot read it.
+        // A page that was never written to is not resident, and a probe, which must not wait, cannot read it.
         for word in words.iter_mut().step_by(PAGE / 8) {
             // SAFETY: a word of our own.
             unsafe { std::ptr::write_volatile(word, 0) };
@@ -73,7 +73,7 @@ impl Memory {
         self.write(offset, value, size)
     }
 
-    /// Sets a field that not every version has. Whether it is there.
+    /// Sets a field that not every version has; returns whether this one has it.
     pub(crate) fn set_if_any(self, layouts: &Layouts, strukt: &str, path: &str, value: u64) -> Result<bool> {
         let known = layouts.field(strukt, path).is_some();
         if known {
@@ -92,7 +92,7 @@ impl Memory {
     }
 }
 
-/// `-1`, as the library writes it for nobody.
+/// `-1`, which the library writes for "no rank".
 pub(crate) fn rank(number: i32) -> u64 {
     u64::from(number.cast_unsigned())
 }

@@ -1,5 +1,5 @@
-//! How many messages PAT sends to whom: NCCL runs its algorithm inside of `ncclProxySaveOp` to count them, and only the
-//! library can say what comes of it. Asked for many communicators and sizes.
+//! How many messages PAT sends to each peer. NCCL runs the algorithm inside of `ncclProxySaveOp` to count
+//! them, so only the library can give the numbers. It is asked for many communicators and sizes.
 
 use anyhow::{Context as _, Result, bail};
 use serde::Serialize;
@@ -23,12 +23,13 @@ pub(crate) struct Counted {
     pub(crate) calls: Vec<(bool, i32, u32)>,
 }
 
-/// Numbers of ranks: all small ones, and some that are near to powers of two.
+/// Numbers of ranks: all small ones, and some near powers of two.
 fn ranks() -> impl Iterator<Item = i32> {
     (2..=40).chain([47, 48, 63, 64, 65, 96, 100, 127, 128, 129])
 }
 
-/// Bytes of each rank on the channel, for a chunk: where NCCL begins to aggregate, where it begins to cut, and between.
+/// Bytes of each rank on the channel, for a chunk: where NCCL begins to aggregate, where it
+/// begins to cut, and between.
 fn sizes(chunk: u64) -> Vec<u64> {
     let mut sizes = vec![1, 3, chunk, chunk + 1, 2 * chunk, 5 * chunk + 7, 33 * chunk];
     for parts in [2, 3, 4, 7, 8, 12, 16, 32, 33, 64, 200, 1024] {
@@ -40,7 +41,7 @@ fn sizes(chunk: u64) -> Vec<u64> {
     sizes
 }
 
-/// Asks the library for all of them. `local_ranks`: of each node.
+/// Asks the library for all of them. `local_ranks`: ranks of each node.
 pub(crate) fn count(library: &Library, local_ranks: i32) -> Result<Vec<Counted>> {
     let mut counted = Vec::new();
     for ranks in ranks().filter(|ranks| ranks % local_ranks == 0 && *ranks > local_ranks) {

@@ -1,7 +1,7 @@
-//! What the library queues for its proxy thread: `ncclProxyOps` and the pool that its ops are in.
+//! The queue to the library's proxy thread: `ncclProxyOps` and the pool of its ops.
 //!
-//! `ncclLocalOpAppend` takes a free op of the pool, copies the op into it and puts it at the end of a list. The list is read
-//! back after each op and emptied, as the proxy thread would.
+//! `ncclLocalOpAppend` takes a free op of the pool, copies the op into it and puts it at the end of a list.
+//! The list is read back and emptied after each op, as the proxy thread would do.
 
 use anyhow::{Result, bail};
 use nccl_library::layouts::Layouts;
@@ -10,7 +10,7 @@ use crate::library::Library;
 use crate::memory::{Memory, offset, rank, size_of};
 
 const NONE: i32 = -1;
-/// More than any case makes.
+/// Ops in the pool: more than any case queues.
 const OPS: usize = 64;
 
 #[derive(Debug)]

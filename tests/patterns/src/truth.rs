@@ -1,4 +1,4 @@
-//! What is written down of each op.
+//! The line that is written for each op.
 
 use anyhow::{Context as _, Result, bail};
 use serde::Serialize;
@@ -10,7 +10,7 @@ use crate::expected::Call;
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Told {
-    /// As ncclflow writes it: `RING_TWICE`.
+    /// In ncclflow's spelling: `RING_TWICE`.
     pub(crate) pattern: String,
     /// What NCCL runs; `None` where the version's ops do not say.
     pub(crate) coll: Option<&'static str>,
@@ -29,7 +29,7 @@ pub(crate) struct Told {
     pub(crate) calls: Vec<Call>,
 }
 
-/// `RingTwice` is `RING_TWICE`.
+/// `RING_TWICE` for `RingTwice`.
 pub(crate) fn pattern_name(enumerator: &str) -> String {
     let mut name = String::new();
     for char in enumerator.chars() {
@@ -41,7 +41,8 @@ pub(crate) fn pattern_name(enumerator: &str) -> String {
     name
 }
 
-/// The calls with the numbers of steps that the library itself gave to what it queued. They must be the expected ones.
+/// The calls with the numbers of steps that the library itself gave to what it queued. They must be the
+/// expected ones.
 pub(crate) fn agreed(case: &Case, expected: &[Call], queued: &[(bool, i32, i32, u32)]) -> Result<Vec<Call>> {
     let mut queued = queued.iter();
     let mut calls = expected.to_vec();
@@ -54,7 +55,7 @@ pub(crate) fn agreed(case: &Case, expected: &[Call], queued: &[(bool, i32, i32, 
         }
         call.nsteps = Some(nsteps);
     }
-    // What has no proxy is not queued, and nobody but the library can count its steps.
+    // An op without a proxy is not queued, so its steps cannot be read back.
     if case.is_pat() && calls.iter().any(|call| call.nsteps.is_none()) {
         calls.retain(|call| call.proxy);
     }

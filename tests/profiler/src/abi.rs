@@ -1,9 +1,10 @@
 //! The plugin interface as NCCL's headers define it, declared here for the parts that are used.
 //!
-//! A descriptor is `{type, parentObj, rank, union}`. The union starts at byte 24 in every version, whether `type` is a
-//! byte (v1–v4) or a 64-bit word (v5, v6). Versions differ in the union's members `coll` and `p2p`, in the arguments of
-//! states and in the parameters of `init`. Only the members that the activation mask asks for are declared, so these
-//! unions are smaller than NCCL's: they are read through pointers, never copied whole.
+//! A descriptor is `{type, parentObj, rank, union}`. The union starts at byte 24 in every version,
+//! whether `type` is a byte (v1–v4) or a 64-bit word (v5, v6). Versions differ in the union's members
+//! `coll` and `p2p`, in the arguments of states and in the parameters of `init`. Only the members that
+//! the activation mask asks for are declared, so these unions are smaller than NCCL's: they are read
+//! through pointers, never copied whole.
 
 mod collective;
 mod v1;
@@ -70,11 +71,12 @@ impl ProxyStep {
 
 /// A descriptor of some version.
 pub(crate) trait Descriptor {
-    /// `None` for event types that the activation mask did not ask for; NCCL offers some of them all the same.
+    /// `None` for event types that the activation mask did not ask for; NCCL offers some of them all the
+    /// same.
     ///
     /// # Safety
-    /// `self` must be a descriptor filled by NCCL: the union member that the type names is valid, its strings are
-    /// null or terminated.
+    /// `self` must be a descriptor filled by NCCL: the union member that the type names is valid, its
+    /// strings are null or terminated.
     unsafe fn read(&self) -> Option<Start>;
 }
 
@@ -109,7 +111,8 @@ trait Call: Copy {
 
 impl<Type: Copy + Into<u64>, Coll: Call, P2p: Call> Descriptor for Descr<Type, Coll, P2p> {
     unsafe fn read(&self) -> Option<Start> {
-        // SAFETY: the type names the member that NCCL filled, with strings of its own; that is the caller's promise.
+        // SAFETY: the type names the member that NCCL filled, with strings of its own; that is the caller's
+        // promise.
         let (event, launch) = unsafe {
             match self.event_type.into() {
                 GROUP => (Event::Group, None),
@@ -124,14 +127,14 @@ impl<Type: Copy + Into<u64>, Coll: Call, P2p: Call> Descriptor for Descr<Type, C
     }
 }
 
-/// State arguments of some version: a union of which one member is read.
+/// Arguments of a state in some version: a union of which one member is read.
 pub(crate) trait StateArguments {
     /// # Safety
     /// `self` must have been filled by NCCL for `state`.
     unsafe fn read(&self, state: i32) -> event::Transition;
 }
 
-/// The function table behind each `ncclProfiler_v*` symbol: only `init` and the descriptor types differ.
+/// The function table behind each `ncclProfiler_v*` symbol. Only `init` and the types of arguments differ.
 #[repr(C)]
 struct Table<Init, Descr, Args> {
     name: Name,
@@ -186,7 +189,7 @@ type InitV5 = unsafe extern "C" fn(
     *const c_void,
 ) -> c_int;
 
-/// A string of NCCL's; empty for null.
+/// Copies one of NCCL's strings; empty for null.
 ///
 /// # Safety
 /// `string` must be null or terminated.

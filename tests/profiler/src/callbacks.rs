@@ -1,7 +1,7 @@
-//! What NCCL calls, from application threads and from proxy threads.
+//! The functions that NCCL calls, from application threads and from proxy threads.
 //!
-//! No panic crosses into NCCL: a caught one is reported as an internal error, which makes NCCL go on without the
-//! profiler (at init) or is ignored.
+//! No panic crosses into NCCL. A caught panic is reported as an internal error: at init NCCL then goes on
+//! without the profiler, elsewhere it ignores the error.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -56,7 +56,7 @@ unsafe fn communicator(
     Communicator { comm_hash, rank, ranks: Some(ranks), nodes: Some(nodes), name }
 }
 
-/// v1–v3: which communicator this is comes with its first collective.
+/// v1–v3: the communicator is known from its first collective or p2p call.
 ///
 /// # Safety
 /// Called by NCCL.
@@ -118,8 +118,8 @@ pub(crate) unsafe extern "C" fn start_event<D: Descriptor>(
     })
 }
 
-/// Picks the context that an event belongs to. NCCL's own argument is right for calls; an op that another process
-/// asked for comes with *that* process's context, and a step belongs where its op went.
+/// Picks the context that an event belongs to. NCCL's own argument is right for calls. An op that another
+/// process asked for comes with *that* process's context, and a step belongs to the context of its op.
 fn started(context: Option<Handle>, start: &Start) -> Option<Handle> {
     let context = match &start.event {
         Event::ProxyOp(op) if op.origin_pid.cast_unsigned() != process::id() => registry::foreign()?,

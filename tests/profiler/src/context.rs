@@ -1,7 +1,7 @@
 //! One communicator's file, and the state that its lines need until they are written.
 //!
-//! Lines are written whole, each with one `write`: a truth that ends early because its process was killed must end
-//! at a line's end, and hold all that happened before.
+//! Each line is written whole, with one `write`: a file whose process was killed must end at a line's end,
+//! and hold all that happened before.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -38,12 +38,13 @@ struct Inner {
     /// Known at init from v4 on, from the first call's descriptor before.
     communicator: Option<Communicator>,
     file: Option<File>,
-    /// Writing failed once, and was reported once.
+    /// Writing failed, and this was reported.
     broken: bool,
     objects: u64,
     /// Ops and steps that have not stopped.
     open: HashMap<Handle, Open>,
-    /// Finds an open step again when NCCL starts it a second time, which it does while a receive cannot be posted.
+    /// Finds an open step again when NCCL starts it a second time, which it does while a receive cannot be
+    /// posted.
     steps: HashMap<(Handle, i32), Handle>,
 }
 
@@ -51,7 +52,7 @@ struct Inner {
 struct Open {
     /// Op and number of a step.
     step: Option<(Handle, i32)>,
-    /// NCCL says some states again and again while it waits.
+    /// The last state and its arguments: NCCL repeats some states while it waits.
     last: Option<Transition>,
 }
 
@@ -181,7 +182,8 @@ impl Context {
         inner.file = None;
     }
 
-    /// A thread that panicked left nothing half done that matters more than the rest of the truth.
+    /// A lock that a panicked thread held is taken all the same: the rest of the truth matters more than what
+    /// that thread left half done.
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -70,8 +70,8 @@ pub(crate) struct ProxyOp {
     pub(crate) is_send: bool,
 }
 
-/// A state transition. `steps` and a running `trans_size` come with ops up to v3, the size of a message with steps
-/// from v4 on; `None` where NCCL passed no arguments.
+/// A state transition. `steps` and a running `trans_size` come with ops up to v3, the size of a message with
+/// steps from v4 on; `None` where NCCL passed no arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Transition {
     pub(crate) state: i32,

@@ -1,13 +1,14 @@
-//! What NCCL keeps in place of a pointer to an event.
+//! The handles that NCCL keeps of contexts and events.
 //!
-//! NCCL never looks into handles: it hands them back, and passes them on as parents, even to another process when a
-//! proxy thread there does the work. A number says as much as an address, cannot dangle, and stays true elsewhere.
+//! NCCL never looks into handles. It hands them back, and passes them on as parents, even to another
+//! process when a proxy thread there does the work. So they are numbers: a number cannot dangle, and is
+//! valid in another process.
 
 use std::ffi::c_void;
 use std::num::NonZeroU64;
 use std::ptr;
 
-/// Objects per context: 2⁴⁰, the rest of the 63 bits numbers the contexts.
+/// A context has 2⁴⁰ objects; the rest of the 63 bits numbers the contexts.
 const OBJECT_BITS: u32 = 40;
 
 /// A context, or an object of a context. Zero is NCCL's "no event".

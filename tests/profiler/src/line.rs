@@ -1,7 +1,7 @@
 //! The lines of a truth file. `kind` says which one it is; times are CLOCK_MONOTONIC nanoseconds.
 //!
-//! Everything has a line when it starts, one for each state that it reaches, and one when it stops, each written when it
-//! happens: what hangs, and what its process took along when it was killed, shows how far it came.
+//! Each event has a line when it starts, one for each state that it reaches, and one when it stops. Each line
+//! is written at once, so that the file shows how far an event came that hangs or whose process was killed.
 
 use serde::Serialize;
 
@@ -80,7 +80,8 @@ pub(crate) enum Line<'a> {
         step: i32,
         t: u64,
     },
-    /// Of a step: what its message waits for. Of a proxy op: running sums up to v3; from v4 on that the proxy took it up.
+    /// A step's state is what its message waits for. A proxy op's states have running sums up to v3; from v4
+    /// on the only one is that the proxy took up the op.
     State {
         id: u64,
         state: i32,

@@ -11,9 +11,10 @@ const DIRECTORY: &str = "NCCLFLOW_TRUTH_DIR";
 
 #[derive(Default)]
 struct Registry {
-    /// Context n stands at n − 1. They stay for the life of the library: NCCL may mention an event after finalize.
+    /// Context n is at index n − 1. Contexts live as long as the library: NCCL may mention an event after
+    /// finalize.
     contexts: Vec<Arc<Context>>,
-    /// Takes the ops that other processes asked this one to do.
+    /// The context of ops that other processes asked this one to do.
     foreign: Option<Handle>,
 }
 
@@ -32,7 +33,8 @@ pub(crate) fn context_of(handle: Handle) -> Option<Arc<Context>> {
     registry.contexts.get(index).map(Arc::clone)
 }
 
-/// The context of ops that came from other processes. Exists only where some communicator of this process records.
+/// The context of ops that came from other processes. Exists only where some communicator of this process
+/// records.
 pub(crate) fn foreign() -> Option<Arc<Context>> {
     let mut registry = REGISTRY.write().unwrap_or_else(PoisonError::into_inner);
     let handle = if let Some(handle) = registry.foreign {

@@ -56,7 +56,7 @@ pub(crate) fn run(args: &Args) -> Result<Value> {
             }
             let cached = *way == "cached";
             if cached && round == 0 {
-                // Fills it.
+                // Fills the cache.
                 attach(args, &mut bench, &job, Some(&cache))?;
             }
             samples.push(attach(args, &mut bench, &job, cached.then_some(&*cache))?);
@@ -82,7 +82,8 @@ pub(crate) fn run(args: &Args) -> Result<Value> {
     }))
 }
 
-/// Attaches once: `attach` of `session.json`, and the time from before the program was executed until it was armed.
+/// Attaches once: `attach` of `session.json`, and the time from before the program was executed until it was
+/// armed.
 fn attach(args: &Args, bench: &mut Bench, job: &WaitingJob, cache: Option<&Path>) -> Result<Value> {
     let out = bench.fresh("out");
     let mut command = Command::new(bench.programs.join("ncclflow"));
@@ -104,13 +105,14 @@ fn attach(args: &Args, bench: &mut Bench, job: &WaitingJob, cache: Option<&Path>
     Ok(attach)
 }
 
-/// Leaves nothing of any file in memory but what is mapped. The job has mapped the pages of the library that it needs.
+/// Leaves nothing of any file in memory but what is mapped. The job has mapped the pages of the library that
+/// it needs.
 fn drop_page_cache(library: &Path) -> Result<()> {
     let _ = Command::new("sync").arg(library).status();
     fs::write("/proc/sys/vm/drop_caches", "3").context("dropping the page cache")
 }
 
-/// The clock of the records.
+/// Nanoseconds of the clock that records use.
 fn monotonic_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     let part = |value: i64| u64::try_from(value).unwrap_or(0);

@@ -1,5 +1,5 @@
-//! How long detaching takes after the results are written: with links to many uprobes, where the kernel has them, and
-//! with one link to each.
+//! How long detaching takes after the results are written: with links to many uprobes, where the kernel has
+//! them, and with one link to each.
 
 use anyhow::{Context as _, Result};
 use serde::Serialize;

@@ -80,7 +80,7 @@ pub(crate) fn run(args: &Repeated) -> Result<Value> {
         rows.push(row);
     };
     for buffer in ["ring", "perf"] {
-        // Filled first, by threads that pay for a trap each time; then drained as fast as it goes.
+        // Filled first, by threads that pay for a trap each time, and then drained.
         let arguments = ["burst", "--buffer", buffer, "--buffer-size", "128", "--count", "100000"];
         add(drained(&program, &format!("drain alone, {buffer}, buffer full"), &arguments, args.rounds)?);
         let arguments =

@@ -1,4 +1,5 @@
-//! Jobs on the bed whose processes hold ballast beside NCCL's memory, dumped several times by a release build.
+//! Jobs on the bed whose processes hold ballast beside NCCL's memory, dumped several times by a release
+//! build.
 
 use std::{process::Command, time::Instant};
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-/// The middle of several measurements, and how far they lie apart.
+/// Median, smallest and largest of several measurements.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Spread {
     pub(crate) median: f64,

@@ -28,8 +28,8 @@ pub(crate) struct Args {
     json: Option<PathBuf>,
 }
 
-// Not a doc comment, which would become the help text of each bench.
-// What benches take that repeat one measurement.
+// Arguments of benches that repeat each measurement. (A doc comment would become the help text of those
+// benches.)
 #[derive(Debug, clap::Args)]
 struct Repeated {
     /// NCCL version to run, like 2.27.5 or 2.28.9-cu13

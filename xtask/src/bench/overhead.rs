@@ -1,8 +1,9 @@
 //! `cargo xtask bench overhead`: the same job untraced and under each way of tracing, in turn.
 //!
-//! On the bed, ratios of times say little: launches are slow, kernels are emulated on the same cores, and a uprobe hit
-//! costs several times what it costs on a real host. The figure to read is *traps per kernel launch*, by the kernel's own
-//! counts: it is the same on every machine. tests/gpu/overhead.py measures the same on GPUs.
+//! On the bed, ratios of times say little: launches are slow, kernels are emulated on the same cores,
+//! and a uprobe hit costs several times what it costs on a real host. The figure to read is *traps per
+//! kernel launch*, by the kernel's own counts: it is the same on every machine. tests/gpu/overhead.py
+//! measures the same on GPUs.
 
 use std::{collections::BTreeMap, fs, path::Path, process::Command};
 

@@ -110,7 +110,7 @@ pub(crate) fn run(args: &Args) -> Result<Value> {
         if hits != delivered + lost + dropped + disarmed {
             bail!("delivered + lost + dropped + disarmed is not hits: {probe}");
         }
-        // What walks send beside the probe's own record is counted record by record; a walk is one run.
+        // Records of a walk are counted one by one, beside the probe's own record; a walk is one run.
         if probe["part"].is_null() {
             totals.hits += hits;
         }

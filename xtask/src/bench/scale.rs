@@ -1,4 +1,5 @@
-//! The time that a job takes under the tracer against its own, by ranks, channels and operations per group.
+//! The time of a job under the tracer, divided by its time alone, by ranks, channels and operations per
+//! group.
 
 use anyhow::Result;
 use serde::Serialize;

@@ -1,4 +1,5 @@
-//! The baseline: the kernel's own uprobe tracer on the same functions, with nothing fetched and nobody reading.
+//! The baseline: the kernel's own uprobe tracer on the same functions. Nothing is fetched, and no
+//! program reads the events.
 
 use std::{
     collections::BTreeMap,
@@ -9,13 +10,13 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-/// Where tracefs is, and whether we mounted it.
+/// Where tracefs is, and whether this program mounted it.
 pub(crate) struct Tracefs {
     path: PathBuf,
     mounted: bool,
 }
 
-/// Uprobes that are armed until this is dropped.
+/// Armed uprobes, removed when dropped.
 pub(crate) struct Events<'a> {
     tracefs: &'a Tracefs,
     group: String,
@@ -23,7 +24,7 @@ pub(crate) struct Events<'a> {
 }
 
 impl Tracefs {
-    /// Uses the one that is there, or mounts one on a folder of its own.
+    /// Uses the mounted one, or mounts one on a folder of its own.
     pub(crate) fn open(scratch: &Path) -> Result<Self> {
         let usual = Path::new("/sys/kernel/tracing");
         if usual.join("uprobe_events").exists() {
@@ -65,7 +66,7 @@ fn format_event(group: &str, number: usize, library: &Path, offset: u64) -> Stri
 fn append(path: &Path, text: &str) -> Result<()> {
     use std::io::Write as _;
     let mut file = fs::File::options().append(true).open(path)?;
-    // The kernel takes a line a write.
+    // The kernel takes one line per write.
     for line in text.lines() {
         file.write_all(line.as_bytes()).with_context(|| format!("`{line}` to `{}`", path.display()))?;
     }
@@ -92,7 +93,7 @@ impl Events<'_> {
 
 impl Drop for Events<'_> {
     fn drop(&mut self) {
-        // What could not be armed cannot be taken away.
+        // Fails for uprobes that could not be armed.
         let _ = self.tracefs.enable(&self.group, false);
         for number in 0..self.count {
             let _ =

@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, bail};
 use super::staging::{copy, copy_folder, source_time};
 use crate::tool;
 
-/// Where the tree's files go.
+/// Files of the tree, where they are installed, and their modes.
 const PLACES: [(&str, &str, u32); 10] = [
     ("ncclflow", "usr/bin/ncclflow", 0o755),
     ("dist/systemd/ncclflow-record.service", "usr/lib/systemd/system/ncclflow-record.service", 0o644),
@@ -25,7 +25,8 @@ const PLACES: [(&str, &str, u32); 10] = [
     ("LICENSE-APACHE", "usr/share/doc/ncclflow/LICENSE-APACHE", 0o644),
     ("CHANGELOG.md", "usr/share/doc/ncclflow/CHANGELOG.md", 0o644),
 ];
-/// What the README points to: what each file and metric means, the dashboard, the container file and the DaemonSet.
+/// What the README points to: what each file and metric means, the dashboard, the container file and the
+/// DaemonSet.
 const FOLDERS: [&str; 4] = ["docs", "dist/grafana", "dist/kubernetes", "dist/systemd"];
 const DOCUMENTATION: &str = "usr/share/doc/ncclflow";
 
@@ -35,8 +36,9 @@ set -e
 if [ -z \"$DPKG_ROOT\" ] && [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
 ";
 
-/// The unit is stopped before its program goes; at an upgrade it goes on, with the old program, until its operator restarts it. It is never
-/// started by us: to trace every job of a host is for its operator to say.
+/// The unit is stopped before its program is removed. At an upgrade it goes on with the old program
+/// until its operator restarts it. The package never starts it: whether every job of a host is traced is
+/// the operator's decision.
 const BEFORE_REMOVAL: &str = "\
 #!/bin/sh
 set -e
@@ -45,7 +47,7 @@ if [ \"$1\" = remove ] && [ -z \"$DPKG_ROOT\" ] && [ -d /run/systemd/system ]; t
 fi
 ";
 
-/// Recordings stay, also when all else is purged: they are the operator's.
+/// Recordings stay even if everything else is purged: they belong to the operator.
 const AFTER_REMOVAL: &str = "\
 #!/bin/sh
 set -e
@@ -56,7 +58,7 @@ fi
 if [ -z \"$DPKG_ROOT\" ] && [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
 ";
 
-/// Makes it of the tree.
+/// Makes the package from the tree.
 pub(super) fn pack(root: &Path, tree: &Path, version: &str, target: &str, output: &Path) -> Result<PathBuf> {
     let architecture = match target.split('-').next() {
         Some("x86_64") => "amd64",

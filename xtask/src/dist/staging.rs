@@ -1,4 +1,4 @@
-//! The folder that becomes the tarball, and that the package is made of.
+//! The folder from which the tarball and the package are made.
 
 use std::{
     fs,
@@ -11,11 +11,11 @@ use anyhow::{Context as _, Result};
 
 use crate::{repository, tool};
 
-/// Out of the repository, as they are.
+/// Copied from the repository without change.
 const FILES: [&str; 4] = ["README.md", "CHANGELOG.md", "LICENSE-MIT", "LICENSE-APACHE"];
 const FOLDERS: [&str; 2] = ["docs", "dist"];
 
-/// Fills it.
+/// Fills the folder.
 pub(super) fn fill(tree: &Path, program: &Path, generated: &Path) -> Result<()> {
     let root = repository::root();
     fs::create_dir_all(tree).with_context(|| format!("making `{}`", tree.display()))?;
@@ -32,8 +32,8 @@ pub(super) fn fill(tree: &Path, program: &Path, generated: &Path) -> Result<()> 
     Ok(())
 }
 
-/// The tarball. Its files are in order, belong to nobody in particular, and have the time of the last commit: the same sources
-/// give the same tarball.
+/// Makes the tarball. The same sources give the same tarball: files are sorted, belong to user 0, and have
+/// the time of the last commit.
 pub(super) fn pack(scratch: &Path, name: &str, output: &Path) -> Result<PathBuf> {
     let tarball = output.join(format!("{name}.tar.gz"));
     let mut tar = Command::new("tar");
@@ -60,7 +60,7 @@ pub(super) fn source_time() -> Result<String> {
         .output()
         .context("starting git")?;
     let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-    // Out of a tarball of the sources there is no git.
+    // A tarball of the sources has no git history.
     Ok(if text.is_empty() { "0".to_owned() } else { text })
 }
 

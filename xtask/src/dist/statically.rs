@@ -8,7 +8,7 @@ use object::{
     read::elf::{Dyn as _, ElfFile64, ProgramHeader as _},
 };
 
-/// Neither a loader nor a library.
+/// Fails if the program needs a loader or a library.
 pub(super) fn check(program: &Path) -> Result<()> {
     let context = || format!("reading `{}`", program.display());
     let bytes = fs::read(program).with_context(context)?;

@@ -1,4 +1,5 @@
-//! Tries the package: installs it into a folder, runs the unit's own command line on a job, as far as that goes without systemd, and removes it.
+//! Tries the package: installs it into a folder, runs the unit's own command line on a job, as far as that is
+//! possible without systemd, and removes it.
 
 mod unit;
 
@@ -69,7 +70,7 @@ fn install(package: &Path, root: &Path) -> Result<()> {
     tool::run(dpkg(root).args(["--verify", "ncclflow"]), "verifying what was installed")
 }
 
-/// systemd says what is wrong in a unit, where systemd is there; of a copy that names the program where it is now.
+/// Lets systemd, where it is installed, verify a copy of the unit that names the program where it is now.
 fn check_unit(root: &Path) -> Result<()> {
     let unit = fs::read_to_string(root.join("usr/lib/systemd/system/ncclflow-record.service"))?;
     let copy = root.join("ncclflow-record.service");
@@ -83,11 +84,12 @@ fn check_unit(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Runs the command line with the unit's capabilities; `files` in the place of `--no-files`. What it served just before its end.
+/// Runs the command line with the unit's capabilities and with `files` in place of `--no-files`. Gives the
+/// metrics that it served just before its end.
 fn run_unit(unit: &Unit, root: &Path, files: &[&str]) -> Result<String> {
     let folder = root.join("var/lib/ncclflow");
     fs::create_dir_all(&folder)?;
-    // Free a moment ago: the unit's own port can be in use.
+    // A free port, as the unit's own port can be in use.
     let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
     let arguments = unit.arguments(port, files)?;
     eprintln!("/{} {}", unit.program, arguments.join(" "));
@@ -130,7 +132,7 @@ fn scrape(port: u16) -> Result<String> {
     Ok(answer)
 }
 
-/// Lines of all files of calls below a folder; those that stand in it under a second name count twice.
+/// Lines of all files of calls below a folder. A file that is there under two names counts twice.
 fn recorded_lines(folder: &Path) -> Result<usize> {
     let mut lines = 0;
     for entry in fs::read_dir(folder).with_context(|| format!("listing `{}`", folder.display()))? {
@@ -144,7 +146,7 @@ fn recorded_lines(folder: &Path) -> Result<usize> {
     Ok(lines)
 }
 
-/// Nothing of the package is left but what it recorded.
+/// Removes the package, and checks that only its recordings are left.
 fn remove(root: &Path) -> Result<()> {
     let list = root.join("var/lib/dpkg/info/ncclflow.list");
     let installed = fs::read_to_string(&list).with_context(|| format!("reading `{}`", list.display()))?;

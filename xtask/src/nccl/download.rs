@@ -10,7 +10,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use super::progress::Progress;
 use super::say;
 
-/// pip wants the tag of the wheel exactly; NVIDIA's have had these, before the processor.
+/// pip needs the exact tag of the wheel. NVIDIA's wheels have had these, before the processor.
 const PLATFORMS: [&str; 9] = [
     "manylinux1",
     "manylinux2010",
@@ -23,7 +23,7 @@ const PLATFORMS: [&str; 9] = [
     "manylinux_2_31",
 ];
 
-/// How this machine calls pip.
+/// The command for pip on this machine.
 fn pip() -> Result<Vec<&'static str>> {
     let ways: [&[&str]; 4] = [&["pip"], &["pip3"], &["python3", "-m", "pip"], &["python", "-m", "pip"]];
     for way in ways {
@@ -46,7 +46,8 @@ pub(super) fn download(requirement: &str, machine: &str, place: &Path) -> Result
         command.args(["--platform", &format!("{platform}_{machine}")]);
     }
     command.arg("--dest").arg(place).arg(requirement);
-    // pip writes to a temporary directory first; there the progress can be seen, and the file system is the cache's.
+    // pip writes to a temporary directory first; there the progress can be seen, and the file system is the
+    // cache's.
     command.env("TMPDIR", place).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     say(&format!("{} download {requirement}", pip.join(" ")));
     let mut child = command.spawn().context("starting pip")?;
@@ -62,7 +63,7 @@ pub(super) fn download(requirement: &str, machine: &str, place: &Path) -> Result
     };
     progress.finish();
     if let Some(output) = output {
-        // Read to the end so that pip never blocks; its words are of use only when it fails.
+        // Read to the end so that pip never blocks. The output is used only if pip fails.
         let _words = output.join();
     }
     if !status.success() {

@@ -1,11 +1,11 @@
-//! Progress in bytes: a bar on a terminal, a line now and then elsewhere.
+//! Progress in bytes: a bar on a terminal, a line at intervals elsewhere.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Between two lines where there is no terminal.
+/// Time between two lines where there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
 pub(super) struct Progress {
@@ -42,7 +42,7 @@ impl Progress {
         Self { bar, what: what.to_owned(), total, last_line: Instant::now() }
     }
 
-    /// So many bytes are done.
+    /// Sets the number of bytes that are done.
     pub(super) fn set(&mut self, done: u64) {
         if let Some(bar) = &self.bar {
             bar.set_position(done);

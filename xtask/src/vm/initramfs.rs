@@ -1,4 +1,5 @@
-//! What the machine begins with: busybox, modules, and a script that puts an overlay over this machine's files and runs the command there.
+//! The machine's first files: busybox, modules, and a script that puts an overlay over this machine's files
+//! and runs the command there.
 
 use std::{
     env,
@@ -21,7 +22,7 @@ pub(super) const END: &str = "ncclflow-vm: end ";
 /// The command's script, in the root of the overlay.
 const COMMAND: &str = "ncclflow-vm-command";
 
-/// `memory`: of the machine, in MiB; a quarter of it takes what is written.
+/// `memory`: MiB of the machine. A quarter of it is for files that are written.
 pub(super) fn make(kernel: &Kernel, command: &[String], memory: u32, folder: &Path) -> Result<PathBuf> {
     let tree = folder.join("initramfs");
     for name in ["bin", "modules", "proc", "dev", "below", "above", "root"] {
@@ -45,7 +46,7 @@ pub(super) fn make(kernel: &Kernel, command: &[String], memory: u32, folder: &Pa
     Ok(archive)
 }
 
-/// Gives the module's name in the folder, where it is not compressed: busybox loads no other.
+/// Puts a module into the folder, uncompressed, as busybox needs it. Gives its file name.
 fn add_module(module: &Path, folder: &Path) -> Result<String> {
     let name = module.file_name().and_then(|name| name.to_str()).context("a module has an odd name")?;
     let to = folder.join(name);
@@ -62,7 +63,7 @@ fn add_module(module: &Path, folder: &Path) -> Result<String> {
     Ok(plain.to_owned())
 }
 
-/// `room`: for what is written, in MiB.
+/// `room`: MiB for files that are written.
 fn init(modules: &[String], room: u32) -> String {
     let modules = modules.join(" ");
     format!(
@@ -93,7 +94,8 @@ poweroff -f
     )
 }
 
-/// The command in this directory, with what it is likely to need of the environment.
+/// A script that runs the command in this directory, with the parts of the environment that it is likely to
+/// need.
 fn command_script(command: &[String]) -> Result<String> {
     let mut script = String::from("#!/bin/sh\n");
     for (name, value) in env::vars_os() {

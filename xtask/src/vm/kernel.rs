@@ -1,4 +1,5 @@
-//! A kernel out of a distribution's packages: its image, and the modules that give it this machine's files.
+//! A kernel from a distribution's packages: its image, and the modules that it needs for this machine's
+//! files.
 
 use std::{
     collections::HashMap,
@@ -16,7 +17,7 @@ const NEEDED: [&str; 4] = ["virtio_pci", "9pnet_virtio", "9p", "overlay"];
 
 #[derive(Debug)]
 pub(super) struct Kernel {
-    /// As `uname -r` says.
+    /// As `uname -r` prints it.
     pub(super) release: String,
     pub(super) image: PathBuf,
     /// In the order in which they can be loaded.
@@ -71,7 +72,8 @@ fn image(folder: &Path) -> Result<PathBuf> {
     }
 }
 
-/// The needed modules, each after what it needs. `listed`: modules.dep, `path: what it needs, nearest first`; `built_in`: modules.builtin.
+/// The needed modules, each after what it needs. `listed`: modules.dep, `path: what it needs, nearest first`;
+/// `built_in`: modules.builtin.
 fn in_order<'a>(listed: &'a str, built_in: &str) -> Result<Vec<&'a str>> {
     let by_name: HashMap<&str, (&str, &str)> = listed
         .lines()

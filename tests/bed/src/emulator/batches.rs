@@ -1,4 +1,5 @@
-//! The work of a kernel of NCCL 2.22 and later: per channel a chain of batches, each with a set of work structs.
+//! The work of a kernel of NCCL 2.22 and later: per channel a chain of batches, each with a set of work
+//! structs.
 
 use std::collections::BTreeMap;
 
@@ -50,7 +51,7 @@ pub(crate) fn read(form: &BatchForm, functions: &Functions, arguments: &[u8]) ->
 fn number_ops<'a>(batches: impl Iterator<Item = &'a Merged>) -> BTreeMap<u32, usize> {
     let mut offsets: Vec<u32> =
         batches.flat_map(|batch| batch.works.iter().map(|(offset, _)| *offset)).collect();
-    // The offsets roll over; all of one launch lie close together.
+    // The offsets wrap around; those of one launch are close together.
     if let Some(anchor) = offsets.first().copied() {
         offsets.sort_by_key(|offset| offset.wrapping_sub(anchor).cast_signed());
     }
@@ -134,7 +135,8 @@ fn item(
     works.collect::<Result<_>>().map(Item::Colls)
 }
 
-/// The continuous distribution of bytes over channels: the first and the last may have less than those between.
+/// The continuous distribution of bytes over channels: the first and the last may have less than those
+/// between.
 fn coll(place: &Coll, func: Function, work: usize, channel: usize, op: usize) -> Result<CollWork> {
     let elem = CollWork::check(&func)?;
     if place.reg_used.get(work) != 0 {

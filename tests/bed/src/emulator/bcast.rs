@@ -1,5 +1,5 @@
-//! Broadcasts in a group, which NCCL 2.29 and later fuse (AllGatherV): all go round the same ring, a chunk of each in
-//! turn.
+//! Broadcasts in a group, which NCCL 2.29 and later fuse (AllGatherV): all use the same ring, and
+//! take turns chunk by chunk.
 
 use std::mem;
 
@@ -56,7 +56,7 @@ pub(crate) async fn run(block: &Block<'_>, func: &Function, mut works: Vec<Bcast
             work.done += elems;
         }
     }
-    // The connections' own accounts stay empty; each operation has its own.
+    // The connections' own transfers stay empty; each operation has its own.
     prims.finish().for_each(drop);
     for (work, transfers) in works.iter().zip(transfers) {
         let name = OpName {

@@ -1,4 +1,4 @@
-//! One direction of a connection to a peer: slots in a ring of eight, a counter that each side moves.
+//! One direction of a connection to a peer: eight slots in a ring, and a counter for each side.
 
 use super::executor::Control;
 use super::functions::Proto;
@@ -8,7 +8,7 @@ use super::transfer_log::Transfer;
 
 /// `NCCL_STEPS`
 pub(crate) const STEPS: u64 = 8;
-/// `NCCL_MODE_OFFSET`: the slot lies where the FIFO says.
+/// `NCCL_MODE_OFFSET`: the FIFO has the slot's offset.
 const MODE_OFFSET: u64 = 1;
 /// Bytes of an `int`.
 const INT: usize = 4;
@@ -19,7 +19,7 @@ pub(crate) enum Direction {
     Recv,
 }
 
-/// Which connection of a channel, and what for.
+/// Identifies a connection of a channel.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct End {
     pub(crate) peer: usize,
@@ -27,7 +27,7 @@ pub(crate) struct End {
     pub(crate) index: usize,
     pub(crate) direction: Direction,
     pub(crate) proto: Proto,
-    /// The SIMPLE protocol begins at a multiple of so many steps.
+    /// The SIMPLE protocol begins at a multiple of this number of steps.
     pub(crate) alignment: u64,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct Connection<'a> {
     buffer: usize,
     head: usize,
     tail: usize,
-    /// Addresses of what is told of the slots, or 0: the sizes, and where the slots lie; one and the same from 2.20 on.
+    /// Addresses of the sizes of slots and of their offsets, or 0. From 2.20 on both are the same address.
     sizes: usize,
     offsets: usize,
     /// Bytes of a slot.
@@ -51,7 +51,8 @@ pub(crate) struct Connection<'a> {
 }
 
 impl<'a> Connection<'a> {
-    /// Takes up the connection where the last operation left it. `slot_size`: where the connection does not have its own.
+    /// Continues where the last operation left the connection. `slot_size` is used where the
+    /// connection has no size of its own.
     pub(crate) fn load(layout: &'a Layout, channel: usize, end: End, slot_size: usize) -> Self {
         let peers = layout.channel.peers.get_usize(channel);
         let peer = if layout.peers_in_place {
@@ -68,7 +69,7 @@ impl<'a> Connection<'a> {
         let step = conn.step.get(info).next_multiple_of(end.alignment);
         let head = conn.head.get_usize(info);
         if end.direction == Direction::Recv && end.proto == Proto::Simple {
-            // Gives back the slots that the alignment skips.
+            // Frees the slots that the alignment skips.
             memory::store(head, step);
         }
         let (sizes, offsets) = match &layout.slots {
@@ -104,11 +105,11 @@ impl<'a> Connection<'a> {
 
     /// Waits until the peer has emptied the next `steps` slots.
     pub(crate) async fn wait_free(&self, control: &Control, steps: u64) {
-        // Where slots are shared between connections NCCL starts the counter at -8, so that the sender waits for one.
+        // Where connections share slots, NCCL starts the counter at -8, so that the sender waits for one.
         control.until(|| memory::load(self.head).wrapping_add(STEPS) >= self.step + steps).await;
     }
 
-    /// Tells the proxy how many bytes the slot will have.
+    /// Writes for the proxy how many bytes the slot will have.
     pub(crate) fn announce(&self, bytes: usize) {
         match &self.layout.slots {
             Slots::Entries { fifo, .. } => {
@@ -147,7 +148,7 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Goes on without telling: in LL the flags in the data tell.
+    /// Goes on without a counter: in LL the peer sees the flags in the data.
     pub(crate) fn advance(&mut self) {
         self.step += 1;
     }

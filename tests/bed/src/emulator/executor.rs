@@ -1,5 +1,5 @@
-//! Runs the blocks of a kernel side by side on one thread: each is a future that waits for a counter or a flag in
-//! memory. Between rounds in which nothing moved the thread gives way, because proxy threads spin.
+//! Runs the blocks of a kernel side by side on one thread: each is a future that waits for a counter or a
+//! flag in memory. After a round in which nothing moved, the thread yields, because proxy threads spin.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -29,7 +29,7 @@ impl Control {
         Self { abort_flag, stalls, moved: Cell::new(0) }
     }
 
-    /// Waits until `ready` says so.
+    /// Waits until `ready` returns true.
     pub(crate) async fn until(&self, mut ready: impl FnMut() -> bool) {
         poll_fn(|_| if ready() { Poll::Ready(()) } else { Poll::Pending }).await;
         self.moved.set(self.moved.get() + 1);
@@ -83,7 +83,7 @@ fn poll_all(tasks: &mut Vec<Task<'_>>) {
     tasks.retain_mut(|task| task.as_mut().poll(&mut context).is_pending());
 }
 
-/// Waits for several tasks that go on side by side.
+/// Waits for several tasks that run side by side.
 pub(crate) async fn all(mut tasks: Vec<Task<'_>>) {
     poll_fn(|_| {
         poll_all(&mut tasks);

@@ -1,9 +1,9 @@
-//! What a device function's number means.
+//! The meaning of a device function's number.
 //!
-//! NCCL numbers its device functions at build time; the table `ncclDevFuncRowToId` leads from a row, which follows from
-//! collective, reduction, type, algorithm and protocol, to the number. Here it is read backwards. The order of rows has
-//! had four forms; the one whose number of rows is the table's is right (nccl:src/include/device.h, ncclDevFuncId). Before 2.19 the
-//! number is the row.
+//! NCCL numbers its device functions at build time; the table `ncclDevFuncRowToId` leads from a row, which
+//! follows from collective, reduction, type, algorithm and protocol, to the number. This file inverts the
+//! table. NCCL has had four orders of rows (nccl:src/include/device.h, ncclDevFuncId); the right one has as
+//! many rows as the table. Before 2.19 the number is the row.
 
 use std::collections::HashMap;
 
@@ -29,7 +29,7 @@ pub(crate) enum Algo {
     Tree,
     Ring,
     Pat,
-    /// Any that needs what the bed does not have.
+    /// An algorithm that needs hardware that the bed does not have.
     Other,
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct Function {
 }
 
 impl Function {
-    /// Its chunks are two slices of two steps each.
+    /// Its chunks have two slices of two steps each.
     pub(crate) fn is_sliced(&self) -> bool {
         self.algo == Algo::Ring
             && self.proto == Proto::Simple
@@ -117,7 +117,7 @@ impl Functions {
         let mut by_id = HashMap::new();
         for (row, function) in all.into_iter().enumerate() {
             let id = memory::read(table.runtime_addr + 4 * row, 4);
-            // Signed and unsigned integers share functions; the first is as good as the other.
+            // Signed and unsigned integers share functions; either type will do.
             if id != u64::from(u32::MAX) {
                 by_id.entry(id).or_insert(function);
             }

@@ -1,4 +1,4 @@
-//! One launch: its communicator, its channels, what all of them share.
+//! One launch: its communicator, its channels, and what all of them share.
 
 use std::cell::RefCell;
 
@@ -32,10 +32,10 @@ pub(crate) struct CollWork {
     pub(crate) share: Share,
 }
 
-/// What of a collective is a channel's.
+/// A channel's share of a collective.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Share {
-    /// A part of its own.
+    /// One part for the channel.
     Part {
         offset: usize,
         count: usize,
@@ -46,7 +46,7 @@ pub(crate) enum Share {
     /// A chunk of each round (before 2.20), of which all channels have one.
     Turns {
         channels: usize,
-        /// Which of the channels it is.
+        /// Index of the channel among them.
         block: usize,
         chunk: usize,
         /// Chunks are multiples of this.
@@ -61,7 +61,7 @@ pub(crate) struct Round {
     pub(crate) begin: usize,
     /// Elements of a chunk; a round can have several.
     pub(crate) chunk: usize,
-    /// Behind the last element.
+    /// One past the last element.
     pub(crate) end: usize,
 }
 
@@ -73,7 +73,7 @@ impl Round {
 }
 
 impl CollWork {
-    /// Says what of a function is beyond the emulator.
+    /// Names what the emulator cannot do of a function.
     pub(crate) fn check(func: &Function) -> Result<Elem> {
         if func.algo == Algo::Other || matches!(func.coll, Coll::SendRecv | Coll::AllGatherV) {
             bail!("{} with this algorithm is not emulated", func.coll.name());
@@ -95,12 +95,12 @@ impl CollWork {
         self.recv + element * self.elem.size()
     }
 
-    /// First element and number of elements of each chunk of this channel's.
+    /// First element and number of elements of each of this channel's chunks.
     pub(crate) fn chunks(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
         self.rounds(1).into_iter().map(|round| (round.begin, round.elems(round.begin)))
     }
 
-    /// The rounds of this channel, of so many chunks each.
+    /// The rounds of this channel; each has this number of chunks.
     pub(crate) fn rounds(&self, chunks: usize) -> Vec<Round> {
         match self.share {
             Share::Part { offset, count, chunk, last_chunk } => {
@@ -127,27 +127,27 @@ impl CollWork {
         }
     }
 
-    /// The chunk of a round that `rest` elements do not fill: even, in units of 16 bytes.
+    /// The chunk of a round that `rest` elements do not fill: an equal share, in units of 16 bytes.
     fn last_chunk(&self, stated: Option<usize>, ranks: usize, rest: usize) -> usize {
         let unit = 16 / self.elem.size();
         stated.unwrap_or_else(|| rest.div_ceil(ranks).next_multiple_of(unit))
     }
 }
 
-/// What a channel does, in order; the parts of an item go on side by side.
+/// What a channel does, in order. The parts of an item run side by side.
 #[derive(Debug)]
 pub(crate) enum Item {
     /// One after the other.
     Colls(Vec<CollWork>),
     /// Addresses of `ncclDevWorkP2p` and the numbers of their operations.
     P2p(Vec<(usize, usize)>),
-    /// A chunk of each in turn.
+    /// They take turns chunk by chunk.
     Bcasts(Function, Vec<BcastWork>),
     /// Parts that NCCL has cut itself (before 2.22).
     Parts(Vec<Part>),
 }
 
-/// An item, and for each of its works whether a profiler wants to know of it.
+/// An item, and for each of its works whether a profiler asked for it.
 #[derive(Debug)]
 pub(crate) struct Planned {
     pub(crate) item: Item,
@@ -187,7 +187,7 @@ impl<'a> Kernel<'a> {
         self.layout.comm.channels.get_usize(self.comm) + channel * self.layout.channel.size
     }
 
-    /// Logs what went through connections that are done with.
+    /// Logs what went through connections that are no longer used.
     pub(crate) fn log(&self, name: OpName, connections: impl Iterator<Item = Connection<'a>>) {
         // The iterator saves the connections, so it is used up in any case.
         let transfers: Vec<_> = connections.map(|conn| conn.transfer).collect();

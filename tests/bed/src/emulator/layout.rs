@@ -1,4 +1,4 @@
-//! Where the fields of NCCL's device-side structs lie, from the library's own debugging information.
+//! Offsets of the fields of NCCL's device-side structs, from the library's own debugging information.
 
 use std::path::Path;
 
@@ -241,7 +241,7 @@ layout! {
     }
 }
 
-/// What is told of each slot.
+/// Where sizes and offsets of slots are.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Slots {
     /// `connFifo` of a connection.
@@ -320,7 +320,7 @@ pub(crate) struct Layout {
 }
 
 impl HostComm {
-    /// All that a bed needs which moves nothing.
+    /// What a bed needs whose kernels move nothing.
     pub(crate) fn read(library: &Path) -> Result<Self> {
         let request =
             Request { functions: Vec::new(), structs: vec!["ncclComm".to_owned()], enums: Vec::new() };
@@ -387,7 +387,7 @@ impl Layout {
                     .and_then(|bcast| Ok((bcast, value("ncclDevWorkType", "ncclDevWorkTypeBcast")?)))
                     .ok(),
                 profiler: Profiler::find(layouts),
-                // nccl:v2.28.3-1:src/include/device.h changed ncclP2pChannelForPart; no layout tells of it.
+                // nccl:v2.28.3-1:src/include/device.h changed ncclP2pChannelForPart; no layout shows this.
                 reversed_parts: version.is_some_and(|version| version < (2, 28)),
             }))
         } else {

@@ -24,7 +24,7 @@ pub(crate) fn read(
         let mut work = head + block * form.work.size;
         let (mut items, mut op) = (Vec::new(), 0);
         loop {
-            // The struct is copied: the host may reuse its place after the acknowledgement.
+            // The struct is copied, as the host may reuse its memory after the acknowledgement.
             let copy = memory::bytes(work, form.work.size);
             let base = copy.as_ptr() as usize;
             items.push(Planned { item: item(form, kernel, base, &mut op)?, profiled: Vec::new() });
@@ -101,7 +101,7 @@ fn coll(form: &ListForm, kernel: &Kernel<'_>, func: Function, elem: usize, op: u
     })
 }
 
-/// The sends and receives of one struct go on side by side: a receive and a send alternate.
+/// The sends and receives of one struct run side by side: a receive and a send alternate.
 fn parts(form: &ListForm, kernel: &Kernel<'_>, work: usize, op: &mut usize) -> Vec<Part> {
     let place = &form.p2p;
     let first = work + form.work.p2p_elems.offset;

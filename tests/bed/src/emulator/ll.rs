@@ -10,7 +10,7 @@ pub(crate) struct Format {
     data: usize,
     /// Bytes of a flag.
     flag: usize,
-    /// The slot is filled in units of so many data bytes.
+    /// The slot is filled in units of this number of data bytes.
     unit: usize,
 }
 
@@ -35,7 +35,7 @@ impl Format {
         for (index, part) in padded.chunks_exact(self.data).enumerate() {
             let place = slot + index * (self.data + self.flag);
             memory::copy(place, part.as_ptr() as usize, self.data);
-            // The flag last: the reader goes by it.
+            // The flag is written last, as the reader waits for it.
             if self.flag == 4 {
                 memory::store_u32(place + self.data, self.flag_of(step) as u32);
             } else {

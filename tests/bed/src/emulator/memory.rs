@@ -1,7 +1,7 @@
-//! Raw memory as the kernels see it: addresses that NCCL gave, read and written without Rust's references.
+//! Raw memory at addresses that NCCL gave, read and written without Rust's references.
 //!
-//! These functions are safe to call only with addresses out of NCCL's own live structures and buffers, which is what a
-//! launch carries; NCCL keeps them until the kernel's stream has passed.
+//! These functions are safe to call only with addresses out of NCCL's own live structures and buffers, which
+//! is what a launch carries; NCCL keeps them until the kernel's stream has passed.
 
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

@@ -1,8 +1,9 @@
 //! What NCCL's kernels would do, on the host: the device side of the step protocol, with real arithmetic.
 //!
-//! A launch is read into a plan per channel ([`batches`], or [`lists`] before NCCL 2.22), and the channels run side by
-//! side on the thread of the launch's stream ([`executor`]): [`ring`], [`tree`] and [`p2p`] say what moves when,
-//! [`primitives`] how, [`connection`] through what. Offsets are the library's own ([`layout`]).
+//! A launch is read into a plan per channel ([`batches`], or [`lists`] before NCCL 2.22), and the
+//! channels run side by side on the thread of the launch's stream ([`executor`]): [`ring`], [`tree`] and
+//! [`p2p`] say what moves when, [`primitives`] how, [`connection`] through what. Offsets are the
+//! library's own ([`layout`]).
 
 mod arithmetic;
 mod batches;
@@ -44,7 +45,7 @@ use crate::runtime::lock;
 #[derive(Debug)]
 struct State {
     host_comm: HostComm,
-    /// None where kernels complete at once: then versions can run whose device structs are not known here.
+    /// None where kernels complete at once, so that versions can run whose device structs are not known here.
     emulation: Option<(Layout, Functions)>,
     stalls: Vec<(u32, PathBuf)>,
     log: TransferLog,
@@ -84,7 +85,7 @@ pub(crate) fn prepare(options: &Options, library: &Library) -> Result<Shared> {
     })))
 }
 
-/// What the runtime calls at each launch.
+/// Called by the runtime at each launch.
 pub(crate) fn executor(shared: &Shared) -> Executor {
     let state = Arc::clone(&shared.0);
     Box::new(move |launch: Launch| {
@@ -100,7 +101,7 @@ pub(crate) fn executor(shared: &Shared) -> Executor {
 }
 
 impl Shared {
-    /// Takes note of a communicator and returns its hash.
+    /// Notes a communicator and returns its hash.
     pub(crate) fn register(&self, comm: usize) -> String {
         let host = &self.0.host_comm;
         let hash = format!("{:016x}", host.hash.map_or(0, |hash| hash.get(comm)));

@@ -22,7 +22,7 @@ pub(crate) struct Transfer {
     pub(crate) proto: Proto,
 }
 
-/// What a work struct of NCCL 2.22 and later has for a channel.
+/// The parts of a work struct of NCCL 2.22 and later that a channel has.
 #[derive(Debug)]
 pub(crate) enum Part {
     Transfers(Vec<Transfer>),
@@ -34,7 +34,8 @@ pub(crate) enum Part {
     },
 }
 
-/// Each transfer is cut into a part per channel, in units of this size (nccl:src/include/device.h, ncclP2pPartBounds).
+/// Each transfer is cut into a part per channel, in units of this size
+/// (nccl:src/include/device.h, ncclP2pPartBounds).
 const PART_UNIT: usize = 4096;
 
 pub(crate) fn part_of(block: &Block<'_>, form: &BatchForm, work: usize, op: usize) -> Part {
@@ -79,7 +80,7 @@ pub(crate) fn part_of(block: &Block<'_>, form: &BatchForm, work: usize, op: usiz
     Part::Transfers(transfers)
 }
 
-/// Reverses the bits that number `count` things, a power of two.
+/// Reverses the bits of an index below `count`, a power of two.
 fn reverse_bits(value: usize, count: usize) -> usize {
     let bits = count.trailing_zeros();
     if bits == 0 { 0 } else { value.reverse_bits() >> (usize::BITS - bits) }

@@ -1,9 +1,9 @@
-//! PAT, the all-gather and reduce-scatter in logarithmic time: each rank's part travels by the powers of two that its
-//! distance is made of.
+//! PAT, the all-gather and reduce-scatter in logarithmic time: each rank's part travels its distance
+//! in steps of powers of two.
 //!
-//! NCCL's kernels go another way through the parts, so that few of them wait in buffers. What the proxies see is the same: to
-//! each peer as many messages as `ncclProxySaveOp` counts. One that is not needed is sent empty. With fewer than needed, or more, the
-//! proxies would wait for ever.
+//! NCCL's kernels take the parts in another order, so that few of them wait in buffers. The proxies see the
+//! same: each peer gets as many messages as `ncclProxySaveOp` counts. A message that is not needed is sent
+//! empty. With fewer or more messages the proxies would wait for ever.
 
 use nccl_library::nccl::Pattern;
 
@@ -14,7 +14,7 @@ use super::kernel::{Block, CollWork, Share};
 use super::memory;
 use super::primitives::Primitives;
 
-/// What goes over one distance.
+/// The messages over one distance.
 #[derive(Debug)]
 struct Dimension {
     distance: usize,
@@ -60,13 +60,14 @@ pub(crate) async fn run(block: &Block<'_>, work: &CollWork) {
     block.finish(work, prims);
 }
 
-/// From the smallest distance on. None without a rule: then nothing moves, and the operation's end is never seen.
+/// From the smallest distance on. None without a rule for the version: then nothing moves, and
+/// the operation never ends.
 fn dimensions(block: &Block<'_>, work: &CollWork, ranks: usize, gathers: bool) -> Vec<Dimension> {
     let pattern = if gathers { Pattern::PatDown } else { Pattern::PatUp };
     let messages = block.kernel.layout.pat.and_then(|rule| {
         let Share::Part { count, chunk, .. } = work.share else { return None };
         let [chunk, bytes] = [chunk, count].map(|count| (count * work.elem.size()) as u64);
-        // They are counted for all chunks together, and each has as many.
+        // NCCL counts messages for all chunks together, and each chunk has the same number.
         let all = rule.messages(pattern, ranks as u64, chunk, bytes)?;
         Some(all.into_iter().map(|messages| messages / bytes.div_ceil(chunk)).collect::<Vec<_>>())
     });
@@ -78,7 +79,7 @@ fn dimensions(block: &Block<'_>, work: &CollWork, ranks: usize, gathers: bool) -
     (0..).zip(messages.unwrap_or_default()).map(with_distance).collect()
 }
 
-/// Every part that came over the larger distances goes on over the smaller ones.
+/// Every part that came over larger distances is passed on over the smaller ones.
 async fn gather(prims: &mut Primitives<'_>, dimensions: &[Dimension], parts: &[usize], elems: usize) {
     let bytes = elems * prims.elem.size();
     for (at, dimension) in dimensions.iter().enumerate().rev() {
@@ -93,7 +94,7 @@ async fn gather(prims: &mut Primitives<'_>, dimensions: &[Dimension], parts: &[u
     }
 }
 
-/// The same backwards: sums over the smaller distances go on over the larger ones.
+/// The same backwards: sums over the smaller distances are passed on over the larger ones.
 async fn reduce(prims: &mut Primitives<'_>, dimensions: &[Dimension], sums: &mut [Vec<u8>]) {
     let bytes = sums[0].len();
     for (at, dimension) in dimensions.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The step of all algorithms: receive from peers, reduce with an input, keep the result, send it on.
+//! The step of all algorithms: receives from peers, reduces with an input, keeps the result, sends it on.
 
 use super::arithmetic::Elem;
 use super::connection::Connection;
@@ -20,7 +20,7 @@ pub(crate) struct Primitives<'a> {
     pub(crate) send: Vec<Connection<'a>>,
 }
 
-/// What one step does with `elems` elements.
+/// One step with `elems` elements.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Step {
     /// Take part of the data from the peers.
@@ -42,8 +42,8 @@ impl<'a> Primitives<'a> {
         }
     }
 
-    /// Slices of a chunk, each in a slot of its own; counters say which slots are filled. An empty slice is a message,
-    /// too.
+    /// Slices of a chunk, each in a slot of its own. Counters show which slots are filled. An empty
+    /// slice is a message, too.
     async fn simple(&mut self, step: Step) {
         let size = self.elem.size();
         let even = step.elems.div_ceil(16 * self.slices_per_chunk) * 16;
@@ -90,7 +90,7 @@ impl<'a> Primitives<'a> {
         }
     }
 
-    /// LL and LL128: a chunk in a slot, with flags between the data that say how far it has come.
+    /// LL and LL128: a chunk in a slot, with flags between the data that show how far it is filled.
     async fn flagged(&mut self, step: Step) {
         let format = if self.proto == Proto::Ll { ll::LL } else { ll::LL128 };
         let bytes = step.elems * self.elem.size();

@@ -1,4 +1,4 @@
-//! The counters by which kernels tell profiler plugins of NCCL that they are at work.
+//! The counters with which kernels report the begin and end of work to profiler plugins of NCCL.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -7,7 +7,7 @@ use nccl_library::layouts::Layouts;
 use super::layout::{Place, place};
 use super::memory;
 
-/// Where kernels tell when they begin and end each work, for profiler plugins (2.26 and later).
+/// Where kernels write when they begin and end each work, for profiler plugins (2.26 and later).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Profiler {
     /// In the communicator: arrays of `ncclDevProfiler`, one for each channel.
@@ -15,7 +15,7 @@ pub(crate) struct Profiler {
     completed: Place,
     /// In the channel: works so far.
     work_counter: Place,
-    /// In the work structs: somebody wants to know.
+    /// In the work structs: a profiler asked for the work.
     pub(super) coll_enabled: Place,
     pub(super) p2p_enabled: Place,
     /// Bytes of an `ncclDevProfiler`, entries in it, bytes of an entry.
@@ -46,7 +46,7 @@ impl Profiler {
         })
     }
 
-    /// Tells that the works of a batch begin or are complete, and counts them.
+    /// Writes that the works of a batch begin or are complete, and counts them.
     pub(super) fn tell(&self, comm: usize, channel: usize, id: usize, profiled: &[bool], complete: bool) {
         let before = self.work_counter.get(channel);
         let blocks = if complete { self.completed } else { self.started }.get_usize(comm);

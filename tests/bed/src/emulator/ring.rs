@@ -11,7 +11,8 @@ pub(crate) struct Ring {
     pub(crate) ranks: Vec<usize>,
 }
 
-/// Every rank's vector is cut into one chunk per rank; each chunk goes round once to be summed and once to be spread.
+/// Every rank's vector is cut into one chunk per rank. Each chunk goes round the ring twice: once to be
+/// summed, once to be distributed.
 pub(crate) async fn all_reduce(work: &CollWork, ring: &Ring, prims: &mut Primitives<'_>) {
     let ranks = ring.ranks.len();
     for round in work.rounds(ranks) {

@@ -1,4 +1,4 @@
-//! What really went through the slots, for tests that want a truth besides NCCL's own.
+//! What went through the slots, as a truth for tests that is independent of NCCL's own log.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -31,7 +31,7 @@ impl Transfer {
         Self { peer, conn_index, direction, messages: 0, bytes: 0, wire_bytes: 0, sizes: Vec::new() }
     }
 
-    /// An empty account of the same connection.
+    /// An empty transfer on the same connection.
     pub(crate) fn like(&self) -> Self {
         Self::new(self.peer, self.conn_index, self.direction)
     }

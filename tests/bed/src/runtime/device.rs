@@ -1,5 +1,6 @@
-//! Devices: as many as a node may have, distinct PCI addresses, compute capability 9.0, no peer access, no virtual
-//! memory management, no memory pools, no GPUDirect: so NCCL itself turns off what the bed cannot emulate.
+//! Devices: as many as a node may have, distinct PCI addresses, compute capability 9.0, no peer
+//! access, no virtual memory management, no memory pools, no GPUDirect: so NCCL itself turns off
+//! what the bed cannot emulate.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -50,7 +51,8 @@ pub(super) fn functions() -> Vec<(&'static str, usize)> {
         entry!("cudaDeviceEnablePeerAccess", enable_peer_access),
         entry!("cudaDeviceDisablePeerAccess", no_error),
         entry!("cudaDeviceSetLimit", no_error),
-        // CUDA 12 has both names, with one layout up to the fields that are written here; CUDA 13 has the first.
+        // CUDA 12 has both names, with one layout up to the fields that are written here; CUDA 13 has the
+        // first.
         entry!("cudaGetDeviceProperties", get_properties),
         entry!("cudaGetDeviceProperties_v2", get_properties),
     ]
@@ -109,7 +111,8 @@ pub(super) fn attribute(what: c_int, device: c_int) -> c_int {
         75 => 9,                  // compute capability
         1 => 1024,                // threads per block
         39 => 2048,               // threads per multiprocessor
-        // PCI device and domain, virtual memory management, pools, GPUDirect, DMA-BUF, multicast and all the rest.
+        // PCI device and domain, virtual memory management, pools, GPUDirect, DMA-BUF, multicast and all the
+        // rest.
         _ => 0,
     }
 }
@@ -162,8 +165,8 @@ extern "C" fn enable_peer_access(_peer: c_int, _flags: c_uint) -> Status {
 }
 
 unsafe extern "C" fn get_properties(properties: *mut c_void, _device: c_int) -> Status {
-    /// The head of `cudaDeviceProp`, which CUDA 12 (1032 bytes) and CUDA 13 (1008 bytes) share. Nothing is written
-    /// behind it: the two differ there, and NCCL reads no more.
+    /// The head of `cudaDeviceProp`, which CUDA 12 (1032 bytes) and CUDA 13 (1008 bytes) share. Nothing is
+    /// written behind it: the two differ there, and NCCL reads no more.
     #[repr(C)]
     struct Head {
         name: [u8; 256],

@@ -12,7 +12,7 @@ pub(super) fn functions() -> Vec<(&'static str, usize)> {
     ]
 }
 
-/// What NCCL needs; everything else is "not found", and NCCL does without it.
+/// The functions that NCCL needs. Every other is "not found", and NCCL does without it.
 fn driver_function(name: &CStr) -> Option<usize> {
     let all = [
         entry!("cuInit", cu_init),

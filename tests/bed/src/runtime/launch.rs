@@ -1,6 +1,6 @@
 //! Kernel launches, through the runtime and through the driver.
 //!
-//! A kernel's arguments are copied at the launch, as CUDA does, and the rest is the emulator's.
+//! A kernel's arguments are copied at the launch, as CUDA does. The emulator does the rest.
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_uint, c_void};
@@ -24,7 +24,7 @@ pub(crate) enum Arguments {
     Words(Vec<u64>),
 }
 
-/// Called on the launching thread; what it returns runs in the stream.
+/// Called on the launching thread. The job that it returns runs in the stream.
 pub(crate) type Executor = Box<dyn Fn(Launch) -> stream::Job + Send + Sync>;
 
 struct State {
@@ -41,7 +41,7 @@ pub(crate) fn count() -> u64 {
     LAUNCHES.load(Ordering::Relaxed)
 }
 
-/// Says what the kernels' addresses mean and who executes them.
+/// Sets the kernels' names by address, and the executor.
 pub(crate) fn set_executor(kernels: HashMap<usize, String>, executor: Executor) {
     // A second call would be a mistake of this program; the first one stays.
     let _already_set = STATE.set(State { kernels, executor });
@@ -113,8 +113,8 @@ struct Dim3 {
     z: c_uint,
 }
 
-/// How many argument pointers of a kernel with separate arguments are read: NCCL's have one to three, and the array
-/// has no end mark.
+/// How many argument pointers of a kernel with separate arguments are read: NCCL's have one to three, and
+/// the array has no end mark.
 fn argument_count(kernel: &str) -> usize {
     // 2.22 and later take everything as one buffer, whose type is in the mangled name.
     if kernel.contains("ncclDevKernelArgsStorage") || kernel.contains("CaptureGpuTime") { 1 } else { 3 }
@@ -132,7 +132,8 @@ unsafe fn launch_with_pointers(
     }
     let words = (0..count)
         .map(|index| {
-            // SAFETY: by CUDA's contract there is a pointer to each argument, and each of NCCL's is 8 bytes or more.
+            // SAFETY: by CUDA's contract there is a pointer to each argument, and each of NCCL's is 8 bytes
+            // or more.
             unsafe { arguments.add(index).read().read_unaligned() }
         })
         .collect();

@@ -1,4 +1,4 @@
-//! Memory: everything is zeroed anonymous memory of this process, and copies are moves.
+//! All memory is zeroed anonymous memory of this process; copies are `memmove`.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
@@ -29,8 +29,8 @@ static BLOCKS: Mutex<BTreeMap<usize, Block>> = Mutex::new(BTreeMap::new());
 /// NCCL looks up allocation ranges at this granularity.
 const ALIGNMENT: usize = 4096;
 
-/// CUDA carves small host allocations out of chunks that stay mapped when they are freed, and the profiler thread of
-/// NCCL 2.32 still looks into one after its communicator is gone.
+/// CUDA carves small host allocations out of chunks that stay mapped when they are freed, and the profiler
+/// thread of NCCL 2.32 still looks into one after its communicator is gone.
 const STAYS_MAPPED: usize = 2 << 20;
 
 pub(super) fn functions() -> Vec<(&'static str, usize)> {

@@ -1,7 +1,8 @@
-//! The CUDA runtime's documented functions, on the host: device memory is host memory, copies are moves, a stream is a
-//! queue with a thread, a kernel launch hands its arguments to the emulator.
+//! The CUDA runtime's documented functions, on the host: device memory is host memory, copies are `memmove`,
+//! a stream is a queue with a thread, and a kernel launch passes its arguments to the emulator.
 //!
-//! Only what NCCL calls is here. Types are declared from CUDA's documentation; no NVIDIA header is used.
+//! Only functions that NCCL calls are here. Types are declared from CUDA's documentation; no NVIDIA header is
+//! used.
 
 pub(crate) mod device;
 mod driver;

@@ -1,5 +1,6 @@
-//! Streams: a queue of jobs each, worked off in order by a thread of its own that starts with the first job that may
-//! take long (a kernel, a wait, a host function). Short jobs on an idle stream run at once in the caller.
+//! Streams. Each has a queue of jobs and a thread that runs them in order. The thread starts with
+//! the first job that may take long (a kernel, a wait, a host function). Short jobs on an idle
+//! stream run at once in the caller.
 
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_uint, c_void};
@@ -13,7 +14,8 @@ use super::{INVALID_VALUE, NOT_READY, SUCCESS, Status, entry, lock, put};
 
 pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
-/// `cudaStream_t`: null and two small numbers are the default streams, all others come from [`Stream::into_handle`].
+/// `cudaStream_t`: null and two small numbers are the default streams, all others come from
+/// [`Stream::into_handle`].
 pub(crate) type StreamHandle = *mut c_void;
 
 #[derive(Default)]
@@ -49,7 +51,7 @@ impl Stream {
         self.changed.notify_all();
     }
 
-    /// Adds a job that waits for nothing: on an idle stream it runs here and now.
+    /// Adds a job that waits for nothing: on an idle stream it runs at once.
     pub(crate) fn submit_short(self: &Arc<Self>, job: Job) {
         let mut queue = lock(&self.queue);
         if queue.submitted == queue.completed {
@@ -125,7 +127,8 @@ pub(crate) fn from_handle(handle: StreamHandle) -> Arc<Stream> {
         return Arc::clone(DEFAULT.get_or_init(Arc::default));
     }
     let stream: *const Stream = handle.cast_const().cast();
-    // SAFETY: the handle came from `into_handle` and its stream is not destroyed yet, so one count is still held.
+    // SAFETY: the handle came from `into_handle` and its stream is not destroyed yet, so one count is still
+    // held.
     unsafe {
         Arc::increment_strong_count(stream);
         Arc::from_raw(stream)

@@ -1,5 +1,5 @@
-//! What the example `conformance` of `ncclflow-e2e` writes of a library, and `cargo xtask conformance` reads: one line
-//! of JSON. Both include this file, as xtask must build without the crates that the example needs.
+//! What the example `conformance` of `ncclflow-e2e` writes of a library, and `cargo xtask conformance` reads:
+//! one line of JSON. Both include this file, as xtask must build without the crates that the example needs.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,8 +18,8 @@ pub(crate) struct Row {
     pub(crate) fields: usize,
     /// With debugging information, with symbols only, stripped.
     pub(crate) forms: Vec<Form>,
-    /// Comparisons of the program that calls the library on a communicator that is made up, with the library and with
-    /// its stripped copy; none where it did not run.
+    /// Comparisons of the program that calls the library on a communicator that is made up, with the library
+    /// and with its stripped copy; none where it did not run.
     pub(crate) patterns: [Option<u64>; 2],
     /// Comparisons of jobs on the bed, likewise.
     pub(crate) bed: [Option<u64>; 2],

@@ -1,7 +1,7 @@
 //! The parts of `coll` that v2 and later have in common. What stands before, between and after them differs.
 //!
-//! Both parts end at a multiple of eight bytes, so that as members of their own they lie where NCCL's flat struct has
-//! their fields.
+//! Both parts end at a multiple of eight bytes, so that as members of their own they lie where NCCL's flat
+//! struct has their fields.
 
 use std::ffi::{c_char, c_int, c_void};
 

@@ -105,8 +105,8 @@ impl StateArguments for StateArgs {
     }
 }
 
-// The numbers of NCCL 2.23, the only version whose native descriptor has numbers here; the names are those that later
-// versions pass themselves.
+// The numbers of NCCL 2.23, the only version whose native descriptor has numbers here; the names are those
+// that later versions pass themselves.
 const FUNCTIONS: [&str; 8] =
     ["Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce", "SendRecv", "Send", "Recv"];
 const ALGORITHMS: [&str; 7] = ["TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT"];

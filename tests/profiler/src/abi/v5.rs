@@ -1,5 +1,6 @@
-//! Versions 5 and 6: NCCL 2.28, and 2.29 and later. As v4, and a call names its launch. Version 6 adds copy-engine
-//! events, which nobody asks for here; all that is read lies where version 5 has it.
+//! Versions 5 and 6: NCCL 2.28, and 2.29 and later. As v4, and a call names its launch. Version 6 adds
+//! copy-engine events, which the activation mask does not ask for. All that is read lies where version 5 has
+//! it.
 
 use std::ffi::c_void;
 
@@ -31,7 +32,7 @@ impl<C: Call> Call for InGroup<C> {
         unsafe { self.call.read() }
     }
 
-    /// The descriptor's parent is the call's API event, which is not asked for.
+    /// The descriptor's parent is the call's API event, which the activation mask does not ask for.
     fn launch(&self) -> Option<*mut c_void> {
         Some(self.parent_group)
     }

@@ -1,10 +1,10 @@
-//! What the installed unit would run, and with which capabilities.
+//! The command line and the capabilities of the installed unit.
 
 use std::{fs, path::Path};
 
 use anyhow::{Context as _, Result, bail};
 
-/// Out of the unit and its defaults.
+/// Read from the unit and its defaults.
 #[derive(Debug)]
 pub(super) struct Unit {
     /// Below the root that the package is installed in.
