@@ -19,7 +19,7 @@ use nccl_library::{
     nccl::{PatRule, Pattern},
     symbols::{Function, ParamSource, Resolution, nccl_request, resolve},
 };
-use ncclflow::kernel::probe::{self, Level, Probe, ProbeSet, StepDetail, Way};
+use ncclflow::kernel::probe::{self, Level, Probe, ProbeSet, ProbeStrategy, StepDetail};
 use ncclflow_e2e::{
     compare::{self, Findings},
     harness::{
@@ -152,7 +152,7 @@ fn differences(own: &Resolution, found: &Resolution, images: [&Image; 2]) -> Vec
             differences.push(format!("other fetch plans ({what})"));
         }
     };
-    for way in [None, Some(Way::PerCall)] {
+    for way in [None, Some(ProbeStrategy::PerCall)] {
         let sets = [own, found].map(|resolution| probe::compile(resolution, Level::Flow, way));
         compare(&format!("{way:?}"), sets);
     }

@@ -22,7 +22,7 @@ use nccl_library::{
     parameter::ParamLocation,
     symbols::{FoundBy, LayoutSource, ParamSource, Resolution, Rung, nccl_request, render, resolve},
 };
-use ncclflow::kernel::probe::{self, Level, Way};
+use ncclflow::kernel::probe::{self, Level, ProbeStrategy};
 use tempfile::TempDir;
 
 use support::damage::{Random, damage};
@@ -231,7 +231,7 @@ fn the_layouts_of_changed_sources_are_not_known() {
         assert_eq!(found.layouts.structs().count(), 0);
         assert!(found.problems.iter().any(|problem| problem.what.contains("a build of other sources")));
         // What cannot be probed says the same, and speaks of no debugging information that it never had.
-        let set = probe::compile(&found, Level::Flow, Some(Way::PerCall));
+        let set = probe::compile(&found, Level::Flow, Some(ProbeStrategy::PerCall));
         assert!(set.probes.is_empty());
         for missing in &set.missing {
             assert!(missing.why.contains("a build of other sources"), "{missing:?}");
@@ -262,7 +262,7 @@ fn of_two_functions_with_one_name_neither_is_taken() {
     assert_eq!(missing(&found), ["SaveProxy"]);
     let why = found.missing_required().next().unwrap().what.clone();
     assert!(why.contains("several functions refer to its name"), "{why}");
-    let set = probe::compile(&found, Level::Flow, Some(Way::PerCall));
+    let set = probe::compile(&found, Level::Flow, Some(ProbeStrategy::PerCall));
     let missing = set.missing.iter().find(|missing| missing.function == "SaveProxy").unwrap();
     assert_eq!(missing.why, why);
 }

@@ -17,7 +17,7 @@ use nccl_library::elf::{Image, Machine};
 use nccl_library::symbols::{
     FoundBy, Function, LayoutSource, ParamSource, Resolution, Rung, nccl_request, render, resolve,
 };
-use ncclflow::kernel::probe::{self, Level, Way};
+use ncclflow::kernel::probe::{self, Level, ProbeStrategy};
 use tempfile::TempDir;
 
 use support::{libraries, skip};
@@ -94,7 +94,7 @@ fn compare(library: &Resolution, copy: &Resolution, name: &str) -> Tally {
 
 /// What the probes read is the same, apart from the names of symbols.
 fn compare_probes(library: &Resolution, copy: &Resolution, level: Level, name: &str) {
-    for way in [None, Some(Way::PerCall)] {
+    for way in [None, Some(ProbeStrategy::PerCall)] {
         let view = |resolution: &Resolution| {
             let set = probe::compile(resolution, level, way);
             let probes = set.probes.iter().map(|probe| {

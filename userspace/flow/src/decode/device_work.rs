@@ -1,7 +1,7 @@
 //! Device work: what the kernel of a plan is given, from which each channel's share follows (2.22 and later).
 
-use super::plan_fields::{BitField, P2pWorkFields, WorkFields};
-use nccl_library::nccl::p2p_part_bytes;
+use super::plan_fields::{P2pWorkFields, WorkFields};
+use nccl_library::{fields::BitField, nccl::p2p_part_bytes};
 
 /// A node of the work queue.
 #[derive(Clone, Debug, PartialEq, Eq)]

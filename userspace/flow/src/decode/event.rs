@@ -5,7 +5,10 @@ use serde::Serialize;
 
 use super::{DecodeError, Decoder, ProxyOpFields, ProxyOwner, RecordView, op_work, proxy_owner::proxy_owner};
 use crate::wire::{ApiCallSpans, CommunicatorSpans, ProxyOpSpans, ProxyPeerSpans, TaskSpans};
-use nccl_library::nccl::{Algorithm, NameTables, Pattern, Protocol};
+use nccl_library::{
+    fields::IntField,
+    nccl::{Algorithm, NameTables, Pattern, Protocol},
+};
 
 /// When and where a record was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -261,10 +264,10 @@ fn tree(spans: &ProxyOpSpans, record: &RecordView<'_>) -> Result<Tree, DecodeErr
 
 pub(super) fn op(fields: &ProxyOpFields, names: &NameTables, op: &[u8]) -> Result<ProxyOp, DecodeError> {
     let short = DecodeError::Unreadable("the proxy op");
-    let unsigned = |field: super::fields::IntField| field.unsigned(op).ok_or(short.clone());
-    let signed = |field: super::fields::IntField| field.signed(op).ok_or(short.clone());
-    let number = |field: Option<super::fields::IntField>| field.and_then(|field| field.unsigned(op));
-    let name_number = |field: super::fields::IntField| unsigned(field).map(u64::cast_signed);
+    let unsigned = |field: IntField| field.unsigned(op).ok_or(short.clone());
+    let signed = |field: IntField| field.signed(op).ok_or(short.clone());
+    let number = |field: Option<IntField>| field.and_then(|field| field.unsigned(op));
+    let name_number = |field: IntField| unsigned(field).map(u64::cast_signed);
 
     let pattern = name_number(fields.pattern)?;
     let pattern = names

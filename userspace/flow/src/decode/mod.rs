@@ -16,7 +16,7 @@ pub use device_work::{ChannelShare, CollWork, P2pSide, P2pWork, Work, WorkKind};
 pub use event::{
     ApiCallEvent, CommunicatorId, Event, Origin, ProxyOp, ProxyOpEvent, ProxyPeerEvent, Ring, TaskInfo, Tree,
 };
-pub use fields::{MissingField, ProxyOpFields};
+pub use fields::ProxyOpFields;
 pub use op_work::OpWorkFields;
 pub use plan::{
     Batch, ChannelGraphs, CollTask, ConnectorInfo, OpCounts, OpShape, P2pTask, PlanEvent, PlanPart,
@@ -28,7 +28,10 @@ pub use record::{DecodeError, RecordView};
 pub use step::{BytesSum, ProxyStepEvent, SendSizeEvent, StepMoment};
 
 use crate::wire::{ProbeKind, Span};
-use nccl_library::nccl::NameTables;
+use nccl_library::{
+    fields::{signed, unsigned},
+    nccl::NameTables,
+};
 
 /// What a probe's records of one library mean.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
@@ -67,40 +70,7 @@ impl Decoder {
     }
 }
 
-/// Reads an unsigned little-endian integer of 1, 2, 4 or 8 bytes.
-pub fn unsigned(bytes: &[u8]) -> Option<u64> {
-    if bytes.len() > 8 {
-        return None;
-    }
-    let mut word = [0; 8];
-    word.get_mut(..bytes.len())?.copy_from_slice(bytes);
-    Some(u64::from_le_bytes(word))
-}
-
-/// Reads a signed little-endian integer of 1, 2, 4 or 8 bytes.
-pub fn signed(bytes: &[u8]) -> Option<i64> {
-    let bits = u32::try_from(bytes.len()).ok()?.checked_mul(8)?;
-    let unused = 64u32.checked_sub(bits)?;
-    let value = unsigned(bytes)?;
-    if unused == 64 { None } else { Some((value << unused).cast_signed() >> unused) }
-}
-
 pub fn bytes_of(record: &[u8], span: Span) -> Option<&[u8]> {
     let start = usize::from(span.at);
     record.get(start..start.checked_add(usize::from(span.len))?)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn integers_of_every_size_keep_their_sign() {
-        assert_eq!(signed(&[0xff]), Some(-1));
-        assert_eq!(signed(&[0xff, 0xff, 0xff, 0xff]), Some(-1));
-        assert_eq!(signed(&[0x7f, 0, 0, 0, 0, 0, 0, 0x80]), Some(i64::MIN + 0x7f));
-        assert_eq!(unsigned(&[0xff, 0xff]), Some(0xffff));
-        assert_eq!(signed(&[]), None);
-        assert_eq!(unsigned(&[0; 9]), None);
-    }
 }

@@ -2,14 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{
-    DecodeError, ProxyOp, RecordView, WorkKind,
-    device_work::work,
-    plan_fields::{BitField, WorkFields},
-};
+use super::{DecodeError, ProxyOp, RecordView, WorkKind, device_work, plan_fields::WorkFields};
 use crate::wire::OpWorkSpans;
 use nccl_library::{
-    fields::ops_say_their_share,
+    fields::{
+        BitField, FieldRef, StructRef, ops_say_their_share, signed, work, work_elem, work_elem_p2p,
+        work_elem_reg,
+    },
     layouts::Layouts,
     nccl::{Pattern, datatype_bytes},
 };
@@ -51,9 +50,9 @@ struct Elements {
 }
 
 impl Elements {
-    fn find(layouts: &Layouts, path: &str, strukt: &str) -> Option<Self> {
-        let at = usize::try_from(layouts.field("ncclWork", path)?.offset).ok()?;
-        Some(Self { at, size: usize::try_from(layouts.struct_size(strukt)?).ok()? })
+    fn find(layouts: &Layouts, field: FieldRef, strukt: StructRef) -> Option<Self> {
+        let at = usize::try_from(field.find(layouts)?.offset).ok()?;
+        Some(Self { at, size: usize::try_from(strukt.size(layouts).ok()?).ok()? })
     }
 
     fn get(self, work: &[u8], index: i32) -> Option<&[u8]> {
@@ -75,19 +74,17 @@ impl OpWorkFields {
 
 impl ElementFields {
     fn from_layouts(layouts: &Layouts) -> Option<Self> {
-        let coll = |path| BitField::find(layouts, "ncclWorkElem", path, 0);
-        let p2p = |path| BitField::find(layouts, "ncclWorkElemP2p", path, 0);
+        let of = |field: FieldRef| field.find_bits(layouts, 0);
         Some(Self {
-            kind: BitField::find(layouts, "ncclWork", "header.type", 0)?,
-            collectives: Elements::find(layouts, "elems", "ncclWorkElem")?,
-            // Its first member is an `ncclWorkElem`.
-            registered: Elements::find(layouts, "regElems", "ncclWorkElemReg")?,
-            p2p: Elements::find(layouts, "p2pElems", "ncclWorkElemP2p")?,
-            chunk_count: coll("chunkCount")?,
-            work_count: coll("workCount")?,
-            last_chunk_count: coll("lastChunkCount")?,
-            peer: p2p("peer")?,
-            p2p_bytes: [p2p("countHi32")?, p2p("countLo32")?],
+            kind: of(work::TYPE)?,
+            collectives: Elements::find(layouts, work::COLLECTIVES, work_elem::STRUCT)?,
+            registered: Elements::find(layouts, work::REGISTERED_COLLECTIVES, work_elem_reg::STRUCT)?,
+            p2p: Elements::find(layouts, work::SENDS_AND_RECEIVES, work_elem_p2p::STRUCT)?,
+            chunk_count: of(work_elem::CHUNK_COUNT)?,
+            work_count: of(work_elem::WORK_COUNT)?,
+            last_chunk_count: of(work_elem::LAST_CHUNK_COUNT)?,
+            peer: of(work_elem_p2p::PEER)?,
+            p2p_bytes: [of(work_elem_p2p::COUNT_HIGH)?, of(work_elem_p2p::COUNT_LOW)?],
         })
     }
 }
@@ -119,8 +116,7 @@ pub(super) fn complete(
 }
 
 fn from_element(op: &mut ProxyOp, of: &ElementFields, work: &[u8], counts: &[u8]) -> Option<()> {
-    let count =
-        |at: usize| super::signed(counts.get(at..at + 4)?).and_then(|count| i32::try_from(count).ok());
+    let count = |at: usize| signed(counts.get(at..at + 4)?).and_then(|count| i32::try_from(count).ok());
     let kind = of.kind.of(work)?;
     if op.pattern.is_p2p() {
         // Sends and receives take turns; each has the place after its last one.
@@ -150,7 +146,7 @@ fn from_element(op: &mut ProxyOp, of: &ElementFields, work: &[u8], counts: &[u8]
 }
 
 fn from_node(op: &mut ProxyOp, of: &WorkFields, node: &[u8]) -> Option<()> {
-    let WorkKind::Coll(work) = work(of, node)?.what else { return None };
+    let WorkKind::Coll(work) = device_work::work(of, node)?.what else { return None };
     let share = work.share_of(op.channel)?;
     if !deals_out(op.pattern) || share.chunk_grains.checked_mul(op.protocol.grain_bytes())? != op.chunk_size {
         return None;

@@ -2,47 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::unsigned;
 use nccl_library::{
+    fields::{
+        BitField, FieldRef, dev_work_batch as batch, dev_work_coll as coll, dev_work_p2p as p2p, enums,
+        op_counts_extent, parts_are_reversed, shared_resources, task_coll, task_p2p, work_list,
+    },
     layouts::Layouts,
     nccl::{NcclVersion, PatRule},
 };
-
-/// A number, which may be a bit field.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct BitField {
-    at: usize,
-    size: usize,
-    shift: u32,
-    /// 64: all of it.
-    width: u32,
-}
-
-impl BitField {
-    pub(super) fn find(layouts: &Layouts, strukt: &str, path: &str, base: u64) -> Option<Self> {
-        let field = layouts.field(strukt, path)?;
-        let (shift, width) = field.bits.map_or((0, 64), |bits| (bits.shift, bits.width));
-        Some(Self {
-            at: usize::try_from(field.offset.checked_add(base)?).ok()?,
-            size: usize::try_from(field.size).ok()?,
-            shift,
-            width,
-        })
-    }
-
-    /// The number in these bytes of the struct.
-    pub(super) fn of(self, bytes: &[u8]) -> Option<u64> {
-        let word = unsigned(bytes.get(self.at..self.at.checked_add(self.size)?)?)?;
-        let value = word.checked_shr(self.shift)?;
-        Some(if self.width >= 64 { value } else { value & ((1 << self.width) - 1) })
-    }
-
-    /// The same as an `int`.
-    #[expect(clippy::cast_possible_truncation, reason = "the low half is what is asked for")]
-    pub(super) fn int_of(self, bytes: &[u8]) -> Option<i32> {
-        Some((self.of(bytes)? as u32).cast_signed())
-    }
-}
 
 /// `ncclTaskColl`.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -64,11 +31,9 @@ pub struct CollTaskFields {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct P2pTaskFields {
     pub func: BitField,
-    /// 2.28 and later.
     pub coll_api: Option<BitField>,
     pub root: BitField,
     pub bytes: BitField,
-    /// 2.25 and later.
     pub n_channels: Option<BitField>,
 }
 
@@ -81,7 +46,7 @@ pub struct WorkFields {
     pub p2p: P2pWorkFields,
     /// `ncclDevWorkTypeP2p`, `ncclDevWorkTypeColl`, `ncclDevWorkTypeCollReg`.
     pub kinds: [u64; 3],
-    /// `ncclDevWorkTypeBcast`: 2.29 and later.
+    /// `ncclDevWorkTypeBcast`.
     pub broadcast: Option<u64>,
 }
 
@@ -150,95 +115,82 @@ pub struct PlanFields {
 impl WorkFields {
     /// Nothing where the library's device work is not such: it is from 2.22 on.
     pub fn from_layouts(layouts: &Layouts) -> Option<Self> {
-        let list = layouts.struct_size("ncclWorkList")?;
-        let coll = |path| BitField::find(layouts, "ncclDevWorkColl", path, list);
-        let p2p = |path| BitField::find(layouts, "ncclDevWorkP2p", path, list);
-        // Up to 2.23 one flag said that a buffer is registered, later one each for network and IPC.
-        let registered = |now, before| p2p(now).or_else(|| p2p(before));
-        let kind = |name| number(layouts, "ncclDevWorkType", name);
+        let list = work_list::STRUCT.size(layouts).ok()?;
+        // The device work is behind the node.
+        let work = |field: FieldRef| field.find_bits(layouts, list);
         Some(Self {
-            kind: BitField::find(layouts, "ncclWorkList", "workType", 0)?,
-            size: BitField::find(layouts, "ncclWorkList", "size", 0)?,
+            kind: work_list::WORK_TYPE.find_bits(layouts, 0)?,
+            size: work_list::SIZE.find_bits(layouts, 0)?,
             coll: CollWorkFields {
-                channel_lo: coll("channelLo")?,
-                channel_hi: coll("channelHi")?,
-                count_lo: coll("cbd.countLo")?,
-                count_mid: coll("cbd.countMid")?,
-                count_hi: coll("cbd.countHi")?,
-                chunk_grains_lo: coll("cbd.chunkGrainsLo")?,
-                chunk_grains_mid: coll("cbd.chunkGrainsMid")?,
-                chunk_grains_hi: coll("cbd.chunkGrainsHi")?,
-                collnet_count: coll("collnet.count")?,
-                collnet_chunk_count: coll("collnet.chunkCount")?,
+                channel_lo: work(coll::CHANNEL_LO)?,
+                channel_hi: work(coll::CHANNEL_HI)?,
+                count_lo: work(coll::COUNT_LO)?,
+                count_mid: work(coll::COUNT_MID)?,
+                count_hi: work(coll::COUNT_HI)?,
+                chunk_grains_lo: work(coll::CHUNK_GRAINS_LO)?,
+                chunk_grains_mid: work(coll::CHUNK_GRAINS_MID)?,
+                chunk_grains_hi: work(coll::CHUNK_GRAINS_HI)?,
+                collnet_count: work(coll::COLLNET_COUNT)?,
+                collnet_chunk_count: work(coll::COLLNET_CHUNK_COUNT)?,
             },
             p2p: P2pWorkFields {
-                n_p2p_channels: p2p("nP2pChannels")?,
-                channel_base: p2p("channelBase")?,
-                bytes: [p2p("recvBytes")?, p2p("sendBytes")?],
-                peer: [p2p("recvRank")?, p2p("sendRank")?],
-                n_channels: [p2p("nRecvChannels")?, p2p("nSendChannels")?],
-                chunk_size: [p2p("recvChunkSize_u32fp8")?, p2p("sendChunkSize_u32fp8")?],
-                is_ll: [p2p("recvProtoLL")?, p2p("sendProtoLL")?],
-                is_registered: [
-                    registered("recvNetReg", "recvRegistered")?,
-                    registered("sendNetReg", "sendRegistered")?,
-                ],
-                parts_reversed: nccl_library::fields::parts_are_reversed(layouts),
+                n_p2p_channels: work(p2p::N_P2P_CHANNELS)?,
+                channel_base: work(p2p::CHANNEL_BASE)?,
+                bytes: [work(p2p::RECV_BYTES)?, work(p2p::SEND_BYTES)?],
+                peer: [work(p2p::RECV_RANK)?, work(p2p::SEND_RANK)?],
+                n_channels: [work(p2p::RECV_N_CHANNELS)?, work(p2p::SEND_N_CHANNELS)?],
+                chunk_size: [work(p2p::RECV_CHUNK_SIZE)?, work(p2p::SEND_CHUNK_SIZE)?],
+                is_ll: [work(p2p::RECV_IS_LL)?, work(p2p::SEND_IS_LL)?],
+                is_registered: [work(p2p::RECV_IS_REGISTERED)?, work(p2p::SEND_IS_REGISTERED)?],
+                parts_reversed: parts_are_reversed(layouts),
             },
             kinds: [
-                kind("ncclDevWorkTypeP2p")?,
-                kind("ncclDevWorkTypeColl")?,
-                kind("ncclDevWorkTypeCollReg")?,
+                enums::WORK_P2P.find_unsigned(layouts)?,
+                enums::WORK_COLL.find_unsigned(layouts)?,
+                enums::WORK_COLL_REGISTERED.find_unsigned(layouts)?,
             ],
-            broadcast: kind("ncclDevWorkTypeBcast"),
+            broadcast: enums::WORK_BROADCAST.find_unsigned(layouts),
         })
     }
-}
-
-fn number(layouts: &Layouts, enumeration: &str, name: &str) -> Option<u64> {
-    layouts.enum_value(enumeration, name).and_then(|value| u64::try_from(value).ok())
 }
 
 impl PlanFields {
     /// Nothing where the library's plans are not such.
     pub fn from_layouts(layouts: &Layouts, version: Option<NcclVersion>) -> Option<Self> {
-        let task = |path| BitField::find(layouts, "ncclTaskColl", path, 0);
-        let p2p_task = |path| BitField::find(layouts, "ncclTaskP2p", path, 0);
-        let batch = |path| BitField::find(layouts, "ncclDevWorkBatch", path, 0);
+        let of = |field: FieldRef| field.find_bits(layouts, 0);
         Some(Self {
             coll_task: CollTaskFields {
-                func: task("func")?,
-                count: task("count")?,
-                root: task("root")?,
-                datatype: task("datatype")?,
-                host_op: task("opHost")?,
-                device_op: task("opDev.op")?,
-                chunk_steps: task("chunkSteps")?,
-                slice_steps: task("sliceSteps")?,
-                algorithm: task("algorithm")?,
-                protocol: task("protocol")?,
-                is_collnet: task("isCollnet")?,
+                func: of(task_coll::FUNC)?,
+                count: of(task_coll::COUNT)?,
+                root: of(task_coll::ROOT)?,
+                datatype: of(task_coll::DATATYPE)?,
+                host_op: of(task_coll::HOST_OP)?,
+                device_op: of(task_coll::DEVICE_OP)?,
+                chunk_steps: of(task_coll::CHUNK_STEPS)?,
+                slice_steps: of(task_coll::SLICE_STEPS)?,
+                algorithm: of(task_coll::ALGORITHM)?,
+                protocol: of(task_coll::PROTOCOL)?,
+                is_collnet: of(task_coll::IS_COLLNET)?,
             },
             p2p_task: P2pTaskFields {
-                func: p2p_task("func")?,
-                coll_api: p2p_task("collAPI"),
-                root: p2p_task("root")?,
-                bytes: p2p_task("bytes")?,
-                n_channels: p2p_task("nChannels"),
+                func: of(task_p2p::FUNC)?,
+                coll_api: of(task_p2p::COLL_API),
+                root: of(task_p2p::ROOT)?,
+                bytes: of(task_p2p::BYTES)?,
+                n_channels: of(task_p2p::N_CHANNELS),
             },
             work: WorkFields::from_layouts(layouts)?,
             batch: BatchFields {
-                next_jump: batch("nextJump")?,
-                next_extends: batch("nextExtends")?,
-                kind: batch("workType")?,
-                base: batch("offsetBase")?,
-                bits: batch("offsetBitset")?,
+                next_jump: of(batch::NEXT_JUMP)?,
+                next_extends: of(batch::NEXT_EXTENDS)?,
+                kind: of(batch::WORK_TYPE)?,
+                base: of(batch::OFFSET_BASE)?,
+                bits: of(batch::OFFSET_BITS)?,
             },
             op_counts: {
-                let (first, _) = nccl_library::fields::op_counts_extent(layouts)?;
-                let p2p = layouts.field("ncclSharedResources", "p2pOpCount")?;
-                let mut collectives = BitField::find(layouts, "ncclSharedResources", "collOpCount", 0)?;
-                collectives.at = collectives.at.checked_sub(usize::try_from(first).ok()?)?;
+                let (first, _) = op_counts_extent(layouts)?;
+                let p2p = shared_resources::P2P_OP_COUNT.find(layouts)?;
+                let collectives = of(shared_resources::COLL_OP_COUNT)?.in_copy_from(first)?;
                 OpCountFields {
                     p2p_at: usize::try_from(p2p.offset.checked_sub(first)?).ok()?,
                     p2p_bytes: usize::try_from(p2p.size).ok()?,
@@ -246,9 +198,9 @@ impl PlanFields {
                 }
             },
             pat: version.and_then(PatRule::of),
-            seen_as_sum: ["ncclDevPreMulSum", "ncclDevSumPostDiv"]
+            seen_as_sum: [enums::PRE_MUL_SUM, enums::SUM_POST_DIV]
                 .iter()
-                .filter_map(|name| number(layouts, "ncclDevRedOp_t", name))
+                .filter_map(|operator| operator.find_unsigned(layouts))
                 .collect(),
         })
     }

@@ -251,6 +251,20 @@ pub enum PlanList {
     ProxyOps,
 }
 
+impl PlanList {
+    /// NCCL's name of what holds it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::CollTasks => "collTaskQueue",
+            Self::Works => "workQueue",
+            Self::P2pTasks => "p2pTaskQueue",
+            Self::Batches => "kernelArgs",
+            Self::OpCounts => "opCounts",
+            Self::ProxyOps => "proxyOpQueue",
+        }
+    }
+}
+
 /// Where the record of a node has what.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct PlanNodeSpans {

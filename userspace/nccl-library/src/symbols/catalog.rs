@@ -4,7 +4,10 @@
 //! A function that exists only in some versions names the one that takes its place in the others.
 
 use super::{FunctionSpec, Request};
-use crate::nccl::ApiFunction;
+use crate::{
+    fields::{STRUCTS, enums::ENUMS},
+    nccl::ApiFunction,
+};
 
 /// Functions, structs and enumerations that ncclflow uses.
 pub fn nccl_request() -> Request {
@@ -14,8 +17,8 @@ pub fn nccl_request() -> Request {
     functions.extend(step_hooks());
     Request {
         functions,
-        structs: STRUCTS.iter().map(|(name, _)| (*name).to_owned()).collect(),
-        enums: ENUMS.iter().map(|(name, _)| (*name).to_owned()).collect(),
+        structs: STRUCTS.iter().map(|strukt| strukt.name.to_owned()).collect(),
+        enums: ENUMS.iter().map(|enumeration| enumeration.name.to_owned()).collect(),
     }
 }
 
@@ -34,17 +37,8 @@ pub fn nccl_request_with_api() -> Request {
 
 /// What is lost without the layout of a struct, or the names of an enumeration, of the catalog.
 pub fn lost_without_type(name: &str) -> Option<&'static str> {
-    STRUCTS.iter().chain(ENUMS).find(|(known, _)| *known == name).map(|(_, lost)| *lost)
-}
-
-/// Structs that serve the same purpose in other versions.
-pub(super) fn alternatives_of_type(name: &str) -> &'static [&'static str] {
-    match name {
-        "ncclWorkElem" => &["ncclDevWorkColl"],
-        "ncclDevWorkColl" | "ncclDevWorkP2p" | "ncclDevWorkBatch" | "ncclDevKernelArgs"
-        | "ncclDevWorkType" => &["ncclWorkElem"],
-        _ => &[],
-    }
+    let of_struct = STRUCTS.iter().find(|strukt| strukt.name == name).and_then(|strukt| strukt.lost_without);
+    of_struct.or_else(|| ENUMS.iter().find(|known| known.name == name).map(|known| known.lost_without))
 }
 
 fn proxy_functions() -> Vec<FunctionSpec> {
@@ -237,67 +231,11 @@ fn step_hooks() -> Vec<FunctionSpec> {
     ]
 }
 
-const STRUCTS: &[(&str, &str)] = &[
-    ("RingAlgorithm", "exact sizes of ring steps that were registered"),
-    ("ncclChannel", "the neighbours in ring, tree and the other graphs"),
-    ("ncclChannelPeer", "the transport to a peer"),
-    ("ncclComm", "everything about communicators"),
-    ("ncclConfig_t", "the name and the settings of a communicator"),
-    ("ncclConnFifo", "the measured sizes of messages up to 2.22"),
-    ("ncclConnInfo", "the state of a connection"),
-    ("ncclConnector", "the transport to a peer, and whether it has a proxy"),
-    ("ncclDevRedOpFull", "reduction operations as the device sees them"),
-    ("ncclDevKernelArgs", "the batches of sends and receives of a plan"),
-    ("ncclDevWorkBatch", "the batches of sends and receives of a plan"),
-    ("ncclDevWorkColl", "the share of each channel in a collective that needs no proxy"),
-    ("ncclDevWorkP2p", "the share of each channel in a send or receive that needs no proxy"),
-    ("ncclDirect", "the neighbours in the CollNet direct graph"),
-    ("ncclInfo", "the calls of the API"),
-    ("ncclKernelPlan", "whole plans at one probe"),
-    ("ncclNvls", "the neighbours in the NVLink SHARP graph"),
-    ("ncclPeerInfo", "the host and the GPU of each rank"),
-    ("ncclProxyArgs", "the ops in flight, and the times of steps"),
-    ("ncclProxyConnection", "the direction and the transport of a step"),
-    ("ncclProxyConnector", "whether a connection has a proxy"),
-    ("ncclProxyEventHandle", "the profiler's handle of an op"),
-    ("ncclProxyOp", "the planned and the posted proxy ops"),
-    ("ncclProxyOpSpecifics", "the steps of grouped broadcasts"),
-    ("ncclProxyOps", "ops queued but not yet taken by the proxy thread"),
-    ("ncclProxyOpsPool", "ops queued but not yet taken by the proxy thread"),
-    ("ncclProxyProgressState", "the ops in flight"),
-    ("ncclProxyState", "the ops in flight"),
-    ("ncclProxySubArgs", "the ops in flight, and the times of steps"),
-    ("ncclRecvMem", "the measured sizes of messages up to 2.22"),
-    ("ncclRing", "the neighbours in the ring"),
-    ("ncclSharedResources", "op counters that split communicators share"),
-    ("ncclTaskColl", "collectives of a plan that need no proxy"),
-    ("ncclTaskP2p", "sends and receives of a plan that need no proxy"),
-    ("ncclTransport", "the name of a transport"),
-    ("ncclTransportComm", "the name of a transport"),
-    ("ncclTree", "the neighbours in the trees"),
-    ("sendNetResources", "the measured sizes of messages up to 2.22"),
-    ("ncclWorkElem", "the share of each channel in a collective that needs no proxy"),
-    ("ncclWorkList", "the device work of a plan"),
-];
-
-/// `NCCL_PROTO_*` and `NCCL_ALGO_*` are macros: no debugging information has them.
-const ENUMS: &[(&str, &str)] = &[
-    ("ncclDataType_t", "names of data types"),
-    ("ncclDevRedOp_t", "names of reduction operations"),
-    ("ncclDevWorkType", "the kinds of device work of a plan"),
-    ("ncclFunc_t", "names of collectives"),
-    ("ncclPattern_t", "names of patterns: ops cannot be expanded to steps"),
-    ("ncclProfilerEventState_t", "the meaning of step events"),
-    ("ncclProxyOpState", "the state of ops in flight"),
-    ("ncclRedOp_t", "names of reduction operations"),
-    ("ncclResult_t", "names of results"),
-];
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
 
-    use super::{ENUMS, STRUCTS, lost_without_type, nccl_request};
+    use super::{lost_without_type, nccl_request};
 
     #[test]
     fn entries_are_unique_and_say_what_is_lost() {
@@ -308,8 +246,8 @@ mod tests {
         for spec in &request.functions {
             assert!(spec.alternatives.iter().all(|other| names.contains(&**other)), "{}", spec.name);
         }
-        let types: BTreeSet<_> = STRUCTS.iter().chain(ENUMS).map(|(name, _)| *name).collect();
-        assert_eq!(types.len(), STRUCTS.len() + ENUMS.len());
+        let types: BTreeSet<_> = request.structs.iter().chain(&request.enums).collect();
+        assert_eq!(types.len(), request.structs.len() + request.enums.len());
         assert!(types.iter().all(|name| lost_without_type(name).is_some_and(|lost| !lost.is_empty())));
     }
 }

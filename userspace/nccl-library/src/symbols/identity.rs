@@ -11,6 +11,7 @@ use memchr::memmem;
 
 use super::shipped::{Table, TableError};
 use crate::elf::{Budget, Error, Image, Machine};
+use crate::fields::comm;
 use crate::layouts::Layouts;
 use crate::nccl::Versions;
 
@@ -75,8 +76,8 @@ fn code_agrees(image: &Image, layouts: &Layouts, budget: &mut Budget) -> Result<
     let Some(text) = image.section(".text").filter(|_| image.machine() == Machine::X86_64) else {
         return Ok(false);
     };
-    let size = layouts.struct_size("ncclComm");
-    let end_magic = layouts.field("ncclComm", "endMagic").map(|field| field.offset);
+    let size = comm::STRUCT.size(layouts).ok();
+    let end_magic = comm::END_MAGIC.find(layouts).map(|field| field.offset);
     let numbers: BTreeSet<u32> =
         [size, end_magic].into_iter().flatten().filter_map(|number| u32::try_from(number).ok()).collect();
     if numbers.is_empty() {

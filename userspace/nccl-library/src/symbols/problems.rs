@@ -8,6 +8,7 @@ use super::stripped::Search;
 use super::{Function, FunctionSpec, Param, ParamSource, Problem, ProblemKind, Request, Rung};
 use crate::dwarf::Found;
 use crate::elf::Error;
+use crate::fields;
 use crate::parameter::ParamLocation;
 
 /// Debugging information, of the library or a debug file, that cannot be used.
@@ -113,7 +114,7 @@ pub(super) fn of_types(
     };
     let lost = |name: &str| catalog::lost_without_type(name).unwrap_or_default().to_owned();
     let replaced = |name: &str| {
-        let others = catalog::alternatives_of_type(name);
+        let others = fields::alternatives(name);
         others.iter().any(|other| found.layouts.struct_size(other).is_some())
     };
     for name in &request.structs {

@@ -45,8 +45,8 @@ pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<ExitCode> {
             },
             way: match args.probes {
                 Probes::Auto => None,
-                Probes::Plan => Some(probe::Way::Plan),
-                Probes::PerCall => Some(probe::Way::PerCall),
+                Probes::Plan => Some(probe::ProbeStrategy::Plan),
+                Probes::PerCall => Some(probe::ProbeStrategy::PerCall),
             },
             detail: match args.step_detail {
                 StepDetail::Waits => probe::StepDetail::Waits,

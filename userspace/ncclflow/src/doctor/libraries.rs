@@ -9,7 +9,7 @@ use std::{
 
 use super::checks::{Check, Verdict};
 use crate::{
-    kernel::probe::{Level, Way, compile},
+    kernel::probe::{Level, ProbeStrategy, compile},
     target::{LibraryId, MappedLibrary, denied_remedy, nccl_libraries, nccl_processes, printable},
 };
 use nccl_library::{
@@ -133,11 +133,11 @@ fn of_resolution(path: &str, whose: &str, resolution: &Resolution) -> Check {
         );
     }
     match probes.way {
-        Some(Way::PerCall) => check(
+        Some(ProbeStrategy::PerCall) => check(
             Verdict::Degraded,
             format!("{found}; a probe hit for each op and peer slows launches down"),
             "NCCL 2.23 or later, or --level api".to_owned(),
         ),
-        Some(Way::Plan) | None => Check::ok("NCCL", found),
+        Some(ProbeStrategy::Plan) | None => Check::ok("NCCL", found),
     }
 }

@@ -30,7 +30,7 @@ use crate::{
     capture::{CaptureHeader, CaptureWriter},
     kernel::{
         loader::{Attachment, Buffer, LinkKind, Program, StoredParts},
-        probe::{Level, Way},
+        probe::{Level, ProbeStrategy},
         stream::Waker,
     },
     layout_cache::LayoutCache,
@@ -364,7 +364,7 @@ fn find_and_load(
 fn likely_programs(choice: ProbeChoice) -> &'static [Program] {
     match (choice.level, choice.way) {
         (Level::Api, _) if choice.returns => &[Program::Fetch, Program::Return],
-        (Level::Api, _) | (_, Some(Way::PerCall)) => &[Program::Fetch],
+        (Level::Api, _) | (_, Some(ProbeStrategy::PerCall)) => &[Program::Fetch],
         (Level::Flow, _) => &[Program::Walk],
         (Level::Steps, _) => &[Program::Fetch, Program::Walk],
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result, bail};
 
 use crate::{
-    kernel::probe::{self, Level, ProbeSet, StepDetail, Way},
+    kernel::probe::{self, Level, ProbeSet, ProbeStrategy, StepDetail},
     layout_cache::{CacheKey, LayoutCache},
     sinks::LibraryReport,
     target::{MappedLibrary, Process, nccl_libraries},
@@ -22,7 +22,7 @@ use nccl_library::{
 pub struct ProbeChoice {
     pub level: Level,
     /// Nothing: what the library allows, whole plans first.
-    pub way: Option<Way>,
+    pub way: Option<ProbeStrategy>,
     /// With [`Level::Steps`].
     pub detail: StepDetail,
     /// With [`Level::Api`]: the returns of the exported functions too.

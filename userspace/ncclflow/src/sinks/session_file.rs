@@ -12,7 +12,7 @@ use super::{
 use crate::{
     kernel::{
         loader::{BufferKind, LinkKind},
-        probe::{Level, MissingProbe, ProbePlace, StepDetail, Way},
+        probe::{Level, MissingProbe, ProbePlace, ProbeStrategy, StepDetail},
     },
     record::Gap,
 };
@@ -187,7 +187,7 @@ pub struct LibraryReport {
     /// They were known from an earlier recording.
     pub cached: bool,
     /// Where ops are seen: whole plans at their launch, or call by call.
-    pub probes: Option<Way>,
+    pub probes: Option<ProbeStrategy>,
     pub missing_probes: Vec<MissingProbe>,
 }
 

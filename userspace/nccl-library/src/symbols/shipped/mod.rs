@@ -10,13 +10,11 @@ mod table;
 pub use table::{Library, Table, TableBuilder, TableError};
 
 use super::{Request, nccl_request};
-
-/// Structs that `ncclflow dump` reads besides those of [`nccl_request`].
-const OF_DUMP: [&str; 2] = ["ncclSendMem", "recvNetResources"];
+use crate::fields::STRUCTS_OF_DUMP;
 
 /// What the table holds of each library.
 pub fn request() -> Request {
     let mut request = nccl_request();
-    request.structs.extend(OF_DUMP.map(str::to_owned));
+    request.structs.extend(STRUCTS_OF_DUMP.iter().map(|strukt| strukt.name.to_owned()));
     request
 }

@@ -5,13 +5,14 @@
 //! same.
 
 use super::{
-    lookup::{Compiled, Lack, field, len, offset, place},
+    lookup::{Compiled, len, offset, place_of},
     op_probes::called_info,
     plan_builder::PlanBuilder,
 };
 use flow::wire::{ApiEntrySpans, ApiLineSpans, ApiReturnSpans, ProbeKind};
 use nccl_library::{
     elf::Machine,
+    fields::{comm, info},
     nccl::ApiFunction,
     symbols::{Function, Resolution},
 };
@@ -20,21 +21,28 @@ use nccl_library::{
 pub(super) fn api_line(resolution: &Resolution, function: &Function) -> Compiled {
     let layouts = &resolution.layouts;
     let mut plan = PlanBuilder::new(resolution.machine);
-    let called = called_info(&mut plan, layouts, function)?;
-    let op_count = match layouts.field("ncclComm", "opCount") {
+    let called = called_info(&mut plan, resolution, function)?;
+    let op_count = match comm::OP_COUNT.find(layouts) {
         Some(at) => Some(plan.copy(called.comm, offset(&at)?, len(at.size)?)),
         None => None,
     };
     let name = called.copy_name(&mut plan);
     // All in one read: a probe's price is its reads as much as its trap.
-    let places = ["coll", "sendbuff", "recvbuff", "count", "datatype", "op", "root", "stream"]
-        .into_iter()
-        .map(|path| place(&field(layouts, "ncclInfo", path)?))
-        .collect::<Result<Vec<_>, _>>()?;
+    let fields = [
+        info::COLL,
+        info::SEND_BUFFER,
+        info::RECV_BUFFER,
+        info::COUNT,
+        info::DATATYPE,
+        info::REDUCTION_OP,
+        info::ROOT,
+        info::STREAM,
+    ];
+    let places = fields.map(|field| place_of(layouts, field)).into_iter().collect::<Result<Vec<_>, _>>()?;
     let spans = plan.copy_together(called.info, &places);
     let &[function, send_buffer, recv_buffer, count, datatype, reduction_op, root, stream] = spans.as_slice()
     else {
-        return Err(Lack::Struct("ncclInfo"));
+        return Err(info::STRUCT.missing().into());
     };
     let stack_pointer = plan.stack_pointer();
     let spans = ApiLineSpans {

@@ -1,11 +1,14 @@
 //! The proxy's part of a connector: which connection it is, and who serves it.
 
 use super::{
-    lookup::{Lack, field, place},
+    lookup::{CompileError, place, place_of},
     plan_builder::{PlanBuilder, Slot},
 };
 use flow::wire::{ProxyOwnerSpans, Span};
-use nccl_library::layouts::Layouts;
+use nccl_library::{
+    fields::{FieldRef, connector},
+    layouts::Layouts,
+};
 
 /// What is copied of an `ncclProxyConnector`.
 pub(super) struct Copied {
@@ -22,24 +25,21 @@ pub(super) fn proxy_connector(
     layouts: &Layouts,
     base: Slot,
     at: i64,
-) -> Result<Copied, Lack> {
-    let of = |path| -> Result<Option<(i64, u16)>, Lack> {
-        let Some(field) = layouts.field("ncclConnector", path) else { return Ok(None) };
+) -> Result<Copied, CompileError> {
+    let of = |field: FieldRef| -> Result<Option<(i64, u16)>, CompileError> {
+        let Some(field) = field.find(layouts) else { return Ok(None) };
         let (offset, len) = place(&field)?;
         Ok(Some((at + offset, len)))
     };
-    let (offset, len) = place(&field(layouts, "ncclConnector", "proxyConn.connection")?)?;
-    let optional = [
-        of("proxyConn.proxyProgress")?,
-        of("proxyConn.sameProcess")?,
-        of("proxyConn.tpRank")?,
-        // In 2.16 and 2.17 it is the rank of the proxy too, but nothing says whether it is of this process.
-        of("proxyConn.rank")?.filter(|_| layouts.field("ncclConnector", "proxyConn.sameProcess").is_some()),
-    ];
+    let (offset, len) = place_of(layouts, connector::PROXY_CONNECTION)?;
+    let same_process = of(connector::PROXY_SAME_PROCESS)?;
+    // In 2.16 and 2.17 nothing says whether the rank is one of this process.
+    let rank = of(connector::PROXY_RANK)?.filter(|_| same_process.is_some());
+    let optional = [of(connector::PROXY_PROGRESS)?, same_process, of(connector::PROXY_TOP_RANK)?, rank];
     let mut places = vec![(at + offset, len)];
     places.extend(optional.iter().flatten());
     let mut spans = plan.copy_together(base, &places).into_iter();
-    let connection = spans.next().ok_or(Lack::Field("ncclConnector", "proxyConn.connection"))?;
+    let connection = spans.next().ok_or(connector::PROXY_CONNECTION.missing())?;
     let [progress, same_process, top_rank, rank] =
         optional.map(|place| if place.is_some() { spans.next() } else { None });
     let owner = same_process.zip(top_rank).map(|(same_process, top_rank)| ProxyOwnerSpans {

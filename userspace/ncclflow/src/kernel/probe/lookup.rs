@@ -6,35 +6,36 @@ use super::{
 };
 use flow::wire::{CommunicatorSpans, ProbeKind, Span};
 use nccl_library::{
+    fields::{FieldRef, MissingField, channel, comm, counts_always, proxy_op, shared_resources},
     layouts::{Field, Layouts},
     parameter::ParamLocation,
-    symbols::Function,
+    symbols::{Function, Resolution},
 };
 
 /// Why a probe cannot be compiled.
 #[derive(Debug)]
-pub(super) enum Lack {
-    Field(&'static str, &'static str),
-    Struct(&'static str),
+pub(super) enum CompileError {
+    Missing(MissingField),
     Parameter(&'static str),
     Plan(PlanError),
 }
 
-impl From<PlanError> for Lack {
+impl From<PlanError> for CompileError {
     fn from(error: PlanError) -> Self {
         Self::Plan(error)
     }
 }
 
-impl std::fmt::Display for Lack {
+impl From<MissingField> for CompileError {
+    fn from(error: MissingField) -> Self {
+        Self::Missing(error)
+    }
+}
+
+impl std::fmt::Display for CompileError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Field(strukt, path) => {
-                write!(f, "there is no `{strukt}.{path}` in the layouts that are known of this library")
-            }
-            Self::Struct(strukt) => {
-                write!(f, "there is no `{strukt}` in the layouts that are known of this library")
-            }
+            Self::Missing(missing) => write!(f, "{missing}"),
             Self::Parameter(name) => write!(f, "the function has no parameter `{name}`"),
             Self::Plan(error) => write!(f, "{error}"),
         }
@@ -45,25 +46,23 @@ impl std::fmt::Display for Lack {
 const MAX_IDENTITY: i64 = 64;
 
 /// A plan and what its record means.
-pub(super) type Compiled = Result<(FinishedPlan, ProbeKind), Lack>;
+pub(super) type Compiled = Result<(FinishedPlan, ProbeKind), CompileError>;
 
+/// Copies who the communicator is, and how many collectives it has launched.
 pub(super) fn communicator(
     plan: &mut PlanBuilder,
-    layouts: &Layouts,
+    resolution: &Resolution,
     comm: Slot,
-) -> Result<CommunicatorSpans, Lack> {
-    // 2.23 to 2.25 have seqNumber, but count only while a profiler plugin is loaded. 2.26 counts always; it is the version
-    // that gave ncclProxyOp its workCounter.
-    let counts_always = layouts.field("ncclProxyOp", "workCounter").is_some();
-    let launched = layouts.field("ncclComm", "seqNumber").filter(|_| counts_always);
+) -> Result<CommunicatorSpans, CompileError> {
+    let layouts = &resolution.layouts;
+    let counts_always = counts_always(resolution.nccl_version, Some(layouts)) == Some(true);
+    let launched = comm::SEQ_NUMBER.find(layouts).filter(|_| counts_always);
     let (launched_per_function, posted_collectives) = match launched {
         Some(at) => (Some(plan.copy(comm, offset(&at)?, len(at.size)?)), None),
         None => (None, posted_collectives(plan, layouts, comm)?),
     };
-    let rank = field(layouts, "ncclComm", "rank")?;
-    let n_ranks = field(layouts, "ncclComm", "nRanks")?;
-    let mut identity = vec![place(&rank)?, place(&n_ranks)?];
-    if let Some(hash) = layouts.field("ncclComm", "commHash") {
+    let mut identity = vec![place_of(layouts, comm::RANK)?, place_of(layouts, comm::N_RANKS)?];
+    if let Some(hash) = comm::HASH.find(layouts) {
         identity.push(place(&hash)?);
     }
     // They have always been neighbours; were they not, a copy of what lies between would be as large as the struct.
@@ -72,19 +71,23 @@ pub(super) fn communicator(
     } else {
         (plan.emit(comm), identity.iter().map(|(offset, len)| plan.copy(comm, *offset, *len)).collect())
     };
-    let [rank, n_ranks, hash @ ..] = spans.as_slice() else { return Err(Lack::Field("ncclComm", "rank")) };
+    let [rank, n_ranks, hash @ ..] = spans.as_slice() else { return Err(comm::RANK.missing().into()) };
     let (rank, n_ranks, hash) = (*rank, *n_ranks, hash.first().copied());
     Ok(CommunicatorSpans { pointer, rank, n_ranks, hash, launched_per_function, posted_collectives })
 }
 
-fn posted_collectives(plan: &mut PlanBuilder, layouts: &Layouts, comm: Slot) -> Result<Option<Span>, Lack> {
+fn posted_collectives(
+    plan: &mut PlanBuilder,
+    layouts: &Layouts,
+    comm: Slot,
+) -> Result<Option<Span>, CompileError> {
     let (Some(shared), Some(count)) =
-        (layouts.field("ncclComm", "sharedRes"), layouts.field("ncclSharedResources", "collOpCount"))
+        (comm::SHARED_RESOURCES.find(layouts), shared_resources::COLL_OP_COUNT.find(layouts))
     else {
         return Ok(None);
     };
     let shared = plan.load(comm, offset(&shared)?, 8);
-    let count = plan.load(shared, offset(&count)?, len(count.size)?);
+    let count = load_field(plan, shared, &count)?;
     Ok(Some(plan.emit(count)))
 }
 
@@ -94,30 +97,52 @@ pub(super) fn channel_of(
     layouts: &Layouts,
     comm: Slot,
     op: Slot,
-) -> Result<Slot, Lack> {
-    let id = field(layouts, "ncclProxyOp", "channelId")?;
-    let channels = offset(&field(layouts, "ncclComm", "channels")?)?;
-    let size = layouts.struct_size("ncclChannel").ok_or(Lack::Struct("ncclChannel"))?;
-    let id = plan.load(op, offset(&id)?, len(id.size)?);
-    let first = plan.offset(comm, channels);
-    Ok(plan.scale(first, id, signed(size)?))
+) -> Result<Slot, CompileError> {
+    let id = load(plan, layouts, op, proxy_op::CHANNEL_ID)?;
+    let first = plan.offset(comm, offset_of(layouts, comm::CHANNELS)?);
+    Ok(plan.scale(first, id, signed(channel::STRUCT.size(layouts)?)?))
 }
 
-pub(super) fn parameter<'a>(function: &'a Function, name: &'static str) -> Result<&'a ParamLocation, Lack> {
-    function.param(name).map(|param| &param.location).ok_or(Lack::Parameter(name))
-}
-
-pub(super) fn field(layouts: &Layouts, strukt: &'static str, path: &'static str) -> Result<Field, Lack> {
-    layouts.field(strukt, path).ok_or(Lack::Field(strukt, path))
+/// The location of a function's parameter.
+pub(super) fn parameter<'a>(
+    function: &'a Function,
+    name: &'static str,
+) -> Result<&'a ParamLocation, CompileError> {
+    function.param(name).map(|param| &param.location).ok_or(CompileError::Parameter(name))
 }
 
 /// Loads a field that is a number or an address.
-pub(super) fn load_field(builder: &mut PlanBuilder, base: Slot, at: &Field) -> Result<Slot, Lack> {
-    Ok(builder.load(base, offset(at)?, len(at.size)?))
+pub(super) fn load(
+    plan: &mut PlanBuilder,
+    layouts: &Layouts,
+    base: Slot,
+    field: FieldRef,
+) -> Result<Slot, CompileError> {
+    load_field(plan, base, &field.need(layouts)?)
 }
 
-pub(super) fn place(field: &Field) -> Result<(i64, u16), Lack> {
+/// The same of a field that was found.
+pub(super) fn load_field(plan: &mut PlanBuilder, base: Slot, at: &Field) -> Result<Slot, CompileError> {
+    Ok(plan.load(base, offset(at)?, len(at.size)?))
+}
+
+/// Offset and bytes of a field.
+pub(super) fn place_of(layouts: &Layouts, field: FieldRef) -> Result<(i64, u16), CompileError> {
+    place(&field.need(layouts)?)
+}
+
+pub(super) fn place(field: &Field) -> Result<(i64, u16), CompileError> {
     Ok((offset(field)?, len(field.size)?))
+}
+
+/// Offset of a field.
+pub(super) fn offset_of(layouts: &Layouts, field: FieldRef) -> Result<i64, CompileError> {
+    offset(&field.need(layouts)?)
+}
+
+/// Offset of a field that lies in a struct's first 64 KiB.
+pub(super) fn near_offset_of(layouts: &Layouts, field: FieldRef) -> Result<u16, CompileError> {
+    len(field.need(layouts)?.offset)
 }
 
 /// Bytes from the first field to the end of the last.
@@ -127,15 +152,15 @@ pub(super) fn extent(fields: &[(i64, u16)]) -> i64 {
     last.unwrap_or(0).saturating_sub(first.unwrap_or(0))
 }
 
-pub(super) fn offset(field: &Field) -> Result<i64, Lack> {
+pub(super) fn offset(field: &Field) -> Result<i64, CompileError> {
     signed(field.offset)
 }
 
-pub(super) fn signed(value: u64) -> Result<i64, Lack> {
-    i64::try_from(value).map_err(|_| Lack::Plan(PlanError::TooLong(usize::MAX)))
+pub(super) fn signed(value: u64) -> Result<i64, CompileError> {
+    i64::try_from(value).map_err(|_| CompileError::Plan(PlanError::TooLong(usize::MAX)))
 }
 
-pub(super) fn len(size: u64) -> Result<u16, Lack> {
-    u16::try_from(size)
-        .map_err(|_| Lack::Plan(PlanError::TooLong(usize::try_from(size).unwrap_or(usize::MAX))))
+pub(super) fn len(size: u64) -> Result<u16, CompileError> {
+    let too_long = |_| CompileError::Plan(PlanError::TooLong(usize::try_from(size).unwrap_or(usize::MAX)));
+    u16::try_from(size).map_err(too_long)
 }

@@ -6,13 +6,20 @@
 
 use super::{
     connector::proxy_connector,
-    lookup::{Compiled, Lack, channel_of, communicator, field, len, offset, parameter, signed},
+    lookup::{
+        CompileError, Compiled, channel_of, communicator, len, load, load_field, offset_of, parameter,
+        place_of, signed,
+    },
     op_work::{Passed, op_work},
     plan_builder::{PlanBuilder, Slot},
 };
 use flow::wire::{ApiCallSpans, CommunicatorSpans, ProbeKind, ProxyOpSpans, ProxyPeerSpans, Span, TaskSpans};
-use nccl_library::elf::Machine;
 use nccl_library::{
+    elf::Machine,
+    fields::{
+        FieldRef, channel, channel_peer, connector, info, ops_lead_to_tasks, peers_are_pointers, proxy_op,
+        task_coll, task_p2p, transport, transport_comm,
+    },
     layouts::{Field, Layouts},
     parameter::ParamLocation,
     symbols::{Function, Resolution},
@@ -28,22 +35,19 @@ pub(super) fn proxy_op(resolution: &Resolution, function: &Function) -> Compiled
     let comm = plan.parameter(parameter(function, "comm")?);
     let op = plan.parameter(parameter(function, "op")?);
     let just_inquire = plan.parameter(parameter(function, "justInquire")?);
-    let comm_spans = communicator(&mut plan, layouts, comm)?;
+    let comm_spans = communicator(&mut plan, resolution, comm)?;
     let op_pointer = plan.emit(op);
     let just_inquire_span = plan.emit(just_inquire);
-    let op_size = layouts.struct_size("ncclProxyOp").ok_or(Lack::Struct("ncclProxyOp"))?;
-    let op_span = plan.copy(op, 0, len(op_size)?);
+    let op_span = plan.copy(op, 0, len(proxy_op::STRUCT.size(layouts)?)?);
     let channel = channel_of(&mut plan, layouts, comm, op)?;
-    let mut of_channel = |path: &'static str| -> Result<Span, Lack> {
-        let field = field(layouts, "ncclChannel", path)?;
-        Ok(plan.copy(channel, offset(&field)?, len(field.size)?))
+    let mut of_channel = |field| -> Result<Span, CompileError> {
+        let (offset, len) = place_of(layouts, field)?;
+        Ok(plan.copy(channel, offset, len))
     };
-    let ring = [of_channel("ring.prev")?, of_channel("ring.next")?, of_channel("ring.index")?];
-    let (tree_up, tree_down) = (of_channel("tree.up")?, of_channel("tree.down")?);
-    let task = match layouts.field("ncclProxyOp", "task") {
-        Some(at) => Some(task(&mut plan, layouts, op, &at)?),
-        None => None,
-    };
+    let ring =
+        [of_channel(channel::RING_PREV)?, of_channel(channel::RING_NEXT)?, of_channel(channel::RING_INDEX)?];
+    let (tree_up, tree_down) = (of_channel(channel::TREE_UP)?, of_channel(channel::TREE_DOWN)?);
+    let task = if ops_lead_to_tasks(layouts) { Some(task(&mut plan, layouts, op)?) } else { None };
     let spans = ProxyOpSpans {
         comm: comm_spans,
         op_pointer,
@@ -58,32 +62,29 @@ pub(super) fn proxy_op(resolution: &Resolution, function: &Function) -> Compiled
     Ok((plan.finish()?, ProbeKind::ProxyOp(spans)))
 }
 
-/// What the op's task says, of the op at `op`.
-pub(super) fn task(
-    plan: &mut PlanBuilder,
-    layouts: &Layouts,
-    op: Slot,
-    at: &Field,
-) -> Result<TaskSpans, Lack> {
-    let task = plan.load(op, offset(at)?, 8);
+/// What the task says of the op at `op`.
+pub(super) fn task(plan: &mut PlanBuilder, layouts: &Layouts, op: Slot) -> Result<TaskSpans, CompileError> {
+    let task = plan.load(op, offset_of(layouts, proxy_op::TASK)?, 8);
     let pointer = plan.emit(task);
-    let mut copy = |strukt: &'static str, path: &'static str| -> Result<Span, Lack> {
-        let field = field(layouts, strukt, path)?;
-        let value = plan.load(task, offset(&field)?, len(field.size)?);
-        Ok(plan.emit(value))
-    };
-    let p2p_channels = match layouts.field("ncclTaskP2p", "nChannels") {
-        Some(_) => Some(copy("ncclTaskP2p", "nChannels")?),
+    let p2p_channels = match task_p2p::N_CHANNELS.find(layouts) {
+        Some(field) => Some(emit_field(plan, task, &field)?),
         None => None,
     };
+    let mut copy = |field: FieldRef| emit_field(plan, task, &field.need(layouts)?);
     Ok(TaskSpans {
         p2p_channels,
-        coll_count: copy("ncclTaskColl", "count")?,
-        coll_datatype: copy("ncclTaskColl", "datatype")?,
-        coll_function: copy("ncclTaskColl", "func")?,
-        p2p_bytes: copy("ncclTaskP2p", "bytes")?,
+        coll_count: copy(task_coll::COUNT)?,
+        coll_datatype: copy(task_coll::DATATYPE)?,
+        coll_function: copy(task_coll::FUNC)?,
+        p2p_bytes: copy(task_p2p::BYTES)?,
         pointer,
     })
+}
+
+/// Puts a number of a struct into the record.
+fn emit_field(plan: &mut PlanBuilder, base: Slot, field: &Field) -> Result<Span, CompileError> {
+    let value = load_field(plan, base, field)?;
+    Ok(plan.emit(value))
 }
 
 /// `SaveProxy`.
@@ -104,43 +105,31 @@ pub(super) fn proxy_peer(resolution: &Resolution, function: &Function) -> Compil
         None => (None, channel(&mut plan, resolution, function)?),
     };
 
-    let connector_size = signed(layouts.struct_size("ncclConnector").ok_or(Lack::Struct("ncclConnector"))?)?;
-    let peers = field(layouts, "ncclChannel", "peers")?;
-    let peers_pointer = plan.load(channel, offset(&peers)?, 8);
-    let channel_peer = if peers.type_name.matches('*').count() >= 2 {
-        let element = plan.scale(peers_pointer, peer, 8);
+    let connector_size = signed(connector::STRUCT.size(layouts)?)?;
+    let peers = plan.load(channel, offset_of(layouts, channel::PEERS)?, 8);
+    let channel_peer = if peers_are_pointers(layouts) {
+        let element = plan.scale(peers, peer, 8);
         plan.load(element, 0, 8)
     } else {
-        let size = layouts.struct_size("ncclChannelPeer").ok_or(Lack::Struct("ncclChannelPeer"))?;
-        plan.scale(peers_pointer, peer, signed(size)?)
+        plan.scale(peers, peer, signed(channel_peer::STRUCT.size(layouts)?)?)
     };
     // peer->recv[connIndex] or peer->send[connIndex], less the offset of `recv`.
-    let (send, recv) = (
-        offset(&field(layouts, "ncclChannelPeer", "send")?)?,
-        offset(&field(layouts, "ncclChannelPeer", "recv")?)?,
-    );
+    let (send, recv) = (offset_of(layouts, channel_peer::SEND)?, offset_of(layouts, channel_peer::RECV)?);
     let side = plan.scale(channel_peer, direction, send - recv);
     let connector = plan.scale(side, connection_index, connector_size);
-    let transport_comm_at = offset(&field(layouts, "ncclConnector", "transportComm")?)?;
-    let transport_comm = plan.load(connector, recv + transport_comm_at, 8);
+    let transport_comm = plan.load(connector, recv + offset_of(layouts, connector::TRANSPORT_COMM)?, 8);
     let of_proxy = proxy_connector(&mut plan, layouts, connector, recv)?;
     let progress = if let Some(progress) = of_proxy.progress {
         progress
     } else {
         // Before 2.19 only the transport says whether there is a proxy.
-        let at = offset(&field(layouts, "ncclTransportComm", "proxyProgress")?)?;
-        plan.copy(transport_comm, at, 8)
+        plan.copy(transport_comm, offset_of(layouts, transport_comm::PROXY_PROGRESS)?, 8)
     };
-    // transportComm points into `struct ncclTransport { char name[8]; …; ncclTransportComm send; ncclTransportComm recv; }`.
-    let (send_at, recv_at) = (
-        offset(&field(layouts, "ncclTransport", "send")?)?,
-        offset(&field(layouts, "ncclTransport", "recv")?)?,
-    );
+    // `transportComm` points to the transport's `send` or `recv`.
+    let (send_at, recv_at) = (offset_of(layouts, transport::SEND)?, offset_of(layouts, transport::RECV)?);
     let transport = plan.scale(transport_comm, direction, recv_at - send_at);
-    let name_at = offset(&field(layouts, "ncclTransport", "name")?)?;
-    let transport_name = plan.load(transport, name_at - recv_at, 8);
-    let nsteps = field(layouts, "ncclProxyOp", "nsteps")?;
-    let nsteps = plan.load(op, offset(&nsteps)?, len(nsteps.size)?);
+    let transport_name = plan.load(transport, offset_of(layouts, transport::NAME)? - recv_at, 8);
+    let nsteps = load(&mut plan, layouts, op, proxy_op::N_STEPS)?;
 
     let spans = ProxyPeerSpans {
         comm_pointer,
@@ -159,7 +148,11 @@ pub(super) fn proxy_peer(resolution: &Resolution, function: &Function) -> Compil
 }
 
 /// The parameter `channel` of `SaveProxy`, of 2.16 and 2.17.
-fn channel(plan: &mut PlanBuilder, resolution: &Resolution, function: &Function) -> Result<Slot, Lack> {
+fn channel(
+    plan: &mut PlanBuilder,
+    resolution: &Resolution,
+    function: &Function,
+) -> Result<Slot, CompileError> {
     let location = parameter(function, "channel")?;
     let [first, second, third] = first_registers(resolution.machine).map(ParamLocation::Register);
     let pieces = function.params.iter().filter(|param| param.name == "channel").count();
@@ -171,8 +164,7 @@ fn channel(plan: &mut PlanBuilder, resolution: &Resolution, function: &Function)
     // pieces. Each hit proves it: the two lie as far apart as the members. Where they do not, the address that is read from
     // is none, and nothing is believed.
     let layouts = &resolution.layouts;
-    let peers_at = offset(&field(layouts, "ncclChannel", "peers")?)?;
-    let id_at = offset(&field(layouts, "ncclChannel", "id")?)?;
+    let (peers_at, id_at) = (offset_of(layouts, channel::PEERS)?, offset_of(layouts, channel::ID)?);
     let (peers, id) = (plan.parameter(&first), plan.parameter(&second));
     let distance = plan.scale(id, peers, -1);
     let error = plan.offset(distance, peers_at - id_at);
@@ -208,36 +200,34 @@ impl CalledInfo {
     }
 }
 
+/// Follows the parameter of `ncclEnqueueCheck`.
 pub(super) fn called_info(
     plan: &mut PlanBuilder,
-    layouts: &Layouts,
+    resolution: &Resolution,
     function: &Function,
-) -> Result<CalledInfo, Lack> {
+) -> Result<CalledInfo, CompileError> {
+    let layouts = &resolution.layouts;
     let info = plan.parameter(parameter(function, "info")?);
-    let at = |path| offset(&field(layouts, "ncclInfo", path)?);
-    let words = plan.load_words(info, &[at("comm")?, at("opName")?]);
-    let &[comm, name] = words.as_slice() else { return Err(Lack::Struct("ncclInfo")) };
-    Ok(CalledInfo { info, comm, name, spans: communicator(plan, layouts, comm)? })
+    let offsets = [offset_of(layouts, info::COMM)?, offset_of(layouts, info::OP_NAME)?];
+    let words = plan.load_words(info, &offsets);
+    let &[comm, name] = words.as_slice() else { return Err(info::STRUCT.missing().into()) };
+    Ok(CalledInfo { info, comm, name, spans: communicator(plan, resolution, comm)? })
 }
 
 /// `ncclEnqueueCheck`.
 pub(super) fn api_call(resolution: &Resolution, function: &Function) -> Compiled {
     let layouts = &resolution.layouts;
     let mut plan = PlanBuilder::new(resolution.machine);
-    let called = called_info(&mut plan, layouts, function)?;
+    let called = called_info(&mut plan, resolution, function)?;
     let (info, name) = (called.info, called.copy_name(&mut plan));
-    let mut copy = |path: &'static str| -> Result<Span, Lack> {
-        let field = field(layouts, "ncclInfo", path)?;
-        let value = plan.load(info, offset(&field)?, len(field.size)?);
-        Ok(plan.emit(value))
-    };
+    let mut copy = |field: FieldRef| emit_field(&mut plan, info, &field.need(layouts)?);
     let spans = ApiCallSpans {
         comm: called.spans,
-        function: copy("coll")?,
-        count: copy("count")?,
-        datatype: copy("datatype")?,
-        reduction_op: copy("op")?,
-        root: copy("root")?,
+        function: copy(info::COLL)?,
+        count: copy(info::COUNT)?,
+        datatype: copy(info::DATATYPE)?,
+        reduction_op: copy(info::REDUCTION_OP)?,
+        root: copy(info::ROOT)?,
         name,
     };
     Ok((plan.finish()?, ProbeKind::ApiCall(spans)))

@@ -6,12 +6,14 @@
 //! addTunedCollToPlan, addP2pToPlan; scheduleCollTasksToPlan).
 
 use super::{
-    lookup::{Lack, field, len, offset, place, signed},
+    lookup::{CompileError, len, offset_of, place_of, signed},
     plan_builder::{PlanBuilder, Slot},
 };
 use flow::wire::{OpWorkSpans, Span};
-use nccl_library::fields::ops_say_their_share;
-use nccl_library::layouts::Layouts;
+use nccl_library::{
+    fields::{comm, dev_work_coll, kernel_plan, ops_say_their_share, proxy_op, work_elem, work_list},
+    layouts::Layouts,
+};
 
 /// What `ncclProxySaveOp` was given.
 #[derive(Clone, Copy)]
@@ -27,35 +29,32 @@ pub(super) fn op_work(
     plan: &mut PlanBuilder,
     layouts: &Layouts,
     passed: Passed,
-) -> Result<Option<OpWorkSpans>, Lack> {
-    let has = |strukt, path| layouts.field(strukt, path).is_some();
+) -> Result<Option<OpWorkSpans>, CompileError> {
     if ops_say_their_share(layouts) {
         Ok(None)
-    } else if has("ncclWorkElem", "workCount") && has("ncclComm", "planQueue.tail") {
+    } else if work_elem::WORK_COUNT.exists(layouts) && comm::PLAN_QUEUE_TAIL.exists(layouts) {
         elements(plan, layouts, passed).map(Some)
-    } else if has("ncclDevWorkColl", "cbd.countLo") && has("ncclComm", "planner.collWorkQueue.head") {
+    } else if dev_work_coll::COUNT_LO.exists(layouts) && comm::WAITING_WORK.exists(layouts) {
         node(plan, layouts, passed).map(Some)
     } else {
         Ok(None)
     }
 }
 
-fn elements(plan: &mut PlanBuilder, layouts: &Layouts, passed: Passed) -> Result<OpWorkSpans, Lack> {
-    let channels = field(layouts, "ncclKernelPlan", "channels")?;
-    let channel_size = channels.array.as_ref().ok_or(Lack::Field("ncclKernelPlan", "channels"))?.elem_size;
-    let channel_size = signed(channel_size)?;
-    let id_at = place(&field(layouts, "ncclProxyOp", "channelId")?)?;
-    let plan_at = offset(&field(layouts, "ncclComm", "planQueue.tail")?)?;
-    let list_at = offset(&field(layouts, "ncclKernelPlan", "channels.workQueue.tail")?)?;
-    let counts_at = place(&field(layouts, "ncclKernelPlan", "channels.p2pTailElem")?)?;
-    let work = place(&field(layouts, "ncclWorkList", "work")?)?;
+fn elements(plan: &mut PlanBuilder, layouts: &Layouts, passed: Passed) -> Result<OpWorkSpans, CompileError> {
+    let channel_size = signed(kernel_plan::CHANNELS.array(layouts)?.elem_size)?;
+    let plan_at = offset_of(layouts, comm::PLAN_QUEUE_TAIL)?;
+    let id = place_of(layouts, proxy_op::CHANNEL_ID)?;
+    let list_at = offset_of(layouts, kernel_plan::CHANNEL_LAST_WORK)?;
+    let counts_at = place_of(layouts, kernel_plan::CHANNEL_LAST_ELEMENTS)?;
+    let work = place_of(layouts, work_list::WORK)?;
 
     let mut found = Found::new(plan, passed.comm);
     let counts = plan.constant(0);
     plan.unless_zero(passed.just_inquire, |plan| {
         let current = plan.load(passed.comm, plan_at, 8);
         plan.unless_zero(current, |plan| {
-            let id = plan.load(passed.op, id_at.0, id_at.1);
+            let id = plan.load(passed.op, id.0, id.1);
             let channel = plan.scale(current, id, channel_size);
             let both = plan.load(channel, counts_at.0, counts_at.1);
             plan.set(counts, both);
@@ -67,10 +66,9 @@ fn elements(plan: &mut PlanBuilder, layouts: &Layouts, passed: Passed) -> Result
     Ok(OpWorkSpans::Elements { address, work, counts: plan.emit(counts) })
 }
 
-fn node(plan: &mut PlanBuilder, layouts: &Layouts, passed: Passed) -> Result<OpWorkSpans, Lack> {
-    let size = |strukt: &'static str| layouts.struct_size(strukt).ok_or(Lack::Struct(strukt));
-    let bytes = len(size("ncclWorkList")? + size("ncclDevWorkColl")?)?;
-    let waiting_at = offset(&field(layouts, "ncclComm", "planner.collWorkQueue.head")?)?;
+fn node(plan: &mut PlanBuilder, layouts: &Layouts, passed: Passed) -> Result<OpWorkSpans, CompileError> {
+    let bytes = len(work_list::STRUCT.size(layouts)? + dev_work_coll::STRUCT.size(layouts)?)?;
+    let waiting_at = offset_of(layouts, comm::WAITING_WORK)?;
     let mut found = Found::new(plan, passed.comm);
     plan.unless_zero(passed.just_inquire, |plan| {
         let waiting = plan.load(passed.comm, waiting_at, 8);

@@ -13,6 +13,7 @@ use super::{
 use flow::wire::{ProbeKind, SendSizeSpans};
 use nccl_library::{
     elf::{Budget, Image, Machine},
+    fields::recv_mem,
     layouts::Field,
     symbols::{Function, MachineCode, Resolution, SlotReset},
 };
@@ -22,10 +23,10 @@ const SIZE_BYTES: u16 = 4;
 
 /// Adds the probe, if the library is one of those that need it.
 pub(super) fn add_send_sizes(set: &mut ProbeSet, resolution: &Resolution, image: &Image) {
-    let Some(sizes) = resolution.layouts.field("ncclRecvMem", "sizesFifo") else { return };
+    let Some(sizes) = recv_mem::SIZES_FIFO.find(&resolution.layouts) else { return };
     let name = CALLERS[0];
     match place(resolution, image, &sizes).and_then(|(place, reset)| {
-        let (plan, kind) = send_size(resolution, &reset).map_err(|lack| lack.to_string())?;
+        let (plan, kind) = send_size(resolution, &reset).map_err(|error| error.to_string())?;
         Ok(Probe {
             function: name.to_owned(),
             symbol: place.symbol,

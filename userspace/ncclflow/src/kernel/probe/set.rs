@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     api_probes::{api_entry, api_line, api_return},
     finished_plan::FinishedPlan,
-    lookup::Lack,
+    lookup::CompileError,
     op_probes::{api_call, proxy_op, proxy_peer},
     step_places::{StepDetail, add_steps},
     walk_probes::{self, Place},
@@ -14,6 +14,7 @@ use super::{
 use flow::wire::ProbeKind;
 use nccl_library::{
     elf::FileOffset,
+    fields::ops_lead_to_tasks,
     nccl::{ApiFunction, ApiKind},
     symbols::{Function, Resolution},
 };
@@ -52,7 +53,7 @@ impl Probe {
 /// Where ops are seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Way {
+pub enum ProbeStrategy {
     /// One hit for each kernel launch, at which its whole plan is walked.
     Plan,
     /// A hit for each call of `ncclProxySaveOp` and `SaveProxy`.
@@ -105,11 +106,12 @@ pub struct ProbeSet {
     pub probes: Vec<Probe>,
     pub missing: Vec<MissingProbe>,
     /// How ops are seen; nothing if they are not.
-    pub way: Option<Way>,
+    pub way: Option<ProbeStrategy>,
 }
 
-/// Compiles the probes that a level needs, those of [`Level::Steps`] at the entries of the hooks: [`add_steps`] knows better places. Ops are seen in the wanted way, or in the one that the library allows: plans first.
-pub fn compile(resolution: &Resolution, level: Level, wanted: Option<Way>) -> ProbeSet {
+/// Compiles the probes that a level needs. Those of [`Level::Steps`] are at the entries of the hooks; [`add_steps`] knows
+/// better places. Without a wanted strategy it is the first that the library allows: plans, then calls.
+pub fn compile(resolution: &Resolution, level: Level, wanted: Option<ProbeStrategy>) -> ProbeSet {
     let mut set = ProbeSet::default();
     if level == Level::Api {
         add(
@@ -121,13 +123,13 @@ pub fn compile(resolution: &Resolution, level: Level, wanted: Option<Way>) -> Pr
         );
         return set;
     }
-    if wanted != Some(Way::PerCall) {
+    if wanted != Some(ProbeStrategy::PerCall) {
         let walked = plans(resolution);
-        if wanted == Some(Way::Plan) || !walked.probes.is_empty() {
+        if wanted == Some(ProbeStrategy::Plan) || !walked.probes.is_empty() {
             set = walked;
         }
     }
-    if set.probes.is_empty() && wanted != Some(Way::Plan) {
+    if set.probes.is_empty() && wanted != Some(ProbeStrategy::Plan) {
         set = calls(resolution);
     }
     if level == Level::Steps {
@@ -138,7 +140,7 @@ pub fn compile(resolution: &Resolution, level: Level, wanted: Option<Way>) -> Pr
 
 /// One probe for each plan, and one for each that is posted by a callback; both or none.
 fn plans(resolution: &Resolution) -> ProbeSet {
-    let mut set = ProbeSet { way: Some(Way::Plan), ..ProbeSet::default() };
+    let mut set = ProbeSet { way: Some(ProbeStrategy::Plan), ..ProbeSet::default() };
     let lost = "every op";
     if walk_probes::is_possible(resolution) {
         for (name, place) in [
@@ -167,14 +169,14 @@ fn plans(resolution: &Resolution) -> ProbeSet {
 
 /// A probe for each call.
 fn calls(resolution: &Resolution) -> ProbeSet {
-    let mut set = ProbeSet { way: Some(Way::PerCall), ..ProbeSet::default() };
+    let mut set = ProbeSet { way: Some(ProbeStrategy::PerCall), ..ProbeSet::default() };
     add(&mut set, resolution, "ncclProxySaveOp", "every proxy op: nothing can be recorded", |function| {
         proxy_op(resolution, function).map(without_walk)
     });
     add(&mut set, resolution, "SaveProxy", "the peers and transports of every op", |function| {
         proxy_peer(resolution, function).map(without_walk)
     });
-    if resolution.layouts.field("ncclProxyOp", "task").is_none() {
+    if !ops_lead_to_tasks(&resolution.layouts) {
         add(
             &mut set,
             resolution,
@@ -186,8 +188,8 @@ fn calls(resolution: &Resolution) -> ProbeSet {
     set
 }
 
-/// Adds the probes of `--returns`: at the return of every exported function that the library has, and at the entry of those
-/// that do not come through `ncclEnqueueCheck`.
+/// Adds the probes of `--returns`: at the return of every exported function that the library has, and at the entry of
+/// those that do not come through `ncclEnqueueCheck`.
 pub fn add_api_returns(set: &mut ProbeSet, resolution: &Resolution) {
     for function in ApiFunction::all() {
         let name = function.name();
@@ -222,7 +224,7 @@ fn add(
     resolution: &Resolution,
     name: &str,
     lost: &str,
-    compile: impl Fn(&Function) -> Result<WithWalk, Lack>,
+    compile: impl Fn(&Function) -> Result<WithWalk, CompileError>,
 ) {
     let functions = resolution.functions(name);
     if functions.is_empty() {
@@ -239,18 +241,18 @@ fn add(
                 plan,
                 walk,
             }),
-            Err(lack) => add_missing(set, name, reason(resolution, &lack), lost),
+            Err(error) => add_missing(set, name, reason(resolution, &error), lost),
         }
     }
 }
 
 /// Why a probe cannot be compiled: if a whole struct is not known, why that is so.
-fn reason(resolution: &Resolution, lack: &Lack) -> String {
-    match lack {
-        Lack::Struct(strukt) | Lack::Field(strukt, _) => match resolution.why_unknown(strukt) {
-            Some(why) => format!("the layout of `{strukt}` is not known: {why}"),
-            None => lack.to_string(),
+fn reason(resolution: &Resolution, error: &CompileError) -> String {
+    match error {
+        CompileError::Missing(missing) => match resolution.why_unknown(missing.strukt) {
+            Some(why) => format!("the layout of `{}` is not known: {why}", missing.strukt),
+            None => error.to_string(),
         },
-        Lack::Parameter(_) | Lack::Plan(_) => lack.to_string(),
+        CompileError::Parameter(_) | CompileError::Plan(_) => error.to_string(),
     }
 }

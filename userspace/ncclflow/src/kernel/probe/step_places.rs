@@ -70,7 +70,7 @@ pub fn add_steps(set: &mut ProbeSet, resolution: &Resolution, image: Option<&Ima
                         plan,
                         walk: None,
                     }),
-                    Err(lack) => add_missing(set, name, lack.to_string(), lost),
+                    Err(error) => add_missing(set, name, error.to_string(), lost),
                 }
             }
         }

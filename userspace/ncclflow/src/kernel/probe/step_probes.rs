@@ -6,11 +6,12 @@
 //! 2.24 with the first step of the message. Where the probes go is [`super::step_places`]'s.
 
 use super::{
-    lookup::{Compiled, Lack, extent, field, len, offset, parameter, place, signed},
+    lookup::{CompileError, Compiled, extent, len, offset, offset_of, parameter, place, place_of, signed},
     plan_builder::{PlanBuilder, Slot},
 };
 use flow::wire::{ProbeKind, ProxyStepSpans, SlotSizesSpans, StepHook};
 use nccl_library::{
+    fields::{conn_fifo, proxy_args, proxy_connection, proxy_sub_args, recv_mem, send_net_resources},
     nccl::{FIFO_STEPS, NameTables},
     symbols::{Function, Resolution},
 };
@@ -66,30 +67,24 @@ pub(super) fn proxy_step(
         Some(name) => Some(plan.int_parameter(parameter(function, name)?)),
         None => None,
     };
-    let sub_size = layouts.struct_size("ncclProxySubArgs").ok_or(Lack::Struct("ncclProxySubArgs"))?;
-    let subs = offset(&field(layouts, "ncclProxyArgs", "subs")?)?;
+    let sub_size = signed(proxy_sub_args::STRUCT.size(layouts)?)?;
+    let subs = offset_of(layouts, proxy_args::SUBS)?;
     let first = if subs == 0 { args } else { plan.offset(args, subs) };
-    let sub = plan.scale(first, sub_index, signed(sub_size)?);
+    let sub = plan.scale(first, sub_index, sub_size);
     // A step of the plan costs the target some 25 ns: what lies near is copied at once.
-    let of_args = [
-        place(&field(layouts, "ncclProxyArgs", "opCount")?)?,
-        place(&field(layouts, "ncclProxyArgs", "nsubs")?)?,
-    ];
+    let of_args = [place_of(layouts, proxy_args::OP_COUNT)?, place_of(layouts, proxy_args::N_SUBS)?];
     let of_args = if extent(&of_args) <= MAX_NEAR {
         plan.copy_together(args, &of_args)
     } else {
         of_args.iter().map(|(offset, len)| plan.copy(args, *offset, *len)).collect()
     };
-    let &[op_count, n_subs] = of_args.as_slice() else {
-        return Err(Lack::Field("ncclProxyArgs", "opCount"));
-    };
-    let connection = offset(&field(layouts, "ncclProxySubArgs", "connection")?)?;
-    let connection = plan.load(sub, connection, 8);
+    let &[op_count, n_subs] = of_args.as_slice() else { return Err(proxy_args::OP_COUNT.missing().into()) };
+    let connection = plan.load(sub, offset_of(layouts, proxy_sub_args::CONNECTION)?, 8);
     // A state tells by itself which way the message goes.
     let mut of_connection = Vec::new();
     if hook != StepHook::State {
-        let sends = place(&field(layouts, "ncclProxyConnection", "send")?)?;
-        let same_process = layouts.field("ncclProxyConnection", "sameProcess");
+        let sends = place_of(layouts, proxy_connection::SEND)?;
+        let same_process = proxy_connection::SAME_PROCESS.find(layouts);
         let same_process = same_process.map(|field| place(&field)).transpose()?;
         let places: Vec<_> = [Some(sends), same_process].into_iter().flatten().collect();
         of_connection = plan.copy_together(connection, &places);
@@ -98,7 +93,7 @@ pub(super) fn proxy_step(
     // 2.23 adds a send to the sum only after it has told it: what is told next, if only the end, shows it.
     let adds_later = function.param("stepLo").is_some();
     let tells_size = hook == StepHook::State || (hook == StepHook::Stop && adds_later);
-    let size = match layouts.field("ncclProxySubArgs", "transSize") {
+    let size = match proxy_sub_args::TRANSFER_SIZE.find(layouts) {
         Some(size) if tells_size => Some(plan.copy(sub, offset(&size)?, len(size.size)?)),
         _ => None,
     };
@@ -129,18 +124,18 @@ fn slot_sizes(
     resolution: &Resolution,
     sub: Slot,
     connection: Slot,
-) -> Result<Option<SlotSizesSpans>, Lack> {
+) -> Result<Option<SlotSizesSpans>, CompileError> {
     let layouts = &resolution.layouts;
     let (Some(resources), Some(memory), Some(fifo), Some(size), Some(base)) = (
-        layouts.field("ncclProxyConnection", "transportResources"),
-        layouts.field("sendNetResources", "recvMem"),
-        layouts.field("ncclRecvMem", "connFifo"),
-        layouts.field("ncclConnFifo", "size"),
-        layouts.field("ncclProxySubArgs", "base"),
+        proxy_connection::TRANSPORT_RESOURCES.find(layouts),
+        send_net_resources::RECV_MEM.find(layouts),
+        recv_mem::CONN_FIFO.find(layouts),
+        conn_fifo::SIZE.find(layouts),
+        proxy_sub_args::BASE.find(layouts),
     ) else {
         return Ok(None);
     };
-    let Some(entry) = layouts.struct_size("ncclConnFifo") else { return Ok(None) };
+    let Ok(entry) = conn_fifo::STRUCT.size(layouts) else { return Ok(None) };
     let resources = plan.load(connection, offset(&resources)?, 8);
     let memory = plan.load(resources, offset(&memory)?, 8);
     Ok(Some(SlotSizesSpans {

@@ -12,7 +12,10 @@ use ncclflow_common::{
 
 use super::{
     finished_plan::{FinishedPlan, PlanError},
-    lookup::{Lack, communicator, field, len, load_field, offset, parameter, place as place_of, signed},
+    lookup::{
+        CompileError, communicator, len, load, load_field, near_offset_of, offset_of, parameter,
+        place as place_in, place_of, signed,
+    },
     op_probes::task,
     plan_builder::{PlanBuilder, Slot},
     set::{Part, WalkProgram},
@@ -20,14 +23,18 @@ use super::{
 };
 use flow::wire::{PlanList, PlanNodeSpans, PlanSpans, ProbeKind, Span};
 use nccl_library::{
-    fields::{op_counts_extent, parts_are_reversed},
+    fields::{
+        FieldRef, MissingField, StructRef, channel, comm, dev_kernel_args, dev_work_batch, dev_work_coll,
+        dev_work_p2p, enums, kernel_plan, op_counts_extent, parts_are_reversed, proxy_op, shared_resources,
+        task_coll, task_p2p, work_list,
+    },
     layouts::{Field, Layouts},
     nccl::Algorithm,
     symbols::{Function, Resolution},
 };
 
 /// A probe that walks: its own plan, what its last record means, and the walk.
-pub(super) type CompiledWalk = Result<(FinishedPlan, ProbeKind, WalkProgram), Lack>;
+pub(super) type CompiledWalk = Result<(FinishedPlan, ProbeKind, WalkProgram), CompileError>;
 
 /// Which of a plan's probes it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,20 +49,20 @@ pub(super) enum Place {
 pub(super) fn is_possible(resolution: &Resolution) -> bool {
     let layouts = &resolution.layouts;
     [
-        ("ncclProxyOp", "task"),
-        ("ncclProxyOp", "enqNext"),
-        ("ncclKernelPlan", "collTaskQueue.head"),
-        ("ncclKernelPlan", "p2pTaskQueue.head"),
-        ("ncclKernelPlan", "workQueue.head"),
-        ("ncclKernelPlan", "proxyOpQueue.head"),
-        ("ncclTaskColl", "algorithm"),
-        ("ncclWorkList", "workType"),
-        ("ncclDevWorkColl", "cbd.chunkGrainsLo"),
-        ("ncclDevWorkP2p", "sendChunkSize_u32fp8"),
-        ("ncclDevWorkBatch", "offsetBitset"),
+        proxy_op::TASK,
+        proxy_op::QUEUE_NEXT,
+        kernel_plan::COLL_TASKS,
+        kernel_plan::P2P_TASKS,
+        kernel_plan::WORKS,
+        kernel_plan::PROXY_OPS,
+        task_coll::ALGORITHM,
+        work_list::WORK_TYPE,
+        dev_work_coll::CHUNK_GRAINS_LO,
+        dev_work_p2p::SEND_CHUNK_SIZE,
+        dev_work_batch::OFFSET_BITS,
     ]
     .iter()
-    .all(|(strukt, path)| layouts.field(strukt, path).is_some())
+    .all(|field| field.exists(layouts))
         && ["ncclLaunchKernelAfter_NoCuda", "hostStreamPlanCallback"]
             .iter()
             .all(|name| resolution.functions(name).len() == 1)
@@ -90,7 +97,7 @@ impl Assembly<'_> {
         builder: &mut PlanBuilder,
         function: &Function,
         place: Place,
-    ) -> Result<(Slot, Slot), Lack> {
+    ) -> Result<(Slot, Slot), CompileError> {
         Ok(match place {
             Place::AfterLaunch => (
                 builder.parameter(parameter(function, "comm")?),
@@ -98,36 +105,39 @@ impl Assembly<'_> {
             ),
             Place::Callback => {
                 let plan = builder.parameter(parameter(function, "plan_")?);
-                let comm = field(self.layouts, "ncclKernelPlan", "comm")?;
-                (builder.load(plan, offset(&comm)?, 8), plan)
+                (builder.load(plan, offset_of(self.layouts, kernel_plan::COMM)?, 8), plan)
             }
         })
     }
 
     /// The plan that finds the lists, and the walk's own description.
-    fn head(&mut self, function: &Function, place: Place) -> Result<FinishedPlan, Lack> {
+    fn head(&mut self, function: &Function, place: Place) -> Result<FinishedPlan, CompileError> {
         let mut head = PlanBuilder::new(self.resolution.machine);
         let (comm, plan) = self.comm_and_plan(&mut head, function, place)?;
-        let of_comm = |path| -> Result<u32, Lack> {
-            u32::try_from(field(self.layouts, "ncclComm", path)?.offset)
-                .map_err(|_| Lack::Field("ncclComm", path))
+        let of_comm = |field: FieldRef| -> Result<u32, CompileError> {
+            let offset = field.need(self.layouts)?.offset;
+            u32::try_from(offset).map_err(|_| field.missing().into())
         };
-        let n_channels = of_comm("nChannels")?;
-        self.walk.rows_at = of_comm("channels")?;
-        self.walk.row_size = self.size("ncclChannel")?;
-        self.walk.n_rows_at = [n_channels, of_comm("nvlsChannels").unwrap_or(n_channels)];
-        let hash = match self.layouts.field("ncclComm", "commHash") {
+        let n_channels = of_comm(comm::N_CHANNELS)?;
+        self.walk.rows_at = of_comm(comm::CHANNELS)?;
+        self.walk.row_size = self.size(channel::STRUCT)?;
+        self.walk.n_rows_at = [n_channels, of_comm(comm::NVLS_CHANNELS).unwrap_or(n_channels)];
+        let hash = match comm::HASH.find(self.layouts) {
             Some(at) => load_field(&mut head, comm, &at)?,
             None => comm,
         };
         self.walk.identity = [comm.number(), hash.number()];
-        let at = |path| offset(&field(self.layouts, "ncclKernelPlan", path)?);
-        let mut heads = vec![at("proxyOpQueue.head")?];
+        let at = |field| offset_of(self.layouts, field);
+        let mut heads = vec![at(kernel_plan::PROXY_OPS)?];
         if place == Place::AfterLaunch {
-            heads.extend([at("p2pTaskQueue.head")?, at("collTaskQueue.head")?, at("workQueue.head")?]);
+            heads.extend([
+                at(kernel_plan::P2P_TASKS)?,
+                at(kernel_plan::COLL_TASKS)?,
+                at(kernel_plan::WORKS)?,
+            ]);
         }
         let heads = head.load_words(plan, &heads);
-        let [ops, rest @ ..] = heads.as_slice() else { return Err(Lack::Struct("ncclKernelPlan")) };
+        let [ops, rest @ ..] = heads.as_slice() else { return Err(kernel_plan::STRUCT.missing().into()) };
         let ops = *ops;
         if let [p2p, tasks, works] = *rest {
             self.coll_tasks(tasks)?;
@@ -142,30 +152,32 @@ impl Assembly<'_> {
     }
 
     /// The record of the probe itself.
-    fn last_record(&mut self, function: &Function, place: Place) -> Result<(FinishedPlan, PlanSpans), Lack> {
+    fn last_record(
+        &mut self,
+        function: &Function,
+        place: Place,
+    ) -> Result<(FinishedPlan, PlanSpans), CompileError> {
         let layouts = self.layouts;
         let mut last = PlanBuilder::after_walk(self.resolution.machine);
         let (comm, plan) = self.comm_and_plan(&mut last, function, place)?;
-        let comm_spans = communicator(&mut last, layouts, comm)?;
-        let of_plan = |path| field(layouts, "ncclKernelPlan", path);
+        let comm_spans = communicator(&mut last, self.resolution, comm)?;
         let mut places = vec![
-            place_of(&of_plan("persistent")?)?,
-            place_of(&of_plan("channelMask")?)?,
-            place_of(&of_plan("workBytes")?)?,
+            place_of(layouts, kernel_plan::PERSISTENT)?,
+            place_of(layouts, kernel_plan::CHANNEL_MASK)?,
+            place_of(layouts, kernel_plan::WORK_BYTES)?,
         ];
-        let callback = layouts.field("ncclKernelPlan", "isHostCbEnq");
-        if let Some(at) = &callback {
-            places.push(place_of(at)?);
+        if let Some(at) = kernel_plan::BY_CALLBACK.find(layouts) {
+            places.push(place_in(&at)?);
         }
         let (plan_pointer, copied) = last.emit_and_copy_together(plan, &places);
         let [persistent, channel_mask, work_bytes, rest @ ..] = copied.as_slice() else {
-            return Err(Lack::Struct("ncclKernelPlan"));
+            return Err(kernel_plan::STRUCT.missing().into());
         };
         let (persistent, channel_mask, work_bytes) = (*persistent, *channel_mask, *work_bytes);
         let by_callback = if let Some(span) = rest.first() {
             *span
         } else {
-            let refs = load_field(&mut last, comm, &field(layouts, "ncclComm", "persistentRefs")?)?;
+            let refs = load(&mut last, layouts, comm, comm::PERSISTENT_REFS)?;
             last.emit(refs)
         };
         let nodes = last.nodes();
@@ -184,14 +196,13 @@ impl Assembly<'_> {
         Ok((last.finish()?, spans))
     }
 
-    fn size(&self, strukt: &'static str) -> Result<u32, Lack> {
-        let size = self.layouts.struct_size(strukt).ok_or(Lack::Struct(strukt))?;
-        u32::try_from(size).map_err(|_| Lack::Struct(strukt))
+    fn size(&self, strukt: StructRef) -> Result<u32, CompileError> {
+        u32::try_from(strukt.size(self.layouts)?).map_err(|_| strukt.missing().into())
     }
 
-    fn add_list(&mut self, list: PlanList, queue: Queue) -> Result<(), Lack> {
+    fn add_list(&mut self, list: PlanList, queue: Queue) -> Result<(), CompileError> {
         let at = self.lists.len();
-        *self.walk.queues.get_mut(at).ok_or(Lack::Plan(PlanError::TooManySteps))? = queue;
+        *self.walk.queues.get_mut(at).ok_or(CompileError::Plan(PlanError::TooManySteps))? = queue;
         self.lists.push(list);
         self.walk.n_queues += 1;
         Ok(())
@@ -203,118 +214,111 @@ impl Assembly<'_> {
     }
 
     /// A list whose nodes' first `bytes` are copied.
-    fn node(&mut self, list: PlanList, name: &'static str, bytes: u64) -> Result<Queue, Lack> {
+    fn node(&mut self, list: PlanList, bytes: u64) -> Result<Queue, CompileError> {
         let mut part = PlanBuilder::part(self.resolution.machine, NODE_GIVEN);
         let node = part.given(0);
         let (address, bytes) = part.emit_and_copy(node, 0, len(bytes)?);
         let spans = PlanNodeSpans { list, address, bytes, task: None };
         let plan = part.finish()?;
         let copied = copied(&plan, bytes);
-        let plan = self.add_part(name, ProbeKind::PlanNode(spans), plan);
+        let plan = self.add_part(list.name(), ProbeKind::PlanNode(spans), plan);
         Ok(Queue { plan, copied, when: STACK_POINTER_SLOT, ..Queue::default() })
     }
 
-    fn next_of(&self, strukt: &'static str, path: &'static str) -> Result<u16, Lack> {
-        len(field(self.layouts, strukt, path)?.offset)
-    }
-
-    fn coll_tasks(&mut self, head: Slot) -> Result<(), Lack> {
-        let strukt = "ncclTaskColl";
-        let algorithm = field(self.layouts, strukt, "algorithm")?;
-        let end = field(self.layouts, strukt, "regBufType")?;
+    fn coll_tasks(&mut self, head: Slot) -> Result<(), CompileError> {
+        let algorithm = task_coll::ALGORITHM.need(self.layouts)?;
+        let end = task_coll::REG_BUFFER_TYPE.need(self.layouts)?;
         let gate =
             Gate { tag_at: bits_byte(&algorithm)?, fans: self.fans_by_algorithm()?, ..Gate::default() };
-        *self.walk.gates.first_mut().ok_or(Lack::Plan(PlanError::TooManySteps))? = gate;
+        *self.walk.gates.first_mut().ok_or(CompileError::Plan(PlanError::TooManySteps))? = gate;
         let queue = Queue {
-            next_at: self.next_of(strukt, "next")?,
+            next_at: near_offset_of(self.layouts, task_coll::NEXT)?,
             head: head.number(),
             first_gate: 0,
             n_gates: 1,
             gates_when: STACK_POINTER_SLOT,
-            ..self.node(PlanList::CollTasks, "collTaskQueue", end.offset + end.size)?
+            ..self.node(PlanList::CollTasks, end.offset + end.size)?
         };
         self.add_list(PlanList::CollTasks, queue)
     }
 
-    fn works(&mut self, head: Slot, p2p_tasks: Slot) -> Result<(), Lack> {
-        let list = self.layouts.struct_size("ncclWorkList").ok_or(Lack::Struct("ncclWorkList"))?;
-        let coll = u64::from(self.size("ncclDevWorkColl")?);
-        let p2p = u64::from(self.size("ncclDevWorkP2p")?);
-        let of_work = |path: &'static str| -> Result<u16, Lack> {
-            len(list + field(self.layouts, "ncclDevWorkP2p", path)?.offset)
-        };
-        let work_type = field(self.layouts, "ncclWorkList", "workType")?;
-        let p2p_type = self.layouts.enum_value("ncclDevWorkType", "ncclDevWorkTypeP2p").unwrap_or(0);
-        let gate = |rank: &'static str, rows: &'static str| -> Result<Gate, Lack> {
+    fn works(&mut self, head: Slot, p2p_tasks: Slot) -> Result<(), CompileError> {
+        let list = work_list::STRUCT.size(self.layouts)?;
+        let coll = u64::from(self.size(dev_work_coll::STRUCT)?);
+        let p2p = u64::from(self.size(dev_work_p2p::STRUCT)?);
+        let of_work =
+            |field: FieldRef| -> Result<u16, CompileError> { len(list + field.need(self.layouts)?.offset) };
+        let p2p_type = enums::WORK_P2P.find(self.layouts).unwrap_or(0);
+        let gate = |rank, rows| -> Result<Gate, CompileError> {
             Ok(Gate {
-                only_at: len(work_type.offset)?,
+                only_at: near_offset_of(self.layouts, work_list::WORK_TYPE)?,
                 only: u16::try_from(p2p_type).unwrap_or(NOWHERE),
                 tag_at: of_work(rank)?,
                 tag_len: 4,
                 rows_at: of_work(rows)?,
-                first_row_at: of_work("channelBase")?,
-                modulo_at: of_work("nP2pChannels")?,
-                // Up to 2.27 parts go to channels in bit-reversed order (ncclP2pChannelForPart, src/include/device.h).
+                first_row_at: of_work(dev_work_p2p::CHANNEL_BASE)?,
+                modulo_at: of_work(dev_work_p2p::N_P2P_CHANNELS)?,
                 reversed: u16::from(parts_are_reversed(self.layouts)),
                 one_fan: 1,
                 fans: [Fan::default(); GATE_TAGS],
             })
         };
-        let (mut send, mut receive) =
-            (gate("sendRank", "nSendChannels")?, gate("recvRank", "nRecvChannels")?);
+        let (mut send, mut receive) = (
+            gate(dev_work_p2p::SEND_RANK, dev_work_p2p::SEND_N_CHANNELS)?,
+            gate(dev_work_p2p::RECV_RANK, dev_work_p2p::RECV_N_CHANNELS)?,
+        );
         send.fans[0] = self.p2p_fan(true)?;
         receive.fans[0] = self.p2p_fan(false)?;
         for (slot, gate) in self.walk.gates.iter_mut().skip(1).zip([send, receive]) {
             *slot = gate;
         }
         let queue = Queue {
-            next_at: self.next_of("ncclWorkList", "next")?,
+            next_at: near_offset_of(self.layouts, work_list::NEXT)?,
             head: head.number(),
             first_gate: 1,
             n_gates: 2,
             gates_when: p2p_tasks.number(),
-            ..self.node(PlanList::Works, "workQueue", list + coll.max(p2p))?
+            ..self.node(PlanList::Works, list + coll.max(p2p))?
         };
         self.add_list(PlanList::Works, queue)
     }
 
-    fn p2p_tasks(&mut self, head: Slot) -> Result<(), Lack> {
-        let strukt = "ncclTaskP2p";
+    fn p2p_tasks(&mut self, head: Slot) -> Result<(), CompileError> {
         let queue = Queue {
-            next_at: self.next_of(strukt, "next")?,
+            next_at: near_offset_of(self.layouts, task_p2p::NEXT)?,
             head: head.number(),
-            ..self.node(PlanList::P2pTasks, "p2pTaskQueue", u64::from(self.size(strukt)?))?
+            ..self.node(PlanList::P2pTasks, u64::from(self.size(task_p2p::STRUCT)?))?
         };
         self.add_list(PlanList::P2pTasks, queue)
     }
 
     /// Which work is in which batch, as a p2p op's number in its plan is that of its batch.
-    fn batches(&mut self, head: &mut PlanBuilder, plan: Slot, when: Slot) -> Result<(), Lack> {
-        let args_at = offset(&field(self.layouts, "ncclKernelPlan", "kernelArgs")?)?;
-        let args_size = i64::from(self.size("ncclDevKernelArgs")?);
-        let count_at = place_of(&field(self.layouts, "ncclKernelPlan", "nWorkBatches")?)?;
+    fn batches(&mut self, head: &mut PlanBuilder, plan: Slot, when: Slot) -> Result<(), CompileError> {
+        let args_at = offset_of(self.layouts, kernel_plan::KERNEL_ARGS)?;
+        let args_size = i64::from(self.size(dev_kernel_args::STRUCT)?);
+        let count_at = place_of(self.layouts, kernel_plan::N_WORK_BATCHES)?;
         let (mut batches, mut count) = (when, when);
         head.unless_zero(when, |head| {
             let args = head.load(plan, args_at, 8);
             batches = head.offset(args, args_size);
             count = head.load(plan, count_at.0, count_at.1);
         });
-        let size = self.size("ncclDevWorkBatch")?;
+        let size = self.size(dev_work_batch::STRUCT)?;
         let queue = Queue {
             stride: size,
             head: batches.number(),
             count: count.number(),
             when: when.number(),
-            ..self.node(PlanList::Batches, "kernelArgs", u64::from(size))?
+            ..self.node(PlanList::Batches, u64::from(size))?
         };
         self.add_list(PlanList::Batches, queue)
     }
 
     /// How many ops were posted before: what a queued op's number is relative to.
-    fn op_counts(&mut self, head: &mut PlanBuilder, comm: Slot, when: Slot) -> Result<(), Lack> {
-        let (first, bytes) =
-            op_counts_extent(self.layouts).ok_or(Lack::Field("ncclSharedResources", "p2pOpCount"))?;
-        let shared_at = offset(&field(self.layouts, "ncclComm", "sharedRes")?)?;
+    fn op_counts(&mut self, head: &mut PlanBuilder, comm: Slot, when: Slot) -> Result<(), CompileError> {
+        let missing = shared_resources::P2P_OP_COUNT.missing();
+        let (first, bytes) = op_counts_extent(self.layouts).ok_or(missing)?;
+        let shared_at = offset_of(self.layouts, comm::SHARED_RESOURCES)?;
         let mut counts = when;
         let first = signed(first)?;
         head.unless_zero(when, |head| {
@@ -322,30 +326,28 @@ impl Assembly<'_> {
             counts = head.offset(shared, first);
         });
         let queue = Queue {
-            stride: u32::try_from(bytes).map_err(|_| Lack::Field("ncclSharedResources", "p2pOpCount"))?,
+            stride: u32::try_from(bytes).map_err(|_| missing)?,
             head: counts.number(),
             count: ONE_NODE,
             when: when.number(),
-            ..self.node(PlanList::OpCounts, "opCounts", bytes)?
+            ..self.node(PlanList::OpCounts, bytes)?
         };
         self.add_list(PlanList::OpCounts, queue)
     }
 
-    fn proxy_ops(&mut self, head: Slot, place: Place) -> Result<(), Lack> {
-        let strukt = "ncclProxyOp";
+    fn proxy_ops(&mut self, head: Slot, place: Place) -> Result<(), CompileError> {
         let mut part = PlanBuilder::part(self.resolution.machine, NODE_GIVEN);
         let node = part.given(0);
-        let (address, bytes) = part.emit_and_copy(node, 0, len(u64::from(self.size(strukt)?))?);
-        let task_at = field(self.layouts, strukt, "task")?;
-        let task = Some(task(&mut part, self.layouts, node, &task_at)?);
+        let (address, bytes) = part.emit_and_copy(node, 0, len(proxy_op::STRUCT.size(self.layouts)?)?);
+        let task = Some(task(&mut part, self.layouts, node)?);
         let spans = PlanNodeSpans { list: PlanList::ProxyOps, address, bytes, task };
         let plan = part.finish()?;
         let copied = copied(&plan, bytes);
-        let plan = self.add_part("proxyOpQueue", ProbeKind::PlanNode(spans), plan);
+        let plan = self.add_part(PlanList::ProxyOps.name(), ProbeKind::PlanNode(spans), plan);
         let mut queue = Queue {
             plan,
             copied,
-            next_at: self.next_of(strukt, "enqNext")?,
+            next_at: near_offset_of(self.layouts, proxy_op::QUEUE_NEXT)?,
             head: head.number(),
             when: STACK_POINTER_SLOT,
             ..Queue::default()
@@ -377,11 +379,14 @@ fn copied(plan: &FinishedPlan, bytes: Span) -> u16 {
 }
 
 /// The byte that a bit field of 8 bits fills.
-fn bits_byte(at: &Field) -> Result<u16, Lack> {
+fn bits_byte(at: &Field) -> Result<u16, CompileError> {
     match at.bits {
         None => len(at.offset),
         Some(bits) if bits.width == 8 && bits.shift % 8 == 0 => len(at.offset + u64::from(bits.shift / 8)),
-        Some(_) => Err(Lack::Field("ncclTaskColl", "algorithm, in a byte of its own")),
+        Some(_) => {
+            Err(MissingField { path: Some("algorithm, in a byte of its own"), ..task_coll::STRUCT.missing() }
+                .into())
+        }
     }
 }
 

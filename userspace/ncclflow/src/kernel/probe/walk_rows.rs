@@ -1,16 +1,19 @@
 //! What a walk sends once: a channel's graphs, and the connectors that an algorithm, or a send or receive, uses of it.
 
+use std::iter;
+
 use ncclflow_common::{Fan, GATE_TAGS, Gate, MAX_GATES, NOWHERE, ROW_GIVEN};
 
 use super::{
     connector::proxy_connector,
     finished_plan::PlanError,
-    lookup::{Lack, field, len, load_field, offset, signed},
+    lookup::{CompileError, load, load_field, near_offset_of, offset_of, place, place_of, signed},
     plan_builder::{PlanBuilder, Slot},
     walk_probes::Assembly,
 };
 use flow::wire::{ChannelSpans, ConnectorSpans, ConnectorsSpans, ProbeKind, Span};
 use nccl_library::{
+    fields::{FieldRef, channel, channel_peer, comm, connector, enums, proxy_op, transport},
     layouts::Layouts,
     nccl::{Algorithm, NameTables, Pattern},
 };
@@ -24,9 +27,10 @@ const ROWS_NVLS: u8 = 1;
 
 impl Assembly<'_> {
     /// Where only ops are seen, they tell which connectors are used.
-    pub(super) fn gates_of_ops(&mut self) -> Result<[Gate; MAX_GATES], Lack> {
-        let of_op = |path: &'static str| field(self.layouts, "ncclProxyOp", path);
-        let (pattern, root, channel) = (of_op("pattern")?, of_op("root")?, of_op("channelId")?);
+    pub(super) fn gates_of_ops(&mut self) -> Result<[Gate; MAX_GATES], CompileError> {
+        let of_op = |field| near_offset_of(self.layouts, field);
+        let (pattern, root, channel) =
+            (of_op(proxy_op::PATTERN)?, of_op(proxy_op::ROOT)?, of_op(proxy_op::CHANNEL_ID)?);
         let names = NameTables::from_layouts(self.layouts);
         let number = |wanted: Pattern| {
             (0..i64::try_from(GATE_TAGS).unwrap_or(0)).find(|number| names.pattern(*number) == Some(wanted))
@@ -38,16 +42,16 @@ impl Assembly<'_> {
             let of = algorithm.and_then(|algorithm| by_algorithm.get(usize::from(algorithm.number())));
             *fan = of.copied().unwrap_or_default();
         }
-        let graphs = Gate { tag_at: len(pattern.offset)?, fans: by_pattern, ..Gate::default() };
-        let p2p = |wanted: Pattern, fan: Fan| -> Result<Gate, Lack> {
+        let graphs = Gate { tag_at: pattern, fans: by_pattern, ..Gate::default() };
+        let p2p = |wanted: Pattern, fan: Fan| -> Result<Gate, CompileError> {
             let mut fans = [Fan::default(); GATE_TAGS];
             fans[0] = fan;
             Ok(Gate {
-                only_at: len(pattern.offset)?,
+                only_at: pattern,
                 only: number(wanted).and_then(|number| u16::try_from(number).ok()).unwrap_or(NOWHERE),
-                tag_at: len(root.offset)?,
+                tag_at: root,
                 tag_len: 4,
-                first_row_at: len(channel.offset)?,
+                first_row_at: channel,
                 one_fan: 1,
                 fans,
                 ..Gate::default()
@@ -59,17 +63,16 @@ impl Assembly<'_> {
 
     /// Grouped broadcasts have no task among the collectives' (2.29 and later): only their ops tell which graphs are used. `rings`: what
     /// ops on rings use of a channel.
-    pub(super) fn gate_of_grouped(&self, rings: Fan) -> Result<Option<Gate>, Lack> {
-        let Some(function) = self.layouts.enum_value("ncclFunc_t", "ncclFuncAllGatherV") else {
+    pub(super) fn gate_of_grouped(&self, rings: Fan) -> Result<Option<Gate>, CompileError> {
+        let Some(function) = enums::ALL_GATHER_V.find(self.layouts) else {
             return Ok(None);
         };
-        let of_op = |path: &'static str| field(self.layouts, "ncclProxyOp", path);
         let mut fans = [Fan::default(); GATE_TAGS];
         fans[0] = rings;
         Ok(Some(Gate {
-            only_at: len(of_op("coll")?.offset)?,
+            only_at: near_offset_of(self.layouts, proxy_op::COLL)?,
             only: u16::try_from(function).unwrap_or(NOWHERE),
-            tag_at: len(of_op("pattern")?.offset)?,
+            tag_at: near_offset_of(self.layouts, proxy_op::PATTERN)?,
             one_fan: 1,
             fans,
             ..Gate::default()
@@ -77,7 +80,7 @@ impl Assembly<'_> {
     }
 
     /// What each algorithm's ops use of a channel: its graphs, and the connectors.
-    pub(super) fn fans_by_algorithm(&mut self) -> Result<[Fan; GATE_TAGS], Lack> {
+    pub(super) fn fans_by_algorithm(&mut self) -> Result<[Fan; GATE_TAGS], CompileError> {
         let mut fans = [Fan::default(); GATE_TAGS];
         for algorithm in Algorithm::ALL {
             let fan = self.fan(algorithm)?;
@@ -88,43 +91,37 @@ impl Assembly<'_> {
         Ok(fans)
     }
 
-    fn fan(&mut self, algorithm: Algorithm) -> Result<Fan, Lack> {
+    fn fan(&mut self, algorithm: Algorithm) -> Result<Fan, CompileError> {
         const SEND: bool = true;
         const RECV: bool = false;
-        let groups: &[&[(&str, bool, i32)]] = match algorithm {
-            Algorithm::Ring => &[&[("ring.prev", RECV, 0), ("ring.next", SEND, 0)]],
-            Algorithm::Tree => &[
-                &[
-                    ("tree.up", SEND, 0),
-                    ("tree.down[0]", RECV, 0),
-                    ("tree.down[1]", RECV, 0),
-                    ("tree.down[2]", RECV, 0),
-                ],
-                &[
-                    ("tree.up", RECV, 0),
-                    ("tree.down[0]", SEND, 0),
-                    ("tree.down[1]", SEND, 0),
-                    ("tree.down[2]", SEND, 0),
-                ],
-            ],
-            Algorithm::CollnetChain => &[&[("collnetChain.up", SEND, 1), ("collnetChain.up", RECV, 0)]],
-            Algorithm::CollnetDirect => &[&[("collnetDirect.out", SEND, 1), ("collnetDirect.out", RECV, 0)]],
-            Algorithm::Nvls => &[&[("nvls.out", SEND, 1), ("nvls.out", RECV, 0)]],
-            Algorithm::NvlsTree => &[
-                &[("nvls.treeUp", SEND, 0), ("nvls.treeDown[1]", RECV, 0), ("nvls.treeDown[2]", RECV, 0)],
-                &[("nvls.treeUp", RECV, 0), ("nvls.treeDown[1]", SEND, 0), ("nvls.treeDown[2]", SEND, 0)],
-            ],
-            Algorithm::Pat => &[],
+        let down = |child| channel::TREE_DOWN.element(child);
+        let nvls_down = |child| channel::NVLS_TREE_DOWN.element(child);
+        let groups: Vec<Vec<(FieldRef, bool, i32)>> = match algorithm {
+            Algorithm::Ring => vec![vec![(channel::RING_PREV, RECV, 0), (channel::RING_NEXT, SEND, 0)]],
+            Algorithm::Tree => [SEND, RECV]
+                .map(|up| {
+                    let children = (0..3).map(|child| (down(child), !up, 0));
+                    iter::once((channel::TREE_UP, up, 0)).chain(children).collect()
+                })
+                .to_vec(),
+            Algorithm::CollnetChain => both_ways(channel::COLLNET_CHAIN_UP),
+            Algorithm::CollnetDirect => both_ways(channel::COLLNET_DIRECT_OUT),
+            Algorithm::Nvls => both_ways(channel::NVLS_OUT),
+            Algorithm::NvlsTree => [SEND, RECV]
+                .map(|up| {
+                    let children = (1..3).map(|child| (nvls_down(child), !up, 0));
+                    iter::once((channel::NVLS_TREE_UP, up, 0)).chain(children).collect()
+                })
+                .to_vec(),
+            Algorithm::Pat => Vec::new(),
         };
         let first = self.channel()?;
         for group in groups {
             self.connectors(|part, layouts, channel| {
                 group
                     .iter()
-                    .map(|(path, sends, index)| {
-                        let at = layouts.field("ncclChannel", path);
-                        let at = at.ok_or(Lack::Field("ncclChannel", "the graph of an algorithm"))?;
-                        let peer = load_field(part, channel, &at)?;
+                    .map(|(field, sends, index)| {
+                        let peer = load(part, layouts, channel, *field)?;
                         Ok((part.int32(peer), *sends, *index))
                     })
                     .collect()
@@ -141,11 +138,11 @@ impl Assembly<'_> {
     }
 
     /// PAT's peers are at distances of powers of two, either way.
-    fn pat_connectors(&mut self, distance: i64) -> Result<(), Lack> {
+    fn pat_connectors(&mut self, distance: i64) -> Result<(), CompileError> {
         self.connectors(|part, layouts, _| {
             let comm = part.given(3);
-            let rank = load_field(part, comm, &field(layouts, "ncclComm", "rank")?)?;
-            let n_ranks = load_field(part, comm, &field(layouts, "ncclComm", "nRanks")?)?;
+            let rank = load(part, layouts, comm, comm::RANK)?;
+            let n_ranks = load(part, layouts, comm, comm::N_RANKS)?;
             let above = part.offset(rank, distance);
             let above = part.wrap(above, n_ranks);
             let below = part.scale(rank, n_ranks, 1);
@@ -159,7 +156,7 @@ impl Assembly<'_> {
     }
 
     /// The connectors of a send or receive: those to the peer that is the tag, of index 1.
-    pub(super) fn p2p_fan(&mut self, sends: bool) -> Result<Fan, Lack> {
+    pub(super) fn p2p_fan(&mut self, sends: bool) -> Result<Fan, CompileError> {
         // Sends and receives go over more channels than the graphs: those are read here too.
         let first = self.channel()?;
         self.connectors(|part, _, _| {
@@ -170,46 +167,48 @@ impl Assembly<'_> {
     }
 
     /// The graphs of a channel.
-    fn channel(&mut self) -> Result<u16, Lack> {
+    fn channel(&mut self) -> Result<u16, CompileError> {
         let layouts = self.layouts;
         let mut part = PlanBuilder::part(self.resolution.machine, ROW_GIVEN);
         let (channel, number) = (part.given(0), part.given(1));
         let number = part.emit(number);
         let mark = part.mark();
-        let mut copy = |path: &str| -> Option<Span> {
-            let at = layouts.field("ncclChannel", path)?;
+        let mut copy = |field: FieldRef| -> Option<Span> {
+            let at = field.find(layouts)?;
             if at.size > 8 {
-                return Some(part.copy(channel, signed(at.offset).ok()?, len(at.size).ok()?));
+                let (offset, len) = place(&at).ok()?;
+                return Some(part.copy(channel, offset, len));
             }
             let value = load_field(&mut part, channel, &at).ok()?;
             let span = part.emit(value);
             part.forget_since(mark);
             Some(span)
         };
-        let mut need = |path: &'static str| copy(path).ok_or(Lack::Field("ncclChannel", path));
+        let mut need = |field: FieldRef| copy(field).ok_or(field.missing());
         let mut spans = ChannelSpans {
             channel: number,
-            ring: [need("ring.prev")?, need("ring.next")?, need("ring.index")?],
-            tree_up: need("tree.up")?,
-            tree_down: need("tree.down")?,
-            collnet_chain_up: need("collnetChain.up")?,
-            collnet_direct_out: need("collnetDirect.out")?,
+            ring: [need(channel::RING_PREV)?, need(channel::RING_NEXT)?, need(channel::RING_INDEX)?],
+            tree_up: need(channel::TREE_UP)?,
+            tree_down: need(channel::TREE_DOWN)?,
+            collnet_chain_up: need(channel::COLLNET_CHAIN_UP)?,
+            collnet_direct_out: need(channel::COLLNET_DIRECT_OUT)?,
             nvls_out: None,
             nvls_tree_up: None,
             nvls_tree_down: None,
             nvls_heads: None,
-            collnet_heads: [need("collnetDirect.nHeads")?, need("collnetDirect.headRank")?],
+            collnet_heads: [need(channel::COLLNET_DIRECT_N_HEADS)?, need(channel::COLLNET_DIRECT_HEAD_RANK)?],
             buffer_sizes: Span { at: 0, len: 0, rests_on: 0 },
             n_nodes: None,
         };
-        spans.nvls_heads = copy("nvls.nHeads").zip(copy("nvls.headRank")).map(|(count, rank)| [count, rank]);
-        spans.nvls_out = copy("nvls.out");
-        spans.nvls_tree_up = copy("nvls.treeUp");
-        spans.nvls_tree_down = copy("nvls.treeDown");
-        let sizes = field(layouts, "ncclComm", "buffSizes")?;
+        let heads = copy(channel::NVLS_N_HEADS).zip(copy(channel::NVLS_HEAD_RANK));
+        spans.nvls_heads = heads.map(|(count, rank)| [count, rank]);
+        spans.nvls_out = copy(channel::NVLS_OUT);
+        spans.nvls_tree_up = copy(channel::NVLS_TREE_UP);
+        spans.nvls_tree_down = copy(channel::NVLS_TREE_DOWN);
+        let (sizes_at, sizes_len) = place_of(layouts, comm::BUFFER_SIZES)?;
         let comm = part.given(3);
-        spans.buffer_sizes = part.copy(comm, offset(&sizes)?, len(sizes.size)?);
-        spans.n_nodes = match layouts.field("ncclComm", "nNodes") {
+        spans.buffer_sizes = part.copy(comm, sizes_at, sizes_len);
+        spans.n_nodes = match comm::N_NODES.find(layouts) {
             Some(at) => {
                 let nodes = load_field(&mut part, comm, &at)?;
                 Some(part.emit(nodes))
@@ -218,38 +217,37 @@ impl Assembly<'_> {
         };
         let plan = part.finish()?;
         let at = self.add_part("channels", ProbeKind::Channel(spans), plan);
-        u16::try_from(at).map_err(|_| Lack::Plan(PlanError::TooManySteps))
+        u16::try_from(at).map_err(|_| CompileError::Plan(PlanError::TooManySteps))
     }
 
     /// A plan that reads the connectors to some peers of a row's channel.
     fn connectors(
         &mut self,
-        peers: impl Fn(&mut PlanBuilder, &Layouts, Slot) -> Result<Vec<(Slot, bool, i32)>, Lack>,
-    ) -> Result<u16, Lack> {
+        peers: impl Fn(&mut PlanBuilder, &Layouts, Slot) -> Result<Vec<(Slot, bool, i32)>, CompileError>,
+    ) -> Result<u16, CompileError> {
         let layouts = self.layouts;
         let mut part = PlanBuilder::part(self.resolution.machine, ROW_GIVEN);
         let (channel, number) = (part.given(0), part.given(1));
         let number = part.emit(number);
-        let table = load_field(&mut part, channel, &field(layouts, "ncclChannel", "peers")?)?;
-        let connector_size =
-            signed(layouts.struct_size("ncclConnector").ok_or(Lack::Struct("ncclConnector"))?)?;
-        let of_connector = |path| offset(&field(layouts, "ncclConnector", path)?);
-        let transport_comm_at = of_connector("transportComm")?;
-        let name_at = offset(&field(layouts, "ncclTransport", "name")?)?;
+        let table = load(&mut part, layouts, channel, channel::PEERS)?;
+        let connector_size = signed(connector::STRUCT.size(layouts)?)?;
+        let transport_comm_at = offset_of(layouts, connector::TRANSPORT_COMM)?;
+        let name_at = offset_of(layouts, transport::NAME)?;
         let mut spans = Vec::new();
         for (peer, sends, index) in peers(&mut part, layouts, channel)? {
-            let side = if sends { "send" } else { "recv" };
-            let first =
-                offset(&layouts.field("ncclChannelPeer", side).ok_or(Lack::Struct("ncclChannelPeer"))?)?;
-            let at = first + i64::from(index) * connector_size;
-            let transport =
-                offset(&layouts.field("ncclTransport", side).ok_or(Lack::Struct("ncclTransport"))?)?;
+            let (first, transport) = if sends {
+                (channel_peer::SEND, transport::SEND)
+            } else {
+                (channel_peer::RECV, transport::RECV)
+            };
+            let at = offset_of(layouts, first)? + i64::from(index) * connector_size;
+            let transport = offset_of(layouts, transport)?;
             let mark = part.mark();
             let peer_span = part.emit(peer);
             let element = part.scale(table, peer, 8);
             let of_peer = part.load(element, 0, 8);
             let of_proxy = proxy_connector(&mut part, layouts, of_peer, at)?;
-            let no_progress = Lack::Field("ncclConnector", "proxyConn.proxyProgress");
+            let no_progress = connector::PROXY_PROGRESS.missing();
             let transport_comm = part.load(of_peer, at + transport_comm_at, 8);
             let transport = part.copy(transport_comm, name_at - transport, 8);
             part.forget_since(mark);
@@ -266,8 +264,13 @@ impl Assembly<'_> {
         let plan = part.finish()?;
         let kind = ProbeKind::Connectors(ConnectorsSpans { channel: number, connectors: spans });
         let at = self.add_part("connectors", kind, plan);
-        u16::try_from(at).map_err(|_| Lack::Plan(PlanError::TooManySteps))
+        u16::try_from(at).map_err(|_| CompileError::Plan(PlanError::TooManySteps))
     }
+}
+
+/// A graph that has one peer, to which this rank sends on its second connection and from which it receives on its first.
+fn both_ways(peer: FieldRef) -> Vec<Vec<(FieldRef, bool, i32)>> {
+    vec![vec![(peer, true, 1), (peer, false, 0)]]
 }
 
 /// The graph that a pattern's ops use.

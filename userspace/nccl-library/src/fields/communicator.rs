@@ -1,0 +1,71 @@
+//! `ncclComm`, and what communicators that were split from each other share (src/include/comm.h).
+
+use super::field_ref::fields;
+
+fields! {
+    /// `ncclComm`.
+    comm = "ncclComm", lost "everything about communicators" {
+        /// `NCCL_MAGIC` at the beginning of the struct.
+        START_MAGIC = "startMagic" since "2.21";
+        /// `NCCL_MAGIC` at its end.
+        END_MAGIC = "endMagic" since "2.21";
+        /// The first communicator of the process; that one points to itself.
+        INTRA_COMM_0 = "intraComm0";
+        /// The next communicator of the process.
+        INTRA_NEXT = "intraNext";
+        /// The same on all ranks of a communicator.
+        HASH = "commHash" since "2.18";
+        RANK = "rank";
+        N_RANKS = "nRanks";
+        NODE = "node";
+        N_NODES = "nNodes";
+        LOCAL_RANK = "localRank";
+        CUDA_DEV = "cudaDev";
+        NVML_DEV = "nvmlDev" since "2.18.3";
+        /// `ncclChannel[MAXCHANNELS]`.
+        CHANNELS = "channels";
+        N_CHANNELS = "nChannels";
+        NVLS_CHANNELS = "nvlsChannels" since "2.17";
+        /// Bytes of the buffers of a connection, an `int` for each protocol.
+        BUFFER_SIZES = "buffSizes";
+        /// Pointer to the `ncclProxyState`; in 2.16 and 2.17 the struct itself.
+        PROXY_STATE = "proxyState";
+        /// Pointer to the `ncclSharedResources`.
+        SHARED_RESOURCES = "sharedRes" since "2.18";
+        /// Calls of the API; NCCL's own log lines have it.
+        OP_COUNT = "opCount";
+        /// Collectives that were launched; before, and from then on elsewhere, see [`shared_resources::COLL_OP_COUNT`].
+        COLL_OP_COUNT = "collOpCount" except "2.18" to "2.23";
+        /// Collectives that were launched, a `uint64_t` for each function: see [`crate::fields::counts_always`].
+        SEQ_NUMBER = "seqNumber" since "2.23";
+        /// CUDA graphs that hold plans of this communicator.
+        PERSISTENT_REFS = "persistentRefs" until "2.25";
+        /// The last of the plans that are being made.
+        PLAN_QUEUE_TAIL = "planQueue.tail" until "2.21";
+        /// The first `ncclWorkList` of a collective that is not yet part of a plan.
+        WAITING_WORK = "planner.collWorkQueue.head" since "2.22";
+        P2P_SCHED_GROUP_SIZE = "p2pSchedGroupSize" since "2.28.7";
+        /// `ncclResult_t`.
+        INIT_STATE = "initState";
+        /// `ncclResult_t`.
+        ASYNC_RESULT = "asyncResult";
+        /// Pointer to a `uint32_t`.
+        ABORT_FLAG = "abortFlag";
+        FINALIZE_CALLED = "finalizeCalled";
+        DESTROY_FLAG = "destroyFlag" since "2.22";
+        REVOKED_FLAG = "revokedFlag" since "2.28.7";
+        /// The name that the program gave.
+        NAME = "config.commName" since "2.27";
+        /// Pointer to a `uint32_t` for each channel: the work that kernels are through with (src/enqueue.cc,
+        /// waitWorkFifoAvailable). From 2.26 on the host keeps no word that the GPU writes.
+        WORK_CONSUMED = "workFifoConsumed" since "2.22", "workFifoDone" until "2.21";
+    }
+
+    /// `ncclSharedResources`.
+    shared_resources = "ncclSharedResources", lost "op counters that split communicators share" {
+        /// Collectives that were launched: see [`crate::fields::counts_always`] for which.
+        COLL_OP_COUNT = "collOpCount" since "2.18";
+        /// Sends and receives that were launched, a `uint64_t` for each channel.
+        P2P_OP_COUNT = "p2pOpCount" since "2.18";
+    }
+}

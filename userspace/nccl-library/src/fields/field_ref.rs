@@ -1,0 +1,301 @@
+//! How a struct of NCCL's, and a field of one, is named here, and how a library's layouts are asked for it.
+
+use std::fmt;
+
+use super::int::{BitField, IntField};
+use crate::{
+    layouts::{Field, Layouts},
+    nccl::NcclVersion,
+};
+
+/// A struct of NCCL's.
+#[derive(Clone, Copy, Debug)]
+pub struct StructRef {
+    pub name: &'static str,
+    /// What ncclflow cannot tell without its layout; of structs that ncclflow always asks for.
+    pub lost_without: Option<&'static str>,
+    /// All fields of it that ncclflow uses.
+    pub fields: &'static [FieldRef],
+}
+
+impl StructRef {
+    /// A struct whose layout is asked for, but of which no field is used by name.
+    pub const fn whole(name: &'static str, lost_without: &'static str) -> Self {
+        Self { name, lost_without: Some(lost_without), fields: &[] }
+    }
+
+    pub(super) const fn new(name: &'static str, fields: &'static [FieldRef]) -> Self {
+        Self { name, lost_without: None, fields }
+    }
+
+    pub(super) const fn lost_without(self, lost: &'static str) -> Self {
+        Self { lost_without: Some(lost), ..self }
+    }
+
+    /// Its bytes.
+    pub fn size(&self, layouts: &Layouts) -> Result<u64, MissingField> {
+        layouts.struct_size(self.name).ok_or(self.missing())
+    }
+
+    /// The error that says that nothing is known of it.
+    pub const fn missing(&self) -> MissingField {
+        MissingField { strukt: self.name, path: None }
+    }
+}
+
+/// A field of one of NCCL's structs, under all names that it has had.
+#[derive(Clone, Copy, Debug)]
+pub struct FieldRef {
+    strukt: &'static str,
+    names: &'static [FieldName],
+    element: Option<u64>,
+}
+
+/// The path of a field from its struct (see [`Layouts::field`]), and the versions that have it there.
+#[derive(Clone, Copy, Debug)]
+pub struct FieldName {
+    pub path: &'static str,
+    since: VersionBound,
+    until: VersionBound,
+    /// First and last version of a gap.
+    gap: Option<(VersionBound, VersionBound)>,
+}
+
+/// Minor and patch number of a version of NCCL 2.
+type VersionBound = (u32, u32);
+
+impl FieldName {
+    pub(super) const fn new(path: &'static str) -> Self {
+        Self { path, since: (0, 0), until: (u32::MAX, u32::MAX), gap: None }
+    }
+
+    /// `version`: as in `2.18`, or as in `2.18.3`.
+    pub(super) const fn since(self, version: &str) -> Self {
+        Self { since: bound(version, 0), ..self }
+    }
+
+    pub(super) const fn until(self, version: &str) -> Self {
+        Self { until: bound(version, u32::MAX), ..self }
+    }
+
+    pub(super) const fn except(self, first: &str, last: &str) -> Self {
+        Self { gap: Some((bound(first, 0), bound(last, u32::MAX))), ..self }
+    }
+
+    /// Whether a version has the field there.
+    pub fn is_in(&self, version: NcclVersion) -> bool {
+        let version = (version.minor, version.patch);
+        (self.since..=self.until).contains(&version)
+            && self.gap.is_none_or(|(first, last)| !(first..=last).contains(&version))
+    }
+}
+
+/// The numbers of a version, of its text. `patch`: where the text has none.
+const fn bound(version: &str, patch: u32) -> VersionBound {
+    let [b'2', b'.', rest @ ..] = version.as_bytes() else { panic!("not a version of NCCL 2") };
+    let (minor, rest) = number(rest);
+    match rest {
+        [] => (minor, patch),
+        [b'.', rest @ ..] => (minor, number(rest).0),
+        _ => panic!("not a version of NCCL 2"),
+    }
+}
+
+const fn number(mut text: &[u8]) -> (u32, &[u8]) {
+    let mut number = 0;
+    while let [digit @ b'0'..=b'9', rest @ ..] = text {
+        number = number * 10 + (*digit - b'0') as u32;
+        text = rest;
+    }
+    (number, text)
+}
+
+impl FieldRef {
+    pub(super) const fn new(strukt: &'static str, names: &'static [FieldName]) -> Self {
+        Self { strukt, names, element: None }
+    }
+
+    /// One element of a field that is an array.
+    #[must_use]
+    pub const fn element(self, index: u64) -> Self {
+        Self { element: Some(index), ..self }
+    }
+
+    /// The struct that it is a field of.
+    pub const fn strukt(&self) -> &'static str {
+        self.strukt
+    }
+
+    /// Its names, the latest first.
+    pub const fn names(&self) -> &'static [FieldName] {
+        self.names
+    }
+
+    /// Where it is, if this library has it.
+    pub fn find(&self, layouts: &Layouts) -> Option<Field> {
+        let mut field = self.names.iter().find_map(|name| layouts.field(self.strukt, name.path))?;
+        if let Some(index) = self.element {
+            let array = field.array.take().filter(|array| index < array.count)?;
+            field.offset = field.offset.checked_add(index.checked_mul(array.elem_size)?)?;
+            field.size = array.elem_size;
+        }
+        Some(field)
+    }
+
+    /// Whether this library has it.
+    pub fn exists(&self, layouts: &Layouts) -> bool {
+        self.find(layouts).is_some()
+    }
+
+    /// Where it is.
+    pub fn need(&self, layouts: &Layouts) -> Result<Field, MissingField> {
+        self.find(layouts).ok_or(self.missing())
+    }
+
+    /// A number or a pointer, if this library has it.
+    pub fn find_int(&self, layouts: &Layouts) -> Option<IntField> {
+        IntField::of(&self.find(layouts)?)
+    }
+
+    /// A number or a pointer.
+    pub fn int(&self, layouts: &Layouts) -> Result<IntField, MissingField> {
+        self.find_int(layouts).ok_or(self.missing())
+    }
+
+    /// A number that may be a bit field, if this library has it. `base`: where the struct begins in the bytes that it is
+    /// read from.
+    pub fn find_bits(&self, layouts: &Layouts, base: u64) -> Option<BitField> {
+        BitField::at(&self.find(layouts)?, base)
+    }
+
+    /// An array.
+    pub fn array(&self, layouts: &Layouts) -> Result<ArrayField, MissingField> {
+        let field = self.need(layouts)?;
+        let array = field.array.filter(|array| array.elem_size > 0).ok_or(self.missing())?;
+        Ok(ArrayField { offset: field.offset, count: array.count, elem_size: array.elem_size })
+    }
+
+    /// The error that says that it is not known; by its latest name.
+    pub const fn missing(&self) -> MissingField {
+        let path = match self.names {
+            [latest, ..] => Some(latest.path),
+            [] => None,
+        };
+        MissingField { strukt: self.strukt, path }
+    }
+}
+
+/// Where an array is in a struct.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ArrayField {
+    /// Bytes from the beginning of the struct.
+    pub offset: u64,
+    /// Elements.
+    pub count: u64,
+    /// Bytes of an element, not 0.
+    pub elem_size: u64,
+}
+
+/// A struct, or a field of one, that the known layouts of the library lack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MissingField {
+    pub strukt: &'static str,
+    /// `None`: nothing of the struct is known.
+    pub path: Option<&'static str>,
+}
+
+impl fmt::Display for MissingField {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "there is no `{}", self.strukt)?;
+        if let Some(path) = self.path {
+            write!(f, ".{path}")?;
+        }
+        write!(f, "` in the layouts that are known of this library")
+    }
+}
+
+impl std::error::Error for MissingField {}
+
+/// Makes a module for a struct: `STRUCT`, and a constant for each field.
+///
+/// A field is written `NAME = "path" since "2.18" until "2.27";`, with its other names behind commas. A path that was gone
+/// for some versions and came back has `except "2.20" to "2.21"`.
+macro_rules! fields {
+    ($(
+        $(#[$about:meta])*
+        $module:ident = $strukt:literal $(, lost $lost:literal)? {
+            $($(#[$doc:meta])* $field:ident = $(
+                $path:literal
+                $(since $since:literal)? $(until $until:literal)? $(except $gap:literal to $end:literal)?
+            ),+;)*
+        }
+    )*) => {$(
+        $(#[$about])*
+        pub mod $module {
+            /// The struct itself.
+            pub const STRUCT: $crate::fields::StructRef =
+                $crate::fields::StructRef::new($strukt, &[$($field),*])$(.lost_without($lost))?;
+            $(
+                $(#[$doc])*
+                pub const $field: $crate::fields::FieldRef = $crate::fields::FieldRef::new($strukt, &[$(
+                    $crate::fields::FieldName::new($path)
+                        $(.since($since))?$(.until($until))?$(.except($gap, $end))?
+                ),+]);
+            )*
+        }
+    )*};
+}
+pub(super) use fields;
+
+#[cfg(test)]
+#[expect(unreachable_pub, reason = "the macro makes public modules")]
+mod tests {
+    use super::*;
+    use crate::layouts::{Member, Struct};
+
+    fields! {
+        /// Made up.
+        comm = "ncclComm", lost "everything" {
+            HASH = "id.hash" since "2.33", "commHash" since "2.18.3" until "2.32" except "2.20" to "2.21";
+            TREE = "tree";
+        }
+    }
+
+    fn member(name: &str, offset: u64, size: u64, inner: Option<&str>) -> Member {
+        let field = Field { offset, size, type_name: String::new(), array: None, bits: None };
+        Member { name: name.into(), field, inner: inner.map(Into::into) }
+    }
+
+    /// The drill: NCCL moves a field into another struct and gives it another name.
+    #[test]
+    fn a_field_is_found_under_each_of_its_names() {
+        let mut before = Layouts::default();
+        before
+            .structs
+            .insert("ncclComm".into(), Struct { size: 16, members: vec![member("commHash", 8, 8, None)] });
+        let mut after = Layouts::default();
+        after.structs.insert("Id".into(), Struct { size: 8, members: vec![member("hash", 0, 8, None)] });
+        after
+            .structs
+            .insert("ncclComm".into(), Struct { size: 24, members: vec![member("id", 16, 8, Some("Id"))] });
+        let offset = |layouts| comm::HASH.int(layouts).map(IntField::offset);
+        assert_eq!(offset(&before), Ok(8));
+        assert_eq!(offset(&after), Ok(16));
+        let missing = offset(&Layouts::default()).unwrap_err();
+        assert_eq!(
+            missing.to_string(),
+            "there is no `ncclComm.id.hash` in the layouts that are known of this library"
+        );
+        assert!(comm::TREE.element(0).find(&after).is_none());
+        assert_eq!(comm::STRUCT.lost_without, Some("everything"));
+    }
+
+    #[test]
+    fn versions_are_read_from_the_table() {
+        let [now, before] = comm::HASH.names() else { panic!("two names") };
+        let is_in = |name: &FieldName, version: &str| name.is_in(version.parse().unwrap());
+        assert!(is_in(now, "2.33.1") && is_in(now, "2.40.0") && !is_in(now, "2.32.9"));
+        assert!(is_in(before, "2.18.3") && is_in(before, "2.32.9") && is_in(before, "2.22.0"));
+        assert!(!is_in(before, "2.18.1") && !is_in(before, "2.20.5") && !is_in(before, "2.21.5"));
+    }
+}

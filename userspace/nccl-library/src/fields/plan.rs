@@ -1,0 +1,69 @@
+//! What a kernel launch is made of: the plan, its tasks and its work (src/include/comm.h).
+
+use super::field_ref::fields;
+
+fields! {
+    /// `ncclKernelPlan`.
+    kernel_plan = "ncclKernelPlan", lost "whole plans at one probe" {
+        COMM = "comm";
+        /// It is part of a CUDA graph.
+        PERSISTENT = "persistent";
+        /// CUDA's callback thread posts its ops.
+        BY_CALLBACK = "isHostCbEnq" since "2.24";
+        CHANNEL_MASK = "channelMask";
+        WORK_BYTES = "workBytes" since "2.22";
+        /// Pointer to the `ncclDevKernelArgs`, with the batches behind them.
+        KERNEL_ARGS = "kernelArgs" since "2.22";
+        N_WORK_BATCHES = "nWorkBatches" since "2.22";
+        COLL_TASKS = "collTaskQueue.head" since "2.23";
+        P2P_TASKS = "p2pTaskQueue.head" since "2.23";
+        WORKS = "workQueue.head" since "2.22";
+        PROXY_OPS = "proxyOpQueue.head" since "2.22";
+        /// What the plan has on each channel.
+        CHANNELS = "channels" until "2.21";
+        /// Of the first channel: the last `ncclWorkList`.
+        CHANNEL_LAST_WORK = "channels.workQueue.tail" until "2.21";
+        /// Of the first channel: how many elements the last work has; in a union with `nWorkElem`.
+        CHANNEL_LAST_ELEMENTS = "channels.p2pTailElem" until "2.21";
+    }
+
+    /// `ncclTaskColl`; up to 2.21 in src/include/info.h, and of other use.
+    task_coll = "ncclTaskColl", lost "collectives of a plan that need no proxy" {
+        NEXT = "next" except "2.20" to "2.21";
+        FUNC = "func" except "2.20" to "2.21";
+        COUNT = "count" except "2.20" to "2.21";
+        ROOT = "root" except "2.20" to "2.21";
+        DATATYPE = "datatype" except "2.20" to "2.21";
+        HOST_OP = "opHost" since "2.22";
+        DEVICE_OP = "opDev.op" since "2.22";
+        CHUNK_STEPS = "chunkSteps" except "2.20" to "2.21";
+        SLICE_STEPS = "sliceSteps" except "2.20" to "2.21";
+        ALGORITHM = "algorithm" since "2.22";
+        PROTOCOL = "protocol" since "2.22";
+        IS_COLLNET = "isCollnet" since "2.22";
+        REG_BUFFER_TYPE = "regBufType" since "2.22";
+    }
+
+    /// `ncclTaskP2p`.
+    task_p2p = "ncclTaskP2p", lost "sends and receives of a plan that need no proxy" {
+        NEXT = "next";
+        FUNC = "func" since "2.23";
+        COLL_API = "collAPI" since "2.28";
+        /// The peer.
+        ROOT = "root" since "2.23";
+        BYTES = "bytes";
+        /// Channels that the call is split over.
+        N_CHANNELS = "nChannels" since "2.27";
+    }
+
+    /// `ncclWorkList`: a node of the queue of work.
+    work_list = "ncclWorkList", lost "the device work of a plan" {
+        NEXT = "next";
+        /// `ncclDevWorkType`. The work is behind the node.
+        WORK_TYPE = "workType" since "2.22";
+        /// Bytes of the work.
+        SIZE = "size" since "2.22";
+        /// The `ncclWork` itself.
+        WORK = "work" until "2.21";
+    }
+}

@@ -1,0 +1,51 @@
+//! What holds from a version of NCCL on, and how it is told.
+
+use super::{channel, comm, proxy_op, shared_resources};
+use crate::{layouts::Layouts, nccl::NcclVersion};
+
+/// Bytes of `p2pOpCount` and `collOpCount`, which are neighbours: 64 channels at most, and one more.
+const MAX_OP_COUNTS: u64 = 640;
+
+/// Whether `ncclComm.seqNumber` counts every collective that is launched: 2.26 and later, where NCCL's reliability service
+/// reads it too (src/plugin/profiler.cc). 2.23 to 2.25 have it, but count only while a profiler plugin is loaded.
+///
+/// Before 2.26 `collOpCount` counts every launch; from 2.27 on it leaves out what needs no network proxy
+/// (src/enqueue.cc, hostStreamPlanTask).
+///
+/// Of a library that does not state its version the layouts tell. `None`: nothing tells.
+pub fn counts_always(version: Option<NcclVersion>, layouts: Option<&Layouts>) -> Option<bool> {
+    match version {
+        Some(version) => Some((version.major, version.minor) >= (2, 26)),
+        None => layouts.map(|layouts| proxy_op::WORK_COUNTER.exists(layouts)),
+    }
+}
+
+/// Whether ops say themselves what their channel carries: 2.24 and later.
+pub fn ops_say_their_share(layouts: &Layouts) -> bool {
+    proxy_op::CHANNEL_SIZE.exists(layouts)
+}
+
+/// Whether ops lead to the task that they were made for: 2.23 and later.
+pub fn ops_lead_to_tasks(layouts: &Layouts) -> bool {
+    proxy_op::TASK.exists(layouts)
+}
+
+/// Whether parts of a send or receive go to channels in bit-reversed order (ncclP2pChannelForPart, src/include/device.h):
+/// up to 2.27. 2.28 turned the base instead, and brought `ncclComm.p2pSchedGroupSize`.
+pub fn parts_are_reversed(layouts: &Layouts) -> bool {
+    !comm::P2P_SCHED_GROUP_SIZE.exists(layouts)
+}
+
+/// Whether `ncclChannel.peers` has the addresses of the structs, 2.18 and later, and not the structs themselves.
+pub fn peers_are_pointers(layouts: &Layouts) -> bool {
+    channel::PEERS.find(layouts).is_some_and(|peers| peers.type_name.matches('*').count() >= 2)
+}
+
+/// Where `p2pOpCount` and `collOpCount` are in `ncclSharedResources`: offset and bytes of both together.
+pub fn op_counts_extent(layouts: &Layouts) -> Option<(u64, u64)> {
+    let p2p = shared_resources::P2P_OP_COUNT.find(layouts)?;
+    let collectives = shared_resources::COLL_OP_COUNT.find(layouts)?;
+    let first = p2p.offset.min(collectives.offset);
+    let end = p2p.offset.checked_add(p2p.size)?.max(collectives.offset.checked_add(collectives.size)?);
+    Some((first, end.checked_sub(first).filter(|bytes| *bytes <= MAX_OP_COUNTS)?))
+}

@@ -1,0 +1,80 @@
+//! The versions that `fields` states for each name of each field, against NCCL's libraries: by an independent reader's layouts
+//! (see `layouts.rs` for where they are), and by the shipped layouts, which have structs that the reader does not.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::{collections::BTreeSet, fs};
+
+use nccl_library::{elf::Machine, fields, nccl::NcclVersion, symbols::shipped::Table};
+use serde_json::Value;
+
+use support::{layouts_directory, skip};
+
+/// Where the stated versions are wrong. `has`: whether the version has this path of the struct; `None` where that is not known.
+fn differences(version: NcclVersion, has: impl Fn(&str, &str) -> Option<bool>) -> (usize, Vec<String>) {
+    let (mut compared, mut differences) = (0, Vec::new());
+    for field in fields::all() {
+        for name in field.names() {
+            let path = name.path;
+            let Some(has) = has(field.strukt(), path) else { continue };
+            compared += 1;
+            if has != name.is_in(version) {
+                let what = if has { "is" } else { "is not" };
+                differences.push(format!("{}.{path} {what} in {version}", field.strukt()));
+            }
+        }
+    }
+    (compared, differences)
+}
+
+/// Whether the independent reader has the path. It lists the members of a struct; those of its members' structs only where
+/// it was asked for these, too.
+fn independent_has(layouts: &Value, strukt: &str, path: &str) -> Option<bool> {
+    let members = layouts[strukt]["m"].as_array()?;
+    let member = |path: &str| members.iter().find(|member| member[0] == *path);
+    if member(path).is_some() {
+        return Some(true);
+    }
+    let Some((first, rest)) = path.split_once('.') else { return Some(false) };
+    let Some(member) = member(first) else { return Some(false) };
+    let inner = member[3].as_str()?.split(['[', '*']).next()?.trim();
+    independent_has(layouts, inner, rest)
+}
+
+#[test]
+fn stated_versions_are_those_of_an_independent_reader() {
+    let mut versions = BTreeSet::new();
+    for file in fs::read_dir(layouts_directory()).into_iter().flatten().flatten() {
+        let name = file.file_name().to_string_lossy().into_owned();
+        let Some(version) = name.strip_prefix("st-").and_then(|name| name.strip_suffix(".json")) else {
+            continue;
+        };
+        let version: NcclVersion = version.parse().unwrap();
+        let layouts: Value = serde_json::from_str(&fs::read_to_string(file.path()).unwrap()).unwrap();
+        let (compared, differences) =
+            differences(version, |strukt, path| independent_has(&layouts, strukt, path));
+        assert!(differences.is_empty(), "{differences:#?}");
+        assert!(compared >= 90, "{version}: only {compared} fields to compare with");
+        versions.insert(version.minor);
+    }
+    if versions.is_empty() {
+        return skip("layouts", &format!("no st-*.json in {}", layouts_directory().display()));
+    }
+    assert!(versions.len() >= 15, "too few versions to tell first and last ones: {versions:?}");
+}
+
+#[test]
+fn stated_versions_are_those_of_the_shipped_layouts() {
+    let table = Table::shipped().unwrap();
+    let mut versions = BTreeSet::new();
+    for library in table.libraries() {
+        let layouts = table.layouts(library).unwrap();
+        let has = |strukt: &str, path: &str| Some(layouts.field(strukt, path).is_some());
+        let (_, differences) = differences(library.nccl, has);
+        assert!(differences.is_empty(), "{:?}: {differences:#?}", library.machine);
+        versions.insert((library.nccl.minor, library.machine == Machine::X86_64));
+    }
+    assert!(versions.len() >= 15, "too few versions to tell first and last ones: {versions:?}");
+}
