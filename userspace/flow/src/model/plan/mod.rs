@@ -342,7 +342,7 @@ impl PlanAssembler {
                     connection: connector.map_or(0, |connector| connector.connection),
                     has_proxy: connector.is_some_and(|connector| connector.has_proxy),
                     owner: connector.and_then(|connector| connector.owner),
-                    transport: connector.map_or(String::new(), |connector| connector.transport.clone()),
+                    transport: connector.map(|connector| connector.transport).unwrap_or_default(),
                 })
             })
             .collect();
