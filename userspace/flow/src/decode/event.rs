@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::{
     DecodeError, Decoder, ProxyOpFields, ProxyOwner, RecordView, Transport, op_work,
-    proxy_owner::proxy_owner, text::function_name,
+    proxy_owner::proxy_owner, record::channel, text::function_name,
 };
 use crate::wire::{ApiCallSpans, CommunicatorSpans, ProxyOpSpans, ProxyPeerSpans, TaskSpans};
 use nccl_library::nccl::{Algorithm, Name, NameTables, P2P_NAMES, Pattern, Protocol};
@@ -254,12 +254,7 @@ fn ring(spans: &ProxyOpSpans, record: &RecordView<'_>) -> Result<Ring, DecodeErr
 }
 
 fn tree(spans: &ProxyOpSpans, record: &RecordView<'_>) -> Result<Tree, DecodeError> {
-    let mut down = [-1; 3];
-    let bytes = record.bytes(&spans.tree_down)?;
-    for (child, bytes) in down.iter_mut().zip(bytes.chunks_exact(4)) {
-        *child = super::signed(bytes).and_then(|rank| i32::try_from(rank).ok()).unwrap_or(-1);
-    }
-    Ok(Tree { up: record.int(&spans.tree_up)?, down })
+    Ok(Tree { up: record.int(&spans.tree_up)?, down: record.ints(&spans.tree_down)? })
 }
 
 pub(super) fn op(fields: &ProxyOpFields, names: &NameTables, op: &[u8]) -> Result<ProxyOp, DecodeError> {
@@ -273,20 +268,20 @@ pub(super) fn op(fields: &ProxyOpFields, names: &NameTables, op: &[u8]) -> Resul
     let pattern = names
         .pattern(pattern)
         .ok_or(DecodeError::UnknownValue { what: "communication pattern", value: pattern })?;
-    let protocol = unsigned(fields.protocol)?;
+    let (protocol, root) = (unsigned(fields.protocol)?, signed(fields.root)?);
     let function = |field| number(field).and_then(|value: u64| names.function(value.cast_signed())).cloned();
     // Their place is that of other things in ops of other functions.
     let is_grouped = function(fields.coll).as_deref() == Some("AllGatherV") && !pattern.is_p2p();
     let slices = fields.slices.filter(|_| is_grouped);
     Ok(ProxyOp {
         op_count: unsigned(fields.op_count)?,
-        channel: u32::try_from(unsigned(fields.channel_id)?).unwrap_or(u32::MAX),
+        channel: channel(unsigned(fields.channel_id)?)?,
         nsteps: unsigned(fields.nsteps)?,
         nbytes: signed(fields.nbytes)?,
         chunk_size: unsigned(fields.chunk_size)?,
         slice_steps: unsigned(fields.slice_steps)?,
         chunk_steps: unsigned(fields.chunk_steps)?,
-        root: i32::try_from(signed(fields.root)?).unwrap_or(i32::MIN),
+        root: i32::try_from(root).map_err(|_| DecodeError::UnknownValue { what: "root", value: root })?,
         dtype: names.datatype(name_number(fields.dtype)?).cloned(),
         red_op: names.reduction_op(name_number(fields.red_op)?).cloned(),
         pattern,
@@ -352,6 +347,7 @@ pub(super) fn proxy_peer(
         other => return Err(DecodeError::UnknownValue { what: "direction", value: other.into() }),
     };
     let peer = record.int(&spans.peer)?;
+    let nsteps = record.int(&spans.nsteps)?;
     // With nobody there NCCL does nothing, and there is no connection to read.
     let (connection, has_proxy, owner, transport) = if peer < 0 {
         (0, false, None, Transport::default())
@@ -372,7 +368,10 @@ pub(super) fn proxy_peer(
         peer,
         connection_index: record.int(&spans.connection_index)?,
         plan_pass: record.unsigned(&spans.just_inquire)? != 0,
-        nsteps: Some(u64::try_from(record.int(&spans.nsteps)?).unwrap_or(0)),
+        nsteps: Some(
+            u64::try_from(nsteps)
+                .map_err(|_| DecodeError::UnknownValue { what: "number of steps", value: nsteps.into() })?,
+        ),
         connection,
         has_proxy,
         owner,

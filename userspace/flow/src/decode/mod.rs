@@ -9,6 +9,8 @@ mod plan;
 mod plan_fields;
 mod proxy_owner;
 mod record;
+#[cfg(test)]
+mod refusals;
 mod step;
 mod text;
 

@@ -6,6 +6,7 @@ use super::{
     event::{communicator, op, origin, task_info},
     plan_fields::PlanFields,
     proxy_owner::proxy_owner,
+    record,
 };
 use crate::{
     decode::CommunicatorId,
@@ -287,22 +288,15 @@ pub(super) fn channel(spans: &ChannelSpans, record: &RecordView<'_>) -> Result<P
         Ok((record.int(count)?, record.int(rank)?))
     };
     let optional = |span: &Option<Span>| span.as_ref().map_or(Ok(-1), |span| record.int(span));
-    let three = |span: &Span| -> Result<[i32; 3], DecodeError> {
-        let mut ranks = [-1; 3];
-        for (rank, bytes) in ranks.iter_mut().zip(record.bytes(span)?.chunks_exact(4)) {
-            *rank = super::signed(bytes).and_then(|rank| i32::try_from(rank).ok()).unwrap_or(-1);
-        }
-        Ok(ranks)
-    };
     let [prev, next, index] = &spans.ring;
     let graphs = ChannelGraphs {
         ring: Ring { prev: record.int(prev)?, next: record.int(next)?, index: record.int(index)? },
-        tree: Tree { up: record.int(&spans.tree_up)?, down: three(&spans.tree_down)? },
+        tree: Tree { up: record.int(&spans.tree_up)?, down: record.ints(&spans.tree_down)? },
         collnet_chain_up: record.int(&spans.collnet_chain_up)?,
         collnet_direct_out: record.int(&spans.collnet_direct_out)?,
         nvls_out: optional(&spans.nvls_out)?,
         nvls_tree_up: optional(&spans.nvls_tree_up)?,
-        nvls_tree_down: spans.nvls_tree_down.as_ref().map_or(Ok([-1; 3]), three)?,
+        nvls_tree_down: spans.nvls_tree_down.as_ref().map_or(Ok([-1; 3]), |span| record.ints(span))?,
         nvls_heads: spans.nvls_heads.as_ref().map_or(Ok((0, -1)), heads)?,
         collnet_heads: heads(&spans.collnet_heads)?,
         buffer_sizes: record
@@ -312,7 +306,7 @@ pub(super) fn channel(spans: &ChannelSpans, record: &RecordView<'_>) -> Result<P
             .collect(),
         n_nodes: spans.n_nodes.and_then(|span| record.int(&span).ok()),
     };
-    let number = u32::try_from(record.unsigned(&spans.channel)?).unwrap_or(u32::MAX);
+    let number = record::channel(record.unsigned(&spans.channel)?)?;
     Ok(PlanPartEvent { origin: origin(record), part: PlanPart::Channel(number, graphs) })
 }
 
@@ -320,7 +314,7 @@ pub(super) fn connectors(
     spans: &ConnectorsSpans,
     record: &RecordView<'_>,
 ) -> Result<PlanPartEvent, DecodeError> {
-    let number = u32::try_from(record.unsigned(&spans.channel)?).unwrap_or(u32::MAX);
+    let number = record::channel(record.unsigned(&spans.channel)?)?;
     let connectors = spans
         .connectors
         .iter()
