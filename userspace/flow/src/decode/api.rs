@@ -2,16 +2,17 @@
 
 use super::{
     CommunicatorId, DecodeError, Origin, RecordView,
-    event::{communicator, origin, text},
+    event::{communicator, origin},
+    text::function_name,
 };
 use crate::wire::{ApiEntrySpans, ApiLineSpans, ApiReturnSpans};
-use nccl_library::nccl::{ApiFunction, NameTables};
+use nccl_library::nccl::{ApiFunction, Name, NameTables};
 
 /// The operator of a reduction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReductionOp {
     /// One of NCCL's own: `sum`, `prod` …
-    BuiltIn(String),
+    BuiltIn(Name),
     /// One that the program made, or a number that is none: `ncclRedOpCreatePreMulSum` is the only maker of operators up to
     /// 2.32, and numbers its ops from `ncclNumOps` on, mixed with a hash of the communicator's address.
     User,
@@ -30,11 +31,11 @@ pub struct ApiLineEvent {
     /// `ncclComm.opCount`.
     pub op_count: Option<u64>,
     /// `AllReduce`, `Send` …: `ncclInfo.opName`, or the name of the function's number.
-    pub name: String,
+    pub name: Name,
     pub send_buffer: u64,
     pub recv_buffer: u64,
     pub count: u64,
-    pub datatype: Option<String>,
+    pub datatype: Option<Name>,
     pub reduction_op: ReductionOp,
     pub reduction_op_number: i32,
     /// Root of a collective, peer of a p2p or one-sided call.
@@ -58,7 +59,7 @@ pub struct ApiReturnEvent {
     pub origin: Origin,
     pub function: ApiFunction,
     /// `ncclSuccess` …, or the number where the library's enum does not know it.
-    pub result: String,
+    pub result: Name,
     pub is_error: bool,
     pub stack_pointer: u64,
 }
@@ -84,8 +85,8 @@ pub(super) fn api_return(
         origin: origin(record),
         function: spans.function,
         // A communicator that does not block has only begun: that is no error.
-        is_error: number != 0 && name != Some("ncclInProgress"),
-        result: name.map_or_else(|| number.to_string(), str::to_owned),
+        is_error: number != 0 && name.is_none_or(|name| *name != "ncclInProgress"),
+        result: name.map_or_else(|| Name::from(number.to_string().as_str()), Name::clone),
         stack_pointer: record.unsigned(&spans.stack_pointer)?,
     })
 }
@@ -100,12 +101,15 @@ pub(super) fn api_line(
         Err(DecodeError::Unreadable(_)) => None,
         comm => Some(comm?),
     };
-    let name = record.bytes(&spans.name).map(text).unwrap_or_default();
     let number = i64::from(record.int(&spans.function)?);
-    let name = if name.is_empty() { names.function(number).unwrap_or("unknown").to_owned() } else { name };
+    let text = record.bytes(&spans.name).ok().map(|bytes| function_name(names, bytes));
+    let name = text
+        .filter(|name| !name.is_empty())
+        .or_else(|| names.function(number).cloned())
+        .unwrap_or_else(|| Name::from("unknown"));
     let reduction_op_number = record.int(&spans.reduction_op)?;
     let reduction_op = match names.reduction_op(reduction_op_number.into()) {
-        Some(name) => ReductionOp::BuiltIn(name.to_owned()),
+        Some(name) => ReductionOp::BuiltIn(name.clone()),
         None if names.has_reduction_ops() => ReductionOp::User,
         None => ReductionOp::Unknown,
     };
@@ -122,7 +126,7 @@ pub(super) fn api_line(
         send_buffer: record.unsigned(&spans.send_buffer)?,
         recv_buffer: record.unsigned(&spans.recv_buffer)?,
         count: record.unsigned(&spans.count)?,
-        datatype: names.datatype(record.int(&spans.datatype)?.into()).map(str::to_owned),
+        datatype: names.datatype(record.int(&spans.datatype)?.into()).cloned(),
         reduction_op,
         reduction_op_number,
         root: record.int(&spans.root)?,

@@ -3,11 +3,14 @@
 use nccl_library::nccl::Direction;
 use serde::Serialize;
 
-use super::{DecodeError, Decoder, ProxyOpFields, ProxyOwner, RecordView, op_work, proxy_owner::proxy_owner};
+use super::{
+    DecodeError, Decoder, ProxyOpFields, ProxyOwner, RecordView, Transport, op_work,
+    proxy_owner::proxy_owner, record::channel, text::function_name,
+};
 use crate::wire::{ApiCallSpans, CommunicatorSpans, ProxyOpSpans, ProxyPeerSpans, TaskSpans};
 use nccl_library::{
     fields::IntField,
-    nccl::{Algorithm, NameTables, Pattern, Protocol},
+    nccl::{Algorithm, Name, NameTables, P2P_NAMES, Pattern, Protocol},
 };
 
 /// When and where a record was made.
@@ -52,15 +55,15 @@ pub struct ProxyOp {
     pub chunk_steps: u64,
     /// Root of a collective, peer of a p2p op.
     pub root: i32,
-    pub dtype: Option<String>,
-    pub red_op: Option<String>,
+    pub dtype: Option<Name>,
+    pub red_op: Option<Name>,
     pub pattern: Pattern,
     pub protocol: Protocol,
     pub algorithm: Option<Algorithm>,
     /// The function NCCL runs.
-    pub coll: Option<String>,
+    pub coll: Option<Name>,
     /// The function that was called, where it differs (an all-to-all runs as sends and receives).
-    pub coll_api: Option<String>,
+    pub coll_api: Option<Name>,
     /// The user's buffer is registered: no copy through the FIFO.
     pub registered: bool,
     /// `nbytes` of a p2p op is the size of its part where that fits one message: 2.20 and later, the versions whose op
@@ -87,8 +90,8 @@ pub struct TaskInfo {
     /// Elements of a collective, as given by the caller.
     pub count: Option<u64>,
     /// Element type of a collective, as given by the caller.
-    pub datatype: Option<String>,
-    pub function: Option<String>,
+    pub datatype: Option<Name>,
+    pub function: Option<Name>,
     /// Bytes of a p2p call, over all its channels.
     pub p2p_bytes: Option<u64>,
     /// Channels that a p2p call is split over.
@@ -145,7 +148,7 @@ pub struct ProxyPeerEvent {
     /// Who serves it; `None` where that is not told (before 2.18), or nobody is there.
     pub owner: Option<ProxyOwner>,
     /// `NET`, `P2P`, `SHM`, `COL` …; empty where it could not be read.
-    pub transport: String,
+    pub transport: Transport,
 }
 
 /// A call of `ncclEnqueueCheck`: every collective and p2p call of the API comes through it.
@@ -154,11 +157,11 @@ pub struct ApiCallEvent {
     pub origin: Origin,
     pub comm: CommunicatorId,
     /// `AllReduce`, `Send` …
-    pub name: String,
-    pub function: Option<String>,
+    pub name: Name,
+    pub function: Option<Name>,
     pub count: u64,
-    pub datatype: Option<String>,
-    pub red_op: Option<String>,
+    pub datatype: Option<Name>,
+    pub red_op: Option<Name>,
     /// Root of a collective, peer of a p2p call.
     pub root: i32,
 }
@@ -254,12 +257,7 @@ fn ring(spans: &ProxyOpSpans, record: &RecordView<'_>) -> Result<Ring, DecodeErr
 }
 
 fn tree(spans: &ProxyOpSpans, record: &RecordView<'_>) -> Result<Tree, DecodeError> {
-    let mut down = [-1; 3];
-    let bytes = record.bytes(&spans.tree_down)?;
-    for (child, bytes) in down.iter_mut().zip(bytes.chunks_exact(4)) {
-        *child = super::signed(bytes).and_then(|rank| i32::try_from(rank).ok()).unwrap_or(-1);
-    }
-    Ok(Tree { up: record.int(&spans.tree_up)?, down })
+    Ok(Tree { up: record.int(&spans.tree_up)?, down: record.ints(&spans.tree_down)? })
 }
 
 pub(super) fn op(fields: &ProxyOpFields, names: &NameTables, op: &[u8]) -> Result<ProxyOp, DecodeError> {
@@ -273,23 +271,22 @@ pub(super) fn op(fields: &ProxyOpFields, names: &NameTables, op: &[u8]) -> Resul
     let pattern = names
         .pattern(pattern)
         .ok_or(DecodeError::UnknownValue { what: "communication pattern", value: pattern })?;
-    let protocol = unsigned(fields.protocol)?;
-    let function =
-        |field| number(field).and_then(|value: u64| names.function(value.cast_signed())).map(str::to_owned);
+    let (protocol, root) = (unsigned(fields.protocol)?, signed(fields.root)?);
+    let function = |field| number(field).and_then(|value: u64| names.function(value.cast_signed())).cloned();
     // Their place is that of other things in ops of other functions.
     let is_grouped = function(fields.coll).as_deref() == Some("AllGatherV") && !pattern.is_p2p();
     let slices = fields.slices.filter(|_| is_grouped);
     Ok(ProxyOp {
         op_count: unsigned(fields.op_count)?,
-        channel: u32::try_from(unsigned(fields.channel_id)?).unwrap_or(u32::MAX),
+        channel: channel(unsigned(fields.channel_id)?)?,
         nsteps: unsigned(fields.nsteps)?,
         nbytes: signed(fields.nbytes)?,
         chunk_size: unsigned(fields.chunk_size)?,
         slice_steps: unsigned(fields.slice_steps)?,
         chunk_steps: unsigned(fields.chunk_steps)?,
-        root: i32::try_from(signed(fields.root)?).unwrap_or(i32::MIN),
-        dtype: names.datatype(name_number(fields.dtype)?).map(str::to_owned),
-        red_op: names.reduction_op(name_number(fields.red_op)?).map(str::to_owned),
+        root: i32::try_from(root).map_err(|_| DecodeError::UnknownValue { what: "root", value: root })?,
+        dtype: names.datatype(name_number(fields.dtype)?).cloned(),
+        red_op: names.reduction_op(name_number(fields.red_op)?).cloned(),
         pattern,
         protocol: Protocol::from_number(protocol)
             .ok_or(DecodeError::UnknownValue { what: "protocol", value: protocol.cast_signed() })?,
@@ -297,8 +294,8 @@ pub(super) fn op(fields: &ProxyOpFields, names: &NameTables, op: &[u8]) -> Resul
         algorithm: number(fields.algorithm).filter(|_| !pattern.is_p2p()).and_then(Algorithm::from_number),
         // Of a p2p op `coll` is 0 up to 2.22, whatever it does; the pattern says it.
         coll: match pattern {
-            Pattern::Send => Some("Send".to_owned()),
-            Pattern::Recv => Some("Recv".to_owned()),
+            Pattern::Send => Some(P2P_NAMES.send.clone()),
+            Pattern::Recv => Some(P2P_NAMES.recv.clone()),
             _ => function(fields.coll),
         },
         coll_api: function(fields.coll_api),
@@ -334,8 +331,8 @@ pub(super) fn task_info(
         TaskInfo {
             pointer,
             count: Some(record.unsigned(&spans.coll_count)?),
-            datatype: names.datatype(int(&spans.coll_datatype)?).map(str::to_owned),
-            function: names.function(int(&spans.coll_function)?).map(str::to_owned),
+            datatype: names.datatype(int(&spans.coll_datatype)?).cloned(),
+            function: names.function(int(&spans.coll_function)?).cloned(),
             p2p_bytes: None,
             p2p_channels: None,
         }
@@ -353,13 +350,19 @@ pub(super) fn proxy_peer(
         other => return Err(DecodeError::UnknownValue { what: "direction", value: other.into() }),
     };
     let peer = record.int(&spans.peer)?;
+    let nsteps = record.int(&spans.nsteps)?;
     // With nobody there NCCL does nothing, and there is no connection to read.
     let (connection, has_proxy, owner, transport) = if peer < 0 {
-        (0, false, None, String::new())
+        (0, false, None, Transport::default())
     } else {
         let has_proxy = record.unsigned(&spans.proxy_progress)? != 0;
         let owner = spans.owner.as_ref().map(|spans| proxy_owner(spans, record)).transpose()?;
-        (record.unsigned(&spans.connection)?, has_proxy, owner, text(record.bytes(&spans.transport)?))
+        (
+            record.unsigned(&spans.connection)?,
+            has_proxy,
+            owner,
+            Transport::from_bytes(record.bytes(&spans.transport)?),
+        )
     };
     Ok(ProxyPeerEvent {
         origin: origin(record),
@@ -368,7 +371,10 @@ pub(super) fn proxy_peer(
         peer,
         connection_index: record.int(&spans.connection_index)?,
         plan_pass: record.unsigned(&spans.just_inquire)? != 0,
-        nsteps: Some(u64::try_from(record.int(&spans.nsteps)?).unwrap_or(0)),
+        nsteps: Some(
+            u64::try_from(nsteps)
+                .map_err(|_| DecodeError::UnknownValue { what: "number of steps", value: nsteps.into() })?,
+        ),
         connection,
         has_proxy,
         owner,
@@ -386,21 +392,11 @@ pub(super) fn api_call(
     Ok(ApiCallEvent {
         origin: origin(record),
         comm: communicator(&spans.comm, record)?,
-        name: text(record.bytes(&spans.name)?),
-        function: names.function(int(&spans.function)?).map(str::to_owned),
+        name: function_name(names, record.bytes(&spans.name)?),
+        function: names.function(int(&spans.function)?).cloned(),
         count: record.unsigned(&spans.count)?,
-        datatype: names.datatype(int(&spans.datatype)?).map(str::to_owned),
-        red_op: names.reduction_op(int(&spans.reduction_op)?).map(str::to_owned),
+        datatype: names.datatype(int(&spans.datatype)?).cloned(),
+        red_op: names.reduction_op(int(&spans.reduction_op)?).cloned(),
         root: record.int(&spans.root)?,
     })
-}
-
-/// A C string's printable part: it comes from the target and goes to files and terminals.
-pub(super) fn text(bytes: &[u8]) -> String {
-    bytes
-        .iter()
-        .take_while(|byte| **byte != 0)
-        .map(|&byte| char::from(byte))
-        .filter(char::is_ascii_graphic)
-        .collect()
 }

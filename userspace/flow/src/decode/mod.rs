@@ -9,7 +9,10 @@ mod plan;
 mod plan_fields;
 mod proxy_owner;
 mod record;
+#[cfg(test)]
+mod refusals;
 mod step;
+mod text;
 
 pub use api::{ApiEntryEvent, ApiLineEvent, ApiReturnEvent, ReductionOp};
 pub use device_work::{ChannelShare, CollWork, P2pSide, P2pWork, Work, WorkKind};
@@ -26,6 +29,7 @@ pub use plan_fields::PlanFields;
 pub use proxy_owner::{ProxyOwner, Seat};
 pub use record::{DecodeError, RecordView};
 pub use step::{BytesSum, ProxyStepEvent, SendSizeEvent, StepMoment};
+pub use text::Transport;
 
 use crate::wire::{ProbeKind, Span};
 use nccl_library::{

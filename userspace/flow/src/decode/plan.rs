@@ -1,18 +1,18 @@
 //! What the records of a walked plan say.
 
 use super::{
-    DecodeError, Decoder, Origin, ProxyOp, ProxyOwner, RecordView, Ring, TaskInfo, Tree,
+    DecodeError, Decoder, Origin, ProxyOp, ProxyOwner, RecordView, Ring, TaskInfo, Transport, Tree,
     device_work::{Work, work},
-    event::{communicator, op, origin, task_info, text},
+    event::{communicator, op, origin, task_info},
     plan_fields::PlanFields,
     proxy_owner::proxy_owner,
+    record,
 };
 use crate::{
     decode::CommunicatorId,
     wire::{ChannelSpans, ConnectorsSpans, PlanList, PlanNodeSpans, PlanSpans, Span},
 };
-use nccl_library::nccl::Direction;
-use nccl_library::nccl::{Algorithm, PatRule, Protocol};
+use nccl_library::nccl::{Algorithm, Direction, Name, P2P_NAMES, PatRule, Protocol};
 
 /// The last record of a walk: whose the plan is, and how many nodes each list had.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,12 +75,12 @@ pub enum PlanPart {
 pub struct CollTask {
     pub address: u64,
     /// `AllReduce` …
-    pub function: Option<String>,
+    pub function: Option<Name>,
     pub count: u64,
     pub root: i32,
-    pub datatype: Option<String>,
+    pub datatype: Option<Name>,
     /// As the network sees it: an average as a sum.
-    pub red_op: Option<String>,
+    pub red_op: Option<Name>,
     pub chunk_steps: u64,
     pub slice_steps: u64,
     pub algorithm: Option<Algorithm>,
@@ -93,8 +93,8 @@ pub struct CollTask {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct P2pTask {
     pub address: u64,
-    pub function: Option<String>,
-    pub coll_api: Option<String>,
+    pub function: Option<Name>,
+    pub coll_api: Option<Name>,
     pub peer: i32,
     pub bytes: u64,
     pub n_channels: Option<u64>,
@@ -156,7 +156,7 @@ pub struct ConnectorInfo {
     pub connection: u64,
     pub has_proxy: bool,
     pub owner: Option<ProxyOwner>,
-    pub transport: String,
+    pub transport: Transport,
 }
 
 /// Bits in the number of nodes: see [`ncclflow_common::CUT`].
@@ -230,17 +230,17 @@ fn coll_task(decoder: &Decoder, fields: &PlanFields, address: u64, bytes: &[u8])
     let (names, of) = (&decoder.names, &fields.coll_task);
     let device_op = of.device_op.of(bytes)?;
     let host_op = if fields.seen_as_sum.contains(&device_op) {
-        Some("sum")
+        Some(&P2P_NAMES.reduction_op)
     } else {
         names.reduction_op(of.host_op.of(bytes)?.cast_signed())
     };
     Some(CollTask {
         address,
-        function: names.function(of.func.of(bytes)?.cast_signed()).map(str::to_owned),
+        function: names.function(of.func.of(bytes)?.cast_signed()).cloned(),
         count: of.count.of(bytes)?,
         root: of.root.int_of(bytes)?,
-        datatype: names.datatype(of.datatype.of(bytes)?.cast_signed()).map(str::to_owned),
-        red_op: host_op.map(str::to_owned),
+        datatype: names.datatype(of.datatype.of(bytes)?.cast_signed()).cloned(),
+        red_op: host_op.cloned(),
         chunk_steps: of.chunk_steps.of(bytes)?,
         slice_steps: of.slice_steps.of(bytes)?,
         algorithm: Algorithm::from_number(of.algorithm.of(bytes)?),
@@ -251,7 +251,7 @@ fn coll_task(decoder: &Decoder, fields: &PlanFields, address: u64, bytes: &[u8])
 
 fn p2p_task(decoder: &Decoder, fields: &PlanFields, address: u64, bytes: &[u8]) -> Option<P2pTask> {
     let (names, of) = (&decoder.names, &fields.p2p_task);
-    let function = |number: u64| names.function(number.cast_signed()).map(str::to_owned);
+    let function = |number: u64| names.function(number.cast_signed()).cloned();
     Some(P2pTask {
         address,
         function: function(of.func.of(bytes)?),
@@ -288,22 +288,15 @@ pub(super) fn channel(spans: &ChannelSpans, record: &RecordView<'_>) -> Result<P
         Ok((record.int(count)?, record.int(rank)?))
     };
     let optional = |span: &Option<Span>| span.as_ref().map_or(Ok(-1), |span| record.int(span));
-    let three = |span: &Span| -> Result<[i32; 3], DecodeError> {
-        let mut ranks = [-1; 3];
-        for (rank, bytes) in ranks.iter_mut().zip(record.bytes(span)?.chunks_exact(4)) {
-            *rank = super::signed(bytes).and_then(|rank| i32::try_from(rank).ok()).unwrap_or(-1);
-        }
-        Ok(ranks)
-    };
     let [prev, next, index] = &spans.ring;
     let graphs = ChannelGraphs {
         ring: Ring { prev: record.int(prev)?, next: record.int(next)?, index: record.int(index)? },
-        tree: Tree { up: record.int(&spans.tree_up)?, down: three(&spans.tree_down)? },
+        tree: Tree { up: record.int(&spans.tree_up)?, down: record.ints(&spans.tree_down)? },
         collnet_chain_up: record.int(&spans.collnet_chain_up)?,
         collnet_direct_out: record.int(&spans.collnet_direct_out)?,
         nvls_out: optional(&spans.nvls_out)?,
         nvls_tree_up: optional(&spans.nvls_tree_up)?,
-        nvls_tree_down: spans.nvls_tree_down.as_ref().map_or(Ok([-1; 3]), three)?,
+        nvls_tree_down: spans.nvls_tree_down.as_ref().map_or(Ok([-1; 3]), |span| record.ints(span))?,
         nvls_heads: spans.nvls_heads.as_ref().map_or(Ok((0, -1)), heads)?,
         collnet_heads: heads(&spans.collnet_heads)?,
         buffer_sizes: record
@@ -313,7 +306,7 @@ pub(super) fn channel(spans: &ChannelSpans, record: &RecordView<'_>) -> Result<P
             .collect(),
         n_nodes: spans.n_nodes.and_then(|span| record.int(&span).ok()),
     };
-    let number = u32::try_from(record.unsigned(&spans.channel)?).unwrap_or(u32::MAX);
+    let number = record::channel(record.unsigned(&spans.channel)?)?;
     Ok(PlanPartEvent { origin: origin(record), part: PlanPart::Channel(number, graphs) })
 }
 
@@ -321,7 +314,7 @@ pub(super) fn connectors(
     spans: &ConnectorsSpans,
     record: &RecordView<'_>,
 ) -> Result<PlanPartEvent, DecodeError> {
-    let number = u32::try_from(record.unsigned(&spans.channel)?).unwrap_or(u32::MAX);
+    let number = record::channel(record.unsigned(&spans.channel)?)?;
     let connectors = spans
         .connectors
         .iter()
@@ -334,7 +327,7 @@ pub(super) fn connectors(
                 connection: record.unsigned(&connector.connection).ok()?,
                 has_proxy: record.unsigned(&connector.proxy_progress).ok()? != 0,
                 owner: connector.owner.as_ref().and_then(|spans| proxy_owner(spans, record).ok()),
-                transport: text(record.bytes(&connector.transport).ok()?),
+                transport: Transport::from_bytes(record.bytes(&connector.transport).ok()?),
             })
         })
         .collect();

@@ -83,6 +83,24 @@ impl<'a> RecordView<'a> {
         #[expect(clippy::cast_possible_truncation, reason = "the low half is what is asked for")]
         Ok((self.unsigned(span)? as u32).cast_signed())
     }
+
+    /// `span` as an array of `int`.
+    pub fn ints<const N: usize>(&self, span: &Span) -> Result<[i32; N], DecodeError> {
+        let bytes = self.bytes(span)?;
+        let mut ints = [0; N];
+        for (at, int) in ints.iter_mut().enumerate() {
+            let bytes = bytes.get(at * 4..).and_then(|rest| rest.first_chunk());
+            let short = DecodeError::Short { have: usize::from(span.len), want: N * 4 };
+            *int = bytes.map(|bytes| i32::from_le_bytes(*bytes)).ok_or(short)?;
+        }
+        Ok(ints)
+    }
+}
+
+/// The number of a channel, which is an `int` in NCCL and not negative.
+pub(super) fn channel(number: u64) -> Result<u32, DecodeError> {
+    let channel = u32::try_from(number).ok().filter(|channel| i32::try_from(*channel).is_ok());
+    channel.ok_or(DecodeError::UnknownValue { what: "channel", value: number.cast_signed() })
 }
 
 #[cfg(test)]

@@ -164,9 +164,9 @@ pub(super) fn send_size(
 fn slot_size(spans: &SlotSizesSpans, record: &RecordView<'_>, step: i32) -> Result<Option<u64>, DecodeError> {
     let entries = u64::from(spans.entries.len / spans.entry_bytes.max(1)).max(1);
     let slot = record.unsigned(&spans.base)?.wrapping_add(step.unsigned_abs().into()) % entries;
-    let at = u16::try_from(slot).unwrap_or(0) * spans.entry_bytes + spans.size_at;
-    let size = spans.entries.part(at, spans.size_bytes);
-    let size = record.signed(&size)?;
+    let entry = u16::try_from(slot).ok().and_then(|slot| slot.checked_mul(spans.entry_bytes));
+    let Some(at) = entry.and_then(|entry| entry.checked_add(spans.size_at)) else { return Ok(None) };
+    let size = record.signed(&spans.entries.part(at, spans.size_bytes))?;
     Ok(u64::try_from(size).ok())
 }
 

@@ -30,7 +30,7 @@ pub fn posted() -> Vec<Event> {
             has_proxy: true,
             owner: Some(ProxyOwner { same_process: false, seat: Seat::Rank(EXECUTORS_RANK) }),
             connection: CONNECTION,
-            transport: "NET".to_owned(),
+            transport: "NET".into(),
         };
         events.extend([Event::ProxyOp(Box::new(event)), Event::ProxyPeer(peer)]);
     }

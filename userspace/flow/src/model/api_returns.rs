@@ -11,7 +11,7 @@ use std::collections::HashMap;
 
 use super::api::{ApiOutput, ApiRecord};
 use crate::decode::{ApiEntryEvent, ApiReturnEvent, Origin};
-use nccl_library::nccl::{ApiFunction, ApiKind};
+use nccl_library::nccl::{ApiFunction, ApiKind, Name};
 
 /// Threads that are kept apart; a target that has more wants to fill our memory.
 const MAX_THREADS: usize = 65_536;
@@ -32,7 +32,7 @@ pub enum Returned {
         /// Time from the call to the return, nanoseconds.
         host_ns: u64,
         /// `ncclSuccess` …
-        result: String,
+        result: Name,
     },
 }
 
@@ -44,7 +44,7 @@ pub struct OtherCall {
     pub origin: Origin,
     /// `None`: one of the two was not seen.
     pub host_ns: Option<u64>,
-    pub result: Option<String>,
+    pub result: Option<Name>,
 }
 
 #[derive(Debug, Default)]

@@ -228,7 +228,7 @@ fn peers_of(peers: &[ProxyPeerEvent]) -> Vec<PeerFlow> {
             connection_index: peer.connection_index,
             nsteps: peer.nsteps,
             has_proxy: peer.has_proxy,
-            transport: peer.transport.clone(),
+            transport: peer.transport,
             connection: peer.connection,
             owner: peer.owner.filter(|_| peer.has_proxy),
             proxy_pid: None,

@@ -1,8 +1,8 @@
 //! What the model gives out: one op on one channel of one rank, with its peers.
 
 use super::{agreement::Outcome, message::Measured};
-use crate::decode::{Origin, ProxyOp, ProxyOwner, Ring, TaskInfo, Tree};
-use nccl_library::nccl::{Direction, datatype_bytes};
+use crate::decode::{Origin, ProxyOp, ProxyOwner, Ring, TaskInfo, Transport, Tree};
+use nccl_library::nccl::{Direction, Name, datatype_bytes};
 
 /// The communicator that a flow belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub struct PeerFlow {
     /// FIFO steps with this peer.
     pub nsteps: Option<u64>,
     pub has_proxy: bool,
-    pub transport: String,
+    pub transport: Transport,
     /// Address of the `ncclProxyConnection`.
     pub connection: u64,
     /// Whose proxy serves it, where it has one and that is told (2.18 and later).
@@ -67,7 +67,7 @@ pub struct FlowRecord {
     /// NCCL made the op and forgot it, as it needs no proxy; it is computed from its plan's device work.
     pub derived: bool,
     /// Function that the user called, where the API was probed.
-    pub api_name: Option<String>,
+    pub api_name: Option<Name>,
     /// Elements that the user gave, where known.
     pub count: Option<u64>,
 }

@@ -28,7 +28,7 @@ fn run(calls: impl IntoIterator<Item = Call>) -> (Vec<FlowRecord>, ModelCounters
                 has_proxy,
                 owner: None,
                 connection: 0,
-                transport: "NET".to_owned(),
+                transport: "NET".into(),
             };
             session.apply(Event::ProxyPeer(peer), &mut |record| out.push(record));
         }
@@ -210,7 +210,7 @@ fn what_is_no_flow_is_no_record_and_what_has_no_op_is_counted() {
         has_proxy: true,
         owner: None,
         connection: 0,
-        transport: String::new(),
+        transport: crate::decode::Transport::default(),
     };
     session.apply(Event::ProxyPeer(peer), &mut |_| ());
     assert_eq!(session.counters().orphan_peers, 1);
@@ -333,7 +333,7 @@ fn peer_event(origin: Origin, direction: Direction, peer: i32, has_proxy: bool) 
         has_proxy,
         owner: None,
         connection: 0,
-        transport: "NET".to_owned(),
+        transport: "NET".into(),
     }
 }
 

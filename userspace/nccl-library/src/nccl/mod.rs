@@ -14,7 +14,7 @@ mod version;
 pub use api_function::{ApiFunction, ApiKind};
 pub use direction::Direction;
 pub use name::Name;
-pub use names::{NameTables, StepState, datatype_bytes};
+pub use names::{NameTables, P2P_NAMES, P2pNames, StepState, datatype_bytes};
 pub use p2p_part::p2p_part_bytes;
 pub use pat::PatRule;
 pub use pattern::Pattern;

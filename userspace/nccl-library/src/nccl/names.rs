@@ -1,20 +1,22 @@
 //! Numbers of one library's enums → names.
 
+use std::sync::LazyLock;
+
 use serde::{Deserialize, Serialize};
 
-use super::Pattern;
+use super::{Name, Pattern};
 use crate::layouts::Layouts;
 
 /// The enums of the traced library that records carry numbers of.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct NameTables {
     patterns: Vec<(i64, Pattern)>,
-    functions: Vec<(i64, String)>,
-    datatypes: Vec<(i64, String)>,
-    reduction_ops: Vec<(i64, String)>,
+    functions: Vec<(i64, Name)>,
+    datatypes: Vec<(i64, Name)>,
+    reduction_ops: Vec<(i64, Name)>,
     step_states: Vec<(i64, StepState)>,
     #[serde(default)]
-    results: Vec<(i64, String)>,
+    results: Vec<(i64, Name)>,
 }
 
 /// States of a message in the network proxy: `ncclProfilerEventState_t`, 2.23 and later.
@@ -51,11 +53,11 @@ impl StepState {
 impl NameTables {
     /// From the library's own enums. An enum that is missing leaves its names out, not wrong.
     pub fn from_layouts(layouts: &Layouts) -> Self {
-        let names = |enumeration: &str, prefix: &str| {
-            let mut names: Vec<(i64, String)> = Vec::new();
+        let names = |enumeration: &str, prefix: &str, spelled: fn(&str) -> String| {
+            let mut names: Vec<(i64, Name)> = Vec::new();
             for (name, value) in enumerators(layouts, enumeration) {
-                // Aliases follow the proper name (ncclFloat16 = 6, ncclHalf = 6): the first wins. Markers such as
-                // ncclNumFuncs carry the number after the last.
+                // Aliases follow the proper name (ncclFloat16 = 6, ncclHalf = 6): the first wins. Markers such
+                // as ncclNumFuncs carry the number after the last.
                 let Some(short) = name.strip_prefix(prefix) else { continue };
                 if short.starts_with("Num")
                     || short.starts_with("Max")
@@ -63,7 +65,7 @@ impl NameTables {
                 {
                     continue;
                 }
-                names.push((value, short.to_owned()));
+                names.push((value, Name::from(spelled(short).as_str())));
             }
             names
         };
@@ -76,11 +78,11 @@ impl NameTables {
                 .collect(),
             results: enumerators(layouts, "ncclResult_t")
                 .filter(|(name, _)| !name.starts_with("ncclNum"))
-                .map(|(name, value)| (value, name.to_owned()))
+                .map(|(name, value)| (value, Name::from(name)))
                 .collect(),
-            functions: names("ncclFunc_t", "ncclFunc"),
-            datatypes: lower(names("ncclDataType_t", "nccl")),
-            reduction_ops: lower(names("ncclRedOp_t", "nccl")),
+            functions: names("ncclFunc_t", "ncclFunc", str::to_owned),
+            datatypes: names("ncclDataType_t", "nccl", str::to_lowercase),
+            reduction_ops: names("ncclRedOp_t", "nccl", str::to_lowercase),
         }
     }
 
@@ -97,24 +99,30 @@ impl NameTables {
         self.step_states.iter().find(|(_, known)| *known == state).map(|(value, _)| *value)
     }
 
-    /// Whether `ncclProxySubArgs.transSize` is one message's size. Up to 2.26 it is a sum over messages, and ops, that is
-    /// never reset; 2.27, which brought the state `SendPeerWait`, sets it anew for each.
+    /// Whether `ncclProxySubArgs.transSize` is one message's size. Up to 2.26 it is a sum over messages and ops
+    /// that is never reset. From 2.27 on, which brought the state `SendPeerWait`, it is set for each message.
     pub fn step_size_is_per_message(&self) -> bool {
         self.step_states.iter().any(|(_, state)| *state == StepState::SendPeerWait)
     }
 
     /// Name of a collective or p2p function: `AllReduce`, `Send` …
-    pub fn function(&self, number: i64) -> Option<&str> {
+    pub fn function(&self, number: i64) -> Option<&Name> {
         find(&self.functions, number)
     }
 
+    /// A function's name that a record carries as text: shared, where the library's enum has it.
+    pub fn function_named(&self, text: &str) -> Name {
+        let known = self.functions.iter().find(|(_, name)| *name == text);
+        known.map_or_else(|| Name::from(text), |(_, name)| name.clone())
+    }
+
     /// `ncclSuccess`, `ncclInvalidArgument` …: as nccl.h has it.
-    pub fn result(&self, number: i64) -> Option<&str> {
+    pub fn result(&self, number: i64) -> Option<&Name> {
         find(&self.results, number)
     }
 
     /// `float32`, `int8` …
-    pub fn datatype(&self, number: i64) -> Option<&str> {
+    pub fn datatype(&self, number: i64) -> Option<&Name> {
         find(&self.datatypes, number)
     }
 
@@ -124,7 +132,7 @@ impl NameTables {
     }
 
     /// `sum`, `prod` … Numbers past the enum are operators that the user made.
-    pub fn reduction_op(&self, number: i64) -> Option<&str> {
+    pub fn reduction_op(&self, number: i64) -> Option<&Name> {
         find(&self.reduction_ops, number)
     }
 }
@@ -134,13 +142,28 @@ fn enumerators<'a>(layouts: &'a Layouts, enumeration: &str) -> impl Iterator<Ite
     found.into_iter().flat_map(|(_, found)| found.values.iter().map(|(name, value)| (name.as_str(), *value)))
 }
 
-fn find(names: &[(i64, String)], number: i64) -> Option<&str> {
-    names.iter().find(|(value, _)| *value == number).map(|(_, name)| name.as_str())
+fn find(names: &[(i64, Name)], number: i64) -> Option<&Name> {
+    names.iter().find(|(value, _)| *value == number).map(|(_, name)| name)
 }
 
-fn lower(names: Vec<(i64, String)>) -> Vec<(i64, String)> {
-    names.into_iter().map(|(value, name)| (value, name.to_lowercase())).collect()
+/// Names of every send and receive, the same in all libraries.
+#[derive(Debug)]
+pub struct P2pNames {
+    pub send: Name,
+    pub recv: Name,
+    /// The elements as NCCL moves them.
+    pub datatype: Name,
+    /// What NCCL sets where nothing is reduced.
+    pub reduction_op: Name,
 }
+
+/// Stated once, as every op that is a send or a receive has them.
+pub static P2P_NAMES: LazyLock<P2pNames> = LazyLock::new(|| P2pNames {
+    send: Name::from("Send"),
+    recv: Name::from("Recv"),
+    datatype: Name::from("int8"),
+    reduction_op: Name::from("sum"),
+});
 
 /// Bytes of one element of a data type, by its name.
 pub fn datatype_bytes(name: &str) -> Option<u64> {

@@ -303,7 +303,8 @@ fn counters(memory: Memory<'_>, layout: &CommLayout, comm: &mut Communicator) ->
     if let Some((offset, count)) = layout.seq_number {
         let words = memory.bytes(RuntimeAddr(comm.address.0 + offset), 8 * count)?;
         for (function, word) in (0i64..).zip(words.as_chunks::<8>().0) {
-            let name = layout.names.function(function).map_or_else(|| function.to_string(), str::to_owned);
+            let name =
+                layout.names.function(function).map_or_else(|| function.to_string(), ToString::to_string);
             comm.counters.seq_number.insert(name, u64::from_le_bytes(*word));
         }
     }

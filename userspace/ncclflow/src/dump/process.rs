@@ -302,7 +302,7 @@ impl Owner<'_> {
             return None;
         }
         let coll = op.coll.and_then(|coll| i64::try_from(coll).ok());
-        let coll = coll.and_then(|coll| names.function(coll)).map(str::to_owned);
+        let coll = coll.and_then(|coll| names.function(coll)).map(ToString::to_string);
         let (op_count, p2p) = proxy::split_op_count(op.op_count);
         let mut peer = op.rank_and_peer.map(|(_, peer)| peer).filter(|_| self.is_only);
         if peer.is_none() {

@@ -49,11 +49,13 @@ fn brief(output: &ApiOutput) -> (String, Option<u64>, Option<String>) {
     match output {
         ApiOutput::Call(record) => match &record.returned {
             Returned::Seen { function, host_ns, result } => {
-                (function.name().to_owned(), Some(*host_ns), Some(result.clone()))
+                (function.name().to_owned(), Some(*host_ns), Some(result.to_string()))
             }
-            _ => (record.event.name.clone(), None, None),
+            _ => (record.event.name.to_string(), None, None),
         },
-        ApiOutput::Other(call) => (call.function.name().to_owned(), call.host_ns, call.result.clone()),
+        ApiOutput::Other(call) => {
+            (call.function.name().to_owned(), call.host_ns, call.result.as_ref().map(ToString::to_string))
+        }
     }
 }
 

@@ -256,32 +256,21 @@ impl PlanAssembler {
     fn posts(&mut self, plan: &PlanEvent, parts: &Parts, key: CommKey) -> Vec<ProxyCall> {
         // Lost with the walk's records: then an op's final number is not known, and its plan pass waits.
         let Some(counts) = &parts.op_counts else { return Vec::new() };
-        let calls: Vec<(u64, u64, ProxyOp, Option<TaskInfo>)> = parts
-            .queued
-            .iter()
-            .map(|queued| {
-                let relative = queued.op.op_count;
-                let before = if relative & 1 == 1 {
-                    let channel = usize::try_from(queued.op.channel).unwrap_or(usize::MAX);
-                    counts.p2p.get(channel).copied().unwrap_or(0)
-                } else {
-                    counts.collectives
-                };
-                let op =
-                    ProxyOp { op_count: before.wrapping_mul(2).wrapping_add(relative), ..queued.op.clone() };
-                (queued.address, relative, op, queued.task.clone())
-            })
-            .collect();
-        calls
-            .into_iter()
-            .filter_map(|(address, relative, op, task)| {
-                // As NCCL's count stands when the op is posted: it has counted the plan's collectives by then.
-                let counted = |launched: u64| launched.saturating_add(relative >> 1).saturating_add(1);
-                let comm = CommunicatorId { launched: plan.comm.launched.map(counted), ..plan.comm };
-                let left = Some(op.nsteps);
-                self.call(plan, comm, key, false, address, op, task, left)
-            })
-            .collect()
+        let post = |queued: &QueuedOp| {
+            let relative = queued.op.op_count;
+            // A channel without a count: the op's final number is not known either.
+            let before = match relative & 1 {
+                1 => *counts.p2p.get(usize::try_from(queued.op.channel).ok()?)?,
+                _ => counts.collectives,
+            };
+            let op = ProxyOp { op_count: before.wrapping_mul(2).wrapping_add(relative), ..queued.op.clone() };
+            // As NCCL's count stands when the op is posted: it has counted the plan's collectives by then.
+            let counted = |launched: u64| launched.saturating_add(relative >> 1).saturating_add(1);
+            let comm = CommunicatorId { launched: plan.comm.launched.map(counted), ..plan.comm };
+            let left = Some(op.nsteps);
+            self.call(plan, comm, key, false, queued.address, op, queued.task.clone(), left)
+        };
+        parts.queued.iter().filter_map(post).collect()
     }
 
     /// A call of `ncclProxySaveOp` with the calls of `SaveProxy` inside. `left`: the steps of the last of them, which NCCL leaves in
@@ -342,7 +331,7 @@ impl PlanAssembler {
                     connection: connector.map_or(0, |connector| connector.connection),
                     has_proxy: connector.is_some_and(|connector| connector.has_proxy),
                     owner: connector.and_then(|connector| connector.owner),
-                    transport: connector.map_or(String::new(), |connector| connector.transport.clone()),
+                    transport: connector.map(|connector| connector.transport).unwrap_or_default(),
                 })
             })
             .collect();
@@ -394,3 +383,6 @@ fn coll_info(task: &CollTask) -> TaskInfo {
         p2p_channels: None,
     }
 }
+
+#[cfg(test)]
+mod tests;

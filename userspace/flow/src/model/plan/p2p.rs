@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use crate::decode::{Batch, P2pSide, P2pTask, P2pWork, PlanEvent, ProxyOp, TaskInfo, Work, WorkKind};
-use nccl_library::nccl::{Pattern, Protocol};
+use nccl_library::nccl::{P2P_NAMES, Pattern, Protocol};
 
 /// `NCCL_MAX_NET_SIZE`: bytes of one message of a registered buffer, 2.24 and later.
 const MAX_NET_SIZE: u64 = 1 << 30;
@@ -123,12 +123,12 @@ fn op(
         slice_steps: 1,
         chunk_steps: 1,
         root: side.peer,
-        dtype: Some("int8".to_owned()),
-        red_op: Some("sum".to_owned()),
+        dtype: Some(P2P_NAMES.datatype.clone()),
+        red_op: Some(P2P_NAMES.reduction_op.clone()),
         pattern,
         protocol: if side.is_ll { Protocol::Ll } else { Protocol::Simple },
         algorithm: None,
-        coll: Some(if pattern == Pattern::Send { "Send" } else { "Recv" }.to_owned()),
+        coll: Some(if pattern == Pattern::Send { &P2P_NAMES.send } else { &P2P_NAMES.recv }.clone()),
         coll_api: if plan.op_has.coll_api { task.and_then(|task| task.coll_api.clone()) } else { None },
         registered: side.is_registered,
         p2p_nbytes_is_size: true,

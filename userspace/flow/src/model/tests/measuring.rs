@@ -23,7 +23,7 @@ fn posted_for_measuring(session: &mut Session, out: &mut Vec<FlowRecord>) {
                 has_proxy,
                 owner: None,
                 connection,
-                transport: "NET".to_owned(),
+                transport: "NET".into(),
             };
             session.apply(Event::ProxyPeer(peer), &mut |record| out.push(record));
         }

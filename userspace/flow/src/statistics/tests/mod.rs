@@ -72,7 +72,7 @@ fn ranks_peers_and_kinds_are_bounded_and_what_is_beyond_is_counted_together() {
     let mut tally = Tally::default();
     for number in 0..1000u32 {
         let mut record = Op { seq: u64::from(number) * 2, ..Op::default() }.record();
-        record.op.coll = Some(format!("Function{number}"));
+        record.op.coll = Some(format!("Function{number}").as_str().into());
         record.peers[0].peer = i32::try_from(number).unwrap();
         record.peers[0].measured = messages(&[5_000]);
         tally.flow(&record, &host(10));
@@ -91,14 +91,14 @@ fn ranks_peers_and_kinds_are_bounded_and_what_is_beyond_is_counted_together() {
 fn bytes_that_are_not_known_are_not_guessed() {
     let mut tally = Tally::default();
     let mut record = Op::default().record();
-    record.op.coll = Some("AllGather".to_owned());
-    record.op.dtype = Some("int8".to_owned());
+    record.op.coll = Some("AllGather".into());
+    record.op.dtype = Some("int8".into());
     tally.flow(&record, &host(10));
     let rank = tally.statistics().ranks().values().next().unwrap();
     assert_eq!((rank.ops()[0].1.bytes, rank.ops()[0].1.unsized_ops), (0, 1));
     let large_only = Sampling { min_bytes: 4096, ..Sampling::default() };
     assert!(large_only.takes(&record), "1,024 elements of nobody knows what");
-    record.op.coll = Some("AllReduce".to_owned());
+    record.op.coll = Some("AllReduce".into());
     assert!(!large_only.takes(&record), "1,024 bytes");
 }
 

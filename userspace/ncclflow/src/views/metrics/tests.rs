@@ -58,7 +58,7 @@ fn names_that_a_target_made_up_are_no_labels() {
     let live = LiveStatistics::default();
     for (seq, name) in [(0, "a\"} evil 1\n"), (2, ""), (4, &*"x".repeat(1000)), (6, "Send")] {
         let mut record = Op { seq, ..Op::default() }.record();
-        record.op.coll = Some(name.to_owned());
+        record.op.coll = Some(name.into());
         live.lock().flow(&record, &host(10));
     }
     let text = Exposition::new(live, 0).encode().unwrap();
