@@ -1,12 +1,16 @@
 //! Verdicts on made-up ranks.
 
 use super::*;
-use crate::dump::report::{ChannelReport, ConnectionReport, Motion, OpDirection, OpReport, ProxyReport};
+use crate::dump::{
+    dump_report::ProcessState,
+    rank_report::{ChannelReport, ConnectionReport, Motion, OpReport, ProxyListState, ProxyReport},
+};
 use crate::threads::Thread;
+use nccl_library::nccl::Direction;
 
 const N: u32 = 4;
 
-fn op(direction: OpDirection, peer: u32, count: u64) -> OpReport {
+fn op(direction: Direction, peer: u32, count: u64) -> OpReport {
     OpReport {
         op_count: count,
         p2p: false,
@@ -58,16 +62,16 @@ fn rank(rank: u32, launched: u64, ops: Vec<OpReport>) -> RankReport {
 
 /// A rank that sent what it could and waits for its predecessor.
 fn waiting(number: u32) -> RankReport {
-    let mut send = op(OpDirection::Send, (number + 1) % N, 4);
+    let mut send = op(Direction::Send, (number + 1) % N, 4);
     (send.posted, send.transmitted, send.done) = (12, 4, 4);
-    rank(number, 5, vec![op(OpDirection::Recv, (number + N - 1) % N, 4), send])
+    rank(number, 5, vec![op(Direction::Recv, (number + N - 1) % N, 4), send])
 }
 
 /// A rank whose GPU has what it needs and does nothing.
 fn lazy(number: u32) -> RankReport {
-    let mut receive = op(OpDirection::Recv, (number + N - 1) % N, 4);
+    let mut receive = op(Direction::Recv, (number + N - 1) % N, 4);
     (receive.received, receive.transmitted) = (4, 4);
-    rank(number, 5, vec![receive, op(OpDirection::Send, (number + 1) % N, 4)])
+    rank(number, 5, vec![receive, op(Direction::Send, (number + 1) % N, 4)])
 }
 
 #[track_caller]
@@ -120,13 +124,13 @@ fn an_op_that_is_queued_behind_another_does_not_make_its_rank_the_cause() {
         State::Stuck,
         &[1],
         &[0, 2, 3],
-        "rank 1 does not go on",
+        "rank 1 makes no progress",
     );
     // The same between a batch of sends and a collective, which no number orders.
     let mut second = waiting(2);
     second.proxy.ops.extend(lazy(2).proxy.ops.into_iter().map(|op| OpReport { p2p: true, ..op }));
     let ranks = [waiting(0), lazy(1), second, waiting(3)];
-    check(&judge(&ranks, &[]), State::Stuck, &[1], &[0, 2, 3], "rank 1 does not go on");
+    check(&judge(&ranks, &[]), State::Stuck, &[1], &[0, 2, 3], "rank 1 makes no progress");
 }
 
 #[test]
@@ -151,7 +155,7 @@ fn a_rank_that_nobody_read_is_named_as_such() {
 fn what_moves_is_healthy_even_if_one_rank_lags() {
     let mut ranks = [waiting(0), rank(1, 4, Vec::new()), waiting(2), waiting(3)];
     ranks[2].motion.steps_moved = true;
-    check(&judge(&ranks, &[]), State::Healthy, &[], &[], "ops in flight of rank 2 went on");
+    check(&judge(&ranks, &[]), State::Healthy, &[], &[], "ops in flight of rank 2 moved");
     ranks[2].motion.steps_moved = false;
     ranks[0].motion.counters_moved = true;
     check(&judge(&ranks, &[]), State::Unknown, &[], &[], "rank 0 launched more while no op in flight moved");
@@ -220,7 +224,7 @@ fn a_rank_whose_ops_could_not_be_read_is_not_said_to_have_none() {
 #[test]
 fn a_rank_that_is_there_twice_leaves_the_verdict_open() {
     let ranks = [waiting(0), rank(1, 4, Vec::new()), waiting(0)];
-    check(&judge(&ranks, &[]), State::Unknown, &[], &[], "a rank is there twice");
+    check(&judge(&ranks, &[]), State::Unknown, &[], &[], "a rank appears twice");
 }
 
 #[test]
@@ -257,7 +261,7 @@ fn another_size_is_told_and_its_rank_named() {
 fn connected(mut rank: RankReport, from: u64, to: u64) -> RankReport {
     let end = |direction, peer, steps| ConnectionReport { channel: 0, direction, peer: peer % N, steps };
     rank.connections =
-        vec![end(OpDirection::Recv, rank.rank + N - 1, from), end(OpDirection::Send, rank.rank + 1, to)];
+        vec![end(Direction::Recv, rank.rank + N - 1, from), end(Direction::Send, rank.rank + 1, to)];
     rank
 }
 
@@ -289,7 +293,7 @@ fn a_collective_and_a_batch_that_wait_for_each_other_are_a_different_order() {
     let mut ranks = [waiting(0), waiting(1), waiting(2), waiting(3)];
     for op in &mut ranks[3].proxy.ops {
         op.p2p = true;
-        op.pattern = Some(if op.direction == OpDirection::Send { "SEND" } else { "RECV" }.to_owned());
+        op.pattern = Some(if op.direction == Direction::Send { "SEND" } else { "RECV" }.to_owned());
     }
     ranks[3].proxy.ops.truncate(1);
     let told = "the order differs: ranks 0, 1, 2 are in AllReduce, op 4, rank 3 is in sends and receives";
@@ -301,7 +305,7 @@ fn a_collective_and_a_batch_that_wait_for_each_other_are_a_different_order() {
 fn over_nvlink_and_network() -> [RankReport; 4] {
     let mut ranks = [waiting(0), waiting(1), waiting(2), waiting(3)].map(|rank| connected(rank, 24, 24));
     for (number, rank) in (0..).zip(&mut ranks) {
-        let seen = if number % 2 == 0 { OpDirection::Recv } else { OpDirection::Send };
+        let seen = if number % 2 == 0 { Direction::Recv } else { Direction::Send };
         rank.proxy.ops.retain(|op| op.direction == seen);
         rank.connections.retain(|connection| connection.direction == seen);
         rank.proxy.carries_rings = None;
@@ -335,7 +339,7 @@ fn a_receive_that_vanished_before_its_data_were_sent_on_points_to_its_sender() {
 
 #[test]
 fn data_that_the_network_does_not_take_point_to_the_receiver() {
-    let mut send = op(OpDirection::Send, 1, 2);
+    let mut send = op(Direction::Send, 1, 2);
     (send.p2p, send.pattern, send.chunk_steps, send.slice_steps) = (true, Some("SEND".to_owned()), 1, 1);
     (send.posted, send.transmitted, send.done, send.gpu) = (8, 0, 0, Some(8));
     let ranks =
@@ -355,7 +359,7 @@ fn a_leaf_of_a_tree_that_does_not_send_is_the_cause_though_it_waits_for_the_resu
         }
         rank
     };
-    let (send, receive) = (|to| op(OpDirection::Send, to, 4), |from| op(OpDirection::Recv, from, 4));
+    let (send, receive) = (|to| op(Direction::Send, to, 4), |from| op(Direction::Recv, from, 4));
     let mut middle =
         tree(rank(1, 5, vec![receive(2), receive(3), send(0), receive(0), send(2), send(3)]), 0, &[2, 3]);
     // Rank 3 has sent its part, rank 2 has not.
@@ -368,7 +372,7 @@ fn a_leaf_of_a_tree_that_does_not_send_is_the_cause_though_it_waits_for_the_resu
         tree(rank(2, 5, vec![send(1), receive(1)]), 1, &[]),
         sent,
     ];
-    check(&judge(&ranks, &[]), State::Stuck, &[2], &[0, 1, 3], "rank 2 does not go on: SEND to 1");
+    check(&judge(&ranks, &[]), State::Stuck, &[2], &[0, 1, 3], "rank 2 makes no progress: SEND to 1");
 }
 
 #[test]
@@ -391,7 +395,7 @@ fn a_failed_rank_and_a_communicator_in_the_making_are_told() {
     left[0].status.async_result = Some("ncclInternalError".to_owned());
     check(&judge(&left, &[]), State::Stuck, &[0], &[1, 3], "rank 0 has failed: ncclInternalError");
     ranks[0].status.init = Some("ncclInProgress".to_owned());
-    check(&judge(&ranks, &[]), State::Unknown, &[], &[], "rank 0 still set the communicator up");
+    check(&judge(&ranks, &[]), State::Unknown, &[], &[], "rank 0 is still setting the communicator up");
 }
 
 #[test]
@@ -406,7 +410,7 @@ fn a_verdict_and_its_ranks_survive_json() {
 /// A rank of a ring over the network.
 fn on_network(number: u32, ops: Vec<OpReport>) -> RankReport {
     let mut rank = rank(number, 5, ops);
-    for (direction, peer) in [(OpDirection::Send, number + 1), (OpDirection::Recv, number + N - 1)] {
+    for (direction, peer) in [(Direction::Send, number + 1), (Direction::Recv, number + N - 1)] {
         rank.connections.push(ConnectionReport { channel: 0, direction, peer: peer % N, steps: 8 });
     }
     rank
@@ -421,10 +425,10 @@ fn a_send_that_nccl_dropped_is_waited_for_where_it_went() {
         transmitted: 8,
         done: count,
         gpu: Some(count),
-        ..op(OpDirection::Recv, 1, 4)
+        ..op(Direction::Recv, 1, 4)
     };
-    let queued = || op(OpDirection::Send, 3, 5);
-    let mut fed_by_nobody = op(OpDirection::Send, 1, 4);
+    let queued = || op(Direction::Send, 3, 5);
+    let mut fed_by_nobody = op(Direction::Send, 1, 4);
     (fed_by_nobody.posted, fed_by_nobody.transmitted, fed_by_nobody.done) = (12, 4, 4);
     let first = || on_network(0, vec![fed_by_nobody.clone()]);
     let mut second = waiting(1);
@@ -455,23 +459,23 @@ fn a_receive_that_a_pipeline_lost_is_a_link_that_is_down() {
     };
     let next_op = |direction, peer| op(direction, peer, 5);
     let connect = on_network;
-    let mut from_0 = next_op(OpDirection::Send, 2);
+    let mut from_0 = next_op(Direction::Send, 2);
     (from_0.posted, from_0.transmitted, from_0.done) = (12, 4, 4);
     let ranks = [
-        connect(0, vec![pipeline(OpDirection::Recv, 3), next_op(OpDirection::Send, 1)]),
-        connect(1, vec![next_op(OpDirection::Recv, 0), from_0]),
-        connect(2, vec![pipeline(OpDirection::Send, 3)]),
-        connect(3, vec![pipeline(OpDirection::Recv, 2), pipeline(OpDirection::Send, 0)]),
+        connect(0, vec![pipeline(Direction::Recv, 3), next_op(Direction::Send, 1)]),
+        connect(1, vec![next_op(Direction::Recv, 0), from_0]),
+        connect(2, vec![pipeline(Direction::Send, 3)]),
+        connect(3, vec![pipeline(Direction::Recv, 2), pipeline(Direction::Send, 0)]),
     ];
     let said = "the link from rank 1 to rank 2 is down";
     check(&judge(&ranks, &[]), State::Stuck, &[1, 2], &[0, 3], said);
 
     // Where rank 2 begins the pipeline, it has no receive to lose: it does not go on by itself.
     let begins_at_2 = [
-        connect(0, vec![pipeline(OpDirection::Recv, 3), pipeline(OpDirection::Send, 1)]),
-        connect(1, vec![pipeline(OpDirection::Recv, 0)]),
-        connect(2, vec![pipeline(OpDirection::Send, 3)]),
-        connect(3, vec![pipeline(OpDirection::Recv, 2), pipeline(OpDirection::Send, 0)]),
+        connect(0, vec![pipeline(Direction::Recv, 3), pipeline(Direction::Send, 1)]),
+        connect(1, vec![pipeline(Direction::Recv, 0)]),
+        connect(2, vec![pipeline(Direction::Send, 3)]),
+        connect(3, vec![pipeline(Direction::Recv, 2), pipeline(Direction::Send, 0)]),
     ];
-    check(&judge(&begins_at_2, &[]), State::Stuck, &[2], &[0, 1, 3], "rank 2 does not go on");
+    check(&judge(&begins_at_2, &[]), State::Stuck, &[2], &[0, 1, 3], "rank 2 makes no progress");
 }
