@@ -65,7 +65,7 @@ fn stalls(first: usize, shapes: &[Shape], arguments: &[&str]) {
         let all = [&["--stall", &stall, "--iters", "1000000"][..], arguments].concat();
         let Some(job) = Job::start(version, shape, &all).unwrap() else { return };
         job.stall().unwrap();
-        check_culprit(&job.stuck().unwrap(), rank, &format!("rank {rank} does not go on"));
+        check_culprit(&job.stuck().unwrap(), rank, &format!("rank {rank} makes no progress"));
     });
 }
 

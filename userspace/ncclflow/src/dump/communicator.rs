@@ -10,7 +10,7 @@ use std::{collections::BTreeMap, collections::BTreeSet, ops::ControlFlow};
 use super::{
     comm_layout::{CommLayout, MAGIC},
     layout::Place,
-    report::{ChannelReport, CommStatus, Counters},
+    rank_report::{ChannelReport, CommStatus, Counters},
 };
 use crate::memory::{AddressSpace, Memory, ReadError, ScanLimits, ScanProgress, ScanReport, Scanner};
 use nccl_library::elf::RuntimeAddr;

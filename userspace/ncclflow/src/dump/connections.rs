@@ -7,10 +7,10 @@ use super::{
     communicator::{Communicator, places},
     layout::{Fields, Missing, Place},
     proxy::NET,
-    report::{ConnectionReport, OpDirection},
+    rank_report::ConnectionReport,
 };
 use crate::memory::{Memory, ReadError};
-use nccl_library::{elf::RuntimeAddr, layouts::Layouts};
+use nccl_library::{elf::RuntimeAddr, layouts::Layouts, nccl::Direction};
 
 /// Where connectors are in `ncclChannelPeer`, and their connection in them.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ impl StepLayout {
 }
 
 /// Peers by the address of their connection's `ncclProxyConnection`.
-pub(crate) type Peers = HashMap<u64, (u32, OpDirection)>;
+pub(crate) type Peers = HashMap<u64, (u32, Direction)>;
 
 impl ConnectionLayout {
     pub(crate) fn new(layouts: &Layouts) -> Result<Self, Missing> {
@@ -79,7 +79,7 @@ impl ConnectionLayout {
         let mut meanings = Vec::new();
         for (rank, peer) in (0..).zip(peers).filter(|(_, peer)| *peer != 0) {
             for (direction, (offset, count, size)) in
-                [(OpDirection::Send, self.send), (OpDirection::Recv, self.recv)]
+                [(Direction::Send, self.send), (Direction::Recv, self.recv)]
             {
                 for index in 0..count.min(4) {
                     let at = peer.saturating_add(offset + index * size + self.connection.offset);
@@ -134,8 +134,7 @@ impl ConnectionLayout {
             let neighbours: BTreeSet<u32> = neighbours.filter_map(|rank| rank.try_into().ok()).collect();
             for peer in neighbours {
                 let at = usize::try_from(peer).ok().and_then(|peer| peers.get(peer)).copied().unwrap_or(0);
-                for (direction, (offset, ..)) in
-                    [(OpDirection::Send, self.send), (OpDirection::Recv, self.recv)]
+                for (direction, (offset, ..)) in [(Direction::Send, self.send), (Direction::Recv, self.recv)]
                 {
                     let connector = RuntimeAddr(at.saturating_add(offset));
                     let count = (at != 0).then(|| self.begun_steps(memory, steps, connector, direction));
@@ -153,7 +152,7 @@ impl ConnectionLayout {
         memory: Memory<'_>,
         layout: &StepLayout,
         connector: RuntimeAddr,
-        direction: OpDirection,
+        direction: Direction,
     ) -> Option<u64> {
         let wanted = [Some(self.connection), layout.same_process, self.connected];
         let [connection, same_process, connected] = places(memory, connector, wanted).ok()?;
@@ -163,8 +162,8 @@ impl ConnectionLayout {
         let wanted = [Some(layout.transport), Some(layout.resources)];
         let [transport, resources] = places(memory, RuntimeAddr(connection?), wanted).ok()?;
         let step = match direction {
-            OpDirection::Send => layout.send,
-            OpDirection::Recv => layout.recv,
+            Direction::Send => layout.send,
+            Direction::Recv => layout.recv,
         };
         if transport != Some(NET) || resources? == 0 {
             return None;

@@ -5,22 +5,17 @@
 //! the next is their [`motion`]; and the [`verdict`] over all ranks is pure, so that dumps of several hosts can be judged
 //! together.
 
-mod calls;
-mod causes;
 mod comm_layout;
 mod communicator;
 mod connections;
-mod disagreement;
-mod failure;
+mod dump_report;
 mod layout;
 mod motion;
-mod pipelines;
 mod process;
 mod proxy;
-mod report;
+mod rank_report;
 mod text;
 mod verdict;
-mod waits;
 
 use std::{
     collections::BTreeMap,
@@ -28,11 +23,11 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
+pub use dump_report::{CommunicatorReport, DumpReport, LibraryReport, ProcessReport, ProcessState, SCHEMA};
 pub use layout::Missing;
-pub use report::{
-    ChannelReport, CommStatus, CommunicatorReport, ConnectionReport, Counters, DumpReport, LibraryReport,
-    Motion, OpDirection, OpReport, ProcessReport, ProcessState, ProxyListState, ProxyReport, RankReport,
-    SCHEMA,
+pub use rank_report::{
+    ChannelReport, CommStatus, ConnectionReport, Counters, Motion, OpReport, ProxyListState, ProxyReport,
+    RankReport,
 };
 pub use text::render;
 pub use verdict::{State, Verdict, judge};

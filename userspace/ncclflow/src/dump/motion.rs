@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::report::{Motion, OpReport, ProxyListState, RankReport};
+use super::rank_report::{Motion, OpReport, ProxyListState, RankReport};
 
 /// All ranks at one moment.
 #[derive(Debug)]
@@ -77,7 +77,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::dump::report::{OpDirection, ProxyReport};
+    use crate::dump::rank_report::ProxyReport;
+    use nccl_library::nccl::Direction;
 
     pub(crate) fn op(done: u64) -> OpReport {
         OpReport {
@@ -87,7 +88,7 @@ mod tests {
             pattern: Some("RING_TWICE".to_owned()),
             protocol: Some("SIMPLE".to_owned()),
             channel: 0,
-            direction: OpDirection::Recv,
+            direction: Direction::Recv,
             peer: Some(1),
             transport: Some("NET".to_owned()),
             begun: true,

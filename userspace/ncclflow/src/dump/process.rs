@@ -13,9 +13,10 @@ use super::{
     comm_layout::CommLayout,
     communicator::{self, Communicator},
     connections::{ConnectionLayout, Peers},
+    dump_report::{LibraryReport, ProcessReport, ProcessState},
     layout,
     proxy::{self, ProxyLayout, ProxyList, RawOp},
-    report::{LibraryReport, OpReport, ProcessReport, ProcessState, ProxyListState, ProxyReport, RankReport},
+    rank_report::{OpReport, ProxyListState, ProxyReport, RankReport},
 };
 use crate::{
     memory::{AddressSpace, Memory, ReadError},

@@ -9,13 +9,13 @@ use std::collections::BTreeSet;
 use super::{
     communicator::places,
     layout::{Fields, Missing, Place},
-    report::{OpDirection, ProxyListState},
+    rank_report::ProxyListState,
 };
 use crate::memory::{Memory, ReadError};
 use nccl_library::{
     elf::RuntimeAddr,
     layouts::Layouts,
-    nccl::{Pattern, Protocol},
+    nccl::{Direction, Pattern, Protocol},
 };
 
 /// More ops than a proxy has at a time: it has at most a few per connection.
@@ -128,7 +128,7 @@ pub(crate) struct RawOp {
     pub(crate) pattern: u64,
     pub(crate) protocol: Option<Protocol>,
     pub(crate) channel: u32,
-    pub(crate) direction: OpDirection,
+    pub(crate) direction: Direction,
     /// From 2.23 on.
     pub(crate) rank_and_peer: Option<(u32, u32)>,
     pub(crate) transport: u64,
@@ -281,7 +281,7 @@ fn ops_of(
         };
         let begun = state != layout.state_ready;
         let step = |place: Place| if begun { value(place) } else { 0 };
-        let direction = if send == Some(0) { OpDirection::Recv } else { OpDirection::Send };
+        let direction = if send == Some(0) { Direction::Recv } else { Direction::Send };
         let protocol = protocol.and_then(Protocol::from_number);
         let mut op = RawOp {
             connection,
@@ -297,12 +297,12 @@ fn ops_of(
             nsteps: value(layout.sub.n_steps),
             posted: step(layout.sub.posted),
             // Only a receiver has it; a sender's is left over from another op.
-            received: if direction == OpDirection::Recv { step(layout.sub.received) } else { 0 },
+            received: if direction == Direction::Recv { step(layout.sub.received) } else { 0 },
             // Only CollNet's receivers count it (src/transport/coll_net.cc); elsewhere it is never written.
             flushed: layout
                 .sub
                 .flushed
-                .filter(|_| direction == OpDirection::Recv && transport == Some(COLLNET))
+                .filter(|_| direction == Direction::Recv && transport == Some(COLLNET))
                 .map(step),
             transmitted: step(layout.sub.transmitted),
             done: step(layout.sub.done),
@@ -340,9 +340,9 @@ const COLLNET: u64 = 3;
 /// LL has its flags in the data and writes no tail.
 fn gpu(memory: Memory<'_>, layout: &ProxyLayout, op: &RawOp, resources: u64, base: u64) -> Option<u64> {
     let (place, word) = match op.direction {
-        OpDirection::Send if op.protocol == Some(Protocol::Ll) => return None,
-        OpDirection::Send => layout.send_tail?,
-        OpDirection::Recv => layout.recv_head?,
+        Direction::Send if op.protocol == Some(Protocol::Ll) => return None,
+        Direction::Send => layout.send_tail?,
+        Direction::Recv => layout.recv_head?,
     };
     let [at] = places(memory, RuntimeAddr(resources), [Some(place)]).ok()?;
     let [count] = places(memory, RuntimeAddr(at?), [Some(word)]).ok()?;

@@ -3,13 +3,12 @@
 use std::fmt::{self, Write as _};
 
 use super::{
-    report::{
-        CommunicatorReport, DumpReport, OpDirection, OpReport, ProcessReport, ProcessState, RankReport,
-    },
+    dump_report::{CommunicatorReport, DumpReport, ProcessReport, ProcessState},
+    rank_report::{OpReport, RankReport},
     verdict::State,
-    waits::label,
 };
 use crate::{memory::ScanEnd, threads::Thread};
+use nccl_library::nccl::Direction;
 
 /// Columns of the text.
 const WIDTH: usize = 98;
@@ -206,11 +205,11 @@ fn write_rank(out: &mut String, rank: &RankReport) -> fmt::Result {
 
 fn write_op(out: &mut String, op: &OpReport) -> fmt::Result {
     let what = [op.protocol.as_deref(), op.transport.as_deref()].map(|name| name.unwrap_or("?")).join(" ");
-    wrapped(out, &format!("{} {what}, still for {:.1} s", label(op), op.still_seconds), 4)?;
+    wrapped(out, &format!("{} {what}, still for {:.1} s", op.label(), op.still_seconds), 4)?;
     let gpu = op.gpu.map(|gpu| format!(", by the GPU {gpu}")).unwrap_or_default();
     let received = match op.direction {
-        OpDirection::Send => String::new(),
-        OpDirection::Recv => {
+        Direction::Send => String::new(),
+        Direction::Recv => {
             let flushed = op.flushed.map(|flushed| format!(", flushed {flushed}")).unwrap_or_default();
             format!(", received {}{flushed}", op.received)
         }

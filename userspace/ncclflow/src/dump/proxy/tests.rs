@@ -91,7 +91,7 @@ fn a_list_is_read_along_both_links() {
     assert_eq!(counts, [7, 10, 12]);
     let of = |count| list.ops.iter().find(|op| op.op_count == count).unwrap();
     assert_eq!((of(10).posted, of(10).done, of(10).nsteps, of(10).channel), (4, 2, 8, 3));
-    assert_eq!((of(10).direction, of(10).rank_and_peer), (OpDirection::Send, Some((0, 1))));
+    assert_eq!((of(10).direction, of(10).rank_and_peer), (Direction::Send, Some((0, 1))));
     assert!(!of(12).begun && of(12).posted == 0, "steps of an op that has not begun are an older op's");
     assert_eq!(read_list(0).ops, []);
 }

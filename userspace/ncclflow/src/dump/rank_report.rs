@@ -1,95 +1,11 @@
-//! What a dump says, as data: the schema of `--json` (docs/DUMP.md), and what `--merge` reads back.
+//! One rank of a communicator as data, a part of the schema of `--json` (docs/DUMP.md): read from memory, but for its motion.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::verdict::Verdict;
-use crate::{memory::ScanReport, threads::Thread};
-use nccl_library::symbols::{LayoutSource, Rung};
-
-/// Version of the schema. Fields may be added within one version; none changes its meaning.
-pub const SCHEMA: u32 = 1;
-
-/// A whole dump, of one host or of several.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct DumpReport {
-    pub schema: u32,
-    pub hosts: Vec<String>,
-    /// Unix time of the last reading, in seconds.
-    pub unix_time: u64,
-    pub processes: Vec<ProcessReport>,
-    pub communicators: Vec<CommunicatorReport>,
-}
-
-/// A process that was read, or that could not be.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ProcessReport {
-    pub host: String,
-    /// In the PID namespace of the dump.
-    pub pid: u32,
-    pub name: String,
-    pub state: ProcessState,
-    pub libraries: Vec<LibraryReport>,
-    pub scan: Option<ScanReport>,
-    /// Communicators found in it.
-    pub communicators: usize,
-    /// Seconds since the process was started, at the last reading.
-    #[serde(default)]
-    pub age_seconds: Option<f64>,
-    /// Threads inside NCCL, and with `--stacks` the first thread.
-    #[serde(default)]
-    pub threads: Vec<Thread>,
-    /// Its communicators are copies that it was forked with, from this process that was read too; they are not counted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub forked_from: Option<u32>,
-    /// Why it was not read, or not to the end.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub error: Option<String>,
-}
-
-/// What the kernel's scheduler says of a process: `State:` in /proc/PID/status.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum ProcessState {
-    /// It runs or sleeps, as processes do.
-    Running,
-    /// Stopped by a signal or by a debugger.
-    Stopped,
-    Exited,
-    #[default]
-    Unknown,
-}
-
-/// An NCCL library of a process.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct LibraryReport {
-    pub path: String,
-    pub version: Option<String>,
-    pub build_id: Option<String>,
-    /// How good its symbols are, and where its struct layouts are from.
-    #[serde(default)]
-    pub symbols: Option<Rung>,
-    #[serde(default)]
-    pub layouts_from: Option<LayoutSource>,
-    /// Why it tells nothing of communicators.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub unusable: Option<String>,
-}
-
-/// A communicator over all processes that were read.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct CommunicatorReport {
-    pub comm_hash: String,
-    pub name: Option<String>,
-    pub n_ranks: u32,
-    pub ranks: Vec<RankReport>,
-    pub verdict: Verdict,
-}
+use super::dump_report::ProcessState;
+use nccl_library::nccl::Direction;
 
 /// One rank of a communicator, as its own process has it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -208,7 +124,7 @@ pub struct ChannelReport {
 #[serde(rename_all = "camelCase")]
 pub struct ConnectionReport {
     pub channel: u32,
-    pub direction: OpDirection,
+    pub direction: Direction,
     pub peer: u32,
     /// FIFO steps of all ops that its proxy thread has begun since it was connected. Both ends count the same, if both do the
     /// same.
@@ -240,14 +156,6 @@ pub enum ProxyListState {
     None,
 }
 
-/// Which way an op moves data, seen from its rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "UPPERCASE")]
-pub enum OpDirection {
-    Send,
-    Recv,
-}
-
 /// A proxy op in flight with one peer. Steps are slots of the connection's FIFO, counted from the op's beginning.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -259,7 +167,7 @@ pub struct OpReport {
     pub pattern: Option<String>,
     pub protocol: Option<String>,
     pub channel: u32,
-    pub direction: OpDirection,
+    pub direction: Direction,
     /// Not known where neither NCCL keeps it (before 2.23) nor the connection tells.
     pub peer: Option<u32>,
     pub transport: Option<String>,
@@ -284,6 +192,19 @@ pub struct OpReport {
     /// Seconds for which it did not move, over the readings.
     #[serde(default)]
     pub still_seconds: f64,
+}
+
+impl OpReport {
+    /// `RECV from 1 (AllReduce, op 5, channel 0)`.
+    pub(super) fn label(&self) -> String {
+        let preposition = match self.direction {
+            Direction::Send => "to",
+            Direction::Recv => "from",
+        };
+        let peer = self.peer.map_or_else(|| "?".to_owned(), |peer| peer.to_string());
+        let (direction, coll) = (self.direction.name(), self.coll.as_deref().unwrap_or("op"));
+        format!("{direction} {preposition} {peer} ({coll}, op {}, channel {})", self.op_count, self.channel)
+    }
 }
 
 /// What changed between the readings.

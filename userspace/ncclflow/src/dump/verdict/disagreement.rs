@@ -1,16 +1,18 @@
-//! Ranks that do not do the same: another collective, another size, another order. Pure: from what the ranks say.
+//! Ranks that launched another collective than the others, with another size, or in another order.
 //!
-//! All ranks of a communicator must launch the same collectives with the same sizes in the same order. NCCL numbers them on each
-//! rank by itself (`opCount`), so ops in flight under one number can be compared; and the two ends of a connection count
-//! their steps by themselves, so a difference there tells of ops that are over. Who is right cannot be known: the fewer
-//! are named.
+//! All ranks of a communicator must launch the same collectives with the same sizes in the same order. Each rank numbers them
+//! by itself (`opCount`), so ops in flight with the same number can be compared. The two ends of a connection count their
+//! steps by themselves, so a difference there tells of ops that have ended. Who is right cannot be known: the minority is
+//! named.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{
-    report::{ConnectionReport, OpDirection, OpReport, ProcessState, RankReport},
-    waits,
+use super::case::named;
+use crate::dump::{
+    dump_report::ProcessState,
+    rank_report::{ConnectionReport, OpReport, RankReport},
 };
+use nccl_library::nccl::Direction;
 
 /// What does not fit together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,7 +23,7 @@ pub(super) struct Disagreement {
 }
 
 impl Disagreement {
-    fn add(&mut self, ranks: impl IntoIterator<Item = u32>, sentence: String) {
+    pub(super) fn add(&mut self, ranks: impl IntoIterator<Item = u32>, sentence: String) {
         self.ranks.extend(ranks);
         self.evidence.push(sentence);
     }
@@ -31,29 +33,29 @@ impl Disagreement {
     }
 }
 
-type Ranks<'a> = BTreeMap<u32, &'a RankReport>;
+pub(super) type Ranks<'a> = BTreeMap<u32, &'a RankReport>;
 
 /// What ops in flight and connections tell, the surest first; empty if all fits.
-pub(super) fn find(ranks: &Ranks<'_>, named: impl Fn(&[u32]) -> String) -> Disagreement {
+pub(super) fn find(ranks: &Ranks<'_>) -> Disagreement {
     // Where another communicator counts too, one number can mean different ops.
     if ranks.values().any(|rank| rank.shares_resources) {
         return Disagreement::default();
     }
     let mut found = Disagreement::default();
-    different_collectives(ranks, &named, &mut found);
-    different_sizes(ranks, &named, &mut found);
+    different_collectives(ranks, &mut found);
+    different_sizes(ranks, &mut found);
     if found.is_empty() {
-        different_steps(ranks, &named, &mut found);
+        different_steps(ranks, &mut found);
     }
     found
 }
 
-fn collectives(rank: &RankReport) -> impl Iterator<Item = &OpReport> {
+pub(super) fn collectives(rank: &RankReport) -> impl Iterator<Item = &OpReport> {
     rank.proxy.ops.iter().filter(|op| !op.p2p)
 }
 
 /// Those that say something else than most; all, if no side has most.
-fn fewer<K: Ord>(sides: &BTreeMap<K, BTreeSet<u32>>) -> BTreeSet<u32> {
+pub(super) fn minority<K: Ord>(sides: &BTreeMap<K, BTreeSet<u32>>) -> BTreeSet<u32> {
     let largest = sides.values().map(BTreeSet::len).max().unwrap_or(0);
     let is_most = |side: &&BTreeSet<u32>| side.len() == largest;
     let clear = sides.values().filter(is_most).count() == 1;
@@ -61,7 +63,7 @@ fn fewer<K: Ord>(sides: &BTreeMap<K, BTreeSet<u32>>) -> BTreeSet<u32> {
 }
 
 /// Another collective under the same number. Only the lowest number counts: what follows is shifted.
-fn different_collectives(ranks: &Ranks<'_>, named: &impl Fn(&[u32]) -> String, found: &mut Disagreement) {
+fn different_collectives(ranks: &Ranks<'_>, found: &mut Disagreement) {
     let mut by_count: BTreeMap<u64, BTreeMap<&str, BTreeSet<u32>>> = BTreeMap::new();
     for (number, rank) in ranks {
         for op in collectives(rank) {
@@ -70,18 +72,14 @@ fn different_collectives(ranks: &Ranks<'_>, named: &impl Fn(&[u32]) -> String, f
         }
     }
     if let Some((count, sides)) = by_count.iter().find(|(_, sides)| sides.len() > 1) {
-        let text = sides.iter().map(|(coll, ranks)| format!("{coll} on {}", named_set(ranks, named)));
+        let text = sides.iter().map(|(coll, ranks)| format!("{coll} on {}", named(ranks)));
         let text = text.collect::<Vec<_>>().join(", ");
-        found.add(fewer(sides), format!("the order differs: op {count} is {text}"));
+        found.add(minority(sides), format!("the order differs: op {count} is {text}"));
     }
 }
 
-fn named_set(ranks: &BTreeSet<u32>, named: &impl Fn(&[u32]) -> String) -> String {
-    named(&ranks.iter().copied().collect::<Vec<_>>())
-}
-
 /// Another number of steps under the same number, in patterns in which all ranks have the same.
-fn different_sizes(ranks: &Ranks<'_>, named: &impl Fn(&[u32]) -> String, found: &mut Disagreement) {
+fn different_sizes(ranks: &Ranks<'_>, found: &mut Disagreement) {
     const EVEN: [&str; 4] = ["RING", "RING_TWICE", "PIPELINE_FROM", "PIPELINE_TO"];
     type Key<'a> = (u64, u32, &'a str, Option<&'a str>);
     let mut by_op: BTreeMap<Key<'_>, BTreeMap<u64, BTreeSet<u32>>> = BTreeMap::new();
@@ -98,10 +96,10 @@ fn different_sizes(ranks: &Ranks<'_>, named: &impl Fn(&[u32]) -> String, found: 
         }
     }
     if let Some(((count, channel, coll, _), sides)) = by_op.iter().find(|(_, sides)| sides.len() > 1) {
-        let text = sides.iter().map(|(steps, ranks)| format!("{steps} steps on {}", named_set(ranks, named)));
+        let text = sides.iter().map(|(steps, ranks)| format!("{steps} steps on {}", named(ranks)));
         let text = text.collect::<Vec<_>>().join(", ");
         found.add(
-            fewer(sides),
+            minority(sides),
             format!("the sizes differ: {coll}, op {count}, has on channel {channel} {text}"),
         );
     }
@@ -112,14 +110,14 @@ fn is_tree(pattern: &str) -> bool {
 }
 
 /// The two ends of a connection began different numbers of steps, though they are at the same op.
-fn different_steps(ranks: &Ranks<'_>, named: &impl Fn(&[u32]) -> String, found: &mut Disagreement) {
+fn different_steps(ranks: &Ranks<'_>, found: &mut Disagreement) {
     let mut ends: BTreeMap<(u32, u32), String> = BTreeMap::new();
     let mut times: BTreeMap<u32, u32> = BTreeMap::new();
     for (number, rank) in ranks {
-        for send in rank.connections.iter().filter(|connection| connection.direction == OpDirection::Send) {
+        for send in rank.connections.iter().filter(|connection| connection.direction == Direction::Send) {
             let Some(peer) = ranks.get(&send.peer) else { continue };
             let receive = peer.connections.iter().find(|other| {
-                (other.channel, other.direction, other.peer) == (send.channel, OpDirection::Recv, *number)
+                (other.channel, other.direction, other.peer) == (send.channel, Direction::Recv, *number)
             });
             let Some(receive) = receive.filter(|receive| receive.steps != send.steps) else { continue };
             if !are_at_the_same_op(rank, send, peer, receive) {
@@ -178,65 +176,4 @@ fn are_at_the_same_op(
 
 fn launched_equally(one: &RankReport, other: &RankReport) -> bool {
     one.counters.launched().is_some_and(|count| other.counters.launched() == Some(count))
-}
-
-/// Where the GPU of a rank is, as far as its ops in flight tell.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Position {
-    Collective(u64),
-    PointToPoint,
-}
-
-/// Ranks that wait for each other because some are in a collective and others in sends and receives. Only for ranks of which
-/// none is the cause by itself.
-pub(super) fn circle(ranks: &Ranks<'_>, named: impl Fn(&[u32]) -> String) -> Disagreement {
-    let mut sides: BTreeMap<bool, BTreeSet<u32>> = BTreeMap::new();
-    let mut positions = BTreeMap::new();
-    for (number, rank) in ranks {
-        let Some(position) = position(rank) else { continue };
-        sides.entry(position == Position::PointToPoint).or_default().insert(*number);
-        positions.insert(*number, position);
-    }
-    let mut found = Disagreement::default();
-    if let (Some(collective), Some(p2p)) = (sides.get(&false), sides.get(&true)) {
-        let op = collective.iter().find_map(|rank| match positions.get(rank) {
-            Some(Position::Collective(count)) => {
-                let coll = collectives(ranks.get(rank)?).find(|op| op.op_count == *count)?.coll.clone();
-                Some(format!("{}, op {count}", coll.as_deref().unwrap_or("a collective")))
-            }
-            _ => None,
-        });
-        found.add(
-            fewer(&sides),
-            format!(
-                "the order differs: {} in {}, {} in sends and receives, and neither goes on before the other",
-                is_or_are(collective, &named),
-                op.as_deref().unwrap_or("a collective"),
-                is_or_are(p2p, &named)
-            ),
-        );
-    }
-    found
-}
-
-fn is_or_are(ranks: &BTreeSet<u32>, named: &impl Fn(&[u32]) -> String) -> String {
-    format!("{} {}", named_set(ranks, named), if ranks.len() == 1 { "is" } else { "are" })
-}
-
-fn position(rank: &RankReport) -> Option<Position> {
-    let unfinished = || rank.proxy.ops.iter().filter(|op| op.done < op.nsteps);
-    let collective = unfinished().filter(|op| !op.p2p).map(|op| op.op_count).min();
-    let has_p2p = unfinished().any(|op| op.p2p);
-    match (collective, has_p2p) {
-        (Some(count), false) => Some(Position::Collective(count)),
-        (None, true) => Some(Position::PointToPoint),
-        (None, false) => None,
-        (Some(count), true) => {
-            match (waits::in_collective(&rank.proxy.ops, count), waits::in_point_to_point(&rank.proxy.ops)) {
-                (true, false) => Some(Position::Collective(count)),
-                (false, true) => Some(Position::PointToPoint),
-                _ => None,
-            }
-        }
-    }
 }

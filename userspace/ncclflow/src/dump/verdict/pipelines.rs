@@ -6,7 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::report::{OpDirection, OpReport, RankReport};
+use crate::dump::rank_report::{OpReport, RankReport};
+use nccl_library::nccl::Direction;
 
 /// The channel and number of a collective.
 pub(super) type ChannelOp = (u32, u64);
@@ -19,8 +20,8 @@ pub(super) fn dropped_receives(ranks: &BTreeMap<u32, &RankReport>) -> BTreeMap<u
         return dropped;
     }
     for (number, rank) in ranks {
-        for send in of(rank, OpDirection::Send) {
-            if !has(rank, send, OpDirection::Recv) && must_receive(ranks, rank, send) {
+        for send in of(rank, Direction::Send) {
+            if !has(rank, send, Direction::Recv) && must_receive(ranks, rank, send) {
                 dropped.entry(*number).or_default().insert((send.channel, send.op_count));
             }
         }
@@ -31,7 +32,7 @@ pub(super) fn dropped_receives(ranks: &BTreeMap<u32, &RankReport>) -> BTreeMap<u
 /// Whether the rank before is known to send to this one in that op, or another one is known to be the first.
 fn must_receive(ranks: &BTreeMap<u32, &RankReport>, rank: &RankReport, send: &OpReport) -> bool {
     let previous = ring(rank, send.channel).and_then(|(previous, _)| ranks.get(&previous));
-    previous.is_some_and(|previous| has(previous, send, OpDirection::Send))
+    previous.is_some_and(|previous| has(previous, send, Direction::Send))
         || first(ranks, send).is_some_and(|first| first != rank.rank)
 }
 
@@ -39,27 +40,27 @@ fn must_receive(ranks: &BTreeMap<u32, &RankReport>, rank: &RankReport, send: &Op
 /// that it feeds, so that a receive without a send feeds none.
 fn first(ranks: &BTreeMap<u32, &RankReport>, like: &OpReport) -> Option<u32> {
     let mut found = ranks.values().filter_map(|rank| {
-        let is_last = has(rank, like, OpDirection::Recv) && !has(rank, like, OpDirection::Send);
+        let is_last = has(rank, like, Direction::Recv) && !has(rank, like, Direction::Send);
         let (_, next) = ring(rank, like.channel)?;
         let sends_over_network = rank.connections.iter().any(|connection| {
             (connection.channel, connection.direction, connection.peer)
-                == (like.channel, OpDirection::Send, next)
+                == (like.channel, Direction::Send, next)
         });
         (is_last && sends_over_network).then_some(next)
     });
     let first = found.next()?;
     let is_alone = found.next().is_none();
-    let receives = ranks.get(&first).is_some_and(|rank| has(rank, like, OpDirection::Recv));
+    let receives = ranks.get(&first).is_some_and(|rank| has(rank, like, Direction::Recv));
     (is_alone && !receives).then_some(first)
 }
 
-fn of(rank: &RankReport, direction: OpDirection) -> impl Iterator<Item = &OpReport> {
+fn of(rank: &RankReport, direction: Direction) -> impl Iterator<Item = &OpReport> {
     let is_pipeline = |op: &&OpReport| matches!(op.pattern.as_deref(), Some("PIPELINE_FROM" | "PIPELINE_TO"));
     let unfinished = rank.proxy.ops.iter().filter(|op| !op.p2p && op.done < op.nsteps);
     unfinished.filter(move |op| op.direction == direction).filter(is_pipeline)
 }
 
-fn has(rank: &RankReport, like: &OpReport, direction: OpDirection) -> bool {
+fn has(rank: &RankReport, like: &OpReport, direction: Direction) -> bool {
     of(rank, direction).any(|op| {
         (op.channel, op.op_count, &op.coll, &op.pattern)
             == (like.channel, like.op_count, &like.coll, &like.pattern)

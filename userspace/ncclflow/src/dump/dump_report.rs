@@ -1,0 +1,90 @@
+//! A whole dump as data: the schema of `--json` (docs/DUMP.md), and what `--merge` reads back.
+
+use serde::{Deserialize, Serialize};
+
+use super::{rank_report::RankReport, verdict::Verdict};
+use crate::{memory::ScanReport, threads::Thread};
+use nccl_library::symbols::{LayoutSource, Rung};
+
+/// Version of the schema. Fields may be added within one version; none changes its meaning.
+pub const SCHEMA: u32 = 1;
+
+/// A whole dump, of one host or of several.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DumpReport {
+    pub schema: u32,
+    pub hosts: Vec<String>,
+    /// Unix time of the last reading, in seconds.
+    pub unix_time: u64,
+    pub processes: Vec<ProcessReport>,
+    pub communicators: Vec<CommunicatorReport>,
+}
+
+/// A process that was read, or that could not be.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProcessReport {
+    pub host: String,
+    /// In the PID namespace of the dump.
+    pub pid: u32,
+    pub name: String,
+    pub state: ProcessState,
+    pub libraries: Vec<LibraryReport>,
+    pub scan: Option<ScanReport>,
+    /// Communicators found in it.
+    pub communicators: usize,
+    /// Seconds since the process was started, at the last reading.
+    #[serde(default)]
+    pub age_seconds: Option<f64>,
+    /// Threads inside NCCL, and with `--stacks` the first thread.
+    #[serde(default)]
+    pub threads: Vec<Thread>,
+    /// Its communicators are copies that it was forked with, from this process that was read too; they are not counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forked_from: Option<u32>,
+    /// Why it was not read, or not to the end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// What the kernel's scheduler says of a process: `State:` in /proc/PID/status.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum ProcessState {
+    /// It runs or sleeps, as processes do.
+    Running,
+    /// Stopped by a signal or by a debugger.
+    Stopped,
+    Exited,
+    #[default]
+    Unknown,
+}
+
+/// An NCCL library of a process.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LibraryReport {
+    pub path: String,
+    pub version: Option<String>,
+    pub build_id: Option<String>,
+    /// How good its symbols are, and where its struct layouts are from.
+    #[serde(default)]
+    pub symbols: Option<Rung>,
+    #[serde(default)]
+    pub layouts_from: Option<LayoutSource>,
+    /// Why it tells nothing of communicators.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unusable: Option<String>,
+}
+
+/// A communicator over all processes that were read.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CommunicatorReport {
+    pub comm_hash: String,
+    pub name: Option<String>,
+    pub n_ranks: u32,
+    pub ranks: Vec<RankReport>,
+    pub verdict: Verdict,
+}

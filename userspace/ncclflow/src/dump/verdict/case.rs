@@ -1,0 +1,151 @@
+//! The facts about one communicator that rules share, and the sentences that several of them use.
+
+use std::collections::BTreeMap;
+
+use super::Verdict;
+use crate::dump::{
+    dump_report::{ProcessReport, ProcessState},
+    rank_report::{ProxyListState, RankReport},
+};
+
+/// Most sentences of one kind in a verdict: a thousand ranks that wait for one are not all listed.
+pub(super) const MAX_SENTENCES: usize = 8;
+
+/// One communicator: its ranks, as far as they were read, and the processes that the dump was asked to read.
+pub(super) struct Case<'a> {
+    pub(super) ranks: BTreeMap<u32, &'a RankReport>,
+    /// Reports of ranks; more than [`Self::ranks`] if one rank appears twice.
+    pub(super) n_reports: usize,
+    n_ranks: u32,
+    /// Seconds from the first reading to the last, of the rank for which they are fewest.
+    pub(super) seconds: f64,
+    pub(super) processes: &'a [ProcessReport],
+    exited: Vec<&'a ProcessReport>,
+}
+
+impl<'a> Case<'a> {
+    pub(super) fn new(ranks: &'a [RankReport], n_ranks: u32, processes: &'a [ProcessReport]) -> Self {
+        let seconds = ranks.iter().map(|rank| rank.motion.seconds).fold(f64::INFINITY, f64::min);
+        let exited = processes.iter().filter(|process| process.state == ProcessState::Exited).collect();
+        let by_number = ranks.iter().map(|rank| (rank.rank, rank)).collect();
+        Self { ranks: by_number, n_reports: ranks.len(), n_ranks, seconds, processes, exited }
+    }
+
+    pub(super) fn ranks_where(&self, holds: impl Fn(&RankReport) -> bool) -> Vec<u32> {
+        self.ranks.iter().filter(|(_, rank)| holds(rank)).map(|(number, _)| *number).collect()
+    }
+
+    pub(super) fn has_ops_in_flight(&self) -> bool {
+        self.ranks.values().any(|rank| !rank.proxy.ops.is_empty())
+    }
+
+    /// Whether no process that was read has this rank.
+    pub(super) fn is_missing(&self, rank: u32) -> bool {
+        rank < self.n_ranks && !self.ranks.contains_key(&rank)
+    }
+
+    pub(super) fn n_missing(&self) -> usize {
+        (self.n_ranks as usize).saturating_sub(self.ranks.len())
+    }
+
+    /// Ranks that no process that was read has, at most as many as are listed.
+    pub(super) fn missing_ranks(&self) -> Vec<u32> {
+        (0..self.n_ranks).filter(|rank| self.is_missing(*rank)).take(MAX_SENTENCES).collect()
+    }
+
+    /// Ranks that launched fewer collectives than the one that launched most, and that most.
+    pub(super) fn behind(&self) -> (Vec<u32>, u64) {
+        let launched = |rank: &RankReport| rank.counters.launched();
+        let most = self.ranks.values().filter_map(|rank| launched(rank)).max().unwrap_or(0);
+        (self.ranks_where(|rank| launched(rank).is_some_and(|count| count < most)), most)
+    }
+
+    /// `all 4 ranks`, `the 2 of 4 ranks that were read`.
+    pub(super) fn all_ranks(&self) -> String {
+        if self.n_missing() == 0 {
+            format!("all {} ranks", self.n_ranks)
+        } else {
+            format!("the {} of {} ranks that were read", self.ranks.len(), self.n_ranks)
+        }
+    }
+
+    /// `rank 1 has not joined: AllReduce 3 of 5 launched`. `most`: what the other ranks launched at most, of all functions.
+    pub(super) fn not_joined_sentence(&self, rank: u32, most: u64) -> String {
+        let Some(report) = self.ranks.get(&rank) else { return format!("rank {rank} was not read") };
+        let ours = &report.counters.seq_number;
+        let by_function = ours.iter().filter_map(|(function, count)| {
+            let theirs =
+                self.ranks.values().filter_map(|other| other.counters.seq_number.get(function)).max()?;
+            (theirs > count).then(|| format!("{function} {count} of {theirs}"))
+        });
+        let by_function: Vec<String> = by_function.collect();
+        if by_function.is_empty() {
+            let count = report.counters.launched().unwrap_or(0);
+            return format!("rank {rank} has not joined: {count} of {most} collectives launched");
+        }
+        format!("rank {rank} has not joined: {} launched", by_function.join(", "))
+    }
+
+    /// Which of the processes that the dump was asked to read have exited; `None` if none has.
+    pub(super) fn exited_sentence(&self) -> Option<String> {
+        let first = self.exited.first()?;
+        if self.exited.len() == 1 && self.n_missing() == 1 {
+            return Some(format!(
+                "process {} has exited, and {} is the only one that was not read: inferred that it was its process",
+                first.pid,
+                named(self.missing_ranks())
+            ));
+        }
+        let pids: Vec<String> = self.exited.iter().take(8).map(|process| process.pid.to_string()).collect();
+        let pids = pids.join(", ");
+        Some(if self.exited.len() == 1 {
+            format!("process {pids}, which was given, has exited")
+        } else {
+            format!("processes {pids}, which were given, have exited")
+        })
+    }
+
+    /// How many ranks were not read; `None` if all were.
+    pub(super) fn missing_sentence(&self) -> Option<String> {
+        let count = self.n_missing();
+        (count > 0).then(|| {
+            let ranks = if count <= MAX_SENTENCES {
+                format!(" ({})", named(self.missing_ranks()))
+            } else {
+                String::new()
+            };
+            format!(
+                "{count} of {} ranks were not read{ranks}: give their PIDs, or --merge their hosts' dumps",
+                self.n_ranks
+            )
+        })
+    }
+
+    /// Adds a sentence for each stopped process.
+    pub(super) fn add_stopped(&self, verdict: &mut Verdict) {
+        let stopped = self.ranks.values().filter(|rank| rank.process_state == ProcessState::Stopped);
+        verdict.evidence.extend(stopped.take(MAX_SENTENCES).map(|rank| stopped_sentence(rank)));
+    }
+}
+
+/// `rank 1 is stopped: process 8372 is in state T (SIGSTOP or a debugger)`.
+pub(super) fn stopped_sentence(rank: &RankReport) -> String {
+    format!("rank {} is stopped: process {} is in state T (SIGSTOP or a debugger)", rank.rank, rank.pid)
+}
+
+/// Whether the ops in flight of a rank could not be read.
+pub(super) fn ops_are_unreadable(rank: &RankReport) -> bool {
+    matches!(rank.proxy.state, ProxyListState::Torn | ProxyListState::Unreadable)
+}
+
+/// `rank 3`, `ranks 1, 2, 5`, `ranks 0, 1, 2 and 61 more`.
+pub(super) fn named<R: std::borrow::Borrow<u32>>(ranks: impl IntoIterator<Item = R>) -> String {
+    const SHOWN: usize = 8;
+    let ranks: Vec<u32> = ranks.into_iter().map(|rank| *rank.borrow()).collect();
+    let shown: Vec<String> = ranks.iter().take(SHOWN).map(u32::to_string).collect();
+    let more = match ranks.len().saturating_sub(SHOWN) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("{} {}{more}", if ranks.len() == 1 { "rank" } else { "ranks" }, shown.join(", "))
+}

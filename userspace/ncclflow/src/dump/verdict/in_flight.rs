@@ -1,0 +1,101 @@
+//! Communicators with ops in flight that stand still: the ranks at which the waiting ends, and the ranks that wait.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    State, Verdict,
+    case::{Case, MAX_SENTENCES, ops_are_unreadable},
+    causes,
+    circle::circle,
+    disagreement, pipelines,
+    waits::{self, Waits},
+};
+use nccl_library::nccl::Direction;
+
+pub(super) fn in_flight(case: &Case<'_>) -> Option<Verdict> {
+    if !case.has_ops_in_flight() {
+        return None;
+    }
+    let (dropped, none) = (pipelines::dropped_receives(&case.ranks), BTreeSet::new());
+    let of_rank = |number, rank| waits::of_rank(rank, dropped.get(number).unwrap_or(&none));
+    let waits: BTreeMap<u32, Waits> =
+        case.ranks.iter().map(|(number, rank)| (*number, of_rank(number, rank))).collect();
+    let mut verdict =
+        Verdict::new(State::Stuck, format!("ops are in flight, and nothing moved for {:.1} s", case.seconds));
+    let mut disagreement = disagreement::find(&case.ranks);
+    let (mut causes, mut victims) = causes::follow(case, &waits, false).surest();
+    if causes.is_empty() && disagreement.is_empty() {
+        disagreement = circle(&case.ranks);
+    }
+    if causes.is_empty() && disagreement.is_empty() {
+        (causes, victims) = causes::follow(case, &waits, true).surest();
+    }
+    if causes.is_empty() && disagreement.is_empty() {
+        causes = broken_links(&waits);
+    }
+    if !disagreement.is_empty() {
+        // It explains the waiting, and the waiting may end at a rank that did what most ranks did.
+        verdict.evidence.extend(disagreement.evidence);
+        causes.retain(|rank, _| disagreement.ranks.contains(rank));
+        for rank in disagreement.ranks {
+            causes.entry(rank).or_default();
+        }
+        victims = case.ranks_where(|rank| !rank.proxy.ops.is_empty()).into_iter().collect();
+    }
+    let reasons = causes.values().filter(|why| !why.is_empty());
+    verdict.evidence.extend(reasons.take(MAX_SENTENCES).cloned());
+    verdict.evidence.extend(waiting_sentences(&waits, &victims));
+    if causes.keys().any(|rank| case.is_missing(*rank)) {
+        verdict.evidence.extend(case.exited_sentence());
+        verdict.evidence.extend(case.missing_sentence());
+    }
+    verdict.culprits = causes.into_keys().collect();
+    verdict.victims = victims.into_iter().filter(|rank| !verdict.culprits.contains(rank)).collect();
+    if verdict.culprits.is_empty() {
+        say_that_no_culprit_is_known(&waits, &mut verdict);
+    }
+    let is_unreadable = |rank: &u32| case.ranks.get(rank).is_some_and(|rank| ops_are_unreadable(rank));
+    if verdict.culprits.iter().any(is_unreadable) {
+        verdict.state = State::Unknown;
+    }
+    Some(verdict)
+}
+
+/// What these ranks wait for: one sentence for each.
+fn waiting_sentences<'w>(
+    waits: &'w BTreeMap<u32, Waits>,
+    victims: &'w BTreeSet<u32>,
+) -> impl Iterator<Item = String> + 'w {
+    let sentences = victims.iter().filter_map(|victim| {
+        let (peer, why) = waits.get(victim)?.peers.first_key_value()?;
+        Some(format!("rank {victim} waits for rank {peer}: {why}"))
+    });
+    sentences.take(MAX_SENTENCES)
+}
+
+fn say_that_no_culprit_is_known(waits: &BTreeMap<u32, Waits>, verdict: &mut Verdict) {
+    let why = if waits.values().any(|waits| waits.unknown_peer) {
+        verdict.state = State::Unknown;
+        "cannot tell who is waited for, because the peers of ops are not known"
+    } else {
+        "the ranks wait for each other in a circle"
+    };
+    verdict.evidence.push(why.to_owned());
+}
+
+/// Both ends of each connection that seems to have broken. NCCL does not keep which of them is to blame.
+fn broken_links(waits: &BTreeMap<u32, Waits>) -> BTreeMap<u32, String> {
+    let mut ends = BTreeMap::new();
+    for (rank, waits) in waits {
+        for (peer, direction) in &waits.broken {
+            let why = waits.peers.get(peer).map_or("", String::as_str);
+            let (from, to) = match direction {
+                Direction::Send => (rank, peer),
+                Direction::Recv => (peer, rank),
+            };
+            ends.insert(*rank, format!("the link from rank {from} to rank {to} is down: rank {rank}, {why}"));
+            ends.entry(*peer).or_default();
+        }
+    }
+    ends
+}

@@ -1,0 +1,35 @@
+//! Communicators about which nothing can be said, because something about their ranks was not read, or is not there yet.
+
+use super::{
+    State, Verdict,
+    case::{Case, named, ops_are_unreadable},
+};
+
+pub(super) fn duplicate_rank(case: &Case<'_>) -> Option<Verdict> {
+    let why = "cannot tell, because a rank appears twice: two communicators have one hash (possible before 2.24), or \
+               one dump was merged twice";
+    (case.ranks.len() < case.n_reports).then(|| Verdict::new(State::Unknown, why))
+}
+
+pub(super) fn read_once(case: &Case<'_>) -> Option<Verdict> {
+    let readings = case.ranks.values().map(|rank| rank.motion.readings).min().unwrap_or(0);
+    (readings < 2).then(|| Verdict::new(State::Unknown, "cannot tell, because it was read only once"))
+}
+
+pub(super) fn setting_up(case: &Case<'_>) -> Option<Verdict> {
+    let ranks = case.ranks_where(|rank| rank.status.init.as_deref() == Some("ncclInProgress"));
+    (!ranks.is_empty()).then(|| {
+        let still = if ranks.len() == 1 { "is still setting" } else { "are still setting" };
+        let why = format!("cannot tell, because {} {still} the communicator up", named(&ranks));
+        Verdict::new(State::Unknown, why)
+    })
+}
+
+/// No op in flight was seen, but some lists of ops could not be read.
+pub(super) fn ops_unreadable(case: &Case<'_>) -> Option<Verdict> {
+    let ranks = case.ranks_where(ops_are_unreadable);
+    (!ranks.is_empty()).then(|| {
+        let why = format!("cannot tell, because the ops in flight of {} could not be read", named(&ranks));
+        Verdict::new(State::Unknown, why)
+    })
+}
