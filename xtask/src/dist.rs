@@ -16,12 +16,12 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use sha2::{Digest as _, Sha256};
 
-use crate::{programs, repository};
+use crate::{prerequisites, programs, repository};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// What to build for; `rustup target add` it first
-    #[arg(long, value_name = "TRIPLE", default_value = "x86_64-unknown-linux-musl")]
+    /// What to build for
+    #[arg(long, value_name = "TRIPLE", default_value = prerequisites::STATIC_TARGET)]
     target: String,
 
     /// Where to put it [default: packages/ in cargo's target folder]
@@ -76,6 +76,7 @@ fn make(args: &Args, program: &Path, output: &Path, scratch: &Path) -> Result<Ve
 }
 
 fn build(target: &str) -> Result<PathBuf> {
+    prerequisites::rust_target(target)?;
     eprintln!("building ncclflow for {target}");
     let status = Command::new(programs::cargo())
         .args([
@@ -93,7 +94,7 @@ fn build(target: &str) -> Result<PathBuf> {
         .status()
         .context("starting cargo build")?;
     if !status.success() {
-        bail!("the build failed ({status}); is the target there? `rustup target add {target}`");
+        bail!("the build failed ({status})");
     }
     Ok(programs::target_folder()?.join(target).join("dist/ncclflow"))
 }

@@ -20,10 +20,11 @@ use ncclflow_e2e::{
     compare::{self, Findings},
     harness::{
         conformance::{Programs, Subject, Witnesses},
-        need, stripped,
+        stripped,
     },
 };
 use serde::Serialize;
+use test_support::root;
 
 /// What came of one library.
 #[derive(Debug, Default, Serialize)]
@@ -77,7 +78,7 @@ fn main() -> Result<ExitCode> {
         (false, true) => OnTheBed::OneJob,
         (false, false) => OnTheBed::All,
     };
-    let programs = if !no_run && need::root() { Programs::find() } else { None };
+    let programs = if !no_run && root() { Programs::find() } else { None };
     let mut clean = true;
     for library in &libraries {
         let row =

@@ -14,8 +14,7 @@ use std::{
 use ncclflow_e2e::{
     harness::{
         bed::Bed,
-        job::is_long,
-        kernel_objects, need,
+        kernel_objects,
         node::{Killed, namespaced_bed, outer_pid, program_with_nccl_inside, started},
         programs,
         recorder::Recorder,
@@ -24,6 +23,7 @@ use ncclflow_e2e::{
 };
 use rustix::process::Signal;
 use serde_json::Value;
+use test_support::{is_long, need, root};
 
 fn json(path: &Path) -> Value {
     serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
@@ -67,7 +67,7 @@ struct Node {
 
 impl Node {
     fn start() -> Option<Self> {
-        let (Some(ncclflow), Some(bed), true) = (programs::ncclflow(), programs::bed(), need::root()) else {
+        let (Some(ncclflow), Some(bed), true) = (programs::ncclflow(), programs::bed(), root()) else {
             return None;
         };
         let [old, middle, new] = ["2.21.5-cu12", "2.27.5-cu12", "2.32.3-cu12"].map(programs::nccl);
@@ -118,7 +118,7 @@ impl Node {
             let path = below(name);
             let (script, hidden) = namespaced_bed(&bed, library, &path).unwrap();
             let job = Bed::start(&script, &hidden, &path, &arguments("threads", "2"));
-            if !need::need("mount", job.is_ok(), "run where namespaces may be made") {
+            if !need("mount", job.is_ok(), "run where namespaces may be made") {
                 return None;
             }
             let job = job.unwrap();
@@ -153,7 +153,7 @@ impl Node {
         });
         beds.push(job);
         let program = program_with_nccl_inside(&below("f"), "2.25.1").unwrap();
-        if !need::need("programs", program.is_some(), "install a C compiler") {
+        if !need("programs", program.is_some(), "install a C compiler") {
             return None;
         }
         let path = program.unwrap();
@@ -324,7 +324,7 @@ const PICKED_UP: u64 = 2_000_000_000;
 
 /// Starts and ends jobs of two processes while everything is recorded. `filtered`: probes are attached process by process.
 fn churn(filtered: bool) {
-    let (Some(ncclflow), Some(bed), true) = (programs::ncclflow(), programs::bed(), need::root()) else {
+    let (Some(ncclflow), Some(bed), true) = (programs::ncclflow(), programs::bed(), root()) else {
         return;
     };
     let versions = ["2.21.5-cu12", "2.27.5-cu12"];
