@@ -17,12 +17,12 @@ use std::{
 use anyhow::{Context as _, Result};
 use sha2::{Digest as _, Sha256};
 
-use crate::{programs, tool};
+use crate::{prerequisites, programs, tool};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// What to build for; `rustup target add` it first
-    #[arg(long, value_name = "TRIPLE", default_value = "x86_64-unknown-linux-musl")]
+    /// What to build for
+    #[arg(long, value_name = "TRIPLE", default_value = prerequisites::STATIC_TARGET)]
     target: String,
 
     /// Where to put it [default: packages/ in cargo's target folder]
@@ -77,6 +77,7 @@ fn make(args: &Args, program: &Path, output: &Path, scratch: &Path) -> Result<Ve
 }
 
 fn build(target: &str) -> Result<PathBuf> {
+    prerequisites::rust_target(target)?;
     eprintln!("building ncclflow for {target}");
     tool::run(
         programs::cargo_command("build").args([
@@ -87,7 +88,7 @@ fn build(target: &str) -> Result<PathBuf> {
             "--target",
             target,
         ]),
-        &format!("the static program (is the target there? `rustup target add {target}`)"),
+        &format!("the static program for {target}"),
     )?;
     Ok(programs::target_folder()?.join(target).join("dist/ncclflow"))
 }

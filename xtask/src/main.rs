@@ -13,6 +13,7 @@ mod fuzz;
 mod job;
 mod layouts;
 mod nccl;
+mod prerequisites;
 mod programs;
 mod repository;
 mod test;

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use self::download::download;
+pub(crate) use self::download::pip;
 use self::progress::Progress;
 
 #[derive(Debug, clap::Args)]
@@ -33,8 +34,7 @@ enum Action {
 
 #[derive(Debug, clap::Args)]
 struct Fetch {
-    /// Like 2.27.5 (for CUDA 12), 2.28.9-cu13 or 2.28.9-cu12-aarch64; `all-bed` is the four that the tests
-    /// run
+    /// Like 2.27.5 (for CUDA 12), 2.28.9-cu13 or 2.28.9-cu12-aarch64; `all-bed` is the four that most tests run
     #[arg(value_name = "VERSION", required_unless_present = "list")]
     versions: Vec<String>,
     /// Show what is in the cache, and fetch nothing
@@ -45,8 +45,8 @@ struct Fetch {
     verify: bool,
 }
 
-/// The libraries that the tests run, one for each era of NCCL's work structs and each major version of CUDA,
-/// with the sha256 of their wheels.
+/// The libraries that most tests run, one for each era of NCCL's work structs and each major version of CUDA, with
+/// the sha256 of their wheels.
 const BED: [(&str, &str); 4] = [
     ("2.21.5-cu12", "8579076d30a8c24988834445f8d633c697d42397e92ffc3f63fa26766d25e0a0"),
     ("2.27.5-cu12", "ad730cf15cb5d25fe849c6e6ca9eb5b76db16a80f13f425ac68d8e2e55624457"),
@@ -54,9 +54,15 @@ const BED: [(&str, &str); 4] = [
     ("2.32.3-cu12", "bb94b2348e4861d5e8aa00b36c3d12d9bdf9c6369b82cbb723de0b582280a21c"),
 ];
 
-/// The versions that the tests run.
-pub(crate) fn bed_versions() -> impl Iterator<Item = &'static str> {
-    BED.iter().map(|(version, _)| *version)
+/// Two that forget the sizes of sends, each in another place of its stack; with the sha256 of their wheels.
+const OLD: [(&str, &str); 2] = [
+    ("2.17.1-cu12", "0e8c73799b5cfa35fd4fb04c7a358ea6943b206de34ec83594fd0b0bf665387f"),
+    ("2.19.3-cu12", "a9734707a2c96443331c1e48c717024aa6678a0e2a4cb66b2c364d18cee6b48d"),
+];
+
+/// The versions that the tests need.
+pub(crate) fn tested_versions() -> impl Iterator<Item = &'static str> {
+    BED.iter().chain(&OLD).map(|(version, _)| *version)
 }
 
 const LIBRARY: &str = "libnccl.so.2";
@@ -264,7 +270,7 @@ fn install(version: &Version, wheel: &Path, work: &Workplace, directory: &Path) 
     let mut progress = Progress::new(&format!("checking {name}"), fs::metadata(wheel)?.len());
     let wheel_sha256 = hash(File::open(wheel)?, &mut progress)?;
     progress.finish();
-    match BED.iter().find(|(known, _)| *known == version.name()) {
+    match BED.iter().chain(&OLD).find(|(known, _)| *known == version.name()) {
         Some((_, wanted)) if *wanted != wheel_sha256 => {
             bail!(
                 "{name} has sha256 {wheel_sha256}, not {wanted}: another file than the one this project knows"

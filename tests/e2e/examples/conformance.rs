@@ -24,9 +24,10 @@ use ncclflow_e2e::{
     compare::{self, Findings},
     harness::{
         conformance::{Programs, Subject, Witnesses},
-        need, stripped,
+        stripped,
     },
 };
+use test_support::root;
 
 use row::{Form, Row};
 
@@ -52,7 +53,7 @@ fn main() -> Result<ExitCode> {
         (false, true) => OnTheBed::OneJob,
         (false, false) => OnTheBed::All,
     };
-    let programs = if !no_run && need::root() { Programs::find() } else { None };
+    let programs = if !no_run && root() { Programs::find() } else { None };
     let mut clean = true;
     for library in &libraries {
         let row =

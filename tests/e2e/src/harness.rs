@@ -6,7 +6,6 @@ pub mod dumper;
 pub mod job;
 pub mod kernel_objects;
 pub mod memory;
-pub mod need;
 pub mod node;
 pub mod programs;
 pub mod recorder;

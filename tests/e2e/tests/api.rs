@@ -7,9 +7,10 @@ use std::{collections::BTreeMap, fs, path::PathBuf};
 use ncclflow_e2e::{
     api_trace::ApiTrace,
     compare,
-    harness::{bed::Bed, need, programs, recorder::Recorder, replay},
+    harness::{bed::Bed, programs, recorder::Recorder, replay},
     truth::{call_log, debug_log::DebugLog},
 };
+use test_support::root;
 
 const VERSIONS: [&str; 4] = ["2.21.5-cu12", "2.27.5-cu12", "2.28.9-cu13", "2.32.3-cu12"];
 const ALL_OPS: &str = "allreduce,allgather,reducescatter,broadcast,bcast,reduce,sendrecv,alltoall";
@@ -23,7 +24,7 @@ impl Run {
     /// Attaches to a bed that is already up, lets it go, and waits for both. `None` if the machine lacks something.
     fn new(version: &str, tracing: &[&str], workload: &[&str]) -> Option<Self> {
         let (ncclflow, bed, library) = (programs::ncclflow()?, programs::bed()?, programs::nccl(version)?);
-        if !need::root() {
+        if !root() {
             return None;
         }
         let folder = tempfile::tempdir().unwrap();

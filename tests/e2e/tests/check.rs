@@ -11,11 +11,12 @@ use std::{
 
 use ncclflow_e2e::harness::{
     bed::Bed,
-    need, programs,
+    programs,
     recorder::Recorder,
     traced_run::{Plugin, TracedRun},
 };
 use serde_json::Value;
+use test_support::root;
 
 const CONSISTENT: i32 = 0;
 const FINDINGS: i32 = 3;
@@ -94,7 +95,7 @@ impl Watched {
         meanwhile: impl FnOnce(&Path),
     ) -> Option<Self> {
         let (ncclflow, bed, library) = (programs::ncclflow()?, programs::bed()?, programs::nccl(version)?);
-        if !need::root() {
+        if !root() {
             return None;
         }
         let folder = tempfile::tempdir().unwrap();

@@ -14,10 +14,11 @@ use std::{
 use ncclflow_e2e::harness::{
     bed::Bed,
     kernel_objects::{self, KernelObjects},
-    memory, need, programs,
+    memory, programs,
     recorder::Recorder,
 };
 use rustix::process::Signal;
+use test_support::{need, root};
 
 const VERSION: &str = "2.27.5-cu12";
 
@@ -89,7 +90,7 @@ fn libraries_that_cannot_be_read_are_named() {
 #[test]
 fn returns_that_cannot_be_told_apart_are_refused() {
     let Some(ncclflow) = programs::ncclflow() else { return };
-    if !need::root() {
+    if !root() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -105,7 +106,7 @@ fn returns_that_cannot_be_told_apart_are_refused() {
 /// A bed that waits, in a folder of its own. `None` if the machine lacks something.
 fn waiting_bed(arguments: &[&str]) -> Option<(PathBuf, PathBuf, tempfile::TempDir, Bed)> {
     let (ncclflow, bed, library) = (programs::ncclflow()?, programs::bed()?, programs::nccl(VERSION)?);
-    if !need::root() {
+    if !root() {
         return None;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -305,7 +306,7 @@ fn a_full_disk_is_said_and_leaves_whole_lines() {
     fs::create_dir(&small).unwrap();
     let mounted =
         Command::new("mount").args(["-t", "tmpfs", "-o", "size=256k", "ncclflow-test"]).arg(&small).status();
-    if !need::need("mount", mounted.is_ok_and(|status| status.success()), "a tmpfs must be mountable") {
+    if !need("mount", mounted.is_ok_and(|status| status.success()), "a tmpfs must be mountable") {
         return;
     }
     let out = small.join("out");

@@ -9,8 +9,9 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
-use ncclflow_e2e::harness::{bed::Bed, need, programs};
+use ncclflow_e2e::harness::{bed::Bed, programs};
 use serde_json::Value;
+use test_support::{need, root};
 
 /// Enough to load programs and to look into processes; uprobes besides, before July 2025.
 const LEAST: &str = "-all,+bpf,+perfmon,+sys_ptrace,+dac_read_search";
@@ -53,7 +54,7 @@ fn doctor_says_what_the_kernel_then_does() {
     };
     let has_setpriv =
         Command::new("setpriv").arg("--version").output().is_ok_and(|output| output.status.success());
-    if !need::root() || !need::need("setpriv", has_setpriv, "install util-linux") {
+    if !root() || !need("setpriv", has_setpriv, "install util-linux") {
         return;
     }
     // Where nobody can read the program and write results.

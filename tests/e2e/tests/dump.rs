@@ -10,10 +10,11 @@ use std::{fs, thread, time::Duration};
 use ncclflow_e2e::harness::{
     bed::Bed,
     dumper::{Dump, DumpedCommunicator},
-    job::{Job, Shape, VERSIONS, check_culprit, is_long},
-    need, programs,
+    job::{Job, Shape, VERSIONS, check_culprit},
+    programs,
 };
 use rustix::process::Signal;
+use test_support::{is_long, root};
 
 /// Dumps of busy jobs, over all libraries.
 const BUSY_DUMPS: usize = 48;
@@ -276,7 +277,7 @@ fn a_job_that_has_nothing_to_do_waits_elsewhere() {
     else {
         return;
     };
-    if !need::root() {
+    if !root() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();

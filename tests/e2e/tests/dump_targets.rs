@@ -14,9 +14,10 @@ use std::{
 
 use ncclflow_e2e::harness::{
     dumper::Dump,
-    job::{Job, Shape, VERSIONS, check_culprit, is_long},
-    need, programs,
+    job::{Job, Shape, VERSIONS, check_culprit},
+    programs,
 };
+use test_support::{is_long, need, root};
 
 const SMALL: Shape = Shape { ranks: 2, processes: false, tree: false };
 const SMALL_PROCESSES: Shape = Shape { ranks: 2, processes: true, tree: false };
@@ -39,7 +40,7 @@ fn python(script: &str, arguments: &[&Path]) -> Option<Killed> {
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn();
-    if !need::need("python3", child.is_ok(), "install python3") {
+    if !need("python3", child.is_ok(), "install python3") {
         return None;
     }
     let mut child = Killed(child.unwrap());
@@ -59,7 +60,7 @@ fn made(
     let original = programs::nccl(version)?;
     let copy = folder.join(name);
     let status = Command::new(tool).args(arguments).arg(&original).arg(&copy).status();
-    need::need("binutils", status.is_ok_and(|status| status.success()), "install binutils")
+    need("binutils", status.is_ok_and(|status| status.success()), "install binutils")
         .then_some((original, copy))
 }
 
@@ -174,7 +175,7 @@ fn versions_before_2_21_are_read() {
 #[test]
 fn a_process_in_other_namespaces_is_read_through_its_own_root() {
     let Some(original) = programs::nccl("2.28.9-cu13") else { return };
-    let (Some(ncclflow), true) = (programs::ncclflow(), need::root()) else { return };
+    let (Some(ncclflow), true) = (programs::ncclflow(), root()) else { return };
     let folder = tempfile::tempdir().unwrap();
     let hidden = folder.path().join("libnccl.so.2");
     fs::write(&hidden, "not the library").unwrap();
@@ -191,12 +192,12 @@ fn a_process_in_other_namespaces_is_read_through_its_own_root() {
         .stdout(Stdio::piped())
         .stdin(Stdio::null())
         .spawn();
-    if !need::need("mount", child.is_ok(), "install util-linux") {
+    if !need("mount", child.is_ok(), "install util-linux") {
         return;
     }
     let mut child = Killed(child.unwrap());
     let mut word = [0; 2];
-    if !need::need(
+    if !need(
         "mount",
         std::io::Read::read_exact(child.0.stdout.as_mut().unwrap(), &mut word).is_ok(),
         "run where namespaces may be made",
@@ -264,7 +265,7 @@ fn a_forked_child_is_told_from_its_parent() {
 #[test]
 fn processes_that_exit_while_they_are_read_leave_a_line_and_no_crash() {
     let Some(library) = programs::nccl("2.21.5-cu12") else { return };
-    let (Some(ncclflow), true) = (programs::ncclflow(), need::root()) else { return };
+    let (Some(ncclflow), true) = (programs::ncclflow(), root()) else { return };
     // 512 MB, so that there is something to read.
     let script = "import ctypes,sys,mmap,time\nctypes.CDLL(sys.argv[1])\nm=mmap.mmap(-1,512<<20,mmap.MAP_PRIVATE|mmap.MAP_ANONYMOUS)\n\
         for i in range(512): m[i<<20:(i+1)<<20]=b'z'*(1<<20)\nprint('ok',flush=True);time.sleep(600)";
@@ -294,7 +295,7 @@ fn processes_that_exit_while_they_are_read_leave_a_line_and_no_crash() {
 #[test]
 fn a_process_whose_mappings_change_while_it_is_read_is_read_to_the_end() {
     let Some(library) = programs::nccl("2.21.5-cu12") else { return };
-    let (Some(ncclflow), true) = (programs::ncclflow(), need::root()) else { return };
+    let (Some(ncclflow), true) = (programs::ncclflow(), root()) else { return };
     let script = "import ctypes,sys,mmap\nctypes.CDLL(sys.argv[1])\nprint('ok',flush=True)\nk=[]\n\
         while True:\n m=mmap.mmap(-1,8<<20,mmap.MAP_PRIVATE|mmap.MAP_ANONYMOUS)\n m[0:8<<20]=b'y'*(8<<20)\n k.append(m)\n\
         \x20if len(k)>20: k.pop(0).close()";
@@ -311,7 +312,7 @@ fn a_process_whose_mappings_change_while_it_is_read_is_read_to_the_end() {
 #[test]
 fn two_hundred_gigabytes_of_address_space_are_passed_over_and_limits_are_kept() {
     let Some(library) = programs::nccl("2.27.5-cu12") else { return };
-    let (Some(ncclflow), true) = (programs::ncclflow(), need::root()) else { return };
+    let (Some(ncclflow), true) = (programs::ncclflow(), root()) else { return };
     // One mapping of 200 GB with a few pages, 20,000 small ones, and 256 MB that are filled.
     let script = "import ctypes,sys,mmap,time\nctypes.CDLL(sys.argv[1])\nN=0x4000\nA=mmap.MAP_PRIVATE|mmap.MAP_ANONYMOUS\n\
         b=mmap.mmap(-1,200<<30,A|N)\n\
@@ -339,7 +340,7 @@ fn two_hundred_gigabytes_of_address_space_are_passed_over_and_limits_are_kept() 
 /// A program of another architecture: a 32-bit ELF file that is mapped as code.
 #[test]
 fn a_library_of_another_architecture_is_said_to_be_one() {
-    let (Some(ncclflow), true) = (programs::ncclflow(), need::root()) else { return };
+    let (Some(ncclflow), true) = (programs::ncclflow(), root()) else { return };
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("libnccl.so.2");
     let mut file = fs::File::create(&path).unwrap();

@@ -17,7 +17,8 @@ use ncclflow::kernel::{
     probe::{FinishedPlan, Probe},
 };
 use ncclflow_common::{FetchPlan, RECORD_CLASSES};
-use ncclflow_e2e::harness::{kernel_objects, memory::BREAKPOINT, need};
+use ncclflow_e2e::harness::{kernel_objects, memory::BREAKPOINT};
+use test_support::{need, root};
 
 #[inline(never)]
 extern "C" fn first(value: u32) -> u32 {
@@ -81,11 +82,11 @@ fn links() -> usize {
 
 #[test]
 fn probes_go_as_they_came_and_a_refusal_leaves_none() {
-    if !need::root() {
+    if !root() {
         return;
     }
     let kernel_has_many = LinkKind::best() == LinkKind::Multi;
-    if !need::need("uprobe_multi", kernel_has_many, "run it on Linux 6.10 or later") {
+    if !need("uprobe_multi", kernel_has_many, "run it on Linux 6.10 or later") {
         return;
     }
     let path = Path::new("/proc/self/exe");

@@ -12,7 +12,7 @@ use ncclflow_e2e::{
     harness::{
         bed::Bed,
         job::VERSIONS,
-        need, programs,
+        programs,
         recorder::Recorder,
         scrape::{self, Sample},
         top::Top,
@@ -20,6 +20,7 @@ use ncclflow_e2e::{
     truth::transfer_log::TransferLog,
 };
 use serde_json::Value;
+use test_support::root;
 
 const RANKS: u32 = 3;
 const BYTES: u64 = 65536;
@@ -28,7 +29,7 @@ const ITERATIONS: u64 = 5;
 /// A bed that waits, with a log of its transfers. `None` if the machine lacks something.
 fn waiting_bed(version: &str, more: &[&str]) -> Option<(tempfile::TempDir, Bed)> {
     let (bed, library) = (programs::bed()?, programs::nccl(version)?);
-    if !need::root() {
+    if !root() {
         return None;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -126,7 +127,7 @@ fn top_marks_the_rank_that_is_behind() {
     let Some(ncclflow) = programs::ncclflow() else { return };
     let more = ["--ops", "allreduce", "--sync", "--absent", "1@3", "--timeout", "60"];
     let Some((bed_program, library)) = programs::bed().zip(programs::nccl("2.27.5-cu12")) else { return };
-    if !need::root() {
+    if !root() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();

@@ -8,22 +8,22 @@ use std::{
     path::{Path, PathBuf},
     process::{Command, Stdio},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use ncclflow_e2e::{
     harness::{
         bed::Bed,
-        job::is_long,
-        kernel_objects, need,
+        kernel_objects,
         node::{Killed, namespaced_bed, outer_pid, program_with_nccl_inside, started},
         programs,
         recorder::Recorder,
     },
-    truth::call_log,
+    truth::call_log::{self, Call},
 };
 use rustix::process::Signal;
 use serde_json::Value;
+use test_support::{eventually, is_long, need, root, wait_until};
 
 fn json(path: &Path) -> Value {
     serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
@@ -52,8 +52,26 @@ struct Known {
     ranks: Option<(String, u32, Vec<u32>)>,
 }
 
+impl Known {
+    /// A process with these ranks of a job, whose library is found by its name.
+    fn of_job(job: &Bed, pid: u32, ranks: &[u32], version: &'static str, path: &Path) -> Self {
+        let ranks = Some((job.ready.comm_hash.clone(), job.ready.nranks, ranks.to_vec()));
+        Self { pid, own_pid: pid, version, path: path.to_path_buf(), deleted: false, found_by: "name", ranks }
+    }
+}
+
 const ITERATIONS: u64 = 20;
+/// An op that is seen call by call has no mark of its end, so that nothing can be awaited: as long as it takes at most.
+const LAST_OP: Duration = Duration::from_secs(1);
 const CHANNELS: u64 = 2;
+
+/// Starts a job of the node in a folder of its own.
+fn start_job(program: &Path, library: &Path, folder: &Path, mode: &str, ranks: &str) -> anyhow::Result<Bed> {
+    let all =
+        ["--mode", mode, "--ranks", ranks, "--iters", "20", "--bytes", "65536", "--channels", "2", "--sync"];
+    let more = ["--hold-file", "/nonexistent/hold", "--file-timeout", "300"];
+    Bed::start(program, library, folder, &[&all[..], &more].concat())
+}
 
 /// Three versions at once, twelve processes, two of them in mount and PID namespaces of their own, one with a library under another name
 /// that was deleted, one with NCCL inside of the program.
@@ -67,7 +85,7 @@ struct Node {
 
 impl Node {
     fn start() -> Option<Self> {
-        let (Some(ncclflow), Some(bed), true) = (programs::ncclflow(), programs::bed(), need::root()) else {
+        let (Some(ncclflow), Some(bed), true) = (programs::ncclflow(), programs::bed(), root()) else {
             return None;
         };
         let [old, middle, new] = ["2.21.5-cu12", "2.27.5-cu12", "2.32.3-cu12"].map(programs::nccl);
@@ -78,96 +96,42 @@ impl Node {
             fs::create_dir(&path).unwrap();
             path
         };
-        let arguments = |mode: &'static str, ranks: &'static str| {
-            [
-                "--mode",
-                mode,
-                "--ranks",
-                ranks,
-                "--iters",
-                "20",
-                "--bytes",
-                "65536",
-                "--channels",
-                "2",
-                "--sync",
-            ]
-            .into_iter()
-            .chain(["--hold-file", "/nonexistent/hold", "--file-timeout", "300"])
-            .collect::<Vec<_>>()
-        };
         let (mut beds, mut known) = (Vec::new(), Vec::new());
         for (name, library, version) in [("a", &old, "2.21.5"), ("b", &middle, "2.27.5")] {
-            let job = Bed::start(&bed, library, &below(name), &arguments("processes", "4")).unwrap();
-            for (rank, pid) in (0..).zip(&job.ready.pids) {
-                let ranks = Some((job.ready.comm_hash.clone(), 4, vec![rank]));
-                let path = library.clone();
-                known.push(Known {
-                    pid: *pid,
-                    own_pid: *pid,
-                    version,
-                    path,
-                    deleted: false,
-                    found_by: "name",
-                    ranks,
-                });
-            }
+            let job = start_job(&bed, library, &below(name), "processes", "4").unwrap();
+            let ranks = (0..).zip(&job.ready.pids);
+            known.extend(ranks.map(|(rank, pid)| Known::of_job(&job, *pid, &[rank], version, library)));
             beds.push(job);
         }
         for (name, library, version) in [("c", &middle, "2.27.5"), ("d", &new, "2.32.3")] {
             let path = below(name);
             let (script, hidden) = namespaced_bed(&bed, library, &path).unwrap();
-            let job = Bed::start(&script, &hidden, &path, &arguments("threads", "2"));
-            if !need::need("mount", job.is_ok(), "run where namespaces may be made") {
+            let job = start_job(&script, &hidden, &path, "threads", "2");
+            if !need("mount", job.is_ok(), "run where namespaces may be made") {
                 return None;
             }
             let job = job.unwrap();
-            let ranks = Some((job.ready.comm_hash.clone(), 2, vec![0, 1]));
-            let (pid, own_pid) = (outer_pid(&job).unwrap(), job.ready.pids[0]);
-            known.push(Known {
-                pid,
-                own_pid,
-                version,
-                path: hidden,
-                deleted: false,
-                found_by: "name",
-                ranks,
-            });
+            let outside = Known::of_job(&job, outer_pid(&job).unwrap(), &[0, 1], version, &hidden);
+            known.push(Known { own_pid: job.ready.pids[0], ..outside });
             beds.push(job);
         }
         let path = below("e");
         let copy = path.join("vendor-collectives.so");
         fs::copy(&old, &copy).unwrap();
-        let job = Bed::start(&bed, &copy, &path, &arguments("threads", "2")).unwrap();
+        let job = start_job(&bed, &copy, &path, "threads", "2").unwrap();
         fs::remove_file(&copy).unwrap();
-        let pid = job.ready.pids[0];
-        let ranks = Some((job.ready.comm_hash.clone(), 2, vec![0, 1]));
-        known.push(Known {
-            pid,
-            own_pid: pid,
-            version: "2.21.5",
-            path: copy,
-            deleted: true,
-            found_by: "exports",
-            ranks,
-        });
+        let renamed = Known::of_job(&job, job.ready.pids[0], &[0, 1], "2.21.5", &copy);
+        known.push(Known { deleted: true, found_by: "exports", ..renamed });
         beds.push(job);
-        let program = program_with_nccl_inside(&below("f"), "2.25.1").unwrap();
-        if !need::need("programs", program.is_some(), "install a C compiler") {
+        let path = program_with_nccl_inside(&below("f"), "2.25.1").unwrap();
+        if !need("cc", path.is_some(), "install a C compiler") {
             return None;
         }
-        let path = program.unwrap();
+        let path = path.unwrap();
         let program = started(&path).unwrap();
         let pid = program.0.id();
-        known.push(Known {
-            pid,
-            own_pid: pid,
-            version: "2.25.1",
-            path,
-            deleted: false,
-            found_by: "symbols",
-            ranks: None,
-        });
+        let (version, found_by) = ("2.25.1", "symbols");
+        known.push(Known { pid, own_pid: pid, version, path, deleted: false, found_by, ranks: None });
         assert_eq!(known.len(), 12);
         Some(Self { ncclflow, folder, beds, _program: program, known })
     }
@@ -181,6 +145,12 @@ impl Node {
 #[test]
 fn ps_and_record_all_show_each_process_with_its_identity() {
     let Some(node) = Node::start() else { return };
+    ps_shows_each_process(&node);
+    ps_filters_and_draws_a_table(&node);
+    record_all_shows_each_process(&node);
+}
+
+fn ps_shows_each_process(node: &Node) {
     let list = ps(&node.ncclflow, &[]);
     for known in &node.known {
         let process = with_pid(&list["processes"], known.pid);
@@ -208,21 +178,17 @@ fn ps_and_record_all_show_each_process_with_its_identity() {
         };
         assert_eq!(library["symbols"], "own_dwarf");
         assert!(library["buildId"].as_str().is_some_and(|id| id.len() == 40), "{library:#}");
-        let found: Vec<u32> = communicators
-            .iter()
-            .map(|comm| {
-                assert_eq!(comm["commHash"], format!("0x{hash}"));
-                assert_eq!(
-                    (&comm["nRanks"], &comm["cudaDev"]),
-                    (&(*n_ranks).into(), &comm["rank"]),
-                    "{comm:#}"
-                );
-                u32::try_from(comm["rank"].as_u64().unwrap()).unwrap()
-            })
-            .collect();
+        let mut found: Vec<u32> = Vec::new();
+        for comm in communicators {
+            assert_eq!(comm["commHash"], format!("0x{hash}"));
+            assert_eq!((&comm["nRanks"], &comm["cudaDev"]), (&(*n_ranks).into(), &comm["rank"]), "{comm:#}");
+            found.push(u32::try_from(comm["rank"].as_u64().unwrap()).unwrap());
+        }
         assert_eq!(found, *ranks, "{process:#}");
     }
-    // Filters, and the table.
+}
+
+fn ps_filters_and_draws_a_table(node: &Node) {
     let count = |arguments: &[&str]| {
         let list = ps(&node.ncclflow, &[arguments, &["--no-comms", "--comm", &node.mark()]].concat());
         list["processes"].as_array().unwrap().len()
@@ -235,68 +201,64 @@ fn ps_and_record_all_show_each_process_with_its_identity() {
     let table = String::from_utf8(table.stdout).unwrap();
     assert_eq!(table.matches("rank ").count(), 8 + 6, "{table}");
     assert!(table.contains("(deleted)") && table.contains("own mounts, pids"), "{table}");
+}
 
+fn record_all_shows_each_process(node: &Node) {
     let output = node.folder.path().join("out");
     let recorder = Recorder::start_all(&node.ncclflow, &output, &["--comm", &node.mark()]).unwrap();
     for bed in &node.beds {
         bed.go().unwrap();
     }
     // Where ops are seen call by call, the last one of a thread is written when the recording ends.
-    wait_until(Duration::from_secs(90), || {
+    wait_until("the files have all ops but the last", Duration::from_secs(90), || {
         node.known.iter().all(|known| {
             let Some((hash, _, ranks)) = &known.ranks else { return true };
-            ranks.iter().all(|rank| lines_of(&output, hash, *rank) >= (ITERATIONS - 1) * CHANNELS)
+            let last = if known.version == "2.21.5" { 1 } else { 0 };
+            ranks.iter().all(|rank| lines_of(&output, hash, *rank) >= (ITERATIONS - last) * CHANNELS)
         })
     });
-    thread::sleep(Duration::from_secs(1));
+    thread::sleep(LAST_OP);
     recorder.signal(Signal::INT).unwrap();
     let (status, said) = recorder.finish().unwrap();
     assert!(status.success(), "{said}");
     let session = json(&output.join("session.json"));
     assert!(session["loss"].as_object().unwrap().values().all(|count| count == 0), "{session:#}");
     assert_eq!(session["targets"].as_array().unwrap().len(), 12, "{said}");
-    let mut ranks = 0;
-    for known in &node.known {
-        let target = with_pid(&session["targets"], known.pid);
-        let [library] = &**target["libraries"].as_array().unwrap() else {
-            assert!(known.ranks.is_none(), "{target:#}");
-            assert!(target["untraced"].as_str().unwrap().contains("cannot be traced"), "{target:#}");
-            assert!(said.contains(&format!("process {} (program-with-nc)", known.pid)), "{said}");
-            continue;
-        };
-        let library = &session["libraries"][usize::try_from(library.as_u64().unwrap()).unwrap()];
-        let numbers: Vec<String> =
-            ["major", "minor", "patch"].map(|part| library["nccl_version"][part].to_string()).to_vec();
-        assert_eq!(numbers.join("."), known.version, "{library:#}");
-        assert_eq!(target["own_pid"], known.own_pid);
-        let (hash, n_ranks, of_process) = known.ranks.as_ref().unwrap();
-        for rank in of_process {
-            let communicators = session["communicators"].as_array().unwrap().iter();
-            let found: Vec<&Value> = communicators
-                .filter(|comm| comm["commHash"] == format!("0x{hash}") && comm["rank"] == *rank)
-                .collect();
-            let [communicator] = &*found else { panic!("{hash} rank {rank}: {found:?}") };
-            assert_eq!(
-                (&communicator["pid"], &communicator["nRanks"], &communicator["proxyFlowLines"]),
-                (&known.pid.into(), &(*n_ranks).into(), &(ITERATIONS * CHANNELS).into())
-            );
-            ranks += 1;
-        }
-    }
+    let ranks: usize = node.known.iter().map(|known| ranks_of_target(known, &session, &said)).sum();
     assert_eq!(session["communicators"].as_array().unwrap().len(), ranks);
+}
+
+/// Checks what the session says of a process; gives how many ranks it has.
+fn ranks_of_target(known: &Known, session: &Value, said: &str) -> usize {
+    let target = with_pid(&session["targets"], known.pid);
+    let [library] = &**target["libraries"].as_array().unwrap() else {
+        assert!(known.ranks.is_none(), "{target:#}");
+        assert!(target["untraced"].as_str().unwrap().contains("cannot be traced"), "{target:#}");
+        assert!(said.contains(&format!("process {} (program-with-nc)", known.pid)), "{said}");
+        return 0;
+    };
+    let library = &session["libraries"][usize::try_from(library.as_u64().unwrap()).unwrap()];
+    let numbers = ["major", "minor", "patch"].map(|part| library["nccl_version"][part].to_string());
+    assert_eq!(numbers.join("."), known.version, "{library:#}");
+    assert_eq!(target["own_pid"], known.own_pid);
+    let (hash, n_ranks, ranks) = known.ranks.as_ref().unwrap();
+    for rank in ranks {
+        let communicators = session["communicators"].as_array().unwrap().iter();
+        let found: Vec<&Value> = communicators
+            .filter(|comm| comm["commHash"] == format!("0x{hash}") && comm["rank"] == *rank)
+            .collect();
+        let [communicator] = &*found else { panic!("{hash} rank {rank}: {found:?}") };
+        assert_eq!(
+            (&communicator["pid"], &communicator["nRanks"], &communicator["proxyFlowLines"]),
+            (&known.pid.into(), &(*n_ranks).into(), &(ITERATIONS * CHANNELS).into())
+        );
+    }
+    ranks.len()
 }
 
 fn lines_of(output: &Path, hash: &str, rank: u32) -> u64 {
     let path = output.join(format!("0x{hash}/proxy_flow_rank{rank}.jsonl"));
     fs::read_to_string(path).map_or(0, |text| text.lines().count() as u64)
-}
-
-fn wait_until(limit: Duration, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + limit;
-    while !done() {
-        assert!(Instant::now() < deadline, "it did not come about in {limit:?}");
-        thread::sleep(Duration::from_millis(100));
-    }
 }
 
 /// What a process holds.
@@ -322,66 +284,58 @@ impl Held {
 /// Longest time from a process's first communicator to its first record.
 const PICKED_UP: u64 = 2_000_000_000;
 
+/// A job of two processes that calls for 2.5 s: also a process that is picked up late is seen.
+fn calling_job(bed: &Path, library: &Path, folder: &Path) -> Killed {
+    fs::create_dir(folder).unwrap();
+    let arguments =
+        "--mode processes --iters 50 --interval-ms 50 --bytes 4096 --sync --channels 1 --call-log";
+    let mut command = Command::new(bed);
+    command.arg("--library").arg(library).args(arguments.split(' ')).arg(folder.join("calls"));
+    Killed(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap())
+}
+
+/// What it holds when it holds as little as before, or, where that does not come about, after a while: it closes files and
+/// detaches some seconds after a process has gone.
+fn held_at_rest(pid: u32, at_most: Option<Held>) -> Held {
+    let mut last = Held::by(pid);
+    let _is_at_rest = eventually(Duration::from_secs(15), || {
+        let before = last;
+        thread::sleep(Duration::from_millis(1500));
+        last = Held::by(pid);
+        let is_little = at_most.is_none_or(|most| last.fds <= most.fds && last.links <= most.links);
+        (before.fds, before.links) == (last.fds, last.links) && is_little
+    });
+    last
+}
+
 /// Starts and ends jobs of two processes while everything is recorded. `filtered`: probes are attached process by process.
 fn churn(filtered: bool) {
-    let (Some(ncclflow), Some(bed), true) = (programs::ncclflow(), programs::bed(), need::root()) else {
+    let (Some(ncclflow), Some(bed), true) = (programs::ncclflow(), programs::bed(), root()) else {
         return;
     };
-    let versions = ["2.21.5-cu12", "2.27.5-cu12"];
-    let libraries: Vec<PathBuf> = versions.iter().filter_map(|version| programs::nccl(version)).collect();
-    if libraries.len() != versions.len() {
-        return;
-    }
+    let [Some(old), Some(new)] = ["2.21.5-cu12", "2.27.5-cu12"].map(programs::nccl) else { return };
     let folder = tempfile::tempdir().unwrap();
     let mark = folder.path().display().to_string();
     let output = folder.path().join("out");
-    let mut arguments = vec!["--level", "api"];
-    if filtered {
-        arguments.extend(["--comm", &mark]);
-    }
-    let recorder = Recorder::start_all(&ncclflow, &output, &arguments).unwrap();
+    let filter = if filtered { &["--comm", &*mark][..] } else { &[] };
+    let recorder = Recorder::start_all(&ncclflow, &output, &[&["--level", "api"], filter].concat()).unwrap();
     let (waves, jobs_of_wave) = if is_long() { (7, 4) } else { (4, 2) };
     let mut first = None;
     for wave in 0..waves {
-        let mut jobs = Vec::new();
-        for job in 0..jobs_of_wave {
-            let path = folder.path().join(format!("job-{wave}-{job}"));
-            fs::create_dir(&path).unwrap();
-            let library = &libraries[job % libraries.len()];
-            // 2.5 s of calls: also a process that is picked up late is seen.
-            let child = Command::new(&bed)
-                .arg("--library")
-                .arg(library)
-                .args([
-                    "--mode",
-                    "processes",
-                    "--iters",
-                    "50",
-                    "--interval-ms",
-                    "50",
-                    "--bytes",
-                    "4096",
-                    "--sync",
-                ])
-                .args(["--channels", "1", "--call-log"])
-                .arg(path.join("calls"))
-                .stdin(Stdio::null())
-                .stdout(Stdio::null())
-                .spawn()
-                .unwrap();
-            jobs.push(Killed(child));
-        }
+        let start = |job: usize| {
+            let library = if job % 2 == 0 { &old } else { &new };
+            calling_job(&bed, library, &folder.path().join(format!("job-{wave}-{job}")))
+        };
+        let jobs: Vec<Killed> = (0..jobs_of_wave).map(start).collect();
         for mut job in jobs {
             assert!(job.0.wait().unwrap().success());
         }
         if wave == 1 {
-            // Let it close what has ended, and detach.
-            thread::sleep(Duration::from_secs(4));
-            first = Some(Held::by(recorder.pid()));
+            first = Some(held_at_rest(recorder.pid(), None));
         }
     }
-    thread::sleep(Duration::from_secs(4));
-    let (first, last) = (first.unwrap(), Held::by(recorder.pid()));
+    let first = first.unwrap();
+    let last = held_at_rest(recorder.pid(), Some(first));
     recorder.signal(Signal::INT).unwrap();
     let (status, said) = recorder.finish().unwrap();
     assert!(status.success(), "{said}");
@@ -393,58 +347,64 @@ fn churn(filtered: bool) {
 
     let session = json(&output.join("session.json"));
     assert!(session["loss"].as_object().unwrap().values().all(|count| count == 0), "{:#}", session["loss"]);
-    // Every file speaks of one process.
+    let mut recorded = recorded_by_process(&output);
+    let mut processes = 0;
+    for (wave, job) in (0..waves).flat_map(|wave| (0..jobs_of_wave).map(move |job| (wave, job))) {
+        let calls = call_log::read(&folder.path().join(format!("job-{wave}-{job}/calls"))).unwrap();
+        for init in calls.iter().filter(|call| call.function == "ncclCommInitRank") {
+            let seen = recorded.remove(&init.pid.into());
+            let seen = seen.unwrap_or_else(|| panic!("no record of {}: {said}", init.pid));
+            let count = check_calls(&calls, init, seen);
+            if wave > 0 && !filtered {
+                assert_eq!(count, 50, "a library that is attached to is traced from the first call");
+            }
+            let target = with_pid(&session["targets"], init.pid);
+            assert_eq!(target["exited"], true, "{target:#}");
+            processes += 1;
+        }
+    }
+    assert_eq!(processes, waves * jobs_of_wave * 2);
+}
+
+/// The times of all calls that were recorded, by process. Every file must speak of one process.
+fn recorded_by_process(output: &Path) -> BTreeMap<u64, Vec<u64>> {
     let mut recorded: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
-    for entry in fs::read_dir(&output).unwrap().flatten().filter(|entry| entry.path().is_dir()) {
+    for entry in fs::read_dir(output).unwrap().flatten().filter(|entry| entry.path().is_dir()) {
         for file in fs::read_dir(entry.path()).unwrap().flatten() {
             let text = fs::read_to_string(file.path()).unwrap();
             let mut pids = Vec::new();
             for line in text.lines() {
                 let line: Value = serde_json::from_str(line).unwrap();
-                pids.push(line["pid"].as_u64().unwrap());
-                recorded
-                    .entry(line["pid"].as_u64().unwrap())
-                    .or_default()
-                    .push(line["ts_ns"].as_u64().unwrap());
+                let (pid, ts_ns) = (line["pid"].as_u64().unwrap(), line["ts_ns"].as_u64().unwrap());
+                pids.push(pid);
+                recorded.entry(pid).or_default().push(ts_ns);
             }
             pids.dedup();
             assert!(pids.len() <= 1, "{} speaks of {pids:?}", file.path().display());
         }
     }
-    let mut processes = 0;
-    for wave in 0..waves {
-        for job in 0..jobs_of_wave {
-            let calls = call_log::read(&folder.path().join(format!("job-{wave}-{job}/calls"))).unwrap();
-            let inits = calls.iter().filter(|call| call.function == "ncclCommInitRank");
-            for init in inits {
-                let pid = init.pid;
-                let mut made: Vec<_> =
-                    calls.iter().filter(|call| call.pid == pid && call.function == "ncclAllReduce").collect();
-                assert_eq!(made.len(), 50);
-                let mut seen =
-                    recorded.remove(&pid.into()).unwrap_or_else(|| panic!("no record of {pid}: {said}"));
-                seen.sort_unstable();
-                assert!(
-                    seen[0] < init.end_ns + PICKED_UP,
-                    "process {pid} was recorded from {} ms after its communicator",
-                    (seen[0].saturating_sub(init.end_ns)) / 1_000_000
-                );
-                // From the first on, each call once, and in its time.
-                made.retain(|call| call.end_ns >= seen[0]);
-                assert_eq!(made.len(), seen.len(), "process {pid}");
-                for (call, ts_ns) in made.iter().zip(&seen) {
-                    assert!((call.begin_ns..=call.end_ns).contains(ts_ns), "process {pid}: {call:?} {ts_ns}");
-                }
-                if wave > 0 && !filtered {
-                    assert_eq!(made.len(), 50, "a library that is attached to is traced from the first call");
-                }
-                let target = with_pid(&session["targets"], pid);
-                assert_eq!(target["exited"], true, "{target:#}");
-                processes += 1;
-            }
-        }
+    recorded
+}
+
+/// A process must be recorded soon after its communicator was made, and from then on each call once, and in its time.
+/// Gives how many calls that are.
+fn check_calls(calls: &[Call], init: &Call, mut seen: Vec<u64>) -> usize {
+    let pid = init.pid;
+    let mut made: Vec<_> =
+        calls.iter().filter(|call| call.pid == pid && call.function == "ncclAllReduce").collect();
+    assert_eq!(made.len(), 50);
+    seen.sort_unstable();
+    assert!(
+        seen[0] < init.end_ns + PICKED_UP,
+        "process {pid} was recorded from {} ms after its communicator",
+        (seen[0].saturating_sub(init.end_ns)) / 1_000_000
+    );
+    made.retain(|call| call.end_ns >= seen[0]);
+    assert_eq!(made.len(), seen.len(), "process {pid}");
+    for (call, ts_ns) in made.iter().zip(&seen) {
+        assert!((call.begin_ns..=call.end_ns).contains(ts_ns), "process {pid}: {call:?} {ts_ns}");
     }
-    assert_eq!(processes, waves * jobs_of_wave * 2);
+    made.len()
 }
 
 /// In LONG mode 56 processes.

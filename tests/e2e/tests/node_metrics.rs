@@ -14,7 +14,7 @@ use std::{
 use ncclflow_e2e::{
     harness::{
         bed::Bed,
-        need, programs,
+        programs,
         recorder::Recorder,
         scrape::{self, Sample},
     },
@@ -22,6 +22,7 @@ use ncclflow_e2e::{
 };
 use rustix::{process::Signal, time::ClockId};
 use serde_json::Value;
+use test_support::root;
 
 /// A job of the node.
 struct Kind {
@@ -135,7 +136,7 @@ fn called(folder: &Path) -> BTreeMap<(u32, String), u64> {
 fn node_at(level: &str, counter: &str, bytes_counter: &str, name: &'static str) {
     let (Some(ncclflow), Some(program)) = (programs::ncclflow(), programs::bed()) else { return };
     let libraries: Vec<_> = KINDS.iter().filter_map(|kind| programs::nccl(kind.version)).collect();
-    if libraries.len() != KINDS.len() || !need::root() || !scrape::can_parse() {
+    if libraries.len() != KINDS.len() || !root() || !scrape::can_parse() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -231,7 +232,7 @@ fn windows_at(level: &str, counter: &str, name: &str) {
     else {
         return;
     };
-    if !need::root() || !scrape::can_parse() {
+    if !root() || !scrape::can_parse() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();

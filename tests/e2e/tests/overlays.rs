@@ -13,11 +13,12 @@ use std::{
 };
 
 use ncclflow_e2e::{
-    harness::{bed::Bed, need, programs, recorder::Recorder},
+    harness::{bed::Bed, programs, recorder::Recorder},
     truth::call_log,
 };
 use rustix::process::Signal;
 use serde_json::Value;
+use test_support::{need, root};
 
 /// An overlay over `lower`; it is unmounted when this is dropped.
 struct Overlay(PathBuf);
@@ -34,7 +35,7 @@ impl Overlay {
         let mounted =
             Command::new("mount").args(["-t", "overlay", "none", "-o", &options]).arg(&merged).status();
         let mounted = mounted.is_ok_and(|status| status.success());
-        need::need("mount", mounted, "run where overlays may be mounted").then_some(Self(merged))
+        need("mount", mounted, "run where overlays may be mounted").then_some(Self(merged))
     }
 }
 
@@ -47,7 +48,7 @@ impl Drop for Overlay {
 #[test]
 fn containers_of_one_image_are_traced_once_each() {
     let (Some(ncclflow), Some(program), Some(library), true) =
-        (programs::ncclflow(), programs::bed(), programs::nccl("2.27.5-cu12"), need::root())
+        (programs::ncclflow(), programs::bed(), programs::nccl("2.27.5-cu12"), root())
     else {
         return;
     };

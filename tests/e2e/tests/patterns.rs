@@ -5,9 +5,10 @@ use ncclflow_e2e::{
     compare,
     harness::{
         conformance::{Programs, Subject},
-        need, programs, stripped,
+        programs, stripped,
     },
 };
+use test_support::root;
 
 /// Of different eras of `ncclProxyOp`, one built for CUDA 13.
 const VERSIONS: [&str; 4] = ["2.21.5-cu12", "2.27.5-cu12", "2.28.9-cu13", "2.32.3-cu12"];
@@ -17,7 +18,7 @@ fn every_pattern() {
     let Some(all) = Programs::find() else { return };
     for version in VERSIONS {
         let Some(library) = programs::nccl(version) else { return };
-        if !need::root() {
+        if !root() {
             return;
         }
         let findings = all.patterns(Subject { library: &library, symbols: None }).unwrap();
@@ -30,7 +31,7 @@ fn every_pattern() {
 fn every_pattern_of_a_stripped_library() {
     let Some(all) = Programs::find() else { return };
     let Some(library) = programs::nccl("2.27.5-cu12") else { return };
-    if !need::root() {
+    if !root() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();

@@ -9,8 +9,9 @@ use std::{
     path::Path,
 };
 
-use ncclflow_e2e::harness::{bed::Bed, need, programs, recorder::Recorder};
+use ncclflow_e2e::harness::{bed::Bed, programs, recorder::Recorder};
 use serde_json::Value;
+use test_support::root;
 
 /// Of different eras of plans and of the tasks in them, one built for CUDA 13.
 const VERSIONS: [&str; 3] = ["2.27.5-cu12", "2.28.9-cu13", "2.32.3-cu12"];
@@ -37,7 +38,7 @@ struct Both {
 /// Runs the bed under both. `None` if the machine lacks something.
 fn both(version: &str, arguments: &[&str]) -> Option<Both> {
     let (ncclflow, bed, library) = (programs::ncclflow()?, programs::bed()?, programs::nccl(version)?);
-    if !need::root() {
+    if !root() {
         return None;
     }
     let folder = tempfile::tempdir().unwrap();

@@ -12,8 +12,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ncclflow_e2e::harness::{bed::Bed, job::VERSIONS, need, node::Killed, programs};
+use ncclflow_e2e::harness::{bed::Bed, job::VERSIONS, node::Killed, programs};
 use serde_json::Value;
+use test_support::{need, root};
 
 const ITERATIONS: u64 = 6;
 /// Nobody, by Debian's count.
@@ -57,7 +58,7 @@ fn communicators(report: &Value, bed: &Bed) -> BTreeMap<u64, Value> {
 /// The job's own number of operations is the truth. Once it has made them, and between two looks while it makes them.
 #[test]
 fn ps_shows_nccl_s_own_count_of_collectives_and_whether_it_grows() {
-    let (Some(ncclflow), Some(program), true) = (programs::ncclflow(), programs::bed(), need::root()) else {
+    let (Some(ncclflow), Some(program), true) = (programs::ncclflow(), programs::bed(), root()) else {
         return;
     };
     for version in VERSIONS {
@@ -136,7 +137,7 @@ fn ps_shows_nccl_s_own_count_of_collectives_and_whether_it_grows() {
 /// Two communicators of one process count each for itself; where NCCL counts for both together there is no number.
 #[test]
 fn each_communicator_of_a_process_has_its_own_number() {
-    let (Some(ncclflow), Some(program), true) = (programs::ncclflow(), programs::bed(), need::root()) else {
+    let (Some(ncclflow), Some(program), true) = (programs::ncclflow(), programs::bed(), root()) else {
         return;
     };
     for version in VERSIONS {
@@ -201,13 +202,13 @@ fn lent(file: &Path, folder: &Path) -> PathBuf {
 #[test]
 fn without_root_ps_shows_one_s_own_processes_and_says_that_there_are_others() {
     let (Some(ncclflow), Some(program), Some(library), true) =
-        (programs::ncclflow(), programs::bed(), programs::nccl("2.21.5-cu12"), need::root())
+        (programs::ncclflow(), programs::bed(), programs::nccl("2.21.5-cu12"), root())
     else {
         return;
     };
     let has_setpriv =
         Command::new("setpriv").arg("--version").output().is_ok_and(|output| output.status.success());
-    if !need::need("setpriv", has_setpriv, "install util-linux") {
+    if !need("setpriv", has_setpriv, "install util-linux") {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -245,7 +246,7 @@ fn without_root_ps_shows_one_s_own_processes_and_says_that_there_are_others() {
         .output()
         .unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
-    if need::need("mount", output.status.success(), "run where /proc may be mounted") {
+    if need("mount", output.status.success(), "run where /proc may be mounted") {
         assert!(
             text.starts_with("no process of this node that may be looked at has NCCL mapped\n"),
             "{text}"

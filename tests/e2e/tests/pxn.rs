@@ -10,13 +10,14 @@ use ncclflow_e2e::{
     direction::Direction,
     harness::{
         bed::Bed,
-        need, programs,
+        programs,
         recorder::Recorder,
         traced_run::{Plugin, TracedRun},
     },
     tracer::{BytesKind, FlowStep, Measured, Trace},
     truth::{debug_log::DebugLog, transfer_log::TransferLog},
 };
+use test_support::root;
 
 const COLLECTIVES: &str = "allreduce,allgather,reducescatter,broadcast";
 
@@ -175,7 +176,7 @@ fn nccl_2_21_5_as_it_tells() {
 fn recorded_in_part(ranks: &[usize]) -> Option<(tempfile::TempDir, Bed)> {
     let (ncclflow, bed) = (programs::ncclflow()?, programs::bed()?);
     let library = programs::nccl("2.27.5-cu12")?;
-    if !need::root() {
+    if !root() {
         return None;
     }
     let folder = tempfile::tempdir().unwrap();

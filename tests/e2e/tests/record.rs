@@ -8,13 +8,14 @@ use ncclflow_e2e::{
     compare,
     harness::{
         bed::Bed,
-        need, programs,
+        programs,
         recorder::Recorder,
         traced_run::{Plugin, TracedRun as Run},
     },
     tracer::{BytesKind, Trace},
     truth::debug_log::DebugLog,
 };
+use test_support::root;
 
 const ALL_OPS: &str = "allreduce,allgather,reducescatter,broadcast,sendrecv,alltoall";
 
@@ -145,7 +146,7 @@ fn attaching_in_the_middle_gives_true_identities() {
     else {
         return;
     };
-    if !need::root() {
+    if !root() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();

@@ -9,9 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ncclflow_e2e::harness::{bed::Bed, need, programs, recorder::Recorder};
+use ncclflow_e2e::harness::{bed::Bed, programs, recorder::Recorder};
 use rustix::process::Signal;
 use serde_json::Value;
+use test_support::root;
 
 const ROUNDS: u64 = 3;
 const ITERATIONS: u64 = 5;
@@ -26,7 +27,7 @@ fn held_below(pid: u32, folder: &str) -> Vec<String> {
 #[test]
 fn a_build_of_nccl_is_given_its_probes_once_whatever_file_it_comes_in() {
     let (Some(ncclflow), Some(program), Some(library), true) =
-        (programs::ncclflow(), programs::bed(), programs::nccl("2.27.5-cu12"), need::root())
+        (programs::ncclflow(), programs::bed(), programs::nccl("2.27.5-cu12"), root())
     else {
         return;
     };

@@ -10,10 +10,11 @@ use std::{
 };
 
 use ncclflow_e2e::harness::{
-    bed::Bed, need, programs, recorder::Recorder, run_counts::RunCounts, stopped_thread::StoppedThread,
+    bed::Bed, programs, recorder::Recorder, run_counts::RunCounts, stopped_thread::StoppedThread,
 };
 use rustix::process::Signal;
 use serde_json::Value;
+use test_support::root;
 
 const VERSION: &str = "2.27.5-cu12";
 
@@ -30,7 +31,7 @@ struct World {
 /// A bed that waits. `None` if the machine lacks something.
 fn world(arguments: &[&str]) -> Option<World> {
     let (ncclflow, bed, library) = (programs::ncclflow()?, programs::bed()?, programs::nccl(VERSION)?);
-    if !need::root() {
+    if !root() {
         return None;
     }
     let folder = tempfile::tempdir().unwrap();

@@ -13,11 +13,12 @@ use std::{
 };
 
 use ncclflow_e2e::{
-    harness::{bed::Bed, job::is_long, need, programs, recorder::Recorder},
+    harness::{bed::Bed, programs, recorder::Recorder},
     truth::call_log::{self, Call},
 };
 use rustix::{process::Signal, time::ClockId};
 use serde_json::Value;
+use test_support::{is_long, root};
 
 /// Longest time from a touch, or an rm, to its effect. On an idle machine it is a millisecond or two.
 const LATENCY: u64 = 400_000_000;
@@ -39,7 +40,7 @@ struct Windowed {
 impl Windowed {
     /// `arguments` are the recording's. `ranks` processes in each of `jobs` jobs.
     fn start(jobs: usize, ranks: &str, arguments: &[&str]) -> Option<Self> {
-        let (Some(ncclflow), Some(bed), true) = (programs::ncclflow(), programs::bed(), need::root()) else {
+        let (Some(ncclflow), Some(bed), true) = (programs::ncclflow(), programs::bed(), root()) else {
             return None;
         };
         let folder = tempfile::tempdir().unwrap();
@@ -390,7 +391,7 @@ fn a_folder_with_a_limit_keeps_the_latest_windows_and_never_takes_more() {
 /// Without windows what finds no room is lost, and said to be.
 #[test]
 fn a_recording_without_windows_stops_at_its_limit() {
-    let (Some(ncclflow), Some(bed), true) = (programs::ncclflow(), programs::bed(), need::root()) else {
+    let (Some(ncclflow), Some(bed), true) = (programs::ncclflow(), programs::bed(), root()) else {
         return;
     };
     let Some(library) = programs::nccl("2.27.5-cu12") else { return };
@@ -429,7 +430,7 @@ fn a_recording_without_windows_stops_at_its_limit() {
 /// A rank that does not join: one dump says so, and a job that is not recorded any more is not dumped again and again.
 #[test]
 fn a_job_that_hangs_is_dumped_once() {
-    let (Some(ncclflow), Some(bed), true) = (programs::ncclflow(), programs::bed(), need::root()) else {
+    let (Some(ncclflow), Some(bed), true) = (programs::ncclflow(), programs::bed(), root()) else {
         return;
     };
     let Some(library) = programs::nccl("2.27.5-cu12") else { return };

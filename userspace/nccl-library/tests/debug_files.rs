@@ -1,16 +1,11 @@
 //! Separate debug files: which one is taken, and that one of another build never is.
 //!
-//! Needs a C++ compiler (`$CXX`, default `g++`) and binutils' `objcopy`; without them it is skipped, and said. Name `cxx` or
-//! `binutils` in `$NCCLFLOW_REQUIRE` to fail instead.
+//! Needs a C++ compiler (`$CXX`, default `g++`) and binutils' `objcopy`.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod support;
-
-use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use nccl_library::elf::Image;
 use nccl_library::symbols::{
@@ -18,7 +13,7 @@ use nccl_library::symbols::{
 };
 use tempfile::TempDir;
 
-use support::skip;
+use test_support::tool;
 
 const SOURCE: &str = r"
 struct Comm { long counter; int rank; };
@@ -41,31 +36,25 @@ fn build(directory: &Path, revision: &str, options: &[&str]) -> Option<Build> {
     fs::create_dir_all(directory).unwrap();
     let place = |name: &str| directory.join(name);
     fs::write(place("fixture.cc"), SOURCE).unwrap();
-    let compiler = env::var_os("CXX").unwrap_or_else(|| "g++".into());
-    let built = Command::new(compiler)
+    let built = tool("cxx", "CXX", "g++")?
         .args(["-shared", "-fPIC", "-nostdlib", "-O2", "-g", "-fno-ipa-sra", "-fno-ipa-cp"])
         .arg(format!("-DREVISION={revision}"))
         .args(options)
         .arg("-o")
         .args([place("libfixture.so"), place("fixture.cc")])
         .status();
-    if !built.is_ok_and(|status| status.success()) {
-        skip("cxx", "it does not compile");
-        return None;
-    }
+    assert!(built.unwrap().success(), "compiling the fixture");
     let build =
         Build { library: place("libfixture.so"), stripped: place("stripped"), debug: place("fixture.debug") };
     let copy = |option: &str, from: &Path, to: &Path| {
-        Command::new("objcopy").arg(option).args([from, to]).status().is_ok_and(|status| status.success())
+        let status = tool("binutils", "OBJCOPY", "objcopy")?.arg(option).args([from, to]).status();
+        assert!(status.unwrap().success(), "objcopy {option}");
+        Some(())
     };
     let link = format!("--add-gnu-debuglink={}", build.debug.display());
-    let copied = copy("--only-keep-debug", &build.library, &build.debug)
-        && copy("--strip-all", &build.library, &build.stripped)
-        && copy(&link, &build.stripped, &build.stripped);
-    if !copied {
-        skip("binutils", "objcopy does not work");
-        return None;
-    }
+    copy("--only-keep-debug", &build.library, &build.debug)?;
+    copy("--strip-all", &build.library, &build.stripped)?;
+    copy(&link, &build.stripped, &build.stripped)?;
     Some(build)
 }
 

@@ -1,19 +1,17 @@
 //! Debugging information that no compiler writes: references in circles, structs that contain themselves, work without end.
 //!
-//! Needs an assembler and a linker (`$CC`, default `cc`); without them it is skipped, and said. Name `cc` in
-//! `$NCCLFLOW_REQUIRE` to fail instead.
+//! Needs an assembler and a linker (`$CC`, default `cc`).
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::env;
 use std::fmt::Write as _;
 use std::fs;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nccl_library::elf::Image;
 use nccl_library::symbols::{FunctionSpec, ProblemKind, Request, Resolution, resolve};
 use tempfile::TempDir;
+use test_support::tool;
 
 /// One abbreviation per line: code, tag, has children, then pairs of attribute and form. See the DWARF 4 standard, 7.5.
 const ABBREVIATIONS: &str = "
@@ -47,18 +45,9 @@ fn resolved(entries: &str, more_abbreviations: &str) -> Option<Resolution> {
     let directory = TempDir::new().unwrap();
     let (source, library) = (directory.path().join("hostile.s"), directory.path().join("hostile.so"));
     fs::write(&source, assembly).unwrap();
-    let compiler = env::var_os("CC").unwrap_or_else(|| "cc".into());
-    let built = Command::new(compiler)
-        .args(["-shared", "-nostdlib", "-o"])
-        .args([&library, &source])
-        .stderr(Stdio::inherit())
-        .status();
-    if !built.is_ok_and(|status| status.success()) {
-        let required = env::var("NCCLFLOW_REQUIRE").unwrap_or_default();
-        assert!(!required.split(',').any(|name| name.trim() == "cc"), "required, but nothing assembles");
-        eprintln!("SKIPPED cc: it does not assemble");
-        return None;
-    }
+    let built =
+        tool("cc", "CC", "cc")?.args(["-shared", "-nostdlib", "-o"]).args([&library, &source]).status();
+    assert!(built.unwrap().success(), "assembling the fixture");
     let request = Request {
         functions: vec![FunctionSpec::optional("f", &["x"], "nothing")],
         structs: ["Circle", "Other", "Huge", "Deep"].map(Into::into).into(),

@@ -1,13 +1,9 @@
 //! Struct layouts, enumerations and entry registers of real NCCL libraries, against an independent reader's.
 //!
-//! Libraries come from `$NCCLFLOW_NCCL_CACHE` (default `${XDG_CACHE_HOME:-$HOME/.cache}/ncclflow/nccl`), one directory per
-//! build: `<version>-cu12/libnccl.so.2`. The independent layouts come from `$NCCLFLOW_LAYOUTS` (default
-//! `../shared/nccl-layouts` beside the repository): `st-<version>.json`. What is not there is skipped, and said; name it in
-//! `$NCCLFLOW_REQUIRE` (a comma list of `nccl`, `layouts`) to fail instead.
+//! Libraries come from the cache that `cargo xtask nccl fetch` fills. The independent layouts (`tests/layouts/st-<version>.json`)
+//! were read by another DWARF reader from the x86-64 libraries for CUDA 12.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
 
 use std::env;
 use std::fs;
@@ -23,7 +19,14 @@ use nccl_library::{
 };
 use serde_json::Value;
 
-use support::{layouts_directory, libraries, skip};
+use test_support::libraries;
+
+/// The independent reader's layouts of a version; none of versions that came after it.
+fn independent_layouts(version: &str) -> Option<Value> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/layouts");
+    let text = fs::read_to_string(folder.join(format!("st-{version}.json"))).ok()?;
+    Some(serde_json::from_str(&text).unwrap())
+}
 
 /// Resolves all that ncclflow needs, and all that the independent reader has.
 fn resolved(library: &Path, independent: Option<&Value>) -> Resolution {
@@ -100,18 +103,12 @@ fn layouts_equal_those_of_an_independent_reader() {
         // Wheels that were made anew have a `.post1` that the library does not state.
         let version = name.split('-').next().unwrap();
         let version = version.split(".post").next().unwrap();
-        let file = layouts_directory().join(format!("st-{version}.json"));
-        let Ok(text) = fs::read_to_string(&file) else {
-            skip("layouts", &format!("{name}: no {}", file.display()));
-            continue;
-        };
-        let independent: Value = serde_json::from_str(&text).unwrap();
+        let Some(independent) = independent_layouts(version) else { continue };
         let resolution = resolved(&library, Some(&independent));
         assert_eq!(resolution.nccl_version.map(|found| found.to_string()).as_deref(), Some(version));
         assert_eq!(resolution.rung, Rung::OwnDwarf);
         if resolution.machine != Machine::X86_64 {
             // `pthread_mutex_t` has other sizes elsewhere, so a few structs do, too.
-            eprintln!("SKIPPED {name}: the independent layouts are those of x86-64");
             continue;
         }
         let mut comparison = Comparison::default();
@@ -123,9 +120,7 @@ fn layouts_equal_those_of_an_independent_reader() {
         assert!(differences.is_empty(), "{name}: {} differences: {differences:#?}", differences.len());
         compared += 1;
     }
-    if compared == 0 {
-        skip("layouts", "no library has independent layouts to compare with");
-    }
+    assert!(compared > 0 || libraries().is_empty(), "no library has independent layouts to compare with");
 }
 
 #[test]
@@ -137,18 +132,9 @@ fn shipped_layouts_equal_those_of_an_independent_reader() {
         let (major, minor) = library.cuda;
         if library.machine != Machine::X86_64 || library.cuda < (11, 3) {
             // `pthread_mutex_t` has other sizes elsewhere, and `ncclStrongStream` for older CUDAs, and so have those that contain them.
-            eprintln!(
-                "SKIPPED shipped {} for CUDA {major}.{minor} and {:?}: the independent layouts are those of x86-64 and CUDA 12",
-                library.nccl, library.machine
-            );
             continue;
         }
-        let file = layouts_directory().join(format!("st-{}.json", library.nccl));
-        let Ok(text) = fs::read_to_string(&file) else {
-            skip("layouts", &format!("shipped {}: no {}", library.nccl, file.display()));
-            continue;
-        };
-        let independent: Value = serde_json::from_str(&text).unwrap();
+        let Some(independent) = independent_layouts(&library.nccl.to_string()) else { continue };
         let layouts = table.layouts(library).unwrap();
         let mut comparison = Comparison::default();
         for (name, expected) in independent.as_object().unwrap() {
@@ -166,9 +152,7 @@ fn shipped_layouts_equal_those_of_an_independent_reader() {
         assert!(structs >= 20 && fields >= 300 && enums >= 4, "too little to compare with");
         compared += 1;
     }
-    if compared == 0 {
-        skip("layouts", "no shipped layout has an independent one to compare with");
-    }
+    assert!(compared > 0, "no shipped layout has an independent one to compare with");
 }
 
 /// How a parameter arrives, in the words of the report.

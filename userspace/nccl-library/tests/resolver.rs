@@ -1,12 +1,9 @@
 //! The resolver on small libraries that the test compiles: what each form of debugging information gives, and that damaged
 //! files never do harm.
 //!
-//! Needs a C++ compiler (`$CXX`, default `g++`); without one it is skipped, and said. Name `cxx` in `$NCCLFLOW_REQUIRE` to
-//! fail instead.
+//! Needs a C++ compiler (`$CXX`, default `g++`) and binutils' `objcopy`.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
 
 use std::env;
 use std::fs::{self, File};
@@ -24,7 +21,10 @@ use nccl_library::{
 };
 use tempfile::TempDir;
 
-use support::damage::{Random, damage};
+use test_support::{
+    damage::{Random, damage},
+    tool,
+};
 
 const SOURCE: &str = r#"
 typedef unsigned long size_t;
@@ -67,26 +67,13 @@ extern const char version[];
 const char version[] = "NCCL version 2.27.5+cuda12.9";
 "#;
 
-/// The compiler, if there is one.
-fn compiler() -> Option<PathBuf> {
-    let compiler = env::var_os("CXX").map_or_else(|| PathBuf::from("g++"), PathBuf::from);
-    if Command::new(&compiler).arg("--version").output().is_ok_and(|output| output.status.success()) {
-        return Some(compiler);
-    }
-    let required = env::var("NCCLFLOW_REQUIRE").unwrap_or_default();
-    assert!(!required.split(',').any(|name| name.trim() == "cxx"), "required, but there is no C++ compiler");
-    eprintln!("SKIPPED cxx: {} does not run", compiler.display());
-    None
-}
-
 /// Compiles the library with these options; `None` when that is not possible here.
 fn library(directory: &TempDir, options: &[&str]) -> Option<PathBuf> {
-    let compiler = compiler()?;
+    let mut compiler = tool("cxx", "CXX", "g++")?;
     let (source, library) = (directory.path().join("fixture.cc"), directory.path().join("libfixture.so"));
     fs::write(&source, SOURCE).unwrap();
     let fixed = ["-shared", "-fPIC", "-fno-exceptions", "-nostdlib", "-Wl,--build-id=sha1", "-o"];
-    let status =
-        Command::new(compiler).args(options).args(fixed).arg(&library).arg(&source).status().unwrap();
+    let status = compiler.args(options).args(fixed).arg(&library).arg(&source).status().unwrap();
     assert!(status.success(), "compiling the fixture with {options:?}");
     Some(library)
 }
@@ -205,11 +192,8 @@ fn without_an_index_the_units_state_their_addresses() {
     {
         let directory = TempDir::new().unwrap();
         let Some(library) = library(&directory, options) else { return };
-        let removed = Command::new("objcopy").args(["-R", ".debug_aranges"]).arg(&library).status();
-        if !removed.is_ok_and(|status| status.success()) {
-            eprintln!("SKIPPED objcopy: it does not run");
-            return;
-        }
+        let Some(mut objcopy) = tool("binutils", "OBJCOPY", "objcopy") else { return };
+        assert!(objcopy.args(["-R", ".debug_aranges"]).arg(&library).status().unwrap().success());
         let resolution = resolved(&library);
         check_layouts(&resolution);
         check_functions(&resolution, ParamSource::DwarfAtEntry);

@@ -1,13 +1,9 @@
 //! Libraries that are no official builds: compiled here by another compiler, without debugging information, stripped, with a
 //! function inlined away, of changed sources. Each gets the right rung or an honest "not known".
 //!
-//! Needs a C++ compiler (`$CXX`, default `g++`) for x86-64; without one it is skipped, and said. Name `cxx` in
-//! `$NCCLFLOW_REQUIRE` to fail instead.
+//! Needs a C++ compiler (`$CXX`, default `g++`) and an assembler (`$CC`, default `cc`) for x86-64.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-#[path = "../../nccl-library/tests/support/mod.rs"]
-mod support;
 
 use std::env;
 use std::fs::{self, File};
@@ -25,8 +21,11 @@ use nccl_library::{
 use ncclflow::kernel::probe::{self, Level, ProbeStrategy};
 use tempfile::TempDir;
 
-use support::damage::{Random, damage};
-use support::{cpu_time, skip};
+use test_support::{
+    cpu_time,
+    damage::{Random, damage},
+    need, tool,
+};
 
 /// The shape of NCCL's own functions. `COMM_SIZE` is that of 2.27.5 unless the sources are said to be changed.
 const SOURCE: &str = r#"
@@ -88,27 +87,23 @@ extern const char version[];
 const char version[] = "NCCL version 2.27.5+cuda12.9";
 "#;
 
+/// A compiler for x86-64; if there is none, skips.
+fn compiler(thing: &str, variable: &str, usual: &str) -> Option<Command> {
+    let compiler = tool(thing, variable, usual)?;
+    let target = Command::new(compiler.get_program()).arg("-dumpmachine").output().unwrap();
+    let is_x86 = String::from_utf8_lossy(&target.stdout).starts_with("x86_64");
+    need(thing, is_x86, &format!("{} compiles for another processor", compiler.get_program().display()))
+        .then_some(compiler)
+}
+
 /// Compiles the library; `None` when that is not possible here.
 fn library(directory: &TempDir, options: &[&str]) -> Option<PathBuf> {
-    let compiler = env::var_os("CXX").map_or_else(|| PathBuf::from("g++"), PathBuf::from);
-    let target = Command::new(&compiler).arg("-dumpmachine").output();
-    let target = target.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
-    if !target.is_ok_and(|target| target.starts_with("x86_64")) {
-        skip("cxx", &format!("{} does not compile for x86-64", compiler.display()));
-        return None;
-    }
+    let mut compiler = compiler("cxx", "CXX", "g++")?;
     let (source, library) = (directory.path().join("fixture.cc"), directory.path().join("libfixture.so"));
     fs::write(&source, SOURCE).unwrap();
     let fixed =
         ["-shared", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-nostdlib", "-Wl,--build-id=sha1"];
-    let status = Command::new(compiler)
-        .args(fixed)
-        .args(options)
-        .arg("-o")
-        .arg(&library)
-        .arg(&source)
-        .status()
-        .unwrap();
+    let status = compiler.args(fixed).args(options).arg("-o").arg(&library).arg(&source).status().unwrap();
     assert!(status.success(), "compiling the fixture with {options:?}");
     Some(library)
 }
@@ -334,12 +329,9 @@ fn what_is_too_large_to_search_still_has_its_exports() {
         .section .rodata\n.asciz \"NCCL version 2.27.5+cuda12.9\"\n.fill 70000000, 1, 0\n";
     fs::write(&source, text).unwrap();
     let library = directory.path().join("large.so");
-    let compiler = env::var_os("CC").unwrap_or_else(|| "cc".into());
-    let built =
-        Command::new(compiler).args(["-shared", "-nostdlib", "-s", "-o"]).args([&library, &source]).status();
-    if !built.is_ok_and(|status| status.success()) {
-        return skip("cc", "it does not assemble");
-    }
+    let Some(mut assembler) = compiler("cc", "CC", "cc") else { return };
+    let built = assembler.args(["-shared", "-nostdlib", "-s", "-o"]).args([&library, &source]).status();
+    assert!(built.unwrap().success(), "assembling the fixture");
     let resolution = resolved(&library);
     assert_eq!(resolution.rung, Rung::ExportsOnly);
     assert_eq!(resolution.functions("ncclCommDestroy").len(), 1);
@@ -359,12 +351,9 @@ fn hostile_code_ends_soon() {
     );
     fs::write(&source, text).unwrap();
     let library = directory.path().join("hostile.so");
-    let compiler = env::var_os("CC").unwrap_or_else(|| "cc".into());
-    let built =
-        Command::new(compiler).args(["-shared", "-nostdlib", "-s", "-o"]).args([&library, &source]).status();
-    if !built.is_ok_and(|status| status.success()) {
-        return skip("cc", "it does not assemble");
-    }
+    let Some(mut assembler) = compiler("cc", "CC", "cc") else { return };
+    let built = assembler.args(["-shared", "-nostdlib", "-s", "-o"]).args([&library, &source]).status();
+    assert!(built.unwrap().success(), "assembling the fixture");
     let start = cpu_time();
     let resolution = resolved(&library);
     let taken = cpu_time().saturating_sub(start);

@@ -1,26 +1,22 @@
 //! Where the sizes of sends are taken in official libraries that forget them (2.16 to 2.19), with and without symbols.
 //!
-//! The places were read from the libraries with objdump. Libraries come from the same cache as in `layouts.rs`.
+//! The places were read from the libraries with objdump. `NCCLFLOW_LONG=1` checks all of them.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[path = "../../nccl-library/tests/support/mod.rs"]
-mod support;
-
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
 use flow::wire::ProbeKind;
 use nccl_library::elf::Image;
 use nccl_library::symbols::{nccl_request, resolve};
 use ncclflow::kernel::probe::{self, ProbeSet, StepDetail};
-use support::{libraries, skip};
 use tempfile::TempDir;
+use test_support::{is_long, nccl, tool};
 
 /// Library, offset in the file of the instruction `movl $0xffffffff,(%rax)` of net.cc's sendProxyProgress, and where the frame has the
 /// address that is loaded before it.
-const PLACES: [(&str, u64, i64); 11] = [
+const PLACES: [(&str, u64, i64); 12] = [
     ("2.16.2-cu11", 0x7_babb, 0x18),
     ("2.16.2-cu12", 0x7_b92b, 0x18),
     ("2.16.5-cu11", 0x7_ba8b, 0x18),
@@ -32,6 +28,7 @@ const PLACES: [(&str, u64, i64); 11] = [
     ("2.19.3-cu11", 0x9_84a7, 0x20),
     ("2.19.3-cu12", 0xa_1307, 0x20),
     ("2.20.5-cu12", 0, 0),
+    ("2.21.5-cu12", 0, 0),
 ];
 
 fn check(name: &str, library: &Path, file_offset: u64, in_frame: i64) {
@@ -57,25 +54,27 @@ fn check(name: &str, library: &Path, file_offset: u64, in_frame: i64) {
     assert_eq!(bytes[at..at + 6], [0xc7, 0x00, 0xff, 0xff, 0xff, 0xff], "{name}");
 }
 
+/// As it comes, and stripped.
+fn check_both(name: &str, library: &Path, file_offset: u64, in_frame: i64) {
+    check(name, library, file_offset, in_frame);
+    let directory = TempDir::new().unwrap();
+    let copy = directory.path().join("libnccl.so.2");
+    let Some(mut strip) = tool("binutils", "STRIP", "strip") else { return };
+    assert!(strip.arg("--strip-all").arg("-o").arg(&copy).arg(library).status().unwrap().success());
+    check(&format!("{name}, stripped"), &copy, file_offset, in_frame);
+}
+
+/// What `cargo xtask test` fetches of the table: one library of each frame, and one that keeps the sizes.
+const FETCHED: [&str; 3] = ["2.17.1-cu12", "2.19.3-cu12", "2.21.5-cu12"];
+
 #[test]
 fn sizes_are_taken_where_they_are_given_up() {
-    let mut checked = 0;
-    for (name, library) in libraries() {
-        let Some((_, file_offset, in_frame)) = PLACES.into_iter().find(|(known, ..)| *known == name) else {
-            continue;
-        };
-        check(&name, &library, file_offset, in_frame);
-        let directory = TempDir::new().unwrap();
-        let copy = directory.path().join("libnccl.so.2");
-        let strip = Command::new("strip").arg("--strip-all").arg("-o").arg(&copy).arg(&library).status();
-        if !strip.is_ok_and(|status| status.success()) {
-            skip("binutils", "strip");
+    for (name, file_offset, in_frame) in PLACES {
+        if !FETCHED.contains(&name) && !is_long() {
             continue;
         }
-        check(&format!("{name}, stripped"), &copy, file_offset, in_frame);
-        checked += 1;
-    }
-    if checked == 0 {
-        skip("old-nccl", "no library before 2.20 in the cache; `cargo xtask nccl fetch 2.19.3` fetches one");
+        if let Some(library) = nccl(name) {
+            check_both(name, &library, file_offset, in_frame);
+        }
     }
 }

@@ -1,16 +1,11 @@
 //! Stripped copies of real NCCL libraries: what is found in them without symbols or debugging information equals what the
 //! unstripped library states.
 //!
-//! Libraries come from the cache as in `layouts.rs`; `strip` and `objcopy` from binutils. What is not there is skipped, and
-//! said; name it in `$NCCLFLOW_REQUIRE` (a comma list of `nccl`, `binutils`) to fail instead.
+//! Libraries come from the cache; `strip` (`$STRIP`) from binutils.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[path = "../../nccl-library/tests/support/mod.rs"]
-mod support;
-
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use nccl_library::elf::{Image, Machine};
@@ -20,24 +15,14 @@ use nccl_library::symbols::{
 use ncclflow::kernel::probe::{self, Level, ProbeStrategy};
 use tempfile::TempDir;
 
-use support::{libraries, skip};
+use test_support::{libraries, tool};
 
-/// Runs a tool of binutils on a copy; `None` if there is none.
-fn stripped(tool: &str, options: &[&str], library: &Path, directory: &TempDir) -> Option<PathBuf> {
+/// Runs binutils' `strip` on a copy; `None` if there is none.
+fn stripped(options: &[&str], library: &Path, directory: &TempDir) -> Option<PathBuf> {
     let copy = directory.path().join("libnccl.so.2");
-    let status = Command::new(tool).args(options).arg(library).args(output_option(tool)).arg(&copy).status();
-    match status {
-        Ok(status) if status.success() => Some(copy),
-        Ok(status) => panic!("{tool} {options:?} {}: {status}", library.display()),
-        Err(error) => {
-            skip("binutils", &format!("{tool}: {error}"));
-            None
-        }
-    }
-}
-
-fn output_option(tool: &str) -> &'static [&'static str] {
-    if tool == "strip" { &["-o"] } else { &[] }
+    let status = tool("binutils", "STRIP", "strip")?.args(options).arg(library).arg("-o").arg(&copy).status();
+    assert!(status.unwrap().success(), "strip {options:?} {}", library.display());
+    Some(copy)
 }
 
 fn resolved(library: &Path) -> (Resolution, Duration) {
@@ -117,11 +102,11 @@ fn check(options: &[&str], rung: Rung, found_by: FoundBy) {
     for (name, library) in libraries() {
         let (stated, _) = resolved(&library);
         if stated.machine != Machine::X86_64 {
-            eprintln!("SKIPPED {name}: functions without symbols are looked for on x86-64 only");
+            // Functions without symbols are looked for on x86-64 only.
             continue;
         }
         let directory = TempDir::new().unwrap();
-        let Some(copy) = stripped("strip", options, &library, &directory) else { return };
+        let Some(copy) = stripped(options, &library, &directory) else { return };
         let (found, taken) = resolved(&copy);
         if checked == 0 {
             eprintln!("{}", render(&found, &nccl_request()));
@@ -150,6 +135,7 @@ fn check(options: &[&str], rung: Rung, found_by: FoundBy) {
         slowest = slowest.max(taken);
         checked += 1;
     }
+    assert!(checked > 0 || libraries().is_empty(), "no library was for x86-64");
     eprintln!("{checked} libraries, the slowest in {:.1} ms", slowest.as_secs_f64() * 1e3);
 }
 
@@ -173,7 +159,7 @@ fn without_a_build_id() {
         }
         let directory = TempDir::new().unwrap();
         let options = ["--strip-all", "--remove-section", ".note.gnu.build-id"];
-        let Some(copy) = stripped("strip", &options, &library, &directory) else { return };
+        let Some(copy) = stripped(&options, &library, &directory) else { return };
         let (found, _) = resolved(&copy);
         assert_eq!(found.build_id, None, "{name}");
         assert_eq!(

@@ -24,7 +24,7 @@ const PLATFORMS: [&str; 9] = [
 ];
 
 /// The command for pip on this machine.
-fn pip() -> Result<Vec<&'static str>> {
+pub(crate) fn pip() -> Result<Vec<&'static str>> {
     let ways: [&[&str]; 4] = [&["pip"], &["pip3"], &["python3", "-m", "pip"], &["python", "-m", "pip"]];
     for way in ways {
         let version = Command::new(way[0]).args(&way[1..]).arg("--version").stdin(Stdio::null()).output();

@@ -13,19 +13,14 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::{
     bed::Bed,
     dumper::{Dump, DumpedCommunicator},
-    need, programs,
+    programs,
 };
+use test_support::{is_long, root};
 
 /// The libraries that the tests run: one for each era of NCCL's structs and each major version of CUDA.
 pub const VERSIONS: [&str; 4] = ["2.21.5-cu12", "2.27.5-cu12", "2.28.9-cu13", "2.32.3-cu12"];
 /// Long enough for every rank to come to rest on a slow machine with few cores.
 const SETTLE: Duration = Duration::from_secs(45);
-
-/// Whether all combinations are to be run, not only those that cover each of its parts: `$NCCLFLOW_LONG`.
-#[must_use]
-pub fn is_long() -> bool {
-    std::env::var_os("NCCLFLOW_LONG").is_some_and(|value| !value.is_empty() && value != "0")
-}
 
 /// How the ranks of a job live and what connects them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +78,7 @@ impl Job {
     /// If the bed does not come up.
     pub fn on(library: &Path, shape: Shape, arguments: &[&str]) -> Result<Option<Self>> {
         let (Some(ncclflow), Some(bed)) = (programs::ncclflow(), programs::bed()) else { return Ok(None) };
-        if !need::root() {
+        if !root() {
             return Ok(None);
         }
         let folder = tempfile::tempdir().context("making the job's folder")?;

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::need::need;
+use test_support::need;
 
 /// The folder that cargo puts programs into: where we are, or above the folders of tests and examples.
 fn target_folder() -> PathBuf {
@@ -41,21 +41,4 @@ pub fn truth_profiler() -> Option<PathBuf> {
 }
 
 /// An official NCCL library out of the cache, by the name of its folder: `2.27.5-cu12`.
-pub fn nccl(version: &str) -> Option<PathBuf> {
-    let path = place_of_nccl(version)?;
-    need("nccl", path.exists(), &format!("run `cargo xtask nccl fetch {version}`")).then_some(path)
-}
-
-/// Whether that library is there, for those that no test demands.
-pub fn is_cached(version: &str) -> bool {
-    place_of_nccl(version).is_some_and(|path| path.exists())
-}
-
-fn place_of_nccl(version: &str) -> Option<PathBuf> {
-    let cache = env::var_os("NCCLFLOW_NCCL_CACHE").map(PathBuf::from).or_else(|| {
-        let home = || env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
-        let base = env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home)?;
-        Some(base.join("ncclflow/nccl"))
-    })?;
-    Some(cache.join(version).join("libnccl.so.2"))
-}
+pub use test_support::nccl;

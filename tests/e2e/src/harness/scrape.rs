@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use serde::Deserialize;
 
-use super::need;
+use test_support::need;
 
 const PARSER: &str = "
 import json, sys
@@ -34,7 +34,7 @@ pub fn can_parse() -> bool {
     let found =
         Command::new("python3").args(["-c", "import prometheus_client"]).stderr(Stdio::null()).status();
     let found = found.is_ok_and(|status| status.success());
-    need::need("openmetrics", found, "run `python3 -m pip install prometheus-client`")
+    need("openmetrics", found, "run `python3 -m pip install prometheus-client`")
 }
 
 /// The body of `http://ADDRESS/metrics`.

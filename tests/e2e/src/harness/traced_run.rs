@@ -4,12 +4,13 @@
 
 use std::{fs, path::Path};
 
-use super::{bed::Bed, need, programs, recorder::Recorder, replay, stripped};
+use super::{bed::Bed, programs, recorder::Recorder, replay, stripped};
 use crate::{
     compare,
     tracer::Trace,
     truth::{debug_log::DebugLog, plugin::PluginTruth, transfer_log::TransferLog},
 };
+use test_support::root;
 
 /// One run of the bed under the tracer.
 #[derive(Debug)]
@@ -53,7 +54,7 @@ impl TracedRun {
     fn of(library: &Path, options: &[&str], plugin: Plugin, arguments: &[&str]) -> Option<Self> {
         let (ncclflow, bed) = (programs::ncclflow()?, programs::bed()?);
         let profiler = programs::truth_profiler()?;
-        if !need::root() {
+        if !root() {
             return None;
         }
         let folder = tempfile::tempdir().unwrap();

@@ -1,0 +1,114 @@
+//! What the tests and `dist` need of a machine, fetched where it is missing.
+
+use std::{
+    env,
+    ffi::OsString,
+    path::PathBuf,
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::{nccl, programs, repository};
+
+/// Rust's target for programs that need no libraries of the machine: what `dist` builds for.
+pub(crate) const STATIC_TARGET: &str = "x86_64-unknown-linux-musl";
+
+/// Commands that tests run, and Debian's packages that have them. `cc` is there: Rust links with it.
+const COMMANDS: [(&[&str], &[&str]); 8] = [
+    (&["g++", "--version"], &["g++"]),
+    (&["strip", "--version"], &["binutils"]),
+    (&["objcopy", "--version"], &["binutils"]),
+    (&["python3", "--version"], &["python3"]),
+    (&["python3", "-m", "pip", "--version"], &["python3-pip"]),
+    (&["setpriv", "--version"], &["util-linux"]),
+    (&["unshare", "--version"], &["util-linux"]),
+    (&["mount", "--version"], &["mount"]),
+];
+
+/// Whether a command ends well, whatever it says.
+fn runs(command: &mut Command) -> bool {
+    let status = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    status.is_ok_and(|status| status.success())
+}
+
+fn do_or_fail(command: &mut Command) -> Result<()> {
+    let program = command.get_program().display().to_string();
+    let status = command.stdin(Stdio::null()).status().with_context(|| format!("starting `{program}`"))?;
+    if !status.success() {
+        bail!("`{program}` failed ({status})");
+    }
+    Ok(())
+}
+
+/// Installs the commands that are missing, as root of a Debian or Ubuntu. Elsewhere says what is missing: the tests that
+/// need it are skipped.
+pub(crate) fn commands() -> Result<()> {
+    let is_missing = |command: &[&str]| !runs(Command::new(command[0]).args(&command[1..]));
+    let mut missing: Vec<&str> = COMMANDS
+        .iter()
+        .filter(|(command, _)| is_missing(command))
+        .flat_map(|(_, packages)| *packages)
+        .copied()
+        .collect();
+    missing.dedup();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let can_install = rustix::process::geteuid().is_root() && runs(Command::new("apt-get").arg("--version"));
+    if !can_install {
+        say(&format!("not installed, so that some tests will be skipped: {}", missing.join(" ")));
+        return Ok(());
+    }
+    say(&format!("installing {}", missing.join(" ")));
+    do_or_fail(Command::new("apt-get").args(["update", "-qq"]))?;
+    let install = ["install", "-y", "-qq", "--no-install-recommends"];
+    do_or_fail(Command::new("apt-get").env("DEBIAN_FRONTEND", "noninteractive").args(install).args(missing))
+}
+
+/// `$PYTHONPATH` with which Python finds Prometheus's own parser, in a folder of ours where the machine has none.
+pub(crate) fn python_path() -> Result<Option<OsString>> {
+    let given = env::var_os("PYTHONPATH").filter(|path| !path.is_empty());
+    let finds_it = |path: Option<&OsString>| {
+        let mut python = Command::new("python3");
+        python
+            .args(["-c", "import prometheus_client.openmetrics.parser"])
+            .envs(path.map(|path| ("PYTHONPATH", path)));
+        runs(&mut python)
+    };
+    if finds_it(given.as_ref()) {
+        return Ok(given);
+    }
+    let folder = programs::target_folder()?.join("python");
+    let paths = [Some(folder.clone()), given.map(PathBuf::from)];
+    let path = env::join_paths(paths.iter().flatten()).context("the path of Python's packages")?;
+    if !finds_it(Some(&path)) {
+        say(&format!("fetching prometheus-client into {}", folder.display()));
+        let pip = nccl::pip()?;
+        let install =
+            ["install", "--quiet", "--disable-pip-version-check", "--root-user-action", "ignore", "--target"];
+        do_or_fail(Command::new(pip[0]).args(&pip[1..]).args(install).arg(&folder).arg("prometheus-client"))?;
+    }
+    Ok(Some(path))
+}
+
+/// The standard library of a target, which rustup fetches; without rustup it is for the machine to have it.
+pub(crate) fn rust_target(target: &str) -> Result<()> {
+    let rustup = || {
+        let mut rustup = Command::new("rustup");
+        // rust-toolchain.toml, which is in the root, decides which compiler it is for.
+        rustup.current_dir(repository::root());
+        rustup
+    };
+    let Ok(output) = rustup().args(["target", "list", "--installed"]).output() else { return Ok(()) };
+    if String::from_utf8_lossy(&output.stdout).lines().any(|installed| installed == target) {
+        return Ok(());
+    }
+    say(&format!("rustup target add {target}"));
+    do_or_fail(rustup().args(["target", "add", target]))
+}
+
+#[expect(clippy::print_stderr, reason = "xtask talks to people; standard output is for results")]
+fn say(message: &str) {
+    eprintln!("{message}");
+}
