@@ -146,7 +146,7 @@ impl Link {
     }
 
     /// Makes one link to all of these places.
-    pub(super) fn many(program: BorrowedFd<'_>, site: Site<'_>, places: &[Place]) -> Result<Self, LinkError> {
+    fn many(program: BorrowedFd<'_>, site: Site<'_>, places: &[Place]) -> Result<Self, LinkError> {
         const CALL: &str = "BPF_LINK_CREATE (uprobe_multi)";
         let path = c_path(site.path).map_err(LinkError::of(CALL))?;
         let (offsets, cookies): (Vec<u64>, Vec<u64>) =
@@ -163,11 +163,7 @@ impl Link {
     }
 
     /// Makes a link to one performance event.
-    pub(super) fn one(
-        program: BorrowedFd<'_>,
-        site: Site<'_>,
-        (offset, cookie): Place,
-    ) -> Result<Self, LinkError> {
+    fn one(program: BorrowedFd<'_>, site: Site<'_>, (offset, cookie): Place) -> Result<Self, LinkError> {
         const OPEN: &str = "perf_event_open (uprobe)";
         let path = c_path(site.path).map_err(LinkError::of(OPEN))?;
         let unit = unit(site.at_return).map_err(LinkError::of("reading the performance unit `uprobe`"))?;
@@ -180,6 +176,38 @@ impl Link {
             .map_err(LinkError::of("BPF_LINK_CREATE (perf_event)"))?;
         Ok(Self { kind: LinkKind::Perf, probes: 1, _descriptor: descriptor })
     }
+}
+
+/// Attaches a program to all of these places, or to none. The error has the index of the place that the kernel refused.
+pub(super) fn attach(
+    kind: LinkKind,
+    program: BorrowedFd<'_>,
+    site: Site<'_>,
+    places: &[Place],
+) -> Result<Vec<Link>, (usize, LinkError)> {
+    if kind == LinkKind::Multi {
+        match Link::many(program, site, places) {
+            Ok(link) => return Ok(vec![link]),
+            Err(error) if places.len() == 1 => return Err((0, error)),
+            // The kernel does not tell which place it refused. Links to one place each do.
+            Err(_) => {}
+        }
+    }
+    let one = |place: &Place| match kind {
+        LinkKind::Multi => Link::many(program, site, &[*place]),
+        LinkKind::Perf => Link::one(program, site, *place),
+    };
+    let mut links = Vec::with_capacity(places.len());
+    for (at, place) in places.iter().enumerate() {
+        match one(place) {
+            Ok(link) => links.push(link),
+            Err(error) => {
+                detach(links, |_| {});
+                return Err((at, error));
+            }
+        }
+    }
+    Ok(links)
 }
 
 /// Detaches probes; calls `before_each` before each step with the number of probes that are left.

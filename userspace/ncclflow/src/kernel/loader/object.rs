@@ -17,7 +17,7 @@ use super::{
     bpf,
     buffer::{Buffer, BufferKind},
     image::{self, Programs, Settings},
-    link::{Link, LinkError, LinkKind, Place, Site, detach},
+    link::{self, Link, LinkError, LinkKind, Place, Site},
 };
 use crate::kernel::stream::{PerfBuffers, Rings, Source};
 
@@ -180,37 +180,15 @@ impl LoadedObject {
         self.programs.load(&names)
     }
 
-    /// Attaches a loaded program to all of these places, or to none. The error names the place that the kernel refused.
+    /// Attaches a loaded program to all of these places, or to none.
     pub(super) fn link(
         &self,
         program: Program,
         site: Site<'_>,
         places: &[Place],
     ) -> Result<Vec<Link>, LinkRefusal> {
-        let loaded = self.programs.get(program.name()).map_err(LinkRefusal::Other)?;
-        if self.links == LinkKind::Multi {
-            match Link::many(loaded, site, places) {
-                Ok(link) => return Ok(vec![link]),
-                Err(error) if places.len() == 1 => return Err(LinkRefusal::Place(0, error)),
-                // The kernel does not tell which place it refused. Links of one place each do.
-                Err(_) => {}
-            }
-        }
-        let one = |place: &Place| match self.links {
-            LinkKind::Multi => Link::many(loaded, site, &[*place]),
-            LinkKind::Perf => Link::one(loaded, site, *place),
-        };
-        let mut links = Vec::with_capacity(places.len());
-        for (at, place) in places.iter().enumerate() {
-            match one(place) {
-                Ok(link) => links.push(link),
-                Err(error) => {
-                    detach(links, |_| {});
-                    return Err(LinkRefusal::Place(at, error));
-                }
-            }
-        }
-        Ok(links)
+        let program = self.programs.get(program.name()).map_err(LinkRefusal::Other)?;
+        link::attach(self.links, program, site, places).map_err(|(at, error)| LinkRefusal::Place(at, error))
     }
 
     /// Prints the eBPF side's development log, if it is on.
