@@ -1,15 +1,15 @@
-//! One thing that was looked at, and what it means.
+//! A check: one requirement of tracing, and the verdict on it.
 
 use serde::Serialize;
 
-/// What it means for tracing.
+/// What a check means for tracing, from best to worst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
     Ok,
-    /// Something is lost, as the line says; the rest works.
+    /// Tracing works, but for what [`Check::found`] names.
     Degraded,
-    /// Nothing can be traced.
+    /// Tracing does not work.
     No,
 }
 
@@ -28,9 +28,9 @@ impl Verdict {
 pub struct Check {
     pub name: String,
     pub verdict: Verdict,
-    /// What was found, and, where it is not ok, what is lost.
+    /// What was found; if the verdict is not ok, also what does not work.
     pub found: String,
-    /// What to do about it.
+    /// What the user can do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
 }

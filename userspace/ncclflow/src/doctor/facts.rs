@@ -1,4 +1,4 @@
-//! What the host says of itself, read once, so that the checks are pure.
+//! Facts about the host, read once, so that the checks are pure functions.
 
 use std::{
     fs::File,
@@ -10,24 +10,24 @@ use flate2::read::GzDecoder;
 
 use crate::target::in_first_pid_namespace;
 
-/// Longest file of the host that is read: a kernel's configuration has some 300 KB.
+/// Files of the host are read up to this many bytes. A kernel's configuration has some 300 KB.
 const MAX_FILE: u64 = 8 << 20;
 
-/// Everything that the checks look at.
+/// What the checks examine.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
     /// `uname -r`
     pub release: String,
     pub machine: String,
-    /// The kernel's configuration, and where it was found.
+    /// The kernel's configuration, and the path of its file.
     pub config: Option<(String, String)>,
     pub has_btf: bool,
     /// `/proc/self/status`
     pub status: String,
     pub uid: u32,
-    /// `/proc/self/uid_map`: more than one line of all, and we are in a user namespace.
+    /// `/proc/self/uid_map`. Outside of user namespaces it is one line that maps all user ids to themselves.
     pub uid_map: String,
-    /// We see the processes of the whole host.
+    /// Whether this process sees all processes of the host.
     pub in_first_pid_namespace: Option<bool>,
     /// `/sys/kernel/security/lockdown`, like `[none] integrity confidentiality`
     pub lockdown: Option<String>,
@@ -35,14 +35,16 @@ pub struct Facts {
     pub unprivileged_bpf_disabled: Option<String>,
     pub ptrace_scope: Option<String>,
     pub has_tracefs: bool,
-    /// Soft limits, bytes and descriptors; `None`: none.
+    /// Soft limit of locked memory in bytes; `None`: unlimited.
     pub memlock: Option<u64>,
+    /// Soft limit of open descriptors; `None`: unlimited.
     pub nofile: Option<u64>,
+    /// Hard limit of open descriptors; `None`: unlimited.
     pub nofile_hard: Option<u64>,
 }
 
 impl Facts {
-    /// Looks at this host.
+    /// Reads them from this host.
     pub fn read() -> Self {
         use rustix::process::{Resource, geteuid, getrlimit};
         let uname = rustix::system::uname();

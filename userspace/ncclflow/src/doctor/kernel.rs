@@ -2,11 +2,11 @@
 
 use super::{checks::Check, facts::Facts};
 
-/// Cookies of uprobes (README).
+/// The first kernel with cookies for uprobes (README).
 const OLDEST: (u32, u32) = (5, 15);
-/// A uprobe's program runs whatever else does (docs/LIMITATIONS.md).
+/// The first kernel that runs a uprobe's program even while another BPF program runs on the CPU (docs/LIMITATIONS.md).
 const EVERY_HIT: (u32, u32) = (6, 0);
-/// Each of these must be `y`.
+/// Options that must be set.
 const NEEDED: [&str; 6] = [
     "CONFIG_BPF_SYSCALL",
     "CONFIG_BPF_EVENTS",
@@ -29,7 +29,7 @@ fn version(facts: &Facts) -> Check {
             format!("`{release}`: no version that is understood"),
             "see the uprobe below",
         ),
-        // Red Hat's kernels keep their number and get BPF from later ones.
+        // Red Hat's kernels keep their version number and take BPF from later kernels.
         Some(version) if version < OLDEST && release.contains(".el") => Check::degraded(
             name,
             format!(

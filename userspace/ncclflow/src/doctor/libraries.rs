@@ -17,9 +17,9 @@ use nccl_library::{
     symbols::{DebugFiles, Resolution, nccl_request, resolve_with},
 };
 
-/// Libraries that are looked into, each for some tenths of a second.
+/// At most this many libraries are examined. Each takes some tenths of a second.
 const MAX_LIBRARIES: usize = 32;
-/// Where packages put it.
+/// Folders into which packages install NCCL.
 const PLACES: [&str; 7] = [
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/aarch64-linux-gnu",
@@ -30,7 +30,7 @@ const PLACES: [&str; 7] = [
     "/usr/local/cuda/lib64",
 ];
 
-/// A line for each library, and one if there is none or not all could be looked at.
+/// A check for each library, and for processes that could not be examined; one check if there is no library.
 pub(super) fn checks() -> Vec<Check> {
     let mut checks = Vec::new();
     let mut seen: BTreeSet<LibraryId> = BTreeSet::new();

@@ -1,6 +1,6 @@
-//! Can this host trace? Each thing that tracing needs is looked at, or tried, and comes out as ok, degraded or no, with the remedy.
+//! Tells whether this host can trace. Each requirement is checked, or tried, and judged as ok, degraded or no, with a remedy.
 //!
-//! Nothing here needs privileges: what may not be looked at is said to be so.
+//! Nothing here needs privileges. A check that is not permitted says so.
 
 mod checks;
 mod facts;

@@ -1,8 +1,8 @@
-//! What the kernel lets this process do: capabilities, namespaces, lockdown, limits.
+//! What the kernel permits this process: capabilities, namespaces, lockdown, limits.
 
 use super::{checks::Check, facts::Facts, kernel};
 
-/// Numbers of include/uapi/linux/capability.h.
+/// Capabilities by their numbers in include/uapi/linux/capability.h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Capability {
     DacOverride = 1,
@@ -36,7 +36,7 @@ fn has(facts: &Facts, any: &[Capability]) -> bool {
     effective.is_some_and(|set| any.iter().any(|&capability| set & (1 << capability as u32) != 0))
 }
 
-/// For people.
+/// The user, for messages.
 fn who(facts: &Facts) -> String {
     if facts.uid == 0 { "root".to_owned() } else { format!("user {}", facts.uid) }
 }
@@ -125,8 +125,8 @@ fn lockdown(facts: &Facts) -> Check {
     let mode = facts.lockdown.as_deref().and_then(|text| Some(text.split_once('[')?.1.split_once(']')?.0));
     match mode {
         None => Check::ok(name, "the kernel has none"),
-        // Confidentiality refuses bpf_probe_read_kernel, which is not used, and from 5.4 to 5.9 bpf_probe_read, and perf
-        // events of the kernel (security/lockdown/lockdown.c, kernel/trace/bpf_trace.c).
+        // Confidentiality refuses bpf_probe_read_kernel, which ncclflow does not use; from 5.4 to 5.9 also bpf_probe_read; and perf events of the
+        // kernel (security/lockdown/lockdown.c, kernel/trace/bpf_trace.c).
         Some("confidentiality") => Check::degraded(
             name,
             "confidentiality: what it allows differs between kernels",
@@ -189,7 +189,7 @@ fn ptrace_scope(facts: &Facts) -> Check {
 
 fn memlock(facts: &Facts) -> Check {
     let name = "RLIMIT_MEMLOCK";
-    // From 5.11 on BPF's memory is charged to the memory cgroup.
+    // From 5.11 on the kernel charges BPF's memory to the memory cgroup instead.
     let counts = kernel::parse(&facts.release).is_none_or(|version| version < (5, 11));
     match facts.memlock {
         None => Check::ok(name, "unlimited"),

@@ -1,4 +1,4 @@
-//! The whole report, and its text.
+//! The report of all checks, and its text.
 
 use std::io::{self, Write};
 
@@ -11,18 +11,18 @@ use super::{
 };
 use crate::kernel::loader::try_uprobe;
 
-/// Everything that was looked at.
+/// All checks.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     ncclflow: &'static str,
     schema: u32,
-    /// Of all that concerns the host; libraries do not change it.
+    /// The worst verdict of `checks`. Libraries do not count.
     pub verdict: Verdict,
     pub checks: Vec<Check>,
     pub libraries: Vec<Check>,
 }
 
-/// Looks at this host, tries a uprobe on ourselves, and looks into the NCCL libraries.
+/// Examines this host, tries a uprobe on this process, and examines the NCCL libraries.
 pub fn examine() -> Report {
     let facts = Facts::read();
     let mut checks = of_facts(&facts);
@@ -42,7 +42,7 @@ impl Report {
         Self { ncclflow: env!("CARGO_PKG_VERSION"), schema: 1, verdict, checks, libraries }
     }
 
-    /// A line for each thing, its remedy below.
+    /// Prints a line for each check, with its remedy below.
     ///
     /// # Errors
     /// Those of writing.

@@ -1,14 +1,14 @@
-//! A uprobe on ourselves: what all of the above comes to.
+//! Judges the trial of a uprobe on this process, which shows whether all requirements together are met.
 
 use std::{io, iter, time::Duration};
 
 use super::checks::Check;
 use crate::kernel::loader::{LinkKind, Program, Trial, TrialError};
 
-/// A hit that costs more than this slows small launches down.
-const DEAR: Duration = Duration::from_micros(20);
+/// A hit that takes longer slows small launches down.
+const SLOW_HIT: Duration = Duration::from_micros(20);
 
-/// The uprobe, and each program that is refused.
+/// A check of the uprobe, and one for each program that the kernel refused.
 pub(super) fn checks(outcome: &Result<Trial, TrialError>) -> Vec<Check> {
     let refused = outcome.iter().flat_map(|trial| &trial.refused);
     iter::once(uprobe(outcome)).chain(refused.map(|(program, said)| without(*program, said))).collect()
@@ -27,7 +27,7 @@ fn without(program: Program, said: &str) -> Check {
             format!("returns cannot be seen: {said}"),
             "--level api without --returns; and report it, with this whole output",
         ),
-        // The uprobe's own.
+        // Without it the trial fails.
         Program::Fetch => Check::no(name, said, "report it, with this whole output"),
     }
 }
@@ -55,7 +55,7 @@ fn uprobe(outcome: &Result<Trial, TrialError>) -> Check {
                     LinkKind::Perf => "a link to each (no uprobe_multi): as long again for each probe",
                 }
             );
-            if trial.hit > DEAR {
+            if trial.hit > SLOW_HIT {
                 let remedy = "trace with --level api or flow; virtual machines without hardware assistance are slow here";
                 return Check::degraded(name, found, remedy);
             }

@@ -1,4 +1,4 @@
-//! Probes on their way through the kernel: attached, armed, disarmed, detached.
+//! The probes of a session: stored, attached, armed, disarmed, counted, detached.
 
 use std::{
     fmt,
@@ -49,23 +49,23 @@ impl std::error::Error for AttachError {
     }
 }
 
-/// A probe in the kernel.
+/// A stored probe.
 #[derive(Debug)]
 pub struct ArmedProbe {
-    /// What its records carry; also its index in [`Attachment::probes`].
+    /// Its records carry this number. It is also the index in [`Attachment::probes`].
     pub cookie: u32,
     pub function: String,
     pub symbol: String,
     pub place: ProbePlace,
-    /// What it reads, if it is no probe but a part of those that walk lists.
+    /// Set if this is no probe, but a plan that walking probes run: what it reads.
     pub part: Option<&'static str>,
-    /// Process that it is limited to; parts, and all probes under `--all`, serve all processes that use the library.
+    /// The process that it is limited to. `None` for parts, and for all probes under `--all`: they serve all processes that use the library.
     pub pid: Option<u32>,
-    /// Which of the session's libraries it is on.
+    /// Index of the library among the session's libraries.
     pub library: usize,
 }
 
-/// The plans of a walk, stored: what the walk of a probe names by their numbers.
+/// The cookies of the stored plans of a walk.
 #[derive(Clone, Copy, Debug)]
 pub struct StoredParts {
     head: u32,
@@ -95,8 +95,7 @@ impl Attachment {
         Ok(Self { object, counters, probes: Vec::new(), links: Vec::new(), first_link: None })
     }
 
-    /// Stores the plans that a library's walking probe runs for nodes and rows; they have cookies and counters of their own,
-    /// first the head plan's.
+    /// Stores the plans that a library's walking probe runs for nodes and rows, the head plan first. Each has a cookie and counters of its own.
     pub fn store_parts(
         &mut self,
         probe: &Probe,
@@ -124,8 +123,8 @@ impl Attachment {
         Ok(StoredParts { head, first: head + 1 })
     }
 
-    /// Attaches stored probes to the inode behind `path`, for one process only: in no other does the kernel place a breakpoint.
-    /// They send nothing before [`Attachment::arm`].
+    /// Attaches stored probes to the inode behind `path`, in one process: the kernel places no breakpoint in others. The probes send nothing
+    /// before [`Attachment::arm`].
     pub fn attach(
         &mut self,
         probes: &[(&Probe, u32)],
@@ -138,7 +137,7 @@ impl Attachment {
         Ok(())
     }
 
-    /// Stores a probe's plan under a cookie of its own, to be attached next. `pid`: the only process that it will be attached to.
+    /// Stores a probe's plan under a new cookie. `pid`: the only process to which it will be attached.
     pub fn store(
         &mut self,
         probe: &Probe,
@@ -163,8 +162,8 @@ impl Attachment {
         Ok(cookie)
     }
 
-    /// Attaches stored probes, with their cookies, to the inode behind `path`: for one process, or for all that have it mapped now and
-    /// later. The links keep them attached; if one is refused, none is.
+    /// Attaches stored probes, with their cookies, to the inode behind `path`: in one process, or in all that have it mapped now and later. They
+    /// stay attached while the links live. If the kernel refuses one of them, none is attached.
     pub fn link(
         &mut self,
         probes: &[(&Probe, u32)],
@@ -197,7 +196,7 @@ impl Attachment {
         Ok(links)
     }
 
-    /// Loads programs that are likely to be needed. That one is refused is said when it is needed.
+    /// Loads programs that are likely to be needed. A refusal is reported when the program is needed.
     pub fn load_ahead(&mut self, programs: &[Program]) {
         let _ = self.object.load_programs(programs);
     }
@@ -219,22 +218,22 @@ impl Attachment {
         })
     }
 
-    /// Opens the session: from here on hits are recorded.
+    /// Opens the session: hits are recorded from now on.
     pub fn arm(&mut self) -> Result<()> {
         self.object.set_armed(true)
     }
 
-    /// Closes the session: hits are counted and no longer recorded, however long detaching takes.
+    /// Closes the session: hits are only counted from now on, until the probes are detached.
     pub fn disarm(&mut self) -> Result<()> {
         self.object.set_armed(false)
     }
 
-    /// By cookie.
+    /// The stored probes, by cookie.
     pub fn probes(&self) -> &[ArmedProbe] {
         &self.probes
     }
 
-    /// What the kernel counted for a probe, by CPU.
+    /// What the eBPF side counted for a probe, by CPU.
     pub fn counters(&self, probe: &ArmedProbe) -> Result<Vec<ProbeCounters>> {
         let per_cpu = self.counters.get(&probe.cookie, 0);
         let per_cpu =
@@ -242,27 +241,27 @@ impl Attachment {
         Ok(per_cpu.iter().map(|CountersValue(counters)| *counters).collect())
     }
 
-    /// Records of this process (in the initial PID namespace) that the kernel side could not send.
+    /// Number of records of this process (in the initial PID namespace) that the eBPF side could not send.
     pub fn lost_by_process(&self, tgid: u32) -> Result<u64> {
         self.object.lost_by_process(tgid)
     }
 
-    /// What walks send only once is sent again: some of it was dropped on its way.
+    /// Makes walks send again what they send only once, because some of it was lost.
     pub fn forget_what_was_sent(&mut self) -> Result<()> {
         self.object.forget_seen()
     }
 
-    /// Prints what the eBPF side has logged, if it was asked to.
+    /// Prints the eBPF side's development log, if it is on.
     pub fn print_log(&mut self) {
         self.object.print_log();
     }
 
-    /// The reading end of the records. Can be taken once.
+    /// The buffers to read records from. Can be taken once.
     pub fn take_source(&mut self) -> Result<Source> {
         self.object.take_source()
     }
 
-    /// Takes the probes out of the kernel, see [`detach`]; `before_each` is told how many are left.
+    /// Detaches all probes, see [`detach`].
     pub fn detach(self, before_each: impl FnMut(usize)) {
         detach(self.links, before_each);
     }
@@ -294,7 +293,7 @@ fn refusal_of(
     }
 }
 
-/// The walk with its plans' numbers as they are stored.
+/// The walk, with its plans' indices replaced by their cookies.
 fn stored_walk(walk: &Walk, parts: StoredParts) -> Result<Walk> {
     let mut walk = *walk;
     walk.head_plan = parts.head;

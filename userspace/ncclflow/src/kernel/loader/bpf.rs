@@ -1,11 +1,11 @@
-//! The system calls that aya does not make for us: loading a program for links to many uprobes, and making links.
+//! The system calls that aya 0.14 does not make: loading a program for links to many uprobes, and making links.
 //!
-//! aya 0.14 knows neither `BPF_TRACE_UPROBE_MULTI` (Linux 6.6) nor a program with that `expected_attach_type`. Everything here is safe to
-//! call: what the kernel reads and writes is borrowed for the call, and lengths are those of what is borrowed.
+//! Every function here but [`call`] and [`descriptor`] is safe: it borrows what the kernel reads and writes until the call is over, and takes
+//! each length from what it borrowed.
 
 use std::{
     ffi::CStr,
-    io,
+    fs, io,
     mem::size_of,
     os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd},
     ptr,
@@ -16,7 +16,7 @@ use aya_obj::{
     Function,
     generated::{
         BPF_F_UPROBE_MULTI_RETURN, PERF_FLAG_FD_CLOEXEC, bpf_attach_type, bpf_attr, bpf_cmd, bpf_insn,
-        bpf_prog_info, bpf_prog_type, perf_event_attr,
+        bpf_prog_type, perf_event_attr,
     },
 };
 
@@ -26,85 +26,89 @@ pub(super) struct Code<'a> {
     pub(super) name: &'a str,
     pub(super) license: &'a CStr,
     pub(super) instructions: &'a [bpf_insn],
-    /// The object's types, and which of them the functions are of: what the verifier needs to see each global function once.
-    pub(super) types: Option<(BorrowedFd<'a>, &'a Function)>,
+    /// The object's BTF, and the function's own records. The verifier needs both to check each global function only once.
+    pub(super) btf: Option<(BorrowedFd<'a>, &'a Function)>,
 }
 
-/// Loads a program for uprobes: many to a link, or one. `log`: room for what the verifier says, or none.
+/// Loads a program for uprobes. `is_multi`: for links to many. `log`: buffer for the verifier's log; empty for none.
 pub(super) fn load_program(code: Code<'_>, is_multi: bool, log: &mut [u8]) -> io::Result<OwnedFd> {
     let mut attr = zeroed();
-    // What these point to must live until the call.
+    // `attr` points to these, so they live until the end of the function.
     let (functions, lines);
-    // SAFETY: every member of the union is integers, for which any bytes, here zeroes, are a value.
-    let load = unsafe { &mut attr.__bindgen_anon_3 };
-    load.prog_type = bpf_prog_type::BPF_PROG_TYPE_KPROBE as u32;
+    attr.__bindgen_anon_3.prog_type = bpf_prog_type::BPF_PROG_TYPE_KPROBE as u32;
     if is_multi {
-        load.expected_attach_type = bpf_attach_type::BPF_TRACE_UPROBE_MULTI as u32;
+        attr.__bindgen_anon_3.expected_attach_type = bpf_attach_type::BPF_TRACE_UPROBE_MULTI as u32;
     }
-    // The last byte stays 0.
-    let room = load.prog_name.len() - 1;
-    for (to, from) in load.prog_name.iter_mut().zip(code.name.bytes().take(room)) {
-        *to = libc::c_char::try_from(from).unwrap_or_default();
-    }
-    load.insns = address(code.instructions);
-    load.insn_cnt = length(code.instructions)?;
-    load.license = code.license.as_ptr() as u64;
-    if let Some((btf, function)) = code.types {
+    attr.__bindgen_anon_3.prog_name = program_name(code.name);
+    attr.__bindgen_anon_3.insns = address(code.instructions);
+    attr.__bindgen_anon_3.insn_cnt = length(code.instructions)?;
+    attr.__bindgen_anon_3.license = code.license.as_ptr() as u64;
+    if let Some((btf, function)) = code.btf {
         functions = function.func_info.func_info_bytes();
         lines = function.line_info.line_info_bytes();
-        load.prog_btf_fd = number(btf);
-        (load.func_info, load.func_info_cnt) = (address(&functions), length(&function.func_info.func_info)?);
-        load.func_info_rec_size = record_size(&functions, &function.func_info.func_info)?;
-        (load.line_info, load.line_info_cnt) = (address(&lines), length(&function.line_info.line_info)?);
-        load.line_info_rec_size = record_size(&lines, &function.line_info.line_info)?;
+        attr.__bindgen_anon_3.prog_btf_fd = number(btf);
+        attr.__bindgen_anon_3.func_info = address(&functions);
+        attr.__bindgen_anon_3.func_info_cnt = length(&function.func_info.func_info)?;
+        attr.__bindgen_anon_3.func_info_rec_size = record_size(&functions, &function.func_info.func_info)?;
+        attr.__bindgen_anon_3.line_info = address(&lines);
+        attr.__bindgen_anon_3.line_info_cnt = length(&function.line_info.line_info)?;
+        attr.__bindgen_anon_3.line_info_rec_size = record_size(&lines, &function.line_info.line_info)?;
     }
     if !log.is_empty() {
-        load.log_level = 1;
-        (load.log_buf, load.log_size) = (log.as_mut_ptr() as u64, length(log)?);
+        attr.__bindgen_anon_3.log_level = 1;
+        attr.__bindgen_anon_3.log_buf = log.as_mut_ptr() as u64;
+        attr.__bindgen_anon_3.log_size = length(log)?;
     }
-    call_for_descriptor(bpf_cmd::BPF_PROG_LOAD, &mut attr)
+    // SAFETY: instructions, license, function and line records are borrowed or owned here, with their own lengths (the license ends with 0);
+    // the kernel writes `log` only, which is borrowed mutably. BPF_PROG_LOAD makes a descriptor.
+    unsafe { call_for_descriptor(bpf_cmd::BPF_PROG_LOAD, &mut attr) }
 }
 
-/// Loads an object's types.
-pub(super) fn load_btf(types: &[u8]) -> io::Result<OwnedFd> {
+/// The name as bpf(2) takes it: cut, and ended with 0.
+fn program_name(name: &str) -> [libc::c_char; 16] {
+    let mut cut = [0; 16];
+    for (to, from) in cut.iter_mut().take(15).zip(name.bytes()) {
+        *to = libc::c_char::try_from(from).unwrap_or_default();
+    }
+    cut
+}
+
+/// Loads an object's BTF.
+pub(super) fn load_btf(btf: &[u8]) -> io::Result<OwnedFd> {
     let mut attr = zeroed();
-    // SAFETY: as above.
-    let load = unsafe { &mut attr.__bindgen_anon_7 };
-    (load.btf, load.btf_size) = (address(types), length(types)?);
-    call_for_descriptor(bpf_cmd::BPF_BTF_LOAD, &mut attr)
+    attr.__bindgen_anon_7.btf = address(btf);
+    attr.__bindgen_anon_7.btf_size = length(btf)?;
+    // SAFETY: `btf` is borrowed, with its own length; no log is asked for. BPF_BTF_LOAD makes a descriptor.
+    unsafe { call_for_descriptor(bpf_cmd::BPF_BTF_LOAD, &mut attr) }
 }
 
-/// Writes the one element of a map of constants, and forbids that it is written again.
+/// Writes the only element of a map of constants, and freezes the map, so that the verifier knows the values.
 pub(super) fn write_constants(map: &MapData, constants: &[u8]) -> io::Result<()> {
-    // The kernel reads as much as a value of the map has.
-    if length(constants)? < map.info().map_err(io::Error::other)?.value_size() {
+    let key = 0u32;
+    let info = map.info().map_err(io::Error::other)?;
+    // The kernel reads as many bytes as the map's keys and values have.
+    if size_of_val(&key) != info.key_size() as usize || constants.len() < info.value_size() as usize {
         return Err(io::ErrorKind::InvalidInput.into());
     }
     let map = map.fd().as_fd();
-    let (mut attr, key) = (zeroed(), 0u32);
-    // SAFETY: as above.
-    let element = unsafe { &mut attr.__bindgen_anon_2 };
-    (element.map_fd, element.key) = (number(map), ptr::from_ref(&key) as u64);
-    element.__bindgen_anon_1.value = address(constants);
-    call(bpf_cmd::BPF_MAP_UPDATE_ELEM, &mut attr)?;
     let mut attr = zeroed();
-    // SAFETY: as above.
-    unsafe { &mut attr.__bindgen_anon_2 }.map_fd = number(map);
-    call(bpf_cmd::BPF_MAP_FREEZE, &mut attr)?;
+    attr.__bindgen_anon_2.map_fd = number(map);
+    attr.__bindgen_anon_2.key = ptr::from_ref(&key) as u64;
+    attr.__bindgen_anon_2.__bindgen_anon_1.value = address(constants);
+    // SAFETY: `key` and `constants` live until the call is over, and are long enough (above).
+    unsafe { call(bpf_cmd::BPF_MAP_UPDATE_ELEM, &mut attr) }?;
+    let mut attr = zeroed();
+    attr.__bindgen_anon_2.map_fd = number(map);
+    // SAFETY: BPF_MAP_FREEZE takes no address.
+    unsafe { call(bpf_cmd::BPF_MAP_FREEZE, &mut attr) }?;
     Ok(())
 }
 
-/// The number by which the kernel knows a program.
+/// The id by which the kernel knows a program.
 pub(super) fn program_id(program: BorrowedFd<'_>) -> io::Result<u32> {
-    // SAFETY: integers, for which zeroes are a value.
-    let mut info: bpf_prog_info = unsafe { std::mem::zeroed() };
-    let mut attr = zeroed();
-    // SAFETY: as above.
-    let ask = unsafe { &mut attr.info };
-    (ask.bpf_fd, ask.info) = (number(program), ptr::from_mut(&mut info) as u64);
-    ask.info_len = u32::try_from(size_of::<bpf_prog_info>()).unwrap_or(0);
-    call(bpf_cmd::BPF_OBJ_GET_INFO_BY_FD, &mut attr)?;
-    Ok(info.id)
+    let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", program.as_raw_fd()))?;
+    let id = info.lines().find_map(|line| line.strip_prefix("prog_id:")?.trim().parse().ok());
+    id.ok_or_else(|| io::ErrorKind::InvalidInput.into())
 }
 
 /// Where a link to many uprobes goes.
@@ -113,7 +117,7 @@ pub(super) struct Places<'a> {
     pub(super) path: &'a CStr,
     /// In the file.
     pub(super) offsets: &'a [u64],
-    /// What the program is told at each of them.
+    /// The cookie of each offset.
     pub(super) cookies: &'a [u64],
     /// The only process whose hits count; 0 for all.
     pub(super) pid: u32,
@@ -127,30 +131,28 @@ pub(super) fn link_many(program: BorrowedFd<'_>, places: Places<'_>) -> io::Resu
         return Err(io::ErrorKind::InvalidInput.into());
     }
     let mut attr = zeroed();
-    // SAFETY: as above.
-    let link = unsafe { &mut attr.link_create };
-    link.__bindgen_anon_1.prog_fd = number(program);
-    link.attach_type = bpf_attach_type::BPF_TRACE_UPROBE_MULTI as u32;
-    // SAFETY: as above.
-    let many = unsafe { &mut link.__bindgen_anon_3.uprobe_multi };
-    many.path = places.path.as_ptr() as u64;
-    (many.offsets, many.cookies) = (address(places.offsets), address(places.cookies));
-    many.cnt = length(places.offsets)?;
-    many.flags = if places.at_return { BPF_F_UPROBE_MULTI_RETURN } else { 0 };
-    many.pid = places.pid;
-    call_for_descriptor(bpf_cmd::BPF_LINK_CREATE, &mut attr)
+    attr.link_create.__bindgen_anon_1.prog_fd = number(program);
+    attr.link_create.attach_type = bpf_attach_type::BPF_TRACE_UPROBE_MULTI as u32;
+    attr.link_create.__bindgen_anon_3.uprobe_multi.path = places.path.as_ptr() as u64;
+    attr.link_create.__bindgen_anon_3.uprobe_multi.offsets = address(places.offsets);
+    attr.link_create.__bindgen_anon_3.uprobe_multi.cookies = address(places.cookies);
+    attr.link_create.__bindgen_anon_3.uprobe_multi.cnt = length(places.offsets)?;
+    attr.link_create.__bindgen_anon_3.uprobe_multi.flags =
+        if places.at_return { BPF_F_UPROBE_MULTI_RETURN } else { 0 };
+    attr.link_create.__bindgen_anon_3.uprobe_multi.pid = places.pid;
+    // SAFETY: path (ended with 0), offsets and cookies (as many, above) are borrowed. BPF_LINK_CREATE makes a descriptor.
+    unsafe { call_for_descriptor(bpf_cmd::BPF_LINK_CREATE, &mut attr) }
 }
 
 /// Links a program to a performance event, with a cookie (Linux 5.15).
 pub(super) fn link_event(program: BorrowedFd<'_>, event: BorrowedFd<'_>, cookie: u64) -> io::Result<OwnedFd> {
     let mut attr = zeroed();
-    // SAFETY: as above.
-    let link = unsafe { &mut attr.link_create };
-    link.__bindgen_anon_1.prog_fd = number(program);
-    link.__bindgen_anon_2.target_fd = number(event);
-    link.attach_type = bpf_attach_type::BPF_PERF_EVENT as u32;
-    link.__bindgen_anon_3.perf_event.bpf_cookie = cookie;
-    call_for_descriptor(bpf_cmd::BPF_LINK_CREATE, &mut attr)
+    attr.link_create.__bindgen_anon_1.prog_fd = number(program);
+    attr.link_create.__bindgen_anon_2.target_fd = number(event);
+    attr.link_create.attach_type = bpf_attach_type::BPF_PERF_EVENT as u32;
+    attr.link_create.__bindgen_anon_3.perf_event.bpf_cookie = cookie;
+    // SAFETY: with BPF_PERF_EVENT, BPF_LINK_CREATE takes no address. It makes a descriptor.
+    unsafe { call_for_descriptor(bpf_cmd::BPF_LINK_CREATE, &mut attr) }
 }
 
 /// Opens a performance event that is a uprobe: in one process, or in all. `kind` and `config` are those of the unit `uprobe`.
@@ -166,12 +168,12 @@ pub(super) fn open_event(
     (attr.type_, attr.config) = (kind, config);
     attr.__bindgen_anon_3.uprobe_path = path.as_ptr() as u64;
     attr.__bindgen_anon_4.probe_offset = offset;
-    // Of all processes on one CPU: the program runs on all of them nevertheless.
+    // An event of all processes is opened on one CPU; the program runs on every CPU nevertheless.
     let (pid, cpu) = match pid {
         Some(pid) => (libc::pid_t::try_from(pid).map_err(|_| io::ErrorKind::InvalidInput)?, -1),
         None => (-1, 0),
     };
-    // SAFETY: `attr` and the path that it points to live until the call is over, and the size is that of `attr`.
+    // SAFETY: `attr`, whose size it states, and the path, ended with 0, live until the call is over.
     let made = unsafe {
         libc::syscall(libc::SYS_perf_event_open, ptr::from_ref(&attr), pid, cpu, -1, PERF_FLAG_FD_CLOEXEC)
     };
@@ -185,29 +187,37 @@ fn zeroed() -> bpf_attr {
     unsafe { std::mem::zeroed() }
 }
 
-/// The attributes must point to nothing but what lives until the call is over, and is as long as they say: see each caller.
-fn call(command: bpf_cmd, attr: &mut bpf_attr) -> io::Result<libc::c_long> {
-    // SAFETY: the size is that of `attr`; the callers, all above, see to what it points to.
+/// bpf(2).
+///
+/// # Safety
+/// Each address in the members of `attr` that `command` uses is 0, or that of memory that lives until the call is over and has the length that
+/// `attr` (or the map that `attr` names) states; nobody else uses what the command writes.
+unsafe fn call(command: bpf_cmd, attr: &mut bpf_attr) -> io::Result<libc::c_long> {
+    // SAFETY: `attr` is borrowed, the size is its own, and the caller answers for what it points to.
     let result =
         unsafe { libc::syscall(libc::SYS_bpf, command as u32, ptr::from_mut(attr), size_of::<bpf_attr>()) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// For commands that make a descriptor.
-fn call_for_descriptor(command: bpf_cmd, attr: &mut bpf_attr) -> io::Result<OwnedFd> {
-    let made = call(command, attr)?;
-    // SAFETY: this command makes a descriptor (and sets O_CLOEXEC, as all of bpf(2) do).
+/// bpf(2) with a command that makes a descriptor.
+///
+/// # Safety
+/// As for [`call`]; and the command returns a new descriptor.
+unsafe fn call_for_descriptor(command: bpf_cmd, attr: &mut bpf_attr) -> io::Result<OwnedFd> {
+    // SAFETY: the caller answers for what `attr` points to.
+    let made = unsafe { call(command, attr) }?;
+    // SAFETY: the caller says that it is a new descriptor (bpf(2) sets O_CLOEXEC on each).
     unsafe { descriptor(made) }
 }
 
 /// # Safety
-/// `made` is what a system call gave that makes a descriptor, or fails with a negative number.
+/// `made` is what a system call returned that makes a descriptor, or fails with a negative number.
 unsafe fn descriptor(made: libc::c_long) -> io::Result<OwnedFd> {
     if made < 0 {
         return Err(io::Error::last_os_error());
     }
     let descriptor = RawFd::try_from(made).map_err(io::Error::other)?;
-    // SAFETY: it is new, and nobody else's.
+    // SAFETY: it is new, so nobody else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
@@ -235,12 +245,19 @@ mod tests {
 
     use super::*;
 
-    /// What is too short never gets to the kernel, which would read behind its end.
+    /// Too few cookies never get to the kernel, which would read behind their end.
     #[test]
     fn lengths_must_fit() {
         let file = File::open("/dev/null").unwrap();
         let places = Places { path: c"/", offsets: &[1, 2], cookies: &[3], pid: 0, at_return: false };
         assert_eq!(link_many(file.as_fd(), places).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    }
+
+    #[test]
+    fn a_long_name_is_cut_and_ends_with_0() {
+        let name = program_name("a_name_of_20_letters");
+        assert_eq!(name.map(|letter| u8::try_from(letter).unwrap()), *b"a_name_of_20_le\0");
+        assert_eq!(program_name("walk")[3..6], [b'k' as libc::c_char, 0, 0]);
     }
 
     /// With privileges or without: what is no map, program or event is refused.
@@ -254,8 +271,9 @@ mod tests {
             open_event((u32::MAX, 0), c"/dev/null", 0, Some(std::process::id())).err(),
             open_event((1, 0), c"/dev/null", 0, Some(u32::MAX)).err(),
             load_btf(&[1; 24]).err(),
+            program_id(file.as_fd()).err(),
             load_program(
-                Code { name: "none", license: c"GPL", instructions: &[], types: None },
+                Code { name: "none", license: c"GPL", instructions: &[], btf: None },
                 true,
                 &mut [0; 64],
             )

@@ -1,4 +1,4 @@
-//! Which buffer the records come through, and how large it is.
+//! The kind and size of the buffer through which records leave the kernel.
 
 use anyhow::{Result, anyhow};
 use aya::{maps::MapType, sys::is_map_supported, util::online_cpus};
@@ -16,9 +16,9 @@ pub enum BufferKind {
 }
 
 impl BufferKind {
-    /// The ring buffer, where the kernel has it.
+    /// The ring buffer, if the kernel has it.
     pub fn best() -> Self {
-        // A kernel that cannot say is left to say why when the object is loaded.
+        // If the kernel refuses the question, loading the object will fail and tell why.
         match is_map_supported(MapType::RingBuf) {
             Ok(false) => Self::Perf,
             Ok(true) | Err(_) => Self::Ring,
@@ -26,35 +26,34 @@ impl BufferKind {
     }
 }
 
-/// The buffer of a session.
+/// The buffer of one session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Buffer {
     pub kind: BufferKind,
-    /// All together, as asked for. What the kernel takes is more: each ring buffer gets an equal part, rounded up to a power of two of
-    /// pages and at least [`MIN_BYTES_PER_PART`]; a perf event array gets an equal part for each CPU that is online, each rounded up so, and at least
-    /// [`MIN_BYTES_PER_PART`].
+    /// Bytes of all parts together, as asked for. The parts are equal: one for each ring buffer, or one for each online CPU. The kernel takes
+    /// more: each part is at least [`MIN_BYTES_PER_PART`], and rounded up to a power of two of pages.
     pub bytes: u32,
-    /// Ring buffers: a power of two, at most [`MAX_RINGS`].
+    /// Number of ring buffers: a power of two, at most [`MAX_RINGS`].
     pub rings: u32,
 }
 
-/// A part holds some dozens of records at least.
+/// Enough for some dozens of records.
 const MIN_BYTES_PER_PART: usize = 64 * 1024;
 
 impl Buffer {
-    /// As many ring buffers as serve so many processes; nothing if they come and go, when the buffer of one with many ranks is to be
-    /// large all the same.
+    /// Number of ring buffers for this number of processes. `None`: processes come and go; then there are fewer, so that the one of a process
+    /// with many ranks is large.
     pub fn rings_for(processes: Option<usize>) -> u32 {
         let Some(processes) = processes else { return MAX_RINGS / 2 };
         u32::try_from(processes).unwrap_or(MAX_RINGS).clamp(1, MAX_RINGS).next_power_of_two()
     }
 
-    /// Bytes of each ring buffer.
+    /// Bytes of each ring buffer, before rounding.
     pub(super) fn bytes_per_ring(self) -> u32 {
         self.bytes.div_ceil(self.rings.max(1))
     }
 
-    /// The CPUs that are online, and the pages of the perf event buffer of each.
+    /// The online CPUs, and the number of pages of each CPU's perf event buffer.
     pub(super) fn pages_per_cpu(self) -> Result<(Vec<u32>, usize)> {
         let cpus = online_cpus().map_err(|(file, error)| anyhow!("reading `{file}`: {error}"))?;
         let bytes = usize::try_from(self.bytes)?;
@@ -62,7 +61,7 @@ impl Buffer {
         Ok((cpus, pages))
     }
 
-    /// Bytes that the kernel takes for it.
+    /// Bytes of all parts together, as the kernel allocates them.
     pub fn bytes_taken(self) -> u64 {
         let page = page_size();
         let bytes = usize::try_from(self.bytes).unwrap_or(usize::MAX);

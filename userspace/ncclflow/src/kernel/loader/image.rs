@@ -1,7 +1,7 @@
-//! The object as the kernel takes it: globals set, maps made, calls and maps put into the instructions, programs loaded on first use.
+//! Loads the eBPF object: sets its globals, makes its maps, relocates its instructions, and loads its programs on first use.
 //!
-//! aya-obj does the work on the object. aya's own loader reads the types of the whole kernel first, which this object does not refer to
-//! (10 ms), asks the kernel for twenty features that every kernel with cookies has, and cannot load a program for a link to many uprobes.
+//! aya-obj parses and relocates the object. docs/ARCHITECTURE.md ("The object is loaded by our own code") says why aya's own loader does not
+//! do the rest.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -35,11 +35,11 @@ pub(super) struct Settings<'a> {
 pub(super) struct Programs {
     license: CString,
     functions: HashMap<String, Function>,
-    /// The object's types, if the kernel took them.
-    types: Option<OwnedFd>,
+    /// The object's BTF, if the kernel took it.
+    btf: Option<OwnedFd>,
     links: LinkKind,
     loaded: HashMap<&'static str, OwnedFd>,
-    /// The instructions name the maps by these descriptors.
+    /// The instructions refer to the maps by these descriptors.
     _maps: Vec<OwnedFd>,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Programs {
 #[derive(Debug)]
 pub(super) struct LoadError {
     error: io::Error,
-    /// What the verifier said last.
+    /// The last lines of the verifier's log.
     log: String,
 }
 
@@ -55,7 +55,7 @@ impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("BPF_PROG_LOAD failed")?;
         if !self.log.is_empty() {
-            write!(f, "; the verifier's last words:\n{}\n", self.log)?;
+            write!(f, "; the end of the verifier's log:\n{}\n", self.log)?;
         }
         Ok(())
     }
@@ -81,15 +81,16 @@ pub(super) fn open(object: &[u8], settings: Settings<'_>) -> Result<(Programs, H
             map.set_value_size(0);
         }
     }
-    // The pages of a ring buffer are all allocated and cleared when it is made, which takes as long as everything else here.
+    // The kernel allocates and clears all pages of a ring buffer when it makes it. That takes as long as everything else here, so a thread of
+    // its own does it.
     let (rings, others): (Vec<_>, Vec<_>) = object.maps.drain().partition(|(_, map)| is_ring(map));
-    let (types, made) = thread::scope(|scope| -> Result<_> {
+    let (btf, made) = thread::scope(|scope| -> Result<_> {
         let rings = thread::Builder::new().spawn_scoped(scope, || make(rings, None));
         let rings = rings.context("starting a thread")?;
-        let types = load_types(&mut object)?;
-        let mut made = make(others, types.as_ref().map(OwnedFd::as_fd))?;
+        let btf = load_btf(&mut object)?;
+        let mut made = make(others, btf.as_ref().map(OwnedFd::as_fd))?;
         made.extend(rings.join().map_err(|_| anyhow!("making the ring buffers failed"))??);
-        Ok((types, made))
+        Ok((btf, made))
     })?;
     let text = object.functions.keys().map(|(section, _)| *section).collect::<HashSet<_>>();
     let places = made.iter().map(|map| (map.name.as_str(), map.held.as_raw_fd(), &map.description));
@@ -104,7 +105,7 @@ pub(super) fn open(object: &[u8], settings: Settings<'_>) -> Result<(Programs, H
         .collect();
     let (license, links) = (object.license, settings.links);
     let (held, maps) = made.into_iter().map(|map| (map.held, (map.name, map.map))).unzip();
-    Ok((Programs { license, functions, types, links, loaded: HashMap::new(), _maps: held }, maps))
+    Ok((Programs { license, functions, btf, links, loaded: HashMap::new(), _maps: held }, maps))
 }
 
 /// A map in the kernel.
@@ -112,13 +113,13 @@ struct Made {
     name: String,
     description: Description,
     map: Map,
-    /// Its descriptor once more: a map can be closed before the last program is loaded.
+    /// A copy of its descriptor: `map` can be closed before the last program is loaded.
     held: OwnedFd,
 }
 
-fn make(maps: Vec<(String, Description)>, types: Option<BorrowedFd<'_>>) -> Result<Vec<Made>> {
+fn make(maps: Vec<(String, Description)>, btf: Option<BorrowedFd<'_>>) -> Result<Vec<Made>> {
     let make = |(name, description): (String, Description)| {
-        let map = MapData::create(description.clone(), &name, types)?;
+        let map = MapData::create(description.clone(), &name, btf)?;
         match description.section_kind() {
             EbpfSectionKind::Rodata => bpf::write_constants(&map, description.data())
                 .with_context(|| format!("writing the constants `{name}`"))?,
@@ -133,22 +134,22 @@ fn make(maps: Vec<(String, Description)>, types: Option<BorrowedFd<'_>>) -> Resu
     maps.into_iter().map(make).collect()
 }
 
-/// Loads the object's types. Nothing if the kernel takes none: the programs then take the verifier longer.
-fn load_types(object: &mut Object) -> Result<Option<OwnedFd>> {
+/// Loads the object's BTF. `None` if the kernel takes none: verifying the programs then takes longer.
+fn load_btf(object: &mut Object) -> Result<Option<OwnedFd>> {
     let original = object.btf.clone();
-    // What kernels from 6.0 on know.
+    // Kernels from 6.0 on know all of these.
     let all = BtfFeatures::new(true, true, true, true, true, true, true, true);
-    if let Some(types) = object.fixup_and_sanitize_btf(&all)?
-        && let Ok(types) = bpf::load_btf(&types.to_bytes())
+    if let Some(btf) = object.fixup_and_sanitize_btf(&all)?
+        && let Ok(btf) = bpf::load_btf(&btf.to_bytes())
     {
-        return Ok(Some(types));
+        return Ok(Some(btf));
     }
     object.btf = original;
     let Some(known) = aya::features().btf() else { return Ok(None) };
-    Ok(object.fixup_and_sanitize_btf(known)?.and_then(|types| bpf::load_btf(&types.to_bytes()).ok()))
+    Ok(object.fixup_and_sanitize_btf(known)?.and_then(|btf| bpf::load_btf(&btf.to_bytes()).ok()))
 }
 
-/// Bytes of a ring buffer: pages, to a power of two.
+/// Bytes of a ring buffer of at least `wanted` bytes: a power of two of pages.
 fn ring_bytes(wanted: u32, page: usize) -> u32 {
     let page = u32::try_from(page).unwrap_or(4096);
     wanted
@@ -160,7 +161,7 @@ fn ring_bytes(wanted: u32, page: usize) -> u32 {
 }
 
 impl Programs {
-    /// Loads these, all at a time, where they are not loaded yet: each takes the verifier some milliseconds.
+    /// Loads those of these programs that are not loaded yet, each in a thread of its own: verifying one takes milliseconds.
     pub(super) fn load(&mut self, names: &[&'static str]) -> Result<()> {
         let missing: Vec<&'static str> =
             names.iter().copied().filter(|name| !self.loaded.contains_key(name)).collect();
@@ -185,7 +186,7 @@ impl Programs {
         Ok(())
     }
 
-    /// One that is loaded.
+    /// A loaded program.
     pub(super) fn get(&self, name: &str) -> Result<BorrowedFd<'_>> {
         let program =
             self.loaded.get(name).with_context(|| format!("the eBPF program `{name}` is not loaded"))?;
@@ -199,13 +200,13 @@ impl Programs {
             name,
             license: &self.license,
             instructions: &function.instructions,
-            types: self.types.as_ref().map(|types| (types.as_fd(), function)),
+            btf: self.btf.as_ref().map(|btf| (btf.as_fd(), function)),
         };
         Ok(load(code, self.links == LinkKind::Multi)?)
     }
 }
 
-/// Says which program it is, and what may help.
+/// Adds the program's name, and what may help.
 fn refusal(name: &str, error: anyhow::Error) -> anyhow::Error {
     // The verifier says EACCES.
     let is_denied = error
@@ -219,11 +220,11 @@ fn refusal(name: &str, error: anyhow::Error) -> anyhow::Error {
     error.context(format!("the kernel refused the eBPF program `{name}`{hint}"))
 }
 
-/// Loads a program; if the kernel refuses it, once more, to hear why.
-pub(super) fn load(code: bpf::Code<'_>, is_multi: bool) -> Result<OwnedFd, LoadError> {
-    /// A signal ends the verifier's work.
+/// Loads a program; if the kernel refuses it, tries once more with a log, to tell why.
+fn load(code: bpf::Code<'_>, is_multi: bool) -> Result<OwnedFd, LoadError> {
+    /// A signal makes the verifier stop with EAGAIN.
     const TRIES: u32 = 5;
-    /// The most that all kernels take.
+    /// The largest buffer that every kernel takes.
     const LOG_BYTES: usize = 0x00ff_ffff;
     const LINES: usize = 20;
     let mut tries = 0;
@@ -242,9 +243,9 @@ pub(super) fn load(code: bpf::Code<'_>, is_multi: bool) -> Result<OwnedFd, LoadE
     match bpf::load_program(code, is_multi, &mut log) {
         Ok(program) => Ok(program),
         Err(error) => {
-            let said = log.split(|byte| *byte == 0).next().unwrap_or_default();
-            let said = String::from_utf8_lossy(said);
-            let lines: Vec<&str> = said.lines().collect();
+            let text = log.split(|byte| *byte == 0).next().unwrap_or_default();
+            let text = String::from_utf8_lossy(text);
+            let lines: Vec<&str> = text.lines().collect();
             let last = lines.get(lines.len().saturating_sub(LINES)..).unwrap_or_default();
             Err(LoadError { error, log: last.join("\n") })
         }

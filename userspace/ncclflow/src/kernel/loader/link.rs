@@ -1,10 +1,11 @@
-//! Links, which keep probes attached: one to many uprobes, or one to each.
+//! Links, which keep probes attached: one link for many uprobes, or one link for each.
 //!
-//! Programs return 0: some kernels (6.6) take what a program returns at a link to many for what a uprobe's handler returns, where 1 removes the
-//! breakpoint from the process.
+//! A link to many uprobes (`BPF_TRACE_UPROBE_MULTI`) is made and closed in one step, however many probes it has: the kernel waits once until no
+//! task can be in any of them. For links to performance events it waits once for each: about 0.1 s on Linux 6.12 and later, one after the
+//! other.
 //!
-//! A link to many (`BPF_TRACE_UPROBE_MULTI`) is made and taken away at once, however many probes it has: the kernel waits once for all that
-//! may still be in one of them. Of links to performance events each waits for itself: about 0.1 s on Linux 6.12 and later, one after the other.
+//! The programs return 0: some kernels (6.6) take the return value of a program at a link to many for that of a uprobe handler, where 1 removes
+//! the breakpoint from the process.
 
 use std::{
     ffi::CString,
@@ -28,24 +29,24 @@ use crate::target::in_first_pid_namespace;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LinkKind {
-    /// One for all probes that run the same program in the same library and process.
+    /// One link for all probes that run the same program in the same library and process.
     Multi,
-    /// One for each probe, to a performance event.
+    /// One link for each probe, to a performance event.
     Perf,
 }
 
 impl LinkKind {
-    /// Links to many, where the kernel has them and counts hits of a whole process.
+    /// Links to many, where the kernel has them and can limit them to a process.
     pub fn best() -> Self {
         if has_multi() { Self::Multi } else { Self::Perf }
     }
 
-    /// Whether a return is seen by the probe of its own process alone, see [`COOKIE_BITS`]. Else none may be linked.
+    /// Whether the probe on a return sees only returns of its own process, see [`COOKIE_BITS`]. If not, no return may be probed.
     pub fn tells_returns_apart(self) -> bool {
         self == Self::Multi || in_first_pid_namespace().is_ok_and(|is_first| is_first)
     }
 
-    /// Gets the kernel ready for the first link, beside whatever comes next.
+    /// Prepares the kernel for the first link, in a thread of its own.
     pub fn prepare(self) {
         if self == Self::Multi {
             warm_up();
@@ -53,35 +54,36 @@ impl LinkKind {
     }
 }
 
-/// Whether the kernel has links to many uprobes (6.6) that can be limited to a process. They were limited to a thread before
-/// 46ba0e49b642 ("bpf: fix multi-uprobe PID filtering logic", 6.10 and stable kernels), which also made -1 an invalid process: so libbpf
-/// finds it out (src/features.c, `probe_uprobe_multi_link`).
+/// Whether the kernel has links to many uprobes (6.6), and limits them to a process. Before 46ba0e49b642 ("bpf: fix multi-uprobe PID filtering
+/// logic", 6.10 and stable kernels) it limited them to a thread. That commit also made -1 an invalid process, which is how libbpf tells the
+/// two apart (src/features.c, `probe_uprobe_multi_link`).
 fn has_multi() -> bool {
     let Ok(program) = idle_program() else { return false };
-    // A folder has no code: EBADF. -1 is looked at before, where it is no process.
-    let says = |pid: u32| {
+    // A folder is no regular file: EBADF. A kernel with the fix checks the process before the path.
+    let refusal = |pid: u32| {
         let places = Places { path: c"/", offsets: &[0], cookies: &[0], pid, at_return: false };
         bpf::link_many(program.as_fd(), places).err().and_then(|error| error.raw_os_error())
     };
-    says(0) == Some(libc::EBADF) && says(u32::MAX) == Some(libc::EINVAL)
+    refusal(0) == Some(libc::EBADF) && refusal(u32::MAX) == Some(libc::EINVAL)
 }
 
-/// A program for a link to many that does nothing.
+/// A program for links to many that does nothing.
 fn idle_program() -> io::Result<OwnedFd> {
     /// `r0 = 0; exit`.
     const NOTHING: [u8; 16] = [0xb7, 0, 0, 0, 0, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
     let instructions = aya_obj::copy_instructions(&NOTHING).map_err(io::Error::other)?;
     bpf::load_program(
-        Code { name: "", license: c"GPL", instructions: &instructions, types: None },
+        Code { name: "", license: c"GPL", instructions: &instructions, btf: None },
         true,
         &mut [],
     )
 }
 
-/// The first uprobe waits for an RCU grace period (of `dup_mmap_sem`, kernel/events/uprobes.c), those that follow soon do not. So one that is in no
-/// process, on a file of our own that nobody maps, comes and goes while the object is being loaded. It is no failure that it does not.
+/// Makes and removes a uprobe, in a thread of its own, while the object is loaded. The first uprobe of a while waits for an RCU grace period (of
+/// `dup_mmap_sem`, kernel/events/uprobes.c); those that soon follow do not. This one is on a file that nobody maps, so no process gets a
+/// breakpoint. If it fails, the first link only takes longer.
 fn warm_up() {
-    let come_and_go = || -> io::Result<()> {
+    let attach_and_detach = || -> io::Result<()> {
         let program = idle_program()?;
         let file = memfd_create(c"ncclflow", MemfdFlags::CLOEXEC)?;
         ftruncate(&file, 16)?;
@@ -90,7 +92,7 @@ fn warm_up() {
             Places { path: &path, offsets: &[0], cookies: &[0], pid: std::process::id(), at_return: false };
         bpf::link_many(program.as_fd(), places).map(drop)
     };
-    let _ = thread::Builder::new().name("ncclflow-warm-up".to_owned()).spawn(come_and_go);
+    let _ = thread::Builder::new().name("ncclflow-warm-up".to_owned()).spawn(attach_and_detach);
 }
 
 /// Keeps probes attached until it is dropped.
@@ -126,7 +128,7 @@ impl LinkError {
     }
 }
 
-/// Where probes are, beside their offset.
+/// What probes of one link share.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Site<'a> {
     pub(super) path: &'a Path,
@@ -138,13 +140,13 @@ pub(super) struct Site<'a> {
 pub(super) type Place = (u64, u32);
 
 impl Link {
-    /// How many it keeps.
+    /// How many probes it keeps attached.
     pub fn probes(&self) -> usize {
         self.probes
     }
 
-    /// One link to all of these.
-    pub(super) fn many(program: BorrowedFd<'_>, site: Site<'_>, places: &[Place]) -> Result<Self, LinkError> {
+    /// Makes one link to all of these places.
+    fn many(program: BorrowedFd<'_>, site: Site<'_>, places: &[Place]) -> Result<Self, LinkError> {
         const CALL: &str = "BPF_LINK_CREATE (uprobe_multi)";
         let path = c_path(site.path).map_err(LinkError::of(CALL))?;
         let (offsets, cookies): (Vec<u64>, Vec<u64>) =
@@ -160,12 +162,8 @@ impl Link {
         Ok(Self { kind: LinkKind::Multi, probes: offsets.len(), _descriptor: descriptor })
     }
 
-    /// A link to one performance event.
-    pub(super) fn one(
-        program: BorrowedFd<'_>,
-        site: Site<'_>,
-        (offset, cookie): Place,
-    ) -> Result<Self, LinkError> {
+    /// Makes a link to one performance event.
+    fn one(program: BorrowedFd<'_>, site: Site<'_>, (offset, cookie): Place) -> Result<Self, LinkError> {
         const OPEN: &str = "perf_event_open (uprobe)";
         let path = c_path(site.path).map_err(LinkError::of(OPEN))?;
         let unit = unit(site.at_return).map_err(LinkError::of("reading the performance unit `uprobe`"))?;
@@ -173,16 +171,48 @@ impl Link {
             .map_err(LinkError::of(OPEN))?;
         let only = site.pid.filter(|_| site.at_return);
         let cookie = u64::from(cookie) | only.map_or(0, |pid| u64::from(pid.get()) << COOKIE_BITS);
-        // The link holds the event.
+        // The link keeps the event open.
         let descriptor = bpf::link_event(program, event.as_fd(), cookie)
             .map_err(LinkError::of("BPF_LINK_CREATE (perf_event)"))?;
         Ok(Self { kind: LinkKind::Perf, probes: 1, _descriptor: descriptor })
     }
 }
 
-/// Detaches probes; tells before each step how many are left.
+/// Attaches a program to all of these places, or to none. The error has the index of the place that the kernel refused.
+pub(super) fn attach(
+    kind: LinkKind,
+    program: BorrowedFd<'_>,
+    site: Site<'_>,
+    places: &[Place],
+) -> Result<Vec<Link>, (usize, LinkError)> {
+    if kind == LinkKind::Multi {
+        match Link::many(program, site, places) {
+            Ok(link) => return Ok(vec![link]),
+            Err(error) if places.len() == 1 => return Err((0, error)),
+            // The kernel does not tell which place it refused. Links to one place each do.
+            Err(_) => {}
+        }
+    }
+    let one = |place: &Place| match kind {
+        LinkKind::Multi => Link::many(program, site, &[*place]),
+        LinkKind::Perf => Link::one(program, site, *place),
+    };
+    let mut links = Vec::with_capacity(places.len());
+    for (at, place) in places.iter().enumerate() {
+        match one(place) {
+            Ok(link) => links.push(link),
+            Err(error) => {
+                detach(links, |_| {});
+                return Err((at, error));
+            }
+        }
+    }
+    Ok(links)
+}
+
+/// Detaches probes; calls `before_each` before each step with the number of probes that are left.
 pub fn detach(links: Vec<Link>, mut before_each: impl FnMut(usize)) {
-    /// Those to many wait side by side, and there can be some for each process of a node.
+    /// Links to many wait side by side, each in a thread; a node with many processes has hundreds.
     const AT_A_TIME: usize = 32;
     let mut left: usize = links.iter().map(Link::probes).sum();
     let (mut many, single): (Vec<Link>, Vec<Link>) =
@@ -194,7 +224,7 @@ pub fn detach(links: Vec<Link>, mut before_each: impl FnMut(usize)) {
         let first = many.pop();
         thread::scope(|scope| {
             for link in many {
-                // Where there is no thread, it is dropped here.
+                // Without a thread, it is dropped here.
                 let _ = thread::Builder::new().spawn_scoped(scope, move || drop(link));
             }
             drop(first);

@@ -1,5 +1,4 @@
-//! The kernel: the eBPF object is loaded, probes are attached, armed, counted and detached. The only module, with
-//! [`crate::kernel::stream`], that knows aya.
+//! Loads the eBPF object into the kernel; attaches, arms, counts and detaches probes. Only this module and [`crate::kernel::stream`] use aya.
 
 mod attachment;
 mod bpf;
@@ -7,9 +6,10 @@ mod buffer;
 mod image;
 mod link;
 mod object;
-#[cfg(test)]
-mod stack_depth;
 mod trial;
+
+#[cfg(test)]
+mod tests;
 
 pub use attachment::{ArmedProbe, AttachError, Attachment, StoredParts};
 pub use buffer::{Buffer, BufferKind};

@@ -1,4 +1,4 @@
-//! The embedded eBPF object: loaded, its wire format checked, its maps handed out.
+//! The embedded eBPF object in the kernel: its maps, its programs, and links to them.
 
 use std::{collections, fmt};
 
@@ -17,24 +17,24 @@ use super::{
     bpf,
     buffer::{Buffer, BufferKind},
     image::{self, Programs, Settings},
-    link::{Link, LinkError, LinkKind, Place, Site, detach},
+    link::{self, Link, LinkError, LinkKind, Place, Site},
 };
 use crate::kernel::stream::{PerfBuffers, Rings, Source};
 
 /// Built by `cargo xtask build-ebpf`, checked by the build script.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/ncclflow.o"));
 
-/// [`FetchPlan`] as aya's maps want it.
+/// [`FetchPlan`] as a value of aya's maps.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 struct PlanValue(FetchPlan);
 
-/// [`Walk`] as aya's maps want it.
+/// [`Walk`] as a value of aya's maps.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 struct WalkValue(Walk);
 
-/// [`ProbeCounters`] as aya's maps want it.
+/// [`ProbeCounters`] as a value of aya's maps.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub(crate) struct CountersValue(pub(crate) ProbeCounters);
@@ -46,7 +46,7 @@ unsafe impl Pod for WalkValue {}
 // SAFETY: as above.
 unsafe impl Pod for CountersValue {}
 
-/// [`Seen`] as aya's maps want it.
+/// [`Seen`] as a key of aya's maps.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 struct SeenValue(Seen);
@@ -80,12 +80,12 @@ impl Program {
 /// Why no link was made.
 #[derive(Debug)]
 pub(super) enum LinkRefusal {
-    /// The kernel refused this one of the places.
+    /// The kernel refused the place with this index.
     Place(usize, LinkError),
     Other(anyhow::Error),
 }
 
-/// Maps that nobody has taken yet, by name.
+/// The maps that are not taken yet, by name.
 type Maps = collections::HashMap<String, Map>;
 
 /// The object in the kernel.
@@ -102,7 +102,7 @@ pub struct LoadedObject {
     log: Option<EbpfLogger<StandardError>>,
 }
 
-/// Where the eBPF side's development log goes.
+/// Prints the eBPF side's development log on standard error.
 #[derive(Debug)]
 struct StandardError;
 
@@ -125,10 +125,10 @@ impl fmt::Debug for LoadedObject {
 }
 
 impl LoadedObject {
-    /// Loads the object. `development_log`: the eBPF side says on standard error what it runs into.
+    /// Makes the maps; programs are loaded on first use. `development_log`: prints the eBPF side's log on standard error.
     pub fn load(buffer: Buffer, links: LinkKind, development_log: bool) -> Result<Self> {
         let log_level = if development_log { log::Level::Debug as u8 } else { 0 };
-        // What the other kind of buffer needs stays as small as it can be.
+        // The maps of the other kind of buffer are as small as possible.
         let (ring_bytes, scratch_slots, through_perf) = match buffer.kind {
             BufferKind::Ring => (buffer.bytes_per_ring(), 1, 0u32),
             BufferKind::Perf => (4096, SCRATCH_SLOTS, 1),
@@ -159,68 +159,46 @@ impl LoadedObject {
         Ok(Self { programs, maps, links, plans, walks, armed, losses, seen, buffer, log })
     }
 
-    /// Opens or closes the session: whether hits are recorded.
+    /// Opens or closes the session. Hits are recorded only while it is open.
     pub fn set_armed(&mut self, armed: bool) -> Result<()> {
         self.armed.set(0, u32::from(armed), 0).context("arming the probes")
     }
 
-    /// Stores the plan of the probe with this cookie; once, before it is attached.
+    /// Stores the plan of the probe with this cookie. Call it once, before the probe is attached.
     pub fn set_plan(&mut self, cookie: u32, plan: &FetchPlan) -> Result<()> {
         self.plans.set(cookie, PlanValue(*plan), 0).with_context(|| format!("storing fetch plan {cookie}"))
     }
 
-    /// Stores the walk of the probe with this cookie; once, before it is attached.
+    /// Stores the walk of the probe with this cookie. Call it once, before the probe is attached.
     pub fn set_walk(&mut self, cookie: u32, walk: &Walk) -> Result<()> {
         self.walks.set(cookie, WalkValue(*walk), 0).with_context(|| format!("storing walk {cookie}"))
     }
 
-    /// Loads these programs, where they are not loaded yet.
+    /// Loads those of these programs that are not loaded yet.
     pub(crate) fn load_programs(&mut self, programs: &[Program]) -> Result<()> {
         let names: Vec<_> = programs.iter().map(|program| program.name()).collect();
         self.programs.load(&names)
     }
 
-    /// Attaches a program that is loaded to all of these places, or to none; the error says which one was refused.
+    /// Attaches a loaded program to all of these places, or to none.
     pub(super) fn link(
         &self,
         program: Program,
         site: Site<'_>,
         places: &[Place],
     ) -> Result<Vec<Link>, LinkRefusal> {
-        let loaded = self.programs.get(program.name()).map_err(LinkRefusal::Other)?;
-        if self.links == LinkKind::Multi {
-            match Link::many(loaded, site, places) {
-                Ok(link) => return Ok(vec![link]),
-                // It is that one.
-                Err(error) if places.len() == 1 => return Err(LinkRefusal::Place(0, error)),
-                Err(_) => {}
-            }
-        }
-        let one = |place: &Place| match self.links {
-            LinkKind::Multi => Link::many(loaded, site, &[*place]),
-            LinkKind::Perf => Link::one(loaded, site, *place),
-        };
-        let mut links = Vec::with_capacity(places.len());
-        for (at, place) in places.iter().enumerate() {
-            match one(place) {
-                Ok(link) => links.push(link),
-                Err(error) => {
-                    detach(links, |_| {});
-                    return Err(LinkRefusal::Place(at, error));
-                }
-            }
-        }
-        Ok(links)
+        let program = self.programs.get(program.name()).map_err(LinkRefusal::Other)?;
+        link::attach(self.links, program, site, places).map_err(|(at, error)| LinkRefusal::Place(at, error))
     }
 
-    /// Prints what the eBPF side has logged, if it was asked to.
+    /// Prints the eBPF side's development log, if it is on.
     pub(crate) fn print_log(&mut self) {
         if let Some(log) = &mut self.log {
             log.flush();
         }
     }
 
-    /// The reading end of the records. Can be taken once.
+    /// The buffers to read records from. Can be taken once.
     pub(crate) fn take_source(&mut self) -> Result<Source> {
         match self.buffer.kind {
             BufferKind::Ring => {
@@ -241,12 +219,12 @@ impl LoadedObject {
         }
     }
 
-    /// Forgets what gates of walks have let through.
+    /// Clears the set of what walks have sent and send only once.
     pub(crate) fn forget_seen(&mut self) -> Result<()> {
         let keys: Vec<SeenValue> = self.seen.keys().filter_map(Result::ok).collect();
         for key in keys {
             match self.seen.remove(&key) {
-                // It can have been pushed out.
+                // The kernel evicts the oldest keys of a full map.
                 Ok(()) | Err(MapError::KeyNotFound) => {}
                 Err(error) => return Err(error).context("writing the map `SEEN`"),
             }
@@ -254,7 +232,7 @@ impl LoadedObject {
         Ok(())
     }
 
-    /// Records of this process (in the initial PID namespace) that the kernel side could not send.
+    /// Number of records of this process (in the initial PID namespace) that the eBPF side could not send.
     pub(crate) fn lost_by_process(&self, tgid: u32) -> Result<u64> {
         self.losses.get(&loss_slot(tgid), 0).context("reading the map `LOSSES`")
     }
@@ -265,7 +243,7 @@ impl LoadedObject {
     }
 }
 
-/// The maps of the ring buffers in use.
+/// The names of the maps of the ring buffers in use.
 fn ring_names(rings: u32) -> impl Iterator<Item = &'static str> {
     const ALL: [&str; MAX_RINGS as usize] = [
         "RECORDS",
@@ -280,7 +258,7 @@ fn ring_names(rings: u32) -> impl Iterator<Item = &'static str> {
     ALL.into_iter().zip(0..rings).map(|(name, _)| name)
 }
 
-/// Opens the log of the eBPF side, which is found by a program that writes to it.
+/// Opens the eBPF side's log. aya-log finds it by the id of a program that writes to it.
 fn open_log(programs: &mut Programs) -> Result<EbpfLogger<StandardError>> {
     let program = Program::Fetch.name();
     programs.load(&[program])?;

@@ -1,4 +1,4 @@
-//! A uprobe on a function of our own: whether the kernel allows what tracing needs, and what a hit costs here.
+//! Attaches a uprobe to a function of this program: tells whether the kernel allows tracing, and how long a hit takes.
 
 use std::{
     fs,
@@ -18,48 +18,49 @@ use super::{
     object::{LinkRefusal, LoadedObject, Program},
 };
 
-/// Hits of one round: their records fit the buffer.
+/// Hits of one round. Their records fit into the buffer.
 const HITS: u32 = 2000;
-/// Rounds; the fastest counts, as others share the machine.
+/// Rounds. The fastest one counts, because other programs share the machine.
 const ROUNDS: u32 = 3;
 
-/// What came of it.
+/// What the trial measured.
 #[derive(Clone, Debug)]
 pub struct Trial {
-    /// How it was attached.
+    /// The kind of link that attached it.
     pub links: LinkKind,
-    /// Until the object and its programs were in the kernel.
+    /// Time to load the object and its programs.
     pub load: Duration,
-    /// Programs that the trial does without, and that the kernel does not take, with its words.
+    /// Programs that the kernel refused, with its reason; never [`Program::Fetch`], without which there is no trial.
     pub refused: Vec<(Program, String)>,
     pub attach: Duration,
-    /// A hit that writes a record.
+    /// Time of a hit that writes a record.
     pub hit: Duration,
-    /// Hits that the kernel counted, of those that were made.
+    /// Hits that the eBPF side counted.
     pub counted: u64,
+    /// Hits that the trial made.
     pub made: u64,
     pub detach: Duration,
 }
 
-/// How far a trial came.
+/// The step at which a trial failed.
 #[derive(Debug)]
 pub enum TrialError {
-    /// The eBPF object, or its programs.
+    /// The kernel refused the eBPF object or [`Program::Fetch`].
     Load(anyhow::Error),
-    /// The uprobe: what the kernel said.
+    /// The kernel refused the uprobe.
     Attach(io::Error),
     Other(anyhow::Error),
 }
 
-/// It begins as NCCL's functions do, with an instruction that the kernel carries out itself (`push` on x86-64: since 4.16). Others it must
-/// step over, which costs a second trap: on a virtual machine some 20 us.
+/// The probed function. Like NCCL's functions it begins with an instruction that the kernel emulates (`push` on x86-64: since 4.16). Others are
+/// single-stepped, which costs a second trap: on a virtual machine some 20 us.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 extern "C" fn probed(value: u32) -> u32 {
     std::arch::naked_asm!("push rbp", "lea eax, [rdi + 2 * rdi]", "pop rbp", "ret")
 }
 
-/// As above. (`stp` is carried out by kernels from 6.14 on.)
+/// As above. (Kernels from 6.14 on emulate `stp`.)
 #[cfg(target_arch = "aarch64")]
 #[unsafe(naked)]
 extern "C" fn probed(value: u32) -> u32 {
@@ -71,7 +72,7 @@ extern "C" fn probed(value: u32) -> u32 {
     )
 }
 
-/// Tries it on this process.
+/// Attaches to this process, calls the function, and detaches.
 pub fn try_uprobe() -> Result<Trial, TrialError> {
     let begun = Instant::now();
     let links = LinkKind::best();
@@ -80,7 +81,7 @@ pub fn try_uprobe() -> Result<Trial, TrialError> {
     let counters = object.take_counters().map_err(TrialError::Other)?;
     object.set_plan(0, &plan()).map_err(TrialError::Other)?;
     object.load_programs(&[Program::Fetch]).map_err(TrialError::Load)?;
-    // Not every kernel's verifier takes every program.
+    // Some kernels' verifiers refuse some programs.
     let refused = Program::ALL.into_iter().filter_map(|program| {
         let error = object.load_programs(&[program]).err()?;
         Some((program, format!("{error:#}")))
@@ -110,7 +111,7 @@ pub fn try_uprobe() -> Result<Trial, TrialError> {
     Ok(Trial { links, load, refused, attach, hit, counted, made, detach: begun.elapsed() })
 }
 
-/// A register and a few words of memory: less than probes on NCCL read, and the trap is what costs.
+/// Reads a register and a few words of memory. Probes on NCCL read more, but most of a hit's time is the trap.
 fn plan() -> FetchPlan {
     const WORDS: u16 = 64;
     let header = u16::try_from(size_of::<RecordHeader>()).unwrap_or(u16::MAX);
@@ -121,7 +122,7 @@ fn plan() -> FetchPlan {
     plan
 }
 
-/// Mean time of a call.
+/// Mean time of a call in one round.
 fn round() -> Duration {
     let begun = Instant::now();
     for value in 0..HITS {
@@ -130,7 +131,7 @@ fn round() -> Duration {
     begun.elapsed() / HITS
 }
 
-/// Where in the program's file this address is.
+/// The offset of this address in the program's file.
 fn file_offset(address: usize) -> Result<u64> {
     let maps = fs::read_to_string("/proc/self/maps").context("reading our own mappings")?;
     let found = maps.lines().find_map(|line| {
@@ -140,5 +141,5 @@ fn file_offset(address: usize) -> Result<u64> {
         let (start, end, offset) = (hex(start)?, hex(end)?, hex(fields.nth(1)?)?);
         (start..end).contains(&address).then(|| address - start + offset)
     });
-    Ok(found.context("our own function is nowhere")? as u64)
+    Ok(found.context("the probed function is in no mapping of this process")? as u64)
 }

@@ -1,7 +1,7 @@
-//! What the programs take of the kernel's stack, as the verifier counts it.
+//! The stack that the programs of the committed objects use, counted as the verifier does.
 //!
-//! All frames of a call may have 512 bytes together, each rounded up to 32. Kernels from 6.13 on give the programs of probes a stack of their
-//! own and allow more, so that only older ones refuse what is too much: hence this test.
+//! The frames of a chain of calls, each rounded up to 32 bytes, may have 512 bytes together. Kernels from 6.13 on give the programs of probes a
+//! stack of their own and allow more. Only older kernels refuse a program with larger frames, so this test counts them.
 
 use std::{
     collections::{BTreeMap, HashSet},
