@@ -3,14 +3,11 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod support;
-
-use std::{collections::BTreeSet, fs};
+use std::{collections::BTreeSet, fs, path::Path};
 
 use nccl_library::{elf::Machine, fields, nccl::NcclVersion, symbols::shipped::Table};
 use serde_json::Value;
 
-use support::{layouts_directory, skip};
 
 /// Where the stated versions are wrong. `has`: whether the version has this path of the struct; `None` where that is not known.
 fn differences(version: NcclVersion, has: impl Fn(&str, &str) -> Option<bool>) -> (usize, Vec<String>) {
@@ -46,7 +43,8 @@ fn independent_has(layouts: &Value, strukt: &str, path: &str) -> Option<bool> {
 #[test]
 fn stated_versions_are_those_of_an_independent_reader() {
     let mut versions = BTreeSet::new();
-    for file in fs::read_dir(layouts_directory()).into_iter().flatten().flatten() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/layouts");
+    for file in fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = file.file_name().to_string_lossy().into_owned();
         let Some(version) = name.strip_prefix("st-").and_then(|name| name.strip_suffix(".json")) else {
             continue;
@@ -58,9 +56,6 @@ fn stated_versions_are_those_of_an_independent_reader() {
         assert!(differences.is_empty(), "{differences:#?}");
         assert!(compared >= 90, "{version}: only {compared} fields to compare with");
         versions.insert(version.minor);
-    }
-    if versions.is_empty() {
-        return skip("layouts", &format!("no st-*.json in {}", layouts_directory().display()));
     }
     assert!(versions.len() >= 15, "too few versions to tell first and last ones: {versions:?}");
 }
