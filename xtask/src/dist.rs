@@ -4,7 +4,7 @@
 
 mod debian;
 mod staging;
-mod statically;
+mod static_program;
 mod trial;
 
 use std::{
@@ -46,7 +46,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     };
     fs::create_dir_all(&output).with_context(|| format!("making `{}`", output.display()))?;
     let program = build(&args.target)?;
-    statically::check(&program)?;
+    static_program::check(&program)?;
     let scratch = output.join(format!(".scratch-{}", std::process::id()));
     let made = make(args, &program, &output, &scratch);
     // What a failed run leaves is of no use.

@@ -11,8 +11,8 @@ use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Map, Value, json};
 
 use super::{
-    figure::Spread,
-    lab::{Bench, WaitingJob},
+    spread::Spread,
+    traced_job::{Bench, WaitingJob},
 };
 use crate::tool;
 

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use super::{Repeated, figure::Spread, lab::Bench};
+use super::{Repeated, spread::Spread, traced_job::Bench};
 use crate::tool;
 
 /// Output of `ncclflow-bench burst` and `sustained`.

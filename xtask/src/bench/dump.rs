@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, bail};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::lab::Bench;
+use super::traced_job::Bench;
 
 /// The budget: a process of 2 GiB in half a second.
 const BUDGET_MIB: u64 = 2048;

@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use super::{
     Repeated,
-    figure::Spread,
-    lab::{Bench, status_kib, watch},
+    spread::Spread,
+    traced_job::{Bench, status_kib, watch},
 };
 
 /// Upper limit of the peak.

@@ -4,13 +4,13 @@ mod attach;
 mod detach;
 mod drain;
 mod dump;
-mod figure;
-mod lab;
 mod memory;
 mod overhead;
 mod resolve;
 mod saturate;
 mod scale;
+mod spread;
+mod traced_job;
 mod tracefs;
 
 use std::path::{Path, PathBuf};

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, bail};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{figure::Spread, lab::Bench, tracefs::Tracefs};
+use super::{spread::Spread, traced_job::Bench, tracefs::Tracefs};
 use crate::tool;
 
 #[derive(Debug, clap::Args)]

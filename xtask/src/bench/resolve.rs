@@ -9,7 +9,7 @@ use std::{
 use anyhow::Result;
 use serde_json::{Map, Value, json};
 
-use super::{figure::Spread, lab::Scratch};
+use super::{spread::Spread, traced_job::Scratch};
 use crate::{nccl, programs, tool};
 
 #[derive(Debug, clap::Args)]

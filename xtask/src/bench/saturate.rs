@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, bail};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::lab::{Bench, signal, status_kib, watch};
+use super::traced_job::{Bench, signal, status_kib, watch};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {

@@ -5,7 +5,7 @@ use anyhow::Result;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{Repeated, figure::Spread, lab::Bench};
+use super::{Repeated, spread::Spread, traced_job::Bench};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
