@@ -19,7 +19,7 @@ use nccl_library::symbols::shipped::Table;
 use nccl_library::{
     layouts::Layouts,
     parameter::ParamLocation,
-    symbols::{ParamSource, Resolution, Rung, nccl_request, register_name, render, resolve},
+    symbols::{ParamSource, Resolution, SymbolSource, nccl_request, register_name, render, resolve},
 };
 use serde_json::Value;
 
@@ -108,7 +108,7 @@ fn layouts_equal_those_of_an_independent_reader() {
         let independent: Value = serde_json::from_str(&text).unwrap();
         let resolution = resolved(&library, Some(&independent));
         assert_eq!(resolution.nccl_version.map(|found| found.to_string()).as_deref(), Some(version));
-        assert_eq!(resolution.rung, Rung::OwnDwarf);
+        assert_eq!(resolution.symbol_source, SymbolSource::OwnDwarf);
         if resolution.machine != Machine::X86_64 {
             // `pthread_mutex_t` has other sizes elsewhere, so a few structs do, too.
             eprintln!("SKIPPED {name}: the independent layouts are those of x86-64");

@@ -28,7 +28,6 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-pub use layout::Missing;
 pub use report::{
     ChannelReport, CommStatus, CommunicatorReport, ConnectionReport, Counters, DumpReport, LibraryReport,
     Motion, OpDirection, OpReport, ProcessReport, ProcessState, ProxyListState, ProxyReport, RankReport,
