@@ -105,7 +105,7 @@ fn examine(library: &Path, programs: Option<&Programs>, on_the_bed: OnTheBed) ->
 
 fn form(resolution: &Resolution) -> Form {
     let functions = || resolution.functions.values().flatten();
-    let rung = serde_json::to_value(resolution.rung).ok();
+    let rung = serde_json::to_value(resolution.symbol_source).ok();
     Form {
         rung: rung.and_then(|rung| rung.as_str().map(str::to_owned)).unwrap_or_default(),
         functions: functions().count(),

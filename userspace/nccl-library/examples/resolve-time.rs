@@ -29,7 +29,7 @@ fn main() -> Result<()> {
         let missing: Vec<&str> =
             resolution.missing_required().map(|problem| problem.subject.as_str()).collect();
         let line = json!({
-            "rung": resolution.rung,
+            "symbol_source": resolution.symbol_source,
             "layouts_from": resolution.layouts_from,
             "functions": functions,
             "missing": missing,

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use nccl_library::elf::Image;
 use nccl_library::symbols::{
-    DebugFiles, FunctionSpec, LayoutSource, ProblemKind, Request, Resolution, Rung, resolve_with,
+    DebugFiles, FunctionSpec, LayoutSource, ProblemKind, Request, Resolution, SymbolSource, resolve_with,
 };
 use tempfile::TempDir;
 
@@ -72,8 +72,8 @@ fn resolved(library: &Path, files: &[&Path], folders: &[&Path]) -> Resolution {
 /// What the library itself says, but from `file`.
 fn check(found: &Resolution, build: &Build, file: &Path) {
     let stated = resolved(&build.library, &[], &[]);
-    assert_eq!(stated.rung, Rung::OwnDwarf);
-    assert_eq!((found.rung, found.layouts_from), (Rung::DebugFile, LayoutSource::Dwarf));
+    assert_eq!(stated.symbol_source, SymbolSource::OwnDwarf);
+    assert_eq!((found.symbol_source, found.layouts_from), (SymbolSource::DebugFile, LayoutSource::Dwarf));
     assert_eq!(found.debug_file.as_deref(), file.to_str());
     assert_eq!(found.functions, stated.functions);
     assert_eq!(found.layouts, stated.layouts);
@@ -85,7 +85,7 @@ fn by_build_id() {
     let directory = TempDir::new().unwrap();
     let Some(build) = build(directory.path(), "1", &["-Wl,--build-id=sha1"]) else { return };
     let stripped = resolved(&build.stripped, &[], &[]);
-    assert_eq!(stripped.rung, Rung::ExportsOnly);
+    assert_eq!(stripped.symbol_source, SymbolSource::ExportsOnly);
     for file in [&build.debug, &build.library] {
         check(&resolved(&build.stripped, &[file], &[]), &build, file);
     }
@@ -121,7 +121,7 @@ fn by_debug_link() {
         let mut bytes = fs::read(&place).unwrap();
         *bytes.last_mut().unwrap() ^= 1;
         fs::write(&place, bytes).unwrap();
-        assert_eq!(resolved(&build.stripped, &[], &[&folder]).rung, Rung::ExportsOnly);
+        assert_eq!(resolved(&build.stripped, &[], &[&folder]).symbol_source, SymbolSource::ExportsOnly);
         fs::remove_file(&place).unwrap();
     }
 }
@@ -133,13 +133,13 @@ fn of_another_build_is_refused() {
         let Some(build_one) = build(&directory.path().join("1"), "1", options) else { return };
         let Some(build_two) = build(&directory.path().join("2"), "2", options) else { return };
         let found = resolved(&build_one.stripped, &[&build_two.debug], &[&directory.path().join("2")]);
-        assert_eq!(found.rung, Rung::ExportsOnly);
+        assert_eq!(found.symbol_source, SymbolSource::ExportsOnly);
         let problem = found.problems.iter().find(|problem| problem.kind == ProblemKind::DebugInfo).unwrap();
         let said = if options[0].ends_with("sha1") { "has build-id" } else { "has checksum" };
         assert!(problem.what.contains(said), "{}", problem.what);
         // The right one after it is still taken.
         let files: [&Path; 2] = [&build_two.debug, &build_one.debug];
-        assert_eq!(resolved(&build_one.stripped, &files, &[]).rung, Rung::DebugFile);
+        assert_eq!(resolved(&build_one.stripped, &files, &[]).symbol_source, SymbolSource::DebugFile);
         let found = resolved(&build_one.stripped, &[&build_one.stripped, Path::new("/nonexistent")], &[]);
         let said: Vec<_> = found.problems.iter().map(|problem| problem.what.as_str()).collect();
         assert!(said[0].contains("no debugging information") || said[0].contains("has checksum"), "{said:?}");

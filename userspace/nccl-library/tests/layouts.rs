@@ -15,7 +15,7 @@ use nccl_library::symbols::shipped::Table;
 use nccl_library::{
     layouts::Layouts,
     parameter::ParamLocation,
-    symbols::{ParamSource, Resolution, Rung, nccl_request, register_name, render, resolve},
+    symbols::{ParamSource, Resolution, SymbolSource, nccl_request, register_name, render, resolve},
 };
 use serde_json::Value;
 
@@ -106,7 +106,7 @@ fn layouts_equal_those_of_an_independent_reader() {
         let Some(independent) = independent_layouts(version) else { continue };
         let resolution = resolved(&library, Some(&independent));
         assert_eq!(resolution.nccl_version.map(|found| found.to_string()).as_deref(), Some(version));
-        assert_eq!(resolution.rung, Rung::OwnDwarf);
+        assert_eq!(resolution.symbol_source, SymbolSource::OwnDwarf);
         if resolution.machine != Machine::X86_64 {
             // `pthread_mutex_t` has other sizes elsewhere, so a few structs do, too.
             continue;

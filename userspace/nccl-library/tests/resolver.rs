@@ -17,7 +17,7 @@ use nccl_library::elf::{ErrorKind, Image, Machine};
 use nccl_library::{
     layouts::Bits,
     parameter::ParamLocation,
-    symbols::{FunctionSpec, ParamSource, ProblemKind, Request, Resolution, Rung, render, resolve},
+    symbols::{FunctionSpec, ParamSource, ProblemKind, Request, Resolution, SymbolSource, render, resolve},
 };
 use tempfile::TempDir;
 
@@ -173,7 +173,7 @@ fn every_form_of_debugging_information_gives_the_same() {
         let Some(library) = library(&directory, options) else { return };
         let resolution = resolved(&library);
         eprintln!("{options:?}\n{}", render(&resolution, &request()));
-        assert_eq!(resolution.rung, Rung::OwnDwarf);
+        assert_eq!(resolution.symbol_source, SymbolSource::OwnDwarf);
         assert_eq!(resolution.build_id.as_ref().unwrap().as_bytes().len(), 20);
         assert_eq!(resolution.nccl_version.unwrap().to_string(), "2.27.5");
         assert_eq!(resolution.cuda_version, Some((12, 9)));
@@ -217,7 +217,7 @@ fn compressed_debugging_information_is_said_to_be_unsupported() {
     let directory = TempDir::new().unwrap();
     let Some(library) = library(&directory, &["-O2", "-g", "-gz=zlib"]) else { return };
     let resolution = resolved(&library);
-    assert_eq!(resolution.rung, Rung::SymtabOnly);
+    assert_eq!(resolution.symbol_source, SymbolSource::SymtabOnly);
     assert_eq!(resolution.functions("SaveProxy").len(), 1);
     assert_eq!(resolution.functions("SaveProxy")[0].params_from, ParamSource::Unknown);
     let problem = resolution.problems.iter().find(|problem| problem.kind == ProblemKind::DebugInfo).unwrap();
@@ -229,7 +229,7 @@ fn a_stripped_library_has_its_exports_only() {
     let directory = TempDir::new().unwrap();
     let Some(library) = library(&directory, &["-O2", "-s"]) else { return };
     let resolution = resolved(&library);
-    assert_eq!(resolution.rung, Rung::ExportsOnly);
+    assert_eq!(resolution.symbol_source, SymbolSource::ExportsOnly);
     assert_eq!(resolution.functions("ncclProxySaveOp").len(), 1);
     let missing: Vec<_> = resolution.missing_required().map(|problem| problem.subject.as_str()).collect();
     assert_eq!(missing, ["SaveProxy"]);

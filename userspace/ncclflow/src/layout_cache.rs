@@ -37,7 +37,7 @@ use serde::{Deserialize, Serialize};
 use crate::sinks::OutputDir;
 use nccl_library::{
     elf::Image,
-    symbols::{Request, Resolution, Rung},
+    symbols::{Request, Resolution, SymbolSource},
 };
 
 /// Raised when what is kept, or how, changes.
@@ -180,7 +180,8 @@ impl LayoutCache {
     /// Keeps what was resolved, if it can be kept: see the module's text.
     pub fn store(&self, key: &CacheKey, image: &Image, resolution: &Resolution) -> Result<bool> {
         let still = image.file().metadata().is_ok_and(|now| FileIdentity::from(&now) == key.library);
-        if resolution.rung != Rung::OwnDwarf || !still || !key.is_settled(SystemTime::now()) {
+        if resolution.symbol_source != SymbolSource::OwnDwarf || !still || !key.is_settled(SystemTime::now())
+        {
             return Ok(false);
         }
         self.write(key, resolution).map(|()| true)

@@ -1,5 +1,5 @@
 //! Libraries that are no official builds: compiled here by another compiler, without debugging information, stripped, with a
-//! function inlined away, of changed sources. Each gets the right rung or an honest "not known".
+//! function inlined away, of changed sources. Each gets the right source of symbols, or an honest "not known".
 //!
 //! Needs a C++ compiler (`$CXX`, default `g++`) and an assembler (`$CC`, default `cc`) for x86-64.
 
@@ -16,7 +16,7 @@ use std::time::Duration;
 use nccl_library::elf::Image;
 use nccl_library::{
     parameter::ParamLocation,
-    symbols::{FoundBy, LayoutSource, ParamSource, Resolution, Rung, nccl_request, render, resolve},
+    symbols::{FoundBy, LayoutSource, ParamSource, Resolution, SymbolSource, nccl_request, render, resolve},
 };
 use ncclflow::kernel::probe::{self, Level, ProbeStrategy};
 use tempfile::TempDir;
@@ -120,7 +120,7 @@ fn resolved(library: &Path) -> Resolution {
 fn both(options: &[&str], more: &[&str]) -> Option<(Resolution, Resolution)> {
     let directory = TempDir::new().unwrap();
     let with_all = resolved(&library(&directory, &[options, &["-g"]].concat())?);
-    assert_eq!(with_all.rung, Rung::OwnDwarf);
+    assert_eq!(with_all.symbol_source, SymbolSource::OwnDwarf);
     let changed = resolved(&library(&directory, &[options, more].concat())?);
     Some((with_all, changed))
 }
@@ -156,7 +156,10 @@ fn another_compiler_keeps_the_declared_order() {
     for optimisation in ["-O1", "-O2", "-O3", "-Os"] {
         let options = [optimisation, "-fno-ipa-sra", "-fno-ipa-cp"];
         let Some((stated, found)) = both(&options, &["-s"]) else { return };
-        assert_eq!((found.rung, found.layouts_from), (Rung::Stripped, LayoutSource::ShippedForVersion));
+        assert_eq!(
+            (found.symbol_source, found.layouts_from),
+            (SymbolSource::Stripped, LayoutSource::ShippedForVersion)
+        );
         let [save_proxy] = found.functions("SaveProxy") else {
             panic!("{optimisation}: {:?}", found.problems)
         };
@@ -175,8 +178,8 @@ fn another_compiler_keeps_the_declared_order() {
 fn symbols_without_debugging_information() {
     let Some((stated, found)) = both(&["-O2", "-fno-ipa-sra", "-fno-ipa-cp"], &[]) else { return };
     assert_eq!(
-        (found.rung, found.layouts_from),
-        (Rung::SymtabWithShippedLayout, LayoutSource::ShippedForVersion)
+        (found.symbol_source, found.layouts_from),
+        (SymbolSource::SymtabWithShippedLayout, LayoutSource::ShippedForVersion)
     );
     compare(&stated, &found, ParamSource::EntryCode);
 }
@@ -187,8 +190,8 @@ fn symbols_of_exported_functions_only() {
     let options = ["-O2", "-fno-ipa-sra", "-fno-ipa-cp"];
     let Some((stated, found)) = both(&options, &["-Wl,--discard-all"]) else { return };
     assert_eq!(
-        (found.rung, found.layouts_from),
-        (Rung::SymtabWithShippedLayout, LayoutSource::ShippedForVersion)
+        (found.symbol_source, found.layouts_from),
+        (SymbolSource::SymtabWithShippedLayout, LayoutSource::ShippedForVersion)
     );
     assert_eq!(found.functions("SaveProxy")[0].found_by, FoundBy::OwnName);
     compare(&stated, &found, ParamSource::EntryCode);
@@ -214,15 +217,16 @@ fn debugging_information_of_another_object_file() {
     };
     let found = resolved(&library);
     assert!(Image::open(&library).unwrap().section(".debug_info").is_some());
-    assert_eq!((found.rung, missing(&found)), (Rung::SymtabWithShippedLayout, Vec::new()));
+    assert_eq!((found.symbol_source, missing(&found)), (SymbolSource::SymtabWithShippedLayout, Vec::new()));
 }
 
 #[test]
 fn the_layouts_of_changed_sources_are_not_known() {
     let changed = ["-O2", "-fno-ipa-sra", "-fno-ipa-cp", "-DCOMM_SIZE=1080328"];
-    for (more, rung) in [(&["-s"][..], Rung::StrippedOnly), (&[], Rung::SymtabOnly)] {
+    for (more, symbol_source) in [(&["-s"][..], SymbolSource::StrippedOnly), (&[], SymbolSource::SymtabOnly)]
+    {
         let Some((stated, found)) = both(&changed, more) else { return };
-        assert_eq!((found.rung, found.layouts_from), (rung, LayoutSource::Unknown));
+        assert_eq!((found.symbol_source, found.layouts_from), (symbol_source, LayoutSource::Unknown));
         assert_eq!(found.layouts.structs().count(), 0);
         assert!(found.problems.iter().any(|problem| problem.what.contains("a build of other sources")));
         // What cannot be probed says the same, and speaks of no debugging information that it never had.
@@ -266,7 +270,7 @@ fn of_two_functions_with_one_name_neither_is_taken() {
 fn without_unwind_tables_only_the_exports_are_left() {
     let options = ["-O2", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables"];
     let Some((_, found)) = both(&options, &["-s"]) else { return };
-    assert_eq!(found.rung, Rung::ExportsOnly);
+    assert_eq!(found.symbol_source, SymbolSource::ExportsOnly);
     assert_eq!(missing(&found), ["ncclProxySaveOp", "SaveProxy"]);
 }
 
@@ -333,7 +337,7 @@ fn what_is_too_large_to_search_still_has_its_exports() {
     let built = assembler.args(["-shared", "-nostdlib", "-s", "-o"]).args([&library, &source]).status();
     assert!(built.unwrap().success(), "assembling the fixture");
     let resolution = resolved(&library);
-    assert_eq!(resolution.rung, Rung::ExportsOnly);
+    assert_eq!(resolution.symbol_source, SymbolSource::ExportsOnly);
     assert_eq!(resolution.functions("ncclCommDestroy").len(), 1);
     assert!(resolution.problems.iter().any(|problem| problem.subject == "functions without symbols"));
 }
@@ -358,7 +362,7 @@ fn hostile_code_ends_soon() {
     let resolution = resolved(&library);
     let taken = cpu_time().saturating_sub(start);
     eprintln!("{taken:?}");
-    assert_eq!(resolution.rung, Rung::ExportsOnly);
+    assert_eq!(resolution.symbol_source, SymbolSource::ExportsOnly);
     let limit = if cfg!(debug_assertions) { 20 } else { 1 };
     assert!(taken < Duration::from_secs(limit), "{taken:?}");
 }

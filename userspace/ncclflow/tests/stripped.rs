@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use nccl_library::elf::{Image, Machine};
 use nccl_library::symbols::{
-    FoundBy, Function, LayoutSource, ParamSource, Resolution, Rung, nccl_request, render, resolve,
+    FoundBy, Function, LayoutSource, ParamSource, Resolution, SymbolSource, nccl_request, render, resolve,
 };
 use ncclflow::kernel::probe::{self, Level, ProbeStrategy};
 use tempfile::TempDir;
@@ -97,7 +97,7 @@ fn compare_probes(library: &Resolution, copy: &Resolution, level: Level, name: &
     assert!(probe::compile(copy, level, None).probes.iter().any(sees_ops), "{name}");
 }
 
-fn check(options: &[&str], rung: Rung, found_by: FoundBy) {
+fn check(options: &[&str], symbol_source: SymbolSource, found_by: FoundBy) {
     let (mut checked, mut slowest) = (0, Duration::ZERO);
     for (name, library) in libraries() {
         let (stated, _) = resolved(&library);
@@ -119,7 +119,11 @@ fn check(options: &[&str], rung: Rung, found_by: FoundBy) {
             tally.params,
             tally.only_by_debugging_information.join(", "),
         );
-        assert_eq!((found.rung, found.layouts_from), (rung, LayoutSource::ShippedForBuildId), "{name}");
+        assert_eq!(
+            (found.symbol_source, found.layouts_from),
+            (symbol_source, LayoutSource::ShippedForBuildId),
+            "{name}"
+        );
         assert_eq!(found.missing_required().count(), 0, "{name}");
         for function in ["ncclProxySaveOp", "SaveProxy", "ncclEnqueueCheck"] {
             let [found] = found.functions(function) else { panic!("{name}: one {function}") };
@@ -141,12 +145,12 @@ fn check(options: &[&str], rung: Rung, found_by: FoundBy) {
 
 #[test]
 fn without_any_symbols() {
-    check(&["--strip-all"], Rung::Stripped, FoundBy::OwnName);
+    check(&["--strip-all"], SymbolSource::Stripped, FoundBy::OwnName);
 }
 
 #[test]
 fn without_debugging_information() {
-    check(&["--strip-debug"], Rung::SymtabWithShippedLayout, FoundBy::Symbol);
+    check(&["--strip-debug"], SymbolSource::SymtabWithShippedLayout, FoundBy::Symbol);
 }
 
 /// Without the build-id, the version and the code prove which layouts fit.
@@ -163,8 +167,8 @@ fn without_a_build_id() {
         let (found, _) = resolved(&copy);
         assert_eq!(found.build_id, None, "{name}");
         assert_eq!(
-            (found.rung, found.layouts_from),
-            (Rung::Stripped, LayoutSource::ShippedForVersion),
+            (found.symbol_source, found.layouts_from),
+            (SymbolSource::Stripped, LayoutSource::ShippedForVersion),
             "{name}"
         );
         assert!(found.layouts == stated.layouts, "{name}: the layouts differ");

@@ -52,7 +52,7 @@ fn measure(args: &Args, library: &Path, scratch: &Scratch) -> Result<Map<String,
         let times = result["milliseconds"].take();
         let times = times.as_array().into_iter().flatten().filter_map(Value::as_f64);
         result["milliseconds"] = json!(Spread::of(times));
-        let rung = result["rung"].as_str().unwrap_or("unknown").to_owned();
+        let rung = result["symbol_source"].as_str().unwrap_or("unknown").to_owned();
         rungs.insert(rung, result);
     }
     Ok(rungs)

@@ -38,13 +38,21 @@ pub use versions::{
     peers_are_pointers,
 };
 
+/// `ncclConfig_t`.
+pub const CONFIG: StructRef = StructRef::whole("ncclConfig_t", "the name and the settings of a communicator");
+/// `ncclProxyConnector`.
+pub const PROXY_CONNECTOR: StructRef =
+    StructRef::whole("ncclProxyConnector", "whether a connection has a proxy");
+/// `ncclProxyProgressState`.
+pub const PROXY_PROGRESS_STATE: StructRef = StructRef::whole("ncclProxyProgressState", "the ops in flight");
+
 /// The structs that are asked of every library.
 pub const STRUCTS: &[StructRef] = &[
     StructRef::whole("RingAlgorithm", "exact sizes of ring steps that were registered"),
     channel::STRUCT,
     channel_peer::STRUCT,
     comm::STRUCT,
-    StructRef::whole("ncclConfig_t", "the name and the settings of a communicator"),
+    CONFIG,
     conn_fifo::STRUCT,
     StructRef::whole("ncclConnInfo", "the state of a connection"),
     connector::STRUCT,
@@ -60,13 +68,13 @@ pub const STRUCTS: &[StructRef] = &[
     StructRef::whole("ncclPeerInfo", "the host and the GPU of each rank"),
     proxy_args::STRUCT,
     proxy_connection::STRUCT,
-    StructRef::whole("ncclProxyConnector", "whether a connection has a proxy"),
+    PROXY_CONNECTOR,
     StructRef::whole("ncclProxyEventHandle", "the profiler's handle of an op"),
     proxy_op::STRUCT,
     StructRef::whole("ncclProxyOpSpecifics", "the steps of grouped broadcasts"),
     StructRef::whole("ncclProxyOps", "ops queued but not yet taken by the proxy thread"),
     StructRef::whole("ncclProxyOpsPool", "ops queued but not yet taken by the proxy thread"),
-    StructRef::whole("ncclProxyProgressState", "the ops in flight"),
+    PROXY_PROGRESS_STATE,
     proxy_state::STRUCT,
     proxy_sub_args::STRUCT,
     recv_mem::STRUCT,

@@ -1,7 +1,7 @@
 //! What ncclflow knows about one library: where its functions are, how their parameters arrive, how its structs lie.
 //!
 //! A caller says what it wants ([`Request`]; ncclflow's own wish list is [`nccl_request`]), [`resolve`] looks it up and
-//! says in the [`Resolution`] what it found, from which source ([`Rung`]), and what is lost for each thing missing.
+//! says in the [`Resolution`] what it found, from which source ([`SymbolSource`]), and what is lost for each thing missing.
 //! Nothing here knows of processes, probes or the kernel.
 
 mod catalog;
@@ -34,7 +34,7 @@ pub use probe_point::x86_register;
 pub use registers::register_name;
 pub use report::render;
 pub use request::{FunctionSpec, Request};
-pub use resolution::{LayoutSource, Problem, ProblemKind, Resolution, Rung};
+pub use resolution::{LayoutSource, Problem, ProblemKind, Resolution, SymbolSource};
 pub use resolve::{resolve, resolve_with};
 pub use slot_reset::SlotReset;
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::catalog;
 use super::copies::Copies;
 use super::stripped::Search;
-use super::{Function, FunctionSpec, Param, ParamSource, Problem, ProblemKind, Request, Rung};
+use super::{Function, FunctionSpec, Param, ParamSource, Problem, ProblemKind, Request, SymbolSource};
 use crate::dwarf::Found;
 use crate::elf::Error;
 use crate::fields;
@@ -98,7 +98,7 @@ pub(super) fn of_faults(found: &Found, problems: &mut Vec<Problem>) {
 pub(super) fn of_types(
     request: &Request,
     found: &Found,
-    rung: Rung,
+    symbol_source: SymbolSource,
     no_layouts: Option<&str>,
     problems: &mut Vec<Problem>,
 ) {
@@ -107,7 +107,7 @@ pub(super) fn of_types(
         "not found, and part of the debugging information cannot be read".to_owned()
     } else if let Some(why) = no_layouts {
         format!("the library has no usable debugging information, and {why}")
-    } else if matches!(rung, Rung::OwnDwarf | Rung::DebugFile) {
+    } else if matches!(symbol_source, SymbolSource::OwnDwarf | SymbolSource::DebugFile) {
         "not defined in the debugging information: this version has none of that name".to_owned()
     } else {
         "not in the shipped layouts: this version has none of that name".to_owned()

@@ -32,7 +32,7 @@ fn identity(out: &mut String, resolution: &Resolution) -> std::fmt::Result {
     let build_id = resolution.build_id.as_ref().map_or_else(|| "none".to_owned(), ToString::to_string);
     writeln!(out, "build-id  {build_id}")?;
     let file = resolution.debug_file.as_ref().map(|file| format!(": {file}")).unwrap_or_default();
-    writeln!(out, "symbols   {}{file}", resolution.rung.describe())?;
+    writeln!(out, "symbols   {}{file}", resolution.symbol_source.describe())?;
     let layouts = match resolution.layouts_from {
         LayoutSource::Dwarf => "debugging information",
         LayoutSource::ShippedForBuildId => "shipped with ncclflow for this build-id",

@@ -11,7 +11,7 @@ use crate::{layouts::Layouts, nccl::NcclVersion};
 /// How good the symbols of a library are, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Rung {
+pub enum SymbolSource {
     /// The library's own debugging information: all there is to know.
     OwnDwarf,
     /// A separate debug file, found by build-id or debug link.
@@ -28,7 +28,7 @@ pub enum Rung {
     ExportsOnly,
 }
 
-impl Rung {
+impl SymbolSource {
     /// One phrase for people.
     pub fn describe(self) -> &'static str {
         match self {
@@ -69,7 +69,8 @@ pub struct Resolution {
     /// Processor.
     pub machine: Machine,
     /// Where the answers are from.
-    pub rung: Rung,
+    #[serde(alias = "rung")]
+    pub symbol_source: SymbolSource,
     /// The separate debug file that was used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub debug_file: Option<String>,

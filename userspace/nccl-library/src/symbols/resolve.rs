@@ -8,7 +8,7 @@ use super::identity::{self, Shipped};
 use super::params::Knowledge;
 use super::probe_point::{self, MAX_FUNCTION};
 use super::stripped::{self, Search};
-use super::{Function, LayoutSource, Param, Problem, Request, Resolution, Rung, mangled, problems};
+use super::{Function, LayoutSource, Param, Problem, Request, Resolution, SymbolSource, mangled, problems};
 use crate::dwarf::{self, Found};
 use crate::elf::{Budget, ElfVaddr, Error, Image, Machine, SymbolTable, TableKind};
 use crate::layouts::Layouts;
@@ -16,7 +16,7 @@ use crate::nccl::{Versions, find_versions};
 
 /// What the best usable source gives.
 struct Evidence {
-    rung: Rung,
+    symbol_source: SymbolSource,
     copies: Copies,
     found: Found,
     layouts_from: LayoutSource,
@@ -62,7 +62,7 @@ pub fn resolve_with(image: &Image, request: &Request, debug_files: &DebugFiles) 
     };
     let evidence = match own {
         Some(found) => Evidence {
-            rung: Rung::OwnDwarf,
+            symbol_source: SymbolSource::OwnDwarf,
             copies,
             found,
             layouts_from: LayoutSource::Dwarf,
@@ -101,7 +101,7 @@ fn of_debug_file(
     };
     match read() {
         Ok(found) => found.map(|(copies, found)| Evidence {
-            rung: Rung::DebugFile,
+            symbol_source: SymbolSource::DebugFile,
             copies,
             found,
             layouts_from: LayoutSource::Dwarf,
@@ -149,16 +149,16 @@ fn without_debugging_information(
         Err(error) => (Layouts::default(), LayoutSource::Unknown, Some(error.to_string())),
         Ok(Shipped::None(why)) => (Layouts::default(), LayoutSource::Unknown, Some(why)),
     };
-    let rung = match (has_symbols, found_any, no_layouts.is_none()) {
-        (true, _, true) => Rung::SymtabWithShippedLayout,
-        (true, _, false) => Rung::SymtabOnly,
-        (false, true, true) => Rung::Stripped,
-        (false, true, false) => Rung::StrippedOnly,
-        (false, false, _) => Rung::ExportsOnly,
+    let symbol_source = match (has_symbols, found_any, no_layouts.is_none()) {
+        (true, _, true) => SymbolSource::SymtabWithShippedLayout,
+        (true, _, false) => SymbolSource::SymtabOnly,
+        (false, true, true) => SymbolSource::Stripped,
+        (false, true, false) => SymbolSource::StrippedOnly,
+        (false, false, _) => SymbolSource::ExportsOnly,
     };
     let layouts = layouts.restricted_to(&request.structs, &request.enums);
     let found = Found { layouts, ..Found::default() };
-    Evidence { rung, copies, found, layouts_from, debug_file: None, no_layouts, search }
+    Evidence { symbol_source, copies, found, layouts_from, debug_file: None, no_layouts, search }
 }
 
 /// Where a uprobe goes. At the entry if the code cannot be read: attaching says more then.
@@ -177,7 +177,7 @@ fn answer(
     mut problems: Vec<Problem>,
     budget: &mut Budget,
 ) -> Resolution {
-    let Evidence { rung, copies, found, layouts_from, debug_file, no_layouts, search } = evidence;
+    let Evidence { symbol_source, copies, found, layouts_from, debug_file, no_layouts, search } = evidence;
     let knowledge = Knowledge { image, version: versions.map(|(nccl, _)| nccl), found: &found };
     let mut functions: BTreeMap<String, Vec<Function>> = BTreeMap::new();
     for spec in &request.functions {
@@ -200,13 +200,13 @@ fn answer(
         }
     }
     problems::of_functions(request, &functions, &copies, search.as_ref(), &mut problems);
-    problems::of_types(request, &found, rung, no_layouts.as_deref(), &mut problems);
+    problems::of_types(request, &found, symbol_source, no_layouts.as_deref(), &mut problems);
     Resolution {
         build_id: image.build_id().cloned(),
         nccl_version: versions.map(|(nccl, _)| nccl),
         cuda_version: versions.map(|(_, cuda)| cuda),
         machine: image.machine(),
-        rung,
+        symbol_source,
         debug_file,
         layouts_from,
         functions,

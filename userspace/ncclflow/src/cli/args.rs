@@ -258,7 +258,7 @@ pub struct DoctorArgs {
 #[command(after_help = "\
 Examples:
   ncclflow symbols /usr/lib/x86_64-linux-gnu/libnccl.so.2
-  ncclflow symbols -p 4242 --json | jq .rung
+  ncclflow symbols -p 4242 --json | jq .symbol_source
   ncclflow symbols --debug-dir ~/wheels/nvidia stripped/libnccl.so.2
 
 Exit code 1 if the library cannot be traced.")]

@@ -210,7 +210,7 @@ fn joined(process: &Process, library: &LibraryInUse) {
         "process {} ({}): NCCL {version}, symbols from {}, {}{}",
         process.pid(),
         process.name(),
-        library.resolution.rung.describe(),
+        library.resolution.symbol_source.describe(),
         library.file.shown(),
         if library.file.deleted { " (deleted)" } else { "" },
     );

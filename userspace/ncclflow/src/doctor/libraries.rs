@@ -113,7 +113,7 @@ fn judge(path: &str, whose: &str, image: Result<Image, String>) -> Check {
 
 fn of_resolution(path: &str, whose: &str, resolution: &Resolution) -> Check {
     let version = resolution.nccl_version.map_or_else(|| "?".to_owned(), |version| version.to_string());
-    let found = format!("{version}, {}: {path} ({whose})", resolution.rung.describe());
+    let found = format!("{version}, {}: {path} ({whose})", resolution.symbol_source.describe());
     let probes = compile(resolution, Level::Flow, None);
     let symbols = format!("see `ncclflow symbols {path}`");
     let check =

@@ -2,57 +2,54 @@
 
 use std::collections::BTreeMap;
 
-use super::layout::{Fields, Missing, Place};
 use crate::memory::Needle;
 use nccl_library::{
     elf::RuntimeAddr,
+    fields::{ArrayField, IntField, MissingField, channel, comm, counts_always, enums, shared_resources},
     layouts::Layouts,
     nccl::{NameTables, NcclVersion},
 };
 
 /// `NCCL_MAGIC`, src/include/comm.h.
 pub(super) const MAGIC: u64 = 0x0280_0280_0280_0280;
-/// From this version on NCCL counts `seqNumber` whether a profiler is loaded or not (src/plugin/profiler.cc).
-const COUNTS_ALWAYS: (u32, u32) = (2, 26);
 
 /// Where the fields of `ncclComm` are.
 #[derive(Debug)]
 pub(crate) struct CommLayout {
     pub(super) size: u64,
     mark: Mark,
-    pub(super) magics: Option<[Place; 2]>,
-    pub(super) hash: Place,
-    pub(super) rank: Place,
-    pub(super) n_ranks: Place,
-    pub(super) n_channels: Place,
-    pub(super) node: Place,
-    pub(super) n_nodes: Place,
-    pub(super) local_rank: Place,
-    pub(super) cuda_dev: Place,
-    pub(super) nvml_dev: Option<Place>,
-    pub(super) proxy_state: Place,
-    pub(super) shared_res: Place,
-    pub(super) intra_next: Option<Place>,
-    pub(super) op_count: Option<Place>,
-    pub(super) coll_op_count: Option<Place>,
-    pub(super) seq_number: Option<(u64, u64)>,
-    pub(super) init_state: Option<Place>,
-    pub(super) async_result: Option<Place>,
-    pub(super) abort_flag: Option<Place>,
-    pub(super) finalize_called: Option<Place>,
-    pub(super) destroy_flag: Option<Place>,
-    pub(super) revoked_flag: Option<Place>,
-    pub(super) comm_name: Option<Place>,
-    /// Offset, count and size of `channels`.
-    pub(super) channels: (u64, u64, u64),
-    pub(super) ring_prev: Place,
-    pub(super) ring_next: Place,
-    pub(super) user_ranks: Place,
-    pub(super) tree_up: Option<Place>,
-    pub(super) tree_down: Option<(u64, u64, u64)>,
-    pub(crate) peers: Place,
-    pub(super) shared_coll_op_count: Option<Place>,
-    pub(super) shared_p2p_op_count: Option<(u64, u64, u64)>,
+    pub(super) magics: Option<[IntField; 2]>,
+    pub(super) hash: IntField,
+    pub(super) rank: IntField,
+    pub(super) n_ranks: IntField,
+    pub(super) n_channels: IntField,
+    pub(super) node: IntField,
+    pub(super) n_nodes: IntField,
+    pub(super) local_rank: IntField,
+    pub(super) cuda_dev: IntField,
+    pub(super) nvml_dev: Option<IntField>,
+    pub(super) proxy_state: IntField,
+    pub(super) shared_res: IntField,
+    pub(super) intra_next: Option<IntField>,
+    pub(super) op_count: Option<IntField>,
+    pub(super) coll_op_count: Option<IntField>,
+    pub(super) seq_number: Option<ArrayField>,
+    pub(super) init_state: Option<IntField>,
+    pub(super) async_result: Option<IntField>,
+    pub(super) abort_flag: Option<IntField>,
+    pub(super) finalize_called: Option<IntField>,
+    pub(super) destroy_flag: Option<IntField>,
+    pub(super) revoked_flag: Option<IntField>,
+    pub(super) comm_name: Option<IntField>,
+    pub(super) channels: ArrayField,
+    pub(super) ring_prev: IntField,
+    pub(super) ring_next: IntField,
+    pub(super) user_ranks: IntField,
+    pub(super) tree_up: Option<IntField>,
+    pub(super) tree_down: Option<ArrayField>,
+    pub(crate) peers: IntField,
+    pub(super) shared_coll_op_count: Option<IntField>,
+    pub(super) shared_p2p_op_count: Option<ArrayField>,
     pub(super) work: Option<WorkLayout>,
     pub(super) names: NameTables,
     /// Values of `ncclResult_t` by name.
@@ -60,60 +57,57 @@ pub(crate) struct CommLayout {
 }
 
 impl CommLayout {
-    pub(crate) fn new(layouts: &Layouts, version: Option<NcclVersion>) -> Result<Self, Missing> {
-        let comm = Fields::of(layouts, "ncclComm");
-        let channel = Fields::of(layouts, "ncclChannel");
-        let shared = Fields::of(layouts, "ncclSharedResources");
-        let size = comm.size()?;
-        let magics = comm.maybe("startMagic").zip(comm.maybe("endMagic")).map(|(start, end)| [start, end]);
-        let mark = match (magics, comm.maybe("intraComm0")) {
-            (Some([start, _]), _) => Mark::Magic(start.offset),
-            (None, Some(own)) => Mark::SelfPointer(own.offset),
-            (None, None) => return Err(Missing("ncclComm.startMagic".to_owned())),
+    pub(crate) fn new(layouts: &Layouts, version: Option<NcclVersion>) -> Result<Self, MissingField> {
+        let size = comm::STRUCT.size(layouts)?;
+        let magics = comm::START_MAGIC.find_int(layouts).zip(comm::END_MAGIC.find_int(layouts));
+        let magics = magics.map(|(start, end)| [start, end]);
+        let mark = match (magics, comm::INTRA_COMM_0.find_int(layouts)) {
+            (Some([start, _]), _) => Mark::Magic(start.offset()),
+            (None, Some(own)) => Mark::SelfPointer(own.offset()),
+            (None, None) => return Err(comm::START_MAGIC.missing()),
         };
-        let counts_always = version.is_some_and(|version| (version.major, version.minor) >= COUNTS_ALWAYS);
-        let results = layouts.enums().find(|(name, _)| *name == "ncclResult_t");
+        let counts_always = counts_always(version, Some(layouts)) == Some(true);
+        let results = layouts.enums().find(|(name, _)| *name == enums::RESULT.name);
         let results = results.into_iter().flat_map(|(_, results)| &results.values);
         Ok(Self {
             size,
             mark,
             magics,
-            hash: comm.place("commHash")?,
-            rank: comm.place("rank")?,
-            n_ranks: comm.place("nRanks")?,
-            n_channels: comm.place("nChannels")?,
-            node: comm.place("node")?,
-            n_nodes: comm.place("nNodes")?,
-            local_rank: comm.place("localRank")?,
-            cuda_dev: comm.place("cudaDev")?,
-            nvml_dev: comm.maybe("nvmlDev"),
-            proxy_state: comm.place("proxyState")?,
-            shared_res: comm.place("sharedRes")?,
-            intra_next: comm.maybe("intraNext"),
-            op_count: comm.maybe("opCount"),
-            coll_op_count: comm.maybe("collOpCount"),
-            seq_number: comm
-                .array("seqNumber")
+            hash: comm::HASH.int(layouts)?,
+            rank: comm::RANK.int(layouts)?,
+            n_ranks: comm::N_RANKS.int(layouts)?,
+            n_channels: comm::N_CHANNELS.int(layouts)?,
+            node: comm::NODE.int(layouts)?,
+            n_nodes: comm::N_NODES.int(layouts)?,
+            local_rank: comm::LOCAL_RANK.int(layouts)?,
+            cuda_dev: comm::CUDA_DEV.int(layouts)?,
+            nvml_dev: comm::NVML_DEV.find_int(layouts),
+            proxy_state: comm::PROXY_STATE.int(layouts)?,
+            shared_res: comm::SHARED_RESOURCES.int(layouts)?,
+            intra_next: comm::INTRA_NEXT.find_int(layouts),
+            op_count: comm::OP_COUNT.find_int(layouts),
+            coll_op_count: comm::COLL_OP_COUNT.find_int(layouts),
+            seq_number: comm::SEQ_NUMBER
+                .array(layouts)
                 .ok()
-                .filter(|(_, count, size)| counts_always && *size == 8 && *count <= 64)
-                .map(|(offset, count, _)| (offset, count)),
-            init_state: comm.maybe("initState"),
-            async_result: comm.maybe("asyncResult"),
-            abort_flag: comm.maybe("abortFlag"),
-            finalize_called: comm.maybe("finalizeCalled"),
-            destroy_flag: comm.maybe("destroyFlag"),
-            revoked_flag: comm.maybe("revokedFlag"),
-            comm_name: comm.maybe("config.commName"),
-            channels: comm.array("channels")?,
-            ring_prev: channel.place("ring.prev")?,
-            ring_next: channel.place("ring.next")?,
-            user_ranks: channel.place("ring.userRanks")?,
-            tree_up: channel.maybe("tree.up"),
-            tree_down: channel.array("tree.down").ok(),
-            peers: channel.place("peers")?,
-            shared_coll_op_count: shared.maybe("collOpCount"),
-            shared_p2p_op_count: shared.array("p2pOpCount").ok(),
-            work: WorkLayout::new(comm, channel),
+                .filter(|array| counts_always && array.elem_size == 8 && array.count <= 64),
+            init_state: comm::INIT_STATE.find_int(layouts),
+            async_result: comm::ASYNC_RESULT.find_int(layouts),
+            abort_flag: comm::ABORT_FLAG.find_int(layouts),
+            finalize_called: comm::FINALIZE_CALLED.find_int(layouts),
+            destroy_flag: comm::DESTROY_FLAG.find_int(layouts),
+            revoked_flag: comm::REVOKED_FLAG.find_int(layouts),
+            comm_name: comm::NAME.find_int(layouts),
+            channels: comm::CHANNELS.array(layouts)?,
+            ring_prev: channel::RING_PREV.int(layouts)?,
+            ring_next: channel::RING_NEXT.int(layouts)?,
+            user_ranks: channel::RING_USER_RANKS.int(layouts)?,
+            tree_up: channel::TREE_UP.find_int(layouts),
+            tree_down: channel::TREE_DOWN.array(layouts).ok(),
+            peers: channel::PEERS.int(layouts)?,
+            shared_coll_op_count: shared_resources::COLL_OP_COUNT.find_int(layouts),
+            shared_p2p_op_count: shared_resources::P2P_OP_COUNT.array(layouts).ok(),
+            work: WorkLayout::new(layouts),
             names: NameTables::from_layouts(layouts),
             results: results
                 .filter_map(|(name, value)| Some((u64::try_from(*value).ok()?, name.clone())))
@@ -138,8 +132,8 @@ impl CommLayout {
 
     /// The address of the struct of channel `channel` of the communicator at `comm`.
     pub(crate) fn channel(&self, comm: RuntimeAddr, channel: u32) -> Option<RuntimeAddr> {
-        let (offset, count, size) = self.channels;
-        (u64::from(channel) < count).then(|| RuntimeAddr(comm.0 + offset + u64::from(channel) * size))
+        let ArrayField { offset, count, elem_size } = self.channels;
+        (u64::from(channel) < count).then(|| RuntimeAddr(comm.0 + offset + u64::from(channel) * elem_size))
     }
 
     /// What is looked for in memory.
@@ -162,17 +156,16 @@ impl CommLayout {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WorkLayout {
     /// In each channel.
-    pub(super) produced: Place,
+    pub(super) produced: IntField,
     /// In the communicator: a pointer to a `uint32_t` for each channel.
-    pub(super) consumed: Place,
+    pub(super) consumed: IntField,
 }
 
 impl WorkLayout {
-    fn new(comm: Fields<'_>, channel: Fields<'_>) -> Option<Self> {
-        // 2.18 to 2.21, and 2.22 to 2.25.
-        let produced = channel.maybe("workFifoSent").or_else(|| channel.maybe("workFifoProduced"))?;
-        let consumed = comm.maybe("workFifoDone").or_else(|| comm.maybe("workFifoConsumed"))?;
-        (consumed.size == 8 && produced.size == 4).then_some(Self { produced, consumed })
+    fn new(layouts: &Layouts) -> Option<Self> {
+        let produced = channel::WORK_PRODUCED.find_int(layouts)?;
+        let consumed = comm::WORK_CONSUMED.find_int(layouts)?;
+        (consumed.size() == 8 && produced.size() == 4).then_some(Self { produced, consumed })
     }
 }
 

@@ -9,11 +9,13 @@ use std::{collections::BTreeMap, collections::BTreeSet, ops::ControlFlow};
 
 use super::{
     comm_layout::{CommLayout, MAGIC},
-    layout::Place,
     rank_report::{ChannelReport, CommStatus, Counters},
 };
 use crate::memory::{AddressSpace, Memory, ReadError, ScanLimits, ScanProgress, ScanReport, Scanner};
-use nccl_library::elf::RuntimeAddr;
+use nccl_library::{
+    elf::RuntimeAddr,
+    fields::{ArrayField, IntField, unsigned},
+};
 
 /// More ranks than any communicator has.
 const MAX_RANKS: u32 = 1 << 20;
@@ -160,7 +162,7 @@ pub(crate) fn read(
     };
     let n_ranks = int(n_ranks, MAX_RANKS)?;
     let n_nodes = int(n_nodes, n_ranks.saturating_add(1))?;
-    let max_channels = u32::try_from(layout.channels.1).unwrap_or(0);
+    let max_channels = u32::try_from(layout.channels.count).unwrap_or(0);
     let result = |value: Option<u64>| layout.result(value);
     let flag = |value: Option<u64>| value.map(|value| value != 0);
     let mut comm = Communicator {
@@ -207,19 +209,19 @@ pub(crate) fn read(
 pub(crate) fn places<const N: usize>(
     memory: Memory<'_>,
     base: RuntimeAddr,
-    places: [Option<Place>; N],
+    places: [Option<IntField>; N],
 ) -> Result<[Option<u64>; N], ReadError> {
     let pieces: Vec<(RuntimeAddr, usize)> = places
         .iter()
         .flatten()
-        .map(|place| (RuntimeAddr(base.0.saturating_add(place.offset)), place.size))
+        .map(|place| (RuntimeAddr(base.0.saturating_add(place.offset())), place.size()))
         .collect();
     let bytes = memory.gather(&pieces)?;
     let mut rest = bytes.as_slice();
     Ok(places.map(|place| {
-        let (value, tail) = rest.split_at_checked(place?.size)?;
+        let (value, tail) = rest.split_at_checked(place?.size())?;
         rest = tail;
-        super::layout::number(value)
+        unsigned(value)
     }))
 }
 
@@ -231,14 +233,14 @@ fn channels(
     comm: &Communicator,
     is_complete: bool,
 ) -> Result<Vec<ChannelReport>, Rejection> {
-    let (offset, _, size) = layout.channels;
+    let ArrayField { offset, elem_size: size, .. } = layout.channels;
     let bytes = memory.bytes(RuntimeAddr(comm.address.0 + offset), u64::from(comm.n_channels) * size)?;
     let n_ranks = i64::from(comm.n_ranks);
     let mut channels = Vec::new();
     for (index, channel) in (0..comm.n_channels).zip(bytes.chunks_exact(usize::try_from(size).unwrap_or(1))) {
-        let int = |place: Place| place.signed(channel, 0).unwrap_or(-1);
+        let int = |place: IntField| place.signed(channel).unwrap_or(-1);
         let (prev, next) = (int(layout.ring_prev), int(layout.ring_next));
-        let user_ranks = layout.user_ranks.unsigned(channel, 0).unwrap_or(0);
+        let user_ranks = layout.user_ranks.unsigned(channel).unwrap_or(0);
         if comm.n_ranks > 1 {
             let in_range = (0..n_ranks).contains(&prev) && (0..n_ranks).contains(&next);
             if !in_range || !space.is_readable(user_ranks, 4 * u64::from(comm.n_ranks)) {
@@ -251,19 +253,15 @@ fn channels(
             let last = user_ranks + 4 * u64::from(comm.n_ranks - 1);
             let along = [(RuntimeAddr(user_ranks), 8), (RuntimeAddr(last), 4)];
             let along = memory.gather(&along)?;
-            let along: Vec<i64> = along
-                .chunks(4)
-                .map(|rank| super::layout::number(rank).map_or(-1, u64::cast_signed))
-                .collect();
+            let along: Vec<i64> =
+                along.chunks(4).map(|rank| unsigned(rank).map_or(-1, u64::cast_signed)).collect();
             if is_complete && along != [i64::from(comm.rank), next, prev] {
                 return Err(Rejection::Field);
             }
         }
-        let down = layout.tree_down.map(|(offset, count, size)| {
-            (0..count.min(8)).filter_map(move |child| {
-                let place = Place { offset: offset + child * size, size: 4 };
-                place.signed(channel, 0)
-            })
+        let down = layout.tree_down.map(|ArrayField { offset, count, elem_size }| {
+            (0..count.min(8))
+                .filter_map(move |child| IntField::new(offset + child * elem_size, 4)?.signed(channel))
         });
         let small = |rank: i64| i32::try_from(rank).unwrap_or(-1);
         channels.push(ChannelReport {
@@ -300,7 +298,7 @@ fn kernel_channels(memory: Memory<'_>, layout: &CommLayout, comm: &Communicator)
 }
 
 fn counters(memory: Memory<'_>, layout: &CommLayout, comm: &mut Communicator) -> Result<(), Rejection> {
-    if let Some((offset, count)) = layout.seq_number {
+    if let Some(ArrayField { offset, count, .. }) = layout.seq_number {
         let words = memory.bytes(RuntimeAddr(comm.address.0 + offset), 8 * count)?;
         for (function, word) in (0i64..).zip(words.as_chunks::<8>().0) {
             let name =
@@ -310,7 +308,7 @@ fn counters(memory: Memory<'_>, layout: &CommLayout, comm: &mut Communicator) ->
     }
     // Not all of it need be there while the communicator is set up.
     if comm.shared_res.0 != 0
-        && let Some((offset, count, 8)) = layout.shared_p2p_op_count
+        && let Some(ArrayField { offset, count, elem_size: 8 }) = layout.shared_p2p_op_count
         && let Ok(words) =
             memory.bytes(RuntimeAddr(comm.shared_res.0.saturating_add(offset)), 8 * count.min(1024))
     {

@@ -5,46 +5,50 @@ use std::collections::{BTreeSet, HashMap};
 use super::{
     comm_layout::CommLayout,
     communicator::{Communicator, places},
-    layout::{Fields, Missing, Place},
     proxy::NET,
     rank_report::ConnectionReport,
 };
 use crate::memory::{Memory, ReadError};
-use nccl_library::{elf::RuntimeAddr, layouts::Layouts, nccl::Direction};
+use nccl_library::{
+    elf::RuntimeAddr,
+    fields::{
+        ArrayField, IntField, MissingField, channel_peer, connector, proxy_connection, recv_net_resources,
+        send_net_resources,
+    },
+    layouts::Layouts,
+    nccl::Direction,
+};
 
 /// Where connectors are in `ncclChannelPeer`, and their connection in them.
 #[derive(Debug)]
 pub(crate) struct ConnectionLayout {
-    /// Offset, count (`NCCL_MAX_CONNS`) and size of `send` and of `recv`.
-    send: (u64, u64, u64),
-    recv: (u64, u64, u64),
-    connection: Place,
-    /// From 2.19 on.
-    proxy_progress: Option<Place>,
-    connected: Option<Place>,
+    send: ArrayField,
+    recv: ArrayField,
+    connection: IntField,
+    proxy_progress: Option<IntField>,
+    connected: Option<IntField>,
     steps: Option<StepLayout>,
 }
 
 /// Where a network connection counts its FIFO steps: `step` in its resources (src/transport/net.cc).
 #[derive(Debug)]
 struct StepLayout {
-    /// The connection's memory is that of the process with the communicator; from 2.18 on.
-    same_process: Option<Place>,
-    transport: Place,
-    resources: Place,
-    send: Place,
-    recv: Place,
+    /// The connection's memory is that of the process with the communicator.
+    same_process: Option<IntField>,
+    transport: IntField,
+    resources: IntField,
+    send: IntField,
+    recv: IntField,
 }
 
 impl StepLayout {
     fn new(layouts: &Layouts) -> Option<Self> {
-        let connection = Fields::of(layouts, "ncclProxyConnection");
         Some(Self {
-            same_process: Fields::of(layouts, "ncclConnector").maybe("proxyConn.sameProcess"),
-            transport: connection.maybe("transport")?,
-            resources: connection.maybe("transportResources")?,
-            send: Fields::of(layouts, "sendNetResources").maybe("step")?,
-            recv: Fields::of(layouts, "recvNetResources").maybe("step")?,
+            same_process: connector::PROXY_SAME_PROCESS.find_int(layouts),
+            transport: proxy_connection::TRANSPORT.find_int(layouts)?,
+            resources: proxy_connection::TRANSPORT_RESOURCES.find_int(layouts)?,
+            send: send_net_resources::STEP.find_int(layouts)?,
+            recv: recv_net_resources::STEP.find_int(layouts)?,
         })
     }
 }
@@ -53,15 +57,13 @@ impl StepLayout {
 pub(crate) type Peers = HashMap<u64, (u32, Direction)>;
 
 impl ConnectionLayout {
-    pub(crate) fn new(layouts: &Layouts) -> Result<Self, Missing> {
-        let peer = Fields::of(layouts, "ncclChannelPeer");
-        let connector = Fields::of(layouts, "ncclConnector");
+    pub(crate) fn new(layouts: &Layouts) -> Result<Self, MissingField> {
         Ok(Self {
-            send: peer.array("send")?,
-            recv: peer.array("recv")?,
-            connection: connector.place("proxyConn.connection")?,
-            proxy_progress: connector.maybe("proxyConn.proxyProgress"),
-            connected: connector.maybe("connected"),
+            send: channel_peer::SEND.array(layouts)?,
+            recv: channel_peer::RECV.array(layouts)?,
+            connection: connector::PROXY_CONNECTION.int(layouts)?,
+            proxy_progress: connector::PROXY_PROGRESS.find_int(layouts),
+            connected: connector::CONNECTED.find_int(layouts),
             steps: StepLayout::new(layouts),
         })
     }
@@ -78,11 +80,11 @@ impl ConnectionLayout {
         let mut places = Vec::new();
         let mut meanings = Vec::new();
         for (rank, peer) in (0..).zip(peers).filter(|(_, peer)| *peer != 0) {
-            for (direction, (offset, count, size)) in
+            for (direction, ArrayField { offset, count, elem_size }) in
                 [(Direction::Send, self.send), (Direction::Recv, self.recv)]
             {
                 for index in 0..count.min(4) {
-                    let at = peer.saturating_add(offset + index * size + self.connection.offset);
+                    let at = peer.saturating_add(offset + index * elem_size + self.connection.offset());
                     places.push((RuntimeAddr(at), 8));
                     meanings.push((rank, direction));
                 }
@@ -102,7 +104,7 @@ impl ConnectionLayout {
     ) -> Option<bool> {
         let ring = comm.channels.first()?;
         let peers = Self::peer_structs(memory, layout, comm, ring.channel).ok()?;
-        let ends = [(ring.ring_next, self.send.0), (ring.ring_prev, self.recv.0)];
+        let ends = [(ring.ring_next, self.send.offset), (ring.ring_prev, self.recv.offset)];
         let mut any = false;
         for (rank, offset) in ends {
             let peer = *peers.get(usize::try_from(rank).ok()?)?;
@@ -134,7 +136,8 @@ impl ConnectionLayout {
             let neighbours: BTreeSet<u32> = neighbours.filter_map(|rank| rank.try_into().ok()).collect();
             for peer in neighbours {
                 let at = usize::try_from(peer).ok().and_then(|peer| peers.get(peer)).copied().unwrap_or(0);
-                for (direction, (offset, ..)) in [(Direction::Send, self.send), (Direction::Recv, self.recv)]
+                for (direction, ArrayField { offset, .. }) in
+                    [(Direction::Send, self.send), (Direction::Recv, self.recv)]
                 {
                     let connector = RuntimeAddr(at.saturating_add(offset));
                     let count = (at != 0).then(|| self.begun_steps(memory, steps, connector, direction));
@@ -179,7 +182,7 @@ impl ConnectionLayout {
         channel: u32,
     ) -> Result<Vec<u64>, ReadError> {
         let Some(channel) = layout.channel(comm.address, channel) else { return Ok(Vec::new()) };
-        let array = memory.word(RuntimeAddr(channel.0.saturating_add(layout.peers.offset)))?;
+        let array = memory.word(RuntimeAddr(channel.0.saturating_add(layout.peers.offset())))?;
         let words = memory.bytes(RuntimeAddr(array), 8 * u64::from(comm.n_ranks))?;
         Ok(words.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect())
     }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{rank_report::RankReport, verdict::Verdict};
 use crate::{memory::ScanReport, threads::Thread};
-use nccl_library::symbols::{LayoutSource, Rung};
+use nccl_library::symbols::{LayoutSource, SymbolSource};
 
 /// Version of the schema. Fields may be added within one version; none changes its meaning.
 pub const SCHEMA: u32 = 1;
@@ -70,7 +70,7 @@ pub struct LibraryReport {
     pub build_id: Option<String>,
     /// How good its symbols are, and where its struct layouts are from.
     #[serde(default)]
-    pub symbols: Option<Rung>,
+    pub symbols: Option<SymbolSource>,
     #[serde(default)]
     pub layouts_from: Option<LayoutSource>,
     /// Why it tells nothing of communicators.

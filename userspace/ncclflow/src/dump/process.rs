@@ -76,7 +76,7 @@ impl Libraries {
             .context("reading the library")?;
         report.version = resolution.nccl_version.map(|version| version.to_string());
         report.build_id = resolution.build_id.as_ref().map(ToString::to_string);
-        report.symbols = Some(resolution.rung);
+        report.symbols = Some(resolution.symbol_source);
         report.layouts_from = Some(resolution.layouts_from);
         if resolution.layouts_from == LayoutSource::Unknown {
             let why = resolution.problems.iter().find(|problem| problem.kind == ProblemKind::StructMissing);

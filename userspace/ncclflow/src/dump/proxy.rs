@@ -6,14 +6,14 @@
 
 use std::collections::BTreeSet;
 
-use super::{
-    communicator::places,
-    layout::{Fields, Missing, Place},
-    rank_report::ProxyListState,
-};
+use super::{communicator::places, rank_report::ProxyListState};
 use crate::memory::{Memory, ReadError};
 use nccl_library::{
     elf::RuntimeAddr,
+    fields::{
+        ArrayField, FieldRef, IntField, MissingField, enums, proxy_args as args, proxy_connection,
+        proxy_state, proxy_sub_args as sub, recv_mem, recv_net_resources, send_mem, send_net_resources,
+    },
     layouts::Layouts,
     nccl::{Direction, Pattern, Protocol},
 };
@@ -25,96 +25,85 @@ const ATTEMPTS: usize = 3;
 
 #[derive(Debug)]
 pub(crate) struct ProxyLayout {
-    active: Place,
-    async_result: Option<Place>,
+    active: IntField,
+    async_result: Option<IntField>,
     args_size: u64,
-    subs: (u64, u64, u64),
-    n_subs: Place,
-    op_count: Place,
-    state: Place,
-    next: Place,
-    next_peer: Place,
-    pattern: Place,
-    protocol: Place,
-    coll: Option<Place>,
-    chunk_steps: Place,
-    slice_steps: Place,
+    subs: ArrayField,
+    n_subs: IntField,
+    op_count: IntField,
+    state: IntField,
+    next: IntField,
+    next_peer: IntField,
+    pattern: IntField,
+    protocol: IntField,
+    coll: Option<IntField>,
+    chunk_steps: IntField,
+    slice_steps: IntField,
     sub: SubLayout,
-    connection_send: Place,
-    connection_transport: Place,
-    connection_resources: Place,
+    connection_send: IntField,
+    connection_transport: IntField,
+    connection_resources: IntField,
     /// In the resources of a network connection: the memory that the GPU writes its progress to, and where there.
-    send_tail: Option<(Place, Place)>,
-    recv_head: Option<(Place, Place)>,
+    send_tail: Option<(IntField, IntField)>,
+    recv_head: Option<(IntField, IntField)>,
     state_none: u64,
     state_ready: u64,
 }
 
 #[derive(Debug)]
 struct SubLayout {
-    connection: Place,
-    channel: Place,
-    n_steps: Place,
-    base: Place,
-    posted: Place,
-    received: Place,
-    flushed: Option<Place>,
-    transmitted: Place,
-    done: Place,
-    peer: Place,
-    /// From 2.23 on; where it is, `peer` is the peer.
-    rank: Option<Place>,
+    connection: IntField,
+    channel: IntField,
+    n_steps: IntField,
+    base: IntField,
+    posted: IntField,
+    received: IntField,
+    flushed: Option<IntField>,
+    transmitted: IntField,
+    done: IntField,
+    peer: IntField,
+    /// Where it is, `peer` is the peer.
+    rank: Option<IntField>,
 }
 
 impl ProxyLayout {
-    pub(crate) fn new(layouts: &Layouts) -> Result<Self, Missing> {
-        let args = Fields::of(layouts, "ncclProxyArgs");
-        let sub = Fields::of(layouts, "ncclProxySubArgs");
-        let connection = Fields::of(layouts, "ncclProxyConnection");
-        let proxy = Fields::of(layouts, "ncclProxyState");
-        let gpu = |resources: &'static str, memory: &str, strukt: &'static str, word: &str| {
-            let memory = Fields::of(layouts, resources).maybe(memory)?;
-            Some((memory, Fields::of(layouts, strukt).maybe(word)?))
-        };
-        let state = |name: &str, known: u64| {
-            let value = layouts.enum_value("ncclProxyOpState", name);
-            value.and_then(|value| u64::try_from(value).ok()).unwrap_or(known)
-        };
+    pub(crate) fn new(layouts: &Layouts) -> Result<Self, MissingField> {
+        let gpu = |memory: FieldRef, word: FieldRef| memory.find_int(layouts).zip(word.find_int(layouts));
         Ok(Self {
-            active: proxy.place("progressState.active")?,
-            async_result: proxy.maybe("asyncResult"),
-            args_size: args.size()?,
-            subs: args.array("subs")?,
-            n_subs: args.place("nsubs")?,
-            op_count: args.place("opCount")?,
-            state: args.place("state")?,
-            next: args.place("next")?,
-            next_peer: args.place("nextPeer")?,
-            pattern: args.place("pattern")?,
-            protocol: args.place("protocol")?,
-            coll: args.maybe("coll"),
-            chunk_steps: args.place("chunkSteps")?,
-            slice_steps: args.place("sliceSteps")?,
+            active: proxy_state::ACTIVE.int(layouts)?,
+            async_result: proxy_state::ASYNC_RESULT.find_int(layouts),
+            args_size: args::STRUCT.size(layouts)?,
+            subs: args::SUBS.array(layouts)?,
+            n_subs: args::N_SUBS.int(layouts)?,
+            op_count: args::OP_COUNT.int(layouts)?,
+            state: args::STATE.int(layouts)?,
+            next: args::NEXT.int(layouts)?,
+            next_peer: args::NEXT_PEER.int(layouts)?,
+            pattern: args::PATTERN.int(layouts)?,
+            protocol: args::PROTOCOL.int(layouts)?,
+            coll: args::COLL.find_int(layouts),
+            chunk_steps: args::CHUNK_STEPS.int(layouts)?,
+            slice_steps: args::SLICE_STEPS.int(layouts)?,
             sub: SubLayout {
-                connection: sub.place("connection")?,
-                channel: sub.place("channelId")?,
-                n_steps: sub.place("nsteps")?,
-                base: sub.place("base")?,
-                posted: sub.place("posted")?,
-                received: sub.place("received")?,
-                flushed: sub.maybe("flushed"),
-                transmitted: sub.place("transmitted")?,
-                done: sub.place("done")?,
-                peer: sub.place("peer")?,
-                rank: sub.maybe("rank"),
+                connection: sub::CONNECTION.int(layouts)?,
+                channel: sub::CHANNEL_ID.int(layouts)?,
+                n_steps: sub::N_STEPS.int(layouts)?,
+                base: sub::BASE.int(layouts)?,
+                posted: sub::POSTED.int(layouts)?,
+                received: sub::RECEIVED.int(layouts)?,
+                flushed: sub::FLUSHED.find_int(layouts),
+                transmitted: sub::TRANSMITTED.int(layouts)?,
+                done: sub::DONE.int(layouts)?,
+                peer: sub::PEER.int(layouts)?,
+                rank: sub::RANK.find_int(layouts),
             },
-            connection_send: connection.place("send")?,
-            connection_transport: connection.place("transport")?,
-            connection_resources: connection.place("transportResources")?,
-            send_tail: gpu("sendNetResources", "recvMem", "ncclRecvMem", "tail"),
-            recv_head: gpu("recvNetResources", "sendMem", "ncclSendMem", "head"),
-            state_none: state("ncclProxyOpNone", 0),
-            state_ready: state("ncclProxyOpReady", 1),
+            connection_send: proxy_connection::SEND.int(layouts)?,
+            connection_transport: proxy_connection::TRANSPORT.int(layouts)?,
+            connection_resources: proxy_connection::TRANSPORT_RESOURCES.int(layouts)?,
+            send_tail: gpu(send_net_resources::RECV_MEM, recv_mem::TAIL),
+            recv_head: gpu(recv_net_resources::SEND_MEM, send_mem::HEAD),
+            state_none: enums::OP_NONE.find_unsigned(layouts).unwrap_or(0),
+            state_ready: enums::OP_READY.find_unsigned(layouts).unwrap_or(1),
         })
     }
 }
@@ -202,7 +191,7 @@ fn walk(memory: Memory<'_>, layout: &ProxyLayout, proxy: RuntimeAddr) -> Result<
         let wanted = [layout.next, layout.next_peer, layout.op_count, layout.state, layout.n_subs];
         places(memory, RuntimeAddr(args), wanted.map(Some))
     };
-    let active = RuntimeAddr(proxy.0.saturating_add(layout.active.offset));
+    let active = RuntimeAddr(proxy.0.saturating_add(layout.active.offset()));
     let first = memory.word(active)?;
     let mut visited: Vec<(u64, Links)> = Vec::new();
     let mut seen = BTreeSet::new();
@@ -253,7 +242,7 @@ fn ops_of(
     links: Links,
 ) -> Result<Option<Vec<RawOp>>, ReadError> {
     let [_, _, Some(op_count), Some(state), Some(n_subs)] = links else { return Ok(None) };
-    let (subs_offset, max_subs, sub_size) = layout.subs;
+    let ArrayField { offset: subs_offset, count: max_subs, elem_size: sub_size } = layout.subs;
     if n_subs == 0 || n_subs > max_subs || max_subs.saturating_mul(sub_size) > layout.args_size {
         return Ok(None);
     }
@@ -268,8 +257,8 @@ fn ops_of(
     let subs = memory.bytes(RuntimeAddr(args.saturating_add(subs_offset)), n_subs * sub_size)?;
     let mut ops = Vec::new();
     for sub in subs.chunks_exact(usize::try_from(sub_size).unwrap_or(1)) {
-        let value = |place: Place| place.unsigned(sub, 0).unwrap_or(0);
-        let small = |place: Place| u32::try_from(value(place)).ok();
+        let value = |place: IntField| place.unsigned(sub).unwrap_or(0);
+        let small = |place: IntField| u32::try_from(value(place)).ok();
         let connection = value(layout.sub.connection);
         let [send, transport, resources] = places(
             memory,
@@ -280,7 +269,7 @@ fn ops_of(
             return Ok(None);
         };
         let begun = state != layout.state_ready;
-        let step = |place: Place| if begun { value(place) } else { 0 };
+        let step = |place: IntField| if begun { value(place) } else { 0 };
         let direction = if send == Some(0) { Direction::Recv } else { Direction::Send };
         let protocol = protocol.and_then(Protocol::from_number);
         let mut op = RawOp {

@@ -24,7 +24,7 @@ fn resolution() -> Resolution {
         nccl_version: None,
         cuda_version: None,
         machine: Machine::X86_64,
-        rung: Rung::OwnDwarf,
+        symbol_source: SymbolSource::OwnDwarf,
         debug_file: None,
         layouts_from: nccl_library::symbols::LayoutSource::Dwarf,
         functions: std::collections::BTreeMap::new(),
@@ -44,7 +44,7 @@ fn what_is_kept_is_there_for_the_same_key_only() {
     let (folder, cache) = cache();
     assert!(cache.load(&key(1)).is_none());
     cache.write(&key(1), &resolution()).unwrap();
-    assert_eq!(cache.load(&key(1)).unwrap().rung, Rung::OwnDwarf);
+    assert_eq!(cache.load(&key(1)).unwrap().symbol_source, SymbolSource::OwnDwarf);
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(&folder.path().join("a/layouts")), 0o700);
     assert_eq!(mode(&folder.path().join("a/layouts").join(key(1).file_name())), 0o600);

@@ -8,11 +8,7 @@ use std::{
 use serde::Serialize;
 
 use crate::dump::{Counters, RankReport};
-use nccl_library::nccl::NcclVersion;
-
-/// Before this version `collOpCount` counts every launch; later there is `seqNumber`, and `collOpCount` leaves out, from 2.27 on, what
-/// needs no network proxy (src/enqueue.cc, hostStreamPlanTask).
-const COUNTED_APART_FROM: (u32, u32) = (2, 26);
+use nccl_library::{fields::counts_always, nccl::NcclVersion};
 
 /// The counter of NCCL's that [`Launches::collectives`] is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -29,7 +25,8 @@ pub enum LaunchCounter {
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Launches {
-    /// Collectives. `None`: this version has no number that counts them all, or counts them together with another communicator's.
+    /// Collectives. `None`: this version has no number that counts them all, or counts them together with another
+    /// communicator's.
     pub collectives: Option<u64>,
     pub collectives_counter: Option<LaunchCounter>,
     /// The same by function; empty where NCCL does not count them apart.
@@ -67,7 +64,8 @@ impl Launches {
             };
         }
         let version = rank.nccl_version.as_deref().and_then(|text| text.parse::<NcclVersion>().ok());
-        let counts_all = version.is_some_and(|version| (version.major, version.minor) < COUNTED_APART_FROM);
+        // As long as `seqNumber` does not count every launch, `collOpCount` does.
+        let counts_all = counts_always(version, None) == Some(false);
         let collectives = counters.coll_op_count.filter(|_| counts_all && !counters.coll_op_count_is_shared);
         Self {
             collectives,

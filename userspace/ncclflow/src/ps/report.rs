@@ -7,7 +7,7 @@ use crate::{
     dump::RankReport,
     target::{Container, Description, Evidence, MappedLibrary, Process, printable},
 };
-use nccl_library::symbols::{Resolution, Rung};
+use nccl_library::symbols::{Resolution, SymbolSource};
 
 /// Version of the schema. Keys may be added within one version; none changes its meaning.
 pub const PS_SCHEMA: u32 = 1;
@@ -78,7 +78,7 @@ pub struct LibraryEntry {
     pub cuda_version: Option<String>,
     pub build_id: Option<String>,
     /// Where `record` would have its symbols and layouts from.
-    pub symbols: Option<Rung>,
+    pub symbols: Option<SymbolSource>,
     /// Why nothing can be known of its communicators.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unusable: Option<String>,
@@ -166,7 +166,7 @@ impl LibraryEntry {
         self.version = resolution.nccl_version.map(|version| version.to_string());
         self.cuda_version = resolution.cuda_version.map(|(major, minor)| format!("{major}.{minor}"));
         self.build_id = resolution.build_id.as_ref().map(ToString::to_string);
-        self.symbols = Some(resolution.rung);
+        self.symbols = Some(resolution.symbol_source);
     }
 }
 

@@ -6,7 +6,7 @@ use super::{
     launches::Launches,
     report::{CommunicatorEntry, LibraryEntry, ProcessEntry, PsReport},
 };
-use nccl_library::symbols::Rung;
+use nccl_library::symbols::SymbolSource;
 
 /// Narrower than this nothing fits.
 const MIN_WIDTH: usize = 40;
@@ -151,15 +151,15 @@ fn launches_text(launches: &Launches) -> String {
     text
 }
 
-fn short(rung: Rung) -> &'static str {
-    match rung {
-        Rung::OwnDwarf => "dwarf",
-        Rung::DebugFile => "debug file",
-        Rung::SymtabWithShippedLayout => "symtab+shipped",
-        Rung::Stripped => "stripped+shipped",
-        Rung::SymtabOnly => "symtab",
-        Rung::StrippedOnly => "stripped",
-        Rung::ExportsOnly => "exports",
+fn short(symbol_source: SymbolSource) -> &'static str {
+    match symbol_source {
+        SymbolSource::OwnDwarf => "dwarf",
+        SymbolSource::DebugFile => "debug file",
+        SymbolSource::SymtabWithShippedLayout => "symtab+shipped",
+        SymbolSource::Stripped => "stripped+shipped",
+        SymbolSource::SymtabOnly => "symtab",
+        SymbolSource::StrippedOnly => "stripped",
+        SymbolSource::ExportsOnly => "exports",
     }
 }
 
@@ -222,7 +222,7 @@ mod tests {
                 version: Some("2.27.5".to_owned()),
                 cuda_version: None,
                 build_id: None,
-                symbols: Some(Rung::OwnDwarf),
+                symbols: Some(SymbolSource::OwnDwarf),
                 unusable: None,
             }],
             communicators: Some(vec![CommunicatorEntry {

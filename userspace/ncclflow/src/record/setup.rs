@@ -206,7 +206,7 @@ fn report(file: &MappedLibrary, resolution: &Resolution, cached: bool, probes: &
         build_id: resolution.build_id.clone(),
         nccl_version: resolution.nccl_version,
         cuda_version: resolution.cuda_version,
-        symbols: resolution.rung,
+        symbols: resolution.symbol_source,
         cached,
         probes: probes.way,
         missing_probes: probes.missing.clone(),

@@ -17,7 +17,7 @@ use crate::{
     record::Gap,
 };
 use flow::model::{ModelCounters, Sampling};
-use nccl_library::{elf::BuildId, nccl::NcclVersion, symbols::Rung};
+use nccl_library::{elf::BuildId, nccl::NcclVersion, symbols::SymbolSource};
 
 /// Whether the session is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -183,7 +183,7 @@ pub struct LibraryReport {
     pub nccl_version: Option<NcclVersion>,
     pub cuda_version: Option<(u32, u32)>,
     /// Where symbols and layouts are from.
-    pub symbols: Rung,
+    pub symbols: SymbolSource,
     /// They were known from an earlier recording.
     pub cached: bool,
     /// Where ops are seen: whole plans at their launch, or call by call.

@@ -13,7 +13,7 @@ use crate::elf::{BuildId, Machine};
 use crate::{
     layouts::{Enumeration, Layouts},
     nccl::NcclVersion,
-    symbols::{Problem, ProblemKind, Resolution, Rung},
+    symbols::{Problem, ProblemKind, Resolution, SymbolSource},
 };
 
 const FORMAT: u32 = 1;
@@ -149,7 +149,7 @@ impl TableBuilder {
     pub fn add(&mut self, resolution: &Resolution) -> Result<(), TableError> {
         // A struct with several layouts under one name is in no answer, nor in the table.
         let doubtful = |problem: &&Problem| problem.kind == ProblemKind::DebugInfo;
-        if resolution.rung != Rung::OwnDwarf {
+        if resolution.symbol_source != SymbolSource::OwnDwarf {
             return Err(TableError("the library has no debugging information of its own".to_owned()));
         }
         if let Some(problem) = resolution.problems.iter().find(doubtful) {

@@ -13,8 +13,8 @@ const N_SUBS: usize = 16;
 const POSTED: usize = 4;
 const DONE: usize = 7;
 
-fn word(index: usize) -> Place {
-    Place { offset: 8 * index as u64, size: 8 }
+fn word(index: usize) -> IntField {
+    IntField::new(8 * index as u64, 8).unwrap()
 }
 
 fn layout() -> ProxyLayout {
@@ -22,7 +22,7 @@ fn layout() -> ProxyLayout {
         active: word(0),
         async_result: None,
         args_size: 8 * ARGS as u64,
-        subs: (0, 1, 128),
+        subs: ArrayField { offset: 0, count: 1, elem_size: 128 },
         n_subs: word(N_SUBS),
         op_count: word(OP_COUNT),
         state: word(STATE),
