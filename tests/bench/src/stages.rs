@@ -4,7 +4,11 @@
 use std::{fs::File, hint::black_box, io::BufReader, path::Path, time::Duration};
 
 use anyhow::{Context as _, Result};
-use flow::{decode::RecordView, model::Session, wire::ProbeKind};
+use flow::{
+    decode::RecordView,
+    model::{Node, Session},
+    wire::ProbeKind,
+};
 use ncclflow::{
     capture::{CaptureHeader, CaptureReader, Item},
     kernel::stream::Batch,
@@ -64,14 +68,14 @@ fn decode(bindings: &[Binding], batch: &Batch) -> Duration {
 
 fn model(bindings: &[Binding], batch: &Batch) -> Duration {
     let steps = bindings.iter().any(|binding| matches!(binding.kind, ProbeKind::ProxyStep(_)));
-    let mut session = Session::new(steps);
+    let (mut session, mut node) = (Session::new(steps), Node::default());
     timed(|| {
         for record in batch.records() {
             if let Ok(view) = RecordView::new(record)
                 && let Some(binding) = bindings.get(usize::from(view.header.probe))
                 && let Ok(event) = binding.decoder.decode(&binding.kind, &view)
             {
-                session.apply(event, &mut |record| drop(black_box(record)));
+                session.apply(event, &mut node, &mut |record| drop(black_box(record)));
             }
         }
     })

@@ -12,6 +12,7 @@ pub mod doctor;
 pub mod dump;
 pub mod kernel;
 pub mod layout_cache;
+pub mod live_statistics;
 pub mod memory;
 pub mod ps;
 pub mod record;

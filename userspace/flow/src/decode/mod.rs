@@ -26,7 +26,7 @@ pub use plan::{
     PlanPartEvent, QueuedOp,
 };
 pub use plan_fields::PlanFields;
-pub use proxy_owner::{ProxyOwner, Seat};
+pub use proxy_owner::{ProxyOwner, ProxyRank};
 pub use record::{DecodeError, RecordView};
 pub use step::{BytesSum, ProxyStepEvent, SendSizeEvent, StepMoment};
 pub use text::Transport;

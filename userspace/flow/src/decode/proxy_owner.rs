@@ -6,7 +6,7 @@ use crate::wire::ProxyOwnerSpans;
 
 /// By what number a connector names the rank whose proxy serves it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Seat {
+pub enum ProxyRank {
     /// Its rank in this communicator (`ncclProxyConnector.rank`, 2.23 and later).
     Rank(i32),
     /// Its rank in the communicator whose resources this one shares (`tpRank`, 2.18 to 2.22): in this one, but after a split with
@@ -19,13 +19,13 @@ pub enum Seat {
 pub struct ProxyOwner {
     /// It is a rank of this process, and `ncclProxyConnection` an address in it.
     pub same_process: bool,
-    pub seat: Seat,
+    pub rank: ProxyRank,
 }
 
 impl ProxyOwner {
     /// Who serves it, if that is another process (PXN).
-    pub fn elsewhere(self) -> Option<Seat> {
-        (!self.same_process).then_some(self.seat)
+    pub fn elsewhere(self) -> Option<ProxyRank> {
+        (!self.same_process).then_some(self.rank)
     }
 }
 
@@ -35,9 +35,9 @@ pub(super) fn proxy_owner(
 ) -> Result<ProxyOwner, DecodeError> {
     Ok(ProxyOwner {
         same_process: record.int(&spans.same_process)? != 0,
-        seat: match &spans.rank {
-            Some(rank) => Seat::Rank(record.int(rank)?),
-            None => Seat::TopRank(record.int(&spans.top_rank)?),
+        rank: match &spans.rank {
+            Some(rank) => ProxyRank::Rank(record.int(rank)?),
+            None => ProxyRank::TopRank(record.int(&spans.top_rank)?),
         },
     })
 }

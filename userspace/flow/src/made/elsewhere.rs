@@ -3,9 +3,9 @@
 use nccl_library::nccl::{Direction, Pattern};
 
 use super::calls::{APPLICATION, Call, call};
-use crate::decode::{Event, Origin, ProxyOwner, ProxyPeerEvent, ProxyStepEvent, Seat, StepMoment};
+use crate::decode::{Event, Origin, ProxyOwner, ProxyPeerEvent, ProxyRank, ProxyStepEvent, StepMoment};
 
-/// The poster, and who sits where its op is executed.
+/// The process that posts the op, the one that executes it, and that one's rank.
 pub const POSTER: u32 = 10;
 pub const EXECUTOR: u32 = 11;
 pub const EXECUTORS_RANK: i32 = 3;
@@ -28,7 +28,7 @@ pub fn posted() -> Vec<Event> {
             plan_pass: event.plan_pass,
             nsteps: Some(4),
             has_proxy: true,
-            owner: Some(ProxyOwner { same_process: false, seat: Seat::Rank(EXECUTORS_RANK) }),
+            owner: Some(ProxyOwner { same_process: false, rank: ProxyRank::Rank(EXECUTORS_RANK) }),
             connection: CONNECTION,
             transport: "NET".into(),
         };
@@ -37,8 +37,8 @@ pub fn posted() -> Vec<Event> {
     events
 }
 
-/// What another process says: that it has the rank that executes the op.
-pub fn sits_there(tgid: u32) -> Vec<Event> {
+/// What another process tells: that it has the rank that executes the op.
+pub fn tells_its_rank(tgid: u32) -> Vec<Event> {
     let mut plan = call(Pattern::RingTwice, 0, 0, 0).on_nvlink();
     plan.event.comm.rank = EXECUTORS_RANK;
     plan.event.origin.tgid = tgid;

@@ -1,4 +1,4 @@
-//! Calls of the API: whose they are, and the how-manieth.
+//! Numbers API calls per communicator, and joins them with their returns.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use super::{
     api_returns::{OtherCall, Returned, Returns},
     communicator::CommKey,
     flow::FlowCommunicator,
-    instances::Instances,
+    node::Node,
 };
 use crate::decode::{ApiEntryEvent, ApiLineEvent, ApiReturnEvent};
 
@@ -42,7 +42,6 @@ struct ApiCommunicator {
 #[derive(Debug, Default)]
 pub struct ApiSession {
     communicators: HashMap<CommKey, ApiCommunicator>,
-    instances: Instances,
     /// Calls on communicators beyond the number that is kept apart.
     refused: u64,
     /// If returns are traced.
@@ -55,15 +54,9 @@ impl ApiSession {
         Self { returns: traces_returns.then(Returns::default), ..Self::default() }
     }
 
-    /// A session of one process beside those of others, whose communicators are counted together.
-    #[must_use]
-    pub fn counting(self, instances: Instances) -> Self {
-        Self { instances, ..self }
-    }
-
-    /// Takes a call; `out` gets what it completes.
-    pub fn call(&mut self, event: ApiLineEvent, out: &mut impl FnMut(ApiOutput)) {
-        let Some(record) = self.record(event) else { return };
+    /// Takes a call; `out` gets what it completes. `node`: what the session shares with those of other processes.
+    pub fn call(&mut self, event: ApiLineEvent, node: &mut Node, out: &mut impl FnMut(ApiOutput)) {
+        let Some(record) = self.record(event, node) else { return };
         match &mut self.returns {
             None => out(ApiOutput::Call(Box::new(record))),
             Some(returns) => returns.call(record, out),
@@ -101,7 +94,7 @@ impl ApiSession {
         self.refused
     }
 
-    fn record(&mut self, event: ApiLineEvent) -> Option<ApiRecord> {
+    fn record(&mut self, event: ApiLineEvent, node: &mut Node) -> Option<ApiRecord> {
         let Some(id) = event.comm else {
             return Some(ApiRecord { comm: None, number: 0, event, returned: Returned::NotTraced });
         };
@@ -110,7 +103,7 @@ impl ApiSession {
             self.refused += 1;
             return None;
         }
-        let instances = &mut self.instances;
+        let instances = &mut node.instances;
         let communicator = self
             .communicators
             .entry(key)

@@ -4,8 +4,8 @@ use super::{
     agreement::{self, Outcome},
     flow::FlowRecord,
     message::Measured,
-    seats::{CommunicatorSeat, Occupant, Seats},
-    step_key::{StepKey, seat_of},
+    proxy_ranks::{CommunicatorRank, Owner, ProxyRanks},
+    step_key::{StepKey, executing_rank},
 };
 
 /// An op whose messages are on their way.
@@ -20,29 +20,29 @@ pub(super) struct Execution {
     pub(super) tgid: u32,
     /// Records of the process that were lost before it began.
     pub(super) lost: u64,
-    /// Others that execute parts of it, with their losses then, as far as they were known.
-    pub(super) elsewhere: Vec<(CommunicatorSeat, Option<u64>)>,
+    /// Ranks of other processes that execute parts of it, with their losses then, as far as they were known.
+    pub(super) elsewhere: Vec<(CommunicatorRank, Option<u64>)>,
 }
 
 impl Execution {
     /// It ends, for this reason or because all of it was measured, after so many records of its process were lost.
-    pub(super) fn ended(self, lost: u64, outcome: Option<Outcome>, seats: &Seats) -> FlowRecord {
+    pub(super) fn ended(self, lost: u64, outcome: Option<Outcome>, ranks: &ProxyRanks) -> FlowRecord {
         let mut record = self.record;
         record.incomplete |= self.lost != lost;
         let mut is_unknown = false;
         for (at, lost_before) in &self.elsewhere {
-            let process = seats.process(at);
-            is_unknown |= match seats.occupant(at) {
-                Occupant::Process(_) => false,
-                Occupant::Unknown => lost_before.is_none(),
-                Occupant::Several => true,
+            let lost_now = ranks.lost(at);
+            is_unknown |= match ranks.owner(at) {
+                Owner::Process(_) => false,
+                Owner::Unknown => lost_before.is_none(),
+                Owner::Several => true,
             };
-            record.incomplete |= process.is_some_and(|(_, lost)| lost_before.unwrap_or(0) != lost);
+            record.incomplete |= lost_now.is_some_and(|lost| lost_before.unwrap_or(0) != lost);
         }
         for index in 0..record.peers.len() {
-            let at = record.peers.get(index).and_then(|peer| seat_of(&record, peer));
+            let at = record.peers.get(index).and_then(|peer| executing_rank(&record, peer));
             let (Some(at), Some(peer)) = (at, record.peers.get_mut(index)) else { continue };
-            peer.proxy_pid = peer.proxy_pid.or_else(|| seats.pid(&at));
+            peer.proxy_pid = peer.proxy_pid.or_else(|| ranks.pid(&at));
             // Where nobody looked, nothing was seen, and nothing is said of it.
             if outcome.is_some() && peer.measured.as_ref().is_some_and(Measured::is_unseen) {
                 peer.measured = peer.measured.take().filter(|_| peer.proxy_pid.is_some());

@@ -10,11 +10,11 @@ use super::{
     execution::Execution,
     flow::{FlowRecord, PeerFlow},
     message::Measured,
+    proxy_ranks::{CommunicatorRank, ProxyRanks},
     sampling::Sampling,
-    seats::{CommunicatorSeat, Seats},
     send_sizes::SendSizes,
     size_sums::{Size, Sums},
-    step_key::{StepKey, seat_of},
+    step_key::{StepKey, executing_rank},
 };
 use crate::decode::{Origin, ProxyStepEvent, SendSizeEvent, StepMoment};
 
@@ -26,7 +26,7 @@ const MAX_PENDING: usize = 1 << 20;
 const MAX_UNPLACED: usize = 4096;
 
 /// Communicators of a process that one connection of another serves: one, but where two processes have something at the same address.
-const MAX_SEATS_OF_CONNECTION: usize = 64;
+const MAX_RANKS_OF_CONNECTION: usize = 64;
 
 /// What was not measured because it was not asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -65,9 +65,8 @@ pub(super) struct Executions {
     unwanted_now: HashMap<StepKey, u64>,
     /// When the last message of a connection that came to its end did.
     last_ends: HashMap<StepKey, u64>,
-    seats: Seats,
     /// By a connection's address in the process that serves it: who that can be.
-    elsewhere: HashMap<u64, Vec<CommunicatorSeat>>,
+    elsewhere: HashMap<u64, Vec<CommunicatorRank>>,
     /// Ops of which somebody executes a part who is not known.
     unplaced: VecDeque<u64>,
     next_number: u64,
@@ -81,10 +80,6 @@ impl Executions {
         Self { sampling, ..self }
     }
 
-    pub(super) fn seated(self, seats: Seats) -> Self {
-        Self { seats, ..self }
-    }
-
     /// Whether parts of its ops are executed by other processes.
     pub(super) fn has_parts_elsewhere(&self) -> bool {
         !self.elsewhere.is_empty()
@@ -95,9 +90,9 @@ impl Executions {
         &self,
         tgid: u32,
         step: &ProxyStepEvent,
-    ) -> impl Iterator<Item = CommunicatorSeat> {
-        let seats = self.elsewhere.get(&step.connection).into_iter().flatten().copied();
-        seats.filter(move |at| {
+    ) -> impl Iterator<Item = CommunicatorRank> {
+        let ranks = self.elsewhere.get(&step.connection).into_iter().flatten().copied();
+        ranks.filter(move |at| {
             let key = StepKey { tgid, elsewhere: Some(*at), ..StepKey::of_event(step) };
             self.by_key.contains_key(&key) || self.unwanted.contains(&key)
         })
@@ -105,9 +100,14 @@ impl Executions {
 
     /// Takes a posted op. Gives back what will not be measured any further: this one, if it has no messages or too many, or
     /// the oldest ones, to make room. `by`: the record because of which that is known.
-    pub(super) fn begin(&mut self, by: &Origin, mut record: FlowRecord) -> Vec<FlowRecord> {
+    pub(super) fn begin(
+        &mut self,
+        by: &Origin,
+        mut record: FlowRecord,
+        ranks: &ProxyRanks,
+    ) -> Vec<FlowRecord> {
         let Origin { tgid, lost, .. } = *by;
-        let elsewhere = self.parts_elsewhere(&record);
+        let elsewhere = self.parts_elsewhere(&record, ranks);
         if !self.sampling.takes(&record) {
             self.leave_out(tgid, &mut record);
             return vec![record];
@@ -149,10 +149,10 @@ impl Executions {
         while self.unplaced.len() > MAX_UNPLACED
             && let Some(number) = self.unplaced.pop_front()
         {
-            ended.extend(self.end_unplaced(number, by));
+            ended.extend(self.end_unplaced(number, by, ranks));
         }
         while self.pending > MAX_PENDING
-            && let Some(oldest) = self.end_oldest(by)
+            && let Some(oldest) = self.end_oldest(by, ranks)
         {
             ended.push(oldest);
         }
@@ -160,18 +160,22 @@ impl Executions {
     }
 
     /// Who executes parts of the op elsewhere, with their losses as far as they are known.
-    fn parts_elsewhere(&mut self, record: &FlowRecord) -> Vec<(CommunicatorSeat, Option<u64>)> {
-        let mut parts: Vec<(CommunicatorSeat, Option<u64>)> = Vec::new();
+    fn parts_elsewhere(
+        &mut self,
+        record: &FlowRecord,
+        ranks: &ProxyRanks,
+    ) -> Vec<(CommunicatorRank, Option<u64>)> {
+        let mut parts: Vec<(CommunicatorRank, Option<u64>)> = Vec::new();
         for peer in record.peers.iter().filter(|peer| peer.has_proxy) {
-            let Some(at) = seat_of(record, peer) else { continue };
+            let Some(at) = executing_rank(record, peer) else { continue };
             if self.elsewhere.len() < MAX_PENDING || self.elsewhere.contains_key(&peer.connection) {
-                let seats = self.elsewhere.entry(peer.connection).or_default();
-                if !seats.contains(&at) && seats.len() < MAX_SEATS_OF_CONNECTION {
-                    seats.push(at);
+                let known = self.elsewhere.entry(peer.connection).or_default();
+                if !known.contains(&at) && known.len() < MAX_RANKS_OF_CONNECTION {
+                    known.push(at);
                 }
             }
             if !parts.iter().any(|(other, _)| *other == at) {
-                parts.push((at, self.seats.process(&at).map(|(_, lost)| lost)));
+                parts.push((at, ranks.lost(&at)));
             }
         }
         parts
@@ -251,6 +255,7 @@ impl Executions {
         key: StepKey,
         event: &ProxyStepEvent,
         lost: u64,
+        ranks: &ProxyRanks,
     ) -> Result<Option<FlowRecord>, ()> {
         if !self.by_key.contains_key(&key) && self.is_unwanted(&key, event) {
             return Ok(None);
@@ -286,7 +291,7 @@ impl Executions {
             measured.set_depth(event.n_subs, slots);
             let posted = execution.record.posted_at.map(|origin| origin.ts_ns);
             measured.free_since = posted.max(ends.get(&key.line()).copied());
-            peer.proxy_pid = key.elsewhere.and_then(|at| self.seats.pid(&at));
+            peer.proxy_pid = key.elsewhere.and_then(|at| ranks.pid(&at));
         }
         if event.moment == StepMoment::Stop && (ends.len() < MAX_PENDING || ends.contains_key(&key.line())) {
             ends.insert(key.line(), event.origin.ts_ns);
@@ -304,14 +309,13 @@ impl Executions {
             return Ok(None);
         }
         let ended = self.end(number);
-        Ok(ended.map(|execution| execution.ended(lost, None, &self.seats)))
+        Ok(ended.map(|execution| execution.ended(lost, None, ranks)))
     }
 
     /// The session ends: what is still on its way, in the order of posting.
-    pub(super) fn drain(&mut self, lost: impl Fn(u32) -> u64) -> Vec<FlowRecord> {
+    pub(super) fn drain(&mut self, lost: impl Fn(u32) -> u64, ranks: &ProxyRanks) -> Vec<FlowRecord> {
         self.by_key.clear();
         self.pending = 0;
-        let seats = self.seats.clone();
         let mut left: Vec<(u64, Execution)> = self.by_number.drain().collect();
         left.sort_by_key(|(number, _)| *number);
         let mut busy = HashSet::new();
@@ -323,7 +327,7 @@ impl Executions {
                 for index in 0..execution.record.peers.len() {
                     let Some(peer) = execution.record.peers.get(index) else { continue };
                     let line = StepKey::of_peer(execution.tgid, &execution.record, peer).line();
-                    let is_unknown = line.elsewhere.is_some_and(|at| seats.process(&at).is_none());
+                    let is_unknown = line.elsewhere.is_some_and(|at| ranks.lost(&at).is_none());
                     let Some(measured) =
                         execution.record.peers.get_mut(index).and_then(|peer| peer.measured.as_mut())
                     else {
@@ -335,31 +339,31 @@ impl Executions {
                     }
                 }
                 let lost = lost(execution.tgid);
-                execution.ended(lost, Some(Outcome::SessionEnded), &seats)
+                execution.ended(lost, Some(Outcome::SessionEnded), ranks)
             })
             .collect()
     }
 
     /// An op has waited long enough for somebody to be found who executes it.
-    fn end_unplaced(&mut self, number: u64, by: &Origin) -> Option<FlowRecord> {
+    fn end_unplaced(&mut self, number: u64, by: &Origin, ranks: &ProxyRanks) -> Option<FlowRecord> {
         let execution = self.by_number.get(&number)?;
         let is_unplaced =
-            |(at, lost): &(CommunicatorSeat, Option<u64>)| lost.is_none() && self.seats.process(at).is_none();
+            |(at, lost): &(CommunicatorRank, Option<u64>)| lost.is_none() && ranks.lost(at).is_none();
         if !execution.elsewhere.iter().any(is_unplaced) {
             return None;
         }
         let execution = self.end(number)?;
         let lost = if execution.tgid == by.tgid { by.lost } else { execution.lost };
-        Some(execution.ended(lost, Some(Outcome::ProxyNotKnown), &self.seats))
+        Some(execution.ended(lost, Some(Outcome::ProxyNotKnown), ranks))
     }
 
-    fn end_oldest(&mut self, by: &Origin) -> Option<FlowRecord> {
+    fn end_oldest(&mut self, by: &Origin, ranks: &ProxyRanks) -> Option<FlowRecord> {
         let number = (self.oldest..self.next_number).find(|number| self.by_number.contains_key(number))?;
         self.oldest = number + 1;
         let oldest = self.end(number)?;
         // Of another process it is not known what was lost since, but it is not measured to its end either.
         let lost = if oldest.tgid == by.tgid { by.lost } else { oldest.lost };
-        Some(oldest.ended(lost, Some(Outcome::GivenUp), &self.seats))
+        Some(oldest.ended(lost, Some(Outcome::GivenUp), ranks))
     }
 
     fn end(&mut self, number: u64) -> Option<Execution> {

@@ -7,15 +7,15 @@ use super::{
     call::{CallAssembler, ProxyCall},
     communicator::{CommKey, Communicator},
     flow::FlowRecord,
-    instances::Instances,
     measured::{Executions, LeftOut},
+    node::Node,
     plan::{PlanAssembler, PlanCounters},
     post_match::is_posted_copy,
+    proxy_ranks::CommunicatorRank,
     sampling::Sampling,
-    seats::{CommunicatorSeat, Seats},
     step_key::StepKey,
 };
-use crate::decode::{Event, Origin, ProxyOwner, ProxyStepEvent, Seat, StepMoment};
+use crate::decode::{Event, Origin, ProxyOwner, ProxyRank, ProxyStepEvent, StepMoment};
 
 /// Communicators that are kept apart. A process has some tens; one that claims more wants to fill our memory.
 pub(super) const MAX_COMMUNICATORS: usize = 65_536;
@@ -91,7 +91,6 @@ pub struct Session {
     calls: CallAssembler,
     plans: PlanAssembler,
     communicators: HashMap<CommKey, Communicator>,
-    instances: Instances,
     unposted: u64,
     /// Steps are traced: posted ops wait for their messages.
     measures_steps: bool,
@@ -102,7 +101,6 @@ pub struct Session {
     measured_otherwise: u64,
     unfinished: u64,
     refused: u64,
-    seats: Seats,
     /// Calls were seen whose op another process executes.
     posts_elsewhere: bool,
 }
@@ -113,12 +111,6 @@ impl Session {
         Self { measures_steps, ..Self::default() }
     }
 
-    /// A session of one process beside those of others, whose communicators are counted together.
-    #[must_use]
-    pub fn counting(self, instances: Instances) -> Self {
-        Self { instances, ..self }
-    }
-
     /// Of the ops whose messages could be measured, those.
     #[must_use]
     pub fn sampling(mut self, sampling: Sampling) -> Self {
@@ -126,16 +118,8 @@ impl Session {
         self
     }
 
-    /// A session of one process beside others of the same node, which may execute its ops.
-    #[must_use]
-    pub fn seated(mut self, seats: Seats) -> Self {
-        self.executions = self.executions.seated(seats.clone());
-        self.seats = seats;
-        self
-    }
-
-    /// Takes an event; `out` gets what it completes.
-    pub fn apply(&mut self, event: Event, out: &mut impl FnMut(FlowRecord)) {
+    /// Takes an event; `out` gets what it completes. `node`: what the session shares with those of other processes.
+    pub fn apply(&mut self, event: Event, node: &mut Node, out: &mut impl FnMut(FlowRecord)) {
         match event {
             Event::ProxyOp(event) => {
                 let origin = event.origin;
@@ -147,10 +131,10 @@ impl Session {
                         && CommKey::new(open.event.origin.tgid, &open.event.comm) == key
                 });
                 for call in over {
-                    self.complete(call, &origin, out);
+                    self.complete(call, &origin, node, out);
                 }
                 if let Some(call) = self.calls.begin(*event) {
-                    self.complete(call, &origin, out);
+                    self.complete(call, &origin, node, out);
                 }
                 // A replay's peers are those of the op that was captured. Its thread can be silent from now on, and what other
                 // threads plan comes after it.
@@ -159,7 +143,7 @@ impl Session {
                     communicator.is_some_and(|communicator| communicator.is_replay(&call.event))
                 };
                 if let Some(call) = self.calls.give_out(&origin, is_replay) {
-                    self.complete(call, &origin, out);
+                    self.complete(call, &origin, node, out);
                 }
             }
             // Of another level; the pipeline gives it to the API's side of the session.
@@ -171,32 +155,32 @@ impl Session {
             Event::PlanPart(part) => self.plans.part(part),
             Event::Plan(plan) => {
                 for call in self.plans.plan(&plan) {
-                    self.complete(call, &plan.origin, out);
+                    self.complete(call, &plan.origin, node, out);
                 }
             }
             Event::ProxyStep(mut step) => {
-                if !self.step(&mut step, out) {
+                if !self.step(&mut step, node, out) {
                     self.unjoined(&step);
                 }
             }
             Event::SendSize(size) => self.executions.take_send_size(&size),
             Event::ApiCall(call) => {
                 if let Some(done) = self.calls.end(&call.origin) {
-                    self.complete(done, &call.origin, out);
+                    self.complete(done, &call.origin, node, out);
                 }
                 let key = CommKey::new(call.origin.tgid, &call.comm);
                 if self.communicators.len() < MAX_COMMUNICATORS {
-                    self.communicator(key, call.comm.n_ranks).api_call(call);
+                    self.communicator(key, call.comm.n_ranks, node).api_call(call);
                 }
             }
         }
     }
 
     /// The session ends: what is still open goes out as it is. `lost`: records of a process that were lost until now.
-    pub fn finish(&mut self, lost: impl Fn(u32) -> u64, out: &mut impl FnMut(FlowRecord)) {
+    pub fn finish(&mut self, lost: impl Fn(u32) -> u64, node: &mut Node, out: &mut impl FnMut(FlowRecord)) {
         for call in self.calls.drain(&lost) {
             let by = Origin { lost: lost(call.event.origin.tgid), ..call.event.origin };
-            self.complete(call, &by, out);
+            self.complete(call, &by, node, out);
         }
         for communicator in self.communicators.values_mut() {
             let mut left: Vec<FlowRecord> = communicator.drain().collect();
@@ -204,7 +188,7 @@ impl Session {
             self.unposted += left.len() as u64;
             left.into_iter().for_each(&mut *out);
         }
-        for left in self.executions.drain(lost) {
+        for left in self.executions.drain(lost, &node.proxy_ranks) {
             self.count_unfinished(&left);
             out(left);
         }
@@ -233,15 +217,15 @@ impl Session {
     }
 
     /// A call is complete, because of a record of its process, `by`.
-    fn complete(&mut self, call: ProxyCall, by: &Origin, out: &mut impl FnMut(FlowRecord)) {
+    fn complete(&mut self, call: ProxyCall, by: &Origin, node: &mut Node, out: &mut impl FnMut(FlowRecord)) {
         let key = CommKey::new(call.event.origin.tgid, &call.event.comm);
         if self.communicators.len() >= MAX_COMMUNICATORS && !self.communicators.contains_key(&key) {
             self.refused += 1;
             return;
         }
-        self.note_seats(&call);
+        self.note_proxy_ranks(&call, node);
         let n_ranks = call.event.comm.n_ranks;
-        if !call.event.plan_pass && !self.communicator(key, n_ranks).waits_for(&call.event) {
+        if !call.event.plan_pass && !self.communicator(key, n_ranks, node).waits_for(&call.event) {
             // CUDA's callback thread posts what another thread planned, and that thread has done nothing since: NCCL posts
             // nothing before its plan is complete, so the call that planned it is over. What was begun after the post is another
             // op's, that only looks alike.
@@ -254,10 +238,10 @@ impl Session {
                     && is_posted_copy(&open.event.op, &call.event.op)
             });
             for planned in planned {
-                self.complete(planned, by, out);
+                self.complete(planned, by, node, out);
             }
         }
-        if let Some(record) = self.communicator(key, n_ranks).proxy_call(call) {
+        if let Some(record) = self.communicator(key, n_ranks, node).proxy_call(call) {
             if record.needed && !record.posted {
                 self.unposted += 1;
             }
@@ -265,25 +249,26 @@ impl Session {
                 out(record);
                 return;
             }
-            for ended in self.executions.begin(by, record) {
+            for ended in self.executions.begin(by, record, &node.proxy_ranks) {
                 self.count_unfinished(&ended);
                 out(ended);
             }
         }
     }
 
-    /// What the call says of who sits where.
-    fn note_seats(&self, call: &ProxyCall) {
+    /// What the call says of the ranks that its process has.
+    fn note_proxy_ranks(&self, call: &ProxyCall, node: &mut Node) {
         if !self.measures_steps {
             return;
         }
         let (comm, tgid) = (&call.event.comm, call.event.origin.tgid);
-        let take = |seat| self.seats.take(CommunicatorSeat { hash: comm.hash, seat }, tgid);
-        take(Seat::Rank(comm.rank));
-        // A rank whose proxy is in this process sits in it. (Up to 2.22 src/transport/shm.cc numbers it otherwise where it receives.)
+        let mut note = |rank| node.proxy_ranks.note_owner(CommunicatorRank { hash: comm.hash, rank }, tgid);
+        note(ProxyRank::Rank(comm.rank));
+        // A rank whose proxy is in this process is this process's. (Up to 2.22 src/transport/shm.cc numbers it otherwise
+        // where it receives.)
         for peer in call.peers.iter().filter(|peer| matches!(peer.transport.as_str(), "NET" | "P2P")) {
             if let Some(owner) = peer.owner.filter(|owner| owner.same_process) {
-                take(owner.seat);
+                note(owner.rank);
             }
         }
     }
@@ -298,12 +283,17 @@ impl Session {
 
     /// A message takes a step in this process's proxy. False: its op is none of this process's. Then the step may be
     /// [another one's](Self::step_elsewhere), or is [nobody's](Self::unjoined).
-    pub fn step(&mut self, step: &mut ProxyStepEvent, out: &mut impl FnMut(FlowRecord)) -> bool {
+    pub fn step(
+        &mut self,
+        step: &mut ProxyStepEvent,
+        node: &mut Node,
+        out: &mut impl FnMut(FlowRecord),
+    ) -> bool {
         if step.moment == StepMoment::Other {
             return true;
         }
         self.executions.settle_size(step);
-        self.note_step(StepKey::of_event(step), step, &step.origin, out)
+        self.note_step(StepKey::of_event(step), step, &step.origin, node, out)
     }
 
     /// No op is known that this step of the process is of.
@@ -317,34 +307,35 @@ impl Session {
         self.posts_elsewhere || self.executions.has_parts_elsewhere()
     }
 
-    /// Who must have made this step, of another process's proxy, if it is of an op that this process, `tgid`, posted.
-    pub fn executors(&self, tgid: u32, step: &ProxyStepEvent) -> Vec<CommunicatorSeat> {
-        let mut seats: Vec<CommunicatorSeat> = self.executions.executors(tgid, step).collect();
+    /// The ranks of which one's proxy must have made this step, if it is of an op that this process, `tgid`, posted.
+    pub fn executors(&self, tgid: u32, step: &ProxyStepEvent) -> Vec<CommunicatorRank> {
+        let mut ranks: Vec<CommunicatorRank> = self.executions.executors(tgid, step).collect();
         for open in self.calls.posting(tgid, step.op_count) {
             let peers = open.peers.iter().filter(|peer| peer.has_proxy && peer.connection == step.connection);
             for peer in peers {
-                if let Some(seat) = peer.owner.and_then(ProxyOwner::elsewhere) {
-                    let at = CommunicatorSeat { hash: open.event.comm.hash, seat };
-                    if !seats.contains(&at) {
-                        seats.push(at);
+                if let Some(rank) = peer.owner.and_then(ProxyOwner::elsewhere) {
+                    let at = CommunicatorRank { hash: open.event.comm.hash, rank };
+                    if !ranks.contains(&at) {
+                        ranks.push(at);
                     }
                 }
             }
         }
-        seats
+        ranks
     }
 
-    /// A message of an op that this process posted takes a step in the proxy of the one that sits at `at`. `by`: this process, now.
+    /// A message of an op that this process posted takes a step in the proxy of the rank `at`. `by`: this process, now.
     /// False: it is of no op after all.
     pub fn step_elsewhere(
         &mut self,
-        at: CommunicatorSeat,
+        at: CommunicatorRank,
         step: &ProxyStepEvent,
         by: &Origin,
+        node: &mut Node,
         out: &mut impl FnMut(FlowRecord),
     ) -> bool {
         let key = StepKey { tgid: by.tgid, elsewhere: Some(at), ..StepKey::of_event(step) };
-        self.note_step(key, step, by, out)
+        self.note_step(key, step, by, node, out)
     }
 
     /// The proxy can be at a message before the thread that posted the op has done anything else, and so before its call is known to
@@ -354,6 +345,7 @@ impl Session {
         key: StepKey,
         step: &ProxyStepEvent,
         by: &Origin,
+        node: &mut Node,
         out: &mut impl FnMut(FlowRecord),
     ) -> bool {
         if !self.executions.expects(&key) {
@@ -363,16 +355,16 @@ impl Session {
                     && open.event.origin.tgid == key.tgid
                     && open.event.op.op_count == key.op_count
                     && open.peers.iter().any(|peer| {
-                        let seat = peer.owner.and_then(ProxyOwner::elsewhere);
-                        let elsewhere = seat.map(|seat| CommunicatorSeat { hash, seat });
+                        let rank = peer.owner.and_then(ProxyOwner::elsewhere);
+                        let elsewhere = rank.map(|rank| CommunicatorRank { hash, rank });
                         (peer.connection, elsewhere) == (key.connection, key.elsewhere)
                     })
             });
             for call in posting {
-                self.complete(call, by, out);
+                self.complete(call, by, node, out);
             }
         }
-        match self.executions.note(key, step, by.lost) {
+        match self.executions.note(key, step, by.lost, &node.proxy_ranks) {
             Ok(Some(record)) => {
                 self.measured_otherwise += u64::from(record.outcome == Some(Outcome::OtherBytes));
                 out(record);
@@ -383,8 +375,8 @@ impl Session {
         }
     }
 
-    fn communicator(&mut self, key: CommKey, n_ranks: i32) -> &mut Communicator {
-        let instances = &mut self.instances;
+    fn communicator(&mut self, key: CommKey, n_ranks: i32, node: &mut Node) -> &mut Communicator {
+        let instances = &mut node.instances;
         self.communicators
             .entry(key)
             .or_insert_with(|| Communicator::new(key, n_ranks, instances.next(key.hash, key.rank)))

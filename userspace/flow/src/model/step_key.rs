@@ -2,7 +2,7 @@
 
 use super::{
     flow::{FlowRecord, PeerFlow},
-    seats::CommunicatorSeat,
+    proxy_ranks::CommunicatorRank,
 };
 use crate::decode::{ProxyOwner, ProxyStepEvent};
 
@@ -11,8 +11,8 @@ use crate::decode::{ProxyOwner, ProxyStepEvent};
 pub(super) struct StepKey {
     /// The process that posted the op.
     pub(super) tgid: u32,
-    /// Who executes it, if that is another process; `connection` is an address there.
-    pub(super) elsewhere: Option<CommunicatorSeat>,
+    /// The rank that executes it, if that is another process's; `connection` is an address there.
+    pub(super) elsewhere: Option<CommunicatorRank>,
     pub(super) connection: u64,
     pub(super) op_count: u64,
 }
@@ -27,7 +27,7 @@ impl StepKey {
     pub(super) fn of_peer(tgid: u32, record: &FlowRecord, peer: &PeerFlow) -> Self {
         Self {
             tgid,
-            elsewhere: seat_of(record, peer),
+            elsewhere: executing_rank(record, peer),
             connection: peer.connection,
             op_count: record.op.op_count,
         }
@@ -39,8 +39,8 @@ impl StepKey {
     }
 }
 
-/// Who executes the op's part with this peer, if another process does.
-pub(super) fn seat_of(record: &FlowRecord, peer: &PeerFlow) -> Option<CommunicatorSeat> {
-    let seat = peer.owner.and_then(ProxyOwner::elsewhere)?;
-    Some(CommunicatorSeat { hash: record.comm.hash, seat })
+/// The rank whose proxy executes the op's part with this peer, if that is another process's.
+pub(super) fn executing_rank(record: &FlowRecord, peer: &PeerFlow) -> Option<CommunicatorRank> {
+    let rank = peer.owner.and_then(ProxyOwner::elsewhere)?;
+    Some(CommunicatorRank { hash: record.comm.hash, rank })
 }

@@ -8,9 +8,34 @@ use nccl_library::nccl::{Direction, Pattern};
 mod elsewhere;
 mod measuring;
 
+/// A session of the only process of its node.
+#[derive(Default)]
+struct Alone {
+    session: Session,
+    node: Node,
+}
+
+impl Alone {
+    fn new(session: Session) -> Self {
+        Self { session, node: Node::default() }
+    }
+
+    fn apply(&mut self, event: Event, out: &mut impl FnMut(FlowRecord)) {
+        self.session.apply(event, &mut self.node, out);
+    }
+
+    fn finish(&mut self, lost: impl Fn(u32) -> u64, out: &mut impl FnMut(FlowRecord)) {
+        self.session.finish(lost, &mut self.node, out);
+    }
+
+    fn counters(&self) -> ModelCounters {
+        self.session.counters()
+    }
+}
+
 /// Runs calls through a session, to its end.
 fn run(calls: impl IntoIterator<Item = Call>) -> (Vec<FlowRecord>, ModelCounters) {
-    let (mut session, mut out) = (Session::default(), Vec::new());
+    let (mut session, mut out) = (Alone::default(), Vec::new());
     for call in calls {
         let Call { event, peers } = call;
         let (origin, op_pointer, plan_pass, nsteps) =
@@ -198,7 +223,7 @@ fn what_is_no_flow_is_no_record_and_what_has_no_op_is_counted() {
     // NCCL 2.26 to 2.30 call ncclProxySaveOp again for a profiler, between the channels of one op.
     assert_eq!(seqs(&run([plan(0), profiler.clone(), plan(1), profiler]).0), [0, 0]);
 
-    let mut session = Session::default();
+    let mut session = Alone::default();
     let peer = ProxyPeerEvent {
         origin: Origin { ts_ns: 1, tgid: 10, tid: APPLICATION, lost: 0 },
         op_pointer: 0xaa,
@@ -304,7 +329,7 @@ fn a_lost_post_does_not_shift_the_joins_after_it() {
 
 /// Runs calls of which the first call's second peer was lost: what the process lost is counted in later records.
 fn run_with_a_loss(lost_after_first_peer: u64, at_the_end: u64) -> (Vec<FlowRecord>, ModelCounters) {
-    let (mut session, mut out) = (Session::default(), Vec::new());
+    let (mut session, mut out) = (Alone::default(), Vec::new());
     let mut take = |record| out.push(record);
     for (channel, lost) in [(0, 0), (1, lost_after_first_peer)] {
         let mut call = call(Pattern::RingTwice, channel, 0, 0).on_nvlink();
@@ -351,7 +376,7 @@ fn an_op_during_which_records_were_lost_says_so() {
 /// Where the record of an op is lost, its peers look like those of the op before: the same thread, the same address.
 #[test]
 fn peers_after_a_loss_are_not_given_to_the_op_before_it() {
-    let (mut session, mut out) = (Session::default(), Vec::new());
+    let (mut session, mut out) = (Alone::default(), Vec::new());
     let mut take = |record| out.push(record);
     let first = call(Pattern::RingTwice, 0, 0, 0).on_nvlink();
     let origin = first.event.origin;

@@ -18,6 +18,6 @@ pub mod tests;
 pub use histogram::{BOUNDS, Histogram};
 pub use peer::{PeerKind, PeerStatistics, Traffic};
 pub use rank::{CallStatistics, OTHER, OpKind, OpStatistics, RankStatistics};
-pub use tally::{LiveStatistics, Tally};
+pub use tally::Tally;
 pub use totals::{ProcessStatistics, RankKey, Statistics};
 pub use waits::{Sum, Wait, waits_of};

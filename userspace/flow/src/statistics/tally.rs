@@ -1,9 +1,6 @@
 //! Fills the statistics of a session.
 
-use std::{
-    collections::{HashMap, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::collections::{HashMap, VecDeque};
 
 use super::{
     op_window::OpWindows,
@@ -153,22 +150,5 @@ fn communicator_of(event: &Event) -> Option<&CommunicatorId> {
         | Event::ProxyStep(_)
         | Event::SendSize(_)
         | Event::PlanPart(_) => None,
-    }
-}
-
-/// Statistics that a session fills while others read them.
-#[derive(Clone, Debug, Default)]
-pub struct LiveStatistics(Arc<Mutex<Tally>>);
-
-impl LiveStatistics {
-    /// To add to them, or to look at them: nobody else can meanwhile.
-    pub fn lock(&self) -> MutexGuard<'_, Tally> {
-        // Counters have no state in between that would be wrong to see.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A copy.
-    pub fn read(&self) -> Statistics {
-        self.lock().statistics().clone()
     }
 }

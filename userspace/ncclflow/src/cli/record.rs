@@ -17,6 +17,7 @@ use super::{
     record_args::{BufferChoice, Format, LinkChoice, Probes, RecordArgs, StepDetail},
     signals::with_signals,
 };
+use crate::live_statistics::LiveStatistics;
 use crate::{
     clock::now_ns,
     kernel::{
@@ -28,7 +29,6 @@ use crate::{
     target::Process,
     views::metrics::{Exposition, MetricsServer},
 };
-use flow::statistics::LiveStatistics;
 use nccl_library::symbols::DebugFiles;
 
 pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<ExitCode> {

@@ -13,6 +13,7 @@ use anyhow::{Context as _, Result, bail};
 use rustix::time::ClockId;
 
 use super::{args::Level, signals::with_signals, top_args::TopArgs};
+use crate::live_statistics::LiveStatistics;
 use crate::{
     clock::now_ns,
     kernel::{
@@ -23,7 +24,7 @@ use crate::{
     sinks::ApiFormat,
     views::top::{Feed, Rates, Reading, State, Subject, TopReport, print_table, rows, show},
 };
-use flow::{model::Sampling, statistics::LiveStatistics};
+use flow::model::Sampling;
 use nccl_library::symbols::DebugFiles;
 
 pub(super) fn run(args: &TopArgs, started: Instant) -> Result<ExitCode> {

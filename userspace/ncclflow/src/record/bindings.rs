@@ -10,7 +10,8 @@ use flow::{decode::Decoder, schema::HostInfo, wire::ProbeKind};
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Binding {
     pub kind: ProbeKind,
-    pub decoder: Decoder,
+    /// That of its library.
+    pub decoder: Arc<Decoder>,
     /// Nothing of parts of a walk, which serve all processes of a library, and of probes that several processes share.
     pub host: Option<HostInfo>,
 }

@@ -1,37 +1,36 @@
-//! Steps of one process's proxy that are of another process's ops: NCCL sends through another GPU of the node, and that rank's process
-//! executes the op (PXN).
+//! Steps of one process's proxy that are of another process's ops (PXN): NCCL sends through another GPU of the node, and the
+//! process of that GPU's rank executes the op.
 
 use std::{collections::HashMap, mem};
 
-use super::{origins, output::Output};
+use super::{output::Output, processes::TracedProcess};
 use flow::{
     decode::{Origin, ProxyStepEvent},
-    model::{CommunicatorSeat, Occupant, Seats},
+    model::{CommunicatorRank, Node, Owner},
 };
 
 #[cfg(test)]
 mod tests;
 
-/// Steps that are kept until it is known whether their process is the one that an op names: some hundred messages of each op that
-/// is on its way when a recording begins.
+/// Steps that are kept until it is known whether their process has the rank that an op names. Each op that is on its way when
+/// a recording begins has some hundred messages.
 const MAX_WAITING: usize = 1 << 16;
 
-/// Who else there is, and the steps of which it is not known yet whose they are.
+/// Steps of which it is not known yet which process posted their op.
 #[derive(Debug, Default)]
 pub(super) struct Neighbours {
-    pub(super) seats: Seats,
     waiting: Vec<ProxyStepEvent>,
-    /// Changes of the seats when the waiting ones were looked at.
+    /// [`flow::model::ProxyRanks::changes`] when the waiting ones were looked at.
     seen: u64,
 }
 
-/// Whose a step is.
-enum Whose {
-    /// The op is this process's, and the step's process sits where the op wants it executed.
-    Posters(u32, CommunicatorSeat),
-    /// The step's process may be the one that an op names.
+/// Which process posted a step's op.
+enum Poster {
+    /// This process, and the step's process has the rank that the op names.
+    Process(u32, CommunicatorRank),
+    /// An op names a rank whose process is not known; it may be the step's.
     NotKnown,
-    Nobodys,
+    Nobody,
 }
 
 impl Neighbours {
@@ -39,77 +38,84 @@ impl Neighbours {
     pub(super) fn step(
         &mut self,
         step: ProxyStepEvent,
-        processes: &mut HashMap<u32, origins::Origin>,
+        processes: &mut HashMap<u32, TracedProcess>,
+        node: &mut Node,
         output: &mut Output,
     ) {
-        match self.whose(&step, processes) {
-            Whose::Posters(tgid, at) if give(tgid, at, &step, processes, output) => {}
-            Whose::NotKnown if self.waiting.len() < MAX_WAITING => self.waiting.push(step),
+        match poster_of(&step, processes, node) {
+            Poster::Process(tgid, at) if give(tgid, at, &step, processes, node, output) => {}
+            Poster::NotKnown if self.waiting.len() < MAX_WAITING => self.waiting.push(step),
             _ => unjoined(&step, processes),
         }
     }
 
-    /// Somebody may have been found.
-    pub(super) fn look_again(&mut self, processes: &mut HashMap<u32, origins::Origin>, output: &mut Output) {
+    /// The process of a rank may have become known.
+    pub(super) fn look_again(
+        &mut self,
+        processes: &mut HashMap<u32, TracedProcess>,
+        node: &mut Node,
+        output: &mut Output,
+    ) {
         if self.waiting.is_empty() {
             return;
         }
-        let changes = self.seats.changes();
+        let changes = node.proxy_ranks.changes();
         if mem::replace(&mut self.seen, changes) != changes {
             for step in mem::take(&mut self.waiting) {
-                self.step(step, processes, output);
+                self.step(step, processes, node, output);
             }
         }
     }
 
-    /// Nobody will be found any more for what this process did, or, without one, for anything.
-    pub(super) fn give_up(&mut self, tgid: Option<u32>, processes: &mut HashMap<u32, origins::Origin>) {
+    /// No poster will be found any more for what this process did, or, without one, for anything.
+    pub(super) fn give_up(&mut self, tgid: Option<u32>, processes: &mut HashMap<u32, TracedProcess>) {
         let is_over = |step: &mut ProxyStepEvent| tgid.is_none_or(|tgid| step.origin.tgid == tgid);
         for step in self.waiting.extract_if(.., is_over) {
             unjoined(&step, processes);
         }
     }
+}
 
-    fn whose(&self, step: &ProxyStepEvent, processes: &HashMap<u32, origins::Origin>) -> Whose {
-        let (mut found, mut is_one, mut may_be) = (None, true, false);
-        for (tgid, process) in processes {
-            if *tgid == step.origin.tgid || !process.session.posts_elsewhere() {
-                continue;
-            }
-            for at in process.session.executors(*tgid, step) {
-                match self.seats.occupant(&at) {
-                    Occupant::Process(occupant) if occupant == step.origin.tgid => {
-                        is_one &= found.is_none();
-                        found = Some((*tgid, at));
-                    }
-                    Occupant::Unknown => may_be = true,
-                    Occupant::Process(_) | Occupant::Several => {}
+fn poster_of(step: &ProxyStepEvent, processes: &HashMap<u32, TracedProcess>, node: &Node) -> Poster {
+    let (mut found, mut is_one, mut may_be) = (None, true, false);
+    for (tgid, process) in processes {
+        if *tgid == step.origin.tgid || !process.session.posts_elsewhere() {
+            continue;
+        }
+        for at in process.session.executors(*tgid, step) {
+            match node.proxy_ranks.owner(&at) {
+                Owner::Process(owner) if owner == step.origin.tgid => {
+                    is_one &= found.is_none();
+                    found = Some((*tgid, at));
                 }
+                Owner::Unknown => may_be = true,
+                Owner::Process(_) | Owner::Several => {}
             }
         }
-        match found {
-            // A connection is one poster's.
-            Some((tgid, at)) if is_one => Whose::Posters(tgid, at),
-            None if may_be => Whose::NotKnown,
-            _ => Whose::Nobodys,
-        }
+    }
+    match found {
+        // A connection is one poster's.
+        Some((tgid, at)) if is_one => Poster::Process(tgid, at),
+        None if may_be => Poster::NotKnown,
+        _ => Poster::Nobody,
     }
 }
 
 fn give(
     tgid: u32,
-    at: CommunicatorSeat,
+    at: CommunicatorRank,
     step: &ProxyStepEvent,
-    processes: &mut HashMap<u32, origins::Origin>,
+    processes: &mut HashMap<u32, TracedProcess>,
+    node: &mut Node,
     output: &mut Output,
 ) -> bool {
     let Some(poster) = processes.get_mut(&tgid) else { return false };
     let by = Origin { tgid, lost: poster.lost_in_all(), ..step.origin };
-    let origins::Origin { host, session, .. } = poster;
-    session.step_elsewhere(at, step, &by, &mut |record| output.push(host.as_ref(), &record))
+    let TracedProcess { host, session, .. } = poster;
+    session.step_elsewhere(at, step, &by, node, &mut |record| output.push(host.as_ref(), &record))
 }
 
-fn unjoined(step: &ProxyStepEvent, processes: &mut HashMap<u32, origins::Origin>) {
+fn unjoined(step: &ProxyStepEvent, processes: &mut HashMap<u32, TracedProcess>) {
     if let Some(process) = processes.get_mut(&step.origin.tgid) {
         process.session.unjoined(step);
     }

@@ -1,10 +1,9 @@
 //! What the model gives out, on its way to the files; with a limit where one is set.
 
-use crate::sinks::SessionFiles;
+use crate::{live_statistics::LiveStatistics, sinks::SessionFiles};
 use flow::{
     model::{ApiOutput, FlowRecord},
     schema::HostInfo,
-    statistics::LiveStatistics,
 };
 
 /// The files, and how much may go into them.

@@ -8,15 +8,14 @@ use super::{
     bindings::{Binding, SharedBindings},
     gaps::Gaps,
     neighbours::Neighbours,
-    origins::{Ended, Origin, Traced},
     output::Output,
+    processes::{Ended, Traced, TracedProcess},
 };
-use crate::{kernel::stream::Account, sinks::SessionFiles};
+use crate::{kernel::stream::Account, live_statistics::LiveStatistics, sinks::SessionFiles};
 use flow::{
     decode::{DecodeError, Event, RecordView},
-    model::{ApiOutput, Instances, ModelCounters, Sampling},
+    model::{ApiOutput, ModelCounters, Node, Sampling},
     schema::HostInfo,
-    statistics::LiveStatistics,
     wire::ProbeKind,
 };
 
@@ -35,13 +34,13 @@ pub struct Pipeline {
     bindings: Vec<Binding>,
     following: Option<Following>,
     traced: Traced,
-    instances: Instances,
+    node: Node,
     output: Output,
     undecodable: u64,
     /// The first thing that could not be decoded, for the report.
     first_error: Option<DecodeError>,
     /// By the process id that records carry, which is of the initial PID namespace and need not be ours.
-    processes: HashMap<u32, Origin>,
+    processes: HashMap<u32, TracedProcess>,
     neighbours: Neighbours,
     ended: Ended,
     /// Processes of shared probes of which a first record came, and nobody was told.
@@ -80,7 +79,7 @@ impl Pipeline {
             bindings,
             following,
             traced,
-            instances: Instances::default(),
+            node: Node::default(),
             output: Output::new(files, None),
             undecodable: 0,
             first_error: None,
@@ -154,7 +153,7 @@ impl Pipeline {
         if header.probe == LOSS_MARK {
             if let Some(process) = self.processes.get_mut(&header.tgid) {
                 process.marked = process.marked.saturating_add(header.lost);
-                self.neighbours.seats.note_process(header.tgid, process.pid(), process.lost_in_all());
+                self.node.proxy_ranks.note_process(header.tgid, process.pid(), process.lost_in_all());
             }
             return Ok(());
         }
@@ -171,9 +170,8 @@ impl Pipeline {
         self.delivered.count(cookie, header.cpu);
         self.gaps.note(header);
         self.last_ns = self.last_ns.max(header.ts_ns);
-        let seats = &self.neighbours.seats;
-        let new = || Origin::new(self.traced, &self.instances, seats);
-        let process = self.processes.entry(header.tgid).or_insert_with(new);
+        let traced = self.traced;
+        let process = self.processes.entry(header.tgid).or_insert_with(|| TracedProcess::new(traced));
         let known = (process.pid(), process.lost_in_all());
         if process.host.is_none() {
             process.host = match &self.following {
@@ -188,31 +186,32 @@ impl Pipeline {
         let lost = process.lost_in_all();
         header.lost = lost;
         if self.traced.steps && known != (process.pid(), lost) {
-            seats.note_process(header.tgid, process.pid(), lost);
+            self.node.proxy_ranks.note_process(header.tgid, process.pid(), lost);
         }
         let event = binding.decoder.decode(&binding.kind, &view)?;
         if let Some(live) = &self.output.live {
             live.lock().event(&event, process.host.as_ref(), lost);
         }
-        let (output, Origin { host, session, api, .. }) = (&mut self.output, process);
+        let (node, output) = (&mut self.node, &mut self.output);
+        let TracedProcess { host, session, api, .. } = process;
         match event {
             event @ (Event::ApiLine(_) | Event::ApiEntry(_) | Event::ApiReturn(_)) => {
                 let out = &mut |call: ApiOutput| output.push_api(host.as_ref(), &call);
                 match event {
-                    Event::ApiLine(event) => api.call(*event, out),
+                    Event::ApiLine(event) => api.call(*event, node, out),
                     Event::ApiEntry(event) => api.entry(event, out),
                     Event::ApiReturn(event) => api.returned(event, out),
                     _ => {}
                 }
             }
             Event::ProxyStep(mut step) => {
-                if !session.step(&mut step, &mut |record| output.push(host.as_ref(), &record)) {
-                    self.neighbours.step(step, &mut self.processes, output);
+                if !session.step(&mut step, node, &mut |record| output.push(host.as_ref(), &record)) {
+                    self.neighbours.step(step, &mut self.processes, node, output);
                 }
             }
-            event => session.apply(event, &mut |record| output.push(host.as_ref(), &record)),
+            event => session.apply(event, node, &mut |record| output.push(host.as_ref(), &record)),
         }
-        self.neighbours.look_again(&mut self.processes, &mut self.output);
+        self.neighbours.look_again(&mut self.processes, &mut self.node, &mut self.output);
         Ok(())
     }
 
@@ -242,8 +241,8 @@ impl Pipeline {
     fn close(&mut self, tgid: u32) {
         self.neighbours.give_up(Some(tgid), &mut self.processes);
         let Some(mut process) = self.processes.remove(&tgid) else { return };
-        process.finish(&mut self.output);
-        self.neighbours.seats.forget(tgid);
+        process.finish(&mut self.node, &mut self.output);
+        self.node.proxy_ranks.forget(tgid);
         self.counters.add(&process.counters());
         if let Some(host) = &process.host {
             self.output.files.close_process(host.pid);
@@ -267,7 +266,7 @@ impl Pipeline {
     pub fn finish(&mut self) {
         self.neighbours.give_up(None, &mut self.processes);
         for process in self.processes.values_mut() {
-            process.finish(&mut self.output);
+            process.finish(&mut self.node, &mut self.output);
         }
         if let Some(live) = &self.output.live {
             live.lock().numbers_begin_anew();

@@ -19,13 +19,14 @@ use super::{
     follow::Follower,
     limit,
     live::{self, Live},
-    origins::Traced,
     pipeline::{Following, Pipeline},
+    processes::Traced,
     report::{complete_report, first_report},
     results::write_results,
     setup::{LibraryInUse, ProbeChoice, Setup, Wanted},
     windows::WindowOptions,
 };
+use crate::live_statistics::LiveStatistics;
 use crate::{
     capture::{CaptureHeader, CaptureWriter},
     kernel::{
@@ -40,7 +41,7 @@ use crate::{
     },
     target::{Filter, Process},
 };
-use flow::{decode::Decoder, model::Sampling, schema::HostInfo, statistics::LiveStatistics, wire::ProbeKind};
+use flow::{decode::Decoder, model::Sampling, schema::HostInfo, wire::ProbeKind};
 use nccl_library::symbols::DebugFiles;
 
 /// Which processes to record.
@@ -388,8 +389,8 @@ fn prepare(
     times: &mut AttachReport,
 ) -> Result<(Attachment, Vec<Binding>)> {
     let mut bindings = Vec::new();
-    let mut bind = |kind: &ProbeKind, decoder: &Decoder, host: Option<HostInfo>| {
-        bindings.push(Binding { kind: kind.clone(), decoder: decoder.clone(), host });
+    let mut bind = |kind: &ProbeKind, decoder: &Arc<Decoder>, host: Option<HostInfo>| {
+        bindings.push(Binding { kind: kind.clone(), decoder: Arc::clone(decoder), host });
     };
     let mut stored: Vec<Vec<Option<StoredParts>>> = Vec::new();
     for (index, library) in setup.libraries.iter().enumerate() {

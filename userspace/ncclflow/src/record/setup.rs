@@ -1,6 +1,6 @@
 //! What is to be traced: processes, their libraries (each inode once), and the probes that each library allows.
 
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
 use anyhow::{Context as _, Result, bail};
 
@@ -53,7 +53,7 @@ pub struct LibraryInUse {
     pub file: MappedLibrary,
     pub resolution: Resolution,
     pub probes: ProbeSet,
-    pub decoder: Decoder,
+    pub decoder: Arc<Decoder>,
     /// What was resolved was kept from an earlier time.
     pub cached: bool,
     /// To be kept, and under which key.
@@ -186,12 +186,12 @@ impl ResolvedLibrary {
                 .collect();
             bail!("`{}` cannot be traced: {}. See `ncclflow symbols {}`", shown, missing.join("; "), shown);
         }
-        let decoder = Decoder {
+        let decoder = Arc::new(Decoder {
             op_fields: ProxyOpFields::from_layouts(&resolution.layouts).with_context(context)?,
             names: NameTables::from_layouts(&resolution.layouts),
             plan_fields: PlanFields::from_layouts(&resolution.layouts, resolution.nccl_version),
             op_work: OpWorkFields::from_layouts(&resolution.layouts),
-        };
+        });
         let to_keep = key.map(|key| (key, image));
         Ok(LibraryInUse { file, resolution, probes, decoder, cached, to_keep })
     }

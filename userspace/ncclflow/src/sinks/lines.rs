@@ -4,7 +4,7 @@ use flow::schema::HostInfo;
 use serde::Serialize;
 
 use flow::{
-    decode::{ProxyOwner, Seat},
+    decode::{ProxyOwner, ProxyRank},
     model::{BytesKind, FlowRecord, Outcome, PeerFlow, Stage, Transfer, Waits, transfers_left_out},
 };
 use nccl_library::nccl::{Algorithm, Direction, Pattern, Protocol};
@@ -156,10 +156,10 @@ impl<'a> PeerLine<'a> {
             messages_left_out: transfers_left_out(record, peer),
             transport: &peer.transport,
             proxy: peer.has_proxy,
-            elsewhere: peer.owner.and_then(ProxyOwner::elsewhere).map(|seat| ElsewhereKeys {
-                proxy_rank: match seat {
-                    Seat::Rank(rank) => Some(rank),
-                    Seat::TopRank(_) => None,
+            elsewhere: peer.owner.and_then(ProxyOwner::elsewhere).map(|rank| ElsewhereKeys {
+                proxy_rank: match rank {
+                    ProxyRank::Rank(rank) => Some(rank),
+                    ProxyRank::TopRank(_) => None,
                 },
                 proxy_pid: peer.proxy_pid,
             }),

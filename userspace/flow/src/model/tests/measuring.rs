@@ -4,7 +4,7 @@ use super::*;
 use crate::decode::{BytesSum, ProxyStepEvent, SendSizeEvent, StepMoment};
 
 /// A proxy op of one message each way, posted with opCount 40; the connections are 0x51 (receive) and 0x52 (send).
-fn posted_for_measuring(session: &mut Session, out: &mut Vec<FlowRecord>) {
+fn posted_for_measuring(session: &mut Alone, out: &mut Vec<FlowRecord>) {
     let mut plan = call(Pattern::RingTwice, 0, 0, 0);
     plan.event.op.nsteps = 4;
     for call in [plan.clone(), plan.posted(40, APPLICATION)] {
@@ -51,10 +51,10 @@ fn step(connection: u64, number: u64, moment: StepMoment, ts_ns: u64) -> Event {
 #[test]
 fn an_op_waits_for_its_messages_and_comes_out_measured() {
     use StepMoment::{Arrived, Handed, Posted, Ready, Sent, Start, Stop};
-    let (mut session, mut out) = (Session::new(true), Vec::new());
+    let (mut session, mut out) = (Alone::new(Session::new(true)), Vec::new());
     posted_for_measuring(&mut session, &mut out);
     let mut time = 100;
-    let mut apply = |session: &mut Session, out: &mut Vec<FlowRecord>, connection, number, moment| {
+    let mut apply = |session: &mut Alone, out: &mut Vec<FlowRecord>, connection, number, moment| {
         time += 1;
         session.apply(step(connection, number, moment, time), &mut |record| out.push(record));
     };
@@ -85,7 +85,7 @@ fn an_op_waits_for_its_messages_and_comes_out_measured() {
 
 #[test]
 fn messages_that_never_end_and_steps_of_nobody_are_counted() {
-    let (mut session, mut out) = (Session::new(true), Vec::new());
+    let (mut session, mut out) = (Alone::new(Session::new(true)), Vec::new());
     posted_for_measuring(&mut session, &mut out);
     session.apply(step(0x52, 0, StepMoment::Start, 5), &mut |record| out.push(record));
     session.apply(step(0x99, 0, StepMoment::Start, 6), &mut |record| out.push(record));
@@ -100,7 +100,7 @@ fn messages_that_never_end_and_steps_of_nobody_are_counted() {
 /// 2.24 to 2.26 tell a sum over all messages of a place; another place has a sum of its own.
 #[test]
 fn a_size_is_what_a_sum_grew_by() {
-    let (mut session, mut out) = (Session::new(true), Vec::new());
+    let (mut session, mut out) = (Alone::new(Session::new(true)), Vec::new());
     for lost in [0, 0, 5] {
         posted_for_measuring(&mut session, &mut out);
         for (connection, place) in [(0x51, 0xa0), (0x52, 0xb0)] {
@@ -132,7 +132,7 @@ fn a_send_that_the_sum_lacks_has_its_size_with_what_comes_next() {
     use StepMoment::{Sent, Stop};
     let orders = [[(Sent, 0), (Sent, 2), (Stop, 0), (Stop, 2)], [(Sent, 0), (Stop, 0), (Sent, 2), (Stop, 2)]];
     for (order, lost_in_between) in [(orders[0], false), (orders[1], false), (orders[0], true)] {
-        let (mut session, mut out) = (Session::new(true), Vec::new());
+        let (mut session, mut out) = (Alone::new(Session::new(true)), Vec::new());
         posted_for_measuring(&mut session, &mut out);
         let mut sum = 5000;
         for (at, (moment, number)) in order.into_iter().enumerate() {
@@ -155,7 +155,7 @@ fn a_send_that_the_sum_lacks_has_its_size_with_what_comes_next() {
 #[test]
 fn a_size_that_is_told_before_is_that_of_the_message() {
     for lost in [0, 1] {
-        let (mut session, mut out) = (Session::new(true), Vec::new());
+        let (mut session, mut out) = (Alone::new(Session::new(true)), Vec::new());
         posted_for_measuring(&mut session, &mut out);
         let mut time = 100;
         for (number, bytes) in [(0, 700), (2, 0)] {
@@ -184,7 +184,7 @@ fn what_is_left_out_is_counted_with_its_steps() {
     // The op is number 20 of its communicator.
     for (every, is_measured) in [(10, true), (3, false)] {
         let sampling = Sampling { every, ..Sampling::default() };
-        let (mut session, mut out) = (Session::new(true).sampling(sampling), Vec::new());
+        let (mut session, mut out) = (Alone::new(Session::new(true).sampling(sampling)), Vec::new());
         posted_for_measuring(&mut session, &mut out);
         for connection in [0x51, 0x52] {
             for number in [0, 2] {

@@ -1,41 +1,51 @@
 //! Steps on their way from the process that makes them to the one that posted the op.
 
 use super::*;
-use crate::{record::origins::Traced, sinks::SessionFiles};
+use crate::{record::processes::Traced, sinks::SessionFiles};
 use flow::{
     decode::Event,
-    made::elsewhere::{EXECUTOR, POSTER, posted, sits_there, steps},
-    model::{Instances, ModelCounters},
+    made::elsewhere::{EXECUTOR, POSTER, posted, steps, tells_its_rank},
+    model::ModelCounters,
 };
 
 const ANOTHER: u32 = 12;
 
-struct Node {
+/// The processes of one node.
+struct Processes {
+    node: Node,
     neighbours: Neighbours,
-    processes: HashMap<u32, origins::Origin>,
+    processes: HashMap<u32, TracedProcess>,
     output: Output,
 }
 
-impl Node {
+impl Processes {
     fn new() -> Self {
-        let neighbours = Neighbours::default();
         let traced = Traced { steps: true, ..Traced::default() };
-        let new = |tgid| (tgid, origins::Origin::new(traced, &Instances::default(), &neighbours.seats));
+        let new = |tgid| (tgid, TracedProcess::new(traced));
         let processes = [POSTER, EXECUTOR, ANOTHER].map(new).into();
-        Self { neighbours, processes, output: Output::new(SessionFiles::nowhere(), None) }
+        Self {
+            node: Node::default(),
+            neighbours: Neighbours::default(),
+            processes,
+            output: Output::new(SessionFiles::nowhere(), None),
+        }
     }
 
     fn events(&mut self, tgid: u32, events: Vec<Event>) {
         for event in events {
-            self.processes.get_mut(&tgid).unwrap().session.apply(event, &mut |_| ());
-            self.neighbours.look_again(&mut self.processes, &mut self.output);
+            self.processes.get_mut(&tgid).unwrap().session.apply(event, &mut self.node, &mut |_| ());
+            self.neighbours.look_again(&mut self.processes, &mut self.node, &mut self.output);
         }
     }
 
     fn steps(&mut self, tgid: u32) {
         for mut step in steps(tgid) {
-            assert!(!self.processes.get_mut(&tgid).unwrap().session.step(&mut step, &mut |_| ()));
-            self.neighbours.step(step, &mut self.processes, &mut self.output);
+            assert!(!self.processes.get_mut(&tgid).unwrap().session.step(
+                &mut step,
+                &mut self.node,
+                &mut |_| ()
+            ));
+            self.neighbours.step(step, &mut self.processes, &mut self.node, &mut self.output);
         }
     }
 
@@ -44,7 +54,7 @@ impl Node {
         self.neighbours.give_up(None, &mut self.processes);
         [POSTER, tgid].map(|tgid| {
             let process = self.processes.get_mut(&tgid).unwrap();
-            process.session.finish(|_| 0, &mut |_| ());
+            process.session.finish(|_| 0, &mut self.node, &mut |_| ());
             process.counters()
         })
     }
@@ -53,11 +63,11 @@ impl Node {
 /// As when a recording begins in the middle: the process has posted nothing yet, and its proxy is at another's op.
 #[test]
 fn steps_wait_until_their_process_has_said_who_it_is() {
-    let mut node = Node::new();
+    let mut node = Processes::new();
     node.events(POSTER, posted());
     node.steps(EXECUTOR);
     assert_eq!(node.neighbours.waiting.len(), 4);
-    node.events(EXECUTOR, sits_there(EXECUTOR));
+    node.events(EXECUTOR, tells_its_rank(EXECUTOR));
     assert!(node.neighbours.waiting.is_empty());
     let [poster, executor] = node.end(EXECUTOR);
     assert_eq!((poster.proxy_not_known, poster.unfinished, executor.unjoined_steps), (0, 0, 0));
@@ -65,7 +75,7 @@ fn steps_wait_until_their_process_has_said_who_it_is() {
 
 #[test]
 fn steps_of_who_is_never_known_are_counted() {
-    let mut node = Node::new();
+    let mut node = Processes::new();
     node.events(POSTER, posted());
     node.steps(EXECUTOR);
     let [poster, executor] = node.end(EXECUTOR);
@@ -76,9 +86,9 @@ fn steps_of_who_is_never_known_are_counted() {
 /// The same address and number in a process that does not sit there are a coincidence, and no join.
 #[test]
 fn steps_of_another_process_are_not_taken() {
-    let mut node = Node::new();
+    let mut node = Processes::new();
     node.events(POSTER, posted());
-    node.events(EXECUTOR, sits_there(EXECUTOR));
+    node.events(EXECUTOR, tells_its_rank(EXECUTOR));
     node.steps(ANOTHER);
     let [poster, another] = node.end(ANOTHER);
     assert_eq!((poster.unfinished, another.unjoined_steps), (1, 4));
@@ -86,10 +96,10 @@ fn steps_of_another_process_are_not_taken() {
 
 #[test]
 fn of_two_that_say_that_they_sit_there_none_is_believed() {
-    let mut node = Node::new();
+    let mut node = Processes::new();
     node.events(POSTER, posted());
-    node.events(EXECUTOR, sits_there(EXECUTOR));
-    node.events(ANOTHER, sits_there(ANOTHER));
+    node.events(EXECUTOR, tells_its_rank(EXECUTOR));
+    node.events(ANOTHER, tells_its_rank(ANOTHER));
     node.steps(EXECUTOR);
     let [poster, executor] = node.end(EXECUTOR);
     assert_eq!((poster.proxy_not_known, poster.unfinished, executor.unjoined_steps), (1, 0, 4));

@@ -1,10 +1,10 @@
-//! The processes that records come from, each with a model of its own.
+//! The processes that records come from. Each has a model of its own.
 
 use std::collections::HashMap;
 
 use super::output::Output;
 use flow::{
-    model::{ApiSession, Instances, ModelCounters, Sampling, Seats, Session},
+    model::{ApiSession, ModelCounters, Node, Sampling, Session},
     schema::HostInfo,
 };
 
@@ -21,7 +21,7 @@ pub(super) struct Traced {
 
 /// A process that records came from.
 #[derive(Debug)]
-pub(super) struct Origin {
+pub(super) struct TracedProcess {
     /// Not known before the first record of a probe.
     pub(super) host: Option<HostInfo>,
     /// Of its records, those that the kernel lost until now.
@@ -32,17 +32,14 @@ pub(super) struct Origin {
     pub(super) api: ApiSession,
 }
 
-impl Origin {
-    pub(super) fn new(traced: Traced, instances: &Instances, seats: &Seats) -> Self {
+impl TracedProcess {
+    pub(super) fn new(traced: Traced) -> Self {
         Self {
             host: None,
             lost: 0,
             marked: 0,
-            session: Session::new(traced.steps)
-                .sampling(traced.sampling)
-                .counting(instances.clone())
-                .seated(seats.clone()),
-            api: ApiSession::new(traced.returns).counting(instances.clone()),
+            session: Session::new(traced.steps).sampling(traced.sampling),
+            api: ApiSession::new(traced.returns),
         }
     }
 
@@ -55,10 +52,10 @@ impl Origin {
     }
 
     /// No more records of it come: what is still open goes out as it is.
-    pub(super) fn finish(&mut self, output: &mut Output) {
+    pub(super) fn finish(&mut self, node: &mut Node, output: &mut Output) {
         let lost = self.lost_in_all();
         let Self { host, session, api, .. } = self;
-        session.finish(|_| lost, &mut |record| output.push(host.as_ref(), &record));
+        session.finish(|_| lost, node, &mut |record| output.push(host.as_ref(), &record));
         api.finish(&mut |call| output.push_api(host.as_ref(), &call));
         if let (Some(live), Some(host)) = (&output.live, host) {
             live.lock().lost(host, lost);

@@ -1,0 +1,27 @@
+//! What the models of a node's processes share. Whoever has the sessions has it too, and passes it to each of their calls.
+
+use std::collections::HashMap;
+
+use super::proxy_ranks::ProxyRanks;
+
+/// What the sessions of all processes that are recorded together have in common.
+#[derive(Debug, Default)]
+pub struct Node {
+    /// Which process has which rank.
+    pub proxy_ranks: ProxyRanks,
+    pub(super) instances: Instances,
+}
+
+/// How many communicators of one hash and rank there were: two splits of one parent with one colour have the same hash
+/// from 2.18 to 2.23, and before 2.18 there are no hashes.
+#[derive(Debug, Default)]
+pub(super) struct Instances(HashMap<(Option<u64>, i32), u32>);
+
+impl Instances {
+    /// The number of a communicator that was not seen before.
+    pub(super) fn next(&mut self, hash: Option<u64>, rank: i32) -> u32 {
+        let count = self.0.entry((hash, rank)).or_insert(0);
+        *count += 1;
+        *count - 1
+    }
+}
