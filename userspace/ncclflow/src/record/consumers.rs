@@ -153,3 +153,37 @@ pub(super) fn keep_capture(
     });
     capture
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, mpsc};
+
+    use super::*;
+    use crate::{kernel::stream::Mailbox, sinks::SessionFiles};
+
+    /// A pipeline without bindings understands no record, and counts them.
+    #[test]
+    fn a_swap_comes_after_all_records_that_were_there() {
+        let (sender, inbox) = Inbox::new(1 << 20);
+        let (events, _mailbox) = Mailbox::new().unwrap();
+        let events = EventSender { events, budget: None };
+        let pipeline = || Pipeline::new(Vec::new(), SessionFiles::nowhere());
+        let push = |count| {
+            for _ in 0..count {
+                let mut batch = Batch::default();
+                batch.push(&[0; 100]);
+                assert!(sender.records.push(&Arc::new(batch)));
+            }
+        };
+        push(3);
+        let (reply, answer) = mpsc::channel();
+        let next = NextPipeline::This(Box::new(pipeline()));
+        sender.send(WriterMessage::Swap { next, reply }).unwrap();
+        let first = pipeline();
+        let writer = std::thread::spawn(move || write_flows(&inbox, first, &events));
+        assert_eq!(answer.recv().unwrap().undecodable().0, 3);
+        push(2);
+        sender.records.close();
+        assert_eq!(writer.join().unwrap().undecodable().0, 2);
+    }
+}

@@ -154,3 +154,48 @@ impl<M> Drop for InboxSender<M> {
         self.records.close();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn records() -> Arc<Batch> {
+        let mut batch = Batch::default();
+        batch.push(&[0; 100]);
+        Arc::new(batch)
+    }
+
+    #[test]
+    fn messages_come_first_and_all_come_before_the_end() {
+        let (sender, inbox) = Inbox::new(1 << 20);
+        assert!(sender.records.push(&records()));
+        sender.send(1).unwrap();
+        assert!(matches!(inbox.next(None), Mail::Message(1)));
+        assert!(matches!(inbox.next(None), Mail::Records(_)));
+        assert!(matches!(inbox.next(None), Mail::Nothing), "it was called, and has come");
+        assert!(sender.records.push(&records()));
+        sender.send(2).unwrap();
+        drop(sender);
+        assert!(matches!(inbox.next(None), Mail::Message(2)));
+        assert!(matches!(inbox.next(None), Mail::Records(_)));
+        assert!(matches!(inbox.next(None), Mail::Closed));
+    }
+
+    #[test]
+    fn a_message_wakes_a_consumer_that_waits() {
+        let (sender, inbox) = Inbox::new(1 << 20);
+        let consumer = std::thread::spawn(move || inbox.next(None));
+        sender.send(3).unwrap();
+        assert!(matches!(consumer.join().unwrap(), Mail::Message(3)));
+    }
+
+    #[test]
+    fn nobody_waits_for_a_consumer_that_has_ended() {
+        let (sender, inbox) = Inbox::new(10);
+        assert!(sender.records.push(&records()), "one always finds room");
+        assert!(!sender.records.push(&records()));
+        drop(inbox);
+        sender.records.push_when_there_is_room(&records());
+        assert!(sender.send(4).is_err());
+    }
+}
