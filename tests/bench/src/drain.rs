@@ -19,7 +19,7 @@ use nccl_library::elf::{Budget, FileOffset, Image, SymbolTable};
 use ncclflow::kernel::{
     loader::{Attachment, Buffer, BufferKind, LinkKind},
     probe::{FinishedPlan, Probe},
-    stream::{Drain, Outlet, Popped, Queue, Waker},
+    stream::{Drain, DrainMessage, Mailbox, Outlet, Popped, Queue},
 };
 use ncclflow_common::{FetchPlan, RECORD_CLASSES, RecordHeader, Step, StepOp};
 use serde::Serialize;
@@ -86,14 +86,14 @@ pub(crate) fn burst(args: &Args) -> Result<Drained> {
 pub(crate) fn sustained(args: &Args) -> Result<Drained> {
     let mut session = Session::open(args)?;
     let taker = session.taker();
-    let (stop, nudge, over) = (Waker::new()?, Waker::new()?, AtomicBool::new(false));
+    let ((to_drain, mailbox), over) = (Mailbox::new()?, AtomicBool::new(false));
     session.attachment.arm()?;
     let begun = Instant::now();
     let (drain, seconds) = (&mut session.drain, Duration::from_secs(args.count));
     let (cpu, result) = thread::scope(|scope| {
-        let drainer = scope.spawn(|| {
+        let drainer = scope.spawn(move || {
             let mut result = Ok(());
-            (timed(|| result = drain.run(&stop, &nudge)), result)
+            (timed(|| result = drain.run(&mailbox)), result)
         });
         for _ in 0..args.threads {
             scope.spawn(|| {
@@ -104,7 +104,7 @@ pub(crate) fn sustained(args: &Args) -> Result<Drained> {
         }
         thread::sleep(seconds);
         over.store(true, Ordering::Relaxed);
-        stop.wake();
+        to_drain.send(DrainMessage::Stop);
         drainer.join().unwrap_or((Duration::ZERO, Err(std::io::Error::other("the drain failed"))))
     });
     result?;

@@ -1,23 +1,43 @@
 //! ncclflow attaches to running NCCL jobs from outside and records, per rank, what NCCL decided and did.
 //!
 //! What is known of a libnccl is in `nccl_library`; what records mean is in `flow`. Here is what touches the system:
-//! processes, the kernel, files, the network and the terminal.
+//! processes, the kernel, files, the network and the terminal. Modules are in the order of the data's way.
+
+// What there is to trace: processes, and the layouts of their libraries.
+pub mod target;
+
+pub mod layout_cache;
+
+// From a hit to a record, in the kernel and out of it.
+pub mod kernel;
+
+pub mod clock;
+
+// From records to files.
+pub mod record;
 
 pub mod capture;
-pub mod check;
-#[cfg(feature = "program")]
-pub mod cli;
-pub mod clock;
-pub mod doctor;
-pub mod dump;
-pub mod kernel;
-pub mod layout_cache;
-pub mod live_statistics;
-pub mod memory;
-pub mod ps;
-pub mod record;
 pub mod sinks;
-pub mod target;
+
+pub mod live_statistics;
+
+// From files to verdicts.
+pub mod check;
+
+// What is read from memory, without a probe.
+pub mod memory;
+
 pub mod threads;
+
+pub mod dump;
+pub mod ps;
+
+// Whether this host can trace.
+pub mod doctor;
+
+// What people see.
 #[cfg(feature = "program")]
 pub mod views;
+
+#[cfg(feature = "program")]
+pub mod cli;

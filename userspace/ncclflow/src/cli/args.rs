@@ -2,9 +2,10 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum, error::ErrorKind};
+use clap::{Args, CommandFactory as _, Parser, Subcommand, error::ErrorKind};
 
 use super::{filter_args::FilterArgs, record_args::RecordArgs, top_args::TopArgs};
+use nccl_library::symbols::DebugFiles;
 
 /// See what NCCL decides and does, from outside, in jobs that are already running.
 #[derive(Debug, Parser)]
@@ -61,17 +62,6 @@ pub enum Command {
     Symbols(SymbolsArgs),
 }
 
-/// How much to see.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Level {
-    /// Every call of NCCL's API, at one probe hit each
-    Api,
-    /// Every proxy op that NCCL plans and posts, with its peers
-    Flow,
-    /// And when each message of the network proxy took which step, and its size (from NCCL 2.27)
-    Steps,
-}
-
 /// Where debugging information is that the library itself has not.
 #[derive(Debug, Args)]
 pub struct DebugArgs {
@@ -82,6 +72,13 @@ pub struct DebugArgs {
     /// Folder to look for it in, by build-id or debug link; /usr/lib/debug is looked at anyway
     #[arg(long, value_name = "DIR")]
     pub debug_dir: Vec<PathBuf>,
+}
+
+impl DebugArgs {
+    /// As the library takes it.
+    pub(super) fn files(&self) -> DebugFiles {
+        DebugFiles::new(self.debug_file.clone(), self.debug_dir.clone())
+    }
 }
 
 /// `ncclflow ps`

@@ -15,7 +15,6 @@ use crate::{
     dump::{self, Choice, DumpOptions, DumpReport, SCHEMA, State},
     memory::ScanLimits,
 };
-use nccl_library::symbols::DebugFiles;
 
 /// A communicator is stuck.
 const STUCK: u8 = 3;
@@ -35,7 +34,7 @@ pub(super) fn run(args: &DumpArgs) -> Result<ExitCode> {
                 bytes: args.max_gib.saturating_mul(1 << 30),
                 time: Duration::from_secs(args.max_seconds),
             },
-            debug_files: DebugFiles::new(args.debug.debug_file.clone(), args.debug.debug_dir.clone()),
+            debug_files: args.debug.files(),
             stacks: args.stacks,
         };
         let mut bar = ProgressLine::new();

@@ -10,6 +10,7 @@ macro_rules! tell {
 
 mod aggregate;
 mod args;
+mod auto;
 mod check;
 mod disk_args;
 mod doctor;

@@ -14,7 +14,6 @@ use crate::{
     memory::ScanLimits,
     ps::{Lister, PsOptions, PsReport, render},
 };
-use nccl_library::symbols::DebugFiles;
 
 pub(super) fn run(args: &PsArgs) -> Result<ExitCode> {
     let options = PsOptions {
@@ -24,7 +23,7 @@ pub(super) fn run(args: &PsArgs) -> Result<ExitCode> {
             time: std::time::Duration::from_secs(args.max_seconds),
             ..ScanLimits::default()
         },
-        debug_files: DebugFiles::new(args.debug.debug_file.clone(), args.debug.debug_dir.clone()),
+        debug_files: args.debug.files(),
     };
     // Without it everything is resolved anew, which is no failure.
     let cache = default_folder().and_then(|path| LayoutCache::open(&path).ok());

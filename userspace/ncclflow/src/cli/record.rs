@@ -11,82 +11,21 @@ use std::{
 use anyhow::Result;
 use rustix::time::ClockId;
 
-use super::{
-    args::Level,
-    exit,
-    record_args::{BufferChoice, Format, LinkChoice, Probes, RecordArgs, StepDetail},
-    signals::with_signals,
-};
+use super::{exit, record_args::RecordArgs, signals::with_signals};
 use crate::live_statistics::LiveStatistics;
 use crate::{
     clock::now_ns,
-    kernel::{
-        loader::{Buffer, BufferKind, LinkKind},
-        probe,
-    },
-    record::{LibraryInUse, Notice, Outcome, ProbeChoice, RecordOptions, Setup, Targets, record},
-    sinks::{ApiFormat, SessionState},
+    kernel::probe::Level,
+    record::{LibraryInUse, Notice, Outcome, Setup, record},
+    sinks::SessionState,
     target::Process,
     views::metrics::{Exposition, MetricsServer},
 };
-use nccl_library::symbols::DebugFiles;
 
 pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<ExitCode> {
     let output = (!args.no_files).then(|| args.output.clone().unwrap_or_else(default_output));
     let live = args.metrics.map(|_| LiveStatistics::default());
-    let options = RecordOptions {
-        started,
-        targets: if args.all { Targets::All(args.filter.filter()) } else { Targets::Pids(args.pids.clone()) },
-        choice: ProbeChoice {
-            level: match args.level {
-                Level::Api => probe::Level::Api,
-                Level::Flow => probe::Level::Flow,
-                Level::Steps => probe::Level::Steps,
-            },
-            way: match args.probes {
-                Probes::Auto => None,
-                Probes::Plan => Some(probe::ProbeStrategy::Plan),
-                Probes::PerCall => Some(probe::ProbeStrategy::PerCall),
-            },
-            detail: match args.step_detail {
-                StepDetail::Waits => probe::StepDetail::Waits,
-                StepDetail::Transitions => probe::StepDetail::Transitions,
-            },
-            returns: args.returns,
-        },
-        sampling: args.sampling.sampling(),
-        format: match args.format {
-            Format::Json => ApiFormat::Json,
-            Format::Megatrace => ApiFormat::Megatrace,
-        },
-        output: output.clone(),
-        live: live.clone(),
-        duration: args.duration,
-        buffer: Buffer {
-            kind: match args.buffer {
-                BufferChoice::Auto => BufferKind::best(),
-                BufferChoice::Ring => BufferKind::Ring,
-                BufferChoice::Perf => BufferKind::Perf,
-            },
-            bytes: args.buffer_size << 20,
-            rings: Buffer::rings_for((!args.all).then_some(args.pids.len())),
-        },
-        links: match args.links {
-            LinkChoice::Auto => LinkKind::best(),
-            LinkChoice::Multi => LinkKind::Multi,
-            LinkChoice::Perf => LinkKind::Perf,
-        },
-        queue_bytes: usize::try_from(args.queue_size).unwrap_or(usize::MAX >> 20) << 20,
-        library: args.library.clone(),
-        debug_files: DebugFiles::new(args.debug.debug_file.clone(), args.debug.debug_dir.clone()),
-        cache: args.cache_folder(),
-        windows: args.window.options(),
-        on_hang: args.on_hang,
-        max_size: args.disk.max_size,
-        compress: args.disk.compress,
-        capture: args.capture.clone(),
-        development_log: args.ebpf_log,
-    };
+    let options = args.options(started, output.clone(), live.clone());
     let quiet = args.quiet;
     let metrics = args.metrics.zip(live).map(|(address, live)| serve(address, live, quiet)).transpose()?;
     let outcome = with_signals(
@@ -223,7 +162,7 @@ fn joined(process: &Process, library: &LibraryInUse) {
 fn summarize(outcome: &Outcome, no_files: bool) {
     let report = &outcome.report;
     for rank in &report.communicators {
-        if report.level == probe::Level::Api {
+        if report.level == Level::Api {
             let (folder, calls) = (&rank.folder, rank.api_lines);
             tell!("{folder} rank {}/{} (process {}): {calls} calls", rank.rank, rank.n_ranks, rank.pid);
             continue;
@@ -247,8 +186,8 @@ fn summarize(outcome: &Outcome, no_files: bool) {
         tell!(
             "no NCCL operation was {} in this time",
             match report.level {
-                probe::Level::Api => "called for",
-                probe::Level::Flow | probe::Level::Steps => "planned or posted",
+                Level::Api => "called for",
+                Level::Flow | Level::Steps => "planned or posted",
             }
         );
     }

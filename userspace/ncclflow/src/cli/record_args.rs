@@ -1,69 +1,38 @@
 //! The arguments of `ncclflow record`.
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{
+    net::SocketAddr,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
 use super::{
-    args::{DebugArgs, Level, seconds},
+    args::{DebugArgs, seconds},
+    auto::{Auto, auto_or},
     disk_args::DiskArgs,
     filter_args::FilterArgs,
     sampling_args::SamplingArgs,
     window_args::WindowArgs,
 };
-use crate::{layout_cache::default_folder, views::metrics::parse_address};
+use crate::live_statistics::LiveStatistics;
+use crate::{
+    kernel::{
+        loader::{BufferKind, LinkKind},
+        probe::{Level, ProbeStrategy, StepDetail},
+    },
+    layout_cache::default_folder,
+    record::{ProbeChoice, RecordOptions, Targets},
+    sinks::ApiFormat,
+    views::metrics::parse_address,
+};
 use flow::model::Sampling;
 
-/// Where `record` sees ops.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Probes {
-    /// Whole plans, where the library allows it; else call by call
-    Auto,
-    /// One probe hit for each kernel launch, at which its whole plan is read (2.23 and later)
-    Plan,
-    /// A probe hit for each op and peer, twice: slows launches down
-    PerCall,
-}
-
-/// What of each message is measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum StepDetail {
-    /// What the waits follow from: ready, sent and done; arrived and consumed
-    Waits,
-    /// Every state that NCCL tells, at more than half as many probe hits again
-    Transitions,
-}
-
-/// How API calls are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Format {
-    /// api_rank<r>.jsonl
-    Json,
-    /// megatrace_rank<r>.log, the lines of the Megatrace interceptor
-    Megatrace,
-}
-
-/// Which buffer records come through.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum BufferChoice {
-    /// The ring buffer where the kernel has it, or else the perf event array
-    Auto,
-    /// BPF ring buffer: one for all CPUs
-    Ring,
-    /// Perf event array: a buffer per CPU
-    Perf,
-}
-
-/// How probes are attached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LinkChoice {
-    /// One link to many, where the kernel has it (Linux 6.6 and later), or else one each
-    Auto,
-    /// One link to all that run the same program in the same process and library
-    Multi,
-    /// One performance event each: on Linux 6.12 and later each takes 0.1 s to detach
-    Perf,
-}
+/// What `auto` means, for `--help`.
+const AUTO_PROBES: &str = "Whole plans, where the library allows it; else call by call";
+const AUTO_BUFFER: &str = "The ring buffer where the kernel has it, or else the perf event array";
+const AUTO_LINKS: &str = "One link to many, where the kernel has it (Linux 6.6 and later), or else one each";
 
 /// `ncclflow record`
 #[derive(Debug, Args)]
@@ -122,16 +91,16 @@ pub struct RecordArgs {
     pub sampling: SamplingArgs,
 
     /// Where ops are seen
-    #[arg(long, value_enum, default_value_t = Probes::Auto)]
-    pub probes: Probes,
+    #[arg(long, default_value = "auto", value_parser = auto_or::<ProbeStrategy>(AUTO_PROBES))]
+    pub probes: Auto<ProbeStrategy>,
 
     /// With --level api: also the result of each call, and how long it took; two more probe hits a call
     #[arg(long)]
     pub returns: bool,
 
     /// With --level api: how the calls are written
-    #[arg(long, value_enum, default_value_t = Format::Json)]
-    pub format: Format,
+    #[arg(long, value_enum, default_value_t = ApiFormat::Json)]
+    pub format: ApiFormat,
 
     /// Path of the NCCL library as the process maps it, if its name does not contain libnccl
     #[arg(long, value_name = "PATH")]
@@ -141,16 +110,16 @@ pub struct RecordArgs {
     pub debug: DebugArgs,
 
     /// How records come out of the kernel
-    #[arg(long, value_enum, default_value_t = BufferChoice::Auto)]
-    pub buffer: BufferChoice,
+    #[arg(long, default_value = "auto", value_parser = auto_or::<BufferKind>(AUTO_BUFFER))]
+    pub buffer: Auto<BufferKind>,
 
     /// The kernel's buffers, all together, in MiB; the part of each process (perf: of each CPU) is rounded up to a power of two
     #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub buffer_size: u32,
 
     /// How probes are attached
-    #[arg(long, value_enum, default_value_t = LinkChoice::Auto, hide_short_help = true)]
-    pub links: LinkChoice,
+    #[arg(long, default_value = "auto", value_parser = auto_or::<LinkKind>(AUTO_LINKS), hide_short_help = true)]
+    pub links: Auto<LinkKind>,
 
     /// Records that may wait to be decoded and written, in MiB; when it is full, records are dropped and counted
     #[arg(long, value_name = "MIB", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=4096))]
@@ -205,6 +174,44 @@ pub struct RecordArgs {
 }
 
 impl RecordArgs {
+    /// As the library takes it.
+    pub(super) fn options(
+        &self,
+        started: Instant,
+        output: Option<PathBuf>,
+        statistics: Option<LiveStatistics>,
+    ) -> RecordOptions {
+        let targets = Targets::new(self.all, &self.pids, &self.filter.filter());
+        let buffer = self.buffer.0.unwrap_or_else(BufferKind::best);
+        let links = self.links.0.unwrap_or_else(LinkKind::best);
+        let mut options = RecordOptions {
+            choice: ProbeChoice {
+                level: self.level,
+                way: self.probes.0,
+                detail: self.step_detail,
+                returns: self.returns,
+            },
+            sampling: self.sampling.sampling(),
+            format: self.format,
+            output,
+            statistics,
+            duration: self.duration,
+            queue_bytes: usize::try_from(self.queue_size).unwrap_or(usize::MAX >> 20) << 20,
+            library: self.library.clone(),
+            debug_files: self.debug.files(),
+            cache: self.cache_folder(),
+            windows: self.window.options(),
+            on_hang: self.on_hang,
+            max_size: self.disk.max_size,
+            compress: self.disk.compress,
+            capture: self.capture.clone(),
+            development_log: self.ebpf_log,
+            ..RecordOptions::new(started, targets, buffer, links)
+        };
+        options.buffer.bytes = self.buffer_size << 20;
+        options
+    }
+
     /// Where resolved layouts are kept, if they are.
     pub fn cache_folder(&self) -> Option<PathBuf> {
         if self.no_cache { None } else { self.cache_dir.clone().or_else(default_folder) }
@@ -216,12 +223,12 @@ impl RecordArgs {
             return Some("--steps-every, --channels and --min-bytes need --level steps");
         }
         match (self.level, self.format) {
-            (Level::Api, Format::Megatrace) if self.returns => {
+            (Level::Api, ApiFormat::Megatrace) if self.returns => {
                 Some("--format megatrace has no place for --returns")
             }
             (Level::Api, _) => None,
             _ if self.returns => Some("--returns needs --level api: the other levels see no call"),
-            (_, Format::Megatrace) => {
+            (_, ApiFormat::Megatrace) => {
                 Some("--format megatrace needs --level api: the other levels see no call")
             }
             _ => None,

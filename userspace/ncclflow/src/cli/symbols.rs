@@ -33,7 +33,7 @@ pub(super) fn run(args: &SymbolsArgs) -> Result<ExitCode> {
             images.push((library.path.clone(), Image::from_file(file).with_context(context)?));
         }
     }
-    let debug_files = DebugFiles::new(args.debug.debug_file.clone(), args.debug.debug_dir.clone());
+    let debug_files = args.debug.files();
     let mut traceable = true;
     for (path, image) in &images {
         traceable &= show(path, image, &debug_files, args.json)?;

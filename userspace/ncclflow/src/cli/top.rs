@@ -12,67 +12,27 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use rustix::time::ClockId;
 
-use super::{args::Level, signals::with_signals, top_args::TopArgs};
+use super::{signals::with_signals, top_args::TopArgs};
 use crate::live_statistics::LiveStatistics;
 use crate::{
     clock::now_ns,
-    kernel::{
-        loader::{Buffer, BufferKind, LinkKind},
-        probe,
-    },
-    record::{LibraryInUse, Notice, Outcome, ProbeChoice, RecordOptions, StopHandle, Targets, record},
-    sinks::ApiFormat,
+    kernel::probe::Level,
+    record::{LibraryInUse, Notice, Outcome, RecordOptions, StopHandle, record},
     views::top::{Feed, Rates, Reading, State, Subject, TopReport, print_table, rows, show},
 };
-use flow::model::Sampling;
-use nccl_library::symbols::DebugFiles;
 
 pub(super) fn run(args: &TopArgs, started: Instant) -> Result<ExitCode> {
     if !args.once && !stdout().is_terminal() {
         bail!("standard output is no terminal: `--once` prints the table, `--once --json` all numbers");
     }
     let live = LiveStatistics::default();
-    let options = RecordOptions {
-        started,
-        targets: if args.all { Targets::All(args.filter.filter()) } else { Targets::Pids(args.pids.clone()) },
-        output: None,
-        live: Some(live.clone()),
-        sampling: Sampling::default(),
-        choice: ProbeChoice {
-            level: match args.level {
-                Level::Api => probe::Level::Api,
-                Level::Flow => probe::Level::Flow,
-                Level::Steps => probe::Level::Steps,
-            },
-            way: None,
-            returns: false,
-            detail: probe::StepDetail::default(),
-        },
-        format: ApiFormat::Json,
-        duration: args.duration,
-        buffer: Buffer {
-            kind: BufferKind::best(),
-            bytes: 16 << 20,
-            rings: Buffer::rings_for((!args.all).then_some(args.pids.len())),
-        },
-        links: LinkKind::best(),
-        queue_bytes: 32 << 20,
-        library: args.library.clone(),
-        debug_files: DebugFiles::new(args.debug.debug_file.clone(), args.debug.debug_dir.clone()),
-        cache: crate::layout_cache::default_folder(),
-        windows: None,
-        on_hang: None,
-        max_size: None,
-        compress: false,
-        capture: None,
-        development_log: false,
-    };
+    let options = args.options(started, live.clone());
     let asked = Asked {
         once: args.once,
         json: args.json,
-        level: options.choice.level,
+        level: args.level,
         interval: args.interval,
-        state: State::new(args.view.into(), args.sort.into(), args.rows.clone().unwrap_or_default()),
+        state: State::new(args.view, args.sort, args.rows.clone().unwrap_or_default()),
     };
     with_signals(move |stop| watch(&options, &live, stop, asked), ratatui::restore)?;
     Ok(ExitCode::SUCCESS)
@@ -82,7 +42,7 @@ pub(super) fn run(args: &TopArgs, started: Instant) -> Result<ExitCode> {
 struct Asked {
     once: bool,
     json: bool,
-    level: probe::Level,
+    level: Level,
     interval: Duration,
     state: State,
 }

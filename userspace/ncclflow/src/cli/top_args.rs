@@ -1,62 +1,26 @@
 //! The arguments of `ncclflow top`.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant},
+};
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
 use super::{
-    args::{DebugArgs, Level, seconds},
+    args::{DebugArgs, seconds},
     filter_args::FilterArgs,
 };
-use crate::views::top;
-
-/// What a row of `top` is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum View {
-    /// A rank of a communicator
-    Ranks,
-    /// A communicator; its numbers are those of its busiest rank
-    Communicators,
-    /// A process; its numbers are the sums of its ranks
-    Processes,
-}
-
-impl From<View> for top::View {
-    fn from(view: View) -> Self {
-        match view {
-            View::Ranks => Self::Ranks,
-            View::Communicators => Self::Communicators,
-            View::Processes => Self::Processes,
-        }
-    }
-}
-
-/// What rows of `top` are sorted by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Sort {
-    /// Ops a second
-    Ops,
-    /// Bytes a second
-    Bytes,
-    /// Those that lag, then those that nothing was seen of for long
-    Lag,
-    /// Communicator and rank
-    Comm,
-    /// Process
-    Pid,
-}
-
-impl From<Sort> for top::Sort {
-    fn from(sort: Sort) -> Self {
-        match sort {
-            Sort::Ops => Self::Ops,
-            Sort::Bytes => Self::Bytes,
-            Sort::Lag => Self::Lag,
-            Sort::Comm => Self::Comm,
-            Sort::Pid => Self::Pid,
-        }
-    }
-}
+use crate::live_statistics::LiveStatistics;
+use crate::{
+    kernel::{
+        loader::{BufferKind, LinkKind},
+        probe::Level,
+    },
+    layout_cache::default_folder,
+    record::{RecordOptions, Targets},
+    views::top::{Sort, View},
+};
 
 /// `ncclflow top`
 #[derive(Debug, Args)]
@@ -122,4 +86,21 @@ pub struct TopArgs {
 
     #[command(flatten)]
     pub debug: DebugArgs,
+}
+
+impl TopArgs {
+    /// As the library takes it: nothing is written, `statistics` are kept.
+    pub(super) fn options(&self, started: Instant, statistics: LiveStatistics) -> RecordOptions {
+        let targets = Targets::new(self.all, &self.pids, &self.filter.filter());
+        let mut options = RecordOptions {
+            statistics: Some(statistics),
+            duration: self.duration,
+            library: self.library.clone(),
+            debug_files: self.debug.files(),
+            cache: default_folder(),
+            ..RecordOptions::new(started, targets, BufferKind::best(), LinkKind::best())
+        };
+        options.choice.level = self.level;
+        options
+    }
 }

@@ -4,75 +4,31 @@
 //! attached to the library's inode, so that a process that starts later is traced from its first instruction, before anybody has
 //! looked at it. With a filter it is attached process by process: in those that are not wanted the kernel then places no breakpoint.
 
-use std::{
-    collections::HashMap,
-    num::NonZeroU32,
-    os::{fd::BorrowedFd, unix::fs::MetadataExt as _},
-};
+use std::{collections::HashMap, os::fd::BorrowedFd};
 
 use anyhow::{Context as _, Result, bail};
 use rustix::time::ClockId;
 
 use super::{
-    bindings::{Binding, SharedBindings},
-    reaper::Reaper,
-    recorder::Notice,
-    setup::{LibraryInUse, ResolvedLibrary, Wanted},
-    spare::Spare,
+    bindings::SharedBindings,
+    libraries::{Libraries, Links},
+    options::Notice,
+    setup::Wanted,
 };
 use crate::{
     clock::now_ns,
-    kernel::loader::{Attachment, Link, StoredParts},
+    kernel::loader::{Attachment, Link},
     sinks::{SessionReport, TargetReport},
     target::{
-        Census, Description, Filter, Identifier, MappedLibrary, Process, Sighting, Users,
-        in_first_pid_namespace, look_for_nccl,
+        Census, Description, Filter, Identifier, Process, Sighting, Users, in_first_pid_namespace,
+        look_for_nccl,
     },
 };
-use flow::wire::ProbeKind;
 
 /// Rounds between two looks for libraries that nobody uses any more.
 const RETIRE_ROUNDS: u32 = 10;
 /// Entries of `passed_over`; what goes wrong more often than that is counted.
 const MAX_PASSED_OVER: usize = 1000;
-
-/// A library, under its index in the report.
-#[derive(Debug)]
-struct Library {
-    /// Held, so that its inode comes to mean no other file; nothing once it is over.
-    file: Option<MappedLibrary>,
-    traced: Result<Traced, String>,
-    is_wanted: bool,
-    /// Its cookies, once it is over.
-    spare: Option<Spare>,
-}
-
-/// The probes of a library.
-#[derive(Debug)]
-struct Traced {
-    library: LibraryInUse,
-    /// Cookies of its probes, in their order.
-    cookies: Vec<u32>,
-    /// To the inode, where there is no filter.
-    links: Links,
-}
-
-/// Links, which say nothing of themselves.
-#[derive(Default)]
-struct Links(Vec<Link>);
-
-impl std::fmt::Debug for Links {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} links", self.0.len())
-    }
-}
-
-/// A library's probes, stored.
-enum Stored {
-    New(Box<Traced>),
-    /// With the cookies of the library of this index.
-    Again(usize),
-}
 
 /// A process that is traced, or has NCCL and cannot be.
 #[derive(Debug)]
@@ -95,14 +51,11 @@ pub(super) struct Scene<'a> {
 /// Finds processes, attaches to them, and lets go of them.
 #[derive(Debug)]
 pub(super) struct Follower<'a> {
-    wanted: Wanted<'a>,
     filter: &'a Filter,
-    bindings: SharedBindings,
+    libraries: Libraries<'a>,
     users: Users,
     identifier: Identifier,
     census: Census,
-    reaper: Reaper,
-    libraries: Vec<Library>,
     processes: HashMap<u32, Followed>,
     rounds: u32,
     passed_over: usize,
@@ -119,14 +72,11 @@ impl<'a> Follower<'a> {
             );
         }
         Ok(Self {
-            wanted,
             filter,
-            bindings,
+            libraries: Libraries::new(wanted, filter, bindings)?,
             users: Users::read(),
             identifier: Identifier::default(),
             census: Census::default(),
-            reaper: Reaper::start().context("starting a thread")?,
-            libraries: Vec::new(),
             processes: HashMap::new(),
             rounds: 0,
             passed_over: 0,
@@ -141,7 +91,9 @@ impl<'a> Follower<'a> {
         }
         self.rounds = self.rounds.wrapping_add(1);
         if self.rounds.is_multiple_of(RETIRE_ROUNDS) {
-            self.retire_libraries();
+            let processes = &self.processes;
+            self.libraries
+                .retire(|index| processes.values().any(|followed| followed.libraries.contains(&index)));
         }
         Ok(())
     }
@@ -159,7 +111,7 @@ impl<'a> Follower<'a> {
 
     /// Whether the report has changed since this was last asked.
     pub(super) fn take_changed(&mut self) -> bool {
-        std::mem::take(&mut self.changed)
+        std::mem::take(&mut self.changed) | std::mem::take(&mut self.libraries.has_changed)
     }
 
     /// Lets go of processes that have ended: their numbers.
@@ -173,7 +125,7 @@ impl<'a> Follower<'a> {
         for pid in &ended {
             let Some(followed) = self.processes.remove(pid) else { continue };
             self.census.forget(*pid);
-            self.reaper.take(followed.links.0);
+            self.libraries.detach(followed.links);
             if let Some(target) = scene.report.targets.get_mut(followed.target) {
                 target.exited = true;
                 if target.untraced.is_none() {
@@ -249,7 +201,7 @@ impl<'a> Follower<'a> {
         reasons.extend(unopened.iter().map(ToString::to_string));
         let mut is_wanted = !reasons.is_empty() && self.filter.nccl_versions.is_empty();
         for (file, _) in libraries {
-            let index = match self.library(file, scene) {
+            let index = match self.libraries.index_of(file, scene) {
                 Ok(index) => index,
                 Err(error) => {
                     is_wanted |= self.filter.nccl_versions.is_empty();
@@ -257,17 +209,16 @@ impl<'a> Follower<'a> {
                     continue;
                 }
             };
-            if traced.contains(&index) || !self.libraries.get(index).is_some_and(|library| library.is_wanted)
-            {
+            if traced.contains(&index) || !self.libraries.is_wanted(index) {
                 continue;
             }
             is_wanted = true;
-            match self.attach(index, pid, scene.attachment) {
+            match self.libraries.attach(index, pid, scene.attachment) {
                 Ok(new) => {
                     links.0.extend(new);
                     traced.push(index);
-                    if let Some(Library { traced: Ok(traced), .. }) = self.libraries.get(index) {
-                        (scene.notice)(Notice::Joined { process: &process, library: &traced.library });
+                    if let Some(library) = self.libraries.in_use(index) {
+                        (scene.notice)(Notice::Joined { process: &process, library });
                     }
                 }
                 // The end of a process is no failure.
@@ -324,137 +275,9 @@ impl<'a> Follower<'a> {
         self.changed = true;
     }
 
-    /// The library's index: known, or resolved now.
-    fn library(&mut self, file: MappedLibrary, scene: &mut Scene<'_>) -> Result<usize> {
-        let is_known = |known: &MappedLibrary| known.shares_probes_with(&file);
-        let known = self.libraries.iter().position(|library| library.file.as_ref().is_some_and(is_known));
-        if let Some(index) = known {
-            return Ok(index);
-        }
-        let held = file.try_clone()?;
-        let resolved = ResolvedLibrary::new(file, &self.wanted)?;
-        let is_wanted = self.filter.admits_version(resolved.version());
-        let mut report = resolved.report();
-        let traced = if is_wanted {
-            resolved.into_use(self.wanted.choice).and_then(|library| {
-                report = library.report();
-                if let Some(cache) = self.wanted.cache
-                    && let Err(error) = library.keep(cache)
-                {
-                    (scene.notice)(Notice::NotCached(&format!("{error:#}")));
-                }
-                let fits = |old: &Library| old.spare.as_ref().is_some_and(|spare| spare.fits(&library));
-                if let Some(index) = self.libraries.iter().position(fits) {
-                    return self.revive(index, library, scene.attachment).map(Stored::Again);
-                }
-                self.store(library, scene.attachment).map(|traced| Stored::New(Box::new(traced)))
-            })
-        } else {
-            Err(anyhow::anyhow!("it is not of a version that was asked for"))
-        };
-        self.changed = true;
-        let traced = match traced {
-            Ok(Stored::Again(index)) => {
-                if let (Some(library), Some(known)) =
-                    (self.libraries.get_mut(index), scene.report.libraries.get_mut(index))
-                {
-                    (library.file, *known) = (Some(held), report);
-                }
-                return Ok(index);
-            }
-            Ok(Stored::New(traced)) => Ok(*traced),
-            Err(error) => Err(format!("{error:#}")),
-        };
-        scene.report.libraries.push(report);
-        self.libraries.push(Library { file: Some(held), traced, is_wanted, spare: None });
-        Ok(self.libraries.len() - 1)
-    }
-
-    /// Puts a library's cookies to use again, for another file of the same build.
-    fn revive(&mut self, index: usize, library: LibraryInUse, attachment: &mut Attachment) -> Result<usize> {
-        let old = self.libraries.get_mut(index).context("no such library")?;
-        let cookies = old.spare.take().map(|spare| spare.cookies).context("no cookies")?;
-        let mut traced = Traced { library, cookies, links: Links::default() };
-        if self.filter.is_empty() {
-            traced.links = Links(link_all(&traced, attachment, None)?);
-        }
-        old.traced = Ok(traced);
-        Ok(index)
-    }
-
-    /// Gives the library's probes their cookies, and, without a filter, attaches them for all processes.
-    fn store(&self, library: LibraryInUse, attachment: &mut Attachment) -> Result<Traced> {
-        let index = self.libraries.len();
-        let bind = |kind: &ProbeKind| {
-            self.bindings.push(Binding { kind: kind.clone(), decoder: library.decoder.clone(), host: None });
-        };
-        let mut stored: Vec<Option<StoredParts>> = Vec::new();
-        for probe in &library.probes.probes {
-            stored.push(match &probe.walk {
-                None => None,
-                Some(program) => {
-                    bind(&ProbeKind::Head);
-                    program.parts.iter().for_each(|part| bind(&part.kind));
-                    Some(attachment.store_parts(probe, program, index)?)
-                }
-            });
-        }
-        let mut cookies = Vec::new();
-        for (probe, parts) in library.probes.probes.iter().zip(stored) {
-            bind(&probe.kind);
-            cookies.push(attachment.store(probe, parts, index, None)?);
-        }
-        let mut traced = Traced { library, cookies, links: Links::default() };
-        if self.filter.is_empty() {
-            traced.links = Links(link_all(&traced, attachment, None)?);
-        }
-        Ok(traced)
-    }
-
-    /// The links that a process needs for itself.
-    fn attach(&self, index: usize, pid: u32, attachment: &mut Attachment) -> Result<Vec<Link>> {
-        match self.libraries.get(index).map(|library| &library.traced) {
-            Some(Ok(_)) if self.filter.is_empty() => Ok(Vec::new()),
-            Some(Ok(traced)) => link_all(traced, attachment, NonZeroU32::new(pid)),
-            Some(Err(why)) => bail!("{why}"),
-            None => bail!("no such library"),
-        }
-    }
-
-    /// Lets go of libraries that nobody uses and nobody can use again: their files are deleted. Those that are still there stay attached, for
-    /// the next process.
-    fn retire_libraries(&mut self) {
-        let Self { libraries, processes, reaper, .. } = self;
-        for (index, library) in libraries.iter_mut().enumerate() {
-            let Some(file) = &library.file else { continue };
-            let is_deleted =
-                file.try_clone_file().and_then(|file| file.metadata()).is_ok_and(|file| file.nlink() == 0);
-            let is_used = processes.values().any(|followed| followed.libraries.contains(&index));
-            if is_deleted && !is_used {
-                library.file = None;
-                if let Ok(traced) =
-                    std::mem::replace(&mut library.traced, Err("its file was deleted".to_owned()))
-                {
-                    let Traced { library: in_use, cookies, links } = traced;
-                    reaper.take(links.0);
-                    library.spare = Spare::of(&in_use, cookies);
-                }
-            }
-        }
-    }
-
-    /// How many links there are, and all of them: the recording is over.
+    /// All links: the recording is over.
     pub(super) fn into_links(self) -> Vec<Link> {
-        let of_libraries =
-            self.libraries.into_iter().filter_map(|library| library.traced.ok()).map(|traced| traced.links);
-        let of_processes = self.processes.into_values().map(|followed| followed.links);
-        of_libraries.chain(of_processes).flat_map(|links| links.0).collect()
+        let of_processes = self.processes.into_values().flat_map(|followed| followed.links.0);
+        self.libraries.into_links().chain(of_processes).collect()
     }
-}
-
-fn link_all(traced: &Traced, attachment: &mut Attachment, pid: Option<NonZeroU32>) -> Result<Vec<Link>> {
-    let file = &traced.library.file;
-    let path = file.stable_path();
-    let probes = traced.library.probes.probes.iter().zip(traced.cookies.iter().copied());
-    attachment.link(&probes.collect::<Vec<_>>(), &path, &file.path, pid)
 }

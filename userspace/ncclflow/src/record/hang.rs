@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
-use super::takers::{Complaints, News};
+use super::mailbox::{EventSender, SessionEvent};
 use crate::{
     dump::{self, Choice, DumpOptions},
     kernel::loader::Attachment,
@@ -53,7 +53,7 @@ impl HangWatch {
         attachment: &Attachment,
         pids: impl FnOnce() -> Vec<u32>,
         dir: &OutputDir,
-        complaints: &Complaints,
+        events: &EventSender,
     ) -> Result<()> {
         let mut hits = 0;
         for probe in attachment.probes() {
@@ -72,8 +72,7 @@ impl HangWatch {
         }
         (self.dumped, self.dumps) = (true, self.dumps + 1);
         self.join();
-        let (dir, complaints) =
-            (dir.try_clone().context("keeping the output folder open")?, complaints.clone());
+        let (dir, events) = (dir.try_clone().context("keeping the output folder open")?, events.clone());
         let options = DumpOptions {
             interval: Duration::from_millis(500),
             first_only: false,
@@ -84,11 +83,14 @@ impl HangWatch {
         let limit = self.limit;
         let thread = thread::Builder::new().name("ncclflow-dump".to_owned());
         self.running = Some(thread.spawn(move || {
-            complaints.say(match write_dump(pids, &options, &dir) {
-                Ok((name, state)) => {
-                    News::Dumped(format!("nothing moved for {} s: {state}; see {name}", limit.as_secs_f64()))
+            events.send(match write_dump(pids, &options, &dir) {
+                Ok((name, state)) => SessionEvent::Dumped(format!(
+                    "nothing moved for {} s: {state}; see {name}",
+                    limit.as_secs_f64()
+                )),
+                Err(error) => {
+                    SessionEvent::WriteFailed(format!("nothing moved, and there is no dump: {error:#}"))
                 }
-                Err(error) => News::Failed(format!("nothing moved, and there is no dump: {error:#}")),
             });
         })?);
         Ok(())

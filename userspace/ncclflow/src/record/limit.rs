@@ -5,7 +5,7 @@ use std::{os::unix::fs::MetadataExt as _, path::Path};
 use anyhow::{Context as _, Result, bail};
 
 use super::{
-    recorder::{Notice, RecordOptions},
+    options::{Notice, RecordOptions},
     report::report_room,
 };
 use crate::sinks::{DiskBudget, OutputDir, SessionReport, Share};

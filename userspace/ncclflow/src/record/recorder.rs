@@ -1,189 +1,33 @@
-//! The recording itself.
+//! A recording from beginning to end.
 
-use std::{
-    num::NonZeroU32,
-    path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::{Duration, Instant},
-};
+use std::{num::NonZeroU32, path::Path, sync::Arc, time::Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use ncclflow_common::WIRE_VERSION;
 
 use super::{
-    accounts::Baseline,
     bindings::{Binding, SharedBindings},
     follow::Follower,
+    libraries::store_walks,
     limit,
-    live::{self, Live},
+    options::{Notice, Outcome, ProbeChoice, RecordOptions, StopHandle, Targets},
     pipeline::{Following, Pipeline},
     processes::Traced,
-    report::{complete_report, first_report},
+    report::{Baseline, complete_report, first_report},
     results::write_results,
-    setup::{LibraryInUse, ProbeChoice, Setup, Wanted},
-    windows::WindowOptions,
+    session::{Session, Taken},
+    setup::{Setup, Wanted},
 };
-use crate::live_statistics::LiveStatistics;
 use crate::{
     capture::{CaptureHeader, CaptureWriter},
     kernel::{
-        loader::{Attachment, Buffer, LinkKind, Program, StoredParts},
+        loader::{Attachment, Program, StoredParts},
         probe::{Level, ProbeStrategy},
-        stream::Waker,
     },
     layout_cache::LayoutCache,
-    sinks::{
-        Aggregated, ApiFormat, ApiOutputOptions, AttachReport, OutputDir, SessionFiles, SessionReport,
-        WindowReport,
-    },
-    target::{Filter, Process},
+    sinks::{Aggregated, ApiOutputOptions, AttachReport, OutputDir, SessionFiles, SessionReport},
 };
 use flow::{decode::Decoder, model::Sampling, schema::HostInfo, wire::ProbeKind};
-use nccl_library::symbols::DebugFiles;
-
-/// Which processes to record.
-#[derive(Clone, Debug)]
-pub enum Targets {
-    /// These, which are there now.
-    Pids(Vec<u32>),
-    /// All of this node that the filter admits, also those that come later.
-    All(Filter),
-}
-
-/// What to record.
-#[derive(Clone, Debug)]
-pub struct RecordOptions {
-    /// When the program began; what the report counts from.
-    pub started: Instant,
-    pub targets: Targets,
-    /// `None`: nothing is written, the session is only watched.
-    pub output: Option<PathBuf>,
-    /// Statistics to keep while the session goes on.
-    pub live: Option<LiveStatistics>,
-    pub choice: ProbeChoice,
-    /// Of which ops messages are measured, with [`crate::kernel::probe::Level::Steps`].
-    pub sampling: Sampling,
-    /// How calls are written, with [`crate::kernel::probe::Level::Api`].
-    pub format: ApiFormat,
-    /// `None`: until stopped, or until the targets have exited.
-    pub duration: Option<Duration>,
-    pub buffer: Buffer,
-    /// How probes are attached.
-    pub links: LinkKind,
-    /// Most bytes of records that wait to be decoded and written. As much again may wait for the capture.
-    pub queue_bytes: usize,
-    /// The NCCL library's path as the target maps it, where its name does not show that it is one.
-    pub library: Option<PathBuf>,
-    /// Where to look for debugging information that a library itself has not.
-    pub debug_files: DebugFiles,
-    /// Keep what is resolved of a library in this folder, and use what is there.
-    pub cache: Option<PathBuf>,
-    /// Parts with folders of their own.
-    pub windows: Option<WindowOptions>,
-    /// Dump the processes when there is no hit for so long.
-    pub on_hang: Option<Duration>,
-    /// Most bytes that the output folder may take on the disk.
-    pub max_size: Option<u64>,
-    /// Compress files of lines when nothing more comes to them.
-    pub compress: bool,
-    /// Keep the raw records in this new file, for [`super::replay`].
-    pub capture: Option<PathBuf>,
-    /// Print the eBPF side's development log on standard error.
-    pub development_log: bool,
-}
-
-/// Ends a recording from another thread.
-#[derive(Clone, Debug)]
-pub struct StopHandle {
-    stop: Arc<AtomicBool>,
-    rotate: Arc<AtomicBool>,
-    waker: Waker,
-}
-
-impl StopHandle {
-    pub fn new() -> Result<Self> {
-        Ok(Self {
-            stop: Arc::default(),
-            rotate: Arc::default(),
-            waker: Waker::new().context("making an eventfd")?,
-        })
-    }
-
-    /// Ends the recording soon; what came until then is written.
-    pub fn stop(&self) {
-        self.stop.store(true, Ordering::Release);
-        self.waker.wake();
-    }
-
-    /// Closes the window that is open, and opens the next.
-    pub fn rotate(&self) {
-        self.rotate.store(true, Ordering::Release);
-        self.waker.wake();
-    }
-
-    pub(super) fn take_rotation(&self) -> bool {
-        self.rotate.swap(false, Ordering::AcqRel)
-    }
-
-    /// Somebody has said so.
-    pub fn is_stopped(&self) -> bool {
-        self.stop.load(Ordering::Acquire)
-    }
-
-    pub(super) fn waker(&self) -> &Waker {
-        &self.waker
-    }
-}
-
-/// What a recording says while it goes on.
-#[derive(Debug)]
-pub enum Notice<'a> {
-    /// Processes, libraries and probes are known.
-    Found(&'a Setup),
-    /// The probes are armed.
-    Recording {
-        probes: usize,
-    },
-    TargetExited {
-        pid: u32,
-    },
-    /// With [`Targets::All`]: a process is traced from here on, at the latest.
-    Joined {
-        process: &'a Process,
-        library: &'a LibraryInUse,
-    },
-    /// With [`Targets::All`]: a process that has NCCL is not traced; why.
-    PassedOver(&'a str),
-    /// What was resolved is not kept for the next time: why.
-    NotCached(&'a str),
-    /// A window's folder was removed, to make room for others.
-    WindowRemoved(&'a str),
-    /// The folder has reached its limit: lines, or windows, are lost from now on.
-    OverMaxSize(u64),
-    WindowOpened(&'a WindowReport),
-    /// And what came of it.
-    WindowClosed(&'a WindowReport, &'a SessionReport),
-    /// Nothing moved: what the dump says.
-    Hang(&'a str),
-    /// A rotation was asked for, and there are no windows.
-    NothingToRotate,
-    /// A file could not be written.
-    WriteFailed(&'a str),
-    /// Everything is written; probes are being taken out of the kernel.
-    Detaching {
-        left: usize,
-    },
-}
-
-/// What came of it.
-#[derive(Debug)]
-pub struct Outcome {
-    pub report: SessionReport,
-    pub aggregated: Option<Aggregated>,
-}
 
 /// Records until the time is up, the targets are gone, or `stop` says so. Results are complete before the probes are
 /// detached, which can take a while.
@@ -198,7 +42,7 @@ pub fn record(
              the host's PID namespace: it could not be told whose returns they are; `--level api` works without `--returns`"
         );
     }
-    // It is no failure not to have one.
+    // Without a cache everything is resolved anew.
     let cache = options.cache.as_deref().and_then(|path| {
         LayoutCache::open(path).inspect_err(|error| notice(Notice::NotCached(&format!("{error:#}")))).ok()
     });
@@ -221,82 +65,23 @@ pub fn record(
         Targets::All(filter) => Some(Follower::new(wanted, filter, bindings_to_come.clone())?),
     };
     raise_descriptor_limit();
-    let dir = options.output.as_deref().map(|path| limit::create_folder(path, options)).transpose()?;
-    let mut report = first_report(&setup, options.choice, options.buffer, options.queue_bytes);
-    let prepared = attachment
-        .and_then(|attachment| prepare(options.started, attachment, &setup, &report.host, &mut times));
-    report.attach = times;
-    report.sampling = (options.sampling != Sampling::default()).then_some(options.sampling);
-    let (mut attachment, bindings) = match prepared {
-        Ok(prepared) => prepared,
-        Err(error) => {
-            discard(dir);
-            return Err(error);
-        }
-    };
-    let checked = dir
-        .as_ref()
-        .map(|dir| limit::check(dir, &report, attachment.probes().len(), options.windows.is_some()));
-    if let Some(Err(error)) = checked {
-        discard(dir);
-        return Err(error);
-    }
-    let api = ApiOutputOptions { format: options.format, realtime_offset_ns: report.clock.offset_ns };
-    let capture = match options
-        .capture
-        .as_ref()
-        .map(|path| start_capture(path, &bindings, &report, api, options.sampling))
-        .transpose()
-    {
-        Ok(capture) => capture,
-        Err(error) => {
-            discard(dir);
-            return Err(error);
-        }
-    };
-    if let Some(dir) = &dir {
-        report.write(dir).with_context(|| format!("cannot write to `{}`", dir.path().display()))?;
-    }
-    let kept_dir =
-        dir.as_ref().map(OutputDir::try_clone).transpose().context("keeping the output folder open")?;
-    let files = dir.map_or_else(SessionFiles::nowhere, |dir| SessionFiles::new(dir, api));
-    let pipeline = if follower.is_some() {
-        let traced = Traced {
-            steps: options.choice.level == Level::Steps,
-            returns: options.choice.returns,
-            ..Traced::default()
-        };
-        let following = Following { bindings: bindings_to_come, host: report.host.clone() };
-        Pipeline::following(following, traced, files)
-    } else {
-        Pipeline::new(bindings, files)
-    };
-    let pipeline = pipeline.sampling(options.sampling).counting(options.live.clone());
-    let live = Live {
+    let mut recording = Recording::prepare(options, &setup, attachment, times)?;
+    let pipeline = recording.pipeline(follower.is_some().then_some(bindings_to_come))?;
+    let capture = recording.capture.take();
+    let session = Session {
         options,
         stop,
         setup: &setup,
         cache: cache.as_ref(),
         follower: follower.as_mut(),
-        dir: kept_dir.as_ref(),
-        attachment: &mut attachment,
-        report: &mut report,
+        dir: recording.dir.as_ref(),
+        attachment: &mut recording.attachment,
+        report: &mut recording.report,
         notice,
     };
-    let mut taken = live::run(live, api, pipeline, capture)?;
-    attachment.print_log();
-    complete_report(&mut report, &attachment, &mut taken, &Baseline::default())?;
-    let budget = kept_dir.as_ref().and_then(OutputDir::budget);
-    if let Some(budget) = budget {
-        limit::tell(budget, &mut report, notice);
-    }
-    let aggregated = write_results(taken, &mut report, options.compress, notice)?;
-    if let (Some(dir), Some(budget)) = (&kept_dir, budget)
-        && limit::tell(budget, &mut report, notice)
-    {
-        // Even the last file can have needed the room of a window, which is named in it.
-        report.write(dir).context("writing `session.json`")?;
-    }
+    let taken = session.run(recording.api, pipeline, capture)?;
+    let aggregated = recording.complete(taken, notice)?;
+    let Recording { mut attachment, report, .. } = recording;
     if let Some(follower) = follower {
         attachment.keep(follower.into_links());
     }
@@ -304,10 +89,106 @@ pub fn record(
     Ok(Outcome { report, aggregated })
 }
 
-/// Nothing was written to it.
-fn discard(dir: Option<OutputDir>) {
-    if let Some(dir) = dir {
-        dir.discard();
+/// A recording whose probes are attached and not armed, and whose folder and capture are begun.
+struct Recording<'a> {
+    options: &'a RecordOptions,
+    attachment: Attachment,
+    /// By cookie.
+    bindings: Vec<Binding>,
+    report: SessionReport,
+    dir: Option<OutputDir>,
+    api: ApiOutputOptions,
+    capture: Option<CaptureWriter>,
+}
+
+impl<'a> Recording<'a> {
+    /// Makes the folder, attaches, and begins what is written. If any of these fails, the folder is removed.
+    fn prepare(
+        options: &'a RecordOptions,
+        setup: &Setup,
+        attachment: Result<Attachment>,
+        times: AttachReport,
+    ) -> Result<Self> {
+        let dir = options.output.as_deref().map(|path| limit::create_folder(path, options)).transpose()?;
+        let prepared = Self::prepare_in(dir.as_ref(), options, setup, attachment, times);
+        match (prepared, dir) {
+            (Ok(prepared), Some(dir)) => {
+                let report = &prepared.report;
+                report.write(&dir).with_context(|| format!("cannot write to `{}`", dir.path().display()))?;
+                Ok(Self { dir: Some(dir), ..prepared })
+            }
+            (prepared, None) => prepared,
+            (Err(error), Some(dir)) => {
+                dir.discard();
+                Err(error)
+            }
+        }
+    }
+
+    fn prepare_in(
+        dir: Option<&OutputDir>,
+        options: &'a RecordOptions,
+        setup: &Setup,
+        attachment: Result<Attachment>,
+        mut times: AttachReport,
+    ) -> Result<Self> {
+        let mut report = first_report(setup, options.choice, options.buffer, options.queue_bytes);
+        let (attachment, bindings) = attach(options.started, attachment?, setup, &report.host, &mut times)?;
+        report.attach = times;
+        report.sampling = (options.sampling != Sampling::default()).then_some(options.sampling);
+        if let Some(dir) = dir {
+            limit::check(dir, &report, attachment.probes().len(), options.windows.is_some())?;
+        }
+        let api = ApiOutputOptions { format: options.format, realtime_offset_ns: report.clock.offset_ns };
+        let capture = options.capture.as_deref();
+        let capture =
+            capture.map(|path| start_capture(path, &bindings, &report, api, options.sampling)).transpose()?;
+        Ok(Self { options, attachment, bindings, report, dir: None, api, capture })
+    }
+
+    /// The way from records to files. `bindings_to_come`: with [`Targets::All`].
+    fn pipeline(&mut self, bindings_to_come: Option<SharedBindings>) -> Result<Pipeline> {
+        let options = self.options;
+        let dir = self.dir.as_ref().map(OutputDir::try_clone).transpose();
+        let dir = dir.context("keeping the output folder open")?;
+        let files = dir.map_or_else(SessionFiles::nowhere, |dir| SessionFiles::new(dir, self.api));
+        let bindings = std::mem::take(&mut self.bindings);
+        let pipeline = match bindings_to_come {
+            None => Pipeline::new(bindings, files),
+            Some(bindings) => {
+                let traced = Traced {
+                    steps: options.choice.level == Level::Steps,
+                    returns: options.choice.returns,
+                    ..Traced::default()
+                };
+                let following = Following { bindings, host: self.report.host.clone() };
+                Pipeline::following(following, traced, files)
+            }
+        };
+        Ok(pipeline.sampling(options.sampling).counting(options.statistics.clone()))
+    }
+
+    /// Writes what is written at the end. The session is closed.
+    fn complete(
+        &mut self,
+        mut taken: Taken,
+        notice: &mut dyn FnMut(Notice<'_>),
+    ) -> Result<Option<Aggregated>> {
+        let Self { options, attachment, report, dir, .. } = self;
+        attachment.print_log();
+        complete_report(report, attachment, &mut taken, &Baseline::default())?;
+        let budget = dir.as_ref().and_then(OutputDir::budget);
+        if let Some(budget) = budget {
+            limit::tell(budget, report, notice);
+        }
+        let aggregated = write_results(taken, report, options.compress, notice)?;
+        if let (Some(dir), Some(budget)) = (&*dir, budget)
+            && limit::tell(budget, report, notice)
+        {
+            // Even the last file can have needed the room of a window, which is named in it.
+            report.write(dir).context("writing `session.json`")?;
+        }
+        Ok(aggregated)
     }
 }
 
@@ -380,8 +261,8 @@ fn ms_between(start: Instant, end: Instant) -> f64 {
     (end.saturating_duration_since(start).as_secs_f64() * 1e6).round() / 1e3
 }
 
-/// Attaches every probe of every library to every target that uses it; the cookie is the index in what comes back.
-fn prepare(
+/// Attaches every probe of every library to every target that uses it. The bindings come back by cookie.
+fn attach(
     started: Instant,
     mut attachment: Attachment,
     setup: &Setup,
@@ -394,19 +275,8 @@ fn prepare(
     };
     let mut stored: Vec<Vec<Option<StoredParts>>> = Vec::new();
     for (index, library) in setup.libraries.iter().enumerate() {
-        let mut of_library = Vec::new();
-        for probe in &library.probes.probes {
-            let Some(program) = &probe.walk else {
-                of_library.push(None);
-                continue;
-            };
-            of_library.push(Some(attachment.store_parts(probe, program, index)?));
-            bind(&ProbeKind::Head, &library.decoder, None);
-            for part in &program.parts {
-                bind(&part.kind, &library.decoder, None);
-            }
-        }
-        stored.push(of_library);
+        let bind = |kind: &ProbeKind| bind(kind, &library.decoder, None);
+        stored.push(store_walks(library, index, &mut attachment, bind)?);
     }
     for target in &setup.targets {
         let pid = target.process.pid();

@@ -4,8 +4,9 @@ use std::{path::Path, sync::Arc};
 
 use anyhow::{Context as _, Result, bail};
 
+use super::options::ProbeChoice;
 use crate::{
-    kernel::probe::{self, Level, ProbeSet, ProbeStrategy, StepDetail},
+    kernel::probe::{self, Level, ProbeSet},
     layout_cache::{CacheKey, LayoutCache},
     sinks::LibraryReport,
     target::{MappedLibrary, Process, nccl_libraries},
@@ -16,18 +17,6 @@ use nccl_library::{
     nccl::{NameTables, NcclVersion},
     symbols::{self, DebugFiles, Resolution},
 };
-
-/// Which probes are wanted.
-#[derive(Clone, Copy, Debug)]
-pub struct ProbeChoice {
-    pub level: Level,
-    /// Nothing: what the library allows, whole plans first.
-    pub way: Option<ProbeStrategy>,
-    /// With [`Level::Steps`].
-    pub detail: StepDetail,
-    /// With [`Level::Api`]: the returns of the exported functions too.
-    pub returns: bool,
-}
 
 /// What is looked for in the processes.
 #[derive(Clone, Copy, Debug)]

@@ -1,8 +1,8 @@
-//! What is to be seen to while records come: the end, processes that come and go, windows that open and close.
+//! What the recording's own thread watches while records come: the end, processes that start and exit, windows that open and close.
 
 use std::{
+    mem,
     os::fd::AsFd as _,
-    sync::atomic::Ordering,
     time::{Duration, Instant},
 };
 
@@ -12,9 +12,9 @@ use super::{
     follow::{Follower, Scene},
     hang::HangWatch,
     limit::keep_room,
-    recorder::{Notice, RecordOptions, StopHandle},
+    options::{Notice, RecordOptions, StopHandle},
     setup::Setup,
-    told::Told,
+    threads::ThreadChannels,
     windows::Windows,
 };
 use crate::{kernel::stream::wait_for, sinks::OutputDir};
@@ -35,113 +35,158 @@ pub(super) enum Subjects<'a, 'f> {
 
 /// Watches until the time is up, the targets are gone, or someone says stop.
 pub(super) struct Watch<'a, 'f, 'w> {
-    pub(super) options: &'a RecordOptions,
-    pub(super) stop: &'a StopHandle,
-    /// Where `session.json` is.
-    pub(super) dir: Option<&'a OutputDir>,
-    pub(super) subjects: Subjects<'a, 'f>,
-    pub(super) windows: Option<&'a mut Windows<'w>>,
-    pub(super) hang: Option<HangWatch>,
+    options: &'a RecordOptions,
+    stop: &'a StopHandle,
+    /// The folder of `session.json`.
+    dir: Option<&'a OutputDir>,
+    subjects: Subjects<'a, 'f>,
+    windows: Option<&'a mut Windows<'w>>,
+    hang: Option<HangWatch>,
+    /// Targets that have not exited.
+    running: Vec<usize>,
+    /// The window has as many ops as it may have.
+    is_window_full: bool,
+    /// `session.json` differs from the report.
+    is_outdated: bool,
+    next_round: Instant,
+    next_report: Instant,
 }
 
-impl Watch<'_, '_, '_> {
-    pub(super) fn run(&mut self, scene: &mut Scene<'_>, told: &Told<'_>) -> Result<()> {
-        let now = Instant::now();
-        let deadline = self.options.duration.map(|duration| now + duration);
-        let (mut next_round, mut next_report) = (now + ROUND, now);
-        let mut running: Vec<usize> = match &self.subjects {
+impl<'a, 'f, 'w> Watch<'a, 'f, 'w> {
+    pub(super) fn new(
+        options: &'a RecordOptions,
+        stop: &'a StopHandle,
+        dir: Option<&'a OutputDir>,
+        subjects: Subjects<'a, 'f>,
+        windows: Option<&'a mut Windows<'w>>,
+    ) -> Self {
+        let running = match &subjects {
             Subjects::Named(setup) => (0..setup.targets.len()).collect(),
             Subjects::All(_) => Vec::new(),
         };
-        let (mut is_full, mut is_outdated) = (false, false);
+        let now = Instant::now();
+        Self {
+            options,
+            stop,
+            dir,
+            subjects,
+            windows,
+            hang: options.on_hang.map(|limit| HangWatch::new(limit, options.debug_files.clone())),
+            running,
+            is_window_full: false,
+            is_outdated: false,
+            next_round: now + ROUND,
+            next_report: now,
+        }
+    }
+
+    pub(super) fn run(&mut self, scene: &mut Scene<'_>, channels: &ThreadChannels) -> Result<()> {
+        let deadline = self.options.duration.map(|duration| Instant::now() + duration);
         while !self.stop.is_stopped() {
-            if matches!(self.subjects, Subjects::Named(_)) && running.is_empty() {
+            if matches!(self.subjects, Subjects::Named(_)) && self.running.is_empty() {
                 break;
             }
-            let rotate = self.stop.take_rotation();
-            match &mut self.windows {
-                Some(windows) => windows.step(scene, told, std::mem::take(&mut is_full), rotate)?,
-                None if rotate => (scene.notice)(Notice::NothingToRotate),
-                None => {}
-            }
-            if let (Some(hang), Some(dir)) = (&mut self.hang, self.dir) {
-                let pids = || match &self.subjects {
-                    Subjects::Named(setup) => {
-                        let targets = running.iter().filter_map(|&at| setup.targets.get(at));
-                        targets.map(|target| target.process.pid()).collect()
-                    }
-                    Subjects::All(follower) => follower.traced_pids(),
-                };
-                hang.look(scene.attachment, pids, dir, told.complaints)?;
-            }
-            let now = Instant::now();
-            let left = deadline.map(|deadline| deadline.saturating_duration_since(now));
+            self.step_windows(scene, channels)?;
+            self.look_for_hang(scene, channels)?;
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if left == Some(Duration::ZERO) {
                 break;
             }
-            self.wait(told, &running, left, next_round.saturating_duration_since(now))?;
-            if told.resumed.swap(false, Ordering::Acquire) {
-                scene.attachment.forget_what_was_sent()?;
-            }
-            let heard = told.hear(scene.report, scene.notice);
-            is_full |= heard.is_full;
-            is_outdated |= heard.has_removed;
-            match &mut self.subjects {
-                Subjects::Named(setup) => running.retain(|at| !has_ended(setup, *at, scene)),
-                Subjects::All(follower) => {
-                    for tgid in follower.let_go(scene) {
-                        told.ended(tgid);
-                    }
-                    for tgid in heard.processes {
-                        if !follower.arrived(tgid, scene) {
-                            told.ended(tgid);
-                        }
-                    }
-                    if Instant::now() >= next_round {
-                        follower.round(scene)?;
-                        next_round = Instant::now() + ROUND;
-                    }
-                    is_outdated |= follower.take_changed();
-                }
-            }
-            let now = Instant::now();
-            if now >= next_report && std::mem::take(&mut is_outdated) {
-                next_report = now + REPORT;
-                if let Some(dir) = self.dir {
-                    write_report(dir, self.windows.is_some(), scene);
-                }
-            }
+            self.wait(channels, left)?;
+            self.receive(scene, channels)?;
+            self.write_report(scene);
         }
         Ok(())
     }
 
-    fn wait(
-        &self,
-        told: &Told<'_>,
-        running: &[usize],
-        left: Option<Duration>,
-        to_round: Duration,
-    ) -> Result<()> {
-        let mut fds = vec![self.stop.waker().as_fd(), told.bell.as_fd()];
+    fn step_windows(&mut self, scene: &mut Scene<'_>, channels: &ThreadChannels) -> Result<()> {
+        let rotate = self.stop.take_rotation();
+        match &mut self.windows {
+            Some(windows) => windows.step(scene, channels, mem::take(&mut self.is_window_full), rotate)?,
+            None if rotate => (scene.notice)(Notice::NothingToRotate),
+            None => {}
+        }
+        Ok(())
+    }
+
+    fn look_for_hang(&mut self, scene: &Scene<'_>, channels: &ThreadChannels) -> Result<()> {
+        let (Some(hang), Some(dir)) = (&mut self.hang, self.dir) else { return Ok(()) };
+        let pids = || match &self.subjects {
+            Subjects::Named(setup) => {
+                let targets = self.running.iter().filter_map(|&at| setup.targets.get(at));
+                targets.map(|target| target.process.pid()).collect()
+            }
+            Subjects::All(follower) => follower.traced_pids(),
+        };
+        hang.look(scene.attachment, pids, dir, channels.event_sender())
+    }
+
+    /// Waits until something has happened, or may have.
+    fn wait(&self, channels: &ThreadChannels, left: Option<Duration>) -> Result<()> {
+        let mut fds = vec![self.stop.waker().as_fd(), channels.events().as_fd()];
         fds.extend(self.windows.as_ref().and_then(|windows| windows.fd()));
         let mut timeouts: Vec<Duration> = left.into_iter().collect();
         timeouts.extend(self.windows.as_ref().and_then(|windows| windows.timeout()));
         timeouts.extend(self.hang.as_ref().map(HangWatch::timeout));
         match &self.subjects {
             Subjects::Named(setup) => {
-                let targets = running.iter().filter_map(|&at| setup.targets.get(at));
+                let targets = self.running.iter().filter_map(|&at| setup.targets.get(at));
                 fds.extend(targets.map(|target| target.process.exit_fd()));
             }
             Subjects::All(follower) => {
                 fds.extend(follower.exit_fds());
-                timeouts.push(to_round);
+                timeouts.push(self.next_round.saturating_duration_since(Instant::now()));
             }
         }
         wait_for(&fds, timeouts.into_iter().min()).context("waiting for the end")?;
-        told.bell.clear();
         // Whether it was for a rotation or for the end is asked for next.
         self.stop.waker().clear();
         Ok(())
+    }
+
+    /// Takes the other threads' events, and sees which processes have come and gone.
+    fn receive(&mut self, scene: &mut Scene<'_>, channels: &ThreadChannels) -> Result<()> {
+        let received = channels.receive(scene.report, scene.notice);
+        if received.has_resumed {
+            scene.attachment.forget_what_was_sent()?;
+        }
+        self.is_window_full |= received.is_window_full;
+        self.is_outdated |= received.has_removed_windows;
+        match &mut self.subjects {
+            Subjects::Named(setup) => self.running.retain(|at| !has_ended(setup, *at, scene)),
+            Subjects::All(follower) => {
+                for tgid in follower.let_go(scene) {
+                    channels.process_ended(tgid);
+                }
+                for tgid in received.new_processes {
+                    if !follower.arrived(tgid, scene) {
+                        channels.process_ended(tgid);
+                    }
+                }
+                if Instant::now() >= self.next_round {
+                    follower.round(scene)?;
+                    self.next_round = Instant::now() + ROUND;
+                }
+                self.is_outdated |= follower.take_changed();
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings `session.json` up to date, if it is time.
+    fn write_report(&mut self, scene: &mut Scene<'_>) {
+        let now = Instant::now();
+        if now < self.next_report || !mem::take(&mut self.is_outdated) {
+            return;
+        }
+        self.next_report = now + REPORT;
+        let Some(dir) = self.dir else { return };
+        keep_room(dir, scene.report, scene.attachment.probes().len(), self.windows.is_some());
+        if let Err(error) = scene.report.write(dir) {
+            let error = format!("writing `session.json`: {error}");
+            (scene.notice)(Notice::WriteFailed(&error));
+            scene.report.errors.push(error);
+        }
     }
 }
 
@@ -155,13 +200,4 @@ fn has_ended(setup: &Setup, at: usize, scene: &mut Scene<'_>) -> bool {
         reports.for_each(|target| target.exited = true);
     }
     exited
-}
-
-fn write_report(dir: &OutputDir, has_windows: bool, scene: &mut Scene<'_>) {
-    keep_room(dir, scene.report, scene.attachment.probes().len(), has_windows);
-    if let Err(error) = scene.report.write(dir) {
-        let error = format!("writing `session.json`: {error}");
-        (scene.notice)(Notice::WriteFailed(&error));
-        scene.report.errors.push(error);
-    }
 }

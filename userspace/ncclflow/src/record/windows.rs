@@ -6,7 +6,7 @@
 
 use std::{
     os::fd::{AsFd as _, BorrowedFd},
-    sync::mpsc::{self, Sender},
+    sync::mpsc::Sender,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
@@ -15,17 +15,16 @@ use ncclflow_common::ProbeCounters;
 use rustix::time::ClockId;
 
 use super::{
-    accounts::Baseline,
-    export::Job,
     flag_file::FlagFile,
     follow::Scene,
     limit::keep_room,
-    live::{Taken, WindowsLost},
+    mailbox::NextPipeline,
+    options::{Notice, WindowOptions},
     pipeline::Pipeline,
-    recorder::Notice,
-    report::complete_report,
-    takers::Next,
-    told::Told,
+    report::{Baseline, complete_report},
+    results::ClosedWindow,
+    session::{Taken, WindowsLost},
+    threads::ThreadChannels,
 };
 use crate::{
     clock::now_ns,
@@ -41,16 +40,6 @@ const ASK: Duration = Duration::from_millis(250);
 
 /// How often it is asked whether there is room for a window that cannot be opened without.
 const ASK_FOR_ROOM: Duration = Duration::from_millis(100);
-
-/// When windows open and close.
-#[derive(Clone, Debug)]
-pub struct WindowOptions {
-    /// They are open while this file is there. Without one there is always a window.
-    pub flag: Option<std::path::PathBuf>,
-    /// Ops on a channel, or calls of the API, over all processes.
-    pub max_ops: Option<u64>,
-    pub max_duration: Option<Duration>,
-}
 
 #[derive(Debug)]
 enum State {
@@ -77,7 +66,7 @@ pub(super) struct Windows<'a> {
     flag: Option<FlagFile>,
     dir: OutputDir,
     api: ApiOutputOptions,
-    jobs: Sender<Job>,
+    exporter: Sender<ClosedWindow>,
     state: State,
     number: u32,
     /// The accounts of all windows.
@@ -92,14 +81,14 @@ impl<'a> Windows<'a> {
         options: &'a WindowOptions,
         dir: &OutputDir,
         api: ApiOutputOptions,
-        jobs: Sender<Job>,
+        exporter: Sender<ClosedWindow>,
     ) -> Result<Self> {
         Ok(Self {
             options,
             flag: options.flag.as_deref().map(FlagFile::watch).transpose()?,
             dir: dir.try_clone().context("keeping the output folder open")?,
             api,
-            jobs,
+            exporter,
             state: State::Closed,
             number: 0,
             totals: None,
@@ -128,7 +117,7 @@ impl<'a> Windows<'a> {
     pub(super) fn step(
         &mut self,
         scene: &mut Scene<'_>,
-        told: &Told<'_>,
+        channels: &ThreadChannels,
         is_full: bool,
         rotate: bool,
     ) -> Result<()> {
@@ -144,7 +133,7 @@ impl<'a> Windows<'a> {
                 () => None,
             };
             if let Some(end) = end {
-                self.close(end, scene, told)?;
+                self.close(end, scene, channels)?;
                 let is_limit = matches!(end, WindowEnd::MaxOps | WindowEnd::MaxSecs);
                 if is_limit && self.flag.is_some() {
                     self.state = State::Spent;
@@ -155,7 +144,7 @@ impl<'a> Windows<'a> {
             self.state = State::Closed;
         }
         if matches!(self.state, State::Closed) && is_wanted {
-            self.open(scene, told)?;
+            self.open(scene, channels)?;
         } else {
             self.is_late = false;
         }
@@ -166,13 +155,13 @@ impl<'a> Windows<'a> {
     pub(super) fn finish(
         mut self,
         scene: &mut Scene<'_>,
-        told: &Told<'_>,
+        channels: &ThreadChannels,
     ) -> Result<(Option<Pipeline>, WindowsLost)> {
-        self.close(WindowEnd::Recording, scene, told)?;
+        self.close(WindowEnd::Recording, scene, channels)?;
         Ok((self.totals, self.lost))
     }
 
-    fn open(&mut self, scene: &mut Scene<'_>, told: &Told<'_>) -> Result<()> {
+    fn open(&mut self, scene: &mut Scene<'_>, channels: &ThreadChannels) -> Result<()> {
         let opened_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis());
         let opened_ms = u64::try_from(opened_ms).unwrap_or(u64::MAX);
         let folder = format!("window_{:04}_{opened_ms}", self.number + 1);
@@ -181,7 +170,7 @@ impl<'a> Windows<'a> {
             // It is opened when a window before it is complete, and can be removed.
             Err(error) if is_over_max_size(&error) => {
                 self.lost.late += u64::from(!std::mem::replace(&mut self.is_late, true));
-                told.complaints.tell_of_disk();
+                channels.event_sender().look_at_budget();
                 return Ok(());
             }
             opened => opened.with_context(|| format!("making the folder `{folder}`"))?,
@@ -190,12 +179,12 @@ impl<'a> Windows<'a> {
         self.number += 1;
         scene.attachment.forget_what_was_sent()?;
         let baseline = Baseline::of(scene.attachment)?;
-        let next = Next::New {
+        let next = NextPipeline::New {
             files: Box::new(SessionFiles::new(dir, self.api)),
             limit: self.options.max_ops,
             begin: baseline.hits().collect(),
         };
-        let resting = swap(told, next)?;
+        let resting = channels.swap(next)?;
         if self.totals.is_none() {
             let main = self.dir.try_clone().context("keeping the output folder open")?;
             self.totals = Some(resting.renewed(SessionFiles::new(main, self.api), None));
@@ -211,25 +200,25 @@ impl<'a> Windows<'a> {
             ops_left_out: 0,
         };
         (scene.notice)(Notice::WindowOpened(&report));
-        let (since, dropped) = (Instant::now(), told.dropped());
+        let (since, dropped) = (Instant::now(), channels.dropped());
         self.state = State::Open(Box::new(Open { report, since, baseline, dropped, resting }));
         Ok(())
     }
 
-    fn close(&mut self, end: WindowEnd, scene: &mut Scene<'_>, told: &Told<'_>) -> Result<()> {
+    fn close(&mut self, end: WindowEnd, scene: &mut Scene<'_>, channels: &ThreadChannels) -> Result<()> {
         let State::Open(open) = std::mem::replace(&mut self.state, State::Closed) else { return Ok(()) };
         let Open { mut report, since: _, baseline, dropped, resting } = *open;
         // Before the word is changed, as `opened_monotonic_ns` is after it: what is hit between them is recorded for certain.
         report.closed_monotonic_ns = Some(now_ns(ClockId::Monotonic));
         scene.attachment.disarm()?;
         report.closed_by = Some(end);
-        told.settle(scene.attachment)?;
-        let pipeline = swap(told, Next::This(Box::new(resting)))?;
+        channels.settle(scene.attachment)?;
+        let pipeline = channels.swap(NextPipeline::This(Box::new(resting)))?;
         report.ops_left_out = pipeline.left_out();
         let mut taken = Taken {
             pipeline,
             capture: None,
-            dropped: told.dropped().since(&dropped),
+            dropped: channels.dropped().since(&dropped),
             windows_lost: WindowsLost::default(),
             not_captured: 0,
             queue_peak: 0,
@@ -246,20 +235,13 @@ impl<'a> Windows<'a> {
         }
         (scene.notice)(Notice::WindowClosed(&report, &session));
         scene.report.windows.push(report);
-        let job = Job {
+        let window = ClosedWindow {
             taken,
             report: session,
             opened_ms: scene.report.windows.last().map_or(0, |w| w.opened_unix_ms),
         };
-        self.jobs.send(job).map_err(|_| anyhow!("the thread that completes windows has failed"))
+        self.exporter.send(window).map_err(|_| anyhow!("the thread that completes windows has failed"))
     }
-}
-
-/// Gives the writer another pipeline, once it has taken all that has come, and takes the one that it had, finished.
-fn swap(told: &Told<'_>, next: Next) -> Result<Pipeline> {
-    let (reply, answer) = mpsc::channel();
-    told.swap(next, reply)?;
-    answer.recv().map_err(|_| anyhow!("the thread that writes has failed"))
 }
 
 impl Baseline {

@@ -22,11 +22,12 @@ use flow::model::{ApiOutput, ApiRecord, FlowCommunicator};
 /// How API calls are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "program", derive(clap::ValueEnum))]
 pub enum ApiFormat {
-    /// `api_rank<r>.jsonl`
+    /// api_rank<r>.jsonl
     #[default]
     Json,
-    /// `megatrace_rank<r>.log`
+    /// megatrace_rank<r>.log, the lines of the Megatrace interceptor
     Megatrace,
 }
 

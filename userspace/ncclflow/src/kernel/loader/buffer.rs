@@ -8,10 +8,13 @@ use rustix::param::page_size;
 /// The two kinds of buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "program", derive(clap::ValueEnum))]
 pub enum BufferKind {
-    /// BPF ring buffers for all CPUs (kernel 5.8 and later).
+    /// BPF ring buffers: up to eight, which the processes share
+    ///
+    /// Linux 5.8 and later.
     Ring,
-    /// A perf event array: a buffer per CPU.
+    /// Perf event array: a buffer per CPU
     Perf,
 }
 

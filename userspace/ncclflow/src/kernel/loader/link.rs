@@ -28,10 +28,11 @@ use crate::target::in_first_pid_namespace;
 /// The two kinds of link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "program", derive(clap::ValueEnum))]
 pub enum LinkKind {
-    /// One link for all probes that run the same program in the same library and process.
+    /// One link to all that run the same program in the same process and library
     Multi,
-    /// One link for each probe, to a performance event.
+    /// One performance event each: on Linux 6.12 and later each takes 0.1 s to detach
     Perf,
 }
 

@@ -22,12 +22,13 @@ use nccl_library::{
 /// How much is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "program", derive(clap::ValueEnum))]
 pub enum Level {
-    /// Calls of the API: one probe hit each.
+    /// Every call of NCCL's API, at one probe hit each
     Api,
-    /// Ops, as they are planned and posted.
+    /// Every proxy op that NCCL plans and posts, with its peers
     Flow,
-    /// And every message of the network proxy, as it happens.
+    /// And when each message of the network proxy took which step, and its size (from NCCL 2.27)
     Steps,
 }
 
@@ -53,10 +54,13 @@ impl Probe {
 /// Where ops are seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[cfg_attr(feature = "program", derive(clap::ValueEnum))]
 pub enum ProbeStrategy {
-    /// One hit for each kernel launch, at which its whole plan is walked.
+    /// One probe hit for each kernel launch, at which its whole plan is read (2.23 and later)
     Plan,
-    /// A hit for each call of `ncclProxySaveOp` and `SaveProxy`.
+    /// A probe hit for each op and peer, twice: slows launches down
+    ///
+    /// The functions are `ncclProxySaveOp` and `SaveProxy`.
     PerCall,
 }
 

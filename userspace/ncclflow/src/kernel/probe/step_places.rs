@@ -24,12 +24,17 @@ use nccl_library::{
 /// What of a message's way is measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "program", derive(clap::ValueEnum))]
 pub enum StepDetail {
-    /// What the waits follow from: a send's buffer is ready, the network took it, it is done; a receive's data is there, the GPU has
-    /// consumed it. When a message could begin follows from the others: the slot that it takes was free.
+    /// What the waits follow from: ready, sent and done; arrived and consumed
+    ///
+    /// A send's buffer is ready, the network took it, it is done; a receive's data is there, the GPU has consumed it. When a
+    /// message could begin follows from the others: the slot that it takes was free.
     #[default]
     Waits,
-    /// Every state that NCCL tells, too: offered to the GPU, asked of the network, handed to the GPU.
+    /// Every state that NCCL tells, at more than half as many probe hits again
+    ///
+    /// Also: offered to the GPU, asked of the network, handed to the GPU.
     Transitions,
 }
 

@@ -14,11 +14,7 @@ use std::{
 use ncclflow_common::RecordHeader;
 
 use super::{
-    account::Account,
-    batch::Batch,
-    outlet::Outlet,
-    source::Source,
-    waker::{Waker, wait_for},
+    account::Account, batch::Batch, mailbox::Mailbox, outlet::Outlet, source::Source, waker::wait_for,
 };
 
 /// Longest pause while records come: how late one can be that does not fill the buffer to the mark at which the kernel wakes us.
@@ -39,6 +35,15 @@ struct Process {
     tgid: u32,
     /// The kernel's count of its lost records.
     lost: u64,
+}
+
+/// What the drain's thread is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DrainMessage {
+    /// Look for records at once, whatever the pause.
+    LookNow,
+    /// End.
+    Stop,
 }
 
 /// The reading end of the records.
@@ -66,13 +71,13 @@ impl Drain {
         }
     }
 
-    /// Moves records until `stop` says so; at once where `nudge` does. Never waits for a taker.
-    pub fn run(&mut self, stop: &Waker, nudge: &Waker) -> io::Result<()> {
+    /// Moves records until it is told to stop. Never waits for a taker.
+    pub fn run(&mut self, mailbox: &Mailbox<DrainMessage>) -> io::Result<()> {
         let mut pause = PAUSE;
         loop {
             let taken = self.take(Outlet::push);
             pause = if taken > 0 { PAUSE } else { (pause * 2).min(MAX_PAUSE) };
-            let mut fds = vec![stop.as_fd(), nudge.as_fd()];
+            let mut fds = vec![mailbox.as_fd()];
             let timeout = if self.source.wakes_for_each_record() && taken > 0 {
                 // Read in rounds and not record by record; only in peace do we wait to be woken.
                 if taken > FLOOD { Duration::ZERO } else { SHORT_PAUSE }
@@ -81,11 +86,9 @@ impl Drain {
                 pause
             };
             let ready = wait_for(&fds, Some(timeout))?;
-            if ready.first() == Some(&true) {
+            let is_told = ready.first() == Some(&true);
+            if is_told && mailbox.take().any(|message| message == DrainMessage::Stop) {
                 return Ok(());
-            }
-            if ready.get(1) == Some(&true) {
-                nudge.clear();
             }
         }
     }

@@ -6,6 +6,7 @@
 mod account;
 mod batch;
 mod drain;
+mod mailbox;
 mod order;
 mod outlet;
 mod perf;
@@ -19,7 +20,8 @@ mod tests;
 
 pub use account::Account;
 pub use batch::{Batch, MAX_FRAME};
-pub use drain::{Drain, MAX_PAUSE};
+pub use drain::{Drain, DrainMessage, MAX_PAUSE};
+pub use mailbox::{MailSender, Mailbox};
 pub use outlet::Outlet;
 pub use perf::PerfBuffers;
 pub use queue::{Popped, Queue};

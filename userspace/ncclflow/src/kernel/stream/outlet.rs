@@ -2,15 +2,13 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use ncclflow_common::RecordHeader;
 
-use super::{account::Account, batch::Batch, queue::Queue, waker::Waker};
+use super::{account::Account, batch::Batch, queue::Queue};
 
 /// Passes batches on to one taker, or drops them and counts.
 #[derive(Debug)]
@@ -19,19 +17,27 @@ pub struct Outlet {
     dropped: Arc<Mutex<Account>>,
     /// Dropped records by process that the taker has not been told of.
     untold: BTreeMap<u32, u64>,
-    /// Who wants to know when records go on after some were dropped.
-    resumed: Option<(Arc<AtomicBool>, Waker)>,
+    on_resumption: Option<OnResumption>,
+}
+
+/// What is done when records go on after some were dropped. It must not wait.
+struct OnResumption(Box<dyn Fn() + Send>);
+
+impl fmt::Debug for OnResumption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OnResumption")
+    }
 }
 
 impl Outlet {
     pub fn new(queue: Arc<Queue>) -> Self {
-        Self { queue, dropped: Arc::default(), untold: BTreeMap::new(), resumed: None }
+        Self { queue, dropped: Arc::default(), untold: BTreeMap::new(), on_resumption: None }
     }
 
-    /// Sets the flag and wakes whoever waits each time that records go on after some were dropped.
+    /// Does this each time that records go on after some were dropped. It must not wait.
     #[must_use]
-    pub fn telling_of_resumption(mut self, flag: Arc<AtomicBool>, waker: Waker) -> Self {
-        self.resumed = Some((flag, waker));
+    pub fn on_resumption(mut self, then: impl Fn() + Send + 'static) -> Self {
+        self.on_resumption = Some(OnResumption(Box::new(then)));
         self
     }
 
@@ -87,9 +93,8 @@ impl Outlet {
         let untold = self.untold.clone();
         let Some(marks) = self.marks() else { return true };
         if self.queue.push(&marks) {
-            if let Some((flag, waker)) = &self.resumed {
-                flag.store(true, Ordering::Release);
-                waker.wake();
+            if let Some(OnResumption(then)) = &self.on_resumption {
+                then();
             }
             return true;
         }

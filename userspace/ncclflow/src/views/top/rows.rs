@@ -10,14 +10,14 @@ use super::{
 use flow::statistics::RankKey;
 
 /// What a row is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum View {
-    /// A rank of a communicator.
+    /// A rank of a communicator
     #[default]
     Ranks,
-    /// A communicator; its numbers are those of its busiest rank.
+    /// A communicator; its numbers are those of its busiest rank
     Communicators,
-    /// A process; its numbers are the sums of its ranks.
+    /// A process; its numbers are the sums of its ranks
     Processes,
 }
 
@@ -40,18 +40,18 @@ impl View {
 }
 
 /// What rows are sorted by.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Sort {
-    /// Ops a second, most first.
+    /// Ops a second
     #[default]
     Ops,
-    /// Bytes a second, most first.
+    /// Bytes a second
     Bytes,
-    /// Those that lag, then those that nothing was seen of for long.
+    /// Those that lag, then those that nothing was seen of for long
     Lag,
-    /// Communicator and rank.
+    /// Communicator and rank
     Comm,
-    /// Process.
+    /// Process
     Pid,
 }
 

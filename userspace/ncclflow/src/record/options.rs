@@ -1,0 +1,230 @@
+//! What a recording is asked for, what it says while it goes on, and what comes of it.
+
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result};
+
+use super::setup::{LibraryInUse, Setup};
+use crate::live_statistics::LiveStatistics;
+use crate::{
+    kernel::{
+        loader::{Buffer, BufferKind, LinkKind},
+        probe::{Level, ProbeStrategy, StepDetail},
+        stream::Waker,
+    },
+    sinks::{Aggregated, ApiFormat, SessionReport, WindowReport},
+    target::{Filter, Process},
+};
+use flow::model::Sampling;
+use nccl_library::symbols::DebugFiles;
+
+/// Which processes to record.
+#[derive(Clone, Debug)]
+pub enum Targets {
+    /// These, which are running now.
+    Pids(Vec<u32>),
+    /// All of this node that the filter admits, also those that start later.
+    All(Filter),
+}
+
+impl Targets {
+    pub fn new(all: bool, pids: &[u32], filter: &Filter) -> Self {
+        if all { Self::All(filter.clone()) } else { Self::Pids(pids.to_vec()) }
+    }
+}
+
+/// Which probes are wanted.
+#[derive(Clone, Copy, Debug)]
+pub struct ProbeChoice {
+    pub level: Level,
+    /// `None`: what the library allows, whole plans first.
+    pub way: Option<ProbeStrategy>,
+    /// With [`Level::Steps`].
+    pub detail: StepDetail,
+    /// With [`Level::Api`]: the returns of the exported functions too.
+    pub returns: bool,
+}
+
+/// What to record.
+#[derive(Clone, Debug)]
+pub struct RecordOptions {
+    /// When the program was started. The times in the report count from here.
+    pub started: Instant,
+    pub targets: Targets,
+    /// `None`: no files are written.
+    pub output: Option<PathBuf>,
+    /// Statistics to keep while the recording goes on.
+    pub statistics: Option<LiveStatistics>,
+    pub choice: ProbeChoice,
+    /// Of which ops messages are measured, with [`Level::Steps`].
+    pub sampling: Sampling,
+    /// How calls are written, with [`Level::Api`].
+    pub format: ApiFormat,
+    /// `None`: until stopped, or until the targets have exited.
+    pub duration: Option<Duration>,
+    pub buffer: Buffer,
+    /// How probes are attached.
+    pub links: LinkKind,
+    /// Most bytes of records that wait to be decoded and written. As many again may wait for the capture.
+    pub queue_bytes: usize,
+    /// The NCCL library's path as the target maps it, where its name does not show that it is NCCL.
+    pub library: Option<PathBuf>,
+    /// Where to look for debugging information that a library itself has not.
+    pub debug_files: DebugFiles,
+    /// Keep what is resolved of a library in this folder, and use what is there.
+    pub cache: Option<PathBuf>,
+    /// Parts of the recording with folders of their own.
+    pub windows: Option<WindowOptions>,
+    /// Dump the processes when there is no hit for so long.
+    pub on_hang: Option<Duration>,
+    /// Most bytes that the output folder may take on the disk.
+    pub max_size: Option<u64>,
+    /// Compress files of lines when nothing more is added to them.
+    pub compress: bool,
+    /// Keep the raw records in this new file, for [`super::replay`].
+    pub capture: Option<PathBuf>,
+    /// Print the eBPF side's development log on standard error.
+    pub development_log: bool,
+}
+
+impl RecordOptions {
+    /// Ops of these targets through buffers of 16 MiB in all and a queue of 32 MiB, until stopped. Nothing is written.
+    pub fn new(started: Instant, targets: Targets, buffer: BufferKind, links: LinkKind) -> Self {
+        let processes = match &targets {
+            Targets::Pids(pids) => Some(pids.len()),
+            Targets::All(_) => None,
+        };
+        Self {
+            started,
+            targets,
+            output: None,
+            statistics: None,
+            choice: ProbeChoice {
+                level: Level::Flow,
+                way: None,
+                detail: StepDetail::default(),
+                returns: false,
+            },
+            sampling: Sampling::default(),
+            format: ApiFormat::default(),
+            duration: None,
+            buffer: Buffer { kind: buffer, bytes: 16 << 20, rings: Buffer::rings_for(processes) },
+            links,
+            queue_bytes: 32 << 20,
+            library: None,
+            debug_files: DebugFiles::default(),
+            cache: None,
+            windows: None,
+            on_hang: None,
+            max_size: None,
+            compress: false,
+            capture: None,
+            development_log: false,
+        }
+    }
+}
+
+/// When windows open and close.
+#[derive(Clone, Debug)]
+pub struct WindowOptions {
+    /// A window is open while this file exists. `None`: a window is always open.
+    pub flag: Option<PathBuf>,
+    /// Ops on a channel, or calls of the API, over all processes.
+    pub max_ops: Option<u64>,
+    pub max_duration: Option<Duration>,
+}
+
+/// Ends a recording from another thread.
+#[derive(Clone, Debug)]
+pub struct StopHandle {
+    stop: Arc<AtomicBool>,
+    rotate: Arc<AtomicBool>,
+    waker: Waker,
+}
+
+impl StopHandle {
+    pub fn new() -> Result<Self> {
+        let waker = Waker::new().context("making an eventfd")?;
+        Ok(Self { stop: Arc::default(), rotate: Arc::default(), waker })
+    }
+
+    /// Ends the recording soon. What came until then is written.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+
+    /// Closes the window that is open, and opens the next.
+    pub fn rotate(&self) {
+        self.rotate.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+
+    pub(super) fn take_rotation(&self) -> bool {
+        self.rotate.swap(false, Ordering::AcqRel)
+    }
+
+    /// Somebody has called [`StopHandle::stop`].
+    pub fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    /// Wakes whoever waits for the end or a rotation.
+    pub(super) fn waker(&self) -> &Waker {
+        &self.waker
+    }
+}
+
+/// What a recording says while it goes on.
+#[derive(Debug)]
+pub enum Notice<'a> {
+    /// Processes, libraries and probes are known.
+    Found(&'a Setup),
+    /// The probes are armed.
+    Recording {
+        probes: usize,
+    },
+    TargetExited {
+        pid: u32,
+    },
+    /// With [`Targets::All`]: from now on at the latest, the process is traced.
+    Joined {
+        process: &'a Process,
+        library: &'a LibraryInUse,
+    },
+    /// With [`Targets::All`]: why a process that has NCCL is not traced.
+    PassedOver(&'a str),
+    /// Why what was resolved is not kept for the next time.
+    NotCached(&'a str),
+    /// A window's folder was removed, to make room for others.
+    WindowRemoved(&'a str),
+    /// The folder has reached this limit, in bytes. Lines, or windows, are lost from now on.
+    OverMaxSize(u64),
+    WindowOpened(&'a WindowReport),
+    /// The window, and its own `session.json`.
+    WindowClosed(&'a WindowReport, &'a SessionReport),
+    /// No probe was hit for too long: what the dump says.
+    Hang(&'a str),
+    /// A rotation was asked for, and there are no windows.
+    NothingToRotate,
+    /// A file could not be written.
+    WriteFailed(&'a str),
+    /// Everything is written. So many probes are still to be taken out of the kernel.
+    Detaching {
+        left: usize,
+    },
+}
+
+/// What came of a recording.
+#[derive(Debug)]
+pub struct Outcome {
+    pub report: SessionReport,
+    pub aggregated: Option<Aggregated>,
+}
