@@ -1,27 +1,30 @@
-//! What was resolved of a library, kept for the next time: searching the debugging information is most of the way to the
-//! first probe.
+//! What was resolved of a library, kept for the next time: searching the debugging information is most of the
+//! way to the first probe.
 //!
 //! # When an entry is this library's
 //!
-//! The library belongs to a tenant, who can give it any build-id. So an entry is for *this file as it is now*: device and inode, size, time
-//! of the last change of its content (mtime) and of its inode (ctime), and the build-id. On the file systems of a kernel a tenant can set
-//! the mtime, but not the ctime: every write and every `utimensat` sets it to the present. A file that is changed after it was
-//! resolved therefore has another ctime, and one that was changed a moment before is not kept (two changes in one tick of the
-//! clock have one ctime; a file that is mapped for writing gets its ctime before the last bytes). A hash of the content would prove the
-//! same, and take longer than the search.
+//! The library belongs to a tenant, who can give it any build-id. So an entry is for *this file as it is
+//! now*: device and inode, size, time of the last change of its content (mtime) and of its inode (ctime), and
+//! the build-id. On the file systems of a kernel a tenant can set the mtime, but not the ctime: every write
+//! and every `utimensat` sets it to the present. A file that is changed after it was resolved therefore has
+//! another ctime, and one that was changed a moment before is not kept (two changes in one tick of the clock
+//! have one ctime; a file that is mapped for writing gets its ctime before the last bytes). A hash of the
+//! content would prove the same, and take longer than the search.
 //!
-//! A tenant with a file system of his own (FUSE) can answer what he likes. What he gains is that probes go to wrong places of his own library
-//! in his own processes, which he can have by writing wrong debugging information in the first place: an entry is only ever used for the
-//! inode that it was made from, and everything that the probes send is distrusted anyway.
+//! A tenant with a file system of his own (FUSE) can answer what he likes. What he gains is that probes go to
+//! wrong places of his own library in his own processes, which he can have by writing wrong debugging
+//! information in the first place: an entry is only ever used for the inode that it was made from, and
+//! everything that the probes send is distrusted anyway.
 //!
-//! Further parts of the key: this very program (version, and the file that it is: development builds share a version), and all that
-//! was asked for. Only answers out of the library's own debugging information are kept: those that rest on debug files or on what is
-//! shipped depend on other files too.
+//! Further parts of the key: this very program (version, and the file that it is: development builds share a
+//! version), and all that was asked for. Only answers out of the library's own debugging information are
+//! kept: those that rest on debug files or on what is shipped depend on other files too.
 //!
 //! # Whose the entries are
 //!
-//! Files of mode 0600 in a folder of mode 0700, both ours; links are not followed; a folder that others can write to is not used. An
-//! entry that is damaged, foreign or of another key is not there, and is written anew.
+//! Files of mode 0600 in a folder of mode 0700, both ours; links are not followed; a folder that others can
+//! write to is not used. An entry that is damaged, foreign or of another key is not there, and is written
+//! anew.
 
 use std::{
     fs::{DirBuilder, File, Metadata},
@@ -108,7 +111,8 @@ struct EntryIn {
 }
 
 impl CacheKey {
-    /// The key of a library for what is asked of it; none if it has no build-id, or its status cannot be read.
+    /// The key of a library for what is asked of it; none if it has no build-id, or its status cannot be
+    /// read.
     pub fn new(image: &Image, request: &Request) -> Option<Self> {
         let program = std::fs::metadata("/proc/self/exe").ok()?;
         let library = image.file().metadata().ok()?;

@@ -220,7 +220,7 @@ fn summarize(outcome: &Outcome, no_files: bool) {
         tell!("  {} windows were opened late, as there was no room for them: --max-size", loss.windows_late);
     }
     if loss.records_unaccounted > 0 {
-        tell!("  of {} hits it is not known what became of them", loss.records_unaccounted);
+        tell!("  {} hits unaccounted for", loss.records_unaccounted);
     }
     if loss.records_not_captured > 0 {
         tell!("  {} are not in the capture", loss.records_not_captured);

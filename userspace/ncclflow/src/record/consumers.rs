@@ -1,5 +1,5 @@
-//! The threads that consume records: one decodes, models and writes; one keeps the capture. Neither stops the other, and neither
-//! stops the drain.
+//! The threads that consume records: one decodes, models and writes; one keeps the capture. Neither stops the
+//! other, and neither stops the drain.
 
 use std::{
     mem,
@@ -17,8 +17,8 @@ use crate::{capture::CaptureWriter, clock::now_ns, kernel::stream::Batch};
 /// How often files are brought up to date for whoever reads along.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How long after the end of a process records of it can come: they wait in the kernel for the drain, which pauses at most
-/// [`crate::kernel::stream::MAX_PAUSE`].
+/// How long after the end of a process records of it can come: they wait in the kernel for the drain, which
+/// pauses at most [`crate::kernel::stream::MAX_PAUSE`].
 const STRAGGLE_NS: u64 = 1_000_000_000;
 
 /// What a consumer has to do next.
@@ -31,7 +31,8 @@ enum Step<'a, M> {
     End,
 }
 
-/// Has `take` do one step after the other until the inbox is closed. It says whether it wants to be asked again soon, even if nothing comes.
+/// Has `take` do one step after the other until the inbox is closed. It says whether it wants to be asked
+/// again soon, even if nothing comes.
 fn consume<M>(inbox: &Inbox<M>, mut take: impl FnMut(Step<'_, M>) -> bool) {
     let (mut flushed, mut unflushed, mut waits) = (Instant::now(), false, false);
     loop {

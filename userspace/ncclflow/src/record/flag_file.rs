@@ -14,7 +14,8 @@ use std::{
 use anyhow::{Context as _, Result};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 
-/// The file, watched. Of a file system that tells us nothing (NFS, where another host makes the file) it is asked from time to time.
+/// The file, watched. Of a file system that tells us nothing (NFS, where another host makes the file) it is
+/// asked from time to time.
 #[derive(Debug)]
 pub(super) struct FlagFile {
     path: PathBuf,

@@ -1,8 +1,9 @@
 //! `--all`: processes are found, and let go of, while the recording goes on.
 //!
-//! A library is resolved once, and its probes have one cookie for all processes: records say whose they are. Without a filter a probe is
-//! attached to the library's inode, so that a process that starts later is traced from its first instruction, before anybody has
-//! looked at it. With a filter it is attached process by process: in those that are not wanted the kernel then places no breakpoint.
+//! A library is resolved once, and its probes have one cookie for all processes: records say whose they are.
+//! Without a filter a probe is attached to the library's inode, so that a process that starts later is traced
+//! from its first instruction, before anybody has looked at it. With a filter it is attached process by
+//! process: in those that are not wanted the kernel then places no breakpoint.
 
 use std::{collections::HashMap, os::fd::BorrowedFd};
 

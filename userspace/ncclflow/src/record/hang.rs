@@ -46,8 +46,8 @@ impl HangWatch {
         if self.dumped { pause } else { left.min(pause) }.max(Duration::from_millis(10))
     }
 
-    /// Looks whether there was a hit, also between windows, and dumps these processes if there was none for too long: once, until there is
-    /// one again.
+    /// Looks whether there was a hit, also between windows, and dumps these processes if there was none for
+    /// too long: once, until there is one again.
     pub(super) fn look(
         &mut self,
         attachment: &Attachment,

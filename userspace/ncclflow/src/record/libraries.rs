@@ -1,8 +1,9 @@
 //! `--all`: the libraries that processes share.
 //!
-//! A library is resolved once, and its probes have one cookie for all processes: records say which process they are of. The number of cookies is
-//! limited, while files come and go with the environments and the containers of jobs, for months. So a library whose file is deleted leaves its
-//! cookies to the next file with the same build of NCCL.
+//! A library is resolved once, and its probes have one cookie for all processes: records say which process
+//! they are of. The number of cookies is limited, while files come and go with the environments and the
+//! containers of jobs, for months. So a library whose file is deleted leaves its cookies to the next file
+//! with the same build of NCCL.
 
 use std::{
     io,
@@ -191,8 +192,8 @@ impl<'a> Libraries<'a> {
         }
     }
 
-    /// Lets go of libraries that nobody uses and nobody can use again: their files are deleted. Those that are still there stay attached, for
-    /// the next process.
+    /// Lets go of libraries that nobody uses and nobody can use again: their files are deleted. Those that
+    /// are still there stay attached, for the next process.
     pub(super) fn retire(&mut self, is_used: impl Fn(usize) -> bool) {
         let Self { known, reaper, .. } = self;
         for (index, library) in known.iter_mut().enumerate() {
@@ -285,8 +286,8 @@ impl Spare {
     }
 }
 
-/// A thread that takes probes out of the kernel beside the recording: that takes about 0.1 s on Linux 6.12 and later, or, without
-/// links to many, as long for each probe, and nobody is to wait for it.
+/// A thread that takes probes out of the kernel beside the recording: that takes about 0.1 s on Linux 6.12
+/// and later, or, without links to many, as long for each probe, and nobody is to wait for it.
 #[derive(Debug)]
 struct Reaper {
     links: Option<Sender<Vec<Link>>>,

@@ -43,8 +43,8 @@ pub(super) fn check(dir: &OutputDir, report: &SessionReport, probes: usize, has_
     Ok(())
 }
 
-/// Keeps room for the recording's own `session.json`, and, if it has windows, for the folder of the next one. Says how much `session.json`
-/// of a window may need.
+/// Keeps room for the recording's own `session.json`, and, if it has windows, for the folder of the next one.
+/// Says how much `session.json` of a window may need.
 pub(super) fn keep_room(dir: &OutputDir, report: &SessionReport, probes: usize, has_windows: bool) -> u64 {
     if dir.budget().is_none() {
         return 0;

@@ -78,7 +78,8 @@ pub(super) enum NextPipeline {
     This(Box<Pipeline>),
 }
 
-/// The mailbox of a thread that consumes records. For records there is room up to a limit; there is always room for messages.
+/// The mailbox of a thread that consumes records. For records there is room up to a limit; there is always
+/// room for messages.
 #[derive(Debug)]
 pub(super) struct Inbox<M> {
     records: Arc<Queue>,

@@ -1,4 +1,5 @@
-//! One recording from beginning to end: targets found, probes attached, records drained, files written, probes detached.
+//! One recording from beginning to end: targets found, probes attached, records drained, files written,
+//! probes detached.
 
 // What is asked for, and what is traced.
 mod options;

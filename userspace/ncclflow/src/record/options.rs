@@ -95,7 +95,8 @@ pub struct RecordOptions {
 }
 
 impl RecordOptions {
-    /// Ops of these targets through buffers of 16 MiB in all and a queue of 32 MiB, until stopped. Nothing is written.
+    /// Ops of these targets through buffers of 16 MiB in all and a queue of 32 MiB, until stopped. Nothing is
+    /// written.
     pub fn new(started: Instant, targets: Targets, buffer: BufferKind, links: LinkKind) -> Self {
         let processes = match &targets {
             Targets::Pids(pids) => Some(pids.len()),

@@ -29,8 +29,8 @@ use crate::{
 };
 use flow::{decode::Decoder, model::Sampling, schema::HostInfo, wire::ProbeKind};
 
-/// Records until the time is up, the targets are gone, or `stop` says so. Results are complete before the probes are
-/// detached, which can take a while.
+/// Records until the time is up, the targets are gone, or `stop` says so. Results are complete before the
+/// probes are detached, which can take a while.
 pub fn record(
     options: &RecordOptions,
     stop: &StopHandle,

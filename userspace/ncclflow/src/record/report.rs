@@ -1,6 +1,7 @@
 //! `session.json`: how it begins, and how it is completed.
 //!
-//! Every hit is accounted for: what the kernel counted, against the records that came and those that were dropped.
+//! Every hit is accounted for: what the kernel counted, against the records that came and those that were
+//! dropped.
 
 use anyhow::Result;
 use ncclflow_common::ProbeCounters;
@@ -88,8 +89,8 @@ pub(super) fn first_report(
     }
 }
 
-/// Bytes that `session.json` will have at most, if not very much is lost: it grows with what is said of each probe, and lists of gaps and
-/// CPUs. What ranks add is counted with their files.
+/// Bytes that `session.json` will have at most, if not very much is lost: it grows with what is said of each
+/// probe, and lists of gaps and CPUs. What ranks add is counted with their files.
 pub(super) fn report_room(report: &SessionReport, probes: usize) -> u64 {
     const LISTS: usize = 48 << 10;
     const PROBE: usize = 768;
@@ -180,7 +181,8 @@ impl Baseline {
     }
 }
 
-/// Draws up the accounts of what came since the baseline. The session is closed, and all that came has been taken.
+/// Draws up the accounts of what came since the baseline. The session is closed, and all that came has been
+/// taken.
 fn draw_up(
     attachment: &Attachment,
     pipeline: &mut Pipeline,

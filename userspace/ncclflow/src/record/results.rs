@@ -1,4 +1,5 @@
-//! The end of a recording, or of a window: aggregates, compressed files, the capture's report, `session.json`.
+//! The end of a recording, or of a window: aggregates, compressed files, the capture's report,
+//! `session.json`.
 
 use std::sync::mpsc::Receiver;
 
@@ -115,8 +116,9 @@ pub(super) fn export(windows: &Receiver<ClosedWindow>, compress: bool, events: &
     exported
 }
 
-/// Gives the one file of each rank a second name, by its process and the window: `flow_rank0_pid77_1755877674248.json`. Under these names the files
-/// of many windows and hosts can lie in one folder.
+/// Gives the one file of each rank a second name, by its process and the window:
+/// `flow_rank0_pid77_1755877674248.json`. Under these names the files of many windows and hosts can lie in
+/// one folder.
 fn link_by_process(dir: &OutputDir, ranks: &[FlowFileSummary], opened_ms: u64) -> std::io::Result<()> {
     for rank in ranks {
         let folder = dir.open_subfolder(&rank.folder)?;

@@ -1,4 +1,5 @@
-//! The time between arming and disarming: threads take records, and the recording's own thread watches for the end.
+//! The time between arming and disarming: threads take records, and the recording's own thread watches for
+//! the end.
 
 use std::sync::mpsc;
 

@@ -1,4 +1,5 @@
-//! What is to be traced: processes, their libraries (each inode once), and the probes that each library allows.
+//! What is to be traced: processes, their libraries (each inode once), and the probes that each library
+//! allows.
 
 use std::{path::Path, sync::Arc};
 
@@ -68,7 +69,8 @@ impl Setup {
             }
             match setup.add(pid, wanted) {
                 Ok(()) => {}
-                // Of several, those that can be traced are: `-p $(pgrep train.py)` names launchers and shells too.
+                // Of several, those that can be traced are: `-p $(pgrep train.py)` names launchers and shells
+                // too.
                 Err(error) if pids.len() > 1 => {
                     setup.passed_over.push(format!("{error:#}"));
                     last_error = Some(error);

@@ -1,7 +1,8 @@
 //! The threads of a recording: how they are started, told, heard and ended.
 //!
-//! The drain moves records out of the kernel and waits for nobody. The writer and the capture's keeper consume them. The exporter completes the
-//! folders of windows. The recording's own thread sends them messages, and receives their events.
+//! The drain moves records out of the kernel and waits for nobody. The writer and the capture's keeper
+//! consume them. The exporter completes the folders of windows. The recording's own thread sends them
+//! messages, and receives their events.
 
 use std::{
     io,
@@ -105,7 +106,8 @@ impl ThreadChannels {
         let _ = self.writer.send(WriterMessage::ProcessEnded { tgid, at_ns });
     }
 
-    /// Gives the writer another pipeline, once it has taken all that has come. Gives back the one that it had, finished.
+    /// Gives the writer another pipeline, once it has taken all that has come. Gives back the one that it
+    /// had, finished.
     pub(super) fn swap(&self, next: NextPipeline) -> Result<Pipeline> {
         let (reply, answer) = mpsc::channel();
         self.writer.send(WriterMessage::Swap { next, reply })?;
@@ -133,8 +135,9 @@ impl Drop for ThreadChannels {
     }
 }
 
-/// Waits until every hit that was counted has been taken or was lost in the kernel, or it is clear that this will not come true. The
-/// session is closed: no more hits are made. `taken` looks for records, and says how many were taken in all.
+/// Waits until every hit that was counted has been taken or was lost in the kernel, or it is clear that this
+/// will not come true. The session is closed: no more hits are made. `taken` looks for records, and says how
+/// many were taken in all.
 fn settle(attachment: &Attachment, mut taken: impl FnMut() -> u64) -> Result<()> {
     let deadline = Instant::now() + SETTLE_LIMIT;
     loop {
@@ -251,7 +254,8 @@ impl Threads {
         Ok((threads.context("starting a thread")?, channels))
     }
 
-    /// Takes what is left, and ends them all. The session is closed. Windows are over, or the exporter does not end.
+    /// Takes what is left, and ends them all. The session is closed. Windows are over, or the exporter does
+    /// not end.
     pub(super) fn end(self, attachment: &Attachment, channels: &ThreadChannels) -> Result<Ended> {
         channels.drain.send(DrainMessage::Stop);
         let drain = join(self.drain).map(|(mut drain, drained)| {

@@ -1,4 +1,5 @@
-//! What the recording's own thread watches while records come: the end, processes that start and exit, windows that open and close.
+//! What the recording's own thread watches while records come: the end, processes that start and exit,
+//! windows that open and close.
 
 use std::{
     mem,

@@ -1,8 +1,10 @@
-//! Windows: parts of a recording with folders of their own, opened and closed by a flag file, a signal, or the time.
+//! Windows: parts of a recording with folders of their own, opened and closed by a flag file, a signal, or
+//! the time.
 //!
-//! Between windows the probes stay attached and the session's word in the map is 0: a hit costs its trap, and nothing else happens. A
-//! window begins without memory of the one before: what walks send once for a communicator is sent again. It ends when every hit that was
-//! counted while it was open has come to the writer, or is accounted for as lost.
+//! Between windows the probes stay attached and the session's word in the map is 0: a hit costs its trap, and
+//! nothing else happens. A window begins without memory of the one before: what walks send once for a
+//! communicator is sent again. It ends when every hit that was counted while it was open has come to the
+//! writer, or is accounted for as lost.
 
 use std::{
     os::fd::{AsFd as _, BorrowedFd},
@@ -113,7 +115,8 @@ impl<'a> Windows<'a> {
         ask.into_iter().chain(ask_for_room).chain(limit).min()
     }
 
-    /// Opens and closes. `is_full`: the writer says that the window has as many ops as it may have. `rotate`: a new window is wanted.
+    /// Opens and closes. `is_full`: the writer says that the window has as many ops as it may have. `rotate`:
+    /// a new window is wanted.
     pub(super) fn step(
         &mut self,
         scene: &mut Scene<'_>,
@@ -208,7 +211,8 @@ impl<'a> Windows<'a> {
     fn close(&mut self, end: WindowEnd, scene: &mut Scene<'_>, channels: &ThreadChannels) -> Result<()> {
         let State::Open(open) = std::mem::replace(&mut self.state, State::Closed) else { return Ok(()) };
         let Open { mut report, since: _, baseline, dropped, resting } = *open;
-        // Before the word is changed, as `opened_monotonic_ns` is after it: what is hit between them is recorded for certain.
+        // Before the word is changed, as `opened_monotonic_ns` is after it: what is hit between them is
+        // recorded for certain.
         report.closed_monotonic_ns = Some(now_ns(ClockId::Monotonic));
         scene.attachment.disarm()?;
         report.closed_by = Some(end);

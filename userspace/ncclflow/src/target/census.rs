@@ -1,8 +1,8 @@
-//! Which processes of the node are to be looked at (again): new ones, and those whose address space changed, as a library that is
-//! loaded makes it larger.
+//! Which processes of the node to look at again: new ones, and those whose address space has changed. It
+//! grows when a library is loaded.
 //!
-//! Looking at a process means reading its mappings, which can be thousands of lines, and holds a lock of its. So most processes are only
-//! asked for their size, `/proc/PID/statm`, which the kernel answers from counters.
+//! Reading the mappings of a process can take thousands of lines, and holds its mmap lock. So of most
+//! processes only the size is read, `/proc/PID/statm`, which the kernel answers from counters.
 
 use std::{
     collections::HashMap,
@@ -12,15 +12,16 @@ use std::{
 
 use super::discover::pids;
 
-/// A process is young that long: any change of its size is looked into.
+/// A process is young for so long. Any change of its size counts.
 const YOUNG: Duration = Duration::from_secs(10);
-/// Of an older one, a change by this many pages; NCCL has some tens of thousands, as it carries the code of all GPUs.
+/// Of an older process, a change by this many pages counts. NCCL has tens of thousands, as it carries the
+/// code of all GPUs.
 const MUCH: u64 = 256;
-/// After so long, any change.
+/// After so long without a look, any change counts.
 const LONG: Duration = Duration::from_secs(10);
-/// Processes that are not young are asked once in so many rounds.
+/// The size of processes that are not young is read once in so many rounds.
 const SOMETIMES: u32 = 2;
-/// Kernel threads, and what looks like one, are asked once in so many rounds.
+/// The size of kernel threads, and of what looks like one, is read once in so many rounds.
 const SELDOM: u32 = 20;
 
 #[derive(Clone, Copy, Debug)]
@@ -69,7 +70,7 @@ impl Census {
         Ok(due)
     }
 
-    /// The number has come to mean another process, or the process is to be looked at again.
+    /// The number means another process now, or the process must be looked at again.
     pub fn forget(&mut self, pid: u32) {
         self.entries.remove(&pid);
     }

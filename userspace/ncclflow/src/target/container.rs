@@ -9,7 +9,8 @@ const ID_LENGTHS: std::ops::RangeInclusive<usize> = 32..=64;
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Container {
-    /// `docker`, `containerd`, `cri-o`, `podman`; `kubernetes` where only the pod's folder says that it is one.
+    /// `docker`, `containerd`, `cri-o`, `podman`; `kubernetes` where only the pod's folder says that it is
+    /// one.
     pub runtime: String,
     pub id: String,
     /// UID of the Kubernetes pod.
@@ -18,12 +19,12 @@ pub struct Container {
 }
 
 impl Container {
-    /// The container that a control group's path names, the innermost if several do. `None` outside of containers, and in those whose
-    /// runtime makes no group for them (`unshare`, enroot, apptainer).
+    /// The container that a control group's path names, the innermost if several do. `None` outside of
+    /// containers, and in those whose runtime makes no group for them (`unshare`, enroot, apptainer).
     ///
-    /// Known forms, with systemd's slices and without: `docker-ID.scope`, `docker/ID` (Docker); `cri-containerd-ID.scope`,
-    /// `nerdctl-ID.scope` (containerd); `crio-ID.scope` (cri-o); `libpod-ID.scope` (podman); `kubepods…/podUID/ID` (any, below
-    /// the kubelet's cgroupfs driver).
+    /// Known forms, with systemd's slices and without: `docker-ID.scope`, `docker/ID` (Docker);
+    /// `cri-containerd-ID.scope`, `nerdctl-ID.scope` (containerd); `crio-ID.scope` (cri-o); `libpod-ID.scope`
+    /// (podman); `kubepods…/podUID/ID` (any, below the kubelet's cgroupfs driver).
     pub fn of_cgroup(path: &str) -> Option<Self> {
         let parts: Vec<&str> = path.split('/').collect();
         let pod = parts.iter().rev().find_map(|part| pod_uid(part));
@@ -83,8 +84,8 @@ fn pod_uid(part: &str) -> Option<String> {
     is_uid.then(|| uid.replace('_', "-"))
 }
 
-/// The path of a process's control group, out of the text of `/proc/PID/cgroup`: of the unified hierarchy, or, where that is not in
-/// use (version 1), the longest of the others'.
+/// The path of a process's control group, out of the text of `/proc/PID/cgroup`: of the unified hierarchy,
+/// or, where that is not in use (version 1), the longest of the others'.
 pub fn cgroup_path(text: &str) -> Option<&str> {
     // hierarchy:controllers:path; the path may hold colons.
     let mut best: Option<&str> = None;

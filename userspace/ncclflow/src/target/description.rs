@@ -1,4 +1,4 @@
-//! What the system says of a process, besides what it runs: whose it is, where it lives, since when.
+//! What `/proc` says of a process: its user, command line, control group, container, namespaces and start.
 
 use std::{
     collections::HashMap,
@@ -32,7 +32,7 @@ pub struct Description {
     pub own_mounts: bool,
     /// It is in another PID namespace than we are.
     pub own_pids: bool,
-    /// When it was started, in ticks since the system was: with the PID, what tells a process from all others.
+    /// When it was started, in clock ticks since boot. PID and start together identify a process.
     pub started: Option<u64>,
 }
 
@@ -41,7 +41,8 @@ pub struct Description {
 pub struct Users(HashMap<u32, String>);
 
 impl Users {
-    /// Those of `/etc/passwd`. Directory services are not asked: that can take seconds, and needs a C library at run time.
+    /// Those of `/etc/passwd`. Directory services are not asked: that can take seconds, and needs a C library
+    /// at run time.
     pub fn read() -> Self {
         Self::parse(&read_text(Path::new("/etc/passwd")).unwrap_or_default())
     }
@@ -59,7 +60,7 @@ impl Users {
         Self(names)
     }
 
-    /// The user's name, or his number.
+    /// The user's name, or the number.
     pub fn name(&self, uid: u32) -> String {
         self.0.get(&uid).cloned().unwrap_or_else(|| uid.to_string())
     }

@@ -18,8 +18,8 @@ pub struct Discovered {
     pub denied: usize,
 }
 
-/// What to do about processes that may not be looked at. Root is refused, too: without `CAP_SYS_PTRACE`, for processes whose user
-/// namespace is not ours or below it, and by security modules.
+/// What to do about processes that may not be looked at. Root is refused too: without `CAP_SYS_PTRACE`, for
+/// processes in user namespaces that are not ours or below it, and by security modules.
 #[must_use]
 pub fn denied_remedy() -> &'static str {
     if rustix::process::geteuid().is_root() {
@@ -54,7 +54,8 @@ pub fn pids() -> io::Result<Vec<u32>> {
     Ok(pids)
 }
 
-/// Looks through all processes that our PID namespace shows. NCCL that is linked statically into a program is not looked for.
+/// Looks through all processes that our PID namespace shows. NCCL that is linked statically into a program is
+/// not looked for.
 ///
 /// # Errors
 /// When `/proc` cannot be listed.
@@ -74,8 +75,8 @@ pub fn nccl_processes() -> io::Result<Discovered> {
     Ok(found)
 }
 
-/// Looks for NCCL in a process: files that are it, and files that hold it, linked statically. `None`: it has none, or it exited while
-/// we looked.
+/// Looks for NCCL in a process: files that are NCCL, and files that NCCL is linked into statically. `None`:
+/// the process has none, or it exited meanwhile.
 ///
 /// # Errors
 /// When it may not be looked at.
@@ -98,7 +99,7 @@ pub fn look_for_nccl(pid: u32, identifier: &mut Identifier) -> Result<Option<Sig
         match MappedLibrary::open(&process, mapping) {
             Ok(file) if libraries.iter().any(|(known, _)| known.id == file.id) => {}
             Ok(file) => libraries.push((file, evidence)),
-            // A library has many mappings, and all of them one reason.
+            // A library has many mappings. They all fail for the same reason.
             Err(_) if unopened.iter().any(|known: &(&Path, _)| *known.0 == mapping.path) => {}
             Err(error) => unopened.push((&*mapping.path, error)),
         }

@@ -3,7 +3,8 @@
 use super::description::Description;
 use nccl_library::nccl::NcclVersion;
 
-/// What a process must be to be wanted: of each kind that is given, one. Without any, every process is.
+/// Which processes are wanted. Of each kind of value that is given, one must match. An empty filter admits
+/// every process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     /// Names or numbers of users.
@@ -42,7 +43,8 @@ impl Filter {
             && any(&self.commands, |text| name == text || process.command.contains(text.as_str()))
     }
 
-    /// Whether a library of this version is wanted. One of unknown version is where no version is asked for.
+    /// Whether a library of this version is wanted. A library of unknown version is wanted only if no version
+    /// is asked for.
     pub fn admits_version(&self, version: Option<NcclVersion>) -> bool {
         any(&self.nccl_versions, |wanted| {
             version.is_some_and(|version| {

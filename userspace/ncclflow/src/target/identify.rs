@@ -1,7 +1,8 @@
-//! Which of the files that a process has mapped are NCCL, or hold it.
+//! Which of the files that a process has mapped are NCCL, or contain it.
 //!
-//! A file's name is believed at once. Without one that says so the content decides: a file that states NCCL's version has NCCL inside,
-//! and is NCCL under another name if it exports NCCL's calls. A library that merely wraps NCCL's calls states no version.
+//! A file that is named like NCCL is taken for NCCL. Of others the content decides: a file with NCCL's
+//! version string contains NCCL. If it exports NCCL's calls, it is NCCL under another name. A library that
+//! only wraps NCCL's calls has no version string.
 
 use std::{collections::HashMap, fs, os::unix::fs::MetadataExt as _};
 
@@ -15,10 +16,10 @@ use nccl_library::{
 
 /// Calls that every NCCL exports.
 const CALLS: [&str; 2] = ["ncclCommInitRank", "ncclAllReduce"];
-/// Bytes that are read of one file to tell: the largest official library has 0.6 MB of exported symbols and 0.5 MB of
-/// strings, and frameworks with NCCL inside some tens.
+/// Bytes that are read of one file to tell: the largest official library has 0.6 MB of exported symbols and
+/// 0.5 MB of strings, and frameworks with NCCL inside some tens.
 const MAX_BYTES: u64 = 256 << 20;
-/// Files that are remembered; then all are forgotten, and looked at anew.
+/// Files that are remembered. When there are more, all are forgotten.
 const MAX_KNOWN: usize = 1 << 16;
 
 /// How much of a file is looked at.
@@ -44,7 +45,7 @@ pub enum Evidence {
     VersionString,
 }
 
-/// A file as it is: whatever changes it changes the time of its last change, too.
+/// Identifies a file and its content: whatever changes the content changes the ctime too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct FileIdentity {
     device: u64,

@@ -24,7 +24,7 @@ pub struct LibraryId {
     pub inode: u64,
 }
 
-/// What tells a file below an overlay from all others there: its inode's number, size, and times to the nanosecond.
+/// Identifies a file below an overlay: its inode's number, size, and times to the nanosecond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Lower {
     inode: u64,
@@ -64,9 +64,10 @@ impl MappedLibrary {
         Ok(Self { id, is_overlaid, lower, path: path.clone(), deleted, file: file.try_clone()? })
     }
 
-    /// Whether a uprobe on one is a uprobe on the other. Each overlay gives a file a device number of its own, while the kernel attaches
-    /// to the inode below it (`d_real_inode` in kernel/trace/trace_uprobe.c): two containers of one image share it. No system call tells
-    /// which inode that is, so on overlays files are one if all that overlays leave as it is says so.
+    /// Whether a uprobe on one is a uprobe on the other. Each overlay gives a file a device number of its
+    /// own. But the kernel attaches to the inode below it (`d_real_inode` in kernel/trace/trace_uprobe.c),
+    /// which two containers of one image share. No system call tells which inode that is. So files on
+    /// overlays count as one if everything that overlays do not change is equal.
     pub fn shares_probes_with(&self, other: &Self) -> bool {
         self.id == other.id || ((self.is_overlaid || other.is_overlaid) && self.lower == other.lower)
     }
@@ -123,8 +124,8 @@ impl fmt::Display for LibraryError {
 
 impl std::error::Error for LibraryError {}
 
-/// The libraries of `process` that are NCCL: by name; by content, if no name says so; or because `wanted` names their file.
-/// Never empty.
+/// The libraries of `process` that are NCCL: by name; by content, if no name says so; or because `wanted`
+/// names their file. Never empty.
 pub fn nccl_libraries(process: &Process, wanted: Option<&Path>) -> Result<Vec<MappedLibrary>, LibraryError> {
     let pid = process.pid();
     let mappings = maps::read(pid).map_err(|error| LibraryError::Maps(pid, error))?;
@@ -160,8 +161,9 @@ pub fn nccl_libraries(process: &Process, wanted: Option<&Path>) -> Result<Vec<Ma
     Ok(libraries)
 }
 
-/// Opens the very file that is mapped: through `map_files` it is the mapped inode even if the path now names another
-/// (needs CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE); otherwise by path, and only if the inode is the mapped one.
+/// Opens the very file that is mapped: through `map_files` it is the mapped inode even if the path now names
+/// another (needs CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE); otherwise by path, and only if the inode is the
+/// mapped one.
 fn open(process: &Process, mapping: &Mapping) -> io::Result<MappedLibrary> {
     let by_range = process.proc_path().join("map_files").join(mapping.range_name());
     let file = match open_regular(&by_range) {
@@ -202,7 +204,7 @@ fn is_overlay(kind: impl TryInto<u64>) -> bool {
     kind.try_into().is_ok_and(|kind| kind == OVERLAY)
 }
 
-/// A path under `/proc/PID/root` is the tenant's to choose: a pipe there must not make us wait.
+/// The tenant chooses what is under `/proc/PID/root`. A pipe there must not block.
 fn open_regular(path: &Path) -> io::Result<File> {
     let nonblock = rustix::fs::OFlags::NONBLOCK.bits();
     let file = File::options().read(true).custom_flags(nonblock.cast_signed()).open(path)?;

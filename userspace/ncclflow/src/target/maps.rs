@@ -1,4 +1,4 @@
-//! `/proc/PID/maps`, and which of its files is NCCL.
+//! `/proc/PID/maps`, and which of the mapped files are named like NCCL.
 
 use std::{
     ffi::OsString,
@@ -26,8 +26,9 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// Whether the file's name says that it is NCCL: `libnccl.so`, `libnccl.so.2`, `libnccl-custom.so` …, and neither one of
-    /// NCCL's plugins (`libnccl-net.so`, `libnccl-tuner.so`, `libnccl-profiler.so`) nor a longer word (`libncclfoo.so`).
+    /// Whether the file's name says that it is NCCL: `libnccl.so`, `libnccl.so.2`, `libnccl-custom.so` …, and
+    /// neither one of NCCL's plugins (`libnccl-net.so`, `libnccl-tuner.so`, `libnccl-profiler.so`) nor a
+    /// longer word (`libncclfoo.so`).
     pub fn is_nccl(&self) -> bool {
         const PLUGINS: [&[u8]; 5] = [b"-net", b"-tuner", b"-profiler", b"-env", b"_device"];
         let Some(name) = self.path.file_name() else { return false };
@@ -43,8 +44,8 @@ impl Mapping {
     }
 }
 
-/// Parses the text of `/proc/PID/maps`. Lines that do not parse are left out: the kernel prints none, and a process can
-/// put nothing there but a file name, in which the kernel escapes newlines.
+/// Parses the text of `/proc/PID/maps`. Lines that do not parse are left out: the kernel prints none, and a
+/// process can put nothing there but a file name, in which the kernel escapes newlines.
 pub fn parse(text: &[u8]) -> Vec<Mapping> {
     text.split(|&byte| byte == b'\n').filter_map(parse_line).collect()
 }

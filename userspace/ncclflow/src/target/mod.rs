@@ -21,8 +21,8 @@ pub use library::{LibraryError, LibraryId, MappedLibrary, nccl_libraries};
 pub use pid_namespace::in_first_pid_namespace;
 pub use process::{Process, ProcessError};
 
-/// A name or path of the target's choice, safe for root's terminal: control characters (and with them escape sequences) are
-/// replaced.
+/// Makes a name or path that the target chose safe for root's terminal: control characters, and so escape
+/// sequences, are replaced.
 pub fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }

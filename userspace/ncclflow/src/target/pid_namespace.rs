@@ -2,7 +2,8 @@
 
 use std::{fs, io, os::unix::fs::MetadataExt as _};
 
-/// `PROC_PID_INIT_INO` (include/linux/proc_ns.h, since 3.8): the inode of `/proc/PID/ns/pid` in the first PID namespace.
+/// `PROC_PID_INIT_INO` (include/linux/proc_ns.h, since 3.8): the inode of `/proc/PID/ns/pid` in the first PID
+/// namespace.
 const FIRST: u64 = 0xEFFF_FFFC;
 
 /// Whether process numbers here are those that the kernel side sees.

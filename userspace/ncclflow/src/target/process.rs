@@ -1,4 +1,4 @@
-//! A running process, held by a descriptor so that its number cannot come to mean another process.
+//! A running process, held by a pidfd, so that another process with the same PID is not mistaken for it.
 
 use std::{
     fmt, fs,
@@ -109,8 +109,8 @@ impl Process {
         poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
     }
 
-    /// When it was started, in ticks since the system was: field 22 of /proc/PID/stat (proc(5)). With the PID it tells the process
-    /// from all others.
+    /// When it was started, in clock ticks since boot: field 22 of /proc/PID/stat (proc(5)). PID and start
+    /// together identify a process.
     pub fn started(&self) -> Option<u64> {
         started(self.pid)
     }
@@ -126,8 +126,8 @@ pub(super) fn started(pid: u32) -> Option<u64> {
     stat_field(pid, 22)
 }
 
-/// Whether it is a thread of the kernel's, which has no memory of its own. Everybody may ask (proc(5), field 9; `PF_KTHREAD` in
-/// include/linux/sched.h).
+/// Whether it is a kernel thread, which has no memory of its own. Any user may read this (proc(5), field 9;
+/// `PF_KTHREAD` in include/linux/sched.h).
 pub(super) fn is_kernel_thread(pid: u32) -> bool {
     const PF_KTHREAD: u64 = 0x0020_0000;
     stat_field(pid, 9).is_some_and(|flags| flags & PF_KTHREAD != 0)
@@ -147,7 +147,7 @@ fn proc_path(pid: u32) -> PathBuf {
     Path::new("/proc").join(pid.to_string())
 }
 
-/// The kernel cuts a process's name at 15 bytes, and so in the middle of a character.
+/// The kernel cuts a process's name at 15 bytes, which can be in the middle of a character.
 fn read_bounded(path: &Path) -> io::Result<String> {
     let mut text = Vec::new();
     fs::File::open(path)?.take(MAX_STATUS).read_to_end(&mut text)?;
