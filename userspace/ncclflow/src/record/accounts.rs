@@ -5,7 +5,7 @@ use ncclflow_common::ProbeCounters;
 
 use super::pipeline::Pipeline;
 use crate::{
-    kernel::{loader::Attachment, stream::Account},
+    kernel::{loader::Attachment, stream::ProbeCounts},
     sinks::{CpuReport, ProbeReport},
 };
 
@@ -46,7 +46,7 @@ impl Baseline {
 pub(super) fn draw_up(
     attachment: &Attachment,
     pipeline: &mut Pipeline,
-    dropped: &Account,
+    dropped: &ProbeCounts,
     baseline: &Baseline,
     now_ns: u64,
 ) -> Result<Accounts> {

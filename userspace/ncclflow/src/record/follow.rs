@@ -8,6 +8,7 @@ use std::{
     collections::HashMap,
     num::NonZeroU32,
     os::{fd::BorrowedFd, unix::fs::MetadataExt as _},
+    sync::Arc,
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -386,7 +387,11 @@ impl<'a> Follower<'a> {
     fn store(&self, library: LibraryInUse, attachment: &mut Attachment) -> Result<Traced> {
         let index = self.libraries.len();
         let bind = |kind: &ProbeKind| {
-            self.bindings.push(Binding { kind: kind.clone(), decoder: library.decoder.clone(), host: None });
+            self.bindings.push(Binding {
+                kind: kind.clone(),
+                decoder: Arc::clone(&library.decoder),
+                host: None,
+            });
         };
         let mut stored: Vec<Option<StoredParts>> = Vec::new();
         for probe in &library.probes.probes {

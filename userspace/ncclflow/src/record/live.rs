@@ -26,7 +26,7 @@ use crate::{
     clock::now_ns,
     kernel::{
         loader::Attachment,
-        stream::{Account, Drain, Outlet, Queue, Waker},
+        stream::{Drain, Outlet, ProbeCounts, Queue, Waker},
     },
     layout_cache::LayoutCache,
     sinks::{ApiOutputOptions, LostLines, OutputDir, SessionReport},
@@ -67,7 +67,7 @@ pub(super) struct Taken {
     pub(super) pipeline: Pipeline,
     pub(super) capture: Option<CaptureWriter>,
     /// Records that the pipeline did not get, as it had not kept up.
-    pub(super) dropped: Account,
+    pub(super) dropped: ProbeCounts,
     pub(super) windows_lost: WindowsLost,
     /// Records that the capture lacks.
     pub(super) not_captured: u64,
@@ -180,7 +180,7 @@ pub(super) fn run(
             windows_lost = WindowsLost { aggregates: exported.aggregates_over_max_size, ..lost };
         }
         drained.context("waiting for records")?;
-        let (mut dropped, mut queue_peak, mut not_kept) = (Account::default(), 0, 0);
+        let (mut dropped, mut queue_peak, mut not_kept) = (ProbeCounts::default(), 0, 0);
         if let Some((first, rest)) = drain.outlets().split_first() {
             dropped = first.dropped();
             queue_peak = first.peak();

@@ -23,7 +23,7 @@ use crate::{
     clock::now_ns,
     kernel::{
         loader::Attachment,
-        stream::{Account, Queue, Waker},
+        stream::{ProbeCounts, Queue, Waker},
     },
     sinks::SessionReport,
 };
@@ -49,7 +49,7 @@ pub(super) struct Told<'a> {
     /// Records that the drain has passed on, or dropped.
     pub(super) taken_total: Arc<AtomicU64>,
     /// Of these, those that the writer did not get.
-    pub(super) dropped: Arc<Mutex<Account>>,
+    pub(super) dropped: Arc<Mutex<ProbeCounts>>,
 }
 
 /// What the takers had to say.
@@ -79,7 +79,7 @@ impl Told<'_> {
         sent.map_err(|_| anyhow!("the thread that writes has failed"))
     }
 
-    pub(super) fn dropped(&self) -> Account {
+    pub(super) fn dropped(&self) -> ProbeCounts {
         self.dropped.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 

@@ -10,16 +10,16 @@ use std::{
 
 use ncclflow_common::RecordHeader;
 
-use super::{account::Account, batch::Batch, queue::Queue, waker::Waker};
+use super::{batch::Batch, probe_counts::ProbeCounts, queue::Queue, waker::Waker};
 
 /// Passes batches on to one taker, or drops them and counts.
 #[derive(Debug)]
 pub struct Outlet {
     queue: Arc<Queue>,
-    dropped: Arc<Mutex<Account>>,
+    dropped: Arc<Mutex<ProbeCounts>>,
     /// Dropped records by process that the taker has not been told of.
     untold: BTreeMap<u32, u64>,
-    /// Who wants to know when records go on after some were dropped.
+    /// Flag and waker of the thread that reacts when records go on after some were dropped.
     resumed: Option<(Arc<AtomicBool>, Waker)>,
 }
 
@@ -35,8 +35,8 @@ impl Outlet {
         self
     }
 
-    /// Passes a batch on if there is room. If not, its records are dropped and counted, and the taker is told in the place
-    /// where they would have been.
+    /// Passes a batch on if there is room. If not, its records are dropped and counted, and the taker is told
+    /// in the place where they would have been.
     pub(super) fn push(&mut self, batch: &Arc<Batch>) {
         if self.tell() && self.queue.push(batch) {
             return;
@@ -56,7 +56,8 @@ impl Outlet {
         self.queue.push_when_there_is_room(batch);
     }
 
-    /// Nothing more comes. `lost` says how many records of a process the kernel lost after the last that came.
+    /// Nothing more comes. `lost` says how many records of a process the kernel lost after the last that
+    /// came.
     pub(super) fn close(&mut self, lost: impl IntoIterator<Item = (u32, u64)>) {
         for (tgid, lost) in lost {
             *self.untold.entry(tgid).or_insert(0) += lost;
@@ -68,12 +69,12 @@ impl Outlet {
     }
 
     /// What was dropped.
-    pub fn dropped(&self) -> Account {
+    pub fn dropped(&self) -> ProbeCounts {
         self.dropped.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The same, for other threads to look at.
-    pub fn shared_dropped(&self) -> Arc<Mutex<Account>> {
+    pub fn shared_dropped(&self) -> Arc<Mutex<ProbeCounts>> {
         Arc::clone(&self.dropped)
     }
 
