@@ -13,8 +13,9 @@ use nccl_library::nccl::{ApiFunction, Name, NameTables};
 pub enum ReductionOp {
     /// One of NCCL's own: `sum`, `prod` …
     BuiltIn(Name),
-    /// One that the program made, or a number that is none: `ncclRedOpCreatePreMulSum` is the only maker of operators up to
-    /// 2.32, and numbers its ops from `ncclNumOps` on, mixed with a hash of the communicator's address.
+    /// One that the program made, or a number that is none: `ncclRedOpCreatePreMulSum` is the only maker of
+    /// operators up to 2.32, and numbers its ops from `ncclNumOps` on, mixed with a hash of the
+    /// communicator's address.
     User,
     /// The library's enum is not known.
     Unknown,

@@ -39,7 +39,8 @@ pub struct CommunicatorId {
     pub launched: Option<u64>,
 }
 
-/// An `ncclProxyOp`, as far as it describes a flow. All fields are *planned*: NCCL computed them before any transfer.
+/// An `ncclProxyOp`, as far as it describes a flow. All fields are *planned*: NCCL computed them before any
+/// transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProxyOp {
     /// In the plan pass relative to the plan; final in the post pass. Bit 0 is 1 for p2p.
@@ -47,7 +48,8 @@ pub struct ProxyOp {
     pub channel: u32,
     /// FIFO steps.
     pub nsteps: u64,
-    /// Capacity of one message's slots in bytes, not bytes sent (except where NCCL-specific rules make it so).
+    /// Capacity of one message's slots in bytes, not bytes sent (except where NCCL-specific rules make it
+    /// so).
     pub nbytes: i64,
     /// Bytes.
     pub chunk_size: u64,
@@ -66,19 +68,20 @@ pub struct ProxyOp {
     pub coll_api: Option<Name>,
     /// The user's buffer is registered: no copy through the FIFO.
     pub registered: bool,
-    /// `nbytes` of a p2p op is the size of its part where that fits one message: 2.20 and later, the versions whose op
-    /// says whether its buffer is registered.
+    /// `nbytes` of a p2p op is the size of its part where that fits one message: 2.20 and later, the versions
+    /// whose op says whether its buffer is registered.
     pub p2p_nbytes_is_size: bool,
     /// Payload bytes of this channel's part. Up to 2.23 it is the device work that says it, in the plan pass.
     pub channel_size: Option<u64>,
     /// Offset of this channel's part in the payload, bytes.
     pub loop_offset: Option<u64>,
-    /// Payload bytes of a rank's chunk in the last loop of a ring all-reduce: in 2.20 and 2.21 the device work says it, later it
-    /// follows from what is left.
+    /// Payload bytes of a rank's chunk in the last loop of a ring all-reduce: in 2.20 and 2.21 the device
+    /// work says it, later it follows from what is left.
     pub last_chunk: Option<u64>,
     /// Payload bytes of this channel's part of a p2p call, from the device work.
     pub part_bytes: Option<u64>,
-    /// Of grouped broadcasts (`AllGatherV`), which send and receive different numbers of messages: both, in this order.
+    /// Of grouped broadcasts (`AllGatherV`), which send and receive different numbers of messages: both, in
+    /// this order.
     pub slices: Option<[u64; 2]>,
 }
 
@@ -107,7 +110,7 @@ pub struct Ring {
     pub index: i32,
 }
 
-/// This rank's place in a channel's tree. -1: nobody there.
+/// This rank's place in a channel's tree. -1: there is no such rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tree {
     pub up: i32,
@@ -135,7 +138,7 @@ pub struct ProxyPeerEvent {
     pub origin: Origin,
     pub op_pointer: u64,
     pub direction: Direction,
-    /// Negative: the tree or chain has nobody there, and NCCL does nothing.
+    /// Negative: the tree or chain ends here, and NCCL does nothing.
     pub peer: i32,
     pub connection_index: i32,
     pub plan_pass: bool,
@@ -145,7 +148,7 @@ pub struct ProxyPeerEvent {
     pub connection: u64,
     /// The connection has a proxy, so the op is needed, and in the post pass really queued.
     pub has_proxy: bool,
-    /// Who serves it; `None` where that is not told (before 2.18), or nobody is there.
+    /// The rank whose proxy serves it; `None` before 2.18, which does not say it, and without a peer.
     pub owner: Option<ProxyOwner>,
     /// `NET`, `P2P`, `SHM`, `COL` …; empty where it could not be read.
     pub transport: Transport,
@@ -290,9 +293,9 @@ pub(super) fn op(fields: &ProxyOpFields, names: &NameTables, op: &[u8]) -> Resul
         pattern,
         protocol: Protocol::from_number(protocol)
             .ok_or(DecodeError::UnknownValue { what: "protocol", value: protocol.cast_signed() })?,
-        // Of a p2p op NCCL leaves it 0, which would read as a tree.
+        // NCCL leaves it 0 in a p2p op, which would read as a tree.
         algorithm: number(fields.algorithm).filter(|_| !pattern.is_p2p()).and_then(Algorithm::from_number),
-        // Of a p2p op `coll` is 0 up to 2.22, whatever it does; the pattern says it.
+        // Up to 2.22 `coll` of every p2p op is 0; the pattern says whether it sends.
         coll: match pattern {
             Pattern::Send => Some(P2P_NAMES.send.clone()),
             Pattern::Recv => Some(P2P_NAMES.recv.clone()),
@@ -351,7 +354,7 @@ pub(super) fn proxy_peer(
     };
     let peer = record.int(&spans.peer)?;
     let nsteps = record.int(&spans.nsteps)?;
-    // With nobody there NCCL does nothing, and there is no connection to read.
+    // Without a peer NCCL does nothing, and there is no connection to read.
     let (connection, has_proxy, owner, transport) = if peer < 0 {
         (0, false, None, Transport::default())
     } else {

@@ -22,8 +22,8 @@ pub use event::{
 pub use fields::ProxyOpFields;
 pub use op_work::OpWorkFields;
 pub use plan::{
-    Batch, ChannelGraphs, CollTask, ConnectorInfo, OpCounts, OpShape, P2pTask, PlanEvent, PlanPart,
-    PlanPartEvent, QueuedOp,
+    ChannelGraphs, CollTask, ConnectorInfo, OpCounts, OpShape, P2pTask, PlanEvent, PlanPart, PlanPartEvent,
+    QueuedOp, WorkBatch,
 };
 pub use plan_fields::PlanFields;
 pub use proxy_owner::{ProxyOwner, ProxyRank};
@@ -42,9 +42,9 @@ use nccl_library::{
 pub struct Decoder {
     pub op_fields: ProxyOpFields,
     pub names: NameTables,
-    /// Of libraries whose plans can be walked.
+    /// For libraries with plans that can be walked.
     pub plan_fields: Option<PlanFields>,
-    /// Of libraries whose ops do not say their share themselves.
+    /// For libraries with ops that do not state their channel's share.
     #[serde(default)]
     pub op_work: Option<OpWorkFields>,
 }

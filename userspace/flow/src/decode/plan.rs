@@ -14,7 +14,7 @@ use crate::{
 };
 use nccl_library::nccl::{Algorithm, Direction, Name, P2P_NAMES, PatRule, Protocol};
 
-/// The last record of a walk: whose the plan is, and how many nodes each list had.
+/// The last record of a walk: the plan's communicator, and how many nodes each list had.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanEvent {
     pub origin: Origin,
@@ -63,7 +63,7 @@ pub enum PlanPart {
     CollTask(CollTask),
     P2pTask(P2pTask),
     Work(Work),
-    Batch(Batch),
+    Batch(WorkBatch),
     OpCounts(OpCounts),
     ProxyOp(Box<QueuedOp>),
     Channel(u32, ChannelGraphs),
@@ -102,7 +102,7 @@ pub struct P2pTask {
 
 /// `ncclDevWorkBatch`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Batch {
+pub struct WorkBatch {
     /// Batches ahead to the channel's next one; 0: it is the last.
     pub next_jump: u64,
     pub next_extends: bool,
@@ -127,7 +127,7 @@ pub struct QueuedOp {
     pub task: Option<TaskInfo>,
 }
 
-/// A channel's place in the communicator's graphs. -1: nobody there.
+/// A channel's place in the communicator's graphs. -1: there is no such rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChannelGraphs {
     pub ring: Ring,
@@ -271,10 +271,10 @@ fn op_counts(fields: &PlanFields, bytes: &[u8]) -> Option<OpCounts> {
     })
 }
 
-fn batch(fields: &PlanFields, bytes: &[u8]) -> Option<Batch> {
+fn batch(fields: &PlanFields, bytes: &[u8]) -> Option<WorkBatch> {
     let of = &fields.batch;
     let [p2p, ..] = fields.work.kinds;
-    Some(Batch {
+    Some(WorkBatch {
         next_jump: of.next_jump.of(bytes)?,
         next_extends: of.next_extends.of(bytes)? != 0,
         is_p2p: of.kind.of(bytes)? == p2p,
@@ -319,7 +319,7 @@ pub(super) fn connectors(
         .connectors
         .iter()
         .filter_map(|connector| {
-            // Of one that is not there, or not connected, nothing can be read.
+            // A connector that does not exist or is not connected cannot be read.
             Some(ConnectorInfo {
                 direction: if connector.sends { Direction::Send } else { Direction::Recv },
                 peer: record.int(&connector.peer).ok().filter(|peer| *peer >= 0)?,

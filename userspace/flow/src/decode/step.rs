@@ -29,33 +29,35 @@ pub struct ProxyStepEvent {
     /// Final opCount of the op.
     pub op_count: u64,
     pub direction: Direction,
-    /// FIFO step at which the message begins, counted from the op's first; or, where `is_per_fifo_step`, one of its steps.
+    /// FIFO step at which the message begins, counted from the op's first; or, where `is_per_fifo_step`, one
+    /// of its steps.
     pub step: u64,
     /// Ops that the proxy takes together with this one: they share the slots.
     pub n_subs: u64,
-    /// Another process posted the op (PXN); where this hook tells it.
+    /// Another process posted the op (PXN); `None` where this hook does not say it.
     pub is_foreign: Option<bool>,
-    /// The moment is told once for each of the message's FIFO steps (up to 2.22), and not once.
+    /// NCCL reports the moment once for each of the message's FIFO steps (up to 2.22), not once for the
+    /// message.
     pub is_per_fifo_step: bool,
     /// Bytes of the message; where this version says so at this moment.
     pub bytes: Option<u64>,
-    /// The FIFO step of a message of the op that was told before, and its bytes; where they show only now.
+    /// The FIFO step of an earlier message of the op, and its bytes; where they become known only now.
     pub bytes_before: Option<(u64, u64)>,
-    /// Where it says a sum of bytes instead, over all messages so far.
+    /// A sum over all messages so far; where the version has that instead.
     pub bytes_sum: Option<BytesSum>,
 }
 
 /// A sum of the bytes of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BytesSum {
-    /// Whose.
+    /// Address of the memory that holds the sum.
     pub place: u64,
     pub bytes: u64,
-    /// What is told of now is not in it yet.
+    /// The message of this record is not in it yet.
     pub lacks_this: bool,
 }
 
-/// The network has taken a message of this size: the next that the same thread tells was sent.
+/// The network has taken a message of this size: it is the next one that the same thread reports as sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendSizeEvent {
     pub origin: Origin,
@@ -129,7 +131,7 @@ pub(super) fn proxy_step(
             .map_err(|_| DecodeError::UnknownValue { what: "step", value: step.into() })?,
         bytes: match (&spans.size, &spans.slots) {
             (Some(size), _) if spans.summed.is_none() => Some(record.unsigned(size)?),
-            // A send is told when its slot has not been reset yet.
+            // A send is reported before its slot is reset.
             (_, Some(slots)) if moment == StepMoment::Sent => slot_size(slots, record, step)?,
             _ => None,
         },
@@ -146,8 +148,8 @@ pub(super) fn proxy_step(
     })
 }
 
-/// Decodes a record of a slot that is given back. One whose size could not be read counts, too: what was told before is not of the
-/// message that comes next.
+/// Decodes a record of a slot that is given back. One whose size could not be read counts, too: what was told
+/// before is not of the message that comes next.
 pub(super) fn send_size(
     spans: &SendSizeSpans,
     record: &RecordView<'_>,
@@ -170,7 +172,8 @@ fn slot_size(spans: &SlotSizesSpans, record: &RecordView<'_>, step: i32) -> Resu
     Ok(u64::try_from(size).ok())
 }
 
-/// `ncclProxyProfileState` (2.16 to 2.22, src/include/profiler.h; plain numbers, whose meaning depends on the direction).
+/// `ncclProxyProfileState` (2.16 to 2.22, src/include/profiler.h; plain numbers, whose meaning depends on the
+/// direction).
 fn recorded(state: i32, sends: bool) -> StepMoment {
     match (state, sends) {
         // The slot was offered to the GPU.

@@ -18,8 +18,8 @@ pub(super) fn function_name(names: &NameTables, bytes: &[u8]) -> Name {
     }
 }
 
-/// What moves a connection's data: `NET`, `P2P`, `SHM`, `COL` …; empty where it could not be read. `ncclTransport.name`
-/// has 8 bytes in every version from 2.16 to 2.32 (src/include/transport.h).
+/// What moves a connection's data: `NET`, `P2P`, `SHM`, `COL` …; empty where it could not be read.
+/// `ncclTransport.name` has 8 bytes in every version from 2.16 to 2.32 (src/include/transport.h).
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Transport([u8; 8]);
 

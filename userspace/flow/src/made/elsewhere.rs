@@ -13,7 +13,8 @@ pub const EXECUTORS_RANK: i32 = 3;
 /// An address in the executor's process.
 const CONNECTION: u64 = 0x52;
 
-/// What the poster's records say: an op of two messages that is sent to rank 2, planned and posted as number 40.
+/// What the poster's records say: an op of two messages that is sent to rank 2, planned and posted as number
+/// 40.
 pub fn posted() -> Vec<Event> {
     let mut plan = call(Pattern::RingTwice, 0, 0, 0);
     plan.event.op.nsteps = 4;

@@ -1,11 +1,13 @@
 //! Returns of the exported functions, joined with their calls by thread.
 //!
-//! A call that communicates passes `ncclEnqueueCheck` before it returns, and no other call comes between on its thread. The
-//! functions that do not are probed at their entry. NCCL calls some of them itself (`ncclSend` calls `ncclGroupEnd`,
-//! `ncclCommInitAll` too): what is called inside of another call is left out, as the program did not call it.
+//! A call that communicates passes `ncclEnqueueCheck` before it returns, and no other call comes between on
+//! its thread. The functions that do not are probed at their entry. NCCL calls some of them itself
+//! (`ncclSend` calls `ncclGroupEnd`, `ncclCommInitAll` too): what is called inside of another call is left
+//! out, as the program did not call it.
 //!
-//! Not every call returns: the session ends before, a record is lost, an exception or `longjmp` passes through. Whatever is
-//! then still open on the thread is known by the stack: what lies below the pointer of a later entry or return is over.
+//! Not every call returns: the session ends before, a record is lost, an exception or `longjmp` passes
+//! through. Whatever is then still open on the thread is known by the stack: what lies below the pointer of a
+//! later entry or return is over.
 
 use std::collections::HashMap;
 
@@ -129,7 +131,7 @@ impl Returns {
         }
         let Some(at) = thread.open.iter().rposition(|open| is_return_of(&event, &open.entry)) else {
             self.uncalled += 1;
-            // An error is told, even that of a call which came to nothing.
+            // An error goes out, even that of a call which NCCL refused.
             if event.is_error {
                 let ApiReturnEvent { origin, function, result, .. } = event;
                 out(ApiOutput::Other(OtherCall { function, origin, host_ns: None, result: Some(result) }));

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use crate::decode::{Origin, ProxyOpEvent, ProxyPeerEvent};
 
-/// Peers of one call that are kept. NCCL makes eight at most, and one per power of two of the ranks for PAT; a target that
-/// makes more wants to fill our memory.
+/// Peers of one call that are kept. NCCL makes eight at most, and one per power of two of the ranks for PAT;
+/// a target that makes more wants to fill our memory.
 const MAX_PEERS: usize = 256;
 
 /// One `ncclProxySaveOp` with the peers that it was made for.
@@ -13,8 +13,8 @@ const MAX_PEERS: usize = 256;
 pub struct ProxyCall {
     pub event: ProxyOpEvent,
     pub peers: Vec<ProxyPeerEvent>,
-    /// Records of its process were lost between its first record and the one that showed that it was over: some of its
-    /// peers can be missing.
+    /// Records of its process were lost between its first record and the one that showed that it was over:
+    /// some of its peers can be missing.
     pub incomplete: bool,
     /// The op was not seen itself: it follows from the device work of its plan.
     pub derived: bool,
@@ -37,13 +37,14 @@ struct OpenCall {
 
 /// Calls in progress.
 ///
-/// Nothing is probed at the end of `ncclProxySaveOp`, so a call is complete when its thread does something else, or when
-/// the session ends: a record per thread is held back.
+/// Nothing is probed at the end of `ncclProxySaveOp`, so a call is complete when its thread does something
+/// else, or when the session ends: a record per thread is held back.
 #[derive(Debug, Default)]
 pub struct CallAssembler {
     open: HashMap<(u32, u32), OpenCall>,
-    /// `SaveProxy` records whose `ncclProxySaveOp` was not seen: it was lost, or the probes were armed in between. After a
-    /// loss it can always be that it was lost, as another op at the same address looks the same.
+    /// `SaveProxy` records whose `ncclProxySaveOp` was not seen: it was lost, or the probes were armed in
+    /// between. After a loss it can always be that it was lost, as another op at the same address looks the
+    /// same.
     pub orphan_peers: u64,
 }
 
@@ -56,8 +57,8 @@ impl CallAssembler {
         before.and_then(OpenCall::left).map(|call| call.over(lost))
     }
 
-    /// The call that a thread has open, if it is such a one, before it is over: without all of its peers. It is not given out
-    /// again.
+    /// The call that a thread has open, if it is such a one, before it is over: without all of its peers. It
+    /// is not given out again.
     pub fn give_out(
         &mut self,
         thread: &Origin,
@@ -90,8 +91,8 @@ impl CallAssembler {
         self.open.remove(&(by.tgid, by.tid)).and_then(OpenCall::left).map(|call| call.over(by.lost))
     }
 
-    /// Completes the calls, on any thread of the process, that `is_over` knows to be over because of a record of that
-    /// process, `by`.
+    /// Completes the calls, on any thread of the process, that `is_over` knows to be over because of a record
+    /// of that process, `by`.
     pub fn end_where(&mut self, by: &Origin, mut is_over: impl FnMut(&ProxyCall) -> bool) -> Vec<ProxyCall> {
         let mut is_over =
             |tgid: u32, open: &OpenCall| tgid == by.tgid && !open.is_given_out && is_over(&open.call);

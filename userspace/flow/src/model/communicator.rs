@@ -11,11 +11,11 @@ use super::{
 use crate::decode::{ApiCallEvent, CommunicatorId, ProxyOp, ProxyOpEvent, ProxyPeerEvent};
 use nccl_library::nccl::Pattern;
 
-/// API calls that are kept until their op is planned. Calls that never become a proxy op (one rank, zero elements) are
-/// pushed out by later ones.
+/// API calls that are kept until their op is planned. Calls that never become a proxy op (one rank, zero
+/// elements) are pushed out by later ones.
 const MAX_API_CALLS: usize = 4096;
 
-/// What tells one communicator from another inside what is traced.
+/// What distinguishes one communicator from another within a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CommKey {
     /// Process id in the initial PID namespace.
@@ -38,8 +38,8 @@ pub(super) struct Communicator {
     sequencer: Sequencer,
     posts: PostMatcher,
     api_calls: VecDeque<ApiCallEvent>,
-    /// The API call and number of the op that is being planned, for the op's later channels; p2p ops by pattern and peer,
-    /// as they interleave.
+    /// The API call and number of the op that is being planned, for the op's later channels; p2p ops by
+    /// pattern and peer, as they interleave.
     planned_calls: HashMap<Option<(Pattern, i32)>, (u64, ApiCallEvent)>,
     /// Post passes whose plan pass was not seen.
     pub(super) unplanned_posts: u64,
@@ -150,7 +150,8 @@ impl Communicator {
             Matched::Replay(record) => FlowRecord {
                 seq: self.sequencer.post(&event),
                 captured_seq: Some(record.seq),
-                // The captured op knows what the device work said. Its number is another, and PAT's steps are overwritten.
+                // The captured op knows what the device work said. Its number is another, and PAT's steps are
+                // overwritten.
                 op: ProxyOp { op_count: event.op.op_count, nsteps: event.op.nsteps, ..record.op },
                 posted: true,
                 planned: false,
@@ -186,8 +187,9 @@ impl Communicator {
         if record.is_copy_to_self() { None } else { Some(record) }
     }
 
-    /// The API call that the op comes from: the first of its function (for p2p: and peer). Where several collectives of the
-    /// same function wait, NCCL may have sorted them by size, so their counts are used only if they agree.
+    /// The API call that the op comes from: the first of its function (for p2p: and peer). Where several
+    /// collectives of the same function wait, NCCL may have sorted them by size, so their counts are used
+    /// only if they agree.
     fn take_api_call(&mut self, event: &ProxyOpEvent) -> Option<ApiCallEvent> {
         let p2p = event.op.pattern.is_p2p();
         let coll = event.op.coll.as_deref();
@@ -217,7 +219,8 @@ impl Communicator {
     }
 }
 
-/// The peers that exist: NCCL calls `SaveProxy` with -1 for a place in a tree where nobody is, and does nothing then.
+/// The peers that exist: NCCL calls `SaveProxy` with -1 for a place in a tree where nobody is, and does
+/// nothing then.
 fn peers_of(peers: &[ProxyPeerEvent]) -> Vec<PeerFlow> {
     peers
         .iter()

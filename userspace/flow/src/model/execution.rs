@@ -1,4 +1,4 @@
-//! An op whose messages are on their way, and how it comes out.
+//! An op with messages on their way, and its record when it ends.
 
 use super::{
     agreement::{self, Outcome},
@@ -25,7 +25,8 @@ pub(super) struct Execution {
 }
 
 impl Execution {
-    /// It ends, for this reason or because all of it was measured, after so many records of its process were lost.
+    /// It ends, for this reason or because all of it was measured, after so many records of its process were
+    /// lost.
     pub(super) fn ended(self, lost: u64, outcome: Option<Outcome>, ranks: &ProxyRanks) -> FlowRecord {
         let mut record = self.record;
         record.incomplete |= self.lost != lost;
@@ -43,7 +44,7 @@ impl Execution {
             let at = record.peers.get(index).and_then(|peer| executing_rank(&record, peer));
             let (Some(at), Some(peer)) = (at, record.peers.get_mut(index)) else { continue };
             peer.proxy_pid = peer.proxy_pid.or_else(|| ranks.pid(&at));
-            // Where nobody looked, nothing was seen, and nothing is said of it.
+            // A process that is not recorded shows no messages, and nothing is said of them.
             if outcome.is_some() && peer.measured.as_ref().is_some_and(Measured::is_unseen) {
                 peer.measured = peer.measured.take().filter(|_| peer.proxy_pid.is_some());
             }

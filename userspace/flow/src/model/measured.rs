@@ -1,7 +1,7 @@
 //! What was observed of each message, joined to the op that planned it.
 //!
-//! The network proxy names a message by its connection, the op's final opCount and the FIFO step. Messages come to their end
-//! long after the op was posted, so the op's record waits for them.
+//! The network proxy names a message by its connection, the op's final opCount and the FIFO step. Messages
+//! come to their end long after the op was posted, so the op's record waits for them.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -18,14 +18,16 @@ use super::{
 };
 use crate::decode::{Origin, ProxyStepEvent, SendSizeEvent, StepMoment};
 
-/// Messages of ops that are on their way: 128 MiB. A proxy has some thousands in flight; those of a job that hangs stay, and a
-/// target can claim any number.
+/// Messages of ops that are on their way: 128 MiB. A proxy has some thousands in flight; those of a job that
+/// hangs stay, and a target can claim any number.
 const MAX_PENDING: usize = 1 << 20;
 
-/// Ops that wait for somebody to be found who executes them. Who that is has a part in the same collective, and is not far behind.
+/// Ops that wait until it is known which process executes them. That process has a part in the same
+/// collective, and is not far behind.
 const MAX_UNPLACED: usize = 4096;
 
-/// Communicators of a process that one connection of another serves: one, but where two processes have something at the same address.
+/// Communicators of a process that one connection of another serves: one, but where two processes have
+/// something at the same address.
 const MAX_RANKS_OF_CONNECTION: usize = 64;
 
 /// What was not measured because it was not asked for.
@@ -67,7 +69,7 @@ pub(super) struct Executions {
     last_ends: HashMap<StepKey, u64>,
     /// By a connection's address in the process that serves it: who that can be.
     elsewhere: HashMap<u64, Vec<CommunicatorRank>>,
-    /// Ops of which somebody executes a part who is not known.
+    /// Ops with a part that an unknown process executes.
     unplaced: VecDeque<u64>,
     next_number: u64,
     oldest: u64,
@@ -85,7 +87,7 @@ impl Executions {
         !self.elsewhere.is_empty()
     }
 
-    /// Who may execute the op that this step of another process is of, if it is one of ours.
+    /// The ranks that may execute the op of this step of another process, if it is one of ours.
     pub(super) fn executors(
         &self,
         tgid: u32,
@@ -98,8 +100,8 @@ impl Executions {
         })
     }
 
-    /// Takes a posted op. Gives back what will not be measured any further: this one, if it has no messages or too many, or
-    /// the oldest ones, to make room. `by`: the record because of which that is known.
+    /// Takes a posted op. Gives back what will not be measured any further: this one, if it has no messages
+    /// or too many, or the oldest ones, to make room. `by`: the record because of which that is known.
     pub(super) fn begin(
         &mut self,
         by: &Origin,
@@ -159,7 +161,8 @@ impl Executions {
         ended
     }
 
-    /// Who executes parts of the op elsewhere, with their losses as far as they are known.
+    /// The ranks of other processes that execute parts of the op, with the losses of these processes where
+    /// they are known.
     fn parts_elsewhere(
         &mut self,
         record: &FlowRecord,
@@ -225,13 +228,13 @@ impl Executions {
         self.by_key.contains_key(key)
     }
 
-    /// Takes what is told before the send that it is the size of.
+    /// Takes the size of the send that the thread reports next.
     pub(super) fn take_send_size(&mut self, size: &SendSizeEvent) {
         self.send_sizes.take(size);
     }
 
-    /// Puts the size of the message in the place of the sum that the version tells, or of what it told before. To be done with all steps
-    /// of a process, whoever posted their ops.
+    /// Replaces a sum of bytes by the size of the message. To be done with all steps of a process, also those
+    /// of ops that other processes posted.
     pub(super) fn settle_size(&mut self, event: &mut ProxyStepEvent) {
         if event.moment == StepMoment::Sent
             && let Some(bytes) = self.send_sizes.of_sent(&event.origin)
@@ -248,8 +251,8 @@ impl Executions {
         }
     }
 
-    /// Notes what happened, after so many records of the process that posted the op were lost. `Ok` with the op's record if that
-    /// was its last message; `Err` if no op is called so.
+    /// Notes what happened, after so many records of the process that posted the op were lost. `Ok` with the
+    /// op's record if that was its last message; `Err` if no op is called so.
     pub(super) fn note(
         &mut self,
         key: StepKey,
@@ -264,7 +267,8 @@ impl Executions {
         let &(number, peer_index) = queue.front().ok_or(())?;
         let execution = self.by_number.get_mut(&number).ok_or(())?;
         let slots = execution.record.op.slice_steps.max(1);
-        // Told for each FIFO step in turn: a message is done with its last, and had every other moment with its first.
+        // Told for each FIFO step in turn: a message is done with its last, and had every other moment with
+        // its first.
         let tells = if event.moment == StepMoment::Stop { slots - 1 } else { 0 };
         if event.is_per_fifo_step && event.step % slots != tells {
             return Ok(None);
@@ -344,7 +348,7 @@ impl Executions {
             .collect()
     }
 
-    /// An op has waited long enough for somebody to be found who executes it.
+    /// An op has waited long enough for the process that executes it to become known.
     fn end_unplaced(&mut self, number: u64, by: &Origin, ranks: &ProxyRanks) -> Option<FlowRecord> {
         let execution = self.by_number.get(&number)?;
         let is_unplaced =

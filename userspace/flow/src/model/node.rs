@@ -1,4 +1,5 @@
-//! What the models of a node's processes share. Whoever has the sessions has it too, and passes it to each of their calls.
+//! What the models of a node's processes share. Whoever has the sessions has it too, and passes it to each of
+//! their calls.
 
 use std::collections::HashMap;
 
@@ -12,8 +13,8 @@ pub struct Node {
     pub(super) instances: Instances,
 }
 
-/// How many communicators of one hash and rank there were: two splits of one parent with one colour have the same hash
-/// from 2.18 to 2.23, and before 2.18 there are no hashes.
+/// How many communicators of one hash and rank there were: two splits of one parent with one colour have the
+/// same hash from 2.18 to 2.23, and before 2.18 there are no hashes.
 #[derive(Debug, Default)]
 pub(super) struct Instances(HashMap<(Option<u64>, i32), u32>);
 

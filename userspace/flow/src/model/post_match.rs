@@ -1,15 +1,16 @@
 //! Finds the planned op that a post pass is about.
 //!
-//! NCCL copies the planned op into a queue and posts the copy: another address, and a final opCount. On one channel of one
-//! communicator it posts in the order of planning, so the first planned op that looks the same is the one.
+//! NCCL copies the planned op into a queue and posts the copy: another address, and a final opCount. On one
+//! channel of one communicator it posts in the order of planning, so the first planned op that looks the same
+//! is the one.
 
 use std::collections::{HashMap, VecDeque};
 
 use super::flow::FlowRecord;
 use crate::decode::{ProxyOp, TaskInfo};
 
-/// Planned ops that are kept waiting for their post pass, per channel. A plan that is never launched (an aborted group,
-/// a graph that is captured and thrown away) leaves some behind.
+/// Planned ops that are kept waiting for their post pass, per channel. A plan that is never launched (an
+/// aborted group, a graph that is captured and thrown away) leaves some behind.
 const MAX_WAITING: usize = 8192;
 
 /// Channels that ops wait on. NCCL has 64 at most (`MAXCHANNELS`, 2.25 and later).
@@ -22,8 +23,9 @@ const MAX_POSTED: usize = 65_536;
 #[derive(Debug, Default)]
 pub(super) struct PostMatcher {
     waiting: HashMap<u32, VecDeque<FlowRecord>>,
-    /// Of the last collective that was joined: its final number less ours. NCCL counts both up by one for each collective, so
-    /// it stays, and tells among ops that look alike which one was posted; where it changes, the oldest is taken.
+    /// Of the last collective that was joined: its final number less ours. NCCL counts both up by one for
+    /// each collective, so it stays, and tells among ops that look alike which one was posted; where it
+    /// changes, the oldest is taken.
     offset: Option<i64>,
     /// By the address of NCCL's copy.
     posted: HashMap<u64, FlowRecord>,
@@ -56,8 +58,8 @@ impl PostMatcher {
         self.position(op, task).is_some()
     }
 
-    /// Where in its channel's queue the planned op waits that `op` is the posted copy of: of those that look alike the one
-    /// that the numbers tell, or else the oldest.
+    /// Where in its channel's queue the planned op waits that `op` is the posted copy of: of those that look
+    /// alike the one that the numbers tell, or else the oldest.
     fn position(&self, op: &ProxyOp, task: Option<&TaskInfo>) -> Option<usize> {
         let same_task = |planned: &FlowRecord| match (&planned.task, task) {
             (Some(planned), Some(posted)) => planned.pointer == posted.pointer,
@@ -79,8 +81,8 @@ impl PostMatcher {
 
     /// Finds the op that `op`, at `pointer`, is the posted copy of.
     ///
-    /// A graph's replay is posted by a callback thread of CUDA's, never by the thread that planned it (`tid`): a post that
-    /// only looks like one, because its plan pass was lost, is not taken for one.
+    /// A graph's replay is posted by a callback thread of CUDA's, never by the thread that planned it
+    /// (`tid`): a post that only looks like one, because its plan pass was lost, is not taken for one.
     pub(super) fn post(&mut self, pointer: u64, tid: u32, op: &ProxyOp, task: Option<&TaskInfo>) -> Matched {
         if let Some(at) = self.position(op, task)
             && let Some(record) = self.waiting.get_mut(&op.channel).and_then(|queue| queue.remove(at))
@@ -115,8 +117,8 @@ fn offset(planned: &FlowRecord, posted: &ProxyOp) -> i64 {
     (posted.op_count >> 1).cast_signed().wrapping_sub((planned.seq >> 1).cast_signed())
 }
 
-/// Whether `posted` can be the copy of `planned`: all but opCount stays (and, for PAT and for grouped broadcasts, nsteps,
-/// which NCCL overwrites from peer to peer).
+/// Whether `posted` can be the copy of `planned`: all but opCount stays (and, for PAT and for grouped
+/// broadcasts, nsteps, which NCCL overwrites from peer to peer).
 pub(super) fn is_posted_copy(planned: &ProxyOp, posted: &ProxyOp) -> bool {
     let overwritten = planned.pattern.is_pat() || planned.coll.as_deref() == Some("AllGatherV");
     (planned.op_count & 1) == (posted.op_count & 1)

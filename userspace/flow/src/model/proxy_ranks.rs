@@ -1,8 +1,9 @@
 //! Which process has which rank of which communicator, as far as records have told.
 //!
-//! An op that another rank's proxy executes (PXN) is posted in one process, and its messages are seen in another. Two facts
-//! join them. The poster's connector names the rank whose proxy executes the op, and the connection by its address in that
-//! rank's process. And exactly one process has told that it has this rank of this communicator.
+//! An op that another rank's proxy executes (PXN) is posted in one process, and its messages are seen in
+//! another. Two facts join them. The poster's connector names the rank whose proxy executes the op, and the
+//! connection by its address in that rank's process. And exactly one process has told that it has this rank
+//! of this communicator.
 
 use std::collections::HashMap;
 
@@ -66,7 +67,8 @@ impl ProxyRanks {
         self.owners.get(rank).copied().unwrap_or(Owner::Unknown)
     }
 
-    /// The records of the rank's process that were lost until now; `None` if it is not known which process that is.
+    /// The records of the rank's process that were lost until now; `None` if it is not known which process
+    /// that is.
     pub(super) fn lost(&self, rank: &CommunicatorRank) -> Option<u64> {
         match self.owner(rank) {
             Owner::Process(tgid) => Some(self.processes.get(&tgid).map_or(0, |process| process.lost)),

@@ -1,7 +1,8 @@
-//! Sizes of sends where NCCL forgets them before it tells that they were sent (2.16 to 2.19).
+//! Sizes of sends where NCCL resets them before it reports the send (2.16 to 2.19).
 //!
-//! The proxy's thread gives the slot's size up and then tells, with nothing in between, so a size is that of the next send which the
-//! thread tells. Such a pair is only believed if nothing can be missing from it.
+//! The proxy's thread resets the slot's size and then reports the send, with nothing in between. So a size is
+//! that of the next send that the thread reports. A pair counts only if no record can be missing between the
+//! two.
 
 use std::collections::HashMap;
 
@@ -16,7 +17,7 @@ pub(super) struct SendSizes(HashMap<(u32, u32), Thread>);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Thread {
-    /// The last size, and whose record it is; nothing once it has been a send's.
+    /// The last size, and the origin of its record; `None` once a send has taken it.
     size: Option<(Origin, u64)>,
     /// When the last send was told.
     sent_ns: Option<u64>,
@@ -32,8 +33,9 @@ impl SendSizes {
         }
     }
 
-    /// The size of the send that is told with this record: the one that its thread told since the send before. Nothing if there is none,
-    /// if it is told later than the send, or if records of the process were lost in between. What a message's further FIFO steps tell has none.
+    /// The size of the send of this record: the one that its thread reported since the send before. `None` if
+    /// there is none, if it came later than the send, or if records of the process were lost in between.
+    /// Further FIFO steps of a message have none.
     pub(super) fn of_sent(&mut self, sent: &Origin) -> Option<u64> {
         let thread = self.0.get_mut(&(sent.tgid, sent.tid))?;
         let before = thread.sent_ns.replace(sent.ts_ns);

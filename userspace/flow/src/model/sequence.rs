@@ -1,16 +1,17 @@
 //! Numbers the ops of a communicator, so that a collective has one number on all its ranks.
 //!
-//! NCCL counts the collectives that it launches, the same on every rank, and every record carries that count. The number
-//! of an op is that count plus its place in the plan, which is right wherever the tracer came in and corrects itself after a
-//! loss. Where the count lags (plans that were made and not yet launched), our own is ahead, and the larger wins.
+//! NCCL counts the collectives that it launches, the same on every rank, and every record carries that count.
+//! The number of an op is that count plus its place in the plan, which is right wherever the tracer came in
+//! and corrects itself after a loss. Where the count lags (plans that were made and not yet launched), our
+//! own is ahead, and the larger wins.
 
 use std::collections::HashMap;
 
 use crate::decode::ProxyOpEvent;
 use nccl_library::nccl::Pattern;
 
-/// p2p calls that are kept open, of as many peers. NCCL does not say when a call is complete, so those of peers that
-/// never come again stay; more than this a communicator does not have in use.
+/// p2p calls that are kept open, of as many peers. NCCL does not say when a call is complete, so those of
+/// peers that never come again stay; more than this a communicator does not have in use.
 const MAX_OPEN_P2P: usize = 65_536;
 
 /// A collective whose channels are still coming in.
@@ -124,7 +125,8 @@ impl Sequencer {
         Numbered { seq: seq_of(number, true), part: 0, opens: true }
     }
 
-    /// Numbers an op that is seen for the first time when it is posted: the tracer came in between, or it is a replay.
+    /// Numbers an op that is seen for the first time when it is posted: the tracer came in between, or it is
+    /// a replay.
     pub(super) fn post(&mut self, event: &ProxyOpEvent) -> u64 {
         let op_count = event.op.op_count;
         if event.op.pattern.is_p2p() {

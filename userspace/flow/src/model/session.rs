@@ -25,15 +25,18 @@ pub(super) const MAX_COMMUNICATORS: usize = 65_536;
 pub struct ModelCounters {
     /// Peers whose op was not seen.
     pub orphan_peers: u64,
-    /// Ops that were seen being posted and not being planned: the tracer came in between, or records were lost.
+    /// Ops that were seen being posted and not being planned: the tracer came in between, or records were
+    /// lost.
     pub unplanned_posts: u64,
     /// Ops that need a proxy and were not seen being posted before the session ended.
     pub unposted: u64,
     /// Steps of messages whose op was not seen being posted.
     pub unjoined_steps: u64,
-    /// Messages among them that the proxy executed for another process (PXN): it is not recorded, or posted them before the session.
+    /// Messages among them that the proxy executed for another process (PXN): it is not recorded, or posted
+    /// them before the session.
     pub foreign_messages: u64,
-    /// Ops that the proxy of another process executes, of which it is not known which it is: it is not recorded.
+    /// Ops that the proxy of another process executes, of which it is not known which it is: it is not
+    /// recorded.
     pub proxy_not_known: u64,
     /// Ops of which a message had another size than was planned: should be 0.
     pub measured_otherwise: u64,
@@ -101,7 +104,7 @@ pub struct Session {
     measured_otherwise: u64,
     unfinished: u64,
     refused: u64,
-    /// Calls were seen whose op another process executes.
+    /// Some of its ops are executed by another process.
     posts_elsewhere: bool,
 }
 
@@ -111,19 +114,21 @@ impl Session {
         Self { measures_steps, ..Self::default() }
     }
 
-    /// Of the ops whose messages could be measured, those.
+    /// Measures the messages of these ops only.
     #[must_use]
     pub fn sampling(mut self, sampling: Sampling) -> Self {
         self.executions = self.executions.sampling(sampling);
         self
     }
 
-    /// Takes an event; `out` gets what it completes. `node`: what the session shares with those of other processes.
+    /// Takes an event; `out` gets what it completes. `node`: what the session shares with those of other
+    /// processes.
     pub fn apply(&mut self, event: Event, node: &mut Node, out: &mut impl FnMut(FlowRecord)) {
         match event {
             Event::ProxyOp(event) => {
                 let origin = event.origin;
-                // NCCL serves one call of a communicator at a time: what other threads had open on it is over.
+                // NCCL serves one call of a communicator at a time: what other threads had open on it is
+                // over.
                 let key = CommKey::new(event.origin.tgid, &event.comm);
                 let over = self.calls.end_where(&origin, |open| {
                     open.event.plan_pass == event.plan_pass
@@ -136,8 +141,8 @@ impl Session {
                 if let Some(call) = self.calls.begin(*event) {
                     self.complete(call, &origin, node, out);
                 }
-                // A replay's peers are those of the op that was captured. Its thread can be silent from now on, and what other
-                // threads plan comes after it.
+                // A replay's peers are those of the op that was captured. Its thread can be silent from now
+                // on, and what other threads plan comes after it.
                 let communicator = self.communicators.get(&key);
                 let is_replay = |call: &ProxyCall| {
                     communicator.is_some_and(|communicator| communicator.is_replay(&call.event))
@@ -176,7 +181,8 @@ impl Session {
         }
     }
 
-    /// The session ends: what is still open goes out as it is. `lost`: records of a process that were lost until now.
+    /// The session ends: what is still open goes out as it is. `lost`: records of a process that were lost
+    /// until now.
     pub fn finish(&mut self, lost: impl Fn(u32) -> u64, node: &mut Node, out: &mut impl FnMut(FlowRecord)) {
         for call in self.calls.drain(&lost) {
             let by = Origin { lost: lost(call.event.origin.tgid), ..call.event.origin };
@@ -226,9 +232,9 @@ impl Session {
         self.note_proxy_ranks(&call, node);
         let n_ranks = call.event.comm.n_ranks;
         if !call.event.plan_pass && !self.communicator(key, n_ranks, node).waits_for(&call.event) {
-            // CUDA's callback thread posts what another thread planned, and that thread has done nothing since: NCCL posts
-            // nothing before its plan is complete, so the call that planned it is over. What was begun after the post is another
-            // op's, that only looks alike.
+            // CUDA's callback thread posts what another thread planned, and that thread has done nothing
+            // since: NCCL posts nothing before its plan is complete, so the call that planned it is over.
+            // What was begun after the post is another op's, that only looks alike.
             let posted_at = call.event.origin;
             let planned = self.calls.end_where(by, |open| {
                 open.event.plan_pass
@@ -264,8 +270,8 @@ impl Session {
         let (comm, tgid) = (&call.event.comm, call.event.origin.tgid);
         let mut note = |rank| node.proxy_ranks.note_owner(CommunicatorRank { hash: comm.hash, rank }, tgid);
         note(ProxyRank::Rank(comm.rank));
-        // A rank whose proxy is in this process is this process's. (Up to 2.22 src/transport/shm.cc numbers it otherwise
-        // where it receives.)
+        // A rank whose proxy is in this process is this process's. (Up to 2.22 src/transport/shm.cc numbers
+        // it otherwise where it receives.)
         for peer in call.peers.iter().filter(|peer| matches!(peer.transport.as_str(), "NET" | "P2P")) {
             if let Some(owner) = peer.owner.filter(|owner| owner.same_process) {
                 note(owner.rank);
@@ -281,8 +287,8 @@ impl Session {
         }
     }
 
-    /// A message takes a step in this process's proxy. False: its op is none of this process's. Then the step may be
-    /// [another one's](Self::step_elsewhere), or is [nobody's](Self::unjoined).
+    /// A message takes a step in this process's proxy. False: its op is none of this process's. Then the step
+    /// may be of [another process's op](Self::step_elsewhere), or of [no known op](Self::unjoined).
     pub fn step(
         &mut self,
         step: &mut ProxyStepEvent,
@@ -307,7 +313,8 @@ impl Session {
         self.posts_elsewhere || self.executions.has_parts_elsewhere()
     }
 
-    /// The ranks of which one's proxy must have made this step, if it is of an op that this process, `tgid`, posted.
+    /// The ranks of which one's proxy must have made this step, if it is of an op that this process, `tgid`,
+    /// posted.
     pub fn executors(&self, tgid: u32, step: &ProxyStepEvent) -> Vec<CommunicatorRank> {
         let mut ranks: Vec<CommunicatorRank> = self.executions.executors(tgid, step).collect();
         for open in self.calls.posting(tgid, step.op_count) {
@@ -324,8 +331,8 @@ impl Session {
         ranks
     }
 
-    /// A message of an op that this process posted takes a step in the proxy of the rank `at`. `by`: this process, now.
-    /// False: it is of no op after all.
+    /// A message of an op that this process posted takes a step in the proxy of the rank `at`. `by`: this
+    /// process, now. False: it is of no op after all.
     pub fn step_elsewhere(
         &mut self,
         at: CommunicatorRank,
@@ -338,8 +345,8 @@ impl Session {
         self.note_step(key, step, by, node, out)
     }
 
-    /// The proxy can be at a message before the thread that posted the op has done anything else, and so before its call is known to
-    /// be complete; it posts nothing that is not.
+    /// The proxy can be at a message before the thread that posted the op has done anything else, and so
+    /// before its call is known to be complete; it posts nothing that is not.
     fn note_step(
         &mut self,
         key: StepKey,

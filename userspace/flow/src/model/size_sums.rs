@@ -1,14 +1,16 @@
-//! Sizes of messages where NCCL tells a sum of them.
+//! Sizes of messages where NCCL keeps only a sum of them.
 
 use std::collections::HashMap;
 
 use super::step_key::StepKey;
 use crate::decode::{BytesSum, ProxyStepEvent, StepMoment};
 
-/// Places of a process that are kept. NCCL has one for each op that is on its way; a target can claim any number.
+/// Places of a process that are kept. NCCL has one for each op that is on its way; a target can claim any
+/// number.
 const MAX_PLACES: usize = 1 << 20;
 
-/// Sums of bytes by where they stand: 2.23 to 2.26 add every message to one that is never reset, also across ops that take the same place.
+/// Sums of bytes by where they stand: 2.23 to 2.26 add every message to one that is never reset, also across
+/// ops that take the same place.
 #[derive(Debug, Default)]
 pub(super) struct Sums(HashMap<(u32, u64), Place>);
 
@@ -17,7 +19,7 @@ struct Place {
     bytes: u64,
     /// Records of the process that were lost before.
     lost: u64,
-    /// The message that the sum lacks: the next thing that is told shows it.
+    /// The message that the sum lacks: the next record of the op shows it.
     lacks: Option<(StepKey, u64)>,
 }
 
@@ -26,13 +28,13 @@ struct Place {
 pub(super) enum Size {
     /// Of this one.
     This(u64),
-    /// Of one of the same op that was told before, by its FIFO step.
+    /// Of an earlier message of the same op, by its FIFO step.
     Before { step: u64, bytes: u64 },
 }
 
 impl Sums {
-    /// Which message was added since what was told before, and how much it was; nothing if that is not known, or records of the process
-    /// were lost since.
+    /// The message that was added since the record before, and its size; `None` if that is not known, or if
+    /// records of the process were lost since.
     pub(super) fn added(&mut self, event: &ProxyStepEvent) -> Option<Size> {
         let BytesSum { place, bytes, lacks_this } = event.bytes_sum?;
         let key = (event.origin.tgid, place);

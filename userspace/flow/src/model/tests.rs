@@ -178,8 +178,8 @@ fn a_graph_replay_is_a_record_of_its_own_that_names_the_captured_op() {
     assert_eq!(counters.unplanned_posts, 1);
 }
 
-/// NCCL does not count what a graph captured (src/plugin/profiler.cc, 2.26 and later), so our own count must be right; and a
-/// replay's thread does nothing more when the next op is planned.
+/// NCCL does not count what a graph captured (src/plugin/profiler.cc, 2.26 and later), so our own count must
+/// be right; and a replay's thread does nothing more when the next op is planned.
 #[test]
 fn what_is_planned_after_the_last_replay_has_the_number_after_it() {
     let captured = call(Pattern::RingTwice, 0, 0, 0);
@@ -297,7 +297,8 @@ fn absurd_claims_are_cut_and_the_cut_is_said() {
     assert!(laid_out <= 1 << 20);
 }
 
-/// Two threads take turns on one communicator (forward and backward pass). What one has planned is over when the other plans.
+/// Two threads take turns on one communicator (forward and backward pass). What one has planned is over when
+/// the other plans.
 #[test]
 fn threads_that_share_a_communicator_do_not_shift_its_numbers() {
     let plan = |channel, launched, tid| {
@@ -310,7 +311,8 @@ fn threads_that_share_a_communicator_do_not_shift_its_numbers() {
     assert_eq!(seqs(&run(calls).0), [20, 20, 22, 22, 24, 24]);
 }
 
-/// The post of an op is lost; those after it, of the same shape and from the same reused memory, still find their own.
+/// The post of an op is lost; those after it, of the same shape and from the same reused memory, still find
+/// their own.
 #[test]
 fn a_lost_post_does_not_shift_the_joins_after_it() {
     let plan = |launched| call(Pattern::RingTwice, 0, 0, launched);
@@ -327,7 +329,8 @@ fn a_lost_post_does_not_shift_the_joins_after_it() {
     assert_eq!((counters.unposted, counters.unplanned_posts), (1, 0));
 }
 
-/// Runs calls of which the first call's second peer was lost: what the process lost is counted in later records.
+/// Runs calls of which the first call's second peer was lost: what the process lost is counted in later
+/// records.
 fn run_with_a_loss(lost_after_first_peer: u64, at_the_end: u64) -> (Vec<FlowRecord>, ModelCounters) {
     let (mut session, mut out) = (Alone::default(), Vec::new());
     let mut take = |record| out.push(record);
@@ -373,7 +376,8 @@ fn an_op_during_which_records_were_lost_says_so() {
     assert_eq!(summary(run_with_a_loss(0, 5)), [(2, false), (2, true)]);
 }
 
-/// Where the record of an op is lost, its peers look like those of the op before: the same thread, the same address.
+/// Where the record of an op is lost, its peers look like those of the op before: the same thread, the same
+/// address.
 #[test]
 fn peers_after_a_loss_are_not_given_to_the_op_before_it() {
     let (mut session, mut out) = (Alone::default(), Vec::new());
@@ -396,7 +400,8 @@ fn peers_after_a_loss_are_not_given_to_the_op_before_it() {
     assert_eq!(session.counters().orphan_peers, 2);
 }
 
-/// The tracer came between plan and post, or the plan was lost: the next op, which looks alike, is not what was posted.
+/// The tracer came between plan and post, or the plan was lost: the next op, which looks alike, is not what
+/// was posted.
 #[test]
 fn a_post_without_its_plan_does_not_end_the_next_plan() {
     let mut next = call(Pattern::RingTwice, 0, 0, 1);

@@ -6,17 +6,19 @@ use serde::{Deserialize, Serialize};
 
 use flow::{decode::Decoder, schema::HostInfo, wire::ProbeKind};
 
-/// What the records of one cookie mean, and whose they are.
+/// What the records of one cookie mean, and of which process they are.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Binding {
     pub kind: ProbeKind,
     /// That of its library.
     pub decoder: Arc<Decoder>,
-    /// Nothing of parts of a walk, which serve all processes of a library, and of probes that several processes share.
+    /// Nothing of parts of a walk, which serve all processes of a library, and of probes that several
+    /// processes share.
     pub host: Option<HostInfo>,
 }
 
-/// Bindings by cookie, between the thread that attaches and the one that decodes. A cookie's binding is there before its probe is.
+/// Bindings by cookie, between the thread that attaches and the one that decodes. A cookie's binding is there
+/// before its probe is.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SharedBindings(Arc<Mutex<Vec<Binding>>>);
 

@@ -68,8 +68,8 @@ impl Gaps {
         }
     }
 
-    /// No more come, and the kernel has counted so many hits of this probe on this CPU. Gives the number of those that are
-    /// missing.
+    /// No more come, and the kernel has counted so many hits of this probe on this CPU. Gives the number of
+    /// those that are missing.
     pub fn end(&mut self, probe: u16, cpu: u32, hits: u64, now_ns: u64) -> u64 {
         let numbers = self.by_probe_and_cpu.entry((probe, cpu)).or_default();
         numbers.until(hits, now_ns);

@@ -1,5 +1,5 @@
-//! Steps of one process's proxy that are of another process's ops (PXN): NCCL sends through another GPU of the node, and the
-//! process of that GPU's rank executes the op.
+//! Steps of one process's proxy that are of another process's ops (PXN): NCCL sends through another GPU of
+//! the node, and the process of that GPU's rank executes the op.
 
 use std::{collections::HashMap, mem};
 
@@ -12,8 +12,8 @@ use flow::{
 #[cfg(test)]
 mod tests;
 
-/// Steps that are kept until it is known whether their process has the rank that an op names. Each op that is on its way when
-/// a recording begins has some hundred messages.
+/// Steps that are kept until it is known whether their process has the rank that an op names. Each op that is
+/// on its way when a recording begins has some hundred messages.
 const MAX_WAITING: usize = 1 << 16;
 
 /// Steps of which it is not known yet which process posted their op.

@@ -1,4 +1,5 @@
-//! Records in, files written: decode → model → sinks. Knows nothing of the kernel, so a replay can drive it too.
+//! Records in, files written: decode → model → sinks. Knows nothing of the kernel, so a replay can drive it
+//! too.
 
 use std::{collections::HashMap, mem};
 
@@ -11,7 +12,7 @@ use super::{
     output::Output,
     processes::{Ended, Traced, TracedProcess},
 };
-use crate::{kernel::stream::Account, live_statistics::LiveStatistics, sinks::SessionFiles};
+use crate::{kernel::stream::ProbeCounts, live_statistics::LiveStatistics, sinks::SessionFiles};
 use flow::{
     decode::{DecodeError, Event, RecordView},
     model::{ApiOutput, ModelCounters, Node, Sampling},
@@ -19,12 +20,12 @@ use flow::{
     wire::ProbeKind,
 };
 
-/// Whose the records of shared probes are.
+/// What a pipeline needs of probes that several processes share.
 #[derive(Clone, Debug)]
 pub(super) struct Following {
     /// Bindings that come later.
     pub(super) bindings: SharedBindings,
-    /// Name of this host. Records' process ids are ours: we are in the initial PID namespace.
+    /// Name of this host. The process ids of records are valid here: we are in the initial PID namespace.
     pub(super) host: String,
 }
 
@@ -43,11 +44,12 @@ pub struct Pipeline {
     processes: HashMap<u32, TracedProcess>,
     neighbours: Neighbours,
     ended: Ended,
-    /// Processes of shared probes of which a first record came, and nobody was told.
+    /// Processes of shared probes with a first record, which [`Pipeline::take_new_processes`] has not given
+    /// out yet.
     untold: Vec<u32>,
     /// Of processes that have ended.
     counters: ModelCounters,
-    delivered: Account,
+    delivered: ProbeCounts,
     gaps: Gaps,
     /// Time of the latest record.
     last_ns: u64,
@@ -88,7 +90,7 @@ impl Pipeline {
             ended: Ended::default(),
             untold: Vec::new(),
             counters: ModelCounters::default(),
-            delivered: Account::default(),
+            delivered: ProbeCounts::default(),
             gaps: Gaps::default(),
             last_ns: 0,
         }
@@ -101,8 +103,8 @@ impl Pipeline {
         self
     }
 
-    /// A pipeline for what comes after this one: the same bindings, no memory of what came, other files, and at most `limit` ops
-    /// or calls in them.
+    /// A pipeline for what comes after this one: the same bindings, no memory of what came, other files, and
+    /// at most `limit` ops or calls in them.
     pub(super) fn renewed(&self, files: SessionFiles, limit: Option<u64>) -> Self {
         let next = Self::with(self.bindings.clone(), self.following.clone(), self.traced, files);
         Self { output: Output::new(next.output.files, limit), ..next }.counting(self.output.live.clone())
@@ -215,8 +217,8 @@ impl Pipeline {
         Ok(())
     }
 
-    /// The process that had this number has ended, and was seen to have at this moment of the records' clock. Records from before can
-    /// still come.
+    /// The process that had this number has ended, and was seen to have at this moment of the records' clock.
+    /// Records from before can still come.
     pub(super) fn process_ended(&mut self, tgid: u32, at_ns: u64) {
         self.ended.note(tgid, at_ns);
     }
@@ -297,7 +299,7 @@ impl Pipeline {
     }
 
     /// Records that came.
-    pub fn delivered(&self) -> &Account {
+    pub fn delivered(&self) -> &ProbeCounts {
         &self.delivered
     }
 

@@ -70,7 +70,7 @@ impl TracedProcess {
     }
 }
 
-/// Processes that have ended, and whose records may still be on their way.
+/// Processes that have ended. Records of them may still be on their way.
 #[derive(Debug, Default)]
 pub(super) struct Ended {
     /// By process id as records carry it: when it was seen to have ended, by the records' clock.
@@ -86,7 +86,7 @@ impl Ended {
         self.at_ns.is_empty()
     }
 
-    /// A record comes: whether it is of another process than the one that had this number and ended.
+    /// Whether a record is of a later process than the one that had this process id and ended.
     pub(super) fn is_another(&mut self, tgid: u32, ts_ns: u64) -> bool {
         let is_another = !self.at_ns.is_empty() && self.at_ns.get(&tgid).is_some_and(|ended| ts_ns > *ended);
         if is_another {

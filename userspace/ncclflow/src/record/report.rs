@@ -18,7 +18,7 @@ use crate::{
     kernel::{
         loader::{Attachment, Buffer},
         probe::Level,
-        stream::Account,
+        stream::ProbeCounts,
     },
     sinks::{
         AttachReport, BufferReport, ClockReport, CommunicatorReport, CpuReport, LossReport, ProbeReport,
@@ -186,7 +186,7 @@ impl Baseline {
 fn draw_up(
     attachment: &Attachment,
     pipeline: &mut Pipeline,
-    dropped: &Account,
+    dropped: &ProbeCounts,
     baseline: &Baseline,
     now_ns: u64,
 ) -> Result<Accounts> {

@@ -19,7 +19,7 @@ use super::{
 use crate::{
     capture::CaptureWriter,
     clock::now_ns,
-    kernel::{loader::Attachment, stream::Account},
+    kernel::{loader::Attachment, stream::ProbeCounts},
     layout_cache::LayoutCache,
     sinks::{ApiOutputOptions, LostLines, OutputDir, SessionReport},
 };
@@ -56,7 +56,7 @@ pub(super) struct Taken {
     pub(super) pipeline: Pipeline,
     pub(super) capture: Option<CaptureWriter>,
     /// Records that the pipeline did not get, as it had not kept up.
-    pub(super) dropped: Account,
+    pub(super) dropped: ProbeCounts,
     pub(super) windows_lost: WindowsLost,
     /// Records that the capture lacks.
     pub(super) not_captured: u64,

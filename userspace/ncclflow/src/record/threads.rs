@@ -31,7 +31,7 @@ use crate::{
     clock::now_ns,
     kernel::{
         loader::Attachment,
-        stream::{Account, Drain, DrainMessage, MailSender, Mailbox, Outlet, Queue, Source},
+        stream::{Drain, DrainMessage, MailSender, Mailbox, Outlet, ProbeCounts, Queue, Source},
     },
     sinks::{DiskBudget, SessionReport},
 };
@@ -50,7 +50,7 @@ pub(super) struct ThreadChannels {
     /// Records that the drain has passed on, or dropped.
     taken_total: Arc<AtomicU64>,
     /// Of these, those that the writer did not get.
-    dropped: Arc<Mutex<Account>>,
+    dropped: Arc<Mutex<ProbeCounts>>,
 }
 
 /// What the other threads have said.
@@ -115,7 +115,7 @@ impl ThreadChannels {
     }
 
     /// Records that the writer did not get until now.
-    pub(super) fn dropped(&self) -> Account {
+    pub(super) fn dropped(&self) -> ProbeCounts {
         self.dropped.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 

@@ -30,7 +30,7 @@ use super::{
 };
 use crate::{
     clock::now_ns,
-    kernel::stream::Account,
+    kernel::stream::ProbeCounts,
     sinks::{
         ApiOutputOptions, LossReport, LostLines, OutputDir, SessionFiles, WindowEnd, WindowReport,
         is_over_max_size,
@@ -56,7 +56,7 @@ struct Open {
     report: WindowReport,
     since: Instant,
     baseline: Baseline,
-    dropped: Account,
+    dropped: ProbeCounts,
     /// What had the writer's place before.
     resting: Pipeline,
 }

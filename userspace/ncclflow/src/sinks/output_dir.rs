@@ -19,7 +19,7 @@ use rustix::{
 };
 
 use super::{
-    budget::{Account, DiskBudget, ENTRY, Share, over_max_size},
+    budget::{DiskBudget, ENTRY, ProbeCounts, Share, over_max_size},
     made::FileId,
     output_file::{OutputFile, Source},
 };
@@ -32,7 +32,7 @@ pub struct OutputDir {
     /// We made it, it was not there before.
     is_new: bool,
     /// What is written to it counts there; nothing: there is no limit.
-    account: Option<Account>,
+    account: Option<ProbeCounts>,
 }
 
 /// What is under a name.
@@ -102,12 +102,12 @@ impl OutputDir {
 
     /// The limit, if there is one.
     pub fn budget(&self) -> Option<&DiskBudget> {
-        self.account.as_ref().map(Account::budget)
+        self.account.as_ref().map(ProbeCounts::budget)
     }
 
     /// Lines are not written any more: there is no room under the limit, and nothing that could be removed.
     pub(super) fn has_no_room(&self) -> bool {
-        self.account.as_ref().is_some_and(Account::is_full)
+        self.account.as_ref().is_some_and(ProbeCounts::is_full)
     }
 
     /// Keeps so many bytes of the limit for this.
@@ -177,7 +177,7 @@ impl OutputDir {
         self.make_folder(name, account, window.clone()).inspect_err(|_| window.abandon_window())
     }
 
-    fn make_folder(&self, name: &str, parent: &Account, account: Account) -> io::Result<Self> {
+    fn make_folder(&self, name: &str, parent: &ProbeCounts, account: ProbeCounts) -> io::Result<Self> {
         mkdirat(&self.fd, name, Mode::RWXU)?;
         let dir = Self { account: Some(account), ..self.open_subfolder(name)? };
         if let Some(account) = &dir.account {

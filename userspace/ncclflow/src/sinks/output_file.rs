@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     aggregate::MAX_AGGREGATED,
-    budget::{Account, ENTRY, Need, Share, over_max_size},
+    budget::{ENTRY, Need, ProbeCounts, Share, over_max_size},
 };
 
 /// What is made of a file at the end. Room for it is kept as the file grows.
@@ -35,7 +35,7 @@ const COMPRESSED_TO: u64 = 8;
 
 #[derive(Debug)]
 struct Claim {
-    account: Account,
+    account: ProbeCounts,
     share: Share,
     source: Option<Source>,
     /// Size up to which the file may grow.
@@ -60,7 +60,7 @@ impl From<File> for OutputFile {
 }
 
 impl OutputFile {
-    pub(super) fn new(file: File, account: Option<&Account>, share: Share) -> Self {
+    pub(super) fn new(file: File, account: Option<&ProbeCounts>, share: Share) -> Self {
         let claim = account.map(|account| Claim {
             account: account.clone(),
             share,

@@ -1,8 +1,9 @@
 //! The proxy ops of a collective, from its task and its device work.
 //!
-//! NCCL computes them in `scheduleCollTasksToPlan` and `calcCollChunking` (src/enqueue.cc, 2.23 to 2.30; 2.31 and 2.32 by comparison
-//! with the ops themselves), asks `ncclProxySaveOp` whether any peer needs a proxy, and forgets those that need none. What it
-//! chose, the chunk size and the share of each channel, stands in the device work; the rest follows.
+//! NCCL computes them in `scheduleCollTasksToPlan` and `calcCollChunking` (src/enqueue.cc, 2.23 to 2.30; 2.31
+//! and 2.32 by comparison with the ops themselves), asks `ncclProxySaveOp` whether any peer needs a proxy,
+//! and forgets those that need none. What it chose, the chunk size and the share of each channel, stands in
+//! the device work; the rest follows.
 
 use crate::decode::{ChannelGraphs, CollTask, CollWork, PlanEvent, ProxyOp};
 use nccl_library::nccl::{Algorithm, FIFO_STEPS, Pattern, Protocol, datatype_bytes};
@@ -96,7 +97,8 @@ pub(super) fn ops(
         .collect()
 }
 
-/// Ops say their share from 2.24 on, and 0 where channels have none of their own. In 2.23 only the device work tells it.
+/// Ops say their share from 2.24 on, and 0 where channels have none of their own. In 2.23 only the device
+/// work tells it.
 fn with_share(op: ProxyOp, plan: &PlanEvent, share: Option<u64>, loop_offset: u64) -> ProxyOp {
     let has = plan.op_has.channel_size;
     let channel_size = if has { share.or(Some(0)) } else { share };

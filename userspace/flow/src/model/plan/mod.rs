@@ -1,7 +1,8 @@
 //! From a walked plan to the calls that NCCL made for its ops.
 //!
-//! What `ncclProxySaveOp` and `SaveProxy` would have shown call by call is put together again: ops that need a proxy stand in the
-//! plan's queue, and are taken from there; those that need none are derived. Both come out as if each call had been seen.
+//! What `ncclProxySaveOp` and `SaveProxy` would have shown call by call is put together again: ops that need
+//! a proxy stand in the plan's queue, and are taken from there; those that need none are derived. Both come
+//! out as if each call had been seen.
 
 mod collective;
 mod counters;
@@ -17,8 +18,8 @@ use self::{p2p::Batches, topology::Topology};
 use super::{call::ProxyCall, communicator::CommKey};
 use crate::{
     decode::{
-        Batch, CollTask, CommunicatorId, OpCounts, Origin, P2pTask, PlanEvent, PlanPart, PlanPartEvent,
-        ProxyOp, ProxyOpEvent, ProxyPeerEvent, QueuedOp, TaskInfo, Work, WorkKind,
+        CollTask, CommunicatorId, OpCounts, Origin, P2pTask, PlanEvent, PlanPart, PlanPartEvent, ProxyOp,
+        ProxyOpEvent, ProxyPeerEvent, QueuedOp, TaskInfo, Work, WorkBatch, WorkKind,
     },
     wire::PlanList,
 };
@@ -51,13 +52,13 @@ struct Parts {
     coll_tasks: Vec<CollTask>,
     p2p_tasks: Vec<P2pTask>,
     works: Vec<Work>,
-    batches: Vec<Batch>,
+    batches: Vec<WorkBatch>,
     op_counts: Option<OpCounts>,
     queued: Vec<QueuedOp>,
 }
 
 impl PlanAssembler {
-    /// Keeps a node or row until the walk's last record says whose it is.
+    /// Keeps a node or row until the walk's last record, which names the plan and the communicator.
     pub(super) fn part(&mut self, event: PlanPartEvent) {
         let thread = (event.origin.tgid, event.origin.tid);
         if self.threads.len() >= MAX_THREADS && !self.threads.contains_key(&thread) {
@@ -229,7 +230,8 @@ impl PlanAssembler {
                 }),
                 WorkKind::P2p(p2p) => {
                     let [receive, send] = &p2p.sides;
-                    // The send is queued before the receive (scheduleP2pTasksToPlan); a side without channels has no task.
+                    // The send is queued before the receive (scheduleP2pTasksToPlan); a side without channels
+                    // has no task.
                     let mut take = |wanted: bool, function: &str, peer: i32| {
                         p2ps.next_if(|task| {
                             wanted && task.peer == peer && task.function.as_deref() == Some(function)
@@ -273,8 +275,8 @@ impl PlanAssembler {
         parts.queued.iter().filter_map(post).collect()
     }
 
-    /// A call of `ncclProxySaveOp` with the calls of `SaveProxy` inside. `left`: the steps of the last of them, which NCCL leaves in
-    /// an op that it queues.
+    /// A call of `ncclProxySaveOp` with the calls of `SaveProxy` inside. `left`: the steps of the last of
+    /// them, which NCCL leaves in an op that it queues.
     #[expect(clippy::too_many_arguments, reason = "what one call consists of")]
     fn call(
         &mut self,
@@ -352,8 +354,8 @@ fn event(
     ProxyOpEvent { origin, comm, op_pointer, plan_pass, op, ring: graphs.ring, tree: graphs.tree, task }
 }
 
-/// Whether an op is queued otherwise than it was derived. NCCL leaves in a queued op the steps of its last peer; and what
-/// only the device work says is not in it.
+/// Whether an op is queued otherwise than it was derived. NCCL leaves in a queued op the steps of its last
+/// peer; and what only the device work says is not in it.
 fn differs(derived: &ProxyOp, queued: &ProxyOp) -> bool {
     let nsteps = if derived.pattern.is_pat() { derived.nsteps } else { queued.nsteps };
     let channel_size = queued.channel_size.or(derived.channel_size);
@@ -368,7 +370,7 @@ fn is_queued_everywhere(plan: &PlanEvent, parts: &Parts) -> bool {
     channels.fold(0, |all, channel| all | channel) & plan.channel_mask == plan.channel_mask
 }
 
-/// What tells an op from others of its plan.
+/// What distinguishes an op from others of its plan.
 fn identity(op: &ProxyOp) -> (u64, u32, Pattern, i32) {
     (op.op_count, op.channel, op.pattern, if op.pattern.is_p2p() { op.root } else { 0 })
 }

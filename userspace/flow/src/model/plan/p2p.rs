@@ -1,24 +1,25 @@
-//! The proxy ops of a send and a receive that share a round, from their device work: `addP2pToPlan` (src/enqueue.cc, 2.23 to
-//! 2.30; 2.31 and 2.32 by comparison with the ops themselves).
+//! The proxy ops of a send and a receive that share a round, from their device work: `addP2pToPlan`
+//! (src/enqueue.cc, 2.23 to 2.30; 2.31 and 2.32 by comparison with the ops themselves).
 
 use std::collections::HashMap;
 
-use crate::decode::{Batch, P2pSide, P2pTask, P2pWork, PlanEvent, ProxyOp, TaskInfo, Work, WorkKind};
+use crate::decode::{P2pSide, P2pTask, P2pWork, PlanEvent, ProxyOp, TaskInfo, Work, WorkBatch, WorkKind};
 use nccl_library::nccl::{P2P_NAMES, Pattern, Protocol};
 
 /// `NCCL_MAX_NET_SIZE`: bytes of one message of a registered buffer, 2.24 and later.
 const MAX_NET_SIZE: u64 = 1 << 30;
 
-/// In which of a channel's batches of sends and receives a work is, counted from 1: an op's number in its plan.
+/// In which of a channel's batches of sends and receives a work is, counted from 1: an op's number in its
+/// plan.
 #[derive(Debug, Default)]
 pub(super) struct Batches {
     by_channel_and_offset: HashMap<(u32, u64), u64>,
 }
 
 impl Batches {
-    /// From the batches behind the kernel's arguments: the first of each channel in the order of channels, from there on each
-    /// says where the channel's next one is (`finishPlan`, src/enqueue.cc).
-    pub(super) fn new(plan: &PlanEvent, batches: &[Batch], work_size: u64) -> Self {
+    /// From the batches behind the kernel's arguments: the first of each channel in the order of channels,
+    /// from there on each says where the channel's next one is (`finishPlan`, src/enqueue.cc).
+    pub(super) fn new(plan: &PlanEvent, batches: &[WorkBatch], work_size: u64) -> Self {
         let mut this = Self::default();
         // Offsets were moved when the work was uploaded; the first work of a plan is at its beginning.
         let start = batches.iter().map(|batch| batch.base).min().unwrap_or(0);

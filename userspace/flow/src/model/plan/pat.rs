@@ -1,4 +1,4 @@
-//! Whom an op of PAT goes to and comes from: of all distances that are powers of two, the calls of `SaveProxy` that
+//! The peers of an op of PAT: of all distances that are powers of two, the calls of `SaveProxy` that
 //! `ncclProxySaveOp` makes, each with a number of steps of its own ([`nccl_library::nccl::PatRule`]).
 
 use super::peers::Call;

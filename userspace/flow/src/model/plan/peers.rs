@@ -1,5 +1,5 @@
-//! Whom an op goes to and comes from: the calls of `SaveProxy` that `ncclProxySaveOp` makes for its pattern (src/proxy.cc; the
-//! same in 2.18 to 2.30, and in the binaries of 2.31 and 2.32). PAT's are in [`super::pat`].
+//! The peers of an op: the calls of `SaveProxy` that `ncclProxySaveOp` makes for its pattern (src/proxy.cc;
+//! the same in 2.18 to 2.30, and in the binaries of 2.31 and 2.32). PAT's are in [`super::pat`].
 
 use crate::decode::{ChannelGraphs, ProxyOp};
 use nccl_library::nccl::{Direction, Pattern};

@@ -1,15 +1,15 @@
 //! What is known of a communicator's channels: their graphs, and the connectors of their peers.
 //!
-//! NCCL connects algorithms and peers when they are first used, and nothing is ever taken back while the communicator lives:
-//! what was read once stays true.
+//! NCCL connects algorithms and peers when they are first used, and nothing is ever taken back while the
+//! communicator lives: what was read once stays true.
 
 use std::collections::HashMap;
 
 use crate::decode::{ChannelGraphs, ConnectorInfo};
 use nccl_library::nccl::Direction;
 
-/// Connectors of one communicator. 64 channels × 4 connectors × some thousand peers; a target that has more wants to fill
-/// our memory.
+/// Connectors of one communicator. 64 channels × 4 connectors × some thousand peers; a target that has more
+/// wants to fill our memory.
 const MAX_CONNECTORS: usize = 1 << 20;
 
 /// Channels of one communicator. NCCL has 64 at most (`MAXCHANNELS`, 2.25 and later).

@@ -1,4 +1,5 @@
-//! Ops whose sends another rank's process executes (PXN), made up: that of rank 1 in process 10, executed by rank 3.
+//! Ops whose sends another rank's process executes (PXN), made up: that of rank 1 in process 10, executed by
+//! rank 3.
 
 use super::*;
 use crate::decode::ProxyRank;

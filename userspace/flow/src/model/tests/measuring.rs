@@ -3,7 +3,8 @@
 use super::*;
 use crate::decode::{BytesSum, ProxyStepEvent, SendSizeEvent, StepMoment};
 
-/// A proxy op of one message each way, posted with opCount 40; the connections are 0x51 (receive) and 0x52 (send).
+/// A proxy op of one message each way, posted with opCount 40; the connections are 0x51 (receive) and 0x52
+/// (send).
 fn posted_for_measuring(session: &mut Alone, out: &mut Vec<FlowRecord>) {
     let mut plan = call(Pattern::RingTwice, 0, 0, 0);
     plan.event.op.nsteps = 4;
@@ -126,7 +127,8 @@ fn a_size_is_what_a_sum_grew_by() {
     }
 }
 
-/// 2.23 adds a send only after it has told it: what comes next shows its size, a send or an end; the first one's, too.
+/// 2.23 adds a send only after it has told it: what comes next shows its size, a send or an end; the first
+/// one's, too.
 #[test]
 fn a_send_that_the_sum_lacks_has_its_size_with_what_comes_next() {
     use StepMoment::{Sent, Stop};

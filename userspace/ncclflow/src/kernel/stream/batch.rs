@@ -8,7 +8,8 @@ pub const MAX_FRAME: u32 = 4096;
 /// Bytes at which a batch is passed on.
 const FULL: usize = 256 * 1024;
 
-/// Records one after the other, each after its length (4 bytes, little-endian): a piece of a capture, byte for byte.
+/// Records one after the other, each after its length (4 bytes, little-endian): a piece of a capture, byte
+/// for byte.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Batch {
     bytes: Vec<u8>,
@@ -22,10 +23,11 @@ impl Batch {
         let len = size_of::<RecordHeader>() as u16;
         let mark = RecordHeader { len, probe: LOSS_MARK, tgid, lost, ..RecordHeader::default() };
         self.push(&mark.to_bytes());
-        self.records -= 1; // it is none
+        self.records -= 1; // a mark is no record
     }
 
-    /// Adds a record. What follows its own length in `item` is left out: a ring buffer's items have a constant size.
+    /// Adds a record. What follows its own length in `item` is left out: a ring buffer's items have a
+    /// constant size.
     pub fn push(&mut self, item: &[u8]) {
         let record = item
             .first_chunk()
@@ -33,7 +35,8 @@ impl Batch {
             .filter(|len| *len >= size_of::<RecordHeader>())
             .and_then(|len| item.get(..len))
             .unwrap_or(item);
-        // Of a record that is longer than any the beginning is kept: it will not be understood, and is counted as that.
+        // Only the beginning is kept of a record that is longer than any can be: decoding refuses it, and
+        // counts it.
         let record = record.get(..MAX_FRAME as usize).unwrap_or(record);
         #[expect(clippy::cast_possible_truncation, reason = "at most MAX_FRAME")]
         let len = record.len() as u32;

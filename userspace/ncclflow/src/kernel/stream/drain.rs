@@ -14,10 +14,12 @@ use std::{
 use ncclflow_common::RecordHeader;
 
 use super::{
-    account::Account, batch::Batch, mailbox::Mailbox, outlet::Outlet, source::Source, waker::wait_for,
+    batch::Batch, mailbox::Mailbox, outlet::Outlet, probe_counts::ProbeCounts, source::Source,
+    waker::wait_for,
 };
 
-/// Longest pause while records come: how late one can be that does not fill the buffer to the mark at which the kernel wakes us.
+/// Longest pause while records come: how late one can be that does not fill the buffer to the mark at which
+/// the kernel wakes us.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Longest pause while none come.
@@ -51,11 +53,11 @@ pub enum DrainMessage {
 pub struct Drain {
     source: Source,
     outlets: Vec<Outlet>,
-    taken: Account,
+    taken: ProbeCounts,
     /// The same in all, for other threads to look at.
     taken_total: Arc<AtomicU64>,
     lost: HashMap<u32, u64>,
-    /// Of the record before: mostly that of the next one, too.
+    /// The process of the record before, which mostly is that of the next one too.
     last: Process,
 }
 
@@ -64,7 +66,7 @@ impl Drain {
         Self {
             source,
             outlets,
-            taken: Account::default(),
+            taken: ProbeCounts::default(),
             taken_total: Arc::default(),
             lost: HashMap::new(),
             last: Process::default(),
@@ -105,7 +107,8 @@ impl Drain {
         self.source = Source::Double(items);
     }
 
-    /// Moves what is there, waiting for takers where needed: for the end, when nothing more can come. Says how much there was.
+    /// Moves what is there, waiting for takers where needed: for the end, when nothing more can come. Says
+    /// how much there was.
     pub fn take_all(&mut self) -> usize {
         self.take(Outlet::push_when_there_is_room)
     }
@@ -126,11 +129,12 @@ impl Drain {
     }
 
     /// What came out of the kernel.
-    pub fn taken(&self) -> &Account {
+    pub fn taken(&self) -> &ProbeCounts {
         &self.taken
     }
 
-    /// How much that is in all, for other threads to look at. It is with the takers, or dropped, when it is counted here.
+    /// How much that is in all, for other threads to look at. It is with the takers, or dropped, when it is
+    /// counted here.
     pub fn taken_total(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.taken_total)
     }

@@ -1,9 +1,9 @@
 //! One order for the records of several buffers.
 //!
-//! A round looks at the clock and then reads every buffer. What was made before that look is given out, by time; the rest waits for
-//! the next round. So two records of which the maker of the second waited for that of the first keep their order, whatever buffers
-//! they are in: the first was in its buffer before the second was made, so where the second is old enough to be given out, the
-//! first has been read.
+//! A round looks at the clock and then reads every buffer. What was made before that look is given out, by
+//! time; the rest waits for the next round. So two records of which the maker of the second waited for that
+//! of the first keep their order, whatever buffers they are in: the first was in its buffer before the second
+//! was made, so where the second is old enough to be given out, the first has been read.
 
 use rustix::time::{ClockId, clock_gettime};
 

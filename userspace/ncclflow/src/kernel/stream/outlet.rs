@@ -8,13 +8,13 @@ use std::{
 
 use ncclflow_common::RecordHeader;
 
-use super::{account::Account, batch::Batch, queue::Queue};
+use super::{batch::Batch, probe_counts::ProbeCounts, queue::Queue};
 
 /// Passes batches on to one taker, or drops them and counts.
 #[derive(Debug)]
 pub struct Outlet {
     queue: Arc<Queue>,
-    dropped: Arc<Mutex<Account>>,
+    dropped: Arc<Mutex<ProbeCounts>>,
     /// Dropped records by process that the taker has not been told of.
     untold: BTreeMap<u32, u64>,
     on_resumption: Option<OnResumption>,
@@ -41,8 +41,8 @@ impl Outlet {
         self
     }
 
-    /// Passes a batch on if there is room. If not, its records are dropped and counted, and the taker is told in the place
-    /// where they would have been.
+    /// Passes a batch on if there is room. If not, its records are dropped and counted, and the taker is told
+    /// in the place where they would have been.
     pub(super) fn push(&mut self, batch: &Arc<Batch>) {
         if self.tell() && self.queue.push(batch) {
             return;
@@ -62,7 +62,8 @@ impl Outlet {
         self.queue.push_when_there_is_room(batch);
     }
 
-    /// Nothing more comes. `lost` says how many records of a process the kernel lost after the last that came.
+    /// Nothing more comes. `lost` says how many records of a process the kernel lost after the last that
+    /// came.
     pub(super) fn close(&mut self, lost: impl IntoIterator<Item = (u32, u64)>) {
         for (tgid, lost) in lost {
             *self.untold.entry(tgid).or_insert(0) += lost;
@@ -74,12 +75,12 @@ impl Outlet {
     }
 
     /// What was dropped.
-    pub fn dropped(&self) -> Account {
+    pub fn dropped(&self) -> ProbeCounts {
         self.dropped.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The same, for other threads to look at.
-    pub fn shared_dropped(&self) -> Arc<Mutex<Account>> {
+    pub fn shared_dropped(&self) -> Arc<Mutex<ProbeCounts>> {
         Arc::clone(&self.dropped)
     }
 

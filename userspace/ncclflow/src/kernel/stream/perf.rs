@@ -1,6 +1,7 @@
 //! The perf event array: a buffer per CPU, put into one order (see [`super::order`]).
 //!
-//! So the records of a thread keep their order although it changes its CPU. What waits is never more than one round.
+//! So the records of a thread keep their order although it changes its CPU. What waits is never more than one
+//! round.
 
 use std::{
     fmt,

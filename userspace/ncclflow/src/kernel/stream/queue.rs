@@ -38,7 +38,8 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Holds batches of at most `limit` bytes in all; one that alone is larger finds room if the queue is empty.
+    /// Holds batches of at most `limit` bytes in all; one that alone is larger finds room if the queue is
+    /// empty.
     pub fn new(limit: usize) -> Self {
         Self { limit, state: Mutex::default(), changed: Condvar::new() }
     }

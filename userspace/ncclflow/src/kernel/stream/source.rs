@@ -43,8 +43,8 @@ impl Source {
         }
     }
 
-    /// Readable when there is something worth being woken for: a ring buffer's program says so when much has gathered, the
-    /// perf event array of every record.
+    /// Readable when there is reason to read: a ring buffer's program says so when much has gathered, the
+    /// perf event array for every record.
     pub(super) fn fds(&self) -> Vec<BorrowedFd<'_>> {
         match self {
             Self::Rings(rings) => rings.fds(),
@@ -60,7 +60,7 @@ impl Source {
     }
 }
 
-/// The records of an item of the buffer: of a pack (see [`PACK_BYTES`]) each, else the one that it is.
+/// The records of an item of the buffer: each of a pack (see [`PACK_BYTES`]), or the item itself.
 pub(super) fn records_of(item: &[u8]) -> impl Iterator<Item = &[u8]> {
     // A perf event's sample is up to 7 bytes longer than what was sent.
     let packed = (PACK_BYTES..PACK_BYTES + 8).contains(&item.len());

@@ -27,9 +27,9 @@ impl Waker {
         let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
     }
 
-    /// The sleeper has understood.
+    /// Ends the waking.
     pub fn clear(&self) {
-        // It can only fail because nobody has woken us.
+        // It only fails if the waker was not woken.
         let _ = rustix::io::read(&*self.0, &mut [0; 8]);
     }
 }

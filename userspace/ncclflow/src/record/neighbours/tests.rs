@@ -11,14 +11,14 @@ use flow::{
 const ANOTHER: u32 = 12;
 
 /// The processes of one node.
-struct Processes {
+struct Recording {
     node: Node,
     neighbours: Neighbours,
     processes: HashMap<u32, TracedProcess>,
     output: Output,
 }
 
-impl Processes {
+impl Recording {
     fn new() -> Self {
         let traced = Traced { steps: true, ..Traced::default() };
         let new = |tgid| (tgid, TracedProcess::new(traced));
@@ -63,7 +63,7 @@ impl Processes {
 /// As when a recording begins in the middle: the process has posted nothing yet, and its proxy is at another's op.
 #[test]
 fn steps_wait_until_their_process_has_said_who_it_is() {
-    let mut node = Processes::new();
+    let mut node = Recording::new();
     node.events(POSTER, posted());
     node.steps(EXECUTOR);
     assert_eq!(node.neighbours.waiting.len(), 4);
@@ -75,7 +75,7 @@ fn steps_wait_until_their_process_has_said_who_it_is() {
 
 #[test]
 fn steps_of_who_is_never_known_are_counted() {
-    let mut node = Processes::new();
+    let mut node = Recording::new();
     node.events(POSTER, posted());
     node.steps(EXECUTOR);
     let [poster, executor] = node.end(EXECUTOR);
@@ -86,7 +86,7 @@ fn steps_of_who_is_never_known_are_counted() {
 /// The same address and number in a process that does not sit there are a coincidence, and no join.
 #[test]
 fn steps_of_another_process_are_not_taken() {
-    let mut node = Processes::new();
+    let mut node = Recording::new();
     node.events(POSTER, posted());
     node.events(EXECUTOR, tells_its_rank(EXECUTOR));
     node.steps(ANOTHER);
@@ -96,7 +96,7 @@ fn steps_of_another_process_are_not_taken() {
 
 #[test]
 fn of_two_that_say_that_they_sit_there_none_is_believed() {
-    let mut node = Processes::new();
+    let mut node = Recording::new();
     node.events(POSTER, posted());
     node.events(EXECUTOR, tells_its_rank(EXECUTOR));
     node.events(ANOTHER, tells_its_rank(ANOTHER));

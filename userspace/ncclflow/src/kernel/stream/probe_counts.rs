@@ -5,11 +5,11 @@ const MAX_CPUS: usize = 1 << 16;
 
 /// A count for each probe on each CPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Account {
+pub struct ProbeCounts {
     by_probe: Vec<Vec<u64>>,
 }
 
-impl Account {
+impl ProbeCounts {
     /// Adds one.
     pub fn count(&mut self, probe: u16, cpu: u32) {
         let (probe, cpu) = (usize::from(probe), usize::try_from(cpu).unwrap_or(MAX_CPUS).min(MAX_CPUS));
