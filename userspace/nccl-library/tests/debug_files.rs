@@ -1,7 +1,7 @@
 //! Separate debug files: which one is taken, and that one of another build never is.
 //!
-//! Needs a C++ compiler (`$CXX`, default `g++`) and binutils' `objcopy`; without them it is skipped, and said. Name `cxx` or
-//! `binutils` in `$NCCLFLOW_REQUIRE` to fail instead.
+//! Needs a C++ compiler (`$CXX`, default `g++`) and binutils' `objcopy`; without them it is skipped, and
+//! said. Name `cxx` or `binutils` in `$NCCLFLOW_REQUIRE` to fail instead.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,9 +1,9 @@
 //! Struct layouts, enumerations and entry registers of real NCCL libraries, against an independent reader's.
 //!
-//! Libraries come from `$NCCLFLOW_NCCL_CACHE` (default `${XDG_CACHE_HOME:-$HOME/.cache}/ncclflow/nccl`), one directory per
-//! build: `<version>-cu12/libnccl.so.2`. The independent layouts come from `$NCCLFLOW_LAYOUTS` (default
-//! `../shared/nccl-layouts` beside the repository): `st-<version>.json`. What is not there is skipped, and said; name it in
-//! `$NCCLFLOW_REQUIRE` (a comma list of `nccl`, `layouts`) to fail instead.
+//! Libraries come from `$NCCLFLOW_NCCL_CACHE` (default `${XDG_CACHE_HOME:-$HOME/.cache}/ncclflow/nccl`), one
+//! directory per build: `<version>-cu12/libnccl.so.2`. The independent layouts come from `$NCCLFLOW_LAYOUTS`
+//! (default `../shared/nccl-layouts` beside the repository): `st-<version>.json`. What is not there is
+//! skipped, and said; name it in `$NCCLFLOW_REQUIRE` (a comma list of `nccl`, `layouts`) to fail instead.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -136,7 +136,8 @@ fn shipped_layouts_equal_those_of_an_independent_reader() {
     for library in table.libraries() {
         let (major, minor) = library.cuda;
         if library.machine != Machine::X86_64 || library.cuda < (11, 3) {
-            // `pthread_mutex_t` has other sizes elsewhere, and `ncclStrongStream` for older CUDAs, and so have those that contain them.
+            // `pthread_mutex_t` has other sizes elsewhere, and `ncclStrongStream` for older CUDAs, and so
+            // have those that contain them.
             eprintln!(
                 "SKIPPED shipped {} for CUDA {major}.{minor} and {:?}: the independent layouts are those of x86-64 and CUDA 12",
                 library.nccl, library.machine

@@ -1,8 +1,8 @@
-//! The resolver on small libraries that the test compiles: what each form of debugging information gives, and that damaged
-//! files never do harm.
+//! The resolver on small libraries that the test compiles: what each form of debugging information gives, and
+//! that damaged files never do harm.
 //!
-//! Needs a C++ compiler (`$CXX`, default `g++`); without one it is skipped, and said. Name `cxx` in `$NCCLFLOW_REQUIRE` to
-//! fail instead.
+//! Needs a C++ compiler (`$CXX`, default `g++`); without one it is skipped, and said. Name `cxx` in
+//! `$NCCLFLOW_REQUIRE` to fail instead.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

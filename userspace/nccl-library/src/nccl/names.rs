@@ -54,8 +54,8 @@ impl NameTables {
         let names = |enumeration: &str, prefix: &str| {
             let mut names: Vec<(i64, String)> = Vec::new();
             for (name, value) in enumerators(layouts, enumeration) {
-                // Aliases follow the proper name (ncclFloat16 = 6, ncclHalf = 6): the first wins. Markers such as
-                // ncclNumFuncs carry the number after the last.
+                // Aliases follow the proper name (ncclFloat16 = 6, ncclHalf = 6): the first wins. Markers
+                // such as ncclNumFuncs carry the number after the last.
                 let Some(short) = name.strip_prefix(prefix) else { continue };
                 if short.starts_with("Num")
                     || short.starts_with("Max")
@@ -97,8 +97,8 @@ impl NameTables {
         self.step_states.iter().find(|(_, known)| *known == state).map(|(value, _)| *value)
     }
 
-    /// Whether `ncclProxySubArgs.transSize` is one message's size. Up to 2.26 it is a sum over messages, and ops, that is
-    /// never reset; 2.27, which brought the state `SendPeerWait`, sets it anew for each.
+    /// Whether `ncclProxySubArgs.transSize` is one message's size. Up to 2.26 it is a sum over messages, and
+    /// ops, that is never reset; 2.27, which brought the state `SendPeerWait`, sets it anew for each.
     pub fn step_size_is_per_message(&self) -> bool {
         self.step_states.iter().any(|(_, state)| *state == StepState::SendPeerWait)
     }
