@@ -1,4 +1,5 @@
-//! `resolve-time ROUNDS LIBRARY…`: how long it takes to open and resolve each, from the page cache. Run by `cargo xtask bench resolve`.
+//! `resolve-time ROUNDS LIBRARY…`: how long it takes to open and resolve each, from the page cache. Run by
+//! `cargo xtask bench resolve`.
 //!
 //! A JSON line for each library.
 

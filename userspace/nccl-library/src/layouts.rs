@@ -16,8 +16,8 @@ pub struct Layouts {
 pub struct Struct {
     /// Bytes.
     pub size: u64,
-    /// In the order of declaration. Members of bases and of anonymous structs and unions stand among the others, with
-    /// offsets from the beginning of this struct.
+    /// In the order of declaration. Members of bases and of anonymous structs and unions stand among the
+    /// others, with offsets from the beginning of this struct.
     pub members: Vec<Member>,
 }
 
@@ -88,9 +88,10 @@ impl Layouts {
 
     /// A field by its path from a struct: `ring.prev`, `config.commName`, `channels[2].id`.
     ///
-    /// Dots lead into structs and unions that are held by value; pointers are not followed. An array without an index
-    /// means the whole array, or its first element where the path goes on. An index counts the innermost elements. The few
-    /// names that have a dot themselves (`_vptr.RingAlgorithm`) can stand at the end of a path.
+    /// Dots lead into structs and unions that are held by value; pointers are not followed. An array without
+    /// an index means the whole array, or its first element where the path goes on. An index counts the
+    /// innermost elements. The few names that have a dot themselves (`_vptr.RingAlgorithm`) can stand at the
+    /// end of a path.
     pub fn field(&self, strukt: &str, path: &str) -> Option<Field> {
         let mut layout = self.structs.get(strukt)?;
         let mut base = 0u64;
@@ -150,7 +151,8 @@ impl Layouts {
         Self { structs: kept, enums: self.enums }
     }
 
-    /// All structs by name. Ones without a name are called after the member that they are: `ncclProxyOp.task`.
+    /// All structs by name. Ones without a name are called after the member that they are:
+    /// `ncclProxyOp.task`.
     pub fn structs(&self) -> impl Iterator<Item = (&str, &Struct)> {
         self.structs.iter().map(|(name, layout)| (name.as_str(), layout))
     }

@@ -1,5 +1,6 @@
-//! The versions that `fields` states for each name of each field, against NCCL's libraries: by an independent reader's layouts
-//! (see `layouts.rs` for where they are), and by the shipped layouts, which have structs that the reader does not.
+//! The versions that `fields` states for each name of each field, against NCCL's libraries: by an independent
+//! reader's layouts (see `layouts.rs` for where they are), and by the shipped layouts, which have structs
+//! that the reader does not.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -25,8 +26,8 @@ fn differences(version: NcclVersion, has: impl Fn(&str, &str) -> Option<bool>) -
     (compared, differences)
 }
 
-/// Whether the independent reader has the path. It lists the members of a struct; those of its members' structs only where
-/// it was asked for these, too.
+/// Whether the independent reader has the path. It lists the members of a struct; those of its members'
+/// structs only where it was asked for these, too.
 fn independent_has(layouts: &Value, strukt: &str, path: &str) -> Option<bool> {
     let members = layouts[strukt]["m"].as_array()?;
     let member = |path: &str| members.iter().find(|member| member[0] == *path);

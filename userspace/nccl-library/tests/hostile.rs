@@ -1,4 +1,5 @@
-//! Debugging information that no compiler writes: references in circles, structs that contain themselves, work without end.
+//! Debugging information that no compiler writes: references in circles, structs that contain themselves,
+//! work without end.
 //!
 //! Needs an assembler and a linker (`$CC`, default `cc`).
 
@@ -13,7 +14,8 @@ use nccl_library::symbols::{FunctionSpec, ProblemKind, Request, Resolution, reso
 use tempfile::TempDir;
 use test_support::tool;
 
-/// One abbreviation per line: code, tag, has children, then pairs of attribute and form. See the DWARF 4 standard, 7.5.
+/// One abbreviation per line: code, tag, has children, then pairs of attribute and form. See the DWARF 4
+/// standard, 7.5.
 const ABBREVIATIONS: &str = "
 1, 0x11, 1, 0x11,0x01, 0x12,0x07
 2, 0x2e, 1, 0x11,0x01, 0x12,0x07, 0x31,0x13, 0x40,0x18
@@ -148,7 +150,8 @@ fn deep_nesting_costs_no_stack() {
 
 #[test]
 fn work_is_bounded() {
-    // Entries of one byte whose thousand attributes take no space: each byte of the file is a thousand steps of work.
+    // Entries of one byte whose thousand attributes take no space: each byte of the file is a thousand steps
+    // of work.
     let attributes = ".uleb128 20, 0x34, 0\n.rept 1000\n.uleb128 0x3f, 0x19\n.endr\n.uleb128 0, 0\n";
     let entries = ".rept 4000000\n.uleb128 20\n.endr\n";
     let Some(resolution) = resolved(entries, attributes) else { return };

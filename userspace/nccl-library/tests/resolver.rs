@@ -1,5 +1,5 @@
-//! The resolver on small libraries that the test compiles: what each form of debugging information gives, and that damaged
-//! files never do harm.
+//! The resolver on small libraries that the test compiles: what each form of debugging information gives, and
+//! that damaged files never do harm.
 //!
 //! Needs a C++ compiler (`$CXX`, default `g++`) and binutils' `objcopy`.
 

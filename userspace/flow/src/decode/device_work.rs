@@ -56,7 +56,8 @@ pub struct ChannelShare {
 }
 
 impl CollWork {
-    /// Of one of its channels, where they have parts of their own: `ncclCollCbdPart` (src/include/device.h, 2.22 to 2.30).
+    /// Of one of its channels, where they have parts of their own: `ncclCollCbdPart` (src/include/device.h,
+    /// 2.22 to 2.30).
     pub fn share_of(&self, channel: u32) -> Option<ChannelShare> {
         let (first, last) = self.channels;
         let [lo, mid, hi] = self.counts;
@@ -156,8 +157,8 @@ fn p2p_work(of: &P2pWorkFields, bytes: &[u8]) -> Option<P2pWork> {
     })
 }
 
-/// NCCL's 8-bit floating point number without sign: 5 bits of exponent, 3 of mantissa (`u32fp8Decode`, src/include/bitops.h,
-/// 2.22 to 2.32).
+/// NCCL's 8-bit floating point number without sign: 5 bits of exponent, 3 of mantissa (`u32fp8Decode`,
+/// src/include/bitops.h, 2.22 to 2.32).
 fn small_float(encoded: u64) -> u64 {
     let (exponent, mantissa) = (encoded >> 3, encoded & 7);
     match exponent {
@@ -172,7 +173,8 @@ mod tests {
 
     #[test]
     fn chunk_sizes_of_sends_and_receives_are_unpacked() {
-        // Encoded by hand: 131072 = 2^17: exponent 17 - 2 = 15, mantissa 0; 24 = 0b11000: exponent 2, mantissa 4.
+        // Encoded by hand: 131072 = 2^17: exponent 17 - 2 = 15, mantissa 0; 24 = 0b11000: exponent 2,
+        // mantissa 4.
         assert_eq!(small_float(15 << 3), 131_072);
         assert_eq!(small_float((2 << 3) | 4), 24);
         assert_eq!(small_float(5), 5);

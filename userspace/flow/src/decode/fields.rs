@@ -7,7 +7,8 @@ use nccl_library::{
     layouts::Layouts,
 };
 
-/// The fields of `ncclProxyOp` that events are made of. Optional ones are not in all versions: [`op`] says in which.
+/// The fields of `ncclProxyOp` that events are made of. Optional ones are not in all versions: [`op`] says in
+/// which.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct ProxyOpFields {
     pub op_count: IntField,

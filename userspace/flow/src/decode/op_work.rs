@@ -13,7 +13,8 @@ use nccl_library::{
     nccl::{Pattern, datatype_bytes},
 };
 
-/// `ncclWorkType` (src/include/device.h, 2.20 and 2.21); no enumeration of it is in the debugging information.
+/// `ncclWorkType` (src/include/device.h, 2.20 and 2.21); no enumeration of it is in the debugging
+/// information.
 const COLLECTIVE: u64 = 1;
 const P2P: u64 = 2;
 const REGISTERED_COLLECTIVE: u64 = 3;
@@ -155,7 +156,8 @@ fn from_node(op: &mut ProxyOp, of: &WorkFields, node: &[u8]) -> Option<()> {
     Some(())
 }
 
-/// Whether each channel has a part of its own: CollNet and NVLS can share all of it evenly, which the work does not tell.
+/// Whether each channel has a part of its own: CollNet and NVLS can share all of it evenly, which the work
+/// does not tell.
 fn deals_out(pattern: Pattern) -> bool {
     matches!(
         pattern,

@@ -108,7 +108,8 @@ pub struct PlanFields {
     pub op_counts: OpCountFields,
     /// How many messages PAT's ops have; nothing where the version's way is not known.
     pub pat: Option<PatRule>,
-    /// Numbers of `ncclDevRedOp_t` that the network sees as a sum: an average, and a sum of what was multiplied before.
+    /// Numbers of `ncclDevRedOp_t` that the network sees as a sum: an average, and a sum of what was
+    /// multiplied before.
     pub seen_as_sum: Vec<u64>,
 }
 

@@ -5,7 +5,8 @@
 pub struct Span {
     pub at: u16,
     pub len: u16,
-    /// Steps of the plan that its bytes rest on: bits as in [`ncclflow_common::RecordHeader::faults`]. One that failed makes it worthless.
+    /// Steps of the plan that its bytes rest on: bits as in [`ncclflow_common::RecordHeader::faults`]. One
+    /// that failed makes it worthless.
     pub rests_on: u64,
 }
 

@@ -13,16 +13,17 @@ pub struct CommunicatorSpans {
     pub n_ranks: Span,
     /// From 2.18.
     pub hash: Option<Span>,
-    /// Collectives launched so far per function, u64 each; from 2.26 NCCL counts them whether a profiler plugin is
-    /// loaded or not, as its reliability service reads them too (`ncclComm.seqNumber`, src/plugin/profiler.cc).
+    /// Collectives launched so far per function, u64 each; from 2.26 NCCL counts them whether a profiler
+    /// plugin is loaded or not, as its reliability service reads them too (`ncclComm.seqNumber`,
+    /// src/plugin/profiler.cc).
     pub launched_per_function: Option<Span>,
-    /// Collectives launched so far, of all communicators that share resources; up to 2.26 counted for plans without proxy
-    /// ops too (`ncclSharedResources.collOpCount`, src/enqueue.cc, uploadProxyOps).
+    /// Collectives launched so far, of all communicators that share resources; up to 2.26 counted for plans
+    /// without proxy ops too (`ncclSharedResources.collOpCount`, src/enqueue.cc, uploadProxyOps).
     pub posted_collectives: Option<Span>,
 }
 
-/// The API's view of an op, reached through `ncclProxyOp.task` (2.23 and later). A union of a collective's and a p2p
-/// call's task; the op's pattern says which.
+/// The API's view of an op, reached through `ncclProxyOp.task` (2.23 and later). A union of a collective's
+/// and a p2p call's task; the op's pattern says which.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct TaskSpans {
     pub pointer: Span,
@@ -30,7 +31,7 @@ pub struct TaskSpans {
     pub coll_datatype: Span,
     pub coll_function: Span,
     pub p2p_bytes: Span,
-    /// Channels that a p2p call is split over; from 2.25, for the profiler.
+    /// Channels that a p2p call is split over; 2.27 and later, for the profiler.
     pub p2p_channels: Option<Span>,
 }
 
@@ -55,7 +56,8 @@ pub struct ProxyOpSpans {
     pub work: Option<OpWorkSpans>,
 }
 
-/// The device work that an op was made for, in the plan pass. What lies at an address that is 0 means nothing.
+/// The device work that an op was made for, in the plan pass. What lies at an address that is 0 means
+/// nothing.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub enum OpWorkSpans {
     /// 2.20 and 2.21: the last `ncclWork` of the op's channel in the plan that is being made.
@@ -67,8 +69,8 @@ pub enum OpWorkSpans {
         /// How many elements it has: `nWorkElem`, `p2pTailElem`, a union.
         counts: Span,
     },
-    /// 2.22 and 2.23: the `ncclWorkList` of the collective that is being planned, and the device work behind it; of a send or
-    /// receive it is another's.
+    /// 2.22 and 2.23: the `ncclWorkList` of the collective that is being planned, and the device work behind
+    /// it; of a send or receive it is another's.
     Node { address: Span, bytes: Span },
 }
 
@@ -117,7 +119,8 @@ pub struct ApiCallSpans {
     pub root: Span,
 }
 
-/// Where the record of `ncclEnqueueCheck` has what, where each call becomes a line of its own (`--level api`).
+/// Where the record of `ncclEnqueueCheck` has what, where each call becomes a line of its own (`--level
+/// api`).
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct ApiLineSpans {
     pub comm: CommunicatorSpans,
@@ -168,17 +171,20 @@ pub struct ProxyStepSpans {
     pub connection: Span,
     /// `ncclProxyConnection.send`: 1 where this rank sends; where the state does not say it.
     pub sends: Option<Span>,
-    /// `ncclProxyConnection.sameProcess`: 0 where another process posted the op; with `sends`, 2.18 and later.
+    /// `ncclProxyConnection.sameProcess`: 0 where another process posted the op; with `sends`, 2.18 and
+    /// later.
     pub same_process: Option<Span>,
-    /// `ncclProxySubArgs.transSize`: bytes of the message, once its size is known; of [`StepHook::State`], 2.23 and later, and
-    /// in 2.23 of [`StepHook::Stop`].
+    /// `ncclProxySubArgs.transSize`: bytes of the message, once its size is known; of [`StepHook::State`],
+    /// 2.23 and later, and in 2.23 of [`StepHook::Stop`].
     pub size: Option<Span>,
-    /// Whose `transSize` it is: `ncclProxyArgs`, and the place of the op in it; where it is a sum over messages (2.23 to 2.26).
+    /// Whose `transSize` it is: `ncclProxyArgs`, and the place of the op in it; where it is a sum over
+    /// messages (2.23 to 2.26).
     pub summed: Option<[Span; 2]>,
     /// A send is added to the sum after it was told (2.23).
     #[serde(default)]
     pub adds_later: bool,
-    /// Sizes of the messages in the slots, where they stand there and nowhere else (2.20 to 2.22): of sends only.
+    /// Sizes of the messages in the slots, where they stand there and nowhere else (2.20 to 2.22): of sends
+    /// only.
     pub slots: Option<SlotSizesSpans>,
 }
 
@@ -195,8 +201,8 @@ pub struct SlotSizesSpans {
     pub base: Span,
 }
 
-/// Where the record of a send's slot that is given back has what: made just before [`StepHook::Record`] tells that the message was sent,
-/// by the same thread (2.16 to 2.19).
+/// Where the record of a send's slot that is given back has what: made just before [`StepHook::Record`] tells
+/// that the message was sent, by the same thread (2.16 to 2.19).
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct SendSizeSpans {
     /// The entry of `ncclRecvMem.sizesFifo`: what the network was given.
@@ -224,7 +230,8 @@ pub struct PlanSpans {
     pub in_callback: bool,
     /// `ncclKernelPlan.persistent`: it is part of a CUDA graph.
     pub persistent: Span,
-    /// `ncclKernelPlan.isHostCbEnq` (2.24 and later), or `ncclComm.persistentRefs`: not 0 if it is posted by the callback.
+    /// `ncclKernelPlan.isHostCbEnq` (2.24 and later), or `ncclComm.persistentRefs`: not 0 if it is posted by
+    /// the callback.
     pub by_callback: Span,
     /// `ncclKernelPlan.channelMask`.
     pub channel_mask: Span,

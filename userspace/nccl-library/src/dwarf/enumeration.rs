@@ -26,8 +26,8 @@ pub(super) fn read<'s>(
 }
 
 fn value(entry: &Entry<'_>) -> Option<i64> {
-    // `DW_FORM_dataN` does not tell the sign. A compiler that means a negative value writes `DW_FORM_sdata`, so these are
-    // taken as unsigned.
+    // `DW_FORM_dataN` does not tell the sign. A compiler that means a negative value writes `DW_FORM_sdata`,
+    // so these are taken as unsigned.
     match entry.value(dw::DW_AT_const_value)? {
         AttributeValue::Sdata(value) => Some(value),
         other => i64::try_from(other.udata_value()?).ok(),

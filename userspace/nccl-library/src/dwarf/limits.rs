@@ -2,7 +2,8 @@
 
 /// Compilation units; NCCL 2.32.3 has 203.
 pub(super) const UNITS: usize = 1 << 16;
-/// One compilation unit; the largest of the official libraries has 0.4 MB, but link-time optimisation may make one of all.
+/// One compilation unit; the largest of the official libraries has 0.4 MB, but link-time optimisation may
+/// make one of all.
 pub(super) const UNIT_BYTES: u64 = 128 << 20;
 /// A section that is read whole (`.debug_str`, `.debug_abbrev`, `.debug_aranges` and the like).
 pub(super) const SECTION_BYTES: u64 = 128 << 20;

@@ -19,8 +19,8 @@ pub(super) enum FrameBase {
     Other,
 }
 
-/// A location, and whether it is a slot of the function's own frame: only unoptimised code says so of a parameter, and
-/// then the value is not there yet at the entry.
+/// A location, and whether it is a slot of the function's own frame: only unoptimised code says so of a
+/// parameter, and then the value is not there yet at the entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct AtEntry {
     pub(super) location: ParamLocation,
@@ -152,7 +152,8 @@ fn single_operation<'s>(unit: &Unit<'_>, expression: Expression<Slice<'s>>) -> O
     matches!(operations.next(), Ok(None)).then_some(first)
 }
 
-/// Whether the value is only known by what callers state of it: GCC writes so of a parameter that it has removed.
+/// Whether the value is only known by what callers state of it: GCC writes so of a parameter that it has
+/// removed.
 fn refers_to_callers(unit: &Unit<'_>, expression: Expression<Slice<'_>>) -> bool {
     let mut operations = expression.operations(unit.encoding());
     matches!(operations.next(), Ok(Some(Operation::ParameterRef { .. })))
@@ -166,8 +167,8 @@ fn is_stack_pointer(register: gimli::Register, machine: Machine) -> bool {
     }
 }
 
-/// The canonical frame address is the stack pointer before the call. At the entry, an x86-64 call has pushed 8 bytes of
-/// return address since; one of 64-bit Arm has pushed nothing.
+/// The canonical frame address is the stack pointer before the call. At the entry, an x86-64 call has pushed
+/// 8 bytes of return address since; one of 64-bit Arm has pushed nothing.
 fn pushed_by_call(machine: Machine) -> Option<i64> {
     match machine {
         Machine::X86_64 => Some(8),
@@ -176,8 +177,8 @@ fn pushed_by_call(machine: Machine) -> Option<i64> {
     }
 }
 
-/// A slot counted from the stack pointer at the entry. What lies below the caller's part belongs to the function, which
-/// has not written it yet.
+/// A slot counted from the stack pointer at the entry. What lies below the caller's part belongs to the
+/// function, which has not written it yet.
 fn stack_slot(sp_offset: Option<i64>, machine: Machine) -> AtEntry {
     match (sp_offset, pushed_by_call(machine)) {
         (Some(sp_offset), Some(lowest)) if sp_offset >= lowest => {

@@ -9,8 +9,8 @@ use super::reader::Reader;
 use super::store::Slice;
 use crate::elf::Error;
 
-/// The first part of a list that is read. The entry that covers a function's first address is nearly always its first, and
-/// the section is too large to be read whole for some dozen lists.
+/// The first part of a list that is read. The entry that covers a function's first address is nearly always
+/// its first, and the section is too large to be read whole for some dozen lists.
 const WINDOW: u64 = 1 << 10;
 const WIDE_WINDOW: u64 = 256 << 10;
 

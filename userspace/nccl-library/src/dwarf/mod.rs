@@ -1,9 +1,9 @@
 //! What the library's own debugging information says about functions, structs and enumerations.
 //!
-//! The order of reading follows from the sizes: a library has tens of megabytes of debugging information, and what is
-//! asked for lies in a few compilation units. Those are found by address (`.debug_aranges`), read one by one, and only
-//! their outermost entries are visited. Structs are looked for in these units first, because they are what the functions
-//! asked for work on, and only then in the others.
+//! The order of reading follows from the sizes: a library has tens of megabytes of debugging information, and
+//! what is asked for lies in a few compilation units. Those are found by address (`.debug_aranges`), read one
+//! by one, and only their outermost entries are visited. Structs are looked for in these units first, because
+//! they are what the functions asked for work on, and only then in the others.
 
 mod address_map;
 mod entry;

@@ -111,8 +111,8 @@ impl<'s> Reader<'s> {
             return Ok(Arc::clone(known));
         }
         let rest = self.store.abbreviations.get(at.0..).unwrap_or_default();
-        // Where a table ends is known only by reading it, and the tables of a hostile file may overlap. So each is tried in
-        // growing windows, which bounds what it costs and lets the cost be counted.
+        // Where a table ends is known only by reading it, and the tables of a hostile file may overlap. So
+        // each is tried in growing windows, which bounds what it costs and lets the cost be counted.
         let mut size = limits::ABBREVIATION_WINDOW;
         loop {
             let window = &rest[..rest.len().min(size)];
@@ -258,8 +258,8 @@ impl<'s> Reader<'s> {
         self.string(entry.at.unit, &entry.value(dw::DW_AT_name)?)
     }
 
-    /// A string attribute; `None` if it is not there, too long, not UTF-8, or not fit to be shown: a control character can
-    /// only be there to deceive a terminal.
+    /// A string attribute; `None` if it is not there, too long, not UTF-8, or not fit to be shown: a control
+    /// character can only be there to deceive a terminal.
     pub(super) fn string(&self, unit: usize, value: &AttributeValue<Slice<'s>>) -> Option<&'s str> {
         let offset = match value {
             AttributeValue::String(text) => return printable(text.slice()),

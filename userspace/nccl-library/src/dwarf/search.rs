@@ -156,8 +156,8 @@ impl<'s> Search<'_, 's, '_> {
         missing.map(str::to_owned).collect()
     }
 
-    /// Compilers put names of more than three letters into `.debug_str`, each ended by a zero byte. It may be the end of
-    /// a longer name there.
+    /// Compilers put names of more than three letters into `.debug_str`, each ended by a zero byte. It may be
+    /// the end of a longer name there.
     fn may_contain(&self, name: &str) -> bool {
         let strings = &self.reader.store.strings;
         if strings.is_empty() || name.len() < 4 {

@@ -1,4 +1,5 @@
-//! The bytes of the debugging information: small sections whole, compilation units and location lists when needed.
+//! The bytes of the debugging information: small sections whole, compilation units and location lists when
+//! needed.
 
 use std::cell::{OnceCell, RefCell};
 
@@ -143,7 +144,8 @@ impl<'i> Store<'i> {
     }
 }
 
-/// Finds where the units begin by their length fields alone, which is some hundred small reads instead of the section.
+/// Finds where the units begin by their length fields alone, which is some hundred small reads instead of the
+/// section.
 fn index_units(image: &Image, info: &Section, budget: &mut Budget) -> Result<Vec<Slot>, Error> {
     let malformed = |start: u64, what: &str| {
         Error::new(ErrorKind::Malformed, image.place(".debug_info"), format!("{what} at {start:#x}"))

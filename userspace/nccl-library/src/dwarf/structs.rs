@@ -91,7 +91,8 @@ impl<'r, 's> Structs<'r, 's> {
             let Some(offset) = base.checked_add(offset) else { continue };
             let name = self.reader.name(&entry).unwrap_or_default();
             match info.aggregate {
-                // Members of a base, or of a struct or union without a name, are used as if they were this struct's own.
+                // Members of a base, or of a struct or union without a name, are used as if they were this
+                // struct's own.
                 Some(inner) if name.is_empty() && info.dims.is_empty() => {
                     self.members_of(types, inner, offset, key, depth + 1, out)?;
                 }
@@ -128,7 +129,8 @@ impl<'r, 's> Structs<'r, 's> {
         Ok(Some(key))
     }
 
-    /// The key for a struct that has none yet: its name, or the path by which it was reached if the name is not its alone.
+    /// The key for a struct that has none yet: its name, or the path by which it was reached if the name is
+    /// not its alone.
     fn new_key(&mut self, at: DieRef, path: &str) -> Result<Option<String>, Error> {
         let entry = self.reader.entry(at)?;
         let Some(size) = entry.number(dw::DW_AT_byte_size) else { return Ok(None) };
@@ -145,8 +147,8 @@ impl<'r, 's> Structs<'r, 's> {
         Ok(Some(key.to_owned()))
     }
 
-    /// Where a member begins in its struct, and which bits it has if it is a bit field. `None` for a static member, and for
-    /// one whose place has to be computed.
+    /// Where a member begins in its struct, and which bits it has if it is a bit field. `None` for a static
+    /// member, and for one whose place has to be computed.
     fn place(&self, entry: &Entry<'s>, info: &TypeInfo, in_union: bool) -> Option<(u64, Option<Bits>)> {
         if entry.flag(dw::DW_AT_external) || entry.flag(dw::DW_AT_declaration) {
             return None;
@@ -186,8 +188,8 @@ impl<'r, 's> Structs<'r, 's> {
     }
 }
 
-/// DWARF 4 and 5 count the bits of a field from the beginning of the struct. The storage unit is taken as the compiler
-/// would: the aligned one of the declared type that holds the first bit.
+/// DWARF 4 and 5 count the bits of a field from the beginning of the struct. The storage unit is taken as the
+/// compiler would: the aligned one of the declared type that holds the first bit.
 fn bits_from_start(first: u64, width: u64, size: u64) -> Option<(u64, Option<Bits>)> {
     let unit = size.checked_mul(8).filter(|bits| *bits > 0)?;
     let shift = first % unit;

@@ -18,7 +18,8 @@ pub(super) struct TypeInfo {
     pub(super) name: String,
     /// Bytes; `None` for `void`, functions and what is only declared.
     pub(super) size: Option<u64>,
-    /// The dimensions of an array, outermost first; empty for everything else. A dimension of unstated length is 0.
+    /// The dimensions of an array, outermost first; empty for everything else. A dimension of unstated length
+    /// is 0.
     pub(super) dims: Vec<u64>,
     /// Bytes of the innermost element of an array.
     pub(super) element: Option<u64>,

@@ -2,10 +2,11 @@
 
 use super::{Error, ErrorKind};
 
-/// The bytes that one resolution may read. NCCL 2.32.3 needs 7 MB, and 28 MB when all of its units have to be searched.
+/// The bytes that one resolution may read. NCCL 2.32.3 needs 7 MB, and 28 MB when all of its units have to be
+/// searched.
 const DEFAULT_BYTES: u64 = 512 << 20;
-/// The debugging entries that one resolution may visit. NCCL 2.32.3 needs 40 thousand, and 0.7 million when all of its
-/// units have to be searched.
+/// The debugging entries that one resolution may visit. NCCL 2.32.3 needs 40 thousand, and 0.7 million when
+/// all of its units have to be searched.
 const DEFAULT_ENTRIES: u64 = 20_000_000;
 
 /// What is left of the bytes and of the work allowed for one resolution.

@@ -1,4 +1,5 @@
-//! The filter in front of a library's exported symbols, `.gnu.hash`: whether a name can be among them, in two small reads.
+//! The filter in front of a library's exported symbols, `.gnu.hash`: whether a name can be among them, in two
+//! small reads.
 //!
 //! Format: the dynamic linker's (glibc, elf/dl-lookup.c); no document of a standard has it.
 
@@ -9,8 +10,8 @@ use super::{Budget, Error, Image};
 /// Number of buckets, first symbol, words of the filter, shift.
 const HEADER: u64 = 16;
 
-/// Whether the library can export `name`: false is certain, true has to be looked up in its symbol table. True as well where
-/// there is no filter.
+/// Whether the library can export `name`: false is certain, true has to be looked up in its symbol table.
+/// True as well where there is no filter.
 ///
 /// # Errors
 /// When the filter cannot be read.

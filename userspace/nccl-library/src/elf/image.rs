@@ -60,8 +60,8 @@ struct Segment {
     file_size: u64,
 }
 
-/// An opened library: identity, addresses, bounded reads. It keeps the file open, so what is read later is of the same
-/// inode even if the path is replaced.
+/// An opened library: identity, addresses, bounded reads. It keeps the file open, so what is read later is of
+/// the same inode even if the path is replaced.
 #[derive(Debug)]
 pub struct Image {
     file: File,

@@ -1,8 +1,8 @@
 //! ELF files, read without trusting them.
 //!
-//! The file belongs to whoever runs the job: it may be hostile, and it may change while it is read. So it is never
-//! mapped (a truncation would end this process with `SIGBUS`); every byte comes through `pread` into memory whose size
-//! was checked first, and counts against a [`Budget`].
+//! The file belongs to whoever runs the job: it may be hostile, and it may change while it is read. So it is
+//! never mapped (a truncation would end this process with `SIGBUS`); every byte comes through `pread` into
+//! memory whose size was checked first, and counts against a [`Budget`].
 
 mod address;
 mod budget;

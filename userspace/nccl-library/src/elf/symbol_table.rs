@@ -7,10 +7,11 @@ use object::read::elf::Sym as _;
 
 use super::{Budget, ElfVaddr, Error, ErrorKind, Image};
 
-/// The largest official library has 0.6 MB of symbols and 0.7 MB of names; frameworks with NCCL inside have more.
+/// The largest official library has 0.6 MB of symbols and 0.7 MB of names; frameworks with NCCL inside have
+/// more.
 const MAX_TABLE: u64 = 128 << 20;
-/// A longer symbol name is not looked at; those of NCCL's own functions have some hundred bytes. It also bounds the search
-/// for the end of a name, which a hostile table could otherwise make quadratic.
+/// A longer symbol name is not looked at; those of NCCL's own functions have some hundred bytes. It also
+/// bounds the search for the end of a name, which a hostile table could otherwise make quadratic.
 const MAX_NAME: usize = 1024;
 
 /// Which table the symbols came from.

@@ -1,4 +1,5 @@
-//! `ncclChannel`: a channel's graphs and its connections (src/include/comm.h; the graphs: src/include/device.h).
+//! `ncclChannel`: a channel's graphs and its connections (src/include/comm.h; the graphs:
+//! src/include/device.h).
 
 use super::field_ref::fields;
 

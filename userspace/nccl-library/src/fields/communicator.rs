@@ -34,9 +34,11 @@ fields! {
         SHARED_RESOURCES = "sharedRes" since "2.18";
         /// Calls of the API; NCCL's own log lines have it.
         OP_COUNT = "opCount";
-        /// Collectives that were launched; before, and from then on elsewhere, see [`shared_resources::COLL_OP_COUNT`].
+        /// Collectives that were launched; before, and from then on elsewhere, see
+        /// [`shared_resources::COLL_OP_COUNT`].
         COLL_OP_COUNT = "collOpCount" except "2.18" to "2.23";
-        /// Collectives that were launched, a `uint64_t` for each function: see [`crate::fields::counts_always`].
+        /// Collectives that were launched, a `uint64_t` for each function: see
+        /// [`crate::fields::counts_always`].
         SEQ_NUMBER = "seqNumber" since "2.23";
         /// CUDA graphs that hold plans of this communicator.
         PERSISTENT_REFS = "persistentRefs" until "2.25";

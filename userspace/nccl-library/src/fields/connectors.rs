@@ -1,4 +1,5 @@
-//! How a connection is made: `ncclConnector` (src/include/device.h) and its transport (src/include/transport.h).
+//! How a connection is made: `ncclConnector` (src/include/device.h) and its transport
+//! (src/include/transport.h).
 
 use super::field_ref::fields;
 

@@ -1,5 +1,5 @@
-//! The enumerations of NCCL's whose names and numbers are used. `NCCL_PROTO_*` and `NCCL_ALGO_*` are macros: no debugging
-//! information has them.
+//! The enumerations of NCCL's whose names and numbers are used. `NCCL_PROTO_*` and `NCCL_ALGO_*` are macros:
+//! no debugging information has them.
 
 use crate::layouts::Layouts;
 

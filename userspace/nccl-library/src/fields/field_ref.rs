@@ -162,8 +162,8 @@ impl FieldRef {
         self.find_int(layouts).ok_or(self.missing())
     }
 
-    /// A number that may be a bit field, if this library has it. `base`: where the struct begins in the bytes that it is
-    /// read from.
+    /// A number that may be a bit field, if this library has it. `base`: where the struct begins in the bytes
+    /// that it is read from.
     pub fn find_bits(&self, layouts: &Layouts, base: u64) -> Option<BitField> {
         BitField::at(&self.find(layouts)?, base)
     }
@@ -218,8 +218,8 @@ impl std::error::Error for MissingField {}
 
 /// Makes a module for a struct: `STRUCT`, and a constant for each field.
 ///
-/// A field is written `NAME = "path" since "2.18" until "2.27";`, with its other names behind commas. A path that was gone
-/// for some versions and came back has `except "2.20" to "2.21"`.
+/// A field is written `NAME = "path" since "2.18" until "2.27";`, with its other names behind commas. A path
+/// that was gone for some versions and came back has `except "2.20" to "2.21"`.
 macro_rules! fields {
     ($(
         $(#[$about:meta])*

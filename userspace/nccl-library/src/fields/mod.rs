@@ -1,9 +1,9 @@
 //! Each field of NCCL's structs that ncclflow uses, and each fact that holds from a version on, stated once.
 //!
-//! Probes, decoding and dumps name a field by the constants here ([`comm::RANK`], [`proxy_op::CHANNEL_ID`]) and ask for it
-//! in the layouts of the library at hand. Where NCCL moved or renamed a field, its constant gets a second name and nothing
-//! else changes. The versions that a name is stated to hold for are compared with NCCL's libraries in
-//! `tests/field_versions.rs`; at run time only the library's own layout counts.
+//! Probes, decoding and dumps name a field by the constants here ([`comm::RANK`], [`proxy_op::CHANNEL_ID`])
+//! and ask for it in the layouts of the library at hand. Where NCCL moved or renamed a field, its constant
+//! gets a second name and nothing else changes. The versions that a name is stated to hold for are compared
+//! with NCCL's libraries in `tests/field_versions.rs`; at run time only the library's own layout counts.
 
 mod api_info;
 mod channels;

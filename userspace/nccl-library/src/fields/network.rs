@@ -1,5 +1,5 @@
-//! What the network transport keeps of a connection (src/transport/net.cc), and the memory through which the GPU and the
-//! proxy tell each other how far they are (src/include/comm.h).
+//! What the network transport keeps of a connection (src/transport/net.cc), and the memory through which the
+//! GPU and the proxy tell each other how far they are (src/include/comm.h).
 
 use super::field_ref::fields;
 

@@ -6,8 +6,9 @@ use crate::{layouts::Layouts, nccl::NcclVersion};
 /// Bytes of `p2pOpCount` and `collOpCount`, which are neighbours: 64 channels at most, and one more.
 const MAX_OP_COUNTS: u64 = 640;
 
-/// Whether `ncclComm.seqNumber` counts every collective that is launched: 2.26 and later, where NCCL's reliability service
-/// reads it too (src/plugin/profiler.cc). 2.23 to 2.25 have it, but count only while a profiler plugin is loaded.
+/// Whether `ncclComm.seqNumber` counts every collective that is launched: 2.26 and later, where NCCL's
+/// reliability service reads it too (src/plugin/profiler.cc). 2.23 to 2.25 have it, but count only while a
+/// profiler plugin is loaded.
 ///
 /// Before 2.26 `collOpCount` counts every launch; from 2.27 on it leaves out what needs no network proxy
 /// (src/enqueue.cc, hostStreamPlanTask).
@@ -30,13 +31,15 @@ pub fn ops_lead_to_tasks(layouts: &Layouts) -> bool {
     proxy_op::TASK.exists(layouts)
 }
 
-/// Whether parts of a send or receive go to channels in bit-reversed order (ncclP2pChannelForPart, src/include/device.h):
-/// up to 2.27. 2.28 turned the base instead, and brought `ncclComm.p2pSchedGroupSize`.
+/// Whether parts of a send or receive go to channels in bit-reversed order (ncclP2pChannelForPart,
+/// src/include/device.h): up to 2.28.3. 2.28.7, which brought `ncclComm.p2pSchedGroupSize`, turned the base
+/// instead.
 pub fn parts_are_reversed(layouts: &Layouts) -> bool {
     !comm::P2P_SCHED_GROUP_SIZE.exists(layouts)
 }
 
-/// Whether `ncclChannel.peers` has the addresses of the structs, 2.18 and later, and not the structs themselves.
+/// Whether `ncclChannel.peers` has the addresses of the structs, 2.18 and later, and not the structs
+/// themselves.
 pub fn peers_are_pointers(layouts: &Layouts) -> bool {
     channel::PEERS.find(layouts).is_some_and(|peers| peers.type_name.matches('*').count() >= 2)
 }

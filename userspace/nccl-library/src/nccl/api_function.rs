@@ -18,7 +18,8 @@ pub enum ApiKind {
 
 use ApiKind::{Communicates, Manages};
 
-/// Names as exported, 2.16 to 2.32; no version has all. `pnccl…` is the same address as `nccl…` in all of them.
+/// Names as exported, 2.16 to 2.32; no version has all. `pnccl…` is the same address as `nccl…` in all of
+/// them.
 ///
 /// Left out: `ncclBcast`, which calls `ncclBroadcast`; `ncclGroupStart`, which only counts; what only asks
 /// (`ncclCommGetAsyncError` is polled by frameworks), allocates or registers.

@@ -1,5 +1,5 @@
-//! NCCL's vocabulary. The numbers of patterns, functions and data types shift between versions, so every number is turned
-//! into a name by the enums of the very library that is traced, and only names go further.
+//! NCCL's vocabulary. The numbers of patterns, functions and data types shift between versions, so every
+//! number is turned into a name by the enums of the very library that is traced, and only names go further.
 
 mod api_function;
 mod direction;
@@ -21,5 +21,6 @@ pub use pattern::Pattern;
 pub use protocol::{Algorithm, Protocol};
 pub use version::{NcclVersion, Versions, find_versions, stated_version};
 
-/// FIFO slots of a connection: `NCCL_STEPS`, 8 in every version from 2.16 to 2.32 (src/include/device.h, devcomm.h before).
+/// FIFO slots of a connection: `NCCL_STEPS`, 8 in every version from 2.16 to 2.32 (src/include/device.h,
+/// devcomm.h before).
 pub const FIFO_STEPS: u64 = 8;

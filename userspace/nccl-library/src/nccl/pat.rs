@@ -1,10 +1,12 @@
-//! PAT, NCCL's all-gather and reduce-scatter in logarithmic time: how many messages a rank sends and receives.
+//! PAT, NCCL's all-gather and reduce-scatter in logarithmic time: how many messages a rank sends and
+//! receives.
 //!
-//! A rank's part travels to the rank that is `x` further by the powers of two that `x` is made of, so that each rank sends
-//! the parts of all `x` that have `d` trailing zeroes to the rank at a distance of 2^d. Where a chunk has room for several
-//! parts, they share a message. NCCL counts messages by running the algorithm (`ncclProxySaveOp`, src/proxy.cc, with
-//! `PatRSAlgorithm` and `PatAGAlgorithm`, src/include/collectives.h, at the tags v2.23.4-1 to v2.30.7-1); what comes of it
-//! has a closed form, which is compared with the libraries of 2.23 to 2.32 themselves.
+//! A rank's part travels to the rank that is `x` further by the powers of two that `x` is made of, so that
+//! each rank sends the parts of all `x` that have `d` trailing zeroes to the rank at a distance of 2^d. Where
+//! a chunk has room for several parts, they share a message. NCCL counts messages by running the algorithm
+//! (`ncclProxySaveOp`, src/proxy.cc, with `PatRSAlgorithm` and `PatAGAlgorithm`, src/include/collectives.h,
+//! at the tags v2.23.4-1 to v2.30.7-1); what comes of it has a closed form, which is compared with the
+//! libraries of 2.23 to 2.32 themselves.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,9 +16,11 @@ use crate::nccl::NcclVersion;
 /// How a version counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PatRule {
-    /// A reduce-scatter counts the places of a message, also those of ranks that are not there: 2.26 and later.
+    /// A reduce-scatter counts the places of a message, also those of ranks that are not there: 2.26 and
+    /// later.
     counts_places: bool,
-    /// The algorithm runs between nodes, and those of several ranks reduce among themselves first: 2.31 and later.
+    /// The algorithm runs between nodes, and those of several ranks reduce among themselves first: 2.31 and
+    /// later.
     pub between_nodes: bool,
 }
 
@@ -27,8 +31,9 @@ impl PatRule {
         Some(Self { counts_places: minor >= 26, between_nodes: minor >= 31 })
     }
 
-    /// Messages to a peer, and as many from one, by distance: 1, 2, 4 … below `members`, the number of ranks, or of nodes if it
-    /// runs between them. `bytes`: of each rank on the channel. Nothing for another pattern, and for what NCCL cannot make.
+    /// Messages to a peer, and as many from one, by distance: 1, 2, 4 … below `members`, the number of ranks,
+    /// or of nodes if it runs between them. `bytes`: of each rank on the channel. Nothing for another
+    /// pattern, and for what NCCL cannot make.
     pub fn messages(self, pattern: Pattern, members: u64, chunk_size: u64, bytes: u64) -> Option<Vec<u64>> {
         const INT_MAX: u64 = i32::MAX.unsigned_abs() as u64;
         let places = match pattern {
@@ -89,8 +94,8 @@ impl Parts {
         larger * (all + 1).div_ceil(self.shared) + (groups - larger) * all.div_ceil(self.shared)
     }
 
-    /// Messages with all their places, as if the number of members were a power of two; the places of each other message
-    /// are those of ranks that are there.
+    /// Messages with all their places, as if the number of members were a power of two; the places of each
+    /// other message are those of ranks that are there.
     fn places(&self, dimension: u32) -> u64 {
         if self.shared == 1 {
             return odd_multiples(self.members - 1, dimension);

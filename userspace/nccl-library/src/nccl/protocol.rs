@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// `NCCL_PROTO_*`: LL 0, LL128 1, SIMPLE 2 in every version from 2.16 to 2.32 (src/include/nccl_common.h, devcomm.h before).
+/// `NCCL_PROTO_*`: LL 0, LL128 1, SIMPLE 2 in every version from 2.16 to 2.32 (src/include/nccl_common.h,
+/// devcomm.h before).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Protocol {
@@ -42,8 +43,8 @@ impl Protocol {
         }
     }
 
-    /// Bytes that the protocol puts into the FIFO for `payload` bytes of data: LL sends 8 bytes of data in a line of 16,
-    /// LL128 1,920 in 2,048 (per warp: 15 of 16 words; src/device/prims_ll128.h of 2.27).
+    /// Bytes that the protocol puts into the FIFO for `payload` bytes of data: LL sends 8 bytes of data in a
+    /// line of 16, LL128 1,920 in 2,048 (per warp: 15 of 16 words; src/device/prims_ll128.h of 2.27).
     pub fn wire_bytes(self, payload: u64) -> u64 {
         match self {
             Self::Ll => payload.div_ceil(8).saturating_mul(16),

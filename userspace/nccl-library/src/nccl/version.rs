@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use crate::elf::{Budget, Error, Image};
 
 const MARK: &[u8] = b"NCCL version ";
-/// The official libraries have up to 0.5 MB of `.rodata`; a framework with NCCL inside has more. The rest of a larger
-/// section is not searched.
+/// The official libraries have up to 0.5 MB of `.rodata`; a framework with NCCL inside has more. The rest of
+/// a larger section is not searched.
 const MAX_SEARCHED: u64 = 64 << 20;
 const CHUNK: u64 = 1 << 20;
 /// Longer than any version string; two chunks overlap by this much.

@@ -1,7 +1,8 @@
 //! What ncclflow itself asks of a library.
 //!
-//! Names and parameters as in NCCL's source at the tags v2.16.2-1 to v2.30.7-1 and in the official binaries up to 2.32.3.
-//! A function that exists only in some versions names the one that takes its place in the others.
+//! Names and parameters as in NCCL's source at the tags v2.16.2-1 to v2.30.7-1 and in the official binaries
+//! up to 2.32.3. A function that exists only in some versions names the one that takes its place in the
+//! others.
 
 use super::{FunctionSpec, Request};
 use crate::{

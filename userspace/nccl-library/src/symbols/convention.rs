@@ -1,8 +1,8 @@
 //! Where a platform's calling convention puts declared parameters.
 //!
-//! Used only where the debugging information does not say: for a copy that the compiler folded with an identical
-//! function (it has a symbol and nothing else), and for unoptimised code. Never for clones: theirs is not the declared
-//! list.
+//! Used only where the debugging information does not say: for a copy that the compiler folded with an
+//! identical function (it has a symbol and nothing else), and for unoptimised code. Never for clones: theirs
+//! is not the declared list.
 
 use crate::dwarf::{DeclaredParam, TypeClass};
 use crate::elf::Machine;
@@ -17,8 +17,8 @@ const FLOAT_REGISTERS: usize = 8;
 /// Larger structs go through memory in both conventions.
 const REGISTER_STRUCT: u64 = 16;
 
-/// Locations of the parameters in order. From the first parameter on whose place depends on more than its size, all are
-/// unknown.
+/// Locations of the parameters in order. From the first parameter on whose place depends on more than its
+/// size, all are unknown.
 pub(super) fn locations(machine: Machine, params: &[DeclaredParam], c_linkage: bool) -> Vec<ParamLocation> {
     let (registers, mut stack): (&[u16], i64) = match machine {
         Machine::X86_64 => (&X86_64_INTEGER, 8),

@@ -1,7 +1,8 @@
 //! Debugging information in a file of its own, found by build-id, or by the debug link and its checksum.
 //!
-//! Only places that the user names, and the system's own folder, are looked at. The library may be hostile: of what it says,
-//! only its build-id and a plain file name are used to find a file, and both have to fit what is found.
+//! Only places that the user names, and the system's own folder, are looked at. The library may be hostile:
+//! of what it says, only its build-id and a plain file name are used to find a file, and both have to fit
+//! what is found.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -29,7 +30,8 @@ pub struct DebugFiles {
 }
 
 impl DebugFiles {
-    /// These files, these folders with debug files or unstripped libraries, and the system's folder for debug files.
+    /// These files, these folders with debug files or unstripped libraries, and the system's folder for debug
+    /// files.
     pub fn new(files: Vec<PathBuf>, folders: Vec<PathBuf>) -> Self {
         Self { files, folders, system: true }
     }

@@ -7,7 +7,8 @@ use crate::{
     parameter::ParamLocation,
 };
 
-/// One copy of a function in the library. GCC makes several of some: `.isra`, `.constprop` and `.part` clones.
+/// One copy of a function in the library. GCC makes several of some: `.isra`, `.constprop` and `.part`
+/// clones.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Function {
     /// The name it was asked for: unqualified, not mangled.
@@ -20,14 +21,14 @@ pub struct Function {
     pub vaddr: ElfVaddr,
     /// Entry, in the file.
     pub file_offset: FileOffset,
-    /// Bytes after the entry to where a uprobe goes: an instruction at which a hit costs one trap instead of two, where everything
-    /// is still as it was at the entry. Mostly 0.
+    /// Bytes after the entry to where a uprobe goes: an instruction at which a hit costs one trap instead of
+    /// two, where everything is still as it was at the entry. Mostly 0.
     #[serde(default)]
     pub uprobe_offset: u64,
     /// Bytes of machine code; 0 if the library does not say.
     pub size: u64,
-    /// The parameters in the order of the debugging information. Clones have lost some, and one that was split into
-    /// parts appears several times.
+    /// The parameters in the order of the debugging information. Clones have lost some, and one that was
+    /// split into parts appears several times.
     pub params: Vec<Param>,
     /// Where [`Self::params`] are from.
     pub params_from: ParamSource,
@@ -72,15 +73,15 @@ pub enum FoundBy {
 pub enum ParamSource {
     /// The debugging information states where they are at the entry address.
     DwarfAtEntry,
-    /// The declared order and the platform's calling convention: the copy has no debugging information of its own (the
-    /// compiler folded it with an identical function), or only such of unoptimised code, which does not speak of the
-    /// entry.
+    /// The declared order and the platform's calling convention: the copy has no debugging information of its
+    /// own (the compiler folded it with an identical function), or only such of unoptimised code, which does
+    /// not speak of the entry.
     CallingConvention,
-    /// The parameters that NCCL's source declares, the same in all versions, and the platform's calling convention: a function
-    /// that is called from other source files or through a pointer has to keep it.
+    /// The parameters that NCCL's source declares, the same in all versions, and the platform's calling
+    /// convention: a function that is called from other source files or through a pointer has to keep it.
     Prototype,
-    /// NCCL's source, and which argument register the code at the entry tests first: that tells how the compiler passes the
-    /// parameters.
+    /// NCCL's source, and which argument register the code at the entry tests first: that tells how the
+    /// compiler passes the parameters.
     EntryCode,
     /// Not known.
     Unknown,

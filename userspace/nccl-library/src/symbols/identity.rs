@@ -1,9 +1,9 @@
 //! Whether a library without debugging information is one that layouts are shipped for.
 //!
-//! A build-id proves it. Without a known one, the version string, the major version of CUDA and the processor must name one
-//! set of layouts, and the code must not contradict it: NCCL allocates an `ncclComm` and clears it, so its size stands in
-//! the code, and from 2.21 on the place of its last word, `endMagic`, which every call of the API checks. A build from
-//! changed sources has other numbers there.
+//! A build-id proves it. Without a known one, the version string, the major version of CUDA and the processor
+//! must name one set of layouts, and the code must not contradict it: NCCL allocates an `ncclComm` and clears
+//! it, so its size stands in the code, and from 2.21 on the place of its last word, `endMagic`, which every
+//! call of the API checks. A build from changed sources has other numbers there.
 
 use std::collections::BTreeSet;
 
@@ -71,7 +71,8 @@ pub(super) fn shipped(
     })
 }
 
-/// Whether the numbers that the layouts of `ncclComm` make stand in the code. Never, where it is not known how to look.
+/// Whether the numbers that the layouts of `ncclComm` make stand in the code. Never, where it is not known
+/// how to look.
 fn code_agrees(image: &Image, layouts: &Layouts, budget: &mut Budget) -> Result<bool, Error> {
     let Some(text) = image.section(".text").filter(|_| image.machine() == Machine::X86_64) else {
         return Ok(false);

@@ -1,5 +1,5 @@
-//! What a function calls, and with which constants: from x86-64 machine code. A call is an instruction that a uprobe is cheap at
-//! (`probe_point`).
+//! What a function calls, and with which constants: from x86-64 machine code. A call is an instruction that a
+//! uprobe is cheap at (`probe_point`).
 
 use std::collections::BTreeSet;
 
@@ -32,7 +32,8 @@ pub struct CallSite {
 }
 
 impl MachineCode {
-    /// Of a function of `size` bytes at `address`. `None` if that is more than is looked at, is not in the file, or is no code.
+    /// Of a function of `size` bytes at `address`. `None` if that is more than is looked at, is not in the
+    /// file, or is no code.
     pub fn of_function(image: &Image, address: ElfVaddr, size: u64, budget: &mut Budget) -> Option<Self> {
         if size == 0 || size > MAX_CODE {
             return None;
@@ -62,7 +63,8 @@ impl MachineCode {
         calls.map(Instruction::near_branch_target).collect()
     }
 
-    /// Offsets in tables of functions of those that it calls, or leaves to, through a pointer: `call *0x18(%rax)`.
+    /// Offsets in tables of functions of those that it calls, or leaves to, through a pointer: `call
+    /// *0x18(%rax)`.
     pub fn called_from_tables(&self) -> BTreeSet<u64> {
         let through = |instruction: &&Instruction| {
             matches!(instruction.flow_control(), FlowControl::IndirectCall | FlowControl::IndirectBranch)
@@ -74,8 +76,8 @@ impl MachineCode {
         self.instructions.iter().filter(through).map(Instruction::memory_displacement64).collect()
     }
 
-    /// Whether a register's value of before is used: the first instruction, in the order of addresses, that has to do with it reads
-    /// it.
+    /// Whether a register's value of before is used: the first instruction, in the order of addresses, that
+    /// has to do with it reads it.
     pub fn takes(&self, register: Register) -> bool {
         let mut infos = InstructionInfoFactory::new();
         for instruction in &self.instructions {
@@ -120,7 +122,8 @@ impl MachineCode {
         sites
     }
 
-    /// Addresses of the first calls on the ways from instruction `at`: on those on which the register keeps its value, if one is given.
+    /// Addresses of the first calls on the ways from instruction `at`: on those on which the register keeps
+    /// its value, if one is given.
     pub(super) fn calls_reached(&self, at: usize, of: Option<Register>) -> Vec<u64> {
         let mut infos = InstructionInfoFactory::new();
         let (mut calls, mut seen, mut ways) = (Vec::new(), Vec::new(), vec![at + 1]);

@@ -1,9 +1,9 @@
 //! Which function a symbol is a copy of.
 //!
-//! Only what NCCL's own functions look like is taken apart: a C name, or the Itanium C++ encoding of a free function,
-//! `_Z [L] <length> <name> <parameter types>`, perhaps inside the unnamed namespace; and after either, the suffixes
-//! that compilers give to their copies. Taking the length from the encoding makes the match exact:
-//! `_Z16ncclProxySaveOpXv` is not a copy of `ncclProxySaveOp`.
+//! Only what NCCL's own functions look like is taken apart: a C name, or the Itanium C++ encoding of a free
+//! function, `_Z [L] <length> <name> <parameter types>`, perhaps inside the unnamed namespace; and after
+//! either, the suffixes that compilers give to their copies. Taking the length from the encoding makes the
+//! match exact: `_Z16ncclProxySaveOpXv` is not a copy of `ncclProxySaveOp`.
 
 /// A symbol taken apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,8 +18,8 @@ pub(super) struct Symbol<'a> {
     pub(super) is_static: bool,
 }
 
-/// Takes a symbol apart; `None` for the out-of-line cold part of a function (it is not an entry) and for whatever is not
-/// of a free function.
+/// Takes a symbol apart; `None` for the out-of-line cold part of a function (it is not an entry) and for
+/// whatever is not of a free function.
 pub(super) fn parse(symbol: &str) -> Option<Symbol<'_>> {
     let (base, suffixes) = symbol.split_once('.').map_or((symbol, None), |(base, rest)| (base, Some(rest)));
     let is_clone = match suffixes {
@@ -34,7 +34,8 @@ pub(super) fn parse(symbol: &str) -> Option<Symbol<'_>> {
     (!name.is_empty()).then_some(Symbol { name, base, is_clone, is_static })
 }
 
-/// Whether the copy with these suffixes may have other parameters than declared; `None` if it is no copy of a function.
+/// Whether the copy with these suffixes may have other parameters than declared; `None` if it is no copy of a
+/// function.
 fn changes_parameters(suffixes: &str) -> Option<bool> {
     let mut changed = false;
     let mut parts = suffixes.split('.').peekable();
@@ -58,8 +59,8 @@ fn free_function(encoding: &str) -> Option<&str> {
     let unnamed = encoding.strip_prefix("N12_GLOBAL__N_1");
     let (name, rest) = source_name(unnamed.or_else(|| encoding.strip_prefix('L')).unwrap_or(encoding))?;
     let types = if unnamed.is_some() { rest.strip_prefix('E')? } else { rest };
-    // A function's encoding states at least one parameter type (`v` for none). `I` would begin template arguments and
-    // `B` an ABI tag, which make it another function.
+    // A function's encoding states at least one parameter type (`v` for none). `I` would begin template
+    // arguments and `B` an ABI tag, which make it another function.
     let first = types.bytes().next()?;
     (!matches!(first, b'I' | b'B' | b'E')).then_some(name)
 }

@@ -18,8 +18,8 @@ pub(super) struct Knowledge<'a> {
 }
 
 impl Knowledge<'_> {
-    /// The parameters of a copy. `copies` is how many there are of the function: several that no symbol tells apart may take
-    /// different parameters.
+    /// The parameters of a copy. `copies` is how many there are of the function: several that no symbol tells
+    /// apart may take different parameters.
     pub(super) fn params(
         &self,
         name: &str,
@@ -89,8 +89,8 @@ impl Knowledge<'_> {
     }
 }
 
-/// Unoptimised code stores its register parameters to its own frame first and states only that place. Such a function is
-/// called by the convention: nothing has looked at who calls it.
+/// Unoptimised code stores its register parameters to its own frame first and states only that place. Such a
+/// function is called by the convention: nothing has looked at who calls it.
 fn is_unoptimised(params: &[EntryParam]) -> bool {
     params.iter().any(|param| param.own_frame)
         && params.iter().all(|param| param.own_frame || is_on_stack(&param.location))

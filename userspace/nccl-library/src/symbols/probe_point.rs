@@ -1,10 +1,11 @@
 //! Where in a function a uprobe goes, so that a hit costs one trap and not two.
 //!
-//! The kernel runs the instruction that a uprobe replaced. A few it emulates (arch/x86/kernel/uprobes.c, `branch_setup_xol_ops` and
-//! `push_setup_xol_ops`, Linux 4.16 and later): then a hit is one trap. Any other it runs out of line, in single step, and
-//! that is a second trap, which in a virtual machine can be thirty times as expensive as the first. So where a function begins
-//! with another instruction, the probe goes a little further, to the first that is emulated, as long as everything that a probe
-//! at the entry could see is still where it was.
+//! The kernel runs the instruction that a uprobe replaced. A few it emulates (arch/x86/kernel/uprobes.c,
+//! `branch_setup_xol_ops` and `push_setup_xol_ops`, Linux 4.16 and later): then a hit is one trap. Any other
+//! it runs out of line, in single step, and that is a second trap, which in a virtual machine can be thirty
+//! times as expensive as the first. So where a function begins with another instruction, the probe goes a
+//! little further, to the first that is emulated, as long as everything that a probe at the entry could see
+//! is still where it was.
 
 use iced_x86::{
     Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpAccess, OpKind,
@@ -23,9 +24,9 @@ pub(super) const MAX_FUNCTION: u64 = 64 << 10;
 const ARGUMENTS: [Register; 6] =
     [Register::RDI, Register::RSI, Register::RDX, Register::RCX, Register::R8, Register::R9];
 
-/// Bytes from the entry of a function to the instruction that a uprobe goes to. 0 is the entry itself: where it is as good as
-/// any, or where nothing better is known to be safe. `code` is all of the function, x86-64; its parameters are left as they
-/// arrived in `params`.
+/// Bytes from the entry of a function to the instruction that a uprobe goes to. 0 is the entry itself: where
+/// it is as good as any, or where nothing better is known to be safe. `code` is all of the function, x86-64;
+/// its parameters are left as they arrived in `params`.
 pub(super) fn uprobe_offset(code: &[u8], params: &[Param]) -> u64 {
     let read = read_registers(params);
     let mut information = InstructionInfoFactory::new();
@@ -46,8 +47,8 @@ pub(super) fn uprobe_offset(code: &[u8], params: &[Param]) -> u64 {
     0
 }
 
-/// The registers that a plan can read at the probe: those of the parameters, or all that can pass one where it is not known
-/// where each of them is.
+/// The registers that a plan can read at the probe: those of the parameters, or all that can pass one where
+/// it is not known where each of them is.
 fn read_registers(params: &[Param]) -> Vec<Register> {
     let of = |param: &Param| match param.location {
         ParamLocation::Register(number) => x86_register(number).map(Some),
@@ -84,8 +85,8 @@ pub fn x86_register(number: u16) -> Option<Register> {
     REGISTERS.get(usize::from(number)).copied()
 }
 
-/// Whether every kernel from 4.16 on emulates it. (Of `nop` only the one of one byte; a prefix that makes operands 16 bits wide
-/// excludes the others.)
+/// Whether every kernel from 4.16 on emulates it. (Of `nop` only the one of one byte; a prefix that makes
+/// operands 16 bits wide excludes the others.)
 fn is_emulated(instruction: &Instruction) -> bool {
     let length = instruction.len();
     match instruction.code() {
@@ -127,8 +128,9 @@ pub(super) fn writes(access: OpAccess) -> bool {
     matches!(access, OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite)
 }
 
-/// Whether something in the function jumps to that place, or to one between the entry and it, so that a probe there would be hit more than once a call; also where
-/// that cannot be told, as the way of a jump is computed.
+/// Whether something in the function jumps to that place, or to one between the entry and it, so that a probe
+/// there would be hit more than once a call; also where that cannot be told, as the way of a jump is
+/// computed.
 fn is_jumped_to(code: &[u8], offset: u64) -> bool {
     Decoder::new(64, code, DecoderOptions::NONE).into_iter().any(|instruction| {
         match instruction.flow_control() {
@@ -162,7 +164,8 @@ mod tests {
         uprobe_offset(code, &registers.iter().map(param).collect::<Vec<_>>())
     }
 
-    /// `ncclProfilerStopProxyStepEvent` of 2.27: mov ncclProfiler(%rip),%rcx; test %rcx,%rcx; jne; xor %eax,%eax; ret
+    /// `ncclProfilerStopProxyStepEvent` of 2.27: mov ncclProfiler(%rip),%rcx; test %rcx,%rcx; jne; xor
+    /// %eax,%eax; ret
     const HOOK: [u8; 15] =
         [0x48, 0x8b, 0x0d, 0x19, 0x7b, 0x99, 0x18, 0x48, 0x85, 0xc9, 0x75, 0x03, 0x31, 0xc0, 0xc3];
 
@@ -217,7 +220,8 @@ mod tests {
         assert_eq!(offset(&[0x8b, 0x06, 0x53, 0xeb, 0xfd], &THREE), 0);
         // mov (%rsi),%rax; mov (%rsi),%rax; push %rbx; jmp to the second: it reaches the push, too
         assert_eq!(offset(&[0x48, 0x8b, 0x06, 0x48, 0x8b, 0x06, 0x53, 0xeb, 0xfa], &THREE), 0);
-        // A jump whose way is computed can go anywhere: jmp *%rax, jmp *(%rdx,%rax,8); a call's end through a pointer cannot.
+        // A jump whose way is computed can go anywhere: jmp *%rax, jmp *(%rdx,%rax,8); a call's end through a
+        // pointer cannot.
         assert_eq!(offset(&[0x48, 0x8b, 0x06, 0x53, 0xff, 0xe0], &THREE), 0);
         assert_eq!(offset(&[0x48, 0x8b, 0x06, 0x53, 0xff, 0x24, 0xc2], &THREE), 0);
         assert_eq!(offset(&[0x48, 0x8b, 0x06, 0x53, 0xff, 0x60, 0x18], &THREE), 3);

@@ -1,9 +1,11 @@
-//! Parameters that no debugging information states: those that NCCL's source declares for the functions that ncclflow uses.
+//! Parameters that no debugging information states: those that NCCL's source declares for the functions that
+//! ncclflow uses.
 //!
-//! NCCL's source, tags v2.16.2-1 to v2.30.7-1, and the debugging information of the official libraries up to 2.32.3. Only
-//! functions that must keep the platform's calling convention are here, because code that the compiler does not see when it
-//! compiles them calls them: from another source file, or through a pointer. `SaveProxy` is called from its own file only,
-//! so the compiler may pass its parameters as it likes; [`save_proxy`] tells from its code which way was taken.
+//! NCCL's source, tags v2.16.2-1 to v2.30.7-1, and the debugging information of the official libraries up to
+//! 2.32.3. Only functions that must keep the platform's calling convention are here, because code that the
+//! compiler does not see when it compiles them calls them: from another source file, or through a pointer.
+//! `SaveProxy` is called from its own file only, so the compiler may pass its parameters as it likes;
+//! [`save_proxy`] tells from its code which way was taken.
 
 use super::{Param, convention};
 use crate::dwarf::{DeclaredParam, TypeClass};
@@ -57,8 +59,8 @@ const CALLED_BY_POINTER: &[(&str, &[Declared])] = &[
     ("ncclCommInitRankFunc", &[("job_", "ncclAsyncJob*", 8)]),
 ];
 
-/// The declared parameters of a function that keeps the calling convention. `is_static` if its symbol says that it is local
-/// to its source file.
+/// The declared parameters of a function that keeps the calling convention. `is_static` if its symbol says
+/// that it is local to its source file.
 pub(super) fn of(name: &str, is_static: bool) -> Option<Vec<DeclaredParam>> {
     let linked = if is_static { &[][..] } else { LINKED };
     let (_, params) = linked.iter().chain(CALLED_BY_POINTER).find(|(known, _)| *known == name)?;
@@ -71,11 +73,13 @@ pub(super) fn of(name: &str, is_static: bool) -> Option<Vec<DeclaredParam>> {
     Some(params.iter().map(declared).collect())
 }
 
-/// How the parameters of `SaveProxy` arrive, by the one whose sign its code tests first, counting from 0: that is the peer.
+/// How the parameters of `SaveProxy` arrive, by the one whose sign its code tests first, counting from 0:
+/// that is the peer.
 ///
-/// Declared are `(channel, type, peer, op, connIndex, justInquire)` up to 2.17, with `comm` before them from 2.18 on. GCC 8,
-/// which the official libraries are built with, passes two addresses within `channel` in its place (an `.isra` clone);
-/// GCC 12 and clang 18 keep the declared list. `is_clone` is what the symbol says, if there is one.
+/// Declared are `(channel, type, peer, op, connIndex, justInquire)` up to 2.17, with `comm` before them from
+/// 2.18 on. GCC 8, which the official libraries are built with, passes two addresses within `channel` in its
+/// place (an `.isra` clone); GCC 12 and clang 18 keep the declared list. `is_clone` is what the symbol says,
+/// if there is one.
 pub(super) fn save_proxy(
     machine: Machine,
     version: NcclVersion,

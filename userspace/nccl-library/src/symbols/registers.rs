@@ -13,8 +13,8 @@ const X86_64_LOW: [&str; 16] = [
     "r14d", "r15d",
 ];
 
-/// The name of a DWARF register number. `size` is that of the value in bytes: one of 4 bytes or less is in the low half,
-/// which has a name of its own. A number without a name is shown as such.
+/// The name of a DWARF register number. `size` is that of the value in bytes: one of 4 bytes or less is in
+/// the low half, which has a name of its own. A number without a name is shown as such.
 pub fn register_name(machine: Machine, number: u16, size: Option<u64>) -> String {
     let narrow = size.is_some_and(|size| size <= 4);
     let index = usize::from(number);

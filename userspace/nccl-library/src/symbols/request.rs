@@ -26,7 +26,8 @@ pub struct FunctionSpec {
     pub params: Vec<Cow<'static, str>>,
     /// Functions that serve the same purpose in other versions: if one of them is found, nothing is lost.
     pub alternatives: Vec<Cow<'static, str>>,
-    /// Part of the API in some versions only: a library without it cannot be asked for it, so nothing is lost.
+    /// Part of the API in some versions only: a library without it cannot be asked for it, so nothing is
+    /// lost.
     pub in_some_versions: bool,
 }
 

@@ -51,7 +51,8 @@ pub enum LayoutSource {
     Dwarf,
     /// The shipped table has a library with this build-id.
     ShippedForBuildId,
-    /// The shipped table has this version for this CUDA and this processor, and the library's code agrees with it.
+    /// The shipped table has this version for this CUDA and this processor, and the library's code agrees
+    /// with it.
     ShippedForVersion,
     /// There are none.
     Unknown,

@@ -35,8 +35,8 @@ pub fn resolve(image: &Image, request: &Request) -> Result<Resolution, Error> {
     resolve_with(image, request, &DebugFiles::default())
 }
 
-/// Looks up what is requested. Separate debug files are looked for only if the library has no usable debugging information
-/// itself.
+/// Looks up what is requested. Separate debug files are looked for only if the library has no usable
+/// debugging information itself.
 ///
 /// What is missing is part of the answer ([`Resolution::problems`]), not an error.
 ///

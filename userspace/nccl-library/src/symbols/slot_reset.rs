@@ -1,8 +1,9 @@
-//! Where the proxy gives a send's slot back: it writes -1 over the size in it, once the network has taken the message, and tells that it
-//! was sent. Until that instruction is done the size stands there.
+//! Where the proxy gives a send's slot back: it writes -1 over the size in it, once the network has taken the
+//! message, and tells that it was sent. Until that instruction is done the size stands there.
 //!
-//! NCCL 2.16 to 2.19 (src/transport/net.cc, sendProxyProgress): `sizesFifo[buffSlot] = -1`, and then `ncclProfilingRecord`. A send that
-//! the network refuses, which the proxy repeats at the rate of its poll loop, does not come by.
+//! NCCL 2.16 to 2.19 (src/transport/net.cc, sendProxyProgress): `sizesFifo[buffSlot] = -1`, and then
+//! `ncclProfilingRecord`. A send that the network refuses, which the proxy repeats at the rate of its poll
+//! loop, does not come by.
 
 use iced_x86::{Code, FlowControl, Instruction, InstructionInfoFactory, OpKind, Register};
 
@@ -27,8 +28,8 @@ pub struct SlotReset {
 }
 
 impl MachineCode {
-    /// The only store of -1 that leads to the call at `call` with no other in between, if it is known to be over an element of the array
-    /// of 32-bit numbers that lies `array_at` bytes from the start of a struct.
+    /// The only store of -1 that leads to the call at `call` with no other in between, if it is known to be
+    /// over an element of the array of 32-bit numbers that lies `array_at` bytes from the start of a struct.
     ///
     /// # Errors
     /// Why there is no such answer.
@@ -85,7 +86,8 @@ impl MachineCode {
         None
     }
 
-    /// Whether the way to instruction `to` can begin after `from` and not at it; also where the way of a jump is computed.
+    /// Whether the way to instruction `to` can begin after `from` and not at it; also where the way of a jump
+    /// is computed.
     fn is_entered_between(&self, from: usize, to: usize) -> bool {
         let ip = |at: usize| self.instructions.get(at).map_or(u64::MAX, Instruction::ip);
         let (from, to) = (ip(from), ip(to));

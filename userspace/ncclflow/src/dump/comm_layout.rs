@@ -151,8 +151,9 @@ impl CommLayout {
     }
 }
 
-/// Where host and GPU count the work of each channel: what was put into the FIFO of work, and what kernels are through with
-/// (src/enqueue.cc, waitWorkFifoAvailable). Up to 2.25: later the host keeps no word that the GPU writes.
+/// Where host and GPU count the work of each channel: what was put into the FIFO of work, and what kernels
+/// are through with (src/enqueue.cc, waitWorkFifoAvailable). Up to 2.25: later the host keeps no word that
+/// the GPU writes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WorkLayout {
     /// In each channel.

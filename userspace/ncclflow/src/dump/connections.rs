@@ -1,4 +1,5 @@
-//! Which peer a connection leads to: the connectors in `channels[].peers[]`, each with its `ncclProxyConnection`.
+//! Which peer a connection leads to: the connectors in `channels[].peers[]`, each with its
+//! `ncclProxyConnection`.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -95,7 +96,8 @@ impl ConnectionLayout {
         Ok(words.zip(meanings).filter(|(connection, _)| *connection != 0).collect())
     }
 
-    /// Whether the ring of the first channel goes through the proxy; `None` where it is not connected yet or cannot be told.
+    /// Whether the ring of the first channel goes through the proxy; `None` where it is not connected yet or
+    /// cannot be told.
     pub(crate) fn ring_has_proxy(
         &self,
         memory: Memory<'_>,
@@ -119,8 +121,8 @@ impl ConnectionLayout {
         Some(any)
     }
 
-    /// The network connections with this rank's neighbours in rings and trees, and how many steps were begun on each. Those
-    /// that cannot be read are left out.
+    /// The network connections with this rank's neighbours in rings and trees, and how many steps were begun
+    /// on each. Those that cannot be read are left out.
     pub(crate) fn of_neighbours(
         &self,
         memory: Memory<'_>,

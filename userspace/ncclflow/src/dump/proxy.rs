@@ -1,8 +1,9 @@
 //! The proxy ops in flight: the list `proxyState->progressState.active` of `ncclProxyArgs` (src/proxy.cc).
 //!
-//! The proxy thread changes the list while it is read: it unlinks a finished op, whose `next` then leads into the pool of
-//! free ones. So a walk is believed only if all links and op counts are the same when looked at again.
-//! Nothing is cleared when an args struct is used again: until the op has begun (`ncclProxyOpReady`) its steps are old.
+//! The proxy thread changes the list while it is read: it unlinks a finished op, whose `next` then leads into
+//! the pool of free ones. So a walk is believed only if all links and op counts are the same when looked at
+//! again. Nothing is cleared when an args struct is used again: until the op has begun (`ncclProxyOpReady`)
+//! its steps are old.
 
 use std::collections::BTreeSet;
 
@@ -43,7 +44,8 @@ pub(crate) struct ProxyLayout {
     connection_send: IntField,
     connection_transport: IntField,
     connection_resources: IntField,
-    /// In the resources of a network connection: the memory that the GPU writes its progress to, and where there.
+    /// In the resources of a network connection: the memory that the GPU writes its progress to, and where
+    /// there.
     send_tail: Option<(IntField, IntField)>,
     recv_head: Option<(IntField, IntField)>,
     state_none: u64,
@@ -222,8 +224,8 @@ fn walk(memory: Memory<'_>, layout: &ProxyLayout, proxy: RuntimeAddr) -> Result<
         to_visit.push(next_peer.unwrap_or(0));
     }
     for (args, links) in visited {
-        // `next` grows at the end of the list while ops are added: nothing that was read is wrong then, but a proxy that
-        // takes new ops moves, and the caller is to see that.
+        // `next` grows at the end of the list while ops are added: nothing that was read is wrong then, but a
+        // proxy that takes new ops moves, and the caller is to see that.
         if links_of(args)? != links {
             return Ok(Walk::Changed);
         }
@@ -325,8 +327,8 @@ pub(crate) const NET: u64 = 2;
 /// `TRANSPORT_COLLNET`
 const COLLNET: u64 = 3;
 
-/// What the GPU wrote into the connection's memory: for a sender its tail, for a receiver its head, less the base of this op.
-/// LL has its flags in the data and writes no tail.
+/// What the GPU wrote into the connection's memory: for a sender its tail, for a receiver its head, less the
+/// base of this op. LL has its flags in the data and writes no tail.
 fn gpu(memory: Memory<'_>, layout: &ProxyLayout, op: &RawOp, resources: u64, base: u64) -> Option<u64> {
     let (place, word) = match op.direction {
         Direction::Send if op.protocol == Some(Protocol::Ll) => return None,

@@ -16,7 +16,8 @@ pub enum LaunchCounter {
     /// `ncclComm.seqNumber`, by function: from 2.26 on.
     #[serde(rename = "seqNumber")]
     SeqNumber,
-    /// `collOpCount`, of the communicator (2.24 and 2.25) or of its resources, which no other communicator has (before).
+    /// `collOpCount`, of the communicator (2.24 and 2.25) or of its resources, which no other communicator
+    /// has (before).
     #[serde(rename = "collOpCount")]
     CollOpCount,
 }
@@ -25,8 +26,8 @@ pub enum LaunchCounter {
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Launches {
-    /// Collectives. `None`: this version has no number that counts them all, or counts them together with another
-    /// communicator's.
+    /// Collectives. `None`: this version has no number that counts them all, or counts them together with
+    /// another communicator's.
     pub collectives: Option<u64>,
     pub collectives_counter: Option<LaunchCounter>,
     /// The same by function; empty where NCCL does not count them apart.
@@ -106,7 +107,8 @@ impl Looks {
         self.last = std::mem::take(&mut self.this);
     }
 
-    /// What the rank has launched, and since the last look, if it was there then. `started`: when its process was.
+    /// What the rank has launched, and since the last look, if it was there then. `started`: when its process
+    /// was.
     pub(super) fn look(&mut self, rank: &RankReport, started: Option<u64>, at: Instant) -> Launches {
         let key = Key {
             pid: rank.pid,

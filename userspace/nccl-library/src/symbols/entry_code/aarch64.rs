@@ -1,6 +1,7 @@
 //! 64-bit Arm: `tbnz w, #31`, or `cmp w, #0` and a branch if less.
 //!
-//! Arm Architecture Reference Manual for A-profile, C4.1: only the encodings that compilers use at the beginning of a function.
+//! Arm Architecture Reference Manual for A-profile, C4.1: only the encodings that compilers use at the
+//! beginning of a function.
 
 /// More instructions than this before the test are no beginning of a function.
 const MAX_INSTRUCTIONS: usize = 32;
@@ -121,7 +122,8 @@ mod tests {
 
     #[test]
     fn official_library() {
-        // 2.28.9: sub sp, sp, #48; stp x29, x30, [sp, #16]; add x29, sp, #16; str x19, [sp, #32]; tbnz w4, #31
+        // 2.28.9: sub sp, sp, #48; stp x29, x30, [sp, #16]; add x29, sp, #16; str x19, [sp, #32]; tbnz w4,
+        // #31
         let words = [0xd100_c3ff, 0xa901_7bfd, 0x9100_43fd, 0xf900_13f3, 0x37f8_0684];
         assert_eq!(first_sign_test(&code(&words)), Some(4));
     }

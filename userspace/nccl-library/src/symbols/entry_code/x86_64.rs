@@ -209,7 +209,8 @@ impl Operand {
             (0x63 | 0x8b | 0x8d, _) => (0, Effect::Write(register)),
             (0x89, _) => (0, Effect::Write(other)),
             (0xc7, 0) => (immediate, Effect::Write(other)),
-            // Bytes: in memory only, as the second byte of a register would have the number of another register.
+            // Bytes: in memory only, as the second byte of a register would have the number of another
+            // register.
             (0x88, _) if in_memory => (0, Effect::None),
             (0xc6, 0) if in_memory => (1, Effect::None),
             _ => return None,

@@ -1,8 +1,8 @@
 //! Struct layouts that are shipped with ncclflow, for libraries without debugging information.
 //!
-//! `layouts.jsonl` is made by `cargo xtask layouts` from NVIDIA's wheels, with this project's own resolver; nothing in it
-//! is written by hand. It is used only for a library whose identity is proven: by its build-id, or by the version, the
-//! major version of CUDA and the processor, if nothing in its code contradicts.
+//! `layouts.jsonl` is made by `cargo xtask layouts` from NVIDIA's wheels, with this project's own resolver;
+//! nothing in it is written by hand. It is used only for a library whose identity is proven: by its build-id,
+//! or by the version, the major version of CUDA and the processor, if nothing in its code contradicts.
 
 mod row;
 mod table;

@@ -1,7 +1,7 @@
 //! The table: which library has which layouts.
 //!
-//! A line of JSON each: a head, the libraries, the sets of types, the types. Equal types are written once, and libraries
-//! with equal layouts share a set. Only the lines that a lookup needs are parsed.
+//! A line of JSON each: a head, the libraries, the sets of types, the types. Equal types are written once,
+//! and libraries with equal layouts share a set. Only the lines that a lookup needs are parsed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -83,8 +83,8 @@ impl<'t> Table<'t> {
         self.libraries.iter().find(|library| library.build_id == *build_id)
     }
 
-    /// A library of that version for a CUDA with the same layouts and that processor. `None` when there are several whose
-    /// layouts differ: nobody can say which one is meant.
+    /// A library of that version for a CUDA with the same layouts and that processor. `None` when there are
+    /// several whose layouts differ: nobody can say which one is meant.
     pub fn with_version(&self, nccl: NcclVersion, cuda: (u32, u32), machine: Machine) -> Option<&Library> {
         let same = |library: &&Library| {
             library.nccl == nccl && same_layouts(library.cuda, cuda) && library.machine == machine
@@ -114,8 +114,9 @@ impl<'t> Table<'t> {
     }
 }
 
-/// Whether builds of one version for these CUDAs can have the same layouts. Besides the major versions, 11.3 makes a difference:
-/// before it there are no graphs in `ncclStrongStream` (`CUDART_VERSION >= 11030`, src/include/strongstream.h, 2.16 to 2.30).
+/// Whether builds of one version for these CUDAs can have the same layouts. Besides the major versions, 11.3
+/// makes a difference: before it there are no graphs in `ncclStrongStream` (`CUDART_VERSION >= 11030`,
+/// src/include/strongstream.h, 2.16 to 2.30).
 fn same_layouts(one: (u32, u32), other: (u32, u32)) -> bool {
     const GRAPHS: (u32, u32) = (11, 3);
     one.0 == other.0 && (one < GRAPHS) == (other < GRAPHS)

@@ -23,7 +23,8 @@ type Slice<'d> = EndianSlice<'d, LittleEndian>;
 pub(super) struct Frame {
     pub(super) start: u64,
     pub(super) end: u64,
-    /// The frame is that of a call just made. A `.cold` part begins with a frame that the function has built already.
+    /// The frame is that of a call just made. A `.cold` part begins with a frame that the function has built
+    /// already.
     pub(super) is_entry: bool,
 }
 
@@ -59,7 +60,8 @@ impl Frames {
                 }
                 CieOrFde::Fde(partial) => partial,
             };
-            // Only what was seen on the way: parsing it anew for each would let a hostile file cause any amount of work.
+            // Only what was seen on the way: parsing it anew for each would let a hostile file cause any
+            // amount of work.
             let parsed =
                 partial.parse(|_, _, offset| common.get(&offset.0).cloned().ok_or(gimli::Error::NotCieId(0)));
             let Ok(fde) = parsed else { continue };
@@ -75,7 +77,8 @@ impl Frames {
         Ok(Self(frames))
     }
 
-    /// The frame that an address is in. `None` as well if frames overlap there: then the file contradicts itself.
+    /// The frame that an address is in. `None` as well if frames overlap there: then the file contradicts
+    /// itself.
     pub(super) fn at(&self, address: u64) -> Option<Frame> {
         let next = self.0.partition_point(|frame| frame.start <= address);
         let frame = self.0.get(next.checked_sub(1)?)?;

@@ -1,9 +1,11 @@
-//! The hooks of NCCL's profiler, which have no name of their own: by who calls them, with what, and what they do.
+//! The hooks of NCCL's profiler, which have no name of their own: by who calls them, with what, and what they
+//! do.
 //!
-//! `sendProxyProgress` and `recvProxyProgress` (src/transport/net.cc, 2.16 to 2.30) call them for every message. The one that is told of
-//! states is the only function that both call with the states of a send and of a receive, and with no other constants. The one
-//! that is told of the end is the only one that both call with a step and that calls `stopEvent` of a plugin, the fourth word of
-//! every version of `ncclProfiler_t` (src/include/plugin/nccl_profiler.h). Where there is not exactly one of each, there is none.
+//! `sendProxyProgress` and `recvProxyProgress` (src/transport/net.cc, 2.16 to 2.30) call them for every
+//! message. The one that is told of states is the only function that both call with the states of a send and
+//! of a receive, and with no other constants. The one that is told of the end is the only one that both call
+//! with a step and that calls `stopEvent` of a plugin, the fourth word of every version of `ncclProfiler_t`
+//! (src/include/plugin/nccl_profiler.h). Where there is not exactly one of each, there is none.
 
 use std::collections::BTreeSet;
 

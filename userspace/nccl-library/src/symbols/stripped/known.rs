@@ -1,9 +1,10 @@
 //! The functions that can be told by the name that they hold of themselves.
 //!
-//! NCCL's error macros pass `__func__`, so a function that uses them refers to its own name. So does, with the same string,
-//! every function that it was inlined into. The callers listed here (NCCL's source, tags v2.16.2-1 to v2.30.7-1) tell the
-//! two apart: code that refers to a caller's name too is the caller. Functions that are called through a pointer, or from
-//! another source file only, have no caller that they could vanish in.
+//! NCCL's error macros pass `__func__`, so a function that uses them refers to its own name. So does, with
+//! the same string, every function that it was inlined into. The callers listed here (NCCL's source, tags
+//! v2.16.2-1 to v2.30.7-1) tell the two apart: code that refers to a caller's name too is the caller.
+//! Functions that are called through a pointer, or from another source file only, have no caller that they
+//! could vanish in.
 
 /// A function that refers to its own name.
 #[derive(Debug)]

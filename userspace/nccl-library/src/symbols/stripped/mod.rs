@@ -1,7 +1,8 @@
 //! Functions of a library without symbols.
 //!
-//! The name that a function holds of itself is looked for in `.rodata`, the instructions that refer to it in `.text`, and the
-//! function that they are in, in `.eh_frame`. Where that does not give one answer, there is none.
+//! The name that a function holds of itself is looked for in `.rodata`, the instructions that refer to it in
+//! `.text`, and the function that they are in, in `.eh_frame`. Where that does not give one answer, there is
+//! none.
 
 mod code;
 mod frames;
@@ -101,9 +102,9 @@ struct Parts {
 }
 
 impl Parts {
-    /// A function is called or has its address taken, and begins with the frame that a call leaves; where no code does either, and
-    /// none jumps into it, its address stands in a table (up to 2.18 the transports' functions). Everything else is a part that the
-    /// compiler put elsewhere, and is entered by jumps.
+    /// A function is called or has its address taken, and begins with the frame that a call leaves; where no
+    /// code does either, and none jumps into it, its address stands in a table (up to 2.18 the transports'
+    /// functions). Everything else is a part that the compiler put elsewhere, and is entered by jumps.
     fn of(
         wanted: BTreeSet<Frame>,
         image: &Image,

@@ -1,8 +1,8 @@
 //! What is copied where the program calls NCCL's API (`--level api`).
 //!
-//! Every collective, p2p and one-sided call goes through `ncclEnqueueCheck(ncclInfo*)`, whatever its exported name is. The
-//! first 72 bytes of `ncclInfo` have not moved from 2.16 to 2.32, but they are taken from the library's own layout all the
-//! same.
+//! Every collective, p2p and one-sided call goes through `ncclEnqueueCheck(ncclInfo*)`, whatever its exported
+//! name is. The first 72 bytes of `ncclInfo` have not moved from 2.16 to 2.32, but they are taken from the
+//! library's own layout all the same.
 
 use super::{
     lookup::{Compiled, len, offset, place_of},

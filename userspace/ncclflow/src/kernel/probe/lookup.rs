@@ -65,7 +65,8 @@ pub(super) fn communicator(
     if let Some(hash) = comm::HASH.find(layouts) {
         identity.push(place(&hash)?);
     }
-    // They have always been neighbours; were they not, a copy of what lies between would be as large as the struct.
+    // They have always been neighbours; were they not, a copy of what lies between would be as large as the
+    // struct.
     let (pointer, spans) = if extent(&identity) <= MAX_IDENTITY {
         plan.emit_and_copy_together(comm, &identity)
     } else {

@@ -1,6 +1,7 @@
 //! Probes: where to attach, and what to copy there.
 
 mod api_probes;
+mod argument_registers;
 mod connector;
 mod finished_plan;
 mod lookup;

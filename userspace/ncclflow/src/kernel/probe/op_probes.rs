@@ -1,10 +1,12 @@
 //! What is copied where NCCL plans and posts an op.
 //!
-//! `ncclProxySaveOp` shows the op and the communicator, `SaveProxy` each peer that it sends to or receives from, with the
-//! transport. Both passes go through them (plan pass: `justInquire != NULL`). `ncclEnqueueCheck` shows the API call; it is
-//! needed only where the op does not lead to its task (before 2.23).
+//! `ncclProxySaveOp` shows the op and the communicator, `SaveProxy` each peer that it sends to or receives
+//! from, with the transport. Both passes go through them (plan pass: `justInquire != NULL`).
+//! `ncclEnqueueCheck` shows the API call; it is needed only where the op does not lead to its task (before
+//! 2.23).
 
 use super::{
+    argument_registers::first_registers,
     connector::proxy_connector,
     lookup::{
         CompileError, Compiled, channel_of, communicator, len, load, load_field, offset_of, parameter,
@@ -15,7 +17,6 @@ use super::{
 };
 use flow::wire::{ApiCallSpans, CommunicatorSpans, ProbeKind, ProxyOpSpans, ProxyPeerSpans, Span, TaskSpans};
 use nccl_library::{
-    elf::Machine,
     fields::{
         FieldRef, channel, channel_peer, connector, info, ops_lead_to_tasks, peers_are_pointers, proxy_op,
         task_coll, task_p2p, transport, transport_comm,
@@ -160,9 +161,9 @@ fn channel(
     if !in_pieces {
         return Ok(plan.parameter(location));
     }
-    // GCC 8 passes the addresses of the two members that are used of it, `peers` and `id`, and says only that there are two
-    // pieces. Each hit proves it: the two lie as far apart as the members. Where they do not, the address that is read from
-    // is none, and nothing is believed.
+    // GCC 8 passes the addresses of the two members that are used of it, `peers` and `id`, and says only that
+    // there are two pieces. Each hit proves it: the two lie as far apart as the members. Where they do not,
+    // the address that is read from is none, and nothing is believed.
     let layouts = &resolution.layouts;
     let (peers_at, id_at) = (offset_of(layouts, channel::PEERS)?, offset_of(layouts, channel::ID)?);
     let (peers, id) = (plan.parameter(&first), plan.parameter(&second));
@@ -172,16 +173,9 @@ fn channel(
     Ok(plan.scale(channel, error, NOWHERE))
 }
 
-/// Odd, so that no number but 0 gives 0 when it is multiplied with it; and the first numbers give no address of a process.
+/// Odd, so that no number but 0 gives 0 when it is multiplied with it; and the first numbers give no address
+/// of a process.
 const NOWHERE: i64 = 0x5555_5555_5555_5555;
-
-/// DWARF numbers of the registers of the first three parameters.
-fn first_registers(machine: Machine) -> [u16; 3] {
-    match machine {
-        Machine::X86_64 => [5, 4, 1],
-        _ => [0, 1, 2],
-    }
-}
 
 /// What `ncclEnqueueCheck` is called with.
 pub(super) struct CalledInfo {

@@ -1,9 +1,10 @@
 //! The device work that an op was made for, copied where NCCL asks about the op.
 //!
-//! Up to 2.23 an op does not say what its channel carries. The device work does, and NCCL has just written it when it comes to
-//! `ncclProxySaveOp` in the plan pass. In 2.20 and 2.21 it is the last of its channel in the plan that is being made, the last of the
-//! communicator's plans; in 2.22 and 2.23, of a collective, the first that waits (src/enqueue.cc: addCBDCollToPlan,
-//! addTunedCollToPlan, addP2pToPlan; scheduleCollTasksToPlan).
+//! Up to 2.23 an op does not say what its channel carries. The device work does, and NCCL has just written it
+//! when it comes to `ncclProxySaveOp` in the plan pass. In 2.20 and 2.21 it is the last of its channel in the
+//! plan that is being made, the last of the communicator's plans; in 2.22 and 2.23, of a collective, the
+//! first that waits (src/enqueue.cc: addCBDCollToPlan, addTunedCollToPlan, addP2pToPlan;
+//! scheduleCollTasksToPlan).
 
 use super::{
     lookup::{CompileError, len, offset_of, place_of, signed},

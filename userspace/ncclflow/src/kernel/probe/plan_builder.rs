@@ -3,11 +3,14 @@
 use std::ops::Range;
 
 use ncclflow_common::{
-    ARG_SLOTS, FetchPlan, MAX_COPY, MAX_QUEUES, MAX_STEPS, PART_SLOTS, RECORD_CLASSES, RecordClass,
-    RecordHeader, SLOTS, STACK_POINTER_SLOT, Step, StepOp, TEMP_SLOTS,
+    FetchPlan, MAX_COPY, MAX_QUEUES, MAX_STEPS, PART_SLOTS, RECORD_CLASSES, RecordClass, RecordHeader, SLOTS,
+    STACK_POINTER_SLOT, Step, StepOp, TEMP_SLOTS,
 };
 
-use super::finished_plan::{FinishedPlan, PlanError};
+use super::{
+    argument_registers::argument_slot,
+    finished_plan::{FinishedPlan, PlanError},
+};
 use flow::wire::Span;
 use nccl_library::{elf::Machine, parameter::ParamLocation};
 
@@ -101,7 +104,8 @@ impl PlanBuilder {
         std::array::from_fn(|_| self.place(8))
     }
 
-    /// The intermediate values of now: [`PlanBuilder::forget_since`] makes room again for those that come after.
+    /// The intermediate values of now: [`PlanBuilder::forget_since`] makes room again for those that come
+    /// after.
     pub fn mark(&self) -> Mark {
         Mark(self.next_temp)
     }
@@ -126,8 +130,8 @@ impl PlanBuilder {
         dst
     }
 
-    /// Steps that are left out where `value` is 0; what they load stays 0. They must not write to the record, whose bytes
-    /// would be undefined.
+    /// Steps that are left out where `value` is 0; what they load stays 0. They must not write to the record,
+    /// whose bytes would be undefined.
     pub fn unless_zero(&mut self, value: Slot, steps: impl FnOnce(&mut Self)) {
         let at = self.steps.len();
         self.push(Step { op: StepOp::Skip as u8, src: value.0, ..Step::default() });
@@ -179,7 +183,7 @@ impl PlanBuilder {
     pub fn parameter(&mut self, location: &ParamLocation) -> Slot {
         match location {
             ParamLocation::Register(number) => match argument_slot(self.machine, *number) {
-                Ok(slot) => slot,
+                Ok(slot) => Slot(slot),
                 Err(error) => self.fail(error),
             },
             ParamLocation::EntryStack { sp_offset } => self.load(Slot(STACK_POINTER_SLOT), *sp_offset, 8),
@@ -295,7 +299,8 @@ impl PlanBuilder {
         Span { rests_on, ..span }
     }
 
-    /// Puts the word into the record and, behind it, `len` bytes at `base + offset` in the target; where each is.
+    /// Puts the word into the record and, behind it, `len` bytes at `base + offset` in the target; where each
+    /// is.
     pub fn emit_and_copy(&mut self, base: Slot, offset: i64, len: u16) -> (Span, Span) {
         if usize::from(len) > MAX_COPY {
             return (self.emit(base), self.copy(base, offset, len));
@@ -424,29 +429,6 @@ fn fits(step: &Step, record_size: usize) -> bool {
         _ => 8,
     };
     usize::from(step.at) + room <= record_size
-}
-
-/// DWARF register number → slot. x86-64: System V psABI, figure 3.36; aarch64: AADWARF64 §4.1.
-fn argument_slot(machine: Machine, dwarf: u16) -> Result<Slot, PlanError> {
-    match machine {
-        // rdi rsi rdx rcx r8 r9, rsp
-        Machine::X86_64 => match dwarf {
-            5 => Ok(Slot(0)),
-            4 => Ok(Slot(1)),
-            1 => Ok(Slot(2)),
-            2 => Ok(Slot(3)),
-            8 => Ok(Slot(4)),
-            9 => Ok(Slot(5)),
-            7 => Ok(Slot(STACK_POINTER_SLOT)),
-            other => Err(PlanError::Register(other)),
-        },
-        Machine::Aarch64 => match dwarf {
-            31 => Ok(Slot(STACK_POINTER_SLOT)),
-            n if usize::from(n) < ARG_SLOTS => Ok(Slot(u8::try_from(n).unwrap_or(0))),
-            other => Err(PlanError::Register(other)),
-        },
-        other @ Machine::Other(_) => Err(PlanError::Machine(other)),
-    }
 }
 
 #[cfg(test)]

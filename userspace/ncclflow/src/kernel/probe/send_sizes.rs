@@ -1,14 +1,15 @@
 //! The sizes of sends of NCCL 2.16 to 2.19.
 //!
-//! There the size stands in `sizesFifo` only until the network has taken the message: it is reset before the hook tells that the message
-//! was sent. So it is taken at the instruction that resets it. That is one hit for each message, whatever the network: a send that is
-//! refused is tried again at the rate of the proxy's poll loop, so calls of the network's `isend` are no place for a probe.
+//! There the size stands in `sizesFifo` only until the network has taken the message: it is reset before the
+//! hook tells that the message was sent. So it is taken at the instruction that resets it. That is one hit
+//! for each message, whatever the network: a send that is refused is tried again at the rate of the proxy's
+//! poll loop, so calls of the network's `isend` are no place for a probe.
 
 use super::{
     lookup::Compiled,
     plan_builder::PlanBuilder,
     set::{Probe, ProbeSet, add_missing},
-    step_places::{CALLERS, Place, RECORD_SENT, register},
+    step_places::{CALLERS, Instruction, RECORD_SENT, register},
 };
 use flow::wire::{ProbeKind, SendSizeSpans};
 use nccl_library::{
@@ -41,8 +42,9 @@ pub(super) fn add_send_sizes(set: &mut ProbeSet, resolution: &Resolution, image:
     }
 }
 
-/// The instruction that resets a size, in the one copy of the function that tells of steps: that of CollNet does not.
-fn place(resolution: &Resolution, image: &Image, sizes: &Field) -> Result<(Place, SlotReset), String> {
+/// The instruction that resets a size, in the one copy of the function that tells of steps: that of CollNet
+/// does not.
+fn place(resolution: &Resolution, image: &Image, sizes: &Field) -> Result<(Instruction, SlotReset), String> {
     if resolution.machine != Machine::X86_64 {
         return Err("machine code of this processor is not read".to_owned());
     }
@@ -67,7 +69,7 @@ fn place(resolution: &Resolution, image: &Image, sizes: &Field) -> Result<(Place
     let [(function, reset)] = &found[..] else {
         return Err("it is not one call there that tells of a message that it was sent".to_owned());
     };
-    let place = Place::inside(image, function, reset.address).ok_or("its code is not in the file")?;
+    let place = Instruction::inside(image, function, reset.address).ok_or("its code is not in the file")?;
     Ok((place, reset.clone()))
 }
 

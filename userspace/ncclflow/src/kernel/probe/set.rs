@@ -9,7 +9,7 @@ use super::{
     lookup::CompileError,
     op_probes::{api_call, proxy_op, proxy_peer},
     step_places::{StepDetail, add_steps},
-    walk_probes::{self, Place},
+    walk_probes::{self, PlanProbe},
 };
 use flow::wire::ProbeKind;
 use nccl_library::{
@@ -113,8 +113,9 @@ pub struct ProbeSet {
     pub way: Option<ProbeStrategy>,
 }
 
-/// Compiles the probes that a level needs. Those of [`Level::Steps`] are at the entries of the hooks; [`add_steps`] knows
-/// better places. Without a wanted strategy it is the first that the library allows: plans, then calls.
+/// Compiles the probes that a level needs. Those of [`Level::Steps`] are at the entries of the hooks;
+/// [`add_steps`] knows better places. Without a wanted strategy it is the first that the library allows:
+/// plans, then calls.
 pub fn compile(resolution: &Resolution, level: Level, wanted: Option<ProbeStrategy>) -> ProbeSet {
     let mut set = ProbeSet::default();
     if level == Level::Api {
@@ -148,8 +149,8 @@ fn plans(resolution: &Resolution) -> ProbeSet {
     let lost = "every op";
     if walk_probes::is_possible(resolution) {
         for (name, place) in [
-            ("ncclLaunchKernelAfter_NoCuda", Place::AfterLaunch),
-            ("hostStreamPlanCallback", Place::Callback),
+            ("ncclLaunchKernelAfter_NoCuda", PlanProbe::AfterLaunch),
+            ("hostStreamPlanCallback", PlanProbe::Callback),
         ] {
             add(&mut set, resolution, name, lost, |function| {
                 walk_probes::walk(resolution, function, place)
@@ -192,8 +193,8 @@ fn calls(resolution: &Resolution) -> ProbeSet {
     set
 }
 
-/// Adds the probes of `--returns`: at the return of every exported function that the library has, and at the entry of
-/// those that do not come through `ncclEnqueueCheck`.
+/// Adds the probes of `--returns`: at the return of every exported function that the library has, and at the
+/// entry of those that do not come through `ncclEnqueueCheck`.
 pub fn add_api_returns(set: &mut ProbeSet, resolution: &Resolution) {
     for function in ApiFunction::all() {
         let name = function.name();

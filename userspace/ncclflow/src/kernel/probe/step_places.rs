@@ -1,9 +1,10 @@
 //! Where the probes of the steps go.
 //!
-//! A hook is called for every state of every message; at the hook itself each of them is a trap. A probe at one of the *calls* of a
-//! hook, in `sendProxyProgress` or `recvProxyProgress`, is hit for the states that are told there and for no other. And both a call and
-//! a jump are cheaper to put a breakpoint on than other instructions are: see `symbols::probe_point`. Calls stand where they stand;
-//! the parameters are in the registers in which they are at the hook's entry.
+//! A hook is called for every state of every message; at the hook itself each of them is a trap. A probe at
+//! one of the *calls* of a hook, in `sendProxyProgress` or `recvProxyProgress`, is hit for the states that
+//! are told there and for no other. And both a call and a jump are cheaper to put a breakpoint on than other
+//! instructions are: see `symbols::probe_point`. Calls stand where they stand; the parameters are in the
+//! registers in which they are at the hook's entry.
 
 use iced_x86::Register;
 use serde::Serialize;
@@ -41,14 +42,14 @@ pub enum StepDetail {
 /// Functions that call the hooks (src/transport/net.cc).
 pub(super) const CALLERS: [&str; 2] = ["sendProxyProgress", "recvProxyProgress"];
 
-/// States of `ncclProxyProfileState` (up to 2.22) at which something is told of a message: sent or arrived, and done; besides,
-/// begun, and handed to the GPU. 0 is told of every step of an op when it begins.
+/// States of `ncclProxyProfileState` (up to 2.22) at which something is told of a message: sent or arrived,
+/// and done; besides, begun, and handed to the GPU. 0 is told of every step of an op when it begins.
 const RECORD_WAITS: [i64; 2] = [RECORD_SENT, 4];
 pub(super) const RECORD_SENT: i64 = 2;
 const RECORD_ALL: [i64; 4] = [1, 2, 3, 4];
 
-/// Adds the probes of the steps. Without the library's file they are at the hooks' entries, and those that can be nowhere else are not
-/// there.
+/// Adds the probes of the steps. Without the library's file they are at the hooks' entries, and those that
+/// can be nowhere else are not there.
 pub fn add_steps(set: &mut ProbeSet, resolution: &Resolution, image: Option<&Image>, detail: StepDetail) {
     if let Some(image) = image {
         add_send_sizes(set, resolution, image);
@@ -64,7 +65,7 @@ pub fn add_steps(set: &mut ProbeSet, resolution: &Resolution, image: Option<&Ima
         for function in functions {
             let places = image
                 .and_then(|image| at_calls(resolution, image, function, hook, detail))
-                .unwrap_or_else(|| vec![Place::in_hook(function)]);
+                .unwrap_or_else(|| vec![Instruction::in_hook(function)]);
             for place in places {
                 match proxy_step(resolution, function, hook, place.in_send) {
                     Ok((plan, kind)) => set.probes.push(Probe {
@@ -83,14 +84,14 @@ pub fn add_steps(set: &mut ProbeSet, resolution: &Resolution, image: Option<&Ima
 }
 
 /// An instruction to probe.
-pub(super) struct Place {
+pub(super) struct Instruction {
     pub(super) symbol: String,
     pub(super) file_offset: FileOffset,
     /// Only sends come by.
     in_send: bool,
 }
 
-impl Place {
+impl Instruction {
     /// In the hook itself, hit whatever it is called for.
     fn in_hook(function: &Function) -> Self {
         Self {
@@ -119,7 +120,7 @@ fn at_calls(
     function: &Function,
     hook: StepHook,
     detail: StepDetail,
-) -> Option<Vec<Place>> {
+) -> Option<Vec<Instruction>> {
     let state = function.param(state_parameter(hook)?)?;
     let (state, wanted) = (register(&state.location)?, wanted(resolution, hook, detail)?);
     let mut places = Vec::new();
@@ -130,7 +131,7 @@ fn at_calls(
             for CallSite { address, constants } in code.calls_of(function.vaddr.0, state) {
                 // A state that is not known may be a wanted one.
                 if constants.is_empty() || constants.iter().any(|state| wanted.contains(state)) {
-                    places.push(Place::inside(image, caller, address)?);
+                    places.push(Instruction::inside(image, caller, address)?);
                 }
                 told.extend(constants);
             }

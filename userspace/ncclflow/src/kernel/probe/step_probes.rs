@@ -1,9 +1,10 @@
 //! What is copied where the network proxy takes a message a step further.
 //!
-//! NCCL calls its profiler's hooks for every message whether a plugin is loaded or not: src/transport/net.cc calls
-//! src/plugin/profiler.cc (2.26 and later) or src/misc/profiler.cc, and the test for a plugin is inside. Three eras: up to 2.22 one
-//! function that does nothing, called for each FIFO step; 2.23 a function per moment, called with a range of steps; from
-//! 2.24 with the first step of the message. Where the probes go is [`super::step_places`]'s.
+//! NCCL calls its profiler's hooks for every message whether a plugin is loaded or not: src/transport/net.cc
+//! calls src/plugin/profiler.cc (2.26 and later) or src/misc/profiler.cc, and the test for a plugin is
+//! inside. Three eras: up to 2.22 one function that does nothing, called for each FIFO step; 2.23 a function
+//! per moment, called with a range of steps; from 2.24 with the first step of the message. Where the probes
+//! go is [`super::step_places`]'s.
 
 use super::{
     lookup::{CompileError, Compiled, extent, len, offset, offset_of, parameter, place, place_of, signed},
@@ -19,8 +20,9 @@ use nccl_library::{
 /// The hooks of an era, and what each one shows.
 pub(super) type Era = &'static [(&'static str, StepHook)];
 
-/// The latest first. The hooks at which a message begins (`ncclProfilerStart…`) are left alone: that of a send is followed at once by
-/// the state `SendGPUWait`, and that of a receive repeats at the rate of the proxy's poll loop.
+/// The latest first. The hooks at which a message begins (`ncclProfilerStart…`) are left alone: that of a
+/// send is followed at once by the state `SendGPUWait`, and that of a receive repeats at the rate of the
+/// proxy's poll loop.
 const ERAS: [Era; 3] = [
     &[
         ("ncclProfilerRecordProxyStepEventState", StepHook::State),
@@ -117,8 +119,9 @@ pub(super) fn proxy_step(
     Ok((plan.finish()?, ProbeKind::ProxyStep(spans)))
 }
 
-/// The sizes of what is in a send's slots: `((sendNetResources*) connection->transportResources)->recvMem->connFifo` (2.20 to 2.22). The
-/// proxy resets an entry when the message is done, so it is there when the message has been sent.
+/// The sizes of what is in a send's slots: `((sendNetResources*)
+/// connection->transportResources)->recvMem->connFifo` (2.20 to 2.22). The proxy resets an entry when the
+/// message is done, so it is there when the message has been sent.
 fn slot_sizes(
     plan: &mut PlanBuilder,
     resolution: &Resolution,

@@ -1,9 +1,11 @@
-//! What is copied where NCCL has a whole plan in memory: one probe hit for a kernel launch, however many ops it has.
+//! What is copied where NCCL has a whole plan in memory: one probe hit for a kernel launch, however many ops
+//! it has.
 //!
-//! `ncclLaunchKernelAfter_NoCuda(comm, plan)` is called for each plan, after its kernel was launched and before its ops are
-//! posted, and is a real function in every official library from 2.16 to 2.32. There the plan's tasks, its device work and its
-//! proxy ops can be followed. Where the ops are posted from the stream instead (CUDA graphs), `hostStreamPlanCallback(plan)` is
-//! called each time. From 2.23 on a plan holds what its ops are made of: see [`flow::model`].
+//! `ncclLaunchKernelAfter_NoCuda(comm, plan)` is called for each plan, after its kernel was launched and
+//! before its ops are posted, and is a real function in every official library from 2.16 to 2.32. There the
+//! plan's tasks, its device work and its proxy ops can be followed. Where the ops are posted from the stream
+//! instead (CUDA graphs), `hostStreamPlanCallback(plan)` is called each time. From 2.23 on a plan holds what
+//! its ops are made of: see [`flow::model`].
 
 use ncclflow_common::{
     Fan, GATE_TAGS, Gate, MAX_GATES, MAX_QUEUES, NODE_BYTES_AT, NODE_GIVEN, NOWHERE, ONE_NODE, Queue,
@@ -38,7 +40,7 @@ pub(super) type CompiledWalk = Result<(FinishedPlan, ProbeKind, WalkProgram), Co
 
 /// Which of a plan's probes it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum PlanProbe {
     /// `ncclLaunchKernelAfter_NoCuda`.
     AfterLaunch,
     /// `hostStreamPlanCallback`.
@@ -69,7 +71,7 @@ pub(super) fn is_possible(resolution: &Resolution) -> bool {
 }
 
 /// Compiles one of the two probes.
-pub(super) fn walk(resolution: &Resolution, function: &Function, place: Place) -> CompiledWalk {
+pub(super) fn walk(resolution: &Resolution, function: &Function, place: PlanProbe) -> CompiledWalk {
     let layouts = &resolution.layouts;
     let mut walk =
         Assembly { resolution, layouts, parts: Vec::new(), walk: Walk::default(), lists: Vec::new() };
@@ -96,14 +98,14 @@ impl Assembly<'_> {
         &self,
         builder: &mut PlanBuilder,
         function: &Function,
-        place: Place,
+        place: PlanProbe,
     ) -> Result<(Slot, Slot), CompileError> {
         Ok(match place {
-            Place::AfterLaunch => (
+            PlanProbe::AfterLaunch => (
                 builder.parameter(parameter(function, "comm")?),
                 builder.parameter(parameter(function, "plan")?),
             ),
-            Place::Callback => {
+            PlanProbe::Callback => {
                 let plan = builder.parameter(parameter(function, "plan_")?);
                 (builder.load(plan, offset_of(self.layouts, kernel_plan::COMM)?, 8), plan)
             }
@@ -111,7 +113,7 @@ impl Assembly<'_> {
     }
 
     /// The plan that finds the lists, and the walk's own description.
-    fn head(&mut self, function: &Function, place: Place) -> Result<FinishedPlan, CompileError> {
+    fn head(&mut self, function: &Function, place: PlanProbe) -> Result<FinishedPlan, CompileError> {
         let mut head = PlanBuilder::new(self.resolution.machine);
         let (comm, plan) = self.comm_and_plan(&mut head, function, place)?;
         let of_comm = |field: FieldRef| -> Result<u32, CompileError> {
@@ -129,7 +131,7 @@ impl Assembly<'_> {
         self.walk.identity = [comm.number(), hash.number()];
         let at = |field| offset_of(self.layouts, field);
         let mut heads = vec![at(kernel_plan::PROXY_OPS)?];
-        if place == Place::AfterLaunch {
+        if place == PlanProbe::AfterLaunch {
             heads.extend([
                 at(kernel_plan::P2P_TASKS)?,
                 at(kernel_plan::COLL_TASKS)?,
@@ -145,7 +147,8 @@ impl Assembly<'_> {
             self.p2p_tasks(p2p)?;
             self.batches(&mut head, plan, p2p)?;
         }
-        // What only the launch needs is gone when a callback comes: device work lies in memory that the group frees at its end.
+        // What only the launch needs is gone when a callback comes: device work lies in memory that the group
+        // frees at its end.
         self.op_counts(&mut head, comm, ops)?;
         self.proxy_ops(ops, place)?;
         Ok(head.finish()?)
@@ -155,7 +158,7 @@ impl Assembly<'_> {
     fn last_record(
         &mut self,
         function: &Function,
-        place: Place,
+        place: PlanProbe,
     ) -> Result<(FinishedPlan, PlanSpans), CompileError> {
         let layouts = self.layouts;
         let mut last = PlanBuilder::after_walk(self.resolution.machine);
@@ -186,7 +189,7 @@ impl Assembly<'_> {
         let spans = PlanSpans {
             comm: comm_spans,
             plan: plan_pointer,
-            in_callback: place == Place::Callback,
+            in_callback: place == PlanProbe::Callback,
             persistent,
             by_callback,
             channel_mask,
@@ -335,7 +338,7 @@ impl Assembly<'_> {
         self.add_list(PlanList::OpCounts, queue)
     }
 
-    fn proxy_ops(&mut self, head: Slot, place: Place) -> Result<(), CompileError> {
+    fn proxy_ops(&mut self, head: Slot, place: PlanProbe) -> Result<(), CompileError> {
         let mut part = PlanBuilder::part(self.resolution.machine, NODE_GIVEN);
         let node = part.given(0);
         let (address, bytes) = part.emit_and_copy(node, 0, len(proxy_op::STRUCT.size(self.layouts)?)?);
@@ -352,7 +355,7 @@ impl Assembly<'_> {
             when: STACK_POINTER_SLOT,
             ..Queue::default()
         };
-        if place == Place::Callback {
+        if place == PlanProbe::Callback {
             let gates = self.gates_of_ops()?;
             queue.n_gates = 3;
             queue.gates_when = STACK_POINTER_SLOT;

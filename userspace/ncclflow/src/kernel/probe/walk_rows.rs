@@ -1,4 +1,5 @@
-//! What a walk sends once: a channel's graphs, and the connectors that an algorithm, or a send or receive, uses of it.
+//! What a walk sends once: a channel's graphs, and the connectors that an algorithm, or a send or receive,
+//! uses of it.
 
 use std::iter;
 
@@ -61,8 +62,8 @@ impl Assembly<'_> {
         Ok([graphs, p2p(Pattern::Send, send)?, p2p(Pattern::Recv, receive)?, Gate::default()])
     }
 
-    /// Grouped broadcasts have no task among the collectives' (2.29 and later): only their ops tell which graphs are used. `rings`: what
-    /// ops on rings use of a channel.
+    /// Grouped broadcasts have no task among the collectives' (2.29 and later): only their ops tell which
+    /// graphs are used. `rings`: what ops on rings use of a channel.
     pub(super) fn gate_of_grouped(&self, rings: Fan) -> Result<Option<Gate>, CompileError> {
         let Some(function) = enums::ALL_GATHER_V.find(self.layouts) else {
             return Ok(None);
@@ -268,7 +269,8 @@ impl Assembly<'_> {
     }
 }
 
-/// A graph that has one peer, to which this rank sends on its second connection and from which it receives on its first.
+/// A graph that has one peer, to which this rank sends on its second connection and from which it receives on
+/// its first.
 fn both_ways(peer: FieldRef) -> Vec<Vec<(FieldRef, bool, i32)>> {
     vec![vec![(peer, true, 1), (peer, false, 0)]]
 }

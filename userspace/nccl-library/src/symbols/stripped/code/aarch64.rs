@@ -17,8 +17,8 @@ impl Default for Pages {
 }
 
 impl Pages {
-    /// `adr`, and `add` to what an `adrp` made, once or again: compilers address constants from an anchor among them
-    /// (`-fsection-anchors`), so that one address takes two additions.
+    /// `adr`, and `add` to what an `adrp` made, once or again: compilers address constants from an anchor
+    /// among them (`-fsection-anchors`), so that one address takes two additions.
     pub(super) fn address_loads(&mut self, address: u64, code: &[u8], mut visit: impl FnMut(u64, u64)) {
         for (at, word) in words(address, code) {
             let (target, first) = (register(word, 0), register(word, 5));
@@ -47,8 +47,8 @@ impl Pages {
     }
 }
 
-/// The registers that another instruction may write to; more than it does, where it is not worth telling (vector registers have
-/// the same numbers). C4.1, by bits 28 to 25.
+/// The registers that another instruction may write to; more than it does, where it is not worth telling
+/// (vector registers have the same numbers). C4.1, by bits 28 to 25.
 fn written(word: u32) -> [Option<usize>; 3] {
     let (target, base, second) = (register(word, 0), register(word, 5), register(word, 10));
     let bit = |number: u32| word & (1 << number) != 0;

@@ -1,8 +1,8 @@
 //! x86-64: instructions found by their bytes.
 //!
-//! It has no fixed instruction length, so a pattern may match in the middle of an instruction. What is found counts only
-//! where its 32-bit displacement leads to one of few addresses, which chance does not do often; and where it does, there are
-//! two answers instead of one, and none is used.
+//! It has no fixed instruction length, so a pattern may match in the middle of an instruction. What is found
+//! counts only where its 32-bit displacement leads to one of few addresses, which chance does not do often;
+//! and where it does, there are two answers instead of one, and none is used.
 
 /// `lea reg, [rip + disp32]`: the addresses of the instruction and of what it refers to.
 pub(super) fn address_loads(address: u64, code: &[u8]) -> impl Iterator<Item = (u64, u64)> {
