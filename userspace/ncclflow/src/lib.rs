@@ -17,6 +17,7 @@ pub mod ps;
 pub mod record;
 pub mod sinks;
 pub mod target;
+pub mod text;
 pub mod threads;
 #[cfg(feature = "program")]
 pub mod views;

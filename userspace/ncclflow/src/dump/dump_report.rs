@@ -40,7 +40,8 @@ pub struct ProcessReport {
     /// Threads inside NCCL, and with `--stacks` the first thread.
     #[serde(default)]
     pub threads: Vec<Thread>,
-    /// Its communicators are copies that it was forked with, from this process that was read too; they are not counted.
+    /// Its communicators are copies that it was forked with, from this process that was read too; they are
+    /// not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forked_from: Option<u32>,
     /// Why it was not read, or not to the end.

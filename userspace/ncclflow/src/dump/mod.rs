@@ -1,9 +1,9 @@
 //! What every communicator of running processes does now, and who waits for whom, read from their memory.
 //!
-//! Nothing is prepared in the processes, and nothing is stopped. A first pass finds the communicators ([`communicator`]); each
-//! reading then copies their fields and the ops in flight of their proxies ([`proxy`]); what changed from one reading to
-//! the next is their [`motion`]; and the [`verdict`] over all ranks is pure, so that dumps of several hosts can be judged
-//! together.
+//! Nothing is prepared in the processes, and nothing is stopped. A first pass finds the communicators
+//! ([`communicator`]); each reading then copies their fields and the ops in flight of their proxies
+//! ([`proxy`]); what changed from one reading to the next is their [`motion`]; and the [`verdict`] over all
+//! ranks is pure, so that dumps of several hosts can be judged together.
 
 mod comm_layout;
 mod communicator;
@@ -75,10 +75,12 @@ pub struct DumpOptions {
     pub stacks: bool,
 }
 
-/// Reads these processes and judges their communicators. `progress` is called some times a second while one is scanned.
+/// Reads these processes and judges their communicators. `progress` is called some times a second while one
+/// is scanned.
 ///
 /// # Errors
-/// When none of the processes is there. One that cannot be read, or that exits meanwhile, is named in the report.
+/// When none of the processes is there. One that cannot be read, or that exits meanwhile, is named in the
+/// report.
 pub fn dump(
     choice: &Choice,
     options: &DumpOptions,
@@ -130,8 +132,8 @@ pub fn dump(
     })
 }
 
-/// Finds the communicators of processes whose NCCL libraries are known, and reads them once: `ncclflow ps`. Processes stand in the order
-/// in which they came.
+/// Finds the communicators of processes whose NCCL libraries are known, and reads them once: `ncclflow ps`.
+/// Processes stand in the order in which they came.
 pub fn survey(
     targets: Vec<(Process, Vec<MappedLibrary>)>,
     options: &DumpOptions,
@@ -150,8 +152,9 @@ pub fn survey(
     (targets.into_iter().map(|target| target.report).collect(), ranks)
 }
 
-/// A child that was forked, a data loader for instance, has a copy of its parent's memory with all communicators in it. Of two
-/// processes with one rank at one address the older is the parent: the child is younger than the communicator.
+/// A child that was forked, a data loader for instance, has a copy of its parent's memory with all
+/// communicators in it. Of two processes with one rank at one address the older is the parent: the child is
+/// younger than the communicator.
 fn leave_out_forked_copies(targets: &mut [process::Target], ranks: &mut Vec<RankReport>) {
     let started: BTreeMap<u32, Option<u64>> =
         targets.iter().map(|target| (target.report.pid, target.started)).collect();
@@ -225,7 +228,8 @@ pub fn merge(reports: Vec<DumpReport>) -> DumpReport {
 }
 
 fn communicators(ranks: Vec<RankReport>, processes: &[ProcessReport]) -> Vec<CommunicatorReport> {
-    // Two communicators can have one hash (2.18 to 2.23: splits of one parent by one color); their sizes may tell.
+    // Two communicators can have one hash (2.18 to 2.23: splits of one parent by one color); their sizes may
+    // tell.
     let mut by_hash: BTreeMap<(String, u32), Vec<RankReport>> = BTreeMap::new();
     for rank in ranks {
         by_hash.entry((rank.comm_hash.clone(), rank.n_ranks)).or_default().push(rank);

@@ -113,8 +113,8 @@ struct Found {
 }
 
 impl Target {
-    /// Finds the communicators of a process, in its NCCL libraries: `files`, or those that it is found to have. What goes wrong is
-    /// part of the report.
+    /// Finds the communicators of a process, in its NCCL libraries: `files`, or those that it is found to
+    /// have. What goes wrong is part of the report.
     pub(super) fn find(
         process: Process,
         files: Option<&[MappedLibrary]>,

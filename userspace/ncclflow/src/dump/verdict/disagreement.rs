@@ -1,9 +1,9 @@
 //! Ranks that launched another collective than the others, with another size, or in another order.
 //!
-//! All ranks of a communicator must launch the same collectives with the same sizes in the same order. Each rank numbers them
-//! by itself (`opCount`), so ops in flight with the same number can be compared. The two ends of a connection count their
-//! steps by themselves, so a difference there tells of ops that have ended. Who is right cannot be known: the minority is
-//! named.
+//! All ranks of a communicator must launch the same collectives with the same sizes in the same order. Each
+//! rank numbers them by itself (`opCount`), so ops in flight with the same number can be compared. The two
+//! ends of a connection count their steps by themselves, so a difference there tells of ops that have ended.
+//! Who is right cannot be known: the minority is named.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -127,7 +127,8 @@ fn different_steps(ranks: &Ranks<'_>, found: &mut Disagreement) {
                 *times.entry(*number).or_default() += 1;
                 *times.entry(send.peer).or_default() += 1;
                 format!(
-                    "rank {number} has begun {} steps to rank {}, which has begun {} from it (channel {}), at the same op",
+                    "rank {number} has begun {} steps to rank {}, which has begun {} from it (channel {}), \
+                     at the same op",
                     send.steps, send.peer, receive.steps, send.channel
                 )
             });
