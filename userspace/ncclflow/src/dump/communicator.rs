@@ -1,4 +1,4 @@
-//! Finds the `ncclComm`s of a process and reads what they say of themselves.
+//! Finds the `ncclComm`s of a process and reads their fields.
 //!
 //! From NCCL 2.21 on the struct begins and ends with `NCCL_MAGIC` (src/include/comm.h, init.cc), and the
 //! first thing that its end takes away are these words. Before, a communicator is found by the pointer to
@@ -25,7 +25,7 @@ const MAX_CANDIDATES: usize = 1 << 16;
 /// Communicators kept of one process.
 const MAX_COMMUNICATORS: usize = 4096;
 
-/// What a communicator says of itself at one moment.
+/// The fields of a communicator at one moment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Communicator {
     pub(crate) address: RuntimeAddr,
@@ -204,7 +204,7 @@ pub(crate) fn read(
     Ok(comm)
 }
 
-/// The values of places in one struct, read at once.
+/// The values of several fields of one struct, read at once.
 pub(crate) fn places<const N: usize>(
     memory: Memory<'_>,
     base: RuntimeAddr,

@@ -49,11 +49,11 @@ pub struct ProcessReport {
     pub error: Option<String>,
 }
 
-/// What the kernel's scheduler says of a process: `State:` in /proc/PID/status.
+/// The state of a process, as the kernel has it: `State:` in /proc/PID/status.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ProcessState {
-    /// It runs or sleeps, as processes do.
+    /// It runs or sleeps.
     Running,
     /// Stopped by a signal or by a debugger.
     Stopped,
@@ -69,12 +69,12 @@ pub struct LibraryReport {
     pub path: String,
     pub version: Option<String>,
     pub build_id: Option<String>,
-    /// How good its symbols are, and where its struct layouts are from.
+    /// The sources of its symbols and of its struct layouts.
     #[serde(default)]
     pub symbols: Option<Rung>,
     #[serde(default)]
     pub layouts_from: Option<LayoutSource>,
-    /// Why it tells nothing of communicators.
+    /// Why no communicators can be read with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unusable: Option<String>,
 }

@@ -1,4 +1,5 @@
-//! What every communicator of running processes does now, and who waits for whom, read from their memory.
+//! What every communicator of running processes does now, and which ranks wait for which, read from the
+//! processes' memory.
 //!
 //! Nothing is prepared in the processes, and nothing is stopped. A first pass finds the communicators
 //! ([`communicator`]); each reading then copies their fields and the ops in flight of their proxies
@@ -41,7 +42,7 @@ use crate::{
 };
 use nccl_library::symbols::DebugFiles;
 
-/// Readings, if nothing moves; two are enough where something does.
+/// Readings, if nothing moves. Two are enough if something does.
 const MAX_READINGS: usize = 3;
 
 /// Which processes to read.
@@ -69,7 +70,7 @@ pub struct DumpOptions {
     pub first_only: bool,
     /// Of the scan of one process.
     pub limits: ScanLimits,
-    /// Where debugging information is that a library itself has not.
+    /// Debugging information for libraries that have none themselves.
     pub debug_files: DebugFiles,
     /// The frames of threads inside NCCL, not only their functions.
     pub stacks: bool,
@@ -104,7 +105,7 @@ pub fn dump(
         }
         thread::sleep(options.interval);
     }
-    // Last, so that nothing that is measured can be held up by it.
+    // Last, so that it does not delay a reading.
     let mut names = Names::new(options.debug_files.clone());
     for target in &mut targets {
         target.look_at_threads(options.stacks, &mut names);
@@ -175,7 +176,7 @@ fn leave_out_forked_copies(targets: &mut [process::Target], ranks: &mut Vec<Rank
     });
 }
 
-/// Processes of the choice that are not there, and why.
+/// Chosen processes that cannot be opened, and why.
 type Refused = Vec<(u32, ProcessError)>;
 
 fn chosen(choice: &Choice) -> Result<(Vec<Process>, Refused)> {

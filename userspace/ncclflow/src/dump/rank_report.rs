@@ -45,7 +45,7 @@ pub struct RankReport {
     #[serde(default)]
     pub shares_resources: bool,
     pub motion: Motion,
-    /// What limits the above.
+    /// What was not read, or may be incomplete.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub remarks: Vec<String>,
 }
@@ -145,15 +145,15 @@ pub struct ProxyReport {
     pub ops: Vec<OpReport>,
 }
 
-/// How far the list of ops in flight can be believed.
+/// Whether the list of ops in flight was read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ProxyListState {
-    /// Read, and the same when looked at again.
+    /// Read, and the same when read again.
     Read,
-    /// The process changed it every time while it was read.
+    /// The process changed it each time while it was read.
     Torn,
-    /// Not at the places where this version should have it.
+    /// Its addresses or values do not fit this version of NCCL.
     Unreadable,
     /// No proxy yet: nothing was ever sent through one.
     #[default]
@@ -190,7 +190,7 @@ pub struct OpReport {
     pub transmitted: u64,
     /// SEND: taken by the network; RECV: consumed by the GPU.
     pub done: u64,
-    /// What the GPU says itself, where its word can be read: SEND: slots filled; RECV: slots emptied.
+    /// The GPU's own count, where its memory can be read: SEND: slots filled; RECV: slots emptied.
     pub gpu: Option<u64>,
     pub chunk_steps: u64,
     pub slice_steps: u64,

@@ -75,9 +75,7 @@ fn write_process(out: &mut String, process: &ProcessReport) -> fmt::Result {
         wrapped(out, &line, 2)?;
     }
     if let Some(parent) = process.forked_from {
-        let line = format!(
-            "its communicators are copies that it was forked with from process {parent}: not counted"
-        );
+        let line = format!("forked from process {parent}: its communicators are copies, and are not counted");
         wrapped(out, &line, 2)?;
     }
     for thread in process.threads.iter().take(MAX_THREADS) {

@@ -78,7 +78,7 @@ fn table(out: &mut String, processes: &[ProcessEntry], width: Option<usize>) {
             below(&format!("communicators as in {parent}, from which it was forked"));
         }
         if process.scan_is_complete == Some(false) {
-            below("its memory was not looked through to the end: there can be more communicators");
+            below("only a part of its memory was scanned: there may be more communicators");
         }
         for error in &process.errors {
             below(error);

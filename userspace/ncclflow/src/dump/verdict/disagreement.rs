@@ -14,7 +14,7 @@ use crate::dump::{
 };
 use nccl_library::nccl::Direction;
 
-/// What does not fit together.
+/// A difference between ranks that should do the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Disagreement {
     /// The ranks that differ from most; all of them, if no side has more.
@@ -35,7 +35,7 @@ impl Disagreement {
 
 pub(super) type Ranks<'a> = BTreeMap<u32, &'a RankReport>;
 
-/// What ops in flight and connections tell, the surest first; empty if all fits.
+/// Differences in ops in flight and in connections, the surest first; empty if there are none.
 pub(super) fn find(ranks: &Ranks<'_>) -> Disagreement {
     // Where another communicator counts too, one number can mean different ops.
     if ranks.values().any(|rank| rank.shares_resources) {
@@ -54,7 +54,7 @@ pub(super) fn collectives(rank: &RankReport) -> impl Iterator<Item = &OpReport> 
     rank.proxy.ops.iter().filter(|op| !op.p2p)
 }
 
-/// Those that say something else than most; all, if no side has most.
+/// The ranks that are not on the largest side; all ranks, if no side is the largest.
 pub(super) fn minority<K: Ord>(sides: &BTreeMap<K, BTreeSet<u32>>) -> BTreeSet<u32> {
     let largest = sides.values().map(BTreeSet::len).max().unwrap_or(0);
     let is_most = |side: &&BTreeSet<u32>| side.len() == largest;

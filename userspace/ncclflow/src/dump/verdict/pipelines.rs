@@ -1,4 +1,4 @@
-//! Which rank begins a pipeline (Broadcast, Reduce), as far as the ops in flight on all ranks tell. Pure.
+//! Which rank begins a pipeline (Broadcast, Reduce), as far as the ops in flight on all ranks show.
 //!
 //! A rank of a ring always has a receive that feeds its send. In a pipeline one rank has none, and its own
 //! ops do not tell that rank from one whose receive NCCL has dropped, as it does from 2.26 on when its
