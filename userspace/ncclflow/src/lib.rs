@@ -12,6 +12,7 @@ pub mod layout_cache;
 pub mod kernel;
 
 pub mod clock;
+pub mod text;
 
 // From records to files.
 pub mod record;

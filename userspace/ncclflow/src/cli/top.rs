@@ -18,7 +18,7 @@ use crate::{
     clock::now_ns,
     kernel::probe::Level,
     record::{LibraryInUse, Notice, Outcome, RecordOptions, StopHandle, record},
-    views::top::{Feed, Rates, Reading, State, Subject, TopReport, print_table, rows, show},
+    views::top::{Feed, Rates, Snapshot, State, Subject, TopReport, print_table, rows, show},
 };
 
 pub(super) fn run(args: &TopArgs, started: Instant) -> Result<ExitCode> {
@@ -142,14 +142,14 @@ fn once(
     mut subject: Subject,
     news: &mpsc::Receiver<News>,
 ) -> Result<()> {
-    let before = Reading { at_ns: now_ns(ClockId::Monotonic), ..Reading::default() };
+    let before = Snapshot { at_ns: now_ns(ClockId::Monotonic), ..Snapshot::default() };
     tell!("watching for {} s", asked.interval.as_secs_f64());
     let deadline = Instant::now() + asked.interval;
     let (mut earlier, mut ended) = (before.clone(), None);
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         if left > asked.interval / 2 {
-            earlier = Reading { at_ns: now_ns(ClockId::Monotonic), statistics: live.read() };
+            earlier = Snapshot { at_ns: now_ns(ClockId::Monotonic), statistics: live.read() };
         }
         if ended.is_none() && (left.is_zero() || stop.is_stopped()) {
             ended = Some(now_ns(ClockId::Monotonic));
@@ -164,7 +164,8 @@ fn once(
             Ok(News::Armed | News::Line(_)) | Err(mpsc::RecvTimeoutError::Timeout) => {}
         }
     }
-    let now = Reading { at_ns: ended.unwrap_or_else(|| now_ns(ClockId::Monotonic)), statistics: live.read() };
+    let now =
+        Snapshot { at_ns: ended.unwrap_or_else(|| now_ns(ClockId::Monotonic)), statistics: live.read() };
     let rates = Rates::with_lag_since(&before, &earlier, &now);
     let mut out = stdout().lock();
     if asked.json {
@@ -192,8 +193,8 @@ struct SessionFeed<'a> {
 }
 
 impl Feed for SessionFeed<'_> {
-    fn read(&mut self) -> Reading {
-        Reading { at_ns: now_ns(ClockId::Monotonic), statistics: self.live.read() }
+    fn read(&mut self) -> Snapshot {
+        Snapshot { at_ns: now_ns(ClockId::Monotonic), statistics: self.live.read() }
     }
 
     fn subject(&mut self) -> Subject {

@@ -1,9 +1,9 @@
-//! Finds the `ncclComm`s of a process and reads what they say of themselves.
+//! Finds the `ncclComm`s of a process and reads their fields.
 //!
-//! From NCCL 2.21 on the struct begins and ends with `NCCL_MAGIC` (src/include/comm.h, init.cc), and the first thing that its
-//! end takes away are these words. Before, a communicator is found by the pointer to itself that the first one of its
-//! process holds (`intraComm0`, init.cc), and the others through their list. Either way a candidate is believed only
-//! after its fields were proven one by one.
+//! From NCCL 2.21 on the struct begins and ends with `NCCL_MAGIC` (src/include/comm.h, init.cc), and the
+//! first thing that its end takes away are these words. Before, a communicator is found by the pointer to
+//! itself that the first one of its process holds (`intraComm0`, init.cc), and the others through their list.
+//! Either way a candidate is believed only after its fields were proven one by one.
 
 use std::{collections::BTreeMap, collections::BTreeSet, ops::ControlFlow};
 
@@ -21,12 +21,13 @@ use nccl_library::{
 const MAX_RANKS: u32 = 1 << 20;
 /// More GPUs than any host has.
 const MAX_DEVICES: u32 = 1 << 10;
-/// Candidates that are looked at in one process; a program that fills its memory with the magic word gets no more.
+/// Candidates that are looked at in one process; a program that fills its memory with the magic word gets no
+/// more.
 const MAX_CANDIDATES: usize = 1 << 16;
 /// Communicators kept of one process.
 const MAX_COMMUNICATORS: usize = 4096;
 
-/// What a communicator says of itself at one moment.
+/// The fields of a communicator at one moment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Communicator {
     pub(crate) address: RuntimeAddr,
@@ -205,7 +206,7 @@ pub(crate) fn read(
     Ok(comm)
 }
 
-/// The values of places in one struct, read at once.
+/// The values of several fields of one struct, read at once.
 pub(crate) fn places<const N: usize>(
     memory: Memory<'_>,
     base: RuntimeAddr,
@@ -280,7 +281,8 @@ fn channels(
     Ok(channels)
 }
 
-/// The channels on which a kernel was launched that is not through with its work; `None` where the host cannot know.
+/// The channels on which a kernel was launched that is not through with its work; `None` where the host
+/// cannot know.
 fn kernel_channels(memory: Memory<'_>, layout: &CommLayout, comm: &Communicator) -> Option<Vec<u32>> {
     let work = layout.work?;
     let [consumed] = places(memory, comm.address, [Some(work.consumed)]).ok()?;

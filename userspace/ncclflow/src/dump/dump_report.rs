@@ -40,7 +40,8 @@ pub struct ProcessReport {
     /// Threads inside NCCL, and with `--stacks` the first thread.
     #[serde(default)]
     pub threads: Vec<Thread>,
-    /// Its communicators are copies that it was forked with, from this process that was read too; they are not counted.
+    /// Its communicators are copies that it was forked with, from this process that was read too; they are
+    /// not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forked_from: Option<u32>,
     /// Why it was not read, or not to the end.
@@ -48,11 +49,11 @@ pub struct ProcessReport {
     pub error: Option<String>,
 }
 
-/// What the kernel's scheduler says of a process: `State:` in /proc/PID/status.
+/// The state of a process, as the kernel has it: `State:` in /proc/PID/status.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ProcessState {
-    /// It runs or sleeps, as processes do.
+    /// It runs or sleeps.
     Running,
     /// Stopped by a signal or by a debugger.
     Stopped,
@@ -68,12 +69,12 @@ pub struct LibraryReport {
     pub path: String,
     pub version: Option<String>,
     pub build_id: Option<String>,
-    /// How good its symbols are, and where its struct layouts are from.
+    /// The sources of its symbols and of its struct layouts.
     #[serde(default)]
     pub symbols: Option<SymbolSource>,
     #[serde(default)]
     pub layouts_from: Option<LayoutSource>,
-    /// Why it tells nothing of communicators.
+    /// Why no communicators can be read with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unusable: Option<String>,
 }

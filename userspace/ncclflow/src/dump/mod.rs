@@ -1,9 +1,10 @@
-//! What every communicator of running processes does now, and who waits for whom, read from their memory.
+//! What every communicator of running processes does now, and which ranks wait for which, read from the
+//! processes' memory.
 //!
-//! Nothing is prepared in the processes, and nothing is stopped. A first pass finds the communicators ([`communicator`]); each
-//! reading then copies their fields and the ops in flight of their proxies ([`proxy`]); what changed from one reading to
-//! the next is their [`motion`]; and the [`verdict`] over all ranks is pure, so that dumps of several hosts can be judged
-//! together.
+//! Nothing is prepared in the processes, and nothing is stopped. A first pass finds the communicators
+//! ([`communicator`]); each reading then copies their fields and the ops in flight of their proxies
+//! ([`proxy`]); what changed from one reading to the next is their [`motion`]; and the [`verdict`] over all
+//! ranks is pure, so that dumps of several hosts can be judged together.
 
 mod comm_layout;
 mod communicator;
@@ -40,7 +41,7 @@ use crate::{
 };
 use nccl_library::symbols::DebugFiles;
 
-/// Readings, if nothing moves; two are enough where something does.
+/// Readings, if nothing moves. Two are enough if something does.
 const MAX_READINGS: usize = 3;
 
 /// Which processes to read.
@@ -68,16 +69,18 @@ pub struct DumpOptions {
     pub first_only: bool,
     /// Of the scan of one process.
     pub limits: ScanLimits,
-    /// Where debugging information is that a library itself has not.
+    /// Debugging information for libraries that have none themselves.
     pub debug_files: DebugFiles,
     /// The frames of threads inside NCCL, not only their functions.
     pub stacks: bool,
 }
 
-/// Reads these processes and judges their communicators. `progress` is called some times a second while one is scanned.
+/// Reads these processes and judges their communicators. `progress` is called some times a second while one
+/// is scanned.
 ///
 /// # Errors
-/// When none of the processes is there. One that cannot be read, or that exits meanwhile, is named in the report.
+/// When none of the processes is there. One that cannot be read, or that exits meanwhile, is named in the
+/// report.
 pub fn dump(
     choice: &Choice,
     options: &DumpOptions,
@@ -101,7 +104,7 @@ pub fn dump(
         }
         thread::sleep(options.interval);
     }
-    // Last, so that nothing that is measured can be held up by it.
+    // Last, so that it does not delay a reading.
     let mut names = Names::new(options.debug_files.clone());
     for target in &mut targets {
         target.look_at_threads(options.stacks, &mut names);
@@ -129,8 +132,8 @@ pub fn dump(
     })
 }
 
-/// Finds the communicators of processes whose NCCL libraries are known, and reads them once: `ncclflow ps`. Processes stand in the order
-/// in which they came.
+/// Finds the communicators of processes whose NCCL libraries are known, and reads them once: `ncclflow ps`.
+/// Processes stand in the order in which they came.
 pub fn survey(
     targets: Vec<(Process, Vec<MappedLibrary>)>,
     options: &DumpOptions,
@@ -149,8 +152,9 @@ pub fn survey(
     (targets.into_iter().map(|target| target.report).collect(), ranks)
 }
 
-/// A child that was forked, a data loader for instance, has a copy of its parent's memory with all communicators in it. Of two
-/// processes with one rank at one address the older is the parent: the child is younger than the communicator.
+/// A child that was forked, a data loader for instance, has a copy of its parent's memory with all
+/// communicators in it. Of two processes with one rank at one address the older is the parent: the child is
+/// younger than the communicator.
 fn leave_out_forked_copies(targets: &mut [process::Target], ranks: &mut Vec<RankReport>) {
     let started: BTreeMap<u32, Option<u64>> =
         targets.iter().map(|target| (target.report.pid, target.started)).collect();
@@ -171,7 +175,7 @@ fn leave_out_forked_copies(targets: &mut [process::Target], ranks: &mut Vec<Rank
     });
 }
 
-/// Processes of the choice that are not there, and why.
+/// Chosen processes that cannot be opened, and why.
 type Refused = Vec<(u32, ProcessError)>;
 
 fn chosen(choice: &Choice) -> Result<(Vec<Process>, Refused)> {
@@ -224,7 +228,8 @@ pub fn merge(reports: Vec<DumpReport>) -> DumpReport {
 }
 
 fn communicators(ranks: Vec<RankReport>, processes: &[ProcessReport]) -> Vec<CommunicatorReport> {
-    // Two communicators can have one hash (2.18 to 2.23: splits of one parent by one color); their sizes may tell.
+    // Two communicators can have one hash (2.18 to 2.23: splits of one parent by one color); their sizes may
+    // tell.
     let mut by_hash: BTreeMap<(String, u32), Vec<RankReport>> = BTreeMap::new();
     for rank in ranks {
         by_hash.entry((rank.comm_hash.clone(), rank.n_ranks)).or_default().push(rank);

@@ -11,7 +11,8 @@ pub(super) struct Reading {
     pub(super) ranks: Vec<RankReport>,
 }
 
-/// Whether each communicator moved from the first reading to the last, so that another one would tell nothing new.
+/// Whether each communicator moved from the first reading to the last, so that another one would tell nothing
+/// new.
 pub(super) fn all_moved(readings: &[Reading]) -> bool {
     let [first, .., last] = readings else { return false };
     last.ranks.iter().all(|rank| {

@@ -29,7 +29,7 @@ use nccl_library::{
     symbols::{self, DebugFiles, LayoutSource, ProblemKind},
 };
 
-/// All that is known about how one library lays out its data.
+/// The layouts of one library's structs.
 #[derive(Debug)]
 pub(super) struct Layout {
     comm: CommLayout,
@@ -113,8 +113,8 @@ struct Found {
 }
 
 impl Target {
-    /// Finds the communicators of a process, in its NCCL libraries: `files`, or those that it is found to have. What goes wrong is
-    /// part of the report.
+    /// Finds the communicators of a process, by its NCCL libraries: `files`, or those that it is found to
+    /// have. What goes wrong is part of the report.
     pub(super) fn find(
         process: Process,
         files: Option<&[MappedLibrary]>,
@@ -135,7 +135,7 @@ impl Target {
         if target.report.state == ProcessState::Exited {
             let pid = target.report.pid;
             target.report.error =
-                Some(format!("process {pid} has exited, and its parent has not taken note of it"));
+                Some(format!("process {pid} has exited, and its parent has not waited for it"));
         } else if let Err(error) = target.search(files, libraries, options, progress) {
             target.report.error = Some(format!("{error:#}"));
         }
@@ -186,7 +186,7 @@ impl Target {
         Ok(())
     }
 
-    /// Says where its threads are in NCCL.
+    /// Adds its threads inside NCCL to the report.
     pub(super) fn look_at_threads(&mut self, with_stacks: bool, names: &mut Names) {
         self.report.age_seconds = self.started.and_then(age_seconds).map(seconds);
         if !self.inodes.is_empty() && self.report.state != ProcessState::Exited {
@@ -350,7 +350,7 @@ impl Owner<'_> {
     }
 }
 
-/// As the report has them.
+/// Whole seconds as the report has them.
 fn seconds(seconds: u64) -> f64 {
     f64::from(u32::try_from(seconds).unwrap_or(u32::MAX))
 }

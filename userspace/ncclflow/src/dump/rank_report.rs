@@ -1,4 +1,5 @@
-//! One rank of a communicator as data, a part of the schema of `--json` (docs/DUMP.md): read from memory, but for its motion.
+//! One rank of a communicator as data, a part of the schema of `--json` (docs/DUMP.md): read from memory, but
+//! for its motion.
 
 use std::collections::BTreeMap;
 
@@ -34,16 +35,17 @@ pub struct RankReport {
     /// Network connections with the neighbours in rings and trees.
     #[serde(default)]
     pub connections: Vec<ConnectionReport>,
-    /// Channels on which a kernel was launched that is not through with its work, by the counters that the GPU writes for the
-    /// host. NCCL has them up to 2.25, and only for work that goes through its FIFO; null otherwise.
+    /// Channels on which a kernel was launched that is not through with its work, by the counters that the
+    /// GPU writes for the host. NCCL has them up to 2.25, and only for work that goes through its FIFO; null
+    /// otherwise.
     #[serde(default)]
     pub kernel_channels: Option<Vec<u32>>,
-    /// Another communicator of the process counts its ops together with this one, so that the numbers of ops can differ
-    /// from rank to rank.
+    /// Another communicator of the process counts its ops together with this one, so that the numbers of ops
+    /// can differ from rank to rank.
     #[serde(default)]
     pub shares_resources: bool,
     pub motion: Motion,
-    /// What limits the above.
+    /// What was not read, or may be incomplete.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub remarks: Vec<String>,
 }
@@ -52,11 +54,11 @@ pub struct RankReport {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Counters {
-    /// Collectives launched, by function; those replayed from CUDA graphs are not counted. NCCL counts always only from
-    /// 2.26 on, so empty before.
+    /// Collectives launched, by function; those replayed from CUDA graphs are not counted. NCCL counts always
+    /// only from 2.26 on, so empty before.
     pub seq_number: BTreeMap<String, u64>,
-    /// Collectives launched: of this communicator (2.24 and later; from 2.27 on only of plans that use the proxy), or of all that share
-    /// its resources.
+    /// Collectives launched: of this communicator (2.24 and later; from 2.27 on only of plans that use the
+    /// proxy), or of all that share its resources.
     pub coll_op_count: Option<u64>,
     /// [`Self::coll_op_count`] counts for several communicators.
     pub coll_op_count_is_shared: bool,
@@ -67,7 +69,8 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Collectives launched on this communicator, by the best counter there is; equal on all ranks when nobody lags.
+    /// Collectives launched on this communicator, by the best counter there is; equal on all ranks when
+    /// nobody lags.
     pub fn launched(&self) -> Option<u64> {
         if self.seq_number.is_empty() {
             self.coll_op_count.filter(|_| !self.coll_op_count_is_shared)
@@ -126,8 +129,8 @@ pub struct ConnectionReport {
     pub channel: u32,
     pub direction: Direction,
     pub peer: u32,
-    /// FIFO steps of all ops that its proxy thread has begun since it was connected. Both ends count the same, if both do the
-    /// same.
+    /// FIFO steps of all ops that its proxy thread has begun since it was connected. Both ends count the
+    /// same, if both do the same.
     pub steps: u64,
 }
 
@@ -136,27 +139,29 @@ pub struct ConnectionReport {
 #[serde(rename_all = "camelCase")]
 pub struct ProxyReport {
     pub state: ProxyListState,
-    /// Whether the rank's rings go through the proxy. `false`: what moves there (NVLink, shared memory) cannot be seen.
+    /// Whether the rank's rings go through the proxy. `false`: what moves there (NVLink, shared memory)
+    /// cannot be seen.
     pub carries_rings: Option<bool>,
     pub ops: Vec<OpReport>,
 }
 
-/// How far the list of ops in flight can be believed.
+/// Whether the list of ops in flight was read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ProxyListState {
-    /// Read, and the same when looked at again.
+    /// Read, and the same when read again.
     Read,
-    /// The process changed it every time while it was read.
+    /// The process changed it each time while it was read.
     Torn,
-    /// Not at the places where this version should have it.
+    /// Its addresses or values do not fit this version of NCCL.
     Unreadable,
     /// No proxy yet: nothing was ever sent through one.
     #[default]
     None,
 }
 
-/// A proxy op in flight with one peer. Steps are slots of the connection's FIFO, counted from the op's beginning.
+/// A proxy op in flight with one peer. Steps are slots of the connection's FIFO, counted from the op's
+/// beginning.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OpReport {
@@ -185,7 +190,7 @@ pub struct OpReport {
     pub transmitted: u64,
     /// SEND: taken by the network; RECV: consumed by the GPU.
     pub done: u64,
-    /// What the GPU says itself, where its word can be read: SEND: slots filled; RECV: slots emptied.
+    /// The GPU's own count, where its memory can be read: SEND: slots filled; RECV: slots emptied.
     pub gpu: Option<u64>,
     pub chunk_steps: u64,
     pub slice_steps: u64,

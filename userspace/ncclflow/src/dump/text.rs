@@ -7,7 +7,7 @@ use super::{
     rank_report::{OpReport, RankReport},
     verdict::State,
 };
-use crate::{memory::ScanEnd, threads::Thread};
+use crate::{memory::ScanEnd, text::write_wrapped, threads::Thread};
 use nccl_library::nccl::Direction;
 
 /// Columns of the text.
@@ -16,7 +16,7 @@ const WIDTH: usize = 98;
 const MAX_OPS: usize = 12;
 /// Threads that are shown of one process.
 const MAX_THREADS: usize = 16;
-/// Ranks of which ops are shown, in a communicator that is well.
+/// Ranks that are shown of a healthy communicator.
 const MAX_HEALTHY_RANKS: usize = 16;
 
 /// The text of a dump.
@@ -75,9 +75,7 @@ fn write_process(out: &mut String, process: &ProcessReport) -> fmt::Result {
         wrapped(out, &line, 2)?;
     }
     if let Some(parent) = process.forked_from {
-        let line = format!(
-            "its communicators are copies that it was forked with from process {parent}: not counted"
-        );
+        let line = format!("forked from process {parent}: its communicators are copies, and are not counted");
         wrapped(out, &line, 2)?;
     }
     for thread in process.threads.iter().take(MAX_THREADS) {
@@ -221,25 +219,6 @@ fn write_op(out: &mut String, op: &OpReport) -> fmt::Result {
     )
 }
 
-/// Writes `text` in lines of at most [`WIDTH`] columns, the further ones set in by two more.
 fn wrapped(out: &mut String, text: &str, indent: usize) -> fmt::Result {
-    let mut column = 0;
-    for word in text.split(' ') {
-        let length = word.chars().count();
-        if column > 0 && column + 1 + length > WIDTH {
-            writeln!(out)?;
-            column = 0;
-            write!(out, "{:1$}", "", indent + 2)?;
-            column += indent + 2;
-        } else if column == 0 {
-            write!(out, "{:indent$}", "")?;
-            column += indent;
-        } else {
-            out.push(' ');
-            column += 1;
-        }
-        out.push_str(word);
-        column += length;
-    }
-    writeln!(out)
+    write_wrapped(out, text, indent, WIDTH)
 }

@@ -1,7 +1,7 @@
 //! Reads the memory of a process that keeps running: nothing is stopped, attached to or written.
 //!
-//! What is read may change under the reading, so nothing here vouches for more than single words: callers prove what they
-//! read field by field, and read again what does not hold together.
+//! Memory can change while it is read, so no more than a single word is consistent. Callers prove what they
+//! read field by field, and read again if fields contradict each other.
 
 mod pages;
 mod reader;

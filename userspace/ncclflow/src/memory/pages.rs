@@ -1,8 +1,9 @@
 //! Which pages of a process hold data.
 //!
-//! To read a page that was never touched would make the kernel build page tables for it in the target, and there can be
-//! hundreds of gigabytes of them. From Linux 6.7 on the kernel lists filled pages itself (`PAGEMAP_SCAN`), without a look at
-//! each; before, `/proc/PID/pagemap` has a word for every page (Documentation/admin-guide/mm/pagemap.rst).
+//! Reading a page that was never touched makes the kernel build page tables for it in the target, and there
+//! can be hundreds of gigabytes of such pages. From Linux 6.7 on the kernel lists filled pages itself
+//! (`PAGEMAP_SCAN`). Before, `/proc/PID/pagemap` has a word for every page
+//! (Documentation/admin-guide/mm/pagemap.rst).
 
 use std::{
     fs::File,
@@ -105,8 +106,9 @@ impl Pages {
                 return_mask: IS_PRESENT,
                 ..ScanArg::default()
             };
-            // SAFETY: `arg` is the struct that this request takes, with its own size in it, and `vec` is valid for writes of
-            // `vec_len` page regions until the call returns. Without flags nothing changes in the target.
+            // SAFETY: `arg` is the struct that this request takes, with its own size in it, and `vec` is
+            // valid for writes of `vec_len` page regions until the call returns. Without flags nothing
+            // changes in the target.
             let count = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut arg) };
             let found = self.runs.get(..usize::try_from(count).ok()?)?;
             runs.extend(found.iter().map(|run| (run.start.max(start), run.end.min(end))));

@@ -16,7 +16,7 @@ pub(super) const MAX_PIECES: usize = 1024;
 pub enum ReadError {
     /// The process has exited; what was read before it was noticed is not to be used.
     Gone(u32),
-    /// The kernel does not let us.
+    /// The kernel refuses.
     Denied(u32, io::Error),
     /// No memory there, or memory of a device that cannot be copied.
     Unmapped(RuntimeAddr),
@@ -109,7 +109,8 @@ impl<'p> Memory<'p> {
         Ok(u64::from_le_bytes(word))
     }
 
-    /// Reads all `pieces` (address, bytes) with as few calls as possible; one buffer holds them one after the other.
+    /// Reads all `pieces` (address, bytes) with as few calls as possible; one buffer holds them one after the
+    /// other.
     pub fn gather(&self, pieces: &[(RuntimeAddr, usize)]) -> Result<Vec<u8>, ReadError> {
         let total = pieces.iter().try_fold(0usize, |sum, (_, length)| sum.checked_add(*length));
         let total = total.filter(|total| *total <= MAX_READ).ok_or(ReadError::TooLong(u64::MAX))?;
@@ -121,7 +122,7 @@ impl<'p> Memory<'p> {
             let first = pieces.first().map_or(RuntimeAddr(0), |(at, _)| *at);
             match self.transfer(into, pieces) {
                 Ok(read) if read == wanted => filled += wanted,
-                Ok(read) => return Err(ReadError::Unmapped(place_of(pieces, read))),
+                Ok(read) => return Err(ReadError::Unmapped(address_after(pieces, read))),
                 Err(error) => self.explain(error, first).map(|_| ())?,
             }
         }
@@ -129,7 +130,8 @@ impl<'p> Memory<'p> {
         Ok(bytes)
     }
 
-    /// Fills `into` from `pieces`, at most [`MAX_PIECES`], as far as they can be read: the bytes read, 0 if the first cannot.
+    /// Fills `into` from `pieces`, at most [`MAX_PIECES`], as far as they can be read: the bytes read, 0 if
+    /// the first cannot.
     pub(super) fn read_pieces(
         self,
         pieces: &[(RuntimeAddr, usize)],
@@ -148,8 +150,8 @@ impl<'p> Memory<'p> {
         }
     }
 
-    /// The number of the process could have been given to another one only after the process had exited. So a read that
-    /// ended while it was still there was a read of its memory.
+    /// The number of the process could have been given to another one only after the process had exited. So a
+    /// read that ended while it was still there was a read of its memory.
     fn still_there(self) -> Result<(), ReadError> {
         if self.process.has_exited() { Err(ReadError::Gone(self.process.pid())) } else { Ok(()) }
     }
@@ -177,8 +179,9 @@ impl<'p> Memory<'p> {
                 iov_len: *length,
             })
             .collect();
-        // SAFETY: `local` is one valid, writable buffer that lives until the call returns; the kernel writes nothing else
-        // here. `remote` is only read as numbers. The call copies from the other process and never to it.
+        // SAFETY: `local` is one valid, writable buffer that lives until the call returns; the kernel writes
+        // nothing else here. `remote` is only read as numbers. The call copies from the other process and
+        // never to it.
         let read = unsafe {
             libc::process_vm_readv(
                 pid,
@@ -193,8 +196,8 @@ impl<'p> Memory<'p> {
     }
 }
 
-/// The address at which a transfer of `pieces` ended after `read` bytes.
-fn place_of(pieces: &[(RuntimeAddr, usize)], read: usize) -> RuntimeAddr {
+/// The address at which a transfer of `pieces` ended, after `read` bytes.
+fn address_after(pieces: &[(RuntimeAddr, usize)], read: usize) -> RuntimeAddr {
     let mut left = read;
     for (at, length) in pieces {
         if left < *length {

@@ -8,7 +8,8 @@ use std::{
 use super::ReadError;
 use crate::target::Process;
 
-/// Longest `/proc/PID/maps` that is read: 65,530 mappings (the kernel's default limit) of about 100 bytes, and more.
+/// Longest `/proc/PID/maps` that is read: 65,530 mappings (the kernel's default limit) of about 100 bytes,
+/// and more.
 const MAX_MAPS: u64 = 64 << 20;
 
 /// A writable private mapping that no file backs.
@@ -60,8 +61,9 @@ impl AddressSpace {
             if permissions.first() == Some(&b'r') && start < end {
                 space.readable.push((start, end));
             }
-            // Private, writable, no file. Names in brackets are the kernel's, and only the heap's and those that a program
-            // gave with prctl (`[anon:…]`) are the program's data: stacks hold no communicator.
+            // Private, writable, no file. Names in brackets are the kernel's, and only the heap's and those
+            // that a program gave with prctl (`[anon:…]`) are the program's data: stacks hold no
+            // communicator.
             let is_data =
                 permissions.get(..2) == Some(b"rw") && permissions.get(3) == Some(&b'p') && inode == b"0";
             let is_heap = name == b"[heap]";

@@ -1,7 +1,7 @@
 //! Looks for a word in the memory of a process.
 //!
-//! Several threads copy and compare, each its own stretch of memory; what they find is looked at by the caller's thread. A copy
-//! out of another process costs more than the comparison, and is bound by one core.
+//! Several threads copy and compare, each in its own part of memory. The caller's thread checks what they
+//! find. Copying from another process costs more than comparing, and one core limits it.
 
 use std::{
     ops::ControlFlow,
@@ -26,7 +26,7 @@ const CHUNK: usize = 512 << 10;
 const WINDOW: u64 = 64 << 20;
 /// More threads than this would not be faster, and the host has other work to do.
 const MAX_THREADS: usize = 4;
-/// Below this one thread is as fast as several.
+/// With less memory than this, one thread is as fast as several.
 const WORTH_A_THREAD: u64 = 64 << 20;
 /// Between two looks at how far a scan is.
 const TICK: Duration = Duration::from_millis(100);
@@ -46,7 +46,7 @@ impl Default for ScanLimits {
     }
 }
 
-/// What is looked for: words of 8 bytes at addresses that are multiples of 8.
+/// What a scan searches: words of 8 bytes at addresses that are multiples of 8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Needle {
     /// This word.
@@ -128,8 +128,8 @@ impl<'p> Scanner<'p> {
         Self { memory, limits }
     }
 
-    /// Calls `found` for every place of the needle in the regions of `space` until it breaks, and `progress` some times a
-    /// second. Regions are begun in their order.
+    /// Calls `found` for each address of the needle in the regions of `space` until it breaks, and `progress`
+    /// some times a second. Regions are begun in their order.
     ///
     /// # Errors
     /// When the process is gone or may not be read; mappings that vanish are counted and passed over.
@@ -319,8 +319,8 @@ impl Shared<'_> {
                 let mut from = 0;
                 while let Some(hit) = bytes.get(from..).and_then(|rest| finder.find(rest)) {
                     let at = from + hit;
-                    // The search goes on at the next aligned place: NCCL's word repeats itself, so that a match askew may
-                    // overlap a true one.
+                    // The search continues at the next aligned address: NCCL's word repeats itself, so an
+                    // unaligned match may overlap an aligned one.
                     from = at.next_multiple_of(8);
                     if from == at {
                         tell(at);

@@ -1,10 +1,10 @@
-//! Every process of this node that uses NCCL: whose it is, where it lives, its libraries, its communicators.
+//! Every process of this node that uses NCCL: its user, its container, its libraries and its communicators.
 //!
-//! Nothing is prepared in the processes, and nothing is stopped. What one of them hides (it vanished, it may not be read) is a line
-//! with the reason.
+//! Nothing is prepared in the processes, and nothing is stopped. If something about one cannot be read (it
+//! exited, it may not be read), the list says why.
 
+mod entries;
 mod launches;
-mod report;
 mod table;
 
 use std::{
@@ -15,8 +15,8 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
+pub use entries::{CommunicatorEntry, LibraryEntry, PS_SCHEMA, ProcessEntry, PsReport};
 pub use launches::{LaunchCounter, Launches, Movement};
-pub use report::{CommunicatorEntry, LibraryEntry, PS_SCHEMA, ProcessEntry, PsReport};
 pub use table::render;
 
 use self::launches::Looks;
@@ -47,7 +47,7 @@ pub struct PsOptions {
     pub debug_files: DebugFiles,
 }
 
-/// Lists processes again and again: what is known of a file is remembered.
+/// Lists processes, once or repeatedly. It remembers what it found out about a library file.
 #[derive(Debug)]
 pub struct Lister {
     options: PsOptions,
@@ -58,7 +58,7 @@ pub struct Lister {
     looks: Looks,
 }
 
-/// What is known of a library file. It holds the file, so that its inode comes to mean no other.
+/// What is known of a library file. It keeps the file open, so that its inode is not used again.
 #[derive(Debug)]
 struct Known {
     _file: MappedLibrary,
@@ -177,13 +177,13 @@ impl Lister {
             stacks: false,
         };
         let started: Vec<Option<u64>> = to_scan.iter().map(|(_, process, _)| process.started()).collect();
-        let (places, targets): (Vec<usize>, Vec<_>) =
-            to_scan.into_iter().map(|(place, process, files)| (place, (process, files))).unzip();
+        let (indexes, targets): (Vec<usize>, Vec<_>) =
+            to_scan.into_iter().map(|(index, process, files)| (index, (process, files))).unzip();
         let (scanned, ranks) = dump::survey(targets, &options, progress);
         let at = Instant::now();
         self.looks.begin();
-        for ((place, started), scanned) in places.into_iter().zip(started).zip(scanned) {
-            let Some(entry) = report.processes.get_mut(place) else { continue };
+        for ((index, started), scanned) in indexes.into_iter().zip(started).zip(scanned) {
+            let Some(entry) = report.processes.get_mut(index) else { continue };
             let of_process = |rank: &&RankReport| rank.pid == entry.pid;
             let mut communicators: Vec<_> = ranks
                 .iter()

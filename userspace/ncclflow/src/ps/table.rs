@@ -3,12 +3,13 @@
 use std::fmt::Write as _;
 
 use super::{
+    entries::{CommunicatorEntry, LibraryEntry, ProcessEntry, PsReport},
     launches::Launches,
-    report::{CommunicatorEntry, LibraryEntry, ProcessEntry, PsReport},
 };
+use crate::text::{age, column_widths, cut_left, cut_right};
 use nccl_library::symbols::SymbolSource;
 
-/// Narrower than this nothing fits.
+/// Least width of the list; less does not hold it.
 const MIN_WIDTH: usize = 40;
 /// Least width of the last column.
 const MIN_PATH: usize = 12;
@@ -41,18 +42,14 @@ const HEADINGS: [&str; 8] = ["PID", "OWN-PID", "USER", "AGE", "CONTAINER", "NCCL
 fn table(out: &mut String, processes: &[ProcessEntry], width: Option<usize>) {
     let rows: Vec<(Vec<[String; 8]>, &ProcessEntry)> =
         processes.iter().map(|process| (rows_of(process), process)).collect();
-    let mut widths = HEADINGS.map(str::len);
-    for row in rows.iter().flat_map(|(rows, _)| rows) {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count());
-        }
-    }
-    // What is empty in all lines needs no column.
+    let headings = HEADINGS.map(str::to_owned);
+    let widths = column_widths(std::iter::once(&headings).chain(rows.iter().flat_map(|(rows, _)| rows)));
+    // A column that is empty in all lines is left out.
     let own_pids = processes.iter().any(|process| process.own_pid != process.pid);
-    let places = processes.iter().any(|process| process.place() != "-");
+    let containers = processes.iter().any(|process| process.container_cell() != "-");
     let shown = |column: usize| match column {
         1 => own_pids,
-        4 => places,
+        4 => containers,
         _ => true,
     };
     let before: usize = (0..7).filter(|column| shown(*column)).map(|column| widths[column] + 2).sum();
@@ -69,7 +66,7 @@ fn table(out: &mut String, processes: &[ProcessEntry], width: Option<usize>) {
         }
         _ = writeln!(out, "{}", cut_right(text.trim_end(), width));
     };
-    line(&HEADINGS.map(str::to_owned));
+    line(&headings);
     let indent = " ".repeat(widths[0] + 2);
     for (rows, process) in rows {
         rows.iter().for_each(&mut line);
@@ -81,7 +78,7 @@ fn table(out: &mut String, processes: &[ProcessEntry], width: Option<usize>) {
             below(&format!("communicators as in {parent}, from which it was forked"));
         }
         if process.scan_is_complete == Some(false) {
-            below("its memory was not looked through to the end: there can be more communicators");
+            below("only a part of its memory was scanned: there may be more communicators");
         }
         for error in &process.errors {
             below(error);
@@ -104,7 +101,7 @@ fn rows_of(process: &ProcessEntry) -> Vec<[String; 8]> {
             process.own_pid.to_string(),
             process.user.clone(),
             process.age_seconds.map_or_else(missing, age),
-            process.place(),
+            process.container_cell(),
             library.and_then(|library| library.version.clone()).unwrap_or_else(missing),
             library.and_then(|library| library.symbols).map_or("-", short).to_owned(),
             library.map_or_else(missing, |library| {
@@ -160,38 +157,6 @@ fn short(symbol_source: SymbolSource) -> &'static str {
         SymbolSource::SymtabOnly => "symtab",
         SymbolSource::StrippedOnly => "stripped",
         SymbolSource::ExportsOnly => "exports",
-    }
-}
-
-/// `45s`, `3m07s`, `2h05m`, `4d03h`.
-fn age(seconds: u64) -> String {
-    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
-    match () {
-        () if days > 0 => format!("{days}d{:02}h", hours % 24),
-        () if hours > 0 => format!("{hours}h{:02}m", minutes % 60),
-        () if minutes > 0 => format!("{minutes}m{:02}s", seconds % 60),
-        () => format!("{seconds}s"),
-    }
-}
-
-/// The end of a path says more than its beginning.
-fn cut_left(text: &str, width: Option<usize>) -> String {
-    let length = text.chars().count();
-    match width {
-        Some(width) if length > width => {
-            let kept: String = text.chars().skip(length + 1 - width.max(1)).collect();
-            format!("…{kept}")
-        }
-        _ => text.to_owned(),
-    }
-}
-
-fn cut_right(text: &str, width: Option<usize>) -> String {
-    match width {
-        Some(width) if text.chars().count() > width => {
-            text.chars().take(width.saturating_sub(1)).chain(std::iter::once('…')).collect()
-        }
-        _ => text.to_owned(),
     }
 }
 
@@ -271,13 +236,5 @@ mod tests {
         assert_eq!(text(Some(1), Some(0), false), "  1 collective  (+0 in 2.0 s)");
         assert!(text(Some(40), Some(0), true).contains("sends, receives or graphs"));
         assert_eq!(text(None, None, true), "  (launched something in 2.0 s)");
-    }
-
-    #[test]
-    fn ages() {
-        assert_eq!(
-            [age(5), age(187), age(7500), age(356_400)],
-            ["5s", "3m07s", "2h05m", "4d03h"].map(str::to_owned)
-        );
     }
 }

@@ -1,10 +1,11 @@
-//! Where the threads of a running process are, found out without stopping them.
+//! What the threads of a running process are doing, found out without stopping them.
 //!
-//! A thread that sleeps in the kernel stands still, and `/proc` has its stack pointer and its place ([`task`]). One that runs is
-//! sampled by the kernel's performance events for some milliseconds ([`sample`]). From there the frames are followed by the
-//! call frame information in the target's memory ([`unwind`]), and named from the files' symbol tables ([`names`]).
+//! `/proc` has the stack pointer and the program counter of a thread that sleeps in the kernel ([`task`]).
+//! The kernel's performance events sample a thread that runs, for some milliseconds ([`sample`]). From there
+//! the stack is unwound by the call frame information in the target's memory ([`unwind`]), and its frames are
+//! named from the files' symbol tables ([`names`]).
 //!
-//! Memory, files and tables are a tenant's: every walk is bounded, and what does not fit ends it.
+//! Memory, files and tables belong to a tenant. Every walk is bounded, and ends at anything invalid.
 
 mod modules;
 mod names;
@@ -33,9 +34,9 @@ use crate::{
 const MAX_THREADS: usize = 4096;
 /// Running threads that are sampled at once.
 const MAX_SAMPLED: usize = 64;
-/// Looks at a running thread that was not sampled.
+/// How often a thread that runs and was not sampled is looked at again, until it sleeps.
 const NAP_LOOKS: usize = 50;
-/// For how long they are.
+/// For how long threads are sampled.
 const SAMPLING: Duration = Duration::from_millis(25);
 
 /// A thread inside NCCL, or one that was asked for.
@@ -46,17 +47,17 @@ pub struct Thread {
     pub tid: u32,
     /// The kernel's name of it; NCCL names its own threads.
     pub name: String,
-    /// It runs or waits for a processor. Otherwise it sleeps, in the kernel function `wchan`.
+    /// It runs or waits for a CPU. Otherwise it sleeps, in the kernel function `wchan`.
     pub is_running: bool,
     pub wchan: Option<String>,
     /// The innermost function of NCCL that it is in.
     pub nccl_function: Option<String>,
-    /// The call of NCCL's API that led there: the outermost.
+    /// The call of NCCL's API that led there: the outermost frame of one.
     pub nccl_api: Option<String>,
     /// Innermost first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub frames: Vec<NamedFrame>,
-    /// Why nothing is known of where it is.
+    /// Why its stack is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unknown: Option<String>,
 }
@@ -71,13 +72,14 @@ pub struct NamedFrame {
     pub module: Option<String>,
     /// Address in that file's own terms, or in memory where there is no file.
     pub address: u64,
-    /// The frames from here on were found by a likely return address, as the call frame information did not lead on.
+    /// This frame and the following ones were found by a likely return address, because the call frame
+    /// information ended.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub inferred: bool,
 }
 
-/// Looks at the threads of a process. `nccl` are the inodes of its NCCL libraries. Gives those that are inside NCCL; with
-/// `with_stacks`, their frames too, and those of the first thread wherever it is.
+/// Looks at the threads of a process. `nccl`: the inodes of its NCCL libraries. Returns the threads that are
+/// inside NCCL. With `with_stacks`, their frames too, and those of the first thread, inside NCCL or not.
 pub fn look(process: &Process, nccl: &BTreeSet<u64>, with_stacks: bool, names: &mut Names) -> Vec<Thread> {
     let Ok(modules) = Modules::read(process) else { return Vec::new() };
     let tasks = task::list(process, MAX_THREADS);
@@ -108,7 +110,7 @@ impl Looker<'_> {
             ..Thread::default()
         };
         let stacks: Vec<Stack> = match task.position {
-            Position::Blocked { stack_pointer, place } => vec![Stack::at(place, stack_pointer)],
+            Position::Blocked { stack_pointer, pc } => vec![Stack::at(pc, stack_pointer)],
             Position::Running => {
                 let sampled = samples.of(task.tid);
                 if sampled.is_empty() { self.stack_of_one_that_naps(task.tid) } else { sampled }
@@ -131,7 +133,7 @@ impl Looker<'_> {
             }
             let mut frames = unwind::unwind(self.memory, &mut self.modules, &stack);
             if stack.copy.is_empty() && !self.is_still_at(task.tid, &stack) {
-                // It went on while its stack was read.
+                // It ran while its stack was read.
                 for frame in &mut frames {
                     frame.inferred = true;
                 }
@@ -161,11 +163,12 @@ impl Looker<'_> {
         Some(report)
     }
 
-    /// Threads that wait by short sleeps, as NCCL's do, run too little to be sampled; they are met asleep sooner or later.
+    /// Threads that wait by short sleeps, as NCCL's do, run too little to be sampled. Sooner or later a look
+    /// finds them asleep.
     fn stack_of_one_that_naps(&self, tid: u32) -> Vec<Stack> {
         for _ in 0..NAP_LOOKS {
-            if let Position::Blocked { stack_pointer, place } = task::position_of(self.process, tid) {
-                return vec![Stack::at(place, stack_pointer)];
+            if let Position::Blocked { stack_pointer, pc } = task::position_of(self.process, tid) {
+                return vec![Stack::at(pc, stack_pointer)];
             }
             thread::sleep(Duration::from_micros(200));
         }
@@ -174,8 +177,8 @@ impl Looker<'_> {
 
     fn is_still_at(&self, tid: u32, stack: &Stack) -> bool {
         match task::position_of(self.process, tid) {
-            Position::Blocked { stack_pointer, place } => {
-                (place, Some(stack_pointer)) == (stack.place, stack.stack_pointer())
+            Position::Blocked { stack_pointer, pc } => {
+                (pc, Some(stack_pointer)) == (stack.pc, stack.stack_pointer())
             }
             _ => false,
         }
@@ -185,18 +188,18 @@ impl Looker<'_> {
     fn may_be_inside(&self, stack: &Stack) -> bool {
         let ranges: Vec<(u64, u64)> = self.modules.code_of(self.nccl);
         let is_inside = |word: u64| ranges.iter().any(|(start, end)| (*start..*end).contains(&word));
-        is_inside(stack.place) || stack.words(self.memory, &self.modules).any(is_inside)
+        is_inside(stack.pc) || stack.words(self.memory, &self.modules).any(is_inside)
     }
 
     fn is_nccl(&self, frame: &Frame) -> bool {
-        self.modules.inode_at(frame.place).is_some_and(|inode| self.nccl.contains(&inode))
+        self.modules.inode_at(frame.pc).is_some_and(|inode| self.nccl.contains(&inode))
     }
 
-    /// The frame with its name, and whether that is of NCCL's API.
+    /// The frame with its name, and whether that is a function of NCCL's API.
     fn name(&mut self, frame: &Frame) -> (NamedFrame, bool) {
         let inferred = frame.inferred;
-        let Some((mapping, address)) = self.modules.place(self.memory, frame.lookup()) else {
-            return (NamedFrame { address: frame.place, inferred, ..NamedFrame::default() }, false);
+        let Some((mapping, address)) = self.modules.locate(self.memory, frame.lookup()) else {
+            return (NamedFrame { address: frame.pc, inferred, ..NamedFrame::default() }, false);
         };
         let module = mapping.path.file_name().map(|name| printable(&name.to_string_lossy()));
         let is_nccl = self.nccl.contains(&mapping.inode);

@@ -1,4 +1,5 @@
-//! The files that a process's code is from, and where each one's table of call frame information is in memory.
+//! The files that a process's code is from, and where each one's table of call frame information is in
+//! memory.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -66,7 +67,7 @@ impl Modules {
     }
 
     /// The file that an address is in, and the address in the file's own terms.
-    pub(super) fn place(&mut self, memory: Memory<'_>, address: u64) -> Option<(&Mapping, u64)> {
+    pub(super) fn locate(&mut self, memory: Memory<'_>, address: u64) -> Option<(&Mapping, u64)> {
         self.at(address).filter(|mapping| mapping.inode != 0)?;
         let module = self.module(memory, address)?;
         Some((self.at(address)?, address.wrapping_sub(module.bias)))

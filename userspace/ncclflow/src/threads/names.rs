@@ -104,8 +104,8 @@ impl Names {
     }
 }
 
-/// A function of NCCL's API by its symbol: `ncclAllReduce`, `pncclAllReduce`. NCCL's own functions are of C++, with the types of
-/// their parameters in the symbol.
+/// A function of NCCL's API by its symbol: `ncclAllReduce`, `pncclAllReduce`. NCCL's own functions are of
+/// C++, with the types of their parameters in the symbol.
 fn is_api(symbol: &str) -> bool {
     let rest = symbol.strip_prefix("pnccl").or_else(|| symbol.strip_prefix("nccl"));
     rest.is_some_and(|rest| {

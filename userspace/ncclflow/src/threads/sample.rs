@@ -1,5 +1,6 @@
-//! Registers and stacks of running threads, from the kernel's performance events: a timer that counts a thread's time on the
-//! processor takes a sample, and the thread runs on (perf_event_open(2)). Nothing is attached by ptrace, and nothing stops.
+//! Registers and stacks of running threads, from the kernel's performance events: a timer that counts a
+//! thread's time on the processor takes a sample, and the thread runs on (perf_event_open(2)). Nothing is
+//! attached by ptrace, and nothing stops.
 
 use std::{
     collections::HashMap,
@@ -34,8 +35,8 @@ const ROUNDS: usize = 10;
 /// Pages of samples of one thread, a power of 2: seven samples.
 const PAGES: usize = 32;
 
-/// Numbers of x86-64 registers in a sample (arch/x86/include/uapi/asm/perf_regs.h) in the order of DWARF's numbers: rax rdx
-/// rcx rbx rsi rdi rbp rsp r8…r15.
+/// Numbers of x86-64 registers in a sample (arch/x86/include/uapi/asm/perf_regs.h) in the order of DWARF's
+/// numbers: rax rdx rcx rbx rsi rdi rbp rsp r8…r15.
 const DWARF_ORDER: [u32; 16] = [0, 3, 2, 1, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23];
 const IP: u32 = 8;
 const MASK: u64 = 0x00ff_01ff;
@@ -104,7 +105,7 @@ impl Samples {
     pub(super) fn why_not(&self, thread: u32) -> String {
         match self.refused.get(&thread) {
             Some(error) => {
-                format!("it runs, and the kernel does not sample it ({error}); to stop it is not our way")
+                format!("it runs, and the kernel does not sample it ({error}); ncclflow never stops threads")
             }
             None => "it runs, and got no processor while it was sampled".to_owned(),
         }
@@ -142,8 +143,8 @@ impl Ring {
         // SAFETY: a fresh descriptor that nothing else owns.
         let event = unsafe { OwnedFd::from_raw_fd(event) };
         let page = rustix::param::page_size();
-        // SAFETY: a new mapping of the event's ring, of which nothing of ours is part; the length is 1 + 2^n pages, as the
-        // kernel wants it.
+        // SAFETY: a new mapping of the event's ring, of which nothing of ours is part; the length is 1 + 2^n
+        // pages, as the kernel wants it.
         let start = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -174,7 +175,8 @@ impl Ring {
         // SAFETY: the descriptor is an event's; the request takes no argument and stops its counting.
         unsafe { libc::ioctl(self.event.as_raw_fd(), IOC_DISABLE, 0) };
         let filled = self.filled();
-        // SAFETY: the pages behind the first are the ring; the kernel has written `filled` bytes, and writes no more.
+        // SAFETY: the pages behind the first are the ring; the kernel has written `filled` bytes, and writes
+        // no more.
         let data =
             unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast::<u8>().add(self.page), filled) };
         parse(data)
@@ -188,7 +190,8 @@ impl Drop for Ring {
     }
 }
 
-/// The samples in a ring, each a header (type, misc, size), then an ABI, registers, the stack and its real length.
+/// The samples in a ring, each a header (type, misc, size), then an ABI, registers, the stack and its real
+/// length.
 fn parse(mut data: &[u8]) -> Vec<Stack> {
     let mut stacks = Vec::new();
     while let Some((header, _)) = data.split_first_chunk::<8>() {
@@ -224,8 +227,8 @@ fn sample(mut record: &[u8]) -> Option<Stack> {
         .and_then(|rest| rest.first_chunk::<8>())
         .map_or(0, |word| u64::from_le_bytes(*word));
     let copy = copy.get(..usize::try_from(real).ok()?.min(size))?;
-    let place = *values.get(&IP)?;
-    let mut stack = Stack::at(place, *values.get(&DWARF_ORDER[7])?);
+    let pc = *values.get(&IP)?;
+    let mut stack = Stack::at(pc, *values.get(&DWARF_ORDER[7])?);
     for (register, number) in stack.registers.iter_mut().zip(DWARF_ORDER) {
         *register = values.get(&number).copied();
     }

@@ -13,12 +13,12 @@ const MAX_FILE: u64 = 4096;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Position {
-    /// It sleeps in the kernel, which it entered here.
+    /// It sleeps in the kernel, which it entered with this stack pointer and program counter.
     Blocked {
         stack_pointer: u64,
-        place: u64,
+        pc: u64,
     },
-    /// It runs, or waits for a processor.
+    /// It runs, or waits for a CPU.
     Running,
     Unknown,
 }
@@ -65,8 +65,8 @@ fn task(folder: &Path, tid: u32) -> Option<Task> {
     })
 }
 
-/// `running`, or the number of the system call (-1 if it is in none), its arguments, stack pointer and program counter
-/// (Documentation/filesystems/proc.rst).
+/// `running`, or the number of the system call (-1 if it is in none), its arguments, stack pointer and
+/// program counter (Documentation/filesystems/proc.rst).
 fn position(text: &str) -> Position {
     if text == "running" {
         return Position::Running;
@@ -74,8 +74,8 @@ fn position(text: &str) -> Position {
     let mut words = text.split(' ').rev();
     let mut hex = || u64::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok();
     match (hex(), hex()) {
-        (Some(place), Some(stack_pointer)) if place != 0 && stack_pointer != 0 => {
-            Position::Blocked { stack_pointer, place }
+        (Some(pc), Some(stack_pointer)) if pc != 0 && stack_pointer != 0 => {
+            Position::Blocked { stack_pointer, pc }
         }
         _ => Position::Unknown,
     }
@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn positions_are_read_as_the_kernel_writes_them() {
         let blocked = "202 0x7f00 0x189 0x0 0x0 0x0 0xffffffff 0x7ffd1000 0x7f3a5b6c";
-        let expected = Position::Blocked { stack_pointer: 0x7ffd_1000, place: 0x7f3a_5b6c };
+        let expected = Position::Blocked { stack_pointer: 0x7ffd_1000, pc: 0x7f3a_5b6c };
         assert_eq!(position(blocked), expected);
         assert_eq!(position("-1 0x7ffd1000 0x7f3a5b6c"), expected);
         assert_eq!(position("running"), Position::Running);

@@ -1,8 +1,10 @@
-//! From a place and a stack pointer to the frames of the callers, by the call frame information in the target's memory.
+//! From a program counter and a stack pointer to the callers' frames, by the call frame information in the
+//! target's memory.
 //!
-//! Nothing but what a step needs is copied: a search in the table of `.eh_frame_hdr`, one frame description entry and its common
-//! entry. Where a register is needed that is not known (of a sleeping thread only the stack pointer is) or there is no
-//! information, the next word on the stack that looks like a return address is taken, and the frame marked as inferred.
+//! Nothing but what a step needs is copied: a search in the table of `.eh_frame_hdr`, one frame description
+//! entry and its common entry. If a step needs a register that is not known (of a sleeping thread only the
+//! stack pointer is), or there is no information, the next word on the stack that looks like a return address
+//! is taken, and the frame is marked as inferred.
 
 use gimli::{
     BaseAddresses, CfaRule, EhFrame, EhFrameOffset, EndianSlice, EvaluationResult, LittleEndian, Register,
@@ -31,17 +33,17 @@ const REGISTERS: usize = 17;
 /// A thread's registers, as far as they are known, and a copy of the top of its stack if there is one.
 #[derive(Clone, Debug)]
 pub(super) struct Stack {
-    pub(super) place: u64,
+    pub(super) pc: u64,
     pub(super) registers: [Option<u64>; REGISTERS],
     /// Bytes from the stack pointer on, of the same moment as the registers.
     pub(super) copy: Vec<u8>,
 }
 
 impl Stack {
-    pub(super) fn at(place: u64, stack_pointer: u64) -> Self {
+    pub(super) fn at(pc: u64, stack_pointer: u64) -> Self {
         let mut registers = [None; REGISTERS];
         set(&mut registers, X86_64::RSP, Some(stack_pointer));
-        Self { place, registers, copy: Vec::new() }
+        Self { pc, registers, copy: Vec::new() }
     }
 
     pub(super) fn stack_pointer(&self) -> Option<u64> {
@@ -76,45 +78,46 @@ impl Stack {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Frame {
-    /// Where the thread is, or to where it will return.
-    pub(super) place: u64,
-    /// It has called; `place` is behind the call.
+    /// Program counter of the innermost frame, return address of the others.
+    pub(super) pc: u64,
+    /// The frame has called another one; `pc` follows the call.
     has_called: bool,
     pub(super) inferred: bool,
 }
 
 impl Frame {
-    /// An address inside the instruction that the thread is at: a call at the very end of a function returns behind it.
+    /// An address inside the instruction that the thread is at. A call that ends a function returns to an
+    /// address past its end.
     pub(super) fn lookup(&self) -> u64 {
-        self.place.saturating_sub(u64::from(self.has_called))
+        self.pc.saturating_sub(u64::from(self.has_called))
     }
 }
 
 /// The frames, innermost first.
 pub(super) fn unwind(memory: Memory<'_>, modules: &mut Modules, stack: &Stack) -> Vec<Frame> {
     let mut registers = stack.registers;
-    let mut frame = Frame { place: stack.place, has_called: false, inferred: false };
+    let mut frame = Frame { pc: stack.pc, has_called: false, inferred: false };
     let mut frames = vec![frame];
     let mut guesses = 0;
     while frames.len() < MAX_FRAMES {
         let Some(before) = get(&registers, X86_64::RSP) else { break };
         let step = step(memory, modules, stack, frame, &registers);
-        let (next, place, is_signal) = match step {
-            Step::To(next, place, is_signal) => (*next, place, is_signal),
+        let (next, pc, is_signal) = match step {
+            Step::To(next, pc, is_signal) => (*next, pc, is_signal),
             Step::Lost if guesses < MAX_GUESSES => {
                 guesses += 1;
-                let Some((next, place)) = guess(memory, modules, stack, before) else { break };
+                let Some((next, pc)) = guess(memory, modules, stack, before) else { break };
                 frame.inferred = true;
-                (next, place, false)
+                (next, pc, false)
             }
             Step::End | Step::Lost => break,
         };
         // Stacks grow down: a frame that does not lie above is nonsense, or a circle.
         let after = get(&next, X86_64::RSP).unwrap_or(0);
-        if place == 0 || (after <= before && !is_signal) {
+        if pc == 0 || (after <= before && !is_signal) {
             break;
         }
-        frame = Frame { place, has_called: !is_signal, inferred: frame.inferred };
+        frame = Frame { pc, has_called: !is_signal, inferred: frame.inferred };
         registers = next;
         frames.push(frame);
     }
@@ -128,17 +131,17 @@ fn get(registers: &Registers, register: Register) -> Option<u64> {
 }
 
 fn set(registers: &mut Registers, register: Register, value: Option<u64>) {
-    if let Some(place) = registers.get_mut(usize::from(register.0)) {
-        *place = value;
+    if let Some(slot) = registers.get_mut(usize::from(register.0)) {
+        *slot = value;
     }
 }
 
 enum Step {
-    /// The caller's registers, the place that it is returned to, and whether that is where a signal came.
+    /// The caller's registers, its program counter, and whether a signal interrupted it there.
     To(Box<Registers>, u64, bool),
     /// There is no caller.
     End,
-    /// The information does not lead on.
+    /// There is no usable information.
     Lost,
 }
 
@@ -169,8 +172,8 @@ struct Entry {
 }
 
 impl Entry {
-    /// The entry for an address, by the sorted table at `table` (LSB Core, `.eh_frame_hdr`): offsets of 4 bytes from the
-    /// table's own address, which is what all linkers write.
+    /// The entry for an address, by the sorted table at `table` (LSB Core, `.eh_frame_hdr`): offsets of 4
+    /// bytes from the table's own address, which is what all linkers write.
     fn find(memory: Memory<'_>, table: u64, address: u64) -> Option<Self> {
         const ENCODINGS: [u8; 3] = [0x1b, 0x03, 0x3b];
         let head = memory.bytes(RuntimeAddr(table), 12).ok()?;
@@ -227,12 +230,12 @@ impl Entry {
             CfaRule::Expression(expression) => evaluate(expression, None)?,
         };
         let mut next = *registers;
-        // What a call may change is not the caller's any more.
+        // The callee may have changed these.
         for register in [0, 1, 2, 4, 5, 8, 9, 10, 11] {
             set(&mut next, Register(register), None);
         }
         set(&mut next, X86_64::RSP, Some(cfa));
-        let mut place = None;
+        let mut pc = None;
         for (register, rule) in row.registers() {
             let value = match rule {
                 RegisterRule::Undefined => None,
@@ -250,13 +253,13 @@ impl Entry {
                 if matches!(rule, RegisterRule::Undefined) {
                     return Some(Step::End);
                 }
-                place = value;
+                pc = value;
             }
             set(&mut next, *register, value);
         }
-        match place {
+        match pc {
             Some(0) => Some(Step::End),
-            place => Some(Step::To(Box::new(next), place?, fde.is_signal_trampoline())),
+            pc => Some(Step::To(Box::new(next), pc?, fde.is_signal_trampoline())),
         }
     }
 }
@@ -303,8 +306,9 @@ fn evaluate(
     }
 }
 
-/// The nearest word above that is an address behind a call. One with a pointer further up the stack below it is preferred: a
-/// function with a frame pointer leaves such a pair, while what a frame has left over from older calls is seldom one.
+/// The nearest word further up the stack that is an address right after a call. It is preferred if the word
+/// below it points further up the stack: a function with a frame pointer leaves such a pair, and remains of
+/// older calls seldom form one.
 fn guess(memory: Memory<'_>, modules: &Modules, stack: &Stack, from: u64) -> Option<(Registers, u64)> {
     let end = modules.at(from).map_or(u64::MAX, |mapping| mapping.end.0);
     let mut loose = None;
@@ -330,7 +334,8 @@ fn guess(memory: Memory<'_>, modules: &Modules, stack: &Stack, from: u64) -> Opt
     loose
 }
 
-/// Whether a call instruction ends at an address: `e8` with 4 bytes, or `ff /2` of 2 to 7 bytes (Intel SDM, CALL).
+/// Whether a call instruction ends at an address: `e8` with 4 bytes, or `ff /2` of 2 to 7 bytes (Intel SDM,
+/// CALL).
 fn is_behind_call(memory: Memory<'_>, address: u64) -> bool {
     let Some(start) = address.checked_sub(7) else { return false };
     let Ok(code) = memory.bytes(RuntimeAddr(start), 7) else { return false };

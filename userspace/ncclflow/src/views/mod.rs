@@ -1,4 +1,4 @@
-//! What is shown while a recording goes on: in the terminal ([`top`]) and to a Prometheus ([`metrics`]).
+//! What is shown during a recording: in the terminal ([`top`]) and to a Prometheus server ([`metrics`]).
 
 pub mod metrics;
 pub mod top;

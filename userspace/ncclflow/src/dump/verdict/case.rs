@@ -69,7 +69,8 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// `rank 1 has not joined: AllReduce 3 of 5 launched`. `most`: what the other ranks launched at most, of all functions.
+    /// `rank 1 has not joined: AllReduce 3 of 5 launched`. `most`: what the other ranks launched at most, of
+    /// all functions.
     pub(super) fn not_joined_sentence(&self, rank: u32, most: u64) -> String {
         let Some(report) = self.ranks.get(&rank) else { return format!("rank {rank} was not read") };
         let ours = &report.counters.seq_number;
@@ -91,7 +92,8 @@ impl<'a> Case<'a> {
         let first = self.exited.first()?;
         if self.exited.len() == 1 && self.n_missing() == 1 {
             return Some(format!(
-                "process {} has exited, and {} is the only one that was not read: inferred that it was its process",
+                "process {} has exited, and {} is the only one that was not read: inferred that it was its \
+                 process",
                 first.pid,
                 named(self.missing_ranks())
             ));

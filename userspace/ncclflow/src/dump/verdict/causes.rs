@@ -1,7 +1,8 @@
 //! Where the waiting ends: from each rank with ops in flight along the ranks that it waits for.
 //!
-//! Data over NVLink or shared memory pass through no proxy. A rank that is connected so may stand still because of its
-//! neighbour and not by itself, and nothing on the host tells which. So it is named only if nothing surer is found.
+//! Data over NVLink or shared memory pass through no proxy. A rank that is connected so may stand still
+//! because of its neighbour and not by itself, and nothing on the host tells which. So it is named only if
+//! nothing surer is found.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,7 +39,8 @@ impl Causes {
     }
 }
 
-/// Follows the waiting. With `queued_counts`, a rank whose kernel may only be queued behind another one is a cause too.
+/// Follows the waiting. With `queued_counts`, a rank whose kernel may only be queued behind another one is a
+/// cause too.
 pub(super) fn follow(case: &Case<'_>, waits: &BTreeMap<u32, Waits>, queued_counts: bool) -> Causes {
     let (behind, most) = case.behind();
     let mut causes = Causes::default();

@@ -16,8 +16,8 @@ enum Position {
     PointToPoint,
 }
 
-/// Ranks that wait for each other because some are in a collective and others in sends and receives. Only for ranks of which
-/// none is the cause by itself.
+/// Ranks that wait for each other because some are in a collective and others in sends and receives. Only for
+/// ranks of which none is the cause by itself.
 pub(super) fn circle(ranks: &Ranks<'_>) -> Disagreement {
     let mut sides: BTreeMap<bool, BTreeSet<u32>> = BTreeMap::new();
     let mut positions = BTreeMap::new();
@@ -38,7 +38,8 @@ pub(super) fn circle(ranks: &Ranks<'_>) -> Disagreement {
         found.add(
             minority(&sides),
             format!(
-                "the order differs: {} in {}, {} in sends and receives, and neither can proceed before the other",
+                "the order differs: {} in {}, {} in sends and receives, and neither can proceed before the \
+                 other",
                 is_or_are(collective),
                 op.as_deref().unwrap_or("a collective"),
                 is_or_are(p2p)

@@ -1,9 +1,9 @@
 //! Ranks that launched another collective than the others, with another size, or in another order.
 //!
-//! All ranks of a communicator must launch the same collectives with the same sizes in the same order. Each rank numbers them
-//! by itself (`opCount`), so ops in flight with the same number can be compared. The two ends of a connection count their
-//! steps by themselves, so a difference there tells of ops that have ended. Who is right cannot be known: the minority is
-//! named.
+//! All ranks of a communicator must launch the same collectives with the same sizes in the same order. Each
+//! rank numbers them by itself (`opCount`), so ops in flight with the same number can be compared. The two
+//! ends of a connection count their steps by themselves, so a difference there tells of ops that have ended.
+//! Who is right cannot be known: the minority is named.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use crate::dump::{
 };
 use nccl_library::nccl::Direction;
 
-/// What does not fit together.
+/// A difference between ranks that should do the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Disagreement {
     /// The ranks that differ from most; all of them, if no side has more.
@@ -35,7 +35,7 @@ impl Disagreement {
 
 pub(super) type Ranks<'a> = BTreeMap<u32, &'a RankReport>;
 
-/// What ops in flight and connections tell, the surest first; empty if all fits.
+/// Differences in ops in flight and in connections, the surest first; empty if there are none.
 pub(super) fn find(ranks: &Ranks<'_>) -> Disagreement {
     // Where another communicator counts too, one number can mean different ops.
     if ranks.values().any(|rank| rank.shares_resources) {
@@ -54,7 +54,7 @@ pub(super) fn collectives(rank: &RankReport) -> impl Iterator<Item = &OpReport> 
     rank.proxy.ops.iter().filter(|op| !op.p2p)
 }
 
-/// Those that say something else than most; all, if no side has most.
+/// The ranks that are not on the largest side; all ranks, if no side is the largest.
 pub(super) fn minority<K: Ord>(sides: &BTreeMap<K, BTreeSet<u32>>) -> BTreeSet<u32> {
     let largest = sides.values().map(BTreeSet::len).max().unwrap_or(0);
     let is_most = |side: &&BTreeSet<u32>| side.len() == largest;
@@ -127,7 +127,8 @@ fn different_steps(ranks: &Ranks<'_>, found: &mut Disagreement) {
                 *times.entry(*number).or_default() += 1;
                 *times.entry(send.peer).or_default() += 1;
                 format!(
-                    "rank {number} has begun {} steps to rank {}, which has begun {} from it (channel {}), at the same op",
+                    "rank {number} has begun {} steps to rank {}, which has begun {} from it (channel {}), \
+                     at the same op",
                     send.steps, send.peer, receive.steps, send.channel
                 )
             });

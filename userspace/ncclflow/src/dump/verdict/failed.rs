@@ -1,8 +1,8 @@
 //! Ranks that NCCL itself reports as failed, and the ranks that made them fail.
 //!
-//! A rank whose peer dies gets `ncclRemoteError` from its network (`ncclSystemError` from the socket transport), and closes its
-//! own connections in turn: the error travels along the rings. So a rank with such an error points to the ranks that are
-//! gone, where there are any.
+//! A rank whose peer dies gets `ncclRemoteError` from its network (`ncclSystemError` from the socket
+//! transport), and closes its own connections in turn: the error travels along the rings. So a rank with such
+//! an error points to the ranks that are gone, where there are any.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -45,7 +45,8 @@ fn judge(case: &Case<'_>, or_aborted: bool) -> Option<Verdict> {
         return None;
     }
     let missing = missing_neighbours(case, &cut_off);
-    // A rank that gets more data than it asked for fails. The rank that asked for less is to blame, and that can be seen.
+    // A rank that gets more data than it asked for fails. The rank that asked for less is to blame, and that
+    // can be seen.
     let disagreement = disagreement::find(&case.ranks);
     let culprits = match (disagreement.is_empty(), own.is_empty(), missing.is_empty()) {
         (false, ..) => disagreement.ranks,

@@ -21,8 +21,8 @@ pub(super) fn over_nvlink(case: &Case<'_>) -> Option<Verdict> {
     let (_, most) = case.behind();
     (!unseen.is_empty() && most > 0).then(|| {
         let sentence = format!(
-            "cannot tell, because the data of {} go over NVLink or shared memory, where only the GPU knows what is in \
-             flight; all ranks launched the same number of collectives, and none launched more for {:.1} s",
+            "cannot tell, because the data of {} go over NVLink or shared memory, where only the GPU knows \
+             what is in flight; all ranks launched the same number of collectives, and none launched more for {:.1} s",
             named(&unseen),
             case.seconds
         );

@@ -1,4 +1,5 @@
-//! Communicators with ops in flight that stand still: the ranks at which the waiting ends, and the ranks that wait.
+//! Communicators with ops in flight that stand still: the ranks at which the waiting ends, and the ranks that
+//! wait.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,5 @@
-//! Communicators without ops in flight of which threads are inside a call of NCCL: they connect, or wait for room.
+//! Communicators without ops in flight of which threads are inside a call of NCCL: they connect, or wait for
+//! room.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +34,8 @@ pub(super) fn inside_calls(case: &Case<'_>) -> Option<Verdict> {
     if is_sure && !outside.is_empty() {
         let verb = if outside.len() == 1 { "is" } else { "are" };
         evidence.push(format!(
-            "{} {verb} in no call of NCCL: inferred that the others wait for it there, to connect or for room",
+            "{} {verb} in no call of NCCL: inferred that the others wait for it there, to connect or for \
+             room",
             named(&outside)
         ));
         return Some(Verdict { state: State::Stuck, culprits: outside, victims, evidence });

@@ -1,11 +1,11 @@
 //! What is wrong with a communicator, judged from what its ranks report. Pure: no process, no clock.
 //!
-//! A verdict comes from a list of [`RULES`]. Each rule is a file of this folder: it looks at one [`Case`] and answers, or leaves
-//! the case to the next rule. A new verdict is a new file and a line in the list.
+//! A verdict comes from a list of [`RULES`]. Each rule is a file of this folder: it looks at one [`Case`] and
+//! answers, or leaves the case to the next rule. A new verdict is a new file and a line in the list.
 //!
-//! Nothing is called stuck unless it stood still over all readings. If ops are in flight, [`in_flight`] follows each rank to
-//! the ranks that it waits for ([`waits`]). The waiting ends at a rank that has not joined, is stopped, was not read, or
-//! makes no progress by itself ([`causes`]).
+//! Nothing is called stuck unless it stood still over all readings. If ops are in flight, [`in_flight`]
+//! follows each rank to the ranks that it waits for ([`waits`]). The waiting ends at a rank that has not
+//! joined, is stopped, was not read, or makes no progress by itself ([`causes`]).
 
 mod case;
 mod causes;
@@ -38,7 +38,8 @@ pub enum State {
     /// What was read does not tell.
     #[default]
     Unknown,
-    /// Ops are in flight, or some ranks launched fewer collectives than others, and nothing moved over all readings.
+    /// Ops are in flight, or some ranks launched fewer collectives than others, and nothing moved over all
+    /// readings.
     Stuck,
 }
 

@@ -18,8 +18,8 @@ pub(super) fn moving(case: &Case<'_>) -> Option<Verdict> {
     }
     if case.has_ops_in_flight() {
         let sentence = format!(
-            "cannot tell, because {} launched more while no op in flight moved for {seconds:.1} s: read again with a \
-             longer --interval",
+            "cannot tell, because {} launched more while no op in flight moved for {seconds:.1} s: read \
+             again with a longer --interval",
             named(&counting)
         );
         return Some(Verdict::new(State::Unknown, sentence));

@@ -1,4 +1,5 @@
-//! Communicators about which nothing can be said, because something about their ranks was not read, or is not there yet.
+//! Communicators about which nothing can be said, because something about their ranks was not read, or is not
+//! there yet.
 
 use super::{
     State, Verdict,
@@ -6,8 +7,8 @@ use super::{
 };
 
 pub(super) fn duplicate_rank(case: &Case<'_>) -> Option<Verdict> {
-    let why = "cannot tell, because a rank appears twice: two communicators have one hash (possible before 2.24), or \
-               one dump was merged twice";
+    let why = "cannot tell, because a rank appears twice: two communicators have one hash (possible before \
+               2.24), or one dump was merged twice";
     (case.ranks.len() < case.n_reports).then(|| Verdict::new(State::Unknown, why))
 }
 

@@ -2,12 +2,13 @@
 //!
 //! The meaning of the steps is that of `sendProxyProgress` and `recvProxyProgress` (src/transport/net.cc).
 //!
-//! - A sender offers slots to its GPU (`posted`), gives filled ones to the network (`transmitted`) and gets them back (`done`).
-//! - A receiver gives slots to the network (`posted`), gets them filled (`received`), offers them to its GPU (`transmitted`)
-//!   and gets them back (`done`).
+//! - A sender offers slots to its GPU (`posted`), gives filled ones to the network (`transmitted`) and gets
+//!   them back (`done`).
+//! - A receiver gives slots to the network (`posted`), gets them filled (`received`), offers them to its GPU
+//!   (`transmitted`) and gets them back (`done`).
 //!
-//! In between the GPU's kernel takes from the receivers of a channel what it needs to fill the senders' slots. What it needs
-//! is known from the op's pattern.
+//! In between the GPU's kernel takes from the receivers of a channel what it needs to fill the senders'
+//! slots. What it needs is known from the op's pattern.
 
 use super::{
     steps::{needed, produced},
@@ -67,15 +68,17 @@ fn of_send(send: &OpReport, inputs: &[&OpReport], topology: Topology<'_>, waits:
         for receive in &missing {
             of_missing_input(receive, waits);
         }
-        // The first send of a ring needs no input; but its op's receive is posted with it, and cannot be over before it.
+        // The first send of a ring needs no input; but its op's receive is posted with it, and cannot be over
+        // before it.
         let over_network = |source: &u32| topology.over_network(send, Direction::Recv, *source);
         let unseen = topology.sources(send).into_iter().filter(|source| {
             (needed(send) > 0 || over_network(source)) && inputs.iter().all(|op| op.peer != Some(*source))
         });
         let unseen: Vec<u32> = unseen.collect();
         for source in &unseen {
-            // The GPU takes what comes in before it sends it on, so that a receive cannot be over before its send. From
-            // 2.26 on NCCL takes an op whose network failed out of the list (src/proxy.cc, progressOps).
+            // The GPU takes what comes in before it sends it on, so that a receive cannot be over before its
+            // send. From 2.26 on NCCL takes an op whose network failed out of the list (src/proxy.cc,
+            // progressOps).
             let why = if over_network(source) {
                 waits.broken.insert(*source, Direction::Recv);
                 "the receive that feeds it is no longer in flight: inferred that its connection broke"
@@ -130,12 +133,13 @@ fn of_receive(receive: &OpReport, not_sent_to: &[u32], waits: &mut Waits) {
     let consumed = receive.gpu.map_or(receive.done, |gpu| gpu.clamp(receive.done, receive.transmitted));
     if receive.transmitted > consumed {
         let left = receive.transmitted - consumed;
-        // The GPU takes a chunk and sends it on at once, and is at most its own first chunk ahead: a send of as many steps is not
-        // over before the receive's last chunk is taken.
+        // The GPU takes a chunk and sends it on at once, and is at most its own first chunk ahead: a send of
+        // as many steps is not over before the receive's last chunk is taken.
         let is_sending = consumed + receive.chunk_steps < receive.nsteps;
         if let (true, [first, ..]) = (is_sending, not_sent_to) {
             let why = format!(
-                "{label}: its GPU has {left} steps to send on, and the send is no longer in flight: inferred that its connection broke"
+                "{label}: its GPU has {left} steps to send on, and the send is no longer in flight: \
+                 inferred that its connection broke"
             );
             waits.broken.insert(*first, Direction::Send);
             waits.on(Some(*first), why);

@@ -1,8 +1,9 @@
-//! Which rank begins a pipeline (Broadcast, Reduce), as far as the ops in flight on all ranks tell. Pure.
+//! Which rank begins a pipeline (Broadcast, Reduce), as far as the ops in flight on all ranks show.
 //!
-//! A rank of a ring always has a receive that feeds its send. In a pipeline one rank has none, and its own ops do not tell that
-//! rank from one whose receive NCCL has dropped, as it does from 2.26 on when its network failed (src/proxy.cc, progressOps).
-//! The other ranks' ops can: the last rank of a pipeline receives and sends nothing, and the first one follows it in the ring.
+//! A rank of a ring always has a receive that feeds its send. In a pipeline one rank has none, and its own
+//! ops do not tell that rank from one whose receive NCCL has dropped, as it does from 2.26 on when its
+//! network failed (src/proxy.cc, progressOps). The other ranks' ops can: the last rank of a pipeline receives
+//! and sends nothing, and the first one follows it in the ring.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,8 +37,8 @@ fn must_receive(ranks: &BTreeMap<u32, &RankReport>, rank: &RankReport, send: &Op
         || first(ranks, send).is_some_and(|first| first != rank.rank)
 }
 
-/// The first rank of a pipeline: the one after that which receives and does not send. A receive cannot be over before the send
-/// that it feeds, so that a receive without a send feeds none.
+/// The first rank of a pipeline: the one after that which receives and does not send. A receive cannot be
+/// over before the send that it feeds, so that a receive without a send feeds none.
 fn first(ranks: &BTreeMap<u32, &RankReport>, like: &OpReport) -> Option<u32> {
     let mut found = ranks.values().filter_map(|rank| {
         let is_last = has(rank, like, Direction::Recv) && !has(rank, like, Direction::Send);

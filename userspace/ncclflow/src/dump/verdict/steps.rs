@@ -1,4 +1,5 @@
-//! What the steps of an op in flight say about the GPU's kernel: whether it runs, what it has filled, and what it needs.
+//! What the steps of an op in flight say about the GPU's kernel: whether it runs, what it has filled, and
+//! what it needs.
 
 use crate::dump::rank_report::OpReport;
 use nccl_library::nccl::Direction;
@@ -11,8 +12,9 @@ pub(super) fn gpu_has_begun(op: &OpReport) -> bool {
     }
 }
 
-/// Whether the GPU is known to be in the collective `count`, the oldest in flight: it filled or emptied a slot of it, or a part
-/// of it is over, as a later one has begun on the same channel. A connection's ops run one after the other.
+/// Whether the GPU is known to be in the collective `count`, the oldest in flight: it filled or emptied a
+/// slot of it, or a part of it is over, as a later one has begun on the same channel. A connection's ops run
+/// one after the other.
 pub(super) fn in_collective(ops: &[OpReport], count: u64) -> bool {
     let unfinished = || ops.iter().filter(|op| !op.p2p && op.done < op.nsteps);
     unfinished().filter(|op| op.op_count == count).any(|op| {
@@ -21,8 +23,9 @@ pub(super) fn in_collective(ops: &[OpReport], count: u64) -> bool {
     })
 }
 
-/// Whether the GPU is known to be in a batch of sends and receives: it has begun one that is not over, or a part of the oldest
-/// batch of a channel is over already, so that another part stands behind later batches of that channel.
+/// Whether the GPU is known to be in a batch of sends and receives: it has begun one that is not over, or a
+/// part of the oldest batch of a channel is over already, so that another part stands behind later batches of
+/// that channel.
 pub(super) fn in_point_to_point(ops: &[OpReport]) -> bool {
     let unfinished = || ops.iter().filter(|op| op.p2p && op.done < op.nsteps);
     let part_is_over = |op: &OpReport| {

@@ -6,11 +6,11 @@ use super::{pipelines::ChannelOp, steps::produced};
 use crate::dump::rank_report::{ChannelReport, ConnectionReport, OpReport};
 use nccl_library::nccl::Direction;
 
-/// Who a rank is connected with on one channel.
+/// The ranks that a rank is connected with on one channel.
 #[derive(Clone, Copy)]
 pub(super) struct Topology<'a> {
     pub(super) channel: Option<&'a ChannelReport>,
-    /// Those over which data go through the proxy.
+    /// Connections whose data pass through the proxy.
     pub(super) connections: &'a [ConnectionReport],
     pub(super) dropped_receives: &'a BTreeSet<ChannelOp>,
 }

@@ -13,12 +13,13 @@ pub(super) struct Waits {
     pub(super) peers: BTreeMap<u32, String>,
     /// Why it makes no progress by itself, if it does not.
     pub(super) own: Option<String>,
-    /// [`Self::own`] is about an op that the GPU has not begun, while other ops of the rank wait for peers: its kernel may
-    /// be queued behind theirs.
+    /// [`Self::own`] is about an op that the GPU has not begun, while other ops of the rank wait for peers:
+    /// its kernel may be queued behind theirs.
     pub(super) own_may_be_queued: bool,
     /// The peer of some op is not known.
     pub(super) unknown_peer: bool,
-    /// Those of [`Self::peers`] with which an op should be in flight that is not, and the direction of that op.
+    /// Those of [`Self::peers`] with which an op should be in flight that is not, and the direction of that
+    /// op.
     pub(super) broken: BTreeMap<u32, Direction>,
 }
 
@@ -50,8 +51,9 @@ pub(super) fn of_rank(rank: &RankReport, dropped_receives: &BTreeSet<ChannelOp>)
     all
 }
 
-/// The oldest collective, by channel, and on each channel the oldest point-to-point batch. Collectives are numbered in the
-/// order in which the rank's kernels run: a later one that stands still says nothing. Batches are numbered by channel.
+/// The oldest collective, by channel, and on each channel the oldest point-to-point batch. Collectives are
+/// numbered in the order in which the rank's kernels run: a later one that stands still says nothing. Batches
+/// are numbered by channel.
 fn oldest(ops: &[OpReport]) -> Vec<(u32, Vec<&OpReport>)> {
     let unfinished = || ops.iter().filter(|op| op.done < op.nsteps);
     let first_collective = unfinished().filter(|op| !op.p2p).map(|op| op.op_count).min();

@@ -1,4 +1,4 @@
-//! What is exposed, under which names. docs/METRICS.md has the list.
+//! The metrics and their names. docs/METRICS.md has the list.
 
 use std::fmt;
 
@@ -108,7 +108,8 @@ fn loss(families: &mut Families<'_>, statistics: &Statistics) -> fmt::Result {
     families.counters(
         "records_lost",
         None,
-        "Records that are missing: buffers were full. Known with the next record of the process, or at the end.",
+        "Records that are missing: buffers were full. Known with the next record of the process, or at the \
+         end.",
         pids.iter().map(|(pid, _, lost)| (vec![("pid", pid.as_str())], *lost)),
     )?;
     families.counters(
@@ -183,18 +184,18 @@ fn calls(families: &mut Families<'_>, ranks: &Ranks<'_>) -> fmt::Result {
 }
 
 fn traffic(families: &mut Families<'_>, ranks: &Ranks<'_>) -> fmt::Result {
-    fn way(labels: &mut Labels<'_>, kind: PeerKind, direction: Direction) {
+    fn add_peer_labels(labels: &mut Labels<'_>, kind: PeerKind, direction: Direction) {
         labels.extend([("direction", direction.name()), ("peer_kind", kind.name())]);
     }
     let planned = ranks.series(
         |rank| {
-            rank.traffic().iter().flat_map(|(way, traffic)| {
+            rank.traffic().iter().flat_map(|(key, traffic)| {
                 let kinds = [("exact", traffic.planned_exact), ("capacity", traffic.planned_capacity)];
-                kinds.into_iter().filter(|(_, bytes)| *bytes > 0).map(move |kind| (*way, kind))
+                kinds.into_iter().filter(|(_, bytes)| *bytes > 0).map(move |kind| (*key, kind))
             })
         },
         |labels, ((kind, direction), (bytes_kind, bytes))| {
-            way(labels, kind, direction);
+            add_peer_labels(labels, kind, direction);
             labels.push(("bytes_kind", bytes_kind));
             bytes
         },
@@ -205,7 +206,7 @@ fn traffic(families: &mut Families<'_>, ranks: &Ranks<'_>) -> fmt::Result {
         ranks.series(
             |rank| rank.traffic().iter().filter(|(_, traffic)| traffic.messages > 0),
             move |labels, (&(kind, direction), traffic)| {
-                way(labels, kind, direction);
+                add_peer_labels(labels, kind, direction);
                 value(traffic)
             },
         )
@@ -217,7 +218,7 @@ fn traffic(families: &mut Families<'_>, ranks: &Ranks<'_>) -> fmt::Result {
     let durations = ranks.series(
         |rank| rank.traffic().iter().filter(|(_, traffic)| traffic.durations.count() > 0),
         |labels, (&(kind, direction), traffic)| {
-            way(labels, kind, direction);
+            add_peer_labels(labels, kind, direction);
             &traffic.durations
         },
     );
@@ -225,13 +226,13 @@ fn traffic(families: &mut Families<'_>, ranks: &Ranks<'_>) -> fmt::Result {
     families.histograms("message_duration", help, durations)?;
     let waits = ranks.series(
         |rank| {
-            rank.traffic().iter().flat_map(|(way, traffic)| {
+            rank.traffic().iter().flat_map(|(key, traffic)| {
                 let waits = Wait::ALL.into_iter().zip(&traffic.waits);
-                waits.filter(|(_, histogram)| histogram.count() > 0).map(move |wait| (*way, wait))
+                waits.filter(|(_, histogram)| histogram.count() > 0).map(move |wait| (*key, wait))
             })
         },
         |labels, ((kind, direction), (wait, histogram))| {
-            way(labels, kind, direction);
+            add_peer_labels(labels, kind, direction);
             labels.push(("wait", wait.name()));
             histogram
         },

@@ -1,5 +1,5 @@
-//! The exposition of known statistics, read back line by line, and the server of it. A real parser reads it in
-//! `tests/e2e/tests/live.rs`.
+//! The exposition of known statistics, read back line by line, and the server of it. A real parser reads it
+//! in `tests/e2e/tests/live.rs`.
 
 mod promised;
 

@@ -1,5 +1,5 @@
-//! The screen: a heading, the table, what the selected row is made of, and the keys. Made for 80 columns and 24 lines; what is
-//! wider shows more.
+//! Draws the screen: a heading, the table, the details of the selected row, and the keys. It fits 80 columns
+//! and 24 lines; a wider terminal shows more.
 
 use ratatui::{
     Frame,
@@ -11,14 +11,16 @@ use ratatui::{
 
 use super::{
     lag::Lag,
-    printed::bytes_cell,
+    plain_table::bytes_cell,
     rates::{KindRates, PeerRates, RankRates},
-    report::Subject,
     rows::{Row, View},
-    shown::{ago, bytes, nanoseconds, number},
     state::State,
+    subject::Subject,
 };
-use crate::kernel::probe::Level;
+use crate::{
+    kernel::probe::Level,
+    text::{ago, bytes, nanoseconds, number},
+};
 use flow::statistics::Wait;
 
 /// From here on the table shows whole names.
@@ -160,7 +162,8 @@ fn table_row(row: &Row, view: View, wide: bool, room: usize) -> TableRow<'static
     let comm = if wide || view == View::Processes {
         row.comm.clone()
     } else {
-        // The end of a hash tells as much as all of it, mostly; `/` finds by all of it.
+        // The beginning of a hash is mostly enough to tell communicators apart. The filter (`/`) uses all of
+        // it.
         row.comm.strip_prefix("0x").map_or_else(|| row.comm.clone(), |hash| hash.chars().take(9).collect())
     };
     let pid =
@@ -185,12 +188,12 @@ fn mix(kinds: &[KindRates], wide: bool, room: usize) -> String {
     let total: f64 = kinds.iter().map(|kind| kind.ops_per_s).sum();
     let mut text = String::new();
     for kind in kinds.iter().filter(|kind| total == 0.0 || kind.ops_per_s > 0.0) {
-        let way = kind.way();
-        let label = if wide || way.is_empty() { kind.label() } else { way };
+        let algorithm = kind.algorithm_and_protocol();
+        let label = if wide || algorithm.is_empty() { kind.label() } else { algorithm };
         let share =
             if total > 0.0 { format!(" {:.0}%", kind.ops_per_s / total * 100.0) } else { String::new() };
         let separator = if text.is_empty() { "" } else { ", " };
-        // The first is shown as far as it goes, others whole.
+        // The first is cut if it is too wide; others are shown whole or not at all.
         if !text.is_empty() && text.len() + separator.len() + label.len() + share.len() > room {
             break;
         }
@@ -275,8 +278,8 @@ fn mean(ns: u64, count: u64) -> f64 {
 fn draw_help(frame: &mut Frame<'_>, area: Rect) {
     let lines = u16::try_from(HELP.lines().count()).unwrap_or(u16::MAX).saturating_add(2);
     let (width, height) = (area.width.min(78), area.height.min(lines));
-    let place =
+    let popup =
         Rect { x: area.x + (area.width - width) / 2, y: area.y + (area.height - height) / 2, width, height };
-    frame.render_widget(Clear, place);
-    frame.render_widget(Paragraph::new(HELP).block(Block::bordered().title(" keys and columns ")), place);
+    frame.render_widget(Clear, popup);
+    frame.render_widget(Paragraph::new(HELP).block(Block::bordered().title(" keys and columns ")), popup);
 }

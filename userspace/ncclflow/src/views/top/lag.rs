@@ -1,9 +1,10 @@
 //! Which rank of a communicator lags, as far as its ranks are seen here.
 //!
-//! Two signs. A rank is *behind* if it has not launched now what another rank had launched at the reading before: so it is
-//! one interval late at least, which the jitter of a healthy job is not. A rank is *waited for* (derived from measured
-//! waits, with steps only) if others waited long to receive from it, and it waited little itself: along a ring all wait
-//! for the one that is late, each for its neighbour, and only the late one waits for nobody.
+//! Two signs. A rank is *behind* if it has not launched now what another rank had launched at the reading
+//! before: so it is one interval late at least, which the jitter of a healthy job is not. A rank is *waited
+//! for* (derived from measured waits, with steps only) if others waited long to receive from it, and it
+//! waited little itself: along a ring all wait for the one that is late, each for its neighbour, and only the
+//! late one waits for nobody.
 
 use std::collections::BTreeMap;
 

@@ -1,24 +1,25 @@
-//! The live view: statistics of two moments become rates, rates become rows, rows are drawn or printed.
+//! The live view: two snapshots of the statistics become rates, rates become rows, rows are drawn or printed.
 //!
-//! Everything but `screen` is pure: readings in, rows and text out.
+//! Everything but `screen` is pure: snapshots in, rows and text out.
 
 mod draw;
+mod json;
 mod lag;
-mod printed;
+mod plain_table;
 mod rates;
-mod report;
 mod rows;
 mod screen;
-mod shown;
 mod state;
+mod subject;
 
 #[cfg(test)]
 mod tests;
 
+pub use json::TopReport;
 pub use lag::Lag;
-pub use printed::print_table;
-pub use rates::{KindRates, PeerRates, RankRates, Rates, Reading};
-pub use report::{Subject, TopReport};
+pub use plain_table::print_table;
+pub use rates::{KindRates, PeerRates, RankRates, Rates, Snapshot};
 pub use rows::{Row, Sort, View, rows};
 pub use screen::{Feed, show};
 pub use state::{Action, State};
+pub use subject::Subject;

@@ -1,4 +1,4 @@
-//! From two readings of the statistics to what happened in between.
+//! From two snapshots of the statistics to what happened in between.
 
 use serde::Serialize;
 
@@ -8,13 +8,13 @@ use nccl_library::nccl::Direction;
 
 /// The statistics at a moment.
 #[derive(Clone, Debug, Default)]
-pub struct Reading {
+pub struct Snapshot {
     /// `CLOCK_MONOTONIC`, nanoseconds.
     pub at_ns: u64,
     pub statistics: Statistics,
 }
 
-/// What a rank did between two readings, and in all.
+/// What a rank did between two snapshots, and in all.
 #[derive(Clone, Debug)]
 pub struct RankRates {
     /// `None`: all ranks beyond the number that is kept apart.
@@ -79,12 +79,13 @@ pub struct Rates {
 
 impl Rates {
     /// What happened from `before` to `now`.
-    pub fn between(before: &Reading, now: &Reading) -> Self {
+    pub fn between(before: &Snapshot, now: &Snapshot) -> Self {
         Self::with_lag_since(before, before, now)
     }
 
-    /// The same; a rank is behind if it has not launched what others had launched at `earlier`, between the two.
-    pub fn with_lag_since(before: &Reading, earlier: &Reading, now: &Reading) -> Self {
+    /// The same; a rank is behind if it has not launched what others had launched at `earlier`, between the
+    /// two.
+    pub fn with_lag_since(before: &Snapshot, earlier: &Snapshot, now: &Snapshot) -> Self {
         let interval_ns = now.at_ns.saturating_sub(before.at_ns).max(1);
         let per_s = Per(interval_ns);
         let none = RankStatistics::default();

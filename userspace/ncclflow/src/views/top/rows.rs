@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::{
     lag::Lag,
     rates::{KindRates, RankRates, Rates},
-    report::Subject,
+    subject::Subject,
 };
 use flow::statistics::RankKey;
 
@@ -203,12 +203,12 @@ impl KindRates {
     /// `AllReduce RING/SIMPLE`.
     pub(super) fn label(&self) -> String {
         let coll = self.coll.as_deref().unwrap_or("other");
-        let way = self.way();
-        if way.is_empty() { coll.to_owned() } else { format!("{coll} {way}") }
+        let algorithm = self.algorithm_and_protocol();
+        if algorithm.is_empty() { coll.to_owned() } else { format!("{coll} {algorithm}") }
     }
 
     /// `RING/SIMPLE`; of p2p, the protocol alone.
-    pub(super) fn way(&self) -> String {
+    pub(super) fn algorithm_and_protocol(&self) -> String {
         [self.algorithm, self.protocol].into_iter().flatten().collect::<Vec<_>>().join("/")
     }
 }

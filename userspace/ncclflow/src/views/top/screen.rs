@@ -1,4 +1,5 @@
-//! The terminal: drawn, listened to, and left as it was found, however the end comes.
+//! Runs the screen: draws on the terminal, takes keys, and restores the terminal at the end, also after a
+//! panic.
 
 use std::{
     io,
@@ -12,9 +13,9 @@ use ratatui::{
 
 use super::{
     draw::draw,
-    rates::Reading,
-    report::Subject,
+    rates::Snapshot,
     state::{Action, State},
+    subject::Subject,
 };
 
 /// How long a signal can go unnoticed.
@@ -23,16 +24,17 @@ const PATIENCE: Duration = Duration::from_millis(100);
 /// Where the screen gets what it shows.
 pub trait Feed {
     /// The statistics now.
-    fn read(&mut self) -> Reading;
+    fn read(&mut self) -> Snapshot;
     /// What is watched; it can have changed.
     fn subject(&mut self) -> Subject;
     /// A line to show, if there is news.
     fn news(&mut self) -> Option<String>;
-    /// The session is over, or somebody wants it to be.
+    /// The session has ended, or was asked to end.
     fn is_over(&self) -> bool;
 }
 
-/// Shows the screen until the user, or the feed, wants it to end. A panic, too, leaves the terminal as it was.
+/// Shows the screen until the user, or the feed, wants it to end. A panic, too, leaves the terminal as it
+/// was.
 ///
 /// # Errors
 /// If the terminal cannot be set up, drawn on or read from.

@@ -3,9 +3,9 @@
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use super::{
-    rates::{Rates, Reading},
-    report::Subject,
+    rates::{Rates, Snapshot},
     rows::{Row, Sort, View, rows},
+    subject::Subject,
 };
 
 /// Longest filter.
@@ -35,7 +35,7 @@ pub struct State {
     /// The user has chosen a row, which stays chosen wherever it goes; before, it is the first.
     has_chosen: bool,
     pub(super) rates: Rates,
-    before: Reading,
+    before: Snapshot,
     pub(super) rows: Vec<Row>,
     pub(super) message: Option<String>,
 }
@@ -51,7 +51,7 @@ impl State {
     }
 
     /// A new reading.
-    pub fn take(&mut self, now: Reading, subject: &Subject) {
+    pub fn take(&mut self, now: Snapshot, subject: &Subject) {
         if !self.frozen {
             self.rates = Rates::between(&self.before, &now);
         }

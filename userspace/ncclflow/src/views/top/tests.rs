@@ -32,9 +32,9 @@ fn subject() -> Subject {
     Subject { host: "node-1".to_owned(), level: Some(Level::Steps), processes }
 }
 
-fn readings() -> [Reading; 2] {
+fn readings() -> [Snapshot; 2] {
     [(0, [1; 4]), (2, [11, 11, 21, 11])]
-        .map(|(seconds, ops)| Reading { at_ns: seconds * SECOND + 1, statistics: job(ops) })
+        .map(|(seconds, ops)| Snapshot { at_ns: seconds * SECOND + 1, statistics: job(ops) })
 }
 
 fn state() -> State {
@@ -93,7 +93,7 @@ fn a_rank_that_has_not_launched_what_others_had_a_refresh_ago_is_behind() {
             statistics.flow(&Op { rank, ..Op::default() }.record(), &host(pid));
             statistics.event(&flow::made::ops::launch(rank, launched), Some(&host(pid)), 0);
         }
-        Reading { at_ns: seconds * SECOND, statistics: statistics.statistics().clone() }
+        Snapshot { at_ns: seconds * SECOND, statistics: statistics.statistics().clone() }
     };
     let lags = |before, now| -> Vec<Option<Lag>> {
         Rates::between(&before, &now).ranks.iter().map(|rank| rank.lag).collect()
@@ -148,7 +148,7 @@ fn keys_sort_filter_freeze_and_change_the_view() {
     press(&mut state, "f");
     let frozen = screen(&state, 80, 24);
     assert!(frozen[1].contains("FROZEN"));
-    state.take(Reading { at_ns: 5 * SECOND, statistics: job([90; 4]) }, &subject());
+    state.take(Snapshot { at_ns: 5 * SECOND, statistics: job([90; 4]) }, &subject());
     assert_eq!(screen(&state, 80, 24), frozen);
 
     press(&mut state, "/");

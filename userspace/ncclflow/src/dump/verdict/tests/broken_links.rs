@@ -16,8 +16,8 @@ fn on_network(number: u32, ops: Vec<OpReport>) -> RankReport {
     rank
 }
 
-/// Rank 3 was killed: NCCL dropped rank 2's send to it, and rank 2's GPU cannot send on what comes from rank 1. Seen on the bed with
-/// 2.27.5 under load.
+/// Rank 3 was killed: NCCL dropped rank 2's send to it, and rank 2's GPU cannot send on what comes from rank
+/// 1. Seen on the bed with 2.27.5 under load.
 #[test]
 fn a_send_that_nccl_dropped_is_waited_for_where_it_went() {
     let taken = |count| OpReport {
@@ -48,8 +48,9 @@ fn a_send_that_nccl_dropped_is_waited_for_where_it_went() {
     check(&judge(&ranks, &[]), State::Stuck, &[2, 3], &[0, 1], "its GPU does not take 4 steps that came in");
 }
 
-/// A broadcast from rank 1 whose message to rank 2 was longer than that asked for: NCCL dropped rank 2's receive and kept no error,
-/// and rank 1 is in the next op. Seen on the bed with 2.27.5, two ops exchanged on rank 1.
+/// A broadcast from rank 1 whose message to rank 2 was longer than that asked for: NCCL dropped rank 2's
+/// receive and kept no error, and rank 1 is in the next op. Seen on the bed with 2.27.5, two ops exchanged on
+/// rank 1.
 #[test]
 fn a_receive_that_a_pipeline_lost_is_a_link_that_is_down() {
     let pipeline = |direction, peer| OpReport {

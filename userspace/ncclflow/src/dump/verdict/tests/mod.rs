@@ -47,7 +47,8 @@ fn a_gpu_that_has_its_input_and_does_nothing_is_the_cause() {
 
 #[test]
 fn an_op_that_is_queued_behind_another_does_not_make_its_rank_the_cause() {
-    // Rank 1 stalls in op 3. Rank 2 has begun op 3 and waits; its op 4 has input and room, but its kernel runs later.
+    // Rank 1 stalls in op 3. Rank 2 has begun op 3 and waits; its op 4 has input and room, but its kernel
+    // runs later.
     let mut second = waiting(2);
     second.proxy.ops.iter_mut().for_each(|op| op.op_count = 3);
     second.proxy.ops.extend(lazy(2).proxy.ops);
@@ -170,8 +171,8 @@ fn unknown_peers_leave_the_verdict_open() {
     check(&judge(&ranks, &[]), State::Unknown, &[], &[0, 1, 2, 3], "the peers of ops are not known");
 }
 
-/// Two nodes of two GPUs, which the ring visits one after the other: NVLink from 0 to 1 and from 2 to 3, the network from 1 to
-/// 2 and from 3 to 0.
+/// Two nodes of two GPUs, which the ring visits one after the other: NVLink from 0 to 1 and from 2 to 3, the
+/// network from 1 to 2 and from 3 to 0.
 fn over_nvlink_and_network() -> [RankReport; 4] {
     let mut ranks = [waiting(0), waiting(1), waiting(2), waiting(3)].map(|rank| connected(rank, 24, 24));
     for (number, rank) in (0..).zip(&mut ranks) {

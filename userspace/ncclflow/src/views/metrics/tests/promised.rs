@@ -1,4 +1,5 @@
-//! What docs/METRICS.md promises is what is exported, and the dashboard of dist/grafana asks for nothing else.
+//! What docs/METRICS.md promises is what is exported, and the dashboard of dist/grafana asks for nothing
+//! else.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -183,7 +184,8 @@ fn the_dashboard_asks_for_metrics_and_labels_that_are_exported() {
         for target in targets {
             let query = target["expr"].as_str().unwrap();
             check(query);
-            // What a legend shows must be left in the result; `group_right` leaves all labels of its right side.
+            // What a legend shows must be left in the result; `group_right` leaves all labels of its right
+            // side.
             let legend = target["legendFormat"].as_str().unwrap_or_default();
             for label in legend.split("{{").skip(1).map(|part| part.split("}}").next().unwrap().trim()) {
                 assert!(

@@ -1,4 +1,4 @@
-//! `top --once --json`: what was seen, as JSON (docs/OUTPUT.md).
+//! `top --once --json` (docs/OUTPUT.md).
 
 use std::collections::BTreeMap;
 
@@ -6,27 +6,12 @@ use serde::Serialize;
 
 use super::{
     lag::Lag,
-    rates::{KindRates, RankRates, Rates, Reading},
+    rates::{KindRates, RankRates, Rates, Snapshot},
+    subject::Subject,
 };
 use crate::kernel::probe::Level;
 use flow::statistics::{RankKey, Sum, Wait};
 use nccl_library::nccl::Direction;
-
-/// What is watched.
-#[derive(Clone, Debug, Default)]
-pub struct Subject {
-    pub host: String,
-    pub level: Option<Level>,
-    /// Name and NCCL version of each process.
-    pub processes: BTreeMap<u32, (String, String)>,
-}
-
-impl Subject {
-    /// The short name of a process.
-    pub fn name(&self, pid: u32) -> &str {
-        self.processes.get(&pid).map_or("", |(name, _)| name)
-    }
-}
 
 /// The whole report.
 #[derive(Debug, Serialize)]
@@ -39,7 +24,8 @@ pub struct TopReport<'a> {
     interval_s: f64,
     processes: Vec<ProcessLine<'a>>,
     ranks: Vec<RankLine<'a>>,
-    /// Ranks beyond the number that is kept apart; the last of `ranks`, without a communicator, is all of them.
+    /// Ranks beyond the number that is kept apart; the last of `ranks`, without a communicator, is all of
+    /// them.
     folded_ranks: usize,
     records_lost: u64,
     records_undecodable: u64,
@@ -87,7 +73,7 @@ struct PeerLine {
 }
 
 impl<'a> TopReport<'a> {
-    pub fn new(subject: &'a Subject, now: &Reading, rates: &'a Rates) -> Self {
+    pub fn new(subject: &'a Subject, now: &Snapshot, rates: &'a Rates) -> Self {
         let processes = subject.processes.iter().map(|(&pid, (name, nccl))| {
             let seen = now.statistics.processes().get(&pid).copied().unwrap_or_default();
             ProcessLine { pid, name, nccl, records: seen.records, lost: seen.lost }

@@ -1,4 +1,4 @@
-//! What `ps` says, as data: the schema of `--json` (docs/OUTPUT.md).
+//! The list as data: the schema of `--json` (docs/OUTPUT.md).
 
 use serde::Serialize;
 
@@ -18,13 +18,14 @@ pub const PS_SCHEMA: u32 = 1;
 pub struct PsReport {
     pub schema: u32,
     pub host: String,
-    /// When it was looked, in seconds.
+    /// Unix time of the look, in seconds.
     pub unix_time: u64,
     /// In the order of their PIDs.
     pub processes: Vec<ProcessEntry>,
-    /// Processes that may not be looked at, and why not is in [`denied_remedy`](crate::target::denied_remedy). They can use NCCL or not.
+    /// Processes that may not be looked at; whether they use NCCL is not known.
+    /// [`denied_remedy`](crate::target::denied_remedy) says what to do.
     pub denied: usize,
-    /// `/proc` does not even show that they are there (`hidepid`), so that [`Self::denied`] does not count them.
+    /// `/proc` hides the processes of other users (`hidepid`), so [`Self::denied`] does not count them.
     pub hidden: bool,
 }
 
@@ -34,7 +35,7 @@ pub struct PsReport {
 pub struct ProcessEntry {
     /// In the PID namespace of this program.
     pub pid: u32,
-    /// What the process sees of itself.
+    /// In its own PID namespace.
     pub own_pid: u32,
     /// The kernel's short name of it.
     pub name: String,
@@ -50,14 +51,14 @@ pub struct ProcessEntry {
     /// It is in another PID namespace.
     pub own_pids: bool,
     pub libraries: Vec<LibraryEntry>,
-    /// `None`: they were not looked for, or could not be.
+    /// `None`: ncclflow did not look for them, or could not.
     pub communicators: Option<Vec<CommunicatorEntry>>,
-    /// Its communicators are copies that it was forked with, from this process, and are listed there.
+    /// It was forked from this process and has copies of its communicators, which are listed there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub forked_from: Option<u32>,
-    /// All its memory was looked through.
+    /// All its memory was scanned.
     pub scan_is_complete: Option<bool>,
-    /// What could not be found out, and why.
+    /// What is not known, and why.
     pub errors: Vec<String>,
 }
 
@@ -79,12 +80,12 @@ pub struct LibraryEntry {
     pub build_id: Option<String>,
     /// Where `record` would have its symbols and layouts from.
     pub symbols: Option<SymbolSource>,
-    /// Why nothing can be known of its communicators.
+    /// Why its communicators are not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unusable: Option<String>,
 }
 
-/// A rank that the process is.
+/// A rank of a communicator, in the process.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CommunicatorEntry {
@@ -134,8 +135,8 @@ impl ProcessEntry {
         }
     }
 
-    /// Where it lives, in a word.
-    pub(super) fn place(&self) -> String {
+    /// Its container, or else the namespaces that it does not share with this program; `-` if there are none.
+    pub(super) fn container_cell(&self) -> String {
         match (&self.container, self.own_mounts, self.own_pids) {
             (Some(container), ..) => container.short(),
             (None, true, true) => "own mounts, pids".to_owned(),

@@ -5,11 +5,8 @@ use std::{
     io::{self, Write},
 };
 
-use super::{
-    lag::Lag,
-    rows::Row,
-    shown::{ago, bytes, number},
-};
+use super::{lag::Lag, rows::Row};
+use crate::text::{ago, bytes, column_widths, number};
 
 /// Prints the rows, a line each, with a heading; columns are as wide as they need to be.
 ///
@@ -18,10 +15,7 @@ use super::{
 pub fn print_table(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
     let heading = ["COMM", "RANK", "PID", "OPS/S", "BYTES/S", "SEEN", "LAG", "MOST"].map(str::to_owned);
     let lines: Vec<[String; 8]> = std::iter::once(heading).chain(rows.iter().map(cells)).collect();
-    let widths: Vec<usize> = (0..8)
-        .map(|column| lines.iter().filter_map(|line| line.get(column)).map(|cell| cell.chars().count()).max())
-        .map(Option::unwrap_or_default)
-        .collect();
+    let widths = column_widths(&lines);
     for line in &lines {
         let mut text = String::new();
         for (cell, width) in line.iter().zip(&widths) {

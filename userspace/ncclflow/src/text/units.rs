@@ -1,13 +1,13 @@
-//! Numbers for people, in few columns.
+//! Numbers, sizes and durations for people, in few columns.
 
 /// `950`, `1.25k`, `12.5M`: four digits at most.
-pub(super) fn number(value: f64) -> String {
+pub fn number(value: f64) -> String {
     let (scaled, unit) = scaled(value);
     if unit.is_empty() && value.fract().abs() < 0.05 { format!("{value:.0}") } else { digits(scaled, unit) }
 }
 
 /// `0 B`, `12.5 GB`; decimal units, as NCCL's own tests have them.
-pub(super) fn bytes(value: f64) -> String {
+pub fn bytes(value: f64) -> String {
     let (scaled, unit) = scaled(value);
     if unit.is_empty() {
         return format!("{value:.0} B");
@@ -17,7 +17,7 @@ pub(super) fn bytes(value: f64) -> String {
 }
 
 /// `85us`, `1.2ms`, `12s`.
-pub(super) fn nanoseconds(ns: f64) -> String {
+pub fn nanoseconds(ns: f64) -> String {
     match ns {
         ns if ns < 1e3 => format!("{ns:.0}ns"),
         ns if ns < 1e6 => digits(ns / 1e3, "us"),
@@ -27,12 +27,23 @@ pub(super) fn nanoseconds(ns: f64) -> String {
 }
 
 /// How long ago: `now`, `12s`, `3m`, `2h`.
-pub(super) fn ago(seconds: f64) -> String {
+pub fn ago(seconds: f64) -> String {
     match seconds {
         s if s < 2.0 => "now".to_owned(),
         s if s < 120.0 => format!("{s:.0}s"),
         s if s < 7200.0 => format!("{:.0}m", s / 60.0),
         s => format!("{:.0}h", s / 3600.0),
+    }
+}
+
+/// A duration in seconds: `45s`, `3m07s`, `2h05m`, `4d03h`.
+pub fn age(seconds: u64) -> String {
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
+    match () {
+        () if days > 0 => format!("{days}d{:02}h", hours % 24),
+        () if hours > 0 => format!("{hours}h{:02}m", minutes % 60),
+        () if minutes > 0 => format!("{minutes}m{:02}s", seconds % 60),
+        () => format!("{seconds}s"),
     }
 }
 
@@ -70,5 +81,13 @@ mod tests {
             ["15ns", "85.0us", "1.20ms", "12.0s"]
         );
         assert_eq!([0.4, 12.0, 180.0, 7300.0].map(ago).to_vec(), ["now", "12s", "3m", "2h"]);
+    }
+
+    #[test]
+    fn ages() {
+        assert_eq!(
+            [age(5), age(187), age(7500), age(356_400)],
+            ["5s", "3m07s", "2h05m", "4d03h"].map(str::to_owned)
+        );
     }
 }

@@ -1,0 +1,63 @@
+//! Lines of a given width, and columns of a table.
+
+use std::fmt::{self, Write};
+
+/// The width of each column: that of its widest cell, in characters.
+pub fn column_widths<'r, const N: usize>(rows: impl IntoIterator<Item = &'r [String; N]>) -> [usize; N] {
+    let mut widths = [0; N];
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    widths
+}
+
+/// Keeps the end of a text that is too wide: the end of a path says more than its beginning.
+pub fn cut_left(text: &str, width: Option<usize>) -> String {
+    let length = text.chars().count();
+    match width {
+        Some(width) if length > width => {
+            let kept: String = text.chars().skip(length + 1 - width.max(1)).collect();
+            format!("…{kept}")
+        }
+        _ => text.to_owned(),
+    }
+}
+
+/// Keeps the beginning of a text that is too wide.
+pub fn cut_right(text: &str, width: Option<usize>) -> String {
+    match width {
+        Some(width) if text.chars().count() > width => {
+            text.chars().take(width.saturating_sub(1)).chain(std::iter::once('…')).collect()
+        }
+        _ => text.to_owned(),
+    }
+}
+
+/// Writes `text`, indented, in lines of at most `width` columns. Lines after the first are indented by two
+/// more.
+///
+/// # Errors
+/// Those of writing.
+pub fn write_wrapped(out: &mut dyn Write, text: &str, indent: usize, width: usize) -> fmt::Result {
+    let mut column = 0;
+    for word in text.split(' ') {
+        let length = word.chars().count();
+        if column > 0 && column + 1 + length > width {
+            writeln!(out)?;
+            column = 0;
+            write!(out, "{:1$}", "", indent + 2)?;
+            column += indent + 2;
+        } else if column == 0 {
+            write!(out, "{:indent$}", "")?;
+            column += indent;
+        } else {
+            out.write_char(' ')?;
+            column += 1;
+        }
+        out.write_str(word)?;
+        column += length;
+    }
+    writeln!(out)
+}

@@ -1,0 +1,7 @@
+//! Text for people: numbers with units, and lines and columns that fit a terminal.
+
+mod lines;
+mod units;
+
+pub use lines::{column_widths, cut_left, cut_right, write_wrapped};
+pub use units::{age, ago, bytes, nanoseconds, number};
