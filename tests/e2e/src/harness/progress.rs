@@ -14,8 +14,8 @@ const PATIENCE: Duration = Duration::from_mins(1);
 #[track_caller]
 pub fn wait_for_calls(prefix: &Path, pids: &[u32], more: usize) {
     let calls = |pid: &u32| {
-        let log = fs::read(format!("{}.{pid}", prefix.display())).unwrap_or_default();
-        log.iter().filter(|byte| **byte == b'\n').count()
+        let log = fs::read_to_string(format!("{}.{pid}", prefix.display())).unwrap_or_default();
+        log.matches('\n').count()
     };
     let before: Vec<usize> = pids.iter().map(calls).collect();
     wait_until("each process has made calls", PATIENCE, || {
