@@ -8,6 +8,7 @@ pub mod kernel_objects;
 pub mod memory;
 pub mod node;
 pub mod programs;
+pub mod progress;
 pub mod recorder;
 pub mod replay;
 pub mod run_counts;

@@ -18,7 +18,7 @@ use ncclflow_e2e::harness::{
     recorder::Recorder,
 };
 use rustix::process::Signal;
-use test_support::{need, root};
+use test_support::{need, root, wait_until};
 
 const VERSION: &str = "2.27.5-cu12";
 
@@ -132,6 +132,18 @@ fn assert_whole_lines(out: &Path) -> u64 {
     lines
 }
 
+/// Waits until a file of a communicator has something in it.
+fn wait_for_lines(out: &Path) {
+    let entries = |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten();
+    wait_until("the recording has a line", Duration::from_mins(1), || {
+        let folders = entries(out).map(|entry| entry.path()).filter(|path| path.is_dir());
+        folders.flat_map(|folder| entries(&folder).collect::<Vec<_>>()).any(|file| {
+            let is_lines = file.path().extension().is_some_and(|extension| extension == "jsonl");
+            is_lines && file.metadata().is_ok_and(|metadata| metadata.len() > 0)
+        })
+    });
+}
+
 fn session(out: &Path) -> serde_json::Value {
     serde_json::from_str(&fs::read_to_string(out.join("session.json")).unwrap()).unwrap()
 }
@@ -240,7 +252,9 @@ fn only_the_named_process_pays_and_nothing_is_left_behind() {
         assert_eq!(look(pid), [memory::BREAKPOINT; 2], "the probes are there");
         assert_eq!(look(other_pid), untouched, "another process on the same library has none");
         bed.go().unwrap();
-        std::thread::sleep(Duration::from_millis(1500));
+        if round == 0 {
+            wait_for_lines(&out);
+        }
         let objects = kernel_objects::of_process(recorder.pid()).unwrap();
         let expected = if links == "multi" { 1 } else { 2 };
         assert!(!objects.programs.is_empty() && objects.links.len() == expected, "{links}: {objects:?}");
@@ -249,11 +263,11 @@ fn only_the_named_process_pays_and_nothing_is_left_behind() {
         let (status, words) = recorder.finish().unwrap();
         // The probes go at once; the program that they ran the kernel frees a moment later.
         assert!(objects.still_there().unwrap().links.is_empty(), "{links}, after {signal:?}");
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while objects.still_there().unwrap() != KernelObjects::default() {
-            assert!(Instant::now() < deadline, "a program is left of {links}, after {signal:?}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        wait_until(
+            &format!("no program is left of {links}, after {signal:?}"),
+            Duration::from_secs(10),
+            || objects.still_there().unwrap() == KernelObjects::default(),
+        );
         assert_eq!(look(pid), untouched, "no probe is left after {signal:?}");
         let lines = assert_whole_lines(&out);
         if signal == Signal::KILL {
@@ -283,7 +297,7 @@ fn a_process_that_is_killed_while_it_is_traced_ends_the_recording() {
     sleep.kill().unwrap();
     sleep.wait().unwrap();
     bed.go().unwrap();
-    std::thread::sleep(Duration::from_millis(1500));
+    wait_for_lines(&out);
     for &pid in &bed.ready.pids {
         let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
         rustix::process::kill_process(pid, Signal::KILL).unwrap();
@@ -334,9 +348,8 @@ fn every_hit_is_delivered_or_counted() {
     // A reader that does not read.
     recorder.signal(Signal::STOP).unwrap();
     bed.go().unwrap();
-    std::thread::sleep(Duration::from_secs(4));
-    recorder.signal(Signal::CONT).unwrap();
     assert!(bed.finish().unwrap().1.ok);
+    recorder.signal(Signal::CONT).unwrap();
     let (status, words) = recorder.finish().unwrap();
     assert!(status.success(), "{words}");
     let session = session(&out);

@@ -5,7 +5,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{fs, thread, time::Duration};
+use std::{fs, time::Duration};
 
 use ncclflow_e2e::harness::{
     bed::Bed,
@@ -14,7 +14,7 @@ use ncclflow_e2e::harness::{
     programs,
 };
 use rustix::process::Signal;
-use test_support::{is_long, root};
+use test_support::{eventually, is_long, root};
 
 /// Dumps of busy jobs, over all libraries.
 const BUSY_DUMPS: usize = 48;
@@ -152,7 +152,7 @@ fn a_rank_that_was_killed_is_named_whether_its_process_is_given_or_not() {
         let Some(job) = Job::start(version, shape, &["--survive", "--iters", "1000000"]).unwrap() else {
             return;
         };
-        thread::sleep(Duration::from_millis(500));
+        Job::work();
         let index = rank as usize;
         job.signal(index, Signal::KILL).unwrap();
         let said = format!("process {} has exited", job.bed.ready.pids[index]);
@@ -166,7 +166,7 @@ fn a_stopped_process_is_named_and_its_job_goes_on_afterwards() {
     for_each(2, &shapes(|shape| shape.processes), |version, shape, rank| {
         let arguments = ["--iters", "1000000", "--bytes", "65536"];
         let Some(job) = Job::start(version, shape, &arguments).unwrap() else { return };
-        thread::sleep(Duration::from_millis(300));
+        Job::work();
         job.signal(rank as usize, Signal::STOP).unwrap();
         check_culprit(&job.stuck().unwrap(), rank, &format!("rank {rank} is stopped: process"));
         job.signal(rank as usize, Signal::CONT).unwrap();
@@ -236,10 +236,7 @@ fn a_busy_job_is_never_called_stuck_and_computes_what_it_should() {
 
 /// Whether the job is over: the bed itself ends a moment after its ranks.
 fn ends_now(job: &mut Job) -> bool {
-    (0..20).any(|_| {
-        thread::sleep(Duration::from_millis(100));
-        !job.bed.is_running()
-    })
+    eventually(Duration::from_secs(2), || !job.bed.is_running())
 }
 
 #[test]

@@ -2,11 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{
-    collections::BTreeMap,
-    fs::File,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, fs::File, time::Duration};
 
 use ncclflow_e2e::{
     harness::{
@@ -20,7 +16,7 @@ use ncclflow_e2e::{
     truth::transfer_log::TransferLog,
 };
 use serde_json::Value;
-use test_support::root;
+use test_support::{root, wait_until};
 
 const RANKS: u32 = 3;
 const BYTES: u64 = 65536;
@@ -145,14 +141,12 @@ fn top_marks_the_rank_that_is_behind() {
 
 /// Scrapes until so many ops are there, as the job holds its communicators and does nothing more.
 fn scrape_until(address: &str, ops: u64) -> Vec<Sample> {
-    let deadline = Instant::now() + Duration::from_mins(2);
-    loop {
-        let samples = scrape::parse(&scrape::fetch(address).unwrap()).unwrap();
-        if scrape::count(&samples, "ncclflow_ops_total", &[]) >= ops || Instant::now() > deadline {
-            return samples;
-        }
-        std::thread::sleep(Duration::from_millis(500));
-    }
+    let mut samples = Vec::new();
+    wait_until("the metrics count all ops", Duration::from_mins(2), || {
+        samples = scrape::parse(&scrape::fetch(address).unwrap()).unwrap();
+        scrape::count(&samples, "ncclflow_ops_total", &[]) >= ops
+    });
+    samples
 }
 
 #[test]

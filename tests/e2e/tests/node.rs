@@ -213,7 +213,7 @@ fn record_all_shows_each_process(node: &Node) {
     wait_until("the files have all ops but the last", Duration::from_secs(90), || {
         node.known.iter().all(|known| {
             let Some((hash, _, ranks)) = &known.ranks else { return true };
-            let last = if known.version == "2.21.5" { 1 } else { 0 };
+            let last = u64::from(known.version == "2.21.5");
             ranks.iter().all(|rank| lines_of(&output, hash, *rank) >= (ITERATIONS - last) * CHANNELS)
         })
     });
@@ -323,7 +323,7 @@ fn churn(filtered: bool) {
     let mut first = None;
     for wave in 0..waves {
         let start = |job: usize| {
-            let library = if job % 2 == 0 { &old } else { &new };
+            let library = if job.is_multiple_of(2) { &old } else { &new };
             calling_job(&bed, library, &folder.path().join(format!("job-{wave}-{job}")))
         };
         let jobs: Vec<Killed> = (0..jobs_of_wave).map(start).collect();

@@ -8,21 +8,21 @@ use std::{
     fs::{self, File},
     path::Path,
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use ncclflow_e2e::{
     harness::{
         bed::Bed,
-        programs,
+        programs, progress,
         recorder::Recorder,
         scrape::{self, Sample},
     },
     truth::call_log,
 };
-use rustix::{process::Signal, time::ClockId};
+use rustix::process::Signal;
 use serde_json::Value;
-use test_support::root;
+use test_support::{eventually, root, wait_until};
 
 /// A job of the node.
 struct Kind {
@@ -112,14 +112,12 @@ fn samples(address: &str) -> Vec<Sample> {
 
 /// The first scrape that is as is wanted; or, if that does not come about, the last one.
 fn scrape_until(address: &str, is_as_wanted: impl Fn(&[Sample]) -> bool) -> Vec<Sample> {
-    let deadline = Instant::now() + Duration::from_mins(2);
-    loop {
-        let samples = samples(address);
-        if is_as_wanted(&samples) || Instant::now() > deadline {
-            return samples;
-        }
-        thread::sleep(Duration::from_millis(300));
-    }
+    let mut last = Vec::new();
+    let _it_came_about = eventually(Duration::from_mins(2), || {
+        last = samples(address);
+        is_as_wanted(&last)
+    });
+    last
 }
 
 /// Calls of communication by process and function, as the job itself wrote them down.
@@ -147,8 +145,12 @@ fn node_at(level: &str, counter: &str, bytes_counter: &str, name: &'static str) 
     let recorder = Recorder::start_all(&ncclflow, &folder.path().join("out"), &arguments).unwrap();
     let address = address(&recorder);
     beds.push(start(3));
-    // It is promised to be picked up within two seconds.
-    thread::sleep(Duration::from_secs(3));
+    // It is promised to be picked up within two seconds; a busy machine may take longer.
+    let late = beds[3].ready.pids.clone();
+    wait_until("the job that began later is picked up", Duration::from_secs(10), || {
+        let samples = samples(&address);
+        late.iter().all(|pid| samples.iter().any(|sample| sample.labels.get("pid") == Some(&pid.to_string())))
+    });
     for bed in &beds {
         bed.go().unwrap();
     }
@@ -214,10 +216,8 @@ fn ops_of_all_jobs_of_the_node_are_counted_each_for_its_own() {
     node_at("flow", "ncclflow_ops_total", "ncclflow_op_bytes_total", "coll");
 }
 
-fn now_ns() -> u64 {
-    let now = rustix::time::clock_gettime(ClockId::Monotonic);
-    u64::try_from(now.tv_sec).unwrap() * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap()
-}
+/// Longest time from a touch to its effect.
+const OPENS_WITHIN: Duration = Duration::from_millis(400);
 
 /// With windows, what happens in them is counted, on and on; what happens between them is not.
 #[test]
@@ -258,24 +258,25 @@ fn windows_at(level: &str, counter: &str, name: &str) {
         };
         bed.ready.pids.iter().map(of).collect()
     };
-    thread::sleep(Duration::from_millis(500));
+    let prefix = place.join("calls");
+    let wait_for_calls = |more| progress::wait_for_calls(&prefix, &bed.ready.pids, more);
+    wait_for_calls(5);
     assert!(counted().values().all(|count| *count == 0), "no window was open yet");
 
     let mut after_windows = Vec::new();
-    let mut flags = Vec::new();
-    for _ in 0..3 {
-        let touched = now_ns();
+    for number in 1..=3 {
         File::create(&flag).unwrap();
-        thread::sleep(Duration::from_millis(600));
+        // It opens within this time; then there are calls in it.
+        thread::sleep(OPENS_WITHIN);
+        wait_for_calls(10);
         // A scrape inside of a window.
         let inside = counted();
-        thread::sleep(Duration::from_millis(300));
+        wait_for_calls(5);
         fs::remove_file(&flag).unwrap();
-        flags.push((touched, now_ns()));
-        thread::sleep(Duration::from_secs(1));
+        progress::wait_for_windows(&output, number);
         let after = counted();
         // The job goes on, and is not counted.
-        thread::sleep(Duration::from_millis(500));
+        wait_for_calls(10);
         assert_eq!(counted(), after);
         assert!(inside.iter().all(|(pid, count)| count <= &after[pid]), "{inside:?} {after:?}");
         after_windows.push(after);
@@ -283,12 +284,13 @@ fn windows_at(level: &str, counter: &str, name: &str) {
     recorder.signal(Signal::INT).unwrap();
     let (status, said) = recorder.finish().unwrap();
     assert!(status.success(), "{said}");
+    let pids = bed.ready.pids.clone();
     drop(bed);
-    thread::sleep(Duration::from_millis(300));
+    progress::wait_for_exits(&pids);
 
     let session: Value = serde_json::from_slice(&fs::read(output.join("session.json")).unwrap()).unwrap();
     let windows = session["windows"].as_array().unwrap();
-    assert_eq!(windows.len(), flags.len(), "{said}");
+    assert_eq!(windows.len(), 3, "{said}");
     let calls = call_log::read(&place.join("calls")).unwrap();
     let mut before: BTreeMap<u32, u64> = BTreeMap::new();
     for (window, after) in windows.iter().zip(after_windows) {

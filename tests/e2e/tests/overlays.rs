@@ -8,8 +8,7 @@ use std::{
     fs::{self, File},
     path::{Path, PathBuf},
     process::Command,
-    thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use ncclflow_e2e::{
@@ -18,7 +17,7 @@ use ncclflow_e2e::{
 };
 use rustix::process::Signal;
 use serde_json::Value;
-use test_support::{need, root};
+use test_support::{need, root, wait_until};
 
 /// An overlay over `lower`; it is unmounted when this is dropped.
 struct Overlay(PathBuf);
@@ -93,11 +92,7 @@ fn containers_of_one_image_are_traced_once_each() {
         lines
     };
     let is_done = |bed: &Bed| lines(bed).values().sum::<u64>() >= 24;
-    let deadline = Instant::now() + Duration::from_mins(1);
-    while !beds.iter().all(is_done) {
-        assert!(Instant::now() < deadline, "{:?}", beds.iter().map(&lines).collect::<Vec<_>>());
-        thread::sleep(Duration::from_millis(100));
-    }
+    wait_until("every call is in the files", Duration::from_mins(1), || beds.iter().all(is_done));
     File::create(&hold).unwrap();
     for bed in &mut beds {
         assert!(bed.finish().unwrap().1.ok);

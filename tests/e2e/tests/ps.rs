@@ -199,6 +199,37 @@ fn lent(file: &Path, folder: &Path) -> PathBuf {
     to
 }
 
+/// Without a process of one's own there is nothing, which is not the same as that there is nothing on the host.
+fn without_processes_of_its_own(tool: &Path) {
+    let output = as_nobody(tool, &["ps"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let lines: Vec<&str> = text.lines().collect();
+    let [nothing, others] = &*lines else { panic!("{text}") };
+    assert_eq!(*nothing, "no process of this node that may be looked at has NCCL mapped");
+    assert!(others.starts_with("processes that may not be looked at: "), "{others}");
+    assert!(others.ends_with(": run as root to see them"), "{others}");
+
+    // Where it is not even shown that there are others.
+    let output = Command::new("unshare")
+        .args(["--mount", "sh", "-c"])
+        .arg("mount -t proc -o hidepid=2 proc /proc && exec setpriv --reuid=65534 --regid=65534 --clear-groups \"$0\" ps")
+        .arg(tool)
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    if need("mount", output.status.success(), "run where /proc may be mounted") {
+        assert!(
+            text.starts_with("no process of this node that may be looked at has NCCL mapped\n"),
+            "{text}"
+        );
+        assert!(
+            text.ends_with("are hidden (/proc is mounted with hidepid): run as root to see them\n"),
+            "{text}"
+        );
+    }
+}
+
 #[test]
 fn without_root_ps_shows_one_s_own_processes_and_says_that_there_are_others() {
     let (Some(ncclflow), Some(program), Some(library), true) =
@@ -228,34 +259,7 @@ fn without_root_ps_shows_one_s_own_processes_and_says_that_there_are_others() {
     .unwrap();
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
 
-    // Without a process of its own there is nothing, which is not the same as that there is nothing on the host.
-    let output = as_nobody(&tool, &["ps"]);
-    let text = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let lines: Vec<&str> = text.lines().collect();
-    let [nothing, others] = &*lines else { panic!("{text}") };
-    assert_eq!(*nothing, "no process of this node that may be looked at has NCCL mapped");
-    assert!(others.starts_with("processes that may not be looked at: "), "{others}");
-    assert!(others.ends_with(": run as root to see them"), "{others}");
-
-    // Where it is not even shown that there are others.
-    let output = Command::new("unshare")
-        .args(["--mount", "sh", "-c"])
-        .arg("mount -t proc -o hidepid=2 proc /proc && exec setpriv --reuid=65534 --regid=65534 --clear-groups \"$0\" ps")
-        .arg(&tool)
-        .output()
-        .unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
-    if need("mount", output.status.success(), "run where /proc may be mounted") {
-        assert!(
-            text.starts_with("no process of this node that may be looked at has NCCL mapped\n"),
-            "{text}"
-        );
-        assert!(
-            text.ends_with("are hidden (/proc is mounted with hidepid): run as root to see them\n"),
-            "{text}"
-        );
-    }
+    without_processes_of_its_own(&tool);
 
     let below = |name: &str| {
         let path = folder.path().join(name);

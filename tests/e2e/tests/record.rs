@@ -156,6 +156,7 @@ fn attaching_in_the_middle_gives_true_identities() {
     let arguments: Vec<&str> = arguments.into_iter().chain(["--debug-file", &log]).collect();
     let mut bed = Bed::start(&bed, &library, folder.path(), &arguments).unwrap();
     bed.go().unwrap();
+    // The middle of three seconds of work, by the intervals that it was given.
     std::thread::sleep(std::time::Duration::from_millis(700));
     let recorder =
         Recorder::start(&ncclflow, &bed.pid_list(), &folder.path().join("out"), &["-d", "1.5"]).unwrap();

@@ -3,16 +3,12 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{
-    collections::BTreeSet,
-    fs, thread,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeSet, fs, thread, time::Duration};
 
 use ncclflow_e2e::harness::{bed::Bed, programs, recorder::Recorder};
 use rustix::process::Signal;
 use serde_json::Value;
-use test_support::root;
+use test_support::{root, wait_until};
 
 const ROUNDS: u64 = 3;
 const ITERATIONS: u64 = 5;
@@ -53,11 +49,10 @@ fn a_build_of_nccl_is_given_its_probes_once_whatever_file_it_comes_in() {
         jobs.push((bed.ready.comm_hash.clone(), bed.ready.pids.clone()));
         fs::remove_dir_all(&place).unwrap();
         // A file that is gone is let go of when nobody has it mapped.
-        let deadline = Instant::now() + Duration::from_secs(30);
-        while !held_below(recorder.pid(), &format!("{mark}/environment")).is_empty() {
-            assert!(Instant::now() < deadline, "{:?}", held_below(recorder.pid(), &mark));
-            thread::sleep(Duration::from_millis(200));
-        }
+        let below = format!("{mark}/environment");
+        wait_until("no file of the job is held open", Duration::from_secs(30), || {
+            held_below(recorder.pid(), &below).is_empty()
+        });
     }
     recorder.signal(Signal::INT).unwrap();
     let (status, said) = recorder.finish().unwrap();

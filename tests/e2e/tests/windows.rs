@@ -13,12 +13,13 @@ use std::{
 };
 
 use ncclflow_e2e::{
-    harness::{bed::Bed, programs, recorder::Recorder},
+    harness::{bed::Bed, programs, progress, recorder::Recorder},
+    tracer::Trace,
     truth::call_log::{self, Call},
 };
 use rustix::{process::Signal, time::ClockId};
 use serde_json::Value;
-use test_support::{is_long, root};
+use test_support::{is_long, root, wait_until};
 
 /// Longest time from a touch, or an rm, to its effect. On an idle machine it is a millisecond or two.
 const LATENCY: u64 = 400_000_000;
@@ -65,8 +66,17 @@ impl Windowed {
         for bed in &beds {
             bed.go().unwrap();
         }
-        thread::sleep(Duration::from_millis(500));
-        Some(Self { folder, beds, recorder: Some(recorder), output, flag })
+        let job = Self { folder, beds, recorder: Some(recorder), output, flag };
+        job.wait_for_calls(3);
+        Some(job)
+    }
+
+    /// Waits until each process has made so many calls more.
+    fn wait_for_calls(&self, more: usize) {
+        for (job, bed) in self.beds.iter().enumerate() {
+            let prefix = self.folder.path().join(format!("job-{job}/calls"));
+            progress::wait_for_calls(&prefix, &bed.ready.pids, more);
+        }
     }
 
     /// Opens a window for so long: the moments before the touch and after the rm.
@@ -88,9 +98,9 @@ impl Windowed {
 
     /// All calls of all-reduce, by process.
     fn calls(&mut self) -> BTreeMap<u32, Vec<Call>> {
-        // They are killed: the last line of a log may be cut.
+        let pids: Vec<u32> = self.beds.iter().flat_map(|bed| bed.ready.pids.clone()).collect();
         self.beds.clear();
-        thread::sleep(Duration::from_millis(300));
+        progress::wait_for_exits(&pids);
         let mut by_pid: BTreeMap<u32, Vec<Call>> = BTreeMap::new();
         for job in fs::read_dir(self.folder.path()).unwrap().flatten() {
             if job.file_name().to_string_lossy().starts_with("job-") {
@@ -146,9 +156,9 @@ fn twenty_windows_over_eight_processes_hold_what_was_called_between_touch_and_rm
     let Some(mut job) = Windowed::start(2, "4", &["--level", "api"]) else { return };
     let (count, length) = if is_long() { (60, 400) } else { (20, 300) };
     let mut flags = Vec::new();
-    for _ in 0..count {
+    for number in 1..=count {
         flags.push(job.window(Duration::from_millis(length)));
-        thread::sleep(Duration::from_millis(200));
+        progress::wait_for_windows(&job.output, number);
     }
     let (session, said) = job.end();
     let calls = job.calls();
@@ -197,35 +207,42 @@ fn twenty_windows_over_eight_processes_hold_what_was_called_between_touch_and_rm
 }
 
 #[test]
-fn a_window_that_reaches_its_limit_closes_and_opens_again_only_for_a_new_flag() {
+fn a_window_that_reaches_its_count_of_ops_opens_again_only_for_a_new_flag() {
     let Some(mut job) = Windowed::start(1, "2", &["--window-max-ops", "15"]) else { return };
-    for _ in 0..2 {
-        job.window(Duration::from_millis(1500));
-        thread::sleep(Duration::from_millis(300));
+    for number in 1..=2 {
+        // The limit closes it, and the flag stays for many calls more.
+        File::create(&job.flag).unwrap();
+        progress::wait_for_windows(&job.output, number);
+        job.wait_for_calls(10);
+        fs::remove_file(&job.flag).unwrap();
+        // That it is gone shows nowhere; it is noticed within this time.
+        thread::sleep(Duration::from_nanos(LATENCY));
     }
     let (session, said) = job.end();
     let windows = session["windows"].as_array().unwrap();
     assert_eq!(windows.len(), 2, "{said}");
     for window in windows {
         assert_eq!(window["closed_by"], "max_ops");
-        let session = whole_session(&job.output.join(window["folder"].as_str().unwrap()));
-        let lines = |rank: &Value| rank["proxyFlowLines"].as_u64().unwrap();
-        assert_eq!(session["communicators"].as_array().unwrap().iter().map(lines).sum::<u64>(), 15, "{said}");
-        // A window begins without memory of the one before, and everything in it is complete all the same.
         let folder = job.output.join(window["folder"].as_str().unwrap());
-        let trace = ncclflow_e2e::tracer::Trace::read(&folder).unwrap();
+        let session = whole_session(&folder);
+        assert_eq!(lines_of_ranks(&session, "proxyFlowLines"), 15, "{said}");
+        // A window begins without memory of the one before, and everything in it is complete all the same.
+        let trace = Trace::read(&folder).unwrap();
         for (member, rank) in &trace.ranks {
             assert!(rank.flows.iter().all(|flow| flow.ring_next == (member.rank + 1) % 2), "{member}");
             assert!(!rank.steps.is_empty(), "{member}");
         }
     }
+}
 
+#[test]
+fn a_window_that_reaches_its_time_closes_while_the_flag_stays() {
     let Some(mut job) = Windowed::start(1, "2", &["--level", "api", "--window-max-secs", "0.3"]) else {
         return;
     };
-    let begun = Instant::now();
-    job.window(Duration::from_millis(1200));
-    assert!(begun.elapsed() > Duration::from_millis(1200));
+    File::create(&job.flag).unwrap();
+    progress::wait_for_windows(&job.output, 1);
+    job.wait_for_calls(10);
     let (session, said) = job.end();
     let [window] = &**session["windows"].as_array().unwrap() else { panic!("{said}") };
     assert_eq!(window["closed_by"], "max_secs");
@@ -237,11 +254,12 @@ fn a_window_that_reaches_its_limit_closes_and_opens_again_only_for_a_new_flag() 
 #[test]
 fn a_signal_and_the_time_begin_new_windows_where_there_is_always_one() {
     let Some(mut job) = Windowed::start(1, "2", &["--level", "api", "--rotate", "600"]) else { return };
-    thread::sleep(Duration::from_millis(500));
-    for _ in 0..3 {
+    for number in 1..=3 {
+        job.wait_for_calls(5);
         job.recorder.as_ref().unwrap().signal(Signal::USR1).unwrap();
-        thread::sleep(Duration::from_millis(600));
+        progress::wait_for_windows(&job.output, number);
     }
+    job.wait_for_calls(5);
     let (session, said) = job.end();
     let windows = session["windows"].as_array().unwrap();
     let ends: Vec<&str> = windows.iter().map(|window| window["closed_by"].as_str().unwrap()).collect();
@@ -341,51 +359,44 @@ fn a_folder_with_a_limit_keeps_the_latest_windows_and_never_takes_more() {
     let (last, whole) = kept.split_last().unwrap();
     whole_session(&job.output.join(last));
     for folder in whole {
-        let folder = job.output.join(folder);
-        let session = whole_session(&folder);
-        assert!(session["compressed"]["files"].as_u64().unwrap() >= 4, "{:#}", session["compressed"]);
-        let trace = ncclflow_e2e::tracer::Trace::read(&folder).unwrap();
-        assert_eq!(trace.ranks.len(), 2);
-        for (member, rank) in &trace.ranks {
-            assert!(!rank.flows.is_empty() && !rank.steps.is_empty(), "{member}");
-        }
-        let lines = |key: &str| {
-            let ranks = session["communicators"].as_array().unwrap().iter();
-            ranks.map(|rank| rank[key].as_u64().unwrap()).sum::<u64>()
-        };
-        assert_eq!(
-            lines("proxyFlowLines"),
-            trace.ranks.values().map(|rank| rank.flows.len() as u64).sum::<u64>()
-        );
-        assert_eq!(
-            lines("flowStepsLines"),
-            trace.ranks.values().map(|rank| rank.steps.len() as u64).sum::<u64>()
-        );
-        for communicator in fs::read_dir(&folder).unwrap().flatten().filter(|entry| entry.path().is_dir()) {
-            let names = fs::read_dir(communicator.path()).unwrap().flatten();
-            let names: Vec<String> =
-                names.map(|file| file.file_name().to_string_lossy().into_owned()).collect();
-            let count = |part: &str| names.iter().filter(|name| name.contains(part)).count();
-            assert_eq!((count("_rank"), count(".jsonl.gz"), names.len()), (8, 4, 8), "{names:?}");
-        }
-        let summary = Command::new(programs::ncclflow().unwrap())
-            .args(["summary", "--json"])
-            .arg(&folder)
-            .output()
-            .unwrap();
-        assert!(summary.status.success(), "{}", String::from_utf8_lossy(&summary.stderr));
-        let summary: Value = serde_json::from_slice(&summary.stdout).unwrap();
-        let messages = |rank: &Value| {
-            rank["links"]
-                .as_array()
-                .unwrap()
-                .iter()
-                .map(|link| link["messages"].as_u64().unwrap())
-                .sum::<u64>()
-        };
-        let messages: u64 = summary["ranks"].as_array().unwrap().iter().map(messages).sum();
-        assert_eq!(messages, lines("flowStepsLines"));
+        assert_window_is_whole(&job.output.join(folder));
     }
+}
+
+/// The sum over the ranks of a session.
+fn lines_of_ranks(session: &Value, key: &str) -> u64 {
+    session["communicators"].as_array().unwrap().iter().map(|rank| rank[key].as_u64().unwrap()).sum()
+}
+
+/// A compressed window: its files, what they hold, and what `summary` reads of them.
+fn assert_window_is_whole(folder: &Path) {
+    let session = whole_session(folder);
+    assert!(session["compressed"]["files"].as_u64().unwrap() >= 4, "{:#}", session["compressed"]);
+    let trace = Trace::read(folder).unwrap();
+    assert_eq!(trace.ranks.len(), 2);
+    for (member, rank) in &trace.ranks {
+        assert!(!rank.flows.is_empty() && !rank.steps.is_empty(), "{member}");
+    }
+    let ranks = || trace.ranks.values();
+    let messages = lines_of_ranks(&session, "flowStepsLines");
+    assert_eq!(
+        lines_of_ranks(&session, "proxyFlowLines"),
+        ranks().map(|rank| rank.flows.len() as u64).sum::<u64>()
+    );
+    assert_eq!(messages, ranks().map(|rank| rank.steps.len() as u64).sum::<u64>());
+    for communicator in fs::read_dir(folder).unwrap().flatten().filter(|entry| entry.path().is_dir()) {
+        let names = fs::read_dir(communicator.path()).unwrap().flatten();
+        let names: Vec<String> = names.map(|file| file.file_name().to_string_lossy().into_owned()).collect();
+        let count = |part: &str| names.iter().filter(|name| name.contains(part)).count();
+        assert_eq!((count("_rank"), count(".jsonl.gz"), names.len()), (8, 4, 8), "{names:?}");
+    }
+    let summary =
+        Command::new(programs::ncclflow().unwrap()).args(["summary", "--json"]).arg(folder).output().unwrap();
+    assert!(summary.status.success(), "{}", String::from_utf8_lossy(&summary.stderr));
+    let summary: Value = serde_json::from_slice(&summary.stdout).unwrap();
+    let links =
+        summary["ranks"].as_array().unwrap().iter().flat_map(|rank| rank["links"].as_array().unwrap());
+    assert_eq!(links.map(|link| link["messages"].as_u64().unwrap()).sum::<u64>(), messages);
 }
 
 /// Without windows what finds no room is lost, and said to be.
@@ -423,7 +434,7 @@ fn a_recording_without_windows_stops_at_its_limit() {
         (&session["compressed"]["files"], &session["compressed"]["files_left"]),
         (&4.into(), &0.into())
     );
-    let trace = ncclflow_e2e::tracer::Trace::read(&output).unwrap();
+    let trace = Trace::read(&output).unwrap();
     assert!(trace.ranks.values().all(|rank| !rank.steps.is_empty()));
 }
 
@@ -445,11 +456,8 @@ fn a_job_that_hangs_is_dumped_once() {
         let is_dump = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().starts_with("dump_");
         files.map(|file| file.path()).filter(is_dump).collect::<Vec<_>>()
     };
-    let deadline = Instant::now() + Duration::from_mins(1);
-    while dumps().is_empty() {
-        assert!(Instant::now() < deadline, "no dump came");
-        thread::sleep(Duration::from_millis(100));
-    }
+    wait_until("a dump is there", Duration::from_mins(1), || !dumps().is_empty());
+    // Twice as long as it takes to be dumped, and no other dump may come.
     thread::sleep(Duration::from_secs(5));
     recorder.signal(Signal::INT).unwrap();
     let (status, said) = recorder.finish().unwrap();

@@ -125,12 +125,17 @@ impl Job {
         }
     }
 
+    /// Lets the ranks work for a moment. How far their kernels are shows nowhere outside, so nothing can be awaited.
+    pub fn work() {
+        thread::sleep(Duration::from_millis(500));
+    }
+
     /// Lets the ranks that were started with `--stall RANK={}/stall` stall, after some moments of work.
     ///
     /// # Errors
     /// If the file cannot be made.
     pub fn stall(&self) -> Result<()> {
-        thread::sleep(Duration::from_millis(500));
+        Self::work();
         File::create(self.folder.path().join("stall")).context("making the stall file")?;
         Ok(())
     }

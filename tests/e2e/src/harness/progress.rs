@@ -1,0 +1,58 @@
+//! How far the processes of a bed have come, by what they leave behind.
+
+use std::{fs, path::Path, time::Duration};
+
+use test_support::wait_until;
+
+/// Long enough for a machine that is busy with other tests.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// Waits until each of these processes, whose bed logs its calls to `prefix`, has made `more` calls more.
+///
+/// # Panics
+/// If they do not.
+#[track_caller]
+pub fn wait_for_calls(prefix: &Path, pids: &[u32], more: usize) {
+    let calls = |pid: &u32| {
+        let log = fs::read_to_string(format!("{}.{pid}", prefix.display())).unwrap_or_default();
+        log.matches('\n').count()
+    };
+    let before: Vec<usize> = pids.iter().map(calls).collect();
+    wait_until("each process has made calls", PATIENCE, || {
+        pids.iter().zip(&before).all(|(pid, before)| calls(pid) >= before + more)
+    });
+}
+
+/// Waits until these processes run no more. Those that their parent has not asked about yet count as gone.
+///
+/// # Panics
+/// If they go on.
+#[track_caller]
+pub fn wait_for_exits(pids: &[u32]) {
+    // The state stands behind the name, which is in parentheses and can have more of them (proc_pid_stat(5)).
+    let runs = |pid: &u32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+    };
+    wait_until("the processes have exited", PATIENCE, || !pids.iter().any(runs));
+}
+
+/// Waits until so many windows of a recording into `output` are complete.
+///
+/// # Panics
+/// If they do not come about.
+#[track_caller]
+pub fn wait_for_windows(output: &Path, count: usize) {
+    let is_complete = |folder: &Path| {
+        let session = fs::read(folder.join("session.json")).unwrap_or_default();
+        serde_json::from_slice::<serde_json::Value>(&session)
+            .is_ok_and(|session| session["state"] == "complete")
+    };
+    wait_until("the window is complete", PATIENCE, || {
+        let entries = fs::read_dir(output).into_iter().flatten().flatten().map(|entry| entry.path());
+        let windows = entries.filter(|path| {
+            path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("window_"))
+        });
+        windows.filter(|folder| is_complete(folder)).count() >= count
+    });
+}
