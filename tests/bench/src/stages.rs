@@ -5,9 +5,9 @@ use std::{fs::File, hint::black_box, io::BufReader, path::Path, time::Duration};
 use anyhow::{Context as _, Result};
 use flow::{decode::RecordView, model::Session, wire::ProbeKind};
 use ncclflow::{
-    capture::{CaptureHeader, CaptureReader, Item},
+    capture::{Binding, CaptureHeader, CaptureReader, Item},
     kernel::stream::Batch,
-    record::{Binding, Pipeline},
+    record::Pipeline,
     sinks::{ApiOutputOptions, OutputDir, SessionFiles},
 };
 use rustix::time::{ClockId, clock_gettime};

@@ -1,12 +1,13 @@
 //! An op whose messages are on their way, and how it comes out.
 
 use super::{
-    agreement::{self, Outcome},
+    agreement,
     flow::FlowRecord,
     message::Measured,
     seats::{CommunicatorSeat, Occupant, Seats},
     step_key::{StepKey, seat_of},
 };
+use crate::schema::Outcome;
 
 /// An op whose messages are on their way.
 #[derive(Debug)]
@@ -49,7 +50,7 @@ impl Execution {
             }
         }
         record.outcome = Some(match outcome {
-            None => agreement::of_whole(&record),
+            None => agreement::of_whole(&mut record),
             Some(_) if is_unknown => Outcome::ProxyNotKnown,
             Some(_) if record.incomplete => Outcome::RecordsLost,
             Some(outcome) => outcome,

@@ -1,8 +1,9 @@
 //! The model, fed with the calls that NCCL makes (src/proxy.cc, src/enqueue.cc of 2.27 and 2.21).
 
-use super::*;
+use super::{transfers::transfers, *};
 use crate::decode::{CommunicatorId, Event, Origin, ProxyPeerEvent, TaskInfo, Tree};
 use crate::made::calls::{APPLICATION, CALLBACK, Call, call, p2p};
+use crate::schema::{BytesKind, Outcome, Stage};
 use nccl_library::nccl::{Direction, Pattern};
 
 mod elsewhere;
@@ -268,7 +269,7 @@ fn absurd_claims_are_cut_and_the_cut_is_said() {
     let (records, _) = run([plan]);
     let record = &records[0];
     let laid_out = transfers(record, &record.peers[0]).count() as u64;
-    assert_eq!(laid_out + transfers_left_out(record, &record.peers[0]), u64::from(u32::MAX));
+    assert_eq!(laid_out + transfers::Layout::new(record, &record.peers[0]).left_out(), u64::from(u32::MAX));
     assert!(laid_out <= 1 << 20);
 }
 

@@ -24,11 +24,10 @@ use crate::{
         probe,
     },
     record::{LibraryInUse, Notice, Outcome, ProbeChoice, RecordOptions, Setup, Targets, record},
-    sinks::{ApiFormat, SessionState},
+    sinks::{ApiFormat, LiveStatistics, SessionState},
     target::Process,
     views::metrics::{Exposition, MetricsServer},
 };
-use flow::statistics::LiveStatistics;
 use nccl_library::symbols::DebugFiles;
 
 pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<ExitCode> {

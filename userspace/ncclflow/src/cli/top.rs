@@ -20,10 +20,10 @@ use crate::{
         probe,
     },
     record::{LibraryInUse, Notice, Outcome, ProbeChoice, RecordOptions, StopHandle, Targets, record},
-    sinks::ApiFormat,
+    sinks::{ApiFormat, LiveStatistics},
     views::top::{Feed, Rates, Reading, State, Subject, TopReport, print_table, rows, show},
 };
-use flow::{model::Sampling, statistics::LiveStatistics};
+use flow::model::Sampling;
 use nccl_library::symbols::DebugFiles;
 
 pub(super) fn run(args: &TopArgs, started: Instant) -> Result<ExitCode> {

@@ -6,8 +6,9 @@ use ncclflow_common::ProbeCounters;
 use super::pipeline::Pipeline;
 use crate::{
     kernel::{loader::Attachment, stream::Account},
-    sinks::{CpuReport, ProbeReport},
+    sinks::ProbeReport,
 };
+use flow::schema::CpuReport;
 
 /// The accounts of a session.
 #[derive(Debug, Default)]

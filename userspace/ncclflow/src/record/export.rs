@@ -8,7 +8,7 @@ use super::{
     results::write_results,
     takers::{Complaints, News},
 };
-use crate::sinks::{FlowFileSummary, OutputDir, SessionReport, is_over_max_size};
+use crate::sinks::{OutputDir, RankSummary, SessionReport, is_over_max_size};
 
 /// A window that is over.
 #[derive(Debug)]
@@ -61,7 +61,7 @@ pub(super) fn export(jobs: &Receiver<Job>, compress: bool, complaints: &Complain
 
 /// Gives the one file of each rank a second name, by its process and the window: `flow_rank0_pid77_1755877674248.json`. Under these names the files
 /// of many windows and hosts can lie in one folder.
-fn link_by_process(dir: &OutputDir, ranks: &[FlowFileSummary], opened_ms: u64) -> std::io::Result<()> {
+fn link_by_process(dir: &OutputDir, ranks: &[RankSummary], opened_ms: u64) -> std::io::Result<()> {
     for rank in ranks {
         let folder = dir.open_subfolder(&rank.folder)?;
         let tag = format!("pid{}_{opened_ms}", rank.pid);

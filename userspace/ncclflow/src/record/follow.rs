@@ -14,13 +14,14 @@ use anyhow::{Context as _, Result, bail};
 use rustix::time::ClockId;
 
 use super::{
-    bindings::{Binding, SharedBindings},
+    bindings::SharedBindings,
     reaper::Reaper,
     recorder::Notice,
     setup::{LibraryInUse, ResolvedLibrary, Wanted},
     spare::Spare,
 };
 use crate::{
+    capture::Binding,
     clock::now_ns,
     kernel::loader::{Attachment, Link, StoredParts},
     sinks::{SessionReport, TargetReport},

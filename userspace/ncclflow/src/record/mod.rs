@@ -25,8 +25,7 @@ mod told;
 mod watch;
 mod windows;
 
-pub use bindings::Binding;
-pub use gaps::{Gap, Gaps};
+pub use gaps::Gaps;
 pub use pipeline::Pipeline;
 pub use recorder::{Notice, Outcome, RecordOptions, StopHandle, Targets, record};
 pub use replay::{Replayed, replay};

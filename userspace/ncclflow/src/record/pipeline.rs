@@ -5,18 +5,21 @@ use std::{collections::HashMap, mem};
 use ncclflow_common::LOSS_MARK;
 
 use super::{
-    bindings::{Binding, SharedBindings},
+    bindings::SharedBindings,
     gaps::Gaps,
     neighbours::Neighbours,
     origins::{Ended, Origin, Traced},
     output::Output,
 };
-use crate::{kernel::stream::Account, sinks::SessionFiles};
+use crate::{
+    capture::Binding,
+    kernel::stream::Account,
+    sinks::{LiveStatistics, SessionFiles, Sink as _},
+};
 use flow::{
     decode::{DecodeError, Event, RecordView},
     model::{ApiOutput, Instances, ModelCounters, Sampling},
     schema::HostInfo,
-    statistics::LiveStatistics,
     wire::ProbeKind,
 };
 
@@ -180,7 +183,7 @@ impl Pipeline {
                 None => binding.host.clone(),
                 Some(following) => {
                     self.untold.push(header.tgid);
-                    Some(HostInfo { host: following.host.clone(), pid: header.tgid })
+                    Some(HostInfo { host: following.host.as_str().into(), pid: header.tgid })
                 }
             };
         }

@@ -15,7 +15,7 @@ use ncclflow_common::WIRE_VERSION;
 
 use super::{
     accounts::Baseline,
-    bindings::{Binding, SharedBindings},
+    bindings::SharedBindings,
     follow::Follower,
     limit,
     live::{self, Live},
@@ -27,7 +27,7 @@ use super::{
     windows::WindowOptions,
 };
 use crate::{
-    capture::{CaptureHeader, CaptureWriter},
+    capture::{Binding, CaptureHeader, CaptureWriter},
     kernel::{
         loader::{Attachment, Buffer, LinkKind, Program, StoredParts},
         probe::{Level, Way},
@@ -35,12 +35,12 @@ use crate::{
     },
     layout_cache::LayoutCache,
     sinks::{
-        Aggregated, ApiFormat, ApiOutputOptions, AttachReport, OutputDir, SessionFiles, SessionReport,
-        WindowReport,
+        Aggregated, ApiFormat, ApiOutputOptions, AttachReport, LiveStatistics, OutputDir, SessionFiles,
+        SessionReport, WindowReport,
     },
     target::{Filter, Process},
 };
-use flow::{decode::Decoder, model::Sampling, schema::HostInfo, statistics::LiveStatistics, wire::ProbeKind};
+use flow::{decode::Decoder, model::Sampling, schema::HostInfo, wire::ProbeKind};
 use nccl_library::symbols::DebugFiles;
 
 /// Which processes to record.
@@ -417,7 +417,7 @@ fn prepare(
             let mut probes = Vec::new();
             for (probe, parts) in library.probes.probes.iter().zip(stored) {
                 probes.push((probe, attachment.store(probe, *parts, index, Some(number))?));
-                bind(&probe.kind, &library.decoder, Some(HostInfo { host: host.to_owned(), pid }));
+                bind(&probe.kind, &library.decoder, Some(HostInfo { host: host.into(), pid }));
             }
             let path = library.file.stable_path();
             if let Err(error) = attachment.attach(&probes, &path, &library.file.path, number) {

@@ -15,12 +15,12 @@ use crate::{
         loader::{Attachment, Buffer},
         probe::Level,
     },
-    sinks::{
-        AttachReport, BufferReport, ClockReport, CommunicatorReport, LossReport, SessionReport, SessionState,
-        TargetReport,
-    },
+    sinks::{AttachReport, BufferReport, SessionReport, SessionState, TargetReport},
 };
-use flow::model::ModelCounters;
+use flow::{
+    model::ModelCounters,
+    schema::{ClockReport, CommunicatorReport, LossReport},
+};
 
 /// The report of a session that begins.
 pub(super) fn first_report(
@@ -40,7 +40,7 @@ pub(super) fn first_report(
         sampling: None,
         step_detail: (choice.level == Level::Steps).then_some(choice.detail),
         clock: ClockReport {
-            clock: "CLOCK_MONOTONIC",
+            clock: "CLOCK_MONOTONIC".into(),
             started_monotonic_ns: monotonic,
             started_realtime_ns: realtime,
             offset_ns: realtime.saturating_sub(monotonic),

@@ -9,7 +9,8 @@ use prometheus_client::{
 };
 
 use super::families::{Families, Labels, seconds};
-use flow::statistics::{LiveStatistics, OTHER, PeerKind, RankStatistics, Statistics, Traffic, Wait};
+use crate::sinks::LiveStatistics;
+use flow::statistics::{OTHER, PeerKind, RankStatistics, Statistics, Traffic, Wait};
 use nccl_library::nccl::Direction;
 
 /// The metrics of a session, made anew at each scrape.

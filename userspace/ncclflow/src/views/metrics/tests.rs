@@ -10,8 +10,8 @@ use std::{
 };
 
 use super::*;
+use crate::sinks::LiveStatistics;
 use flow::made::ops::{Op, host, launch, messages};
-use flow::statistics::LiveStatistics;
 
 fn live() -> LiveStatistics {
     let live = LiveStatistics::default();

@@ -1,0 +1,41 @@
+//! Statistics that a session fills while others read them.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use flow::{
+    schema::{ApiCall, MessageRow, Op},
+    statistics::{Statistics, Tally},
+};
+
+use super::sink::Sink;
+
+/// Statistics of a session that several threads have.
+#[derive(Clone, Debug, Default)]
+pub struct LiveStatistics(Arc<Mutex<Tally>>);
+
+impl LiveStatistics {
+    /// To add to them, or to look at them: nobody else can meanwhile.
+    pub fn lock(&self) -> MutexGuard<'_, Tally> {
+        // Counters have no state in between that would be wrong to see.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A copy.
+    pub fn read(&self) -> Statistics {
+        self.lock().statistics().clone()
+    }
+}
+
+impl Sink for LiveStatistics {
+    fn op(&mut self, op: &Op) {
+        self.lock().op(op);
+    }
+
+    fn messages(&mut self, op: &Op, messages: &[MessageRow]) {
+        self.lock().messages(op, messages);
+    }
+
+    fn call(&mut self, call: &ApiCall) {
+        self.lock().call(call);
+    }
+}
