@@ -13,6 +13,7 @@ mod fuzz;
 mod job;
 mod layouts;
 mod nccl;
+mod output_docs;
 mod prerequisites;
 mod programs;
 mod repository;
@@ -42,6 +43,8 @@ enum Command {
     Nccl(nccl::Args),
     /// Make the table of struct layouts for libraries without debugging information
     Layouts(layouts::Args),
+    /// Make the tables of docs/OUTPUT.md from the rows that are written (or compare them with --check)
+    OutputDocs(output_docs::Args),
     /// Every official library, own and stripped, against the truth: a table
     Conformance(conformance::Args),
     /// Feed changed libraries to the resolver, to see that none does harm (cargo-fuzz)
@@ -63,6 +66,7 @@ fn main() -> Result<()> {
         Command::BuildEbpf(args) => build_ebpf::run(&args),
         Command::Nccl(args) => nccl::run(&args),
         Command::Layouts(args) => layouts::run(&args),
+        Command::OutputDocs(args) => output_docs::run(&args),
         Command::Conformance(args) => conformance::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Bench(args) => bench::run(&args),

@@ -10,9 +10,9 @@ use flow::{
     wire::ProbeKind,
 };
 use ncclflow::{
-    capture::{CaptureHeader, CaptureReader, Item},
+    capture::{Binding, CaptureHeader, CaptureReader, Item},
     kernel::stream::Batch,
-    record::{Binding, Pipeline},
+    record::Pipeline,
     sinks::{ApiOutputOptions, OutputDir, SessionFiles},
 };
 use rustix::time::{ClockId, clock_gettime};

@@ -20,8 +20,6 @@ pub mod record;
 pub mod capture;
 pub mod sinks;
 
-pub mod live_statistics;
-
 // From files to verdicts.
 pub mod check;
 

@@ -4,13 +4,13 @@ use nccl_library::nccl::Direction;
 use serde::Serialize;
 
 use super::{
-    DecodeError, Decoder, ProxyOpFields, ProxyOwner, RecordView, Transport, op_work,
-    proxy_owner::proxy_owner, record::channel, text::function_name,
+    DecodeError, Decoder, ProxyOpFields, ProxyOwner, RecordView, op_work, proxy_owner::proxy_owner,
+    record::channel, text::function_name,
 };
 use crate::wire::{ApiCallSpans, CommunicatorSpans, ProxyOpSpans, ProxyPeerSpans, TaskSpans};
 use nccl_library::{
     fields::IntField,
-    nccl::{Algorithm, Name, NameTables, P2P_NAMES, Pattern, Protocol},
+    nccl::{Algorithm, Name, NameTables, P2P_NAMES, Pattern, Protocol, Transport},
 };
 
 /// When and where a record was made.

@@ -29,7 +29,6 @@ pub use plan_fields::PlanFields;
 pub use proxy_owner::{ProxyOwner, ProxyRank};
 pub use record::{DecodeError, RecordView};
 pub use step::{BytesSum, ProxyStepEvent, SendSizeEvent, StepMoment};
-pub use text::Transport;
 
 use crate::wire::{ProbeKind, Span};
 use nccl_library::{

@@ -1,7 +1,7 @@
 //! What the records of a walked plan say.
 
 use super::{
-    DecodeError, Decoder, Origin, ProxyOp, ProxyOwner, RecordView, Ring, TaskInfo, Transport, Tree,
+    DecodeError, Decoder, Origin, ProxyOp, ProxyOwner, RecordView, Ring, TaskInfo, Tree,
     device_work::{Work, work},
     event::{communicator, op, origin, task_info},
     plan_fields::PlanFields,
@@ -12,7 +12,7 @@ use crate::{
     decode::CommunicatorId,
     wire::{ChannelSpans, ConnectorsSpans, PlanList, PlanNodeSpans, PlanSpans, Span},
 };
-use nccl_library::nccl::{Algorithm, Direction, Name, P2P_NAMES, PatRule, Protocol};
+use nccl_library::nccl::{Algorithm, Direction, Name, P2P_NAMES, PatRule, Protocol, Transport};
 
 /// The last record of a walk: the plan's communicator, and how many nodes each list had.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,3 +3,4 @@
 pub mod calls;
 pub mod elsewhere;
 pub mod ops;
+pub mod rows;

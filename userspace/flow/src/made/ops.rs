@@ -2,8 +2,9 @@
 
 use crate::{
     decode::{ApiCallEvent, CommunicatorId, Event, Origin, ProxyOp, Ring, Tree},
-    model::{FlowCommunicator, FlowRecord, Measured, Message, PeerFlow},
+    model::{FlowCommunicator, FlowRecord, Measured, Message, PeerFlow, Rows},
     schema::HostInfo,
+    statistics::Tally,
 };
 use nccl_library::nccl::{Algorithm, Direction, Pattern, Protocol};
 
@@ -22,7 +23,7 @@ impl Default for Op {
 }
 
 pub fn host(pid: u32) -> HostInfo {
-    HostInfo { host: "here".to_owned(), pid }
+    HostInfo { host: "here".into(), pid }
 }
 
 /// Receives that waited so long for the network, nanoseconds.
@@ -116,4 +117,14 @@ pub fn launch(rank: i32, launched: u64) -> Event {
         red_op: None,
         root: 0,
     })
+}
+
+impl Tally {
+    /// An op on a channel, with its messages.
+    pub fn flow(&mut self, record: &FlowRecord, host: &HostInfo) {
+        let mut rows = Rows::default();
+        let op = rows.op(record, host);
+        self.op(&op);
+        rows.messages(record, &op, |messages| self.messages(&op, messages));
+    }
 }

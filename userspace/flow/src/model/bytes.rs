@@ -5,20 +5,9 @@
 //! of NCCL's device code (2.27: src/device/all_reduce.h runRing, all_gather.h, reduce_scatter.h, prims_simple.h genericOp).
 //! Where they do not, the answer is the capacity.
 
-use serde::Serialize;
-
 use super::flow::FlowRecord;
+use crate::schema::BytesKind;
 use nccl_library::nccl::{Pattern, Protocol, datatype_bytes, p2p_part_bytes};
-
-/// What a `bytes` field means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum BytesKind {
-    /// What the message carries in the FIFO, by NCCL's own arithmetic.
-    Exact,
-    /// What its slots can hold: an upper bound.
-    Capacity,
-}
 
 /// Where a message stands in its op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,12 +1,13 @@
 //! An op with messages on their way, and its record when it ends.
 
 use super::{
-    agreement::{self, Outcome},
+    agreement,
     flow::FlowRecord,
     message::Measured,
     proxy_ranks::{CommunicatorRank, Owner, ProxyRanks},
     step_key::{StepKey, executing_rank},
 };
+use crate::schema::Outcome;
 
 /// An op whose messages are on their way.
 #[derive(Debug)]
@@ -50,7 +51,7 @@ impl Execution {
             }
         }
         record.outcome = Some(match outcome {
-            None => agreement::of_whole(&record),
+            None => agreement::of_whole(&mut record),
             Some(_) if is_unknown => Outcome::ProxyNotKnown,
             Some(_) if record.incomplete => Outcome::RecordsLost,
             Some(outcome) => outcome,

@@ -1,8 +1,11 @@
 //! What the model gives out: one op on one channel of one rank, with its peers.
 
-use super::{agreement::Outcome, message::Measured};
-use crate::decode::{Origin, ProxyOp, ProxyOwner, Ring, TaskInfo, Transport, Tree};
-use nccl_library::nccl::{Direction, Name, datatype_bytes};
+use super::message::Measured;
+use crate::{
+    decode::{Origin, ProxyOp, ProxyOwner, Ring, TaskInfo, Tree},
+    schema::Outcome,
+};
+use nccl_library::nccl::{Direction, Name, Transport, datatype_bytes};
 
 /// The communicator that a flow belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +92,23 @@ impl FlowRecord {
         self.op.coll_api.as_deref().or(self.api_name.as_deref()).or_else(|| self.coll())
     }
 
+    /// As [`FlowRecord::coll`].
+    pub(super) fn coll_name(&self) -> Option<Name> {
+        let task = self.task.as_ref().and_then(|task| task.function.as_ref());
+        self.op
+            .coll
+            .as_ref()
+            .map(name)
+            .or_else(|| task.map(name))
+            .or_else(|| self.api_name.as_ref().map(name))
+    }
+
+    /// As [`FlowRecord::coll_api`].
+    pub(super) fn coll_api_name(&self) -> Option<Name> {
+        let called = self.op.coll_api.as_ref().map(name).or_else(|| self.api_name.as_ref().map(name));
+        called.or_else(|| self.coll_name())
+    }
+
     /// Bytes that the op was called with, where they are known: a task (2.23 and later) has its count and its type. Before, the count
     /// is the call's, and its type is the op's only where NCCL does not turn the elements into bytes.
     pub fn call_bytes(&self) -> Option<u64> {
@@ -108,4 +128,9 @@ impl FlowRecord {
     pub fn is_copy_to_self(&self) -> bool {
         self.op.pattern.is_p2p() && self.op.root == self.comm.rank
     }
+}
+
+/// A name as rows have it.
+pub(super) fn name<T: Clone + Into<Name>>(name: &T) -> Name {
+    name.clone().into()
 }

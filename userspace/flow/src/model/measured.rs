@@ -6,7 +6,6 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::{
-    agreement::Outcome,
     execution::Execution,
     flow::{FlowRecord, PeerFlow},
     message::Measured,
@@ -17,6 +16,7 @@ use super::{
     step_key::{StepKey, executing_rank},
 };
 use crate::decode::{Origin, ProxyStepEvent, SendSizeEvent, StepMoment};
+use crate::schema::Outcome;
 
 /// Messages of ops that are on their way: 128 MiB. A proxy has some thousands in flight; those of a job that
 /// hangs stay, and a target can claim any number.

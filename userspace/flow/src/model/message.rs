@@ -1,6 +1,10 @@
 //! One message as it was observed, and the waits that follow from that.
 
-use crate::decode::StepMoment;
+use super::transfers::Transfer;
+use crate::{
+    decode::StepMoment,
+    schema::{Wait, WaitTimes},
+};
 use nccl_library::nccl::{Direction, FIFO_STEPS};
 
 /// `NCCL_SHARED_STEPS`: those that all ops that are taken together may use (src/include/proxy.h, `maxDepth` in src/transport/net.cc).
@@ -56,6 +60,8 @@ pub struct Measured {
     pub free_since: Option<u64>,
     /// Messages that can be under way at a time.
     pub depth: usize,
+    /// How the messages are laid out, once that was needed; else empty.
+    pub layout: Vec<Transfer>,
 }
 
 impl Measured {
@@ -101,50 +107,27 @@ impl Measured {
     }
 }
 
-/// Who was waited for, in nanoseconds. Derived from what was measured; `None` where a moment is not known.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Waits {
-    /// Send: from the start to ready: the GPU had not filled the slot.
-    pub gpu_ready: Option<u64>,
-    /// Send: ready to sent: the peer had not offered a buffer.
-    pub peer_buffer: Option<u64>,
-    /// Send: both of them, where the version does not tell them apart (up to 2.26).
-    pub gpu_ready_or_peer_buffer: Option<u64>,
-    /// Send: sent to end. Receive: from the start to arrived: the sender, and the network.
-    pub network: Option<u64>,
-    /// Receive: arrived to handed.
-    pub flush: Option<u64>,
-    /// Receive: handed to end: the GPU had not taken it.
-    pub gpu_consume: Option<u64>,
-    /// Receive: both of them, where handing over was not measured.
-    pub flush_or_gpu_consume: Option<u64>,
-}
-
-impl Waits {
-    /// `slot_free`: [`Measured::slot_free`], where the start itself was not measured.
-    pub fn of(direction: Direction, message: &Message, slot_free: Option<u64>) -> Self {
-        let between = |from: Option<u64>, to: Option<u64>| Some(to?.saturating_sub(from?));
-        let Message { start, posted, ready, sent, arrived, handed, end, bytes: _ } = *message;
-        match direction {
-            Direction::Send => {
-                let start = start.or(slot_free);
-                Self {
-                    gpu_ready: between(start, ready),
-                    peer_buffer: between(ready, sent),
-                    gpu_ready_or_peer_buffer: between(start, sent).filter(|_| ready.is_none()),
-                    network: between(sent, end),
-                    ..Self::default()
-                }
-            }
-            Direction::Recv => Self {
-                network: between(posted.or(slot_free), arrived),
-                flush: between(arrived, handed),
-                gpu_consume: between(handed, end),
-                flush_or_gpu_consume: between(arrived, end).filter(|_| handed.is_none()),
-                ..Self::default()
-            },
+/// How long a message waited; `slot_free`: [`Measured::slot_free`], where the start itself was not measured.
+pub(super) fn waits(direction: Direction, message: &Message, slot_free: Option<u64>) -> WaitTimes {
+    let between = |from: Option<u64>, to: Option<u64>| Some(to?.saturating_sub(from?));
+    let Message { start, posted, ready, sent, arrived, handed, end, bytes: _ } = *message;
+    let mut waits = WaitTimes::default();
+    match direction {
+        Direction::Send => {
+            let start = start.or(slot_free);
+            waits[Wait::GpuReady] = between(start, ready);
+            waits[Wait::PeerBuffer] = between(ready, sent);
+            waits[Wait::GpuReadyOrPeerBuffer] = between(start, sent).filter(|_| ready.is_none());
+            waits[Wait::Network] = between(sent, end);
+        }
+        Direction::Recv => {
+            waits[Wait::Network] = between(posted.or(slot_free), arrived);
+            waits[Wait::Flush] = between(arrived, handed);
+            waits[Wait::GpuConsume] = between(handed, end);
+            waits[Wait::FlushOrGpuConsume] = between(arrived, end).filter(|_| handed.is_none());
         }
     }
+    waits
 }
 
 #[cfg(test)]
@@ -179,17 +162,20 @@ mod tests {
     #[test]
     fn waits_are_told_apart_as_far_as_was_measured() {
         let message = Message { sent: Some(30), end: Some(45), ..Message::default() };
-        let waits = Waits::of(Direction::Send, &message, Some(10));
-        assert_eq!((waits.gpu_ready, waits.gpu_ready_or_peer_buffer), (None, Some(20)));
-        let waits =
-            Waits::of(Direction::Send, &Message { ready: Some(25), start: Some(11), ..message }, Some(10));
+        let found = waits(Direction::Send, &message, Some(10));
+        assert_eq!((found[Wait::GpuReady], found[Wait::GpuReadyOrPeerBuffer]), (None, Some(20)));
+        let found =
+            waits(Direction::Send, &Message { ready: Some(25), start: Some(11), ..message }, Some(10));
         assert_eq!(
-            (waits.gpu_ready, waits.peer_buffer, waits.gpu_ready_or_peer_buffer),
+            (found[Wait::GpuReady], found[Wait::PeerBuffer], found[Wait::GpuReadyOrPeerBuffer]),
             (Some(14), Some(5), None)
         );
-        assert_eq!(waits.network, Some(15));
+        assert_eq!(found[Wait::Network], Some(15));
         let message = Message { arrived: Some(30), end: Some(45), ..Message::default() };
-        let waits = Waits::of(Direction::Recv, &message, None);
-        assert_eq!((waits.network, waits.gpu_consume, waits.flush_or_gpu_consume), (None, None, Some(15)));
+        let found = waits(Direction::Recv, &message, None);
+        assert_eq!(
+            (found[Wait::Network], found[Wait::GpuConsume], found[Wait::FlushOrGpuConsume]),
+            (None, None, Some(15))
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! Events → flows: calls put together, plan and post pass joined, ops numbered, transfers laid out.
+//! Events → flows: calls put together, plan and post pass joined, ops numbered, messages laid out to rows.
 //!
 //! Pure and synchronous: time enters only with the events, so a live run and a replay give the same.
 
@@ -7,6 +7,7 @@ mod api;
 mod api_returns;
 mod bytes;
 mod call;
+mod call_arguments;
 mod communicator;
 mod execution;
 mod flow;
@@ -16,6 +17,7 @@ mod node;
 mod plan;
 mod post_match;
 mod proxy_ranks;
+mod rows;
 mod sampling;
 mod send_sizes;
 mod sequence;
@@ -27,18 +29,16 @@ mod transfers;
 #[cfg(test)]
 pub mod tests;
 
-pub use agreement::Outcome;
 pub use api::{ApiOutput, ApiRecord, ApiSession};
 pub use api_returns::{OtherCall, Returned};
-pub use bytes::BytesKind;
 pub use call::{CallAssembler, ProxyCall};
 pub use communicator::CommKey;
 pub use flow::{FlowCommunicator, FlowRecord, PeerFlow};
 pub use measured::LeftOut;
-pub use message::{Measured, Message, Waits};
+pub use message::{Measured, Message};
 pub use node::Node;
 pub use plan::PlanCounters;
 pub use proxy_ranks::{CommunicatorRank, Owner, ProxyRanks};
+pub use rows::{Rows, other_call_row};
 pub use sampling::Sampling;
 pub use session::{ModelCounters, Session};
-pub use transfers::{Stage, Transfer, transfers, transfers_left_out};

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 
 use super::{
-    agreement::Outcome,
     call::{CallAssembler, ProxyCall},
     communicator::{CommKey, Communicator},
     flow::FlowRecord,
@@ -16,6 +15,7 @@ use super::{
     step_key::StepKey,
 };
 use crate::decode::{Event, Origin, ProxyOwner, ProxyRank, ProxyStepEvent, StepMoment};
+use crate::schema::Outcome;
 
 /// Communicators that are kept apart. A process has some tens; one that claims more wants to fill our memory.
 pub(super) const MAX_COMMUNICATORS: usize = 65_536;

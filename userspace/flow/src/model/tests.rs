@@ -1,8 +1,9 @@
 //! The model, fed with the calls that NCCL makes (src/proxy.cc, src/enqueue.cc of 2.27 and 2.21).
 
-use super::*;
+use super::{transfers::transfers, *};
 use crate::decode::{CommunicatorId, Event, Origin, ProxyPeerEvent, TaskInfo, Tree};
 use crate::made::calls::{APPLICATION, CALLBACK, Call, call, p2p};
+use crate::schema::{BytesKind, Outcome, Stage};
 use nccl_library::nccl::{Direction, Pattern};
 
 mod elsewhere;
@@ -235,7 +236,7 @@ fn what_is_no_flow_is_no_record_and_what_has_no_op_is_counted() {
         has_proxy: true,
         owner: None,
         connection: 0,
-        transport: crate::decode::Transport::default(),
+        transport: nccl_library::nccl::Transport::default(),
     };
     session.apply(Event::ProxyPeer(peer), &mut |_| ());
     assert_eq!(session.counters().orphan_peers, 1);
@@ -293,7 +294,7 @@ fn absurd_claims_are_cut_and_the_cut_is_said() {
     let (records, _) = run([plan]);
     let record = &records[0];
     let laid_out = transfers(record, &record.peers[0]).count() as u64;
-    assert_eq!(laid_out + transfers_left_out(record, &record.peers[0]), u64::from(u32::MAX));
+    assert_eq!(laid_out + transfers::Layout::new(record, &record.peers[0]).left_out(), u64::from(u32::MAX));
     assert!(laid_out <= 1 << 20);
 }
 

@@ -1,36 +1,14 @@
 //! Lays an op out into the messages that it sends and receives.
 
-use serde::Serialize;
-
 use super::{
-    bytes::{BytesKind, Position, Sizes},
+    bytes::{Position, Sizes},
     flow::{FlowRecord, PeerFlow},
 };
+use crate::schema::{BytesKind, Stage};
 use nccl_library::nccl::{Direction, Pattern};
 
-/// The part of a collective that a message belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Stage {
-    /// A ring whose function is not known.
-    Ring,
-    ReduceScatter,
-    Allgather,
-    PipelineFrom,
-    PipelineTo,
-    TreeUp,
-    TreeDown,
-    CollnetChain,
-    CollnetDirect,
-    Nvls,
-    NvlsTree,
-    PatUp,
-    PatDown,
-    P2p,
-}
-
 /// Messages of one op with one peer that are laid out: at 512 KiB each, 64 GiB through one channel. A target that
-/// claims more wants to fill our disk; how many are left out is said ([`transfers_left_out`]).
+/// claims more wants to fill our disk; how many are left out is said ([`Layout::left_out`]).
 const MAX_TRANSFERS: u64 = 1 << 17;
 
 /// NCCL keeps `sliceSteps` and `chunkSteps` in a byte each; bounded so that nothing a target claims overflows.
@@ -56,53 +34,84 @@ pub struct Transfer {
     pub chunk: Option<u64>,
 }
 
-/// How many messages the op plans with this peer that [`transfers`] does not lay out.
-pub fn transfers_left_out(record: &FlowRecord, peer: &PeerFlow) -> u64 {
-    peer.nsteps.unwrap_or(0).div_ceil(slots_of(record)).saturating_sub(MAX_TRANSFERS)
+/// How the messages of an op with one peer are laid out.
+#[derive(Debug)]
+pub(super) struct Layout<'a> {
+    record: &'a FlowRecord,
+    direction: Direction,
+    sizes: Sizes,
+    /// FIFO steps of a message, of a chunk, and of a repetition of the pattern.
+    slots: u64,
+    chunk_steps: u64,
+    steps_per_loop: u64,
+    is_ring: bool,
+    n_ranks: u64,
+    /// The stage of all messages, or of those of a ring all-reduce that are not reduced over all ranks yet.
+    first_stage: Stage,
+    /// Messages that NCCL planned.
+    planned: u64,
 }
 
-fn slots_of(record: &FlowRecord) -> u64 {
-    record.op.slice_steps.clamp(1, MAX_STEPS)
+impl<'a> Layout<'a> {
+    pub(super) fn new(record: &'a FlowRecord, peer: &PeerFlow) -> Self {
+        let op = &record.op;
+        let slots = op.slice_steps.clamp(1, MAX_STEPS);
+        let chunk_steps = op.chunk_steps.clamp(slots, MAX_STEPS);
+        let n_ranks = u64::try_from(record.comm.n_ranks).unwrap_or(1).max(1);
+        let ring_steps = match op.pattern {
+            Pattern::Ring => Some(n_ranks - 1),
+            Pattern::RingTwice => Some(2 * (n_ranks - 1)),
+            _ => None,
+        };
+        let nsteps = peer.nsteps.unwrap_or(0);
+        Self {
+            record,
+            direction: peer.direction,
+            sizes: Sizes::of(record, nsteps),
+            slots,
+            chunk_steps,
+            steps_per_loop: ring_steps.unwrap_or(1).max(1) * chunk_steps,
+            is_ring: ring_steps.is_some(),
+            n_ranks,
+            first_stage: first_stage(record, peer),
+            planned: nsteps.div_ceil(slots),
+        }
+    }
+
+    /// Messages that are laid out.
+    pub(super) fn len(&self) -> u64 {
+        self.planned.min(MAX_TRANSFERS)
+    }
+
+    /// How many messages the op plans with this peer that are not laid out.
+    pub(super) fn left_out(&self) -> u64 {
+        self.planned.saturating_sub(MAX_TRANSFERS)
+    }
+
+    /// The message of this number, from 0.
+    pub(super) fn message(&self, index: u64) -> Transfer {
+        let step = index * self.slots;
+        let loop_index = step / self.steps_per_loop;
+        let slice = (step % self.chunk_steps) / self.slots;
+        let ring_step = self.is_ring.then(|| (step % self.steps_per_loop) / self.chunk_steps);
+        let (mut chunk, mut stage) = (None, self.first_stage);
+        if let (Pattern::RingTwice, Some(ring_step)) = (self.record.op.pattern, ring_step) {
+            chunk = Some(chunk_of(self.record, self.direction, ring_step, self.n_ranks));
+            // The send at n-1 is the first chunk that is reduced over all ranks.
+            if ring_step + 1 >= self.n_ranks {
+                stage = Stage::Allgather;
+            }
+        }
+        let position = Position { loop_index, chunk: chunk.unwrap_or(0), slice };
+        let (bytes, bytes_kind) = self.sizes.bytes(position, index);
+        Transfer { step, slots: self.slots, bytes, bytes_kind, stage, loop_index, ring_step, slice, chunk }
+    }
 }
 
 /// The messages of `record` with `peer`, in the order of their steps.
-pub fn transfers<'a>(record: &'a FlowRecord, peer: &'a PeerFlow) -> impl Iterator<Item = Transfer> + 'a {
-    let op = &record.op;
-    let slots = slots_of(record);
-    let chunk_steps = op.chunk_steps.clamp(slots, MAX_STEPS);
-    let n_ranks = u64::try_from(record.comm.n_ranks).unwrap_or(1).max(1);
-    let ring_steps = match op.pattern {
-        Pattern::Ring => Some(n_ranks - 1),
-        Pattern::RingTwice => Some(2 * (n_ranks - 1)),
-        _ => None,
-    };
-    let steps_per_loop = ring_steps.unwrap_or(1).max(1) * chunk_steps;
-    let sizes = Sizes::of(record, peer.nsteps.unwrap_or(0));
-    (0..peer.nsteps.unwrap_or(0).div_ceil(slots).min(MAX_TRANSFERS)).map(move |index| {
-        let step = index * slots;
-        let loop_index = step / steps_per_loop;
-        let slice = (step % chunk_steps) / slots;
-        let ring_step = ring_steps.map(|_| (step % steps_per_loop) / chunk_steps);
-        let chunk = match (op.pattern, ring_step) {
-            (Pattern::RingTwice, Some(ring_step)) => {
-                Some(chunk_of(record, peer.direction, ring_step, n_ranks))
-            }
-            _ => None,
-        };
-        let (bytes, bytes_kind) =
-            sizes.bytes(Position { loop_index, chunk: chunk.unwrap_or(0), slice }, index);
-        Transfer {
-            step,
-            slots,
-            bytes,
-            bytes_kind,
-            stage: stage(record, peer, ring_step, n_ranks),
-            loop_index,
-            ring_step,
-            slice,
-            chunk,
-        }
-    })
+pub(super) fn transfers(record: &FlowRecord, peer: &PeerFlow) -> impl Iterator<Item = Transfer> {
+    let layout = Layout::new(record, peer);
+    (0..layout.len()).map(move |index| layout.message(index))
 }
 
 /// The chunk that a ring all-reduce sends or receives at a ring step (2.27: src/device/all_reduce.h, runRing). What is
@@ -117,11 +126,9 @@ fn chunk_of(record: &FlowRecord, direction: Direction, ring_step: u64, n_ranks: 
     }
 }
 
-fn stage(record: &FlowRecord, peer: &PeerFlow, ring_step: Option<u64>, n_ranks: u64) -> Stage {
+fn first_stage(record: &FlowRecord, peer: &PeerFlow) -> Stage {
     match record.op.pattern {
-        // The send at n-1 is the first chunk that is reduced over all ranks.
-        Pattern::RingTwice if ring_step.is_some_and(|step| step + 1 < n_ranks) => Stage::ReduceScatter,
-        Pattern::RingTwice => Stage::Allgather,
+        Pattern::RingTwice => Stage::ReduceScatter,
         Pattern::Ring => match record.coll() {
             Some("AllGather" | "AllGatherV") => Stage::Allgather,
             Some("ReduceScatter") => Stage::ReduceScatter,

@@ -1,5 +1,35 @@
-//! Rows that are written and read.
+//! Rows that are written and read: one type for each kind of line, used by writers, readers and the tables of
+//! docs/OUTPUT.md.
+//!
+//! Each column says how its value is known and in which unit it is. Keys of older files are still read: a key
+//! that came later has a default.
 
+#[macro_use]
+mod column;
+
+mod api_call;
+mod clock;
+mod communicator;
 mod host;
+mod link;
+mod losses;
+mod message;
+mod observed;
+mod op;
+mod outcome;
+mod stage;
+mod wait;
 
+pub use api_call::{ApiCall, ApiCallRow, OtherCallRow, Pointer};
+pub use clock::ClockReport;
+pub use column::{Column, TABLES, ValueKind};
+pub use communicator::{CommunicatorReport, RankKey, comm_hash_name};
 pub use host::HostInfo;
+pub use link::{LinkKey, LinkRow, OpTimes, OpTimesRow, WaitRow};
+pub use losses::{CpuReport, Gap, LossReport};
+pub use message::{BytesKind, MessageRow};
+pub use observed::Observed;
+pub use op::{Op, OpRow, PeerRow};
+pub use outcome::Outcome;
+pub use stage::Stage;
+pub use wait::{Wait, WaitTimes};

@@ -7,17 +7,21 @@
 mod histogram;
 mod op_window;
 mod peer;
+mod quantiles;
 mod rank;
+mod rank_links;
+mod sum;
 mod tally;
 mod totals;
-mod waits;
 
 #[cfg(test)]
 pub mod tests;
 
+pub use crate::schema::{RankKey, Wait};
 pub use histogram::{BOUNDS, Histogram};
 pub use peer::{PeerKind, PeerStatistics, Traffic};
 pub use rank::{CallStatistics, OTHER, OpKind, OpStatistics, RankStatistics};
+pub use rank_links::RankLinks;
+pub use sum::Sum;
 pub use tally::Tally;
-pub use totals::{ProcessStatistics, RankKey, Statistics};
-pub use waits::{Sum, Wait, waits_of};
+pub use totals::{ProcessStatistics, Statistics};

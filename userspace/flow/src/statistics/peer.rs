@@ -2,12 +2,8 @@
 
 use serde::Serialize;
 
-use super::{
-    histogram::Histogram,
-    waits::{Sum, Wait, waits_of},
-};
-use crate::model::{BytesKind, FlowRecord, PeerFlow, transfers};
-use nccl_library::nccl::Direction;
+use super::{histogram::Histogram, sum::Sum};
+use crate::schema::{BytesKind, MessageRow, Wait};
 
 /// What connects a rank with a peer: NCCL's transports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -81,43 +77,35 @@ impl PeerStatistics {
 }
 
 impl Traffic {
-    /// Adds what an op sends to, or receives from, a peer.
-    pub(super) fn add(&mut self, record: &FlowRecord, peer: &PeerFlow) {
-        for transfer in transfers(record, peer) {
-            let sum = match transfer.bytes_kind {
-                BytesKind::Exact => &mut self.planned_exact,
-                BytesKind::Capacity => &mut self.planned_capacity,
-            };
-            *sum = sum.saturating_add(transfer.bytes);
+    /// Adds a message that an op sends to, or receives from, a peer.
+    pub(super) fn add(&mut self, message: &MessageRow) {
+        let sum = match message.bytes_kind {
+            BytesKind::Exact => &mut self.planned_exact,
+            BytesKind::Capacity => &mut self.planned_capacity,
+        };
+        *sum = sum.saturating_add(message.bytes);
+        let begun = message.t_start_ns.get().or(message.t_posted_ns.get()).or(message.t_slot_free_ns.get());
+        if let (Some(begun), Some(end)) = (begun, message.t_end_ns.get()) {
+            self.durations.note(end.saturating_sub(begun));
         }
-        let Some(measured) = &peer.measured else { return };
-        for (index, message) in measured.messages.iter().enumerate() {
-            let begun = message.start.or(message.posted).or_else(|| measured.slot_free(index));
-            if let (Some(begun), Some(end)) = (begun, message.end) {
-                self.durations.note(end.saturating_sub(begun));
-            }
-        }
-        for (wait, ns) in waits_of(peer.direction, measured) {
+        for (wait, ns) in message.waits().known() {
             if let Some(histogram) = self.waits.get_mut(wait as usize) {
                 histogram.note(ns);
             }
         }
-        let (messages, bytes) = measured.totals();
-        self.messages += messages;
-        self.bytes = self.bytes.saturating_add(bytes);
+        self.messages += u64::from(message.t_end_ns.get().is_some());
+        self.bytes = self.bytes.saturating_add(message.bytes_measured.get().unwrap_or(0));
     }
 }
 
 impl PeerStatistics {
-    pub(super) fn add(&mut self, direction: Direction, peer: &PeerFlow) {
-        let Some(measured) = &peer.measured else { return };
-        for (wait, ns) in waits_of(direction, measured) {
+    pub(super) fn add(&mut self, message: &MessageRow) {
+        for (wait, ns) in message.waits().known() {
             if let Some(sum) = self.waits.get_mut(wait as usize) {
                 sum.note(ns);
             }
         }
-        let (messages, bytes) = measured.totals();
-        self.messages += messages;
-        self.bytes = self.bytes.saturating_add(bytes);
+        self.messages += u64::from(message.t_end_ns.get().is_some());
+        self.bytes = self.bytes.saturating_add(message.bytes_measured.get().unwrap_or(0));
     }
 }

@@ -7,8 +7,8 @@ use super::{
     op_window::{OpWindows, Seen},
     peer::{PeerKind, PeerStatistics, Traffic},
 };
-use crate::model::{ApiRecord, FlowRecord, Returned};
-use nccl_library::nccl::{Algorithm, Direction, datatype_bytes};
+use crate::schema::{ApiCallRow, MessageRow, Observed, Op};
+use nccl_library::nccl::{Algorithm, Direction};
 
 /// Kinds of op and names of functions that are kept apart for each rank. NCCL has 20 functions, 7 algorithms and 3 protocols,
 /// of which a job uses some; names come from the target's library, which can have any.
@@ -87,40 +87,45 @@ impl RankStatistics {
         &self.peers
     }
 
-    pub(super) fn flow(&mut self, record: &FlowRecord, windows: &mut OpWindows) {
-        self.n_ranks = record.comm.n_ranks;
-        let latest = record.posted_at.or(record.planned_at).map_or(0, |origin| origin.ts_ns);
-        self.last_ns = self.last_ns.max(latest);
-        self.incomplete += u64::from(record.incomplete);
-        self.derived += u64::from(record.derived);
-        match windows.note(record.seq) {
-            Seen::First => self.op(record),
+    /// An op on a channel.
+    pub(super) fn op(&mut self, op: &Op, windows: &mut OpWindows) {
+        let row = &op.row;
+        self.n_ranks = row.n_ranks;
+        self.last_ns = self.last_ns.max(row.post_ts_ns.unwrap_or(row.ts_ns));
+        self.incomplete += u64::from(row.incomplete);
+        self.derived += u64::from(row.derived);
+        match windows.note(row.seq) {
+            Seen::First => self.count_op(op),
             Seen::Again => {}
             Seen::Forgotten => self.late += 1,
         }
-        for peer in &record.peers {
-            let ends = peer
-                .measured
-                .iter()
-                .flat_map(|measured| &measured.messages)
-                .filter_map(|message| message.end);
-            self.last_ns = ends.fold(self.last_ns, u64::max);
-            let kind = PeerKind::of(&peer.transport);
-            self.traffic.entry((kind, peer.direction)).or_default().add(record, peer);
-            let known = self.peers.len() < MAX_PEERS || self.peers.contains_key(&(peer.direction, peer.peer));
-            let sums = if known {
-                self.peers.entry((peer.direction, peer.peer)).or_default()
-            } else {
-                &mut self.folded_peers
-            };
-            sums.add(peer.direction, peer);
+        for peer in &row.peers {
+            self.traffic.entry((PeerKind::of(&peer.transport), peer.op)).or_default();
+            if self.peers.len() < MAX_PEERS {
+                self.peers.entry((peer.op, peer.peer)).or_default();
+            }
         }
     }
 
-    fn op(&mut self, record: &FlowRecord) {
-        let coll = record.coll().filter(|name| is_plain(name));
-        let algorithm = record.op.algorithm.map(Algorithm::name);
-        let protocol = Some(record.op.protocol.name());
+    /// Messages of an op that was counted.
+    pub(super) fn messages(&mut self, messages: &[MessageRow]) {
+        for with_peer in messages.chunk_by(|a, b| (a.op, a.peer) == (b.op, b.peer)) {
+            let Some(MessageRow { op, peer, transport, .. }) = with_peer.first() else { continue };
+            let traffic = self.traffic.entry((PeerKind::of(transport), *op)).or_default();
+            let sums = self.peers.get_mut(&(*op, *peer)).unwrap_or(&mut self.folded_peers);
+            for message in with_peer {
+                traffic.add(message);
+                sums.add(message);
+                self.last_ns = self.last_ns.max(message.t_end_ns.get().unwrap_or(0));
+            }
+        }
+    }
+
+    fn count_op(&mut self, op: &Op) {
+        let row = &op.row;
+        let coll = row.coll.as_deref().filter(|name| is_plain(name));
+        let algorithm = row.algorithm.map(Algorithm::name);
+        let protocol = Some(row.protocol.name());
         let at = self.ops.iter().position(|(kind, _)| {
             kind.coll.as_deref() == coll && kind.algorithm == algorithm && kind.protocol == protocol
         });
@@ -134,20 +139,21 @@ impl RankStatistics {
             }
             self.ops.len() - 1
         });
-        let Some((_, op)) = self.ops.get_mut(at) else { return };
-        op.ops += 1;
-        match record.call_bytes() {
-            Some(bytes) => op.bytes = op.bytes.saturating_add(bytes),
-            None => op.unsized_ops += 1,
+        let Some((_, statistics)) = self.ops.get_mut(at) else { return };
+        statistics.ops += 1;
+        match op.call_bytes {
+            Some(bytes) => statistics.bytes = statistics.bytes.saturating_add(bytes),
+            None => statistics.unsized_ops += 1,
         }
     }
 
-    pub(super) fn call(&mut self, record: &ApiRecord) {
-        if let Some(comm) = &record.comm {
-            self.n_ranks = comm.n_ranks;
+    /// A call of the API.
+    pub(super) fn call(&mut self, row: &ApiCallRow) {
+        if let Some(n_ranks) = row.n_ranks {
+            self.n_ranks = n_ranks;
         }
-        self.last_ns = self.last_ns.max(record.event.origin.ts_ns);
-        let name = Some(record.event.name.as_str()).filter(|name| is_plain(name)).unwrap_or(OTHER);
+        self.last_ns = self.last_ns.max(row.ts_ns);
+        let name = Some(row.function.as_str()).filter(|name| is_plain(name)).unwrap_or(OTHER);
         let at_of = |calls: &[(String, _)], name: &str| calls.iter().position(|(known, _)| known == name);
         let name =
             if self.calls.len() < MAX_KINDS || at_of(&self.calls, name).is_some() { name } else { OTHER };
@@ -157,11 +163,10 @@ impl RankStatistics {
         });
         let Some((_, call)) = self.calls.get_mut(at) else { return };
         call.calls += 1;
-        let element = record.event.datatype.as_deref().and_then(datatype_bytes).unwrap_or(0);
-        call.bytes = call.bytes.saturating_add(record.event.count.saturating_mul(element));
-        if let Returned::Seen { host_ns, result, .. } = &record.returned {
-            call.host.note(*host_ns);
-            call.errors += u64::from(result != "ncclSuccess" && result != "ncclInProgress");
+        call.bytes = call.bytes.saturating_add(row.bytes.unwrap_or(0));
+        if let (Some(host_ns), Observed::Known(result)) = (row.host_ns.get(), &row.result) {
+            call.host.note(host_ns);
+            call.errors += u64::from(*result != "ncclSuccess" && *result != "ncclInProgress");
         }
     }
 }

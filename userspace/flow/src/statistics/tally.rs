@@ -2,15 +2,10 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::{
-    op_window::OpWindows,
-    rank::RankStatistics,
-    totals::{RankKey, Statistics},
-};
+use super::{op_window::OpWindows, rank::RankStatistics, totals::Statistics};
 use crate::{
     decode::{CommunicatorId, Event},
-    model::{ApiOutput, FlowCommunicator, FlowRecord},
-    schema::HostInfo,
+    schema::{ApiCall, HostInfo, MessageRow, Op, RankKey},
 };
 
 /// Ranks that are kept apart: 64 communicators of the 8 ranks of a host. Each has some kilobytes, more with steps.
@@ -57,19 +52,24 @@ impl Tally {
     }
 
     /// An op on a channel.
-    pub fn flow(&mut self, record: &FlowRecord, host: &HostInfo) {
-        if let Some((rank, windows)) = self.rank(&record.comm, host) {
-            rank.flow(record, windows);
+    pub fn op(&mut self, op: &Op) {
+        if let Some((rank, windows)) = self.rank(op.rank) {
+            rank.op(op, windows);
+        }
+    }
+
+    /// Messages of an op that was counted.
+    pub fn messages(&mut self, op: &Op, messages: &[MessageRow]) {
+        let Statistics { ranks, folded, .. } = &mut self.statistics;
+        if self.counted.contains_key(&op.rank) {
+            ranks.get_mut(&op.rank).unwrap_or(folded).messages(messages);
         }
     }
 
     /// A call of the API.
-    pub fn api(&mut self, output: &ApiOutput, host: &HostInfo) {
-        if let ApiOutput::Call(record) = output
-            && let Some(comm) = &record.comm
-            && let Some((rank, _)) = self.rank(comm, host)
-        {
-            rank.call(record);
+    pub fn call(&mut self, call: &ApiCall) {
+        if let Some((rank, _)) = call.rank.and_then(|rank| self.rank(rank)) {
+            rank.call(&call.row);
         }
     }
 
@@ -109,12 +109,7 @@ impl Tally {
         self.counted.retain(|key, _| key.pid != pid);
     }
 
-    fn rank(
-        &mut self,
-        comm: &FlowCommunicator,
-        host: &HostInfo,
-    ) -> Option<(&mut RankStatistics, &mut OpWindows)> {
-        let key = RankKey { hash: comm.hash, instance: comm.instance, rank: comm.rank, pid: host.pid };
+    fn rank(&mut self, key: RankKey) -> Option<(&mut RankStatistics, &mut OpWindows)> {
         // Those that have ended make room.
         while self.statistics.ranks.len() >= MAX_RANKS
             && !self.counted.contains_key(&key)

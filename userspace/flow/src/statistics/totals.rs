@@ -3,26 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::rank::RankStatistics;
-
-/// A rank of a communicator in a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RankKey {
-    /// `commHash`; before 2.18 there is none.
-    pub hash: Option<u64>,
-    /// As [`crate::model::FlowCommunicator::instance`].
-    pub instance: u32,
-    pub rank: i32,
-    /// In our own PID namespace.
-    pub pid: u32,
-}
-
-impl RankKey {
-    /// The communicator as the folders of a recording are called.
-    pub fn comm_name(&self) -> String {
-        let hash = self.hash.map_or_else(|| "no-hash".to_owned(), |hash| format!("0x{hash:016x}"));
-        if self.instance == 0 { hash } else { format!("{hash}-{}", self.instance) }
-    }
-}
+use crate::schema::RankKey;
 
 /// What came from a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -9,6 +9,7 @@ mod p2p_part;
 mod pat;
 mod pattern;
 mod protocol;
+mod transport;
 mod version;
 
 pub use api_function::{ApiFunction, ApiKind};
@@ -19,6 +20,7 @@ pub use p2p_part::p2p_part_bytes;
 pub use pat::PatRule;
 pub use pattern::Pattern;
 pub use protocol::{Algorithm, Protocol};
+pub use transport::Transport;
 pub use version::{NcclVersion, Versions, find_versions, stated_version};
 
 /// FIFO slots of a connection: `NCCL_STEPS`, 8 in every version from 2.16 to 2.32 (src/include/device.h,

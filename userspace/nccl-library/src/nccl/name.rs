@@ -21,6 +21,12 @@ impl From<&str> for Name {
     }
 }
 
+impl From<String> for Name {
+    fn from(name: String) -> Self {
+        Self(name.into())
+    }
+}
+
 impl Deref for Name {
     type Target = str;
 

@@ -1,17 +1,20 @@
 //! Raw records in a file, with all that is needed to decode them again: *live = replay*.
 //!
-//! A capture is a line of JSON (what the records mean), then the records as the kernel sent them, each after its length (and
-//! marks where some could not be kept), then the session's report. It is read with the same distrust as any file: it can come from anywhere.
+//! A capture is a line of JSON (what the records mean), then the records as the kernel sent them, each after
+//! its length (and marks where some could not be kept), then the session's report. It is read with the same
+//! distrust as any file: it can come from anywhere.
 
+mod binding;
 mod reader;
 mod writer;
 
+pub use binding::Binding;
 pub use reader::{CaptureError, CaptureReader, Item};
 pub use writer::CaptureWriter;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{kernel::stream::MAX_FRAME, record::Binding, sinks::ApiOutputOptions};
+use crate::{kernel::stream::MAX_FRAME, sinks::ApiOutputOptions};
 use flow::model::Sampling;
 
 /// First bytes of a capture; the number is the format's version.

@@ -1,14 +1,15 @@
-//! What kept each message back: its rank's own GPU, the peer whose data it needed, or the peer that had not taken what was before it.
+//! What kept each message back: its rank's own GPU, the peer whose data it needed, or the peer that had not
+//! taken what was before it.
 //!
-//! A GPU fills the slot of a send once it has a free slot and the data that it is made of, and, on one connection, in order. Which
-//! receives a send is made of follows from the pattern: in a ring, what came one ring step earlier; in a tree, on the way up the
-//! children's, on the way down the parent's, and at the root, where the way turns, the children's. So the time from one send to the
-//! next is the wait for whichever came last, and after that the GPU's own. All times are of one rank: no clock is compared
-//! with another's.
+//! A GPU fills the slot of a send once it has a free slot and the data that it is made of, and, on one
+//! connection, in order. Which receives a send is made of follows from the pattern: in a ring, what came one
+//! ring step earlier; in a tree, on the way up the children's, on the way down the parent's, and at the root,
+//! where the way turns, the children's. So the time from one send to the next is the wait for whichever came
+//! last, and after that the GPU's own. All times are of one rank: no clock is compared with another's.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use super::lines::StepLine;
+use flow::schema::{MessageRow, Stage};
 use nccl_library::nccl::Direction;
 
 /// Who was waited for.
@@ -34,7 +35,7 @@ pub struct Attribution {
 
 /// Where a send finds what it is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Place {
+enum DataPlace {
     /// Ring: repetition, ring step, slice.
     Ring(u64, u64, u64),
     /// On the way up, or the only way there is: by FIFO step.
@@ -50,13 +51,13 @@ struct Input {
     peer: i32,
 }
 
-fn place_of(line: &StepLine) -> Option<Place> {
-    match (line.stage.as_str(), line.ring_step) {
-        ("ring" | "reduce-scatter" | "allgather", Some(ring_step)) => {
-            Some(Place::Ring(line.loop_index, ring_step, line.slice))
+fn place_of(line: &MessageRow) -> Option<DataPlace> {
+    match (line.stage, line.ring_step) {
+        (Stage::Ring | Stage::ReduceScatter | Stage::Allgather, Some(ring_step)) => {
+            Some(DataPlace::Ring(line.loop_index, ring_step, line.slice))
         }
-        ("tree-up" | "pipeline-from" | "pipeline-to", _) => Some(Place::Up(line.step)),
-        ("tree-down", _) => Some(Place::Down(line.step)),
+        (Stage::TreeUp | Stage::PipelineFrom | Stage::PipelineTo, _) => Some(DataPlace::Up(line.step)),
+        (Stage::TreeDown, _) => Some(DataPlace::Down(line.step)),
         _ => None,
     }
 }
@@ -69,28 +70,30 @@ impl Attribution {
         }
     }
 
-    /// Takes all messages of one op on one channel. `horizon`: until when the job was watched, for what did not end.
-    pub fn add_op(&mut self, lines: &[StepLine], horizon: Option<u64>) {
+    /// Takes all messages of one op on one channel. `horizon`: until when the job was watched, for what did
+    /// not end.
+    pub fn add_op(&mut self, lines: &[MessageRow], horizon: Option<u64>) {
         // Connections without a proxy are not measured: what comes over NVLink counts as this rank's own.
-        let connection = |line: &StepLine| (line.op, line.peer);
+        let connection = |line: &MessageRow| (line.op, line.peer);
         let seen: HashSet<_> = lines.iter().filter(|line| line.is_measured()).map(connection).collect();
-        let measured: Vec<&StepLine> = lines.iter().filter(|line| seen.contains(&connection(line))).collect();
+        let measured: Vec<&MessageRow> =
+            lines.iter().filter(|line| seen.contains(&connection(line))).collect();
         if measured.is_empty() {
             return;
         }
-        let mut inputs: HashMap<Place, Vec<Input>> = HashMap::new();
+        let mut inputs: HashMap<DataPlace, Vec<Input>> = HashMap::new();
         let (mut goes_down, mut judged) = (false, true);
         for line in &measured {
             match place_of(line) {
                 Some(place) if line.op == Direction::Recv => {
-                    goes_down |= matches!(place, Place::Down(_));
+                    goes_down |= matches!(place, DataPlace::Down(_));
                     inputs
                         .entry(place)
                         .or_default()
-                        .push(Input { arrived: line.t_arrived_ns, peer: line.peer });
+                        .push(Input { arrived: line.t_arrived_ns.get(), peer: line.peer });
                 }
                 Some(_) => {}
-                None => judged &= line.stage == "p2p",
+                None => judged &= line.stage == Stage::P2p,
             }
         }
         if !judged {
@@ -101,7 +104,7 @@ impl Attribution {
         let mut before: HashMap<(Direction, i32, bool), Before> = HashMap::new();
         for line in measured {
             let place = place_of(line);
-            let way = matches!(place, Some(Place::Down(_)));
+            let way = matches!(place, Some(DataPlace::Down(_)));
             let before = before.entry((line.op, line.peer, way)).or_default();
             if before.is_stuck {
                 continue;
@@ -118,12 +121,12 @@ impl Attribution {
         }
     }
 
-    fn send(&mut self, line: &StepLine, inputs: &[Input], before: &mut Before, horizon: Option<u64>) {
+    fn send(&mut self, line: &MessageRow, inputs: &[Input], before: &mut Before, horizon: Option<u64>) {
         let free = line.begin();
         // The last input, or one that has not come.
         let missing = inputs.iter().find(|input| input.arrived.is_none());
         let last = inputs.iter().max_by_key(|input| input.arrived);
-        let filled = line.t_ready_ns.or(line.t_sent_ns);
+        let filled = line.t_ready_ns.get().or(line.t_sent_ns.get());
         let since = before.done.or(free);
         let (Some(since), Some(until)) = (since, filled.or(horizon)) else {
             before.is_stuck = true;
@@ -145,22 +148,22 @@ impl Attribution {
     }
 
     /// Of what goes into a send, only the arrival counts, and the send has it.
-    fn receive(&mut self, line: &StepLine, is_used: bool, before: &mut Before, horizon: Option<u64>) {
+    fn receive(&mut self, line: &MessageRow, is_used: bool, before: &mut Before, horizon: Option<u64>) {
         if is_used {
-            before.done = line.t_end_ns;
-            before.is_stuck = line.t_end_ns.is_none();
+            before.done = line.t_end_ns.get();
+            before.is_stuck = line.t_end_ns.get().is_none();
             return;
         }
         let since = before.done.or(line.begin());
-        let (Some(since), Some(until)) = (since, line.t_end_ns.or(horizon)) else {
+        let (Some(since), Some(until)) = (since, line.t_end_ns.get().or(horizon)) else {
             before.is_stuck = true;
             return;
         };
-        let arrived = line.t_arrived_ns.unwrap_or(until).clamp(since, until.max(since));
+        let arrived = line.t_arrived_ns.get().unwrap_or(until).clamp(since, until.max(since));
         self.blame(Cause::Data(line.peer), since, arrived);
         self.blame(Cause::Own, arrived, until);
-        before.done = line.t_end_ns;
-        before.is_stuck = line.t_end_ns.is_none();
+        before.done = line.t_end_ns.get();
+        before.is_stuck = line.t_end_ns.get().is_none();
     }
 
     pub fn of(&self, cause: Cause) -> u64 {
@@ -178,35 +181,37 @@ struct Before {
 }
 
 /// What the send at this place is made of.
-fn needed(place: Place, goes_down: bool) -> Option<Place> {
+fn needed(place: DataPlace, goes_down: bool) -> Option<DataPlace> {
     match place {
-        Place::Ring(loop_index, ring_step, slice) => {
-            Some(Place::Ring(loop_index, ring_step.checked_sub(1)?, slice))
+        DataPlace::Ring(loop_index, ring_step, slice) => {
+            Some(DataPlace::Ring(loop_index, ring_step.checked_sub(1)?, slice))
         }
         // At the root the way down begins with what came up.
-        Place::Down(step) if !goes_down => Some(Place::Up(step)),
+        DataPlace::Down(step) if !goes_down => Some(DataPlace::Up(step)),
         other => Some(other),
     }
 }
 
 /// Which receives go into sends.
 struct Used {
-    places: HashSet<Place>,
+    places: HashSet<DataPlace>,
 }
 
 impl Used {
-    fn new(lines: &[&StepLine], goes_down: bool) -> Self {
+    fn new(lines: &[&MessageRow], goes_down: bool) -> Self {
         let sends = lines.iter().filter(|line| line.op == Direction::Send);
         Self { places: sends.filter_map(|line| needed(place_of(line)?, goes_down)).collect() }
     }
 
-    fn by_a_send(&self, place: Option<Place>) -> bool {
+    fn by_a_send(&self, place: Option<DataPlace>) -> bool {
         place.is_some_and(|place| self.places.contains(&place))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use flow::{made::rows::message_rows, schema::Observed};
+
     use super::*;
 
     struct Times {
@@ -216,20 +221,25 @@ mod tests {
         end: Option<u64>,
     }
 
-    fn line(op: &str, peer: i32, ring_step: u64, times: &Times) -> StepLine {
-        let text = format!(
-            r#"{{"seq":0,"channel":0,"step":{ring_step},"op":"{op}","peer":{peer},"bytes":1,"stage":"ring","ringStep":{ring_step},
-            "transport":"NET"}}"#
-        );
-        let mut line: StepLine = serde_json::from_str(&text).unwrap();
-        line.t_slot_free_ns = times.free;
-        line.t_ready_ns = times.ready;
-        line.t_arrived_ns = times.arrived;
-        line.t_end_ns = times.end;
-        line
+    fn line(op: Direction, peer: i32, ring_step: u64, times: &Times) -> MessageRow {
+        MessageRow {
+            seq: 0,
+            step: ring_step,
+            op,
+            peer,
+            stage: Stage::Ring,
+            loop_index: 0,
+            ring_step: Some(ring_step),
+            slice: 0,
+            t_slot_free_ns: Observed::looked_for(times.free),
+            t_ready_ns: Observed::looked_for(times.ready),
+            t_arrived_ns: Observed::looked_for(times.arrived),
+            t_end_ns: Observed::looked_for(times.end),
+            ..message_rows()[0].clone()
+        }
     }
 
-    fn attributed(lines: &[StepLine], horizon: Option<u64>) -> Attribution {
+    fn attributed(lines: &[MessageRow], horizon: Option<u64>) -> Attribution {
         let mut attribution = Attribution::default();
         attribution.add_op(lines, horizon);
         attribution
@@ -240,12 +250,17 @@ mod tests {
         let free = Some(0);
         let receive = |arrived| Times { free, ready: None, arrived, end: arrived.map(|time| time + 1) };
         let lines = [
-            line("RECV", 1, 0, &receive(Some(50))),
-            line("RECV", 1, 1, &receive(Some(60))),
+            line(Direction::Recv, 1, 0, &receive(Some(50))),
+            line(Direction::Recv, 1, 1, &receive(Some(60))),
             // Of itself; of what came at 50; the slot was free at 90 only.
-            line("SEND", 2, 0, &Times { free, ready: Some(10), arrived: None, end: Some(20) }),
-            line("SEND", 2, 1, &Times { free, ready: Some(55), arrived: None, end: Some(90) }),
-            line("SEND", 2, 2, &Times { free: Some(90), ready: Some(97), arrived: None, end: Some(99) }),
+            line(Direction::Send, 2, 0, &Times { free, ready: Some(10), arrived: None, end: Some(20) }),
+            line(Direction::Send, 2, 1, &Times { free, ready: Some(55), arrived: None, end: Some(90) }),
+            line(
+                Direction::Send,
+                2,
+                2,
+                &Times { free: Some(90), ready: Some(97), arrived: None, end: Some(99) },
+            ),
         ];
         let found = attributed(&lines, None);
         assert_eq!(found.of(Cause::Own), 10 + 5 + 7);
@@ -256,16 +271,18 @@ mod tests {
     #[test]
     fn what_did_not_end_counts_until_the_job_was_no_longer_watched() {
         let free = Some(0);
-        let arrived = line("RECV", 1, 0, &Times { free, ready: None, arrived: Some(50), end: None });
-        let outstanding = line("RECV", 1, 0, &Times { free, ready: None, arrived: None, end: None });
-        let first = line("SEND", 2, 0, &Times { free, ready: Some(10), arrived: None, end: Some(20) });
-        let stuck = |free| line("SEND", 2, 1, &Times { free, ready: None, arrived: None, end: None });
+        let arrived = line(Direction::Recv, 1, 0, &Times { free, ready: None, arrived: Some(50), end: None });
+        let outstanding = line(Direction::Recv, 1, 0, &Times { free, ready: None, arrived: None, end: None });
+        let first =
+            line(Direction::Send, 2, 0, &Times { free, ready: Some(10), arrived: None, end: Some(20) });
+        let stuck =
+            |free| line(Direction::Send, 2, 1, &Times { free, ready: None, arrived: None, end: None });
         let culprit = attributed(&[arrived.clone(), first.clone(), stuck(free)], Some(1000));
         assert_eq!((culprit.of(Cause::Own), culprit.of(Cause::Data(1))), (10 + 950, 40));
         let starved = attributed(&[outstanding, first.clone(), stuck(free)], Some(1000));
         assert_eq!((starved.of(Cause::Own), starved.of(Cause::Data(1))), (10, 990));
-        let second = line("SEND", 2, 1, &Times { free, ready: Some(60), arrived: None, end: None });
-        let third = line("SEND", 2, 2, &Times { free: None, ready: None, arrived: None, end: None });
+        let second = line(Direction::Send, 2, 1, &Times { free, ready: Some(60), arrived: None, end: None });
+        let third = line(Direction::Send, 2, 2, &Times { free: None, ready: None, arrived: None, end: None });
         let blocked = attributed(&[arrived, first, second, third], Some(1000));
         assert_eq!((blocked.of(Cause::Own), blocked.of(Cause::Slot(2))), (10 + 10, 940));
     }

@@ -1,14 +1,14 @@
 //! Do all ranks of a communicator run the same collectives, in the same order?
 //!
-//! A collective has one number (`seq`) on all ranks, which is NCCL's own count, so ranks that ran different things, or the same in another
-//! order, have different ops under one number.
+//! A collective has one number (`seq`) on all ranks, which is NCCL's own count, so ranks that ran different
+//! things, or the same in another order, have different ops under one number.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::{
-    lines::FlowLine,
-    report::{Finding, FindingKind},
-};
+use super::communicator_check::{Finding, FindingKind};
+
+use flow::schema::OpRow;
+use nccl_library::nccl::Name;
 
 /// Findings of one kind that are listed one by one; of more the number is said.
 pub(super) const MAX_LISTED: usize = 20;
@@ -16,16 +16,16 @@ pub(super) const MAX_LISTED: usize = 20;
 /// What must be the same on all ranks.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Call {
-    coll: String,
+    coll: Name,
     count: Option<u64>,
-    dtype: Option<String>,
-    red_op: Option<String>,
+    dtype: Option<Name>,
+    red_op: Option<Name>,
     root: Option<i32>,
 }
 
 impl Call {
-    fn of(line: &FlowLine) -> Self {
-        let coll = line.coll_api.clone().or_else(|| line.coll.clone()).unwrap_or_default();
+    fn of(line: &OpRow) -> Self {
+        let coll = line.coll_api.clone().or_else(|| line.coll.clone()).unwrap_or_else(|| "".into());
         let rooted = matches!(coll.as_str(), "Broadcast" | "Reduce" | "Gather" | "Scatter");
         let reduces = matches!(coll.as_str(), "AllReduce" | "Reduce" | "ReduceScatter");
         Self {
@@ -55,10 +55,10 @@ impl Call {
     }
 
     fn describe(&self) -> String {
-        let mut words = vec![self.coll.clone()];
+        let mut words = vec![self.coll.to_string()];
         words.extend(self.count.map(|count| format!("of {count}")));
-        words.extend(self.dtype.clone());
-        words.extend(self.red_op.clone());
+        words.extend(self.dtype.as_ref().map(Name::to_string));
+        words.extend(self.red_op.as_ref().map(Name::to_string));
         words.extend(self.root.map(|root| format!("root {root}")));
         words.join(" ")
     }
@@ -84,7 +84,8 @@ pub(super) struct Collectives {
     pub(super) n_ranks: i32,
 }
 
-/// A rank that was watched for this much longer than an op took to come on another has not joined it. Wall clocks of hosts differ less.
+/// A rank that was watched for this much longer than an op took to come on another has not joined it. Wall
+/// clocks of hosts differ less.
 const LATE_NS: u64 = 1_000_000_000;
 
 impl Collectives {
@@ -93,11 +94,11 @@ impl Collectives {
         (ops.ended, ops.offset) = (ended, offset);
     }
 
-    pub(super) fn add(&mut self, line: &FlowLine) {
+    pub(super) fn add(&mut self, line: &OpRow) {
         self.n_ranks = self.n_ranks.max(line.n_ranks);
         let Some(rank) = self.ranks.get_mut(&line.rank) else { return };
         rank.lost |= line.incomplete;
-        if line.is_p2p() {
+        if line.pattern.is_p2p() {
             return;
         }
         let call = Call::of(line);
@@ -222,18 +223,24 @@ pub(super) fn name_ranks(ranks: &[i32]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use flow::made::rows::op_row;
+
     use super::*;
 
-    fn line(rank: i32, seq: u64, coll: &str, count: u64) -> FlowLine {
-        let text = format!(
-            r#"{{"seq":{seq},"rank":{rank},"channel":0,"pattern":"RING","dtype":"float32","redOp":"sum","coll":"{coll}","collApi":"{coll}",
-            "nRanks":3,"posted":true,"ts_ns":{},"count":{count}}}"#,
-            seq * 1000
-        );
-        serde_json::from_str(&text).unwrap()
+    fn line(rank: i32, seq: u64, coll: &str, count: u64) -> OpRow {
+        OpRow {
+            seq,
+            rank,
+            coll: Some(coll.into()),
+            coll_api: Some(coll.into()),
+            n_ranks: 3,
+            ts_ns: seq * 1000,
+            count: Some(count),
+            ..op_row()
+        }
     }
 
-    fn checked(lines: &[FlowLine], ended: u64) -> Vec<(FindingKind, Option<u64>, Vec<i32>)> {
+    fn checked(lines: &[OpRow], ended: u64) -> Vec<(FindingKind, Option<u64>, Vec<i32>)> {
         let mut collectives = Collectives::default();
         for rank in 0..3 {
             collectives.rank(rank, Some(ended), 7);
@@ -247,7 +254,7 @@ mod tests {
     }
 
     /// Ops 2, 4 and 6 of three ranks, one of which can be changed.
-    fn job(change: impl Fn(i32, u64) -> Option<FlowLine>) -> Vec<FlowLine> {
+    fn job(change: impl Fn(i32, u64) -> Option<OpRow>) -> Vec<OpRow> {
         let ops = [(2, "AllReduce"), (4, "AllGather"), (6, "AllReduce")];
         (0..3)
             .flat_map(|rank| ops.map(|(seq, coll)| (rank, seq, coll)))
@@ -259,7 +266,7 @@ mod tests {
             .collect()
     }
 
-    fn usual(rank: i32, seq: u64) -> FlowLine {
+    fn usual(rank: i32, seq: u64) -> OpRow {
         line(rank, seq, if seq == 4 { "AllGather" } else { "AllReduce" }, 10)
     }
 

@@ -1,15 +1,15 @@
 //! Has every SEND its RECV?
 //!
-//! Sends and receives between two ranks match in their order. Where a recording begins in the middle, one side can have some more at
-//! its beginning, and where it ends in the middle, at its end.
+//! Sends and receives between two ranks match in their order. Where a recording begins in the middle, one
+//! side can have some more at its beginning, and where it ends in the middle, at its end.
 
 use std::collections::BTreeMap;
 
 use super::{
     collectives::MAX_LISTED,
-    lines::FlowLine,
-    report::{Finding, FindingKind},
+    communicator_check::{Finding, FindingKind},
 };
+use flow::schema::OpRow;
 use nccl_library::nccl::Direction;
 
 /// What is this near to the beginning or the end of a recording can have its other half outside.
@@ -46,8 +46,8 @@ impl PointToPoint {
         }
     }
 
-    pub(super) fn add(&mut self, line: &FlowLine, offset: u64) {
-        if !line.is_p2p() || line.captured_seq.is_some() {
+    pub(super) fn add(&mut self, line: &OpRow, offset: u64) {
+        if !line.pattern.is_p2p() || line.captured_seq.is_some() {
             return;
         }
         for peer in &line.peers {
@@ -137,17 +137,25 @@ fn same_sizes(longer: &[Call], shorter: &[Call]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use flow::{made::rows::op_row, schema::PeerRow};
+    use nccl_library::nccl::Pattern;
+
     use super::*;
 
     const S: u64 = 1_000_000_000;
 
-    fn line(rank: i32, op: &str, peer: i32, seq: u64, bytes: u64) -> FlowLine {
-        let text = format!(
-            r#"{{"seq":{seq},"rank":{rank},"channel":0,"pattern":"{op}","nRanks":2,"posted":true,"ts_ns":{},"bytes":{bytes},
-            "peers":[{{"op":"{op}","peer":{peer}}}]}}"#,
-            seq * S
-        );
-        serde_json::from_str(&text).unwrap()
+    fn line(rank: i32, op: Direction, peer: i32, seq: u64, bytes: u64) -> OpRow {
+        let usual = op_row();
+        OpRow {
+            seq,
+            rank,
+            pattern: if op == Direction::Send { Pattern::Send } else { Pattern::Recv },
+            n_ranks: 2,
+            ts_ns: seq * S,
+            bytes: Some(bytes),
+            peers: vec![PeerRow { op, peer, ..usual.peers[0].clone() }],
+            ..usual
+        }
     }
 
     fn checked(sends: &[(u64, u64)], receives: &[(u64, u64)]) -> Vec<FindingKind> {
@@ -156,10 +164,10 @@ mod tests {
             p2p.rank(rank, Some(0), Some(20 * S), 5);
         }
         for (seq, bytes) in sends {
-            p2p.add(&line(0, "SEND", 1, *seq, *bytes), 5);
+            p2p.add(&line(0, Direction::Send, 1, *seq, *bytes), 5);
         }
         for (seq, bytes) in receives {
-            p2p.add(&line(1, "RECV", 0, *seq, *bytes), 5);
+            p2p.add(&line(1, Direction::Recv, 0, *seq, *bytes), 5);
         }
         let mut findings = Vec::new();
         p2p.check(&mut findings);

@@ -5,50 +5,41 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 use serde::Deserialize;
 
-use super::lines::{FlowLine, StepLine};
+use flow::schema::{ClockReport, MessageRow, OpRow};
+
 use crate::sinks::{OutputDir, for_each_line, ranks_of};
 
 /// Largest `session.json` that is read.
 const MAX_SESSION: u64 = 256 << 20;
 
-/// What `session.json` says of its clock.
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
-#[allow(clippy::struct_field_names, reason = "the names of the keys")]
-struct Clock {
-    #[serde(default)]
-    offset_ns: u64,
-    #[serde(default)]
-    started_monotonic_ns: u64,
-    ended_monotonic_ns: Option<u64>,
-}
-
+/// What is read of `session.json`.
 #[derive(Debug, Deserialize)]
 struct Session {
-    clock: Clock,
+    clock: ClockReport,
 }
 
 /// One folder of a recording.
 #[derive(Debug)]
 pub struct Recording {
     pub path: PathBuf,
-    clock: Option<Clock>,
+    clock: Option<ClockReport>,
     pub ranks: Vec<RankFile>,
 }
 
 impl Recording {
     /// When the session ended, by the clock of its lines.
     pub fn ended_ns(&self) -> Option<u64> {
-        self.clock?.ended_monotonic_ns
+        self.clock.as_ref()?.ended_monotonic_ns
     }
 
     /// When it began, by the clock of its lines.
     pub fn started_ns(&self) -> Option<u64> {
-        Some(self.clock?.started_monotonic_ns)
+        Some(self.clock.as_ref()?.started_monotonic_ns)
     }
 
     /// To be added to the times of its lines for wall time.
     pub fn wall_offset_ns(&self) -> Option<u64> {
-        Some(self.clock?.offset_ns)
+        Some(self.clock.as_ref()?.offset_ns)
     }
 }
 
@@ -63,7 +54,7 @@ pub struct RankFile {
 
 impl RankFile {
     /// Calls `each` with every line of `proxy_flow`.
-    pub fn flows(&self, mut each: impl FnMut(FlowLine)) -> Result<()> {
+    pub fn flows(&self, mut each: impl FnMut(OpRow)) -> Result<()> {
         self.lines("proxy_flow", |line| {
             each(serde_json::from_str(line)?);
             Ok(())
@@ -71,7 +62,7 @@ impl RankFile {
     }
 
     /// Calls `each` with every line of `flow_steps`.
-    pub fn steps(&self, mut each: impl FnMut(StepLine)) -> Result<()> {
+    pub fn steps(&self, mut each: impl FnMut(MessageRow)) -> Result<()> {
         self.lines("flow_steps", |line| {
             each(serde_json::from_str(line)?);
             Ok(())
@@ -113,7 +104,7 @@ fn recording(path: &Path) -> Result<Recording> {
 }
 
 /// Without it the end of the session is not known, and nothing else is lost.
-fn clock(dir: &OutputDir) -> Option<Clock> {
+fn clock(dir: &OutputDir) -> Option<ClockReport> {
     use std::io::Read as _;
     let mut text = String::new();
     dir.open_file("session.json").ok()?.take(MAX_SESSION).read_to_string(&mut text).ok()?;

@@ -5,10 +5,12 @@ use std::path::PathBuf;
 use anyhow::Result;
 use serde::Serialize;
 
-use super::{
-    links::{LinkSummary, OpSummary, RankSummary},
-    rank_reader::recordings,
+use flow::{
+    schema::{LinkRow, OpTimesRow},
+    statistics::RankLinks,
 };
+
+use super::rank_reader::recordings;
 
 /// One rank of one communicator.
 #[derive(Clone, Debug, Serialize)]
@@ -16,9 +18,9 @@ pub struct RankReport {
     /// Its folder.
     pub communicator: String,
     pub rank: i32,
-    pub links: Vec<LinkSummary>,
+    pub links: Vec<LinkRow>,
     /// Those with messages that were measured.
-    pub ops: Vec<OpSummary>,
+    pub ops: Vec<OpTimesRow>,
 }
 
 /// The answer of `ncclflow summary`.
@@ -32,13 +34,13 @@ pub fn summarize(dirs: &[PathBuf]) -> Result<SummaryReport> {
     let mut ranks = Vec::new();
     for recording in recordings(dirs)? {
         for file in &recording.ranks {
-            let mut summary = RankSummary::default();
-            file.steps(|line| summary.add(&line))?;
-            let ops = summary.ops();
+            let mut links = RankLinks::default();
+            file.steps(|line| links.add(&line))?;
+            let ops = links.ops();
             ranks.push(RankReport {
                 communicator: file.folder.clone(),
                 rank: file.rank,
-                links: summary.links(),
+                links: links.rows(),
                 ops,
             });
         }

@@ -69,7 +69,8 @@ pub struct Culprit {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer: Option<i32>,
     pub reason: Reason,
-    /// How long it was waited for, in the largest of the waits that lead to it; or its own time, where no wait does.
+    /// How long it was waited for, in the largest of the waits that lead to it; or its own time, where no
+    /// wait does.
     pub waited_ns: u64,
     /// The ranks that wait for it, directly or not, in the order of their waits.
     pub victims: Vec<i32>,
@@ -136,8 +137,9 @@ pub(super) fn culprit(ranks: &[RankWaits]) -> Option<Culprit> {
     }
 }
 
-/// A circle of waits, as in a tree, where a rank waits for what can only come down once it has sent up. Waits alone do not begin: the
-/// member whose own GPU took longest is at fault, if that is most of the wait; or else a link.
+/// A circle of waits, as in a tree, where a rank waits for what can only come down once it has sent up. Waits
+/// alone do not begin: the member whose own GPU took longest is at fault, if that is most of the wait; or
+/// else a link.
 fn circle(by_rank: &BTreeMap<i32, &RankWaits>, way: &[i32], begin: usize, wait: u64) -> Option<Culprit> {
     let members = way.iter().skip(begin).filter_map(|rank| by_rank.get(rank));
     match members.max_by_key(|waits| waits.own_gpu_ns) {

@@ -12,7 +12,7 @@ use anyhow::Result;
 use rustix::time::ClockId;
 
 use super::{exit, record_args::RecordArgs, signals::with_signals};
-use crate::live_statistics::LiveStatistics;
+use crate::sinks::LiveStatistics;
 use crate::{
     clock::now_ns,
     kernel::probe::Level,

@@ -16,7 +16,7 @@ use super::{
     sampling_args::SamplingArgs,
     window_args::WindowArgs,
 };
-use crate::live_statistics::LiveStatistics;
+use crate::sinks::LiveStatistics;
 use crate::{
     kernel::{
         loader::{BufferKind, LinkKind},

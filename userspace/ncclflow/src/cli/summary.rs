@@ -37,18 +37,18 @@ fn write_rank(rank: &RankReport, out: &mut dyn Write) -> io::Result<()> {
         let waits: Vec<String> = link
             .waits
             .iter()
-            .filter(|(_, wait)| wait.total_ns > 0)
-            .map(|(name, wait)| {
-                let percent = u128::from(wait.total_ns) * 100 / u128::from(all.max(1));
-                format!("{name} {percent}")
+            .filter(|(_, times)| times.total_ns > 0)
+            .map(|(wait, times)| {
+                let percent = u128::from(times.total_ns) * 100 / u128::from(all.max(1));
+                format!("{} {percent}", wait.name())
             })
             .collect();
         writeln!(
             out,
             "  {:<4} {:>4} {:>3} {:<4} {:>9} {:>14} {:>9} {:>9} {:>9}  {}",
-            link.key.op.name(),
-            link.key.peer,
-            link.key.channel,
+            link.op.name(),
+            link.peer,
+            link.channel,
             link.transport,
             link.messages,
             link.bytes,

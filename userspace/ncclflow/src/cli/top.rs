@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result, bail};
 use rustix::time::ClockId;
 
 use super::{signals::with_signals, top_args::TopArgs};
-use crate::live_statistics::LiveStatistics;
+use crate::sinks::LiveStatistics;
 use crate::{
     clock::now_ns,
     kernel::probe::Level,

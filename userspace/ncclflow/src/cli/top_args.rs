@@ -11,7 +11,7 @@ use super::{
     args::{DebugArgs, seconds},
     filter_args::FilterArgs,
 };
-use crate::live_statistics::LiveStatistics;
+use crate::sinks::LiveStatistics;
 use crate::{
     kernel::{
         loader::{BufferKind, LinkKind},

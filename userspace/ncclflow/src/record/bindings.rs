@@ -2,20 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use serde::{Deserialize, Serialize};
-
-use flow::{decode::Decoder, schema::HostInfo, wire::ProbeKind};
-
-/// What the records of one cookie mean, and of which process they are.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Binding {
-    pub kind: ProbeKind,
-    /// That of its library.
-    pub decoder: Arc<Decoder>,
-    /// Nothing of parts of a walk, which serve all processes of a library, and of probes that several
-    /// processes share.
-    pub host: Option<HostInfo>,
-}
+use crate::capture::Binding;
 
 /// Bindings by cookie, between the thread that attaches and the one that decodes. A cookie's binding is there
 /// before its probe is.

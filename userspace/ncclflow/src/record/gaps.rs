@@ -2,21 +2,11 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use flow::schema::Gap;
 use ncclflow_common::RecordHeader;
-use serde::Serialize;
 
 /// Gaps that are told apart per probe and CPU, and in the report. Beyond that neighbours become one.
 const MAX_GAPS: usize = 256;
-
-/// Records that are missing between two moments.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Gap {
-    /// `CLOCK_MONOTONIC` nanoseconds of the last record before (0: from the beginning) …
-    pub from_ns: u64,
-    /// … and of the first after.
-    pub to_ns: u64,
-    pub records: u64,
-}
 
 /// Numbers that have not come.
 #[derive(Clone, Debug)]
@@ -104,14 +94,6 @@ impl Gaps {
                 .collect();
         }
         merged
-    }
-}
-
-impl Gap {
-    fn join(&mut self, other: &Self) {
-        self.from_ns = self.from_ns.min(other.from_ns);
-        self.to_ns = self.to_ns.max(other.to_ns);
-        self.records = self.records.saturating_add(other.records);
     }
 }
 

@@ -16,12 +16,13 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 
 use super::{
-    bindings::{Binding, SharedBindings},
+    bindings::SharedBindings,
     follow::Scene,
     options::Notice,
     setup::{LibraryInUse, ResolvedLibrary, Wanted},
 };
 use crate::{
+    capture::Binding,
     kernel::{
         loader::{Attachment, Link, StoredParts, detach},
         probe::ProbePlace,

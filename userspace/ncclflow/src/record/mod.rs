@@ -35,8 +35,7 @@ mod replay;
 mod report;
 mod results;
 
-pub use bindings::Binding;
-pub use gaps::{Gap, Gaps};
+pub use gaps::Gaps;
 pub use options::{Notice, Outcome, ProbeChoice, RecordOptions, StopHandle, Targets, WindowOptions};
 pub use pipeline::Pipeline;
 pub use recorder::record;

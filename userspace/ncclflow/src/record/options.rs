@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context as _, Result};
 
 use super::setup::{LibraryInUse, Setup};
-use crate::live_statistics::LiveStatistics;
+use crate::sinks::LiveStatistics;
 use crate::{
     kernel::{
         loader::{Buffer, BufferKind, LinkKind},

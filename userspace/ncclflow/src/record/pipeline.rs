@@ -6,13 +6,17 @@ use std::{collections::HashMap, mem};
 use ncclflow_common::LOSS_MARK;
 
 use super::{
-    bindings::{Binding, SharedBindings},
+    bindings::SharedBindings,
     gaps::Gaps,
     neighbours::Neighbours,
     output::Output,
     processes::{Ended, Traced, TracedProcess},
 };
-use crate::{kernel::stream::ProbeCounts, live_statistics::LiveStatistics, sinks::SessionFiles};
+use crate::{
+    capture::Binding,
+    kernel::stream::ProbeCounts,
+    sinks::{LiveStatistics, SessionFiles, Sink as _},
+};
 use flow::{
     decode::{DecodeError, Event, RecordView},
     model::{ApiOutput, ModelCounters, Node, Sampling},
@@ -180,7 +184,7 @@ impl Pipeline {
                 None => binding.host.clone(),
                 Some(following) => {
                     self.untold.push(header.tgid);
-                    Some(HostInfo { host: following.host.clone(), pid: header.tgid })
+                    Some(HostInfo { host: following.host.as_str().into(), pid: header.tgid })
                 }
             };
         }

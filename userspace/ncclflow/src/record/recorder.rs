@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use ncclflow_common::WIRE_VERSION;
 
 use super::{
-    bindings::{Binding, SharedBindings},
+    bindings::SharedBindings,
     follow::Follower,
     libraries::store_walks,
     limit,
@@ -19,7 +19,7 @@ use super::{
     setup::{Setup, Wanted},
 };
 use crate::{
-    capture::{CaptureHeader, CaptureWriter},
+    capture::{Binding, CaptureHeader, CaptureWriter},
     kernel::{
         loader::{Attachment, Program, StoredParts},
         probe::{Level, ProbeStrategy},
@@ -288,7 +288,7 @@ fn attach(
             let mut probes = Vec::new();
             for (probe, parts) in library.probes.probes.iter().zip(stored) {
                 probes.push((probe, attachment.store(probe, *parts, index, Some(number))?));
-                bind(&probe.kind, &library.decoder, Some(HostInfo { host: host.to_owned(), pid }));
+                bind(&probe.kind, &library.decoder, Some(HostInfo { host: host.into(), pid }));
             }
             let path = library.file.stable_path();
             if let Err(error) = attachment.attach(&probes, &path, &library.file.path, number) {

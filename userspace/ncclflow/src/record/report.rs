@@ -20,12 +20,12 @@ use crate::{
         probe::Level,
         stream::ProbeCounts,
     },
-    sinks::{
-        AttachReport, BufferReport, ClockReport, CommunicatorReport, CpuReport, LossReport, ProbeReport,
-        SessionReport, SessionState, TargetReport,
-    },
+    sinks::{AttachReport, BufferReport, ProbeReport, SessionReport, SessionState, TargetReport},
 };
-use flow::model::ModelCounters;
+use flow::{
+    model::ModelCounters,
+    schema::{ClockReport, CommunicatorReport, CpuReport, LossReport},
+};
 
 /// The report of a session that begins.
 pub(super) fn first_report(
@@ -45,7 +45,7 @@ pub(super) fn first_report(
         sampling: None,
         step_detail: (choice.level == Level::Steps).then_some(choice.detail),
         clock: ClockReport {
-            clock: "CLOCK_MONOTONIC",
+            clock: "CLOCK_MONOTONIC".into(),
             started_monotonic_ns: monotonic,
             started_realtime_ns: realtime,
             offset_ns: realtime.saturating_sub(monotonic),

@@ -11,7 +11,7 @@ use super::{
     session::Taken,
 };
 use crate::sinks::{
-    Aggregated, DiskBudget, FlowFileSummary, MAX_AGGREGATED, OutputDir, SessionReport, SessionState,
+    Aggregated, DiskBudget, MAX_AGGREGATED, OutputDir, RankSummary, SessionReport, SessionState,
     aggregate_directory, compress_files, is_over_max_size,
 };
 
@@ -119,7 +119,7 @@ pub(super) fn export(windows: &Receiver<ClosedWindow>, compress: bool, events: &
 /// Gives the one file of each rank a second name, by its process and the window:
 /// `flow_rank0_pid77_1755877674248.json`. Under these names the files of many windows and hosts can lie in
 /// one folder.
-fn link_by_process(dir: &OutputDir, ranks: &[FlowFileSummary], opened_ms: u64) -> std::io::Result<()> {
+fn link_by_process(dir: &OutputDir, ranks: &[RankSummary], opened_ms: u64) -> std::io::Result<()> {
     for rank in ranks {
         let folder = dir.open_subfolder(&rank.folder)?;
         let tag = format!("pid{}_{opened_ms}", rank.pid);

@@ -32,10 +32,10 @@ use crate::{
     clock::now_ns,
     kernel::stream::ProbeCounts,
     sinks::{
-        ApiOutputOptions, LossReport, LostLines, OutputDir, SessionFiles, WindowEnd, WindowReport,
-        is_over_max_size,
+        ApiOutputOptions, LostLines, OutputDir, SessionFiles, WindowEnd, WindowReport, is_over_max_size,
     },
 };
+use flow::schema::LossReport;
 
 /// How often the flag file is asked for where its folder tells nothing.
 const ASK: Duration = Duration::from_millis(250);

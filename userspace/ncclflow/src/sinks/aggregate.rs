@@ -8,19 +8,20 @@ use std::{
     io::{self, BufRead as _, BufReader, BufWriter, Read as _, Seek as _, SeekFrom, Write},
 };
 
-use anyhow::{Context as _, Result, bail};
-use serde::Deserialize;
-
 use super::{
     budget::{Share, is_over_max_size},
     output_dir::OutputDir,
     output_file::OutputFile,
     read_lines::{each_line, for_each_line, open_seekable, ranks_of},
 };
-use crate::check::{RankSummary, StepLine};
+use anyhow::{Context as _, Result, bail};
+use flow::{
+    schema::{MessageRow, OpRow},
+    statistics::RankLinks,
+};
 
-/// Larger `flow_steps` files are not aggregated when a recording ends: the aggregate has three times their size, and few
-/// readers take a JSON document of gigabytes. `ncclflow aggregate` does it on request.
+/// Larger `flow_steps` files are not aggregated when a recording ends: the aggregate has three times their
+/// size, and few readers take a JSON document of gigabytes. `ncclflow aggregate` does it on request.
 pub const MAX_AGGREGATED: u64 = 256 << 20;
 
 /// What was made.
@@ -38,23 +39,10 @@ pub struct Aggregated {
     pub cut_lines: u64,
 }
 
-/// What is shown of an op besides its steps.
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct OpHead {
-    seq: u64,
-    op_count: u64,
-    pattern: String,
-    protocol: String,
-    algorithm: Option<String>,
-    coll: Option<String>,
-    coll_api: Option<String>,
-    posted: bool,
-}
-
 #[derive(Debug, Default)]
 struct Op {
-    head: Option<OpHead>,
+    /// Of its first channel.
+    head: Option<OpRow>,
     channels: u64,
     /// Byte ranges of its lines in `flow_steps`; neighbours are one range.
     ranges: Vec<(u64, u64)>,
@@ -65,7 +53,7 @@ struct Index {
     ops: Vec<Op>,
     by_seq: HashMap<u64, usize>,
     meta: Option<String>,
-    summary: RankSummary,
+    links: RankLinks,
     steps: u64,
     steps_end: u64,
     cut_lines: u64,
@@ -81,7 +69,8 @@ impl Index {
     }
 }
 
-/// Writes `flow_rank<r>.json` for every rank of every communicator folder in `dir` whose `flow_steps` has at most `max_bytes`.
+/// Writes `flow_rank<r>.json` for every rank of every communicator folder in `dir` whose `flow_steps` has at
+/// most `max_bytes`.
 pub fn aggregate_directory(dir: &OutputDir, max_bytes: u64) -> Result<Aggregated> {
     let (mut total, mut failed) = (Aggregated::default(), None);
     for folder in dir.names().with_context(|| format!("cannot list `{}`", dir.path().display()))? {
@@ -135,7 +124,7 @@ fn aggregate_rank(dir: &OutputDir, rank: i32, max_bytes: u64) -> Result<Option<A
     let proxy_flow = format!("proxy_flow_rank{rank}.jsonl");
     let mut cut = 0;
     for_each_line(dir, &proxy_flow, &mut cut, |_, line| {
-        let head: OpHead = serde_json::from_str(line)?;
+        let head: OpRow = serde_json::from_str(line)?;
         if index.meta.is_none() {
             index.meta = Some(line.to_owned());
         }
@@ -146,9 +135,9 @@ fn aggregate_rank(dir: &OutputDir, rank: i32, max_bytes: u64) -> Result<Option<A
     })?;
     steps.rewind().with_context(|| format!("reading `{flow_steps}`"))?;
     each_line(BufReader::new(&steps), &flow_steps, &mut cut, |at, line| {
-        let step: StepLine = serde_json::from_str(line)?;
+        let step: MessageRow = serde_json::from_str(line)?;
         let seq = step.seq;
-        index.summary.add(&step);
+        index.links.add(&step);
         let end = at + line.len() as u64 + 1;
         index.steps += 1;
         index.steps_end = end;
@@ -182,21 +171,21 @@ fn write_rank(file: &mut OutputFile, rank: i32, index: &mut Index, steps: &mut F
         out.write_all(if number == 0 { b"\n{" } else { b",\n{" })?;
         write_op_head(&mut out, op)?;
         // Only where messages were measured.
-        if let Some(times) = op.head.as_ref().and_then(|head| index.summary.op(head.seq)) {
+        if let Some(times) = op.head.as_ref().and_then(|head| index.links.op(head.seq)) {
             write!(out, "\"times\":{},", serde_json::to_string(&times)?)?;
         }
         out.write_all(b"\"steps\":[")?;
         copy_lines(&mut out, steps, &op.ranges)?;
         out.write_all(b"]}")?;
     }
-    write!(out, "],\n\"links\":{}}}", serde_json::to_string(&index.summary.links())?)?;
+    write!(out, "],\n\"links\":{}}}", serde_json::to_string(&index.links.rows())?)?;
     out.write_all(b"\n")?;
     out.flush()
 }
 
 fn write_op_head(out: &mut impl Write, op: &Op) -> io::Result<()> {
     let Some(head) = &op.head else { return Ok(()) };
-    let OpHead { seq, op_count, pattern, protocol, algorithm, coll, coll_api, posted } = head;
+    let OpRow { seq, op_count, pattern, protocol, algorithm, coll, coll_api, posted, .. } = head;
     let fields = [
         ("seq", serde_json::json!(seq)),
         ("opCount", serde_json::json!(op_count)),
@@ -229,9 +218,18 @@ fn copy_lines(out: &mut impl Write, file: &mut File, ranges: &[(u64, u64)]) -> i
 mod tests {
     use super::*;
 
-    const HEAD: &str = r#""opCount":0,"pattern":"RING","protocol":"SIMPLE","algorithm":"RING","coll":"AllGather","collApi":"AllGather","posted":true"#;
+    /// The keys of the first version.
+    const HEAD: &str = r#""opCount":0,"rank":3,"channel":0,"nsteps":8,"nbytes":10,"chunkSize":20,"sliceSteps":2,
+        "chunkSteps":4,"dtype":"int8","redOp":"sum","pattern":"RING","protocol":"SIMPLE","ringPrev":1,"ringNext":1,
+        "algorithm":"RING","coll":"AllGather","collApi":"AllGather","root":0,"nRanks":4,"commHash":"0x1","posted":true,
+        "needed":true,"planned":true,"ts_ns":5,"post_ts_ns":null,"pid":1,"tid":1,"host":"here","count":10,"bytes":null,
+        "channelSize":null,"loopOffset":null,"registered":false,"ringIndex":0,"treeUp":-1,"treeDown":[-1,-1,-1],
+        "capturedSeq":null,"peers":[{"op":"SEND","peer":1,"pseudo":false,"nsteps":8,"transport":"NET","proxy":true,
+        "connIndex":0}]"#;
 
-    const STEP: &str = r#""channel":0,"op":"SEND","peer":1,"bytes":10,"stage":"ring","transport":"NET""#;
+    const STEP: &str = r#""opCount":0,"rank":3,"channel":0,"op":"SEND","peer":1,"bytes":10,"pattern":"RING",
+        "protocol":"SIMPLE","stage":"ring","slots":2,"bytes_kind":"exact","loop":0,"ringStep":0,"slice":0,"chunk":null,
+        "transport":"NET","commHash":"0x1","posted":true"#;
 
     fn recording(proxy_flow: &str, flow_steps: &str) -> (tempfile::TempDir, OutputDir) {
         let parent = tempfile::tempdir().unwrap();
@@ -244,8 +242,10 @@ mod tests {
 
     #[test]
     fn steps_are_grouped_by_op_even_where_ops_interleave() {
-        let proxy_flow = format!("{{{HEAD},\"seq\":2}}\n{{{HEAD},\"seq\":4}}\n{{{HEAD},\"seq\":2}}\n");
-        let line = |(seq, step): (u64, u64)| format!("{{\"seq\":{seq},\"step\":{step},{STEP}}}\n");
+        let one_line = |keys: &str| keys.replace('\n', "");
+        let (head, step_keys) = (one_line(HEAD), one_line(STEP));
+        let proxy_flow = [2, 4, 2].map(|seq| format!("{{{head},\"seq\":{seq}}}\n")).concat();
+        let line = |(seq, step): (u64, u64)| format!("{{\"seq\":{seq},\"step\":{step},{step_keys}}}\n");
         let steps = [(2, 0), (2, 2), (4, 0), (2, 4)].map(line).concat() + "{\"seq\":";
         let (_parent, dir) = recording(&proxy_flow, &steps);
         let done = aggregate_directory(&dir, u64::MAX).unwrap();

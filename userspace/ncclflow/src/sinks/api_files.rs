@@ -1,23 +1,24 @@
-//! The file of API calls of every rank of every communicator, and one of each process for calls that belong to none.
+//! The file of API calls of every rank of every communicator, and one of each process for calls that belong
+//! to none.
 
-use flow::schema::HostInfo;
 use std::{
     collections::{BTreeMap, HashMap},
-    io,
+    io, mem,
+    sync::Arc,
 };
 
+use flow::schema::{ApiCall, OtherCallRow, RankKey, comm_hash_name};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    api_line::{ApiCallLine, OtherCallLine},
     budget::is_over_max_size,
-    flow_files::{FileKey, FlowFileSummary, MAX_RANKS, folder_name, hash_name},
+    flow_files::MAX_RANKS,
     json_lines::{JsonLinesFile, LostLines},
     megatrace::Megatrace,
     output_dir::OutputDir,
     output_file::Source,
+    sink::{RankSummary, Sink, Written},
 };
-use flow::model::{ApiOutput, ApiRecord, FlowCommunicator};
 
 /// How API calls are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,19 +47,18 @@ const MAX_OF_ONE_PID: u32 = 100;
 
 #[derive(Debug)]
 struct RankFile {
-    comm_hash: String,
     folder: String,
     n_ranks: i32,
-    pid: u32,
     lines: JsonLinesFile,
 }
 
 /// All files of API calls of a session.
-#[derive(Debug, Default)]
-pub struct ApiFiles {
-    ranks: HashMap<FileKey, RankFile>,
+#[derive(Debug)]
+pub(super) struct ApiFiles {
+    dir: Arc<OutputDir>,
+    ranks: HashMap<RankKey, RankFile>,
     /// Of ranks whose files are complete.
-    closed: BTreeMap<FileKey, FlowFileSummary>,
+    closed: BTreeMap<RankKey, RankSummary>,
     /// Lines that could not be written to files of processes that are complete.
     closed_lost: LostLines,
     /// By process id, as ncclflow sees it.
@@ -66,152 +66,100 @@ pub struct ApiFiles {
     /// Names of all files of processes that were made.
     process_files: Vec<String>,
     /// Lines whose file could not be made, and those that were not tried as there was no room.
-    homeless: LostLines,
+    lines_without_file: LostLines,
     /// In that format, if calls are written so.
     megatrace: Option<Megatrace>,
+    errors: Vec<String>,
 }
 
 impl ApiFiles {
-    pub fn new(options: ApiOutputOptions) -> Self {
+    pub(super) fn new(dir: Arc<OutputDir>, options: ApiOutputOptions) -> Self {
         let megatrace = match options.format {
             ApiFormat::Json => None,
             ApiFormat::Megatrace => Some(Megatrace::new(options.realtime_offset_ns)),
         };
-        Self { megatrace, ..Self::default() }
-    }
-
-    /// Writes a call's line. An error is given once for each file.
-    pub fn push(&mut self, dir: &OutputDir, output: &ApiOutput, host: &HostInfo) -> Result<(), String> {
-        if dir.has_no_room() {
-            self.homeless += LostLines::over_max_size(1);
-            return Ok(());
-        }
-        match output {
-            ApiOutput::Call(record) => match &record.comm {
-                Some(comm) => self.push_call(dir, record, comm, host),
-                None => self.push_to_process(dir, host, &ApiCallLine::new(record, None, host)),
-            },
-            ApiOutput::Other(call) => self.push_to_process(dir, host, &OtherCallLine::new(call, host)),
+        Self {
+            dir,
+            ranks: HashMap::new(),
+            closed: BTreeMap::new(),
+            closed_lost: LostLines::default(),
+            processes: HashMap::new(),
+            process_files: Vec::new(),
+            lines_without_file: LostLines::default(),
+            megatrace,
+            errors: Vec::new(),
         }
     }
 
-    fn push_to_process(
-        &mut self,
-        dir: &OutputDir,
-        host: &HostInfo,
-        line: &impl Serialize,
-    ) -> Result<(), String> {
-        let lines = match self.process(dir, host) {
-            Ok(lines) => lines,
-            Err(error) => return self.no_file(&format!("process {}", host.pid), &error),
+    fn push_to_process(&mut self, pid: u32, host: &str, row: &impl Serialize) {
+        if self.dir.has_no_room() {
+            self.lines_without_file += LostLines::over_max_size(1);
+            return;
+        }
+        let written = match self.process(pid, host) {
+            Ok(lines) => lines.push(row),
+            Err(error) => return self.no_file(&format!("process {pid}"), &error),
         };
-        lines
-            .push(line)
-            .map_err(|error| format!("writing the calls of process {} stopped: {error}", host.pid))
+        if let Err(error) = written {
+            self.errors.push(format!("writing the calls of process {pid} stopped: {error}"));
+        }
     }
 
-    fn push_call(
-        &mut self,
-        dir: &OutputDir,
-        record: &ApiRecord,
-        comm: &FlowCommunicator,
-        host: &HostInfo,
-    ) -> Result<(), String> {
-        let key = FileKey { hash: comm.hash, instance: comm.instance, rank: comm.rank };
-        if !self.ranks.contains_key(&key) {
-            let name = self.name(comm.rank);
-            match self.room().and_then(|()| RankFile::create(dir, &name, comm, host)) {
+    fn push_to_rank(&mut self, rank: RankKey, call: &ApiCall) {
+        if self.dir.has_no_room() {
+            self.lines_without_file += LostLines::over_max_size(1);
+            return;
+        }
+        if !self.ranks.contains_key(&rank) {
+            let name = self.name(rank.rank);
+            let n_ranks = call.row.n_ranks.unwrap_or(0);
+            match self.room().and_then(|()| RankFile::create(&self.dir, &name, rank, n_ranks)) {
                 Ok(file) => {
-                    self.ranks.insert(key, file);
+                    self.ranks.insert(rank, file);
                 }
-                Err(error) => return self.no_file(&format!("rank {}", comm.rank), &error),
+                Err(error) => return self.no_file(&format!("rank {}", rank.rank), &error),
             }
         }
-        let Some(file) = self.ranks.get_mut(&key) else { return Ok(()) };
-        let RankFile { comm_hash, lines, .. } = file;
+        let Some(RankFile { lines, .. }) = self.ranks.get_mut(&rank) else { return };
         let written = match &mut self.megatrace {
-            None => lines.push(&ApiCallLine::new(record, Some(comm_hash), host)),
-            Some(megatrace) => lines.push_text(&megatrace.line(record, comm)),
+            None => lines.push(&call.row),
+            Some(megatrace) => lines.push_text(&megatrace.line(rank, &call.row)),
         };
-        written.map_err(|error| format!("writing the calls of rank {} stopped: {error}", comm.rank))
+        if let Err(error) = written {
+            self.errors.push(format!("writing the calls of rank {} stopped: {error}", rank.rank));
+        }
     }
 
-    /// Writes what has gathered, so that a reader sees it.
-    pub fn flush(&mut self) -> Vec<String> {
-        let ranks = self.ranks.values_mut().map(|file| (file.folder.as_str(), &mut file.lines));
-        let processes = self.processes.values_mut().map(|lines| (PROCESSES, lines));
-        ranks
-            .chain(processes)
-            .filter_map(|(folder, lines)| {
-                lines.flush().err().map(|error| format!("writing to `{folder}` stopped: {error}"))
-            })
-            .collect()
-    }
-
-    /// Completes the files of a process (as ncclflow numbers it), and closes them.
-    pub fn close_process(&mut self, pid: u32) -> Vec<String> {
-        let errors = self.flush();
-        for (key, file) in self.ranks.extract_if(|_, file| file.pid == pid) {
+    fn close_files(&mut self, is_closed: impl Fn(u32) -> bool) {
+        self.flush();
+        for (key, file) in self.ranks.extract_if(|key, _| is_closed(key.pid)) {
             self.closed.insert(key, file.summary(&key));
         }
-        self.closed_lost += self.processes.remove(&pid).map(|lines| lines.lost()).unwrap_or_default();
-        errors
+        let processes = self.processes.extract_if(|pid, _| is_closed(*pid));
+        self.closed_lost += processes.map(|(_, lines)| lines.lost()).sum();
     }
 
-    /// Completes all files, and closes them.
-    pub(super) fn close(&mut self) -> Vec<String> {
-        let errors = self.flush();
-        for (key, file) in self.ranks.drain() {
-            self.closed.insert(key, file.summary(&key));
-        }
-        self.closed_lost += self.processes.drain().map(|(_, lines)| lines.lost()).sum();
-        errors
-    }
-
-    /// Lines that could not be written.
-    pub fn lost_lines(&self) -> LostLines {
-        let ranks = self.ranks.values().map(|file| file.lines.lost());
-        let processes = self.processes.values().map(JsonLinesFile::lost);
-        let closed = self.closed.values().map(|summary| summary.lost);
-        [self.homeless, self.closed_lost].into_iter().chain(ranks).chain(processes).chain(closed).sum()
-    }
-
-    /// Files of JSON lines that were made: folder and name.
-    pub(super) fn files(&self) -> Vec<(String, String)> {
-        let processes = self.process_files.iter().map(|name| (PROCESSES.to_owned(), name.clone()));
-        let ranks = self.summaries().into_iter().filter(|_| self.megatrace.is_none());
-        processes.chain(ranks.map(|rank| (rank.folder, self.name(rank.rank)))).collect()
-    }
-
-    /// What was written, by communicator and rank.
-    pub fn summaries(&self) -> Vec<FlowFileSummary> {
-        let mut sorted = self.closed.clone();
-        sorted.extend(self.ranks.iter().map(|(key, file)| (*key, file.summary(key))));
-        sorted.into_values().collect()
-    }
-
-    fn process(&mut self, dir: &OutputDir, host: &HostInfo) -> io::Result<&mut JsonLinesFile> {
-        if !self.processes.contains_key(&host.pid) {
+    fn process(&mut self, pid: u32, host: &str) -> io::Result<&mut JsonLinesFile> {
+        if !self.processes.contains_key(&pid) {
             self.room()?;
             // With the host's name: folders of several hosts are copied into one.
-            let host_name: String =
-                host.host.chars().filter(|c| c.is_ascii_alphanumeric() || "-_.".contains(*c)).collect();
-            let folder = dir.subfolder(PROCESSES)?;
-            let pid = host.pid;
-            let mut name = format!("api_{host_name}_{pid}.jsonl");
+            let host: String =
+                host.chars().filter(|c| c.is_ascii_alphanumeric() || "-_.".contains(*c)).collect();
+            let folder = self.dir.subfolder(PROCESSES)?;
+            let mut name = format!("api_{host}_{pid}.jsonl");
             let mut file = folder.create_source(&name, Source::Lines);
             // An earlier process had this number.
             for number in 1..MAX_OF_ONE_PID {
                 if file.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists) {
-                    name = format!("api_{host_name}_{pid}-{number}.jsonl");
+                    name = format!("api_{host}_{pid}-{number}.jsonl");
                     file = folder.create_source(&name, Source::Lines);
                 }
             }
             let file = file?;
             self.process_files.push(name);
-            self.processes.insert(host.pid, JsonLinesFile::new(file));
+            self.processes.insert(pid, JsonLinesFile::new(file));
         }
-        self.processes.get_mut(&host.pid).ok_or_else(|| io::Error::other("no such file"))
+        self.processes.get_mut(&pid).ok_or_else(|| io::Error::other("no such file"))
     }
 
     fn room(&self) -> io::Result<()> {
@@ -230,40 +178,85 @@ impl ApiFiles {
         }
     }
 
-    fn no_file(&mut self, whose: &str, error: &io::Error) -> Result<(), String> {
+    fn no_file(&mut self, whose: &str, error: &io::Error) {
         if is_over_max_size(error) {
-            self.homeless += LostLines::over_max_size(1);
-            return Ok(());
+            self.lines_without_file += LostLines::over_max_size(1);
+            return;
         }
-        self.homeless.lines += 1;
-        if self.homeless.lines == self.homeless.over_max_size + 1 {
-            Err(format!("cannot make the file of calls of {whose}: {error}"))
-        } else {
-            Ok(())
+        if self.lines_without_file.lines == self.lines_without_file.over_max_size {
+            self.errors.push(format!("cannot make the file of calls of {whose}: {error}"));
+        }
+        self.lines_without_file.lines += 1;
+    }
+}
+
+impl Sink for ApiFiles {
+    fn call(&mut self, call: &ApiCall) {
+        match call.rank {
+            Some(rank) => self.push_to_rank(rank, call),
+            None => self.push_to_process(call.row.pid, &call.row.host, &call.row),
+        }
+    }
+
+    fn other_call(&mut self, row: &OtherCallRow) {
+        self.push_to_process(row.pid, &row.host, row);
+    }
+
+    fn flush(&mut self) {
+        let ranks = self.ranks.values_mut().map(|file| (file.folder.as_str(), &mut file.lines));
+        let processes = self.processes.values_mut().map(|lines| (PROCESSES, lines));
+        for (folder, lines) in ranks.chain(processes) {
+            if let Err(error) = lines.flush() {
+                self.errors.push(format!("writing to `{folder}` stopped: {error}"));
+            }
+        }
+    }
+
+    fn close_process(&mut self, pid: u32) {
+        self.close_files(|of| of == pid);
+    }
+
+    fn close(&mut self) {
+        self.close_files(|_| true);
+    }
+
+    fn take_errors(&mut self) -> Vec<String> {
+        mem::take(&mut self.errors)
+    }
+
+    fn written(&self) -> Written {
+        let mut sorted = self.closed.clone();
+        sorted.extend(self.ranks.iter().map(|(key, file)| (*key, file.summary(key))));
+        let ranks: Vec<RankSummary> = sorted.into_values().collect();
+        let of_processes = self.process_files.iter().map(|name| (PROCESSES.to_owned(), name.clone()));
+        let of_ranks = ranks.iter().filter(|_| self.megatrace.is_none());
+        let lost = ranks.iter().map(|rank| rank.lost);
+        let lost = lost.chain(self.processes.values().map(JsonLinesFile::lost));
+        Written {
+            files: of_processes
+                .chain(of_ranks.map(|rank| (rank.folder.clone(), self.name(rank.rank))))
+                .collect(),
+            has_ops: false,
+            lost: lost.chain([self.lines_without_file, self.closed_lost]).sum(),
+            ranks,
         }
     }
 }
 
 impl RankFile {
-    fn create(dir: &OutputDir, name: &str, comm: &FlowCommunicator, host: &HostInfo) -> io::Result<Self> {
-        let folder = folder_name(comm);
+    fn create(dir: &OutputDir, name: &str, rank: RankKey, n_ranks: i32) -> io::Result<Self> {
+        let folder = rank.comm_name();
         let file = dir.subfolder(&folder)?.create_source(name, Source::Lines)?;
-        Ok(Self {
-            comm_hash: hash_name(comm.hash),
-            folder,
-            n_ranks: comm.n_ranks,
-            pid: host.pid,
-            lines: JsonLinesFile::new(file),
-        })
+        Ok(Self { folder, n_ranks, lines: JsonLinesFile::new(file) })
     }
 
-    fn summary(&self, key: &FileKey) -> FlowFileSummary {
-        FlowFileSummary {
-            comm_hash: self.comm_hash.clone(),
+    fn summary(&self, key: &RankKey) -> RankSummary {
+        RankSummary {
+            comm_hash: comm_hash_name(key.hash),
             folder: self.folder.clone(),
             rank: key.rank,
             n_ranks: self.n_ranks,
-            pid: self.pid,
+            pid: key.pid,
             records: 0,
             steps: 0,
             api_calls: self.lines.lines(),

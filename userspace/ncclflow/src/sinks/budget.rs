@@ -1,7 +1,8 @@
 //! How much a recording may take on disk: every writer takes its bytes from one budget before it writes them.
 //!
-//! What is counted is what `du` shows: whole blocks of files, with those that hold their extents, and folders with their entries. Besides what
-//! is taken, room is kept for files that are written at the end. Windows that are complete make room for others, oldest first.
+//! What is counted is what `du` shows: whole blocks of files, with those that hold their extents, and folders
+//! with their entries. Besides what is taken, room is kept for files that are written at the end. Windows
+//! that are complete make room for others, oldest first.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -15,7 +16,8 @@ use super::{
     session_file::MaxSizeReport,
 };
 
-/// What a name takes in its folder at most: an entry of 72 bytes, in blocks that are half full, as ext4 splits them.
+/// What a name takes in its folder at most: an entry of 72 bytes, in blocks that are half full, as ext4
+/// splits them.
 pub(super) const ENTRY: u64 = 256;
 
 /// Blocks of a file that need no further block to be found: an inode of ext4 has room for so many extents.
@@ -30,7 +32,8 @@ const BLOCK_SIZES: std::ops::RangeInclusive<u64> = 4096..=65536;
 /// Folders of removed windows that are named; of those before only the number is told.
 const MAX_NAMED: usize = 256;
 
-/// After a refusal lines are written again when there is room for so much, or a 16th of the whole: not one now and then.
+/// After a refusal lines are written again when there is room for so much, or a 16th of the whole: not one
+/// now and then.
 const RESUME: u64 = 1 << 20;
 
 /// The part of what lies beside the windows, or of a recording without.
@@ -154,7 +157,8 @@ pub(super) struct ProbeCounts {
 }
 
 impl State {
-    /// Changes what a part takes and keeps, if it stays within the limit. `borrowed`: of what is kept, what need not be free now.
+    /// Changes what a part takes and keeps, if it stays within the limit. `borrowed`: of what is kept, what
+    /// need not be free now.
     fn change(&mut self, limit: u64, part: u64, from: &Need, to: &Need, borrowed: u64) -> bool {
         let Some(entry) = self.parts.get(&part) else { return false };
         let mut kept = entry.kept;
@@ -321,7 +325,8 @@ impl ProbeCounts {
         Self { budget: self.budget.clone(), part: self.part, within }
     }
 
-    /// An account of its own for a window in this folder, with what the folder takes, and so much kept for its report.
+    /// An account of its own for a window in this folder, with what the folder takes, and so much kept for
+    /// its report.
     pub(super) fn open_window(&self, name: &str, report: u64) -> Option<Self> {
         let mut opened = None;
         self.budget.obtain(|state, limit| {
@@ -400,7 +405,8 @@ impl ProbeCounts {
             match share {
                 Share::Free | Share::Opening => {}
                 Share::Aggregates | Share::Compressed => from = from.keeping(share, kept.min(bytes)),
-                // It is written again and again, each time in the place of the one before: what is kept for it stays.
+                // It is written again and again, each time in the place of the one before: what is kept for
+                // it stays.
                 Share::Report => borrowed = kept,
             }
             state.change(limit, self.part, &from, &Need { disk: bytes, ..Need::default() }, borrowed)
@@ -430,7 +436,8 @@ impl ProbeCounts {
         self.made(|made| made.add(&self.within, name, id));
     }
 
-    /// Something that was made in this folder has another name, under which there may have been something else.
+    /// Something that was made in this folder has another name, under which there may have been something
+    /// else.
     pub(super) fn note_renamed(&self, from: &str, to: &str) {
         self.made(|made| made.rename(&self.within, from, to));
     }

@@ -12,7 +12,8 @@ use super::{
     session_files::SessionFiles,
 };
 
-/// Three times as fast as the usual one, for files that are a tenth larger: the job wants the processor more than we do.
+/// Three times as fast as the usual one, for files that are a tenth larger: the job wants the processor more
+/// than we do.
 const LEVEL: Compression = Compression::new(3);
 
 /// What was compressed.
@@ -45,8 +46,8 @@ pub fn compress_files(files: &SessionFiles) -> (Compressed, Vec<String>) {
     (done, errors)
 }
 
-/// Puts the compressed form into the file's place: when it is on the disk under its name, and not before, the file is removed. Gives
-/// the bytes of both.
+/// Puts the compressed form into the file's place: when it is on the disk under its name, and not before, the
+/// file is removed. Gives the bytes of both.
 fn compress(dir: &OutputDir, name: &str) -> io::Result<(u64, u64)> {
     let mut lines = dir.open_file(name)?;
     let (mut bytes, mut compressed_bytes) = (0, 0);

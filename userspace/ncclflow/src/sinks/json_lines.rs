@@ -73,8 +73,8 @@ impl JsonLinesFile {
         }
     }
 
-    /// Adds a line. An error is returned once, when it happens; lines after it are counted as lost, as are those that there is no room
-    /// for under the limit.
+    /// Adds a line. An error is returned once, when it happens; lines after it are counted as lost, as are
+    /// those that there is no room for under the limit.
     pub fn push(&mut self, line: &impl Serialize) -> io::Result<()> {
         if self.error.is_some() {
             self.lost.lines += 1;
@@ -89,7 +89,8 @@ impl JsonLinesFile {
         self.end_line(before)
     }
 
-    /// Adds a line that is no JSON, as [`JsonLinesFile::push`]. Whatever could end the line early is left out.
+    /// Adds a line that is no JSON, as [`JsonLinesFile::push`]. Whatever could end the line early is left
+    /// out.
     pub fn push_text(&mut self, line: &str) -> io::Result<()> {
         if self.error.is_some() {
             self.lost.lines += 1;

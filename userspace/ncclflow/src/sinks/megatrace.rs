@@ -1,7 +1,7 @@
 //! Lines of the Megatrace interceptor, for tools that read them.
 //!
-//! As its `log_event` and its writer thread put them (its later versions put host, address and PCI id before, and brackets
-//! around each field):
+//! As its `log_event` and its writer thread put them (its later versions put host, address and PCI id before,
+//! and brackets around each field):
 //!
 //! ```text
 //! [save_count 1] [1755877674.248008482] [Rank 0] Fun ncclAllReduce Data 25165824 stream 0x562a9d0b5020 opCount 8 groupHash -5956285979098587305
@@ -9,9 +9,10 @@
 
 use std::collections::HashMap;
 
-use flow::model::{ApiRecord, FlowCommunicator};
+use flow::schema::{ApiCallRow, Pointer, RankKey};
 
-/// Streams whose calls are counted. A target that uses more wants to fill our memory; the calls on those have number 0.
+/// Streams whose calls are counted. A target that uses more wants to fill our memory; the calls on those have
+/// number 0.
 const MAX_STREAMS: usize = 65_536;
 
 /// Makes the lines of one recording.
@@ -28,9 +29,8 @@ impl Megatrace {
         Self { realtime_offset_ns, calls: HashMap::new() }
     }
 
-    pub(super) fn line(&mut self, record: &ApiRecord, comm: &FlowCommunicator) -> String {
-        let event = &record.event;
-        let key = (event.origin.tgid, event.stream);
+    pub(super) fn line(&mut self, rank: RankKey, row: &ApiCallRow) -> String {
+        let key = (row.pid, row.stream.0);
         let op_count = if self.calls.len() < MAX_STREAMS || self.calls.contains_key(&key) {
             let count = self.calls.entry(key).or_insert(0);
             *count += 1;
@@ -38,18 +38,21 @@ impl Megatrace {
         } else {
             0
         };
-        let time = event.origin.ts_ns.saturating_add(self.realtime_offset_ns);
+        let time = row.ts_ns.saturating_add(self.realtime_offset_ns);
         let (seconds, nanoseconds) = (time / 1_000_000_000, time % 1_000_000_000);
         // Its readers take letters, digits and underscores.
-        let name: String = event.name.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
+        let name: String = row.function.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
         // As C prints a pointer.
-        let stream = if event.stream == 0 { "(nil)".to_owned() } else { format!("{:#x}", event.stream) };
+        let stream = match row.stream {
+            Pointer(0) => "(nil)".to_owned(),
+            Pointer(address) => format!("{address:#x}"),
+        };
         format!(
             "[save_count 1] [{seconds}.{nanoseconds:09}] [Rank {}] Fun nccl{name} Data {} stream {stream} \
              opCount {op_count} groupHash {}",
-            comm.rank,
-            event.count,
-            comm.hash.unwrap_or(0).cast_signed(),
+            rank.rank,
+            row.count,
+            rank.hash.unwrap_or(0).cast_signed(),
         )
     }
 }

@@ -1,5 +1,5 @@
-//! The folder that a session writes to. As root, and perhaps in a folder that others can write to too: nothing is followed,
-//! nothing that exists is opened for writing.
+//! The folder that a session writes to. As root, and perhaps in a folder that others can write to too:
+//! nothing is followed, nothing that exists is opened for writing.
 
 use std::{
     ffi::CString,
@@ -91,8 +91,8 @@ impl OutputDir {
         Ok(Self { path: path.to_path_buf(), fd, is_new: false, account: None })
     }
 
-    /// From here on, all that is written to this folder through this and through what it opens takes at most `limit` bytes on the disk.
-    /// `compress`: room is kept to compress files at the end.
+    /// From here on, all that is written to this folder through this and through what it opens takes at most
+    /// `limit` bytes on the disk. `compress`: room is kept to compress files at the end.
     pub fn limited(self, limit: u64, compress: bool) -> io::Result<Self> {
         let block = fstatvfs(&self.fd)?.f_frsize;
         let root = Self { account: None, ..self.try_clone()? };
@@ -117,7 +117,8 @@ impl OutputDir {
         }
     }
 
-    /// Everything that belongs to it is written. What was kept for it is free, and if it is a window's, it may be removed.
+    /// Everything that belongs to it is written. What was kept for it is free, and if it is a window's, it
+    /// may be removed.
     pub fn complete(&self) {
         if let Some(account) = &self.account {
             account.complete();
@@ -168,8 +169,8 @@ impl OutputDir {
         self.make_folder(name, account, account.inside(name)).inspect_err(|_| account.give_back(needed))
     }
 
-    /// A new folder inside for a window. With a limit, the window has an account of its own, and `report` bytes are kept for its
-    /// `session.json`.
+    /// A new folder inside for a window. With a limit, the window has an account of its own, and `report`
+    /// bytes are kept for its `session.json`.
     pub fn window(&self, name: &str, report: u64) -> io::Result<Self> {
         let Some(account) = &self.account else { return self.subfolder(name) };
         let report = account.budget().cost(report) + ENTRY;
@@ -284,7 +285,8 @@ impl OutputDir {
         Ok(file)
     }
 
-    /// Writes a whole file, in the place of one with this name if there is one: readers see the old or the new, no half.
+    /// Writes a whole file, in the place of one with this name if there is one: readers see the old or the
+    /// new, no half.
     pub fn replace_file(
         &self,
         name: &str,
@@ -307,8 +309,8 @@ impl OutputDir {
         })
     }
 
-    /// Writes a whole file under a new name, and has it on the disk before it gets that name; the name is there, too, when this returns. One
-    /// that exists is an error.
+    /// Writes a whole file under a new name, and has it on the disk before it gets that name; the name is
+    /// there, too, when this returns. One that exists is an error.
     pub(super) fn add_file(
         &self,
         share: Share,
@@ -332,7 +334,8 @@ impl OutputDir {
         Ok(rustix::fs::fsync(&self.fd)?)
     }
 
-    /// Writes a file under a name that nobody looks for; `rename` gives it its own, and gives back what had that before.
+    /// Writes a file under a name that nobody looks for; `rename` gives it its own, and gives back what had
+    /// that before.
     fn write_under(
         &self,
         share: Share,

@@ -16,7 +16,8 @@ pub(super) const COMPRESSED: &str = ".gz";
 /// A line longer than this is none of ours.
 const MAX_LINE: u64 = 1 << 20;
 
-/// A compressed file that holds more than so many times its size is none of ours, which hold ten to fifty times …
+/// A compressed file that holds more than so many times its size is none of ours, which hold ten to fifty
+/// times …
 const MAX_RATIO: u64 = 250;
 
 /// … unless it is small.
@@ -35,8 +36,8 @@ pub(crate) fn ranks_of(names: &[String], kind: &str) -> Vec<i32> {
     ranks.into_iter().collect()
 }
 
-/// Calls `each` with the byte offset and text of every whole line of the file, or of its compressed form; counts a last line without an end in
-/// `cut`. Offsets are those of the lines, not of the compressed bytes.
+/// Calls `each` with the byte offset and text of every whole line of the file, or of its compressed form;
+/// counts a last line without an end in `cut`. Offsets are those of the lines, not of the compressed bytes.
 pub(crate) fn for_each_line(
     dir: &OutputDir,
     name: &str,
@@ -79,7 +80,8 @@ pub(super) fn each_line(
     Ok(())
 }
 
-/// The file's lines in a file that can be read from anywhere: itself, or a copy without a name of what it was compressed from.
+/// The file's lines in a file that can be read from anywhere: itself, or a copy without a name of what it was
+/// compressed from.
 pub(super) fn open_seekable(dir: &OutputDir, name: &str) -> io::Result<File> {
     match dir.open_file(name) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {

@@ -9,14 +9,14 @@ use super::{
     compress::Compressed,
     output_dir::OutputDir,
 };
-use crate::{
-    kernel::{
-        loader::{BufferKind, LinkKind},
-        probe::{Level, MissingProbe, ProbePlace, ProbeStrategy, StepDetail},
-    },
-    record::Gap,
+use crate::kernel::{
+    loader::{BufferKind, LinkKind},
+    probe::{Level, MissingProbe, ProbePlace, ProbeStrategy, StepDetail},
 };
-use flow::model::{ModelCounters, Sampling};
+use flow::{
+    model::{ModelCounters, Sampling},
+    schema::{ClockReport, CommunicatorReport, CpuReport, Gap, LossReport},
+};
 use nccl_library::{elf::BuildId, nccl::NcclVersion, symbols::SymbolSource};
 
 /// Whether the session is over.
@@ -120,16 +120,6 @@ pub enum WindowEnd {
     Recording,
 }
 
-/// Both clocks, read together when the session began. Every `ts_ns` is on the monotonic one; add `offset_ns` for wall time.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct ClockReport {
-    pub clock: &'static str,
-    pub started_monotonic_ns: u64,
-    pub started_realtime_ns: u64,
-    pub offset_ns: u64,
-    pub ended_monotonic_ns: Option<u64>,
-}
-
 /// How long it took until hits were recorded: milliseconds since the start of the program.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct AttachReport {
@@ -162,7 +152,8 @@ pub struct TargetReport {
     pub libraries: Vec<usize>,
     /// It ended while it was traced.
     pub exited: bool,
-    /// With the PID, what tells it from all other processes: when it was started, in ticks since the system was.
+    /// With the PID, what tells it from all other processes: when it was started, in ticks since the system
+    /// was.
     pub started_ticks: Option<u64>,
     /// With `--all`: since when its hits are recorded, by the records' clock, at the latest.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -189,21 +180,6 @@ pub struct LibraryReport {
     /// Where ops are seen: whole plans at their launch, or call by call.
     pub probes: Option<ProbeStrategy>,
     pub missing_probes: Vec<MissingProbe>,
-}
-
-/// A rank of a communicator that was seen.
-#[derive(Clone, Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct CommunicatorReport {
-    pub comm_hash: String,
-    pub folder: String,
-    pub rank: i32,
-    pub n_ranks: i32,
-    pub pid: u32,
-    pub proxy_flow_lines: u64,
-    pub flow_steps_lines: u64,
-    pub api_lines: u64,
-    pub lost_lines: u64,
 }
 
 /// What is between the kernel and the files.
@@ -245,57 +221,9 @@ pub struct ProbeReport {
     pub cpus: Vec<CpuReport>,
 }
 
-/// A CPU's account, besides what was disarmed: `hits = delivered + lost + dropped`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct CpuReport {
-    pub cpu: u32,
-    pub hits: u64,
-    pub delivered: u64,
-    pub lost: u64,
-    pub dropped: u64,
-}
-
-impl CpuReport {
-    pub(crate) fn add(&mut self, other: &Self) {
-        self.hits += other.hits;
-        self.delivered += other.delivered;
-        self.lost += other.lost;
-        self.dropped += other.dropped;
-    }
-}
-
-/// Everything that was lost. Zeroes are written too.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct LossReport {
-    /// Hits whose record found the kernel's buffer full.
-    pub records_lost: u64,
-    /// Records that were dropped as decoding or writing did not keep up.
-    pub records_dropped: u64,
-    /// Hits of which it is not known what became of them: 0, or a fault of ours.
-    pub records_unaccounted: u64,
-    /// Records that could not be understood.
-    pub records_undecodable: u64,
-    /// Lines that could not be written.
-    pub lines_lost: u64,
-    /// Of them, those that `--max-size` left no room for.
-    pub lines_over_max_size: u64,
-    /// Files `flow_rank<r>.json` that `--max-size` left no room for.
-    pub aggregates_over_max_size: u64,
-    /// Windows that were opened late, as `--max-size` left no room for them.
-    pub windows_late: u64,
-    /// Records that the capture lacks, where one was to be kept.
-    pub records_not_captured: u64,
-}
-
-impl LossReport {
-    pub fn is_zero(&self) -> bool {
-        *self == Self::default()
-    }
-}
-
 impl SessionReport {
-    /// Writes `session.json`, in the place of an earlier one. Where the folder's limit leaves no room for all of it, what lists moments and
-    /// processors is left out.
+    /// Writes `session.json`, in the place of an earlier one. Where the folder's limit leaves no room for all
+    /// of it, what lists moments and processors is left out.
     pub fn write(&self, dir: &OutputDir) -> std::io::Result<()> {
         let write = |report: &Self| {
             let text = report.to_text()?;

@@ -1,108 +1,106 @@
 //! Every file of a session's records, whatever its level.
 
+use std::sync::Arc;
+
+use flow::schema::{ApiCall, MessageRow, Op, OtherCallRow};
+
 use super::{
     api_files::{ApiFiles, ApiOutputOptions},
-    flow_files::{FlowFileSummary, FlowFiles},
+    flow_files::FlowFiles,
     json_lines::LostLines,
     output_dir::OutputDir,
+    sink::{RankSummary, Sink, Written},
 };
-use flow::model::{ApiOutput, FlowRecord};
-use flow::schema::HostInfo;
 
-/// The flow files and the files of API calls in one output folder; or none.
-#[derive(Debug)]
-pub struct SessionFiles(Option<Files>);
-
-#[derive(Debug)]
-struct Files {
-    flow: FlowFiles,
-    api: ApiFiles,
+/// The sinks that write to one output folder; or none.
+#[derive(Debug, Default)]
+pub struct SessionFiles {
+    dir: Option<Arc<OutputDir>>,
+    sinks: Vec<Box<dyn Sink>>,
+    errors: Vec<String>,
 }
 
 impl SessionFiles {
     pub fn new(dir: OutputDir, api: ApiOutputOptions) -> Self {
-        Self(Some(Files { flow: FlowFiles::new(dir), api: ApiFiles::new(api) }))
+        let dir = Arc::new(dir);
+        let sinks: Vec<Box<dyn Sink>> =
+            vec![Box::new(FlowFiles::new(Arc::clone(&dir))), Box::new(ApiFiles::new(Arc::clone(&dir), api))];
+        Self { dir: Some(dir), sinks, errors: Vec::new() }
     }
 
     /// Writes nothing: for sessions that are only watched.
     pub fn nowhere() -> Self {
-        Self(None)
+        Self::default()
     }
 
     /// Where the files are, if there are any.
     pub fn dir(&self) -> Option<&OutputDir> {
-        self.0.as_ref().map(|files| files.flow.dir())
-    }
-
-    /// Writes an op's line and the lines of its messages.
-    pub fn push(&mut self, record: &FlowRecord, host: &HostInfo) {
-        if let Some(files) = &mut self.0 {
-            files.flow.push(record, host);
-        }
-    }
-
-    /// Writes an API call's line.
-    pub fn push_api(&mut self, output: &ApiOutput, host: &HostInfo) {
-        let Some(Files { flow, api }) = &mut self.0 else { return };
-        if let Err(error) = api.push(flow.dir(), output, host) {
-            flow.add_error(error);
-        }
-    }
-
-    /// Writes what has gathered, so that a reader sees it.
-    pub fn flush(&mut self) {
-        let Some(Files { flow, api }) = &mut self.0 else { return };
-        flow.flush();
-        for error in api.flush() {
-            flow.add_error(error);
-        }
-    }
-
-    /// Completes the files of a process (as ncclflow numbers it), and closes them.
-    pub fn close_process(&mut self, pid: u32) {
-        let Some(Files { flow, api }) = &mut self.0 else { return };
-        flow.close_process(pid);
-        for error in api.close_process(pid) {
-            flow.add_error(error);
-        }
-    }
-
-    /// Completes all files, and closes them: what is removed then takes no room any more.
-    pub fn close(&mut self) {
-        let Some(Files { flow, api }) = &mut self.0 else { return };
-        flow.close();
-        for error in api.close() {
-            flow.add_error(error);
-        }
+        self.dir.as_deref()
     }
 
     /// No op has come: there is nothing to aggregate.
     pub fn has_no_flows(&self) -> bool {
-        self.0.as_ref().is_none_or(|files| files.flow.is_empty())
+        self.written().all(|written| !written.has_ops)
     }
 
     /// What went wrong so far; each failure once.
     pub fn errors(&self) -> &[String] {
-        self.0.as_ref().map_or(&[], |files| files.flow.errors())
+        &self.errors
     }
 
     /// Lines that could not be written, all files together.
     pub fn lost_lines(&self) -> LostLines {
-        let lost = self.0.iter().flat_map(|files| [files.flow.lost_lines(), files.api.lost_lines()]);
-        lost.sum()
+        self.written().map(|written| written.lost).sum()
     }
 
     /// Files of JSON lines that were made: folder and name.
     pub(super) fn files(&self) -> Vec<(String, String)> {
-        let Some(Files { flow, api }) = &self.0 else { return Vec::new() };
-        flow.files().into_iter().chain(api.files()).collect()
+        self.written().flat_map(|written| written.files).collect()
     }
 
     /// What was written, by communicator and rank.
-    pub fn summaries(&self) -> Vec<FlowFileSummary> {
-        let Some(Files { flow, api }) = &self.0 else { return Vec::new() };
-        let mut summaries = flow.summaries();
-        summaries.extend(api.summaries());
-        summaries
+    pub fn summaries(&self) -> Vec<RankSummary> {
+        self.written().flat_map(|written| written.ranks).collect()
+    }
+
+    fn written(&self) -> impl Iterator<Item = Written> {
+        self.sinks.iter().map(|sink| sink.written())
+    }
+
+    fn each(&mut self, mut hand_on: impl FnMut(&mut dyn Sink)) {
+        for sink in &mut self.sinks {
+            hand_on(sink.as_mut());
+            self.errors.append(&mut sink.take_errors());
+        }
+    }
+}
+
+impl Sink for SessionFiles {
+    fn op(&mut self, op: &Op) {
+        self.each(|sink| sink.op(op));
+    }
+
+    fn messages(&mut self, op: &Op, messages: &[MessageRow]) {
+        self.each(|sink| sink.messages(op, messages));
+    }
+
+    fn call(&mut self, call: &ApiCall) {
+        self.each(|sink| sink.call(call));
+    }
+
+    fn other_call(&mut self, row: &OtherCallRow) {
+        self.each(|sink| sink.other_call(row));
+    }
+
+    fn flush(&mut self) {
+        self.each(|sink| sink.flush());
+    }
+
+    fn close_process(&mut self, pid: u32) {
+        self.each(|sink| sink.close_process(pid));
+    }
+
+    fn close(&mut self) {
+        self.each(|sink| sink.close());
     }
 }

@@ -6,7 +6,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use serde_json::{Value, json};
+use flow::{
+    made::rows::{message_rows, op_row},
+    schema::{MessageRow, OpRow},
+};
+use serde_json::Value;
 
 use super::*;
 use crate::sinks::{JsonLinesFile, MAX_AGGREGATED, aggregate_directory, output_file::Source};
@@ -38,17 +42,13 @@ fn limited(limit: u64, compress: bool) -> (tempfile::TempDir, OutputDir) {
 }
 
 fn head(seq: u64) -> Value {
-    json!({
-        "opCount": 0, "pattern": "RING", "protocol": "SIMPLE", "algorithm": "RING", "coll": "AllGather",
-        "collApi": "AllGather", "posted": true, "seq": seq, "rest": "x".repeat(300),
-    })
+    serde_json::to_value(OpRow { seq, peers: Vec::new(), ..op_row() }).unwrap()
 }
 
 fn step(seq: u64, length: usize) -> Value {
-    json!({
-        "channel": 0, "op": "SEND", "peer": 1, "bytes": 10, "stage": "ring", "transport": "NET", "step": 0, "seq": seq,
-        "rest": "x".repeat(length),
-    })
+    let mut row = serde_json::to_value(MessageRow { seq, ..message_rows().remove(0) }).unwrap();
+    row["rest"] = "x".repeat(length).into();
+    row
 }
 
 /// The files of a rank.

@@ -9,7 +9,7 @@ use prometheus_client::{
 };
 
 use super::families::{Families, Labels, seconds};
-use crate::live_statistics::LiveStatistics;
+use crate::sinks::LiveStatistics;
 use flow::statistics::{OTHER, PeerKind, RankStatistics, Statistics, Traffic, Wait};
 use nccl_library::nccl::Direction;
 

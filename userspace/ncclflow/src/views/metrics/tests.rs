@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::*;
-use crate::live_statistics::LiveStatistics;
+use crate::sinks::LiveStatistics;
 use flow::made::ops::{Op, host, launch, messages};
 
 fn live() -> LiveStatistics {

@@ -2,7 +2,9 @@
 
 use std::io::{self, Write};
 
-use super::report::{CheckReport, CommunicatorCheck};
+use flow::schema::Outcome;
+
+use super::communicator_check::{CheckReport, CommunicatorCheck};
 
 /// Writes the report.
 pub fn write_check(report: &CheckReport, out: &mut dyn Write) -> io::Result<()> {
@@ -27,7 +29,7 @@ fn write_communicator(check: &CommunicatorCheck, out: &mut dyn Write) -> io::Res
     for finding in findings {
         writeln!(out, "  ! {}", finding.text)?;
     }
-    let not_known = measured.get("proxy_not_known").copied().unwrap_or(0);
+    let not_known = measured.get(&Outcome::ProxyNotKnown).copied().unwrap_or(0);
     if not_known > 0 {
         writeln!(
             out,

@@ -11,11 +11,11 @@ use serde::Serialize;
 use super::{
     attribution::Attribution,
     collectives::{Collectives, name_ranks},
-    lines::StepLine,
     p2p::PointToPoint,
     rank_reader::{RankFile, Recording, recordings},
     verdict::{self, Culprit, RankWaits, Reason, Verdict},
 };
+use flow::schema::{MessageRow, Outcome};
 use nccl_library::nccl::Direction;
 
 /// What kind of thing is not as it should be.
@@ -65,7 +65,7 @@ pub struct CommunicatorCheck {
     /// Collectives of the rank that has most.
     pub collectives: u64,
     /// Ops of all ranks and channels by what became of their messages, where they were measured.
-    pub measured: BTreeMap<String, u64>,
+    pub measured: BTreeMap<Outcome, u64>,
     pub findings: Vec<Finding>,
     pub verdict: Verdict,
 }
@@ -107,7 +107,7 @@ pub fn check(dirs: &[PathBuf]) -> Result<CheckReport> {
 fn communicator(folder: &str, members: &[Member<'_>]) -> Result<CommunicatorCheck> {
     let (mut collectives, mut p2p) = (Collectives::default(), PointToPoint::default());
     let (mut findings, mut verdict) = (Vec::new(), Verdict::default());
-    let mut measured: BTreeMap<String, u64> = BTreeMap::new();
+    let mut measured: BTreeMap<Outcome, u64> = BTreeMap::new();
     let mut seen = BTreeSet::new();
     for Member { recording, file } in members {
         if !seen.insert(file.rank) {
@@ -138,10 +138,18 @@ fn communicator(folder: &str, members: &[Member<'_>]) -> Result<CommunicatorChec
     collectives.check(&mut findings);
     p2p.check(&mut findings);
     for (outcome, kind, text) in [
-        ("other_bytes", FindingKind::MeasuredOtherwise, "with messages of another size than was planned"),
-        ("session_ended", FindingKind::Unfinished, "with messages on their way when the recording ended"),
+        (
+            Outcome::OtherBytes,
+            FindingKind::MeasuredOtherwise,
+            "with messages of another size than was planned",
+        ),
+        (
+            Outcome::SessionEnded,
+            FindingKind::Unfinished,
+            "with messages on their way when the recording ended",
+        ),
     ] {
-        if let Some(ops) = measured.get(outcome) {
+        if let Some(ops) = measured.get(&outcome) {
             let text = format!("{ops} ops (each channel counts) {text}");
             findings.push(Finding { kind, seq: None, ranks: Vec::new(), text });
         }
@@ -179,9 +187,9 @@ fn slowest(culprit: &Culprit) -> Finding {
 fn attribution(file: &RankFile, ended_ns: Option<u64>) -> Result<(Attribution, BTreeMap<i32, u64>)> {
     let (mut attribution, mut in_network) = (Attribution::default(), BTreeMap::new());
     // The lines of an op on a channel stand together.
-    let mut op: Vec<StepLine> = Vec::new();
+    let mut op: Vec<MessageRow> = Vec::new();
     file.steps(|line| {
-        if let (Direction::Send, Some(wait)) = (line.op, line.wait_network_ns) {
+        if let (Direction::Send, Some(wait)) = (line.op, line.wait_network_ns.get()) {
             *in_network.entry(line.peer).or_default() += wait;
         }
         if op.first().is_some_and(|first| (first.seq, first.channel) != (line.seq, line.channel)) {

@@ -1,10 +1,15 @@
-//! Statistics that a recording fills while `top` and the metrics read them.
+//! Statistics that a session fills while others read them.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use flow::statistics::{Statistics, Tally};
+use flow::{
+    schema::{ApiCall, MessageRow, Op},
+    statistics::{Statistics, Tally},
+};
 
-/// The statistics of a recording. Clones share them.
+use super::sink::Sink;
+
+/// Statistics of a session that several threads have.
 #[derive(Clone, Debug, Default)]
 pub struct LiveStatistics(Arc<Mutex<Tally>>);
 
@@ -18,5 +23,19 @@ impl LiveStatistics {
     /// A copy.
     pub fn read(&self) -> Statistics {
         self.lock().statistics().clone()
+    }
+}
+
+impl Sink for LiveStatistics {
+    fn op(&mut self, op: &Op) {
+        self.lock().op(op);
+    }
+
+    fn messages(&mut self, op: &Op, messages: &[MessageRow]) {
+        self.lock().messages(op, messages);
+    }
+
+    fn call(&mut self, call: &ApiCall) {
+        self.lock().call(call);
     }
 }

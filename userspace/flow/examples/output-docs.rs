@@ -1,0 +1,59 @@
+//! Writes the tables of docs/OUTPUT.md from the rows. Run by `cargo xtask output-docs`.
+//!
+//! `output-docs DOCUMENT [--check]`: the lines between `<!-- columns: NAME -->` and `<!-- end of columns -->` are replaced;
+//! with `--check` nothing is written, and it is an error if they differ.
+
+use std::{env, error::Error, fmt::Write as _, fs, process::ExitCode};
+
+use flow::schema::{Column, TABLES};
+
+const BEGIN: &str = "<!-- columns: ";
+const END: &str = "<!-- end of columns -->";
+
+fn main() -> Result<ExitCode, Box<dyn Error>> {
+    let mut arguments = env::args().skip(1);
+    let path = arguments.next().ok_or("usage: output-docs DOCUMENT [--check]")?;
+    let text = fs::read_to_string(&path)?;
+    let made = with_tables(&text)?;
+    if arguments.next().as_deref() == Some("--check") {
+        if made != text {
+            eprintln!("`{path}` is not what the rows say: run `cargo xtask output-docs`");
+            return Ok(ExitCode::FAILURE);
+        }
+    } else if made != text {
+        fs::write(&path, made)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The document with its tables made anew.
+fn with_tables(text: &str) -> Result<String, Box<dyn Error>> {
+    let mut made = String::new();
+    let mut left: Vec<&str> = TABLES.iter().map(|(name, _)| *name).collect();
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        writeln!(made, "{line}")?;
+        let Some(name) = line.strip_prefix(BEGIN).and_then(|name| name.strip_suffix(" -->")) else {
+            continue;
+        };
+        let (_, columns) = TABLES
+            .iter()
+            .find(|(known, _)| *known == name)
+            .ok_or_else(|| format!("no row is called `{name}`"))?;
+        left.retain(|other| *other != name);
+        write_table(&mut made, columns)?;
+        if !lines.by_ref().any(|line| line == END) {
+            return Err(format!("the table of `{name}` has no `{END}`").into());
+        }
+        writeln!(made, "{END}")?;
+    }
+    if left.is_empty() { Ok(made) } else { Err(format!("rows without a table: {}", left.join(", ")).into()) }
+}
+
+fn write_table(out: &mut String, columns: &[Column]) -> std::fmt::Result {
+    writeln!(out, "| key | value | unit | meaning |\n|---|---|---|---|")?;
+    for Column { key, kind, unit, about } in columns {
+        writeln!(out, "| `{key}` | {kind} | {unit} | {} |", about.replace('|', "\\|"))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,272 @@
+//! Rows of what the model gives out.
+
+use std::collections::HashMap;
+
+use nccl_library::nccl::{Name, datatype_bytes};
+
+use super::{
+    api::ApiRecord,
+    api_returns::{OtherCall, Returned},
+    call_arguments::Arguments,
+    flow::{FlowCommunicator, FlowRecord, PeerFlow, name},
+    message::{Measured, waits},
+    transfers::{Layout, Transfer},
+};
+use crate::{
+    decode::{ProxyOwner, ProxyRank, ReductionOp},
+    schema::{
+        ApiCall, ApiCallRow, HostInfo, MessageRow, Observed, Op, OpRow, OtherCallRow, PeerRow, Pointer,
+        RankKey, comm_hash_name,
+    },
+};
+
+/// Messages that are handed on together.
+const MESSAGES_AT_ONCE: usize = 64;
+
+/// Communicators whose name is kept. A target that makes more wants to fill our memory.
+const MAX_NAMES: usize = 4096;
+
+/// Makes rows. An op's messages are laid out once, for all who take them.
+#[derive(Debug, Default)]
+pub struct Rows {
+    /// By `commHash`.
+    comm_names: HashMap<Option<u64>, Name>,
+    messages: Vec<MessageRow>,
+}
+
+impl Rows {
+    /// The row of an op.
+    pub fn op(&mut self, record: &FlowRecord, host: &HostInfo) -> Op {
+        let origin = record.origin();
+        let op = &record.op;
+        let is_p2p = op.pattern.is_p2p();
+        let row = OpRow {
+            op_count: op.op_count,
+            rank: record.comm.rank,
+            channel: op.channel,
+            nsteps: op.nsteps,
+            nbytes: op.nbytes,
+            chunk_size: op.chunk_size,
+            slice_steps: op.slice_steps,
+            chunk_steps: op.chunk_steps,
+            dtype: op.dtype.as_ref().map(name),
+            red_op: op.red_op.as_ref().map(name),
+            pattern: op.pattern,
+            protocol: op.protocol,
+            ring_prev: record.ring.prev,
+            ring_next: record.ring.next,
+            algorithm: op.algorithm,
+            coll: record.coll_name(),
+            coll_api: record.coll_api_name(),
+            root: op.root,
+            n_ranks: record.comm.n_ranks,
+            comm_hash: self.comm_name(record.comm.hash),
+            seq: record.seq,
+            posted: record.posted,
+            needed: record.needed,
+            planned: record.planned,
+            ts_ns: origin.map_or(0, |origin| origin.ts_ns),
+            post_ts_ns: record.posted_at.map(|origin| origin.ts_ns),
+            pid: host.pid,
+            tid: origin.map_or(0, |origin| origin.tid),
+            host: host.host.clone(),
+            count: record.count,
+            bytes: record.task.as_ref().and_then(|task| task.p2p_bytes),
+            channel_size: op.channel_size.filter(|_| !is_p2p),
+            loop_offset: op.loop_offset.filter(|_| !is_p2p),
+            registered: op.registered,
+            ring_index: record.ring.index,
+            tree_up: record.tree.up,
+            tree_down: record.tree.down,
+            captured_seq: record.captured_seq,
+            incomplete: record.incomplete,
+            derived: record.derived,
+            measured: record.outcome,
+            peers: record.peers.iter().map(|peer| peer_row(record, peer)).collect(),
+        };
+        Op { rank: rank_key(&record.comm, host), row, call_bytes: record.call_bytes() }
+    }
+
+    /// Calls `each` with the rows of the op's messages: some at a time, in the order of peers and steps.
+    pub fn messages(&mut self, record: &FlowRecord, op: &Op, mut each: impl FnMut(&[MessageRow])) {
+        for (peer, peer_row) in record.peers.iter().zip(&op.row.peers) {
+            let layout = Layout::new(record, peer);
+            let known = peer.measured.as_ref().map_or(&[][..], |measured| &measured.layout);
+            for index in 0..layout.len() {
+                let at = usize::try_from(index).unwrap_or(usize::MAX);
+                let transfer = known.get(at).copied().unwrap_or_else(|| layout.message(index));
+                let mut message = message_row(&op.row, peer_row, &transfer);
+                if let Some(measured) = &peer.measured {
+                    set_measured(&mut message, measured, at, peer.proxy_pid);
+                }
+                self.messages.push(message);
+                if self.messages.len() == MESSAGES_AT_ONCE {
+                    each(&self.messages);
+                    self.messages.clear();
+                }
+            }
+        }
+        if !self.messages.is_empty() {
+            each(&self.messages);
+            self.messages.clear();
+        }
+    }
+
+    /// The row of a call that communicates.
+    pub fn call(&mut self, record: &ApiRecord, host: &HostInfo) -> ApiCall {
+        let event = &record.event;
+        let arguments = Arguments::of(event);
+        let is_user = arguments.reduces && event.reduction_op == ReductionOp::User;
+        let (called, host_ns, result) = match &record.returned {
+            Returned::NotTraced => (Observed::Absent, Observed::Absent, Observed::Absent),
+            Returned::NotSeen => (Observed::Unknown, Observed::Unknown, Observed::Unknown),
+            Returned::Seen { function, host_ns, result } => (
+                Observed::Known(function.name().into()),
+                Observed::Known(*host_ns),
+                Observed::looked_for(Some(name(result))),
+            ),
+        };
+        let row = ApiCallRow {
+            op_count: event.op_count,
+            rank: record.comm.map(|comm| comm.rank),
+            function: name(&event.name),
+            count: event.count,
+            bytes: (event.datatype.as_deref())
+                .and_then(datatype_bytes)
+                .and_then(|size| size.checked_mul(event.count)),
+            datatype: event.datatype.as_ref().map(name),
+            redop: match &event.reduction_op {
+                _ if !arguments.reduces => None,
+                ReductionOp::BuiltIn(op) => Some(name(op)),
+                ReductionOp::User => Some("user".into()),
+                ReductionOp::Unknown => None,
+            },
+            redop_handle: is_user.then_some(event.reduction_op_number),
+            root: arguments.has_root.then_some(event.root),
+            peer: arguments.has_peer.then_some(event.root),
+            sendbuff: arguments.send_buffer.map(Pointer),
+            recvbuff: arguments.recv_buffer.map(Pointer),
+            stream: Pointer(event.stream),
+            comm: Pointer(event.comm_pointer),
+            comm_hash: record.comm.map(|comm| self.comm_name(comm.hash)),
+            n_ranks: record.comm.map(|comm| comm.n_ranks),
+            call: record.comm.map(|_| record.number),
+            launched: event.comm.and_then(|comm| comm.launched),
+            ts_ns: event.origin.ts_ns,
+            pid: host.pid,
+            tid: event.origin.tid,
+            host: host.host.clone(),
+            called,
+            host_ns,
+            result,
+        };
+        ApiCall { rank: record.comm.map(|comm| rank_key(&comm, host)), row }
+    }
+
+    fn comm_name(&mut self, hash: Option<u64>) -> Name {
+        if self.comm_names.len() >= MAX_NAMES && !self.comm_names.contains_key(&hash) {
+            self.comm_names.clear();
+        }
+        self.comm_names.entry(hash).or_insert_with(|| comm_hash_name(hash).as_str().into()).clone()
+    }
+}
+
+/// The row of a call that belongs to no rank.
+pub fn other_call_row(call: &OtherCall, host: &HostInfo) -> OtherCallRow {
+    OtherCallRow {
+        function: call.function.name().into(),
+        ts_ns: call.origin.ts_ns,
+        pid: host.pid,
+        tid: call.origin.tid,
+        host: host.host.clone(),
+        host_ns: call.host_ns,
+        result: call.result.as_ref().map(name),
+    }
+}
+
+fn rank_key(comm: &FlowCommunicator, host: &HostInfo) -> RankKey {
+    RankKey { hash: comm.hash, instance: comm.instance, rank: comm.rank, pid: host.pid }
+}
+
+fn peer_row(record: &FlowRecord, peer: &PeerFlow) -> PeerRow {
+    let elsewhere = peer.owner.and_then(ProxyOwner::elsewhere);
+    let totals = peer.measured.as_ref().map(Measured::totals);
+    PeerRow {
+        op: peer.direction,
+        peer: peer.peer,
+        pseudo: peer.peer >= record.comm.n_ranks,
+        nsteps: peer.nsteps,
+        messages_left_out: Layout::new(record, peer).left_out(),
+        transport: peer.transport,
+        proxy: peer.has_proxy,
+        proxy_rank: match elsewhere {
+            Some(ProxyRank::Rank(rank)) => Observed::Known(rank),
+            Some(ProxyRank::TopRank(_)) => Observed::Unknown,
+            None => Observed::Absent,
+        },
+        proxy_pid: elsewhere.map_or(Observed::Absent, |_| Observed::looked_for(peer.proxy_pid)),
+        conn_index: peer.connection_index,
+        messages_measured: totals.map(|(messages, _)| messages),
+        bytes_measured: totals.map(|(_, bytes)| bytes),
+    }
+}
+
+fn message_row(op: &OpRow, peer: &PeerRow, transfer: &Transfer) -> MessageRow {
+    MessageRow {
+        op_count: op.op_count,
+        rank: op.rank,
+        channel: op.channel,
+        step: transfer.step,
+        op: peer.op,
+        peer: peer.peer,
+        bytes: transfer.bytes,
+        pattern: op.pattern,
+        protocol: op.protocol,
+        stage: transfer.stage,
+        slots: transfer.slots,
+        bytes_kind: transfer.bytes_kind,
+        loop_index: transfer.loop_index,
+        ring_step: transfer.ring_step,
+        slice: transfer.slice,
+        chunk: transfer.chunk,
+        transport: peer.transport,
+        seq: op.seq,
+        comm_hash: op.comm_hash.clone(),
+        // The post pass does nothing for a peer without a proxy.
+        posted: op.posted && peer.proxy,
+        t_start_ns: Observed::Absent,
+        t_posted_ns: Observed::Absent,
+        t_ready_ns: Observed::Absent,
+        t_sent_ns: Observed::Absent,
+        t_arrived_ns: Observed::Absent,
+        t_handed_ns: Observed::Absent,
+        t_end_ns: Observed::Absent,
+        bytes_measured: Observed::Absent,
+        proxy_pid: None,
+        t_slot_free_ns: Observed::Absent,
+        wait_gpu_ready_ns: Observed::Absent,
+        wait_peer_buffer_ns: Observed::Absent,
+        wait_gpu_ready_or_peer_buffer_ns: Observed::Absent,
+        wait_network_ns: Observed::Absent,
+        wait_flush_ns: Observed::Absent,
+        wait_gpu_consume_ns: Observed::Absent,
+        wait_flush_or_gpu_consume_ns: Observed::Absent,
+    }
+}
+
+/// `index`: which of the peer's messages it is.
+fn set_measured(row: &mut MessageRow, measured: &Measured, index: usize, proxy_pid: Option<u32>) {
+    let Some(message) = measured.messages.get(index) else { return };
+    let slot_free = measured.slot_free(index);
+    row.t_start_ns = Observed::looked_for(message.start);
+    row.t_posted_ns = Observed::looked_for(message.posted);
+    row.t_ready_ns = Observed::looked_for(message.ready);
+    row.t_sent_ns = Observed::looked_for(message.sent);
+    row.t_arrived_ns = Observed::looked_for(message.arrived);
+    row.t_handed_ns = Observed::looked_for(message.handed);
+    row.t_end_ns = Observed::looked_for(message.end);
+    row.bytes_measured = Observed::looked_for(message.bytes);
+    row.proxy_pid = proxy_pid;
+    row.t_slot_free_ns = Observed::looked_for(slot_free);
+    row.set_waits(&waits(row.op, message, slot_free));
+}

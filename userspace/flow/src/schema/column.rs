@@ -1,0 +1,123 @@
+//! Columns of rows, as documentation shows them.
+
+use std::fmt;
+
+use super::{
+    ApiCallRow, ClockReport, CommunicatorReport, CpuReport, Gap, LinkKey, LinkRow, LossReport, MessageRow,
+    OpRow, OpTimes, OtherCallRow, PeerRow, WaitRow,
+};
+
+/// How the value of a column is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ValueKind {
+    /// It names something: a rank, a process, a place, a moment of the recording.
+    Identity,
+    /// NCCL computed it before the transfer.
+    Planned,
+    /// ncclflow computed it, by NCCL's arithmetic, from what was planned, or from what was measured.
+    Derived,
+    /// Observed while it happened.
+    Measured,
+}
+
+impl fmt::Display for ValueKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Identity => "identity",
+            Self::Planned => "planned",
+            Self::Derived => "derived",
+            Self::Measured => "measured",
+        })
+    }
+}
+
+/// A key of a row.
+#[derive(Clone, Copy, Debug)]
+pub struct Column {
+    pub key: &'static str,
+    pub kind: ValueKind,
+    /// Empty: a name, a number of things or a flag.
+    pub unit: &'static str,
+    /// What the value means, in which versions of NCCL it is known.
+    pub about: &'static str,
+}
+
+/// Declares a row: a struct that is written and read as a JSON object, and its `COLUMNS`.
+///
+/// A column is: its documentation; the key, how the value is known and its unit, if it has one; attributes
+/// for serde; field and type; and if the key can be absent, the function that says so.
+macro_rules! row {
+    (
+        $(#[doc = $about_row:literal])+
+        $(#[derive($($derived:ident),+)])?
+        pub struct $row:ident {
+            $(
+                $(#[doc = $about:literal])+
+                $key:literal: $kind:ident $($unit:literal)?,
+                $(#[$attribute:meta])* $field:ident: $type:ty $(, unless $absent:literal)?;
+            )+
+        }
+    ) => {
+        $(#[doc = $about_row])+
+        #[derive(Clone, Debug, PartialEq, $($($derived,)+)? serde::Serialize, serde::Deserialize)]
+        #[allow(clippy::struct_excessive_bools, clippy::struct_field_names, reason = "named as the keys")]
+        pub struct $row {
+            $(
+                $(#[doc = $about])+
+                #[serde(rename = $key)]
+                $(#[$attribute])*
+                $(#[serde(default, skip_serializing_if = $absent)])?
+                pub $field: $type,
+            )+
+        }
+
+        impl $row {
+            /// In the order in which they are written.
+            pub const COLUMNS: &[$crate::schema::Column] = &[
+                $($crate::schema::Column {
+                    key: $key,
+                    kind: $crate::schema::ValueKind::$kind,
+                    unit: concat!($($unit)?),
+                    about: concat!($($about),+).trim_ascii(),
+                },)+
+            ];
+        }
+    };
+}
+
+/// Every row with its columns, by the name that docs/OUTPUT.md has in its markers.
+pub const TABLES: &[(&str, &[Column])] = &[
+    ("op", OpRow::COLUMNS),
+    ("peer", PeerRow::COLUMNS),
+    ("message", MessageRow::COLUMNS),
+    ("link-key", LinkKey::COLUMNS),
+    ("link", LinkRow::COLUMNS),
+    ("wait", WaitRow::COLUMNS),
+    ("op-times", OpTimes::COLUMNS),
+    ("api-call", ApiCallRow::COLUMNS),
+    ("other-call", OtherCallRow::COLUMNS),
+    ("clock", ClockReport::COLUMNS),
+    ("communicator", CommunicatorReport::COLUMNS),
+    ("cpu", CpuReport::COLUMNS),
+    ("gap", Gap::COLUMNS),
+    ("loss", LossReport::COLUMNS),
+];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::TABLES;
+
+    #[test]
+    fn keys_are_unique_and_each_says_what_it_means() {
+        for (name, columns) in TABLES {
+            let keys: HashSet<&str> = columns.iter().map(|column| column.key).collect();
+            assert_eq!(keys.len(), columns.len(), "{name}");
+            assert!(columns.iter().all(|column| !column.about.is_empty()), "{name}");
+            let is_time = |key: &str| key.ends_with("_ns");
+            let unlike = columns.iter().find(|column| is_time(column.key) && column.unit != "ns");
+            assert!(unlike.is_none(), "{name}: {unlike:?}");
+        }
+    }
+}

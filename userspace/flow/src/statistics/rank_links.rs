@@ -1,0 +1,189 @@
+//! Per rank: what went over each link, how long it took and who was waited for; and the times of each op.
+
+use std::collections::BTreeMap;
+
+use super::quantiles::Quantiles;
+use crate::schema::{LinkKey, LinkRow, MessageRow, OpTimes, OpTimesRow, Wait, WaitRow};
+use nccl_library::nccl::{Direction, Transport};
+
+#[derive(Debug, Default)]
+struct Link {
+    transport: Option<Transport>,
+    messages: u64,
+    bytes: u64,
+    measured_bytes: u64,
+    whole: Quantiles,
+    /// In the order of [`Wait::ALL`].
+    waits: [Quantiles; Wait::ALL.len()],
+    busy_ns: u64,
+    /// Of the op that is being read.
+    span: Option<(u64, u64, u64)>,
+}
+
+impl Link {
+    fn end_op(&mut self) {
+        if let Some((_, begin, end)) = self.span.take() {
+            self.busy_ns = self.busy_ns.saturating_add(end.saturating_sub(begin));
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Op {
+    first_start: u64,
+    last_end: u64,
+    unended: u64,
+    network: BTreeMap<LinkKey, u64>,
+}
+
+/// Gathers the lines of one rank.
+#[derive(Debug, Default)]
+pub struct RankLinks {
+    links: BTreeMap<LinkKey, Link>,
+    ops: BTreeMap<u64, Op>,
+}
+
+impl RankLinks {
+    pub fn add(&mut self, message: &MessageRow) {
+        let key = LinkKey { op: message.op, peer: message.peer, channel: message.channel };
+        let link = self.links.entry(key).or_default();
+        if link.transport.as_deref().is_none_or(str::is_empty) {
+            link.transport = Some(message.transport);
+        }
+        link.messages += 1;
+        let bytes = message.bytes_measured.get().unwrap_or(message.bytes);
+        link.bytes = link.bytes.saturating_add(bytes);
+        if !message.is_measured() {
+            return;
+        }
+        for (quantiles, wait) in link.waits.iter_mut().zip(message.waits().all()) {
+            if let Some(wait) = wait {
+                quantiles.add(wait);
+            }
+        }
+        let Some(begin) = message.begin() else { return };
+        let has_ended = message.t_end_ns.get().is_some();
+        let end = message.t_end_ns.get().unwrap_or(begin);
+        if has_ended {
+            link.whole.add(end.saturating_sub(begin));
+            link.measured_bytes = link.measured_bytes.saturating_add(bytes);
+        }
+        match &mut link.span {
+            Some((seq, first, last)) if *seq == message.seq => {
+                (*first, *last) = ((*first).min(begin), (*last).max(end));
+            }
+            _ => {
+                link.end_op();
+                link.span = Some((message.seq, begin, end));
+            }
+        }
+        let op = self.ops.entry(message.seq).or_insert(Op {
+            first_start: begin,
+            last_end: end,
+            unended: 0,
+            network: BTreeMap::new(),
+        });
+        op.first_start = op.first_start.min(begin);
+        op.last_end = op.last_end.max(end);
+        op.unended += u64::from(!has_ended);
+        let network = op.network.entry(key).or_default();
+        *network = network.saturating_add(message.wait_network_ns.get().unwrap_or(0));
+    }
+
+    /// By link.
+    pub fn rows(&mut self) -> Vec<LinkRow> {
+        let summary = |quantiles: &Quantiles| {
+            Some(WaitRow {
+                messages: quantiles.count(),
+                total_ns: quantiles.total,
+                p50_ns: quantiles.percentile(50)?,
+                p99_ns: quantiles.percentile(99)?,
+                max_ns: quantiles.max,
+            })
+        };
+        self.links
+            .iter_mut()
+            .map(|(key, link)| {
+                link.end_op();
+                let bandwidth = u128::from(link.measured_bytes) * 1_000_000_000;
+                LinkRow {
+                    op: key.op,
+                    peer: key.peer,
+                    channel: key.channel,
+                    transport: link.transport.unwrap_or_default(),
+                    messages: link.messages,
+                    messages_measured: link.whole.count(),
+                    bytes: link.bytes,
+                    busy_ns: link.busy_ns,
+                    bandwidth: bandwidth
+                        .checked_div(u128::from(link.busy_ns))
+                        .and_then(|bandwidth| u64::try_from(bandwidth).ok()),
+                    message: summary(&link.whole),
+                    waits: Wait::ALL
+                        .into_iter()
+                        .zip(&link.waits)
+                        .filter_map(|(wait, quantiles)| Some((wait, summary(quantiles)?)))
+                        .collect(),
+                }
+            })
+            .collect()
+    }
+
+    /// The times of an op; nothing if none of its messages was measured.
+    pub fn op(&self, seq: u64) -> Option<OpTimes> {
+        let op = self.ops.get(&seq)?;
+        // A send's time in the network is not also that of the receive's wait for the sender.
+        let sends = op.network.iter().filter(|(key, _)| key.op == Direction::Send);
+        let slowest = sends.max_by_key(|(_, network)| **network);
+        let (link, network) = slowest.or_else(|| op.network.iter().max_by_key(|(_, network)| **network))?;
+        Some(OpTimes {
+            first_start_ns: op.first_start,
+            last_end_ns: op.last_end,
+            unended: op.unended,
+            slowest_link: *link,
+            slowest_link_network_ns: *network,
+        })
+    }
+
+    /// By number.
+    pub fn ops(&self) -> Vec<OpTimesRow> {
+        self.ops.keys().filter_map(|seq| Some(OpTimesRow { seq: *seq, times: self.op(*seq)? })).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{made::rows::message_rows, schema::Observed};
+
+    #[test]
+    fn links_and_ops_are_summed_up() {
+        let mut links = RankLinks::default();
+        let usual = MessageRow { channel: 1, bytes: 50, ..message_rows()[0].clone() };
+        for (step, begin, end) in [(0, 100, 300), (2, 200, 600)] {
+            links.add(&MessageRow {
+                seq: 4,
+                step,
+                op: Direction::Send,
+                peer: 3,
+                t_slot_free_ns: Observed::Known(begin),
+                t_end_ns: Observed::Known(end),
+                bytes_measured: Observed::Known(40),
+                wait_network_ns: Observed::Known(step),
+                ..usual.clone()
+            });
+        }
+        links.add(&MessageRow { seq: 6, op: Direction::Recv, peer: 2, ..usual });
+        let rows = links.rows();
+        assert_eq!(rows.len(), 2);
+        let (received, sent) = (&rows[0], &rows[1]);
+        assert_eq!((sent.messages, sent.messages_measured, sent.bytes, sent.busy_ns), (2, 2, 80, 500));
+        assert_eq!(sent.bandwidth, Some(160_000_000));
+        assert_eq!(sent.waits[&Wait::Network].total_ns, 2);
+        assert_eq!((received.messages, received.messages_measured, received.bytes), (1, 0, 50));
+        let times = links.op(4).unwrap();
+        assert_eq!((times.first_start_ns, times.last_end_ns, times.slowest_link.peer), (100, 600, 3));
+        assert_eq!(links.op(6), None);
+        assert_eq!(links.ops().len(), 1);
+    }
+}

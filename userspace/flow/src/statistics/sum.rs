@@ -1,0 +1,23 @@
+//! Sums of durations.
+
+use serde::Serialize;
+
+/// Durations, added up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Sum {
+    pub count: u64,
+    pub ns: u64,
+}
+
+impl Sum {
+    pub fn note(&mut self, ns: u64) {
+        self.count += 1;
+        self.ns = self.ns.saturating_add(ns);
+    }
+
+    /// What has come since `before`.
+    #[must_use]
+    pub fn since(self, before: Self) -> Self {
+        Self { count: self.count.saturating_sub(before.count), ns: self.ns.saturating_sub(before.ns) }
+    }
+}

@@ -1,0 +1,123 @@
+//! Where rows go.
+
+use std::fmt;
+
+use flow::schema::{ApiCall, MessageRow, Op, OtherCallRow};
+
+use super::json_lines::LostLines;
+
+/// Takes the rows of a session. What a sink has no use for it leaves out.
+pub trait Sink: fmt::Debug + Send {
+    /// An op on a channel. Its messages follow.
+    fn op(&mut self, op: &Op) {
+        let _ = op;
+    }
+
+    /// Some messages of the op that came last, in the order of peers and steps.
+    fn messages(&mut self, op: &Op, messages: &[MessageRow]) {
+        let _ = (op, messages);
+    }
+
+    /// A call of the API that communicates.
+    fn call(&mut self, call: &ApiCall) {
+        let _ = call;
+    }
+
+    /// A call of another function of the API.
+    fn other_call(&mut self, row: &OtherCallRow) {
+        let _ = row;
+    }
+
+    /// Writes what has gathered, so that a reader sees it.
+    fn flush(&mut self) {}
+
+    /// Completes what belongs to a process (as ncclflow numbers it): nothing more comes of it.
+    fn close_process(&mut self, pid: u32) {
+        let _ = pid;
+    }
+
+    /// Completes everything. Files that are removed then take no room any more.
+    fn close(&mut self) {}
+
+    /// What went wrong since the last time; each failure once.
+    fn take_errors(&mut self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// What was written so far.
+    fn written(&self) -> Written {
+        Written::default()
+    }
+}
+
+/// What a sink wrote.
+#[derive(Clone, Debug, Default)]
+pub struct Written {
+    /// By communicator and rank.
+    pub ranks: Vec<RankSummary>,
+    /// Files of JSON lines that were made: folder and name.
+    pub(super) files: Vec<(String, String)>,
+    /// Files of ops were made.
+    pub(super) has_ops: bool,
+    /// Lines that could not be written.
+    pub lost: LostLines,
+}
+
+/// What was written for one rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RankSummary {
+    pub comm_hash: String,
+    /// Folder inside the output folder.
+    pub folder: String,
+    pub rank: i32,
+    pub n_ranks: i32,
+    pub pid: u32,
+    /// Ops times channels.
+    pub records: u64,
+    /// Messages.
+    pub steps: u64,
+    /// Calls of the API.
+    pub api_calls: u64,
+    /// Lines that could not be written.
+    pub lost: LostLines,
+}
+
+#[cfg(test)]
+mod tests {
+    use flow::{
+        made::rows::{message_rows, op_row},
+        schema::{ApiCallRow, MessageRow, Observed, OpRow, Outcome, Pointer, WaitTimes},
+    };
+    use serde::{Serialize, de::DeserializeOwned};
+
+    fn read_again<T: Serialize + DeserializeOwned>(row: &T) -> T {
+        serde_json::from_str(&serde_json::to_string(row).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn rows_are_read_as_they_were_written() {
+        let plain = op_row();
+        assert_eq!(read_again(&plain), plain);
+        let mut measured = OpRow { measured: Some(Outcome::AsPlanned), ..plain };
+        measured.peers[0].proxy_rank = Observed::Unknown;
+        assert_eq!(read_again(&measured), measured);
+        let mut message = message_rows().remove(0);
+        assert_eq!(read_again(&message), message);
+        message.t_end_ns = Observed::Known(7);
+        message.set_waits(&WaitTimes::new([None, Some(2), None, None, Some(5), None, None]));
+        assert_eq!(read_again(&message), message);
+        let keys = serde_json::to_value(&message).unwrap();
+        assert!(
+            keys["wait_flush_ns"] == 5
+                && keys["wait_network_ns"].is_null()
+                && keys.get("t_sent_ns").is_none()
+        );
+        assert_eq!(MessageRow::COLUMNS.len(), 37);
+        let call = r#"{"opCount":1,"rank":null,"function":"Send","count":3,"bytes":12,"datatype":"float32","redop":null,
+            "redopHandle":null,"root":null,"peer":2,"sendbuff":"0x7f00","recvbuff":null,"stream":"0x0","comm":"0x1",
+            "commHash":null,"nRanks":null,"call":null,"launched":null,"ts_ns":1,"pid":1,"tid":1,"host":"here"}"#;
+        let call: ApiCallRow = serde_json::from_str(call).unwrap();
+        assert_eq!((call.sendbuff, call.result.is_absent()), (Some(Pointer(0x7f00)), true));
+        assert_eq!(read_again(&call), call);
+    }
+}

@@ -1,0 +1,32 @@
+//! `cargo xtask output-docs`: makes the tables of docs/OUTPUT.md from the rows that are written.
+//!
+//! The program that does it is an example of the `flow` crate: xtask itself must build without the `ncclflow` crate, which
+//! refuses to build while the committed eBPF object is out of date.
+
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::{programs, repository};
+
+const DOCUMENT: &str = "docs/OUTPUT.md";
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Write nothing; fail if the tables are not what the rows say
+    #[arg(long)]
+    check: bool,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let status = Command::new(programs::cargo())
+        .args(["run", "--quiet", "--locked", "--package", "flow", "--example", "output-docs", "--", DOCUMENT])
+        .args(args.check.then_some("--check"))
+        .current_dir(repository::root())
+        .status()
+        .context("starting cargo run")?;
+    if !status.success() {
+        bail!("the tables of {DOCUMENT} ({status})");
+    }
+    Ok(())
+}
