@@ -2,8 +2,6 @@
 //! reader's layouts (see `layouts.rs` for where they are), and by the shipped layouts, which have structs
 //! that the reader does not.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::{collections::BTreeSet, fs, path::Path};
 
 use nccl_library::{elf::Machine, fields, nccl::NcclVersion, symbols::shipped::Table};

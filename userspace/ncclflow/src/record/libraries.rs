@@ -9,7 +9,10 @@ use std::{
     io,
     num::NonZeroU32,
     os::unix::fs::MetadataExt as _,
-    sync::mpsc::{self, Sender},
+    sync::{
+        Arc,
+        mpsc::{self, Sender},
+    },
     thread::{self, JoinHandle},
 };
 
@@ -168,7 +171,11 @@ impl<'a> Libraries<'a> {
     fn store(&self, library: LibraryInUse, attachment: &mut Attachment) -> Result<Traced> {
         let index = self.known.len();
         let bind = |kind: &ProbeKind| {
-            self.bindings.push(Binding { kind: kind.clone(), decoder: library.decoder.clone(), host: None });
+            self.bindings.push(Binding {
+                kind: kind.clone(),
+                decoder: Arc::clone(&library.decoder),
+                host: None,
+            });
         };
         let stored = store_walks(&library, index, attachment, bind)?;
         let mut cookies = Vec::new();
