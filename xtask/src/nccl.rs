@@ -34,7 +34,8 @@ enum Action {
 
 #[derive(Debug, clap::Args)]
 struct Fetch {
-    /// Like 2.27.5 (for CUDA 12), 2.28.9-cu13 or 2.28.9-cu12-aarch64; `all-bed` is the four that most tests run
+    /// Like 2.27.5 (for CUDA 12), 2.28.9-cu13 or 2.28.9-cu12-aarch64; `all-bed` is the four that most tests
+    /// run
     #[arg(value_name = "VERSION", required_unless_present = "list")]
     versions: Vec<String>,
     /// Show what is in the cache, and fetch nothing
@@ -45,8 +46,8 @@ struct Fetch {
     verify: bool,
 }
 
-/// The libraries that most tests run, one for each era of NCCL's work structs and each major version of CUDA, with
-/// the sha256 of their wheels.
+/// The libraries that most tests run, one for each era of NCCL's work structs and each major version of CUDA,
+/// with the sha256 of their wheels.
 const BED: [(&str, &str); 4] = [
     ("2.21.5-cu12", "8579076d30a8c24988834445f8d633c697d42397e92ffc3f63fa26766d25e0a0"),
     ("2.27.5-cu12", "ad730cf15cb5d25fe849c6e6ca9eb5b76db16a80f13f425ac68d8e2e55624457"),

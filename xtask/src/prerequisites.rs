@@ -41,8 +41,8 @@ fn do_or_fail(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Installs the commands that are missing, as root of a Debian or Ubuntu. Elsewhere says what is missing: the tests that
-/// need it are skipped.
+/// Installs the commands that are missing, as root of a Debian or Ubuntu. Elsewhere says what is missing: the
+/// tests that need it are skipped.
 pub(crate) fn commands() -> Result<()> {
     let is_missing = |command: &[&str]| !runs(Command::new(command[0]).args(&command[1..]));
     let mut missing: Vec<&str> = COMMANDS
@@ -66,7 +66,8 @@ pub(crate) fn commands() -> Result<()> {
     do_or_fail(Command::new("apt-get").env("DEBIAN_FRONTEND", "noninteractive").args(install).args(missing))
 }
 
-/// `$PYTHONPATH` with which Python finds Prometheus's own parser, in a folder of ours where the machine has none.
+/// `$PYTHONPATH` with which Python finds Prometheus's own parser, in a folder of ours where the machine has
+/// none.
 pub(crate) fn python_path() -> Result<Option<OsString>> {
     let given = env::var_os("PYTHONPATH").filter(|path| !path.is_empty());
     let finds_it = |path: Option<&OsString>| {

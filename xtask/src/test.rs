@@ -8,7 +8,8 @@ use crate::{nccl, prerequisites, programs, repository};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Things whose absence fails a test instead of skipping it, like root, nccl, mount; `all`: no test may be skipped
+    /// Things whose absence fails a test instead of skipping it, like root, nccl, mount; `all`: no test may
+    /// be skipped
     #[arg(long, value_name = "THINGS", default_value = "nccl,programs")]
     require: String,
 
@@ -48,7 +49,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// What tests have recorded by `test_support::skip`: the test, the thing that it lacks, and the remedy; each once.
+/// What tests have recorded by `test_support::skip`: the test, the thing that it lacks, and the remedy; each
+/// once.
 fn skipped(path: &Path) -> Result<Vec<String>> {
     let text = fs::read_to_string(path).with_context(|| format!("reading `{}`", path.display()))?;
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();

@@ -1,4 +1,5 @@
-//! Checks a recording of real GPUs: `check_recording RECORDING LOG_DIR [TRUTH_DIR]`. Ends with 1 if anything differs.
+//! Checks a recording of real GPUs: `check_recording RECORDING LOG_DIR [TRUTH_DIR]`. Ends with 1 if anything
+//! differs.
 
 use std::{path::Path, process::ExitCode};
 

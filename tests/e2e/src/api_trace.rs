@@ -1,4 +1,5 @@
-//! What ncclflow wrote at the API level: `DIR/<commHash>/api_rank<r>.jsonl` and `DIR/processes/api_<host>_<pid>.jsonl`.
+//! What ncclflow wrote at the API level: `DIR/<commHash>/api_rank<r>.jsonl` and
+//! `DIR/processes/api_<host>_<pid>.jsonl`.
 //!
 //! Declared from the format's description, not from the writer's types.
 

@@ -1,7 +1,7 @@
 //! ncclflow's files against the truth: one module per question, one function per module.
 //!
-//! Every check returns [`Findings`]: what differs, in words that name the op, and how much was compared. A check that
-//! compared nothing has not passed, so tests end with [`Findings::assert_clean`].
+//! Every check returns [`Findings`]: what differs, in words that name the op, and how much was compared. A
+//! check that compared nothing has not passed, so tests end with [`Findings::assert_clean`].
 
 pub mod api;
 pub mod api_returns;

@@ -11,8 +11,8 @@ use serde::de::DeserializeOwned;
 /// Most bytes of a compressed file that are read: tests are short.
 const MAX_BYTES: u64 = 1 << 30;
 
-/// Every whole line, also of a file whose name ends with `.gz`. What follows the last newline is a line that its writer did not finish; it is
-/// left out.
+/// Every whole line, also of a file whose name ends with `.gz`. What follows the last newline is a line that
+/// its writer did not finish; it is left out.
 pub fn read<T: DeserializeOwned>(path: &Path) -> Result<Vec<T>> {
     let text = text(path).with_context(|| format!("reading `{}`", path.display()))?;
     parse(&text).with_context(|| format!("reading `{}`", path.display()))

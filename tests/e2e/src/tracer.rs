@@ -1,6 +1,8 @@
-//! What ncclflow wrote: `DIR/<commHash>/proxy_flow_rank<r>.jsonl` and `flow_steps_rank<r>.jsonl`, or the same compressed.
+//! What ncclflow wrote: `DIR/<commHash>/proxy_flow_rank<r>.jsonl` and `flow_steps_rank<r>.jsonl`, or the same
+//! compressed.
 //!
-//! Declared from the format's description, not from the writer's types. Keys that the checks do not need are not read.
+//! Declared from the format's description, not from the writer's types. Keys that the checks do not need are
+//! not read.
 
 use std::collections::BTreeMap;
 use std::fs;

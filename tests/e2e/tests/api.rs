@@ -1,4 +1,5 @@
-//! `ncclflow record --level api` on the real NCCL: every call as NCCL's own log and the program itself have it.
+//! `ncclflow record --level api` on the real NCCL: every call as NCCL's own log and the program itself have
+//! it.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -21,7 +22,8 @@ struct Run {
 }
 
 impl Run {
-    /// Attaches to a bed that is already up, lets it go, and waits for both. `None` if the machine lacks something.
+    /// Attaches to a bed that is already up, lets it go, and waits for both. `None` if the
+    /// machine lacks something.
     fn new(version: &str, tracing: &[&str], workload: &[&str]) -> Option<Self> {
         let (ncclflow, bed, library) = (programs::ncclflow()?, programs::bed()?, programs::nccl(version)?);
         if !root() {

@@ -86,7 +86,8 @@ fn libraries_that_cannot_be_read_are_named() {
     refuses(&ncclflow, &["aggregate", &name(".")], &["is it the folder of a recording?"]);
 }
 
-/// The kernel side tells processes apart by their numbers in the host's PID namespace, which one of its own does not show.
+/// The kernel side tells processes apart by their numbers in the host's PID namespace, which one
+/// of its own does not show.
 #[test]
 fn returns_that_cannot_be_told_apart_are_refused() {
     let Some(ncclflow) = programs::ncclflow() else { return };

@@ -1,4 +1,5 @@
-//! What works with which capabilities: the least ones, and none. The truth is what the kernel lets `record` and `dump` do.
+//! What works with which capabilities: the least ones, and none. The truth is what the kernel
+//! lets `record` and `dump` do.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,7 +1,7 @@
 //! `ncclflow dump` on the real NCCL: jobs that hang for a known reason, and jobs that do not hang.
 //!
-//! Each reason runs on all four libraries, each with another shape of the job; `NCCLFLOW_LONG=1` runs all shapes on all
-//! libraries, and a thousand dumps of running jobs.
+//! Each reason runs on all four libraries, each with another shape of the job; `NCCLFLOW_LONG=1` runs all
+//! shapes on all libraries, and a thousand dumps of running jobs.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -27,8 +27,8 @@ fn only(dump: &Dump) -> &DumpedCommunicator {
     communicator
 }
 
-/// Runs `check` on each library with one of the shapes, or with all of them. `first` shifts which library has which shape;
-/// the rank that is to be found is another one each time.
+/// Runs `check` on each library with one of the shapes, or with all of them. `first` shifts which library has
+/// which shape; the rank that is to be found is another one each time.
 fn for_each(first: usize, shapes: &[Shape], check: impl Fn(&str, Shape, u32)) {
     for (index, version) in VERSIONS.into_iter().enumerate() {
         for (number, shape) in shapes.iter().enumerate() {
@@ -117,8 +117,9 @@ fn a_rank_with_another_collective_under_the_same_number_is_named() {
             [&["--swap", &swap, "--survive", "--ops", "allreduce,broadcast"], &SMALL_SLOTS[..]].concat();
         let Some(job) = Job::start(version, shape, &all).unwrap() else { return };
         let dump = job.stuck().unwrap();
-        // Where a message is longer than the receiver asked for, NCCL's network fails and the op with it. Then the failure is what
-        // is left to see, at an end of that link; or, where NCCL kept no error either, that the receive is gone: the link is named.
+        // Where a message is longer than the receiver asked for, NCCL's network fails and the op with it.
+        // Then the failure is what is left to see, at an end of that link; or, where NCCL kept no error
+        // either, that the receive is gone: the link is named.
         let verdict = &only(&dump).verdict;
         let receiver = (rank + 1) % shape.ranks;
         let is_seen = dump.text.contains("the order differs");

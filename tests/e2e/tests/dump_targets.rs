@@ -1,5 +1,5 @@
-//! What `ncclflow dump` can be pointed at: libraries of every sort, processes of every sort, and those that change while they
-//! are read.
+//! What `ncclflow dump` can be pointed at: libraries of every sort, processes of every sort, and those that
+//! change while they are read.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -69,7 +69,8 @@ fn library_of(dump: &Dump) -> serde_json::Value {
     json["processes"][0]["libraries"][0].clone()
 }
 
-/// Debugging information, symbol table, neither: layouts come from the file or are shipped, and the verdict is the same.
+/// Debugging information, symbol table, neither: layouts come from the file or are shipped, and
+/// the verdict is the same.
 #[test]
 fn stripped_libraries_are_read_by_shipped_layouts() {
     let kinds = [("--strip-debug", "symtab_with_shipped_layout"), ("--strip-all", "stripped")];
@@ -140,8 +141,9 @@ fn all_finds_libraries_under_other_names_that_were_deleted_and_other_failures_ar
     assert_eq!(dump.communicators.iter().find(hash).unwrap().verdict.culprits, [1]);
 }
 
-/// Versions before the marks at both ends of a communicator. Their kernels move nothing here, so
-/// that all ranks stand in the first op; what is read of them must be right all the same. `cargo xtask nccl fetch 2.18.1 …`
+/// Versions before the marks at both ends of a communicator. Their kernels move nothing here, so that all
+/// ranks stand in the first op; what is read of them must be right all the same.
+/// `cargo xtask nccl fetch 2.18.1 …`
 #[test]
 fn versions_before_2_21_are_read() {
     if !is_long() {

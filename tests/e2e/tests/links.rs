@@ -1,4 +1,5 @@
-//! Links to many uprobes and links to one: how many the kernel has of them, what is left of them, and what is said when one is refused.
+//! Links to many uprobes and links to one: how many the kernel has of them, what is left of them, and what is
+//! said when one is refused.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

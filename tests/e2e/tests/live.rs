@@ -1,4 +1,5 @@
-//! `top` and the metrics of `record`, against what the program did: its ops and bytes, and the bytes that went through each slot.
+//! `top` and the metrics of `record`, against what the program did: its ops and bytes, and the bytes
+//! that went through each slot.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

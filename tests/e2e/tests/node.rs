@@ -61,7 +61,8 @@ impl Known {
 }
 
 const ITERATIONS: u64 = 20;
-/// An op that is seen call by call has no mark of its end, so that nothing can be awaited: as long as it takes at most.
+/// An op that is seen call by call has no mark of its end, so that nothing can be awaited: as
+/// long as it takes at most.
 const LAST_OP: Duration = Duration::from_secs(1);
 const CHANNELS: u64 = 2;
 
@@ -73,8 +74,8 @@ fn start_job(program: &Path, library: &Path, folder: &Path, mode: &str, ranks: &
     Bed::start(program, library, folder, &[&all[..], &more].concat())
 }
 
-/// Three versions at once, twelve processes, two of them in mount and PID namespaces of their own, one with a library under another name
-/// that was deleted, one with NCCL inside of the program.
+/// Three versions at once, twelve processes, two of them in mount and PID namespaces of their own, one with a
+/// library under another name that was deleted, one with NCCL inside of the program.
 struct Node {
     ncclflow: PathBuf,
     folder: tempfile::TempDir,
@@ -294,8 +295,8 @@ fn calling_job(bed: &Path, library: &Path, folder: &Path) -> Killed {
     Killed(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap())
 }
 
-/// What it holds when it holds as little as before, or, where that does not come about, after a while: it closes files and
-/// detaches some seconds after a process has gone.
+/// What it holds when it holds as little as before, or, where that does not come about, after a while: it
+/// closes files and detaches some seconds after a process has gone.
 fn held_at_rest(pid: u32, at_most: Option<Held>) -> Held {
     let mut last = Held::by(pid);
     let _is_at_rest = eventually(Duration::from_secs(15), || {
@@ -308,7 +309,8 @@ fn held_at_rest(pid: u32, at_most: Option<Held>) -> Held {
     last
 }
 
-/// Starts and ends jobs of two processes while everything is recorded. `filtered`: probes are attached process by process.
+/// Starts and ends jobs of two processes while everything is recorded. `filtered`: probes are
+/// attached process by process.
 fn churn(filtered: bool) {
     let (Some(ncclflow), Some(bed), true) = (programs::ncclflow(), programs::bed(), root()) else {
         return;
@@ -386,8 +388,8 @@ fn recorded_by_process(output: &Path) -> BTreeMap<u64, Vec<u64>> {
     recorded
 }
 
-/// A process must be recorded soon after its communicator was made, and from then on each call once, and in its time.
-/// Gives how many calls that are.
+/// A process must be recorded soon after its communicator was made, and from then on each call once, and in
+/// its time. Gives how many calls that are.
 fn check_calls(calls: &[Call], init: &Call, mut seen: Vec<u64>) -> usize {
     let pid = init.pid;
     let mut made: Vec<_> =

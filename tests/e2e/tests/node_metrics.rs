@@ -1,5 +1,5 @@
-//! The metrics of a whole node: `record --all --metrics`, with several jobs, jobs that begin later, and windows. The truth is each job's
-//! own log of its calls.
+//! The metrics of a whole node: `record --all --metrics`, with several jobs, jobs that begin later, and
+//! windows. The truth is each job's own log of its calls.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -172,7 +172,8 @@ fn node_at(level: &str, counter: &str, bytes_counter: &str, name: &'static str) 
                 let (rank, pid) = (rank.to_string(), pid.to_string());
                 let labels = [("comm", comm.as_str()), ("rank", &rank), ("pid", &pid), (name, function)];
                 let count = |metric: &str| scrape::count(&samples, metric, &labels);
-                // Where ops are seen call by call, the last one of a rank is known to be whole with the next one.
+                // Where ops are seen call by call, the last one of a rank is known to be whole with the next
+                // one.
                 let pending = u64::from(waits_for_next && *function == kind.ops[kind.ops.len() - 1].1);
                 let iterations = kind.iterations - pending;
                 assert_eq!(count(counter), iterations, "{level} {labels:?}");

@@ -1,5 +1,5 @@
-//! Containers of one image: each sees its library through an overlay of its own, and all of them are one inode to the kernel. `record --all`
-//! must see each call once.
+//! Containers of one image: each sees its library through an overlay of its own, and all of them are one
+//! inode to the kernel. `record --all` must see each call once.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

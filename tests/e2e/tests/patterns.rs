@@ -40,8 +40,8 @@ fn every_pattern_of_a_stripped_library() {
     findings.assert_clean("stripped");
 }
 
-/// PAT's messages by the rule of the version, against the library's own count: communicators of 2 to 129 ranks, from one byte to many
-/// chunks; and with two ranks on each node, between which it runs from 2.31 on.
+/// PAT's messages by the rule of the version, against the library's own count: communicators of 2 to 129
+/// ranks, from one byte to many chunks; and with two ranks on each node, between which it runs from 2.31 on.
 #[test]
 fn messages_of_pat() {
     let Some(all) = Programs::find() else { return };

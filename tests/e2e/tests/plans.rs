@@ -1,5 +1,5 @@
-//! Walked plans against single calls: two tracers on one job, one that sees whole plans and one that sees each call of NCCL's
-//! proxy functions, and both must write the same records.
+//! Walked plans against single calls: two tracers on one job, one that sees whole plans and one that sees
+//! each call of NCCL's proxy functions, and both must write the same records.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -18,8 +18,8 @@ const VERSIONS: [&str; 3] = ["2.27.5-cu12", "2.28.9-cu13", "2.32.3-cu12"];
 
 const ALL_OPS: &str = "allreduce,allgather,reducescatter,broadcast,reduce,sendrecv,alltoall";
 
-/// Kernels that complete at once and move nothing, and ranks that reach each other through shared memory: no op needs a proxy,
-/// so none is queued, and all are derived.
+/// Kernels that complete at once and move nothing, and ranks that reach each other through shared memory: no
+/// op needs a proxy, so none is queued, and all are derived.
 const NO_PROXIES: [&str; 3] = ["--no-emulate", "--env", "NCCL_SHM_DISABLE=0"];
 
 /// Fields that say where something was seen, and so differ.
@@ -201,8 +201,8 @@ fn messages_of_pat() {
     }
 }
 
-/// NCCL 2.29 and later make one op of the broadcasts of a group, with other numbers of messages to the next rank than from the
-/// last one, and no task among the collectives'.
+/// NCCL 2.29 and later make one op of the broadcasts of a group, with other numbers of messages to the next
+/// rank than from the last one, and no task among the collectives'.
 #[test]
 fn grouped_broadcasts_through_the_network() {
     const VERSION: &str = "2.32.3-cu12";

@@ -55,7 +55,8 @@ fn communicators(report: &Value, bed: &Bed) -> BTreeMap<u64, Value> {
     all.map(|comm| (comm["rank"].as_u64().unwrap(), comm)).collect()
 }
 
-/// The job's own number of operations is the truth. Once it has made them, and between two looks while it makes them.
+/// The job's own number of operations is the truth. Once it has made them, and between two looks while it
+/// makes them.
 #[test]
 fn ps_shows_nccl_s_own_count_of_collectives_and_whether_it_grows() {
     let (Some(ncclflow), Some(program), true) = (programs::ncclflow(), programs::bed(), root()) else {
@@ -134,7 +135,8 @@ fn ps_shows_nccl_s_own_count_of_collectives_and_whether_it_grows() {
     }
 }
 
-/// Two communicators of one process count each for itself; where NCCL counts for both together there is no number.
+/// Two communicators of one process count each for itself; where NCCL counts for both together there is no
+/// number.
 #[test]
 fn each_communicator_of_a_process_has_its_own_number() {
     let (Some(ncclflow), Some(program), true) = (programs::ncclflow(), programs::bed(), root()) else {
@@ -199,7 +201,8 @@ fn lent(file: &Path, folder: &Path) -> PathBuf {
     to
 }
 
-/// Without a process of one's own there is nothing, which is not the same as that there is nothing on the host.
+/// Without a process of one's own there is nothing, which is not the same as that there is nothing on the
+/// host.
 fn without_processes_of_its_own(tool: &Path) {
     let output = as_nobody(tool, &["ps"]);
     let text = String::from_utf8(output.stdout).unwrap();

@@ -1,5 +1,5 @@
-//! Steps of ops that another rank's process executes: NCCL sends through the GPU beside the NIC (PXN). On the bed's nodes of two ranks
-//! with one NIC, where NCCL chooses so by itself.
+//! Steps of ops that another rank's process executes: NCCL sends through the GPU beside the NIC (PXN). On the
+//! bed's nodes of two ranks with one NIC, where NCCL chooses so by itself.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -33,7 +33,8 @@ fn session(out: &Path) -> serde_json::Value {
     serde_json::from_str(&fs::read_to_string(out.join("session.json")).unwrap()).unwrap()
 }
 
-/// By NCCL's own log: whose proxy sends, by rank, peer, channel and index of the connection. `None`: the rank's own.
+/// By NCCL's own log: whose proxy sends, by rank, peer, channel and index of the connection. `None`: the
+/// rank's own.
 fn log_of_proxies(log: &DebugLog) -> BTreeMap<(i32, i32, u32, u32), Option<i32>> {
     let connections = log.communicators.iter().flat_map(|communicator| &communicator.connections);
     let sends = connections.filter(|one| one.transport == "NET" && one.side == Some(Direction::Send));
@@ -76,7 +77,8 @@ fn measured(steps: &[&FlowStep]) -> BTreeMap<(i32, Direction, i32, u32), (u64, u
     all
 }
 
-/// NCCL's log says whose proxy sends; the emulated kernels say what went through it; the plugin says what its hooks were told.
+/// NCCL's log says whose proxy sends; the emulated kernels say what went through it; the plugin says
+/// what its hooks were told.
 fn as_nccl_itself_tells(version: &str, plugin: Plugin, nodes: &[&str], ops: &str, more: &[&str]) {
     let arguments =
         [nodes, &["--ops", ops, "--bytes", "700000", "--iters", "2", "--channels", "2"], more].concat();

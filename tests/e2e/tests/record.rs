@@ -59,7 +59,8 @@ fn nccl_2_32_3_every_operation() {
     every_operation("2.32.3-cu12", Plugin::Yes);
 }
 
-/// PAT, whose messages follow from a plan by rule: as NCCL's profiler interface, its log and the device count them.
+/// PAT, whose messages follow from a plan by rule: as NCCL's profiler interface, its log and the device count
+/// them.
 #[test]
 fn pat_as_nccl_itself_counts() {
     for version in ["2.27.5-cu12", "2.28.9-cu13", "2.32.3-cu12"] {
@@ -78,7 +79,8 @@ fn pat_as_nccl_itself_counts() {
     }
 }
 
-/// Odd sizes, where the last chunk, loop and slice are cut; from an op's own words (2.27) and from its device work (2.21).
+/// Odd sizes, where the last chunk, loop and slice are cut; from an op's own words (2.27) and
+/// from its device work (2.21).
 #[test]
 fn ring_all_reduce_bytes_add_up_for_odd_sizes() {
     // What the chunks of a last loop are rounded up to: NCCL_SIMPLE_ALIGNMENT in 2.20 and 2.21.
@@ -107,8 +109,8 @@ fn every_protocol() {
     }
 }
 
-/// Every message of sends and receives in several messages and on several channels has its exact size, also where the op does
-/// not lead to its task: up to 2.22.
+/// Every message of sends and receives in several messages and on several channels has its exact size, also
+/// where the op does not lead to its task: up to 2.22.
 #[test]
 fn the_last_message_of_a_send_has_its_size() {
     for (library, plugin) in [("2.27.5-cu12", Plugin::Yes), ("2.21.5-cu12", Plugin::No)] {
@@ -137,8 +139,8 @@ fn communicators_and_groups_do_not_mix() {
     assert_eq!(trace.ranks.len(), 2 * 4, "two communicators of four ranks");
 }
 
-/// Attaching in the middle of a run: the true rank, nRanks and commHash, and numbers that are the same on every rank
-/// although each process was attached to at another moment.
+/// Attaching in the middle of a run: the true rank, nRanks and commHash, and numbers that are the same on
+/// every rank although each process was attached to at another moment.
 #[test]
 fn attaching_in_the_middle_gives_true_identities() {
     let (Some(ncclflow), Some(bed), Some(library)) =
@@ -197,7 +199,8 @@ fn damaged_captures_end_cleanly() {
     let (mut refused, mut replayed) = (0, 0);
     for _ in 0..120 {
         let mut damaged = whole.clone();
-        // What the records mean is the larger part of so short a capture, and hardly any damage to it is borne.
+        // What the records mean is the larger part of so short a capture, and hardly any damage to it is
+        // borne.
         let first = if random(2) == 0 { 0 } else { whole.len() - whole.len() / 8 };
         for _ in 0..=random(8) {
             let at = first + random(damaged.len() - first);

@@ -1,5 +1,5 @@
-//! Libraries that come and go while the whole node is recorded, as environments and containers do: one build of NCCL, in one file after the
-//! other.
+//! Libraries that come and go while the whole node is recorded, as environments and containers do: one build
+//! of NCCL, in one file after the other.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

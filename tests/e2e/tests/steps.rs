@@ -11,7 +11,8 @@ use ncclflow_e2e::{
 };
 use test_support::is_long;
 
-/// Versions before the ones that every test runs: two that `cargo xtask test` fetches, and the others with `NCCLFLOW_LONG=1`.
+/// Versions before the ones that every test runs: two that `cargo xtask test` fetches, and the
+/// others with `NCCLFLOW_LONG=1`.
 const OLD: [&str; 2] = ["2.17.1-cu12", "2.19.3-cu12"];
 const OLD_LONG: [&str; 4] = ["2.16.5-cu12", "2.18.1-cu12", "2.18.3-cu12", "2.20.5-cu12"];
 
@@ -110,7 +111,8 @@ fn messages_moved(run: &TracedRun) -> u64 {
     run.transfers().ranks.values().flatten().map(|transfer| transfer.messages).sum()
 }
 
-/// Times in the order of the hooks and of NCCL's own profiler interface in the same run, sizes as transferred and as planned.
+/// Times in the order of the hooks and of NCCL's own profiler interface in the same run, sizes as
+/// transferred and as planned.
 fn as_the_plugin_tells(version: &str) {
     for (mode, detail) in
         [("threads", Detail::Waits), ("processes", Detail::Waits), ("processes", Detail::Transitions)]
@@ -173,7 +175,8 @@ fn through_the_perf_event_array_and_perf_links() {
     }
 }
 
-/// Bytes that were measured, by rank and direction, against those that the emulated kernels put into the slots.
+/// Bytes that were measured, by rank and direction, against those that the emulated kernels put into the
+/// slots.
 fn check_sums(run: &TracedRun, direction: Direction) {
     let transfers = run.transfers();
     for (member, rank) in &run.trace().ranks {
@@ -207,7 +210,8 @@ fn before_the_profiler_interface() {
     }
 }
 
-/// Before 2.20 the size of a send is forgotten before it is told that it was sent: a hit more, of each message that is sent.
+/// Before 2.20 the size of a send is forgotten before it is told that it was sent: a hit more, of
+/// each message that is sent.
 #[test]
 fn before_sizes_stayed_in_their_slots() {
     for version in OLD.into_iter().chain(OLD_LONG.into_iter().filter(|_| is_long())) {
@@ -231,7 +235,8 @@ fn before_sizes_stayed_in_their_slots() {
     }
 }
 
-/// The size of every message that was sent, in its order, against those that the emulated kernels put into the slots.
+/// The size of every message that was sent, in its order, against those that the emulated kernels put into
+/// the slots.
 fn check_each_size(run: &TracedRun) {
     let transfers = run.transfers();
     for (member, rank) in &run.trace().ranks {
@@ -254,8 +259,8 @@ fn check_each_size(run: &TracedRun) {
     }
 }
 
-/// What a message costs the job: hits for each message that is sent and received again, by the kernel's own counts, and that none
-/// of them is at an instruction that the kernel has to single-step.
+/// What a message costs the job: hits for each message that is sent and received again, by the kernel's own
+/// counts, and that none of them is at an instruction that the kernel has to single-step.
 #[test]
 fn hits_per_message() {
     // 2.27.5 tells "offered to the GPU" and "sent" by one call.

@@ -1,5 +1,5 @@
-//! From the kernel to the files: nothing is lost without being counted, whoever is too slow, and nothing is done when there is
-//! nothing to do.
+//! From the kernel to the files: nothing is lost without being counted, whoever is too slow, and nothing is
+//! done when there is nothing to do.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -56,7 +56,8 @@ struct Sums {
     dropped: u64,
 }
 
-/// Every account is even: of each probe, of each CPU, of the whole, in the gaps, and by the kernel's own count of runs.
+/// Every account is even: of each probe, of each CPU, of the whole, in the gaps, and by the
+/// kernel's own count of runs.
 fn assert_accounts(session: &Value, runs: u64) -> Sums {
     let mut sums = Sums::default();
     for probe in session["probes"].as_array().unwrap() {
@@ -118,7 +119,8 @@ fn assert_incomplete_ops_say_so(out: &Path, session: &Value) {
     assert!(whole > 0);
 }
 
-/// A tracer that does not run for a while: the kernel's buffer fills, and what finds no room is counted there.
+/// A tracer that does not run for a while: the kernel's buffer fills, and what finds no room is counted
+/// there.
 fn starve_the_reader(kind: &str) {
     let Some(World { ncclflow, folder, mut bed }) = world(&RINGS) else { return };
     let out = folder.path().join("out");
@@ -151,7 +153,8 @@ fn a_reader_that_starves_loses_in_the_perf_event_array_and_counts() {
     starve_the_reader("perf");
 }
 
-/// A writer that does not get on, as on a disk that stalls: the drain goes on, in bounded memory, and counts what it drops.
+/// A writer that does not get on, as on a disk that stalls: the drain goes on, in bounded memory,
+/// and counts what it drops.
 fn starve_the_writer(kind: &str) {
     let Some(World { ncclflow, folder, mut bed }) = world(&RINGS) else { return };
     let (out, capture) = (folder.path().join("out"), folder.path().join("capture"));
@@ -208,7 +211,8 @@ fn a_writer_that_starves_does_not_stop_the_drain_of_the_perf_event_array() {
     starve_the_writer("perf");
 }
 
-/// How often the threads of a process went to sleep, which is how often they were woken: `voluntary_ctxt_switches` (proc(5)).
+/// How often the threads of a process went to sleep, which is how often they were woken:
+/// `voluntary_ctxt_switches` (proc(5)).
 fn sleeps(pid: u32) -> u64 {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let of_task = |task: std::io::Result<fs::DirEntry>| {
@@ -219,8 +223,8 @@ fn sleeps(pid: u32) -> u64 {
     tasks.map(of_task).sum()
 }
 
-/// A job that does nothing costs next to nothing: the tracer is woken at most three times a second. (In CPU time that is as much as
-/// the machine needs to wake a thread, which differs a hundredfold between machines.)
+/// A job that does nothing costs next to nothing: the tracer is woken at most three times a second. (In CPU
+/// time that is as much as the machine needs to wake a thread, which differs a hundredfold between machines.)
 #[test]
 fn a_tracer_without_records_sleeps() {
     for kind in ["ring", "perf"] {

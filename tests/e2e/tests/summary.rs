@@ -1,4 +1,5 @@
-//! `ncclflow summary`: what went over each link, against the bytes that the emulated kernels put into its slots.
+//! `ncclflow summary`: what went over each link, against the bytes that the emulated kernels put into its
+//! slots.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,4 +1,5 @@
-//! `record --window-flag`, `--rotate`, `--max-size`: windows hold what happened while the flag was there, whole, and within their limits.
+//! `record --window-flag`, `--rotate`, `--max-size`: windows hold what happened while the flag was there,
+//! whole, and within their limits.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -284,8 +285,8 @@ fn a_signal_and_the_time_begin_new_windows_where_there_is_always_one() {
     }
 }
 
-/// What `du` shows: blocks of files, each once, and of folders. The latest windows first: what is removed, or compressed, between two looks is
-/// then counted once at most, and what grows meanwhile not at all.
+/// What `du` shows: blocks of files, each once, and of folders. The latest windows first: what is removed, or
+/// compressed, between two looks is then counted once at most, and what grows meanwhile not at all.
 fn disk_usage(path: &Path) -> u64 {
     fn add(path: &Path, seen: &mut BTreeSet<u64>, sum: &mut u64) {
         let Ok(metadata) = fs::symlink_metadata(path) else { return };
@@ -303,8 +304,8 @@ fn disk_usage(path: &Path) -> u64 {
     sum
 }
 
-/// Windows for ever in a folder that is full: it never takes more than it may, the latest windows are there and whole, and what was removed
-/// is named.
+/// Windows for ever in a folder that is full: it never takes more than it may, the latest windows are there
+/// and whole, and what was removed is named.
 #[test]
 fn a_folder_with_a_limit_keeps_the_latest_windows_and_never_takes_more() {
     // Four to five windows with all that is kept for the open one.
@@ -438,7 +439,8 @@ fn a_recording_without_windows_stops_at_its_limit() {
     assert!(trace.ranks.values().all(|rank| !rank.steps.is_empty()));
 }
 
-/// A rank that does not join: one dump says so, and a job that is not recorded any more is not dumped again and again.
+/// A rank that does not join: one dump says so, and a job that is not recorded any more is not dumped again
+/// and again.
 #[test]
 fn a_job_that_hangs_is_dumped_once() {
     let (Some(ncclflow), Some(bed), true) = (programs::ncclflow(), programs::bed(), root()) else {

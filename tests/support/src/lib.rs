@@ -1,5 +1,5 @@
-//! What every test of ncclflow shares, unit, integration and end to end: skipping loudly, waiting for something,
-//! the NCCL libraries of the cache, files that are damaged at random.
+//! What every test of ncclflow shares, unit, integration and end to end: skipping loudly, waiting for
+//! something, the NCCL libraries of the cache, files that are damaged at random.
 
 mod cpu_time;
 pub mod damage;

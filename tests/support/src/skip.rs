@@ -1,15 +1,17 @@
 //! The one way to skip a test, or a part of one.
 //!
-//! libtest cannot skip at run time: a test that returns early counts as passed, and what it prints is swallowed. So a
-//! skip is written past libtest's capture, and appended to the file that `$NCCLFLOW_SKIPS` names. `cargo xtask test`
-//! sets that variable and lists at its end what was skipped. `$NCCLFLOW_REQUIRE` makes skips failures.
+//! libtest cannot skip at run time: a test that returns early counts as passed, and what it prints is
+//! swallowed. So a skip is written past libtest's capture, and appended to the file that
+//! `$NCCLFLOW_SKIPS` names. `cargo xtask test` sets that variable and lists at its end what was skipped.
+//! `$NCCLFLOW_REQUIRE` makes skips failures.
 
 use std::{env, fs::File, io::Write as _};
 
 /// Says that the current test, or a part of it, does not run: what is missing, and how to get it.
 ///
 /// # Panics
-/// If `$NCCLFLOW_REQUIRE`, a comma list, names `thing` or is `all`; and if the record of skips cannot be written.
+/// If `$NCCLFLOW_REQUIRE`, a comma list, names `thing` or is `all`; and if the record of skips cannot be
+/// written.
 pub fn skip(thing: &str, remedy: &str) {
     let test = test_name();
     let required = env::var("NCCLFLOW_REQUIRE").unwrap_or_default();
@@ -49,8 +51,8 @@ pub fn root() -> bool {
     need("root", rustix::process::geteuid().is_root(), "run `sudo -E cargo xtask test`")
 }
 
-/// `program::test`. libtest names a test's thread after it, but for `--test-threads 1`, where nextest passes its name
-/// as an argument.
+/// `program::test`. libtest names a test's thread after it, but for `--test-threads 1`, where nextest passes
+/// its name as an argument.
 fn test_name() -> String {
     let program = env::current_exe().unwrap_or_default();
     let program = program.file_stem().unwrap_or_default().to_string_lossy();

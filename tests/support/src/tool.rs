@@ -4,7 +4,8 @@ use std::{env, process::Command};
 
 use crate::skip::skip;
 
-/// The program that `variable` of the environment names, or else `usual`; if it does not run, skips for want of `thing`.
+/// The program that `variable` of the environment names, or else `usual`; if it does not run,
+/// skips for want of `thing`.
 ///
 /// That it runs is all that may be missing: a fixture that it then refuses is a failure of the test.
 ///

@@ -1,7 +1,7 @@
 //! Writes the tables of docs/OUTPUT.md from the rows. Run by `cargo xtask output-docs`.
 //!
-//! `output-docs DOCUMENT [--check]`: the lines between `<!-- columns: NAME -->` and `<!-- end of columns -->` are replaced;
-//! with `--check` nothing is written, and it is an error if they differ.
+//! `output-docs DOCUMENT [--check]`: the lines between `<!-- columns: NAME -->` and `<!-- end of columns -->`
+//! are replaced; with `--check` nothing is written, and it is an error if they differ.
 
 use std::{env, error::Error, fmt::Write as _, fs, process::ExitCode};
 

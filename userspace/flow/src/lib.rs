@@ -1,8 +1,8 @@
 //! From records to flows: pure, without files, clocks, threads or locks.
 //!
-//! The modules stand in the order of the data's way: a record's bytes as a probe wrote them ([`wire`]); the event that it
-//! tells of ([`decode`]); calls put together to ops, messages and API calls ([`model`]); the rows that are written and read
-//! ([`schema`]); and counters of what passed ([`statistics`]).
+//! The modules stand in the order of the data's way: a record's bytes as a probe wrote them ([`wire`]); the
+//! event that it tells of ([`decode`]); calls put together to ops, messages and API calls ([`model`]); the
+//! rows that are written and read ([`schema`]); and counters of what passed ([`statistics`]).
 
 pub mod decode;
 pub mod model;

@@ -7,7 +7,8 @@ use std::{collections::BTreeSet, fs, path::Path};
 use nccl_library::{elf::Machine, fields, nccl::NcclVersion, symbols::shipped::Table};
 use serde_json::Value;
 
-/// Where the stated versions are wrong. `has`: whether the version has this path of the struct; `None` where that is not known.
+/// Where the stated versions are wrong. `has`: whether the version has this path of the struct; `None`
+/// where that is not known.
 fn differences(version: NcclVersion, has: impl Fn(&str, &str) -> Option<bool>) -> (usize, Vec<String>) {
     let (mut compared, mut differences) = (0, Vec::new());
     for field in fields::all() {

@@ -1,7 +1,8 @@
 //! Struct layouts, enumerations and entry registers of real NCCL libraries, against an independent reader's.
 //!
-//! Libraries come from the cache that `cargo xtask nccl fetch` fills. The independent layouts (`tests/layouts/st-<version>.json`)
-//! were read by another DWARF reader from the x86-64 libraries for CUDA 12.
+//! Libraries come from the cache that `cargo xtask nccl fetch` fills. The independent layouts
+//! (`tests/layouts/st-<version>.json`) were read by another DWARF reader from the x86-64 libraries for
+//! CUDA 12.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -131,7 +132,8 @@ fn shipped_layouts_equal_those_of_an_independent_reader() {
     for library in table.libraries() {
         let (major, minor) = library.cuda;
         if library.machine != Machine::X86_64 || library.cuda < (11, 3) {
-            // `pthread_mutex_t` has other sizes elsewhere, and `ncclStrongStream` for older CUDAs, and so have those that contain them.
+            // `pthread_mutex_t` has other sizes elsewhere, and `ncclStrongStream` for older CUDAs, and so
+            // have those that contain them.
             continue;
         }
         let Some(independent) = independent_layouts(&library.nccl.to_string()) else { continue };

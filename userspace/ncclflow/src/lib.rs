@@ -1,7 +1,8 @@
 //! ncclflow attaches to running NCCL jobs from outside and records, per rank, what NCCL decided and did.
 //!
-//! What is known of a libnccl is in `nccl_library`; what records mean is in `flow`. Here is what touches the system:
-//! processes, the kernel, files, the network and the terminal. Modules are in the order of the data's way.
+//! What is known of a libnccl is in `nccl_library`; what records mean is in `flow`. Here is what
+//! touches the system: processes, the kernel, files, the network and the terminal. Modules are in the
+//! order of the data's way.
 
 // What there is to trace: processes, and the layouts of their libraries.
 pub mod target;

@@ -1,5 +1,6 @@
-//! Libraries that are no official builds: compiled here by another compiler, without debugging information, stripped, with a
-//! function inlined away, of changed sources. Each gets the right source of symbols, or an honest "not known".
+//! Libraries that are no official builds: compiled here by another compiler, without debugging
+//! information, stripped, with a function inlined away, of changed sources. Each gets the right source of
+//! symbols, or an honest "not known".
 //!
 //! Needs a C++ compiler (`$CXX`, default `g++`) and an assembler (`$CC`, default `cc`) for x86-64.
 
@@ -27,7 +28,8 @@ use test_support::{
     need, tool,
 };
 
-/// The shape of NCCL's own functions. `COMM_SIZE` is that of 2.27.5 unless the sources are said to be changed.
+/// The shape of NCCL's own functions. `COMM_SIZE` is that of 2.27.5 unless the sources are said to be
+/// changed.
 const SOURCE: &str = r#"
 #ifndef COMM_SIZE
 #define COMM_SIZE 1080320

@@ -1,4 +1,5 @@
-//! Where the sizes of sends are taken in official libraries that forget them (2.16 to 2.19), with and without symbols.
+//! Where the sizes of sends are taken in official libraries that forget them (2.16 to 2.19), with and without
+//! symbols.
 //!
 //! The places were read from the libraries with objdump. `NCCLFLOW_LONG=1` checks all of them.
 
@@ -14,8 +15,8 @@ use ncclflow::kernel::probe::{self, ProbeSet, StepDetail};
 use tempfile::TempDir;
 use test_support::{is_long, nccl, tool};
 
-/// Library, offset in the file of the instruction `movl $0xffffffff,(%rax)` of net.cc's sendProxyProgress, and where the frame has the
-/// address that is loaded before it.
+/// Library, offset in the file of the instruction `movl $0xffffffff,(%rax)` of net.cc's sendProxyProgress,
+/// and where the frame has the address that is loaded before it.
 const PLACES: [(&str, u64, i64); 12] = [
     ("2.16.2-cu11", 0x7_babb, 0x18),
     ("2.16.2-cu12", 0x7_b92b, 0x18),

@@ -1,7 +1,8 @@
-//! Launches of real libraries have the short way through their walk, where the probe's own record is made of copies alone: from 2.26 on.
+//! Launches of real libraries have the short way through their walk, where the probe's own record is made of
+//! copies alone: from 2.26 on.
 //!
-//! What it sends is held against the direct way in `tests/e2e/tests/plans.rs`; without it the same comes, and slower, so only
-//! this test would say that it is gone. Libraries come from the cache, as in `layouts.rs`.
+//! What it sends is held against the direct way in `tests/e2e/tests/plans.rs`; without it the same comes, and
+//! slower, so only this test would say that it is gone. Libraries come from the cache, as in `layouts.rs`.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,5 @@
-//! Stripped copies of real NCCL libraries: what is found in them without symbols or debugging information equals what the
-//! unstripped library states.
+//! Stripped copies of real NCCL libraries: what is found in them without symbols or debugging information
+//! equals what the unstripped library states.
 //!
 //! Libraries come from the cache; `strip` (`$STRIP`) from binutils.
 

@@ -1,7 +1,7 @@
 //! Is every call of the API there, in its order and with its arguments, as NCCL's own log has it?
 //!
-//! Compared: calls. NCCL prints a line for each call that it takes (`NCCL_DEBUG_SUBSYS=COLL`), with the arguments as they are
-//! in `ncclInfo`.
+//! Compared: calls. NCCL prints a line for each call that it takes (`NCCL_DEBUG_SUBSYS=COLL`), with the
+//! arguments as they are in `ncclInfo`.
 
 use std::collections::BTreeMap;
 
@@ -56,7 +56,8 @@ pub fn check(trace: &ApiTrace, log: &DebugLog) -> Findings {
     findings
 }
 
-/// The line as NCCL prints the call: what a function has no use for is 0, and a send's buffer stands with the receives'.
+/// The line as NCCL prints the call: what a function has no use for is 0, and a send's buffer
+/// stands with the receives'.
 fn as_logged(line: &ApiLine) -> Option<ApiCall> {
     let (send, recv) = match line.function.as_str() {
         "Send" => (0, line.sendbuff?),
@@ -85,7 +86,8 @@ fn as_logged(line: &ApiLine) -> Option<ApiCall> {
     })
 }
 
-/// As 2.21 and earlier print an all-gather or broadcast: they have turned it into bytes by then (src/misc/argcheck.cc).
+/// As 2.21 and earlier print an all-gather or broadcast: they have turned it into bytes by then
+/// (src/misc/argcheck.cc).
 fn in_bytes(call: &ApiCall, line: &ApiLine) -> ApiCall {
     let call = call.clone();
     match (call.func.as_str(), line.bytes) {

@@ -1,6 +1,7 @@
 //! Is every return there, with the result that the program got, in the time that the program measured?
 //!
-//! Compared: calls of exported functions. The program's own times enclose the call, so the tracer's must lie inside.
+//! Compared: calls of exported functions. The program's own times enclose the call, so the
+//! tracer's must lie inside.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! Do the files agree with each other? Every op on a channel stands once, its number says what it is, its messages join
-//! it, and a collective is the same on every rank.
+//! Do the files agree with each other? Every op on a channel stands once, its number says what it is, its
+//! messages join it, and a collective is the same on every rank.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -90,8 +90,8 @@ struct Collective {
 /// Of one rank, by `seq`.
 type Collectives = BTreeMap<u64, Collective>;
 
-/// Ranks need not have been traced for the same time: compared is what lies between the first and the last collective
-/// that both have. Those two may have been caught with some of their channels only.
+/// Ranks need not have been traced for the same time: compared is what lies between the first and the last
+/// collective that both have. Those two may have been caught with some of their channels only.
 fn check_collectives(findings: &mut Findings, trace: &Trace) {
     let mut communicators: BTreeMap<CommHash, Vec<(i32, Collectives)>> = BTreeMap::new();
     for (member, rank) in &trace.ranks {

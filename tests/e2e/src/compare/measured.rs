@@ -1,7 +1,7 @@
 //! Are the measured times and sizes of messages those that NCCL's profiler interface tells?
 //!
-//! ncclflow stamps a hook at its entry and the plugin is called inside it, so each of ours must come before its counterpart
-//! and after the one before.
+//! ncclflow stamps a hook at its entry and the plugin is called inside it, so each of ours must come before
+//! its counterpart and after the one before.
 
 use super::{Findings, ops::PathOp};
 use crate::{
@@ -39,7 +39,8 @@ pub(super) fn compare(findings: &mut Findings, name: &str, our: &PathOp<'_>, the
 /// What is wrong with a message, if anything.
 fn problem(step: &FlowStep, ours: &Measured, theirs: &Step) -> Option<&'static str> {
     let sends = step.direction == Direction::Send;
-    // Our name of each transition, NCCL's number of the state, in the order in which they come; whether waits need it.
+    // Our name of each transition, NCCL's number of the state, in the order in which they come; whether waits
+    // need it.
     let transitions = if sends {
         [(ours.start, 8, false), (ours.ready, 20, true), (ours.sent, 9, true)]
     } else {

@@ -1,5 +1,5 @@
-//! What one op does with one peer on one channel, from every witness: the lines of `flow_steps` put together again, the
-//! plugin's ops, the device's transfers.
+//! What one op does with one peer on one channel, from every witness: the lines of `flow_steps` put together
+//! again, the plugin's ops, the device's transfers.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -10,8 +10,8 @@ use crate::tracer::{BytesKind, FlowStep, RankTrace, is_p2p};
 use crate::truth::plugin::{CallId, ProxyOp, RankTruth};
 use crate::truth::transfer_log::Transfer;
 
-/// A path that ops of a rank take one after the other. Collectives and p2p calls have connections of their own, so
-/// their order against each other is nobody's promise.
+/// A path that ops of a rank take one after the other. Collectives and p2p calls have connections of their
+/// own, so their order against each other is nobody's promise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Path {
     pub p2p: bool,
@@ -82,8 +82,8 @@ pub fn run_by_path(truth: &RankTruth) -> BTreeMap<Path, Vec<&ProxyOp>> {
     paths
 }
 
-/// What the device moved, by launch and operation. Its kernels also open connections that an op leaves alone, as the
-/// root of a broadcast does with its predecessor: nothing moved there.
+/// What the device moved, by launch and operation. Its kernels also open connections that an op leaves alone,
+/// as the root of a broadcast does with its predecessor: nothing moved there.
 pub fn moved_by_path(transfers: &[Transfer]) -> BTreeMap<Path, Vec<&Transfer>> {
     let mut paths: BTreeMap<Path, Vec<&Transfer>> = BTreeMap::new();
     for transfer in transfers.iter().filter(|transfer| transfer.messages > 0) {

@@ -3,8 +3,8 @@
 use super::Findings;
 use crate::truth::pat_counts::PatCount;
 
-/// Counts ops. `messages`: by distance, of an op between so many members with so many bytes each. `between_nodes`: the members
-/// are nodes, and the peers lie in a table that the truth does not have.
+/// Counts ops. `messages`: by distance, of an op between so many members with so many bytes each.
+/// `between_nodes`: the members are nodes, and the peers lie in a table that the truth does not have.
 pub fn check(
     truth: &[PatCount],
     between_nodes: bool,

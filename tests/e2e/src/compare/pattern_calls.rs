@@ -77,7 +77,8 @@ fn expected(call: &PatternCall, op: &PatternOp) -> FlowPeer {
     }
 }
 
-/// Every message once, one after the other, in its stage. Nothing tells the bytes of these ops, so they are upper bounds.
+/// Every message once, one after the other, in its stage. Nothing tells the bytes of these ops,
+/// so they are upper bounds.
 fn check_messages(
     findings: &mut Findings,
     name: &str,

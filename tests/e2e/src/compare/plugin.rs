@@ -1,5 +1,5 @@
-//! Is every op that NCCL's proxy ran in the files, and no other? Compared are, per rank and path and in order, the
-//! number of messages, the function, and the size of every message where both sides know it.
+//! Is every op that NCCL's proxy ran in the files, and no other? Compared are, per rank and path and in
+//! order, the number of messages, the function, and the size of every message where both sides know it.
 
 use std::collections::HashMap;
 
@@ -9,8 +9,8 @@ use crate::communicator::Member;
 use crate::tracer::{RankTrace, Trace};
 use crate::truth::plugin::{CallId, PluginTruth, ProxyOp, RankTruth};
 
-/// Counts ops. Only what was posted is compared, NCCL tells its plugin of nothing else; nor of everything that was
-/// (`RankTruth::sees`).
+/// Counts ops. Only what was posted is compared, NCCL tells its plugin of nothing else; nor of everything
+/// that was (`RankTruth::sees`).
 pub fn check(trace: &Trace, truth: &PluginTruth) -> Findings {
     let mut findings = Findings::default();
     for op in &truth.orphans {
@@ -79,8 +79,8 @@ fn check_op(findings: &mut Findings, name: &str, our: &PathOp<'_>, their: &Proxy
     }
 }
 
-/// NCCL 2.27 shows the first of the p2p ops that it runs as one. Takes those of ours that can be it: for each op of
-/// the plugin, the next one with as many messages.
+/// NCCL 2.27 shows the first of the p2p ops that it runs as one. Takes those of ours that can be it: for each
+/// op of the plugin, the next one with as many messages.
 fn seen<'a>(ours: &[PathOp<'a>], theirs: &[&ProxyOp], facts: &Facts<'_>) -> Vec<PathOp<'a>> {
     let mut rest = ours.iter();
     let fits =

@@ -1,9 +1,9 @@
 //! Do the messages of a ring all-reduce add up to what the algorithm moves?
 //!
-//! Of a vector of S bytes on N ranks, each rank sends every chunk twice but for two chunks that it skips, together over
-//! all ranks 2(N−1)·S, to the byte. For one rank that is 2(N−1)/N·S exactly where the chunks are equal. They are not
-//! always: in the last loop of a channel chunks are rounded up (to 16 bytes from 2.22 on) and the last ones take what is left, so a
-//! rank may be off by twice what N roundings make, per channel.
+//! Of a vector of S bytes on N ranks, each rank sends every chunk twice but for two chunks that it skips,
+//! together over all ranks 2(N−1)·S, to the byte. For one rank that is 2(N−1)/N·S exactly where the chunks
+//! are equal. They are not always: in the last loop of a channel chunks are rounded up (to 16 bytes from 2.22
+//! on) and the last ones take what is left, so a rank may be off by twice what N roundings make, per channel.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,8 +15,9 @@ use crate::direction::Direction;
 use crate::tracer::{BytesKind, RankTrace, Trace};
 use crate::truth::plugin::RankTruth;
 
-/// Counts all-reduces and their ranks. `grain`: bytes that chunks are rounded up to. `vector_bytes` gives the size of the vector of an op; those of which it knows
-/// nothing are left out, and so are LL and LL128, whose slots carry flags too. Every rank must have been traced.
+/// Counts all-reduces and their ranks. `grain`: bytes that chunks are rounded up to. `vector_bytes` gives the
+/// size of the vector of an op; those of which it knows nothing are left out, and so are LL and LL128, whose
+/// slots carry flags too. Every rank must have been traced.
 pub fn check(trace: &Trace, grain: u64, vector_bytes: &dyn Fn(CommHash, u64) -> Option<u64>) -> Findings {
     let mut findings = Findings::default();
     for ((comm_hash, seq), op) in all_reduces(trace) {
@@ -76,8 +77,9 @@ fn all_reduces(trace: &Trace) -> BTreeMap<(CommHash, u64), AllReduce> {
     ops
 }
 
-/// The vector sizes of a rank's collectives by `seq`, from the plugin: NCCL names them to it in the order in which it
-/// launches them, which is not the order of the calls where a group holds several. Some it does not name (`RankTruth::sees`).
+/// The vector sizes of a rank's collectives by `seq`, from the plugin: NCCL names them to it in the order in
+/// which it launches them, which is not the order of the calls where a group holds several. Some it does not
+/// name (`RankTruth::sees`).
 pub fn vector_bytes(
     member: &Member,
     rank: &RankTrace,

@@ -1,5 +1,5 @@
-//! Does every message that one rank sends arrive at the other? Compared are, for each pair of ranks and each op, the
-//! number of messages, and their sizes where both ends know them.
+//! Does every message that one rank sends arrive at the other? Compared are, for each pair of ranks and each
+//! op, the number of messages, and their sizes where both ends know them.
 
 use std::collections::BTreeMap;
 

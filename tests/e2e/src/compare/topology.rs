@@ -1,5 +1,5 @@
-//! Are the rings and trees those that NCCL printed when it built them? Compared are `ringPrev` and `ringNext` of every
-//! op, and the peers of the messages of ring, chain and tree patterns.
+//! Are the rings and trees those that NCCL printed when it built them? Compared are `ringPrev` and `ringNext`
+//! of every op, and the peers of the messages of ring, chain and tree patterns.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,5 @@
-//! Do the messages carry what the device put into the slots? Compared are, per rank and path and in order, the number of
-//! messages, their bytes together, and the size of each.
+//! Do the messages carry what the device put into the slots? Compared are, per rank and path and in order,
+//! the number of messages, their bytes together, and the size of each.
 
 use super::Findings;
 use super::ops::{self, PathOp};

@@ -1,13 +1,13 @@
-//! Do the witnesses agree with each other? NCCL's proxy and the device emulator share the slots of each connection and
-//! nothing else: if one of them lies, no check against it means anything.
+//! Do the witnesses agree with each other? NCCL's proxy and the device emulator share the slots of each
+//! connection and nothing else: if one of them lies, no check against it means anything.
 
 use super::Findings;
 use super::ops;
 use crate::truth::plugin::{PluginTruth, ProxyOp};
 use crate::truth::transfer_log::{Transfer, TransferLog};
 
-/// Counts ops. NCCL keeps some from its plugin (`RankTruth::sees_every_p2p_op`, `sees`); those that the plugin
-/// has must be found among the device's, in order.
+/// Counts ops. NCCL keeps some from its plugin (`RankTruth::sees_every_p2p_op`, `sees`); those that the
+/// plugin has must be found among the device's, in order.
 pub fn check(truth: &PluginTruth, log: &TransferLog) -> Findings {
     let mut findings = Findings::default();
     for (member, rank) in &truth.ranks {

@@ -76,7 +76,8 @@ impl Programs {
         Ok(compare::against_pattern_calls(&Trace::read(&out)?, &pattern_calls::read(&truth)?))
     }
 
-    /// What the library itself counts of PAT, of communicators with so many ranks on each node. Nothing is traced.
+    /// What the library itself counts of PAT, of communicators with so many ranks on each node. Nothing is
+    /// traced.
     ///
     /// # Errors
     /// If the program fails.
@@ -96,8 +97,8 @@ impl Programs {
         pat_counts::read(&truth)
     }
 
-    /// A job on the bed. Counts what each check counts, all together; and says which witnesses spoke: some releases (2.27.3) tell
-    /// their profiler interface of no op at all.
+    /// A job on the bed. Counts what each check counts, all together; and says which witnesses spoke: some
+    /// releases (2.27.3) tell their profiler interface of no op at all.
     ///
     /// # Errors
     /// If a program fails, or anything was lost.

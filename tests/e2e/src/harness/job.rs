@@ -63,7 +63,8 @@ pub struct Job {
 }
 
 impl Job {
-    /// Starts it on an official library; `None` if the machine lacks something. `{}` in an argument is the job's folder.
+    /// Starts it on an official library; `None` if the machine lacks something. `{}` in an
+    /// argument is the job's folder.
     ///
     /// # Errors
     /// If the bed does not come up.
@@ -125,7 +126,8 @@ impl Job {
         }
     }
 
-    /// Lets the ranks work for a moment. How far their kernels are shows nowhere outside, so nothing can be awaited.
+    /// Lets the ranks work for a moment. How far their kernels are shows nowhere outside, so nothing can be
+    /// awaited.
     pub fn work() {
         thread::sleep(Duration::from_millis(500));
     }

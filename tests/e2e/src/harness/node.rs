@@ -22,8 +22,8 @@ impl Drop for Killed {
     }
 }
 
-/// A script that starts the bed in mount and PID namespaces of its own. There `hidden` is the library `library`, and outside it is
-/// an empty file.
+/// A script that starts the bed in mount and PID namespaces of its own. There `hidden` is the library
+/// `library`, and outside it is an empty file.
 pub fn namespaced_bed(bed: &Path, library: &Path, folder: &Path) -> Result<(PathBuf, PathBuf)> {
     let hidden = folder.join("hidden").join("libnccl.so.2");
     fs::create_dir_all(hidden.parent().unwrap_or(folder))?;
@@ -48,8 +48,9 @@ pub fn outer_pid(bed: &Bed) -> Result<u32> {
     children.split_whitespace().next().and_then(|pid| pid.parse().ok()).context("it has no child")
 }
 
-/// A program that stands for one with NCCL linked into it: it has NCCL's version string among its constants and functions with the names
-/// of two of NCCL's calls. NVIDIA ships no static library that a test could link. `None` without a C compiler.
+/// A program that stands for one with NCCL linked into it: it has NCCL's version string among its constants
+/// and functions with the names of two of NCCL's calls. NVIDIA ships no static library that a test could
+/// link. `None` without a C compiler.
 pub fn program_with_nccl_inside(folder: &Path, version: &str) -> Result<Option<PathBuf>> {
     let (source, program) = (folder.join("inside.c"), folder.join("program-with-nccl-inside"));
     let text = format!(

@@ -7,8 +7,8 @@ use std::{
 
 use anyhow::{Result, bail};
 
-/// Makes `folder/libnccl.so.2` with `strip` and these options; or, as binutils may know no processor but this machine's, with
-/// `llvm-strip`.
+/// Makes `folder/libnccl.so.2` with `strip` and these options; or, as binutils may know no processor but this
+/// machine's, with `llvm-strip`.
 ///
 /// # Errors
 /// If neither is there, or can.

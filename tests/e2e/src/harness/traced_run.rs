@@ -30,7 +30,8 @@ pub enum Plugin {
 }
 
 impl TracedRun {
-    /// Attaches to a bed that is already running, lets it go, and waits for both. `None` if the machine lacks something.
+    /// Attaches to a bed that is already running, lets it go, and waits for both. `None` if the
+    /// machine lacks something.
     pub fn new(version: &str, plugin: Plugin, arguments: &[&str]) -> Option<Self> {
         Self::traced(&[], version, plugin, arguments)
     }

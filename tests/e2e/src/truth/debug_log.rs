@@ -1,11 +1,12 @@
 //! What NCCL prints with `NCCL_DEBUG=INFO`: the topology it decided on, and the API calls it got.
 //!
-//! Wanted: `NCCL_DEBUG_SUBSYS=INIT,GRAPH,NET,P2P,SHM,COLL,TUNING`, and `NCCL_DEBUG_FILE` with `%p` so that processes do
-//! not share a file (they may: every line says its process and thread).
+//! Wanted: `NCCL_DEBUG_SUBSYS=INIT,GRAPH,NET,P2P,SHM,COLL,TUNING`, and `NCCL_DEBUG_FILE` with `%p` so that
+//! processes do not share a file (they may: every line says its process and thread).
 //!
-//! Lines about rings, trees and connections do not name their communicator. Inside `Init START … Init COMPLETE` the
-//! thread tells; a connection made later, on a thread of its own, belongs to the one communicator of the process with
-//! that rank, if there is only one. What stays ambiguous is kept apart, not guessed.
+//! Lines about rings, trees and connections do not name their communicator. Inside
+//! `Init START … Init COMPLETE` the thread tells; a connection made later, on a thread of its own, belongs
+//! to the one communicator of the process with that rank, if there is only one. What stays ambiguous is
+//! kept apart, not guessed.
 
 pub mod message;
 pub mod record;
@@ -47,8 +48,9 @@ pub struct LoggedCommunicator {
     pub rank: i32,
     pub n_ranks: i32,
     pub n_nodes: Option<i32>,
-    /// What is printed as `commId`. Before 2.26 that is another hash of the same id: it names the communicator to other
-    /// lines of the log and to nobody else. Of communicators that were split off another one, 2.23 and later print none.
+    /// What is printed as `commId`. Before 2.26 that is another hash of the same id: it names the
+    /// communicator to other lines of the log and to nobody else. Of communicators that were split off
+    /// another one, 2.23 and later print none.
     pub comm_hash: Option<CommHash>,
     pub complete: bool,
     pub destroyed: bool,
@@ -98,8 +100,8 @@ impl DebugLog {
         self.communicators.iter().find(|communicator| communicator.member() == Some(member))
     }
 
-    /// The view of `member`, or one that must be like it: where the log has no name for the communicator, all that could
-    /// be it have to have the same rings and trees.
+    /// The view of `member`, or one that must be like it: where the log has no name for the communicator, all
+    /// that could be it have to have the same rings and trees.
     pub fn member_or_alike(&self, member: Member, n_ranks: i32) -> Option<&LoggedCommunicator> {
         if let Some(named) = self.member(member) {
             return Some(named);
@@ -125,8 +127,8 @@ struct Reader {
     by_address: HashMap<(u32, u64), usize>,
     /// The communicator that a thread is initializing.
     by_thread: HashMap<(u32, u32), usize>,
-    /// Rings and trees of a thread's communicator that has not been named yet: up to 2.17 only the end of an initialization
-    /// has a line.
+    /// Rings and trees of a thread's communicator that has not been named yet: up to 2.17 only the end of an
+    /// initialization has a line.
     unnamed: HashMap<(u32, u32), Graphs>,
     /// Connections that were made outside of an initialization.
     late: Vec<(u32, Connection)>,

@@ -1,5 +1,5 @@
-//! What `tests/patterns` says of each op that it passed to the real `ncclProxySaveOp`: the calls that follow from the graph
-//! that it made up, and that the library queued.
+//! What `tests/patterns` says of each op that it passed to the real `ncclProxySaveOp`: the calls that follow
+//! from the graph that it made up, and that the library queued.
 
 use std::path::Path;
 

@@ -1,7 +1,7 @@
 //! NCCL's own account: the files of the profiler plugin in `tests/profiler`.
 //!
-//! The plugin writes what NCCL passed and nothing else; units and sums are settled here. NCCL does not pass everything:
-//! see [`RankTruth::sees_every_p2p_op`] and [`RankTruth::sees`].
+//! The plugin writes what NCCL passed and nothing else; units and sums are settled here. NCCL does not pass
+//! everything: see [`RankTruth::sees_every_p2p_op`] and [`RankTruth::sees`].
 
 mod line;
 
@@ -17,8 +17,8 @@ use crate::json_lines;
 use line::Line;
 pub use line::State;
 
-/// States of a step: handed to the device to fill, given to the network; asked of the network, arrived, handed to the
-/// device to read. The second and the fourth say how much the message carries.
+/// States of a step: handed to the device to fill, given to the network; asked of the network, arrived,
+/// handed to the device to read. The second and the fourth say how much the message carries.
 const STEP_SEND_GPU_WAIT: i32 = 8;
 const STEP_SEND_WAIT: i32 = 9;
 const STEP_RECV_WAIT: i32 = 10;
@@ -165,8 +165,8 @@ impl ProxyOp {
         Some(self.steps.iter().filter_map(|step| step.trans_size_at(telling)).collect())
     }
 
-    /// What was transferred. Up to version 3 a sum that runs through every op that used the same proxy arguments, so
-    /// only its growth from the op's first state to its last counts.
+    /// What was transferred. Up to version 3 a sum that runs through every op that used the same proxy
+    /// arguments, so only its growth from the op's first state to its last counts.
     pub fn bytes(&self) -> Option<u64> {
         if let Some(sizes) = self.sizes() {
             return Some(sizes.iter().sum());
@@ -189,14 +189,14 @@ impl Step {
 }
 
 impl RankTruth {
-    /// Whether every p2p op shows: not in 2.27, where of several ops that the proxy runs as one (`nsubs` > 1) only the
-    /// first does (nccl:v2.27.5-1:src/proxy.cc, ncclProxyOpToArgs).
+    /// Whether every p2p op shows: not in 2.27, where of several ops that the proxy runs as one (`nsubs` > 1)
+    /// only the first does (nccl:v2.27.5-1:src/proxy.cc, ncclProxyOpToArgs).
     pub fn sees_every_p2p_op(&self) -> bool {
         self.api != 4
     }
 
-    /// Whether a function's ops show. NCCL 2.29 and later set no activation mask on broadcasts that they run as one
-    /// AllGatherV (nccl:v2.30.7-1:src/enqueue.cc, geteActivationMask), 2.32 on none at all.
+    /// Whether a function's ops show. NCCL 2.29 and later set no activation mask on broadcasts that they run
+    /// as one AllGatherV (nccl:v2.30.7-1:src/enqueue.cc, geteActivationMask), 2.32 on none at all.
     pub fn sees(&self, func: &str) -> bool {
         match func {
             "AllGatherV" => false,
@@ -207,8 +207,8 @@ impl RankTruth {
 }
 
 impl PluginTruth {
-    /// Reads all `truth.*.jsonl` files of `directory`, and gives ops that a process did for another one back to the
-    /// communicator that asked for them.
+    /// Reads all `truth.*.jsonl` files of `directory`, and gives ops that a process did for another one back
+    /// to the communicator that asked for them.
     pub fn read(directory: &Path) -> Result<Self> {
         let mut paths = Vec::new();
         let entries =
@@ -242,7 +242,8 @@ impl PluginTruth {
             let calls = calls.chain(file.rank.p2ps.iter().map(|p2p| p2p.call));
             owners.extend(calls.map(|call| (call, file.member)));
             if truth.ranks.insert(file.member, file.rank).is_some() {
-                // In 2.23 two splits of one parent with one color get one hash: such runs need names of their own.
+                // In 2.23 two splits of one parent with one color get one hash: such runs need names of their
+                // own.
                 bail!("two files speak of {}", file.member);
             }
         }

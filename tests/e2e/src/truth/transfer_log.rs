@@ -1,7 +1,7 @@
 //! The test bed's account: what its device emulator put into and took out of the slots.
 //!
-//! A line per kernel launch, operation, channel, peer and direction, in `FILE.rank<r>`; written when a kernel has ended,
-//! so what hung is not in it.
+//! A line per kernel launch, operation, channel, peer and direction, in `FILE.rank<r>`; written when a kernel
+//! has ended, so what hung is not in it.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! Whose proxy thread serves a connection: this process's, or, where NCCL sends through another GPU of the node (PXN), another
-//! rank's.
+//! Whose proxy thread serves a connection: this process's, or, where NCCL sends through another GPU of the
+//! node (PXN), another rank's.
 
 use super::{DecodeError, RecordView};
 use crate::wire::ProxyOwnerSpans;
@@ -9,8 +9,8 @@ use crate::wire::ProxyOwnerSpans;
 pub enum ProxyRank {
     /// Its rank in this communicator (`ncclProxyConnector.rank`, 2.23 and later).
     Rank(i32),
-    /// Its rank in the communicator whose resources this one shares (`tpRank`, 2.18 to 2.22): in this one, but after a split with
-    /// `splitShare`.
+    /// Its rank in the communicator whose resources this one shares (`tpRank`, 2.18 to 2.22): in this one,
+    /// but after a split with `splitShare`.
     TopRank(i32),
 }
 

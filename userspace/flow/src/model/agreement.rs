@@ -3,7 +3,8 @@
 use super::{flow::FlowRecord, transfers::transfers};
 use crate::schema::{BytesKind, Outcome};
 
-/// Of an op of which every message has come to its end. Keeps how the messages are laid out, for the op's rows.
+/// Of an op of which every message has come to its end. Keeps how the messages are laid out, for the op's
+/// rows.
 pub(super) fn of_whole(record: &mut FlowRecord) -> Outcome {
     let mut agrees = true;
     for index in 0..record.peers.len() {

@@ -1,9 +1,9 @@
 //! How many bytes a message carries, where NCCL's planning lets it be known.
 //!
-//! `ncclProxyOp.nbytes` is the capacity of a message's slots, not what is sent. From 2.24 the op has `channelSize`, the
-//! payload of its channel; from 2.20 to 2.23 the device work that it was made for tells it. The sizes follow from the loops
-//! of NCCL's device code (2.27: src/device/all_reduce.h runRing, all_gather.h, reduce_scatter.h, prims_simple.h genericOp).
-//! Where they do not, the answer is the capacity.
+//! `ncclProxyOp.nbytes` is the capacity of a message's slots, not what is sent. From 2.24 the op has
+//! `channelSize`, the payload of its channel; from 2.20 to 2.23 the device work that it was made for tells
+//! it. The sizes follow from the loops of NCCL's device code (2.27: src/device/all_reduce.h runRing,
+//! all_gather.h, reduce_scatter.h, prims_simple.h genericOp). Where they do not, the answer is the capacity.
 
 use super::flow::FlowRecord;
 use crate::schema::BytesKind;
@@ -57,8 +57,8 @@ pub(super) struct Slicing {
 }
 
 impl Sizes {
-    /// Chooses the rule for an op; `n_steps` is what NCCL planned with the peer, and a rule that would not make as many
-    /// steps is not believed.
+    /// Chooses the rule for an op; `n_steps` is what NCCL planned with the peer, and a rule that would not
+    /// make as many steps is not believed.
     pub(super) fn of(record: &FlowRecord, n_steps: u64) -> Self {
         let capacity = Self::Capacity(u64::try_from(record.op.nbytes).unwrap_or(0));
         let op = &record.op;
@@ -110,7 +110,8 @@ impl Sizes {
         let op = &record.op;
         let capacity = u64::try_from(op.nbytes).ok()?;
         if op.nsteps == 1 {
-            // 2.20 and later: nbytes is the part's own size where it fits one message. Before, it is the capacity.
+            // 2.20 and later: nbytes is the part's own size where it fits one message. Before, it is the
+            // capacity.
             return op.p2p_nbytes_is_size.then_some(Self::Single(capacity));
         }
         // LL's chunkSize counts flags too: half of it is payload.
@@ -201,8 +202,8 @@ impl Slicing {
         if self.slices_per_chunk <= 1 {
             return self.protocol.wire_bytes(data);
         }
-        // sliceSize = max(divUp(nelem, 16*SlicePerChunk)*16, sliceSize/32) elements: halves of what there is, so an
-        // empty second message is really sent.
+        // sliceSize = max(divUp(nelem, 16*SlicePerChunk)*16, sliceSize/32) elements: halves of what there is,
+        // so an empty second message is really sent.
         let elements = data / self.element;
         let even = elements.div_ceil(16 * self.slices_per_chunk).saturating_mul(16);
         let least = self.slot / self.element / 32;
@@ -228,7 +229,8 @@ mod tests {
         }
     }
 
-    /// Every byte of the payload passes every link 2(N-1) times, N-1 times per rank and direction of the ring.
+    /// Every byte of the payload passes every link 2(N-1) times, N-1 times per rank and direction of the
+    /// ring.
     #[test]
     fn ring_all_reduce_messages_add_up_to_what_an_all_reduce_moves() {
         for (channel_size, n_ranks) in

@@ -2,7 +2,8 @@
 
 use crate::decode::ApiLineEvent;
 
-/// What the fields of `ncclInfo` mean for a function: NCCL fills those that a function has no use for with `ncclSum` and 0.
+/// What the fields of `ncclInfo` mean for a function: NCCL fills those that a function has no use
+/// for with `ncclSum` and 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Arguments {
     pub(super) reduces: bool,
@@ -13,7 +14,8 @@ pub(super) struct Arguments {
 }
 
 impl Arguments {
-    /// By the call's name, src/collectives.cc up to 2.30. Of `Reduce`, and of a function that came later, all is shown.
+    /// By the call's name, src/collectives.cc up to 2.30. Of `Reduce`, and of a function that
+    /// came later, all is shown.
     pub(super) fn of(event: &ApiLineEvent) -> Self {
         let function: &str = &event.name;
         let (reduces, has_root, has_peer) = match function {

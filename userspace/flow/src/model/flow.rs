@@ -44,7 +44,8 @@ pub struct PeerFlow {
 #[derive(Clone, Debug)]
 pub struct FlowRecord {
     pub comm: FlowCommunicator,
-    /// Number of the op on its communicator, shifted left by one; bit 0 is 1 for p2p, as in NCCL's own opCount.
+    /// Number of the op on its communicator, shifted left by one; bit 0 is 1 for p2p, as in NCCL's own
+    /// opCount.
     pub seq: u64,
     pub op: ProxyOp,
     pub ring: Ring,
@@ -61,7 +62,8 @@ pub struct FlowRecord {
     pub posted_at: Option<Origin>,
     /// A replay of a CUDA graph: the `seq` of the op that was captured.
     pub captured_seq: Option<u64>,
-    /// Position of this channel's part among the parts of a p2p call, where the call was seen from its beginning.
+    /// Position of this channel's part among the parts of a p2p call, where the call was seen from its
+    /// beginning.
     pub p2p_part: Option<u64>,
     /// Records of its process were lost while it was seen: peers, or what was measured, can be missing.
     pub incomplete: bool,
@@ -109,8 +111,9 @@ impl FlowRecord {
         called.or_else(|| self.coll_name())
     }
 
-    /// Bytes that the op was called with, where they are known: a task (2.23 and later) has its count and its type. Before, the count
-    /// is the call's, and its type is the op's only where NCCL does not turn the elements into bytes.
+    /// Bytes that the op was called with, where they are known: a task (2.23 and later) has its count and
+    /// its type. Before, the count is the call's, and its type is the op's only where NCCL does not turn
+    /// the elements into bytes.
     pub fn call_bytes(&self) -> Option<u64> {
         let task = self.task.as_ref();
         if self.op.pattern.is_p2p() {

@@ -7,7 +7,8 @@ use crate::{
 };
 use nccl_library::nccl::{Direction, FIFO_STEPS};
 
-/// `NCCL_SHARED_STEPS`: those that all ops that are taken together may use (src/include/proxy.h, `maxDepth` in src/transport/net.cc).
+/// `NCCL_SHARED_STEPS`: those that all ops that are taken together may use (src/include/proxy.h, `maxDepth`
+/// in src/transport/net.cc).
 const NCCL_SHARED_STEPS: u64 = 16;
 
 /// When a message came how far, on `CLOCK_MONOTONIC` in nanoseconds, as NCCL's proxy saw it. All measured.
@@ -17,7 +18,8 @@ pub struct Message {
     pub start: Option<u64>,
     /// Receive: the network was asked for it.
     pub posted: Option<u64>,
-    /// Send: the GPU has filled the slot, and the network is asked to send for the first time (2.27 and later).
+    /// Send: the GPU has filled the slot, and the network is asked to send for the first time (2.27 and
+    /// later).
     pub ready: Option<u64>,
     /// Send: the network has taken it.
     pub sent: Option<u64>,
@@ -56,7 +58,8 @@ impl Message {
 pub struct Measured {
     /// In the order of their steps.
     pub messages: Vec<Message>,
-    /// When the connection was free for the op: it was posted, and the op before it on the connection was done.
+    /// When the connection was free for the op: it was posted, and the op before it on the connection was
+    /// done.
     pub free_since: Option<u64>,
     /// Messages that can be under way at a time.
     pub depth: usize,
@@ -69,8 +72,9 @@ impl Measured {
         Self { messages: vec![Message::default(); messages], ..Self::default() }
     }
 
-    /// Which message it is that stops, where NCCL tells this one. 2.24 to 2.26 tell the first of those that the GPU has taken since the
-    /// proxy looked last for all of them (`doneStepId` in src/transport/net.cc, recvProxyProgress); they stop in their order.
+    /// Which message it is that stops, where NCCL tells this one. 2.24 to 2.26 tell the first of those that
+    /// the GPU has taken since the proxy looked last for all of them (`doneStepId` in src/transport/net.cc,
+    /// recvProxyProgress); they stop in their order.
     pub(super) fn stopped(&self, told: usize, direction: Direction) -> usize {
         let has_stopped = |message: &&Message| message.end.is_some();
         match direction {
@@ -90,7 +94,8 @@ impl Measured {
         self.depth = usize::try_from(steps.div_ceil(slots.max(1))).unwrap_or(1).max(1);
     }
 
-    /// Derived: since when the slot of this message was free, so that it could begin. The proxy takes it up in its next round.
+    /// Derived: since when the slot of this message was free, so that it could begin. The proxy takes
+    /// it up in its next round.
     pub fn slot_free(&self, index: usize) -> Option<u64> {
         match index.checked_sub(self.depth) {
             _ if self.depth == 0 => None,

@@ -7,11 +7,12 @@ use super::{
 use crate::schema::{BytesKind, Stage};
 use nccl_library::nccl::{Direction, Pattern};
 
-/// Messages of one op with one peer that are laid out: at 512 KiB each, 64 GiB through one channel. A target that
-/// claims more wants to fill our disk; how many are left out is said ([`Layout::left_out`]).
+/// Messages of one op with one peer that are laid out: at 512 KiB each, 64 GiB through one channel. A target
+/// that claims more wants to fill our disk; how many are left out is said ([`Layout::left_out`]).
 const MAX_TRANSFERS: u64 = 1 << 17;
 
-/// NCCL keeps `sliceSteps` and `chunkSteps` in a byte each; bounded so that nothing a target claims overflows.
+/// NCCL keeps `sliceSteps` and `chunkSteps` in a byte each; bounded so that nothing a target claims
+/// overflows.
 const MAX_STEPS: u64 = 1 << 8;
 
 /// One message with one peer. All of it is planned, or derived from what is.
@@ -114,8 +115,9 @@ pub(super) fn transfers(record: &FlowRecord, peer: &PeerFlow) -> impl Iterator<I
     (0..layout.len()).map(move |index| layout.message(index))
 }
 
-/// The chunk that a ring all-reduce sends or receives at a ring step (2.27: src/device/all_reduce.h, runRing). What is
-/// received at a step is sent at the next; the last one received is this rank's successor's.
+/// The chunk that a ring all-reduce sends or receives at a ring step (2.27:
+/// src/device/all_reduce.h, runRing). What is received at a step is sent at the next; the last one
+/// received is this rank's successor's.
 fn chunk_of(record: &FlowRecord, direction: Direction, ring_step: u64, n_ranks: u64) -> u64 {
     let index = u64::try_from(record.ring.index).unwrap_or(0) % n_ranks;
     let sent_at = |step: u64| (index + n_ranks - 1 - step % n_ranks) % n_ranks;

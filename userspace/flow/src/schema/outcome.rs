@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// How an op came out, where its messages are measured. In the order of the names: so are keys of JSON objects.
+/// How an op came out, where its messages are measured. In the order of the names: so are keys of JSON
+/// objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {

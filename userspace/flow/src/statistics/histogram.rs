@@ -1,6 +1,7 @@
 //! Durations, counted by size.
 
-/// Upper bounds of the buckets, nanoseconds: 1 µs to 30 s, three a decade or so. Beyond the last is one bucket more.
+/// Upper bounds of the buckets, nanoseconds: 1 µs to 30 s, three a decade or so. Beyond the last is one
+/// bucket more.
 pub const BOUNDS: [u64; 16] = [
     1_000,
     3_000,
@@ -46,7 +47,8 @@ impl Histogram {
         self.sum_ns
     }
 
-    /// Each bucket's upper bound in nanoseconds (`None`: there is none) and what fell into it and into no smaller one.
+    /// Each bucket's upper bound in nanoseconds (`None`: there is none) and what fell into it and into no
+    /// smaller one.
     pub fn buckets(&self) -> impl Iterator<Item = (Option<u64>, u64)> + '_ {
         let bounds = BOUNDS.iter().copied().map(Some).chain([None]);
         bounds.zip(self.buckets.iter().copied())

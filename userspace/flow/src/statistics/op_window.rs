@@ -1,7 +1,7 @@
 //! Which ops were counted: an op comes as a record for each of its channels, not always one after the other.
 
-/// Words of 64 ops that are remembered: the last 4,033 ops at least. The channels of an op come within one plan, or, where
-/// messages are measured, when the last of them is done.
+/// Words of 64 ops that are remembered: the last 4,033 ops at least. The channels of an op come within one
+/// plan, or, where messages are measured, when the last of them is done.
 const WORDS: usize = 64;
 
 /// The latest ops of a rank, by number.

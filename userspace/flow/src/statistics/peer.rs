@@ -54,8 +54,8 @@ pub struct Traffic {
     pub messages: u64,
     /// Measured: bytes of the messages whose size was seen.
     pub bytes: u64,
-    /// From a message's start to its end. Measured, with `--step-detail transitions`; else the start is derived, as the moment from
-    /// which its slot was free.
+    /// From a message's start to its end. Measured, with `--step-detail transitions`; else the start is
+    /// derived, as the moment from which its slot was free.
     pub durations: Histogram,
     /// Derived from what was measured; in the order of [`Wait::ALL`].
     pub waits: [Histogram; Wait::ALL.len()],

@@ -1,7 +1,7 @@
 //! Quantiles of durations, in little memory: a count for each of 32 parts of every power of two.
 //!
-//! There are several of these for each link of each rank, most of them with few different values, so they hold only the parts that
-//! occur.
+//! There are several of these for each link of each rank, most of them with few different values, so they
+//! hold only the parts that occur.
 
 use std::collections::BTreeMap;
 

@@ -10,8 +10,8 @@ use super::{
 use crate::schema::{ApiCallRow, MessageRow, Observed, Op};
 use nccl_library::nccl::{Algorithm, Direction};
 
-/// Kinds of op and names of functions that are kept apart for each rank. NCCL has 20 functions, 7 algorithms and 3 protocols,
-/// of which a job uses some; names come from the target's library, which can have any.
+/// Kinds of op and names of functions that are kept apart for each rank. NCCL has 20 functions, 7 algorithms
+/// and 3 protocols, of which a job uses some; names come from the target's library, which can have any.
 const MAX_KINDS: usize = 48;
 /// Peers that are kept apart for each rank. A ring has two, an all-to-all as many as there are ranks.
 const MAX_PEERS: usize = 128;
@@ -64,7 +64,8 @@ pub struct RankStatistics {
     pub incomplete: u64,
     /// Ops (times channels) that were computed from their plan's device work and not seen themselves.
     pub derived: u64,
-    /// Records that came so long after their op's first that it is not known whether it was counted; it was not again.
+    /// Records that came so long after their op's first that it is not known whether it was
+    /// counted; it was not again.
     pub late: u64,
 }
 

@@ -8,13 +8,16 @@ use crate::{
     schema::{ApiCall, HostInfo, MessageRow, Op, RankKey},
 };
 
-/// Ranks that are kept apart: 64 communicators of the 8 ranks of a host. Each has some kilobytes, more with steps.
+/// Ranks that are kept apart: 64 communicators of the 8 ranks of a host. Each has some kilobytes, more with
+/// steps.
 pub(super) const MAX_RANKS: usize = 512;
-/// Ranks of which it is remembered which ops were counted, a kilobyte each. Records of still more are left out and counted.
+/// Ranks of which it is remembered which ops were counted, a kilobyte each. Records of still more
+/// are left out and counted.
 const MAX_KNOWN_RANKS: usize = 8192;
 /// Processes that are kept apart.
 const MAX_PROCESSES: usize = 4096;
-/// How long what a process did is still shown after its end: long enough for any scraper to see the last of it.
+/// How long what a process did is still shown after its end: long enough for any scraper to see the last of
+/// it.
 const KEPT_AFTER_END_NS: u64 = 600_000_000_000;
 
 /// Takes what passes through a pipeline.

@@ -10,7 +10,8 @@ use crate::schema::RankKey;
 pub struct ProcessStatistics {
     /// Records that came to be decoded.
     pub records: u64,
-    /// Records that are missing, in the kernel or since, as far as later records or the end of the session told.
+    /// Records that are missing, in the kernel or since, as far as later records or the end of the session
+    /// told.
     pub lost: u64,
 }
 

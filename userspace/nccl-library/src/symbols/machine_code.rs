@@ -194,8 +194,9 @@ mod tests {
 
     #[test]
     fn calls_and_the_constants_that_reach_them() {
-        // 0: mov ecx, 9; 5: jmp 12; 7: mov ecx, 8; 12: mov edi, r14d; 15: call 0x100; 20: mov ecx, 10; 25: call 0x200;
-        // 30: mov ecx, [rax]; 32: call 0x100; 37: xor ecx, ecx; 39: je 43; 41: mov edx, eax; 43: call 0x100
+        // 0: mov ecx, 9; 5: jmp 12; 7: mov ecx, 8; 12: mov edi, r14d; 15: call 0x100; 20: mov ecx, 10;
+        // 25: call 0x200; 30: mov ecx, [rax]; 32: call 0x100; 37: xor ecx, ecx; 39: je 43; 41: mov
+        // edx, eax; 43: call 0x100
         let code = [
             0xb9, 9, 0, 0, 0, 0xeb, 5, 0xb9, 8, 0, 0, 0, 0x44, 0x89, 0xf7, 0xe8, 0xec, 0, 0, 0, 0xb9, 10, 0,
             0, 0, 0xe8, 0xe2, 1, 0, 0, 0x8b, 0x08, 0xe8, 0xdb, 0, 0, 0, 0x31, 0xc9, 0x74, 2, 0x89, 0xc2,

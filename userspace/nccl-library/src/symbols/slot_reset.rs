@@ -153,9 +153,10 @@ mod tests {
     use super::*;
 
     /// As in 2.19.3, but for what does not matter:
-    /// 0: lea 0x80(%r9,%r11,4),%r13; 8: mov %r13,0x20(%rsp); 13: call *0x50(%rax); 16: cmpq $0,0x58(%rbx,%r11,8); 22: jne 26; 24: jmp 69;
-    /// 26: mov 0x20(%rsp),%rax; 31: movl $-1,(%rax); 37: mfence; 40: mov 0x40(%rbx),%r13; 44: cmp %rax,%r13; 47: jae 69;
-    /// 49: mov %r13d,%edx; 52: mov $2,%ecx; 57: call 0x100; 62: jmp 49 (a loop of the slices); 64: nop …; 69: ret
+    /// 0: lea 0x80(%r9,%r11,4),%r13; 8: mov %r13,0x20(%rsp); 13: call *0x50(%rax); 16: cmpq
+    /// $0,0x58(%rbx,%r11,8); 22: jne 26; 24: jmp 69; 26: mov 0x20(%rsp),%rax; 31: movl $-1,(%rax); 37:
+    /// mfence; 40: mov 0x40(%rbx),%r13; 44: cmp %rax,%r13; 47: jae 69; 49: mov %r13d,%edx; 52: mov $2,%ecx;
+    /// 57: call 0x100; 62: jmp 49 (a loop of the slices); 64: nop …; 69: ret
     const SEND: [u8; 70] = [
         0x4f, 0x8d, 0xac, 0x99, 0x80, 0, 0, 0, 0x4c, 0x89, 0x6c, 0x24, 0x20, 0xff, 0x50, 0x50, 0x4a, 0x83,
         0x7c, 0xdb, 0x58, 0, 0x75, 2, 0xeb, 43, 0x48, 0x8b, 0x44, 0x24, 0x20, 0xc7, 0, 0xff, 0xff, 0xff,

@@ -5,8 +5,8 @@ use clap::Args;
 /// The limit, and compression.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub struct DiskArgs {
-    /// Most that DIR may take on the disk, as in 500M or 20G (K, M, G, T; without a letter, MiB): the oldest windows are removed; without
-    /// windows, lines beyond it are counted as lost
+    /// Most that DIR may take on the disk, as in 500M or 20G (K, M, G, T; without a letter, MiB): the oldest
+    /// windows are removed; without windows, lines beyond it are counted as lost
     #[arg(help_heading = "Disk", long, value_name = "SIZE", value_parser = size)]
     pub max_size: Option<u64>,
 

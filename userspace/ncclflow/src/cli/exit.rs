@@ -1,5 +1,5 @@
-//! Exit codes: 0 done, 1 not done (the message says why), 2 wrong usage, 3 done but incomplete (with `--strict`),
-//! 130 ended by a second Ctrl-C.
+//! Exit codes: 0 done, 1 not done (the message says why), 2 wrong usage, 3 done but incomplete (with
+//! `--strict`), 130 ended by a second Ctrl-C.
 
 use std::{io, process::ExitCode};
 

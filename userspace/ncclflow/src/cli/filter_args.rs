@@ -7,7 +7,8 @@ use crate::target::Filter;
 /// Where `--help` lists them. Not as `next_help_heading`, which would go on to what follows in the commands.
 const HEADING: &str = "Filters";
 
-/// Of each kind that is given, one must fit; values can be given as a comma list, or by giving the option again.
+/// Of each kind that is given, one must fit; values can be given as a comma list, or by giving the option
+/// again.
 #[derive(Clone, Debug, Default, Args)]
 pub struct FilterArgs {
     /// Only processes of these users (name or number)

@@ -7,7 +7,8 @@ use std::{
 
 use crate::dump::Progress;
 
-/// How far a scan is, on a line of the terminal that is written over; nothing where standard error is no terminal.
+/// How far a scan is, on a line of the terminal that is written over; nothing where standard error is no
+/// terminal.
 pub(super) struct ProgressLine {
     is_terminal: bool,
     is_shown: bool,

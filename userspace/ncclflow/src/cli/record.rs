@@ -55,7 +55,8 @@ pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<ExitCode> {
     })
 }
 
-/// Serves metrics. It begins before anything is attached, so that an address that is taken ends the recording before it begins.
+/// Serves metrics. It begins before anything is attached, so that an address that is taken ends the
+/// recording before it begins.
 fn serve(address: SocketAddr, live: LiveStatistics, quiet: bool) -> Result<MetricsServer> {
     let offset_ns = now_ns(ClockId::Realtime).saturating_sub(now_ns(ClockId::Monotonic));
     let server = MetricsServer::start(address, Exposition::new(live, offset_ns))?;

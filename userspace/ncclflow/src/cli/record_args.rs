@@ -113,7 +113,8 @@ pub struct RecordArgs {
     #[arg(long, default_value = "auto", value_parser = auto_or::<BufferKind>(AUTO_BUFFER))]
     pub buffer: Auto<BufferKind>,
 
-    /// The kernel's buffers, all together, in MiB; the part of each process (perf: of each CPU) is rounded up to a power of two
+    /// The kernel's buffers, all together, in MiB; the part of each process (perf: of each CPU) is
+    /// rounded up to a power of two
     #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub buffer_size: u32,
 
@@ -121,7 +122,8 @@ pub struct RecordArgs {
     #[arg(long, default_value = "auto", value_parser = auto_or::<LinkKind>(AUTO_LINKS), hide_short_help = true)]
     pub links: Auto<LinkKind>,
 
-    /// Records that may wait to be decoded and written, in MiB; when it is full, records are dropped and counted
+    /// Records that may wait to be decoded and written, in MiB; when it is full, records are dropped and
+    /// counted
     #[arg(long, value_name = "MIB", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub queue_size: u32,
 
@@ -133,7 +135,8 @@ pub struct RecordArgs {
     #[arg(long)]
     pub no_cache: bool,
 
-    /// When no probe is hit for SECS, write a dump (`ncclflow dump --json --stacks`) into DIR: once, until one is hit again
+    /// When no probe is hit for SECS, write a dump (`ncclflow dump --json --stacks`) into DIR:
+    /// once, until one is hit again
     #[arg(long, value_name = "SECS", value_parser = seconds)]
     pub on_hang: Option<Duration>,
 
@@ -147,8 +150,8 @@ pub struct RecordArgs {
     #[arg(long, value_name = "FILE")]
     pub capture: Option<PathBuf>,
 
-    /// Serve live metrics for Prometheus at http://ADDR/metrics while recording (docs/METRICS.md): a port of this host alone
-    /// (9400), or an address and a port
+    /// Serve live metrics for Prometheus at http://ADDR/metrics while recording (docs/METRICS.md): a port of
+    /// this host alone (9400), or an address and a port
     #[arg(long, value_name = "ADDR", value_parser = parse_address)]
     pub metrics: Option<SocketAddr>,
 

@@ -15,8 +15,8 @@ pub struct SamplingArgs {
     #[arg(long, value_name = "LIST", default_value = "0-63", value_parser = channels)]
     pub channels: u64,
 
-    /// With --level steps: measure only calls of at least so many bytes, or of unknown size (before NCCL 2.23 all but
-    /// reductions and reduce-scatters)
+    /// With --level steps: measure only calls of at least so many bytes, or of unknown size (before NCCL 2.23
+    /// all but reductions and reduce-scatters)
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     pub min_bytes: u64,
 }

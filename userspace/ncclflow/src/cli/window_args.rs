@@ -14,7 +14,8 @@ pub struct WindowArgs {
     #[arg(help_heading = "Windows", long, value_name = "FILE")]
     pub window_flag: Option<PathBuf>,
 
-    /// Close a window when it has N ops (lines of proxy_flow, or calls), and do not open one again before FILE has gone
+    /// Close a window when it has N ops (lines of proxy_flow, or calls), and do not open one
+    /// again before FILE has gone
     #[arg(help_heading = "Windows", long, value_name = "N", requires = "window_flag", value_parser = clap::value_parser!(u64).range(1..))]
     pub window_max_ops: Option<u64>,
 

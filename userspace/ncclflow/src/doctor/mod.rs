@@ -1,4 +1,5 @@
-//! Tells whether this host can trace. Each requirement is checked, or tried, and judged as ok, degraded or no, with a remedy.
+//! Tells whether this host can trace. Each requirement is checked, or tried, and judged as ok,
+//! degraded or no, with a remedy.
 //!
 //! Nothing here needs privileges. A check that is not permitted says so.
 

@@ -125,8 +125,9 @@ fn lockdown(facts: &Facts) -> Check {
     let mode = facts.lockdown.as_deref().and_then(|text| Some(text.split_once('[')?.1.split_once(']')?.0));
     match mode {
         None => Check::ok(name, "the kernel has none"),
-        // Confidentiality refuses bpf_probe_read_kernel, which ncclflow does not use; from 5.4 to 5.9 also bpf_probe_read; and perf events of the
-        // kernel (security/lockdown/lockdown.c, kernel/trace/bpf_trace.c).
+        // Confidentiality refuses bpf_probe_read_kernel, which ncclflow does not use; from 5.4 to 5.9 also
+        // bpf_probe_read; and perf events of the kernel (security/lockdown/lockdown.c,
+        // kernel/trace/bpf_trace.c).
         Some("confidentiality") => Check::degraded(
             name,
             "confidentiality: what it allows differs between kernels",

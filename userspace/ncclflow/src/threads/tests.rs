@@ -65,7 +65,8 @@ fn a_thread_that_sleeps_is_unwound_from_where_it_entered_the_kernel() {
 
 /// Whether this kernel lets us sample our own threads: an event of our own, as perf_event_open(2) has it.
 fn kernel_samples() -> bool {
-    // `struct perf_event_attr`: a software event, the size, the task clock; no hypervisor, as `sample` asks for it.
+    // `struct perf_event_attr`: a software event, the size, the task clock; no hypervisor, as `sample` asks
+    // for it.
     let mut attributes = [0u32; 32];
     (attributes[0], attributes[1], attributes[2], attributes[10]) = (1, 128, 1, 1 << 6);
     // SAFETY: the kernel reads as many bytes as the second word says, and those are there.

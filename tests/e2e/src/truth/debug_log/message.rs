@@ -88,7 +88,8 @@ impl Connection {
     }
 }
 
-/// `AllReduce: opCount 0 sendbuff 0x… recvbuff 0x… count 8 datatype 7 op 0 root 0 comm 0x… [nranks=4] stream 0x…`
+/// `AllReduce: opCount 0 sendbuff 0x… recvbuff 0x… count 8 datatype 7 op 0 root 0 comm 0x… [nranks=4] stream
+/// 0x…`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApiCall {
     pub func: String,
@@ -105,7 +106,8 @@ pub struct ApiCall {
     pub stream: u64,
 }
 
-/// `AllReduce: 4096 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}`; numbers and no function in older versions.
+/// `AllReduce: 4096 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}`; numbers and no function in older
+/// versions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tuning {
     pub func: Option<String>,

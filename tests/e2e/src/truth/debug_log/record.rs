@@ -1,7 +1,8 @@
 //! Lines of a log into records: who said it, and what.
 //!
-//! A record looks like `host:pid:tid [device] NCCL INFO message`, with a time before it if the user asked for one. When
-//! processes share a stream, a launcher may put its own prefix before it, and two records can end up on one line.
+//! A record looks like `host:pid:tid [device] NCCL INFO message`, with a time before it if the user
+//! asked for one. When processes share a stream, a launcher may put its own prefix before it, and two
+//! records can end up on one line.
 
 const MARKER: &str = " NCCL INFO ";
 

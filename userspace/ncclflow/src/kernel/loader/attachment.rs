@@ -59,7 +59,8 @@ pub struct ArmedProbe {
     pub place: ProbePlace,
     /// Set if this is no probe, but a plan that walking probes run: what it reads.
     pub part: Option<&'static str>,
-    /// The process that it is limited to. `None` for parts, and for all probes under `--all`: they serve all processes that use the library.
+    /// The process that it is limited to. `None` for parts, and for all probes under `--all`: they serve all
+    /// processes that use the library.
     pub pid: Option<u32>,
     /// Index of the library among the session's libraries.
     pub library: usize,
@@ -95,7 +96,8 @@ impl Attachment {
         Ok(Self { object, counters, probes: Vec::new(), links: Vec::new(), first_link: None })
     }
 
-    /// Stores the plans that a library's walking probe runs for nodes and rows, the head plan first. Each has a cookie and counters of its own.
+    /// Stores the plans that a library's walking probe runs for nodes and rows, the head plan first. Each has
+    /// a cookie and counters of its own.
     pub fn store_parts(
         &mut self,
         probe: &Probe,
@@ -123,8 +125,8 @@ impl Attachment {
         Ok(StoredParts { head, first: head + 1 })
     }
 
-    /// Attaches stored probes to the inode behind `path`, in one process: the kernel places no breakpoint in others. The probes send nothing
-    /// before [`Attachment::arm`].
+    /// Attaches stored probes to the inode behind `path`, in one process: the kernel places no breakpoint in
+    /// others. The probes send nothing before [`Attachment::arm`].
     pub fn attach(
         &mut self,
         probes: &[(&Probe, u32)],
@@ -162,8 +164,9 @@ impl Attachment {
         Ok(cookie)
     }
 
-    /// Attaches stored probes, with their cookies, to the inode behind `path`: in one process, or in all that have it mapped now and later. They
-    /// stay attached while the links live. If the kernel refuses one of them, none is attached.
+    /// Attaches stored probes, with their cookies, to the inode behind `path`: in one process, or in all
+    /// that have it mapped now and later. They stay attached while the links live. If the kernel refuses one
+    /// of them, none is attached.
     pub fn link(
         &mut self,
         probes: &[(&Probe, u32)],

@@ -1,7 +1,8 @@
-//! The system calls that aya 0.14 does not make: loading a program for links to many uprobes, and making links.
+//! The system calls that aya 0.14 does not make: loading a program for links to many uprobes, and making
+//! links.
 //!
-//! Every function here but [`call`] and [`descriptor`] is safe: it borrows what the kernel reads and writes until the call is over, and takes
-//! each length from what it borrowed.
+//! Every function here but [`call`] and [`descriptor`] is safe: it borrows what the kernel reads and writes
+//! until the call is over, and takes each length from what it borrowed.
 
 use std::{
     ffi::CStr,
@@ -26,11 +27,13 @@ pub(super) struct Code<'a> {
     pub(super) name: &'a str,
     pub(super) license: &'a CStr,
     pub(super) instructions: &'a [bpf_insn],
-    /// The object's BTF, and the function's own records. The verifier needs both to check each global function only once.
+    /// The object's BTF, and the function's own records. The verifier needs both to check each
+    /// global function only once.
     pub(super) btf: Option<(BorrowedFd<'a>, &'a Function)>,
 }
 
-/// Loads a program for uprobes. `is_multi`: for links to many. `log`: buffer for the verifier's log; empty for none.
+/// Loads a program for uprobes. `is_multi`: for links to many. `log`: buffer for the verifier's log; empty
+/// for none.
 pub(super) fn load_program(code: Code<'_>, is_multi: bool, log: &mut [u8]) -> io::Result<OwnedFd> {
     let mut attr = zeroed();
     // `attr` points to these, so they live until the end of the function.
@@ -59,8 +62,9 @@ pub(super) fn load_program(code: Code<'_>, is_multi: bool, log: &mut [u8]) -> io
         attr.__bindgen_anon_3.log_buf = log.as_mut_ptr() as u64;
         attr.__bindgen_anon_3.log_size = length(log)?;
     }
-    // SAFETY: instructions, license, function and line records are borrowed or owned here, with their own lengths (the license ends with 0);
-    // the kernel writes `log` only, which is borrowed mutably. BPF_PROG_LOAD makes a descriptor.
+    // SAFETY: instructions, license, function and line records are borrowed or owned here, with their own
+    // lengths (the license ends with 0); the kernel writes `log` only, which is borrowed mutably.
+    // BPF_PROG_LOAD makes a descriptor.
     unsafe { call_for_descriptor(bpf_cmd::BPF_PROG_LOAD, &mut attr) }
 }
 
@@ -140,7 +144,8 @@ pub(super) fn link_many(program: BorrowedFd<'_>, places: Places<'_>) -> io::Resu
     attr.link_create.__bindgen_anon_3.uprobe_multi.flags =
         if places.at_return { BPF_F_UPROBE_MULTI_RETURN } else { 0 };
     attr.link_create.__bindgen_anon_3.uprobe_multi.pid = places.pid;
-    // SAFETY: path (ended with 0), offsets and cookies (as many, above) are borrowed. BPF_LINK_CREATE makes a descriptor.
+    // SAFETY: path (ended with 0), offsets and cookies (as many, above) are borrowed.
+    // BPF_LINK_CREATE makes a descriptor.
     unsafe { call_for_descriptor(bpf_cmd::BPF_LINK_CREATE, &mut attr) }
 }
 
@@ -155,7 +160,8 @@ pub(super) fn link_event(program: BorrowedFd<'_>, event: BorrowedFd<'_>, cookie:
     unsafe { call_for_descriptor(bpf_cmd::BPF_LINK_CREATE, &mut attr) }
 }
 
-/// Opens a performance event that is a uprobe: in one process, or in all. `kind` and `config` are those of the unit `uprobe`.
+/// Opens a performance event that is a uprobe: in one process, or in all. `kind` and `config` are
+/// those of the unit `uprobe`.
 pub(super) fn open_event(
     (kind, config): (u32, u64),
     path: &CStr,
@@ -182,16 +188,17 @@ pub(super) fn open_event(
 }
 
 fn zeroed() -> bpf_attr {
-    // SAFETY: a union of structs of integers, for which zeroes are a value. All bytes must be 0: the kernel refuses others in members that
-    // it does not know.
+    // SAFETY: a union of structs of integers, for which zeroes are a value. All bytes must be 0: the kernel
+    // refuses others in members that it does not know.
     unsafe { std::mem::zeroed() }
 }
 
 /// bpf(2).
 ///
 /// # Safety
-/// Each address in the members of `attr` that `command` uses is 0, or that of memory that lives until the call is over and has the length that
-/// `attr` (or the map that `attr` names) states; nobody else uses what the command writes.
+/// Each address in the members of `attr` that `command` uses is 0, or that of memory that lives until the
+/// call is over and has the length that `attr` (or the map that `attr` names) states; nobody else uses
+/// what the command writes.
 unsafe fn call(command: bpf_cmd, attr: &mut bpf_attr) -> io::Result<libc::c_long> {
     // SAFETY: `attr` is borrowed, the size is its own, and the caller answers for what it points to.
     let result =

@@ -33,8 +33,9 @@ impl BufferKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Buffer {
     pub kind: BufferKind,
-    /// Bytes of all parts together, as asked for. The parts are equal: one for each ring buffer, or one for each online CPU. The kernel takes
-    /// more: each part is at least [`MIN_BYTES_PER_PART`], and rounded up to a power of two of pages.
+    /// Bytes of all parts together, as asked for. The parts are equal: one for each ring buffer, or one for
+    /// each online CPU. The kernel takes more: each part is at least [`MIN_BYTES_PER_PART`], and rounded up
+    /// to a power of two of pages.
     pub bytes: u32,
     /// Number of ring buffers: a power of two, at most [`MAX_RINGS`].
     pub rings: u32,
@@ -44,8 +45,8 @@ pub struct Buffer {
 const MIN_BYTES_PER_PART: usize = 64 * 1024;
 
 impl Buffer {
-    /// Number of ring buffers for this number of processes. `None`: processes come and go; then there are fewer, so that the one of a process
-    /// with many ranks is large.
+    /// Number of ring buffers for this number of processes. `None`: processes come and go; then there are
+    /// fewer, so that the one of a process with many ranks is large.
     pub fn rings_for(processes: Option<usize>) -> u32 {
         let Some(processes) = processes else { return MAX_RINGS / 2 };
         u32::try_from(processes).unwrap_or(MAX_RINGS).clamp(1, MAX_RINGS).next_power_of_two()

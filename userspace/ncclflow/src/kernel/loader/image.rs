@@ -1,7 +1,8 @@
-//! Loads the eBPF object: sets its globals, makes its maps, relocates its instructions, and loads its programs on first use.
+//! Loads the eBPF object: sets its globals, makes its maps, relocates its instructions, and loads
+//! its programs on first use.
 //!
-//! aya-obj parses and relocates the object. docs/ARCHITECTURE.md ("The object is loaded by our own code") says why aya's own loader does not
-//! do the rest.
+//! aya-obj parses and relocates the object. docs/ARCHITECTURE.md ("The object is loaded by our own code")
+//! says why aya's own loader does not do the rest.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -81,8 +82,8 @@ pub(super) fn open(object: &[u8], settings: Settings<'_>) -> Result<(Programs, H
             map.set_value_size(0);
         }
     }
-    // The kernel allocates and clears all pages of a ring buffer when it makes it. That takes as long as everything else here, so a thread of
-    // its own does it.
+    // The kernel allocates and clears all pages of a ring buffer when it makes it. That takes as long as
+    // everything else here, so a thread of its own does it.
     let (rings, others): (Vec<_>, Vec<_>) = object.maps.drain().partition(|(_, map)| is_ring(map));
     let (btf, made) = thread::scope(|scope| -> Result<_> {
         let rings = thread::Builder::new().spawn_scoped(scope, || make(rings, None));
@@ -161,7 +162,8 @@ fn ring_bytes(wanted: u32, page: usize) -> u32 {
 }
 
 impl Programs {
-    /// Loads those of these programs that are not loaded yet, each in a thread of its own: verifying one takes milliseconds.
+    /// Loads those of these programs that are not loaded yet, each in a thread of its own:
+    /// verifying one takes milliseconds.
     pub(super) fn load(&mut self, names: &[&'static str]) -> Result<()> {
         let missing: Vec<&'static str> =
             names.iter().copied().filter(|name| !self.loaded.contains_key(name)).collect();

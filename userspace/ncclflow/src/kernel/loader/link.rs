@@ -1,11 +1,11 @@
 //! Links, which keep probes attached: one link for many uprobes, or one link for each.
 //!
-//! A link to many uprobes (`BPF_TRACE_UPROBE_MULTI`) is made and closed in one step, however many probes it has: the kernel waits once until no
-//! task can be in any of them. For links to performance events it waits once for each: about 0.1 s on Linux 6.12 and later, one after the
-//! other.
+//! A link to many uprobes (`BPF_TRACE_UPROBE_MULTI`) is made and closed in one step, however many probes it
+//! has: the kernel waits once until no task can be in any of them. For links to performance events it waits
+//! once for each: about 0.1 s on Linux 6.12 and later, one after the other.
 //!
-//! The programs return 0: some kernels (6.6) take the return value of a program at a link to many for that of a uprobe handler, where 1 removes
-//! the breakpoint from the process.
+//! The programs return 0: some kernels (6.6) take the return value of a program at a link to many for that of
+//! a uprobe handler, where 1 removes the breakpoint from the process.
 
 use std::{
     ffi::CString,
@@ -42,7 +42,8 @@ impl LinkKind {
         if has_multi() { Self::Multi } else { Self::Perf }
     }
 
-    /// Whether the probe on a return sees only returns of its own process, see [`COOKIE_BITS`]. If not, no return may be probed.
+    /// Whether the probe on a return sees only returns of its own process, see [`COOKIE_BITS`]. If not,
+    /// no return may be probed.
     pub fn tells_returns_apart(self) -> bool {
         self == Self::Multi || in_first_pid_namespace().is_ok_and(|is_first| is_first)
     }
@@ -55,9 +56,10 @@ impl LinkKind {
     }
 }
 
-/// Whether the kernel has links to many uprobes (6.6), and limits them to a process. Before 46ba0e49b642 ("bpf: fix multi-uprobe PID filtering
-/// logic", 6.10 and stable kernels) it limited them to a thread. That commit also made -1 an invalid process, which is how libbpf tells the
-/// two apart (src/features.c, `probe_uprobe_multi_link`).
+/// Whether the kernel has links to many uprobes (6.6), and limits them to a process. Before 46ba0e49b642
+/// ("bpf: fix multi-uprobe PID filtering logic", 6.10 and stable kernels) it limited them to a thread. That
+/// commit also made -1 an invalid process, which is how libbpf tells the two apart (src/features.c,
+/// `probe_uprobe_multi_link`).
 fn has_multi() -> bool {
     let Ok(program) = idle_program() else { return false };
     // A folder is no regular file: EBADF. A kernel with the fix checks the process before the path.
@@ -80,9 +82,10 @@ fn idle_program() -> io::Result<OwnedFd> {
     )
 }
 
-/// Makes and removes a uprobe, in a thread of its own, while the object is loaded. The first uprobe of a while waits for an RCU grace period (of
-/// `dup_mmap_sem`, kernel/events/uprobes.c); those that soon follow do not. This one is on a file that nobody maps, so no process gets a
-/// breakpoint. If it fails, the first link only takes longer.
+/// Makes and removes a uprobe, in a thread of its own, while the object is loaded. The first uprobe of a
+/// while waits for an RCU grace period (of `dup_mmap_sem`, kernel/events/uprobes.c); those that soon
+/// follow do not. This one is on a file that nobody maps, so no process gets a breakpoint. If it fails,
+/// the first link only takes longer.
 fn warm_up() {
     let attach_and_detach = || -> io::Result<()> {
         let program = idle_program()?;
@@ -179,7 +182,8 @@ impl Link {
     }
 }
 
-/// Attaches a program to all of these places, or to none. The error has the index of the place that the kernel refused.
+/// Attaches a program to all of these places, or to none. The error has the index of the place
+/// that the kernel refused.
 pub(super) fn attach(
     kind: LinkKind,
     program: BorrowedFd<'_>,
@@ -243,7 +247,8 @@ fn c_path(path: &Path) -> io::Result<CString> {
     CString::new(path.as_os_str().as_bytes()).map_err(io::Error::other)
 }
 
-/// Number and configuration of the performance unit `uprobe` (Documentation/ABI/testing/sysfs-bus-event_source-devices-format).
+/// Number and configuration of the performance unit `uprobe`
+/// (Documentation/ABI/testing/sysfs-bus-event_source-devices-format).
 fn unit(at_return: bool) -> io::Result<(u32, u64)> {
     const FOLDER: &str = "/sys/bus/event_source/devices/uprobe";
     let kind = fs::read_to_string(format!("{FOLDER}/type"))?;

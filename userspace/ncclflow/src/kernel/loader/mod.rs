@@ -1,4 +1,5 @@
-//! Loads the eBPF object into the kernel; attaches, arms, counts and detaches probes. Only this module and [`crate::kernel::stream`] use aya.
+//! Loads the eBPF object into the kernel; attaches, arms, counts and detaches probes. Only this module and
+//! [`crate::kernel::stream`] use aya.
 
 mod attachment;
 mod bpf;

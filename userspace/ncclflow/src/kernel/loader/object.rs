@@ -125,7 +125,8 @@ impl fmt::Debug for LoadedObject {
 }
 
 impl LoadedObject {
-    /// Makes the maps; programs are loaded on first use. `development_log`: prints the eBPF side's log on standard error.
+    /// Makes the maps; programs are loaded on first use. `development_log`: prints the eBPF
+    /// side's log on standard error.
     pub fn load(buffer: Buffer, links: LinkKind, development_log: bool) -> Result<Self> {
         let log_level = if development_log { log::Level::Debug as u8 } else { 0 };
         // The maps of the other kind of buffer are as small as possible.

@@ -1,7 +1,8 @@
 //! The stack that the programs of the committed objects use, counted as the verifier does.
 //!
-//! The frames of a chain of calls, each rounded up to 32 bytes, may have 512 bytes together. Kernels from 6.13 on give the programs of probes a
-//! stack of their own and allow more. Only older kernels refuse a program with larger frames, so this test counts them.
+//! The frames of a chain of calls, each rounded up to 32 bytes, may have 512 bytes together. Kernels from
+//! 6.13 on give the programs of probes a stack of their own and allow more. Only older kernels refuse a
+//! program with larger frames, so this test counts them.
 
 use std::{
     collections::{BTreeMap, HashSet},

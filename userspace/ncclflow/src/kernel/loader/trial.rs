@@ -1,4 +1,5 @@
-//! Attaches a uprobe to a function of this program: tells whether the kernel allows tracing, and how long a hit takes.
+//! Attaches a uprobe to a function of this program: tells whether the kernel allows tracing, and how long a
+//! hit takes.
 
 use std::{
     fs,
@@ -30,7 +31,8 @@ pub struct Trial {
     pub links: LinkKind,
     /// Time to load the object and its programs.
     pub load: Duration,
-    /// Programs that the kernel refused, with its reason; never [`Program::Fetch`], without which there is no trial.
+    /// Programs that the kernel refused, with its reason; never [`Program::Fetch`], without which there is no
+    /// trial.
     pub refused: Vec<(Program, String)>,
     pub attach: Duration,
     /// Time of a hit that writes a record.
@@ -52,8 +54,9 @@ pub enum TrialError {
     Other(anyhow::Error),
 }
 
-/// The probed function. Like NCCL's functions it begins with an instruction that the kernel emulates (`push` on x86-64: since 4.16). Others are
-/// single-stepped, which costs a second trap: on a virtual machine some 20 us.
+/// The probed function. Like NCCL's functions it begins with an instruction that the kernel emulates
+/// (`push` on x86-64: since 4.16). Others are single-stepped, which costs a second trap: on a
+/// virtual machine some 20 us.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 extern "C" fn probed(value: u32) -> u32 {
@@ -111,7 +114,8 @@ pub fn try_uprobe() -> Result<Trial, TrialError> {
     Ok(Trial { links, load, refused, attach, hit, counted, made, detach: begun.elapsed() })
 }
 
-/// Reads a register and a few words of memory. Probes on NCCL read more, but most of a hit's time is the trap.
+/// Reads a register and a few words of memory. Probes on NCCL read more, but most of a hit's time is the
+/// trap.
 fn plan() -> FetchPlan {
     const WORDS: u16 = 64;
     let header = u16::try_from(size_of::<RecordHeader>()).unwrap_or(u16::MAX);

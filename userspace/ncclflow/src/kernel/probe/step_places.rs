@@ -29,8 +29,8 @@ use nccl_library::{
 pub enum StepDetail {
     /// What the waits follow from: ready, sent and done; arrived and consumed
     ///
-    /// A send's buffer is ready, the network took it, it is done; a receive's data is there, the GPU has consumed it. When a
-    /// message could begin follows from the others: the slot that it takes was free.
+    /// A send's buffer is ready, the network took it, it is done; a receive's data is there, the GPU has
+    /// consumed it. When a message could begin follows from the others: the slot that it takes was free.
     #[default]
     Waits,
     /// Every state that NCCL tells, at more than half as many probe hits again

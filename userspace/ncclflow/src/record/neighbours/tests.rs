@@ -60,7 +60,8 @@ impl Recording {
     }
 }
 
-/// As when a recording begins in the middle: the process has posted nothing yet, and its proxy is at another's op.
+/// As when a recording begins in the middle: the process has posted nothing yet, and its proxy is at
+/// another's op.
 #[test]
 fn steps_wait_until_their_process_has_said_who_it_is() {
     let mut node = Recording::new();

@@ -182,7 +182,8 @@ fn the_oldest_complete_windows_make_room_and_what_others_made_stays() {
     let report = budget.report();
     assert_eq!((report.windows_removed, &*report.folders_removed), (4, &*order));
 
-    // The open window alone has reached the limit: lines are lost, and its last files have the room that was kept for them.
+    // The open window alone has reached the limit: lines are lost, and its last files have the
+    // room that was kept for them.
     assert!(dir.has_no_room());
     finish(&window, REPORT);
     assert!(taken(dir.path()) <= 2 << 20);
