@@ -6,6 +6,7 @@
 
 pub mod decode;
 pub mod model;
+pub mod recording;
 pub mod schema;
 pub mod statistics;
 pub mod wire;

@@ -1,0 +1,386 @@
+//! A block of records by columns.
+//!
+//! Records that have the same probe, length and process stand in one table; `order` says from which table each comes. What
+//! the headers have is stored for all records together, the rest by table and in words of 8 bytes. Of a number of a hit only
+//! its difference from the expected one is stored: the one before it of that probe and CPU, and 1.
+
+use std::{collections::HashMap, fmt};
+
+use ncclflow_common::RecordHeader;
+
+use super::{
+    columns,
+    varint::{Input, push, unzigzag, zigzag},
+};
+
+/// Tables that a block can have. A record that would need one more stands in the block as it is.
+const MAX_TABLES: usize = 4096;
+
+/// Bytes of a record at most.
+const MAX_RECORD: usize = 4096;
+
+const HEADER: usize = RecordHeader::SIZE;
+
+/// Why bytes are no block of records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordsError {
+    /// They end too early, or say something that no block says.
+    Malformed,
+    /// They hold more than so many bytes of records.
+    TooLarge(usize),
+}
+
+impl fmt::Display for RecordsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Malformed => write!(f, "the block holds no records as ncclflow stores them"),
+            Self::TooLarge(limit) => write!(f, "the block holds more than {limit} bytes of records"),
+        }
+    }
+}
+
+impl std::error::Error for RecordsError {}
+
+/// What the records of a table have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Shape {
+    probe: u16,
+    len: u16,
+    tgid: u32,
+}
+
+/// Appends the records, in their order.
+pub fn encode_records<'a>(records: impl IntoIterator<Item = &'a [u8]>, bytes: &mut Vec<u8>) {
+    let mut block = Block::default();
+    for record in records {
+        block.add(record);
+    }
+    block.write(bytes);
+}
+
+#[derive(Default)]
+struct Block<'a> {
+    numbers: HashMap<Shape, usize>,
+    tables: Vec<(Shape, Vec<&'a [u8]>)>,
+    /// By record: the number of its table and 1; 0 for a record that stands as it is.
+    order: Vec<u64>,
+    /// Records whose header does not say their length, or that are shorter than a header.
+    odd: Vec<&'a [u8]>,
+    headers: Headers,
+}
+
+impl<'a> Block<'a> {
+    fn add(&mut self, record: &'a [u8]) {
+        let table = RecordHeader::from_bytes(record)
+            .filter(|header| usize::from(header.len) == record.len())
+            .and_then(|header| Some((self.table(&header)?, header)));
+        let Some((number, header)) = table else {
+            self.order.push(0);
+            self.odd.push(record);
+            return;
+        };
+        self.order.push(number as u64 + 1);
+        self.headers.add(&header);
+        if let Some((_, rows)) = self.tables.get_mut(number) {
+            rows.push(record.get(HEADER..).unwrap_or_default());
+        }
+    }
+
+    fn table(&mut self, header: &RecordHeader) -> Option<usize> {
+        let shape = Shape { probe: header.probe, len: header.len, tgid: header.tgid };
+        if let Some(number) = self.numbers.get(&shape) {
+            return Some(*number);
+        }
+        let number = self.tables.len();
+        if number == MAX_TABLES {
+            return None;
+        }
+        self.numbers.insert(shape, number);
+        self.tables.push((shape, Vec::new()));
+        Some(number)
+    }
+
+    fn write(&self, bytes: &mut Vec<u8>) {
+        push(bytes, self.order.len() as u64);
+        push(bytes, self.tables.len() as u64);
+        for (shape, _) in &self.tables {
+            push(bytes, shape.probe.into());
+            push(bytes, shape.len.into());
+            push(bytes, shape.tgid.into());
+        }
+        self.order.iter().for_each(|number| push(bytes, *number));
+        for record in &self.odd {
+            push(bytes, record.len() as u64);
+            bytes.extend_from_slice(record);
+        }
+        self.headers.write(bytes);
+        let mut column = Vec::new();
+        for (_, rows) in &self.tables {
+            let words = rows.first().map_or(0, |row| row.len().div_ceil(8));
+            for word in 0..words {
+                column.clear();
+                column.extend(rows.iter().map(|row| word_at(row, word)));
+                columns::encode(bytes, &column);
+            }
+        }
+    }
+}
+
+/// What the headers of records in tables have, but for probe, length and process. By record, and in this order in the block.
+#[derive(Debug, Default)]
+struct Headers {
+    /// Nanoseconds since the record before.
+    times: Vec<u64>,
+    cpus: Vec<u64>,
+    tids: Vec<u64>,
+    /// Difference of the hit's number from the expected one.
+    hits: Vec<u64>,
+    faults: Vec<u64>,
+    lost: Vec<u64>,
+    before: u64,
+    expected: HashMap<(u16, u32), u64>,
+}
+
+impl Headers {
+    fn add(&mut self, header: &RecordHeader) {
+        self.times.push(zigzag(header.ts_ns.wrapping_sub(self.before)));
+        self.before = header.ts_ns;
+        self.cpus.push(header.cpu.into());
+        self.tids.push(header.tid.into());
+        let expected = self.expected.entry((header.probe, header.cpu)).or_insert(0);
+        self.hits.push(zigzag(header.hit.wrapping_sub(*expected)));
+        *expected = header.hit.wrapping_add(1);
+        self.faults.push(header.faults);
+        self.lost.push(header.lost);
+    }
+
+    fn write(&self, bytes: &mut Vec<u8>) {
+        for time in &self.times {
+            push(bytes, *time);
+        }
+        for column in [&self.cpus, &self.tids, &self.hits, &self.faults, &self.lost] {
+            columns::encode(bytes, column);
+        }
+    }
+
+    fn read(input: &mut Input<'_>, rows: usize) -> Option<Self> {
+        let mut headers = Self::default();
+        for _ in 0..rows {
+            headers.times.push(input.varint()?);
+        }
+        if rows > 0 {
+            let Self { cpus, tids, hits, faults, lost, .. } = &mut headers;
+            for column in [cpus, tids, hits, faults, lost] {
+                columns::decode(input, rows, column)?;
+            }
+        }
+        Some(headers)
+    }
+
+    /// The header of the record in this row; rows are asked for in their order.
+    fn header(&mut self, row: usize, shape: Shape) -> Option<RecordHeader> {
+        let &Shape { probe, len, tgid } = &shape;
+        let cpu = u32::try_from(*self.cpus.get(row)?).ok()?;
+        self.before = self.before.wrapping_add(unzigzag(*self.times.get(row)?));
+        let expected = self.expected.entry((probe, cpu)).or_insert(0);
+        let hit = expected.wrapping_add(unzigzag(*self.hits.get(row)?));
+        *expected = hit.wrapping_add(1);
+        Some(RecordHeader {
+            len,
+            probe,
+            cpu,
+            hit,
+            ts_ns: self.before,
+            tgid,
+            tid: u32::try_from(*self.tids.get(row)?).ok()?,
+            faults: *self.faults.get(row)?,
+            lost: *self.lost.get(row)?,
+        })
+    }
+}
+
+/// Up to 8 bytes of a row, little-endian.
+fn word_at(row: &[u8], word: usize) -> u64 {
+    let rest = row.get(word * 8..).unwrap_or_default();
+    let mut bytes = [0; 8];
+    for (to, from) in bytes.iter_mut().zip(rest) {
+        *to = *from;
+    }
+    u64::from_le_bytes(bytes)
+}
+
+/// Calls `each` with every record of a block that [`encode_records`] made, in its order. Of bytes that claim more than `limit`
+/// bytes of records nothing is read.
+pub fn decode_records(bytes: &[u8], limit: usize, mut each: impl FnMut(&[u8])) -> Result<(), RecordsError> {
+    let block = DecodedBlock::read(&mut Input(bytes), limit)?;
+    block.for_each(&mut each).ok_or(RecordsError::Malformed)
+}
+
+struct DecodedBlock<'a> {
+    order: Vec<usize>,
+    odd: Vec<&'a [u8]>,
+    headers: Headers,
+    tables: Vec<(Shape, Vec<u8>)>,
+}
+
+impl<'a> DecodedBlock<'a> {
+    fn read(input: &mut Input<'a>, limit: usize) -> Result<Self, RecordsError> {
+        let malformed = RecordsError::Malformed;
+        // Each record takes a byte of `order`, so their number is bounded by the bytes that are there.
+        let records = input.count(input.0.len()).ok_or(malformed)?;
+        let n_tables = input.count(MAX_TABLES).ok_or(malformed)?;
+        let shapes: Option<Vec<Shape>> = (0..n_tables).map(|_| shape(input)).collect();
+        let shapes = shapes.ok_or(malformed)?;
+        let mut rows = vec![0usize; n_tables];
+        let (mut order, mut odd_records, mut total) = (Vec::with_capacity(records), 0usize, 0usize);
+        for _ in 0..records {
+            let number = input.count(n_tables).ok_or(malformed)?;
+            order.push(number);
+            match number.checked_sub(1).and_then(|table| rows.get_mut(table).zip(shapes.get(table))) {
+                Some((rows, shape)) => {
+                    *rows += 1;
+                    total = total.saturating_add(usize::from(shape.len));
+                }
+                None => odd_records += 1,
+            }
+        }
+        let mut odd = Vec::with_capacity(odd_records);
+        for _ in 0..odd_records {
+            let record = input.count(MAX_RECORD).and_then(|len| input.take(len)).ok_or(malformed)?;
+            total = total.saturating_add(record.len());
+            odd.push(record);
+        }
+        if total > limit {
+            return Err(RecordsError::TooLarge(limit));
+        }
+        let headers = Headers::read(input, records - odd_records).ok_or(malformed)?;
+        let mut column = Vec::new();
+        let mut tables = Vec::with_capacity(n_tables);
+        for (shape, rows) in shapes.into_iter().zip(rows) {
+            let table = read_table(input, shape, rows, &mut column).ok_or(malformed)?;
+            tables.push((shape, table));
+        }
+        Ok(Self { order, odd, headers, tables })
+    }
+
+    fn for_each(mut self, each: &mut dyn FnMut(&[u8])) -> Option<()> {
+        let (mut rows, mut odd) = (vec![0usize; self.tables.len()], self.odd.into_iter());
+        let mut record = Vec::with_capacity(MAX_RECORD);
+        let mut in_tables = 0;
+        for number in self.order {
+            let Some(number) = number.checked_sub(1) else {
+                each(odd.next()?);
+                continue;
+            };
+            let (shape, table) = self.tables.get(number)?;
+            let row = rows.get_mut(number)?;
+            let len = usize::from(shape.len) - HEADER;
+            record.clear();
+            record.extend_from_slice(&self.headers.header(in_tables, *shape)?.to_bytes());
+            record.extend_from_slice(table.get(*row * len..(*row + 1) * len)?);
+            each(&record);
+            in_tables += 1;
+            *row += 1;
+        }
+        Some(())
+    }
+}
+
+fn shape(input: &mut Input<'_>) -> Option<Shape> {
+    let probe = u16::try_from(input.varint()?).ok()?;
+    let len = u16::try_from(input.varint()?).ok()?;
+    let tgid = u32::try_from(input.varint()?).ok()?;
+    (HEADER..=MAX_RECORD).contains(&usize::from(len)).then_some(Shape { probe, len, tgid })
+}
+
+/// The rows of a table, one after the other, without headers.
+fn read_table(input: &mut Input<'_>, shape: Shape, rows: usize, column: &mut Vec<u64>) -> Option<Vec<u8>> {
+    let len = usize::from(shape.len) - HEADER;
+    let mut table = vec![0; rows.checked_mul(len)?];
+    if rows == 0 {
+        return Some(table);
+    }
+    for word in 0..len.div_ceil(8) {
+        columns::decode(input, rows, column)?;
+        for (row, value) in table.chunks_exact_mut(len).zip(column.iter()) {
+            let place = row.get_mut(word * 8..)?;
+            for (to, from) in place.iter_mut().zip(value.to_le_bytes()) {
+                *to = from;
+            }
+        }
+    }
+    Some(table)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Records of two processes and three probes, as a job that repeats itself makes them; and some that are none.
+    fn records() -> Vec<Vec<u8>> {
+        let mut records: Vec<Vec<u8>> = (0..3000u64)
+            .map(|n| {
+                let probe = u16::try_from(n % 3).unwrap();
+                let len = [64u16, 75, 48][usize::from(probe)];
+                let header = RecordHeader {
+                    len,
+                    probe,
+                    cpu: u32::try_from(n / 100 % 4).unwrap(),
+                    hit: n / 3,
+                    ts_ns: (1 << 40) + n * 1000,
+                    tgid: 100 + u32::from(n % 7 == 0),
+                    tid: 200,
+                    faults: u64::from(n == 77) << 63,
+                    lost: n / 2000,
+                };
+                let mut record = header.to_bytes().to_vec();
+                record.extend(
+                    (0..usize::from(len) - HEADER).map(|at| u8::try_from((n / 9 + at as u64) % 251).unwrap()),
+                );
+                record
+            })
+            .collect();
+        records.insert(1500, Vec::new());
+        records.insert(1600, vec![0xff; 30]);
+        records.insert(1700, [&records[0][..], &[1, 2, 3]].concat());
+        records
+    }
+
+    fn decoded(bytes: &[u8]) -> Result<Vec<Vec<u8>>, RecordsError> {
+        let mut decoded = Vec::new();
+        decode_records(bytes, 1 << 20, |record| decoded.push(record.to_vec()))?;
+        Ok(decoded)
+    }
+
+    #[test]
+    fn records_of_any_content_come_back_in_their_order() {
+        let records = records();
+        let mut bytes = Vec::new();
+        encode_records(records.iter().map(Vec::as_slice), &mut bytes);
+        assert_eq!(decoded(&bytes).unwrap(), records);
+        let raw: usize = records.iter().map(Vec::len).sum();
+        assert!(bytes.len() * 4 < raw, "{} of {raw}", bytes.len());
+        bytes.clear();
+        encode_records([], &mut bytes);
+        assert_eq!(decoded(&bytes).unwrap(), Vec::<Vec<u8>>::new());
+    }
+
+    #[test]
+    fn what_is_cut_or_changed_is_refused_or_other_records_but_never_more_than_the_limit() {
+        let records = records();
+        let mut bytes = Vec::new();
+        encode_records(records.iter().map(Vec::as_slice), &mut bytes);
+        for cut in (0..bytes.len()).step_by(bytes.len() / 150) {
+            assert_eq!(decoded(&bytes[..cut]), Err(RecordsError::Malformed), "cut at {cut}");
+        }
+        for at in (0..bytes.len()).step_by(bytes.len() / 150) {
+            let mut changed = bytes.clone();
+            changed[at] ^= 1 << (at % 8);
+            if let Ok(records) = decoded(&changed) {
+                assert!(records.iter().map(Vec::len).sum::<usize>() <= 1 << 20);
+            }
+        }
+        let limited = decode_records(&bytes, 1000, |_| panic!("more than the limit"));
+        assert_eq!(limited, Err(RecordsError::TooLarge(1000)));
+    }
+}
