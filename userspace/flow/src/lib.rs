@@ -4,12 +4,19 @@
 //! event that it tells of ([`decode`]); calls put together to ops, messages and API calls ([`model`]); the
 //! rows that are written and read ([`schema`]); and counters of what passed ([`statistics`]).
 
-pub mod decode;
-pub mod model;
-pub mod recording;
-pub mod schema;
-pub mod statistics;
+// The order of the data's way; rustfmt sorts modules that stand together.
 pub mod wire;
+
+pub mod decode;
+
+pub mod model;
+
+pub mod schema;
+
+pub mod statistics;
+
+// Records as a recording keeps them.
+pub mod recording;
 
 #[cfg(any(test, feature = "made"))]
 pub mod made;

@@ -7,10 +7,17 @@
 //! and [`symbols`], which resolves a library by the best source that it has. Nothing here knows of processes,
 //! probes or the kernel.
 
-pub mod dwarf;
+// The order in which one builds on the other; rustfmt sorts modules that stand together.
 pub mod elf;
-pub mod fields;
+
 pub mod layouts;
-pub mod nccl;
+
 pub mod parameter;
+
+pub mod dwarf;
+
+pub mod nccl;
+
+pub mod fields;
+
 pub mod symbols;
