@@ -1,6 +1,7 @@
 # shellcheck shell=bash
 # For the scripts beside it, which source it: a job of RANKS processes on this host's GPUs. They set `name`, `ranks` and
-# `environment` (NAME=VALUE …), and stand in the repository's root.
+# `environment` (NAME=VALUE …), and stand in the repository's root. With SHARE_GPU=1 each rank is a host of its own to NCCL, which then
+# lets several ranks use one GPU and connects them over sockets (NCCL refuses two ranks of one host on a GPU).
 
 work=$(mktemp -d "/tmp/ncclflow-gpu-$name.XXXX")
 job_processes=()
@@ -12,7 +13,9 @@ start_ranks() {
     shift 4
     rm -f "$work/go"
     for rank in $(seq 0 $((ranks - 1))); do
-        env RANK="$rank" WORLD_SIZE="$ranks" MASTER_ADDR=127.0.0.1 MASTER_PORT="$port" "${environment[@]}" \
+        local host=()
+        [ -n "${SHARE_GPU:-}" ] && host=("NCCL_HOSTID=rank$rank")
+        env "${host[@]}" RANK="$rank" WORLD_SIZE="$ranks" MASTER_ADDR=127.0.0.1 MASTER_PORT="$port" "${environment[@]}" \
             timeout -k 5 "$seconds" python3 -u "tests/gpu/$program" --wait-file "$work/go" "$@" >"$work/$mode.$rank.out" 2>&1 &
         job_processes+=($!)
     done
