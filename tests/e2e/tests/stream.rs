@@ -162,10 +162,11 @@ fn starve_the_writer(kind: &str) {
         ["--buffer", kind, "--queue-size", "1", "--strict", "--capture", capture.to_str().unwrap()];
     let recorder = Recorder::start(&ncclflow, &bed.pid_list(), &out, &arguments).unwrap();
     let runs = RunCounts::of_process(recorder.pid()).unwrap();
-    bed.go().unwrap();
     {
+        // Before the first record: the job makes not much more than the queue holds.
         let _stopped = StoppedThread::of_name(recorder.pid(), "ncclflow-write").unwrap();
-        // The capture goes on, and shows when more has come since then than the queue can hold.
+        bed.go().unwrap();
+        // The capture goes on, and shows when more has come than the queue can hold.
         let captured = || fs::metadata(&capture).unwrap().len();
         let before = captured();
         wait_until("more was captured than the queue holds", Duration::from_mins(1), || {
