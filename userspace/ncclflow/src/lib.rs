@@ -19,6 +19,7 @@ pub mod text;
 pub mod record;
 
 pub mod capture;
+pub mod recording;
 pub mod sinks;
 
 // From files to verdicts.

@@ -3,10 +3,14 @@
 //! Records of one probe are alike, and a training step is like the one before. So a block of records is stored by columns
 //! ([`columns`]): what does not change, or changes by the same amount each time, costs next to nothing, and the rest is
 //! compressed well by any general method. Encoding is lossless for records of any content: [`decode_records`] gives back
-//! the bytes that [`encode_records`] was given. Nothing here compresses, checks sums or touches files.
+//! the bytes that [`encode_records`] was given. [`block`] compresses and checks sums; nothing here touches files.
 
+mod block;
 mod columns;
+mod members;
 mod records;
 mod varint;
 
+pub use block::{Block, BlockAbout, BlockHeader, BlockKind, HEADER_BYTES, MAX_BODY, MAX_INDEX, append_block};
+pub use members::{Member, MemberRank, Members};
 pub use records::{RecordsError, decode_records, encode_records};

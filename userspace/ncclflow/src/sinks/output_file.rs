@@ -98,7 +98,7 @@ impl OutputFile {
     }
 
     /// Cuts it off.
-    pub(super) fn cut(&mut self, len: u64) -> io::Result<()> {
+    pub(crate) fn cut(&mut self, len: u64) -> io::Result<()> {
         self.file.set_len(len)?;
         self.len = len;
         Ok(())

@@ -1,0 +1,286 @@
+//! A block: the unit in which a recording is written, checked, found and skipped.
+//!
+//! ```text
+//! header  48 bytes, little-endian, with a checksum of its own, so that the next block can be found behind a damaged one
+//! index   as it is: which communicators and processes the block is about
+//! body    compressed: records by columns, or JSON
+//! ```
+
+use std::io::{self, Read as _, Write as _};
+
+use flate2::{Compression, read::DeflateDecoder, write::DeflateEncoder};
+
+/// Length of a block's header, in bytes.
+pub const HEADER_BYTES: usize = 48;
+
+/// Bytes of a body at most, before it is compressed: what a reader takes of memory for a block.
+pub const MAX_BODY: usize = 16 << 20;
+
+/// Bytes of an index at most.
+pub const MAX_INDEX: usize = 64 << 10;
+
+/// Deflate's level: on real recordings higher ones gain 3 % and take twice the time.
+const LEVEL: u32 = 3;
+
+/// What a block holds. A number that is not here is of a newer minor version; it is skipped, and counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum BlockKind {
+    /// JSON: what is recorded, where, and how; the first block of a segment.
+    Session,
+    /// JSON: what the records of further cookies mean.
+    Bindings,
+    /// Records, in the order in which they came.
+    Records,
+    /// JSON: what happened between the records before and those after.
+    Event,
+    /// JSON: the session's report. The recording is whole.
+    End,
+    Unknown(u16),
+}
+
+impl BlockKind {
+    fn number(self) -> u16 {
+        match self {
+            Self::Session => 1,
+            Self::Bindings => 2,
+            Self::Records => 3,
+            Self::Event => 4,
+            Self::End => 5,
+            Self::Unknown(number) => number,
+        }
+    }
+
+    fn of(number: u16) -> Self {
+        [Self::Session, Self::Bindings, Self::Records, Self::Event, Self::End]
+            .into_iter()
+            .find(|kind| kind.number() == number)
+            .unwrap_or(Self::Unknown(number))
+    }
+}
+
+/// What a block's header says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockHeader {
+    pub kind: BlockKind,
+    /// It has records that are needed to understand later ones: a reader that begins later reads this block too.
+    pub is_lasting: bool,
+    pub index_bytes: u32,
+    /// Bytes of the body as it stands, compressed.
+    pub body_bytes: u32,
+    /// Bytes of the body before it was compressed.
+    pub raw_bytes: u32,
+    /// Records in it.
+    pub records: u32,
+    /// Time of its earliest and its latest record, in nanoseconds of the recording host's `CLOCK_MONOTONIC`; 0 without records.
+    pub first_ns: u64,
+    pub last_ns: u64,
+    /// CRC-32 of index and body.
+    pub checksum: u32,
+}
+
+impl BlockHeader {
+    /// Every header begins with these bytes.
+    pub const MAGIC: [u8; 4] = *b"nfbk";
+
+    /// The header at the beginning of these bytes; nothing if there is none, or if its own checksum is wrong.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (bytes, checksum) = bytes.get(..HEADER_BYTES)?.split_last_chunk::<4>()?;
+        if bytes.first_chunk() != Some(&Self::MAGIC)
+            || crc32fast::hash(bytes) != u32::from_le_bytes(*checksum)
+        {
+            return None;
+        }
+        let u16_at = |at: usize| Some(u16::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
+        let u32_at = |at: usize| Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
+        let u64_at = |at: usize| Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
+        Some(Self {
+            kind: BlockKind::of(u16_at(4)?),
+            is_lasting: u16_at(6)? & 1 != 0,
+            index_bytes: u32_at(8)?,
+            body_bytes: u32_at(12)?,
+            raw_bytes: u32_at(16)?,
+            records: u32_at(20)?,
+            first_ns: u64_at(24)?,
+            last_ns: u64_at(32)?,
+            checksum: u32_at(40)?,
+        })
+    }
+
+    fn to_bytes(self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        let mut rest = bytes.as_mut_slice();
+        let mut put = |field: &[u8]| {
+            // Cannot fail: the fields have 44 bytes in all.
+            let _ = rest.write_all(field);
+        };
+        put(&Self::MAGIC);
+        put(&self.kind.number().to_le_bytes());
+        put(&u16::from(self.is_lasting).to_le_bytes());
+        for number in [self.index_bytes, self.body_bytes, self.raw_bytes, self.records] {
+            put(&number.to_le_bytes());
+        }
+        put(&self.first_ns.to_le_bytes());
+        put(&self.last_ns.to_le_bytes());
+        put(&self.checksum.to_le_bytes());
+        let checksum = crc32fast::hash(bytes.get(..HEADER_BYTES - 4).unwrap_or_default());
+        if let Some(end) = bytes.last_chunk_mut() {
+            *end = checksum.to_le_bytes();
+        }
+        bytes
+    }
+
+    /// Bytes of index and body, or nothing where they are more than any block has.
+    pub fn rest_bytes(&self) -> Option<usize> {
+        let (index, body) = (self.index_bytes as usize, self.body_bytes as usize);
+        (index <= MAX_INDEX && body <= MAX_BODY + MAX_BODY / 8).then_some(index + body)
+    }
+}
+
+/// What a block is about, for [`append_block`].
+#[derive(Clone, Copy, Debug)]
+pub struct BlockAbout<'a> {
+    pub kind: BlockKind,
+    pub is_lasting: bool,
+    pub records: u32,
+    pub first_ns: u64,
+    pub last_ns: u64,
+    pub index: &'a [u8],
+}
+
+impl BlockAbout<'_> {
+    /// A block of JSON, of no time.
+    pub fn json(kind: BlockKind) -> Self {
+        Self { kind, is_lasting: false, records: 0, first_ns: 0, last_ns: 0, index: &[] }
+    }
+}
+
+/// Appends a block to `bytes`. An index or a body larger than [`MAX_INDEX`] or [`MAX_BODY`] is an error, and nothing is appended.
+pub fn append_block(bytes: &mut Vec<u8>, about: &BlockAbout<'_>, body: &[u8]) -> io::Result<()> {
+    if about.index.len() > MAX_INDEX || body.len() > MAX_BODY {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "larger than a block of a recording can be"));
+    }
+    let begin = bytes.len();
+    bytes.resize(begin + HEADER_BYTES, 0);
+    bytes.extend_from_slice(about.index);
+    let mut encoder = DeflateEncoder::new(&mut *bytes, Compression::new(LEVEL));
+    encoder.write_all(body)?;
+    encoder.finish()?;
+    let rest = bytes.get(begin + HEADER_BYTES..).unwrap_or_default();
+    let length = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX);
+    let header = BlockHeader {
+        kind: about.kind,
+        is_lasting: about.is_lasting,
+        index_bytes: length(about.index.len()),
+        body_bytes: length(rest.len() - about.index.len()),
+        raw_bytes: length(body.len()),
+        records: about.records,
+        first_ns: about.first_ns,
+        last_ns: about.last_ns,
+        checksum: crc32fast::hash(rest),
+    };
+    if let Some(place) = bytes.get_mut(begin..).and_then(<[u8]>::first_chunk_mut) {
+        *place = header.to_bytes();
+    }
+    Ok(())
+}
+
+/// A block whose bytes are there, and are what was written.
+#[derive(Clone, Copy, Debug)]
+pub struct Block<'a> {
+    pub header: BlockHeader,
+    pub index: &'a [u8],
+    body: &'a [u8],
+}
+
+impl<'a> Block<'a> {
+    /// `rest`: index and body. Nothing if they are not what was written.
+    pub fn checked(header: BlockHeader, rest: &'a [u8]) -> Option<Self> {
+        let is_whole = Some(rest.len()) == header.rest_bytes() && crc32fast::hash(rest) == header.checksum;
+        let (index, body) = rest.split_at_checked(header.index_bytes as usize).filter(|_| is_whole)?;
+        Some(Self { header, index, body })
+    }
+
+    /// Puts the body, as it was before it was compressed, in the place of what `raw` holds. Nothing if it is no body.
+    pub fn inflate(&self, raw: &mut Vec<u8>) -> Option<()> {
+        let expected = self.header.raw_bytes as usize;
+        raw.clear();
+        if expected > MAX_BODY {
+            return None;
+        }
+        DeflateDecoder::new(self.body).take(expected as u64 + 1).read_to_end(raw).ok()?;
+        (raw.len() == expected).then_some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ABOUT: BlockAbout<'_> = BlockAbout {
+        kind: BlockKind::Records,
+        is_lasting: true,
+        records: 7,
+        first_ns: 1 << 40,
+        last_ns: (1 << 40) + 5,
+        index: b"who",
+    };
+
+    fn block() -> Vec<u8> {
+        let mut bytes = Vec::new();
+        append_block(&mut bytes, &ABOUT, &b"the same again and again, ".repeat(100)).unwrap();
+        bytes
+    }
+
+    fn read(bytes: &[u8]) -> Option<(BlockHeader, Vec<u8>)> {
+        let header = BlockHeader::from_bytes(bytes)?;
+        let block = Block::checked(header, bytes.get(HEADER_BYTES..)?)?;
+        assert_eq!(block.index, b"who");
+        let mut raw = b"what was there before".to_vec();
+        block.inflate(&mut raw)?;
+        Some((header, raw))
+    }
+
+    #[test]
+    fn what_was_written_is_read() {
+        let bytes = block();
+        let (header, raw) = read(&bytes).unwrap();
+        assert_eq!(raw, b"the same again and again, ".repeat(100));
+        assert!(bytes.len() < 150, "{}", bytes.len());
+        let BlockHeader { kind, is_lasting, records, first_ns, last_ns, .. } = header;
+        assert_eq!(
+            (kind, is_lasting, records, first_ns, last_ns),
+            (BlockKind::Records, true, 7, 1 << 40, (1 << 40) + 5)
+        );
+        for number in 0..20 {
+            assert_eq!(BlockKind::of(number).number(), number);
+        }
+    }
+
+    #[test]
+    fn no_bit_can_change_and_no_byte_be_missing() {
+        let bytes = block();
+        for at in 0..bytes.len() * 8 {
+            let mut changed = bytes.clone();
+            changed[at / 8] ^= 1 << (at % 8);
+            assert_eq!(read(&changed), None, "bit {at}");
+        }
+        for len in 0..bytes.len() {
+            assert_eq!(read(&bytes[..len]), None, "cut at {len}");
+        }
+    }
+
+    #[test]
+    fn a_body_that_inflates_to_more_than_it_says_is_refused() {
+        let bytes = block();
+        let header = BlockHeader::from_bytes(&bytes).unwrap();
+        let mut raw = Vec::new();
+        for raw_bytes in [0, header.raw_bytes - 1, header.raw_bytes + 1, u32::MAX] {
+            let header = BlockHeader { raw_bytes, ..header };
+            let block = Block::checked(header, &bytes[HEADER_BYTES..]).unwrap();
+            assert_eq!(block.inflate(&mut raw), None);
+            assert!(raw.len() <= header.raw_bytes as usize + 1);
+        }
+        let mut bytes = Vec::new();
+        assert!(append_block(&mut bytes, &ABOUT, &vec![0; MAX_BODY + 1]).is_err() && bytes.is_empty());
+    }
+}

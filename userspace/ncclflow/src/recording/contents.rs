@@ -1,0 +1,98 @@
+//! What stands in the JSON blocks of a recording.
+
+use std::sync::Arc;
+
+use flow::{decode::Decoder, model::Sampling, schema::HostInfo, wire::ProbeKind};
+use serde::{Deserialize, Serialize};
+
+use crate::{capture::Binding, sinks::ApiOutputOptions};
+
+/// What is recorded, where, and how: all that reading needs besides bindings and records.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Session {
+    /// Version of ncclflow that wrote it.
+    pub ncclflow: String,
+    /// [`ncclflow_common::WIRE_VERSION`] of the records.
+    pub wire_version: u32,
+    /// `session.json` as it was when the recording began.
+    pub report: String,
+    /// With `--all`: name of the host whose process IDs (of its initial PID namespace) the records carry.
+    pub host: Option<String>,
+    /// Messages are measured (`--level steps`).
+    pub steps: bool,
+    /// Returns of the API's functions are recorded.
+    pub returns: bool,
+    /// Of which ops messages are measured.
+    pub sampling: Sampling,
+    /// How API calls are written.
+    pub api: ApiOutputOptions,
+}
+
+/// What happened between the records before and those after.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Event {
+    /// A process was seen to have ended.
+    ProcessEnded {
+        /// Its number as records carry it.
+        tgid: u32,
+        /// When it was seen, by the records' clock.
+        at_ns: u64,
+    },
+    /// Hits before these were not meant to be recorded.
+    HitsBegin { hits: Vec<FirstHit> },
+    /// Something that a newer version writes.
+    #[serde(other)]
+    Unknown,
+}
+
+/// The first hit of a probe on a CPU that was meant to be recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FirstHit {
+    pub probe: u16,
+    pub cpu: u32,
+    pub hit: u64,
+}
+
+/// Bindings of further cookies. Decoders are large, and the same for all cookies of a library.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct NewBindings {
+    /// The cookie of the first; the others follow.
+    first: usize,
+    decoders: Vec<Arc<Decoder>>,
+    bindings: Vec<NewBinding>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct NewBinding {
+    kind: ProbeKind,
+    /// Which of `decoders`.
+    decoder: usize,
+    host: Option<HostInfo>,
+}
+
+impl NewBindings {
+    /// Those from the cookie `first` on.
+    pub(super) fn of(bindings: &[Binding], first: usize) -> Self {
+        let (mut decoders, mut new) = (Vec::<Arc<Decoder>>::new(), Vec::new());
+        for Binding { kind, decoder, host } in bindings.iter().skip(first) {
+            let known = decoders.iter().position(|known| Arc::ptr_eq(known, decoder));
+            let number = known.unwrap_or_else(|| {
+                decoders.push(Arc::clone(decoder));
+                decoders.len() - 1
+            });
+            new.push(NewBinding { kind: kind.clone(), decoder: number, host: host.clone() });
+        }
+        Self { first, decoders, bindings: new }
+    }
+
+    /// Adds those that are not among `known` yet. False: there are some missing before them, or they contradict themselves.
+    pub(super) fn add_to(self, known: &mut Vec<Binding>) -> bool {
+        let Some(to_skip) = known.len().checked_sub(self.first) else { return false };
+        for NewBinding { kind, decoder, host } in self.bindings.into_iter().skip(to_skip) {
+            let Some(decoder) = self.decoders.get(decoder) else { return false };
+            known.push(Binding { kind, decoder: Arc::clone(decoder), host });
+        }
+        true
+    }
+}

@@ -1,0 +1,30 @@
+//! The recording: what the kernel sent, on disk, with all that is needed to read it on another machine.
+//!
+//! A folder of segments ([`SEGMENT_MAGIC`], then blocks as [`flow::recording`] describes them). Each segment can be read alone: it
+//! begins with the session and all bindings. A segment is only appended to, so it can be read while it is written.
+//! docs/RECORDING.md is the description for others who want to read it.
+
+mod contents;
+mod reader;
+mod segments;
+mod writer;
+
+pub use contents::{Event, FirstHit, Session};
+pub use reader::{Damage, Item, Progress, RecordingReader, Selection};
+pub use writer::{BLOCK_TIME, RecordingTotals, RecordingWriter};
+
+/// Name of the recording's folder in the folder of a session or a window.
+pub const FOLDER: &str = "recording";
+
+/// Another major version cannot be read; of a newer minor version everything known is read, and the rest is counted.
+const MAJOR: u16 = 1;
+const MINOR: u16 = 0;
+
+/// First bytes of a segment; its version follows, major and minor, 2 bytes little-endian each.
+const SEGMENT_MAGIC: &[u8; 12] = b"ncclflow rec";
+
+/// Bytes of magic and version.
+const PREAMBLE: usize = 16;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,297 @@
+//! Reads a recording, whole or while it is written. It can come from anywhere: nothing in it is believed.
+
+use std::{
+    fmt,
+    fs::File,
+    io::{self, Read as _},
+    os::unix::fs::FileExt as _,
+};
+
+use anyhow::{Context as _, Result, bail};
+use flow::recording::{Block, BlockHeader, BlockKind, HEADER_BYTES, Member, Members, decode_records};
+use memchr::memmem;
+use ncclflow_common::WIRE_VERSION;
+
+use super::{Event, MAJOR, PREAMBLE, SEGMENT_MAGIC, Session, contents::NewBindings, segments};
+use crate::{capture::Binding, sinks::OutputDir};
+
+/// Bytes of records that a block may hold: what a reader takes of memory for them. A writer closes a block long before.
+const MAX_RECORD_BYTES: usize = 64 << 20;
+
+/// Bytes that are searched at a time for the next block behind a damaged one.
+const SEARCH: usize = 64 << 10;
+
+/// What is asked for of a recording. What it leaves out is not even decompressed.
+pub struct Selection<'a> {
+    /// Times by the records' clock, in nanoseconds.
+    pub from_ns: u64,
+    pub to_ns: u64,
+    /// Which processes and communicators; nothing: all.
+    pub member: Option<&'a dyn Fn(&Member) -> bool>,
+}
+
+impl Selection<'_> {
+    /// Everything.
+    pub const ALL: Self = Self { from_ns: 0, to_ns: u64::MAX, member: None };
+
+    /// Whether the records of a block are asked for, or needed to understand those that are.
+    fn takes(&self, block: &Block<'_>) -> bool {
+        let BlockHeader { first_ns, last_ns, is_lasting, .. } = block.header;
+        first_ns <= self.to_ns
+            && (last_ns >= self.from_ns || is_lasting)
+            && self.member.is_none_or(|is_asked_for| Members::from_bytes(block.index).may_have(is_asked_for))
+    }
+}
+
+impl fmt::Debug for Selection<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { from_ns, to_ns, member } = self;
+        write!(f, "Selection({from_ns}..={to_ns}, {} members)", if member.is_some() { "some" } else { "all" })
+    }
+}
+
+/// What could not be read of a recording.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Damage {
+    /// Blocks that are not what was written.
+    pub blocks: u64,
+    /// Bytes that belong to no block.
+    pub bytes: u64,
+    /// Blocks and events of a kind that this version does not know.
+    pub unknown: u64,
+}
+
+/// What comes next in a recording.
+#[derive(Debug)]
+pub enum Item<'a> {
+    /// What the records of further cookies mean.
+    Bindings(&'a [Binding]),
+    Record(&'a [u8]),
+    Event(Event),
+    /// The session's report: the recording is whole.
+    End(String),
+}
+
+/// Whether there is more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// A block was read, or passed over.
+    Read,
+    /// Nothing more is there now. A recording that nobody writes any more and that has no end was cut off.
+    AtEnd,
+}
+
+/// A recording being read.
+#[derive(Debug)]
+pub struct RecordingReader {
+    folder: OutputDir,
+    session: Session,
+    bindings: Vec<Binding>,
+    segment: u32,
+    file: File,
+    /// Where the next block of the segment begins.
+    at: u64,
+    damage: Damage,
+    /// Index and body of a block, and the body as it was before it was compressed: memory that is used again.
+    rest: Vec<u8>,
+    raw: Vec<u8>,
+}
+
+impl RecordingReader {
+    /// Opens the recording in this folder.
+    pub fn open(folder: OutputDir) -> Result<Self> {
+        let shown = folder.path().display().to_string();
+        let numbers = segments::numbers(&folder).with_context(|| format!("listing `{shown}`"))?;
+        let Some(segment) = numbers.first().copied() else {
+            bail!("`{shown}` has no recording: no file *.nfr")
+        };
+        let file = open_segment(&folder, segment)?;
+        let mut reader = Self {
+            folder,
+            session: Session::default(),
+            bindings: Vec::new(),
+            segment,
+            file,
+            at: PREAMBLE as u64,
+            damage: Damage::default(),
+            rest: Vec::new(),
+            raw: Vec::new(),
+        };
+        reader.session = reader.read_session().with_context(|| format!("reading the recording `{shown}`"))?;
+        Ok(reader)
+    }
+
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+
+    pub fn damage(&self) -> Damage {
+        self.damage
+    }
+
+    /// Reads the next block, and gives what it holds to `take`.
+    pub fn read_next(
+        &mut self,
+        selection: &Selection<'_>,
+        take: &mut dyn FnMut(Item<'_>),
+    ) -> Result<Progress> {
+        let context = |segment| move || format!("reading segment {segment} of the recording");
+        let Some(header) = self.next_header().with_context(context(self.segment))? else {
+            return self.next_segment().with_context(context(self.segment));
+        };
+        let rest = std::mem::take(&mut self.rest);
+        let known = match Block::checked(header, &rest) {
+            Some(block) => self.take_block(&block, selection, take),
+            None => None,
+        };
+        self.rest = rest;
+        if known.is_none() {
+            self.damage.blocks += 1;
+        }
+        Ok(Progress::Read)
+    }
+
+    /// Nothing if the block is damaged.
+    fn take_block(
+        &mut self,
+        block: &Block<'_>,
+        selection: &Selection<'_>,
+        take: &mut dyn FnMut(Item<'_>),
+    ) -> Option<()> {
+        match block.header.kind {
+            BlockKind::Records if !selection.takes(block) => return Some(()),
+            // Each segment repeats them.
+            BlockKind::Session => return Some(()),
+            BlockKind::Unknown(_) => {
+                self.damage.unknown += 1;
+                return Some(());
+            }
+            _ => block.inflate(&mut self.raw)?,
+        }
+        match block.header.kind {
+            BlockKind::Records => {
+                decode_records(&self.raw, MAX_RECORD_BYTES, |record| take(Item::Record(record))).ok()
+            }
+            BlockKind::Bindings => {
+                let new: NewBindings = serde_json::from_slice(&self.raw).ok()?;
+                let known = self.bindings.len();
+                let is_sound = new.add_to(&mut self.bindings);
+                if let Some(new) = self.bindings.get(known..).filter(|new| !new.is_empty()) {
+                    take(Item::Bindings(new));
+                }
+                is_sound.then_some(())
+            }
+            BlockKind::Event => {
+                let event: Event = serde_json::from_slice(&self.raw).ok()?;
+                self.damage.unknown += u64::from(event == Event::Unknown);
+                take(Item::Event(event));
+                Some(())
+            }
+            BlockKind::End => {
+                take(Item::End(String::from_utf8(self.raw.clone()).ok()?));
+                Some(())
+            }
+            BlockKind::Session | BlockKind::Unknown(_) => Some(()),
+        }
+    }
+
+    fn read_session(&mut self) -> Result<Session> {
+        let header = self.next_header()?.filter(|header| header.kind == BlockKind::Session);
+        let block = header.and_then(|header| Block::checked(header, &self.rest));
+        let Some(()) = block.and_then(|block| block.inflate(&mut self.raw)) else {
+            bail!("its first block is missing or damaged")
+        };
+        let session: Session = serde_json::from_slice(&self.raw).context("its first block is damaged")?;
+        if session.wire_version != WIRE_VERSION {
+            bail!("its records have format {}; this ncclflow reads {WIRE_VERSION}", session.wire_version);
+        }
+        Ok(session)
+    }
+
+    /// Finds the next block of the segment and reads it into `rest`; nothing: there is no whole one any more.
+    fn next_header(&mut self) -> io::Result<Option<BlockHeader>> {
+        let mut bytes = [0; HEADER_BYTES];
+        loop {
+            if read_at(&self.file, &mut bytes, self.at)? < HEADER_BYTES {
+                return Ok(None);
+            }
+            let header = BlockHeader::from_bytes(&bytes);
+            let Some((header, len)) = header.and_then(|header| Some((header, header.rest_bytes()?))) else {
+                let skipped = self.find_block()?;
+                self.damage.bytes += skipped;
+                self.at += skipped;
+                continue;
+            };
+            self.rest.resize(len, 0);
+            let begin = self.at + HEADER_BYTES as u64;
+            if read_at(&self.file, &mut self.rest, begin)? < len {
+                return Ok(None);
+            }
+            self.at = begin + len as u64;
+            return Ok(Some(header));
+        }
+    }
+
+    /// Bytes from here to what may be the next block.
+    fn find_block(&self) -> io::Result<u64> {
+        let (mut bytes, mut skipped) = (vec![0; SEARCH], 1);
+        loop {
+            let len = read_at(&self.file, &mut bytes, self.at + skipped)?;
+            let found = bytes.get(..len).unwrap_or_default();
+            if let Some(at) = memmem::find(found, &BlockHeader::MAGIC) {
+                return Ok(skipped + at as u64);
+            }
+            if len < SEARCH {
+                return Ok(skipped + len as u64);
+            }
+            // The magic may stand across the border.
+            skipped += (SEARCH - BlockHeader::MAGIC.len()) as u64;
+        }
+    }
+
+    /// Goes on to the next segment, if it is there and this one has no more.
+    fn next_segment(&mut self) -> Result<Progress> {
+        let len = self.file.metadata()?.len();
+        let next = segments::numbers(&self.folder)?.into_iter().find(|number| *number > self.segment);
+        let Some(next) = next else { return Ok(Progress::AtEnd) };
+        // What was written before the next one was made is there by now.
+        if self.file.metadata()?.len() > len {
+            return Ok(Progress::Read);
+        }
+        self.damage.bytes += len.saturating_sub(self.at);
+        self.file = open_segment(&self.folder, next)?;
+        (self.segment, self.at) = (next, PREAMBLE as u64);
+        Ok(Progress::Read)
+    }
+}
+
+fn open_segment(folder: &OutputDir, number: u32) -> Result<File> {
+    let name = segments::name(number);
+    let shown = || format!("`{}/{name}`", folder.path().display());
+    let file = folder.open_file(&name).with_context(|| format!("cannot open {}", shown()))?;
+    let mut preamble = [0; PREAMBLE];
+    let is_ours = (&file).read_exact(&mut preamble).is_ok() && preamble.starts_with(SEGMENT_MAGIC);
+    let [.., major, major_high, _, _] = preamble;
+    match u16::from_le_bytes([major, major_high]) {
+        _ if !is_ours => bail!("{} is no segment of a recording of ncclflow's", shown()),
+        MAJOR => Ok(file),
+        newer => bail!(
+            "{} is of recording format {newer}; this ncclflow reads format {MAJOR}: use the ncclflow that wrote it, or a newer one",
+            shown()
+        ),
+    }
+}
+
+/// As many bytes as there are.
+fn read_at(file: &File, bytes: &mut [u8], at: u64) -> io::Result<usize> {
+    let mut have = 0;
+    while let Some(rest) = bytes.get_mut(have..).filter(|rest| !rest.is_empty()) {
+        match file.read_at(rest, at + have as u64) {
+            Ok(0) => break,
+            Ok(len) => have += len,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(have)
+}

@@ -1,0 +1,213 @@
+use std::{
+    collections::HashMap,
+    fs::{self, OpenOptions},
+    io::Write as _,
+    path::Path,
+    sync::Arc,
+};
+
+use flow::{
+    decode::Decoder,
+    recording::{BlockAbout, BlockKind, Member, append_block},
+    wire::ProbeKind,
+};
+use nccl_library::nccl::NameTables;
+use ncclflow_common::{RecordHeader, WIRE_VERSION};
+
+use super::*;
+use crate::{capture::Binding, kernel::stream::Batch, sinks::OutputDir};
+
+/// A record of process 7, 40 bytes behind its header.
+fn record(number: u64) -> Vec<u8> {
+    let header = RecordHeader {
+        len: u16::try_from(RecordHeader::SIZE + 40).unwrap(),
+        tgid: 7,
+        hit: number,
+        ts_ns: 1_000_000 + number * 1000,
+        ..RecordHeader::default()
+    };
+    [&header.to_bytes()[..], &[u8::try_from(number % 251).unwrap(); 40]].concat()
+}
+
+fn batch(numbers: std::ops::Range<u64>) -> Arc<Batch> {
+    let mut batch = Batch::default();
+    numbers.for_each(|number| batch.push(&record(number)));
+    Arc::new(batch)
+}
+
+fn session() -> Session {
+    Session { wire_version: WIRE_VERSION, report: "{}".to_owned(), ..Session::default() }
+}
+
+/// Three blocks of 100 records each, an event before the last, and the end.
+fn write(folder: &Path) -> RecordingTotals {
+    let mut writer =
+        RecordingWriter::create(&OutputDir::open(folder).unwrap(), session(), Vec::new()).unwrap();
+    for block in 0..3 {
+        writer.push(&batch(block * 100..block * 100 + 50)).unwrap();
+        writer.push(&batch(block * 100 + 50..block * 100 + 100)).unwrap();
+        if block == 1 {
+            writer.push_event(&Event::ProcessEnded { tgid: 7, at_ns: 5 }).unwrap();
+        }
+        writer.close_block().unwrap();
+    }
+    let (totals, ended) = writer.finish("{\"state\":\"complete\"}");
+    ended.unwrap();
+    totals
+}
+
+/// What a reader gives: records as their numbers, the event as `u64::MAX - 1`, the end as `u64::MAX`.
+fn read(folder: &Path, selection: &Selection<'_>) -> anyhow::Result<(Vec<u64>, Damage)> {
+    let mut reader = RecordingReader::open(OutputDir::open(&folder.join(FOLDER)).unwrap())?;
+    let mut read = Vec::new();
+    let mut take = |item: Item<'_>| match item {
+        Item::Record(bytes) => {
+            let hit = RecordHeader::from_bytes(bytes).unwrap().hit;
+            assert_eq!(bytes, record(hit), "a record is what was written");
+            read.push(hit);
+        }
+        Item::Event(event) => {
+            assert_eq!(event, Event::ProcessEnded { tgid: 7, at_ns: 5 });
+            read.push(u64::MAX - 1);
+        }
+        Item::End(report) => {
+            assert_eq!(report, "{\"state\":\"complete\"}");
+            read.push(u64::MAX);
+        }
+        Item::Bindings(_) => {}
+    };
+    while reader.read_next(selection, &mut take)? == Progress::Read {}
+    Ok((read, reader.damage()))
+}
+
+fn all() -> Vec<u64> {
+    (0..200).chain([u64::MAX - 1]).chain(200..300).chain([u64::MAX]).collect()
+}
+
+fn segment(folder: &Path) -> std::path::PathBuf {
+    folder.join(FOLDER).join("000001.nfr")
+}
+
+#[test]
+fn what_was_written_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let totals = write(folder.path());
+    assert_eq!(read(folder.path(), &Selection::ALL).unwrap(), (all(), Damage::default()));
+    let bytes = fs::metadata(segment(folder.path())).unwrap().len();
+    assert_eq!(totals, RecordingTotals { bytes, records: 300, blocks: 6, segments: 1, lost: 0 });
+    assert!(bytes < 1200, "{bytes}");
+}
+
+#[test]
+fn a_part_is_read_by_its_time() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path());
+    let selection = Selection { from_ns: 1_110_000, to_ns: 1_150_000, ..Selection::ALL };
+    let (read, _) = read(folder.path(), &selection).unwrap();
+    assert_eq!(read, (100..200).chain([u64::MAX - 1, u64::MAX]).collect::<Vec<_>>());
+}
+
+#[test]
+fn cut_anywhere_whole_blocks_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path());
+    let whole = fs::read(segment(folder.path())).unwrap();
+    let (expected, mut longest) = (all(), 0);
+    for len in 0..whole.len() {
+        fs::write(segment(folder.path()), &whole[..len]).unwrap();
+        let Ok((read, damage)) = read(folder.path(), &Selection::ALL) else {
+            assert_eq!(longest, 0, "cut at {len}");
+            continue;
+        };
+        assert_eq!((read.as_slice(), damage), (&expected[..read.len()], Damage::default()), "cut at {len}");
+        assert!(read.len() >= longest);
+        longest = read.len();
+    }
+    assert_eq!(longest, 301);
+}
+
+#[test]
+fn a_bit_that_changed_costs_its_block_and_is_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path());
+    let whole = fs::read(segment(folder.path())).unwrap();
+    let mut intact = 0;
+    for at in 0..whole.len() {
+        let mut changed = whole.clone();
+        changed[at] ^= 1 << (at % 8);
+        fs::write(segment(folder.path()), &changed).unwrap();
+        // Without the first block nothing can be read.
+        let Ok((read, damage)) = read(folder.path(), &Selection::ALL) else { continue };
+        if damage == Damage::default() {
+            intact += 1;
+            assert_eq!(read, all(), "byte {at}");
+        } else {
+            assert!(damage.blocks + damage.bytes >= 1);
+            assert!(read.len() >= 202, "byte {at}: {} of {damage:?}", read.len());
+        }
+    }
+    assert_eq!(intact, 2, "of the preamble the minor version can change");
+}
+
+#[test]
+fn newer_kinds_are_counted_and_newer_formats_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path());
+    let mut newer = Vec::new();
+    append_block(&mut newer, &BlockAbout::json(BlockKind::Unknown(77)), b"what will be").unwrap();
+    append_block(&mut newer, &BlockAbout::json(BlockKind::Event), br#"{"event":"landed","on":"Mars"}"#)
+        .unwrap();
+    let path = segment(folder.path());
+    OpenOptions::new().append(true).open(&path).unwrap().write_all(&newer).unwrap();
+    let mut reader = RecordingReader::open(OutputDir::open(&folder.path().join(FOLDER)).unwrap()).unwrap();
+    while reader.read_next(&Selection::ALL, &mut |_| {}).unwrap() == Progress::Read {}
+    assert_eq!(reader.damage(), Damage { unknown: 2, ..Damage::default() });
+
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[12] += 1;
+    fs::write(&path, &bytes).unwrap();
+    let error = format!("{:#}", read(folder.path(), &Selection::ALL).unwrap_err());
+    assert!(error.contains("recording format 2; this ncclflow reads format 1"), "{error}");
+    fs::write(&path, b"something else altogether").unwrap();
+    assert!(read(folder.path(), &Selection::ALL).is_err());
+}
+
+#[test]
+fn bindings_come_before_their_records_and_once_for_each_segment() {
+    let folder = tempfile::tempdir().unwrap();
+    let fields = ["op_count", "channel_id", "nsteps", "nbytes", "chunk_size", "slice_steps", "chunk_steps"];
+    let fields = fields.into_iter().chain(["root", "dtype", "red_op", "pattern", "protocol"]);
+    let fields: HashMap<&str, _> =
+        fields.map(|name| (name, serde_json::json!({"at": 0, "size": 8}))).collect();
+    let decoder = Decoder {
+        op_fields: serde_json::from_value(serde_json::json!(fields)).unwrap(),
+        names: NameTables::default(),
+        plan_fields: None,
+        op_work: None,
+    };
+    let binding = Binding { kind: ProbeKind::Head, decoder: Arc::new(decoder), host: None };
+    let dir = OutputDir::open(folder.path()).unwrap();
+    let mut writer = RecordingWriter::create(&dir, session(), vec![binding.clone(); 2]).unwrap();
+    writer.push(&batch(0..10)).unwrap();
+    writer.bind(|bindings| bindings.push(binding));
+    writer.push(&batch(10..20)).unwrap();
+    writer.finish("{\"state\":\"complete\"}").1.unwrap();
+    let mut reader = RecordingReader::open(OutputDir::open(&folder.path().join(FOLDER)).unwrap()).unwrap();
+    let (mut bound, mut records) = (0, 0);
+    let mut take = |item: Item<'_>| match item {
+        Item::Bindings(new) => bound += new.len(),
+        Item::Record(_) => {
+            assert_eq!(bound, 3);
+            records += 1;
+        }
+        _ => {}
+    };
+    while reader.read_next(&Selection::ALL, &mut take).unwrap() == Progress::Read {}
+    assert_eq!((bound, records), (3, 20));
+    for (tgid, expected) in [(7, 20), (8, 0)] {
+        let member = |member: &Member| member.tgid == tgid;
+        let selection = Selection { member: Some(&member), ..Selection::ALL };
+        let (read, _) = read(folder.path(), &selection).unwrap();
+        assert_eq!(read.iter().filter(|hit| **hit < 100).count(), expected);
+    }
+}

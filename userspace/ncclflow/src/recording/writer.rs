@@ -1,0 +1,253 @@
+//! Writes a recording.
+
+use std::{
+    io::{self, Write as _},
+    mem,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use flow::{
+    decode::RecordView,
+    recording::{BlockAbout, BlockKind, Members, append_block, encode_records},
+    wire::ProbeKind,
+};
+use ncclflow_common::LOSS_MARK;
+use serde::Serialize;
+
+use super::{FOLDER, MAJOR, MINOR, SEGMENT_MAGIC, contents::NewBindings, segments};
+use crate::{
+    capture::Binding,
+    kernel::stream::Batch,
+    recording::{Event, Session},
+    sinks::{OutputDir, OutputFile},
+};
+
+/// A block is closed after so long: what a SIGKILL can cost.
+pub const BLOCK_TIME: Duration = Duration::from_secs(1);
+
+/// A block is closed when it has so many bytes of records.
+const BLOCK_RECORDS: usize = 4 << 20;
+
+/// Bytes at which a segment ends: what is removed at a time where room is needed.
+const SEGMENT_BYTES: u64 = 64 << 20;
+
+/// What was written; `recording` of `session.json`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RecordingTotals {
+    pub bytes: u64,
+    pub records: u64,
+    pub blocks: u64,
+    pub segments: u64,
+    /// Records that could not be written.
+    pub lost: u64,
+}
+
+/// A recording being written. Where a block cannot be written, its records are counted as lost and the next one is tried: one full
+/// disk is not the end.
+#[derive(Debug)]
+pub struct RecordingWriter {
+    folder: OutputDir,
+    session: Session,
+    segment: Segment,
+    bindings: Vec<Binding>,
+    block: OpenBlock,
+    /// Used again for each block.
+    encoded: Vec<u8>,
+    bytes: Vec<u8>,
+    totals: RecordingTotals,
+}
+
+#[derive(Debug)]
+struct Segment {
+    number: u32,
+    /// Nothing: it could not be made, or a half block stands at its end.
+    file: Option<OutputFile>,
+    len: u64,
+    /// Bindings that it has.
+    bindings: usize,
+}
+
+/// Records that are not written yet.
+#[derive(Debug, Default)]
+struct OpenBlock {
+    batches: Vec<Arc<Batch>>,
+    /// Bytes of the batches.
+    bytes: usize,
+    records: u64,
+    members: Members,
+    is_lasting: bool,
+    first_ns: u64,
+    last_ns: u64,
+    since: Option<Instant>,
+}
+
+impl RecordingWriter {
+    /// Begins a recording in the new folder [`FOLDER`] of `dir`.
+    pub fn create(dir: &OutputDir, session: Session, bindings: Vec<Binding>) -> io::Result<Self> {
+        let mut writer = Self {
+            folder: dir.subfolder(FOLDER)?,
+            session,
+            segment: Segment { number: 0, file: None, len: 0, bindings: 0 },
+            bindings,
+            block: OpenBlock::default(),
+            encoded: Vec::new(),
+            bytes: Vec::new(),
+            totals: RecordingTotals::default(),
+        };
+        writer.begin_segment()?;
+        Ok(writer)
+    }
+
+    /// Adds bindings of further cookies. A cookie's binding is there before its first record.
+    pub fn bind(&mut self, update: impl FnOnce(&mut Vec<Binding>)) {
+        update(&mut self.bindings);
+    }
+
+    /// How many bindings there are.
+    pub fn bound(&self) -> usize {
+        self.bindings.len()
+    }
+
+    /// Adds a batch of records. An error is of a block that could not be written.
+    pub fn push(&mut self, batch: &Arc<Batch>) -> io::Result<()> {
+        for record in batch.records() {
+            self.block.note(record, &self.bindings);
+        }
+        self.block.since.get_or_insert_with(Instant::now);
+        self.block.bytes += batch.bytes().len();
+        self.block.records += batch.len() as u64;
+        self.block.batches.push(Arc::clone(batch));
+        if self.block.bytes >= BLOCK_RECORDS { self.close_block() } else { Ok(()) }
+    }
+
+    /// Adds what happened after the records that are there.
+    pub fn push_event(&mut self, event: &Event) -> io::Result<()> {
+        self.close_block()?;
+        self.write_json(BlockKind::Event, event)
+    }
+
+    /// When the block that is open must be closed.
+    pub fn due(&self) -> Option<Instant> {
+        self.block.since.map(|since| since + BLOCK_TIME)
+    }
+
+    /// Writes the records that are there.
+    pub fn close_block(&mut self) -> io::Result<()> {
+        if self.block.since.is_none() {
+            return Ok(());
+        }
+        let block = mem::take(&mut self.block);
+        let written = self.write_records(&block);
+        let count = if written.is_ok() { &mut self.totals.records } else { &mut self.totals.lost };
+        *count += block.records;
+        written
+    }
+
+    /// Adds the session's report, which says that the recording is whole.
+    pub fn finish(mut self, report: &str) -> (RecordingTotals, io::Result<()>) {
+        let closed = self.close_block();
+        let ended = self.write_block(&BlockAbout::json(BlockKind::End), report.as_bytes());
+        (self.totals, closed.and(ended))
+    }
+
+    pub fn totals(&self) -> RecordingTotals {
+        self.totals
+    }
+
+    fn write_records(&mut self, block: &OpenBlock) -> io::Result<()> {
+        if self.segment.len >= SEGMENT_BYTES || self.segment.file.is_none() {
+            self.begin_segment()?;
+        }
+        self.write_bindings()?;
+        let mut encoded = mem::take(&mut self.encoded);
+        encoded.clear();
+        encode_records(block.batches.iter().flat_map(|batch| batch.records()), &mut encoded);
+        let about = BlockAbout {
+            kind: BlockKind::Records,
+            is_lasting: block.is_lasting,
+            records: u32::try_from(block.records).unwrap_or(u32::MAX),
+            first_ns: block.first_ns,
+            last_ns: block.last_ns,
+            index: &block.members.to_bytes(),
+        };
+        let written = self.write_block(&about, &encoded);
+        self.encoded = encoded;
+        written
+    }
+
+    fn begin_segment(&mut self) -> io::Result<()> {
+        let number = self.segment.number + 1;
+        let mut file = self.folder.create_file(&segments::name(number))?;
+        let mut preamble = SEGMENT_MAGIC.to_vec();
+        preamble.extend_from_slice(&MAJOR.to_le_bytes());
+        preamble.extend_from_slice(&MINOR.to_le_bytes());
+        let written = file.write_all(&preamble);
+        self.segment = Segment { number, file: Some(file), len: preamble.len() as u64, bindings: 0 };
+        written.inspect_err(|_| self.segment.file = None)?;
+        self.totals.segments += 1;
+        self.totals.bytes += preamble.len() as u64;
+        let session = serde_json::to_vec(&self.session)?;
+        self.write_block(&BlockAbout::json(BlockKind::Session), &session)?;
+        self.write_bindings()
+    }
+
+    /// Writes the bindings that the segment does not have.
+    fn write_bindings(&mut self) -> io::Result<()> {
+        if self.segment.bindings < self.bindings.len() {
+            let new = NewBindings::of(&self.bindings, self.segment.bindings);
+            self.write_json(BlockKind::Bindings, &new)?;
+            self.segment.bindings = self.bindings.len();
+        }
+        Ok(())
+    }
+
+    fn write_json(&mut self, kind: BlockKind, content: &impl Serialize) -> io::Result<()> {
+        let content = serde_json::to_vec(content)?;
+        self.write_block(&BlockAbout::json(kind), &content)
+    }
+
+    /// Writes a block whole or not at all: a half one is cut off again.
+    fn write_block(&mut self, about: &BlockAbout<'_>, body: &[u8]) -> io::Result<()> {
+        self.bytes.clear();
+        append_block(&mut self.bytes, about, body)?;
+        let Segment { file: Some(file), len, .. } = &mut self.segment else {
+            return Err(io::Error::other("the recording's segment could not be made"));
+        };
+        if let Err(error) = file.write_all(&self.bytes) {
+            if file.cut(*len).is_err() {
+                self.segment.file = None;
+            }
+            return Err(error);
+        }
+        *len += self.bytes.len() as u64;
+        self.totals.bytes += self.bytes.len() as u64;
+        self.totals.blocks += 1;
+        Ok(())
+    }
+}
+
+impl OpenBlock {
+    fn note(&mut self, record: &[u8], bindings: &[Binding]) {
+        let Ok(view) = RecordView::new(record) else { return };
+        let kind = bindings.get(usize::from(view.header.probe)).map(|binding| &binding.kind);
+        self.members.note(kind, &view);
+        if view.header.probe == LOSS_MARK {
+            return; // it has no time
+        }
+        let at = view.header.ts_ns;
+        self.first_ns = if self.last_ns == 0 { at } else { self.first_ns.min(at) };
+        self.last_ns = self.last_ns.max(at);
+        self.is_lasting |= kind.is_some_and(|kind| is_lasting(kind, &view));
+    }
+}
+
+/// Whether later records cannot be understood without this one: the kernel sends channels and connectors once for a communicator,
+/// and the plan of a CUDA graph comes when it is captured, not when it is replayed.
+fn is_lasting(kind: &ProbeKind, record: &RecordView<'_>) -> bool {
+    match kind {
+        ProbeKind::Channel(_) | ProbeKind::Connectors(_) => true,
+        ProbeKind::Plan(spans) => record.unsigned(&spans.persistent).is_ok_and(|persistent| persistent != 0),
+        _ => false,
+    }
+}
