@@ -3,6 +3,7 @@
 
 mod drain;
 mod stages;
+mod volume;
 
 use std::path::PathBuf;
 
@@ -29,6 +30,13 @@ enum Command {
         #[arg(long, default_value_t = 5)]
         rounds: u32,
     },
+    /// Write the records of a capture as a recording, and read them
+    Volume {
+        capture: PathBuf,
+        /// Rounds; each is reported
+        #[arg(long, default_value_t = 5)]
+        rounds: u32,
+    },
 }
 
 #[expect(clippy::print_stdout, reason = "the result")]
@@ -36,6 +44,7 @@ fn main() -> Result<()> {
     let json = match Cli::parse().command {
         Command::Burst(args) => serde_json::to_string(&drain::burst(&args)?)?,
         Command::Sustained(args) => serde_json::to_string(&drain::sustained(&args)?)?,
+        Command::Volume { capture, rounds } => serde_json::to_string(&volume::run(&capture, rounds)?)?,
         Command::Stages { capture, rounds } => serde_json::to_string(&stages::run(&capture, rounds)?)?,
     };
     println!("{json}");

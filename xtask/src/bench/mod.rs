@@ -12,6 +12,7 @@ mod scale;
 mod spread;
 mod traced_job;
 mod tracefs;
+mod volume;
 
 use std::path::{Path, PathBuf};
 
@@ -59,6 +60,8 @@ enum Bench {
     Memory(Repeated),
     /// Time of a job under the tracer, against ranks, channels and operations per group (root)
     Scale(scale::Args),
+    /// Bytes on disk of a recording of a capture's records, and the CPU time to write and to read it
+    Volume(volume::Args),
     /// A job that never pauses, for a long time: delivered + lost = hits, to the record (root)
     Saturate(saturate::Args),
 }
@@ -73,6 +76,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Bench::Dump(args) => dump::run(args),
         Bench::Memory(args) => memory::run(args),
         Bench::Scale(args) => scale::run(args),
+        Bench::Volume(args) => volume::run(args),
         Bench::Saturate(args) => saturate::run(args),
     }?;
     let text = serde_json::to_string_pretty(&result)? + "\n";

@@ -72,10 +72,10 @@ struct NewBinding {
 }
 
 impl NewBindings {
-    /// Those from the cookie `first` on.
-    pub(super) fn of(bindings: &[Binding], first: usize) -> Self {
+    /// Those from the cookie `first` on, at most so many.
+    pub(super) fn of(bindings: &[Binding], first: usize, count: usize) -> Self {
         let (mut decoders, mut new) = (Vec::<Arc<Decoder>>::new(), Vec::new());
-        for Binding { kind, decoder, host } in bindings.iter().skip(first) {
+        for Binding { kind, decoder, host } in bindings.iter().skip(first).take(count) {
             let known = decoders.iter().position(|known| Arc::ptr_eq(known, decoder));
             let number = known.unwrap_or_else(|| {
                 decoders.push(Arc::clone(decoder));
@@ -86,11 +86,13 @@ impl NewBindings {
         Self { first, decoders, bindings: new }
     }
 
-    /// Adds those that are not among `known` yet. False: there are some missing before them, or they contradict themselves.
+    /// Adds those that are not among `known` yet. False: there are some missing before them, they contradict themselves, or they are
+    /// more than there are cookies.
     pub(super) fn add_to(self, known: &mut Vec<Binding>) -> bool {
         let Some(to_skip) = known.len().checked_sub(self.first) else { return false };
         for NewBinding { kind, decoder, host } in self.bindings.into_iter().skip(to_skip) {
-            let Some(decoder) = self.decoders.get(decoder) else { return false };
+            let decoder = self.decoders.get(decoder).filter(|_| u16::try_from(known.len()).is_ok());
+            let Some(decoder) = decoder else { return false };
             known.push(Binding { kind, decoder: Arc::clone(decoder), host });
         }
         true

@@ -32,6 +32,9 @@ const BLOCK_RECORDS: usize = 4 << 20;
 /// Bytes at which a segment ends: what is removed at a time where room is needed.
 const SEGMENT_BYTES: u64 = 64 << 20;
 
+/// Bindings in one block: they and the decoders of as many libraries stay far below [`flow::recording::MAX_BODY`].
+const BINDINGS_IN_BLOCK: usize = 64;
+
 /// What was written; `recording` of `session.json`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RecordingTotals {
@@ -194,10 +197,10 @@ impl RecordingWriter {
 
     /// Writes the bindings that the segment does not have.
     fn write_bindings(&mut self) -> io::Result<()> {
-        if self.segment.bindings < self.bindings.len() {
-            let new = NewBindings::of(&self.bindings, self.segment.bindings);
+        while self.segment.bindings < self.bindings.len() {
+            let new = NewBindings::of(&self.bindings, self.segment.bindings, BINDINGS_IN_BLOCK);
             self.write_json(BlockKind::Bindings, &new)?;
-            self.segment.bindings = self.bindings.len();
+            self.segment.bindings = self.bindings.len().min(self.segment.bindings + BINDINGS_IN_BLOCK);
         }
         Ok(())
     }
