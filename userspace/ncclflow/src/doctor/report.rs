@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use super::{
-    checks::{Check, Verdict},
+    checks::{Check, Finding, Verdict},
     facts::Facts,
     kernel, libraries, privileges, trial,
 };
@@ -30,10 +30,12 @@ pub fn examine() -> Report {
     Report::new(checks, libraries::checks())
 }
 
+/// A check of the host's facts, with its name.
+pub(super) type NamedCheck = (&'static str, fn(&Facts) -> Finding);
+
 pub(super) fn of_facts(facts: &Facts) -> Vec<Check> {
-    let mut checks = kernel::checks(facts);
-    checks.extend(privileges::checks(facts));
-    checks
+    let checks = kernel::CHECKS.into_iter().chain(privileges::CHECKS);
+    checks.map(|(name, check)| check(facts).named(name)).collect()
 }
 
 impl Report {

@@ -1,10 +1,6 @@
 //! One process: its libraries, its communicators, and readings of them.
 
-use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
-    fs::File,
-    io::Read as _,
-};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use anyhow::{Context as _, Result, bail};
 
@@ -20,7 +16,7 @@ use super::{
 };
 use crate::{
     memory::{AddressSpace, Memory, ReadError},
-    target::{LibraryId, MappedLibrary, Process, age_seconds, nccl_libraries},
+    target::{LibraryId, MappedLibrary, Process, age_seconds, nccl_libraries, read_text, status_field},
     threads::{self, Names},
 };
 use nccl_library::{
@@ -357,18 +353,14 @@ fn seconds(seconds: u64) -> f64 {
 
 /// `State:` in /proc/PID/status.
 fn state_of(process: &Process) -> ProcessState {
-    const MAX_STATUS: u64 = 64 * 1024;
-    let mut text = String::new();
-    let read = File::open(process.proc_path().join("status"))
-        .and_then(|file| file.take(MAX_STATUS).read_to_string(&mut text));
+    let status = read_text(process.proc_path().join("status")).unwrap_or_default();
     if process.has_exited() {
         return ProcessState::Exited;
     }
-    let state = text.lines().find_map(|line| line.strip_prefix("State:")).map(str::trim_start);
-    match (read, state.and_then(|state| state.bytes().next())) {
-        (Ok(_), Some(b'T' | b't')) => ProcessState::Stopped,
-        (Ok(_), Some(b'Z' | b'X')) => ProcessState::Exited,
-        (Ok(_), Some(_)) => ProcessState::Running,
-        _ => ProcessState::Unknown,
+    match status_field(&status, "State").and_then(|state| state.bytes().next()) {
+        Some(b'T' | b't') => ProcessState::Stopped,
+        Some(b'Z' | b'X') => ProcessState::Exited,
+        Some(_) => ProcessState::Running,
+        None => ProcessState::Unknown,
     }
 }

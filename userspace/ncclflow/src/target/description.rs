@@ -1,19 +1,17 @@
 //! What `/proc` says of a process: its user, command line, control group, container, namespaces and start.
 
-use std::{
-    collections::HashMap,
-    fs,
-    io::{self, Read as _},
-    os::unix::fs::MetadataExt as _,
-    path::Path,
-};
+use std::{collections::HashMap, fs, os::unix::fs::MetadataExt as _, path::Path};
 
 use rustix::time::{ClockId, clock_gettime};
 
-use super::{container, container::Container, printable, process::Process};
+use super::{
+    container,
+    container::Container,
+    printable,
+    proc_text::{read_text, status_field},
+    process::Process,
+};
 
-/// Longest file of `/proc` or `/etc` that is read, in bytes.
-const MAX_TEXT: u64 = 4 << 20;
 /// Of a command line, what is kept.
 const MAX_COMMAND: usize = 4096;
 
@@ -44,7 +42,7 @@ impl Users {
     /// Those of `/etc/passwd`. Directory services are not asked: that can take seconds, and needs a C library
     /// at run time.
     pub fn read() -> Self {
-        Self::parse(&read_text(Path::new("/etc/passwd")).unwrap_or_default())
+        Self::parse(&read_text("/etc/passwd").unwrap_or_default())
     }
 
     fn parse(text: &str) -> Self {
@@ -71,10 +69,9 @@ impl Description {
     pub fn read(process: &Process, users: &Users) -> Self {
         let proc = process.proc_path();
         let uid = fs::metadata(&proc).map_or(u32::MAX, |metadata| real_uid(&proc).unwrap_or(metadata.uid()));
-        let cgroup = read_text(&proc.join("cgroup"))
-            .ok()
-            .and_then(|text| container::cgroup_path(&text).map(printable));
-        let command = read_text(&proc.join("cmdline")).unwrap_or_default();
+        let cgroup =
+            read_text(proc.join("cgroup")).ok().and_then(|text| container::cgroup_path(&text).map(printable));
+        let command = read_text(proc.join("cmdline")).unwrap_or_default();
         let command = command.trim_end_matches('\0').replace('\0', " ");
         Self {
             uid,
@@ -102,19 +99,12 @@ pub fn age_seconds(started: u64) -> Option<u64> {
 
 /// The owner of /proc/PID is root for programs that may not be dumped (proc(5)).
 fn real_uid(proc: &Path) -> Option<u32> {
-    let status = read_text(&proc.join("status")).ok()?;
-    status.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_whitespace().next()?.parse().ok()
+    status_field(&read_text(proc.join("status")).ok()?, "Uid")?.split_whitespace().next()?.parse().ok()
 }
 
 fn is_other_namespace(proc: &Path, kind: &str) -> bool {
     let of = |proc: &Path| fs::read_link(proc.join("ns").join(kind)).ok();
     matches!((of(proc), of(Path::new("/proc/self"))), (Some(theirs), Some(ours)) if theirs != ours)
-}
-
-fn read_text(path: &Path) -> io::Result<String> {
-    let mut text = Vec::new();
-    fs::File::open(path)?.take(MAX_TEXT).read_to_end(&mut text)?;
-    Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
 #[cfg(test)]
