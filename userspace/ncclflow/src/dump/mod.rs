@@ -12,6 +12,7 @@ mod connections;
 mod dump_report;
 mod layout;
 mod motion;
+mod places;
 mod process;
 mod proxy;
 mod rank_report;
@@ -96,7 +97,7 @@ pub fn dump(
     let mut readings = Vec::new();
     loop {
         let at = Instant::now();
-        let ranks: Vec<RankReport> = targets.iter_mut().flat_map(|target| target.read(&libraries)).collect();
+        let ranks: Vec<RankReport> = targets.iter_mut().flat_map(process::Target::read).collect();
         let is_last = ranks.is_empty();
         readings.push(motion::Reading { at, ranks });
         if is_last || readings.len() >= MAX_READINGS || (readings.len() > 1 && motion::all_moved(&readings)) {
@@ -144,10 +145,10 @@ pub fn survey(
     let mut targets: Vec<process::Target> = targets
         .into_iter()
         .map(|(process, files)| {
-            process::Target::find(process, Some(&files), &mut libraries, options, &host, progress)
+            process::Target::find(process, Some(files), &mut libraries, options, &host, progress)
         })
         .collect();
-    let mut ranks = targets.iter_mut().flat_map(|target| target.read(&libraries)).collect();
+    let mut ranks = targets.iter_mut().flat_map(process::Target::read).collect();
     leave_out_forked_copies(&mut targets, &mut ranks);
     (targets.into_iter().map(|target| target.report).collect(), ranks)
 }

@@ -122,6 +122,14 @@ pub struct ChannelReport {
     pub tree_down: Vec<i32>,
 }
 
+impl ChannelReport {
+    /// All ranks that this one is connected with.
+    pub(super) fn neighbours(&self) -> impl Iterator<Item = u32> {
+        let up = [self.ring_prev, self.ring_next, self.tree_up];
+        up.into_iter().chain(self.tree_down.iter().copied()).filter_map(|rank| u32::try_from(rank).ok())
+    }
+}
+
 /// A network connection for collectives, seen from one of its ends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

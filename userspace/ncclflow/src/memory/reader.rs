@@ -115,6 +115,12 @@ impl<'p> Memory<'p> {
         Ok(u64::from_le_bytes(word))
     }
 
+    /// `count` words of 8 bytes from `at` on.
+    pub fn words(&self, at: RuntimeAddr, count: u64) -> Result<Vec<u64>, ReadError> {
+        let bytes = self.bytes(at, count.saturating_mul(8))?;
+        Ok(bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect())
+    }
+
     /// Reads all `pieces` (address, bytes) with as few calls as possible; one buffer holds them one after the
     /// other.
     pub fn gather(&self, pieces: &[(RuntimeAddr, usize)]) -> Result<Vec<u8>, ReadError> {
