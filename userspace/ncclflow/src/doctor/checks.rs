@@ -23,14 +23,12 @@ impl Verdict {
     }
 }
 
-/// A line of the report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Check {
     pub name: String,
     pub verdict: Verdict,
     /// What was found; if the verdict is not ok, also what does not work.
     pub found: String,
-    /// What the user can do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
 }

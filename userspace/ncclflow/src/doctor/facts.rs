@@ -6,7 +6,6 @@ use flate2::read::GzDecoder;
 
 use crate::target::{MAX_TEXT, in_first_pid_namespace, read_text, status_field};
 
-/// What the checks examine.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
     /// `uname -r`
@@ -15,7 +14,6 @@ pub struct Facts {
     /// The kernel's configuration, and the path of its file.
     pub config: Option<(String, String)>,
     pub has_btf: bool,
-    /// `/proc/self/status`
     pub status: String,
     pub uid: u32,
     /// `/proc/self/uid_map`. Outside of user namespaces it is one line that maps all user ids to themselves.
@@ -37,7 +35,6 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// Reads them from this host.
     pub fn read() -> Self {
         use rustix::process::{Resource, geteuid, getrlimit};
         let uname = rustix::system::uname();
@@ -67,7 +64,6 @@ impl Facts {
         }
     }
 
-    /// A field of `/proc/self/status`.
     pub(super) fn status_field(&self, name: &str) -> Option<&str> {
         status_field(&self.status, name)
     }

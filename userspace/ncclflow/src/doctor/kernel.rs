@@ -11,7 +11,6 @@ const OLDEST: (u32, u32) = (5, 15);
 /// The first kernel that runs a uprobe's program even while another BPF program runs on the CPU
 /// (docs/LIMITATIONS.md).
 const EVERY_HIT: (u32, u32) = (6, 0);
-/// Options that must be set.
 const NEEDED: [&str; 6] = [
     "CONFIG_BPF_SYSCALL",
     "CONFIG_BPF_EVENTS",

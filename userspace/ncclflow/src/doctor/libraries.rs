@@ -21,7 +21,6 @@ use nccl_library::{
 
 /// At most this many libraries are examined. Each takes some tenths of a second.
 const MAX_LIBRARIES: usize = 32;
-/// Folders into which packages install NCCL.
 const PLACES: [&str; 7] = [
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/aarch64-linux-gnu",

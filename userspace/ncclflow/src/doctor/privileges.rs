@@ -24,13 +24,11 @@ pub(super) const CHECKS: [NamedCheck; 12] = [
     ("RLIMIT_NOFILE", descriptors),
 ];
 
-/// Whether the process has one of these.
 fn has(facts: &Facts, any: Capabilities) -> bool {
     let effective = facts.status_field("CapEff").and_then(|text| u64::from_str_radix(text, 16).ok());
     effective.is_some_and(|set| Capabilities::from_bits_retain(set).intersects(any))
 }
 
-/// The user, for messages.
 fn who(facts: &Facts) -> String {
     if facts.uid == 0 { "root".to_owned() } else { format!("user {}", facts.uid) }
 }

@@ -11,7 +11,6 @@ use super::{
 };
 use crate::kernel::loader::try_uprobe;
 
-/// All checks.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     ncclflow: &'static str,
@@ -30,7 +29,6 @@ pub fn examine() -> Report {
     Report::new(checks, libraries::checks())
 }
 
-/// A check of the host's facts, with its name.
 pub(super) type NamedCheck = (&'static str, fn(&Facts) -> Finding);
 
 pub(super) fn of_facts(facts: &Facts) -> Vec<Check> {

@@ -38,7 +38,6 @@ const COMM: [Wanted; 23] = [
     (comm::NAME, false),
 ];
 
-/// Where the fields of `ncclComm` are.
 #[derive(Debug)]
 pub(super) struct CommLayout {
     pub(super) size: u64,
@@ -98,7 +97,6 @@ impl CommLayout {
         Some(name.map_or_else(|| format!("ncclResult_t {value}"), ToString::to_string))
     }
 
-    /// The address of the struct of channel `channel` of the communicator at `comm`.
     pub(super) fn channel(&self, comm: u64, channel: u32) -> Option<u64> {
         let ArrayField { offset, count, elem_size } = self.channels;
         (u64::from(channel) < count).then(|| comm + offset + u64::from(channel) * elem_size)
@@ -108,7 +106,6 @@ impl CommLayout {
         matches!(self.mark, Mark::Magic(_))
     }
 
-    /// What is looked for in memory.
     pub(super) fn needle(&self) -> Needle {
         match self.mark {
             Mark::Magic(_) => Needle::Word(MAGIC),
@@ -128,7 +125,6 @@ impl CommLayout {
 /// the GPU writes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WorkLayout {
-    /// In each channel.
     pub(super) produced: IntField,
     /// In the communicator: a pointer to a `uint32_t` for each channel.
     pub(super) consumed: IntField,

@@ -12,20 +12,17 @@ use super::{
     places,
     rank_report::{ChannelReport, CommStatus, Counters, RankReport},
 };
-use crate::memory::{AddressSpace, Memory, ReadError, ScanLimits, ScanProgress, ScanReport, Scanner};
+use crate::memory::{AddressSpace, Memory, ReadError, ScanLimits, ScanProgress, ScanReport, search};
 use nccl_library::{
     elf::RuntimeAddr,
     fields::{ArrayField, IntField, unsigned},
 };
 
-/// More ranks than any communicator has.
 const MAX_RANKS: u32 = 1 << 20;
-/// More GPUs than any host has.
 const MAX_DEVICES: u32 = 1 << 10;
 /// Candidates that are looked at in one process; a program that fills its memory with the magic word gets no
 /// more.
 const MAX_CANDIDATES: usize = 1 << 16;
-/// Communicators kept of one process.
 const MAX_COMMUNICATORS: usize = 4096;
 
 /// A communicator at one moment.
@@ -64,7 +61,9 @@ pub(super) fn find(
     let mut found = BTreeMap::new();
     let mut seen = BTreeSet::new();
     let mut failure = None;
-    let report = Scanner::new(memory, limits).search(
+    let report = search(
+        memory,
+        limits,
         space,
         layout.needle(),
         |at| {
@@ -140,7 +139,8 @@ pub(super) fn read(
             init: layout.result(init),
             async_result: layout.result(async_result),
             proxy_result: None,
-            abort: abort_flag.and_then(|at| abort_value(memory, at)),
+            // A pointer to a `uint32_t`.
+            abort: abort_flag.and_then(|at| Some(memory.bytes(RuntimeAddr(at), 4).ok()? != [0; 4])),
             finalize_called: flag(finalize),
             destroying: flag(destroy),
             revoked: flag(revoked),
@@ -257,13 +257,6 @@ fn counters(
     counters.coll_op_count =
         counters.coll_op_count.or_else(|| places::read_one(memory, shared_res, layout.shared_coll_op_count));
     Ok(())
-}
-
-/// `abortFlag` is a pointer to a `uint32_t`.
-fn abort_value(memory: Memory<'_>, at: u64) -> Option<bool> {
-    let mut value = [0; 4];
-    memory.read(RuntimeAddr(at), &mut value).ok()?;
-    Some(value != [0; 4])
 }
 
 /// A short string that the program gave; without control characters.

@@ -6,15 +6,14 @@ use std::collections::{BTreeSet, HashMap};
 use super::{
     comm_layout::CommLayout,
     places::{self, Places, Wanted},
-    proxy::NET,
+    proxy::{CONNECTION, NET},
     rank_report::{ConnectionReport, RankReport},
 };
 use crate::memory::{Memory, ReadError};
 use nccl_library::{
     elf::RuntimeAddr,
     fields::{
-        ArrayField, IntField, MissingField, channel_peer, connector, proxy_connection, recv_net_resources,
-        send_net_resources,
+        ArrayField, IntField, MissingField, channel_peer, connector, recv_net_resources, send_net_resources,
     },
     layouts::Layouts,
     nccl::Direction,
@@ -28,8 +27,6 @@ const CONNECTOR: [Wanted; 4] = [
     (connector::PROXY_PROGRESS, false),
     (connector::CONNECTED, false),
 ];
-const CONNECTION: [Wanted; 2] =
-    [(proxy_connection::TRANSPORT, true), (proxy_connection::TRANSPORT_RESOURCES, true)];
 
 /// Where connectors are in `ncclChannelPeer`, and their connection in them.
 #[derive(Debug)]
@@ -37,7 +34,7 @@ pub(super) struct ConnectionLayout {
     /// Connectors of senders and of receivers.
     ends: [(Direction, ArrayField); 2],
     connector: Places<4>,
-    connection: Places<2>,
+    connection: Places<3>,
     /// Where a network connection counts its FIFO steps: `step` in its resources (src/transport/net.cc), of a
     /// sender and of a receiver.
     steps: [Option<IntField>; 2],
@@ -137,7 +134,7 @@ impl ConnectionLayout {
         if connection? == 0 || same_process == Some(0) || connected == Some(0) {
             return None;
         }
-        let [transport, resources] = places::read(memory, connection?, self.connection).ok()?;
+        let [_, transport, resources] = places::read(memory, connection?, self.connection).ok()?;
         if transport != Some(NET) || resources? == 0 {
             return None;
         }

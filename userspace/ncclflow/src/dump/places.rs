@@ -40,7 +40,6 @@ pub(super) fn read<const N: usize>(
     }))
 }
 
-/// The value of a field of the struct at `base`.
 pub(super) fn read_one(memory: Memory<'_>, base: u64, place: Option<IntField>) -> Option<u64> {
     let [value] = read(memory, base, [place]).ok()?;
     value

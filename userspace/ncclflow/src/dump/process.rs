@@ -13,7 +13,7 @@ use super::{
     communicator::{self, Communicator},
     connections::{ConnectionLayout, Peers},
     dump_report::{LibraryReport, ProcessReport, ProcessState},
-    layout,
+    host_name, layout,
     proxy::{self, ProxyLayout, ProxyList, ProxyOp},
     rank_report::{OpReport, ProxyListState, ProxyReport, RankReport},
 };
@@ -27,7 +27,6 @@ use nccl_library::{
     symbols::{self, DebugFiles, LayoutSource, ProblemKind},
 };
 
-/// The layouts of one library's structs.
 #[derive(Debug)]
 pub(super) struct Layout {
     comm: CommLayout,
@@ -37,16 +36,12 @@ pub(super) struct Layout {
 
 /// Libraries that were resolved already: several processes map the same one.
 #[derive(Debug)]
-pub(super) struct Libraries {
+struct Libraries {
     debug_files: DebugFiles,
     known: BTreeMap<LibraryId, (LibraryReport, Option<Rc<Layout>>)>,
 }
 
 impl Libraries {
-    pub(super) fn new(debug_files: DebugFiles) -> Self {
-        Self { debug_files, known: BTreeMap::new() }
-    }
-
     /// What the library is, and its layout if it has one.
     fn resolve(&mut self, file: &MappedLibrary) -> (LibraryReport, Option<Rc<Layout>>) {
         if let Some(known) = self.known.get(&file.id) {
@@ -81,12 +76,10 @@ impl Libraries {
     }
 }
 
-/// A process with its communicators.
 #[derive(Debug)]
 pub(super) struct Target {
     process: Process,
     pub(super) report: ProcessReport,
-    /// Layout and address of each communicator.
     found: Vec<Found>,
     /// Of its NCCL libraries.
     inodes: BTreeSet<u64>,
@@ -102,19 +95,29 @@ struct Found {
     version: Option<String>,
 }
 
+/// Finds the communicators of processes, by their NCCL libraries: those given, or those that a process is
+/// found to have. What goes wrong is part of the reports.
+pub(super) fn find(
+    processes: impl Iterator<Item = (Process, Option<Vec<MappedLibrary>>)>,
+    options: &DumpOptions,
+    progress: &mut dyn FnMut(&Progress<'_>),
+) -> Vec<Target> {
+    let mut libraries = Libraries { debug_files: options.debug_files.clone(), known: BTreeMap::new() };
+    processes
+        .map(|(process, files)| Target::find(process, files, &mut libraries, options, progress))
+        .collect()
+}
+
 impl Target {
-    /// Finds the communicators of a process, by its NCCL libraries: `files`, or those that it is found to
-    /// have. What goes wrong is part of the report.
-    pub(super) fn find(
+    fn find(
         process: Process,
         files: Option<Vec<MappedLibrary>>,
         libraries: &mut Libraries,
         options: &DumpOptions,
-        host: &str,
         progress: &mut dyn FnMut(&Progress<'_>),
     ) -> Self {
         let report = ProcessReport {
-            host: host.to_owned(),
+            host: host_name(),
             pid: process.pid(),
             name: process.name().to_owned(),
             state: state_of(&process),
@@ -168,9 +171,9 @@ impl Target {
         Ok(())
     }
 
-    /// Adds its threads inside NCCL to the report.
     pub(super) fn look_at_threads(&mut self, with_stacks: bool, names: &mut Names) {
-        self.report.age_seconds = self.started.and_then(age_seconds).map(seconds);
+        let age = self.started.and_then(age_seconds);
+        self.report.age_seconds = age.map(|age| f64::from(u32::try_from(age).unwrap_or(u32::MAX)));
         if !self.inodes.is_empty() && self.report.state != ProcessState::Exited {
             self.report.threads = threads::look(&self.process, &self.inodes, with_stacks, names);
         }
@@ -263,12 +266,6 @@ fn own_ops(
     own.collect()
 }
 
-/// Whole seconds as the report has them.
-fn seconds(seconds: u64) -> f64 {
-    f64::from(u32::try_from(seconds).unwrap_or(u32::MAX))
-}
-
-/// `State:` in /proc/PID/status.
 fn state_of(process: &Process) -> ProcessState {
     let status = read_text(process.proc_path().join("status")).unwrap_or_default();
     if process.has_exited() {

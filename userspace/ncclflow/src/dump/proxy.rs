@@ -56,7 +56,7 @@ const SUB: [Wanted; 11] = [
     // Where it is, `PEER` is the peer.
     (sub::RANK, false),
 ];
-const CONNECTION: [Wanted; 3] = [
+pub(super) const CONNECTION: [Wanted; 3] = [
     (proxy_connection::SEND, true),
     (proxy_connection::TRANSPORT, true),
     (proxy_connection::TRANSPORT_RESOURCES, true),
@@ -102,7 +102,6 @@ impl ProxyLayout {
     }
 }
 
-/// An op with one peer.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ProxyOp {
     pub(super) connection: u64,
@@ -110,7 +109,6 @@ pub(super) struct ProxyOp {
     pub(super) report: OpReport,
 }
 
-/// The ops of one proxy.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ProxyList {
     pub(super) state: ProxyListState,

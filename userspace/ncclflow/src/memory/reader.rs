@@ -5,18 +5,15 @@ use std::{fmt, io};
 use crate::target::Process;
 use nccl_library::elf::RuntimeAddr;
 
-/// Most bytes that one read may ask for.
 pub(super) const MAX_READ: usize = 8 << 20;
 
 /// Pieces that the kernel takes in one call: `UIO_MAXIOV`, include/uapi/linux/uio.h.
 pub(super) const MAX_PIECES: usize = 1024;
 
-/// Why memory could not be read.
 #[derive(Debug)]
 pub enum ReadError {
     /// The process has exited; what was read before it was noticed is not to be used.
     Gone(u32),
-    /// The kernel refuses.
     Denied(u32, io::Error),
     /// No memory there, or memory of a device that cannot be copied.
     Unmapped(RuntimeAddr),
@@ -59,7 +56,6 @@ impl ReadError {
     }
 }
 
-/// The memory of a process.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory<'p> {
     process: &'p Process,
@@ -97,7 +93,6 @@ impl<'p> Memory<'p> {
         Ok(read)
     }
 
-    /// `length` bytes from `at` on.
     pub fn bytes(&self, at: RuntimeAddr, length: u64) -> Result<Vec<u8>, ReadError> {
         let length = usize::try_from(length)
             .ok()

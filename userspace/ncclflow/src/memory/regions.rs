@@ -33,7 +33,6 @@ pub struct AddressSpace {
 }
 
 impl AddressSpace {
-    /// Reads `/proc/PID/maps`.
     pub fn read(process: &Process) -> Result<Self, ReadError> {
         let mappings =
             maps::read(process.pid()).map_err(|error| ReadError::new(process, error, RuntimeAddr(0)))?;
@@ -83,7 +82,6 @@ impl AddressSpace {
         false
     }
 
-    /// Bytes of all regions.
     pub fn bytes(&self) -> u64 {
         self.regions.iter().map(Region::size).sum()
     }

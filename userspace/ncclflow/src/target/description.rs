@@ -3,6 +3,7 @@
 use std::{collections::HashMap, fs, os::unix::fs::MetadataExt as _, path::Path};
 
 use rustix::time::{ClockId, clock_gettime};
+use serde::Serialize;
 
 use super::{
     container,
@@ -16,13 +17,16 @@ use super::{
 const MAX_COMMAND: usize = 4096;
 
 /// A process, described.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Description {
+    /// The command line, without control characters.
+    pub command: String,
     pub uid: u32,
     /// By our `/etc/passwd`; the number where that has no name for it.
     pub user: String,
-    /// The command line, without control characters.
-    pub command: String,
+    /// Whole seconds since it was started.
+    pub age_seconds: Option<u64>,
     /// Path of its control group.
     pub cgroup: Option<String>,
     pub container: Option<Container>,
@@ -30,8 +34,6 @@ pub struct Description {
     pub own_mounts: bool,
     /// It is in another PID namespace than we are.
     pub own_pids: bool,
-    /// When it was started, in clock ticks since boot. PID and start together identify a process.
-    pub started: Option<u64>,
 }
 
 /// Names of users, read once.
@@ -74,20 +76,15 @@ impl Description {
         let command = read_text(proc.join("cmdline")).unwrap_or_default();
         let command = command.trim_end_matches('\0').replace('\0', " ");
         Self {
+            command: printable(&command.chars().take(MAX_COMMAND).collect::<String>()),
             uid,
             user: users.name(uid),
-            command: printable(&command.chars().take(MAX_COMMAND).collect::<String>()),
+            age_seconds: process.started().and_then(age_seconds),
             container: cgroup.as_deref().and_then(Container::of_cgroup),
             cgroup,
             own_mounts: is_other_namespace(&proc, "mnt"),
             own_pids: process.own_pid() != process.pid() || is_other_namespace(&proc, "pid"),
-            started: process.started(),
         }
-    }
-
-    /// Whole seconds since it was started.
-    pub fn age_seconds(&self) -> Option<u64> {
-        age_seconds(self.started?)
     }
 }
 
@@ -118,7 +115,7 @@ mod tests {
         assert_eq!(description.uid, rustix::process::getuid().as_raw());
         assert!(!description.own_mounts && !description.own_pids);
         assert!(description.command.contains("ncclflow"), "{}", description.command);
-        assert!(description.age_seconds().unwrap() < 24 * 3600);
+        assert!(description.age_seconds.unwrap() < 24 * 3600);
     }
 
     #[test]

@@ -20,7 +20,6 @@ use nccl_library::elf::RuntimeAddr;
 /// Program headers of one file; real ones have about ten.
 const MAX_HEADERS: u16 = 64;
 
-/// Where a file is in memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Module {
     /// To be added to the file's own addresses.
@@ -29,7 +28,6 @@ pub(super) struct Module {
     pub(super) eh_frame_hdr: Option<u64>,
 }
 
-/// All mappings of a process, by address.
 #[derive(Debug)]
 pub(super) struct Modules {
     mappings: Vec<Mapping>,
@@ -44,7 +42,6 @@ impl Modules {
         Ok(Self { mappings, known: HashMap::new() })
     }
 
-    /// The mapping that an address is in.
     pub(super) fn at(&self, address: u64) -> Option<&Mapping> {
         let next = self.mappings.partition_point(|mapping| mapping.start.0 <= address);
         let mapping = self.mappings.get(next.checked_sub(1)?)?;

@@ -11,7 +11,6 @@ pub(super) enum Position {
         stack_pointer: u64,
         pc: u64,
     },
-    /// It runs, or waits for a CPU.
     Running,
     Unknown,
 }
@@ -35,7 +34,6 @@ pub(super) fn list(process: &Process, most: usize) -> Vec<Task> {
     tids.into_iter().filter_map(|tid| task(&folder.join(tid.to_string()), tid)).collect()
 }
 
-/// Where a thread is now.
 pub(super) fn position_of(process: &Process, tid: u32) -> Position {
     position_in(&process.proc_path().join("task").join(tid.to_string()))
 }

@@ -16,17 +16,8 @@ use crate::dump::rank_report::ChannelReport;
 /// Results that NCCL's network gives when the other side of a connection is gone.
 const CONNECTION_BROKE: [&str; 2] = ["ncclRemoteError", "ncclSystemError"];
 
-/// A rank has failed.
-pub(super) fn failed(case: &Case<'_>) -> Option<Verdict> {
-    judge(case, false)
-}
-
-/// A rank has failed, or its communicator was aborted.
-pub(super) fn failed_or_aborted(case: &Case<'_>) -> Option<Verdict> {
-    judge(case, true)
-}
-
-fn judge(case: &Case<'_>, or_aborted: bool) -> Option<Verdict> {
+/// A rank has failed or, with `or_aborted`, its communicator was aborted.
+pub(super) fn failed(case: &Case<'_>, or_aborted: bool) -> Option<Verdict> {
     let mut sentences: BTreeMap<u32, String> = BTreeMap::new();
     // Ranks whose connection broke, and ranks that failed by themselves.
     let (mut cut_off, mut own) = (BTreeSet::new(), BTreeSet::new());
