@@ -23,30 +23,34 @@ impl Verdict {
     }
 }
 
-/// A line of the report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Check {
     pub name: String,
     pub verdict: Verdict,
     /// What was found; if the verdict is not ok, also what does not work.
     pub found: String,
-    /// What the user can do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
 }
 
-impl Check {
-    pub fn ok(name: &str, found: impl Into<String>) -> Self {
-        Self { name: name.to_owned(), verdict: Verdict::Ok, found: found.into(), remedy: None }
-    }
+/// A check that has no name yet.
+pub(super) struct Finding(Verdict, String, Option<String>);
 
-    pub fn degraded(name: &str, found: impl Into<String>, remedy: impl Into<String>) -> Self {
-        let (found, remedy) = (found.into(), Some(remedy.into()));
-        Self { name: name.to_owned(), verdict: Verdict::Degraded, found, remedy }
-    }
+pub(super) fn ok(found: impl Into<String>) -> Finding {
+    Finding(Verdict::Ok, found.into(), None)
+}
 
-    pub fn no(name: &str, found: impl Into<String>, remedy: impl Into<String>) -> Self {
-        let (found, remedy) = (found.into(), Some(remedy.into()));
-        Self { name: name.to_owned(), verdict: Verdict::No, found, remedy }
+pub(super) fn degraded(found: impl Into<String>, remedy: impl Into<String>) -> Finding {
+    Finding(Verdict::Degraded, found.into(), Some(remedy.into()))
+}
+
+pub(super) fn no(found: impl Into<String>, remedy: impl Into<String>) -> Finding {
+    Finding(Verdict::No, found.into(), Some(remedy.into()))
+}
+
+impl Finding {
+    pub(super) fn named(self, name: impl Into<String>) -> Check {
+        let Self(verdict, found, remedy) = self;
+        Check { name: name.into(), verdict, found, remedy }
     }
 }

@@ -1,19 +1,11 @@
 //! Facts about the host, read once, so that the checks are pure functions.
 
-use std::{
-    fs::File,
-    io::{self, Read},
-    path::Path,
-};
+use std::{fs::File, io::Read as _, path::Path};
 
 use flate2::read::GzDecoder;
 
-use crate::target::in_first_pid_namespace;
+use crate::target::{MAX_TEXT, in_first_pid_namespace, read_text, status_field};
 
-/// Files of the host are read up to this many bytes. A kernel's configuration has some 300 KB.
-const MAX_FILE: u64 = 8 << 20;
-
-/// What the checks examine.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
     /// `uname -r`
@@ -22,7 +14,6 @@ pub struct Facts {
     /// The kernel's configuration, and the path of its file.
     pub config: Option<(String, String)>,
     pub has_btf: bool,
-    /// `/proc/self/status`
     pub status: String,
     pub uid: u32,
     /// `/proc/self/uid_map`. Outside of user namespaces it is one line that maps all user ids to themselves.
@@ -44,7 +35,6 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// Reads them from this host.
     pub fn read() -> Self {
         use rustix::process::{Resource, geteuid, getrlimit};
         let uname = rustix::system::uname();
@@ -74,30 +64,20 @@ impl Facts {
         }
     }
 
-    /// A field of `/proc/self/status`.
     pub(super) fn status_field(&self, name: &str) -> Option<&str> {
-        self.status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+        status_field(&self.status, name)
     }
 }
 
 fn text(path: &str) -> Option<String> {
-    read(Path::new(path)).ok()
-}
-
-fn read(path: &Path) -> io::Result<String> {
-    let mut text = String::new();
-    File::open(path)?.take(MAX_FILE).read_to_string(&mut text)?;
-    Ok(text)
+    read_text(path).ok()
 }
 
 fn config(release: &str) -> Option<(String, String)> {
-    let unpack = |path: &Path| {
-        let mut text = String::new();
-        GzDecoder::new(File::open(path)?).take(MAX_FILE).read_to_string(&mut text)?;
-        Ok::<_, io::Error>(text)
-    };
     let packed = "/proc/config.gz";
-    if let Ok(text) = unpack(Path::new(packed)) {
+    let mut text = String::new();
+    let unpack = |file| GzDecoder::new(file).take(MAX_TEXT).read_to_string(&mut text);
+    if File::open(packed).and_then(unpack).is_ok() {
         return Some((text, packed.to_owned()));
     }
     let places = [
@@ -105,5 +85,5 @@ fn config(release: &str) -> Option<(String, String)> {
         format!("/lib/modules/{release}/config"),
         format!("/usr/lib/modules/{release}/config"),
     ];
-    places.into_iter().find_map(|path| Some((text(&path)?, path)))
+    places.into_iter().find_map(|path| Some((read_text(&path).ok()?, path)))
 }

@@ -1,13 +1,16 @@
 //! The kernel: version, configuration, BTF, tracefs.
 
-use super::{checks::Check, facts::Facts};
+use super::{
+    checks::{Finding, degraded, no, ok},
+    facts::Facts,
+    report::NamedCheck,
+};
 
 /// The first kernel with cookies for uprobes (README).
 const OLDEST: (u32, u32) = (5, 15);
 /// The first kernel that runs a uprobe's program even while another BPF program runs on the CPU
 /// (docs/LIMITATIONS.md).
 const EVERY_HIT: (u32, u32) = (6, 0);
-/// Options that must be set.
 const NEEDED: [&str; 6] = [
     "CONFIG_BPF_SYSCALL",
     "CONFIG_BPF_EVENTS",
@@ -17,39 +20,34 @@ const NEEDED: [&str; 6] = [
     "CONFIG_PROC_FS",
 ];
 
-pub(super) fn checks(facts: &Facts) -> Vec<Check> {
-    vec![version(facts), configuration(facts), machine(facts), btf(facts), tracefs(facts)]
-}
+pub(super) const CHECKS: [NamedCheck; 5] = [
+    ("kernel", version),
+    ("configuration", configuration),
+    ("processor", machine),
+    ("BTF", btf),
+    ("tracefs", tracefs),
+];
 
-fn version(facts: &Facts) -> Check {
-    let name = "kernel";
+fn version(facts: &Facts) -> Finding {
     let release = &facts.release;
     match parse(release) {
-        None => Check::degraded(
-            name,
-            format!("`{release}`: no version that is understood"),
-            "see the uprobe below",
-        ),
+        None => degraded(format!("`{release}`: no version that is understood"), "see the uprobe below"),
         // Red Hat's kernels keep their version number and take BPF from later kernels.
-        Some(version) if version < OLDEST && release.contains(".el") => Check::degraded(
-            name,
+        Some(version) if version < OLDEST && release.contains(".el") => degraded(
             format!(
                 "{release}: by its number too old, but a distribution's kernel with parts of later ones; hits while another BPF program runs on \
                  the CPU can be in no count"
             ),
             "see the uprobe below; if it works, nothing else that uses BPF",
         ),
-        Some(version) if version < OLDEST => Check::no(
-            name,
-            format!("{release}: uprobes have no cookies before 5.15"),
-            "a kernel from 5.15 on",
-        ),
-        Some(version) if version < EVERY_HIT => Check::degraded(
-            name,
+        Some(version) if version < OLDEST => {
+            no(format!("{release}: uprobes have no cookies before 5.15"), "a kernel from 5.15 on")
+        }
+        Some(version) if version < EVERY_HIT => degraded(
             format!("{release}: before 6.0, hits while another BPF program runs on the CPU are in no count"),
             "a kernel from 6.0 on, or nothing else that uses BPF",
         ),
-        Some(_) => Check::ok(name, release.clone()),
+        Some(_) => ok(release),
     }
 }
 
@@ -58,11 +56,9 @@ pub(super) fn parse(release: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-fn configuration(facts: &Facts) -> Check {
-    let name = "configuration";
+fn configuration(facts: &Facts) -> Finding {
     let Some((text, path)) = &facts.config else {
-        return Check::degraded(
-            name,
+        return degraded(
             "not found in /proc/config.gz, /boot or /lib/modules: not known",
             "nothing, if the uprobe below works",
         );
@@ -73,30 +69,24 @@ fn configuration(facts: &Facts) -> Check {
     };
     let missing: Vec<&str> = NEEDED.into_iter().filter(|option| !is_set(option)).collect();
     if missing.is_empty() {
-        return Check::ok(name, format!("{path}: all that is needed"));
+        return ok(format!("{path}: all that is needed"));
     }
     let missing = missing.join(", ");
-    Check::no(name, format!("{path}: without {missing}"), format!("a kernel with {missing}"))
+    no(format!("{path}: without {missing}"), format!("a kernel with {missing}"))
 }
 
-fn machine(facts: &Facts) -> Check {
-    let name = "processor";
-    if facts.machine == std::env::consts::ARCH {
-        Check::ok(name, facts.machine.clone())
-    } else {
-        let found = format!("{}, and this program is for {}", facts.machine, std::env::consts::ARCH);
-        Check::no(name, found, "a build for this processor")
+fn machine(facts: &Facts) -> Finding {
+    let (machine, ours) = (&facts.machine, std::env::consts::ARCH);
+    if machine == ours {
+        return ok(machine);
     }
+    no(format!("{machine}, and this program is for {ours}"), "a build for this processor")
 }
 
-fn btf(facts: &Facts) -> Check {
-    if facts.has_btf {
-        Check::ok("BTF", "/sys/kernel/btf/vmlinux (not needed)")
-    } else {
-        Check::ok("BTF", "none (not needed)")
-    }
+fn btf(facts: &Facts) -> Finding {
+    ok(if facts.has_btf { "/sys/kernel/btf/vmlinux (not needed)" } else { "none (not needed)" })
 }
 
-fn tracefs(facts: &Facts) -> Check {
-    Check::ok("tracefs", if facts.has_tracefs { "mounted (not needed)" } else { "not mounted (not needed)" })
+fn tracefs(facts: &Facts) -> Finding {
+    ok(if facts.has_tracefs { "mounted (not needed)" } else { "not mounted (not needed)" })
 }

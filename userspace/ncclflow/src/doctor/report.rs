@@ -5,13 +5,12 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use super::{
-    checks::{Check, Verdict},
+    checks::{Check, Finding, Verdict},
     facts::Facts,
     kernel, libraries, privileges, trial,
 };
 use crate::kernel::loader::try_uprobe;
 
-/// All checks.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     ncclflow: &'static str,
@@ -30,10 +29,11 @@ pub fn examine() -> Report {
     Report::new(checks, libraries::checks())
 }
 
+pub(super) type NamedCheck = (&'static str, fn(&Facts) -> Finding);
+
 pub(super) fn of_facts(facts: &Facts) -> Vec<Check> {
-    let mut checks = kernel::checks(facts);
-    checks.extend(privileges::checks(facts));
-    checks
+    let checks = kernel::CHECKS.into_iter().chain(privileges::CHECKS);
+    checks.map(|(name, check)| check(facts).named(name)).collect()
 }
 
 impl Report {

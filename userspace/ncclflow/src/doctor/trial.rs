@@ -2,7 +2,7 @@
 
 use std::{io, iter, time::Duration};
 
-use super::checks::Check;
+use super::checks::{Check, Finding, degraded, no, ok};
 use crate::kernel::loader::{LinkKind, Program, Trial, TrialError};
 
 /// A hit that takes longer slows small launches down.
@@ -11,32 +11,28 @@ const SLOW_HIT: Duration = Duration::from_micros(20);
 /// A check of the uprobe, and one for each program that the kernel refused.
 pub(super) fn checks(outcome: &Result<Trial, TrialError>) -> Vec<Check> {
     let refused = outcome.iter().flat_map(|trial| &trial.refused);
-    iter::once(uprobe(outcome)).chain(refused.map(|(program, said)| without(*program, said))).collect()
+    let refused = refused.map(|(program, said)| without(*program, said).named("eBPF programs"));
+    iter::once(uprobe(outcome).named("uprobe")).chain(refused).collect()
 }
 
-fn without(program: Program, said: &str) -> Check {
-    let name = "eBPF programs";
+fn without(program: Program, said: &str) -> Finding {
     match program {
-        Program::Walk => Check::degraded(
-            name,
+        Program::Walk => degraded(
             format!("whole plans, which the levels flow and steps read, cannot be read: {said}"),
             "--probes per-call, which slows launches down, or --level api; and report it, with this whole output",
         ),
-        Program::Return => Check::degraded(
-            name,
+        Program::Return => degraded(
             format!("returns cannot be seen: {said}"),
             "--level api without --returns; and report it, with this whole output",
         ),
         // Without it the trial fails.
-        Program::Fetch => Check::no(name, said, "report it, with this whole output"),
+        Program::Fetch => no(said, "report it, with this whole output"),
     }
 }
 
-fn uprobe(outcome: &Result<Trial, TrialError>) -> Check {
-    let name = "uprobe";
+fn uprobe(outcome: &Result<Trial, TrialError>) -> Finding {
     match outcome {
-        Ok(trial) if trial.counted != trial.made => Check::no(
-            name,
+        Ok(trial) if trial.counted != trial.made => no(
             format!("of {} hits {} were counted", trial.made, trial.counted),
             "report it, with this whole output",
         ),
@@ -57,26 +53,21 @@ fn uprobe(outcome: &Result<Trial, TrialError>) -> Check {
             );
             if trial.hit > SLOW_HIT {
                 let remedy = "trace with --level api or flow; virtual machines without hardware assistance are slow here";
-                return Check::degraded(name, found, remedy);
+                return degraded(found, remedy);
             }
-            Check::ok(name, found)
+            ok(found)
         }
-        Err(TrialError::Load(error)) => Check::no(
-            name,
-            format!("the eBPF object does not load: {error:#}"),
-            "run as root; see the lines above",
-        ),
-        Err(TrialError::Attach(error)) if error.kind() == io::ErrorKind::PermissionDenied => Check::no(
-            name,
+        Err(TrialError::Load(error)) => {
+            no(format!("the eBPF object does not load: {error:#}"), "run as root; see the lines above")
+        }
+        Err(TrialError::Attach(error)) if error.kind() == io::ErrorKind::PermissionDenied => no(
             format!("the eBPF object loads, but the kernel refuses uprobes: {error}"),
             "CAP_SYS_ADMIN besides: kernels since July 2025 want it where they have no uprobe_multi (6.16, and 6.15.7, 6.12.39, 6.6.99, 6.1.146, 5.15.189: \
              the fix of CVE-2025-38466)",
         ),
         Err(TrialError::Attach(error)) => {
-            Check::no(name, format!("the kernel refuses uprobes: {error}"), "see the lines above")
+            no(format!("the kernel refuses uprobes: {error}"), "see the lines above")
         }
-        Err(TrialError::Other(error)) => {
-            Check::no(name, format!("{error:#}"), "report it, with this whole output")
-        }
+        Err(TrialError::Other(error)) => no(format!("{error:#}"), "report it, with this whole output"),
     }
 }

@@ -1,11 +1,9 @@
 //! Where the fields of `ncclComm` and of what hangs on it are, and the marks that one is found by.
 
-use std::collections::BTreeMap;
-
+use super::places::{self, Places, Wanted};
 use crate::memory::Needle;
 use nccl_library::{
-    elf::RuntimeAddr,
-    fields::{ArrayField, IntField, MissingField, channel, comm, counts_always, enums, shared_resources},
+    fields::{ArrayField, IntField, MissingField, channel, comm, counts_always, shared_resources},
     layouts::Layouts,
     nccl::{NameTables, NcclVersion},
 };
@@ -13,91 +11,72 @@ use nccl_library::{
 /// `NCCL_MAGIC`, src/include/comm.h.
 pub(super) const MAGIC: u64 = 0x0280_0280_0280_0280;
 
-/// Where the fields of `ncclComm` are.
+/// Fields of `ncclComm` that are read together.
+const COMM: [Wanted; 23] = [
+    (comm::START_MAGIC, false),
+    (comm::END_MAGIC, false),
+    (comm::HASH, true),
+    (comm::RANK, true),
+    (comm::N_RANKS, true),
+    (comm::NODE, true),
+    (comm::N_NODES, true),
+    (comm::LOCAL_RANK, true),
+    (comm::CUDA_DEV, true),
+    (comm::NVML_DEV, false),
+    (comm::N_CHANNELS, true),
+    (comm::PROXY_STATE, true),
+    (comm::SHARED_RESOURCES, true),
+    (comm::INTRA_NEXT, false),
+    (comm::OP_COUNT, false),
+    (comm::COLL_OP_COUNT, false),
+    (comm::INIT_STATE, false),
+    (comm::ASYNC_RESULT, false),
+    (comm::ABORT_FLAG, false),
+    (comm::FINALIZE_CALLED, false),
+    (comm::DESTROY_FLAG, false),
+    (comm::REVOKED_FLAG, false),
+    (comm::NAME, false),
+];
+
 #[derive(Debug)]
-pub(crate) struct CommLayout {
+pub(super) struct CommLayout {
     pub(super) size: u64,
     mark: Mark,
-    pub(super) magics: Option<[IntField; 2]>,
-    pub(super) hash: IntField,
-    pub(super) rank: IntField,
-    pub(super) n_ranks: IntField,
-    pub(super) n_channels: IntField,
-    pub(super) node: IntField,
-    pub(super) n_nodes: IntField,
-    pub(super) local_rank: IntField,
-    pub(super) cuda_dev: IntField,
-    pub(super) nvml_dev: Option<IntField>,
-    pub(super) proxy_state: IntField,
-    pub(super) shared_res: IntField,
-    pub(super) intra_next: Option<IntField>,
-    pub(super) op_count: Option<IntField>,
-    pub(super) coll_op_count: Option<IntField>,
+    /// Those of [`COMM`].
+    pub(super) comm: Places<23>,
+    /// `collOpCount` counts where communicators that share resources count together: before 2.24.
+    pub(super) shares_coll_op_count: bool,
     pub(super) seq_number: Option<ArrayField>,
-    pub(super) init_state: Option<IntField>,
-    pub(super) async_result: Option<IntField>,
-    pub(super) abort_flag: Option<IntField>,
-    pub(super) finalize_called: Option<IntField>,
-    pub(super) destroy_flag: Option<IntField>,
-    pub(super) revoked_flag: Option<IntField>,
-    pub(super) comm_name: Option<IntField>,
     pub(super) channels: ArrayField,
     pub(super) ring_prev: IntField,
     pub(super) ring_next: IntField,
     pub(super) user_ranks: IntField,
     pub(super) tree_up: Option<IntField>,
     pub(super) tree_down: Option<ArrayField>,
-    pub(crate) peers: IntField,
+    pub(super) peers: IntField,
     pub(super) shared_coll_op_count: Option<IntField>,
     pub(super) shared_p2p_op_count: Option<ArrayField>,
     pub(super) work: Option<WorkLayout>,
     pub(super) names: NameTables,
-    /// Values of `ncclResult_t` by name.
-    pub(super) results: BTreeMap<u64, String>,
 }
 
 impl CommLayout {
-    pub(crate) fn new(layouts: &Layouts, version: Option<NcclVersion>) -> Result<Self, MissingField> {
-        let size = comm::STRUCT.size(layouts)?;
-        let magics = comm::START_MAGIC.find_int(layouts).zip(comm::END_MAGIC.find_int(layouts));
-        let magics = magics.map(|(start, end)| [start, end]);
-        let mark = match (magics, comm::INTRA_COMM_0.find_int(layouts)) {
-            (Some([start, _]), _) => Mark::Magic(start.offset()),
+    pub(super) fn new(layouts: &Layouts, version: Option<NcclVersion>) -> Result<Self, MissingField> {
+        let start =
+            comm::START_MAGIC.find_int(layouts).filter(|_| comm::END_MAGIC.find_int(layouts).is_some());
+        let mark = match (start, comm::INTRA_COMM_0.find_int(layouts)) {
+            (Some(start), _) => Mark::Magic(start.offset()),
             (None, Some(own)) => Mark::SelfPointer(own.offset()),
             (None, None) => return Err(comm::START_MAGIC.missing()),
         };
         let counts_always = counts_always(version, Some(layouts)) == Some(true);
-        let results = layouts.enums().find(|(name, _)| *name == enums::RESULT.name);
-        let results = results.into_iter().flat_map(|(_, results)| &results.values);
+        let seq_number = comm::SEQ_NUMBER.array(layouts).ok();
         Ok(Self {
-            size,
+            size: comm::STRUCT.size(layouts)?,
             mark,
-            magics,
-            hash: comm::HASH.int(layouts)?,
-            rank: comm::RANK.int(layouts)?,
-            n_ranks: comm::N_RANKS.int(layouts)?,
-            n_channels: comm::N_CHANNELS.int(layouts)?,
-            node: comm::NODE.int(layouts)?,
-            n_nodes: comm::N_NODES.int(layouts)?,
-            local_rank: comm::LOCAL_RANK.int(layouts)?,
-            cuda_dev: comm::CUDA_DEV.int(layouts)?,
-            nvml_dev: comm::NVML_DEV.find_int(layouts),
-            proxy_state: comm::PROXY_STATE.int(layouts)?,
-            shared_res: comm::SHARED_RESOURCES.int(layouts)?,
-            intra_next: comm::INTRA_NEXT.find_int(layouts),
-            op_count: comm::OP_COUNT.find_int(layouts),
-            coll_op_count: comm::COLL_OP_COUNT.find_int(layouts),
-            seq_number: comm::SEQ_NUMBER
-                .array(layouts)
-                .ok()
-                .filter(|array| counts_always && array.elem_size == 8 && array.count <= 64),
-            init_state: comm::INIT_STATE.find_int(layouts),
-            async_result: comm::ASYNC_RESULT.find_int(layouts),
-            abort_flag: comm::ABORT_FLAG.find_int(layouts),
-            finalize_called: comm::FINALIZE_CALLED.find_int(layouts),
-            destroy_flag: comm::DESTROY_FLAG.find_int(layouts),
-            revoked_flag: comm::REVOKED_FLAG.find_int(layouts),
-            comm_name: comm::NAME.find_int(layouts),
+            comm: places::find(COMM, layouts)?,
+            shares_coll_op_count: !comm::COLL_OP_COUNT.exists(layouts),
+            seq_number: seq_number.filter(|array| counts_always && array.elem_size == 8 && array.count <= 64),
             channels: comm::CHANNELS.array(layouts)?,
             ring_prev: channel::RING_PREV.int(layouts)?,
             ring_next: channel::RING_NEXT.int(layouts)?,
@@ -109,34 +88,24 @@ impl CommLayout {
             shared_p2p_op_count: shared_resources::P2P_OP_COUNT.array(layouts).ok(),
             work: WorkLayout::new(layouts),
             names: NameTables::from_layouts(layouts),
-            results: results
-                .filter_map(|(name, value)| Some((u64::try_from(*value).ok()?, name.clone())))
-                .rev()
-                .collect(),
         })
     }
 
-    /// Whether collectives are counted where communicators that share resources count together: before 2.24.
-    pub(crate) fn shares_coll_op_count(&self) -> bool {
-        self.coll_op_count.is_none()
-    }
-
-    pub(crate) fn names(&self) -> &NameTables {
-        &self.names
-    }
-
-    pub(crate) fn result(&self, value: Option<u64>) -> Option<String> {
+    pub(super) fn result(&self, value: Option<u64>) -> Option<String> {
         let value = value?;
-        Some(self.results.get(&value).cloned().unwrap_or_else(|| format!("ncclResult_t {value}")))
+        let name = i64::try_from(value).ok().and_then(|value| self.names.result(value));
+        Some(name.map_or_else(|| format!("ncclResult_t {value}"), ToString::to_string))
     }
 
-    /// The address of the struct of channel `channel` of the communicator at `comm`.
-    pub(crate) fn channel(&self, comm: RuntimeAddr, channel: u32) -> Option<RuntimeAddr> {
+    pub(super) fn channel(&self, comm: u64, channel: u32) -> Option<u64> {
         let ArrayField { offset, count, elem_size } = self.channels;
-        (u64::from(channel) < count).then(|| RuntimeAddr(comm.0 + offset + u64::from(channel) * elem_size))
+        (u64::from(channel) < count).then(|| comm + offset + u64::from(channel) * elem_size)
     }
 
-    /// What is looked for in memory.
+    pub(super) fn has_magics(&self) -> bool {
+        matches!(self.mark, Mark::Magic(_))
+    }
+
     pub(super) fn needle(&self) -> Needle {
         match self.mark {
             Mark::Magic(_) => Needle::Word(MAGIC),
@@ -156,7 +125,6 @@ impl CommLayout {
 /// the GPU writes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WorkLayout {
-    /// In each channel.
     pub(super) produced: IntField,
     /// In the communicator: a pointer to a `uint32_t` for each channel.
     pub(super) consumed: IntField,

@@ -9,7 +9,6 @@ use nccl_library::symbols::{LayoutSource, SymbolSource};
 /// Version of the schema. Fields may be added within one version; none changes its meaning.
 pub const SCHEMA: u32 = 1;
 
-/// A whole dump, of one host or of several.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DumpReport {
@@ -32,7 +31,6 @@ pub struct ProcessReport {
     pub state: ProcessState,
     pub libraries: Vec<LibraryReport>,
     pub scan: Option<ScanReport>,
-    /// Communicators found in it.
     pub communicators: usize,
     /// Seconds since the process was started, at the last reading.
     #[serde(default)]
@@ -53,7 +51,6 @@ pub struct ProcessReport {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ProcessState {
-    /// It runs or sleeps.
     Running,
     /// Stopped by a signal or by a debugger.
     Stopped,
@@ -62,7 +59,6 @@ pub enum ProcessState {
     Unknown,
 }
 
-/// An NCCL library of a process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LibraryReport {

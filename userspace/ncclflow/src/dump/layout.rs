@@ -2,38 +2,35 @@
 
 use nccl_library::{
     fields::{
-        CONFIG, PROXY_CONNECTOR, PROXY_PROGRESS_STATE, channel, channel_peer, comm, connector,
+        self,
         enums::{DATA_TYPE, FUNC, PATTERN, PROXY_OP_STATE, RED_OP, RESULT},
-        proxy_args, proxy_connection, proxy_state, proxy_sub_args, recv_mem, recv_net_resources, send_mem,
-        send_net_resources, shared_resources,
     },
     symbols::Request,
 };
 
-/// Structs and enumerations that a dump needs; no functions.
-pub(crate) fn request() -> Request {
+pub(super) fn request() -> Request {
     let structs = [
-        comm::STRUCT,
-        channel::STRUCT,
-        channel_peer::STRUCT,
-        connector::STRUCT,
-        PROXY_CONNECTOR,
-        proxy_connection::STRUCT,
-        proxy_state::STRUCT,
-        PROXY_PROGRESS_STATE,
-        proxy_args::STRUCT,
-        proxy_sub_args::STRUCT,
-        shared_resources::STRUCT,
-        CONFIG,
-        send_mem::STRUCT,
-        recv_mem::STRUCT,
-        send_net_resources::STRUCT,
-        recv_net_resources::STRUCT,
+        fields::comm::STRUCT,
+        fields::channel::STRUCT,
+        fields::channel_peer::STRUCT,
+        fields::connector::STRUCT,
+        fields::PROXY_CONNECTOR,
+        fields::proxy_connection::STRUCT,
+        fields::proxy_state::STRUCT,
+        fields::PROXY_PROGRESS_STATE,
+        fields::proxy_args::STRUCT,
+        fields::proxy_sub_args::STRUCT,
+        fields::shared_resources::STRUCT,
+        fields::CONFIG,
+        fields::send_mem::STRUCT,
+        fields::recv_mem::STRUCT,
+        fields::send_net_resources::STRUCT,
+        fields::recv_net_resources::STRUCT,
     ];
     let enums = [FUNC, PATTERN, RESULT, PROXY_OP_STATE, DATA_TYPE, RED_OP];
     Request {
         functions: Vec::new(),
-        structs: structs.iter().map(|strukt| strukt.name.to_owned()).collect(),
-        enums: enums.iter().map(|enumeration| enumeration.name.to_owned()).collect(),
+        structs: structs.map(|strukt| strukt.name.to_owned()).into(),
+        enums: enums.map(|enumeration| enumeration.name.to_owned()).into(),
     }
 }

@@ -12,6 +12,7 @@ mod connections;
 mod dump_report;
 mod layout;
 mod motion;
+mod places;
 mod process;
 mod proxy;
 mod rank_report;
@@ -19,9 +20,9 @@ mod text;
 mod verdict;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     thread,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant},
 };
 
 pub use dump_report::{CommunicatorReport, DumpReport, LibraryReport, ProcessReport, ProcessState, SCHEMA};
@@ -33,8 +34,10 @@ pub use text::render;
 pub use verdict::{State, Verdict, judge};
 
 use anyhow::{Context as _, Result, bail};
+use rustix::time::ClockId;
 
 use crate::{
+    clock::now_ns,
     memory::{ScanLimits, ScanProgress},
     target::{MappedLibrary, Process, ProcessError, denied_remedy, nccl_processes},
     threads::Names,
@@ -44,7 +47,6 @@ use nccl_library::symbols::DebugFiles;
 /// Readings, if nothing moves. Two are enough if something does.
 const MAX_READINGS: usize = 3;
 
-/// Which processes to read.
 #[derive(Clone, Debug)]
 pub enum Choice {
     /// In the PID namespace of this program.
@@ -53,23 +55,19 @@ pub enum Choice {
     All,
 }
 
-/// How far the scan of a process is.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress<'p> {
     pub process: &'p Process,
     pub scan: &'p ScanProgress,
 }
 
-/// What to read, and how long.
 #[derive(Clone, Debug)]
 pub struct DumpOptions {
     /// Between two readings.
     pub interval: Duration,
     /// End the scan of each process at its first communicator.
     pub first_only: bool,
-    /// Of the scan of one process.
     pub limits: ScanLimits,
-    /// Debugging information for libraries that have none themselves.
     pub debug_files: DebugFiles,
     /// The frames of threads inside NCCL, not only their functions.
     pub stacks: bool,
@@ -86,17 +84,12 @@ pub fn dump(
     options: &DumpOptions,
     progress: &mut dyn FnMut(&Progress<'_>),
 ) -> Result<DumpReport> {
-    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let mut libraries = process::Libraries::new(options.debug_files.clone());
     let (processes, refused) = chosen(choice)?;
-    let mut targets: Vec<process::Target> = processes
-        .into_iter()
-        .map(|process| process::Target::find(process, None, &mut libraries, options, &host, progress))
-        .collect();
+    let mut targets = process::find(processes.into_iter().map(|process| (process, None)), options, progress);
     let mut readings = Vec::new();
     loop {
         let at = Instant::now();
-        let ranks: Vec<RankReport> = targets.iter_mut().flat_map(|target| target.read(&libraries)).collect();
+        let ranks: Vec<RankReport> = targets.iter_mut().flat_map(process::Target::read).collect();
         let is_last = ranks.is_empty();
         readings.push(motion::Reading { at, ranks });
         if is_last || readings.len() >= MAX_READINGS || (readings.len() > 1 && motion::all_moved(&readings)) {
@@ -112,7 +105,7 @@ pub fn dump(
     let mut ranks = motion::over(readings);
     leave_out_forked_copies(&mut targets, &mut ranks);
     let unread = refused.into_iter().map(|(pid, error)| ProcessReport {
-        host: host.clone(),
+        host: host_name(),
         pid,
         state: match error {
             ProcessError::Missing(_) => ProcessState::Exited,
@@ -125,8 +118,8 @@ pub fn dump(
         targets.into_iter().map(|target| target.report).chain(unread).collect();
     Ok(DumpReport {
         schema: SCHEMA,
-        hosts: vec![host],
-        unix_time: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+        hosts: vec![host_name()],
+        unix_time: now_ns(ClockId::Realtime) / 1_000_000_000,
         communicators: communicators(ranks, &processes),
         processes,
     })
@@ -139,15 +132,9 @@ pub fn survey(
     options: &DumpOptions,
     progress: &mut dyn FnMut(&Progress<'_>),
 ) -> (Vec<ProcessReport>, Vec<RankReport>) {
-    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let mut libraries = process::Libraries::new(options.debug_files.clone());
-    let mut targets: Vec<process::Target> = targets
-        .into_iter()
-        .map(|(process, files)| {
-            process::Target::find(process, Some(&files), &mut libraries, options, &host, progress)
-        })
-        .collect();
-    let mut ranks = targets.iter_mut().flat_map(|target| target.read(&libraries)).collect();
+    let targets = targets.into_iter().map(|(process, files)| (process, Some(files)));
+    let mut targets = process::find(targets, options, progress);
+    let mut ranks = targets.iter_mut().flat_map(process::Target::read).collect();
     leave_out_forked_copies(&mut targets, &mut ranks);
     (targets.into_iter().map(|target| target.report).collect(), ranks)
 }
@@ -175,6 +162,10 @@ fn leave_out_forked_copies(targets: &mut [process::Target], ranks: &mut Vec<Rank
     });
 }
 
+fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
 /// Chosen processes that cannot be opened, and why.
 type Refused = Vec<(u32, ProcessError)>;
 
@@ -190,11 +181,8 @@ fn chosen(choice: &Choice) -> Result<(Vec<Process>, Refused)> {
         }
         return Ok((found.processes, Vec::new()));
     };
-    let (mut processes, mut refused) = (Vec::<Process>::new(), Vec::new());
-    for (index, &pid) in pids.iter().enumerate() {
-        if pids.iter().take(index).any(|known| *known == pid) {
-            continue;
-        }
+    let (mut processes, mut refused, mut seen) = (Vec::new(), Vec::new(), BTreeSet::new());
+    for &pid in pids.iter().filter(|pid| seen.insert(**pid)) {
         match Process::open(pid) {
             Ok(process) => processes.push(process),
             Err(error) => refused.push((pid, error)),

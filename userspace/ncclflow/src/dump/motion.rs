@@ -4,7 +4,6 @@ use std::time::Instant;
 
 use super::rank_report::{Motion, OpReport, ProxyListState, RankReport};
 
-/// All ranks at one moment.
 #[derive(Debug)]
 pub(super) struct Reading {
     pub(super) at: Instant,

@@ -7,7 +7,10 @@
 
 use std::collections::BTreeSet;
 
-use super::{communicator::places, rank_report::ProxyListState};
+use super::{
+    places::{self, Places, Wanted},
+    rank_report::{OpReport, ProxyListState},
+};
 use crate::memory::{Memory, ReadError};
 use nccl_library::{
     elf::RuntimeAddr,
@@ -16,7 +19,7 @@ use nccl_library::{
         proxy_state, proxy_sub_args as sub, recv_mem, recv_net_resources, send_mem, send_net_resources,
     },
     layouts::Layouts,
-    nccl::{Direction, Pattern, Protocol},
+    nccl::{Direction, NameTables, Pattern, Protocol},
 };
 
 /// More ops than a proxy has at a time: it has at most a few per connection.
@@ -24,128 +27,98 @@ const MAX_ARGS: usize = 1 << 14;
 /// Looks at a list until it holds still.
 const ATTEMPTS: usize = 3;
 
+/// What links an args struct with others, and tells one use of it from the next.
+const LINKS: [Wanted; 5] = [
+    (args::NEXT, true),
+    (args::NEXT_PEER, true),
+    (args::OP_COUNT, true),
+    (args::STATE, true),
+    (args::N_SUBS, true),
+];
+const ARGS: [Wanted; 5] = [
+    (args::PATTERN, true),
+    (args::PROTOCOL, true),
+    (args::COLL, false),
+    (args::CHUNK_STEPS, true),
+    (args::SLICE_STEPS, true),
+];
+const SUB: [Wanted; 11] = [
+    (sub::CONNECTION, true),
+    (sub::CHANNEL_ID, true),
+    (sub::N_STEPS, true),
+    (sub::BASE, true),
+    (sub::POSTED, true),
+    (sub::RECEIVED, true),
+    (sub::FLUSHED, false),
+    (sub::TRANSMITTED, true),
+    (sub::DONE, true),
+    (sub::PEER, true),
+    // Where it is, `PEER` is the peer.
+    (sub::RANK, false),
+];
+pub(super) const CONNECTION: [Wanted; 3] = [
+    (proxy_connection::SEND, true),
+    (proxy_connection::TRANSPORT, true),
+    (proxy_connection::TRANSPORT_RESOURCES, true),
+];
+
 #[derive(Debug)]
-pub(crate) struct ProxyLayout {
+pub(super) struct ProxyLayout {
     active: IntField,
     async_result: Option<IntField>,
     args_size: u64,
     subs: ArrayField,
-    n_subs: IntField,
-    op_count: IntField,
-    state: IntField,
-    next: IntField,
-    next_peer: IntField,
-    pattern: IntField,
-    protocol: IntField,
-    coll: Option<IntField>,
-    chunk_steps: IntField,
-    slice_steps: IntField,
-    sub: SubLayout,
-    connection_send: IntField,
-    connection_transport: IntField,
-    connection_resources: IntField,
+    links: Places<5>,
+    args: Places<5>,
+    sub: Places<11>,
+    connection: Places<3>,
     /// In the resources of a network connection: the memory that the GPU writes its progress to, and where
     /// there.
     send_tail: Option<(IntField, IntField)>,
     recv_head: Option<(IntField, IntField)>,
     state_none: u64,
     state_ready: u64,
-}
-
-#[derive(Debug)]
-struct SubLayout {
-    connection: IntField,
-    channel: IntField,
-    n_steps: IntField,
-    base: IntField,
-    posted: IntField,
-    received: IntField,
-    flushed: Option<IntField>,
-    transmitted: IntField,
-    done: IntField,
-    peer: IntField,
-    /// Where it is, `peer` is the peer.
-    rank: Option<IntField>,
+    names: NameTables,
 }
 
 impl ProxyLayout {
-    pub(crate) fn new(layouts: &Layouts) -> Result<Self, MissingField> {
+    pub(super) fn new(layouts: &Layouts) -> Result<Self, MissingField> {
         let gpu = |memory: FieldRef, word: FieldRef| memory.find_int(layouts).zip(word.find_int(layouts));
         Ok(Self {
             active: proxy_state::ACTIVE.int(layouts)?,
             async_result: proxy_state::ASYNC_RESULT.find_int(layouts),
             args_size: args::STRUCT.size(layouts)?,
             subs: args::SUBS.array(layouts)?,
-            n_subs: args::N_SUBS.int(layouts)?,
-            op_count: args::OP_COUNT.int(layouts)?,
-            state: args::STATE.int(layouts)?,
-            next: args::NEXT.int(layouts)?,
-            next_peer: args::NEXT_PEER.int(layouts)?,
-            pattern: args::PATTERN.int(layouts)?,
-            protocol: args::PROTOCOL.int(layouts)?,
-            coll: args::COLL.find_int(layouts),
-            chunk_steps: args::CHUNK_STEPS.int(layouts)?,
-            slice_steps: args::SLICE_STEPS.int(layouts)?,
-            sub: SubLayout {
-                connection: sub::CONNECTION.int(layouts)?,
-                channel: sub::CHANNEL_ID.int(layouts)?,
-                n_steps: sub::N_STEPS.int(layouts)?,
-                base: sub::BASE.int(layouts)?,
-                posted: sub::POSTED.int(layouts)?,
-                received: sub::RECEIVED.int(layouts)?,
-                flushed: sub::FLUSHED.find_int(layouts),
-                transmitted: sub::TRANSMITTED.int(layouts)?,
-                done: sub::DONE.int(layouts)?,
-                peer: sub::PEER.int(layouts)?,
-                rank: sub::RANK.find_int(layouts),
-            },
-            connection_send: proxy_connection::SEND.int(layouts)?,
-            connection_transport: proxy_connection::TRANSPORT.int(layouts)?,
-            connection_resources: proxy_connection::TRANSPORT_RESOURCES.int(layouts)?,
+            links: places::find(LINKS, layouts)?,
+            args: places::find(ARGS, layouts)?,
+            sub: places::find(SUB, layouts)?,
+            connection: places::find(CONNECTION, layouts)?,
             send_tail: gpu(send_net_resources::RECV_MEM, recv_mem::TAIL),
             recv_head: gpu(recv_net_resources::SEND_MEM, send_mem::HEAD),
             state_none: enums::OP_NONE.find_unsigned(layouts).unwrap_or(0),
             state_ready: enums::OP_READY.find_unsigned(layouts).unwrap_or(1),
+            names: NameTables::from_layouts(layouts),
         })
     }
 }
 
-/// An op with one peer, by the library's numbers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct RawOp {
-    pub(crate) connection: u64,
-    pub(crate) op_count: u64,
-    pub(crate) coll: Option<u64>,
-    pub(crate) pattern: u64,
-    pub(crate) protocol: Option<Protocol>,
-    pub(crate) channel: u32,
-    pub(crate) direction: Direction,
-    /// From 2.23 on.
-    pub(crate) rank_and_peer: Option<(u32, u32)>,
-    pub(crate) transport: u64,
-    pub(crate) begun: bool,
-    pub(crate) nsteps: u64,
-    pub(crate) posted: u64,
-    pub(crate) received: u64,
-    pub(crate) flushed: Option<u64>,
-    pub(crate) transmitted: u64,
-    pub(crate) done: u64,
-    pub(crate) gpu: Option<u64>,
-    pub(crate) chunk_steps: u64,
-    pub(crate) slice_steps: u64,
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct ProxyOp {
+    pub(super) connection: u64,
+    /// Its peer is that in the communicator whose op it is. From 2.23 on.
+    pub(super) report: OpReport,
 }
 
-/// The ops of one proxy.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ProxyList {
-    pub(crate) state: ProxyListState,
-    pub(crate) ops: Vec<RawOp>,
-    pub(crate) async_result: Option<u64>,
+pub(super) struct ProxyList {
+    pub(super) state: ProxyListState,
+    pub(super) ops: Vec<ProxyOp>,
+    pub(super) async_result: Option<u64>,
 }
 
 /// What keeps a walk from being believed.
 enum Walk {
-    Read(Vec<RawOp>),
+    Read(Vec<ProxyOp>),
     /// The list was another one when looked at again, or something in it went away.
     Changed,
     /// Held still and made no sense.
@@ -156,16 +129,12 @@ enum Walk {
 ///
 /// # Errors
 /// When the process is gone or may not be read.
-pub(crate) fn read(
-    memory: Memory<'_>,
-    layout: &ProxyLayout,
-    proxy: RuntimeAddr,
-) -> Result<ProxyList, ReadError> {
+pub(super) fn read(memory: Memory<'_>, layout: &ProxyLayout, proxy: u64) -> Result<ProxyList, ReadError> {
     let mut list = ProxyList::default();
-    if proxy.0 == 0 {
+    if proxy == 0 {
         return Ok(list);
     }
-    list.async_result = match places(memory, proxy, [layout.async_result]) {
+    list.async_result = match places::read(memory, proxy, [layout.async_result]) {
         Ok([result]) => result,
         Err(error) if error.is_final() => return Err(error),
         Err(_) => None,
@@ -185,15 +154,12 @@ pub(crate) fn read(
     Ok(list)
 }
 
-/// The links of an args struct, and what tells one use of it from the next.
+/// Values of [`LINKS`].
 type Links = [Option<u64>; 5];
 
-fn walk(memory: Memory<'_>, layout: &ProxyLayout, proxy: RuntimeAddr) -> Result<Walk, ReadError> {
-    let links_of = |args: u64| -> Result<Links, ReadError> {
-        let wanted = [layout.next, layout.next_peer, layout.op_count, layout.state, layout.n_subs];
-        places(memory, RuntimeAddr(args), wanted.map(Some))
-    };
-    let active = RuntimeAddr(proxy.0.saturating_add(layout.active.offset()));
+fn walk(memory: Memory<'_>, layout: &ProxyLayout, proxy: u64) -> Result<Walk, ReadError> {
+    let links_of = |args: u64| places::read(memory, args, layout.links);
+    let active = RuntimeAddr(proxy.saturating_add(layout.active.offset()));
     let first = memory.word(active)?;
     let mut visited: Vec<(u64, Links)> = Vec::new();
     let mut seen = BTreeSet::new();
@@ -220,8 +186,7 @@ fn walk(memory: Memory<'_>, layout: &ProxyLayout, proxy: RuntimeAddr) -> Result<
         if !sane {
             break;
         }
-        to_visit.push(next.unwrap_or(0));
-        to_visit.push(next_peer.unwrap_or(0));
+        to_visit.extend([next, next_peer].map(Option::unwrap_or_default));
     }
     for (args, links) in visited {
         // `next` grows at the end of the list while ops are added: nothing that was read is wrong then, but a
@@ -236,84 +201,87 @@ fn walk(memory: Memory<'_>, layout: &ProxyLayout, proxy: RuntimeAddr) -> Result<
     Ok(if sane { Walk::Read(ops) } else { Walk::Nonsense })
 }
 
-/// The ops of one args struct, one for each sub; `None` if it cannot be one.
+/// The ops of one args struct, one for each sub, but for those that move no data; `None` if it cannot be one.
 fn ops_of(
     memory: Memory<'_>,
     layout: &ProxyLayout,
     args: u64,
     links: Links,
-) -> Result<Option<Vec<RawOp>>, ReadError> {
+) -> Result<Option<Vec<ProxyOp>>, ReadError> {
     let [_, _, Some(op_count), Some(state), Some(n_subs)] = links else { return Ok(None) };
     let ArrayField { offset: subs_offset, count: max_subs, elem_size: sub_size } = layout.subs;
     if n_subs == 0 || n_subs > max_subs || max_subs.saturating_mul(sub_size) > layout.args_size {
         return Ok(None);
     }
-    let wanted = [
-        Some(layout.pattern),
-        Some(layout.protocol),
-        layout.coll,
-        Some(layout.chunk_steps),
-        Some(layout.slice_steps),
-    ];
-    let [pattern, protocol, coll, chunk_steps, slice_steps] = places(memory, RuntimeAddr(args), wanted)?;
+    let [pattern, protocol, coll, chunk_steps, slice_steps] = places::read(memory, args, layout.args)?;
+    let number = |value: Option<u64>| i64::try_from(value?).ok();
+    let pattern = number(pattern).and_then(|pattern| layout.names.pattern(pattern));
+    // Versions that put no function into p2p ops have 0 there, which is Broadcast.
+    let coll = match pattern {
+        Some(Pattern::Send) => Some("Send".to_owned()),
+        Some(Pattern::Recv) => Some("Recv".to_owned()),
+        _ => number(coll).and_then(|coll| layout.names.function(coll)).map(ToString::to_string),
+    };
+    let protocol = protocol.and_then(Protocol::from_number);
     let subs = memory.bytes(RuntimeAddr(args.saturating_add(subs_offset)), n_subs * sub_size)?;
+    let begun = state != layout.state_ready;
     let mut ops = Vec::new();
     for sub in subs.chunks_exact(usize::try_from(sub_size).unwrap_or(1)) {
-        let value = |place: IntField| place.unsigned(sub).unwrap_or(0);
-        let small = |place: IntField| u32::try_from(value(place)).ok();
-        let connection = value(layout.sub.connection);
-        let [send, transport, resources] = places(
-            memory,
-            RuntimeAddr(connection),
-            [layout.connection_send, layout.connection_transport, layout.connection_resources].map(Some),
-        )?;
-        let Some(channel) = small(layout.sub.channel).filter(|channel| *channel < 1024) else {
+        let values = layout.sub.map(|place| place?.unsigned(sub));
+        let [connection, channel, nsteps, base, posted, received, flushed, transmitted, done, peer, rank] =
+            values;
+        let small = |value: Option<u64>| u32::try_from(value?).ok();
+        let connection = connection.unwrap_or(0);
+        let [send, transport, resources] = places::read(memory, connection, layout.connection)?;
+        let Some(channel) = small(channel).filter(|channel| *channel < 1024) else {
             return Ok(None);
         };
-        let begun = state != layout.state_ready;
-        let step = |place: IntField| if begun { value(place) } else { 0 };
+        let step = |value: Option<u64>| value.filter(|_| begun).unwrap_or(0);
         let direction = if send == Some(0) { Direction::Recv } else { Direction::Send };
-        let protocol = protocol.and_then(Protocol::from_number);
-        let mut op = RawOp {
-            connection,
-            op_count,
-            coll,
-            pattern: pattern.unwrap_or(u64::MAX),
-            protocol,
+        let is_receive = direction == Direction::Recv;
+        let (number, p2p) = split_op_count(op_count);
+        let mut op = OpReport {
+            op_count: number,
+            p2p,
+            coll: coll.clone(),
+            pattern: pattern.map(|pattern| pattern.name().to_owned()),
+            protocol: protocol.map(|protocol| protocol.name().to_owned()),
             channel,
             direction,
-            rank_and_peer: layout.sub.rank.and_then(|rank| Some((small(rank)?, small(layout.sub.peer)?))),
-            transport: transport.unwrap_or(u64::MAX),
+            peer: small(rank).and_then(|_| small(peer)),
+            transport: transport.and_then(transport_name).map(str::to_owned),
             begun,
-            nsteps: value(layout.sub.n_steps),
-            posted: step(layout.sub.posted),
+            nsteps: nsteps.unwrap_or(0),
+            posted: step(posted),
             // Only a receiver has it; a sender's is left over from another op.
-            received: if direction == Direction::Recv { step(layout.sub.received) } else { 0 },
+            received: if is_receive { step(received) } else { 0 },
             // Only CollNet's receivers count it (src/transport/coll_net.cc); elsewhere it is never written.
-            flushed: layout
-                .sub
-                .flushed
-                .filter(|_| direction == Direction::Recv && transport == Some(COLLNET))
-                .map(step),
-            transmitted: step(layout.sub.transmitted),
-            done: step(layout.sub.done),
+            flushed: flushed
+                .filter(|_| is_receive && transport == Some(COLLNET))
+                .map(|flushed| step(Some(flushed))),
+            transmitted: step(transmitted),
+            done: step(done),
             gpu: None,
             chunk_steps: chunk_steps.unwrap_or(1),
             slice_steps: slice_steps.unwrap_or(1),
+            still_seconds: 0.0,
         };
         if !is_sane(&op) {
             return Ok(None);
         }
-        if begun && transport == Some(NET) {
-            op.gpu = gpu(memory, layout, &op, resources.unwrap_or(0), value(layout.sub.base));
+        // LL has its flags in the data and writes no tail.
+        if begun && transport == Some(NET) && (is_receive || protocol != Some(Protocol::Ll)) {
+            op.gpu = gpu(memory, layout, &op, resources.unwrap_or(0), base.unwrap_or(0));
         }
-        ops.push(op);
+        if pattern != Some(Pattern::Profiler) {
+            ops.push(ProxyOp { connection, report: op });
+        }
     }
     Ok(Some(ops))
 }
 
 /// Steps come in the order of their stages, at most a message more than there are.
-fn is_sane(op: &RawOp) -> bool {
+fn is_sane(op: &OpReport) -> bool {
     let last = op.nsteps.saturating_add(op.chunk_steps.max(op.slice_steps));
     u32::try_from(op.nsteps).is_ok()
         && op.posted <= last
@@ -323,37 +291,30 @@ fn is_sane(op: &RawOp) -> bool {
 }
 
 /// `TRANSPORT_NET`, src/include/transport.h.
-pub(crate) const NET: u64 = 2;
+pub(super) const NET: u64 = 2;
 /// `TRANSPORT_COLLNET`
 const COLLNET: u64 = 3;
 
 /// What the GPU wrote into the connection's memory: for a sender its tail, for a receiver its head, less the
-/// base of this op. LL has its flags in the data and writes no tail.
-fn gpu(memory: Memory<'_>, layout: &ProxyLayout, op: &RawOp, resources: u64, base: u64) -> Option<u64> {
+/// base of this op.
+fn gpu(memory: Memory<'_>, layout: &ProxyLayout, op: &OpReport, resources: u64, base: u64) -> Option<u64> {
     let (place, word) = match op.direction {
-        Direction::Send if op.protocol == Some(Protocol::Ll) => return None,
         Direction::Send => layout.send_tail?,
         Direction::Recv => layout.recv_head?,
     };
-    let [at] = places(memory, RuntimeAddr(resources), [Some(place)]).ok()?;
-    let [count] = places(memory, RuntimeAddr(at?), [Some(word)]).ok()?;
+    let at = places::read_one(memory, resources, Some(place))?;
     // A count from before this op stands below its base.
-    let steps = count?.saturating_sub(base);
+    let steps = places::read_one(memory, at, Some(word))?.saturating_sub(base);
     (steps <= op.nsteps.saturating_add(op.chunk_steps)).then_some(steps)
 }
 
 /// The transport's name by its number: src/include/transport.h, the same in all versions.
-pub(crate) fn transport_name(number: u64) -> Option<&'static str> {
+fn transport_name(number: u64) -> Option<&'static str> {
     ["P2P", "SHM", "NET", "COLLNET", "PROFILER"].get(usize::try_from(number).ok()?).copied()
 }
 
-/// Whether an op moves data.
-pub(crate) fn moves_data(pattern: Option<Pattern>) -> bool {
-    pattern != Some(Pattern::Profiler)
-}
-
 /// `opCount` without its lowest bit, which tells point-to-point batches (1) from collectives (0).
-pub(crate) fn split_op_count(op_count: u64) -> (u64, bool) {
+fn split_op_count(op_count: u64) -> (u64, bool) {
     (op_count >> 1, op_count & 1 == 1)
 }
 

@@ -88,8 +88,18 @@ impl RankReport {
         results.find(|result| !matches!(*result, "ncclSuccess" | "ncclInProgress"))
     }
 
-    pub fn has_failed(&self) -> bool {
-        self.failure().is_some()
+    pub(super) fn channel(&self, number: u32) -> Option<&ChannelReport> {
+        self.channels.iter().find(|channel| channel.channel == number)
+    }
+
+    pub(super) fn connection(
+        &self,
+        channel: u32,
+        direction: Direction,
+        peer: u32,
+    ) -> Option<&ConnectionReport> {
+        let wanted = (channel, direction, peer);
+        self.connections.iter().find(|known| (known.channel, known.direction, known.peer) == wanted)
     }
 }
 
@@ -99,7 +109,6 @@ impl RankReport {
 pub struct CommStatus {
     /// An `ncclResult_t` by name; `ncclSuccess` once the communicator is set up.
     pub init: Option<String>,
-    /// An `ncclResult_t` by name.
     pub async_result: Option<String>,
     /// The same of its proxy thread.
     pub proxy_result: Option<String>,
@@ -110,7 +119,6 @@ pub struct CommStatus {
     pub revoked: Option<bool>,
 }
 
-/// A channel: this rank's neighbours.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ChannelReport {
@@ -120,6 +128,13 @@ pub struct ChannelReport {
     /// -1 at the root.
     pub tree_up: i32,
     pub tree_down: Vec<i32>,
+}
+
+impl ChannelReport {
+    pub(super) fn neighbours(&self) -> impl Iterator<Item = u32> {
+        let up = [self.ring_prev, self.ring_next, self.tree_up];
+        up.into_iter().chain(self.tree_down.iter().copied()).filter_map(|rank| u32::try_from(rank).ok())
+    }
 }
 
 /// A network connection for collectives, seen from one of its ends.
@@ -200,6 +215,10 @@ pub struct OpReport {
 }
 
 impl OpReport {
+    pub(super) fn is_unfinished(&self) -> bool {
+        self.done < self.nsteps
+    }
+
     /// `RECV from 1 (AllReduce, op 5, channel 0)`.
     pub(super) fn label(&self) -> String {
         let preposition = match self.direction {
@@ -212,7 +231,6 @@ impl OpReport {
     }
 }
 
-/// What changed between the readings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Motion {
@@ -221,7 +239,6 @@ pub struct Motion {
     pub seconds: f64,
     /// An op in flight made a step, came or went.
     pub steps_moved: bool,
-    /// A counter grew.
     pub counters_moved: bool,
 }
 

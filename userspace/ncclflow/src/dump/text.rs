@@ -10,7 +10,6 @@ use super::{
 use crate::{memory::ScanEnd, text::write_wrapped, threads::Thread};
 use nccl_library::nccl::Direction;
 
-/// Columns of the text.
 const WIDTH: usize = 98;
 /// Ops that are shown of one rank; all are in the JSON.
 const MAX_OPS: usize = 12;
@@ -19,7 +18,6 @@ const MAX_THREADS: usize = 16;
 /// Ranks that are shown of a healthy communicator.
 const MAX_HEALTHY_RANKS: usize = 16;
 
-/// The text of a dump.
 pub fn render(report: &DumpReport) -> String {
     let mut out = String::new();
     // Writing to a string cannot fail.

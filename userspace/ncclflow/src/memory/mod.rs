@@ -10,4 +10,4 @@ mod scan;
 
 pub use reader::{Memory, ReadError};
 pub use regions::{AddressSpace, Region};
-pub use scan::{Needle, ScanEnd, ScanLimits, ScanProgress, ScanReport, Scanner};
+pub use scan::{Needle, ScanEnd, ScanLimits, ScanProgress, ScanReport, search};

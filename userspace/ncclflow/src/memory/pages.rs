@@ -22,10 +22,8 @@ const PAGEMAP_SCAN: libc::Ioctl = 0xc060_6610_u32 as libc::Ioctl;
 const IS_PRESENT: u64 = 1 << 3;
 const IS_SWAPPED: u64 = 1 << 4;
 const IS_ZERO: u64 = 1 << 5;
-/// Runs that one call lists.
 const RUNS: usize = 1024;
 
-/// `struct pm_scan_arg`
 #[repr(C)]
 #[derive(Debug, Default)]
 struct ScanArg {
@@ -43,7 +41,6 @@ struct ScanArg {
     return_mask: u64,
 }
 
-/// `struct page_region`
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 struct PageRegion {
@@ -138,7 +135,6 @@ impl Pages {
     }
 }
 
-/// Runs that touch become one.
 fn join(runs: impl IntoIterator<Item = (u64, u64)>) -> Vec<(u64, u64)> {
     let mut joined: Vec<(u64, u64)> = Vec::new();
     for run in runs {

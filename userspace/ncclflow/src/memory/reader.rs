@@ -5,18 +5,15 @@ use std::{fmt, io};
 use crate::target::Process;
 use nccl_library::elf::RuntimeAddr;
 
-/// Most bytes that one read may ask for.
 pub(super) const MAX_READ: usize = 8 << 20;
 
 /// Pieces that the kernel takes in one call: `UIO_MAXIOV`, include/uapi/linux/uio.h.
 pub(super) const MAX_PIECES: usize = 1024;
 
-/// Why memory could not be read.
 #[derive(Debug)]
 pub enum ReadError {
     /// The process has exited; what was read before it was noticed is not to be used.
     Gone(u32),
-    /// The kernel refuses.
     Denied(u32, io::Error),
     /// No memory there, or memory of a device that cannot be copied.
     Unmapped(RuntimeAddr),
@@ -43,13 +40,22 @@ impl fmt::Display for ReadError {
 impl std::error::Error for ReadError {}
 
 impl ReadError {
+    /// What the kernel said when it was asked for memory at `at`, or for the mappings.
+    pub(super) fn new(process: &Process, error: io::Error, at: RuntimeAddr) -> Self {
+        match error.raw_os_error() {
+            Some(libc::EFAULT) => Self::Unmapped(at),
+            Some(libc::ESRCH | libc::ENOENT) => Self::Gone(process.pid()),
+            Some(libc::EPERM | libc::EACCES) => Self::Denied(process.pid(), error),
+            _ => Self::Other(process.pid(), error),
+        }
+    }
+
     /// The process, not the address, is the reason: other reads will fail too.
     pub fn is_final(&self) -> bool {
         matches!(self, Self::Gone(_) | Self::Denied(..) | Self::Other(..))
     }
 }
 
-/// The memory of a process.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory<'p> {
     process: &'p Process,
@@ -82,16 +88,11 @@ impl<'p> Memory<'p> {
             return Ok(0);
         }
         let length = into.len();
-        match self.transfer(into, &[(at, length)]) {
-            Ok(read) => {
-                self.still_there()?;
-                Ok(read)
-            }
-            Err(error) => self.explain(error, at),
-        }
+        let read = self.transfer(into, &[(at, length)])?;
+        self.still_there()?;
+        Ok(read)
     }
 
-    /// `length` bytes from `at` on.
     pub fn bytes(&self, at: RuntimeAddr, length: u64) -> Result<Vec<u8>, ReadError> {
         let length = usize::try_from(length)
             .ok()
@@ -109,6 +110,12 @@ impl<'p> Memory<'p> {
         Ok(u64::from_le_bytes(word))
     }
 
+    /// `count` words of 8 bytes from `at` on.
+    pub fn words(&self, at: RuntimeAddr, count: u64) -> Result<Vec<u64>, ReadError> {
+        let bytes = self.bytes(at, count.saturating_mul(8))?;
+        Ok(bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect())
+    }
+
     /// Reads all `pieces` (address, bytes) with as few calls as possible; one buffer holds them one after the
     /// other.
     pub fn gather(&self, pieces: &[(RuntimeAddr, usize)]) -> Result<Vec<u8>, ReadError> {
@@ -119,12 +126,11 @@ impl<'p> Memory<'p> {
         for pieces in pieces.chunks(MAX_PIECES) {
             let wanted: usize = pieces.iter().map(|(_, length)| length).sum();
             let Some(into) = bytes.get_mut(filled..filled + wanted) else { break };
-            let first = pieces.first().map_or(RuntimeAddr(0), |(at, _)| *at);
-            match self.transfer(into, pieces) {
-                Ok(read) if read == wanted => filled += wanted,
-                Ok(read) => return Err(ReadError::Unmapped(address_after(pieces, read))),
-                Err(error) => self.explain(error, first).map(|_| ())?,
+            let read = self.transfer(into, pieces)?;
+            if read < wanted {
+                return Err(ReadError::Unmapped(address_after(pieces, read)));
             }
+            filled += wanted;
         }
         self.still_there()?;
         Ok(bytes)
@@ -137,16 +143,13 @@ impl<'p> Memory<'p> {
         pieces: &[(RuntimeAddr, usize)],
         into: &mut [u8],
     ) -> Result<usize, ReadError> {
-        let first = pieces.first().map_or(RuntimeAddr(0), |(at, _)| *at);
         match self.transfer(into, pieces) {
             Ok(read) => {
                 self.still_there()?;
                 Ok(read.min(into.len()))
             }
-            Err(error) => match self.explain(error, first) {
-                Err(ReadError::Unmapped(_)) | Ok(_) => Ok(0),
-                Err(error) => Err(error),
-            },
+            Err(ReadError::Unmapped(_)) => Ok(0),
+            Err(error) => Err(error),
         }
     }
 
@@ -156,20 +159,12 @@ impl<'p> Memory<'p> {
         if self.process.has_exited() { Err(ReadError::Gone(self.process.pid())) } else { Ok(()) }
     }
 
-    fn explain(self, error: io::Error, at: RuntimeAddr) -> Result<usize, ReadError> {
-        let pid = self.process.pid();
-        self.still_there()?;
-        Err(match error.raw_os_error() {
-            Some(libc::EFAULT) => ReadError::Unmapped(at),
-            Some(libc::ESRCH) => ReadError::Gone(pid),
-            Some(libc::EPERM) => ReadError::Denied(pid, error),
-            _ => ReadError::Other(pid, error),
-        })
-    }
-
     /// One system call. `pieces` are at most [`MAX_PIECES`] and together as long as `into`.
-    fn transfer(&self, into: &mut [u8], pieces: &[(RuntimeAddr, usize)]) -> io::Result<usize> {
-        let pid = libc::pid_t::try_from(self.process.pid()).map_err(io::Error::other)?;
+    fn transfer(self, into: &mut [u8], pieces: &[(RuntimeAddr, usize)]) -> Result<usize, ReadError> {
+        let first = pieces.first().map_or(RuntimeAddr(0), |(at, _)| *at);
+        let explain = |error| ReadError::new(self.process, error, first);
+        let pid =
+            libc::pid_t::try_from(self.process.pid()).map_err(|error| explain(io::Error::other(error)))?;
         let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
         let remote: Vec<libc::iovec> = pieces
             .iter()
@@ -179,20 +174,16 @@ impl<'p> Memory<'p> {
                 iov_len: *length,
             })
             .collect();
+        let pieces = remote.len() as libc::c_ulong;
         // SAFETY: `local` is one valid, writable buffer that lives until the call returns; the kernel writes
         // nothing else here. `remote` is only read as numbers. The call copies from the other process and
         // never to it.
-        let read = unsafe {
-            libc::process_vm_readv(
-                pid,
-                &raw const local,
-                1,
-                remote.as_ptr(),
-                remote.len() as libc::c_ulong,
-                0,
-            )
-        };
-        usize::try_from(read).map_err(|_| io::Error::last_os_error())
+        let read = unsafe { libc::process_vm_readv(pid, &raw const local, 1, remote.as_ptr(), pieces, 0) };
+        usize::try_from(read).or_else(|_| {
+            let error = io::Error::last_os_error();
+            self.still_there()?;
+            Err(explain(error))
+        })
     }
 }
 

@@ -1,16 +1,13 @@
 //! The parts of an address space that a program's own data can be in.
 
-use std::{
-    fs::File,
-    io::{self, Read as _},
-};
+use std::os::unix::ffi::OsStrExt as _;
 
 use super::ReadError;
-use crate::target::Process;
-
-/// Longest `/proc/PID/maps` that is read: 65,530 mappings (the kernel's default limit) of about 100 bytes,
-/// and more.
-const MAX_MAPS: u64 = 64 << 20;
+use crate::target::{
+    Process,
+    maps::{self, Mapping},
+};
+use nccl_library::elf::RuntimeAddr;
 
 /// A writable private mapping that no file backs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,38 +33,30 @@ pub struct AddressSpace {
 }
 
 impl AddressSpace {
-    /// Reads `/proc/PID/maps`.
     pub fn read(process: &Process) -> Result<Self, ReadError> {
-        let pid = process.pid();
-        let explain = |error: io::Error| match error.kind() {
-            io::ErrorKind::NotFound => ReadError::Gone(pid),
-            io::ErrorKind::PermissionDenied => ReadError::Denied(pid, error),
-            _ if error.raw_os_error() == Some(libc::ESRCH) => ReadError::Gone(pid),
-            _ => ReadError::Other(pid, error),
-        };
-        let mut text = Vec::new();
-        let file = File::open(process.proc_path().join("maps")).map_err(explain)?;
-        file.take(MAX_MAPS).read_to_end(&mut text).map_err(explain)?;
+        let mappings =
+            maps::read(process.pid()).map_err(|error| ReadError::new(process, error, RuntimeAddr(0)))?;
         if process.has_exited() {
-            return Err(ReadError::Gone(pid));
+            return Err(ReadError::Gone(process.pid()));
         }
-        Ok(Self::parse(&text))
+        Ok(Self::of(&mappings))
     }
 
-    fn parse(text: &[u8]) -> Self {
+    fn of(mappings: &[Mapping]) -> Self {
         let mut space = Self::default();
-        for line in text.split(|byte| *byte == b'\n') {
-            let Some((start, end, permissions, inode, name)) = fields(line) else { continue };
-            if permissions.first() == Some(&b'r') && start < end {
+        for mapping in mappings.iter().filter(|mapping| mapping.start < mapping.end) {
+            let (start, end) = (mapping.start.0, mapping.end.0);
+            if mapping.permissions.starts_with(b"r") {
                 space.readable.push((start, end));
             }
             // Private, writable, no file. Names in brackets are the kernel's, and only the heap's and those
             // that a program gave with prctl (`[anon:…]`) are the program's data: stacks hold no
             // communicator.
-            let is_data =
-                permissions.get(..2) == Some(b"rw") && permissions.get(3) == Some(&b'p') && inode == b"0";
+            let name = mapping.path.as_os_str().as_bytes();
             let is_heap = name == b"[heap]";
-            if is_data && start < end && (name.is_empty() || is_heap || name.starts_with(b"[anon:")) {
+            let is_data = name.is_empty() || is_heap || name.starts_with(b"[anon:");
+            let [read, write, _, private] = mapping.permissions;
+            if [read, write, private] == *b"rwp" && mapping.inode == 0 && is_data {
                 space.regions.push(Region { start, end, is_heap });
             }
         }
@@ -93,24 +82,9 @@ impl AddressSpace {
         false
     }
 
-    /// Bytes of all regions.
     pub fn bytes(&self) -> u64 {
         self.regions.iter().map(Region::size).sum()
     }
-}
-
-type Fields<'a> = (u64, u64, &'a [u8], &'a [u8], &'a [u8]);
-
-/// `start-end perms offset dev inode name`.
-fn fields(line: &[u8]) -> Option<Fields<'_>> {
-    let mut words = line.splitn(6, |byte| *byte == b' ');
-    let range = std::str::from_utf8(words.next()?).ok()?;
-    let (start, end) = range.split_once('-')?;
-    let permissions = words.next()?;
-    let (_offset, _device, inode) = (words.next()?, words.next()?, words.next()?);
-    let name = words.next().unwrap_or_default().trim_ascii();
-    let hex = |text: &str| u64::from_str_radix(text, 16).ok();
-    Some((hex(start)?, hex(end)?, permissions, inode, name))
 }
 
 #[cfg(test)]
@@ -131,7 +105,7 @@ mod tests {
 
     #[test]
     fn only_private_anonymous_data_is_scanned_the_heap_and_small_ones_first() {
-        let space = AddressSpace::parse(MAPS.as_bytes());
+        let space = AddressSpace::of(&maps::parse(MAPS.as_bytes()));
         let starts: Vec<u64> = space.regions.iter().map(|region| region.start).collect();
         assert_eq!(starts, [0x0100_0000, 0x7f00_0080_0000, 0x7f00_0000_0000]);
         assert!(space.regions[0].is_heap);
@@ -140,7 +114,7 @@ mod tests {
 
     #[test]
     fn a_range_may_span_mappings_that_touch_and_no_gap() {
-        let space = AddressSpace::parse(MAPS.as_bytes());
+        let space = AddressSpace::of(&maps::parse(MAPS.as_bytes()));
         assert!(space.is_readable(0x7f00_007f_fff0, 32));
         assert!(!space.is_readable(0x7f00_008f_fff0, 32));
         assert!(!space.is_readable(0, 8));

@@ -6,8 +6,8 @@
 use std::{
     ops::ControlFlow,
     sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        Mutex, OnceLock, PoisonError,
+        atomic::{AtomicU64, Ordering},
         mpsc::{self, RecvTimeoutError, Sender},
     },
     thread,
@@ -22,21 +22,16 @@ use nccl_library::elf::RuntimeAddr;
 
 /// Bytes that are copied at once: small enough to stay in the cache, large enough to make calls cheap.
 const CHUNK: usize = 512 << 10;
-/// Bytes of address space that a thread takes at once.
 const WINDOW: u64 = 64 << 20;
 /// More threads than this would not be faster, and the host has other work to do.
 const MAX_THREADS: usize = 4;
 /// With less memory than this, one thread is as fast as several.
 const WORTH_A_THREAD: u64 = 64 << 20;
-/// Between two looks at how far a scan is.
 const TICK: Duration = Duration::from_millis(100);
 
-/// How much a scan may do.
 #[derive(Clone, Copy, Debug)]
 pub struct ScanLimits {
-    /// Most bytes to copy.
     pub bytes: u64,
-    /// Longest time.
     pub time: Duration,
 }
 
@@ -49,13 +44,11 @@ impl Default for ScanLimits {
 /// What a scan searches: words of 8 bytes at addresses that are multiples of 8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Needle {
-    /// This word.
     Word(u64),
     /// A word that is its own address less this.
     SelfPointer(u64),
 }
 
-/// How far a scan is.
 #[derive(Clone, Copy, Debug)]
 pub struct ScanProgress {
     pub scanned_bytes: u64,
@@ -77,7 +70,6 @@ pub enum ScanEnd {
     TimeLimit,
 }
 
-/// What a scan did.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ScanReport {
@@ -95,20 +87,11 @@ pub struct ScanReport {
     pub unreadable: u64,
 }
 
-/// Copies memory chunk by chunk and compares words.
-#[derive(Debug)]
-pub struct Scanner<'p> {
-    memory: Memory<'p>,
-    limits: ScanLimits,
-}
-
-/// From a scanning thread.
 enum Event {
     Match(RuntimeAddr),
     Failed(ReadError),
 }
 
-/// What the threads of one scan share.
 struct Shared<'s> {
     needle: Needle,
     limits: ScanLimits,
@@ -118,128 +101,105 @@ struct Shared<'s> {
     passed: AtomicU64,
     unreadable: AtomicU64,
     /// The caller wants no more, or a limit was reached.
-    ended: AtomicBool,
-    by_bytes: AtomicBool,
-    by_time: AtomicBool,
+    ended: OnceLock<ScanEnd>,
 }
 
-impl<'p> Scanner<'p> {
-    pub fn new(memory: Memory<'p>, limits: ScanLimits) -> Self {
-        Self { memory, limits }
-    }
-
-    /// Calls `found` for each address of the needle in the regions of `space` until it breaks, and `progress`
-    /// some times a second. Regions are begun in their order.
-    ///
-    /// # Errors
-    /// When the process is gone or may not be read; mappings that vanish are counted and passed over.
-    pub fn search(
-        &self,
-        space: &AddressSpace,
-        needle: Needle,
-        mut found: impl FnMut(RuntimeAddr) -> ControlFlow<()>,
-        mut progress: impl FnMut(&ScanProgress),
-    ) -> Result<ScanReport, ReadError> {
-        let windows = space.regions.iter().flat_map(|region| pieces(region.start, region.end, WINDOW));
-        let shared = Shared {
-            needle,
-            limits: self.limits,
-            started: Instant::now(),
-            windows: Mutex::new(Box::new(windows)),
-            scanned: AtomicU64::new(0),
-            passed: AtomicU64::new(0),
-            unreadable: AtomicU64::new(0),
-            ended: AtomicBool::new(false),
-            by_bytes: AtomicBool::new(false),
-            by_time: AtomicBool::new(false),
-        };
-        let mapped = space.bytes();
-        let cores = thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let worth = usize::try_from(mapped / WORTH_A_THREAD).unwrap_or(MAX_THREADS);
-        let threads = cores.min(MAX_THREADS).min(worth.max(1));
-        let mut is_enough = false;
-        let mut failure = None;
-        thread::scope(|scope| {
-            let (events, inbox) = mpsc::channel();
-            for _ in 0..threads {
-                let (shared, events, memory) = (&shared, events.clone(), self.memory);
-                scope.spawn(move || shared.work(memory, &events));
-            }
-            drop(events);
-            loop {
-                match inbox.recv_timeout(TICK) {
-                    Ok(Event::Match(at)) if !is_enough && failure.is_none() => {
-                        is_enough = found(at).is_break();
-                        if is_enough {
-                            shared.end();
-                        }
-                    }
-                    Ok(Event::Match(_)) => {}
-                    Ok(Event::Failed(error)) => {
-                        failure = Some(error);
-                        shared.end();
-                    }
-                    Err(RecvTimeoutError::Timeout) => progress(&ScanProgress {
-                        scanned_bytes: shared.scanned.load(Ordering::Relaxed),
-                        passed_bytes: shared.passed.load(Ordering::Relaxed),
-                        mapped_bytes: mapped,
-                        elapsed: shared.started.elapsed(),
-                    }),
-                    Err(RecvTimeoutError::Disconnected) => break,
-                }
-            }
-        });
-        if let Some(error) = failure {
-            return Err(error);
+/// Calls `found` for each address of the needle in the regions of `space` until it breaks, and `progress` some
+/// times a second. Regions are begun in their order.
+///
+/// # Errors
+/// When the process is gone or may not be read; mappings that vanish are counted and passed over.
+pub fn search(
+    memory: Memory<'_>,
+    limits: ScanLimits,
+    space: &AddressSpace,
+    needle: Needle,
+    mut found: impl FnMut(RuntimeAddr) -> ControlFlow<()>,
+    mut progress: impl FnMut(&ScanProgress),
+) -> Result<ScanReport, ReadError> {
+    let windows = space.regions.iter().flat_map(|region| pieces(region.start, region.end, WINDOW));
+    let shared = Shared {
+        needle,
+        limits,
+        started: Instant::now(),
+        windows: Mutex::new(Box::new(windows)),
+        scanned: AtomicU64::new(0),
+        passed: AtomicU64::new(0),
+        unreadable: AtomicU64::new(0),
+        ended: OnceLock::new(),
+    };
+    let mapped = space.bytes();
+    let cores = thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let worth = usize::try_from(mapped / WORTH_A_THREAD).unwrap_or(MAX_THREADS);
+    let threads = cores.min(MAX_THREADS).min(worth.max(1));
+    let mut is_enough = false;
+    let mut failure = None;
+    thread::scope(|scope| {
+        let (events, inbox) = mpsc::channel();
+        for _ in 0..threads {
+            let (shared, events) = (&shared, events.clone());
+            scope.spawn(move || shared.work(memory, &events));
         }
-        let ended_by = if is_enough {
-            Some(ScanEnd::Found)
-        } else if shared.by_bytes.load(Ordering::Relaxed) {
-            Some(ScanEnd::ByteLimit)
-        } else {
-            shared.by_time.load(Ordering::Relaxed).then_some(ScanEnd::TimeLimit)
-        };
-        Ok(ScanReport {
-            mappings: space.regions.len(),
-            mapped_bytes: mapped,
-            scanned_bytes: shared.scanned.load(Ordering::Relaxed),
-            milliseconds: u64::try_from(shared.started.elapsed().as_millis()).unwrap_or(u64::MAX),
-            complete: ended_by.is_none(),
-            ended_by,
-            unreadable: shared.unreadable.load(Ordering::Relaxed),
-        })
+        drop(events);
+        loop {
+            match inbox.recv_timeout(TICK) {
+                Ok(Event::Match(at)) if !is_enough && failure.is_none() => {
+                    is_enough = found(at).is_break();
+                    if is_enough {
+                        shared.end(ScanEnd::Found);
+                    }
+                }
+                Ok(Event::Match(_)) => {}
+                Ok(Event::Failed(error)) => {
+                    failure = Some(error);
+                    shared.end(ScanEnd::Found);
+                }
+                Err(RecvTimeoutError::Timeout) => progress(&ScanProgress {
+                    scanned_bytes: shared.scanned.load(Ordering::Relaxed),
+                    passed_bytes: shared.passed.load(Ordering::Relaxed),
+                    mapped_bytes: mapped,
+                    elapsed: shared.started.elapsed(),
+                }),
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+    });
+    if let Some(error) = failure {
+        return Err(error);
     }
+    let ended_by = if is_enough { Some(ScanEnd::Found) } else { shared.ended.get().copied() };
+    Ok(ScanReport {
+        mappings: space.regions.len(),
+        mapped_bytes: mapped,
+        scanned_bytes: shared.scanned.load(Ordering::Relaxed),
+        milliseconds: u64::try_from(shared.started.elapsed().as_millis()).unwrap_or(u64::MAX),
+        complete: ended_by.is_none(),
+        ended_by,
+        unreadable: shared.unreadable.load(Ordering::Relaxed),
+    })
 }
 
 impl Shared<'_> {
-    fn end(&self) {
-        self.ended.store(true, Ordering::Relaxed);
+    /// The first end counts.
+    fn end(&self, by: ScanEnd) {
+        _ = self.ended.set(by);
     }
 
     /// Whether to stop; takes note of a limit that is reached.
     fn is_over(&self) -> bool {
-        if self.ended.load(Ordering::Relaxed) {
-            return true;
-        }
         if self.scanned.load(Ordering::Relaxed) >= self.limits.bytes {
-            self.by_bytes.store(true, Ordering::Relaxed);
+            self.end(ScanEnd::ByteLimit);
         } else if self.started.elapsed() >= self.limits.time {
-            self.by_time.store(true, Ordering::Relaxed);
-        } else {
-            return false;
+            self.end(ScanEnd::TimeLimit);
         }
-        self.end();
-        true
+        self.ended.get().is_some()
     }
 
     /// One thread: takes windows until there are none.
     fn work(&self, memory: Memory<'_>, events: &Sender<Event>) {
         let mut pages = Pages::open(memory.process());
         let mut buffer = vec![0; CHUNK];
-        loop {
-            if self.is_over() {
-                return;
-            }
+        while !self.is_over() {
             let window = self.windows.lock().unwrap_or_else(PoisonError::into_inner).next();
             let Some((start, end)) = window else { return };
             let runs = pages.filled(start, end);

@@ -1,24 +1,23 @@
 //! The list as data: the schema of `--json` (docs/OUTPUT.md).
 
+use anyhow::Result;
 use serde::Serialize;
 
 use super::launches::Launches;
 use crate::{
     dump::RankReport,
-    target::{Container, Description, Evidence, MappedLibrary, Process, printable},
+    target::{Container, Description, Evidence, MappedLibrary},
 };
 use nccl_library::symbols::{Resolution, SymbolSource};
 
 /// Version of the schema. Keys may be added within one version; none changes its meaning.
 pub const PS_SCHEMA: u32 = 1;
 
-/// All that was found.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PsReport {
     pub schema: u32,
     pub host: String,
-    /// Unix time of the look, in seconds.
     pub unix_time: u64,
     /// In the order of their PIDs.
     pub processes: Vec<ProcessEntry>,
@@ -29,27 +28,16 @@ pub struct PsReport {
     pub hidden: bool,
 }
 
-/// A process that has NCCL mapped.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessEntry {
     /// In the PID namespace of this program.
     pub pid: u32,
     /// In its own PID namespace.
     pub own_pid: u32,
-    /// The kernel's short name of it.
     pub name: String,
-    pub command: String,
-    pub uid: u32,
-    pub user: String,
-    /// Seconds since it was started.
-    pub age_seconds: Option<u64>,
-    pub cgroup: Option<String>,
-    pub container: Option<Container>,
-    /// It sees other mounts than this program.
-    pub own_mounts: bool,
-    /// It is in another PID namespace.
-    pub own_pids: bool,
+    #[serde(flatten)]
+    pub description: Description,
     pub libraries: Vec<LibraryEntry>,
     /// `None`: ncclflow did not look for them, or could not.
     pub communicators: Option<Vec<CommunicatorEntry>>,
@@ -85,7 +73,6 @@ pub struct LibraryEntry {
     pub unusable: Option<String>,
 }
 
-/// A rank of a communicator, in the process.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CommunicatorEntry {
@@ -106,68 +93,35 @@ pub struct CommunicatorEntry {
 }
 
 impl ProcessEntry {
-    pub(super) fn new(
-        process: &Process,
-        description: Description,
-        libraries: Vec<LibraryEntry>,
-        errors: Vec<String>,
-    ) -> Self {
-        let age_seconds = description.age_seconds();
-        let Description { uid, user, command, cgroup, container, own_mounts, own_pids, started: _ } =
-            description;
-        Self {
-            pid: process.pid(),
-            own_pid: process.own_pid(),
-            name: process.name().to_owned(),
-            command,
-            uid,
-            user,
-            age_seconds,
-            cgroup,
-            container,
-            own_mounts,
-            own_pids,
-            libraries,
-            communicators: None,
-            forked_from: None,
-            scan_is_complete: None,
-            errors,
-        }
-    }
-
     /// Its container, or else the namespaces that it does not share with this program; `-` if there are none.
     pub(super) fn container_cell(&self) -> String {
-        match (&self.container, self.own_mounts, self.own_pids) {
-            (Some(container), ..) => container.short(),
-            (None, true, true) => "own mounts, pids".to_owned(),
-            (None, true, false) => "own mounts".to_owned(),
-            (None, false, true) => "own pids".to_owned(),
-            (None, false, false) => "-".to_owned(),
-        }
+        let Description { container, own_mounts, own_pids, .. } = &self.description;
+        let namespaces = match (own_mounts, own_pids) {
+            (true, true) => "own mounts, pids",
+            (true, false) => "own mounts",
+            (false, true) => "own pids",
+            (false, false) => "-",
+        };
+        container.as_ref().map_or_else(|| namespaces.to_owned(), Container::short)
     }
 }
 
 impl LibraryEntry {
-    pub(super) fn new(file: &MappedLibrary) -> Self {
+    pub(super) fn new(file: &MappedLibrary, resolved: &Result<Resolution>) -> Self {
+        let resolution = resolved.as_ref().ok();
+        let cuda_version = resolution.and_then(|resolution| resolution.cuda_version);
         Self {
-            path: printable(&file.path.display().to_string()),
+            path: file.shown(),
             deleted: file.deleted,
             device: file.id.device,
             inode: file.id.inode,
             found_by: Evidence::Name,
-            version: None,
-            cuda_version: None,
-            build_id: None,
-            symbols: None,
-            unusable: None,
+            version: resolution.and_then(|resolution| Some(resolution.nccl_version?.to_string())),
+            cuda_version: cuda_version.map(|(major, minor)| format!("{major}.{minor}")),
+            build_id: resolution.and_then(|resolution| Some(resolution.build_id.as_ref()?.to_string())),
+            symbols: resolution.map(|resolution| resolution.symbol_source),
+            unusable: resolved.as_ref().err().map(|error| format!("{error:#}")),
         }
-    }
-
-    pub(super) fn describe(&mut self, resolution: &Resolution) {
-        self.version = resolution.nccl_version.map(|version| version.to_string());
-        self.cuda_version = resolution.cuda_version.map(|(major, minor)| format!("{major}.{minor}"));
-        self.build_id = resolution.build_id.as_ref().map(ToString::to_string);
-        self.symbols = Some(resolution.symbol_source);
     }
 }
 

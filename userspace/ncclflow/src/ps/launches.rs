@@ -22,7 +22,6 @@ pub enum LaunchCounter {
     CollOpCount,
 }
 
-/// What a communicator has launched since it was made.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Launches {
@@ -37,11 +36,9 @@ pub struct Launches {
     pub since_last_look: Option<Movement>,
 }
 
-/// What changed from one look to the next.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Movement {
-    /// From look to look.
     pub seconds: f64,
     pub collectives: Option<u64>,
     /// Some counter of NCCL's grew: collectives, sends and receives, or starts of the proxy.
@@ -76,16 +73,9 @@ impl Launches {
     }
 }
 
-/// A communicator of one process, and of no later one with its number.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Key {
-    pid: u32,
-    /// Of the process, in ticks since the system was started.
-    started: Option<u64>,
-    address: u64,
-    comm_hash: String,
-    rank: u32,
-}
+/// A communicator of one process, and of no later one with its number: process, its start in ticks since the
+/// system's, address, hash, rank.
+type Key = (u32, Option<u64>, u64, String, u32);
 
 #[derive(Debug)]
 struct Seen {
@@ -110,13 +100,7 @@ impl Looks {
     /// What the rank has launched, and since the last look, if it was there then. `started`: when its process
     /// was.
     pub(super) fn look(&mut self, rank: &RankReport, started: Option<u64>, at: Instant) -> Launches {
-        let key = Key {
-            pid: rank.pid,
-            started,
-            address: rank.address,
-            comm_hash: rank.comm_hash.clone(),
-            rank: rank.rank,
-        };
+        let key = (rank.pid, started, rank.address, rank.comm_hash.clone(), rank.rank);
         let mut launches = Launches::of(rank);
         let seen = Seen { at, counters: rank.counters.clone(), collectives: launches.collectives };
         launches.since_last_look = self.last.get(&key).map(|last| Movement {

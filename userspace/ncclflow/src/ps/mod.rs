@@ -10,10 +10,11 @@ mod table;
 use std::{
     collections::HashMap,
     path::Path,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result};
+use rustix::time::ClockId;
 
 pub use entries::{CommunicatorEntry, LibraryEntry, PS_SCHEMA, ProcessEntry, PsReport};
 pub use launches::{LaunchCounter, Launches, Movement};
@@ -21,6 +22,7 @@ pub use table::render;
 
 use self::launches::Looks;
 use crate::{
+    clock::now_ns,
     dump::{self, DumpOptions, Progress, RankReport},
     layout_cache::{CacheKey, LayoutCache},
     memory::ScanLimits,
@@ -35,15 +37,12 @@ use nccl_library::{
     symbols::{self, DebugFiles, Resolution},
 };
 
-/// What to list, and how much of it.
 #[derive(Clone, Debug, Default)]
 pub struct PsOptions {
     pub filter: Filter,
     /// Look for the communicators in the processes' memory.
     pub communicators: bool,
-    /// Of the look through one process's memory.
     pub limits: ScanLimits,
-    /// Where debugging information is that a library itself has not.
     pub debug_files: DebugFiles,
 }
 
@@ -81,7 +80,7 @@ impl Lister {
         let mut report = PsReport {
             schema: PS_SCHEMA,
             host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
-            unix_time: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+            unix_time: now_ns(ClockId::Realtime) / 1_000_000_000,
             // Every PID namespace has a first process.
             hidden: !Path::new("/proc/1").exists(),
             ..PsReport::default()
@@ -109,7 +108,6 @@ impl Lister {
         Ok(report)
     }
 
-    /// The process, if the filter admits it.
     fn entry(&mut self, sighting: &Sighting, in_use: &mut Vec<LibraryId>) -> Option<ProcessEntry> {
         let process = &sighting.process;
         let description = Description::read(process, &self.users);
@@ -125,32 +123,30 @@ impl Lister {
         }
         let errors = sighting.unopened.iter().map(ToString::to_string);
         let exited = process.has_exited().then(|| "it exited while it was looked at".to_owned());
-        admitted.then(|| ProcessEntry::new(process, description, libraries, errors.chain(exited).collect()))
+        admitted.then(|| ProcessEntry {
+            pid: process.pid(),
+            own_pid: process.own_pid(),
+            name: process.name().to_owned(),
+            description,
+            libraries,
+            errors: errors.chain(exited).collect(),
+            ..ProcessEntry::default()
+        })
     }
 
-    fn library(&mut self, file: &MappedLibrary, evidence: Evidence) -> (LibraryEntry, Option<NcclVersion>) {
-        if !self.libraries.contains_key(&file.id) {
-            let mut entry = LibraryEntry::new(file);
+    fn library(&mut self, file: &MappedLibrary, found_by: Evidence) -> (LibraryEntry, Option<NcclVersion>) {
+        let known = self.libraries.get(&file.id).map(|known| (known.entry.clone(), known.version));
+        let (entry, version) = known.unwrap_or_else(|| {
             let resolved = self.resolve(file);
-            let version = match resolved {
-                Ok(resolution) => {
-                    entry.describe(&resolution);
-                    resolution.nccl_version
-                }
-                Err(error) => {
-                    entry.unusable = Some(format!("{error:#}"));
-                    None
-                }
-            };
-            let Ok(copy) = file.try_clone() else { return (entry, version) };
-            self.libraries.insert(file.id, Known { _file: copy, entry, version });
-        }
-        let known = self.libraries.get(&file.id);
-        let (entry, version) = known
-            .map_or_else(|| (LibraryEntry::new(file), None), |known| (known.entry.clone(), known.version));
+            let version = resolved.as_ref().ok().and_then(|resolution| resolution.nccl_version);
+            let entry = LibraryEntry::new(file, &resolved);
+            if let Ok(copy) = file.try_clone() {
+                self.libraries.insert(file.id, Known { _file: copy, entry: entry.clone(), version });
+            }
+            (entry, version)
+        });
         // The path and its state are the process's, not the inode's.
-        let path = file.path.display().to_string();
-        (LibraryEntry { path, deleted: file.deleted, found_by: evidence, ..entry }, version)
+        (LibraryEntry { path: file.shown(), deleted: file.deleted, found_by, ..entry }, version)
     }
 
     fn resolve(&self, file: &MappedLibrary) -> Result<Resolution> {

@@ -11,7 +11,6 @@ use nccl_library::symbols::SymbolSource;
 
 /// Least width of the list; less does not hold it.
 const MIN_WIDTH: usize = 40;
-/// Least width of the last column.
 const MIN_PATH: usize = 12;
 
 /// Renders the list. `width`: columns of the terminal; without it nothing is cut.
@@ -70,7 +69,12 @@ fn table(out: &mut String, processes: &[ProcessEntry], width: Option<usize>) {
     let indent = " ".repeat(widths[0] + 2);
     for (rows, process) in rows {
         rows.iter().for_each(&mut line);
-        let mut below = |text: &str| line_below(&mut line, &indent, text);
+        let mut below = |text: &str| {
+            // A line below a process has no columns.
+            let mut cells = [const { String::new() }; 8];
+            cells[0] = format!("{indent}{text}");
+            line(&cells);
+        };
         for communicator in process.communicators.iter().flatten() {
             below(&communicator_text(communicator));
         }
@@ -86,21 +90,14 @@ fn table(out: &mut String, processes: &[ProcessEntry], width: Option<usize>) {
     }
 }
 
-/// A line below a process has no columns.
-fn line_below(line: &mut dyn FnMut(&[String; 8]), indent: &str, text: &str) {
-    let mut cells = [const { String::new() }; 8];
-    cells[0] = format!("{indent}{text}");
-    line(&cells);
-}
-
 fn rows_of(process: &ProcessEntry) -> Vec<[String; 8]> {
     let of_library = |library: Option<&LibraryEntry>| {
         let missing = || "-".to_owned();
         [
             process.pid.to_string(),
             process.own_pid.to_string(),
-            process.user.clone(),
-            process.age_seconds.map_or_else(missing, age),
+            process.description.user.clone(),
+            process.description.age_seconds.map_or_else(missing, age),
             process.container_cell(),
             library.and_then(|library| library.version.clone()).unwrap_or_else(missing),
             library.and_then(|library| library.symbols).map_or("-", short).to_owned(),
@@ -163,21 +160,22 @@ fn short(symbol_source: SymbolSource) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ps::Movement, target::Evidence};
+    use crate::{
+        ps::Movement,
+        target::{Description, Evidence},
+    };
 
     fn process(pid: u32) -> ProcessEntry {
         ProcessEntry {
             pid,
             own_pid: pid,
             name: "python3".to_owned(),
-            command: "python3 train.py".to_owned(),
-            uid: 0,
-            user: "root".to_owned(),
-            age_seconds: Some(127),
-            cgroup: None,
-            container: None,
-            own_mounts: false,
-            own_pids: false,
+            description: Description {
+                command: "python3 train.py".to_owned(),
+                user: "root".to_owned(),
+                age_seconds: Some(127),
+                ..Description::default()
+            },
             libraries: vec![LibraryEntry {
                 path: "/opt/a/very/long/way/to/site-packages/nvidia/nccl/lib/libnccl.so.2".to_owned(),
                 deleted: true,
@@ -203,9 +201,8 @@ mod tests {
                 n_channels: 2,
                 launches: Launches { collectives: Some(40), ..Launches::default() },
             }]),
-            forked_from: None,
             scan_is_complete: Some(true),
-            errors: Vec::new(),
+            ..ProcessEntry::default()
         }
     }
 

@@ -6,11 +6,11 @@
 
 use std::{
     collections::HashMap,
-    fs, io,
+    io,
     time::{Duration, Instant},
 };
 
-use super::discover::pids;
+use super::{discover::pids, proc_text::read_text};
 
 /// A process is young for so long. Any change of its size counts.
 const YOUNG: Duration = Duration::from_secs(10);
@@ -85,8 +85,7 @@ fn is_due(entry: &Entry, size: u64, now: Instant) -> bool {
 }
 
 fn size(pid: u32) -> Option<u64> {
-    let text = fs::read(format!("/proc/{pid}/statm")).ok()?;
-    std::str::from_utf8(&text).ok()?.split_ascii_whitespace().next()?.parse().ok()
+    read_text(format!("/proc/{pid}/statm")).ok()?.split_ascii_whitespace().next()?.parse().ok()
 }
 
 #[cfg(test)]

@@ -1,30 +1,32 @@
 //! What `/proc` says of a process: its user, command line, control group, container, namespaces and start.
 
-use std::{
-    collections::HashMap,
-    fs,
-    io::{self, Read as _},
-    os::unix::fs::MetadataExt as _,
-    path::Path,
-};
+use std::{collections::HashMap, fs, os::unix::fs::MetadataExt as _, path::Path};
 
 use rustix::time::{ClockId, clock_gettime};
+use serde::Serialize;
 
-use super::{container, container::Container, printable, process::Process};
+use super::{
+    container,
+    container::Container,
+    printable,
+    proc_text::{read_text, status_field},
+    process::Process,
+};
 
-/// Longest file of `/proc` or `/etc` that is read, in bytes.
-const MAX_TEXT: u64 = 4 << 20;
 /// Of a command line, what is kept.
 const MAX_COMMAND: usize = 4096;
 
 /// A process, described.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Description {
+    /// The command line, without control characters.
+    pub command: String,
     pub uid: u32,
     /// By our `/etc/passwd`; the number where that has no name for it.
     pub user: String,
-    /// The command line, without control characters.
-    pub command: String,
+    /// Whole seconds since it was started.
+    pub age_seconds: Option<u64>,
     /// Path of its control group.
     pub cgroup: Option<String>,
     pub container: Option<Container>,
@@ -32,8 +34,6 @@ pub struct Description {
     pub own_mounts: bool,
     /// It is in another PID namespace than we are.
     pub own_pids: bool,
-    /// When it was started, in clock ticks since boot. PID and start together identify a process.
-    pub started: Option<u64>,
 }
 
 /// Names of users, read once.
@@ -44,7 +44,7 @@ impl Users {
     /// Those of `/etc/passwd`. Directory services are not asked: that can take seconds, and needs a C library
     /// at run time.
     pub fn read() -> Self {
-        Self::parse(&read_text(Path::new("/etc/passwd")).unwrap_or_default())
+        Self::parse(&read_text("/etc/passwd").unwrap_or_default())
     }
 
     fn parse(text: &str) -> Self {
@@ -71,26 +71,20 @@ impl Description {
     pub fn read(process: &Process, users: &Users) -> Self {
         let proc = process.proc_path();
         let uid = fs::metadata(&proc).map_or(u32::MAX, |metadata| real_uid(&proc).unwrap_or(metadata.uid()));
-        let cgroup = read_text(&proc.join("cgroup"))
-            .ok()
-            .and_then(|text| container::cgroup_path(&text).map(printable));
-        let command = read_text(&proc.join("cmdline")).unwrap_or_default();
+        let cgroup =
+            read_text(proc.join("cgroup")).ok().and_then(|text| container::cgroup_path(&text).map(printable));
+        let command = read_text(proc.join("cmdline")).unwrap_or_default();
         let command = command.trim_end_matches('\0').replace('\0', " ");
         Self {
+            command: printable(&command.chars().take(MAX_COMMAND).collect::<String>()),
             uid,
             user: users.name(uid),
-            command: printable(&command.chars().take(MAX_COMMAND).collect::<String>()),
+            age_seconds: process.started().and_then(age_seconds),
             container: cgroup.as_deref().and_then(Container::of_cgroup),
             cgroup,
             own_mounts: is_other_namespace(&proc, "mnt"),
             own_pids: process.own_pid() != process.pid() || is_other_namespace(&proc, "pid"),
-            started: process.started(),
         }
-    }
-
-    /// Whole seconds since it was started.
-    pub fn age_seconds(&self) -> Option<u64> {
-        age_seconds(self.started?)
     }
 }
 
@@ -102,19 +96,12 @@ pub fn age_seconds(started: u64) -> Option<u64> {
 
 /// The owner of /proc/PID is root for programs that may not be dumped (proc(5)).
 fn real_uid(proc: &Path) -> Option<u32> {
-    let status = read_text(&proc.join("status")).ok()?;
-    status.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_whitespace().next()?.parse().ok()
+    status_field(&read_text(proc.join("status")).ok()?, "Uid")?.split_whitespace().next()?.parse().ok()
 }
 
 fn is_other_namespace(proc: &Path, kind: &str) -> bool {
     let of = |proc: &Path| fs::read_link(proc.join("ns").join(kind)).ok();
     matches!((of(proc), of(Path::new("/proc/self"))), (Some(theirs), Some(ours)) if theirs != ours)
-}
-
-fn read_text(path: &Path) -> io::Result<String> {
-    let mut text = Vec::new();
-    fs::File::open(path)?.take(MAX_TEXT).read_to_end(&mut text)?;
-    Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
 #[cfg(test)]
@@ -128,7 +115,7 @@ mod tests {
         assert_eq!(description.uid, rustix::process::getuid().as_raw());
         assert!(!description.own_mounts && !description.own_pids);
         assert!(description.command.contains("ncclflow"), "{}", description.command);
-        assert!(description.age_seconds().unwrap() < 24 * 3600);
+        assert!(description.age_seconds.unwrap() < 24 * 3600);
     }
 
     #[test]

@@ -94,7 +94,7 @@ pub fn look_for_nccl(pid: u32, identifier: &mut Identifier) -> Result<Option<Sig
         Err(_) => return Ok(None),
     };
     let (mut libraries, mut unopened) = (Vec::<(MappedLibrary, Evidence)>::new(), Vec::new());
-    for mapping in mappings.iter().filter(|mapping| mapping.executable && mapping.inode != 0) {
+    for mapping in mappings.iter().filter(|mapping| mapping.is_file_code()) {
         let Some(evidence) = identifier.evidence(&process, mapping) else { continue };
         match MappedLibrary::open(&process, mapping) {
             Ok(file) if libraries.iter().any(|(known, _)| known.id == file.id) => {}
@@ -115,7 +115,7 @@ pub fn look_for_nccl(pid: u32, identifier: &mut Identifier) -> Result<Option<Sig
 /// The process, if it has NCCL mapped.
 fn look_at(pid: u32, identifier: &mut Identifier) -> io::Result<Option<Process>> {
     let mappings = maps::read(pid)?;
-    let files: Vec<_> = mappings.iter().filter(|mapping| mapping.executable && mapping.inode != 0).collect();
+    let files: Vec<_> = mappings.iter().filter(|mapping| mapping.is_file_code()).collect();
     if files.is_empty() {
         return Ok(None);
     }

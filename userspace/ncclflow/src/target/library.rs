@@ -136,7 +136,7 @@ pub fn nccl_libraries(process: &Process, wanted: Option<&Path>) -> Result<Vec<Ma
         );
         return Err(LibraryError::Maps(pid, why));
     }
-    let files = || mappings.iter().filter(|mapping| mapping.executable && mapping.inode != 0);
+    let files = || mappings.iter().filter(|mapping| mapping.is_file_code());
     let mut chosen: Vec<&Mapping> = files()
         .filter(|mapping| wanted.map_or_else(|| mapping.is_nccl(), |path| mapping.path == path))
         .collect();

@@ -2,11 +2,13 @@
 
 use std::{
     ffi::OsString,
-    io,
+    fs::File,
+    io::{self, Read as _},
     os::unix::ffi::{OsStrExt as _, OsStringExt as _},
-    path::{Path, PathBuf},
+    path::PathBuf,
 };
 
+use memchr::memmem;
 use nccl_library::elf::{FileOffset, RuntimeAddr};
 
 /// A line of `/proc/PID/maps`.
@@ -14,7 +16,8 @@ use nccl_library::elf::{FileOffset, RuntimeAddr};
 pub struct Mapping {
     pub start: RuntimeAddr,
     pub end: RuntimeAddr,
-    pub executable: bool,
+    /// Such as `r-xp`; the last is `s` for memory that is shared.
+    pub permissions: [u8; 4],
     pub file_offset: FileOffset,
     /// Device as the kernel prints it, major and minor.
     pub device: (u32, u32),
@@ -38,6 +41,15 @@ impl Mapping {
             && !PLUGINS.iter().any(|plugin| rest.starts_with(plugin))
     }
 
+    pub fn is_executable(&self) -> bool {
+        self.permissions.contains(&b'x')
+    }
+
+    /// Code that is in a file.
+    pub fn is_file_code(&self) -> bool {
+        self.is_executable() && self.inode != 0
+    }
+
     /// The name of the range in `/proc/PID/map_files`.
     pub fn range_name(&self) -> String {
         format!("{:x}-{:x}", self.start.0, self.end.0)
@@ -52,7 +64,11 @@ pub fn parse(text: &[u8]) -> Vec<Mapping> {
 
 /// Reads and parses `/proc/PID/maps`.
 pub fn read(pid: u32) -> io::Result<Vec<Mapping>> {
-    Ok(parse(&std::fs::read(Path::new("/proc").join(pid.to_string()).join("maps"))?))
+    /// 65,530 mappings (the kernel's default limit) of about 100 bytes, and more.
+    const MAX: u64 = 64 << 20;
+    let mut text = Vec::new();
+    File::open(format!("/proc/{pid}/maps"))?.take(MAX).read_to_end(&mut text)?;
+    Ok(parse(&text))
 }
 
 fn parse_line(line: &[u8]) -> Option<Mapping> {
@@ -80,7 +96,7 @@ fn parse_line(line: &[u8]) -> Option<Mapping> {
     Some(Mapping {
         start: RuntimeAddr(hex(start)?),
         end: RuntimeAddr(hex(end)?),
-        executable: permissions.contains('x'),
+        permissions: permissions.as_bytes().try_into().ok()?,
         file_offset: FileOffset(hex(file_offset)?),
         device: (hex32(major)?, hex32(minor)?),
         inode: inode.parse().ok()?,
@@ -93,20 +109,19 @@ fn parse_line(line: &[u8]) -> Option<Mapping> {
 fn unescape(path: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(path.len());
     let mut rest = path;
-    while let Some((&byte, tail)) = rest.split_first() {
-        if let Some(tail) = rest.strip_prefix(b"\\012") {
-            out.push(b'\n');
-            rest = tail;
-        } else {
-            out.push(byte);
-            rest = tail;
-        }
+    while let Some(at) = memmem::find(rest, b"\\012") {
+        out.extend(rest.iter().take(at));
+        out.push(b'\n');
+        rest = rest.get(at + 4..).unwrap_or_default();
     }
+    out.extend(rest);
     out
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     // As printed by the kernel: fs/proc/task_mmu.c, show_map_vma.
@@ -125,7 +140,7 @@ mod tests {
         assert_eq!(maps.len(), 6);
         assert_eq!(maps[0].path, Path::new("/opt/a b/libnccl.so.2"));
         assert_eq!((maps[0].file_offset.0, maps[0].device, maps[0].inode), (0x43000, (0xfd, 1), 1234));
-        assert!(maps[0].executable && maps[0].is_nccl() && !maps[0].deleted);
+        assert!(maps[0].is_file_code() && maps[0].is_nccl() && !maps[0].deleted);
         assert!(maps[1].deleted && maps[1].is_nccl());
         assert_eq!(maps[1].path, Path::new("/opt/libnccl.so.2"));
         assert!(!maps[2].is_nccl(), "a plugin is not NCCL");

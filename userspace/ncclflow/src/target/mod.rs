@@ -9,6 +9,7 @@ pub mod identify;
 pub mod library;
 pub mod maps;
 pub mod pid_namespace;
+pub mod proc_text;
 pub mod process;
 
 pub use census::Census;
@@ -19,6 +20,7 @@ pub use filter::Filter;
 pub use identify::{Evidence, Identifier};
 pub use library::{LibraryError, LibraryId, MappedLibrary, nccl_libraries};
 pub use pid_namespace::in_first_pid_namespace;
+pub use proc_text::{MAX_TEXT, read_text, status_field};
 pub use process::{Process, ProcessError};
 
 /// Makes a name or path that the target chose safe for root's terminal: control characters, and so escape

@@ -1,16 +1,17 @@
 //! A running process, held by a pidfd, so that another process with the same PID is not mistaken for it.
 
 use std::{
-    fmt, fs,
-    io::{self, Read as _},
+    fmt, io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
 };
 
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-/// Longest status file that is read, in bytes.
-const MAX_STATUS: u64 = 64 * 1024;
+use super::{
+    printable,
+    proc_text::{read_text, status_field},
+};
 
 /// A process that is traced. PIDs are those of our own PID namespace unless a name says otherwise.
 #[derive(Debug)]
@@ -36,18 +37,14 @@ pub enum ProcessError {
 impl fmt::Display for ProcessError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Missing(pid) => {
-                write!(
-                    f,
-                    "there is no process {pid}: it has exited, or never was (`nvidia-smi` has the PIDs of GPU jobs)"
-                )
-            }
-            Self::Denied(pid, error) => {
-                write!(
-                    f,
-                    "process {pid} cannot be inspected ({error}): run as root, in the host's PID namespace"
-                )
-            }
+            Self::Missing(pid) => write!(
+                f,
+                "there is no process {pid}: it has exited, or never was (`nvidia-smi` has the PIDs of GPU jobs)"
+            ),
+            Self::Denied(pid, error) => write!(
+                f,
+                "process {pid} cannot be inspected ({error}): run as root, in the host's PID namespace"
+            ),
             Self::Other(pid, error) => write!(f, "process {pid} cannot be inspected: {error}"),
         }
     }
@@ -76,11 +73,11 @@ impl Process {
             errno => ProcessError::new(pid, errno.into()),
         })?;
         let status =
-            read_bounded(&proc_path(pid).join("status")).map_err(|error| ProcessError::new(pid, error))?;
-        let namespace_pids = status_field(&status, "NSpid:")
+            read_text(proc_path(pid).join("status")).map_err(|error| ProcessError::new(pid, error))?;
+        let namespace_pids = status_field(&status, "NSpid")
             .map(|pids| pids.split_whitespace().filter_map(|pid| pid.parse().ok()).collect())
             .unwrap_or_default();
-        let name = super::printable(status_field(&status, "Name:").unwrap_or_default().trim());
+        let name = printable(status_field(&status, "Name").unwrap_or_default());
         Ok(Self { pid, pidfd, namespace_pids, name })
     }
 
@@ -135,31 +132,20 @@ pub(super) fn is_kernel_thread(pid: u32) -> bool {
 
 /// A number out of /proc/PID/stat, by proc(5)'s count; one behind the name.
 fn stat_field(pid: u32, field: usize) -> Option<u64> {
-    const MAX_STAT: u64 = 4096;
-    let mut text = Vec::new();
-    fs::File::open(proc_path(pid).join("stat")).ok()?.take(MAX_STAT).read_to_end(&mut text).ok()?;
+    let text = read_text(proc_path(pid).join("stat")).ok()?;
     // The name stands in parentheses and may hold anything. The third field follows.
-    let fields = text.rsplitn(2, |byte| *byte == b')').next()?;
-    std::str::from_utf8(fields).ok()?.split_ascii_whitespace().nth(field.checked_sub(3)?)?.parse().ok()
+    let (_, fields) = text.rsplit_once(')')?;
+    fields.split_ascii_whitespace().nth(field.checked_sub(3)?)?.parse().ok()
 }
 
 fn proc_path(pid: u32) -> PathBuf {
     Path::new("/proc").join(pid.to_string())
 }
 
-/// The kernel cuts a process's name at 15 bytes, which can be in the middle of a character.
-fn read_bounded(path: &Path) -> io::Result<String> {
-    let mut text = Vec::new();
-    fs::File::open(path)?.take(MAX_STATUS).read_to_end(&mut text)?;
-    Ok(String::from_utf8_lossy(&text).into_owned())
-}
-
-fn status_field<'a>(status: &'a str, field: &str) -> Option<&'a str> {
-    status.lines().find_map(|line| line.strip_prefix(field))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -62,11 +62,9 @@ pub struct Thread {
     pub unknown: Option<String>,
 }
 
-/// A frame of a stack.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NamedFrame {
-    /// Demangled.
     pub function: Option<String>,
     /// File name of the library or program; null for code of no file.
     pub module: Option<String>,

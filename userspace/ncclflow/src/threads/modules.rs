@@ -20,7 +20,6 @@ use nccl_library::elf::RuntimeAddr;
 /// Program headers of one file; real ones have about ten.
 const MAX_HEADERS: u16 = 64;
 
-/// Where a file is in memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Module {
     /// To be added to the file's own addresses.
@@ -29,7 +28,6 @@ pub(super) struct Module {
     pub(super) eh_frame_hdr: Option<u64>,
 }
 
-/// All mappings of a process, by address.
 #[derive(Debug)]
 pub(super) struct Modules {
     mappings: Vec<Mapping>,
@@ -44,7 +42,6 @@ impl Modules {
         Ok(Self { mappings, known: HashMap::new() })
     }
 
-    /// The mapping that an address is in.
     pub(super) fn at(&self, address: u64) -> Option<&Mapping> {
         let next = self.mappings.partition_point(|mapping| mapping.start.0 <= address);
         let mapping = self.mappings.get(next.checked_sub(1)?)?;
@@ -52,7 +49,7 @@ impl Modules {
     }
 
     pub(super) fn is_code(&self, address: u64) -> bool {
-        self.at(address).is_some_and(|mapping| mapping.executable)
+        self.at(address).is_some_and(Mapping::is_executable)
     }
 
     pub(super) fn inode_at(&self, address: u64) -> Option<u64> {
@@ -62,7 +59,7 @@ impl Modules {
     /// The code of these files, as (start, end).
     pub(super) fn code_of(&self, inodes: &BTreeSet<u64>) -> Vec<(u64, u64)> {
         let code =
-            self.mappings.iter().filter(|mapping| mapping.executable && inodes.contains(&mapping.inode));
+            self.mappings.iter().filter(|mapping| mapping.is_executable() && inodes.contains(&mapping.inode));
         code.map(|mapping| (mapping.start.0, mapping.end.0)).collect()
     }
 
@@ -75,7 +72,7 @@ impl Modules {
 
     /// The module that an address is in; the kernel's vDSO is one too.
     pub(super) fn module(&mut self, memory: Memory<'_>, address: u64) -> Option<Module> {
-        let mapping = self.at(address).filter(|mapping| mapping.executable)?;
+        let mapping = self.at(address).filter(|mapping| mapping.is_executable())?;
         // The file begins at the nearest mapping of its first byte at or below.
         let first = self.mappings.iter().rev().find(|other| {
             other.start <= mapping.start

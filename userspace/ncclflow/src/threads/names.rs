@@ -10,12 +10,10 @@ use nccl_library::{
 
 /// Bytes that are read of one file. Frameworks have symbol tables of some tens of megabytes.
 const MAX_BYTES: u64 = 256 << 20;
-/// Files whose symbols are kept.
 const MAX_FILES: usize = 64;
 /// A longer name is cut: C++ templates have names of kilobytes.
 const MAX_NAME: usize = 160;
 
-/// Functions of a file by their beginning.
 type Functions = BTreeMap<u64, Function>;
 
 #[derive(Debug)]
@@ -40,11 +38,9 @@ pub(super) struct Name {
     pub(super) is_api: bool,
 }
 
-/// The symbol tables that were read.
 #[derive(Debug, Default)]
 pub struct Names {
     debug_files: DebugFiles,
-    /// By device and inode.
     files: HashMap<((u32, u32), u64), Functions>,
 }
 
@@ -53,7 +49,6 @@ impl Names {
         Self { debug_files, files: HashMap::new() }
     }
 
-    /// The function at an address of a file.
     pub(super) fn at(
         &mut self,
         process: &Process,

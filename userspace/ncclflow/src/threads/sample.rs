@@ -12,17 +12,15 @@ use std::{
     time::Duration,
 };
 
+use aya_obj::generated::{
+    PERF_EVENT_IOC_DISABLE, PERF_FLAG_FD_CLOEXEC, perf_event_attr,
+    perf_event_sample_format::{PERF_SAMPLE_REGS_USER, PERF_SAMPLE_STACK_USER},
+    perf_event_type::PERF_RECORD_SAMPLE,
+    perf_sw_ids, perf_type_id,
+};
+
 use super::unwind::Stack;
 
-/// From include/uapi/linux/perf_event.h.
-const TYPE_SOFTWARE: u32 = 1;
-const SW_TASK_CLOCK: u64 = 1;
-const SAMPLE_REGS_USER: u64 = 1 << 12;
-const SAMPLE_STACK_USER: u64 = 1 << 13;
-const EXCLUDE_HV: u64 = 1 << 6;
-const RECORD_SAMPLE: u32 = 9;
-const IOC_DISABLE: libc::Ioctl = 0x2401;
-const FLAG_FD_CLOEXEC: libc::c_ulong = 8;
 /// `data_head` and `data_tail` in `struct perf_event_mmap_page`.
 const DATA_HEAD: usize = 1024;
 
@@ -41,102 +39,63 @@ const DWARF_ORDER: [u32; 16] = [0, 3, 2, 1, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 
 const IP: u32 = 8;
 const MASK: u64 = 0x00ff_01ff;
 
-/// `struct perf_event_attr` up to `PERF_ATTR_SIZE_VER3`.
-#[repr(C)]
-#[derive(Default)]
-struct Attributes {
-    kind: u32,
-    size: u32,
-    config: u64,
-    sample_period: u64,
-    sample_type: u64,
-    read_format: u64,
-    flags: u64,
-    wakeup_events: u32,
-    bp_type: u32,
-    config1: u64,
-    config2: u64,
-    branch_sample_type: u64,
-    sample_regs_user: u64,
-    sample_stack_user: u32,
-    clockid: i32,
-}
-
-/// Samples by thread.
+/// Samples by thread, or why the kernel takes none.
 #[derive(Debug, Default)]
-pub(super) struct Samples {
-    by_thread: HashMap<u32, Vec<Stack>>,
-    refused: HashMap<u32, String>,
-}
+pub(super) struct Samples(HashMap<u32, io::Result<Vec<Stack>>>);
 
 impl Samples {
     /// Samples these threads, all at the same time, for `time`, and again while one of them has no sample.
     pub(super) fn take(threads: &[u32], time: Duration) -> Self {
-        let mut samples = Self::default();
         if threads.is_empty() || !cfg!(target_arch = "x86_64") {
-            return samples;
+            return Self::default();
         }
-        let mut rings = Vec::new();
-        for &thread in threads {
-            match Ring::open(thread) {
-                Ok(ring) => rings.push((thread, ring)),
-                Err(error) => {
-                    samples.refused.insert(thread, error.to_string());
-                }
-            }
-        }
+        let rings: Vec<_> = threads.iter().map(|thread| (*thread, Ring::open(*thread))).collect();
         // A thread that waits for a processor gives no sample before it gets one.
         for _ in 0..ROUNDS {
-            if rings.iter().all(|(_, ring)| ring.filled() > 0) {
+            if rings.iter().flat_map(|(_, ring)| ring).all(|ring| ring.filled() > 0) {
                 break;
             }
             thread::sleep(time);
         }
-        for (thread, ring) in rings {
-            samples.by_thread.insert(thread, ring.stacks());
-        }
-        samples
+        Self(rings.into_iter().map(|(thread, ring)| (thread, ring.map(Ring::stacks))).collect())
     }
 
     pub(super) fn of(&mut self, thread: u32) -> Vec<Stack> {
-        self.by_thread.remove(&thread).unwrap_or_default()
+        let stacks = self.0.get_mut(&thread).and_then(|stacks| stacks.as_mut().ok());
+        stacks.map(std::mem::take).unwrap_or_default()
     }
 
     pub(super) fn why_not(&self, thread: u32) -> String {
-        match self.refused.get(&thread) {
-            Some(error) => {
+        match self.0.get(&thread) {
+            Some(Err(error)) => {
                 format!("it runs, and the kernel does not sample it ({error}); ncclflow never stops threads")
             }
-            None => "it runs, and got no processor while it was sampled".to_owned(),
+            _ => "it runs, and got no processor while it was sampled".to_owned(),
         }
     }
 }
 
-/// The kernel's ring of samples of one thread.
 struct Ring {
     event: OwnedFd,
-    /// Begins at a page.
     start: NonNull<u64>,
     page: usize,
 }
 
 impl Ring {
     fn open(thread: u32) -> io::Result<Self> {
-        let mut attributes = Attributes {
-            kind: TYPE_SOFTWARE,
-            size: u32::try_from(size_of::<Attributes>()).unwrap_or(0),
-            config: SW_TASK_CLOCK,
-            sample_period: PERIOD,
-            sample_type: SAMPLE_REGS_USER | SAMPLE_STACK_USER,
-            flags: EXCLUDE_HV,
-            sample_regs_user: MASK,
-            sample_stack_user: STACK,
-            ..Attributes::default()
-        };
+        // SAFETY: integers, and unions of integers, for which zeroes are a value.
+        let mut attributes: perf_event_attr = unsafe { std::mem::zeroed() };
+        attributes.size = u32::try_from(size_of::<perf_event_attr>()).unwrap_or(0);
+        attributes.type_ = perf_type_id::PERF_TYPE_SOFTWARE as u32;
+        attributes.config = perf_sw_ids::PERF_COUNT_SW_TASK_CLOCK as u64;
+        attributes.__bindgen_anon_1.sample_period = PERIOD;
+        attributes.sample_type = PERF_SAMPLE_REGS_USER as u64 | PERF_SAMPLE_STACK_USER as u64;
+        attributes.set_exclude_hv(1);
+        (attributes.sample_regs_user, attributes.sample_stack_user) = (MASK, STACK);
         let tid = libc::pid_t::try_from(thread).map_err(io::Error::other)?;
         // SAFETY: the struct is valid and has its own size in it; the kernel reads it and gives a descriptor.
         let event = unsafe {
-            libc::syscall(libc::SYS_perf_event_open, &raw mut attributes, tid, -1, -1, FLAG_FD_CLOEXEC)
+            libc::syscall(libc::SYS_perf_event_open, &raw mut attributes, tid, -1, -1, PERF_FLAG_FD_CLOEXEC)
         };
         let event =
             i32::try_from(event).ok().filter(|event| *event >= 0).ok_or_else(io::Error::last_os_error)?;
@@ -162,7 +121,6 @@ impl Ring {
         Ok(Self { event, start, page })
     }
 
-    /// Bytes of samples.
     fn filled(&self) -> usize {
         // SAFETY: the first page is a `perf_event_mmap_page`, in which the kernel keeps this aligned counter.
         let head = unsafe { &*self.start.cast::<AtomicU64>().as_ptr().add(DATA_HEAD / 8) };
@@ -173,7 +131,7 @@ impl Ring {
     /// Ends the sampling and gives what came.
     fn stacks(self) -> Vec<Stack> {
         // SAFETY: the descriptor is an event's; the request takes no argument and stops its counting.
-        unsafe { libc::ioctl(self.event.as_raw_fd(), IOC_DISABLE, 0) };
+        unsafe { libc::ioctl(self.event.as_raw_fd(), PERF_EVENT_IOC_DISABLE.into(), 0) };
         let filled = self.filled();
         // SAFETY: the pages behind the first are the ring; the kernel has written `filled` bytes, and writes
         // no more.
@@ -198,7 +156,7 @@ fn parse(mut data: &[u8]) -> Vec<Stack> {
         let [kind @ .., _, _, low, high] = header;
         let size = usize::from(u16::from_le_bytes([*low, *high]));
         let Some((record, rest)) = data.split_at_checked(size).filter(|_| size >= 8) else { break };
-        if u32::from_le_bytes(*kind) == RECORD_SAMPLE {
+        if u32::from_le_bytes(*kind) == PERF_RECORD_SAMPLE as u32 {
             stacks.extend(sample(record.get(8..).unwrap_or_default()));
         }
         data = rest;
@@ -216,16 +174,12 @@ fn sample(mut record: &[u8]) -> Option<Stack> {
     if word()? != 2 {
         return None;
     }
-    let mut values = HashMap::new();
-    for register in (0..64).filter(|register| MASK >> register & 1 == 1) {
-        values.insert(register, word()?);
-    }
+    let registers = (0..64).filter(|register| MASK >> register & 1 == 1);
+    let values: HashMap<u32, u64> =
+        registers.map(|register| Some((register, word()?))).collect::<Option<_>>()?;
     let size = usize::try_from(word()?).ok()?;
-    let copy = record.get(..size)?;
-    let real = record
-        .get(size..)
-        .and_then(|rest| rest.first_chunk::<8>())
-        .map_or(0, |word| u64::from_le_bytes(*word));
+    let (copy, rest) = record.split_at_checked(size)?;
+    let real = rest.first_chunk::<8>().map_or(0, |word| u64::from_le_bytes(*word));
     let copy = copy.get(..usize::try_from(real).ok()?.min(size))?;
     let pc = *values.get(&IP)?;
     let mut stack = Stack::at(pc, *values.get(&DWARF_ORDER[7])?);

@@ -1,15 +1,8 @@
 //! The threads of a process, from `/proc/PID/task`.
 
-use std::{
-    fs::{self, File},
-    io::Read as _,
-    path::Path,
-};
+use std::{fs, path::Path};
 
-use crate::target::{Process, printable};
-
-/// Longer than any of these small files.
-const MAX_FILE: u64 = 4096;
+use crate::target::{Process, printable, read_text};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Position {
@@ -18,7 +11,6 @@ pub(super) enum Position {
         stack_pointer: u64,
         pc: u64,
     },
-    /// It runs, or waits for a CPU.
     Running,
     Unknown,
 }
@@ -42,26 +34,21 @@ pub(super) fn list(process: &Process, most: usize) -> Vec<Task> {
     tids.into_iter().filter_map(|tid| task(&folder.join(tid.to_string()), tid)).collect()
 }
 
-/// Where a thread is now.
 pub(super) fn position_of(process: &Process, tid: u32) -> Position {
-    let folder = process.proc_path().join("task").join(tid.to_string());
-    read_small(&folder.join("syscall")).map_or(Position::Unknown, |text| position(&text))
+    position_in(&process.proc_path().join("task").join(tid.to_string()))
 }
 
-fn read_small(path: &Path) -> Option<String> {
-    let mut text = Vec::new();
-    File::open(path).ok()?.take(MAX_FILE).read_to_end(&mut text).ok()?;
-    Some(String::from_utf8_lossy(&text).trim_end().to_owned())
+fn position_in(folder: &Path) -> Position {
+    read_text(folder.join("syscall")).map_or(Position::Unknown, |text| position(text.trim_end()))
 }
 
 fn task(folder: &Path, tid: u32) -> Option<Task> {
-    let read = |name: &str| read_small(&folder.join(name));
-    let wchan = read("wchan").filter(|name| !name.is_empty() && name != "0");
+    let read = |name: &str| Some(printable(read_text(folder.join(name)).ok()?.trim_end()));
     Some(Task {
         tid,
-        name: printable(&read("comm")?),
-        position: read("syscall").map_or(Position::Unknown, |text| position(&text)),
-        wchan: wchan.map(|name| printable(&name)),
+        name: read("comm")?,
+        position: position_in(folder),
+        wchan: read("wchan").filter(|name| !name.is_empty() && name != "0"),
     })
 }
 

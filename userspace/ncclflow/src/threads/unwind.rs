@@ -15,7 +15,6 @@ use super::modules::Modules;
 use crate::memory::Memory;
 use nccl_library::elf::RuntimeAddr;
 
-/// Frames of one stack.
 const MAX_FRAMES: usize = 96;
 /// Times that a return address is guessed in one stack.
 const MAX_GUESSES: usize = 6;
@@ -25,7 +24,6 @@ const GUESS_WORDS: u64 = 1024;
 const MAX_ENTRY: u32 = 16 << 10;
 /// Bytes of a stack that are looked through for NCCL's addresses.
 const MAX_LOOK: u64 = 128 << 10;
-/// Steps in the evaluation of an expression.
 const MAX_STEPS: u32 = 1000;
 /// x86-64 has 16 registers and the return address; System V ABI, figure 3.36.
 const REGISTERS: usize = 17;
@@ -139,9 +137,7 @@ fn set(registers: &mut Registers, register: Register, value: Option<u64>) {
 enum Step {
     /// The caller's registers, its program counter, and whether a signal interrupted it there.
     To(Box<Registers>, u64, bool),
-    /// There is no caller.
     End,
-    /// There is no usable information.
     Lost,
 }
 

@@ -84,13 +84,14 @@ fn made() -> Made {
 fn read_it(made: &Made) -> Result<Communicator, Rejection> {
     let process = Process::open(std::process::id()).unwrap();
     let space = AddressSpace::read(&process).unwrap();
-    read(Memory::new(&process), &layout(), &space, RuntimeAddr(made.words.as_ptr() as u64))
+    read(Memory::new(&process), &layout(), &space, made.words.as_ptr() as u64)
 }
 
 #[test]
 fn a_communicator_is_read() {
-    let comm = read_it(&made()).unwrap();
-    assert_eq!((comm.hash, comm.rank, comm.n_ranks, comm.cuda_dev), (0xabcd, 1, 3, 5));
+    let comm = read_it(&made()).unwrap().report;
+    assert_eq!(comm.comm_hash, "0x000000000000abcd");
+    assert_eq!((comm.rank, comm.n_ranks, comm.cuda_dev), (1, 3, 5));
     assert_eq!((comm.counters.op_count, comm.counters.coll_op_count), (Some(77), Some(9)));
     assert_eq!((comm.channels[0].ring_prev, comm.channels[0].ring_next), (0, 2));
 }
@@ -130,9 +131,11 @@ fn a_scan_finds_the_communicator_and_none_of_the_decoys() {
     let (found, report) =
         find(Memory::new(&process), &layout(), &space, ScanLimits::default(), false, &mut |_| {}).unwrap();
     // Other tests of this process make communicators too.
-    assert!(found.iter().any(|comm| comm.address.0 == made.words.as_ptr() as u64));
+    assert!(found.iter().any(|comm| comm.report.address == made.words.as_ptr() as u64));
     let decoys = decoys.as_ptr_range();
-    assert!(!found.iter().any(|comm| (decoys.start as u64..decoys.end as u64).contains(&comm.address.0)));
+    assert!(
+        !found.iter().any(|comm| (decoys.start as u64..decoys.end as u64).contains(&comm.report.address))
+    );
     assert!(report.complete && report.scanned_bytes > 0, "{report:?}");
 }
 
@@ -151,6 +154,6 @@ fn before_the_marks_communicators_are_found_by_the_pointer_to_themselves_and_by_
     let layout = layout_with(&[("intraComm0", OWN), ("intraNext", NEXT)]);
     let (found, _) =
         find(Memory::new(&process), &layout, &space, ScanLimits::default(), false, &mut |_| {}).unwrap();
-    let addresses: Vec<u64> = found.iter().map(|comm| comm.address.0).collect();
+    let addresses: Vec<u64> = found.iter().map(|comm| comm.report.address).collect();
     assert!(addresses.contains(&own) && addresses.contains(&next), "{addresses:x?}");
 }

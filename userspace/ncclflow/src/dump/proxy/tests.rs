@@ -17,42 +17,29 @@ fn word(index: usize) -> IntField {
     IntField::new(8 * index as u64, 8).unwrap()
 }
 
+fn words<const N: usize>(indices: [usize; N]) -> Places<N> {
+    indices.map(|index| Some(word(index)))
+}
+
 fn layout() -> ProxyLayout {
     ProxyLayout {
         active: word(0),
         async_result: None,
         args_size: 8 * ARGS as u64,
         subs: ArrayField { offset: 0, count: 1, elem_size: 128 },
-        n_subs: word(N_SUBS),
-        op_count: word(OP_COUNT),
-        state: word(STATE),
-        next: word(NEXT),
-        next_peer: word(NEXT_PEER),
-        pattern: word(21),
-        protocol: word(22),
-        coll: None,
-        chunk_steps: word(23),
-        slice_steps: word(24),
-        sub: SubLayout {
-            connection: word(0),
-            channel: word(1),
-            n_steps: word(2),
-            base: word(3),
-            posted: word(POSTED),
-            received: word(5),
-            flushed: None,
-            transmitted: word(6),
-            done: word(DONE),
-            peer: word(8),
-            rank: Some(word(9)),
+        links: words([NEXT, NEXT_PEER, OP_COUNT, STATE, N_SUBS]),
+        args: [Some(word(21)), Some(word(22)), None, Some(word(23)), Some(word(24))],
+        sub: {
+            let mut sub = words([0, 1, 2, 3, POSTED, 5, 0, 6, DONE, 8, 9]);
+            sub[6] = None;
+            sub
         },
-        connection_send: word(0),
-        connection_transport: word(1),
-        connection_resources: word(2),
+        connection: words([0, 1, 2]),
         send_tail: None,
         recv_head: None,
         state_none: 0,
         state_ready: 1,
+        names: NameTables::default(),
     }
 }
 
@@ -71,7 +58,7 @@ fn args(connection: &[u64], op_count: u64, next: u64, next_peer: u64) -> Vec<u64
 fn read_list(head: u64) -> ProxyList {
     let process = Process::open(std::process::id()).unwrap();
     let proxy = [head];
-    read(Memory::new(&process), &layout(), RuntimeAddr(address(&proxy))).unwrap()
+    read(Memory::new(&process), &layout(), address(&proxy)).unwrap()
 }
 
 #[test]
@@ -86,13 +73,14 @@ fn a_list_is_read_along_both_links() {
     let first = args(&connection, 10, address(&last), address(&queued));
     let list = read_list(address(&first));
     assert_eq!(list.state, ProxyListState::Read);
-    let mut counts: Vec<u64> = list.ops.iter().map(|op| op.op_count).collect();
+    let mut counts: Vec<(u64, bool)> =
+        list.ops.iter().map(|op| (op.report.op_count, op.report.p2p)).collect();
     counts.sort_unstable();
-    assert_eq!(counts, [7, 10, 12]);
-    let of = |count| list.ops.iter().find(|op| op.op_count == count).unwrap();
-    assert_eq!((of(10).posted, of(10).done, of(10).nsteps, of(10).channel), (4, 2, 8, 3));
-    assert_eq!((of(10).direction, of(10).rank_and_peer), (Direction::Send, Some((0, 1))));
-    assert!(!of(12).begun && of(12).posted == 0, "steps of an op that has not begun are an older op's");
+    assert_eq!(counts, [(3, true), (5, false), (6, false)]);
+    let of = |count| &list.ops.iter().find(|op| op.report.op_count == count).unwrap().report;
+    assert_eq!((of(5).posted, of(5).done, of(5).nsteps, of(5).channel), (4, 2, 8, 3));
+    assert_eq!((of(5).direction, of(5).peer), (Direction::Send, Some(1)));
+    assert!(!of(6).begun && of(6).posted == 0, "steps of an op that has not begun are an older op's");
     assert_eq!(read_list(0).ops, []);
 }
 

@@ -87,7 +87,6 @@ impl<'a> Case<'a> {
         format!("rank {rank} has not joined: {} launched", by_function.join(", "))
     }
 
-    /// Which of the processes that the dump was asked to read have exited; `None` if none has.
     pub(super) fn exited_sentence(&self) -> Option<String> {
         let first = self.exited.first()?;
         if self.exited.len() == 1 && self.n_missing() == 1 {
@@ -107,7 +106,6 @@ impl<'a> Case<'a> {
         })
     }
 
-    /// How many ranks were not read; `None` if all were.
     pub(super) fn missing_sentence(&self) -> Option<String> {
         let count = self.n_missing();
         (count > 0).then(|| {
@@ -123,7 +121,6 @@ impl<'a> Case<'a> {
         })
     }
 
-    /// Adds a sentence for each stopped process.
     pub(super) fn add_stopped(&self, verdict: &mut Verdict) {
         let stopped = self.ranks.values().filter(|rank| rank.process_state == ProcessState::Stopped);
         verdict.evidence.extend(stopped.take(MAX_SENTENCES).map(|rank| stopped_sentence(rank)));
@@ -135,7 +132,6 @@ pub(super) fn stopped_sentence(rank: &RankReport) -> String {
     format!("rank {} is stopped: process {} is in state T (SIGSTOP or a debugger)", rank.rank, rank.pid)
 }
 
-/// Whether the ops in flight of a rank could not be read.
 pub(super) fn ops_are_unreadable(rank: &RankReport) -> bool {
     matches!(rank.proxy.state, ProxyListState::Torn | ProxyListState::Unreadable)
 }

@@ -14,22 +14,13 @@ use crate::dump::{dump_report::ProcessState, rank_report::RankReport};
 
 /// Ranks at which the waiting ends, each with a sentence, and those that wait.
 #[derive(Debug, Default)]
-pub(super) struct Causes {
+struct Causes {
     sure: BTreeMap<u32, String>,
     likely: BTreeMap<u32, String>,
     victims: BTreeSet<u32>,
 }
 
 impl Causes {
-    /// The surest causes that were found, and the ranks that wait.
-    pub(super) fn surest(mut self) -> (BTreeMap<u32, String>, BTreeSet<u32>) {
-        if self.sure.is_empty() {
-            return (self.likely, self.victims);
-        }
-        self.victims.extend(self.likely.into_keys());
-        (self.sure, self.victims)
-    }
-
     fn has(&self, rank: u32) -> bool {
         self.sure.contains_key(&rank) || self.likely.contains_key(&rank)
     }
@@ -39,9 +30,13 @@ impl Causes {
     }
 }
 
-/// Follows the waiting. With `queued_counts`, a rank whose kernel may only be queued behind another one is a
+/// The surest causes that are found by following the waiting, and the ranks that wait. With `queued_counts`, a rank whose kernel may only be queued behind another one is a
 /// cause too.
-pub(super) fn follow(case: &Case<'_>, waits: &BTreeMap<u32, Waits>, queued_counts: bool) -> Causes {
+pub(super) fn follow(
+    case: &Case<'_>,
+    waits: &BTreeMap<u32, Waits>,
+    queued_counts: bool,
+) -> (BTreeMap<u32, String>, BTreeSet<u32>) {
     let (behind, most) = case.behind();
     let mut causes = Causes::default();
     for (number, rank) in &case.ranks {
@@ -81,7 +76,12 @@ pub(super) fn follow(case: &Case<'_>, waits: &BTreeMap<u32, Waits>, queued_count
             to_visit.extend(unseen);
         }
     }
-    causes
+    let Causes { sure, likely, mut victims } = causes;
+    if sure.is_empty() {
+        return (likely, victims);
+    }
+    victims.extend(likely.into_keys());
+    (sure, victims)
 }
 
 /// Why the waiting surely ends at this rank, other than by the steps of its ops in flight.

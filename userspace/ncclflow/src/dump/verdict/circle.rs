@@ -4,15 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     case::named,
-    disagreement::{Disagreement, Ranks, collectives, minority},
+    disagreement::{Disagreement, Ranks, minority},
     steps,
 };
-use crate::dump::rank_report::RankReport;
+use crate::dump::rank_report::{OpReport, RankReport};
 
 /// Where the GPU of a rank is, as far as its ops in flight tell.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Position {
-    Collective(u64),
+enum Position<'a> {
+    Collective(&'a OpReport),
     PointToPoint,
 }
 
@@ -20,28 +19,28 @@ enum Position {
 /// ranks of which none is the cause by itself.
 pub(super) fn circle(ranks: &Ranks<'_>) -> Disagreement {
     let mut sides: BTreeMap<bool, BTreeSet<u32>> = BTreeMap::new();
-    let mut positions = BTreeMap::new();
+    let mut first = None;
     for (number, rank) in ranks {
-        let Some(position) = position(rank) else { continue };
-        sides.entry(position == Position::PointToPoint).or_default().insert(*number);
-        positions.insert(*number, position);
+        let is_p2p = match position(rank) {
+            Some(Position::Collective(op)) => {
+                first.get_or_insert(op);
+                false
+            }
+            Some(Position::PointToPoint) => true,
+            None => continue,
+        };
+        sides.entry(is_p2p).or_default().insert(*number);
     }
     let mut found = Disagreement::default();
-    if let (Some(collective), Some(p2p)) = (sides.get(&false), sides.get(&true)) {
-        let op = collective.iter().find_map(|rank| match positions.get(rank) {
-            Some(Position::Collective(count)) => {
-                let coll = collectives(ranks.get(rank)?).find(|op| op.op_count == *count)?.coll.clone();
-                Some(format!("{}, op {count}", coll.as_deref().unwrap_or("a collective")))
-            }
-            _ => None,
-        });
+    if let (Some(collective), Some(p2p), Some(op)) = (sides.get(&false), sides.get(&true), first) {
         found.add(
             minority(&sides),
             format!(
-                "the order differs: {} in {}, {} in sends and receives, and neither can proceed before the \
-                 other",
+                "the order differs: {} in {}, op {}, {} in sends and receives, and neither can proceed before \
+                 the other",
                 is_or_are(collective),
-                op.as_deref().unwrap_or("a collective"),
+                op.coll.as_deref().unwrap_or("a collective"),
+                op.op_count,
                 is_or_are(p2p)
             ),
         );
@@ -53,20 +52,17 @@ fn is_or_are(ranks: &BTreeSet<u32>) -> String {
     format!("{} {}", named(ranks), if ranks.len() == 1 { "is" } else { "are" })
 }
 
-fn position(rank: &RankReport) -> Option<Position> {
-    let unfinished = || rank.proxy.ops.iter().filter(|op| op.done < op.nsteps);
-    let collective = unfinished().filter(|op| !op.p2p).map(|op| op.op_count).min();
+fn position(rank: &RankReport) -> Option<Position<'_>> {
+    let ops = &rank.proxy.ops;
+    let unfinished = || ops.iter().filter(|op| op.is_unfinished());
+    let collective = unfinished().filter(|op| !op.p2p).min_by_key(|op| op.op_count);
     let has_p2p = unfinished().any(|op| op.p2p);
-    match (collective, has_p2p) {
-        (Some(count), false) => Some(Position::Collective(count)),
+    // With both in flight, the rank is where its GPU has begun.
+    let is_in_p2p = has_p2p && (collective.is_none() || steps::in_point_to_point(ops));
+    let collective = collective.filter(|op| !has_p2p || steps::in_collective(ops, op.op_count));
+    match (collective, is_in_p2p) {
+        (Some(op), false) => Some(Position::Collective(op)),
         (None, true) => Some(Position::PointToPoint),
-        (None, false) => None,
-        (Some(count), true) => {
-            match (steps::in_collective(&rank.proxy.ops, count), steps::in_point_to_point(&rank.proxy.ops)) {
-                (true, false) => Some(Position::Collective(count)),
-                (false, true) => Some(Position::PointToPoint),
-                _ => None,
-            }
-        }
+        _ => None,
     }
 }

@@ -14,7 +14,6 @@ use crate::dump::{
 };
 use nccl_library::nccl::Direction;
 
-/// A difference between ranks that should do the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Disagreement {
     /// The ranks that differ from most; all of them, if no side has more.
@@ -116,9 +115,7 @@ fn different_steps(ranks: &Ranks<'_>, found: &mut Disagreement) {
     for (number, rank) in ranks {
         for send in rank.connections.iter().filter(|connection| connection.direction == Direction::Send) {
             let Some(peer) = ranks.get(&send.peer) else { continue };
-            let receive = peer.connections.iter().find(|other| {
-                (other.channel, other.direction, other.peer) == (send.channel, Direction::Recv, *number)
-            });
+            let receive = peer.connection(send.channel, Direction::Recv, *number);
             let Some(receive) = receive.filter(|receive| receive.steps != send.steps) else { continue };
             if !are_at_the_same_op(rank, send, peer, receive) {
                 continue;
@@ -154,7 +151,7 @@ fn are_at_the_same_op(
     peer: &RankReport,
     receive: &ConnectionReport,
 ) -> bool {
-    let runs = |rank: &RankReport| rank.process_state == ProcessState::Running && !rank.has_failed();
+    let runs = |rank: &RankReport| rank.process_state == ProcessState::Running && rank.failure().is_none();
     if !runs(rank) || !runs(peer) {
         return false;
     }
@@ -166,15 +163,13 @@ fn are_at_the_same_op(
     };
     let (sending, receiving) = (ours(rank, send), ours(peer, receive));
     let begun = |ops: &[(u64, bool)]| ops.iter().filter(|(_, begun)| *begun).map(|(count, _)| *count).max();
-    match (begun(&sending), begun(&receiving)) {
-        (Some(ours), Some(theirs)) => ours == theirs,
-        // One end is through with all, the other one in the last.
-        (Some(_), None) => receiving.is_empty() && sending.len() == 1 && launched_equally(rank, peer),
-        (None, Some(_)) => sending.is_empty() && receiving.len() == 1 && launched_equally(rank, peer),
-        (None, None) => sending.is_empty() && receiving.is_empty() && launched_equally(rank, peer),
+    let last = [begun(&sending), begun(&receiving)];
+    if let [Some(ours), Some(theirs)] = last {
+        return ours == theirs;
     }
-}
-
-fn launched_equally(one: &RankReport, other: &RankReport) -> bool {
-    one.counters.launched().is_some_and(|count| other.counters.launched() == Some(count))
+    // One end or both are through with all, the other one is in the last.
+    let launched = rank.counters.launched();
+    [sending, receiving].iter().zip(last).all(|(ops, begun)| ops.len() == usize::from(begun.is_some()))
+        && launched.is_some()
+        && launched == peer.counters.launched()
 }

@@ -11,22 +11,13 @@ use super::{
     case::{Case, MAX_SENTENCES, named},
     disagreement,
 };
-use crate::dump::rank_report::RankReport;
+use crate::dump::rank_report::ChannelReport;
 
 /// Results that NCCL's network gives when the other side of a connection is gone.
 const CONNECTION_BROKE: [&str; 2] = ["ncclRemoteError", "ncclSystemError"];
 
-/// A rank has failed.
-pub(super) fn failed(case: &Case<'_>) -> Option<Verdict> {
-    judge(case, false)
-}
-
-/// A rank has failed, or its communicator was aborted.
-pub(super) fn failed_or_aborted(case: &Case<'_>) -> Option<Verdict> {
-    judge(case, true)
-}
-
-fn judge(case: &Case<'_>, or_aborted: bool) -> Option<Verdict> {
+/// A rank has failed or, with `or_aborted`, its communicator was aborted.
+pub(super) fn failed(case: &Case<'_>, or_aborted: bool) -> Option<Verdict> {
     let mut sentences: BTreeMap<u32, String> = BTreeMap::new();
     // Ranks whose connection broke, and ranks that failed by themselves.
     let (mut cut_off, mut own) = (BTreeSet::new(), BTreeSet::new());
@@ -74,19 +65,11 @@ fn judge(case: &Case<'_>, or_aborted: bool) -> Option<Verdict> {
 
 /// Neighbours of these ranks that were not read; if there are none, all ranks that were not read.
 fn missing_neighbours(case: &Case<'_>, of: &BTreeSet<u32>) -> BTreeSet<u32> {
-    let neighbours = of.iter().filter_map(|rank| case.ranks.get(rank)).flat_map(|rank| neighbours(rank));
+    let channels = of.iter().filter_map(|rank| case.ranks.get(rank)).flat_map(|rank| &rank.channels);
+    let neighbours = channels.flat_map(ChannelReport::neighbours);
     let missing: BTreeSet<u32> = neighbours.filter(|rank| case.is_missing(*rank)).collect();
     if !missing.is_empty() || of.is_empty() || case.n_missing() > MAX_SENTENCES {
         return missing;
     }
     case.missing_ranks().into_iter().collect()
-}
-
-/// All ranks that this one is connected with in rings and trees.
-fn neighbours(rank: &RankReport) -> impl Iterator<Item = u32> {
-    let of_channels = rank.channels.iter().flat_map(|channel| {
-        let ends = [channel.ring_prev, channel.ring_next, channel.tree_up];
-        ends.into_iter().chain(channel.tree_down.iter().copied())
-    });
-    of_channels.filter_map(|rank| u32::try_from(rank).ok())
 }

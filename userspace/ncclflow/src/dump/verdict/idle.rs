@@ -20,13 +20,12 @@ pub(super) fn over_nvlink(case: &Case<'_>) -> Option<Verdict> {
     let unseen = case.ranks_where(|rank| rank.proxy.carries_rings == Some(false));
     let (_, most) = case.behind();
     (!unseen.is_empty() && most > 0).then(|| {
-        let sentence = format!(
-            "cannot tell, because the data of {} go over NVLink or shared memory, where only the GPU knows \
-             what is in flight; all ranks launched the same number of collectives, and none launched more for {:.1} s",
+        Verdict::cannot_tell(format_args!(
+            "the data of {} go over NVLink or shared memory, where only the GPU knows what is in flight; all \
+             ranks launched the same number of collectives, and none launched more for {:.1} s",
             named(&unseen),
             case.seconds
-        );
-        Verdict::new(State::Unknown, sentence)
+        ))
     })
 }
 

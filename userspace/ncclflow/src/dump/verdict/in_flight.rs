@@ -24,12 +24,12 @@ pub(super) fn in_flight(case: &Case<'_>) -> Option<Verdict> {
     let mut verdict =
         Verdict::new(State::Stuck, format!("ops are in flight, and nothing moved for {:.1} s", case.seconds));
     let mut disagreement = disagreement::find(&case.ranks);
-    let (mut causes, mut victims) = causes::follow(case, &waits, false).surest();
+    let (mut causes, mut victims) = causes::follow(case, &waits, false);
     if causes.is_empty() && disagreement.is_empty() {
         disagreement = circle(&case.ranks);
     }
     if causes.is_empty() && disagreement.is_empty() {
-        (causes, victims) = causes::follow(case, &waits, true).surest();
+        (causes, victims) = causes::follow(case, &waits, true);
     }
     if causes.is_empty() && disagreement.is_empty() {
         causes = broken_links(&waits);
@@ -45,7 +45,11 @@ pub(super) fn in_flight(case: &Case<'_>) -> Option<Verdict> {
     }
     let reasons = causes.values().filter(|why| !why.is_empty());
     verdict.evidence.extend(reasons.take(MAX_SENTENCES).cloned());
-    verdict.evidence.extend(waiting_sentences(&waits, &victims));
+    let waiting = victims.iter().filter_map(|victim| {
+        let (peer, why) = waits.get(victim)?.peers.first_key_value()?;
+        Some(format!("rank {victim} waits for rank {peer}: {why}"))
+    });
+    verdict.evidence.extend(waiting.take(MAX_SENTENCES));
     if causes.keys().any(|rank| case.is_missing(*rank)) {
         verdict.evidence.extend(case.exited_sentence());
         verdict.evidence.extend(case.missing_sentence());
@@ -53,35 +57,19 @@ pub(super) fn in_flight(case: &Case<'_>) -> Option<Verdict> {
     verdict.culprits = causes.into_keys().collect();
     verdict.victims = victims.into_iter().filter(|rank| !verdict.culprits.contains(rank)).collect();
     if verdict.culprits.is_empty() {
-        say_that_no_culprit_is_known(&waits, &mut verdict);
+        let why = if waits.values().any(|waits| waits.unknown_peer) {
+            verdict.state = State::Unknown;
+            "cannot tell who is waited for, because the peers of ops are not known"
+        } else {
+            "the ranks wait for each other in a circle"
+        };
+        verdict.evidence.push(why.to_owned());
     }
     let is_unreadable = |rank: &u32| case.ranks.get(rank).is_some_and(|rank| ops_are_unreadable(rank));
     if verdict.culprits.iter().any(is_unreadable) {
         verdict.state = State::Unknown;
     }
     Some(verdict)
-}
-
-/// What these ranks wait for: one sentence for each.
-fn waiting_sentences<'w>(
-    waits: &'w BTreeMap<u32, Waits>,
-    victims: &'w BTreeSet<u32>,
-) -> impl Iterator<Item = String> + 'w {
-    let sentences = victims.iter().filter_map(|victim| {
-        let (peer, why) = waits.get(victim)?.peers.first_key_value()?;
-        Some(format!("rank {victim} waits for rank {peer}: {why}"))
-    });
-    sentences.take(MAX_SENTENCES)
-}
-
-fn say_that_no_culprit_is_known(waits: &BTreeMap<u32, Waits>, verdict: &mut Verdict) {
-    let why = if waits.values().any(|waits| waits.unknown_peer) {
-        verdict.state = State::Unknown;
-        "cannot tell who is waited for, because the peers of ops are not known"
-    } else {
-        "the ranks wait for each other in a circle"
-    };
-    verdict.evidence.push(why.to_owned());
 }
 
 /// Both ends of each connection that seems to have broken. NCCL does not keep which of them is to blame.

@@ -24,6 +24,8 @@ mod steps;
 mod topology;
 mod waits;
 
+use std::fmt::Display;
+
 use serde::{Deserialize, Serialize};
 
 use self::case::Case;
@@ -43,13 +45,11 @@ pub enum State {
     Stuck,
 }
 
-/// The verdict on one communicator.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
     pub state: State,
     /// Ranks that the others wait for, and that wait for no rank themselves.
     pub culprits: Vec<u32>,
-    /// Ranks that wait.
     pub victims: Vec<u32>,
     /// Sentences, each with the numbers that support it.
     pub evidence: Vec<String>,
@@ -59,9 +59,12 @@ impl Verdict {
     fn new(state: State, evidence: impl Into<String>) -> Self {
         Self { state, evidence: vec![evidence.into()], ..Self::default() }
     }
+
+    fn cannot_tell(why: impl Display) -> Self {
+        Self::new(State::Unknown, format!("cannot tell, because {why}"))
+    }
 }
 
-/// Gives a verdict, or leaves the case to the next rule.
 type Rule = fn(&Case<'_>) -> Option<Verdict>;
 
 /// All rules; the first one that answers decides.
@@ -70,10 +73,10 @@ const RULES: [Rule; 12] = [
     not_judged::read_once,
     not_judged::setting_up,
     // What NCCL itself reports counts more than motion: a failed rank's other ops can still move.
-    failed::failed,
+    |case| failed::failed(case, false),
     moving::moving,
     // An aborted communicator that moves is shutting down.
-    failed::failed_or_aborted,
+    |case| failed::failed(case, true),
     in_flight::in_flight,
     // From here on no rank has an op in flight.
     not_judged::ops_unreadable,

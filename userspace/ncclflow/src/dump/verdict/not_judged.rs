@@ -2,35 +2,31 @@
 //! there yet.
 
 use super::{
-    State, Verdict,
+    Verdict,
     case::{Case, named, ops_are_unreadable},
 };
 
 pub(super) fn duplicate_rank(case: &Case<'_>) -> Option<Verdict> {
-    let why = "cannot tell, because a rank appears twice: two communicators have one hash (possible before \
-               2.24), or one dump was merged twice";
-    (case.ranks.len() < case.n_reports).then(|| Verdict::new(State::Unknown, why))
+    let why = "a rank appears twice: two communicators have one hash (possible before 2.24), or one dump was \
+               merged twice";
+    (case.ranks.len() < case.n_reports).then(|| Verdict::cannot_tell(why))
 }
 
 pub(super) fn read_once(case: &Case<'_>) -> Option<Verdict> {
     let readings = case.ranks.values().map(|rank| rank.motion.readings).min().unwrap_or(0);
-    (readings < 2).then(|| Verdict::new(State::Unknown, "cannot tell, because it was read only once"))
+    (readings < 2).then(|| Verdict::cannot_tell("it was read only once"))
 }
 
 pub(super) fn setting_up(case: &Case<'_>) -> Option<Verdict> {
     let ranks = case.ranks_where(|rank| rank.status.init.as_deref() == Some("ncclInProgress"));
-    (!ranks.is_empty()).then(|| {
-        let still = if ranks.len() == 1 { "is still setting" } else { "are still setting" };
-        let why = format!("cannot tell, because {} {still} the communicator up", named(&ranks));
-        Verdict::new(State::Unknown, why)
-    })
+    let still = if ranks.len() == 1 { "is still setting" } else { "are still setting" };
+    let why = format!("{} {still} the communicator up", named(&ranks));
+    (!ranks.is_empty()).then(|| Verdict::cannot_tell(why))
 }
 
 /// No op in flight was seen, but some lists of ops could not be read.
 pub(super) fn ops_unreadable(case: &Case<'_>) -> Option<Verdict> {
     let ranks = case.ranks_where(ops_are_unreadable);
-    (!ranks.is_empty()).then(|| {
-        let why = format!("cannot tell, because the ops in flight of {} could not be read", named(&ranks));
-        Verdict::new(State::Unknown, why)
-    })
+    let why = format!("the ops in flight of {} could not be read", named(&ranks));
+    (!ranks.is_empty()).then(|| Verdict::cannot_tell(why))
 }

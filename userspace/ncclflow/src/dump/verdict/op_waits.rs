@@ -18,29 +18,29 @@ use super::{
 use crate::dump::rank_report::OpReport;
 use nccl_library::nccl::Direction;
 
-/// Adds what these ops of one channel wait for.
 pub(super) fn of_ops(ops: &[&OpReport], topology: Topology<'_>, waits: &mut Waits) {
     let sends = || ops.iter().filter(|op| op.direction == Direction::Send);
     let receives: Vec<&OpReport> = ops.iter().filter(|op| op.direction == Direction::Recv).copied().collect();
     let mut feeds_a_send = vec![false; receives.len()];
     for send in sends() {
-        let inputs: Vec<usize> =
-            (0..receives.len()).filter(|index| is_input(send, receives[*index], topology.channel)).collect();
-        for index in &inputs {
-            feeds_a_send[*index] = true;
+        let mut inputs = Vec::new();
+        for (receive, feeds) in receives.iter().copied().zip(&mut feeds_a_send) {
+            if is_input(send, receive, topology.channel) {
+                *feeds = true;
+                inputs.push(receive);
+            }
         }
-        let inputs: Vec<&OpReport> = inputs.into_iter().map(|index| receives[index]).collect();
         of_send(send, &inputs, topology, waits);
     }
     for (receive, feeds) in receives.iter().zip(feeds_a_send) {
         // One that feeds a sender was looked at with it, unless nothing has to be sent any more.
         if !feeds {
             let is_in_flight = |peer: &u32| sends().any(|send| send.peer == Some(*peer));
-            let sinks = topology.sinks(receive);
-            let lost = sinks
+            let mut lost = topology
+                .beyond(receive)
                 .into_iter()
                 .filter(|sink| !is_in_flight(sink) && topology.over_network(receive, Direction::Send, *sink));
-            of_receive(receive, &lost.collect::<Vec<u32>>(), waits);
+            of_receive(receive, lost.next(), waits);
         }
     }
 }
@@ -71,7 +71,7 @@ fn of_send(send: &OpReport, inputs: &[&OpReport], topology: Topology<'_>, waits:
         // The first send of a ring needs no input; but its op's receive is posted with it, and cannot be over
         // before it.
         let over_network = |source: &u32| topology.over_network(send, Direction::Recv, *source);
-        let unseen = topology.sources(send).into_iter().filter(|source| {
+        let unseen = topology.beyond(send).into_iter().filter(|source| {
             (needed(send) > 0 || over_network(source)) && inputs.iter().all(|op| op.peer != Some(*source))
         });
         let unseen: Vec<u32> = unseen.collect();
@@ -123,8 +123,8 @@ fn of_missing_input(receive: &OpReport, waits: &mut Waits) {
     }
 }
 
-/// `not_sent_to`: peers to which its data go and no send is in flight.
-fn of_receive(receive: &OpReport, not_sent_to: &[u32], waits: &mut Waits) {
+/// `not_sent_to`: a peer to which its data go and no send is in flight.
+fn of_receive(receive: &OpReport, not_sent_to: Option<u32>, waits: &mut Waits) {
     let label = receive.label();
     if !receive.begun {
         waits.own = Some(format!("its proxy thread has not begun {label}"));
@@ -136,16 +136,16 @@ fn of_receive(receive: &OpReport, not_sent_to: &[u32], waits: &mut Waits) {
         // The GPU takes a chunk and sends it on at once, and is at most its own first chunk ahead: a send of
         // as many steps is not over before the receive's last chunk is taken.
         let is_sending = consumed + receive.chunk_steps < receive.nsteps;
-        if let (true, [first, ..]) = (is_sending, not_sent_to) {
+        if let Some(peer) = not_sent_to.filter(|_| is_sending) {
             let why = format!(
                 "{label}: its GPU has {left} steps to send on, and the send is no longer in flight: \
                  inferred that its connection broke"
             );
-            waits.broken.insert(*first, Direction::Send);
-            waits.on(Some(*first), why);
-            return;
+            waits.broken.insert(peer, Direction::Send);
+            waits.on(Some(peer), why);
+        } else {
+            waits.own = Some(format!("{label}: its GPU does not take {left} steps that came in"));
         }
-        waits.own = Some(format!("{label}: its GPU does not take {left} steps that came in"));
     } else if receive.received > receive.transmitted {
         waits.own = Some(format!("{label}: data came in and is not flushed to the GPU"));
     } else if receive.posted > receive.received {

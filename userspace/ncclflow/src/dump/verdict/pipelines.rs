@@ -10,7 +10,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::dump::rank_report::{OpReport, RankReport};
 use nccl_library::nccl::Direction;
 
-/// The channel and number of a collective.
 pub(super) type ChannelOp = (u32, u64);
 
 /// For each rank, the pipelines in which it sends, does not receive, and is not the first.
@@ -43,11 +42,8 @@ fn first(ranks: &BTreeMap<u32, &RankReport>, like: &OpReport) -> Option<u32> {
     let mut found = ranks.values().filter_map(|rank| {
         let is_last = has(rank, like, Direction::Recv) && !has(rank, like, Direction::Send);
         let (_, next) = ring(rank, like.channel)?;
-        let sends_over_network = rank.connections.iter().any(|connection| {
-            (connection.channel, connection.direction, connection.peer)
-                == (like.channel, Direction::Send, next)
-        });
-        (is_last && sends_over_network).then_some(next)
+        let connection = rank.connection(like.channel, Direction::Send, next);
+        (is_last && connection.is_some()).then_some(next)
     });
     let first = found.next()?;
     let is_alone = found.next().is_none();
@@ -57,7 +53,7 @@ fn first(ranks: &BTreeMap<u32, &RankReport>, like: &OpReport) -> Option<u32> {
 
 fn of(rank: &RankReport, direction: Direction) -> impl Iterator<Item = &OpReport> {
     let is_pipeline = |op: &&OpReport| matches!(op.pattern.as_deref(), Some("PIPELINE_FROM" | "PIPELINE_TO"));
-    let unfinished = rank.proxy.ops.iter().filter(|op| !op.p2p && op.done < op.nsteps);
+    let unfinished = rank.proxy.ops.iter().filter(|op| !op.p2p && op.is_unfinished());
     unfinished.filter(move |op| op.direction == direction).filter(is_pipeline)
 }
 
@@ -68,8 +64,7 @@ fn has(rank: &RankReport, like: &OpReport, direction: Direction) -> bool {
     })
 }
 
-/// The ranks before and after this one.
 fn ring(rank: &RankReport, channel: u32) -> Option<(u32, u32)> {
-    let channel = rank.channels.iter().find(|known| known.channel == channel)?;
+    let channel = rank.channel(channel)?;
     Some((u32::try_from(channel.ring_prev).ok()?, u32::try_from(channel.ring_next).ok()?))
 }

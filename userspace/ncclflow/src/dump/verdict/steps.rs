@@ -16,7 +16,7 @@ pub(super) fn gpu_has_begun(op: &OpReport) -> bool {
 /// slot of it, or a part of it is over, as a later one has begun on the same channel. A connection's ops run
 /// one after the other.
 pub(super) fn in_collective(ops: &[OpReport], count: u64) -> bool {
-    let unfinished = || ops.iter().filter(|op| !op.p2p && op.done < op.nsteps);
+    let unfinished = || ops.iter().filter(|op| !op.p2p && op.is_unfinished());
     unfinished().filter(|op| op.op_count == count).any(|op| {
         gpu_has_begun(op)
             || unfinished().any(|later| later.begun && later.op_count > count && later.channel == op.channel)
@@ -27,7 +27,7 @@ pub(super) fn in_collective(ops: &[OpReport], count: u64) -> bool {
 /// part of the oldest batch of a channel is over already, so that another part stands behind later batches of
 /// that channel.
 pub(super) fn in_point_to_point(ops: &[OpReport]) -> bool {
-    let unfinished = || ops.iter().filter(|op| op.p2p && op.done < op.nsteps);
+    let unfinished = || ops.iter().filter(|op| op.p2p && op.is_unfinished());
     let part_is_over = |op: &OpReport| {
         let same_channel = || unfinished().filter(|other| other.channel == op.channel);
         let of = |direction| {

@@ -16,7 +16,6 @@ pub(super) struct Waits {
     /// [`Self::own`] is about an op that the GPU has not begun, while other ops of the rank wait for peers:
     /// its kernel may be queued behind theirs.
     pub(super) own_may_be_queued: bool,
-    /// The peer of some op is not known.
     pub(super) unknown_peer: bool,
     /// Those of [`Self::peers`] with which an op should be in flight that is not, and the direction of that
     /// op.
@@ -27,11 +26,7 @@ pub(super) struct Waits {
 pub(super) fn of_rank(rank: &RankReport, dropped_receives: &BTreeSet<ChannelOp>) -> Waits {
     let mut all = Waits { own_may_be_queued: true, ..Waits::default() };
     for (channel, ops) in oldest(&rank.proxy.ops) {
-        let topology = Topology {
-            channel: rank.channels.iter().find(|known| known.channel == channel),
-            connections: &rank.connections,
-            dropped_receives,
-        };
+        let topology = Topology { rank, channel: rank.channel(channel), dropped_receives };
         let mut waits = Waits::default();
         of_ops(&ops, topology, &mut waits);
         if let Some(own) = waits.own {
@@ -55,7 +50,7 @@ pub(super) fn of_rank(rank: &RankReport, dropped_receives: &BTreeSet<ChannelOp>)
 /// numbered in the order in which the rank's kernels run: a later one that stands still says nothing. Batches
 /// are numbered by channel.
 fn oldest(ops: &[OpReport]) -> Vec<(u32, Vec<&OpReport>)> {
-    let unfinished = || ops.iter().filter(|op| op.done < op.nsteps);
+    let unfinished = || ops.iter().filter(|op| op.is_unfinished());
     let first_collective = unfinished().filter(|op| !op.p2p).map(|op| op.op_count).min();
     let mut first_batch: BTreeMap<u32, u64> = BTreeMap::new();
     for op in unfinished().filter(|op| op.p2p) {

@@ -16,7 +16,7 @@ fn search(
     found: impl FnMut(RuntimeAddr) -> ControlFlow<()>,
 ) -> ScanReport {
     let process = Process::open(std::process::id()).unwrap();
-    Scanner::new(Memory::new(&process), limits).search(space, needle, found, |_| {}).unwrap()
+    super::search(Memory::new(&process), limits, space, needle, found, |_| {}).unwrap()
 }
 
 fn places_of(data: &[u64], needle: Needle) -> (Vec<usize>, ScanReport) {
