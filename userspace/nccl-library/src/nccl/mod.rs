@@ -4,6 +4,7 @@
 mod api_function;
 mod direction;
 mod name;
+mod named;
 mod names;
 mod p2p_part;
 mod pat;

@@ -60,17 +60,6 @@ pub(super) fn locations(machine: Machine, params: &[DeclaredParam], c_linkage: b
     params.iter().map(&mut place).collect()
 }
 
-/// Where that many integers or addresses are.
-pub(super) fn integers(machine: Machine, count: usize) -> Vec<ParamLocation> {
-    let param = DeclaredParam {
-        name: String::new(),
-        type_name: String::new(),
-        size: Some(8),
-        class: TypeClass::Integer,
-    };
-    locations(machine, &vec![param; count], true)
-}
-
 fn on_stack(next: &mut i64, size: u64) -> ParamLocation {
     let sp_offset = *next;
     let size = size.checked_next_multiple_of(8).and_then(|size| i64::try_from(size).ok());

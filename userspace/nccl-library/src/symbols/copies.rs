@@ -61,7 +61,7 @@ impl Copies {
     pub(super) fn add_found(&mut self, search: &Search, request: &Request) -> bool {
         let mut added = false;
         for spec in &request.functions {
-            let Some(Ok(found)) = search.get(&*spec.name) else { continue };
+            let Some(Ok(found)) = search.get(spec.name) else { continue };
             let known = self.0.entry(spec.name.to_string()).or_default();
             if !known.is_empty() {
                 continue;

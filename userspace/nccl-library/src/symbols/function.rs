@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    dwarf::DeclaredParam,
     elf::{ElfVaddr, FileOffset},
     parameter::ParamLocation,
 };
@@ -99,6 +100,13 @@ pub struct Param {
     pub size: Option<u64>,
     /// Where its value is when the first instruction of the function is about to run.
     pub location: ParamLocation,
+}
+
+impl Param {
+    pub(super) fn of(declared: DeclaredParam, location: ParamLocation) -> Self {
+        let DeclaredParam { name, type_name, size, class: _ } = declared;
+        Self { name, type_name, size, location }
+    }
 }
 
 #[cfg(test)]

@@ -47,7 +47,7 @@ fn identity(out: &mut String, resolution: &Resolution) -> std::fmt::Result {
 fn functions(out: &mut String, resolution: &Resolution, request: &Request) -> std::fmt::Result {
     writeln!(out, "\nfunctions")?;
     let copies: Vec<&Function> =
-        request.functions.iter().flat_map(|spec| resolution.functions(&spec.name)).collect();
+        request.functions.iter().flat_map(|spec| resolution.functions(spec.name)).collect();
     let label = |function: &Function| format!("{}{}", function.name, function.clone_suffix());
     let width = copies.iter().map(|function| label(function).len()).max().unwrap_or(0);
     for function in &copies {

@@ -117,6 +117,17 @@ pub struct Problem {
     pub lost: String,
 }
 
+impl Problem {
+    pub(super) fn new(
+        kind: ProblemKind,
+        subject: impl Into<String>,
+        what: impl Into<String>,
+        lost: impl Into<String>,
+    ) -> Self {
+        Self { kind, subject: subject.into(), what: what.into(), lost: lost.into() }
+    }
+}
+
 /// What sort of thing could not be found out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

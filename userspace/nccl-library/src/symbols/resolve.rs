@@ -79,7 +79,7 @@ pub fn resolve_with(image: &Image, request: &Request, debug_files: &DebugFiles) 
 }
 
 fn says_nothing(found: &Found) -> bool {
-    let types = found.layouts.structs().count() + found.layouts.enums().count() + found.ambiguous.len();
+    let types = found.layouts.structs.len() + found.layouts.enums.len() + found.ambiguous.len();
     found.functions.is_empty() && found.declared.is_empty() && types == 0
 }
 
@@ -129,7 +129,7 @@ fn without_debugging_information(
     let mut search = None;
     let mut found_any = false;
     // `strip --discard-all` leaves a symbol table that has exported functions only.
-    let lacks = request.functions.iter().any(|spec| spec.required && copies.of(&spec.name).is_empty());
+    let lacks = request.functions.iter().any(|spec| spec.required && copies.of(spec.name).is_empty());
     if (!has_symbols && !request.functions.is_empty()) || lacks {
         let name = |symbol| mangled::parse(symbol).map_or(symbol, |parsed| parsed.name);
         let functions = table.into_iter().flat_map(SymbolTable::functions);
@@ -181,11 +181,11 @@ fn answer(
     let knowledge = Knowledge { image, version: versions.map(|(nccl, _)| nccl), found: &found };
     let mut functions: BTreeMap<String, Vec<Function>> = BTreeMap::new();
     for spec in &request.functions {
-        let known = copies.of(&spec.name);
+        let known = copies.of(spec.name);
         for copy in known {
             // No probe can go to an address that is not loaded from the file.
             let Some(file_offset) = image.file_offset(copy.address) else { continue };
-            let (params, params_from) = knowledge.params(&spec.name, copy, known.len(), budget);
+            let (params, params_from) = knowledge.params(spec.name, copy, known.len(), budget);
             functions.entry(spec.name.to_string()).or_default().push(Function {
                 name: spec.name.to_string(),
                 symbol: copy.symbol.clone(),

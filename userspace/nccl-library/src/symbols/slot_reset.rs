@@ -9,7 +9,7 @@ use iced_x86::{Code, FlowControl, Instruction, InstructionInfoFactory, OpKind, R
 
 use super::{
     machine_code::{MachineCode, branch_target},
-    probe_point::{writes, x86_register},
+    probe_point::{ARGUMENTS, writes, x86_register},
 };
 use crate::parameter::ParamLocation;
 
@@ -130,10 +130,6 @@ impl MachineCode {
         })
     }
 }
-
-/// The registers whose values a plan can begin with.
-const ARGUMENTS: [Register; 6] =
-    [Register::RDI, Register::RSI, Register::RDX, Register::RCX, Register::R8, Register::R9];
 
 fn is_store_of_minus_one(instruction: &Instruction) -> bool {
     instruction.code() == Code::Mov_rm32_imm32

@@ -67,8 +67,7 @@ impl CommLayout {
             (None, None) => return Err(comm::START_MAGIC.missing()),
         };
         let counts_always = counts_always(version, Some(layouts)) == Some(true);
-        let results = layouts.enums().find(|(name, _)| *name == enums::RESULT.name);
-        let results = results.into_iter().flat_map(|(_, results)| &results.values);
+        let results = layouts.enums.get(enums::RESULT).into_iter().flat_map(|results| &results.values);
         Ok(Self {
             size,
             mark,

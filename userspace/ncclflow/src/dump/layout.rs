@@ -34,6 +34,6 @@ pub(crate) fn request() -> Request {
     Request {
         functions: Vec::new(),
         structs: structs.iter().map(|strukt| strukt.name.to_owned()).collect(),
-        enums: enums.iter().map(|enumeration| enumeration.name.to_owned()).collect(),
+        enums: enums.map(str::to_owned).to_vec(),
     }
 }

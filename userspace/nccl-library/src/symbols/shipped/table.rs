@@ -200,8 +200,8 @@ impl TableBuilder {
 }
 
 fn type_lines(layouts: &Layouts) -> Result<BTreeSet<String>, TableError> {
-    let structs = layouts.structs().map(|(name, layout)| to_line(&row::of_struct(name, layout)));
-    let enums = layouts.enums().map(|(name, layout)| to_line(&row::of_enumeration(name, layout)));
+    let structs = layouts.structs.iter().map(|(name, layout)| to_line(&row::of_struct(name, layout)));
+    let enums = layouts.enums.iter().map(|(name, layout)| to_line(&row::of_enumeration(name, layout)));
     structs.chain(enums).collect()
 }
 

@@ -4,7 +4,7 @@
 use nccl_library::elf::Machine;
 use ncclflow_common::{ARG_SLOTS, STACK_POINTER_SLOT};
 
-use super::finished_plan::PlanError;
+use super::error::PlanError;
 
 /// rdi rsi rdx rcx r8 r9
 const X86_64: [u16; 6] = [5, 4, 1, 2, 8, 9];
