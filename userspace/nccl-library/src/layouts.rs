@@ -22,12 +22,10 @@ pub struct Struct {
     pub members: Vec<Member>,
 }
 
-/// A member of a struct.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
     /// As declared.
     pub name: String,
-    /// Where, how large, of what type.
     #[serde(flatten)]
     pub field: Field,
     /// The key in [`Layouts`] of the struct that the member, or each element of it, is.
@@ -44,10 +42,8 @@ pub struct Field {
     pub size: u64,
     /// The declared type, `const` and the like left out.
     pub type_name: String,
-    /// It is an array.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub array: Option<Array>,
-    /// It is a bit field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bits: Option<Bits>,
 }
@@ -57,7 +53,6 @@ pub struct Field {
 pub struct Array {
     /// Elements; 0 for an array whose length is not stated.
     pub count: u64,
-    /// Bytes of one element.
     pub elem_size: u64,
     /// The declared dimensions, outermost first; their product is [`Self::count`].
     pub dims: Vec<u64>,
@@ -72,7 +67,6 @@ pub struct Bits {
     pub width: u32,
 }
 
-/// An enumeration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Enumeration {
     /// Bytes of a value.
@@ -92,7 +86,6 @@ impl Field {
 }
 
 impl Layouts {
-    /// The bytes of a struct.
     pub fn struct_size(&self, name: &str) -> Option<u64> {
         self.structs.get(name).map(|layout| layout.size)
     }
@@ -133,13 +126,6 @@ impl Layouts {
         }
     }
 
-    /// The name of an enumeration's value: the first declared one.
-    pub fn enum_name(&self, name: &str, value: i64) -> Option<&str> {
-        let values = &self.enums.get(name)?.values;
-        values.iter().find(|(_, known)| *known == value).map(|(name, _)| name.as_str())
-    }
-
-    /// The value of an enumerator.
     pub fn enum_value(&self, name: &str, enumerator: &str) -> Option<i64> {
         let values = &self.enums.get(name)?.values;
         values.iter().find(|(known, _)| known == enumerator).map(|(_, value)| *value)

@@ -5,7 +5,6 @@ use std::fmt;
 use super::int::{BitField, IntField};
 use crate::layouts::{Field, Layouts};
 
-/// A struct of NCCL's.
 #[derive(Clone, Copy, Debug)]
 pub struct StructRef {
     pub name: &'static str,
@@ -21,7 +20,6 @@ impl StructRef {
         Self { name, lost_without, fields: &[] }
     }
 
-    /// Its bytes.
     pub fn size(&self, layouts: &Layouts) -> Result<u64, MissingField> {
         layouts.struct_size(self.name).ok_or(self.missing())
     }
@@ -62,7 +60,6 @@ impl FieldRef {
         Self { element: Some(index), ..self }
     }
 
-    /// The struct that it is a field of.
     pub const fn strukt(&self) -> &'static str {
         self.strukt
     }
@@ -81,12 +78,10 @@ impl FieldRef {
         }
     }
 
-    /// Whether this library has it.
     pub fn exists(&self, layouts: &Layouts) -> bool {
         self.find(layouts).is_some()
     }
 
-    /// Where it is.
     pub fn need(&self, layouts: &Layouts) -> Result<Field, MissingField> {
         self.find(layouts).ok_or(self.missing())
     }
@@ -96,7 +91,6 @@ impl FieldRef {
         IntField::of(&self.find(layouts)?)
     }
 
-    /// A number or a pointer.
     pub fn int(&self, layouts: &Layouts) -> Result<IntField, MissingField> {
         self.find_int(layouts).ok_or(self.missing())
     }
@@ -107,7 +101,6 @@ impl FieldRef {
         BitField::at(&self.find(layouts)?, base)
     }
 
-    /// An array.
     pub fn array(&self, layouts: &Layouts) -> Result<ArrayField, MissingField> {
         let field = self.need(layouts)?;
         let array = field.array.filter(|array| array.elem_size > 0).ok_or(self.missing())?;
@@ -127,9 +120,7 @@ impl FieldRef {
 /// Where an array is in a struct.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArrayField {
-    /// Bytes from the beginning of the struct.
     pub offset: u64,
-    /// Elements.
     pub count: u64,
     /// Bytes of an element, not 0.
     pub elem_size: u64,

@@ -10,7 +10,6 @@ use serde::{Deserialize, Serialize};
 pub struct Name(Arc<str>);
 
 impl Name {
-    /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -10,7 +10,6 @@ use crate::elf::{ElfVaddr, SymbolTable, TableKind};
 /// More copies of one function than this are not taken; NCCL has at most two.
 const MAX_COPIES: usize = 64;
 
-/// A copy of a wanted function.
 #[derive(Clone, Debug)]
 pub(super) struct Copy {
     pub(super) symbol: String,

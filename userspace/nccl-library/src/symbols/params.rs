@@ -10,7 +10,6 @@ use crate::{nccl::NcclVersion, parameter::ParamLocation};
 /// As much of a function's code as may come before the first test of a parameter.
 const ENTRY_CODE: u64 = 256;
 
-/// What is known of the library.
 pub(super) struct Knowledge<'a> {
     pub(super) image: &'a Image,
     pub(super) version: Option<NcclVersion>,

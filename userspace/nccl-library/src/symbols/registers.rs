@@ -22,7 +22,6 @@ pub fn register_name(machine: Machine, number: u16, size: Option<u64>) -> String
     }
 }
 
-/// The name of the stack pointer.
 pub(super) fn stack_pointer(machine: Machine) -> &'static str {
     if machine == Machine::X86_64 { "rsp" } else { "sp" }
 }

@@ -3,7 +3,6 @@
 /// The functions, structs and enumerations to look up.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
-    /// Functions.
     pub functions: Vec<FunctionSpec>,
     /// Structs and unions, by name. The ones they contain by value come along.
     pub structs: Vec<String>,
@@ -16,7 +15,6 @@ pub struct Request {
 pub struct FunctionSpec {
     /// The unqualified name of a free function, such as `SaveProxy`, or a C name such as `ncclAllReduce`.
     pub name: &'static str,
-    /// Nothing can be traced without it.
     pub required: bool,
     /// What an operator does not get if it is missing; one phrase.
     pub lost_without: &'static str,
@@ -40,10 +38,5 @@ impl FunctionSpec {
             alternatives: &[],
             in_some_versions: false,
         }
-    }
-
-    /// A function without which nothing can be traced.
-    pub fn required(name: &'static str, params: &[&'static str], lost_without: &'static str) -> Self {
-        Self { required: true, ..Self::optional(name, params, lost_without) }
     }
 }

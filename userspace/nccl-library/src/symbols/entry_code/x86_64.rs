@@ -11,7 +11,6 @@ use crate::symbols::probe_point::{ARGUMENTS, writes};
 /// More instructions than this before the test are no beginning of a function.
 const MAX_INSTRUCTIONS: usize = 32;
 
-/// The parameter whose sign is tested first.
 pub(super) fn first_sign_test(code: &[u8]) -> Option<usize> {
     // Which parameter each register holds, and which the flags are of.
     let mut held: HashMap<Register, usize> = ARGUMENTS.into_iter().zip(0..).collect();

@@ -75,7 +75,6 @@ pub(super) fn channel_of(
     Ok(plan.scale(first, id, signed(channel::STRUCT.size(layouts)?)?))
 }
 
-/// The location of a function's parameter.
 pub(super) fn parameter<'a>(
     function: &'a Function,
     name: &'static str,
@@ -93,7 +92,6 @@ pub(super) fn load(
     load_field(plan, base, &field.need(layouts)?)
 }
 
-/// The same of a field that was found.
 pub(super) fn load_field(plan: &mut PlanBuilder, base: Slot, at: &Field) -> Result<Slot, PlanError> {
     Ok(plan.load(base, offset(at)?, len(at.size)?))
 }
@@ -104,7 +102,6 @@ pub(super) fn emit_field(plan: &mut PlanBuilder, base: Slot, at: &Field) -> Resu
     Ok(plan.emit(value))
 }
 
-/// Offset and bytes of a field.
 pub(super) fn place_of(layouts: &Layouts, field: FieldRef) -> Result<(i64, u16), PlanError> {
     place(&field.need(layouts)?)
 }
@@ -113,7 +110,6 @@ pub(super) fn place(field: &Field) -> Result<(i64, u16), PlanError> {
     Ok((offset(field)?, len(field.size)?))
 }
 
-/// Offset of a field.
 pub(super) fn offset_of(layouts: &Layouts, field: FieldRef) -> Result<i64, PlanError> {
     offset(&field.need(layouts)?)
 }

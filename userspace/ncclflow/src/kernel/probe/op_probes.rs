@@ -6,7 +6,6 @@
 //! 2.23).
 
 use super::{
-    argument_registers::first_registers,
     connector::proxy_connector,
     error::PlanError,
     lookup::{
@@ -23,7 +22,7 @@ use nccl_library::{
     },
     layouts::Layouts,
     parameter::ParamLocation,
-    symbols::{Function, Resolution},
+    symbols::{Function, Resolution, argument_registers},
 };
 
 /// Bytes of the API function's name that are copied.
@@ -143,7 +142,8 @@ pub(super) fn proxy_peer(resolution: &Resolution, function: &Function) -> Compil
 /// The parameter `channel` of `SaveProxy`, of 2.16 and 2.17.
 fn channel(plan: &mut PlanBuilder, resolution: &Resolution, function: &Function) -> Result<Slot, PlanError> {
     let location = parameter(function, "channel")?;
-    let [first, second, third] = first_registers(resolution.machine).map(ParamLocation::Register);
+    let registers = argument_registers(resolution.machine).first_chunk().copied().unwrap_or([0, 1, 2]);
+    let [first, second, third] = registers.map(ParamLocation::Register);
     let pieces = function.params.iter().filter(|param| param.name == "channel").count();
     let in_pieces = !location.is_known() && pieces == 2 && *parameter(function, "type")? == third;
     if !in_pieces {

@@ -23,7 +23,6 @@ const SLOTS_OF_WORDS: usize = SLOTS / 2;
 pub struct Slot(u8);
 
 impl Slot {
-    /// Its number in the plan.
     pub fn number(self) -> u8 {
         self.0
     }
@@ -100,7 +99,6 @@ impl PlanBuilder {
         self.next_temp = mark.0;
     }
 
-    /// A constant.
     pub fn constant(&mut self, value: i64) -> Slot {
         let dst = self.temp();
         // Nothing is read: a difference of a word with itself is 0.
@@ -165,7 +163,6 @@ impl PlanBuilder {
         Slot(0)
     }
 
-    /// The stack pointer.
     pub fn stack_pointer(&self) -> Slot {
         Slot(STACK_POINTER_SLOT)
     }
@@ -217,7 +214,6 @@ impl PlanBuilder {
         self.compute(StepOp::Scale, Step { index: index.0, imm: scale, ..of(base) })
     }
 
-    /// Puts the word into the record.
     pub fn emit(&mut self, value: Slot) -> Span {
         let span = self.place(8);
         let rests_on = self.push(StepOp::Emit, Step { at: span.at, ..of(value) });

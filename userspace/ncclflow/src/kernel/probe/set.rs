@@ -83,7 +83,6 @@ pub struct WalkProgram {
     pub walk: Walk,
 }
 
-/// One probe of one library.
 #[derive(Clone, Debug)]
 pub struct Probe {
     /// NCCL's name of the function.
@@ -104,7 +103,6 @@ pub struct MissingProbe {
     pub lost: String,
 }
 
-/// All probes of one library.
 #[derive(Clone, Debug, Default)]
 pub struct ProbeSet {
     pub probes: Vec<Probe>,
@@ -160,7 +158,6 @@ fn plans(resolution: &Resolution) -> ProbeSet {
     set
 }
 
-/// A probe for each call.
 fn calls(resolution: &Resolution) -> ProbeSet {
     let mut set = ProbeSet { way: Some(ProbeStrategy::PerCall), ..ProbeSet::default() };
     let lost = "every proxy op: nothing can be recorded";
