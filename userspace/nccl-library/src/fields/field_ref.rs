@@ -164,7 +164,11 @@ macro_rules! fields {
         pub mod $module {
             /// The struct itself.
             pub const STRUCT: $crate::fields::StructRef =
-                $crate::fields::StructRef { name: $strukt, lost_without: concat!($($lost)?), fields: &[$($field),*] };
+                $crate::fields::StructRef {
+                    name: $strukt,
+                    lost_without: concat!($($lost)?),
+                    fields: &[$($field),*],
+                };
             $(
                 $(#[$doc])*
                 pub const $field: $crate::fields::FieldRef = $crate::fields::FieldRef::new($strukt, &[$(

@@ -4,7 +4,8 @@
 macro_rules! named {
     ($(#[$about:meta])* $enumeration:ident { $($(#[$doc:meta])* $variant:ident = $name:literal,)+ }) => {
         $(#[$about])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[derive(serde::Serialize, serde::Deserialize)]
         pub enum $enumeration {
             $($(#[$doc])* #[serde(rename = $name)] $variant,)+
         }

@@ -1,5 +1,5 @@
 super::named::named! {
-    /// The communication pattern of a proxy op: `ncclPattern_t`. The variants are called as the enumerators are.
+    /// The pattern of a proxy op: `ncclPattern_t`. The variants are called as the enumerators are.
     Pattern {
         Ring = "RING",
         RingTwice = "RING_TWICE",
