@@ -18,10 +18,10 @@ use flow::wire::{ApiCallSpans, CommunicatorSpans, ProbeKind, Span};
 use nccl_library::elf::{Budget, FileOffset, Image, SymbolTable};
 use ncclflow::kernel::{
     loader::{Attachment, Buffer, BufferKind, LinkKind},
-    probe::{FinishedPlan, Probe},
+    probe::Probe,
     stream::{Drain, DrainMessage, Mailbox, Outlet, Popped, Queue},
 };
-use ncclflow_common::{FetchPlan, RECORD_CLASSES, RecordHeader, Step, StepOp};
+use ncclflow_common::{FetchPlan, RecordHeader, Step, StepOp};
 use serde::Serialize;
 
 use crate::stages::timed;
@@ -138,16 +138,12 @@ impl Session {
         let this = Path::new("/proc/self/exe");
         let plan = plan()?;
         let record_bytes = usize::from(plan.record_len);
-        let class = RECORD_CLASSES
-            .iter()
-            .find(|class| class.size >= record_bytes + 256)
-            .context("no class of records is large enough")?;
         let probe = Probe {
             function: "ncclflow_bench_hit".to_owned(),
             symbol: "ncclflow_bench_hit".to_owned(),
             file_offset: file_offset(this)?,
             kind: ProbeKind::ApiCall(no_spans()),
-            plan: FinishedPlan { plan, class },
+            plan,
             walk: None,
         };
         let pid = NonZeroU32::new(std::process::id()).context("we are a process")?;

@@ -76,8 +76,8 @@ fn examine(library: &Path, programs: Option<&Programs>, on_the_bed: OnTheBed) ->
             other @ Machine::Other(_) => format!("{other:?}"),
         },
         build_id: own.build_id.as_ref().map(ToString::to_string).unwrap_or_default(),
-        structs: own.layouts.structs().count(),
-        fields: own.layouts.structs().map(|(_, layout)| layout.members.len()).sum(),
+        structs: own.layouts.structs.len(),
+        fields: own.layouts.structs.values().map(|layout| layout.members.len()).sum(),
         forms: vec![form(&own)],
         ..Row::default()
     };

@@ -15,9 +15,9 @@ use flow::wire::ProbeKind;
 use nccl_library::elf::FileOffset;
 use ncclflow::kernel::{
     loader::{Attachment, Buffer, BufferKind, LinkKind, detach},
-    probe::{FinishedPlan, Probe},
+    probe::Probe,
 };
-use ncclflow_common::{FetchPlan, RECORD_CLASSES};
+use ncclflow_common::FetchPlan;
 use ncclflow_e2e::harness::{kernel_objects, memory::BREAKPOINT};
 use test_support::{need, root};
 
@@ -51,7 +51,7 @@ fn probe(function: &str, offset: u64) -> Probe {
         symbol: function.to_owned(),
         file_offset: FileOffset(offset),
         kind: ProbeKind::Head,
-        plan: FinishedPlan { plan: FetchPlan::default(), class: &RECORD_CLASSES[0] },
+        plan: FetchPlan::default(),
         walk: None,
     }
 }

@@ -6,7 +6,7 @@ use std::{fs::File, io::Write as _, time::Duration};
 
 use nccl_library::{
     elf::{Budget, Image},
-    nccl::stated_version,
+    nccl::find_versions,
     symbols::{nccl_request_with_api, render, resolve},
 };
 use ncclflow::kernel::probe::{self, Level};
@@ -25,7 +25,7 @@ pub fn use_library(bytes: &[u8]) {
     let resolved = Image::from_file(file).and_then(|image| {
         let request = nccl_request_with_api();
         let resolution = resolve(&image, &request)?;
-        Ok((stated_version(&image, &mut Budget::default()), render(&resolution, &request), resolution))
+        Ok((find_versions(&image, &mut Budget::default()), render(&resolution, &request), resolution))
     });
     if let Ok((_, text, resolution)) = &resolved {
         let hostile = text.chars().find(|char| char.is_control() && *char != '\n');

@@ -33,7 +33,7 @@ fn add(builder: &mut TableBuilder, path: &Path) -> Result<()> {
     let resolution = resolve(&Image::open(path)?, &shipped::request())?;
     builder.add(&resolution)?;
     let version = resolution.nccl_version.map(|version| version.to_string()).unwrap_or_default();
-    let (structs, enums) = (resolution.layouts.structs().count(), resolution.layouts.enums().count());
+    let (structs, enums) = (resolution.layouts.structs.len(), resolution.layouts.enums.len());
     writeln!(io::stdout(), "{version}: {structs} structs, {enums} enumerations  {}", path.display())?;
     Ok(())
 }

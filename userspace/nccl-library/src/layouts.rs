@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 /// Structs and enumerations of one library, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Layouts {
+    /// One without a name is called after the member that it is: `ncclProxyOp.task`.
     pub structs: BTreeMap<String, Struct>,
     pub enums: BTreeMap<String, Enumeration>,
 }
@@ -21,12 +22,10 @@ pub struct Struct {
     pub members: Vec<Member>,
 }
 
-/// A member of a struct.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
     /// As declared.
     pub name: String,
-    /// Where, how large, of what type.
     #[serde(flatten)]
     pub field: Field,
     /// The key in [`Layouts`] of the struct that the member, or each element of it, is.
@@ -43,10 +42,8 @@ pub struct Field {
     pub size: u64,
     /// The declared type, `const` and the like left out.
     pub type_name: String,
-    /// It is an array.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub array: Option<Array>,
-    /// It is a bit field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bits: Option<Bits>,
 }
@@ -56,7 +53,6 @@ pub struct Field {
 pub struct Array {
     /// Elements; 0 for an array whose length is not stated.
     pub count: u64,
-    /// Bytes of one element.
     pub elem_size: u64,
     /// The declared dimensions, outermost first; their product is [`Self::count`].
     pub dims: Vec<u64>,
@@ -71,7 +67,6 @@ pub struct Bits {
     pub width: u32,
 }
 
-/// An enumeration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Enumeration {
     /// Bytes of a value.
@@ -80,8 +75,17 @@ pub struct Enumeration {
     pub values: Vec<(String, i64)>,
 }
 
+impl Field {
+    /// One element of an array.
+    pub(crate) fn element(mut self, index: u64) -> Option<Self> {
+        let array = self.array.take().filter(|array| index < array.count)?;
+        self.offset = self.offset.checked_add(index.checked_mul(array.elem_size)?)?;
+        self.size = array.elem_size;
+        Some(self)
+    }
+}
+
 impl Layouts {
-    /// The bytes of a struct.
     pub fn struct_size(&self, name: &str) -> Option<u64> {
         self.structs.get(name).map(|layout| layout.size)
     }
@@ -112,9 +116,7 @@ impl Layouts {
             let mut field = member.field.clone();
             field.offset = base.checked_add(field.offset)?;
             if let Some(index) = index {
-                let array = field.array.take().filter(|array| index < array.count)?;
-                field.offset = field.offset.checked_add(index.checked_mul(array.elem_size)?)?;
-                field.size = array.elem_size;
+                field = field.element(index)?;
             }
             if rest.is_none() {
                 return Some(field);
@@ -124,13 +126,6 @@ impl Layouts {
         }
     }
 
-    /// The name of an enumeration's value: the first declared one.
-    pub fn enum_name(&self, name: &str, value: i64) -> Option<&str> {
-        let values = &self.enums.get(name)?.values;
-        values.iter().find(|(_, known)| *known == value).map(|(name, _)| name.as_str())
-    }
-
-    /// The value of an enumerator.
     pub fn enum_value(&self, name: &str, enumerator: &str) -> Option<i64> {
         let values = &self.enums.get(name)?.values;
         values.iter().find(|(known, _)| known == enumerator).map(|(_, value)| *value)
@@ -149,17 +144,6 @@ impl Layouts {
         }
         self.enums.retain(|name, _| enums.contains(name));
         Self { structs: kept, enums: self.enums }
-    }
-
-    /// All structs by name. Ones without a name are called after the member that they are:
-    /// `ncclProxyOp.task`.
-    pub fn structs(&self) -> impl Iterator<Item = (&str, &Struct)> {
-        self.structs.iter().map(|(name, layout)| (name.as_str(), layout))
-    }
-
-    /// All enumerations by name.
-    pub fn enums(&self) -> impl Iterator<Item = (&str, &Enumeration)> {
-        self.enums.iter().map(|(name, layout)| (name.as_str(), layout))
     }
 }
 
@@ -209,7 +193,7 @@ mod tests {
     #[test]
     fn a_part_of_the_layouts_is_whole() {
         let part = sample().restricted_to(&["Channel".into(), "None".into()], &[]);
-        assert_eq!(part.structs().map(|(name, _)| name).collect::<Vec<_>>(), ["Channel", "Ring"]);
+        assert_eq!(part.structs.keys().collect::<Vec<_>>(), ["Channel", "Ring"]);
     }
 
     #[test]

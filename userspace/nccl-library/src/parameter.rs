@@ -18,7 +18,6 @@ pub enum ParamLocation {
 }
 
 impl ParamLocation {
-    /// It can be fetched.
     pub fn is_known(&self) -> bool {
         !matches!(self, Self::Unknown(_))
     }

@@ -60,7 +60,10 @@ fn build(directory: &Path, revision: &str, options: &[&str]) -> Option<Build> {
 
 fn resolved(library: &Path, files: &[&Path], folders: &[&Path]) -> Resolution {
     let request = Request {
-        functions: vec![FunctionSpec::required("SaveProxy", &["comm", "peer"], "peers")],
+        functions: vec![FunctionSpec {
+            required: true,
+            ..FunctionSpec::optional("SaveProxy", &["comm", "peer"], "peers")
+        }],
         structs: vec!["Comm".into()],
         enums: Vec::new(),
     };

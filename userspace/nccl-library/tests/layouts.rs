@@ -62,7 +62,7 @@ impl Comparison {
     fn compare(&mut self, layouts: &Layouts, name: &str, expected: &Value) {
         if let Some(values) = expected.get("enum").and_then(Value::as_array) {
             self.enums += 1;
-            let known = layouts.enums().find(|(known, _)| *known == name).map(|(_, layout)| layout);
+            let known = layouts.enums.get(name);
             let Some(known) = known else { return self.differences.push(format!("{name} is missing")) };
             if Some(known.size) != expected["size"].as_u64() || known.values.len() != values.len() {
                 self.differences.push(format!("{name}: size or number of values"));

@@ -78,11 +78,15 @@ fn library(directory: &TempDir, options: &[&str]) -> Option<PathBuf> {
     Some(library)
 }
 
+fn required(name: &'static str, params: &[&'static str], lost: &'static str) -> FunctionSpec {
+    FunctionSpec { required: true, ..FunctionSpec::optional(name, params, lost) }
+}
+
 fn request() -> Request {
     Request {
         functions: vec![
-            FunctionSpec::required("ncclProxySaveOp", &["comm", "op", "justInquire"], "all"),
-            FunctionSpec::required("SaveProxy", &["peer"], "peers"),
+            required("ncclProxySaveOp", &["comm", "op", "justInquire"], "all"),
+            required("SaveProxy", &["peer"], "peers"),
             FunctionSpec::optional("ncclCommInitRank", &["comm"], "births"),
             FunctionSpec::optional("ncclNowhere", &["x"], "nothing much"),
         ],
@@ -131,7 +135,7 @@ fn check_layouts(resolution: &Resolution) {
         assert_eq!((offset * 8 + u64::from(at), wide), (152 * 8 + shift, width), "{path}");
     }
     assert_eq!((layouts.struct_size("Comm"), layouts.struct_size("Ring")), (Some(168), Some(16)));
-    assert_eq!(layouts.enum_name("pattern_t", 7), Some("patternTree"));
+    assert_eq!(layouts.enum_value("pattern_t", "patternTree"), Some(7));
     assert_eq!(layouts.enum_value("pattern_t", "patternNone"), Some(-1));
 }
 

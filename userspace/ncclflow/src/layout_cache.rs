@@ -44,7 +44,7 @@ use nccl_library::{
 };
 
 /// Raised when what is kept, or how, changes.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// An entry is some hundred kilobytes.
 const MAX_BYTES: u64 = 16 << 20;
@@ -96,18 +96,6 @@ impl From<&Metadata> for FileIdentity {
             changed: (metadata.ctime(), metadata.ctime_nsec()),
         }
     }
-}
-
-#[derive(Serialize)]
-struct EntryOut<'a> {
-    key: &'a CacheKey,
-    resolution: &'a Resolution,
-}
-
-#[derive(Deserialize)]
-struct EntryIn {
-    key: CacheKey,
-    resolution: Resolution,
 }
 
 impl CacheKey {
@@ -177,8 +165,8 @@ impl LayoutCache {
         if !ours || metadata.len() > MAX_BYTES {
             return None;
         }
-        let entry = sound(&file, metadata.len())?;
-        (entry.key == *key).then_some(entry.resolution)
+        let (known, resolution) = sound(&file, metadata.len())?;
+        (known == *key).then_some(resolution)
     }
 
     /// Keeps what was resolved, if it can be kept: see the module's text.
@@ -193,7 +181,7 @@ impl LayoutCache {
 
     fn write(&self, key: &CacheKey, resolution: &Resolution) -> Result<()> {
         self.make_room().context("making room in the cache")?;
-        let entry = serde_json::to_vec(&EntryOut { key, resolution })?;
+        let entry = serde_json::to_vec(&(key, resolution))?;
         let check = crc32fast::hash(&entry).to_le_bytes();
         self.dir
             .replace_file(&key.file_name(), |file| {
@@ -221,7 +209,7 @@ impl LayoutCache {
 }
 
 /// An entry, unless it is damaged.
-fn sound(file: &File, bytes: u64) -> Option<EntryIn> {
+fn sound(file: &File, bytes: u64) -> Option<(CacheKey, Resolution)> {
     let mut content = Vec::with_capacity(usize::try_from(bytes).ok()?);
     file.take(MAX_BYTES).read_to_end(&mut content).ok()?;
     let (entry, check) = content.split_last_chunk::<4>()?;

@@ -229,7 +229,7 @@ fn the_layouts_of_changed_sources_are_not_known() {
     {
         let Some((stated, found)) = both(&changed, more) else { return };
         assert_eq!((found.symbol_source, found.layouts_from), (symbol_source, LayoutSource::Unknown));
-        assert_eq!(found.layouts.structs().count(), 0);
+        assert_eq!(found.layouts.structs.len(), 0);
         assert!(found.problems.iter().any(|problem| problem.what.contains("a build of other sources")));
         // What cannot be probed says the same, and speaks of no debugging information that it never had.
         let set = probe::compile(&found, Level::Flow, Some(ProbeStrategy::PerCall));

@@ -48,8 +48,8 @@ fn check(name: &str, library: &Path, file_offset: u64, in_frame: i64) {
     assert_eq!(probe.file_offset.0, file_offset, "{name}");
     assert_eq!(probe.function, "sendProxyProgress", "{name}");
     // Loads an address from the frame, and copies four bytes from it.
-    let [load, copy, ..] = probe.plan.plan.steps;
-    assert_eq!((probe.plan.plan.n_steps, load.imm, copy.imm, copy.len), (2, in_frame, 0, 4), "{name}");
+    let [load, copy, ..] = probe.plan.steps;
+    assert_eq!((probe.plan.n_steps, load.imm, copy.imm, copy.len), (2, in_frame, 0, 4), "{name}");
     let bytes = fs::read(library).unwrap();
     let at = usize::try_from(file_offset).unwrap();
     assert_eq!(bytes[at..at + 6], [0xc7, 0x00, 0xff, 0xff, 0xff, 0xff], "{name}");

@@ -11,7 +11,6 @@ pub(super) struct DieRef {
     pub(super) offset: usize,
 }
 
-/// An entry with its attributes.
 #[derive(Clone, Debug)]
 pub(super) struct Entry<'s> {
     pub(super) at: DieRef,
@@ -30,7 +29,6 @@ impl<'s> Entry<'s> {
         self.value(name)?.udata_value()
     }
 
-    /// A flag that is set.
     pub(super) fn flag(&self, name: DwAt) -> bool {
         matches!(self.value(name), Some(AttributeValue::Flag(true)))
     }

@@ -10,15 +10,15 @@ use crate::elf::Error;
 use crate::parameter::ParamLocation;
 
 /// How a calling convention sees a type.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TypeClass {
     /// Integers, pointers, references, enumerations, `bool`: of at most 8 bytes.
     Integer,
     /// Floating point of at most 8 bytes.
     Float,
-    /// Struct, class, union or array of that many bytes.
-    Aggregate(u64),
-    /// Anything else.
+    /// Struct, class, union or array of a known size.
+    Aggregate,
+    #[default]
     Other,
 }
 
@@ -29,16 +29,13 @@ pub struct DeclaredParam {
     pub name: String,
     /// `const` and the like left out.
     pub type_name: String,
-    /// Bytes, if they are known.
     pub size: Option<u64>,
-    /// For the calling convention.
     pub class: TypeClass,
 }
 
 /// A parameter of a concrete copy of a function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EntryParam {
-    /// As declared.
     pub declared: DeclaredParam,
     /// Where it is at the entry.
     pub location: ParamLocation,

@@ -7,7 +7,6 @@
 
 mod address_map;
 mod entry;
-mod enumeration;
 mod function;
 mod limits;
 mod location;

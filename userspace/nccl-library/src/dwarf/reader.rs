@@ -8,8 +8,7 @@ use gimli::constants as dw;
 use gimli::{
     Abbreviations, AttributeValue, DebugAbbrev, DebugAbbrevOffset, DebugAddr, DebugAddrBase, DebugInfo,
     DebugLocListsBase, DebugRanges, DebugRngLists, DebugRngListsBase, DebugStrOffsets, DebugStrOffsetsBase,
-    DwAt, DwTag, Dwarf, DwarfFileType, EndianSlice, EntriesRaw, LittleEndian, RangeLists, UnitHeader,
-    UnitOffset,
+    DwAt, DwTag, Dwarf, DwarfFileType, EndianSlice, EntriesRaw, LittleEndian, RangeLists, UnitOffset,
 };
 
 use super::entry::{DieRef, Entry};
@@ -56,7 +55,11 @@ impl<'s> Reader<'s> {
         let header = info.units().next().map_err(|error| self.fault(index, error))?;
         let header = header.ok_or_else(|| self.store.malformed(".debug_info", "an empty unit"))?;
         let abbreviations = self.abbreviations(index, header.debug_abbrev_offset())?;
-        let root = self.root(index, &header, &abbreviations)?;
+        let offset = header.root_offset();
+        let raw =
+            header.entries_raw(&abbreviations, Some(offset)).map_err(|error| self.fault(index, error))?;
+        let at = DieRef { unit: index, offset: offset.0 };
+        let root = self.next_entry(raw, at, "a unit without an entry")?;
         let encoding = header.encoding();
         let mut unit = Unit {
             abbreviations,
@@ -88,22 +91,20 @@ impl<'s> Reader<'s> {
         Ok(unit)
     }
 
-    fn root(
+    /// The entry that comes next; `none` is what is wrong if there is none.
+    fn next_entry(
         &self,
-        index: usize,
-        header: &UnitHeader<Slice<'s>>,
-        table: &Abbreviations,
+        mut raw: EntriesRaw<'_, Slice<'s>>,
+        at: DieRef,
+        none: &str,
     ) -> Result<Entry<'s>, Error> {
-        let fault = |error| self.fault(index, error);
-        let offset = header.root_offset();
-        let mut raw = header.entries_raw(table, Some(offset)).map_err(fault)?;
+        let fault = |error| self.fault(at.unit, error);
         let abbreviation = raw.read_abbreviation().map_err(fault)?;
-        let abbreviation =
-            abbreviation.ok_or_else(|| self.store.malformed(".debug_info", "a unit without an entry"))?;
-        self.store.count_entries(1 + abbreviation.attributes().len())?;
+        let abbreviation = abbreviation.ok_or_else(|| self.store.malformed(".debug_info", none))?;
+        self.store.count_entries(1 + abbreviation.attributes().len() / 8)?;
         let mut attributes = Vec::new();
         raw.read_attributes(abbreviation.attributes(), &mut attributes).map_err(fault)?;
-        Ok(Entry { at: DieRef { unit: index, offset: offset.0 }, tag: abbreviation.tag(), attributes })
+        Ok(Entry { at, tag: abbreviation.tag(), attributes })
     }
 
     fn abbreviations(&self, unit: usize, at: DebugAbbrevOffset) -> Result<Arc<Abbreviations>, Error> {
@@ -143,18 +144,9 @@ impl<'s> Reader<'s> {
         self.unit(unit)?.entries_raw(offset.map(UnitOffset)).map_err(|error| self.fault(unit, error))
     }
 
-    /// One entry.
     pub(super) fn entry(&self, at: DieRef) -> Result<Entry<'s>, Error> {
-        let mut raw = self.entries(at.unit, Some(at.offset))?;
-        let abbreviation = raw.read_abbreviation().map_err(|error| self.fault(at.unit, error))?;
-        let Some(abbreviation) = abbreviation else {
-            return Err(self.store.malformed(".debug_info", "a reference leads to no entry"));
-        };
-        self.store.count_entries(1 + abbreviation.attributes().len() / 8)?;
-        let mut attributes = Vec::new();
-        raw.read_attributes(abbreviation.attributes(), &mut attributes)
-            .map_err(|error| self.fault(at.unit, error))?;
-        Ok(Entry { at, tag: abbreviation.tag(), attributes })
+        let raw = self.entries(at.unit, Some(at.offset))?;
+        self.next_entry(raw, at, "a reference leads to no entry")
     }
 
     /// The children of an entry that have a wanted tag, in order, at most [`limits::CHILDREN`] of them.
@@ -223,7 +215,6 @@ impl<'s> Reader<'s> {
         }
     }
 
-    /// The type that an entry refers to.
     pub(super) fn type_of(&self, entry: &Entry<'s>) -> Option<DieRef> {
         self.follow(entry.at.unit, &entry.value(dw::DW_AT_type)?)
     }
@@ -247,7 +238,6 @@ impl<'s> Reader<'s> {
         None
     }
 
-    /// The outermost entry of a unit.
     pub(super) fn unit_entry(&self, unit: usize) -> Result<Entry<'s>, Error> {
         let offset = self.unit(unit)?.root_offset().0;
         self.entry(DieRef { unit, offset })
@@ -315,12 +305,10 @@ impl<'s> Reader<'s> {
         Ok(found)
     }
 
-    /// A fault in a section as an error for people.
     pub(super) fn fault_at(&self, section: &str, error: gimli::Error) -> Error {
         self.store.malformed(section, format!("cannot be read: {error}"))
     }
 
-    /// A fault in a unit as an error for people.
     pub(super) fn fault(&self, unit: usize, error: gimli::Error) -> Error {
         let start = self.store.unit_start(unit).unwrap_or(0);
         self.store.malformed(".debug_info", format!("the unit at {start:#x} cannot be read: {error}"))

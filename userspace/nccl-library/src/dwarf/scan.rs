@@ -19,9 +19,7 @@ pub(super) struct Findings<'s> {
     pub(super) declarations: Vec<(&'s str, DieRef)>,
     /// Definitions of wanted structs: name, place, bytes.
     pub(super) structs: Vec<(&'s str, DieRef, u64)>,
-    /// Definitions of wanted enumerations.
     pub(super) enums: Vec<(&'s str, DieRef)>,
-    /// Type definitions under a wanted name.
     pub(super) typedefs: Vec<(&'s str, DieRef)>,
 }
 

@@ -7,7 +7,6 @@ use memchr::memmem;
 
 use super::address_map;
 use super::entry::DieRef;
-use super::enumeration;
 use super::function::{self, DeclaredParam, EntryParam};
 use super::limits;
 use super::reader::Reader;
@@ -18,31 +17,25 @@ use super::types::Types;
 use crate::elf::{Budget, Error, ErrorKind, Image};
 use crate::layouts::Layouts;
 
-/// What to look for.
 #[derive(Clone, Debug, Default)]
 pub struct Wanted<'a> {
     /// Entry addresses of functions.
     pub entries: BTreeSet<u64>,
     /// Symbols of functions, without clone suffixes, whose declared parameters are wanted.
     pub linkage_names: BTreeSet<&'a str>,
-    /// Struct, class and union names.
     pub structs: BTreeSet<&'a str>,
-    /// Enumeration names.
     pub enums: BTreeSet<&'a str>,
 }
 
-/// What there is.
 #[derive(Clone, Debug, Default)]
 pub struct Found {
     /// The parameters of concrete functions, by entry address.
     pub functions: BTreeMap<u64, Vec<EntryParam>>,
     /// Declared parameters, by linkage name.
     pub declared: BTreeMap<String, Vec<DeclaredParam>>,
-    /// Structs and enumerations.
     pub layouts: Layouts,
     /// Names with definitions of different sizes: no one can say which one a function uses.
     pub ambiguous: Vec<String>,
-    /// Parts that could not be read.
     pub faults: Vec<String>,
 }
 
@@ -243,7 +236,7 @@ impl<'s> Search<'_, 's, '_> {
         }
         found.layouts = structs.layouts;
         for (name, at) in std::mem::take(&mut self.enums) {
-            match enumeration::read(self.reader, types, at) {
+            match types.enumeration(at) {
                 Ok(values) => _ = found.layouts.enums.insert(name.to_owned(), values),
                 Err(error) => self.fault(format!("enumeration `{name}`: {error}")),
             }

@@ -14,7 +14,6 @@ pub(super) type Slice<'s> = EndianSlice<'s, LittleEndian>;
 /// An initial length, a version, an abbreviation offset and a little more.
 const HEADER_PEEK: u64 = 12;
 
-/// One compilation unit in `.debug_info`.
 #[derive(Debug)]
 struct Slot {
     start: u64,
@@ -48,13 +47,9 @@ impl<'i> Store<'i> {
         let (Some(info), Some(abbreviations)) = (filled(".debug_info"), filled(".debug_abbrev")) else {
             return Ok(None);
         };
-        let mut whole = |name| match filled(name) {
-            Some(section) => image.section_data(section, limits::SECTION_BYTES, budget),
-            None => Ok(Box::default()),
-        };
-        let strings = whole(".debug_str")?;
-        let string_offsets = whole(".debug_str_offsets")?;
-        let addresses = whole(".debug_addr")?;
+        let strings = whole(image, ".debug_str", budget)?;
+        let string_offsets = whole(image, ".debug_str_offsets", budget)?;
+        let addresses = whole(image, ".debug_addr", budget)?;
         let abbreviations = image.section_data(abbreviations, limits::SECTION_BYTES, budget)?;
         let slots = index_units(image, info, budget)?;
         Ok(Some(Self {
@@ -104,15 +99,9 @@ impl<'i> Store<'i> {
 
     /// A section that only some searches need, read anew; empty when the library has none.
     pub(super) fn whole_section(&self, name: &str) -> Result<Box<[u8]>, Error> {
-        match self.image.section(name) {
-            Some(section) => {
-                self.image.section_data(section, limits::SECTION_BYTES, &mut self.budget.borrow_mut())
-            }
-            None => Ok(Box::default()),
-        }
+        whole(self.image, name, &mut self.budget.borrow_mut())
     }
 
-    /// `.debug_ranges` and `.debug_rnglists`.
     pub(super) fn range_lists(&self) -> Result<[&[u8]; 2], Error> {
         if self.range_lists.get().is_none() {
             let lists = [self.whole_section(".debug_ranges")?, self.whole_section(".debug_rnglists")?];
@@ -141,6 +130,13 @@ impl<'i> Store<'i> {
 
     pub(super) fn machine(&self) -> crate::elf::Machine {
         self.image.machine()
+    }
+}
+
+fn whole(image: &Image, name: &str, budget: &mut Budget) -> Result<Box<[u8]>, Error> {
+    match image.section(name).filter(|section| section.size > 0) {
+        Some(section) => image.section_data(section, limits::SECTION_BYTES, budget),
+        None => Ok(Box::default()),
     }
 }
 

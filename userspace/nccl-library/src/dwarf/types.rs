@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
+use gimli::AttributeValue;
 use gimli::constants as dw;
 
 use super::entry::{DieRef, Entry};
@@ -10,8 +11,8 @@ use super::function::TypeClass;
 use super::limits;
 use super::reader::Reader;
 use crate::elf::Error;
+use crate::layouts::Enumeration;
 
-/// What is known of a type.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TypeInfo {
     /// As a C programmer would write it, qualifiers left out; a `typedef` keeps its name.
@@ -25,16 +26,8 @@ pub(super) struct TypeInfo {
     pub(super) element: Option<u64>,
     /// The struct that it, or its innermost element, is.
     pub(super) aggregate: Option<DieRef>,
-    kind: Kind,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Kind {
-    Integer,
-    Float,
-    Aggregate,
-    #[default]
-    Other,
+    /// Whatever its size.
+    kind: TypeClass,
 }
 
 impl TypeInfo {
@@ -44,9 +37,9 @@ impl TypeInfo {
 
     pub(super) fn class(&self) -> TypeClass {
         match (self.kind, self.size) {
-            (Kind::Aggregate, Some(size)) => TypeClass::Aggregate(size),
-            (Kind::Integer, Some(1..=8)) => TypeClass::Integer,
-            (Kind::Float, Some(1..=8)) => TypeClass::Float,
+            (TypeClass::Aggregate, Some(_)) | (TypeClass::Integer | TypeClass::Float, Some(1..=8)) => {
+                self.kind
+            }
             _ => TypeClass::Other,
         }
     }
@@ -90,8 +83,8 @@ impl<'r, 's> Types<'r, 's> {
         Ok(match entry.tag {
             dw::DW_TAG_base_type => {
                 let kind = match entry.value(dw::DW_AT_encoding) {
-                    Some(gimli::AttributeValue::Encoding(dw::DW_ATE_float)) => Kind::Float,
-                    Some(gimli::AttributeValue::Encoding(
+                    Some(AttributeValue::Encoding(dw::DW_ATE_float)) => TypeClass::Float,
+                    Some(AttributeValue::Encoding(
                         dw::DW_ATE_address
                         | dw::DW_ATE_boolean
                         | dw::DW_ATE_signed
@@ -99,8 +92,8 @@ impl<'r, 's> Types<'r, 's> {
                         | dw::DW_ATE_unsigned
                         | dw::DW_ATE_unsigned_char
                         | dw::DW_ATE_UTF,
-                    )) => Kind::Integer,
-                    _ => Kind::Other,
+                    )) => TypeClass::Integer,
+                    _ => TypeClass::Other,
                 };
                 TypeInfo { name: own_name.unwrap_or_default(), size, kind, ..TypeInfo::default() }
             }
@@ -116,7 +109,7 @@ impl<'r, 's> Types<'r, 's> {
                     Some(size) => size,
                     None => u64::from(self.reader.unit(at.unit)?.address_size()),
                 };
-                TypeInfo { name, size: Some(size), kind: Kind::Integer, ..TypeInfo::default() }
+                TypeInfo { name, size: Some(size), kind: TypeClass::Integer, ..TypeInfo::default() }
             }
             dw::DW_TAG_const_type
             | dw::DW_TAG_volatile_type
@@ -132,7 +125,7 @@ impl<'r, 's> Types<'r, 's> {
                 let name = own_name.unwrap_or_else(|| what.to_owned());
                 let defined = !entry.flag(dw::DW_AT_declaration);
                 let (size, aggregate) = (size.filter(|_| defined), defined.then_some(at));
-                TypeInfo { name, size, aggregate, kind: Kind::Aggregate, ..TypeInfo::default() }
+                TypeInfo { name, size, aggregate, kind: TypeClass::Aggregate, ..TypeInfo::default() }
             }
             dw::DW_TAG_enumeration_type => {
                 let name = own_name.unwrap_or_else(|| "<unnamed enum>".to_owned());
@@ -140,7 +133,7 @@ impl<'r, 's> Types<'r, 's> {
                     Some(size) => Some(size),
                     None => self.describe_nested(target, depth)?.size,
                 };
-                TypeInfo { name, size, kind: Kind::Integer, ..TypeInfo::default() }
+                TypeInfo { name, size, kind: TypeClass::Integer, ..TypeInfo::default() }
             }
             dw::DW_TAG_array_type => self.read_array(&entry, target, size, depth)?,
             dw::DW_TAG_subroutine_type => TypeInfo { name: "function".into(), ..TypeInfo::default() },
@@ -150,6 +143,22 @@ impl<'r, 's> Types<'r, 's> {
                 ..TypeInfo::default()
             },
         })
+    }
+
+    /// The names and values of the enumeration at `at`.
+    pub(super) fn enumeration(&mut self, at: DieRef) -> Result<Enumeration, Error> {
+        let size = self.describe(Some(at))?.size.unwrap_or(0);
+        let mut values = Vec::new();
+        for entry in self.reader.children(at, |tag| tag == dw::DW_TAG_enumerator)? {
+            // `DW_FORM_dataN` does not tell the sign. A compiler that means a negative value writes
+            // `DW_FORM_sdata`, so these are taken as unsigned.
+            let value = match entry.value(dw::DW_AT_const_value) {
+                Some(AttributeValue::Sdata(value)) => Some(value),
+                other => other.and_then(|value| i64::try_from(value.udata_value()?).ok()),
+            };
+            values.extend(self.reader.name(&entry).map(str::to_owned).zip(value));
+        }
+        Ok(Enumeration { size, values })
     }
 
     fn read_array(
@@ -178,7 +187,7 @@ impl<'r, 's> Types<'r, 's> {
         let count = dims.iter().try_fold(1u64, |count, dim| count.checked_mul(*dim));
         let size = stated.or_else(|| count?.checked_mul(element?));
         let (name, aggregate) = (cut(name), inner.aggregate);
-        Ok(TypeInfo { name, size, dims, element, aggregate, kind: Kind::Aggregate })
+        Ok(TypeInfo { name, size, dims, element, aggregate, kind: TypeClass::Aggregate })
     }
 }
 

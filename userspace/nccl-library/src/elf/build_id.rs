@@ -17,12 +17,10 @@ impl BuildId {
         (!bytes.is_empty() && bytes.len() <= MAX_BYTES).then(|| Self(bytes.to_vec()))
     }
 
-    /// The bytes as they stand in the note.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// Reads the hexadecimal form.
     pub fn from_hex(text: &str) -> Option<Self> {
         let digits = text.as_bytes();
         if !digits.len().is_multiple_of(2) || digits.len() / 2 > MAX_BYTES {

@@ -8,17 +8,14 @@ use std::io;
 pub enum ErrorKind {
     /// The operating system refused, or the file changed while it was read.
     Io,
-    /// Not an ELF file.
     NotElf,
     /// Well-formed, but of a kind that ncclflow does not read.
     Unsupported,
-    /// Contradicts the format.
     Malformed,
     /// Asks for more memory or work than a real NCCL needs.
     TooLarge,
 }
 
-/// A failure to read a library.
 #[derive(Debug)]
 pub struct Error {
     kind: ErrorKind,
@@ -55,7 +52,6 @@ impl Error {
         self
     }
 
-    /// What sort of failure it is.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }

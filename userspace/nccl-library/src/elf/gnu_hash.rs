@@ -12,9 +12,6 @@ const HEADER: u64 = 16;
 
 /// Whether the library can export `name`: false is certain, true has to be looked up in its symbol table.
 /// True as well where there is no filter.
-///
-/// # Errors
-/// When the filter cannot be read.
 pub fn may_export(image: &Image, name: &str, budget: &mut Budget) -> Result<bool, Error> {
     let Some(section) = image.sections().iter().find(|section| section.kind == elf::SHT_GNU_HASH) else {
         return Ok(true);

@@ -22,13 +22,10 @@ const MAX_SECTION_NAMES: u64 = 1 << 20;
 /// A section name longer than this is cut.
 const MAX_SECTION_NAME: usize = 128;
 
-/// The processor that a library is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Machine {
-    /// x86-64.
     X86_64,
-    /// 64-bit Arm.
     Aarch64,
     /// Another one: its `e_machine`.
     Other(u16),
@@ -39,17 +36,14 @@ pub enum Machine {
 pub struct Section {
     /// Name, with what is not UTF-8 or a control character replaced.
     pub name: String,
-    /// `sh_type`.
     pub kind: u32,
     /// Where it begins in memory, before the load bias; 0 if it is not loaded.
     pub address: ElfVaddr,
-    /// Where it begins in the file.
     pub offset: FileOffset,
     /// Bytes in the file; 0 for a section without contents there.
     pub size: u64,
     /// `sh_link`: the section that this one refers to.
     pub link: u32,
-    /// Stored compressed.
     pub compressed: bool,
 }
 
@@ -84,7 +78,6 @@ impl Image {
         Self::from_file_named(file.map_err(|source| Error::io(&name, source))?, name)
     }
 
-    /// Takes an opened library.
     pub fn from_file(file: File) -> Result<Self, Error> {
         Self::from_file_named(file, "library")
     }
@@ -109,12 +102,10 @@ impl Image {
         Ok(image)
     }
 
-    /// The build-id, if the file has one.
     pub fn build_id(&self) -> Option<&BuildId> {
         self.build_id.as_ref()
     }
 
-    /// The processor that the library is for.
     pub fn machine(&self) -> Machine {
         self.machine
     }
@@ -134,43 +125,37 @@ impl Image {
         &self.sections
     }
 
-    /// The first section of that name.
     pub fn section(&self, name: &str) -> Option<&Section> {
         self.sections.iter().find(|section| section.name == name)
     }
 
     /// The file offset of an address that is loaded from the file; `None` for any other address.
     pub fn file_offset(&self, address: ElfVaddr) -> Option<FileOffset> {
+        self.loaded_at(address).map(|(offset, _)| FileOffset(offset))
+    }
+
+    /// Where an address is loaded from, and how many bytes of the segment are left there.
+    fn loaded_at(&self, address: ElfVaddr) -> Option<(u64, u64)> {
         self.loads.iter().find_map(|load| {
             let within = address.0.checked_sub(load.vaddr).filter(|within| *within < load.file_size)?;
-            load.offset.checked_add(within).map(FileOffset)
+            Some((load.offset.checked_add(within)?, load.file_size - within))
         })
     }
 
     /// Reads at most `size` bytes that are loaded at `address`; fewer at the end of the segment.
-    ///
-    /// # Errors
-    /// When the address is not loaded from the file, or cannot be read.
     pub fn loaded_bytes(
         &self,
         address: ElfVaddr,
         size: u64,
         budget: &mut Budget,
     ) -> Result<Box<[u8]>, Error> {
-        let covering = self.loads.iter().find_map(|load| {
-            let within = address.0.checked_sub(load.vaddr).filter(|within| *within < load.file_size)?;
-            Some((load.offset.checked_add(within)?, load.file_size - within))
-        });
-        let Some((offset, rest)) = covering else {
+        let Some((offset, rest)) = self.loaded_at(address) else {
             return Err(self.malformed("segments", &format!("{address} is not loaded from the file")));
         };
         self.read(offset, size.min(rest), "segments", budget)
     }
 
     /// Reads a whole section, if it is not larger than `limit` bytes.
-    ///
-    /// # Errors
-    /// When it is compressed, too large, or cannot be read in full.
     pub fn section_data(
         &self,
         section: &Section,
@@ -186,9 +171,6 @@ impl Image {
     }
 
     /// Reads `size` bytes at `offset` within a section.
-    ///
-    /// # Errors
-    /// When the section is compressed, the range is not inside it, or cannot be read in full.
     pub fn section_range(
         &self,
         section: &Section,

@@ -14,7 +14,6 @@ const MAX_TABLE: u64 = 128 << 20;
 /// bounds the search for the end of a name, which a hostile table could otherwise make quadratic.
 const MAX_NAME: usize = 1024;
 
-/// Which table the symbols came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TableKind {
     /// `.symtab`: local functions too.
@@ -23,18 +22,15 @@ pub enum TableKind {
     Exported,
 }
 
-/// A function that is defined in the file.
 #[derive(Clone, Copy, Debug)]
 pub struct FunctionSymbol<'a> {
     /// As it stands in the string table: mangled, with clone suffixes.
     pub name: &'a str,
-    /// Entry.
     pub address: ElfVaddr,
     /// Bytes; 0 if the file does not say.
     pub size: u64,
 }
 
-/// A symbol table held in memory.
 #[derive(Debug)]
 pub struct SymbolTable {
     kind: TableKind,
@@ -75,7 +71,6 @@ impl SymbolTable {
         Ok(Some(Self { kind, symbols, names }))
     }
 
-    /// Which table it is.
     pub fn kind(&self) -> TableKind {
         self.kind
     }

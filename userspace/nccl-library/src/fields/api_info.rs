@@ -3,7 +3,6 @@
 use super::field_ref::fields;
 
 fields! {
-    /// `ncclInfo`.
     info = "ncclInfo", lost "the calls of the API" {
         /// `ncclFunc_t`.
         COLL = "coll";

@@ -4,7 +4,6 @@
 use super::field_ref::fields;
 
 fields! {
-    /// `ncclChannel`.
     channel = "ncclChannel", lost "the neighbours in ring, tree and the other graphs" {
         ID = "id";
         /// Pointer to the `ncclChannelPeer` of each rank: see [`crate::fields::peers_are_pointers`].
@@ -31,7 +30,6 @@ fields! {
         WORK_PRODUCED = "workFifoProduced" since "2.22", "workFifoSent" until "2.21";
     }
 
-    /// `ncclChannelPeer`.
     channel_peer = "ncclChannelPeer", lost "the transport to a peer" {
         /// `ncclConnector[NCCL_MAX_CONNS]`.
         SEND = "send";

@@ -3,7 +3,6 @@
 use super::field_ref::fields;
 
 fields! {
-    /// `ncclComm`.
     comm = "ncclComm", lost "everything about communicators" {
         /// `NCCL_MAGIC` at the beginning of the struct.
         START_MAGIC = "startMagic" since "2.21";
@@ -63,7 +62,6 @@ fields! {
         WORK_CONSUMED = "workFifoConsumed" since "2.22", "workFifoDone" until "2.21";
     }
 
-    /// `ncclSharedResources`.
     shared_resources = "ncclSharedResources", lost "op counters that split communicators share" {
         /// Collectives that were launched: see [`crate::fields::counts_always`] for which.
         COLL_OP_COUNT = "collOpCount" since "2.18";

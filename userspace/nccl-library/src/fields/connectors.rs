@@ -28,7 +28,6 @@ fields! {
         RECV = "recv";
     }
 
-    /// `ncclTransportComm`.
     transport_comm = "ncclTransportComm", lost "the name of a transport" {
         /// Not 0 where connections have a proxy.
         PROXY_PROGRESS = "proxyProgress";

@@ -3,7 +3,6 @@
 use super::field_ref::fields;
 
 fields! {
-    /// `ncclDevWorkColl`.
     dev_work_coll = "ncclDevWorkColl",
     lost "the share of each channel in a collective that needs no proxy" {
         CHANNEL_LO = "channelLo" since "2.22";
@@ -18,7 +17,6 @@ fields! {
         COLLNET_CHUNK_COUNT = "collnet.chunkCount" since "2.22";
     }
 
-    /// `ncclDevWorkP2p`.
     dev_work_p2p = "ncclDevWorkP2p",
     lost "the share of each channel in a send or receive that needs no proxy" {
         N_P2P_CHANNELS = "nP2pChannels" since "2.22";
@@ -39,7 +37,6 @@ fields! {
         SEND_IS_REGISTERED = "sendNetReg" since "2.24", "sendRegistered" since "2.22" until "2.23";
     }
 
-    /// `ncclDevWorkBatch`.
     dev_work_batch = "ncclDevWorkBatch", lost "the batches of sends and receives of a plan" {
         NEXT_JUMP = "nextJump" since "2.22";
         NEXT_EXTENDS = "nextExtends" since "2.22";
@@ -48,10 +45,8 @@ fields! {
         OFFSET_BITS = "offsetBitset" since "2.22";
     }
 
-    /// `ncclDevKernelArgs`.
     dev_kernel_args = "ncclDevKernelArgs", lost "the batches of sends and receives of a plan" {}
 
-    /// `ncclWork`.
     work = "ncclWork" {
         /// `ncclWorkType`.
         TYPE = "header.type" until "2.21";
@@ -70,7 +65,6 @@ fields! {
     /// `ncclWorkElemReg`, whose first member is an `ncclWorkElem`.
     work_elem_reg = "ncclWorkElemReg" {}
 
-    /// `ncclWorkElemP2p`.
     work_elem_p2p = "ncclWorkElemP2p" {
         PEER = "peer" until "2.21";
         COUNT_HIGH = "countHi32" until "2.21";

@@ -3,35 +3,14 @@
 
 use crate::layouts::Layouts;
 
-/// An enumeration.
+/// A value of an enumeration: the names of both.
 #[derive(Clone, Copy, Debug)]
-pub struct EnumRef {
-    pub name: &'static str,
-    /// What ncclflow cannot tell without its names.
-    pub lost_without: &'static str,
-}
-
-/// A value of an enumeration.
-#[derive(Clone, Copy, Debug)]
-pub struct EnumeratorRef {
-    enumeration: EnumRef,
-    name: &'static str,
-}
-
-impl EnumRef {
-    const fn new(name: &'static str, lost_without: &'static str) -> Self {
-        Self { name, lost_without }
-    }
-
-    const fn value(self, name: &'static str) -> EnumeratorRef {
-        EnumeratorRef { enumeration: self, name }
-    }
-}
+pub struct EnumeratorRef(&'static str, &'static str);
 
 impl EnumeratorRef {
     /// Its number, if this library has it.
     pub fn find(self, layouts: &Layouts) -> Option<i64> {
-        layouts.enum_value(self.enumeration.name, self.name)
+        layouts.enum_value(self.0, self.1)
     }
 
     /// The same of an enumeration without negative numbers.
@@ -40,43 +19,40 @@ impl EnumeratorRef {
     }
 }
 
-pub const DATA_TYPE: EnumRef = EnumRef::new("ncclDataType_t", "names of data types");
-pub const DEV_RED_OP: EnumRef = EnumRef::new("ncclDevRedOp_t", "names of reduction operations");
-pub const DEV_WORK_TYPE: EnumRef = EnumRef::new("ncclDevWorkType", "the kinds of device work of a plan");
-pub const FUNC: EnumRef = EnumRef::new("ncclFunc_t", "names of collectives");
-pub const PATTERN: EnumRef =
-    EnumRef::new("ncclPattern_t", "names of patterns: ops cannot be expanded to steps");
-pub const PROFILER_EVENT_STATE: EnumRef =
-    EnumRef::new("ncclProfilerEventState_t", "the meaning of step events");
-pub const PROXY_OP_STATE: EnumRef = EnumRef::new("ncclProxyOpState", "the state of ops in flight");
-pub const RED_OP: EnumRef = EnumRef::new("ncclRedOp_t", "names of reduction operations");
-pub const RESULT: EnumRef = EnumRef::new("ncclResult_t", "names of results");
+pub const DATA_TYPE: &str = "ncclDataType_t";
+const DEV_RED_OP: &str = "ncclDevRedOp_t";
+pub(super) const DEV_WORK_TYPE: &str = "ncclDevWorkType";
+pub const FUNC: &str = "ncclFunc_t";
+pub const PATTERN: &str = "ncclPattern_t";
+pub const PROXY_OP_STATE: &str = "ncclProxyOpState";
+pub const RED_OP: &str = "ncclRedOp_t";
+pub const RESULT: &str = "ncclResult_t";
 
-/// All of them.
-pub const ENUMS: &[EnumRef] = &[
-    DATA_TYPE,
-    DEV_RED_OP,
-    DEV_WORK_TYPE,
-    FUNC,
-    PATTERN,
-    PROFILER_EVENT_STATE,
-    PROXY_OP_STATE,
-    RED_OP,
-    RESULT,
+/// All enumerations that are asked for, and what ncclflow cannot tell without their names.
+pub const ENUMS: &[(&str, &str)] = &[
+    (DATA_TYPE, "names of data types"),
+    (DEV_RED_OP, "names of reduction operations"),
+    (DEV_WORK_TYPE, "the kinds of device work of a plan"),
+    (FUNC, "names of collectives"),
+    (PATTERN, "names of patterns: ops cannot be expanded to steps"),
+    ("ncclProfilerEventState_t", "the meaning of step events"),
+    (PROXY_OP_STATE, "the state of ops in flight"),
+    (RED_OP, "names of reduction operations"),
+    (RESULT, "names of results"),
 ];
 
-pub const WORK_P2P: EnumeratorRef = DEV_WORK_TYPE.value("ncclDevWorkTypeP2p");
-pub const WORK_COLL: EnumeratorRef = DEV_WORK_TYPE.value("ncclDevWorkTypeColl");
-pub const WORK_COLL_REGISTERED: EnumeratorRef = DEV_WORK_TYPE.value("ncclDevWorkTypeCollReg");
+pub const WORK_P2P: EnumeratorRef = EnumeratorRef(DEV_WORK_TYPE, "ncclDevWorkTypeP2p");
+pub const WORK_COLL: EnumeratorRef = EnumeratorRef(DEV_WORK_TYPE, "ncclDevWorkTypeColl");
+pub const WORK_COLL_REGISTERED: EnumeratorRef = EnumeratorRef(DEV_WORK_TYPE, "ncclDevWorkTypeCollReg");
 /// 2.29 and later.
-pub const WORK_BROADCAST: EnumeratorRef = DEV_WORK_TYPE.value("ncclDevWorkTypeBcast");
+pub const WORK_BROADCAST: EnumeratorRef = EnumeratorRef(DEV_WORK_TYPE, "ncclDevWorkTypeBcast");
 /// A sum of what was multiplied before.
-pub const PRE_MUL_SUM: EnumeratorRef = DEV_RED_OP.value("ncclDevPreMulSum");
+pub const PRE_MUL_SUM: EnumeratorRef = EnumeratorRef(DEV_RED_OP, "ncclDevPreMulSum");
 /// An average.
-pub const SUM_POST_DIV: EnumeratorRef = DEV_RED_OP.value("ncclDevSumPostDiv");
+pub const SUM_POST_DIV: EnumeratorRef = EnumeratorRef(DEV_RED_OP, "ncclDevSumPostDiv");
 /// Grouped broadcasts: 2.29 and later.
-pub const ALL_GATHER_V: EnumeratorRef = FUNC.value("ncclFuncAllGatherV");
+pub const ALL_GATHER_V: EnumeratorRef = EnumeratorRef(FUNC, "ncclFuncAllGatherV");
 /// The args are not in use.
-pub const OP_NONE: EnumeratorRef = PROXY_OP_STATE.value("ncclProxyOpNone");
+pub const OP_NONE: EnumeratorRef = EnumeratorRef(PROXY_OP_STATE, "ncclProxyOpNone");
 /// The op has not begun.
-pub const OP_READY: EnumeratorRef = PROXY_OP_STATE.value("ncclProxyOpReady");
+pub const OP_READY: EnumeratorRef = EnumeratorRef(PROXY_OP_STATE, "ncclProxyOpReady");

@@ -3,17 +3,13 @@
 use std::fmt;
 
 use super::int::{BitField, IntField};
-use crate::{
-    layouts::{Field, Layouts},
-    nccl::NcclVersion,
-};
+use crate::layouts::{Field, Layouts};
 
-/// A struct of NCCL's.
 #[derive(Clone, Copy, Debug)]
 pub struct StructRef {
     pub name: &'static str,
-    /// What ncclflow cannot tell without its layout; of structs that ncclflow always asks for.
-    pub lost_without: Option<&'static str>,
+    /// What ncclflow cannot tell without its layout; empty for structs that it does not always ask for.
+    pub lost_without: &'static str,
     /// All fields of it that ncclflow uses.
     pub fields: &'static [FieldRef],
 }
@@ -21,18 +17,9 @@ pub struct StructRef {
 impl StructRef {
     /// A struct whose layout is asked for, but of which no field is used by name.
     pub const fn whole(name: &'static str, lost_without: &'static str) -> Self {
-        Self { name, lost_without: Some(lost_without), fields: &[] }
+        Self { name, lost_without, fields: &[] }
     }
 
-    pub(super) const fn new(name: &'static str, fields: &'static [FieldRef]) -> Self {
-        Self { name, lost_without: None, fields }
-    }
-
-    pub(super) const fn lost_without(self, lost: &'static str) -> Self {
-        Self { lost_without: Some(lost), ..self }
-    }
-
-    /// Its bytes.
     pub fn size(&self, layouts: &Layouts) -> Result<u64, MissingField> {
         layouts.struct_size(self.name).ok_or(self.missing())
     }
@@ -51,63 +38,15 @@ pub struct FieldRef {
     element: Option<u64>,
 }
 
-/// The path of a field from its struct (see [`Layouts::field`]), and the versions that have it there.
+/// The path of a field from its struct (see [`Layouts::field`]), and the versions that have it there: from one
+/// to another but for a gap, each as in `2.18` or `2.18.3`, and empty where there is no such bound.
 #[derive(Clone, Copy, Debug)]
 pub struct FieldName {
     pub path: &'static str,
-    since: VersionBound,
-    until: VersionBound,
-    /// First and last version of a gap.
-    gap: Option<(VersionBound, VersionBound)>,
-}
-
-/// Minor and patch number of a version of NCCL 2.
-type VersionBound = (u32, u32);
-
-impl FieldName {
-    pub(super) const fn new(path: &'static str) -> Self {
-        Self { path, since: (0, 0), until: (u32::MAX, u32::MAX), gap: None }
-    }
-
-    /// `version`: as in `2.18`, or as in `2.18.3`.
-    pub(super) const fn since(self, version: &str) -> Self {
-        Self { since: bound(version, 0), ..self }
-    }
-
-    pub(super) const fn until(self, version: &str) -> Self {
-        Self { until: bound(version, u32::MAX), ..self }
-    }
-
-    pub(super) const fn except(self, first: &str, last: &str) -> Self {
-        Self { gap: Some((bound(first, 0), bound(last, u32::MAX))), ..self }
-    }
-
-    /// Whether a version has the field there.
-    pub fn is_in(&self, version: NcclVersion) -> bool {
-        let version = (version.minor, version.patch);
-        (self.since..=self.until).contains(&version)
-            && self.gap.is_none_or(|(first, last)| !(first..=last).contains(&version))
-    }
-}
-
-/// The numbers of a version, of its text. `patch`: where the text has none.
-const fn bound(version: &str, patch: u32) -> VersionBound {
-    let [b'2', b'.', rest @ ..] = version.as_bytes() else { panic!("not a version of NCCL 2") };
-    let (minor, rest) = number(rest);
-    match rest {
-        [] => (minor, patch),
-        [b'.', rest @ ..] => (minor, number(rest).0),
-        _ => panic!("not a version of NCCL 2"),
-    }
-}
-
-const fn number(mut text: &[u8]) -> (u32, &[u8]) {
-    let mut number = 0;
-    while let [digit @ b'0'..=b'9', rest @ ..] = text {
-        number = number * 10 + (*digit - b'0') as u32;
-        text = rest;
-    }
-    (number, text)
+    pub since: &'static str,
+    pub until: &'static str,
+    /// First and last version that lack it.
+    pub except: [&'static str; 2],
 }
 
 impl FieldRef {
@@ -121,7 +60,6 @@ impl FieldRef {
         Self { element: Some(index), ..self }
     }
 
-    /// The struct that it is a field of.
     pub const fn strukt(&self) -> &'static str {
         self.strukt
     }
@@ -133,21 +71,17 @@ impl FieldRef {
 
     /// Where it is, if this library has it.
     pub fn find(&self, layouts: &Layouts) -> Option<Field> {
-        let mut field = self.names.iter().find_map(|name| layouts.field(self.strukt, name.path))?;
-        if let Some(index) = self.element {
-            let array = field.array.take().filter(|array| index < array.count)?;
-            field.offset = field.offset.checked_add(index.checked_mul(array.elem_size)?)?;
-            field.size = array.elem_size;
+        let field = self.names.iter().find_map(|name| layouts.field(self.strukt, name.path))?;
+        match self.element {
+            Some(index) => field.element(index),
+            None => Some(field),
         }
-        Some(field)
     }
 
-    /// Whether this library has it.
     pub fn exists(&self, layouts: &Layouts) -> bool {
         self.find(layouts).is_some()
     }
 
-    /// Where it is.
     pub fn need(&self, layouts: &Layouts) -> Result<Field, MissingField> {
         self.find(layouts).ok_or(self.missing())
     }
@@ -157,7 +91,6 @@ impl FieldRef {
         IntField::of(&self.find(layouts)?)
     }
 
-    /// A number or a pointer.
     pub fn int(&self, layouts: &Layouts) -> Result<IntField, MissingField> {
         self.find_int(layouts).ok_or(self.missing())
     }
@@ -168,7 +101,6 @@ impl FieldRef {
         BitField::at(&self.find(layouts)?, base)
     }
 
-    /// An array.
     pub fn array(&self, layouts: &Layouts) -> Result<ArrayField, MissingField> {
         let field = self.need(layouts)?;
         let array = field.array.filter(|array| array.elem_size > 0).ok_or(self.missing())?;
@@ -188,9 +120,7 @@ impl FieldRef {
 /// Where an array is in a struct.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArrayField {
-    /// Bytes from the beginning of the struct.
     pub offset: u64,
-    /// Elements.
     pub count: u64,
     /// Bytes of an element, not 0.
     pub elem_size: u64,
@@ -234,12 +164,20 @@ macro_rules! fields {
         pub mod $module {
             /// The struct itself.
             pub const STRUCT: $crate::fields::StructRef =
-                $crate::fields::StructRef::new($strukt, &[$($field),*])$(.lost_without($lost))?;
+                $crate::fields::StructRef {
+                    name: $strukt,
+                    lost_without: concat!($($lost)?),
+                    fields: &[$($field),*],
+                };
             $(
                 $(#[$doc])*
                 pub const $field: $crate::fields::FieldRef = $crate::fields::FieldRef::new($strukt, &[$(
-                    $crate::fields::FieldName::new($path)
-                        $(.since($since))?$(.until($until))?$(.except($gap, $end))?
+                    $crate::fields::FieldName {
+                        path: $path,
+                        since: concat!($($since)?),
+                        until: concat!($($until)?),
+                        except: [concat!($($gap)?), concat!($($end)?)],
+                    }
                 ),+]);
             )*
         }
@@ -287,15 +225,6 @@ mod tests {
             "there is no `ncclComm.id.hash` in the layouts that are known of this library"
         );
         assert!(comm::TREE.element(0).find(&after).is_none());
-        assert_eq!(comm::STRUCT.lost_without, Some("everything"));
-    }
-
-    #[test]
-    fn versions_are_read_from_the_table() {
-        let [now, before] = comm::HASH.names() else { panic!("two names") };
-        let is_in = |name: &FieldName, version: &str| name.is_in(version.parse().unwrap());
-        assert!(is_in(now, "2.33.1") && is_in(now, "2.40.0") && !is_in(now, "2.32.9"));
-        assert!(is_in(before, "2.18.3") && is_in(before, "2.32.9") && is_in(before, "2.22.0"));
-        assert!(!is_in(before, "2.18.1") && !is_in(before, "2.20.5") && !is_in(before, "2.21.5"));
+        assert_eq!(comm::STRUCT.lost_without, "everything");
     }
 }

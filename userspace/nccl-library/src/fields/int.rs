@@ -43,7 +43,6 @@ impl IntField {
         self.at as u64
     }
 
-    /// Bytes.
     pub fn size(self) -> usize {
         self.size
     }

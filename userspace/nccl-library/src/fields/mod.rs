@@ -108,7 +108,7 @@ pub(crate) fn alternatives(name: &str) -> &'static [&'static str] {
         dev_work_p2p::STRUCT.name,
         dev_work_batch::STRUCT.name,
         dev_kernel_args::STRUCT.name,
-        enums::DEV_WORK_TYPE.name,
+        enums::DEV_WORK_TYPE,
     ];
     if name == work_elem::STRUCT.name {
         &[dev_work_coll::STRUCT.name]

@@ -4,7 +4,6 @@
 use super::field_ref::fields;
 
 fields! {
-    /// `sendNetResources`.
     send_net_resources = "sendNetResources", lost "the measured sizes of messages up to 2.22" {
         /// FIFO steps that were begun.
         STEP = "step" since "2.19";
@@ -12,7 +11,6 @@ fields! {
         RECV_MEM = "recvMem" since "2.19";
     }
 
-    /// `recvNetResources`.
     recv_net_resources = "recvNetResources" {
         /// FIFO steps that were begun.
         STEP = "step" since "2.19";
@@ -20,13 +18,11 @@ fields! {
         SEND_MEM = "sendMem" since "2.19";
     }
 
-    /// `ncclSendMem`.
     send_mem = "ncclSendMem" {
         /// FIFO steps that the receiver's GPU has consumed.
         HEAD = "head";
     }
 
-    /// `ncclRecvMem`.
     recv_mem = "ncclRecvMem", lost "the measured sizes of messages up to 2.22" {
         /// FIFO steps that the sender's GPU has filled.
         TAIL = "tail";

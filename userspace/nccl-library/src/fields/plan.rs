@@ -3,7 +3,6 @@
 use super::field_ref::fields;
 
 fields! {
-    /// `ncclKernelPlan`.
     kernel_plan = "ncclKernelPlan", lost "whole plans at one probe" {
         COMM = "comm";
         /// It is part of a CUDA graph.
@@ -44,7 +43,6 @@ fields! {
         REG_BUFFER_TYPE = "regBufType" since "2.22";
     }
 
-    /// `ncclTaskP2p`.
     task_p2p = "ncclTaskP2p", lost "sends and receives of a plan that need no proxy" {
         NEXT = "next";
         FUNC = "func" since "2.23";

@@ -3,7 +3,6 @@
 use super::field_ref::fields;
 
 fields! {
-    /// `ncclProxyOp`.
     proxy_op = "ncclProxyOp", lost "the planned and the posted proxy ops" {
         OP_COUNT = "opCount";
         CHANNEL_ID = "channelId";

@@ -3,7 +3,6 @@
 use super::field_ref::fields;
 
 fields! {
-    /// `ncclProxyState`.
     proxy_state = "ncclProxyState", lost "the ops in flight" {
         /// The first `ncclProxyArgs` in flight.
         ACTIVE = "progressState.active";
@@ -51,7 +50,6 @@ fields! {
         TRANSFER_SIZE = "transSize" since "2.23";
     }
 
-    /// `ncclProxyConnection`.
     proxy_connection = "ncclProxyConnection", lost "the direction and the transport of a step" {
         /// 1: this rank sends.
         SEND = "send";

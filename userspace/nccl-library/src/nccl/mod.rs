@@ -4,6 +4,7 @@
 mod api_function;
 mod direction;
 mod name;
+mod named;
 mod names;
 mod p2p_part;
 mod pat;
@@ -21,7 +22,7 @@ pub use pat::PatRule;
 pub use pattern::Pattern;
 pub use protocol::{Algorithm, Protocol};
 pub use transport::Transport;
-pub use version::{NcclVersion, Versions, find_versions, stated_version};
+pub use version::{NcclVersion, Versions, find_versions};
 
 /// FIFO slots of a connection: `NCCL_STEPS`, 8 in every version from 2.16 to 2.32 (src/include/device.h,
 /// devcomm.h before).

@@ -139,8 +139,8 @@ impl NameTables {
 }
 
 fn enumerators<'a>(layouts: &'a Layouts, enumeration: &str) -> impl Iterator<Item = (&'a str, i64)> {
-    let found = layouts.enums().find(|(name, _)| *name == enumeration);
-    found.into_iter().flat_map(|(_, found)| found.values.iter().map(|(name, value)| (name.as_str(), *value)))
+    let found = layouts.enums.get(enumeration);
+    found.into_iter().flat_map(|found| found.values.iter().map(|(name, value)| (name.as_str(), *value)))
 }
 
 fn find(names: &[(i64, Name)], number: i64) -> Option<&Name> {

@@ -1,74 +1,31 @@
-//! Communication patterns of a proxy op.
-
-use serde::{Deserialize, Serialize};
-
-/// `ncclPattern_t`, by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
-pub enum Pattern {
-    Ring,
-    RingTwice,
-    PipelineFrom,
-    PipelineTo,
-    TreeUp,
-    TreeDown,
-    TreeUpDown,
-    CollnetChain,
-    CollnetDirect,
-    Nvls,
-    NvlsTree,
-    PatUp,
-    PatDown,
-    Send,
-    Recv,
-    /// Kernel-event bookkeeping of a profiler plugin (2.26 to 2.30): no data flows.
-    Profiler,
+super::named::named! {
+    /// The pattern of a proxy op: `ncclPattern_t`. The variants are called as the enumerators are.
+    Pattern {
+        Ring = "RING",
+        RingTwice = "RING_TWICE",
+        PipelineFrom = "PIPELINE_FROM",
+        PipelineTo = "PIPELINE_TO",
+        TreeUp = "TREE_UP",
+        TreeDown = "TREE_DOWN",
+        TreeUpDown = "TREE_UP_DOWN",
+        CollnetChain = "COLLNET_CHAIN",
+        CollnetDirect = "COLLNET_DIRECT",
+        Nvls = "NVLS",
+        NvlsTree = "NVLS_TREE",
+        PatUp = "PAT_UP",
+        PatDown = "PAT_DOWN",
+        Send = "SEND",
+        Recv = "RECV",
+        /// Kernel-event bookkeeping of a profiler plugin (2.26 to 2.30): no data flows.
+        Profiler = "PROFILER",
+    }
 }
 
 impl Pattern {
     /// From the enumerator's name in `ncclPattern_t`.
     pub fn from_enumerator(name: &str) -> Option<Self> {
-        Some(match name.strip_prefix("ncclPattern")? {
-            "Ring" => Self::Ring,
-            "RingTwice" => Self::RingTwice,
-            "PipelineFrom" => Self::PipelineFrom,
-            "PipelineTo" => Self::PipelineTo,
-            "TreeUp" => Self::TreeUp,
-            "TreeDown" => Self::TreeDown,
-            "TreeUpDown" => Self::TreeUpDown,
-            "CollnetChain" => Self::CollnetChain,
-            "CollnetDirect" => Self::CollnetDirect,
-            "Nvls" => Self::Nvls,
-            "NvlsTree" => Self::NvlsTree,
-            "PatUp" => Self::PatUp,
-            "PatDown" => Self::PatDown,
-            "Send" => Self::Send,
-            "Recv" => Self::Recv,
-            "Profiler" => Self::Profiler,
-            _ => return None,
-        })
-    }
-
-    /// As the output names it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Ring => "RING",
-            Self::RingTwice => "RING_TWICE",
-            Self::PipelineFrom => "PIPELINE_FROM",
-            Self::PipelineTo => "PIPELINE_TO",
-            Self::TreeUp => "TREE_UP",
-            Self::TreeDown => "TREE_DOWN",
-            Self::TreeUpDown => "TREE_UP_DOWN",
-            Self::CollnetChain => "COLLNET_CHAIN",
-            Self::CollnetDirect => "COLLNET_DIRECT",
-            Self::Nvls => "NVLS",
-            Self::NvlsTree => "NVLS_TREE",
-            Self::PatUp => "PAT_UP",
-            Self::PatDown => "PAT_DOWN",
-            Self::Send => "SEND",
-            Self::Recv => "RECV",
-            Self::Profiler => "PROFILER",
-        }
+        let name = name.strip_prefix("ncclPattern")?;
+        Self::ALL.iter().find(|pattern| format!("{pattern:?}") == name).copied()
     }
 
     /// Point to point, not a collective.

@@ -1,25 +1,26 @@
-//! Protocols and algorithms: `#define`s in NCCL, so DWARF does not have them.
+//! Protocols and algorithms: `#define`s in NCCL, so DWARF does not have them. Their numbers are those of the
+//! order here.
 
-use serde::{Deserialize, Serialize};
+use super::named::named;
 
-/// `NCCL_PROTO_*`: LL 0, LL128 1, SIMPLE 2 in every version from 2.16 to 2.32 (src/include/nccl_common.h,
-/// devcomm.h before).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "UPPERCASE")]
-pub enum Protocol {
-    Ll,
-    Ll128,
-    Simple,
+named! {
+    /// `NCCL_PROTO_*`: LL 0, LL128 1, SIMPLE 2 in every version from 2.16 to 2.32 (src/include/nccl_common.h,
+    /// devcomm.h before).
+    Protocol {
+        Ll = "LL",
+        Ll128 = "LL128",
+        Simple = "SIMPLE",
+    }
 }
 
 impl Protocol {
-    /// NCCL's number (`NCCL_PROTO_*`, 2.16 to 2.32).
+    /// NCCL's number.
     pub fn number(self) -> u8 {
-        match self {
-            Self::Ll => 0,
-            Self::Ll128 => 1,
-            Self::Simple => 2,
-        }
+        self as u8
+    }
+
+    pub fn from_number(number: u64) -> Option<Self> {
+        Self::ALL.get(usize::try_from(number).ok()?).copied()
     }
 
     /// What chunk sizes are multiples of, bytes (`ncclProtoGrainSize`, src/include/device.h, 2.22 to 2.30).
@@ -28,18 +29,6 @@ impl Protocol {
             Self::Ll => 16,
             Self::Ll128 => 1920,
             Self::Simple => 512,
-        }
-    }
-
-    pub fn from_number(number: u64) -> Option<Self> {
-        [Self::Ll, Self::Ll128, Self::Simple].get(usize::try_from(number).ok()?).copied()
-    }
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Ll => "LL",
-            Self::Ll128 => "LL128",
-            Self::Simple => "SIMPLE",
         }
     }
 
@@ -54,50 +43,28 @@ impl Protocol {
     }
 }
 
-/// `NCCL_ALGO_*` (same headers): 0 to 3 in every version, NVLS from 2.17, NVLS_TREE from 2.18, PAT from 2.23.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
-pub enum Algorithm {
-    Tree,
-    Ring,
-    CollnetDirect,
-    CollnetChain,
-    Nvls,
-    NvlsTree,
-    Pat,
+named! {
+    /// `NCCL_ALGO_*` (same headers): 0 to 3 in every version, NVLS from 2.17, NVLS_TREE from 2.18, PAT from
+    /// 2.23.
+    Algorithm {
+        Tree = "TREE",
+        Ring = "RING",
+        CollnetDirect = "COLLNET_DIRECT",
+        CollnetChain = "COLLNET_CHAIN",
+        Nvls = "NVLS",
+        NvlsTree = "NVLS_TREE",
+        Pat = "PAT",
+    }
 }
 
 impl Algorithm {
-    /// By NCCL's number (`NCCL_ALGO_*`, the same from 2.16 to 2.32 where they exist).
-    pub const ALL: [Self; 7] = [
-        Self::Tree,
-        Self::Ring,
-        Self::CollnetDirect,
-        Self::CollnetChain,
-        Self::Nvls,
-        Self::NvlsTree,
-        Self::Pat,
-    ];
-
-    pub fn from_number(number: u64) -> Option<Self> {
-        Self::ALL.get(usize::try_from(number).ok()?).copied()
-    }
-
     /// NCCL's number.
     pub fn number(self) -> u8 {
         self as u8
     }
 
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Tree => "TREE",
-            Self::Ring => "RING",
-            Self::CollnetDirect => "COLLNET_DIRECT",
-            Self::CollnetChain => "COLLNET_CHAIN",
-            Self::Nvls => "NVLS",
-            Self::NvlsTree => "NVLS_TREE",
-            Self::Pat => "PAT",
-        }
+    pub fn from_number(number: u64) -> Option<Self> {
+        Self::ALL.get(usize::try_from(number).ok()?).copied()
     }
 }
 

@@ -18,7 +18,6 @@ impl Transport {
         Self(name)
     }
 
-    /// The name as text.
     pub fn as_str(&self) -> &str {
         let end = self.0.iter().position(|byte| *byte == 0).unwrap_or(self.0.len());
         self.0.get(..end).and_then(|name| str::from_utf8(name).ok()).unwrap_or_default()

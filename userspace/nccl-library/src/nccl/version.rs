@@ -20,9 +20,7 @@ const OVERLAP: u64 = 64;
 pub struct NcclVersion {
     /// 2 for all that ncclflow knows.
     pub major: u32,
-    /// Feature release.
     pub minor: u32,
-    /// Patch release.
     pub patch: u32,
 }
 
@@ -47,14 +45,6 @@ impl FromStr for NcclVersion {
 
 /// A version of NCCL, and of the CUDA that it was built for.
 pub type Versions = (NcclVersion, (u32, u32));
-
-/// The version of NCCL that a file states, whatever its name.
-///
-/// # Errors
-/// When the file cannot be read.
-pub fn stated_version(image: &Image, budget: &mut Budget) -> Result<Option<NcclVersion>, Error> {
-    Ok(find_versions(image, budget)?.map(|(nccl, _)| nccl))
-}
 
 /// The versions stated in a library; `None` when the string is not there.
 pub fn find_versions(image: &Image, budget: &mut Budget) -> Result<Option<Versions>, Error> {

@@ -10,16 +10,157 @@ use crate::{
     nccl::ApiFunction,
 };
 
+/// Name, type, bytes of a parameter.
+pub(super) type Declared = (&'static str, &'static str, u64);
+
+pub(super) const COMM: Declared = ("comm", "ncclComm*", 8);
+const COMM_T: Declared = ("comm", "ncclComm_t", 8);
+const PLAN: Declared = ("plan", "ncclKernelPlan*", 8);
+const PLAN_: Declared = ("plan_", "void*", 8);
+const INFO: Declared = ("info", "ncclInfo*", 8);
+const JOB: Declared = ("job_", "ncclAsyncJob*", 8);
+pub(super) const OP: Declared = ("op", "ncclProxyOp*", 8);
+const PROXY_OP: Declared = ("proxyOp", "ncclProxyOp*", 8);
+pub(super) const TYPE: Declared = ("type", "int", 4);
+pub(super) const PEER: Declared = ("peer", "int", 4);
+pub(super) const CONN_INDEX: Declared = ("connIndex", "int", 4);
+pub(super) const JUST_INQUIRE: Declared = ("justInquire", "bool*", 8);
+const ARGS: Declared = ("args", "ncclProxyArgs*", 8);
+const SUB_INDEX: Declared = ("subIndex", "int", 4);
+const SUB: Declared = ("sub", "int", 4);
+const STEP: Declared = ("step", "int", 4);
+const STATE: Declared = ("state", "int", 4);
+const S: Declared = ("s", "int", 4);
+const STEP_ID: Declared = ("stepId", "int", 4);
+const STEP_LO: Declared = ("stepLo", "uint64_t", 8);
+const STEP_HI: Declared = ("stepHi", "uint64_t", 8);
+const E_STATE: Declared = ("eState", "ncclProfilerEventState_t", 4);
+
+/// Who calls a function: that decides whether the compiler may pass its parameters as it likes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Called {
+    /// From other source files: its declared parameters arrive by the platform's calling convention. They are
+    /// the same in all versions.
+    FromOtherFiles,
+    /// Its address is given to CUDA, or to the code that starts threads: likewise.
+    ByPointer,
+    /// Otherwise, or its parameters changed. Only those that are read are listed.
+    Somehow,
+}
+
+/// A function that is asked for.
+pub(super) struct Entry {
+    pub(super) name: &'static str,
+    pub(super) called: Called,
+    pub(super) params: &'static [Declared],
+    lost_without: &'static str,
+    alternatives: &'static [&'static str],
+}
+
+macro_rules! functions {
+    ($($called:ident $name:ident($($param:ident),*): $lost:expr $(, or $($other:ident)+)?;)*) => {
+        pub(super) const FUNCTIONS: &[Entry] = &[$(Entry {
+            name: stringify!($name),
+            called: Called::$called,
+            params: &[$($param),*],
+            lost_without: $lost,
+            alternatives: &[$($(stringify!($other)),+)?],
+        }),*];
+    };
+}
+
+/// Nothing can be traced without them.
+const REQUIRED: [&str; 2] = ["ncclProxySaveOp", "SaveProxy"];
+
+const PLAN_OF_OP: &str = "the plan that a proxy op belongs to";
+const POSTED: &str = "the posted ops of a plan at one probe";
+const SEND: &str = "when the GPU filled a message";
+const RECEIVE: &str = "when a receive was begun";
+const SENT: &str = "when a message was sent and when it arrived";
+const STOP: &str = "when a step was done";
+const OP_START: &str = "when the proxy thread took an op";
+
+functions! {
+    FromOtherFiles ncclProxySaveOp(COMM, OP, JUST_INQUIRE): "the planned and the posted proxy ops";
+    Somehow SaveProxy(COMM, TYPE, PEER, OP, CONN_INDEX, JUST_INQUIRE): "the peer of each message";
+    Somehow ncclLocalOpAppend(COMM, PROXY_OP):
+        "proof that an op was queued for the proxy thread, apart from SaveProxy's arguments";
+    Somehow ncclProxyOpToArgs(OP, ARGS, SUB_INDEX):
+        "which queued op a step belongs to, other than by its connection";
+
+    FromOtherFiles ncclEnqueueCheck(INFO): "the calls of the API: operation, buffers, count, stream";
+    FromOtherFiles ncclLaunchKernel(COMM, PLAN):
+        "whole plans at one probe: each op needs a probe hit of its own";
+    Somehow addProxyOpIfNeeded(COMM, OP): PLAN_OF_OP, or ncclAddProxyOpIfNeeded;
+    Somehow ncclAddProxyOpIfNeeded(COMM, OP): PLAN_OF_OP, or addProxyOpIfNeeded;
+    Somehow uploadProxyOps(COMM, PLAN): POSTED, or hostStreamPlanTask;
+    Somehow hostStreamPlanTask(COMM, PLAN): POSTED, or uploadProxyOps;
+    ByPointer hostStreamPlanCallback(PLAN_):
+        "replays of CUDA graphs, and plans posted from a stream callback";
+    FromOtherFiles ncclLaunchKernelAfter_NoCuda(COMM, PLAN): "plans posted right after their launch";
+    Somehow ncclGroupEndInternal(): "which calls were made as one group";
+
+    ByPointer ncclCommInitRankFunc(JOB):
+        "the moment at which a communicator is ready; it is seen at its first use";
+    Somehow commFree(COMM_T):
+        "the end of a communicator; a new one at the same address is told by its hash";
+    FromOtherFiles ncclCommDestroy(COMM_T): "when the program gives a communicator up";
+    FromOtherFiles ncclCommAbort(COMM_T): "when the program aborts a communicator";
+
+    // NCCL calls these for every network step whether a profiler plugin is loaded or not.
+    // 2.16 to 2.22: one function for all.
+    FromOtherFiles ncclProfilingRecord(ARGS, SUB, STEP, STATE): "the times of steps",
+        or ncclProfilerRecordProxyStepEventState ncclProfilerRecordProxyStepEventStates;
+    // 2.23: ranges of steps.
+    FromOtherFiles ncclProfilerStartSendProxyStepEvents(S, ARGS, STEP_LO, STEP_HI): SEND,
+        or ncclProfilerStartSendProxyStepEvent ncclProfilingRecord;
+    FromOtherFiles ncclProfilerStartRecvProxyStepEvents(S, ARGS, STEP_LO, STEP_HI): RECEIVE,
+        or ncclProfilerStartRecvProxyStepEvent ncclProfilingRecord;
+    FromOtherFiles ncclProfilerRecordProxyStepEventStates(S, ARGS, STEP_LO, STEP_HI, E_STATE): SENT,
+        or ncclProfilerRecordProxyStepEventState ncclProfilingRecord;
+    FromOtherFiles ncclProfilerStopProxyStepEvents(S, ARGS, STEP_LO, STEP_HI): STOP,
+        or ncclProfilerStopProxyStepEvent ncclProfilingRecord;
+    // 2.24 on: one step at a time.
+    FromOtherFiles ncclProfilerStartSendProxyStepEvent(S, ARGS, STEP_ID): SEND,
+        or ncclProfilerStartSendProxyStepEvents ncclProfilingRecord;
+    FromOtherFiles ncclProfilerStartRecvProxyStepEvent(S, ARGS, STEP_ID): RECEIVE,
+        or ncclProfilerStartRecvProxyStepEvents ncclProfilingRecord;
+    FromOtherFiles ncclProfilerRecordProxyStepEventState(S, ARGS, STEP_ID, E_STATE): SENT,
+        or ncclProfilerRecordProxyStepEventStates ncclProfilingRecord;
+    FromOtherFiles ncclProfilerStopProxyStepEvent(S, ARGS, STEP_ID): STOP,
+        or ncclProfilerStopProxyStepEvents ncclProfilingRecord;
+    // The op as a whole: by direction up to 2.26, in one function from 2.27 on.
+    FromOtherFiles ncclProfilerStartSendProxyOpEvent(S, ARGS): OP_START,
+        or ncclProfilerStartProxyOpEvent ncclProfilingRecord;
+    FromOtherFiles ncclProfilerStartRecvProxyOpEvent(S, ARGS): OP_START,
+        or ncclProfilerStartProxyOpEvent ncclProfilingRecord;
+    FromOtherFiles ncclProfilerStartProxyOpEvent(S, ARGS): OP_START,
+        or ncclProfilerStartSendProxyOpEvent ncclProfilingRecord;
+    FromOtherFiles ncclProfilerStopProxyOpEvent(S, ARGS): "when the proxy thread finished an op",
+        or ncclProfilingRecord;
+    // 2.27 took two parameters out of its middle.
+    Somehow ncclProfilerRecordProxyOpEventState(S, ARGS, E_STATE): "progress of an op as a whole",
+        or ncclProfilingRecord;
+    // These call the hooks. They are polled without end: no probe goes to their entries.
+    Somehow sendProxyProgress():
+        "steps are traced at the hooks themselves, with more and costlier hits; sizes of sends before 2.20";
+    Somehow recvProxyProgress(): "steps are traced at the hooks themselves, with more and costlier hits";
+}
+
 /// Functions, structs and enumerations that ncclflow uses.
 pub fn nccl_request() -> Request {
-    let mut functions = proxy_functions();
-    functions.extend(launch_functions());
-    functions.extend(communicator_functions());
-    functions.extend(step_hooks());
+    let spec = |entry: &Entry| FunctionSpec {
+        name: entry.name,
+        required: REQUIRED.contains(&entry.name),
+        lost_without: entry.lost_without,
+        params: entry.params.iter().map(|(name, ..)| *name).collect(),
+        alternatives: entry.alternatives,
+        in_some_versions: false,
+    };
     Request {
-        functions,
+        functions: FUNCTIONS.iter().map(spec).collect(),
         structs: STRUCTS.iter().map(|strukt| strukt.name.to_owned()).collect(),
-        enums: ENUMS.iter().map(|enumeration| enumeration.name.to_owned()).collect(),
+        enums: ENUMS.iter().map(|(name, _)| (*name).to_owned()).collect(),
     }
 }
 
@@ -38,198 +179,8 @@ pub fn nccl_request_with_api() -> Request {
 
 /// What is lost without the layout of a struct, or the names of an enumeration, of the catalog.
 pub fn lost_without_type(name: &str) -> Option<&'static str> {
-    let of_struct = STRUCTS.iter().find(|strukt| strukt.name == name).and_then(|strukt| strukt.lost_without);
-    of_struct.or_else(|| ENUMS.iter().find(|known| known.name == name).map(|known| known.lost_without))
-}
-
-fn proxy_functions() -> Vec<FunctionSpec> {
-    vec![
-        FunctionSpec::required(
-            "ncclProxySaveOp",
-            &["comm", "op", "justInquire"],
-            "the planned and the posted proxy ops",
-        ),
-        FunctionSpec::required(
-            "SaveProxy",
-            &["comm", "type", "peer", "op", "connIndex", "justInquire"],
-            "the peer of each message",
-        ),
-        FunctionSpec::optional(
-            "ncclLocalOpAppend",
-            &["comm", "proxyOp"],
-            "proof that an op was queued for the proxy thread, apart from SaveProxy's arguments",
-        ),
-        FunctionSpec::optional(
-            "ncclProxyOpToArgs",
-            &["op", "args", "subIndex"],
-            "which queued op a step belongs to, other than by its connection",
-        ),
-    ]
-}
-
-fn launch_functions() -> Vec<FunctionSpec> {
-    vec![
-        FunctionSpec::optional(
-            "ncclEnqueueCheck",
-            &["info"],
-            "the calls of the API: operation, buffers, count, stream",
-        ),
-        FunctionSpec::optional(
-            "ncclLaunchKernel",
-            &["comm", "plan"],
-            "whole plans at one probe: each op needs a probe hit of its own",
-        ),
-        FunctionSpec::optional("addProxyOpIfNeeded", &["comm", "op"], "the plan that a proxy op belongs to")
-            .or(&["ncclAddProxyOpIfNeeded"]),
-        FunctionSpec::optional(
-            "ncclAddProxyOpIfNeeded",
-            &["comm", "op"],
-            "the plan that a proxy op belongs to",
-        )
-        .or(&["addProxyOpIfNeeded"]),
-        FunctionSpec::optional("uploadProxyOps", &["comm", "plan"], "the posted ops of a plan at one probe")
-            .or(&["hostStreamPlanTask"]),
-        FunctionSpec::optional(
-            "hostStreamPlanTask",
-            &["comm", "plan"],
-            "the posted ops of a plan at one probe",
-        )
-        .or(&["uploadProxyOps"]),
-        FunctionSpec::optional(
-            "hostStreamPlanCallback",
-            &["plan_"],
-            "replays of CUDA graphs, and plans posted from a stream callback",
-        ),
-        FunctionSpec::optional(
-            "ncclLaunchKernelAfter_NoCuda",
-            &["comm", "plan"],
-            "plans posted right after their launch",
-        ),
-        FunctionSpec::optional("ncclGroupEndInternal", &[], "which calls were made as one group"),
-    ]
-}
-
-fn communicator_functions() -> Vec<FunctionSpec> {
-    vec![
-        FunctionSpec::optional(
-            "ncclCommInitRankFunc",
-            &["job_"],
-            "the moment at which a communicator is ready; it is seen at its first use",
-        ),
-        FunctionSpec::optional(
-            "commFree",
-            &["comm"],
-            "the end of a communicator; a new one at the same address is told by its hash",
-        ),
-        FunctionSpec::optional("ncclCommDestroy", &["comm"], "when the program gives a communicator up"),
-        FunctionSpec::optional("ncclCommAbort", &["comm"], "when the program aborts a communicator"),
-    ]
-}
-
-/// NCCL calls these for every network step whether a profiler plugin is loaded or not.
-fn step_hooks() -> Vec<FunctionSpec> {
-    let one = |name, params: &[&'static str], lost, others: &[&'static str]| {
-        FunctionSpec::optional(name, params, lost).or(others)
-    };
-    let send = "when the GPU filled a message";
-    let receive = "when a receive was begun";
-    let state = "when a message was sent and when it arrived";
-    let stop = "when a step was done";
-    let op_start = "when the proxy thread took an op";
-    let op_stop = "when the proxy thread finished an op";
-    let op_state = "progress of an op as a whole";
-    let fewer = "steps are traced at the hooks themselves, with more and costlier hits";
-    let fewer_and_no_sizes =
-        "steps are traced at the hooks themselves, with more and costlier hits; sizes of sends before 2.20";
-    let many = ["s", "args", "stepLo", "stepHi"];
-    vec![
-        // 2.16 to 2.22: one function for all.
-        one(
-            "ncclProfilingRecord",
-            &["args", "sub", "step", "state"],
-            "the times of steps",
-            &["ncclProfilerRecordProxyStepEventState", "ncclProfilerRecordProxyStepEventStates"],
-        ),
-        // 2.23: ranges of steps.
-        one(
-            "ncclProfilerStartSendProxyStepEvents",
-            &many,
-            send,
-            &["ncclProfilerStartSendProxyStepEvent", "ncclProfilingRecord"],
-        ),
-        one(
-            "ncclProfilerStartRecvProxyStepEvents",
-            &many,
-            receive,
-            &["ncclProfilerStartRecvProxyStepEvent", "ncclProfilingRecord"],
-        ),
-        one(
-            "ncclProfilerRecordProxyStepEventStates",
-            &["s", "args", "stepLo", "stepHi", "eState"],
-            state,
-            &["ncclProfilerRecordProxyStepEventState", "ncclProfilingRecord"],
-        ),
-        one(
-            "ncclProfilerStopProxyStepEvents",
-            &many,
-            stop,
-            &["ncclProfilerStopProxyStepEvent", "ncclProfilingRecord"],
-        ),
-        // 2.24 on: one step at a time.
-        one(
-            "ncclProfilerStartSendProxyStepEvent",
-            &["s", "args", "stepId"],
-            send,
-            &["ncclProfilerStartSendProxyStepEvents", "ncclProfilingRecord"],
-        ),
-        one(
-            "ncclProfilerStartRecvProxyStepEvent",
-            &["s", "args", "stepId"],
-            receive,
-            &["ncclProfilerStartRecvProxyStepEvents", "ncclProfilingRecord"],
-        ),
-        one(
-            "ncclProfilerRecordProxyStepEventState",
-            &["s", "args", "stepId", "eState"],
-            state,
-            &["ncclProfilerRecordProxyStepEventStates", "ncclProfilingRecord"],
-        ),
-        one(
-            "ncclProfilerStopProxyStepEvent",
-            &["s", "args", "stepId"],
-            stop,
-            &["ncclProfilerStopProxyStepEvents", "ncclProfilingRecord"],
-        ),
-        // The op as a whole: by direction up to 2.26, in one function from 2.27 on.
-        one(
-            "ncclProfilerStartSendProxyOpEvent",
-            &["s", "args"],
-            op_start,
-            &["ncclProfilerStartProxyOpEvent", "ncclProfilingRecord"],
-        ),
-        one(
-            "ncclProfilerStartRecvProxyOpEvent",
-            &["s", "args"],
-            op_start,
-            &["ncclProfilerStartProxyOpEvent", "ncclProfilingRecord"],
-        ),
-        one(
-            "ncclProfilerStartProxyOpEvent",
-            &["s", "args"],
-            op_start,
-            &["ncclProfilerStartSendProxyOpEvent", "ncclProfilingRecord"],
-        ),
-        one("ncclProfilerStopProxyOpEvent", &["s", "args"], op_stop, &["ncclProfilingRecord"]),
-        one(
-            "ncclProfilerRecordProxyOpEventState",
-            &["s", "args", "eState"],
-            op_state,
-            &["ncclProfilingRecord"],
-        ),
-        // These call the hooks. They are polled without end: no probe goes to their entries.
-        FunctionSpec::optional("sendProxyProgress", &[], fewer_and_no_sizes),
-        FunctionSpec::optional("recvProxyProgress", &[], fewer),
-    ]
+    let structs = STRUCTS.iter().map(|strukt| (strukt.name, strukt.lost_without));
+    structs.chain(ENUMS.iter().copied()).find(|(known, _)| *known == name).map(|(_, lost)| lost)
 }
 
 #[cfg(test)]
@@ -241,11 +192,11 @@ mod tests {
     #[test]
     fn entries_are_unique_and_say_what_is_lost() {
         let request = nccl_request();
-        let names: BTreeSet<_> = request.functions.iter().map(|spec| &*spec.name).collect();
+        let names: BTreeSet<_> = request.functions.iter().map(|spec| spec.name).collect();
         assert_eq!(names.len(), request.functions.len());
         assert!(request.functions.iter().all(|spec| !spec.lost_without.is_empty()));
         for spec in &request.functions {
-            assert!(spec.alternatives.iter().all(|other| names.contains(&**other)), "{}", spec.name);
+            assert!(spec.alternatives.iter().all(|other| names.contains(other)), "{}", spec.name);
         }
         let types: BTreeSet<_> = request.structs.iter().chain(&request.enums).collect();
         assert_eq!(types.len(), request.structs.len() + request.enums.len());

@@ -8,24 +8,27 @@ use crate::dwarf::{DeclaredParam, TypeClass};
 use crate::elf::Machine;
 use crate::parameter::ParamLocation;
 
-/// DWARF numbers of the integer argument registers: rdi rsi rdx rcx r8 r9 (System V x86-64 psABI, 3.2.3).
-const X86_64_INTEGER: [u16; 6] = [5, 4, 1, 2, 8, 9];
-/// x0 to x7 (AAPCS64, 6.8.2).
-const AARCH64_INTEGER: [u16; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
 /// xmm0 to xmm7, v0 to v7.
 const FLOAT_REGISTERS: usize = 8;
 /// Larger structs go through memory in both conventions.
 const REGISTER_STRUCT: u64 = 16;
 
+/// DWARF numbers of the registers that pass integers and addresses, in the order of the parameters.
+pub fn argument_registers(machine: Machine) -> &'static [u16] {
+    match machine {
+        // rdi rsi rdx rcx r8 r9 (System V x86-64 psABI, 3.2.3).
+        Machine::X86_64 => &[5, 4, 1, 2, 8, 9],
+        // x0 to x7 (AAPCS64, 6.8.2).
+        Machine::Aarch64 => &[0, 1, 2, 3, 4, 5, 6, 7],
+        Machine::Other(_) => &[],
+    }
+}
+
 /// Locations of the parameters in order. From the first parameter on whose place depends on more than its
 /// size, all are unknown.
 pub(super) fn locations(machine: Machine, params: &[DeclaredParam], c_linkage: bool) -> Vec<ParamLocation> {
-    let (registers, mut stack): (&[u16], i64) = match machine {
-        Machine::X86_64 => (&X86_64_INTEGER, 8),
-        Machine::Aarch64 => (&AARCH64_INTEGER, 0),
-        Machine::Other(_) => (&[], 0),
-    };
-    let mut integers = registers.iter();
+    let mut stack = if machine == Machine::X86_64 { 8 } else { 0 };
+    let mut integers = argument_registers(machine).iter();
     let mut floats = 0;
     let mut lost: Option<&'static str> = match machine {
         Machine::Other(_) => Some("the calling convention of this processor is not known"),
@@ -35,6 +38,7 @@ pub(super) fn locations(machine: Machine, params: &[DeclaredParam], c_linkage: b
         if let Some(why) = lost {
             return ParamLocation::Unknown(why.to_owned());
         }
+        let size = param.size.unwrap_or(0);
         match param.class {
             TypeClass::Integer => match integers.next() {
                 Some(register) => ParamLocation::Register(*register),
@@ -46,29 +50,16 @@ pub(super) fn locations(machine: Machine, params: &[DeclaredParam], c_linkage: b
             }
             TypeClass::Float => on_stack(&mut stack, 8),
             // A C++ struct may be passed by address instead, which its size does not tell.
-            TypeClass::Aggregate(size)
-                if size > REGISTER_STRUCT && c_linkage && machine == Machine::X86_64 =>
-            {
+            TypeClass::Aggregate if c_linkage && machine == Machine::X86_64 && size > REGISTER_STRUCT => {
                 on_stack(&mut stack, size)
             }
-            TypeClass::Aggregate(_) | TypeClass::Other => {
+            TypeClass::Aggregate | TypeClass::Other => {
                 lost = Some("how a struct is passed, here or before it, cannot be told from its size");
                 ParamLocation::Unknown("how a struct is passed cannot be told from its size".to_owned())
             }
         }
     };
     params.iter().map(&mut place).collect()
-}
-
-/// Where that many integers or addresses are.
-pub(super) fn integers(machine: Machine, count: usize) -> Vec<ParamLocation> {
-    let param = DeclaredParam {
-        name: String::new(),
-        type_name: String::new(),
-        size: Some(8),
-        class: TypeClass::Integer,
-    };
-    locations(machine, &vec![param; count], true)
 }
 
 fn on_stack(next: &mut i64, size: u64) -> ParamLocation {
@@ -92,7 +83,7 @@ mod tests {
         let param = |class: &TypeClass| DeclaredParam {
             name: String::new(),
             type_name: String::new(),
-            size: None,
+            size: Some(128),
             class: *class,
         };
         classes.iter().map(param).collect()
@@ -113,7 +104,7 @@ mod tests {
 
     #[test]
     fn comm_init_rank_has_its_id_on_the_stack() {
-        let list = [TypeClass::Integer, TypeClass::Integer, TypeClass::Aggregate(128), TypeClass::Integer];
+        let list = [TypeClass::Integer, TypeClass::Integer, TypeClass::Aggregate, TypeClass::Integer];
         let found = locations(Machine::X86_64, &params(&list), true);
         assert_eq!(found[2..], [stack(8), ParamLocation::Register(1)]);
         let found = locations(Machine::X86_64, &params(&list), false);

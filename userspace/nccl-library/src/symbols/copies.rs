@@ -10,7 +10,6 @@ use crate::elf::{ElfVaddr, SymbolTable, TableKind};
 /// More copies of one function than this are not taken; NCCL has at most two.
 const MAX_COPIES: usize = 64;
 
-/// A copy of a wanted function.
 #[derive(Clone, Debug)]
 pub(super) struct Copy {
     pub(super) symbol: String,
@@ -61,7 +60,7 @@ impl Copies {
     pub(super) fn add_found(&mut self, search: &Search, request: &Request) -> bool {
         let mut added = false;
         for spec in &request.functions {
-            let Some(Ok(found)) = search.get(&*spec.name) else { continue };
+            let Some(Ok(found)) = search.get(spec.name) else { continue };
             let known = self.0.entry(spec.name.to_string()).or_default();
             if !known.is_empty() {
                 continue;

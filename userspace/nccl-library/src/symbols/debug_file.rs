@@ -21,7 +21,6 @@ const MAX_DEPTH: usize = 6;
 /// A name and a checksum.
 const MAX_LINK: u64 = 4096;
 
-/// Where to look for debug files.
 #[derive(Clone, Debug, Default)]
 pub struct DebugFiles {
     files: Vec<PathBuf>,

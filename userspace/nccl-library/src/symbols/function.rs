@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    dwarf::DeclaredParam,
     elf::{ElfVaddr, FileOffset},
     parameter::ParamLocation,
 };
@@ -15,7 +16,6 @@ pub struct Function {
     pub name: String,
     /// The symbol as the library states it: mangled, with clone suffixes. Where it states none, the name.
     pub symbol: String,
-    /// How it was found.
     pub found_by: FoundBy,
     /// Entry, as the ELF file states it.
     pub vaddr: ElfVaddr,
@@ -30,7 +30,6 @@ pub struct Function {
     /// The parameters in the order of the debugging information. Clones have lost some, and one that was
     /// split into parts appears several times.
     pub params: Vec<Param>,
-    /// Where [`Self::params`] are from.
     pub params_from: ParamSource,
 }
 
@@ -42,7 +41,6 @@ impl Function {
         named.find(|param| param.location.is_known()).or(first)
     }
 
-    /// Where in the file a uprobe on it goes.
     pub fn uprobe_place(&self) -> FileOffset {
         FileOffset(self.file_offset.0.saturating_add(self.uprobe_offset))
     }
@@ -53,7 +51,6 @@ impl Function {
     }
 }
 
-/// How a function was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FoundBy {
@@ -83,7 +80,6 @@ pub enum ParamSource {
     /// NCCL's source, and which argument register the code at the entry tests first: that tells how the
     /// compiler passes the parameters.
     EntryCode,
-    /// Not known.
     Unknown,
 }
 
@@ -99,6 +95,13 @@ pub struct Param {
     pub size: Option<u64>,
     /// Where its value is when the first instruction of the function is about to run.
     pub location: ParamLocation,
+}
+
+impl Param {
+    pub(super) fn of(declared: DeclaredParam, location: ParamLocation) -> Self {
+        let DeclaredParam { name, type_name, size, class: _ } = declared;
+        Self { name, type_name, size, location }
+    }
 }
 
 #[cfg(test)]

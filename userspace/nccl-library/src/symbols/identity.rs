@@ -9,7 +9,10 @@ use std::collections::BTreeSet;
 
 use memchr::memmem;
 
-use super::shipped::{Table, TableError};
+use super::{
+    LayoutSource,
+    shipped::{Table, TableError},
+};
 use crate::elf::{Budget, Error, Image, Machine};
 use crate::fields::comm;
 use crate::layouts::Layouts;
@@ -18,57 +21,32 @@ use crate::nccl::Versions;
 /// The official libraries have at most 3 MB of code.
 const MAX_CODE: u64 = 256 << 20;
 
-/// Layouts and how their identity is known, or why there are none.
-#[derive(Debug)]
-pub(super) enum Shipped {
-    /// By build-id.
-    ByBuildId(Layouts),
-    /// By version, and the code agrees.
-    ByVersion(Layouts),
-    /// None can be used.
-    None(String),
-}
-
-/// Looks for shipped layouts of a library.
-///
-/// # Errors
-/// When its code cannot be read.
+/// The shipped layouts of a library, and how its identity is known; or why none can be used.
 pub(super) fn shipped(
     image: &Image,
     versions: Option<Versions>,
     budget: &mut Budget,
-) -> Result<Shipped, Error> {
-    let unusable = |error: TableError| Shipped::None(error.to_string());
-    let table = match Table::shipped() {
-        Ok(table) => table,
-        Err(error) => return Ok(unusable(error)),
-    };
+) -> Result<(Layouts, LayoutSource), String> {
+    let unusable = |error: TableError| error.to_string();
+    let table = Table::shipped().map_err(unusable)?;
     if let Some(library) = image.build_id().and_then(|build_id| table.with_build_id(build_id))
         && library.machine == image.machine()
         && versions.is_none_or(|(nccl, _)| nccl == library.nccl)
     {
-        return Ok(table.layouts(library).map_or_else(unusable, Shipped::ByBuildId));
+        return Ok((table.layouts(library).map_err(unusable)?, LayoutSource::ShippedForBuildId));
     }
-    let Some((nccl, cuda)) = versions else {
-        return Ok(Shipped::None("the library does not state its version".to_owned()));
-    };
-    let Some(library) = table.with_version(nccl, cuda, image.machine()) else {
+    let (nccl, cuda) = versions.ok_or("the library does not state its version")?;
+    let library = table.with_version(nccl, cuda, image.machine()).ok_or_else(|| {
         let (major, minor) = cuda;
-        let what =
-            format!("no layouts are shipped for NCCL {nccl} for CUDA {major}.{minor} and this processor");
-        return Ok(Shipped::None(what));
-    };
-    let layouts = match table.layouts(library) {
-        Ok(layouts) => layouts,
-        Err(error) => return Ok(unusable(error)),
-    };
-    Ok(if code_agrees(image, &layouts, budget)? {
-        Shipped::ByVersion(layouts)
-    } else {
-        let what =
-            format!("its code does not agree with the layouts of NCCL {nccl}: a build of other sources");
-        Shipped::None(what)
-    })
+        format!("no layouts are shipped for NCCL {nccl} for CUDA {major}.{minor} and this processor")
+    })?;
+    let layouts = table.layouts(library).map_err(unusable)?;
+    if !code_agrees(image, &layouts, budget).map_err(|error| error.to_string())? {
+        return Err(format!(
+            "its code does not agree with the layouts of NCCL {nccl}: a build of other sources"
+        ));
+    }
+    Ok((layouts, LayoutSource::ShippedForVersion))
 }
 
 /// Whether the numbers that the layouts of `ncclComm` make stand in the code. Never, where it is not known

@@ -25,7 +25,6 @@ pub struct MachineCode {
 /// A call of one function by another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallSite {
-    /// Address of the call instruction.
     pub address: u64,
     /// Constants that the register can hold there; none if it is not known.
     pub constants: Vec<i64>,

@@ -5,7 +5,6 @@
 //! either, the suffixes that compilers give to their copies. Taking the length from the encoding makes the
 //! match exact: `_Z16ncclProxySaveOpXv` is not a copy of `ncclProxySaveOp`.
 
-/// A symbol taken apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Symbol<'a> {
     /// The unqualified name.

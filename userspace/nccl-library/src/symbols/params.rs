@@ -10,7 +10,6 @@ use crate::{nccl::NcclVersion, parameter::ParamLocation};
 /// As much of a function's code as may come before the first test of a parameter.
 const ENTRY_CODE: u64 = 256;
 
-/// What is known of the library.
 pub(super) struct Knowledge<'a> {
     pub(super) image: &'a Image,
     pub(super) version: Option<NcclVersion>,
@@ -50,12 +49,8 @@ impl Knowledge<'_> {
         let is_clone = copy.is_clone != Some(false);
         let declared: Vec<DeclaredParam> = match self.found.functions.get(&copy.address.0) {
             Some(params) if is_clone || !is_unoptimised(params) => {
-                let params = params.iter().map(|param| Param {
-                    name: param.declared.name.clone(),
-                    type_name: param.declared.type_name.clone(),
-                    size: param.declared.size,
-                    location: param.location.clone(),
-                });
+                let params =
+                    params.iter().map(|param| Param::of(param.declared.clone(), param.location.clone()));
                 return Some((params.collect(), ParamSource::DwarfAtEntry));
             }
             Some(params) => params.iter().map(|param| param.declared.clone()).collect(),
@@ -68,13 +63,11 @@ impl Knowledge<'_> {
     fn by_convention(&self, copy: &Copy, declared: Vec<DeclaredParam>) -> Vec<Param> {
         let c_linkage = !copy.symbol.starts_with("_Z");
         let locations = convention::locations(self.image.machine(), &declared, c_linkage);
-        let param = |(declared, location): (DeclaredParam, ParamLocation)| Param {
-            name: declared.name,
-            type_name: declared.type_name,
-            size: declared.size,
-            location,
-        };
-        declared.into_iter().zip(locations).map(param).collect()
+        declared
+            .into_iter()
+            .zip(locations)
+            .map(|(declared, location)| Param::of(declared, location))
+            .collect()
     }
 
     fn save_proxy(&self, copy: &Copy, copies: usize, budget: &mut Budget) -> Option<Vec<Param>> {
@@ -93,9 +86,7 @@ impl Knowledge<'_> {
 /// function is called by the convention: nothing has looked at who calls it.
 fn is_unoptimised(params: &[EntryParam]) -> bool {
     params.iter().any(|param| param.own_frame)
-        && params.iter().all(|param| param.own_frame || is_on_stack(&param.location))
-}
-
-fn is_on_stack(location: &ParamLocation) -> bool {
-    matches!(location, ParamLocation::EntryStack { .. })
+        && params
+            .iter()
+            .all(|param| param.own_frame || matches!(param.location, ParamLocation::EntryStack { .. }))
 }

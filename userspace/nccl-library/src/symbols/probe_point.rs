@@ -21,7 +21,7 @@ const MAX_SKIPPED: usize = 6;
 pub(super) const MAX_FUNCTION: u64 = 64 << 10;
 
 /// The registers that pass integers and addresses in x86-64 code for Linux.
-const ARGUMENTS: [Register; 6] =
+pub(super) const ARGUMENTS: [Register; 6] =
     [Register::RDI, Register::RSI, Register::RDX, Register::RCX, Register::R8, Register::R9];
 
 /// Bytes from the entry of a function to the instruction that a uprobe goes to. 0 is the entry itself: where

@@ -13,22 +13,14 @@ use crate::parameter::ParamLocation;
 
 /// Debugging information, of the library or a debug file, that cannot be used.
 pub(super) fn debug_information(subject: &str, error: &Error) -> Problem {
-    Problem {
-        kind: ProblemKind::DebugInfo,
-        subject: subject.to_owned(),
-        what: error.to_string(),
-        lost: "parameter locations and struct layouts".to_owned(),
-    }
+    let lost = "parameter locations and struct layouts";
+    Problem::new(ProblemKind::DebugInfo, subject, error.to_string(), lost)
 }
 
 /// Code that could not be searched for functions without symbols.
 pub(super) fn search(error: &Error) -> Problem {
-    Problem {
-        kind: ProblemKind::DebugInfo,
-        subject: "functions without symbols".to_owned(),
-        what: error.to_string(),
-        lost: "the functions that the library does not export".to_owned(),
-    }
+    let lost = "the functions that the library does not export";
+    Problem::new(ProblemKind::DebugInfo, "functions without symbols", error.to_string(), lost)
 }
 
 /// Functions that were not found, and parameters that are not at a known place.
@@ -40,36 +32,31 @@ pub(super) fn of_functions(
     problems: &mut Vec<Problem>,
 ) {
     for spec in &request.functions {
-        if let Some(copies) = functions.get(&*spec.name) {
+        if let Some(copies) = functions.get(spec.name) {
             for copy in copies {
                 of_params(spec, copy, problems);
             }
             continue;
         }
-        if spec.in_some_versions || spec.alternatives.iter().any(|other| functions.contains_key(&**other)) {
+        if spec.in_some_versions || spec.alternatives.iter().any(|other| functions.contains_key(*other)) {
             continue;
         }
         let kind =
             if spec.required { ProblemKind::RequiredFunctionMissing } else { ProblemKind::FunctionMissing };
-        let what = match search.map(|search| search.get(&*spec.name)) {
-            _ if !copies.of(&spec.name).is_empty() => "its address is not loaded from the file".to_owned(),
+        let what = match search.map(|search| search.get(spec.name)) {
+            _ if !copies.of(spec.name).is_empty() => "its address is not loaded from the file".to_owned(),
             None => "no such symbol: not in this version, or inlined into its callers".to_owned(),
             Some(Some(Err(why))) => format!("no symbols, not exported, and {why}"),
             Some(_) => "the library has no full symbol table, and it is not exported".to_owned(),
         };
-        let (subject, lost) = (spec.name.to_string(), spec.lost_without.to_string());
-        problems.push(Problem { kind, subject, what, lost });
+        problems.push(Problem::new(kind, spec.name, what, spec.lost_without));
     }
 }
 
 fn of_params(spec: &FunctionSpec, copy: &Function, problems: &mut Vec<Problem>) {
     let mut unknown = |param: &str, what: &str| {
-        problems.push(Problem {
-            kind: ProblemKind::ParamUnknown,
-            subject: format!("{}{}({param})", spec.name, copy.clone_suffix()),
-            what: what.to_owned(),
-            lost: String::new(),
-        });
+        let subject = format!("{}{}({param})", spec.name, copy.clone_suffix());
+        problems.push(Problem::new(ProblemKind::ParamUnknown, subject, what, ""));
     };
     if copy.params_from == ParamSource::Unknown {
         if !spec.params.is_empty() {
@@ -86,12 +73,8 @@ fn of_params(spec: &FunctionSpec, copy: &Function, problems: &mut Vec<Problem>) 
 
 /// Parts of the debugging information that cannot be used.
 pub(super) fn of_faults(found: &Found, problems: &mut Vec<Problem>) {
-    problems.extend(found.faults.iter().map(|fault| Problem {
-        kind: ProblemKind::DebugInfo,
-        subject: "debugging information".to_owned(),
-        what: fault.clone(),
-        lost: String::new(),
-    }));
+    let problem = |fault: &String| Problem::new(ProblemKind::DebugInfo, "debugging information", fault, "");
+    problems.extend(found.faults.iter().map(problem));
 }
 
 /// Structs and enumerations that are not known. `no_layouts` is why, if there are none at all.
@@ -112,7 +95,10 @@ pub(super) fn of_types(
     } else {
         "not in the shipped layouts: this version has none of that name".to_owned()
     };
-    let lost = |name: &str| catalog::lost_without_type(name).unwrap_or_default().to_owned();
+    let mut add = |kind, name: &str, what: &str| {
+        let lost = catalog::lost_without_type(name).unwrap_or_default();
+        problems.push(Problem::new(kind, name, what, lost));
+    };
     let replaced = |name: &str| {
         let others = fields::alternatives(name);
         others.iter().any(|other| found.layouts.struct_size(other).is_some())
@@ -120,17 +106,14 @@ pub(super) fn of_types(
     for name in &request.structs {
         if found.ambiguous.contains(name) {
             let what = "the library has definitions of different sizes under this name";
-            let (kind, subject) = (ProblemKind::LayoutAmbiguous, name.clone());
-            problems.push(Problem { kind, subject, what: what.to_owned(), lost: lost(name) });
+            add(ProblemKind::LayoutAmbiguous, name, what);
         } else if found.layouts.struct_size(name).is_none() && !replaced(name) {
-            let (kind, subject) = (ProblemKind::StructMissing, name.clone());
-            problems.push(Problem { kind, subject, what: absent.clone(), lost: lost(name) });
+            add(ProblemKind::StructMissing, name, &absent);
         }
     }
     for name in &request.enums {
         if found.layouts.enums.get(name).is_none_or(|layout| layout.values.is_empty()) {
-            let (kind, subject) = (ProblemKind::EnumMissing, name.clone());
-            problems.push(Problem { kind, subject, what: absent.clone(), lost: lost(name) });
+            add(ProblemKind::EnumMissing, name, &absent);
         }
     }
 }

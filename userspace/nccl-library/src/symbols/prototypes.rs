@@ -1,76 +1,28 @@
 //! Parameters that no debugging information states: those that NCCL's source declares for the functions that
 //! ncclflow uses.
 //!
-//! NCCL's source, tags v2.16.2-1 to v2.30.7-1, and the debugging information of the official libraries up to
-//! 2.32.3. Only functions that must keep the platform's calling convention are here, because code that the
-//! compiler does not see when it compiles them calls them: from another source file, or through a pointer.
-//! `SaveProxy` is called from its own file only, so the compiler may pass its parameters as it likes;
-//! [`save_proxy`] tells from its code which way was taken.
+//! A function keeps the platform's calling convention if code that the compiler does not see when it compiles
+//! the function calls it: from another source file, or through a pointer. `SaveProxy` is called from its own
+//! file only, so the compiler may pass its parameters as it likes; [`save_proxy`] tells from its code which
+//! way was taken.
 
+use super::catalog::{COMM, CONN_INDEX, Called, Declared, FUNCTIONS, JUST_INQUIRE, OP, PEER, TYPE};
 use super::{Param, convention};
 use crate::dwarf::{DeclaredParam, TypeClass};
 use crate::elf::Machine;
 use crate::{nccl::NcclVersion, parameter::ParamLocation};
 
-/// Name, type, bytes.
-type Declared = (&'static str, &'static str, u64);
-
-const COMM: Declared = ("comm", "ncclComm*", 8);
-const COMM_T: Declared = ("comm", "ncclComm_t", 8);
-const PLAN: Declared = ("plan", "ncclKernelPlan*", 8);
-const OP: Declared = ("op", "ncclProxyOp*", 8);
-const JUST_INQUIRE: Declared = ("justInquire", "bool*", 8);
-const ARGS: Declared = ("args", "ncclProxyArgs*", 8);
-const SUB: Declared = ("s", "int", 4);
-const STEP: Declared = ("stepId", "int", 4);
-const STEP_LO: Declared = ("stepLo", "uint64_t", 8);
-const STEP_HI: Declared = ("stepHi", "uint64_t", 8);
-const STATE: Declared = ("eState", "ncclProfilerEventState_t", 4);
-
-/// Functions whose names are linked across source files.
-const LINKED: &[(&str, &[Declared])] = &[
-    ("ncclProxySaveOp", &[COMM, OP, JUST_INQUIRE]),
-    ("ncclEnqueueCheck", &[("info", "ncclInfo*", 8)]),
-    ("ncclLaunchKernel", &[COMM, PLAN]),
-    ("ncclLaunchKernelAfter_NoCuda", &[COMM, PLAN]),
-    ("ncclCommDestroy", &[COMM_T]),
-    ("ncclCommAbort", &[COMM_T]),
-    // 2.16 to 2.22
-    ("ncclProfilingRecord", &[ARGS, ("sub", "int", 4), ("step", "int", 4), ("state", "int", 4)]),
-    // 2.23
-    ("ncclProfilerStartSendProxyStepEvents", &[SUB, ARGS, STEP_LO, STEP_HI]),
-    ("ncclProfilerStartRecvProxyStepEvents", &[SUB, ARGS, STEP_LO, STEP_HI]),
-    ("ncclProfilerRecordProxyStepEventStates", &[SUB, ARGS, STEP_LO, STEP_HI, STATE]),
-    ("ncclProfilerStopProxyStepEvents", &[SUB, ARGS, STEP_LO, STEP_HI]),
-    // 2.24 on. `ncclProfilerRecordProxyOpEventState` is not here: 2.27 took two parameters out of its middle.
-    ("ncclProfilerStartSendProxyStepEvent", &[SUB, ARGS, STEP]),
-    ("ncclProfilerStartRecvProxyStepEvent", &[SUB, ARGS, STEP]),
-    ("ncclProfilerRecordProxyStepEventState", &[SUB, ARGS, STEP, STATE]),
-    ("ncclProfilerStopProxyStepEvent", &[SUB, ARGS, STEP]),
-    ("ncclProfilerStartSendProxyOpEvent", &[SUB, ARGS]),
-    ("ncclProfilerStartRecvProxyOpEvent", &[SUB, ARGS]),
-    ("ncclProfilerStartProxyOpEvent", &[SUB, ARGS]),
-    ("ncclProfilerStopProxyOpEvent", &[SUB, ARGS]),
-];
-
-/// Functions whose address is given to CUDA, or to the code that starts threads.
-const CALLED_BY_POINTER: &[(&str, &[Declared])] = &[
-    ("hostStreamPlanCallback", &[("plan_", "void*", 8)]),
-    ("ncclCommInitRankFunc", &[("job_", "ncclAsyncJob*", 8)]),
-];
-
 /// The declared parameters of a function that keeps the calling convention. `is_static` if its symbol says
 /// that it is local to its source file.
 pub(super) fn of(name: &str, is_static: bool) -> Option<Vec<DeclaredParam>> {
-    let linked = if is_static { &[][..] } else { LINKED };
-    let (_, params) = linked.iter().chain(CALLED_BY_POINTER).find(|(known, _)| *known == name)?;
-    let declared = |(name, type_name, size): &Declared| DeclaredParam {
-        name: (*name).to_owned(),
-        type_name: (*type_name).to_owned(),
-        size: Some(*size),
-        class: TypeClass::Integer,
-    };
-    Some(params.iter().map(declared).collect())
+    let keeps = |called| called == Called::ByPointer || (called == Called::FromOtherFiles && !is_static);
+    let entry = FUNCTIONS.iter().find(|entry| entry.name == name && keeps(entry.called))?;
+    Some(entry.params.iter().copied().map(integer).collect())
+}
+
+fn integer((name, type_name, size): Declared) -> DeclaredParam {
+    let (name, type_name) = (name.to_owned(), type_name.to_owned());
+    DeclaredParam { name, type_name, size: Some(size), class: TypeClass::Integer }
 }
 
 /// How the parameters of `SaveProxy` arrive, by the one whose sign its code tests first, counting from 0:
@@ -100,16 +52,17 @@ pub(super) fn save_proxy(
     declared.extend(has_comm.then_some(COMM));
     declared.push(channel);
     declared.extend(clone.then_some(channel));
-    declared.extend([("type", "int", 4), ("peer", "int", 4), OP, ("connIndex", "int", 4), JUST_INQUIRE]);
-    let param = |((name, type_name, size), slot): (Declared, ParamLocation)| {
-        let location = if clone && name == "channel" {
+    declared.extend([TYPE, PEER, OP, CONN_INDEX, JUST_INQUIRE]);
+    let declared: Vec<DeclaredParam> = declared.into_iter().map(integer).collect();
+    let slots = convention::locations(machine, &declared, true);
+    let param = |(declared, slot): (DeclaredParam, ParamLocation)| {
+        let location = if clone && declared.name == "channel" {
             ParamLocation::Unknown("the compiler passes two addresses within it instead".to_owned())
         } else {
             slot
         };
-        Param { name: name.to_owned(), type_name: type_name.to_owned(), size: Some(size), location }
+        Param::of(declared, location)
     };
-    let slots = convention::integers(machine, declared.len());
     Some(declared.into_iter().zip(slots).map(param).collect())
 }
 

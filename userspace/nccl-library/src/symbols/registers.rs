@@ -1,26 +1,17 @@
 //! Names of the DWARF register numbers that parameters arrive in.
 
+use super::probe_point::x86_register;
 use crate::elf::Machine;
-
-/// DWARF numbers of the System V x86-64 psABI (figure 3.36): not the order of the instruction encoding.
-const X86_64: [&str; 16] = [
-    "rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp", "r8", "r9", "r10", "r11", "r12", "r13", "r14",
-    "r15",
-];
-/// The 32-bit halves in the same order.
-const X86_64_LOW: [&str; 16] = [
-    "eax", "edx", "ecx", "ebx", "esi", "edi", "ebp", "esp", "r8d", "r9d", "r10d", "r11d", "r12d", "r13d",
-    "r14d", "r15d",
-];
 
 /// The name of a DWARF register number. `size` is that of the value in bytes: one of 4 bytes or less is in
 /// the low half, which has a name of its own. A number without a name is shown as such.
 pub fn register_name(machine: Machine, number: u16, size: Option<u64>) -> String {
     let narrow = size.is_some_and(|size| size <= 4);
-    let index = usize::from(number);
     match machine {
-        Machine::X86_64 if index < X86_64.len() => {
-            (if narrow { X86_64_LOW[index] } else { X86_64[index] }).to_owned()
+        Machine::X86_64 if number < 16 => {
+            let register = x86_register(number).unwrap_or_default();
+            let register = if narrow { register.full_register32() } else { register };
+            format!("{register:?}").to_lowercase()
         }
         // 16 is the return address column.
         Machine::X86_64 if (17..=32).contains(&number) => format!("xmm{}", number - 17),
@@ -31,7 +22,6 @@ pub fn register_name(machine: Machine, number: u16, size: Option<u64>) -> String
     }
 }
 
-/// The name of the stack pointer.
 pub(super) fn stack_pointer(machine: Machine) -> &'static str {
     if machine == Machine::X86_64 { "rsp" } else { "sp" }
 }

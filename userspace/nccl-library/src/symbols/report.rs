@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use super::registers::{register_name, stack_pointer};
 use super::{FoundBy, Function, LayoutSource, Param, ParamSource, Problem, ProblemKind, Request, Resolution};
 use crate::elf::Machine;
+use crate::layouts::Layouts;
 use crate::parameter::ParamLocation;
 
 /// Renders what was found, where, how each parameter arrives, and what is lost.
@@ -47,7 +48,7 @@ fn identity(out: &mut String, resolution: &Resolution) -> std::fmt::Result {
 fn functions(out: &mut String, resolution: &Resolution, request: &Request) -> std::fmt::Result {
     writeln!(out, "\nfunctions")?;
     let copies: Vec<&Function> =
-        request.functions.iter().flat_map(|spec| resolution.functions(&spec.name)).collect();
+        request.functions.iter().flat_map(|spec| resolution.functions(spec.name)).collect();
     let label = |function: &Function| format!("{}{}", function.name, function.clone_suffix());
     let width = copies.iter().map(|function| label(function).len()).max().unwrap_or(0);
     for function in &copies {
@@ -133,25 +134,25 @@ fn location(param: &Param, machine: Machine) -> String {
 }
 
 fn layouts(out: &mut String, resolution: &Resolution, request: &Request) -> std::fmt::Result {
-    let found: Vec<(&String, u64)> = request
-        .structs
-        .iter()
-        .filter_map(|name| Some((name, resolution.layouts.struct_size(name)?)))
-        .collect();
-    writeln!(out, "\nstructs   {} of {} asked for", found.len(), request.structs.len())?;
+    let Layouts { structs, enums } = &resolution.layouts;
+    list(out, "structs", "B", &request.structs, |name| structs.get(name).map(|layout| layout.size))?;
+    list(out, "enums", "names", &request.enums, |name| {
+        enums.get(name).map(|layout| layout.values.len() as u64)
+    })
+}
+
+fn list(
+    out: &mut String,
+    title: &str,
+    unit: &str,
+    asked: &[String],
+    measure: impl Fn(&String) -> Option<u64>,
+) -> std::fmt::Result {
+    let found: Vec<(&String, u64)> = asked.iter().filter_map(|name| Some((name, measure(name)?))).collect();
+    writeln!(out, "\n{title:9} {} of {} asked for", found.len(), asked.len())?;
     let width = found.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-    for (name, size) in found {
-        writeln!(out, "  {name:width$}  {size:>8} B")?;
-    }
-    let known: Vec<(&String, usize)> = request
-        .enums
-        .iter()
-        .filter_map(|name| Some((name, resolution.layouts.enums.get(name)?.values.len())))
-        .collect();
-    writeln!(out, "\nenums     {} of {} asked for", known.len(), request.enums.len())?;
-    let width = known.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-    for (name, values) in known {
-        writeln!(out, "  {name:width$}  {values:>8} names")?;
+    for (name, number) in found {
+        writeln!(out, "  {name:width$}  {number:>8} {unit}")?;
     }
     Ok(())
 }

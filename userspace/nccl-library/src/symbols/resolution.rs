@@ -20,11 +20,8 @@ pub enum SymbolSource {
     SymtabWithShippedLayout,
     /// Functions found without symbols, layouts from a table shipped for that version.
     Stripped,
-    /// Function addresses from `.symtab`, no layouts.
     SymtabOnly,
-    /// Functions found without symbols, no layouts.
     StrippedOnly,
-    /// The exported API only.
     ExportsOnly,
 }
 
@@ -54,32 +51,25 @@ pub enum LayoutSource {
     /// The shipped table has this version for this CUDA and this processor, and the library's code agrees
     /// with it.
     ShippedForVersion,
-    /// There are none.
     Unknown,
 }
 
-/// What is known about a library.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Resolution {
-    /// Identity of the library.
     pub build_id: Option<BuildId>,
     /// Version of NCCL, from the version string in the library.
     pub nccl_version: Option<NcclVersion>,
     /// CUDA version that it was built for (major, minor), from the same string.
     pub cuda_version: Option<(u32, u32)>,
-    /// Processor.
     pub machine: Machine,
     /// Where the answers are from.
     #[serde(alias = "rung")]
     pub symbol_source: SymbolSource,
-    /// The separate debug file that was used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub debug_file: Option<String>,
-    /// Where the layouts are from.
     pub layouts_from: LayoutSource,
     /// All copies of each function found, by the name asked for, in the order of their addresses.
     pub functions: BTreeMap<String, Vec<Function>>,
-    /// Structs and enumerations.
     pub layouts: Layouts,
     /// What could not be found out, and what is lost with it.
     pub problems: Vec<Problem>,
@@ -107,29 +97,33 @@ impl Resolution {
 /// Something that could not be found out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
-    /// What sort of thing it is.
     pub kind: ProblemKind,
     /// The function, parameter, struct or section.
     pub subject: String,
-    /// Why it is not known.
     pub what: String,
     /// What an operator does not get; empty if nothing that ncclflow knows of depends on it.
     pub lost: String,
 }
 
-/// What sort of thing could not be found out.
+impl Problem {
+    pub(super) fn new(
+        kind: ProblemKind,
+        subject: impl Into<String>,
+        what: impl Into<String>,
+        lost: impl Into<String>,
+    ) -> Self {
+        Self { kind, subject: subject.into(), what: what.into(), lost: lost.into() }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProblemKind {
-    /// A function without which nothing can be traced.
     RequiredFunctionMissing,
-    /// A function that can be done without.
     FunctionMissing,
     /// A parameter of a function copy is not at a known place.
     ParamUnknown,
-    /// A struct's layout.
     StructMissing,
-    /// An enumeration's names.
     EnumMissing,
     /// The library holds different layouts under one name; none of them is used.
     LayoutAmbiguous,

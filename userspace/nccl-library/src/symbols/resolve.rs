@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::copies::Copies;
 use super::debug_file::DebugFiles;
-use super::identity::{self, Shipped};
+use super::identity;
 use super::params::Knowledge;
 use super::probe_point::{self, MAX_FUNCTION};
 use super::stripped::{self, Search};
@@ -27,10 +27,15 @@ struct Evidence {
     search: Option<Search>,
 }
 
+impl Evidence {
+    fn of_dwarf(symbol_source: SymbolSource, copies: Copies, found: Found) -> Self {
+        let (debug_file, no_layouts, search) = (None, None, None);
+        let layouts_from = LayoutSource::Dwarf;
+        Self { symbol_source, copies, found, layouts_from, debug_file, no_layouts, search }
+    }
+}
+
 /// Looks up what is requested, in the library itself and in what is shipped.
-///
-/// # Errors
-/// As [`resolve_with`].
 pub fn resolve(image: &Image, request: &Request) -> Result<Resolution, Error> {
     resolve_with(image, request, &DebugFiles::default())
 }
@@ -61,15 +66,7 @@ pub fn resolve_with(image: &Image, request: &Request, debug_files: &DebugFiles) 
         }
     };
     let evidence = match own {
-        Some(found) => Evidence {
-            symbol_source: SymbolSource::OwnDwarf,
-            copies,
-            found,
-            layouts_from: LayoutSource::Dwarf,
-            debug_file: None,
-            no_layouts: None,
-            search: None,
-        },
+        Some(found) => Evidence::of_dwarf(SymbolSource::OwnDwarf, copies, found),
         None => of_debug_file(image, request, debug_files, &mut budget, &mut problems).unwrap_or_else(|| {
             let (budget, problems) = (&mut budget, &mut problems);
             without_debugging_information(image, request, table.as_ref(), copies, versions, budget, problems)
@@ -79,7 +76,7 @@ pub fn resolve_with(image: &Image, request: &Request, debug_files: &DebugFiles) 
 }
 
 fn says_nothing(found: &Found) -> bool {
-    let types = found.layouts.structs().count() + found.layouts.enums().count() + found.ambiguous.len();
+    let types = found.layouts.structs.len() + found.layouts.enums.len() + found.ambiguous.len();
     found.functions.is_empty() && found.declared.is_empty() && types == 0
 }
 
@@ -101,13 +98,8 @@ fn of_debug_file(
     };
     match read() {
         Ok(found) => found.map(|(copies, found)| Evidence {
-            symbol_source: SymbolSource::DebugFile,
-            copies,
-            found,
-            layouts_from: LayoutSource::Dwarf,
             debug_file: Some(file.name().replace(char::is_control, "?")),
-            no_layouts: None,
-            search: None,
+            ..Evidence::of_dwarf(SymbolSource::DebugFile, copies, found)
         }),
         Err(error) => {
             problems.push(problems::debug_information("debug file", &error));
@@ -129,7 +121,7 @@ fn without_debugging_information(
     let mut search = None;
     let mut found_any = false;
     // `strip --discard-all` leaves a symbol table that has exported functions only.
-    let lacks = request.functions.iter().any(|spec| spec.required && copies.of(&spec.name).is_empty());
+    let lacks = request.functions.iter().any(|spec| spec.required && copies.of(spec.name).is_empty());
     if (!has_symbols && !request.functions.is_empty()) || lacks {
         let name = |symbol| mangled::parse(symbol).map_or(symbol, |parsed| parsed.name);
         let functions = table.into_iter().flat_map(SymbolTable::functions);
@@ -144,10 +136,8 @@ fn without_debugging_information(
         search = Some(found);
     }
     let (layouts, layouts_from, no_layouts) = match identity::shipped(image, versions, budget) {
-        Ok(Shipped::ByBuildId(layouts)) => (layouts, LayoutSource::ShippedForBuildId, None),
-        Ok(Shipped::ByVersion(layouts)) => (layouts, LayoutSource::ShippedForVersion, None),
-        Err(error) => (Layouts::default(), LayoutSource::Unknown, Some(error.to_string())),
-        Ok(Shipped::None(why)) => (Layouts::default(), LayoutSource::Unknown, Some(why)),
+        Ok((layouts, from)) => (layouts, from, None),
+        Err(why) => (Layouts::default(), LayoutSource::Unknown, Some(why)),
     };
     let symbol_source = match (has_symbols, found_any, no_layouts.is_none()) {
         (true, _, true) => SymbolSource::SymtabWithShippedLayout,
@@ -181,11 +171,11 @@ fn answer(
     let knowledge = Knowledge { image, version: versions.map(|(nccl, _)| nccl), found: &found };
     let mut functions: BTreeMap<String, Vec<Function>> = BTreeMap::new();
     for spec in &request.functions {
-        let known = copies.of(&spec.name);
+        let known = copies.of(spec.name);
         for copy in known {
             // No probe can go to an address that is not loaded from the file.
             let Some(file_offset) = image.file_offset(copy.address) else { continue };
-            let (params, params_from) = knowledge.params(&spec.name, copy, known.len(), budget);
+            let (params, params_from) = knowledge.params(spec.name, copy, known.len(), budget);
             functions.entry(spec.name.to_string()).or_default().push(Function {
                 name: spec.name.to_string(),
                 symbol: copy.symbol.clone(),

@@ -9,7 +9,7 @@ use iced_x86::{Code, FlowControl, Instruction, InstructionInfoFactory, OpKind, R
 
 use super::{
     machine_code::{MachineCode, branch_target},
-    probe_point::{writes, x86_register},
+    probe_point::{ARGUMENTS, writes, x86_register},
 };
 use crate::parameter::ParamLocation;
 
@@ -19,7 +19,6 @@ const MAX_BETWEEN: usize = 8;
 /// A store of -1 over a number of 32 bits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlotReset {
-    /// Address of the instruction.
     pub address: u64,
     /// Where an address is when it is reached: a register, or, from the stack pointer, a place in the frame.
     pub holder: ParamLocation,
@@ -30,9 +29,6 @@ pub struct SlotReset {
 impl MachineCode {
     /// The only store of -1 that leads to the call at `call` with no other in between, if it is known to be
     /// over an element of the array of 32-bit numbers that lies `array_at` bytes from the start of a struct.
-    ///
-    /// # Errors
-    /// Why there is no such answer.
     pub fn slot_reset_before(&self, call: u64, array_at: u64) -> Result<SlotReset, &'static str> {
         let stores = self.instructions.iter().enumerate().filter(|(at, instruction)| {
             is_store_of_minus_one(instruction) && self.calls_reached(*at, None).contains(&call)
@@ -130,10 +126,6 @@ impl MachineCode {
         })
     }
 }
-
-/// The registers whose values a plan can begin with.
-const ARGUMENTS: [Register; 6] =
-    [Register::RDI, Register::RSI, Register::RDX, Register::RCX, Register::R8, Register::R9];
 
 fn is_store_of_minus_one(instruction: &Instruction) -> bool {
     instruction.code() == Code::Mov_rm32_imm32

@@ -31,6 +31,6 @@ pub(super) fn request() -> Request {
     Request {
         functions: Vec::new(),
         structs: structs.map(|strukt| strukt.name.to_owned()).into(),
-        enums: enums.map(|enumeration| enumeration.name.to_owned()).into(),
+        enums: enums.map(str::to_owned).into(),
     }
 }

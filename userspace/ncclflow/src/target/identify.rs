@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::{library::MappedLibrary, maps::Mapping, process::Process};
 use nccl_library::{
     elf::{Budget, Image, SymbolTable, may_export},
-    nccl::stated_version,
+    nccl::find_versions,
 };
 
 /// Calls that every NCCL exports.
@@ -111,7 +111,7 @@ fn evidence(file: &MappedLibrary, depth: Depth) -> Option<Evidence> {
     if !exports && depth == Depth::Exports {
         return None;
     }
-    stated_version(&image, &mut budget).ok().flatten()?;
+    find_versions(&image, &mut budget).ok().flatten()?;
     Some(if exports {
         Evidence::Exports
     } else if has_calls(SymbolTable::read(&image, &mut budget)).unwrap_or(false) {

@@ -9,7 +9,6 @@ const MAX_INSTRUCTIONS: usize = 32;
 const ARGUMENTS: usize = 8;
 const REGISTERS: usize = 32;
 
-/// The parameter whose sign is tested first.
 pub(super) fn first_sign_test(code: &[u8]) -> Option<usize> {
     // What each register holds of the parameters, and which of that the flags are of.
     let mut origin: [Option<usize>; REGISTERS] =

@@ -1,221 +1,62 @@
 //! x86-64: `test r, r; js`.
 
+use std::collections::HashMap;
+
+use iced_x86::{
+    Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpKind, Register,
+};
+
+use crate::symbols::probe_point::{ARGUMENTS, writes};
+
 /// More instructions than this before the test are no beginning of a function.
 const MAX_INSTRUCTIONS: usize = 32;
 
-/// Argument registers in their order, by the numbers of the instruction encoding: rdi rsi rdx rcx r8 r9.
-const ARGUMENTS: [u8; 6] = [7, 6, 2, 1, 8, 9];
-
-/// The parameter whose sign is tested first.
 pub(super) fn first_sign_test(code: &[u8]) -> Option<usize> {
-    let tested = tested_register(code)?;
-    ARGUMENTS.iter().position(|register| *register == tested)
-}
-
-fn tested_register(code: &[u8]) -> Option<u8> {
-    let mut code = code;
-    let mut state =
-        State { origin: std::array::from_fn(|register| u8::try_from(register).ok()), tested: None };
-    for _ in 0..MAX_INSTRUCTIONS {
-        let instruction = Instruction::read(code)?;
-        code = code.get(instruction.length..)?;
-        match instruction.effect {
-            Effect::JumpIfNegative => return state.tested,
-            Effect::None => {}
-            Effect::Test(register) => state.tested = state.of(register),
-            Effect::Flags => state.tested = None,
-            Effect::Write(register) => state.set(register, None),
-            Effect::WriteAndFlags(register) => {
-                state.set(register, None);
-                state.tested = None;
-            }
-            Effect::Copy { from, to } => state.set(to, state.of(from)),
+    // Which parameter each register holds, and which the flags are of.
+    let mut held: HashMap<Register, usize> = ARGUMENTS.into_iter().zip(0..).collect();
+    let mut tested = None;
+    let mut infos = InstructionInfoFactory::new();
+    for instruction in Decoder::new(64, code, DecoderOptions::NONE).into_iter().take(MAX_INSTRUCTIONS) {
+        match instruction.flow_control() {
+            FlowControl::ConditionalBranch if is_js(&instruction) => return tested,
+            // Another condition: the way on is the one that is looked at.
+            FlowControl::Next | FlowControl::ConditionalBranch => {}
+            _ => return None,
         }
+        let copied = copied_from(&instruction).and_then(|from| held.get(&from).copied());
+        if instruction.code() == Code::Test_rm32_r32
+            && instruction.op0_register() == instruction.op1_register()
+        {
+            tested = held.get(&instruction.op0_register().full_register()).copied();
+        } else if instruction.rflags_modified() != 0 {
+            tested = None;
+        }
+        for used in infos.info(&instruction).used_registers().iter().filter(|used| writes(used.access())) {
+            held.remove(&used.register().full_register());
+        }
+        held.extend(copied.map(|parameter| (instruction.op0_register().full_register(), parameter)));
     }
     None
 }
 
-/// What each register holds of what was there at the entry, and which of that the flags are of.
-struct State {
-    origin: [Option<u8>; 16],
-    tested: Option<u8>,
+fn is_js(instruction: &Instruction) -> bool {
+    matches!(instruction.code(), Code::Js_rel8_64 | Code::Js_rel32_64)
 }
 
-impl State {
-    fn of(&self, register: u8) -> Option<u8> {
-        self.origin.get(usize::from(register)).copied().flatten()
-    }
-
-    fn set(&mut self, register: u8, value: Option<u8>) {
-        if let Some(origin) = self.origin.get_mut(usize::from(register)) {
-            *origin = value;
-        }
-    }
-}
-
-/// What an instruction does, as far as it matters here. Registers that are 16 or more are none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Effect {
-    None,
-    Flags,
-    Write(u8),
-    WriteAndFlags(u8),
-    Copy { from: u8, to: u8 },
-    Test(u8),
-    JumpIfNegative,
-}
-
-/// Memory, or a register that does not matter.
-const NO_REGISTER: u8 = 16;
-
-#[derive(Clone, Copy, Debug)]
-struct Instruction {
-    length: usize,
-    effect: Effect,
-}
-
-impl Instruction {
-    /// Intel SDM volume 2, appendix A: the opcodes that compilers use at the beginning of a function.
-    fn read(code: &[u8]) -> Option<Self> {
-        let mut at = 0;
-        let (mut narrow, mut repeat) = (false, false);
-        while let Some(prefix @ (0x66 | 0xf2 | 0xf3)) = code.get(at).copied() {
-            narrow |= prefix == 0x66;
-            repeat |= prefix != 0x66;
-            at += 1;
-            if at > 4 {
-                return None;
-            }
-        }
-        let rex = code.get(at).copied().filter(|byte| byte & 0xf0 == 0x40).unwrap_or(0);
-        at += usize::from(rex != 0);
-        let wide = rex & 8 != 0;
-        let opcode = *code.get(at)?;
-        at += 1;
-        if opcode == 0x0f {
-            return Self::read_two_byte(code, at, rex, repeat);
-        }
-        if repeat {
-            return None;
-        }
-        let low = (opcode & 7) | (rex & 1) << 3;
-        // Everything from here on that has no operand byte.
-        let (size, effect) = match opcode {
-            0x50..=0x57 => (0, Effect::None),
-            0x90 if rex == 0 => (0, Effect::None),
-            0xb8..=0xbf if wide => (8, Effect::Write(low)),
-            0xb8..=0xbf if !narrow => (4, Effect::Write(low)),
-            0x78 => (1, Effect::JumpIfNegative),
-            // Another condition: the way on is the one that is looked at.
-            0x70..=0x7f => (1, Effect::None),
-            _ => {
-                let operand = Operand::read(code, at, rex)?;
-                let (immediate, effect) = operand.effect(opcode, narrow, wide)?;
-                return Some(Self { length: operand.end.checked_add(immediate)?, effect });
-            }
-        };
-        Some(Self { length: at + size, effect })
-    }
-
-    fn read_two_byte(code: &[u8], at: usize, rex: u8, repeat: bool) -> Option<Self> {
-        let opcode = *code.get(at)?;
-        let at = at + 1;
-        match opcode {
-            0x88 => return Some(Self { length: at + 4, effect: Effect::JumpIfNegative }),
-            0x80..=0x8f => return Some(Self { length: at + 4, effect: Effect::None }),
-            _ => {}
-        }
-        let operand = Operand::read(code, at, rex)?;
-        let effect = match opcode {
-            0x7e if !repeat => Effect::Write(operand.memory_or_register),
-            // `endbr64` and long forms of `nop`; moves between vector registers and memory, and clearing one.
-            0x1e
-            | 0x1f
-            | 0x10..=0x13
-            | 0x16
-            | 0x17
-            | 0x28
-            | 0x29
-            | 0x57
-            | 0x6e
-            | 0x6f
-            | 0x7e
-            | 0x7f
-            | 0xd6
-            | 0xef => Effect::None,
-            0x40..=0x4f | 0xb6 | 0xb7 | 0xbe | 0xbf => Effect::Write(operand.register),
-            0xaf => Effect::WriteAndFlags(operand.register),
-            _ => return None,
-        };
-        Some(Self { length: operand.end, effect })
-    }
-}
-
-/// The two operands that a ModRM byte names.
-#[derive(Clone, Copy, Debug)]
-struct Operand {
-    /// The field that extends the opcode of some instructions.
-    extension: u8,
-    register: u8,
-    /// [`NO_REGISTER`] for memory.
-    memory_or_register: u8,
-    /// Where the instruction goes on, or ends.
-    end: usize,
-}
-
-impl Operand {
-    fn read(code: &[u8], at: usize, rex: u8) -> Option<Self> {
-        let modrm = *code.get(at)?;
-        let (mode, extension, low) = (modrm >> 6, (modrm >> 3) & 7, modrm & 7);
-        let mut end = at + 1;
-        let mut base = low;
-        if mode != 3 && low == 4 {
-            base = code.get(end)? & 7;
-            end += 1;
-        }
-        end += match mode {
-            0 if base == 5 => 4,
-            1 => 1,
-            2 => 4,
-            _ => 0,
-        };
-        let memory_or_register = if mode == 3 { low | (rex & 1) << 3 } else { NO_REGISTER };
-        Some(Self { extension, register: extension | (rex & 4) << 1, memory_or_register, end })
-    }
-
-    /// The bytes of the immediate operand that follows, and what the instruction does.
-    fn effect(self, opcode: u8, narrow: bool, wide: bool) -> Option<(usize, Effect)> {
-        let Self { extension, register, memory_or_register: other, end: _ } = self;
-        let immediate = if narrow { 2 } else { 4 };
-        let in_memory = other == NO_REGISTER;
-        let between_registers = !in_memory && !narrow;
-        Some(match (opcode, extension) {
-            // test, cmp, and arithmetic with a byte in memory
-            (0x85, _) if register == other && !narrow && !wide => (0, Effect::Test(register)),
-            (0x38..=0x3b | 0x84 | 0x85, _) => (0, Effect::Flags),
-            (0x80 | 0x83, 7) | (0xf6, 0) => (1, Effect::Flags),
-            (0x80, _) if in_memory => (1, Effect::Flags),
-            (0x81, 7) | (0xf7, 0) => (immediate, Effect::Flags),
-            // add or and sub xor imul and shifts
-            (0x01 | 0x09 | 0x21 | 0x29 | 0x31, _) => (0, Effect::WriteAndFlags(other)),
-            (0x03 | 0x0b | 0x23 | 0x2b | 0x33, _) => (0, Effect::WriteAndFlags(register)),
-            (0x83 | 0xc1, _) => (1, Effect::WriteAndFlags(other)),
-            (0x81, _) => (immediate, Effect::WriteAndFlags(other)),
-            (0x69, _) => (immediate, Effect::WriteAndFlags(register)),
-            (0x6b, _) => (1, Effect::WriteAndFlags(register)),
-            // mov, movsxd (which keeps the sign), lea
-            (0x63 | 0x8b, _) if between_registers => (0, Effect::Copy { from: other, to: register }),
-            (0x89, _) if between_registers => (0, Effect::Copy { from: register, to: other }),
-            (0x63 | 0x8b | 0x8d, _) => (0, Effect::Write(register)),
-            (0x89, _) => (0, Effect::Write(other)),
-            (0xc7, 0) => (immediate, Effect::Write(other)),
-            // Bytes: in memory only, as the second byte of a register would have the number of another
-            // register.
-            (0x88, _) if in_memory => (0, Effect::None),
-            (0xc6, 0) if in_memory => (1, Effect::None),
-            _ => return None,
-        })
-    }
+/// The register whose low 32 bits, with their sign, another register has after the instruction.
+fn copied_from(instruction: &Instruction) -> Option<Register> {
+    let is_copy = matches!(
+        instruction.code(),
+        Code::Mov_r32_rm32
+            | Code::Mov_rm32_r32
+            | Code::Mov_r64_rm64
+            | Code::Mov_rm64_r64
+            | Code::Movsxd_r32_rm32
+            | Code::Movsxd_r64_rm32
+    );
+    let between_registers =
+        instruction.op0_kind() == OpKind::Register && instruction.op1_kind() == OpKind::Register;
+    (is_copy && between_registers).then(|| instruction.op1_register().full_register())
 }
 
 #[cfg(test)]

@@ -27,18 +27,13 @@ struct Head {
     sets: usize,
 }
 
-/// A library in the table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Library {
-    /// Its build-id.
     pub build_id: BuildId,
-    /// Version of NCCL.
     pub nccl: NcclVersion,
     /// Version of CUDA that it was built for.
     pub cuda: (u32, u32),
-    /// Processor.
     pub machine: Machine,
-    /// Which set of types it has.
     set: usize,
 }
 
@@ -56,7 +51,6 @@ impl<'t> Table<'t> {
         Table::parse(SHIPPED)
     }
 
-    /// Takes the text of a table apart.
     pub fn parse(text: &'t str) -> Result<Self, TableError> {
         let mut lines = text.lines();
         let head: Head = parse_line(lines.next().unwrap_or_default())?;
@@ -78,7 +72,6 @@ impl<'t> Table<'t> {
         &self.libraries
     }
 
-    /// The library with that build-id.
     pub fn with_build_id(&self, build_id: &BuildId) -> Option<&Library> {
         self.libraries.iter().find(|library| library.build_id == *build_id)
     }
@@ -94,7 +87,6 @@ impl<'t> Table<'t> {
         same.all(|other| other.set == first.set).then_some(first)
     }
 
-    /// The layouts of a library of this table.
     pub fn layouts(&self, library: &Library) -> Result<Layouts, TableError> {
         let set: Vec<usize> = parse_line(self.sets.get(library.set).copied().unwrap_or_default())?;
         let mut layouts = Layouts::default();
@@ -126,14 +118,12 @@ fn parse_line<'t, T: Deserialize<'t>>(line: &'t str) -> Result<T, TableError> {
     serde_json::from_str(line).map_err(|error| TableError(error.to_string()))
 }
 
-/// Makes a table.
 #[derive(Debug, Default)]
 pub struct TableBuilder {
     libraries: BTreeMap<BuildId, (Library, Layouts)>,
 }
 
 impl TableBuilder {
-    /// Begins with what a table has.
     pub fn from_table(table: &Table<'_>) -> Result<Self, TableError> {
         let mut builder = Self::default();
         for library in &table.libraries {
@@ -200,8 +190,8 @@ impl TableBuilder {
 }
 
 fn type_lines(layouts: &Layouts) -> Result<BTreeSet<String>, TableError> {
-    let structs = layouts.structs().map(|(name, layout)| to_line(&row::of_struct(name, layout)));
-    let enums = layouts.enums().map(|(name, layout)| to_line(&row::of_enumeration(name, layout)));
+    let structs = layouts.structs.iter().map(|(name, layout)| to_line(&row::of_struct(name, layout)));
+    let enums = layouts.enums.iter().map(|(name, layout)| to_line(&row::of_enumeration(name, layout)));
     structs.chain(enums).collect()
 }
 

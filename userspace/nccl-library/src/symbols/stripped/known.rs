@@ -10,7 +10,6 @@
 #[derive(Debug)]
 pub(super) struct Known {
     pub(super) name: &'static str,
-    /// The functions that call it.
     pub(super) callers: &'static [&'static str],
     /// How many copies the compiler makes of it at most.
     pub(super) copies: usize,

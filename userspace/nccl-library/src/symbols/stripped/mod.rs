@@ -25,7 +25,6 @@ const MAX_REFERENCES: usize = 1 << 16;
 /// The longest function that is looked into for a call.
 const MAX_FUNCTION: u64 = 1 << 20;
 
-/// A function that was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FoundFunction {
     pub(super) address: ElfVaddr,
@@ -39,9 +38,6 @@ pub(super) type Search = BTreeMap<&'static str, Result<Vec<FoundFunction>, &'sta
 
 /// Looks for all functions that can be told by their names. `named` are the entries of functions that have a
 /// symbol, with their names: under another name, they can only be callers.
-///
-/// # Errors
-/// When a section cannot be read.
 pub(super) fn search(
     image: &Image,
     version: Option<NcclVersion>,

@@ -118,9 +118,9 @@ impl Attachment {
             });
             Ok(cookie)
         };
-        let head = store(&program.head.plan, "head")?;
+        let head = store(&program.head, "head")?;
         for part in &program.parts {
-            store(&part.plan.plan, part.name)?;
+            store(&part.plan, part.name)?;
         }
         Ok(StoredParts { head, first: head + 1 })
     }
@@ -148,7 +148,7 @@ impl Attachment {
         pid: Option<NonZeroU32>,
     ) -> Result<u32> {
         let cookie = self.next_cookie()?;
-        self.object.set_plan(cookie, &probe.plan.plan)?;
+        self.object.set_plan(cookie, &probe.plan)?;
         if let (Some(program), Some(parts)) = (&probe.walk, parts) {
             self.object.set_walk(cookie, &stored_walk(&program.walk, parts)?)?;
         }

@@ -5,7 +5,7 @@
 //! library's own layout all the same.
 
 use super::{
-    lookup::{Compiled, len, offset, place_of},
+    lookup::{Compiled, place, place_of},
     op_probes::called_info,
     plan_builder::PlanBuilder,
 };
@@ -22,10 +22,8 @@ pub(super) fn api_line(resolution: &Resolution, function: &Function) -> Compiled
     let layouts = &resolution.layouts;
     let mut plan = PlanBuilder::new(resolution.machine);
     let called = called_info(&mut plan, resolution, function)?;
-    let op_count = match comm::OP_COUNT.find(layouts) {
-        Some(at) => Some(plan.copy(called.comm, offset(&at)?, len(at.size)?)),
-        None => None,
-    };
+    let op_count = comm::OP_COUNT.find(layouts).map(|at| place(&at)).transpose()?;
+    let op_count = op_count.map(|(offset, len)| plan.copy(called.comm, offset, len));
     let name = called.copy_name(&mut plan);
     // All in one read: a probe's price is its reads as much as its trap.
     let fields = [
@@ -59,7 +57,7 @@ pub(super) fn api_line(resolution: &Resolution, function: &Function) -> Compiled
         stream,
         stack_pointer: plan.emit(stack_pointer),
     };
-    Ok((plan.finish()?, ProbeKind::ApiLine(spans)))
+    Ok((plan.finish()?, ProbeKind::ApiLine(spans), None))
 }
 
 /// An exported function's entry.
@@ -67,7 +65,7 @@ pub(super) fn api_entry(machine: Machine, function: ApiFunction) -> Compiled {
     let mut plan = PlanBuilder::new(machine);
     let stack_pointer = plan.stack_pointer();
     let spans = ApiEntrySpans { function, stack_pointer: plan.emit(stack_pointer) };
-    Ok((plan.finish()?, ProbeKind::ApiEntry(spans)))
+    Ok((plan.finish()?, ProbeKind::ApiEntry(spans), None))
 }
 
 /// An exported function's return.
@@ -76,5 +74,5 @@ pub(super) fn api_return(machine: Machine, function: ApiFunction) -> Compiled {
     let (result, stack_pointer) = (plan.return_value(), plan.stack_pointer());
     let spans =
         ApiReturnSpans { function, result: plan.emit(result), stack_pointer: plan.emit(stack_pointer) };
-    Ok((plan.finish()?, ProbeKind::ApiReturn(spans)))
+    Ok((plan.finish()?, ProbeKind::ApiReturn(spans), None))
 }

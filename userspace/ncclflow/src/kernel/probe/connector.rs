@@ -1,7 +1,8 @@
 //! The proxy's part of a connector: which connection it is, and who serves it.
 
 use super::{
-    lookup::{CompileError, place, place_of},
+    error::PlanError,
+    lookup::{place, place_of},
     plan_builder::{PlanBuilder, Slot},
 };
 use flow::wire::{ProxyOwnerSpans, Span};
@@ -25,8 +26,8 @@ pub(super) fn proxy_connector(
     layouts: &Layouts,
     base: Slot,
     at: i64,
-) -> Result<Copied, CompileError> {
-    let of = |field: FieldRef| -> Result<Option<(i64, u16)>, CompileError> {
+) -> Result<Copied, PlanError> {
+    let of = |field: FieldRef| -> Result<Option<(i64, u16)>, PlanError> {
         let Some(field) = field.find(layouts) else { return Ok(None) };
         let (offset, len) = place(&field)?;
         Ok(Some((at + offset, len)))

@@ -1,59 +1,31 @@
 //! Finds in a library's layouts what plans need, and says what is not there.
 
 use super::{
-    finished_plan::{FinishedPlan, PlanError},
+    error::PlanError,
     plan_builder::{PlanBuilder, Slot},
+    set::WalkProgram,
 };
 use flow::wire::{CommunicatorSpans, ProbeKind, Span};
 use nccl_library::{
-    fields::{FieldRef, MissingField, channel, comm, counts_always, proxy_op, shared_resources},
+    fields::{FieldRef, channel, comm, counts_always, proxy_op, shared_resources},
     layouts::{Field, Layouts},
     parameter::ParamLocation,
     symbols::{Function, Resolution},
 };
-
-/// Why a probe cannot be compiled.
-#[derive(Debug)]
-pub(super) enum CompileError {
-    Missing(MissingField),
-    Parameter(&'static str),
-    Plan(PlanError),
-}
-
-impl From<PlanError> for CompileError {
-    fn from(error: PlanError) -> Self {
-        Self::Plan(error)
-    }
-}
-
-impl From<MissingField> for CompileError {
-    fn from(error: MissingField) -> Self {
-        Self::Missing(error)
-    }
-}
-
-impl std::fmt::Display for CompileError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Missing(missing) => write!(f, "{missing}"),
-            Self::Parameter(name) => write!(f, "the function has no parameter `{name}`"),
-            Self::Plan(error) => write!(f, "{error}"),
-        }
-    }
-}
+use ncclflow_common::FetchPlan;
 
 /// Bytes of a communicator's identity that are copied at once.
 const MAX_IDENTITY: i64 = 64;
 
-/// A plan and what its record means.
-pub(super) type Compiled = Result<(FinishedPlan, ProbeKind), CompileError>;
+/// A plan, what its record means, and what is collected by following lists.
+pub(super) type Compiled = Result<(FetchPlan, ProbeKind, Option<WalkProgram>), PlanError>;
 
 /// Copies who the communicator is, and how many collectives it has launched.
 pub(super) fn communicator(
     plan: &mut PlanBuilder,
     resolution: &Resolution,
     comm: Slot,
-) -> Result<CommunicatorSpans, CompileError> {
+) -> Result<CommunicatorSpans, PlanError> {
     let layouts = &resolution.layouts;
     let counts_always = counts_always(resolution.nccl_version, Some(layouts)) == Some(true);
     let launched = comm::SEQ_NUMBER.find(layouts).filter(|_| counts_always);
@@ -81,15 +53,14 @@ fn posted_collectives(
     plan: &mut PlanBuilder,
     layouts: &Layouts,
     comm: Slot,
-) -> Result<Option<Span>, CompileError> {
+) -> Result<Option<Span>, PlanError> {
     let (Some(shared), Some(count)) =
         (comm::SHARED_RESOURCES.find(layouts), shared_resources::COLL_OP_COUNT.find(layouts))
     else {
         return Ok(None);
     };
     let shared = plan.load(comm, offset(&shared)?, 8);
-    let count = load_field(plan, shared, &count)?;
-    Ok(Some(plan.emit(count)))
+    emit_field(plan, shared, &count).map(Some)
 }
 
 /// `&comm->channels[op->channelId]`.
@@ -98,18 +69,17 @@ pub(super) fn channel_of(
     layouts: &Layouts,
     comm: Slot,
     op: Slot,
-) -> Result<Slot, CompileError> {
+) -> Result<Slot, PlanError> {
     let id = load(plan, layouts, op, proxy_op::CHANNEL_ID)?;
     let first = plan.offset(comm, offset_of(layouts, comm::CHANNELS)?);
     Ok(plan.scale(first, id, signed(channel::STRUCT.size(layouts)?)?))
 }
 
-/// The location of a function's parameter.
 pub(super) fn parameter<'a>(
     function: &'a Function,
     name: &'static str,
-) -> Result<&'a ParamLocation, CompileError> {
-    function.param(name).map(|param| &param.location).ok_or(CompileError::Parameter(name))
+) -> Result<&'a ParamLocation, PlanError> {
+    function.param(name).map(|param| &param.location).ok_or(PlanError::NoParameter(name))
 }
 
 /// Loads a field that is a number or an address.
@@ -118,31 +88,34 @@ pub(super) fn load(
     layouts: &Layouts,
     base: Slot,
     field: FieldRef,
-) -> Result<Slot, CompileError> {
+) -> Result<Slot, PlanError> {
     load_field(plan, base, &field.need(layouts)?)
 }
 
-/// The same of a field that was found.
-pub(super) fn load_field(plan: &mut PlanBuilder, base: Slot, at: &Field) -> Result<Slot, CompileError> {
+pub(super) fn load_field(plan: &mut PlanBuilder, base: Slot, at: &Field) -> Result<Slot, PlanError> {
     Ok(plan.load(base, offset(at)?, len(at.size)?))
 }
 
-/// Offset and bytes of a field.
-pub(super) fn place_of(layouts: &Layouts, field: FieldRef) -> Result<(i64, u16), CompileError> {
+/// Puts a field that is a number or an address into the record.
+pub(super) fn emit_field(plan: &mut PlanBuilder, base: Slot, at: &Field) -> Result<Span, PlanError> {
+    let value = load_field(plan, base, at)?;
+    Ok(plan.emit(value))
+}
+
+pub(super) fn place_of(layouts: &Layouts, field: FieldRef) -> Result<(i64, u16), PlanError> {
     place(&field.need(layouts)?)
 }
 
-pub(super) fn place(field: &Field) -> Result<(i64, u16), CompileError> {
+pub(super) fn place(field: &Field) -> Result<(i64, u16), PlanError> {
     Ok((offset(field)?, len(field.size)?))
 }
 
-/// Offset of a field.
-pub(super) fn offset_of(layouts: &Layouts, field: FieldRef) -> Result<i64, CompileError> {
+pub(super) fn offset_of(layouts: &Layouts, field: FieldRef) -> Result<i64, PlanError> {
     offset(&field.need(layouts)?)
 }
 
 /// Offset of a field that lies in a struct's first 64 KiB.
-pub(super) fn near_offset_of(layouts: &Layouts, field: FieldRef) -> Result<u16, CompileError> {
+pub(super) fn near_offset_of(layouts: &Layouts, field: FieldRef) -> Result<u16, PlanError> {
     len(field.need(layouts)?.offset)
 }
 
@@ -153,15 +126,15 @@ pub(super) fn extent(fields: &[(i64, u16)]) -> i64 {
     last.unwrap_or(0).saturating_sub(first.unwrap_or(0))
 }
 
-pub(super) fn offset(field: &Field) -> Result<i64, CompileError> {
+pub(super) fn offset(field: &Field) -> Result<i64, PlanError> {
     signed(field.offset)
 }
 
-pub(super) fn signed(value: u64) -> Result<i64, CompileError> {
-    i64::try_from(value).map_err(|_| CompileError::Plan(PlanError::TooLong(usize::MAX)))
+pub(super) fn signed(value: u64) -> Result<i64, PlanError> {
+    i64::try_from(value).map_err(|_| PlanError::TooLong(usize::MAX))
 }
 
-pub(super) fn len(size: u64) -> Result<u16, CompileError> {
-    let too_long = |_| CompileError::Plan(PlanError::TooLong(usize::try_from(size).unwrap_or(usize::MAX)));
+pub(super) fn len(size: u64) -> Result<u16, PlanError> {
+    let too_long = |_| PlanError::TooLong(usize::try_from(size).unwrap_or(usize::MAX));
     u16::try_from(size).map_err(too_long)
 }

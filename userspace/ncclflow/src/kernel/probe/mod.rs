@@ -3,7 +3,7 @@
 mod api_probes;
 mod argument_registers;
 mod connector;
-mod finished_plan;
+mod error;
 mod lookup;
 mod op_probes;
 mod op_work;
@@ -16,7 +16,7 @@ mod step_probes;
 mod walk_probes;
 mod walk_rows;
 
-pub use finished_plan::{FinishedPlan, PlanError};
+pub use error::PlanError;
 pub use plan_builder::{PlanBuilder, Slot};
 pub use set::{
     Level, MissingProbe, Part, Probe, ProbePlace, ProbeSet, ProbeStrategy, WalkProgram, add_api_returns,

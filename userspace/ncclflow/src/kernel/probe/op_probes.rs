@@ -6,11 +6,10 @@
 //! 2.23).
 
 use super::{
-    argument_registers::first_registers,
     connector::proxy_connector,
+    error::PlanError,
     lookup::{
-        CompileError, Compiled, channel_of, communicator, len, load, load_field, offset_of, parameter,
-        place_of, signed,
+        Compiled, channel_of, communicator, emit_field, len, load, offset_of, parameter, place_of, signed,
     },
     op_work::{Passed, op_work},
     plan_builder::{PlanBuilder, Slot},
@@ -21,9 +20,9 @@ use nccl_library::{
         FieldRef, channel, channel_peer, connector, info, ops_lead_to_tasks, peers_are_pointers, proxy_op,
         task_coll, task_p2p, transport, transport_comm,
     },
-    layouts::{Field, Layouts},
+    layouts::Layouts,
     parameter::ParamLocation,
-    symbols::{Function, Resolution},
+    symbols::{Function, Resolution, argument_registers},
 };
 
 /// Bytes of the API function's name that are copied.
@@ -41,7 +40,7 @@ pub(super) fn proxy_op(resolution: &Resolution, function: &Function) -> Compiled
     let just_inquire_span = plan.emit(just_inquire);
     let op_span = plan.copy(op, 0, len(proxy_op::STRUCT.size(layouts)?)?);
     let channel = channel_of(&mut plan, layouts, comm, op)?;
-    let mut of_channel = |field| -> Result<Span, CompileError> {
+    let mut of_channel = |field| -> Result<Span, PlanError> {
         let (offset, len) = place_of(layouts, field)?;
         Ok(plan.copy(channel, offset, len))
     };
@@ -60,17 +59,15 @@ pub(super) fn proxy_op(resolution: &Resolution, function: &Function) -> Compiled
         task,
         work: op_work(&mut plan, layouts, Passed { comm, op, just_inquire })?,
     };
-    Ok((plan.finish()?, ProbeKind::ProxyOp(spans)))
+    Ok((plan.finish()?, ProbeKind::ProxyOp(spans), None))
 }
 
 /// What the task says of the op at `op`.
-pub(super) fn task(plan: &mut PlanBuilder, layouts: &Layouts, op: Slot) -> Result<TaskSpans, CompileError> {
+pub(super) fn task(plan: &mut PlanBuilder, layouts: &Layouts, op: Slot) -> Result<TaskSpans, PlanError> {
     let task = plan.load(op, offset_of(layouts, proxy_op::TASK)?, 8);
     let pointer = plan.emit(task);
-    let p2p_channels = match task_p2p::N_CHANNELS.find(layouts) {
-        Some(field) => Some(emit_field(plan, task, &field)?),
-        None => None,
-    };
+    let p2p_channels = task_p2p::N_CHANNELS.find(layouts);
+    let p2p_channels = p2p_channels.map(|field| emit_field(plan, task, &field)).transpose()?;
     let mut copy = |field: FieldRef| emit_field(plan, task, &field.need(layouts)?);
     Ok(TaskSpans {
         p2p_channels,
@@ -80,12 +77,6 @@ pub(super) fn task(plan: &mut PlanBuilder, layouts: &Layouts, op: Slot) -> Resul
         p2p_bytes: copy(task_p2p::BYTES)?,
         pointer,
     })
-}
-
-/// Puts a number of a struct into the record.
-fn emit_field(plan: &mut PlanBuilder, base: Slot, field: &Field) -> Result<Span, CompileError> {
-    let value = load_field(plan, base, field)?;
-    Ok(plan.emit(value))
 }
 
 /// `SaveProxy`.
@@ -145,17 +136,14 @@ pub(super) fn proxy_peer(resolution: &Resolution, function: &Function) -> Compil
         owner: of_proxy.owner,
         transport: plan.emit(transport_name),
     };
-    Ok((plan.finish()?, ProbeKind::ProxyPeer(spans)))
+    Ok((plan.finish()?, ProbeKind::ProxyPeer(spans), None))
 }
 
 /// The parameter `channel` of `SaveProxy`, of 2.16 and 2.17.
-fn channel(
-    plan: &mut PlanBuilder,
-    resolution: &Resolution,
-    function: &Function,
-) -> Result<Slot, CompileError> {
+fn channel(plan: &mut PlanBuilder, resolution: &Resolution, function: &Function) -> Result<Slot, PlanError> {
     let location = parameter(function, "channel")?;
-    let [first, second, third] = first_registers(resolution.machine).map(ParamLocation::Register);
+    let registers = argument_registers(resolution.machine).first_chunk().copied().unwrap_or([0, 1, 2]);
+    let [first, second, third] = registers.map(ParamLocation::Register);
     let pieces = function.params.iter().filter(|param| param.name == "channel").count();
     let in_pieces = !location.is_known() && pieces == 2 && *parameter(function, "type")? == third;
     if !in_pieces {
@@ -199,7 +187,7 @@ pub(super) fn called_info(
     plan: &mut PlanBuilder,
     resolution: &Resolution,
     function: &Function,
-) -> Result<CalledInfo, CompileError> {
+) -> Result<CalledInfo, PlanError> {
     let layouts = &resolution.layouts;
     let info = plan.parameter(parameter(function, "info")?);
     let offsets = [offset_of(layouts, info::COMM)?, offset_of(layouts, info::OP_NAME)?];
@@ -224,5 +212,5 @@ pub(super) fn api_call(resolution: &Resolution, function: &Function) -> Compiled
         root: copy(info::ROOT)?,
         name,
     };
-    Ok((plan.finish()?, ProbeKind::ApiCall(spans)))
+    Ok((plan.finish()?, ProbeKind::ApiCall(spans), None))
 }

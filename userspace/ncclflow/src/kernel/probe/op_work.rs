@@ -7,7 +7,8 @@
 //! scheduleCollTasksToPlan).
 
 use super::{
-    lookup::{CompileError, len, offset_of, place_of, signed},
+    error::PlanError,
+    lookup::{len, offset_of, place_of, signed},
     plan_builder::{PlanBuilder, Slot},
 };
 use flow::wire::{OpWorkSpans, Span};
@@ -30,7 +31,7 @@ pub(super) fn op_work(
     plan: &mut PlanBuilder,
     layouts: &Layouts,
     passed: Passed,
-) -> Result<Option<OpWorkSpans>, CompileError> {
+) -> Result<Option<OpWorkSpans>, PlanError> {
     if ops_say_their_share(layouts) {
         Ok(None)
     } else if work_elem::WORK_COUNT.exists(layouts) && comm::PLAN_QUEUE_TAIL.exists(layouts) {
@@ -42,7 +43,7 @@ pub(super) fn op_work(
     }
 }
 
-fn elements(plan: &mut PlanBuilder, layouts: &Layouts, passed: Passed) -> Result<OpWorkSpans, CompileError> {
+fn elements(plan: &mut PlanBuilder, layouts: &Layouts, passed: Passed) -> Result<OpWorkSpans, PlanError> {
     let channel_size = signed(kernel_plan::CHANNELS.array(layouts)?.elem_size)?;
     let plan_at = offset_of(layouts, comm::PLAN_QUEUE_TAIL)?;
     let id = place_of(layouts, proxy_op::CHANNEL_ID)?;
@@ -67,7 +68,7 @@ fn elements(plan: &mut PlanBuilder, layouts: &Layouts, passed: Passed) -> Result
     Ok(OpWorkSpans::Elements { address, work, counts: plan.emit(counts) })
 }
 
-fn node(plan: &mut PlanBuilder, layouts: &Layouts, passed: Passed) -> Result<OpWorkSpans, CompileError> {
+fn node(plan: &mut PlanBuilder, layouts: &Layouts, passed: Passed) -> Result<OpWorkSpans, PlanError> {
     let bytes = len(work_list::STRUCT.size(layouts)? + dev_work_coll::STRUCT.size(layouts)?)?;
     let waiting_at = offset_of(layouts, comm::WAITING_WORK)?;
     let mut found = Found::new(plan, passed.comm);

@@ -7,37 +7,22 @@ use ncclflow_common::{
     STACK_POINTER_SLOT, Step, StepOp, TEMP_SLOTS,
 };
 
-use super::{
-    argument_registers::argument_slot,
-    finished_plan::{FinishedPlan, PlanError},
-};
+use super::{argument_registers::argument_slot, error::PlanError};
 use flow::wire::Span;
 use nccl_library::{elf::Machine, parameter::ParamLocation};
 
 /// [`MAX_COPY`] as steps carry it.
-const COPY_STEP: u16 = {
-    assert!(MAX_COPY <= 0x7fff);
-    #[expect(clippy::cast_possible_truncation, reason = "asserted above")]
-    {
-        MAX_COPY as u16
-    }
-};
+const COPY_STEP: u16 = 256;
+const _: () = assert!(COPY_STEP as usize == MAX_COPY);
 
 /// Words that one [`StepOp::LoadWords`] of a probe's plan can load, and slots that it can begin at.
-const SLOTS_OF_WORDS: u8 = {
-    assert!(SLOTS <= 64);
-    #[expect(clippy::cast_possible_truncation, reason = "asserted above")]
-    {
-        (SLOTS / 2) as u8
-    }
-};
+const SLOTS_OF_WORDS: usize = SLOTS / 2;
 
 /// A word that the plan computes in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot(u8);
 
 impl Slot {
-    /// Its number in the plan.
     pub fn number(self) -> u8 {
         self.0
     }
@@ -114,19 +99,11 @@ impl PlanBuilder {
         self.next_temp = mark.0;
     }
 
-    /// A constant.
     pub fn constant(&mut self, value: i64) -> Slot {
         let dst = self.temp();
         // Nothing is read: a difference of a word with itself is 0.
-        self.push(Step {
-            op: StepOp::Scale as u8,
-            dst: dst.0,
-            src: dst.0,
-            index: dst.0,
-            imm: -1,
-            ..Step::default()
-        });
-        self.push(Step { op: StepOp::Add as u8, dst: dst.0, src: dst.0, imm: value, ..Step::default() });
+        self.push(StepOp::Scale, Step { dst: dst.0, index: dst.0, imm: -1, ..of(dst) });
+        self.push(StepOp::Add, Step { dst: dst.0, imm: value, ..of(dst) });
         dst
     }
 
@@ -134,7 +111,7 @@ impl PlanBuilder {
     /// whose bytes would be undefined.
     pub fn unless_zero(&mut self, value: Slot, steps: impl FnOnce(&mut Self)) {
         let at = self.steps.len();
-        self.push(Step { op: StepOp::Skip as u8, src: value.0, ..Step::default() });
+        self.push(StepOp::Skip, of(value));
         steps(self);
         let left_out = self.steps.len() - at - 1;
         if self.steps.iter().skip(at).any(writes) {
@@ -152,8 +129,8 @@ impl PlanBuilder {
 
     /// From here on `variable` is `value`.
     pub fn set(&mut self, variable: Slot, value: Slot) {
-        let rested_on = self.rests_on.get(usize::from(variable.0)).copied().unwrap_or(0);
-        self.push(Step { op: StepOp::Add as u8, dst: variable.0, src: value.0, ..Step::default() });
+        let rested_on = self.rests_on(variable);
+        self.push(StepOp::Add, Step { dst: variable.0, ..of(value) });
         if let Some(rests_on) = self.rests_on.get_mut(usize::from(variable.0)) {
             *rests_on |= rested_on;
         }
@@ -161,22 +138,12 @@ impl PlanBuilder {
 
     /// `value`, less `limit` if it is not below that.
     pub fn wrap(&mut self, value: Slot, limit: Slot) -> Slot {
-        let dst = self.temp();
-        self.push(Step {
-            op: StepOp::Wrap as u8,
-            dst: dst.0,
-            src: value.0,
-            index: limit.0,
-            ..Step::default()
-        });
-        dst
+        self.compute(StepOp::Wrap, Step { index: limit.0, ..of(value) })
     }
 
     /// The low 32 bits of a word, sign-extended.
     pub fn int32(&mut self, value: Slot) -> Slot {
-        let dst = self.temp();
-        self.push(Step { op: StepOp::Int32 as u8, dst: dst.0, src: value.0, ..Step::default() });
-        dst
+        self.compute(StepOp::Int32, of(value))
     }
 
     /// The value of a parameter at the probed function's entry.
@@ -196,7 +163,6 @@ impl PlanBuilder {
         Slot(0)
     }
 
-    /// The stack pointer.
     pub fn stack_pointer(&self) -> Slot {
         Slot(STACK_POINTER_SLOT)
     }
@@ -209,16 +175,7 @@ impl PlanBuilder {
 
     /// The unsigned integer of `len` bytes (1, 2, 4 or 8) at `base + offset` in the target.
     pub fn load(&mut self, base: Slot, offset: i64, len: u16) -> Slot {
-        let dst = self.temp();
-        self.push(Step {
-            op: StepOp::Load as u8,
-            dst: dst.0,
-            src: base.0,
-            len,
-            imm: offset,
-            ..Step::default()
-        });
-        dst
+        self.compute(StepOp::Load, Step { len, imm: offset, ..of(base) })
     }
 
     /// Words of 8 bytes at these offsets from `base`, with one read where they lie close together.
@@ -227,19 +184,15 @@ impl PlanBuilder {
         let last = offsets.iter().max().copied().unwrap_or(0);
         let words = usize::try_from(last - first).unwrap_or(usize::MAX) / 8 + 1;
         let aligned = offsets.iter().all(|offset| (offset - first) % 8 == 0);
-        let (start, half) = (usize::from(self.next_temp), usize::from(SLOTS_OF_WORDS));
-        if !aligned || words > half || start >= half || start + words > usize::from(self.temps.end) {
+        let start = usize::from(self.next_temp);
+        let too_many = words > SLOTS_OF_WORDS || start + words > usize::from(self.temps.end);
+        if !aligned || too_many || start >= SLOTS_OF_WORDS {
             return offsets.iter().map(|offset| self.load(base, *offset, 8)).collect();
         }
         let slots: Vec<Slot> = (0..words).map(|_| self.temp()).collect();
-        let rests_on = self.push(Step {
-            op: StepOp::LoadWords as u8,
-            dst: slots.first().map_or(0, |slot| slot.0),
-            src: base.0,
-            len: u16::try_from(8 * words).unwrap_or(u16::MAX),
-            imm: first,
-            ..Step::default()
-        });
+        let (dst, len) =
+            (slots.first().map_or(0, |slot| slot.0), u16::try_from(8 * words).unwrap_or(u16::MAX));
+        let rests_on = self.push(StepOp::LoadWords, Step { dst, len, imm: first, ..of(base) });
         let mut found = Vec::new();
         for (offset, slot) in (0..).map(|word| first + 8 * word).zip(slots) {
             if let Some(rests) = self.rests_on.get_mut(usize::from(slot.0)) {
@@ -253,30 +206,17 @@ impl PlanBuilder {
 
     /// `base + offset`.
     pub fn offset(&mut self, base: Slot, offset: i64) -> Slot {
-        let dst = self.temp();
-        self.push(Step { op: StepOp::Add as u8, dst: dst.0, src: base.0, imm: offset, ..Step::default() });
-        dst
+        self.compute(StepOp::Add, Step { imm: offset, ..of(base) })
     }
 
     /// `base + index * scale`.
     pub fn scale(&mut self, base: Slot, index: Slot, scale: i64) -> Slot {
-        let dst = self.temp();
-        self.push(Step {
-            op: StepOp::Scale as u8,
-            dst: dst.0,
-            src: base.0,
-            index: index.0,
-            imm: scale,
-            ..Step::default()
-        });
-        dst
+        self.compute(StepOp::Scale, Step { index: index.0, imm: scale, ..of(base) })
     }
 
-    /// Puts the word into the record.
     pub fn emit(&mut self, value: Slot) -> Span {
         let span = self.place(8);
-        let rests_on =
-            self.push(Step { op: StepOp::Emit as u8, src: value.0, at: span.at, ..Step::default() });
+        let rests_on = self.push(StepOp::Emit, Step { at: span.at, ..of(value) });
         Span { rests_on, ..span }
     }
 
@@ -286,14 +226,8 @@ impl PlanBuilder {
         let (mut done, mut rests_on) = (0, 0);
         while done < len {
             let part = (len - done).min(COPY_STEP);
-            rests_on |= self.push(Step {
-                op: StepOp::Copy as u8,
-                src: base.0,
-                at: span.at.saturating_add(done),
-                len: part,
-                imm: offset + i64::from(done),
-                ..Step::default()
-            });
+            let (at, imm) = (span.at.saturating_add(done), offset + i64::from(done));
+            rests_on |= self.push(StepOp::Copy, Step { at, len: part, imm, ..of(base) });
             done += part;
         }
         Span { rests_on, ..span }
@@ -306,16 +240,8 @@ impl PlanBuilder {
             return (self.emit(base), self.copy(base, offset, len));
         }
         let (word, span) = (self.place(8), self.place(len));
-        let rests_on = self.push(Step {
-            op: StepOp::EmitAndCopy as u8,
-            src: base.0,
-            at: word.at,
-            len,
-            imm: offset,
-            ..Step::default()
-        });
-        let of_word = self.rests_on.get(usize::from(base.0)).copied().unwrap_or(0);
-        (Span { rests_on: of_word, ..word }, Span { rests_on, ..span })
+        let rests_on = self.push(StepOp::EmitAndCopy, Step { at: word.at, len, imm: offset, ..of(base) });
+        (Span { rests_on: self.rests_on(base), ..word }, Span { rests_on, ..span })
     }
 
     /// Copies several fields of one struct at once, with what lies between them; where each is.
@@ -347,31 +273,28 @@ impl PlanBuilder {
     }
 
     /// The plan, with the smallest class of record that it fits.
-    pub fn finish(self) -> Result<FinishedPlan, PlanError> {
+    pub fn finish(self) -> Result<FetchPlan, PlanError> {
         if let Some(error) = self.error {
             return Err(error);
         }
         if self.steps.len() > MAX_STEPS {
             return Err(PlanError::TooManySteps);
         }
-        let class = self
-            .classes
-            .iter()
-            .find(|class| {
-                self.record_len <= class.size && self.steps.iter().all(|step| fits(step, class.size))
-            })
-            .ok_or(PlanError::TooLong(self.record_len))?;
-        let number = RECORD_CLASSES.iter().position(|known| known.size == class.size).unwrap_or(0);
+        let fits_all = |class: &RecordClass| {
+            self.record_len <= class.size && self.steps.iter().all(|step| fits(step, class.size))
+        };
+        let too_long = PlanError::TooLong(self.record_len);
+        let class = self.classes.iter().position(fits_all).ok_or(too_long.clone())?;
         let mut plan = FetchPlan {
-            record_len: u16::try_from(self.record_len).map_err(|_| PlanError::TooLong(self.record_len))?,
-            class: u16::try_from(number).map_err(|_| PlanError::TooLong(self.record_len))?,
+            record_len: u16::try_from(self.record_len).map_err(|_| too_long.clone())?,
+            class: u16::try_from(class).map_err(|_| too_long)?,
             n_steps: u32::try_from(self.steps.len()).map_err(|_| PlanError::TooManySteps)?,
             ..FetchPlan::default()
         };
         for (slot, step) in plan.steps.iter_mut().zip(&self.steps) {
             *slot = *step;
         }
-        Ok(FinishedPlan { plan, class })
+        Ok(plan)
     }
 
     fn place(&mut self, len: u16) -> Span {
@@ -389,19 +312,28 @@ impl PlanBuilder {
         Slot(self.next_temp - 1)
     }
 
+    /// Adds a step whose result is a new word.
+    fn compute(&mut self, op: StepOp, step: Step) -> Slot {
+        let dst = self.temp();
+        self.push(op, Step { dst: dst.0, ..step });
+        dst
+    }
+
     /// Adds the step; gives the steps that its result rests on.
-    fn push(&mut self, step: Step) -> u64 {
-        let reads = [StepOp::Load, StepOp::Copy, StepOp::EmitAndCopy, StepOp::LoadWords]
-            .iter()
-            .any(|op| *op as u8 == step.op);
-        let own =
-            if reads { 1u64.checked_shl(u32::try_from(self.steps.len()).unwrap_or(u32::MAX)) } else { None };
-        let of = |slot: u8| self.rests_on.get(usize::from(slot)).copied().unwrap_or(0);
-        let uses_index = step.op == StepOp::Scale as u8 || step.op == StepOp::Wrap as u8;
-        let index = if uses_index { of(step.index) } else { 0 };
-        let rests_on = of(step.src) | index | own.unwrap_or(0);
+    fn push(&mut self, op: StepOp, step: Step) -> u64 {
+        let step = Step { op: op as u8, ..step };
+        let number = u32::try_from(self.steps.len()).unwrap_or(u32::MAX);
+        let own = match op {
+            StepOp::Load | StepOp::Copy | StepOp::EmitAndCopy | StepOp::LoadWords => 1u64.checked_shl(number),
+            _ => None,
+        };
+        let index = match op {
+            StepOp::Scale | StepOp::Wrap => self.rests_on(Slot(step.index)),
+            _ => 0,
+        };
+        let rests_on = self.rests_on(Slot(step.src)) | index | own.unwrap_or(0);
         if !writes(&step)
-            && step.op != StepOp::Skip as u8
+            && op != StepOp::Skip
             && let Some(dst) = self.rests_on.get_mut(usize::from(step.dst))
         {
             *dst = rests_on;
@@ -410,10 +342,18 @@ impl PlanBuilder {
         rests_on
     }
 
+    fn rests_on(&self, slot: Slot) -> u64 {
+        self.rests_on.get(usize::from(slot.0)).copied().unwrap_or(0)
+    }
+
     fn fail(&mut self, error: PlanError) -> Slot {
         self.error.get_or_insert(error);
         Slot(0)
     }
+}
+
+fn of(src: Slot) -> Step {
+    Step { src: src.0, ..Step::default() }
 }
 
 /// Whether a step writes to the record.
@@ -441,12 +381,12 @@ mod tests {
         let base = builder.parameter(&ParamLocation::Register(5));
         let span = builder.copy(base, 16, 600);
         let finished = builder.finish().unwrap();
-        let copies: Vec<_> =
-            finished.plan.steps.iter().filter(|step| step.op == StepOp::Copy as u8).collect();
+        let copies: Vec<_> = finished.steps.iter().filter(|step| step.op == StepOp::Copy as u8).collect();
         assert_eq!(copies.iter().map(|step| step.len).collect::<Vec<_>>(), [256, 256, 88]);
         assert_eq!(copies.iter().map(|step| step.imm).collect::<Vec<_>>(), [16, 272, 528]);
         assert_eq!(usize::from(span.at), size_of::<RecordHeader>());
-        assert!(copies.iter().all(|step| usize::from(step.at) + MAX_COPY <= finished.class.size));
+        let class = &RECORD_CLASSES[usize::from(finished.class)];
+        assert!(copies.iter().all(|step| usize::from(step.at) + MAX_COPY <= class.size));
     }
 
     #[test]

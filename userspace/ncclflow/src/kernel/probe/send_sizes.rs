@@ -8,7 +8,7 @@
 use super::{
     lookup::Compiled,
     plan_builder::PlanBuilder,
-    set::{Probe, ProbeSet, add_missing},
+    set::ProbeSet,
     step_places::{CALLERS, Instruction, RECORD_SENT, register},
 };
 use flow::wire::{ProbeKind, SendSizeSpans};
@@ -26,19 +26,13 @@ const SIZE_BYTES: u16 = 4;
 pub(super) fn add_send_sizes(set: &mut ProbeSet, resolution: &Resolution, image: &Image) {
     let Some(sizes) = recv_mem::SIZES_FIFO.find(&resolution.layouts) else { return };
     let name = CALLERS[0];
-    match place(resolution, image, &sizes).and_then(|(place, reset)| {
-        let (plan, kind) = send_size(resolution, &reset).map_err(|error| error.to_string())?;
-        Ok(Probe {
-            function: name.to_owned(),
-            symbol: place.symbol,
-            file_offset: place.file_offset,
-            kind,
-            plan,
-            walk: None,
-        })
-    }) {
-        Ok(probe) => set.probes.push(probe),
-        Err(why) => add_missing(set, name, why, "measured sizes of messages; their times are there"),
+    let lost = "measured sizes of messages; their times are there";
+    match place(resolution, image, &sizes) {
+        Ok((place, reset)) => {
+            let compiled = send_size(resolution, &reset).map_err(|error| error.to_string());
+            set.add_probe(name, (place.symbol, place.file_offset), compiled, lost);
+        }
+        Err(why) => set.add_missing(name, why, lost),
     }
 }
 
@@ -77,5 +71,5 @@ fn send_size(resolution: &Resolution, reset: &SlotReset) -> Compiled {
     let mut plan = PlanBuilder::new(resolution.machine);
     let base = plan.parameter(&reset.holder);
     let bytes = plan.copy(base, reset.displacement, SIZE_BYTES);
-    Ok((plan.finish()?, ProbeKind::SendSize(SendSizeSpans { bytes })))
+    Ok((plan.finish()?, ProbeKind::SendSize(SendSizeSpans { bytes }), None))
 }

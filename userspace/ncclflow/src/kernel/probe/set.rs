@@ -1,12 +1,12 @@
 //! All probes of one library, and those that it does not allow.
 
-use ncclflow_common::Walk;
+use ncclflow_common::{FetchPlan, Walk};
 use serde::{Deserialize, Serialize};
 
 use super::{
     api_probes::{api_entry, api_line, api_return},
-    finished_plan::FinishedPlan,
-    lookup::CompileError,
+    error::PlanError,
+    lookup::Compiled,
     op_probes::{api_call, proxy_op, proxy_peer},
     step_places::{StepDetail, add_steps},
     walk_probes::{self, PlanProbe},
@@ -70,20 +70,19 @@ pub struct Part {
     /// NCCL's name of what is read.
     pub name: &'static str,
     pub kind: ProbeKind,
-    pub plan: FinishedPlan,
+    pub plan: FetchPlan,
 }
 
 /// What a probe collects by following lists.
 #[derive(Clone, Debug)]
 pub struct WalkProgram {
     /// Finds the lists; sends nothing.
-    pub head: FinishedPlan,
+    pub head: FetchPlan,
     pub parts: Vec<Part>,
     /// With plans numbered by their place in `parts`.
     pub walk: Walk,
 }
 
-/// One probe of one library.
 #[derive(Clone, Debug)]
 pub struct Probe {
     /// NCCL's name of the function.
@@ -92,7 +91,7 @@ pub struct Probe {
     pub symbol: String,
     pub file_offset: FileOffset,
     pub kind: ProbeKind,
-    pub plan: FinishedPlan,
+    pub plan: FetchPlan,
     pub walk: Option<WalkProgram>,
 }
 
@@ -104,7 +103,6 @@ pub struct MissingProbe {
     pub lost: String,
 }
 
-/// All probes of one library.
 #[derive(Clone, Debug, Default)]
 pub struct ProbeSet {
     pub probes: Vec<Probe>,
@@ -119,13 +117,8 @@ pub struct ProbeSet {
 pub fn compile(resolution: &Resolution, level: Level, wanted: Option<ProbeStrategy>) -> ProbeSet {
     let mut set = ProbeSet::default();
     if level == Level::Api {
-        add(
-            &mut set,
-            resolution,
-            "ncclEnqueueCheck",
-            "the calls of the API: nothing can be recorded",
-            |function| api_line(resolution, function).map(without_walk),
-        );
+        let lost = "the calls of the API: nothing can be recorded";
+        set.add(resolution, "ncclEnqueueCheck", lost, |function| api_line(resolution, function));
         return set;
     }
     if wanted != Some(ProbeStrategy::PerCall) {
@@ -152,19 +145,12 @@ fn plans(resolution: &Resolution) -> ProbeSet {
             ("ncclLaunchKernelAfter_NoCuda", PlanProbe::AfterLaunch),
             ("hostStreamPlanCallback", PlanProbe::Callback),
         ] {
-            add(&mut set, resolution, name, lost, |function| {
-                walk_probes::walk(resolution, function, place)
-                    .map(|(plan, kind, walk)| (plan, kind, Some(walk)))
-            });
+            set.add(resolution, name, lost, |function| walk_probes::walk(resolution, function, place));
         }
     } else {
-        set.missing.push(MissingProbe {
-            function: "ncclLaunchKernelAfter_NoCuda".to_owned(),
-            why: "plans of this version do not hold all that their ops are made of (2.23 and later do), or their \
-                  layout is not known"
-                .to_owned(),
-            lost: lost.to_owned(),
-        });
+        let why = "plans of this version do not hold all that their ops are made of (2.23 and later do), or their \
+                   layout is not known";
+        set.add_missing("ncclLaunchKernelAfter_NoCuda", why, lost);
     }
     if !set.missing.is_empty() {
         set.probes.clear();
@@ -172,23 +158,15 @@ fn plans(resolution: &Resolution) -> ProbeSet {
     set
 }
 
-/// A probe for each call.
 fn calls(resolution: &Resolution) -> ProbeSet {
     let mut set = ProbeSet { way: Some(ProbeStrategy::PerCall), ..ProbeSet::default() };
-    add(&mut set, resolution, "ncclProxySaveOp", "every proxy op: nothing can be recorded", |function| {
-        proxy_op(resolution, function).map(without_walk)
-    });
-    add(&mut set, resolution, "SaveProxy", "the peers and transports of every op", |function| {
-        proxy_peer(resolution, function).map(without_walk)
-    });
+    let lost = "every proxy op: nothing can be recorded";
+    set.add(resolution, "ncclProxySaveOp", lost, |function| proxy_op(resolution, function));
+    let lost = "the peers and transports of every op";
+    set.add(resolution, "SaveProxy", lost, |function| proxy_peer(resolution, function));
     if !ops_lead_to_tasks(&resolution.layouts) {
-        add(
-            &mut set,
-            resolution,
-            "ncclEnqueueCheck",
-            "the API function, count and data type of ops",
-            |function| api_call(resolution, function).map(without_walk),
-        );
+        let lost = "the API function, count and data type of ops";
+        set.add(resolution, "ncclEnqueueCheck", lost, |function| api_call(resolution, function));
     }
     set
 }
@@ -203,61 +181,71 @@ pub fn add_api_returns(set: &mut ProbeSet, resolution: &Resolution) {
             continue;
         }
         if function.kind() == ApiKind::Manages {
-            add(set, resolution, name, "how long it takes", |_| {
-                api_entry(resolution.machine, function).map(without_walk)
-            });
+            set.add(resolution, name, "how long it takes", |_| api_entry(resolution.machine, function));
         }
-        add(set, resolution, name, "its result, and how long it takes", |_| {
-            api_return(resolution.machine, function).map(without_walk)
-        });
+        let lost = "its result, and how long it takes";
+        set.add(resolution, name, lost, |_| api_return(resolution.machine, function));
     }
 }
 
-/// Says that a probe is not possible.
-pub(super) fn add_missing(set: &mut ProbeSet, name: &str, why: String, lost: &str) {
-    set.missing.push(MissingProbe { function: name.to_owned(), why, lost: lost.to_owned() });
-}
-
-type WithWalk = (FinishedPlan, ProbeKind, Option<WalkProgram>);
-
-fn without_walk((plan, kind): (FinishedPlan, ProbeKind)) -> WithWalk {
-    (plan, kind, None)
-}
-
-fn add(
-    set: &mut ProbeSet,
-    resolution: &Resolution,
-    name: &str,
-    lost: &str,
-    compile: impl Fn(&Function) -> Result<WithWalk, CompileError>,
-) {
-    let functions = resolution.functions(name);
-    if functions.is_empty() {
-        let why = resolution.why_unknown(name).unwrap_or("this version has no such function");
-        add_missing(set, name, why.to_owned(), lost);
+impl ProbeSet {
+    /// Says that a probe is not possible.
+    pub(super) fn add_missing(&mut self, name: &str, why: impl Into<String>, lost: &str) {
+        let (function, lost) = (name.to_owned(), lost.to_owned());
+        self.missing.push(MissingProbe { function, why: why.into(), lost });
     }
-    for function in functions {
-        match compile(function) {
-            Ok((plan, kind, walk)) => set.probes.push(Probe {
-                function: name.to_owned(),
-                symbol: function.symbol.clone(),
-                file_offset: function.uprobe_place(),
-                kind,
-                plan,
-                walk,
-            }),
-            Err(error) => add_missing(set, name, reason(resolution, &error), lost),
+
+    /// Adds the probe, or says why it is not possible.
+    pub(super) fn add_probe(
+        &mut self,
+        name: &str,
+        (symbol, file_offset): (String, FileOffset),
+        compiled: Result<(FetchPlan, ProbeKind, Option<WalkProgram>), String>,
+        lost: &str,
+    ) {
+        match compiled {
+            Ok((plan, kind, walk)) => {
+                self.probes.push(Probe { function: name.to_owned(), symbol, file_offset, kind, plan, walk });
+            }
+            Err(why) => self.add_missing(name, why, lost),
+        }
+    }
+
+    /// All copies of a function to probe.
+    pub(super) fn functions<'a>(
+        &mut self,
+        resolution: &'a Resolution,
+        name: &str,
+        lost: &str,
+    ) -> &'a [Function] {
+        let functions = resolution.functions(name);
+        if functions.is_empty() {
+            let why = resolution.why_unknown(name).unwrap_or("this version has no such function");
+            self.add_missing(name, why, lost);
+        }
+        functions
+    }
+
+    fn add(
+        &mut self,
+        resolution: &Resolution,
+        name: &str,
+        lost: &str,
+        compile: impl Fn(&Function) -> Compiled,
+    ) {
+        for function in self.functions(resolution, name, lost) {
+            let compiled = compile(function).map_err(|error| reason(resolution, &error));
+            self.add_probe(name, (function.symbol.clone(), function.uprobe_place()), compiled, lost);
         }
     }
 }
 
 /// Why a probe cannot be compiled: if a whole struct is not known, why that is so.
-fn reason(resolution: &Resolution, error: &CompileError) -> String {
-    match error {
-        CompileError::Missing(missing) => match resolution.why_unknown(missing.strukt) {
-            Some(why) => format!("the layout of `{}` is not known: {why}", missing.strukt),
-            None => error.to_string(),
-        },
-        CompileError::Parameter(_) | CompileError::Plan(_) => error.to_string(),
+fn reason(resolution: &Resolution, error: &PlanError) -> String {
+    if let PlanError::Missing(missing) = error
+        && let Some(why) = resolution.why_unknown(missing.strukt)
+    {
+        return format!("the layout of `{}` is not known: {why}", missing.strukt);
     }
+    error.to_string()
 }

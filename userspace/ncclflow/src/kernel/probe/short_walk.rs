@@ -7,7 +7,7 @@ use ncclflow_common::{
     SHORT_COPIES, SHORT_HEADS, STACK_POINTER_SLOT, Short, ShortCopy, Step, StepOp,
 };
 
-use super::{finished_plan::FinishedPlan, set::WalkProgram};
+use super::set::WalkProgram;
 
 const LOAD: u8 = StepOp::Load as u8;
 const LOAD_WORDS: u8 = StepOp::LoadWords as u8;
@@ -15,9 +15,9 @@ const COPY: u8 = StepOp::Copy as u8;
 const EMIT_AND_COPY: u8 = StepOp::EmitAndCopy as u8;
 
 /// The short way of this walk, whose probe's own plan is `own`; nothing where the walk is of another form.
-pub(super) fn short(program: &WalkProgram, own: &FinishedPlan) -> Option<Short> {
+pub(super) fn short(program: &WalkProgram, own: &FetchPlan) -> Option<Short> {
     let walk = &program.walk;
-    let head_plan = &program.head.plan;
+    let head_plan = &program.head;
     let in_use = walk.queues.get(..usize::try_from(walk.n_queues).ok()?)?;
     let [first, second, others @ ..] = in_use else { return None };
     let (hash, first_head) = (loaded(head_plan, walk.identity[1])?, loaded(head_plan, first.head)?);
@@ -42,7 +42,7 @@ pub(super) fn short(program: &WalkProgram, own: &FinishedPlan) -> Option<Short> 
         args,
         heads: [first_head, second_head],
         empty: [empty, also_empty],
-        record_len: [of_first.record_len, of_second.record_len, own.plan.record_len],
+        record_len: [of_first.record_len, of_second.record_len, own.record_len],
         next_at: [first.next_at, second.next_at],
         tag_at: gate.tag_at,
         free_tags: tags_without_rows(gate),
@@ -122,7 +122,7 @@ struct NodeCopy {
 
 /// What is copied of the nodes of a list that is chained.
 fn node_copy(program: &WalkProgram, list: &Queue) -> Option<NodeCopy> {
-    let plan = &program.parts.get(usize::try_from(list.plan).ok()?)?.plan.plan;
+    let plan = &program.parts.get(usize::try_from(list.plan).ok()?)?.plan;
     let [step] = steps_of(plan) else { return None };
     let bytes_at = usize::from(step.at) + 8;
     let whole = step.op == EMIT_AND_COPY && step.src == 0 && bytes_at == NODE_BYTES_AT && plan.class == 0;
@@ -134,9 +134,9 @@ fn node_copy(program: &WalkProgram, list: &Queue) -> Option<NodeCopy> {
 }
 
 /// The copies that the probe's own record consists of; the other fields are 0.
-fn own_copies(own: &FinishedPlan, [table, lists]: [u8; 2]) -> Option<Short> {
-    let steps = steps_of(&own.plan);
-    if own.plan.class != 0 || steps.len() > SHORT_COPIES {
+fn own_copies(own: &FetchPlan, [table, lists]: [u8; 2]) -> Option<Short> {
+    let steps = steps_of(own);
+    if own.class != 0 || steps.len() > SHORT_COPIES {
         return None;
     }
     let mut short = Short::default();
@@ -152,8 +152,8 @@ fn own_copies(own: &FinishedPlan, [table, lists]: [u8; 2]) -> Option<Short> {
 }
 
 /// Where the probe's own record has this word.
-fn place_of(word: Word, own: &FinishedPlan) -> Option<u16> {
-    let copy = steps_of(&own.plan).iter().find(|copy| {
+fn place_of(word: Word, own: &FetchPlan) -> Option<u16> {
+    let copy = steps_of(own).iter().find(|copy| {
         copy.src == word.from && copy.imm <= word.offset && word.offset + 8 <= copy.imm + i64::from(copy.len)
     })?;
     let at = copy_of(copy)?.at + u16::try_from(word.offset - copy.imm).ok()?;

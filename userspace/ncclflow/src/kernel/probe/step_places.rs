@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::{
     send_sizes::add_send_sizes,
-    set::{Probe, ProbeSet, add_missing},
+    set::ProbeSet,
     step_probes::{era, proxy_step, state_parameter},
 };
 use flow::wire::StepHook;
@@ -57,27 +57,14 @@ pub fn add_steps(set: &mut ProbeSet, resolution: &Resolution, image: Option<&Ima
     let image = image.filter(|_| resolution.machine == Machine::X86_64);
     for &(name, hook) in era(resolution) {
         let lost = "measured times and sizes of messages";
-        let functions = resolution.functions(name);
-        if functions.is_empty() {
-            let why = resolution.why_unknown(name).unwrap_or("this version has no such function");
-            add_missing(set, name, why.to_owned(), lost);
-        }
-        for function in functions {
+        for function in set.functions(resolution, name, lost) {
             let places = image
                 .and_then(|image| at_calls(resolution, image, function, hook, detail))
                 .unwrap_or_else(|| vec![Instruction::in_hook(function)]);
             for place in places {
-                match proxy_step(resolution, function, hook, place.in_send) {
-                    Ok((plan, kind)) => set.probes.push(Probe {
-                        function: name.to_owned(),
-                        symbol: place.symbol,
-                        file_offset: place.file_offset,
-                        kind,
-                        plan,
-                        walk: None,
-                    }),
-                    Err(error) => add_missing(set, name, error.to_string(), lost),
-                }
+                let compiled = proxy_step(resolution, function, hook, place.in_send);
+                let compiled = compiled.map_err(|error| error.to_string());
+                set.add_probe(name, (place.symbol, place.file_offset), compiled, lost);
             }
         }
     }

@@ -7,7 +7,8 @@
 //! go is [`super::step_places`]'s.
 
 use super::{
-    lookup::{CompileError, Compiled, extent, len, offset, offset_of, parameter, place, place_of, signed},
+    error::PlanError,
+    lookup::{Compiled, extent, len, offset, offset_of, parameter, place, place_of, signed},
     plan_builder::{PlanBuilder, Slot},
 };
 use flow::wire::{ProbeKind, ProxyStepSpans, SlotSizesSpans, StepHook};
@@ -116,7 +117,7 @@ pub(super) fn proxy_step(
         adds_later,
         slots,
     };
-    Ok((plan.finish()?, ProbeKind::ProxyStep(spans)))
+    Ok((plan.finish()?, ProbeKind::ProxyStep(spans), None))
 }
 
 /// The sizes of what is in a send's slots: `((sendNetResources*)
@@ -127,7 +128,7 @@ fn slot_sizes(
     resolution: &Resolution,
     sub: Slot,
     connection: Slot,
-) -> Result<Option<SlotSizesSpans>, CompileError> {
+) -> Result<Option<SlotSizesSpans>, PlanError> {
     let layouts = &resolution.layouts;
     let (Some(resources), Some(memory), Some(fifo), Some(size), Some(base)) = (
         proxy_connection::TRANSPORT_RESOURCES.find(layouts),

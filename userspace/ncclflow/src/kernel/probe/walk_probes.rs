@@ -8,14 +8,14 @@
 //! its ops are made of: see [`flow::model`].
 
 use ncclflow_common::{
-    Fan, GATE_TAGS, Gate, MAX_GATES, MAX_QUEUES, NODE_BYTES_AT, NODE_GIVEN, NOWHERE, ONE_NODE, Queue,
-    STACK_POINTER_SLOT, Walk,
+    Fan, FetchPlan, GATE_TAGS, Gate, MAX_GATES, MAX_QUEUES, NODE_BYTES_AT, NODE_GIVEN, NOWHERE, ONE_NODE,
+    Queue, STACK_POINTER_SLOT, Walk,
 };
 
 use super::{
-    finished_plan::{FinishedPlan, PlanError},
+    error::PlanError,
     lookup::{
-        CompileError, communicator, len, load, load_field, near_offset_of, offset_of, parameter,
+        Compiled, communicator, len, load, load_field, near_offset_of, offset_of, parameter,
         place as place_in, place_of, signed,
     },
     op_probes::task,
@@ -23,7 +23,7 @@ use super::{
     set::{Part, WalkProgram},
     short_walk::short,
 };
-use flow::wire::{PlanList, PlanNodeSpans, PlanSpans, ProbeKind, Span};
+use flow::wire::{PlanList, PlanNodeSpans, PlanSpans, ProbeKind};
 use nccl_library::{
     fields::{
         FieldRef, MissingField, StructRef, channel, comm, dev_kernel_args, dev_work_batch, dev_work_coll,
@@ -34,9 +34,6 @@ use nccl_library::{
     nccl::Algorithm,
     symbols::{Function, Resolution},
 };
-
-/// A probe that walks: its own plan, what its last record means, and the walk.
-pub(super) type CompiledWalk = Result<(FinishedPlan, ProbeKind, WalkProgram), CompileError>;
 
 /// Which of a plan's probes it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +68,7 @@ pub(super) fn is_possible(resolution: &Resolution) -> bool {
 }
 
 /// Compiles one of the two probes.
-pub(super) fn walk(resolution: &Resolution, function: &Function, place: PlanProbe) -> CompiledWalk {
+pub(super) fn walk(resolution: &Resolution, function: &Function, place: PlanProbe) -> Compiled {
     let layouts = &resolution.layouts;
     let mut walk =
         Assembly { resolution, layouts, parts: Vec::new(), walk: Walk::default(), lists: Vec::new() };
@@ -80,7 +77,7 @@ pub(super) fn walk(resolution: &Resolution, function: &Function, place: PlanProb
     let Assembly { parts, walk, .. } = walk;
     let mut program = WalkProgram { head, parts, walk };
     program.walk.short = short(&program, &plan).unwrap_or_default();
-    Ok((plan, ProbeKind::Plan(spans), program))
+    Ok((plan, ProbeKind::Plan(spans), Some(program)))
 }
 
 /// A walk in the making.
@@ -99,7 +96,7 @@ impl Assembly<'_> {
         builder: &mut PlanBuilder,
         function: &Function,
         place: PlanProbe,
-    ) -> Result<(Slot, Slot), CompileError> {
+    ) -> Result<(Slot, Slot), PlanError> {
         Ok(match place {
             PlanProbe::AfterLaunch => (
                 builder.parameter(parameter(function, "comm")?),
@@ -113,10 +110,10 @@ impl Assembly<'_> {
     }
 
     /// The plan that finds the lists, and the walk's own description.
-    fn head(&mut self, function: &Function, place: PlanProbe) -> Result<FinishedPlan, CompileError> {
+    fn head(&mut self, function: &Function, place: PlanProbe) -> Result<FetchPlan, PlanError> {
         let mut head = PlanBuilder::new(self.resolution.machine);
         let (comm, plan) = self.comm_and_plan(&mut head, function, place)?;
-        let of_comm = |field: FieldRef| -> Result<u32, CompileError> {
+        let of_comm = |field: FieldRef| -> Result<u32, PlanError> {
             let offset = field.need(self.layouts)?.offset;
             u32::try_from(offset).map_err(|_| field.missing().into())
         };
@@ -151,7 +148,7 @@ impl Assembly<'_> {
         // frees at its end.
         self.op_counts(&mut head, comm, ops)?;
         self.proxy_ops(ops, place)?;
-        Ok(head.finish()?)
+        head.finish()
     }
 
     /// The record of the probe itself.
@@ -159,7 +156,7 @@ impl Assembly<'_> {
         &mut self,
         function: &Function,
         place: PlanProbe,
-    ) -> Result<(FinishedPlan, PlanSpans), CompileError> {
+    ) -> Result<(FetchPlan, PlanSpans), PlanError> {
         let layouts = self.layouts;
         let mut last = PlanBuilder::after_walk(self.resolution.machine);
         let (comm, plan) = self.comm_and_plan(&mut last, function, place)?;
@@ -199,41 +196,45 @@ impl Assembly<'_> {
         Ok((last.finish()?, spans))
     }
 
-    fn size(&self, strukt: StructRef) -> Result<u32, CompileError> {
+    fn size(&self, strukt: StructRef) -> Result<u32, PlanError> {
         u32::try_from(strukt.size(self.layouts)?).map_err(|_| strukt.missing().into())
     }
 
-    fn add_list(&mut self, list: PlanList, queue: Queue) -> Result<(), CompileError> {
+    fn add_list(&mut self, list: PlanList, queue: Queue) -> Result<(), PlanError> {
         let at = self.lists.len();
-        *self.walk.queues.get_mut(at).ok_or(CompileError::Plan(PlanError::TooManySteps))? = queue;
+        *self.walk.queues.get_mut(at).ok_or(PlanError::TooManySteps)? = queue;
         self.lists.push(list);
         self.walk.n_queues += 1;
         Ok(())
     }
 
-    pub(super) fn add_part(&mut self, name: &'static str, kind: ProbeKind, plan: FinishedPlan) -> u32 {
-        self.parts.push(Part { name, kind, plan });
+    pub(super) fn add_part(&mut self, name: &'static str, kind: ProbeKind, plan: &FetchPlan) -> u32 {
+        self.parts.push(Part { name, kind, plan: *plan });
         u32::try_from(self.parts.len() - 1).unwrap_or(u32::MAX)
     }
 
-    /// A list whose nodes' first `bytes` are copied.
-    fn node(&mut self, list: PlanList, bytes: u64) -> Result<Queue, CompileError> {
+    /// A list whose nodes' first `bytes` are copied; and of ops what their tasks say.
+    fn node(&mut self, list: PlanList, bytes: u64) -> Result<Queue, PlanError> {
         let mut part = PlanBuilder::part(self.resolution.machine, NODE_GIVEN);
         let node = part.given(0);
         let (address, bytes) = part.emit_and_copy(node, 0, len(bytes)?);
-        let spans = PlanNodeSpans { list, address, bytes, task: None };
+        let is_op = list == PlanList::ProxyOps;
+        let task = is_op.then(|| task(&mut part, self.layouts, node)).transpose()?;
+        let spans = PlanNodeSpans { list, address, bytes, task };
         let plan = part.finish()?;
-        let copied = copied(&plan, bytes);
-        let plan = self.add_part(list.name(), ProbeKind::PlanNode(spans), plan);
+        // The bytes that the record has where the walk looks for them.
+        let is_there = plan.class == 0 && usize::from(bytes.at) == NODE_BYTES_AT;
+        let copied = if is_there { bytes.len } else { 0 };
+        let plan = self.add_part(list.name(), ProbeKind::PlanNode(spans), &plan);
         Ok(Queue { plan, copied, when: STACK_POINTER_SLOT, ..Queue::default() })
     }
 
-    fn coll_tasks(&mut self, head: Slot) -> Result<(), CompileError> {
+    fn coll_tasks(&mut self, head: Slot) -> Result<(), PlanError> {
         let algorithm = task_coll::ALGORITHM.need(self.layouts)?;
         let end = task_coll::REG_BUFFER_TYPE.need(self.layouts)?;
         let gate =
             Gate { tag_at: bits_byte(&algorithm)?, fans: self.fans_by_algorithm()?, ..Gate::default() };
-        *self.walk.gates.first_mut().ok_or(CompileError::Plan(PlanError::TooManySteps))? = gate;
+        *self.walk.gates.first_mut().ok_or(PlanError::TooManySteps)? = gate;
         let queue = Queue {
             next_at: near_offset_of(self.layouts, task_coll::NEXT)?,
             head: head.number(),
@@ -245,14 +246,14 @@ impl Assembly<'_> {
         self.add_list(PlanList::CollTasks, queue)
     }
 
-    fn works(&mut self, head: Slot, p2p_tasks: Slot) -> Result<(), CompileError> {
+    fn works(&mut self, head: Slot, p2p_tasks: Slot) -> Result<(), PlanError> {
         let list = work_list::STRUCT.size(self.layouts)?;
         let coll = u64::from(self.size(dev_work_coll::STRUCT)?);
         let p2p = u64::from(self.size(dev_work_p2p::STRUCT)?);
         let of_work =
-            |field: FieldRef| -> Result<u16, CompileError> { len(list + field.need(self.layouts)?.offset) };
+            |field: FieldRef| -> Result<u16, PlanError> { len(list + field.need(self.layouts)?.offset) };
         let p2p_type = enums::WORK_P2P.find(self.layouts).unwrap_or(0);
-        let gate = |rank, rows| -> Result<Gate, CompileError> {
+        let gate = |rank, rows| -> Result<Gate, PlanError> {
             Ok(Gate {
                 only_at: near_offset_of(self.layouts, work_list::WORK_TYPE)?,
                 only: u16::try_from(p2p_type).unwrap_or(NOWHERE),
@@ -286,7 +287,7 @@ impl Assembly<'_> {
         self.add_list(PlanList::Works, queue)
     }
 
-    fn p2p_tasks(&mut self, head: Slot) -> Result<(), CompileError> {
+    fn p2p_tasks(&mut self, head: Slot) -> Result<(), PlanError> {
         let queue = Queue {
             next_at: near_offset_of(self.layouts, task_p2p::NEXT)?,
             head: head.number(),
@@ -296,7 +297,7 @@ impl Assembly<'_> {
     }
 
     /// Which work is in which batch, as a p2p op's number in its plan is that of its batch.
-    fn batches(&mut self, head: &mut PlanBuilder, plan: Slot, when: Slot) -> Result<(), CompileError> {
+    fn batches(&mut self, head: &mut PlanBuilder, plan: Slot, when: Slot) -> Result<(), PlanError> {
         let args_at = offset_of(self.layouts, kernel_plan::KERNEL_ARGS)?;
         let args_size = i64::from(self.size(dev_kernel_args::STRUCT)?);
         let count_at = place_of(self.layouts, kernel_plan::N_WORK_BATCHES)?;
@@ -318,7 +319,7 @@ impl Assembly<'_> {
     }
 
     /// How many ops were posted before: what a queued op's number is relative to.
-    fn op_counts(&mut self, head: &mut PlanBuilder, comm: Slot, when: Slot) -> Result<(), CompileError> {
+    fn op_counts(&mut self, head: &mut PlanBuilder, comm: Slot, when: Slot) -> Result<(), PlanError> {
         let missing = shared_resources::P2P_OP_COUNT.missing();
         let (first, bytes) = op_counts_extent(self.layouts).ok_or(missing)?;
         let shared_at = offset_of(self.layouts, comm::SHARED_RESOURCES)?;
@@ -338,22 +339,11 @@ impl Assembly<'_> {
         self.add_list(PlanList::OpCounts, queue)
     }
 
-    fn proxy_ops(&mut self, head: Slot, place: PlanProbe) -> Result<(), CompileError> {
-        let mut part = PlanBuilder::part(self.resolution.machine, NODE_GIVEN);
-        let node = part.given(0);
-        let (address, bytes) = part.emit_and_copy(node, 0, len(proxy_op::STRUCT.size(self.layouts)?)?);
-        let task = Some(task(&mut part, self.layouts, node)?);
-        let spans = PlanNodeSpans { list: PlanList::ProxyOps, address, bytes, task };
-        let plan = part.finish()?;
-        let copied = copied(&plan, bytes);
-        let plan = self.add_part(PlanList::ProxyOps.name(), ProbeKind::PlanNode(spans), plan);
+    fn proxy_ops(&mut self, head: Slot, place: PlanProbe) -> Result<(), PlanError> {
         let mut queue = Queue {
-            plan,
-            copied,
             next_at: near_offset_of(self.layouts, proxy_op::QUEUE_NEXT)?,
             head: head.number(),
-            when: STACK_POINTER_SLOT,
-            ..Queue::default()
+            ..self.node(PlanList::ProxyOps, proxy_op::STRUCT.size(self.layouts)?)?
         };
         if place == PlanProbe::Callback {
             let gates = self.gates_of_ops()?;
@@ -376,13 +366,8 @@ impl Assembly<'_> {
     }
 }
 
-/// Bytes of a node that its record has where the walk looks for them.
-fn copied(plan: &FinishedPlan, bytes: Span) -> u16 {
-    if plan.plan.class == 0 && usize::from(bytes.at) == NODE_BYTES_AT { bytes.len } else { 0 }
-}
-
 /// The byte that a bit field of 8 bits fills.
-fn bits_byte(at: &Field) -> Result<u16, CompileError> {
+fn bits_byte(at: &Field) -> Result<u16, PlanError> {
     match at.bits {
         None => len(at.offset),
         Some(bits) if bits.width == 8 && bits.shift % 8 == 0 => len(at.offset + u64::from(bits.shift / 8)),

@@ -7,8 +7,8 @@ use ncclflow_common::{Fan, GATE_TAGS, Gate, MAX_GATES, NOWHERE, ROW_GIVEN};
 
 use super::{
     connector::proxy_connector,
-    finished_plan::PlanError,
-    lookup::{CompileError, load, load_field, near_offset_of, offset_of, place, place_of, signed},
+    error::PlanError,
+    lookup::{emit_field, load, near_offset_of, offset_of, place, place_of, signed},
     plan_builder::{PlanBuilder, Slot},
     walk_probes::Assembly,
 };
@@ -28,7 +28,7 @@ const ROWS_NVLS: u8 = 1;
 
 impl Assembly<'_> {
     /// Where only ops are seen, they tell which connectors are used.
-    pub(super) fn gates_of_ops(&mut self) -> Result<[Gate; MAX_GATES], CompileError> {
+    pub(super) fn gates_of_ops(&mut self) -> Result<[Gate; MAX_GATES], PlanError> {
         let of_op = |field| near_offset_of(self.layouts, field);
         let (pattern, root, channel) =
             (of_op(proxy_op::PATTERN)?, of_op(proxy_op::ROOT)?, of_op(proxy_op::CHANNEL_ID)?);
@@ -44,7 +44,7 @@ impl Assembly<'_> {
             *fan = of.copied().unwrap_or_default();
         }
         let graphs = Gate { tag_at: pattern, fans: by_pattern, ..Gate::default() };
-        let p2p = |wanted: Pattern, fan: Fan| -> Result<Gate, CompileError> {
+        let p2p = |wanted: Pattern, fan: Fan| -> Result<Gate, PlanError> {
             let mut fans = [Fan::default(); GATE_TAGS];
             fans[0] = fan;
             Ok(Gate {
@@ -64,7 +64,7 @@ impl Assembly<'_> {
 
     /// Grouped broadcasts have no task among the collectives' (2.29 and later): only their ops tell which
     /// graphs are used. `rings`: what ops on rings use of a channel.
-    pub(super) fn gate_of_grouped(&self, rings: Fan) -> Result<Option<Gate>, CompileError> {
+    pub(super) fn gate_of_grouped(&self, rings: Fan) -> Result<Option<Gate>, PlanError> {
         let Some(function) = enums::ALL_GATHER_V.find(self.layouts) else {
             return Ok(None);
         };
@@ -81,9 +81,9 @@ impl Assembly<'_> {
     }
 
     /// What each algorithm's ops use of a channel: its graphs, and the connectors.
-    pub(super) fn fans_by_algorithm(&mut self) -> Result<[Fan; GATE_TAGS], CompileError> {
+    pub(super) fn fans_by_algorithm(&mut self) -> Result<[Fan; GATE_TAGS], PlanError> {
         let mut fans = [Fan::default(); GATE_TAGS];
-        for algorithm in Algorithm::ALL {
+        for &algorithm in Algorithm::ALL {
             let fan = self.fan(algorithm)?;
             if let Some(slot) = fans.get_mut(usize::from(algorithm.number())) {
                 *slot = fan;
@@ -92,7 +92,7 @@ impl Assembly<'_> {
         Ok(fans)
     }
 
-    fn fan(&mut self, algorithm: Algorithm) -> Result<Fan, CompileError> {
+    fn fan(&mut self, algorithm: Algorithm) -> Result<Fan, PlanError> {
         const SEND: bool = true;
         const RECV: bool = false;
         let down = |child| channel::TREE_DOWN.element(child);
@@ -139,7 +139,7 @@ impl Assembly<'_> {
     }
 
     /// PAT's peers are at distances of powers of two, either way.
-    fn pat_connectors(&mut self, distance: i64) -> Result<(), CompileError> {
+    fn pat_connectors(&mut self, distance: i64) -> Result<(), PlanError> {
         self.connectors(|part, layouts, _| {
             let comm = part.given(3);
             let rank = load(part, layouts, comm, comm::RANK)?;
@@ -152,12 +152,11 @@ impl Assembly<'_> {
             Ok([(above, true), (above, false), (below, true), (below, false)]
                 .map(|(peer, sends)| (peer, sends, 0))
                 .to_vec())
-        })?;
-        Ok(())
+        })
     }
 
     /// The connectors of a send or receive: those to the peer that is the tag, of index 1.
-    pub(super) fn p2p_fan(&mut self, sends: bool) -> Result<Fan, CompileError> {
+    pub(super) fn p2p_fan(&mut self, sends: bool) -> Result<Fan, PlanError> {
         // Sends and receives go over more channels than the graphs: those are read here too.
         let first = self.channel()?;
         self.connectors(|part, _, _| {
@@ -168,7 +167,7 @@ impl Assembly<'_> {
     }
 
     /// The graphs of a channel.
-    fn channel(&mut self) -> Result<u16, CompileError> {
+    fn channel(&mut self) -> Result<u16, PlanError> {
         let layouts = self.layouts;
         let mut part = PlanBuilder::part(self.resolution.machine, ROW_GIVEN);
         let (channel, number) = (part.given(0), part.given(1));
@@ -180,8 +179,7 @@ impl Assembly<'_> {
                 let (offset, len) = place(&at).ok()?;
                 return Some(part.copy(channel, offset, len));
             }
-            let value = load_field(&mut part, channel, &at).ok()?;
-            let span = part.emit(value);
+            let span = emit_field(&mut part, channel, &at).ok()?;
             part.forget_since(mark);
             Some(span)
         };
@@ -209,23 +207,18 @@ impl Assembly<'_> {
         let (sizes_at, sizes_len) = place_of(layouts, comm::BUFFER_SIZES)?;
         let comm = part.given(3);
         spans.buffer_sizes = part.copy(comm, sizes_at, sizes_len);
-        spans.n_nodes = match comm::N_NODES.find(layouts) {
-            Some(at) => {
-                let nodes = load_field(&mut part, comm, &at)?;
-                Some(part.emit(nodes))
-            }
-            None => None,
-        };
+        let n_nodes = comm::N_NODES.find(layouts);
+        spans.n_nodes = n_nodes.map(|at| emit_field(&mut part, comm, &at)).transpose()?;
         let plan = part.finish()?;
-        let at = self.add_part("channels", ProbeKind::Channel(spans), plan);
-        u16::try_from(at).map_err(|_| CompileError::Plan(PlanError::TooManySteps))
+        let at = self.add_part("channels", ProbeKind::Channel(spans), &plan);
+        u16::try_from(at).map_err(|_| PlanError::TooManySteps)
     }
 
     /// A plan that reads the connectors to some peers of a row's channel.
     fn connectors(
         &mut self,
-        peers: impl Fn(&mut PlanBuilder, &Layouts, Slot) -> Result<Vec<(Slot, bool, i32)>, CompileError>,
-    ) -> Result<u16, CompileError> {
+        peers: impl Fn(&mut PlanBuilder, &Layouts, Slot) -> Result<Vec<(Slot, bool, i32)>, PlanError>,
+    ) -> Result<(), PlanError> {
         let layouts = self.layouts;
         let mut part = PlanBuilder::part(self.resolution.machine, ROW_GIVEN);
         let (channel, number) = (part.given(0), part.given(1));
@@ -264,8 +257,8 @@ impl Assembly<'_> {
         }
         let plan = part.finish()?;
         let kind = ProbeKind::Connectors(ConnectorsSpans { channel: number, connectors: spans });
-        let at = self.add_part("connectors", kind, plan);
-        u16::try_from(at).map_err(|_| CompileError::Plan(PlanError::TooManySteps))
+        self.add_part("connectors", kind, &plan);
+        Ok(())
     }
 }
 

@@ -1,21 +1,16 @@
-//! What comes of building a plan.
+//! Why a probe cannot be compiled.
 
 use std::fmt;
 
-use ncclflow_common::{FetchPlan, MAX_STEPS, RecordClass, TEMP_SLOTS};
+use nccl_library::{elf::Machine, fields::MissingField};
+use ncclflow_common::{MAX_STEPS, TEMP_SLOTS};
 
-use nccl_library::elf::Machine;
-
-/// A plan and the program that can run it.
-#[derive(Clone, Debug)]
-pub struct FinishedPlan {
-    pub plan: FetchPlan,
-    pub class: &'static RecordClass,
-}
-
-/// Why a plan cannot be made.
+/// Why a probe cannot be compiled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlanError {
+    Missing(MissingField),
+    /// The function has no parameter of that name.
+    NoParameter(&'static str),
     /// The parameter's location at the entry is not known; the text says which and why.
     Parameter(String),
     /// A register that is no argument register of this machine, by its DWARF number.
@@ -28,9 +23,17 @@ pub enum PlanError {
     TooLong(usize),
 }
 
+impl From<MissingField> for PlanError {
+    fn from(error: MissingField) -> Self {
+        Self::Missing(error)
+    }
+}
+
 impl fmt::Display for PlanError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Missing(missing) => write!(f, "{missing}"),
+            Self::NoParameter(name) => write!(f, "the function has no parameter `{name}`"),
             Self::Parameter(what) => write!(f, "{what}"),
             Self::Register(number) => write!(f, "DWARF register {number} carries no argument"),
             Self::Machine(machine) => write!(f, "no calling convention known for {machine:?}"),

@@ -1,0 +1,25 @@
+//! Enumerations whose values have a name in the output.
+
+/// Makes such an enumeration: `Variant = "NAME"`. Its JSON is the name.
+macro_rules! named {
+    ($(#[$about:meta])* $enumeration:ident { $($(#[$doc:meta])* $variant:ident = $name:literal,)+ }) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[derive(serde::Serialize, serde::Deserialize)]
+        pub enum $enumeration {
+            $($(#[$doc])* #[serde(rename = $name)] $variant,)+
+        }
+
+        impl $enumeration {
+            pub const ALL: &[Self] = &[$(Self::$variant),+];
+
+            /// As the output names it.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)+
+                }
+            }
+        }
+    };
+}
+pub(super) use named;
