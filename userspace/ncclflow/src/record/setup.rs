@@ -1,21 +1,33 @@
-//! What is to be traced: processes, their libraries (each inode once), and the probes that each library
-//! allows.
+//! What is to be traced: processes, their libraries (each inode once), the probes that each library allows,
+//! and how they are attached.
 
-use std::{path::Path, sync::Arc};
+use std::{
+    num::NonZeroU32,
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 
 use super::options::ProbeChoice;
 use crate::{
-    kernel::probe::{self, Level, ProbeSet},
+    capture::Binding,
+    kernel::{
+        loader::{Attachment, Link, StoredParts},
+        probe::{self, Level, ProbeSet},
+    },
     layout_cache::{CacheKey, LayoutCache},
     sinks::LibraryReport,
     target::{MappedLibrary, Process, nccl_libraries},
 };
-use flow::decode::{Decoder, OpWorkFields, PlanFields, ProxyOpFields};
+use flow::{
+    decode::{Decoder, OpWorkFields, PlanFields, ProxyOpFields},
+    schema::HostInfo,
+    wire::ProbeKind,
+};
 use nccl_library::{
     elf::Image,
-    nccl::{NameTables, NcclVersion},
+    nccl::NameTables,
     symbols::{self, DebugFiles, Resolution},
 };
 
@@ -94,7 +106,7 @@ impl Setup {
             let known = self.libraries.iter().position(|library| library.file.id == file.id);
             let index = known.unwrap_or(self.libraries.len());
             if known.is_none() {
-                match LibraryInUse::resolve(file, wanted) {
+                match ResolvedLibrary::new(file, wanted).and_then(|library| library.into_use(wanted.choice)) {
                     Ok(library) => self.libraries.push(library),
                     Err(error) => {
                         refused.push(error);
@@ -113,6 +125,61 @@ impl Setup {
         self.targets.push(Target { process, libraries });
         Ok(())
     }
+
+    /// Attaches every probe of every library to every target that uses it.
+    pub(super) fn attach(&self, attachment: &mut Attachment, host: &str, bindings: &Bindings) -> Result<()> {
+        let mut walks = Vec::new();
+        for (index, library) in self.libraries.iter().enumerate() {
+            walks.push(library.store_walks(index, attachment, bindings)?);
+        }
+        for target in &self.targets {
+            let pid = target.process.pid();
+            let number = NonZeroU32::new(pid).context("0 is no process")?;
+            let exited = || anyhow!("process {pid} exited before it could be traced");
+            for &index in &target.libraries {
+                let (Some(library), Some(walks)) = (self.libraries.get(index), walks.get(index)) else {
+                    continue;
+                };
+                let whose = HostInfo { host: host.into(), pid };
+                let cookies = library.store_probes(walks, index, Some(&whose), attachment, bindings)?;
+                let links = library.link(&cookies, Some(number), attachment);
+                attachment.keep(links.map_err(
+                    |error| {
+                        if target.process.has_exited() { exited() } else { error }
+                    },
+                )?);
+            }
+            if target.process.has_exited() {
+                return Err(exited());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What the records of each cookie mean: the thread that attaches adds to it, and the one that decodes looks.
+/// A cookie's binding is there before its probe is.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Bindings(Arc<Mutex<Vec<Binding>>>);
+
+impl Bindings {
+    /// The next cookie's.
+    fn push(&self, kind: &ProbeKind, library: &LibraryInUse, host: Option<HostInfo>) {
+        let binding = Binding { kind: kind.clone(), decoder: Arc::clone(&library.decoder), host };
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(binding);
+    }
+
+    /// Adds to `known` what has come since.
+    pub(super) fn update(&self, known: &mut Vec<Binding>) {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.extend(all.iter().skip(known.len()).cloned());
+    }
+
+    pub(super) fn list(&self) -> Vec<Binding> {
+        let mut all = Vec::new();
+        self.update(&mut all);
+        all
+    }
 }
 
 /// A library of which it is known what it is, and not yet whether it can be traced.
@@ -120,7 +187,7 @@ impl Setup {
 pub(super) struct ResolvedLibrary {
     file: MappedLibrary,
     image: Image,
-    resolution: Resolution,
+    pub(super) resolution: Resolution,
     cached: bool,
     /// Under which the resolution is to be kept.
     key: Option<CacheKey>,
@@ -142,10 +209,6 @@ impl ResolvedLibrary {
         };
         let key = key.filter(|_| !cached).map(|(_, key)| key);
         Ok(Self { file, image, resolution, cached, key })
-    }
-
-    pub(super) fn version(&self) -> Option<NcclVersion> {
-        self.resolution.nccl_version
     }
 
     /// What is said of it where it cannot be traced.
@@ -205,8 +268,54 @@ fn report(file: &MappedLibrary, resolution: &Resolution, cached: bool, probes: &
 }
 
 impl LibraryInUse {
-    fn resolve(file: MappedLibrary, wanted: &Wanted<'_>) -> Result<Self> {
-        ResolvedLibrary::new(file, wanted)?.into_use(wanted.choice)
+    /// Gives the programs of its walks their cookies, which serve all processes.
+    pub(super) fn store_walks(
+        &self,
+        index: usize,
+        attachment: &mut Attachment,
+        bindings: &Bindings,
+    ) -> Result<Vec<Option<StoredParts>>> {
+        let mut stored = Vec::new();
+        for probe in &self.probes.probes {
+            stored.push(match &probe.walk {
+                None => None,
+                Some(program) => {
+                    bindings.push(&ProbeKind::Head, self, None);
+                    program.parts.iter().for_each(|part| bindings.push(&part.kind, self, None));
+                    Some(attachment.store_parts(probe, program, index)?)
+                }
+            });
+        }
+        Ok(stored)
+    }
+
+    /// Gives its probes their cookies: for one process, or for all.
+    pub(super) fn store_probes(
+        &self,
+        walks: &[Option<StoredParts>],
+        index: usize,
+        whose: Option<&HostInfo>,
+        attachment: &mut Attachment,
+        bindings: &Bindings,
+    ) -> Result<Vec<u32>> {
+        let pid = whose.and_then(|whose| NonZeroU32::new(whose.pid));
+        let mut cookies = Vec::new();
+        for (probe, walk) in self.probes.probes.iter().zip(walks) {
+            bindings.push(&probe.kind, self, whose.cloned());
+            cookies.push(attachment.store(probe, *walk, index, pid)?);
+        }
+        Ok(cookies)
+    }
+
+    /// Attaches its probes, stored with these cookies: to one process, or to all.
+    pub(super) fn link(
+        &self,
+        cookies: &[u32],
+        pid: Option<NonZeroU32>,
+        attachment: &mut Attachment,
+    ) -> Result<Vec<Link>> {
+        let probes: Vec<_> = self.probes.probes.iter().zip(cookies.iter().copied()).collect();
+        attachment.link(&probes, &self.file.stable_path(), &self.file.path, pid)
     }
 
     /// Keeps what was resolved for the next time.
