@@ -24,7 +24,6 @@ pub(super) struct Baseline(
 );
 
 impl Baseline {
-    /// As it is now.
     pub(super) fn of(attachment: &Attachment) -> Result<Self> {
         let counters = attachment.probes().iter().map(|probe| attachment.counters(probe));
         Ok(Self(counters.collect::<Result<_>>()?))
@@ -32,14 +31,10 @@ impl Baseline {
 
     /// Probe, CPU and hits until now, of those that were hit.
     pub(super) fn hits(&self) -> impl Iterator<Item = (u16, u32, u64)> {
-        self.0.iter().enumerate().flat_map(|(cookie, cpus)| {
-            let cookie = u16::try_from(cookie).unwrap_or(u16::MAX);
-            cpus.iter().enumerate().filter(|(_, counters)| counters.hits > 0).map(
-                move |(cpu, ProbeCounters { hits, .. })| {
-                    (cookie, u32::try_from(cpu).unwrap_or(u32::MAX), *hits)
-                },
-            )
-        })
+        let of_probe = |(probe, cpus)| {
+            (0..).zip(cpus).map(move |(cpu, now): (_, &ProbeCounters)| (probe, cpu, now.hits))
+        };
+        (0..).zip(&self.0).flat_map(of_probe).filter(|(.., hits)| *hits > 0)
     }
 
     fn at(&self, cookie: u32, cpu: usize) -> ProbeCounters {
@@ -137,7 +132,6 @@ pub(super) struct Gaps {
 }
 
 impl Gaps {
-    /// A record has come.
     pub(super) fn note(&mut self, header: &RecordHeader) {
         let numbers = self.by_probe_and_cpu.entry((header.probe, header.cpu)).or_default();
         if header.hit < numbers.next {
@@ -187,17 +181,11 @@ impl Gaps {
             }
         }
         while merged.len() > MAX_GAPS {
-            merged = merged
-                .chunks(2)
-                .filter_map(|pair| {
-                    let (first, rest) = pair.split_first()?;
-                    let mut joined = *first;
-                    for gap in rest {
-                        joined.join(gap);
-                    }
-                    Some(joined)
-                })
-                .collect();
+            let join = |mut first: Gap, second: Gap| {
+                first.join(&second);
+                first
+            };
+            merged = merged.chunks(2).filter_map(|pair| pair.iter().copied().reduce(join)).collect();
         }
         merged
     }

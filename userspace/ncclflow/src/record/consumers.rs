@@ -16,7 +16,7 @@ use anyhow::{Result, anyhow};
 use rustix::time::ClockId;
 
 use super::{
-    mailbox::{EventSender, NextPipeline, SessionEvent, WriterMessage},
+    mailbox::{EventSender, SessionEvent, WriterMessage},
     pipeline::Pipeline,
 };
 use crate::{
@@ -36,7 +36,7 @@ const STRAGGLE_NS: u64 = 1_000_000_000;
 /// A consumer, as the other threads see it.
 #[derive(Debug)]
 pub(super) struct Consumer<M, T> {
-    inbox: InboxSender<M>,
+    pub(super) inbox: InboxSender<M>,
     thread: JoinHandle<T>,
 }
 
@@ -55,10 +55,6 @@ impl<M: Send + 'static, T: Send + 'static> Consumer<M, T> {
         let events = events.clone();
         let thread = thread::Builder::new().name(name.to_owned()).spawn(move || work(&inbox, &events))?;
         Ok((Self { inbox: sender, thread }, outlet))
-    }
-
-    pub(super) fn send(&self, message: M) -> Result<()> {
-        self.inbox.send(message)
     }
 
     /// Waits until it has taken what is in its inbox.
@@ -82,7 +78,7 @@ pub(super) struct Inbox<M> {
 
 /// The sending end of an [`Inbox`]; the drain has the other one, for records.
 #[derive(Debug)]
-struct InboxSender<M> {
+pub(super) struct InboxSender<M> {
     records: Arc<Queue>,
     messages: mpsc::Sender<M>,
 }
@@ -149,7 +145,7 @@ impl<M> Drop for Inbox<M> {
 }
 
 impl<M> InboxSender<M> {
-    fn send(&self, message: M) -> Result<()> {
+    pub(super) fn send(&self, message: M) -> Result<()> {
         let sent = self.messages.send(message);
         self.records.call();
         sent.map_err(|_| anyhow!("the thread that writes has failed"))
@@ -196,7 +192,7 @@ impl Writer<'_> {
             }
             Step::Message(WriterMessage::Swap { next, reply }) => {
                 // Whoever asked for it waits for it, unless the recording has failed.
-                let _ = reply.send(self.swap(next));
+                let _ = reply.send(self.swap(*next));
             }
             Step::Idle => {
                 pipeline.close_ended_before(now_ns(ClockId::Monotonic).saturating_sub(STRAGGLE_NS));
@@ -209,20 +205,10 @@ impl Writer<'_> {
     }
 
     /// Takes the records that are there, and goes on with another pipeline. Gives the one before, finished.
-    fn swap(&mut self, next: NextPipeline) -> Pipeline {
+    fn swap(&mut self, next: Pipeline) -> Pipeline {
         while let Popped::Batch(batch) = self.inbox.records.pop(Some(Duration::ZERO)) {
             batch.records().for_each(|record| self.pipeline.record(record));
         }
-        let next = match next {
-            NextPipeline::This(pipeline) => *pipeline,
-            NextPipeline::New { files, limit, begin } => {
-                let mut next = self.pipeline.renewed(*files, limit);
-                for (probe, cpu, hit) in begin {
-                    next.gaps.begin_at(probe, cpu, hit);
-                }
-                next
-            }
-        };
         let mut before = mem::replace(&mut self.pipeline, next);
         before.finish();
         (self.errors_sent, self.is_full_sent) = (0, false);
@@ -327,7 +313,7 @@ mod tests {
         };
         push(3);
         let (reply, answer) = mpsc::channel();
-        let next = NextPipeline::This(Box::new(pipeline()));
+        let next = Box::new(pipeline());
         sender.send(WriterMessage::Swap { next, reply }).unwrap();
         let first = pipeline();
         let writer = std::thread::spawn(move || write_flows(&inbox, first, &events));

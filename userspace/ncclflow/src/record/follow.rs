@@ -5,7 +5,7 @@
 //! from its first instruction, before anybody has looked at it. With a filter it is attached process by
 //! process: in those that are not wanted the kernel then places no breakpoint.
 
-use std::{collections::HashMap, mem, os::fd::BorrowedFd};
+use std::{collections::HashMap, os::fd::BorrowedFd};
 
 use anyhow::{Context as _, Result, bail};
 use rustix::time::ClockId;
@@ -20,7 +20,7 @@ use super::{
 use crate::{
     clock::now_ns,
     kernel::loader::Link,
-    sinks::{SessionReport, TargetReport},
+    sinks::TargetReport,
     target::{
         Census, Description, Filter, Identifier, Process, Sighting, Users, in_first_pid_namespace,
         look_for_nccl,
@@ -42,7 +42,6 @@ struct Followed {
     links: Vec<Link>,
 }
 
-/// Finds processes, attaches to them, and lets go of them.
 pub(super) struct Follower<'a> {
     filter: &'a Filter,
     libraries: Libraries<'a>,
@@ -52,8 +51,6 @@ pub(super) struct Follower<'a> {
     processes: HashMap<u32, Followed>,
     rounds: u32,
     passed_over: usize,
-    /// The report has changed since it was last written.
-    changed: bool,
 }
 
 impl<'a> Follower<'a> {
@@ -73,7 +70,6 @@ impl<'a> Follower<'a> {
             processes: HashMap::new(),
             rounds: 0,
             passed_over: 0,
-            changed: false,
         })
     }
 
@@ -96,36 +92,25 @@ impl<'a> Follower<'a> {
         self.processes.values().map(|followed| followed.process.exit_fd())
     }
 
-    /// Processes that are traced now.
     pub(super) fn traced_pids(&self) -> Vec<u32> {
         let traced = self.processes.iter().filter(|(_, followed)| !followed.libraries.is_empty());
         traced.map(|(pid, _)| *pid).collect()
     }
 
-    /// Whether the report has changed since this was last asked.
-    pub(super) fn take_changed(&mut self) -> bool {
-        mem::take(&mut self.changed) | mem::take(&mut self.libraries.has_changed)
-    }
-
     /// Lets go of processes that have ended: their numbers.
     pub(super) fn let_go(&mut self, recording: &mut Recording<'_>) -> Vec<u32> {
-        let ended: Vec<u32> = self
-            .processes
-            .iter()
-            .filter(|(_, followed)| followed.process.has_exited())
-            .map(|(pid, _)| *pid)
-            .collect();
-        for pid in &ended {
-            let Some(followed) = self.processes.remove(pid) else { continue };
-            self.census.forget(*pid);
+        let mut ended = Vec::new();
+        for (pid, followed) in self.processes.extract_if(|_, followed| followed.process.has_exited()) {
+            self.census.forget(pid);
             self.libraries.detach(followed.links);
             if let Some(target) = recording.report.targets.get_mut(followed.target) {
                 target.exited = true;
                 if target.untraced.is_none() {
-                    (recording.notice)(Notice::TargetExited { pid: *pid });
+                    (recording.notice)(Notice::TargetExited { pid });
                 }
             }
-            self.changed = true;
+            recording.is_outdated = true;
+            ended.push(pid);
         }
         ended
     }
@@ -135,22 +120,15 @@ impl<'a> Follower<'a> {
         if !self.processes.contains_key(&pid) {
             self.look(pid, recording);
         }
-        if !self.processes.contains_key(&pid) {
-            let process = Process::open(pid).ok();
-            let report = target_report(pid, process.as_ref(), Vec::new());
-            let target = self.add_target(&mut recording.report, report);
-            let Some(process) = process else { return false };
-            // It is between two programs, or has unloaded NCCL: its end is waited for.
-            self.processes
-                .insert(pid, Followed { process, target, libraries: Vec::new(), links: Vec::new() });
+        if self.processes.contains_key(&pid) {
+            return true;
         }
+        let process = Process::open(pid).ok();
+        let target = recording.add_target(target_report(pid, process.as_ref(), Vec::new()));
+        let Some(process) = process else { return false };
+        // It is between two programs, or has unloaded NCCL: its end is waited for.
+        self.processes.insert(pid, Followed { process, target, libraries: Vec::new(), links: Vec::new() });
         true
-    }
-
-    fn add_target(&mut self, report: &mut SessionReport, target: TargetReport) -> usize {
-        self.changed = true;
-        report.targets.push(target);
-        report.targets.len() - 1
     }
 
     fn look(&mut self, pid: u32, recording: &mut Recording<'_>) {
@@ -192,12 +170,10 @@ impl<'a> Follower<'a> {
             }
             is_wanted = true;
             match self.libraries.attach(index, pid, &mut recording.attachment) {
-                Ok(new) => {
+                Ok((library, new)) => {
                     links.extend(new);
                     traced.push(index);
-                    if let Some(library) = self.libraries.in_use(index) {
-                        (recording.notice)(Notice::Joined { process: &process, library });
-                    }
+                    (recording.notice)(Notice::Joined { process: &process, library });
                 }
                 // The end of a process is no failure.
                 Err(_) if process.has_exited() => {
@@ -214,7 +190,7 @@ impl<'a> Follower<'a> {
                 }
                 followed.libraries = traced;
                 followed.links.append(&mut links);
-                self.changed = true;
+                recording.is_outdated = true;
             }
             return;
         }
@@ -230,7 +206,7 @@ impl<'a> Follower<'a> {
             untraced,
             ..target_report(pid, Some(&process), traced.clone())
         };
-        let target = self.add_target(&mut recording.report, report);
+        let target = recording.add_target(report);
         self.processes.insert(pid, Followed { process, target, libraries: traced, links });
     }
 
@@ -243,7 +219,7 @@ impl<'a> Follower<'a> {
             recording.report.passed_over.truncate(MAX_PASSED_OVER);
             recording.report.passed_over.push(format!("and {} more", self.passed_over - MAX_PASSED_OVER));
         }
-        self.changed = true;
+        recording.is_outdated = true;
     }
 
     /// All links: the recording is over.

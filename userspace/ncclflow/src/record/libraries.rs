@@ -41,7 +41,6 @@ struct Library {
     spare: Option<(Build, Vec<u32>)>,
 }
 
-/// The probes of a library.
 struct Traced {
     library: LibraryInUse,
     /// Cookies of its probes, in their order.
@@ -57,24 +56,17 @@ pub(super) struct Libraries<'a> {
     bindings: Bindings,
     reaper: Reaper,
     known: Vec<Library>,
-    /// The report has changed since this was last asked.
-    pub(super) has_changed: bool,
 }
 
 impl<'a> Libraries<'a> {
     pub(super) fn new(wanted: Wanted<'a>, filter: &'a Filter, bindings: Bindings) -> Result<Self> {
         let reaper = Reaper::start().context("starting a thread")?;
-        Ok(Self { wanted, filter, bindings, reaper, known: Vec::new(), has_changed: false })
+        Ok(Self { wanted, filter, bindings, reaper, known: Vec::new() })
     }
 
     /// Whether the library is of a version that is asked for.
     pub(super) fn is_wanted(&self, index: usize) -> bool {
         self.known.get(index).is_some_and(|library| library.is_wanted)
-    }
-
-    /// The library, if it can be traced.
-    pub(super) fn in_use(&self, index: usize) -> Option<&LibraryInUse> {
-        Some(&self.known.get(index)?.traced.as_ref().ok()?.library)
     }
 
     /// Takes these links out of the kernel, soon.
@@ -94,7 +86,7 @@ impl<'a> Libraries<'a> {
         let is_wanted = self.filter.admits_version(resolved.resolution.nccl_version);
         let mut report = resolved.report();
         let traced = if is_wanted {
-            resolved.into_use(self.wanted.choice).and_then(|library| {
+            resolved.into_use(self.wanted.options.choice).and_then(|library| {
                 report = library.report();
                 if let Some(cache) = self.wanted.cache
                     && let Err(error) = library.keep(cache)
@@ -106,7 +98,7 @@ impl<'a> Libraries<'a> {
         } else {
             Err(anyhow!("it is not of a version that was asked for"))
         };
-        self.has_changed = true;
+        recording.is_outdated = true;
         let (index, traced) = match traced {
             Ok((index, traced)) => (index, Ok(traced)),
             Err(error) => (self.known.len(), Err(format!("{error:#}"))),
@@ -146,15 +138,19 @@ impl<'a> Libraries<'a> {
         })
     }
 
-    /// The links that a process needs for itself.
-    pub(super) fn attach(&self, index: usize, pid: u32, attachment: &mut Attachment) -> Result<Vec<Link>> {
-        match self.known.get(index).map(|library| &library.traced) {
-            Some(Ok(_)) if self.filter.is_empty() => Ok(Vec::new()),
-            Some(Ok(Traced { library, cookies, .. })) => {
-                library.link(cookies, NonZeroU32::new(pid), attachment)
+    /// The library, if it can be traced, and the links that a process needs for itself.
+    pub(super) fn attach(
+        &self,
+        index: usize,
+        pid: u32,
+        attachment: &mut Attachment,
+    ) -> Result<(&LibraryInUse, Vec<Link>)> {
+        match &self.known.get(index).context("no such library")?.traced {
+            Ok(Traced { library, .. }) if self.filter.is_empty() => Ok((library, Vec::new())),
+            Ok(Traced { library, cookies, .. }) => {
+                Ok((library, library.link(cookies, NonZeroU32::new(pid), attachment)?))
             }
-            Some(Err(why)) => bail!("{why}"),
-            None => bail!("no such library"),
+            Err(why) => bail!("{why}"),
         }
     }
 

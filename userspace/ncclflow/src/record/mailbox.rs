@@ -8,13 +8,12 @@ use anyhow::{Context as _, Result};
 use super::{limit, options::Notice, pipeline::Pipeline, recorder::Recording};
 use crate::{
     kernel::stream::{MailSender, Mailbox},
-    sinks::{DiskBudget, SessionFiles},
+    sinks::DiskBudget,
 };
 
 /// What the recording's own thread is told.
 #[derive(Debug)]
 pub(super) enum SessionEvent {
-    /// Something could not be written.
     WriteFailed(String),
     /// A first record came of the process with this number, from probes that several processes share.
     NewProcess(u32),
@@ -34,24 +33,9 @@ pub(super) enum WriterMessage {
     /// The process that has this number was seen to have ended, at this moment of `CLOCK_MONOTONIC`.
     ProcessEnded { tgid: u32, at_ns: u64 },
     /// Take all records that are there, go on with another pipeline, and send back the one before, finished.
-    Swap { next: NextPipeline, reply: mpsc::Sender<Pipeline> },
+    Swap { next: Box<Pipeline>, reply: mpsc::Sender<Pipeline> },
 }
 
-/// What the writer goes on with.
-#[derive(Debug)]
-pub(super) enum NextPipeline {
-    /// A pipeline like the one before, with other files.
-    New {
-        files: Box<SessionFiles>,
-        /// Most ops, or calls, that are written.
-        limit: Option<u64>,
-        /// Probe, CPU, and the number of the first hit that is to come.
-        begin: Vec<(u16, u32, u64)>,
-    },
-    This(Box<Pipeline>),
-}
-
-/// Where threads send events.
 #[derive(Clone, Debug)]
 pub(super) struct EventSender {
     pub(super) events: MailSender<SessionEvent>,
@@ -84,7 +68,6 @@ pub(super) struct Events {
 pub(super) struct Received {
     pub(super) new_processes: Vec<u32>,
     pub(super) is_window_full: bool,
-    pub(super) has_removed_windows: bool,
     pub(super) has_resumed: bool,
 }
 
@@ -108,7 +91,7 @@ impl Events {
             }
         }
         if let Some(budget) = &self.sender.budget {
-            received.has_removed_windows = limit::tell(budget, &mut recording.report, recording.notice);
+            recording.is_outdated |= limit::tell(budget, &mut recording.report, recording.notice);
         }
         received
     }

@@ -36,4 +36,4 @@ pub use options::{Notice, Outcome, ProbeChoice, RecordOptions, StopHandle, Targe
 pub use pipeline::Pipeline;
 pub use recorder::record;
 pub use replay::{Replayed, replay};
-pub use setup::{LibraryInUse, Setup, Target, Wanted};
+pub use setup::{LibraryInUse, Setup, Target};

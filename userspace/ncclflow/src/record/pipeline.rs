@@ -95,7 +95,6 @@ impl Pipeline {
         }
     }
 
-    /// Takes one record as it came from the kernel.
     pub fn record(&mut self, item: &[u8]) {
         if let Err(error) = self.try_record(item) {
             self.undecodable += 1;
@@ -198,7 +197,6 @@ impl Pipeline {
         }
     }
 
-    /// No more records come.
     pub fn finish(&mut self) {
         self.neighbours.give_up(None, &mut self.processes);
         for process in self.processes.values_mut() {

@@ -20,7 +20,6 @@ pub(super) struct Traced {
     pub(super) sampling: Sampling,
 }
 
-/// A process that records came from.
 #[derive(Debug)]
 pub(super) struct TracedProcess {
     /// Not known before the first record of a probe.
@@ -88,9 +87,7 @@ impl Output {
     pub(super) fn push(&mut self, host: Option<&HostInfo>, record: &FlowRecord) {
         // A record of the model always stems from one of the kernel, whose process is known.
         let Some(host) = host else { return };
-        let has_room = self.take_room();
-        let Self { files, live, rows, .. } = self;
-        let mut sinks = sinks(live, files, has_room);
+        let (rows, mut sinks) = self.rows_and_sinks();
         let op = rows.op(record, host);
         sinks.iter_mut().flatten().for_each(|sink| sink.op(&op));
         rows.messages(record, &op, |messages| {
@@ -100,43 +97,33 @@ impl Output {
 
     pub(super) fn push_api(&mut self, host: Option<&HostInfo>, output: &ApiOutput) {
         let Some(host) = host else { return };
-        let has_room = self.take_room();
-        let Self { files, live, rows, .. } = self;
-        let mut sinks = sinks(live, files, has_room);
+        let (rows, sinks) = self.rows_and_sinks();
         match output {
             ApiOutput::Call(record) => {
                 let call = rows.call(record, host);
-                sinks.iter_mut().flatten().for_each(|sink| sink.call(&call));
+                sinks.into_iter().flatten().for_each(|sink| sink.call(&call));
             }
             ApiOutput::Other(call) => {
                 let row = other_call_row(call, host);
-                sinks.iter_mut().flatten().for_each(|sink| sink.other_call(&row));
+                sinks.into_iter().flatten().for_each(|sink| sink.other_call(&row));
             }
         }
     }
 
-    /// Nothing more is written.
-    pub(super) fn is_full(&self) -> bool {
-        self.room == Some(0)
-    }
-
-    fn take_room(&mut self) -> bool {
+    /// For the next op or call. Statistics take everything, files only what there is room for.
+    fn rows_and_sinks(&mut self) -> (&mut Rows, [Option<&mut dyn Sink>; 2]) {
         let has_room = !self.is_full();
         match &mut self.room {
             Some(room) if has_room => *room -= 1,
             Some(_) => self.left_out += 1,
             None => {}
         }
-        has_room
+        let live = self.live.as_mut().map(|live| live as &mut dyn Sink);
+        (&mut self.rows, [live, has_room.then_some(&mut self.files as &mut dyn Sink)])
     }
-}
 
-/// Statistics take everything, files only what there is room for.
-fn sinks<'a>(
-    live: &'a mut Option<LiveStatistics>,
-    files: &'a mut SessionFiles,
-    has_room: bool,
-) -> [Option<&'a mut dyn Sink>; 2] {
-    let live = live.as_mut().map(|live| live as &mut dyn Sink);
-    [live, has_room.then_some(files as &mut dyn Sink)]
+    /// Nothing more is written.
+    pub(super) fn is_full(&self) -> bool {
+        self.room == Some(0)
+    }
 }

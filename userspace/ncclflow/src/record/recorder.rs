@@ -1,6 +1,6 @@
 //! A recording from beginning to end.
 
-use std::{path::Path, time::Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use ncclflow_common::WIRE_VERSION;
@@ -28,7 +28,9 @@ use crate::{
         probe::{Level, ProbeStrategy},
     },
     layout_cache::LayoutCache,
-    sinks::{Aggregated, ApiOutputOptions, AttachReport, OutputDir, SessionFiles, SessionReport},
+    sinks::{
+        Aggregated, ApiOutputOptions, AttachReport, OutputDir, SessionFiles, SessionReport, TargetReport,
+    },
 };
 use flow::model::Sampling;
 
@@ -49,14 +51,9 @@ pub fn record(
     let cache = options.cache.as_deref().and_then(|path| {
         LayoutCache::open(path).inspect_err(|error| notice(Notice::NotCached(&format!("{error:#}")))).ok()
     });
-    let wanted = Wanted {
-        library: options.library.as_deref(),
-        debug_files: &options.debug_files,
-        choice: options.choice,
-        cache: cache.as_ref(),
-    };
+    let wanted = Wanted { options, cache: cache.as_ref() };
     let mut times = AttachReport { links: Some(options.links), ..AttachReport::default() };
-    let (setup, attachment) = find_and_load(options, &wanted, &mut times);
+    let (setup, attachment) = find_and_load(&wanted, &mut times);
     let setup = setup?;
     notice(Notice::Found(&setup));
     if stop.is_stopped() {
@@ -68,8 +65,7 @@ pub fn record(
         Targets::All(filter) => Some(Follower::new(wanted, filter, bindings.clone())?),
     };
     raise_descriptor_limit();
-    let (mut recording, capture) =
-        Recording::prepare(options, &setup, cache.as_ref(), attachment, times, &bindings, notice)?;
+    let (mut recording, capture) = Recording::prepare(wanted, &setup, attachment, times, &bindings, notice)?;
     let pipeline = recording.pipeline(bindings, follower.is_some())?;
     let taken = recording.run(stop, follower.as_mut(), pipeline, capture)?;
     let aggregated = recording.complete(taken)?;
@@ -91,15 +87,16 @@ pub(super) struct Recording<'a> {
     pub(super) report: SessionReport,
     /// The folder of `session.json`.
     pub(super) dir: Option<OutputDir>,
+    /// The report has changed since it was last written.
+    pub(super) is_outdated: bool,
     pub(super) notice: &'a mut (dyn FnMut(Notice<'_>) + 'a),
 }
 
 impl<'a> Recording<'a> {
     /// Makes the folder, attaches, and begins what is written. If any of these fails, the folder is removed.
     fn prepare(
-        options: &'a RecordOptions,
+        Wanted { options, cache }: Wanted<'a>,
         setup: &'a Setup,
-        cache: Option<&'a LayoutCache>,
         attachment: Result<Attachment>,
         times: AttachReport,
         bindings: &Bindings,
@@ -108,7 +105,8 @@ impl<'a> Recording<'a> {
         let dir = options.output.as_deref().map(|path| limit::create_folder(path, options)).transpose()?;
         let report = first_report(setup, options.choice, options.buffer, options.queue_bytes);
         let begun = attachment.and_then(|attachment| {
-            let mut recording = Self { options, setup, cache, attachment, report, dir: None, notice };
+            let mut recording =
+                Self { options, setup, cache, attachment, report, dir: None, is_outdated: false, notice };
             let capture = recording.begin(dir.as_ref(), times, bindings)?;
             Ok((recording, capture))
         });
@@ -136,31 +134,26 @@ impl<'a> Recording<'a> {
         let Self { options, setup, attachment, report, .. } = self;
         setup.attach(attachment, &report.host, bindings)?;
         if let Some(first) = attachment.first_link() {
-            times.first_probe_ms = ms_between(options.started, first);
+            times.first_probe_ms = ms(first.saturating_duration_since(options.started));
         }
-        times.attached_ms = ms_since(options.started);
+        times.attached_ms = ms(options.started.elapsed());
         report.attach = times;
         report.sampling = (options.sampling != Sampling::default()).then_some(options.sampling);
         if let Some(dir) = dir {
             limit::check(dir, report, attachment.probes().len(), options.windows.is_some())?;
         }
-        options.capture.as_deref().map(|path| self.start_capture(path, bindings)).transpose()
-    }
-
-    /// Begins the capture with what its records mean.
-    fn start_capture(&self, path: &Path, bindings: &Bindings) -> Result<CaptureWriter> {
+        let Some(path) = &options.capture else { return Ok(None) };
         let header = CaptureHeader {
             wire_version: WIRE_VERSION,
             bindings: bindings.list(),
-            report: self.report.to_text()?,
+            report: report.to_text()?,
             api: self.api(),
             sampling: self.options.sampling,
         };
-        CaptureWriter::create(path, &header)
-            .with_context(|| format!("cannot write the capture `{}`", path.display()))
+        let capture = CaptureWriter::create(path, &header);
+        capture.with_context(|| format!("cannot write the capture `{}`", path.display())).map(Some)
     }
 
-    /// How calls are written.
     pub(super) fn api(&self) -> ApiOutputOptions {
         ApiOutputOptions { format: self.options.format, realtime_offset_ns: self.report.clock.offset_ns }
     }
@@ -194,7 +187,7 @@ impl<'a> Recording<'a> {
             follower.round(self)?;
         }
         let events = Events::new(self.dir.as_ref().and_then(OutputDir::budget).cloned())?;
-        let mut windows = Windows::new(self, &events.sender)?;
+        let mut windows = Windows::new(self, &pipeline, &events.sender)?;
         let source = self.attachment.take_source()?;
         let threads = Threads::start(source, self.options.queue_bytes, pipeline, capture, &events.sender)?;
         let opened = self.open(windows.is_some());
@@ -206,8 +199,7 @@ impl<'a> Recording<'a> {
         events.receive(self);
         watched.and(closed).and(drained)?;
         if let Some((totals, lost)) = totals? {
-            taken.pipeline = totals.unwrap_or(taken.pipeline);
-            taken.windows_lost = lost;
+            (taken.pipeline, taken.windows_lost) = (totals, lost);
         }
         Ok(taken)
     }
@@ -217,7 +209,7 @@ impl<'a> Recording<'a> {
         if !has_windows {
             self.attachment.arm()?;
         }
-        self.report.attach.armed_ms = ms_since(self.options.started);
+        self.report.attach.armed_ms = ms(self.options.started.elapsed());
         self.report.attach.armed_monotonic_ns = Some(now_ns(ClockId::Monotonic));
         let probes = self.attachment.probes().iter().filter(|probe| probe.part.is_none()).count();
         (self.notice)(Notice::Recording { probes });
@@ -233,6 +225,13 @@ impl<'a> Recording<'a> {
     pub(super) fn write_failed(&mut self, error: String) {
         (self.notice)(Notice::WriteFailed(&error));
         self.report.errors.push(error);
+    }
+
+    /// Adds a process to the report. Gives its index there.
+    pub(super) fn add_target(&mut self, target: TargetReport) -> usize {
+        self.is_outdated = true;
+        self.report.targets.push(target);
+        self.report.targets.len() - 1
     }
 
     /// Writes what is written at the end. The session is closed.
@@ -265,11 +264,8 @@ fn raise_descriptor_limit() {
 }
 
 /// Finds processes, libraries and layouts while the eBPF object and its programs go into the kernel.
-fn find_and_load(
-    options: &RecordOptions,
-    wanted: &Wanted<'_>,
-    times: &mut AttachReport,
-) -> (Result<Setup>, Result<Attachment>) {
+fn find_and_load(wanted: &Wanted<'_>, times: &mut AttachReport) -> (Result<Setup>, Result<Attachment>) {
+    let options = wanted.options;
     std::thread::scope(|scope| {
         let loading = scope.spawn(|| {
             options.links.prepare();
@@ -277,13 +273,13 @@ fn find_and_load(
             if let Ok(attachment) = &mut attachment {
                 attachment.load_ahead(likely_programs(options.choice));
             }
-            (attachment, ms_since(options.started))
+            (attachment, ms(options.started.elapsed()))
         });
         let setup = match &options.targets {
             Targets::Pids(pids) => Setup::find(pids, wanted),
             Targets::All(_) => Ok(Setup::default()),
         };
-        times.resolved_ms = ms_since(options.started);
+        times.resolved_ms = ms(options.started.elapsed());
         let (attachment, loaded_ms) =
             loading.join().unwrap_or_else(|_| (Err(anyhow!("loading the eBPF object failed")), 0.0));
         times.loaded_ms = loaded_ms;
@@ -302,10 +298,6 @@ fn likely_programs(choice: ProbeChoice) -> &'static [Program] {
 }
 
 /// Milliseconds, to the microsecond.
-fn ms_since(start: Instant) -> f64 {
-    ms_between(start, Instant::now())
-}
-
-fn ms_between(start: Instant, end: Instant) -> f64 {
-    (end.saturating_duration_since(start).as_secs_f64() * 1e6).round() / 1e3
+fn ms(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 1e6).round() / 1e3
 }

@@ -10,7 +10,6 @@ use crate::{
     sinks::{MAX_AGGREGATED, OutputDir, SessionFiles, aggregate_directory},
 };
 
-/// What came of a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Replayed {
     pub records: u64,

@@ -105,17 +105,16 @@ pub(super) fn complete_report(
     let pipeline = &taken.pipeline;
     report.buffer.queue_peak_bytes = taken.queue_peak as u64;
     report.first_undecodable = pipeline.first_error.as_ref().map(ToString::to_string);
-    let mut lines_lost = pipeline.files().lost_lines();
-    lines_lost += taken.windows_lost.lines;
+    let (lost, of_windows) = (pipeline.files().lost_lines(), &taken.windows_lost);
     report.loss = LossReport {
         records_lost: report.probes.iter().map(|probe| probe.lost).sum(),
         records_dropped: report.probes.iter().map(|probe| probe.dropped).sum(),
         records_unaccounted,
         records_undecodable: pipeline.undecodable,
-        lines_lost: lines_lost.lines,
-        lines_over_max_size: lines_lost.over_max_size,
-        aggregates_over_max_size: taken.windows_lost.aggregates,
-        windows_late: taken.windows_lost.late,
+        lines_lost: lost.lines + of_windows.lines_lost,
+        lines_over_max_size: lost.over_max_size + of_windows.lines_over_max_size,
+        aggregates_over_max_size: of_windows.aggregates_over_max_size,
+        windows_late: of_windows.windows_late,
         records_not_captured: taken.not_captured,
     };
     report.model = pipeline.model_counters();

@@ -3,18 +3,17 @@
 
 use std::{
     num::NonZeroU32,
-    path::Path,
     sync::{Arc, Mutex, PoisonError},
 };
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, bail};
 
-use super::options::ProbeChoice;
+use super::options::{ProbeChoice, RecordOptions};
 use crate::{
     capture::Binding,
     kernel::{
         loader::{Attachment, Link, StoredParts},
-        probe::{self, Level, ProbeSet},
+        probe::{self, Level, Probe, ProbeSet},
     },
     layout_cache::{CacheKey, LayoutCache},
     sinks::LibraryReport,
@@ -28,18 +27,15 @@ use flow::{
 use nccl_library::{
     elf::Image,
     nccl::NameTables,
-    symbols::{self, DebugFiles, Resolution},
+    symbols::{self, Resolution},
 };
 
 /// What is looked for in the processes.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted<'a> {
-    /// The NCCL library's path as the target maps it, where its name does not show that it is one.
-    pub library: Option<&'a Path>,
-    pub debug_files: &'a DebugFiles,
-    pub choice: ProbeChoice,
+pub(super) struct Wanted<'a> {
+    pub(super) options: &'a RecordOptions,
     /// Where what is resolved is kept from one time to the next.
-    pub cache: Option<&'a LayoutCache>,
+    pub(super) cache: Option<&'a LayoutCache>,
 }
 
 /// A process and the libraries that it uses, as indexes into [`Setup::libraries`].
@@ -73,7 +69,7 @@ pub struct Setup {
 
 impl Setup {
     /// Finds the processes and resolves their libraries.
-    pub fn find(pids: &[u32], wanted: &Wanted<'_>) -> Result<Self> {
+    pub(super) fn find(pids: &[u32], wanted: &Wanted<'_>) -> Result<Self> {
         let (mut setup, mut last_error) = (Self::default(), None);
         for &pid in pids {
             if setup.targets.iter().any(|target| target.process.pid() == pid) {
@@ -102,11 +98,12 @@ impl Setup {
     fn add(&mut self, pid: u32, wanted: &Wanted<'_>) -> Result<()> {
         let process = Process::open(pid)?;
         let (mut libraries, mut refused) = (Vec::new(), Vec::new());
-        for file in nccl_libraries(&process, wanted.library)? {
+        for file in nccl_libraries(&process, wanted.options.library.as_deref())? {
             let known = self.libraries.iter().position(|library| library.file.id == file.id);
             let index = known.unwrap_or(self.libraries.len());
             if known.is_none() {
-                match ResolvedLibrary::new(file, wanted).and_then(|library| library.into_use(wanted.choice)) {
+                let resolved = ResolvedLibrary::new(file, wanted);
+                match resolved.and_then(|library| library.into_use(wanted.options.choice)) {
                     Ok(library) => self.libraries.push(library),
                     Err(error) => {
                         refused.push(error);
@@ -135,22 +132,19 @@ impl Setup {
         for target in &self.targets {
             let pid = target.process.pid();
             let number = NonZeroU32::new(pid).context("0 is no process")?;
-            let exited = || anyhow!("process {pid} exited before it could be traced");
             for &index in &target.libraries {
                 let (Some(library), Some(walks)) = (self.libraries.get(index), walks.get(index)) else {
                     continue;
                 };
                 let whose = HostInfo { host: host.into(), pid };
                 let cookies = library.store_probes(walks, index, Some(&whose), attachment, bindings)?;
-                let links = library.link(&cookies, Some(number), attachment);
-                attachment.keep(links.map_err(
-                    |error| {
-                        if target.process.has_exited() { exited() } else { error }
-                    },
-                )?);
+                match library.link(&cookies, Some(number), attachment) {
+                    Err(_) if target.process.has_exited() => break,
+                    links => attachment.keep(links?),
+                }
             }
             if target.process.has_exited() {
-                return Err(exited());
+                bail!("process {pid} exited before it could be traced");
             }
         }
         Ok(())
@@ -195,7 +189,7 @@ pub(super) struct ResolvedLibrary {
 
 impl ResolvedLibrary {
     pub(super) fn new(file: MappedLibrary, wanted: &Wanted<'_>) -> Result<Self> {
-        let choice = wanted.choice;
+        let RecordOptions { choice, debug_files, .. } = wanted.options;
         let shown = file.shown();
         let context = || format!("reading the NCCL library `{shown}`");
         let image = Image::from_file(file.try_clone_file().with_context(context)?).with_context(context)?;
@@ -205,7 +199,7 @@ impl ResolvedLibrary {
         let cached = known.is_some();
         let resolution = match known {
             Some(resolution) => resolution,
-            None => symbols::resolve_with(&image, &request, wanted.debug_files).with_context(context)?,
+            None => symbols::resolve_with(&image, &request, debug_files).with_context(context)?,
         };
         let key = key.filter(|_| !cached).map(|(_, key)| key);
         Ok(Self { file, image, resolution, cached, key })
@@ -228,17 +222,14 @@ impl ResolvedLibrary {
         if choice.returns {
             probe::add_api_returns(&mut probes, &resolution);
         }
-        let is_indispensable = |probe: &probe::Probe| match choice.level {
+        let is_indispensable = |probe: &Probe| match choice.level {
             Level::Api => probe.function == "ncclEnqueueCheck",
             Level::Flow | Level::Steps => probe.walk.is_some() || probe.function == "ncclProxySaveOp",
         };
         if !probes.probes.iter().any(is_indispensable) {
-            let missing: Vec<String> = probes
-                .missing
-                .iter()
-                .map(|missing| format!("{}: {}", missing.function, missing.why))
-                .collect();
-            bail!("`{}` cannot be traced: {}. See `ncclflow symbols {}`", shown, missing.join("; "), shown);
+            let why = probes.missing.iter().map(|missing| format!("{}: {}", missing.function, missing.why));
+            let why = why.collect::<Vec<_>>().join("; ");
+            bail!("`{shown}` cannot be traced: {why}. See `ncclflow symbols {shown}`");
         }
         let decoder = Arc::new(Decoder {
             op_fields: ProxyOpFields::from_layouts(&resolution.layouts).with_context(context)?,
@@ -275,18 +266,13 @@ impl LibraryInUse {
         attachment: &mut Attachment,
         bindings: &Bindings,
     ) -> Result<Vec<Option<StoredParts>>> {
-        let mut stored = Vec::new();
-        for probe in &self.probes.probes {
-            stored.push(match &probe.walk {
-                None => None,
-                Some(program) => {
-                    bindings.push(&ProbeKind::Head, self, None);
-                    program.parts.iter().for_each(|part| bindings.push(&part.kind, self, None));
-                    Some(attachment.store_parts(probe, program, index)?)
-                }
-            });
-        }
-        Ok(stored)
+        let store = |probe: &Probe| {
+            let Some(program) = &probe.walk else { return Ok(None) };
+            bindings.push(&ProbeKind::Head, self, None);
+            program.parts.iter().for_each(|part| bindings.push(&part.kind, self, None));
+            attachment.store_parts(probe, program, index).map(Some)
+        };
+        self.probes.probes.iter().map(store).collect()
     }
 
     /// Gives its probes their cookies: for one process, or for all.
@@ -299,12 +285,11 @@ impl LibraryInUse {
         bindings: &Bindings,
     ) -> Result<Vec<u32>> {
         let pid = whose.and_then(|whose| NonZeroU32::new(whose.pid));
-        let mut cookies = Vec::new();
-        for (probe, walk) in self.probes.probes.iter().zip(walks) {
+        let store = |(probe, walk): (&Probe, &Option<StoredParts>)| {
             bindings.push(&probe.kind, self, whose.cloned());
-            cookies.push(attachment.store(probe, *walk, index, pid)?);
-        }
-        Ok(cookies)
+            attachment.store(probe, *walk, index, pid)
+        };
+        self.probes.probes.iter().zip(walks).map(store).collect()
     }
 
     /// Attaches its probes, stored with these cookies: to one process, or to all.

@@ -20,7 +20,7 @@ use rustix::time::ClockId;
 
 use super::{
     consumers::{Consumer, join, keep_capture, write_flows},
-    mailbox::{EventSender, NextPipeline, WriterMessage},
+    mailbox::{EventSender, WriterMessage},
     pipeline::Pipeline,
 };
 use crate::{
@@ -30,13 +30,12 @@ use crate::{
         loader::Attachment,
         stream::{Drain, DrainMessage, MailSender, Mailbox, ProbeCounts, Source},
     },
-    sinks::LostLines,
 };
+use flow::schema::LossReport;
 
 /// How long the end, of the recording or of a window, waits for records that a CPU is still putting together.
 const SETTLE_LIMIT: Duration = Duration::from_millis(500);
 
-/// The threads, which run.
 #[derive(Debug)]
 pub(super) struct Threads {
     drain: JoinHandle<(Drain, io::Result<()>)>,
@@ -66,21 +65,12 @@ pub(super) struct Taken {
     pub(super) capture: Option<CaptureWriter>,
     /// Records that the pipeline did not get, as it had not kept up.
     pub(super) dropped: ProbeCounts,
-    pub(super) windows_lost: WindowsLost,
+    /// What windows lack. Their files are no longer the pipeline's.
+    pub(super) windows_lost: LossReport,
     /// Records that the capture lacks.
     pub(super) not_captured: u64,
     /// Most bytes that waited for the pipeline at a time.
     pub(super) queue_peak: usize,
-}
-
-/// What windows lack. Their files are no longer the pipeline's.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct WindowsLost {
-    pub(super) lines: LostLines,
-    /// Aggregates that there was no room for.
-    pub(super) aggregates: u64,
-    /// Windows that were opened late, as there was no room for them.
-    pub(super) late: u64,
 }
 
 impl Threads {
@@ -121,14 +111,14 @@ impl Threads {
     pub(super) fn process_ended(&self, tgid: u32) {
         let at_ns = now_ns(ClockId::Monotonic);
         // A writer that has failed is an error at the end.
-        let _ = self.writer.send(WriterMessage::ProcessEnded { tgid, at_ns });
+        let _ = self.writer.inbox.send(WriterMessage::ProcessEnded { tgid, at_ns });
     }
 
     /// Gives the writer another pipeline, once it has taken all that has come. Gives back the one that it
     /// had, finished.
-    pub(super) fn swap(&self, next: NextPipeline) -> Result<Pipeline> {
+    pub(super) fn swap(&self, next: Pipeline) -> Result<Pipeline> {
         let (reply, answer) = mpsc::channel();
-        self.writer.send(WriterMessage::Swap { next, reply })?;
+        self.writer.inbox.send(WriterMessage::Swap { next: Box::new(next), reply })?;
         answer.recv().map_err(|_| anyhow!("the thread that writes has failed"))
     }
 
@@ -166,7 +156,7 @@ impl Threads {
         let taken = Taken {
             pipeline,
             dropped: writers.dropped(),
-            windows_lost: WindowsLost::default(),
+            windows_lost: LossReport::default(),
             not_captured: not_kept + capture.as_ref().map_or(0, CaptureWriter::lost),
             queue_peak: writers.peak(),
             capture,

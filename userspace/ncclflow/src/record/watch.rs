@@ -41,8 +41,6 @@ pub(super) struct Watch<'a, 'r> {
     running: Vec<&'r Process>,
     /// The window has as many ops as it may have.
     is_window_full: bool,
-    /// `session.json` differs from the report.
-    is_outdated: bool,
     next_round: Instant,
     next_report: Instant,
 }
@@ -67,7 +65,6 @@ impl<'a, 'r> Watch<'a, 'r> {
             follower,
             windows,
             is_window_full: false,
-            is_outdated: false,
             next_round: now + ROUND,
             next_report: now,
         }
@@ -117,7 +114,7 @@ impl<'a, 'r> Watch<'a, 'r> {
 
     /// Waits until something has happened, or may have.
     fn wait(&self, left: Option<Duration>) -> Result<()> {
-        let mut fds = vec![self.stop.waker().as_fd(), self.events.mailbox.as_fd()];
+        let mut fds = vec![self.stop.waker.as_fd(), self.events.mailbox.as_fd()];
         fds.extend(self.running.iter().map(|process| process.exit_fd()));
         let mut timeouts: Vec<Duration> = left.into_iter().collect();
         timeouts.extend(self.hang.as_ref().map(HangWatch::timeout));
@@ -131,7 +128,7 @@ impl<'a, 'r> Watch<'a, 'r> {
         }
         wait_for(&fds, timeouts.into_iter().min()).context("waiting for the end")?;
         // Whether it was for a rotation or for the end is asked for next.
-        self.stop.waker().clear();
+        self.stop.waker.clear();
         Ok(())
     }
 
@@ -143,7 +140,6 @@ impl<'a, 'r> Watch<'a, 'r> {
             recording.attachment.forget_what_was_sent()?;
         }
         self.is_window_full |= received.is_window_full;
-        self.is_outdated |= received.has_removed_windows;
         for process in running.extract_if(.., |process| process.has_exited()) {
             let pid = process.pid();
             (recording.notice)(Notice::TargetExited { pid });
@@ -163,14 +159,13 @@ impl<'a, 'r> Watch<'a, 'r> {
             follower.round(recording)?;
             self.next_round = Instant::now() + ROUND;
         }
-        self.is_outdated |= follower.take_changed();
         Ok(())
     }
 
     /// Brings `session.json` up to date, if it is time.
     fn write_report(&mut self) {
         let now = Instant::now();
-        if now < self.next_report || !mem::take(&mut self.is_outdated) {
+        if now < self.next_report || !mem::take(&mut self.recording.is_outdated) {
             return;
         }
         self.next_report = now + REPORT;

@@ -17,7 +17,7 @@ use std::{
     path::{Path, PathBuf},
     sync::mpsc::{self, Receiver, Sender},
     thread::{self, JoinHandle},
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, anyhow};
@@ -30,20 +30,17 @@ use super::{
     accounts::Baseline,
     consumers::join,
     limit::keep_room,
-    mailbox::{EventSender, NextPipeline, SessionEvent},
+    mailbox::{EventSender, SessionEvent},
     options::{Notice, WindowOptions},
     pipeline::Pipeline,
     recorder::Recording,
     report::{complete_report, write_results},
-    threads::{Taken, Threads, WindowsLost},
+    threads::{Taken, Threads},
 };
 use crate::{
     clock::now_ns,
     kernel::stream::ProbeCounts,
-    sinks::{
-        ApiOutputOptions, LostLines, OutputDir, RankSummary, SessionFiles, SessionReport, WindowEnd,
-        WindowReport, is_over_max_size,
-    },
+    sinks::{OutputDir, RankSummary, SessionFiles, SessionReport, WindowEnd, WindowReport, is_over_max_size},
 };
 use flow::schema::LossReport;
 
@@ -71,33 +68,38 @@ struct Open {
     resting: Pipeline,
 }
 
-/// The windows of a recording.
 #[derive(Debug)]
 pub(super) struct Windows<'a> {
     options: &'a WindowOptions,
     flag: Option<FlagFile>,
     dir: OutputDir,
-    api: ApiOutputOptions,
     events: EventSender,
-    to_exporter: Sender<ClosedWindow>,
+    to_exporter: Sender<(Taken, SessionReport)>,
     exporter: JoinHandle<u64>,
     state: State,
     number: u32,
-    /// The accounts of all windows.
-    totals: Option<Pipeline>,
-    lost: WindowsLost,
+    /// The accounts of all windows. Takes no records.
+    totals: Pipeline,
+    /// What they lack. Their files are no longer the pipeline's.
+    lost: LossReport,
     /// There was no room for the next one.
     is_late: bool,
 }
 
 impl<'a> Windows<'a> {
     /// Without an output folder there are no windows.
-    pub(super) fn new(recording: &Recording<'a>, events: &EventSender) -> Result<Option<Self>> {
+    pub(super) fn new(
+        recording: &Recording<'a>,
+        pipeline: &Pipeline,
+        events: &EventSender,
+    ) -> Result<Option<Self>> {
         let (Some(options), Some(dir)) = (&recording.options.windows, &recording.dir) else {
             return Ok(None);
         };
         let flag = options.flag.as_deref().map(FlagFile::watch).transpose()?;
-        let dir = dir.try_clone().context("keeping the output folder open")?;
+        let [dir, main] = [dir.try_clone(), dir.try_clone()];
+        let context = "keeping the output folder open";
+        let (dir, main) = (dir.context(context)?, main.context(context)?);
         let (to_exporter, closed) = mpsc::channel();
         let (compress, sender) = (recording.options.compress, events.clone());
         let exporter = thread::Builder::new().name("ncclflow-export".to_owned());
@@ -106,14 +108,13 @@ impl<'a> Windows<'a> {
             options,
             flag,
             dir,
-            api: recording.api(),
             events: events.clone(),
             to_exporter,
             exporter: exporter.context("starting a thread")?,
             state: State::Closed,
             number: 0,
-            totals: None,
-            lost: WindowsLost::default(),
+            totals: pipeline.renewed(SessionFiles::new(main, recording.api()), None),
+            lost: LossReport::default(),
             is_late: false,
         }))
     }
@@ -147,14 +148,13 @@ impl<'a> Windows<'a> {
         let is_wanted = self.flag.as_ref().is_none_or(FlagFile::is_there);
         if let State::Open(open) = &self.state {
             let is_late = self.options.max_duration.is_some_and(|limit| open.since.elapsed() >= limit);
-            let end = match () {
-                () if has_gone || !is_wanted => Some(WindowEnd::Flag),
-                () if is_full => Some(WindowEnd::MaxOps),
-                () if is_late => Some(WindowEnd::MaxSecs),
-                () if rotate => Some(WindowEnd::Signal),
-                () => None,
-            };
-            if let Some(end) = end {
+            let ends = [
+                (has_gone || !is_wanted, WindowEnd::Flag),
+                (is_full, WindowEnd::MaxOps),
+                (is_late, WindowEnd::MaxSecs),
+                (rotate, WindowEnd::Signal),
+            ];
+            if let Some((_, end)) = ends.into_iter().find(|(is_reached, _)| *is_reached) {
                 self.close(end, recording, threads)?;
                 let is_limit = matches!(end, WindowEnd::MaxOps | WindowEnd::MaxSecs);
                 if is_limit && self.flag.is_some() {
@@ -178,24 +178,23 @@ impl<'a> Windows<'a> {
         mut self,
         recording: &mut Recording<'_>,
         threads: &Threads,
-    ) -> Result<(Option<Pipeline>, WindowsLost)> {
+    ) -> Result<(Pipeline, LossReport)> {
         let closed = self.close(WindowEnd::Recording, recording, threads);
         // It ends when no more windows come. Whatever fails, it has ended first.
         drop(self.to_exporter);
         let aggregates = join(self.exporter);
         closed?;
-        Ok((self.totals, WindowsLost { aggregates: aggregates?, ..self.lost }))
+        Ok((self.totals, LossReport { aggregates_over_max_size: aggregates?, ..self.lost }))
     }
 
     fn open(&mut self, recording: &mut Recording<'_>, threads: &Threads) -> Result<()> {
-        let opened_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis());
-        let opened_ms = u64::try_from(opened_ms).unwrap_or(u64::MAX);
+        let opened_ms = now_ns(ClockId::Realtime) / 1_000_000;
         let folder = format!("window_{:04}_{opened_ms}", self.number + 1);
         let room = keep_room(&self.dir, &recording.report, recording.attachment.probes().len(), true);
         let dir = match self.dir.window(&folder, room) {
             // It is opened when a window before it is complete, and can be removed.
             Err(error) if is_over_max_size(&error) => {
-                self.lost.late += u64::from(!mem::replace(&mut self.is_late, true));
+                self.lost.windows_late += u64::from(!mem::replace(&mut self.is_late, true));
                 self.events.look_at_budget();
                 return Ok(());
             }
@@ -205,16 +204,12 @@ impl<'a> Windows<'a> {
         self.number += 1;
         recording.attachment.forget_what_was_sent()?;
         let baseline = Baseline::of(&recording.attachment)?;
-        let next = NextPipeline::New {
-            files: Box::new(SessionFiles::new(dir, self.api)),
-            limit: self.options.max_ops,
-            begin: baseline.hits().collect(),
-        };
-        let resting = threads.swap(next)?;
-        if self.totals.is_none() {
-            let main = self.dir.try_clone().context("keeping the output folder open")?;
-            self.totals = Some(resting.renewed(SessionFiles::new(main, self.api), None));
+        let files = SessionFiles::new(dir, recording.api());
+        let mut next = self.totals.renewed(files, self.options.max_ops);
+        for (probe, cpu, hit) in baseline.hits() {
+            next.gaps.begin_at(probe, cpu, hit);
         }
+        let resting = threads.swap(next)?;
         recording.attachment.arm()?;
         let report = WindowReport {
             number: self.number,
@@ -240,7 +235,7 @@ impl<'a> Windows<'a> {
         recording.attachment.disarm()?;
         report.closed_by = Some(end);
         threads.settle(&recording.attachment)?;
-        let pipeline = threads.swap(NextPipeline::This(Box::new(resting)))?;
+        let pipeline = threads.swap(resting)?;
         report.ops_left_out = pipeline.output.left_out;
         let dropped = threads.dropped().since(&dropped);
         let mut taken = Taken { pipeline, dropped, ..Taken::default() };
@@ -249,33 +244,22 @@ impl<'a> Windows<'a> {
         session.max_size = None;
         session.window = Some(report.clone());
         complete_report(&mut session, &recording.attachment, &mut taken, &baseline)?;
-        let LossReport { lines_lost: lines, lines_over_max_size: over_max_size, .. } = session.loss;
-        self.lost.lines += LostLines { lines, over_max_size };
-        if let Some(totals) = &mut self.totals {
-            totals.absorb(&taken.pipeline);
-        }
+        self.lost.lines_lost += session.loss.lines_lost;
+        self.lost.lines_over_max_size += session.loss.lines_over_max_size;
+        self.totals.absorb(&taken.pipeline);
         (recording.notice)(Notice::WindowClosed(&report, &session));
-        let opened_ms = report.opened_unix_ms;
         recording.report.windows.push(report);
-        let window = ClosedWindow { taken, report: session, opened_ms };
-        self.to_exporter.send(window).map_err(|_| anyhow!("the thread that completes windows has failed"))
+        let sent = self.to_exporter.send((taken, session));
+        sent.map_err(|_| anyhow!("the thread that completes windows has failed"))
     }
 }
 
-/// A window that is over.
-#[derive(Debug)]
-struct ClosedWindow {
-    taken: Taken,
-    report: SessionReport,
-    /// When it was opened, Unix time in milliseconds: part of its files' names.
-    opened_ms: u64,
-}
-
-/// Completes the folders of windows, beside the recording, until no more come. Gives the number of aggregates
-/// that there was no room for.
-fn export(windows: &Receiver<ClosedWindow>, compress: bool, events: &EventSender) -> u64 {
+/// Completes the folders of windows that are over, beside the recording, until no more come. Gives the number
+/// of aggregates that there was no room for.
+fn export(windows: &Receiver<(Taken, SessionReport)>, compress: bool, events: &EventSender) -> u64 {
     let mut aggregates_over_max_size = 0;
-    for ClosedWindow { taken, mut report, opened_ms } in windows {
+    for (taken, mut report) in windows {
+        let opened_ms = report.window.as_ref().map_or(0, |window| window.opened_unix_ms);
         let fail = |error: String| events.send(SessionEvent::WriteFailed(error));
         let summaries = taken.pipeline.files().summaries();
         let dir = taken.pipeline.files().dir().map(OutputDir::try_clone);
@@ -331,8 +315,8 @@ fn link_by_process(dir: &OutputDir, ranks: &[RankSummary], opened_ms: u64) -> io
     Ok(())
 }
 
-/// A file that says, by being there, that a window is to be open. Of a file system that tells us nothing (NFS, where another host makes the file) it is
-/// asked from time to time.
+/// A file that says, by being there, that a window is to be open. Of a file system that tells us nothing (NFS,
+/// where another host makes the file) it is asked from time to time.
 #[derive(Debug)]
 struct FlagFile {
     path: PathBuf,
