@@ -1,18 +1,30 @@
-//! The threads that consume records: one decodes, models and writes; one keeps the capture. Neither stops the
-//! other, and neither stops the drain.
+//! The threads that take records from the drain. One decodes, models and writes; one keeps the capture. Each has
+//! an inbox of its own, so neither stops the other, and neither stops the drain.
+//!
+//! A new consumer is a function here that works on an [`Inbox`], and a [`Consumer::start`] in
+//! [`super::threads`].
 
 use std::{
-    mem,
+    convert::Infallible,
+    io, mem,
+    sync::{Arc, mpsc},
+    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
+use anyhow::{Result, anyhow};
 use rustix::time::ClockId;
 
 use super::{
-    mailbox::{EventSender, Inbox, KeeperMessage, Mail, NextPipeline, SessionEvent, WriterMessage},
+    mailbox::{EventSender, SessionEvent, WriterMessage},
     pipeline::Pipeline,
 };
-use crate::{capture::CaptureWriter, clock::now_ns, kernel::stream::Batch};
+use crate::{
+    capture::CaptureWriter,
+    clock::now_ns,
+    kernel::stream::{Batch, Outlet, Popped, Queue},
+    sinks::Sink as _,
+};
 
 /// How often files are brought up to date for whoever reads along.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(500);
@@ -21,37 +33,130 @@ const FLUSH_INTERVAL: Duration = Duration::from_millis(500);
 /// pauses at most [`crate::kernel::stream::MAX_PAUSE`].
 const STRAGGLE_NS: u64 = 1_000_000_000;
 
+/// A consumer, as the other threads see it.
+#[derive(Debug)]
+pub(super) struct Consumer<M, T> {
+    pub(super) inbox: InboxSender<M>,
+    thread: JoinHandle<T>,
+}
+
+impl<M: Send + 'static, T: Send + 'static> Consumer<M, T> {
+    /// Starts it. What the drain puts into the outlet comes into its inbox, up to so many bytes at a time.
+    pub(super) fn start(
+        name: &str,
+        queue_bytes: usize,
+        events: &EventSender,
+        work: impl FnOnce(&Inbox<M>, &EventSender) -> T + Send + 'static,
+    ) -> io::Result<(Self, Outlet)> {
+        let (sender, inbox) = Inbox::new(queue_bytes);
+        let resumed = events.clone();
+        let outlet = Outlet::new(Arc::clone(&sender.records))
+            .on_resumption(move || resumed.send(SessionEvent::RecordsResumed));
+        let events = events.clone();
+        let thread = thread::Builder::new().name(name.to_owned()).spawn(move || work(&inbox, &events))?;
+        Ok((Self { inbox: sender, thread }, outlet))
+    }
+
+    /// Waits until it has taken what is in its inbox.
+    pub(super) fn end(self) -> Result<T> {
+        // The drain has closed it already, unless that has failed.
+        drop(self.inbox);
+        join(self.thread)
+    }
+}
+
+pub(super) fn join<T>(thread: JoinHandle<T>) -> Result<T> {
+    thread.join().map_err(|_| anyhow!("a thread of the recording failed"))
+}
+
+/// The mailbox of a consumer. For records there is room up to a limit; there is always room for messages.
+#[derive(Debug)]
+pub(super) struct Inbox<M> {
+    records: Arc<Queue>,
+    messages: mpsc::Receiver<M>,
+}
+
+/// The sending end of an [`Inbox`]; the drain has the other one, for records.
+#[derive(Debug)]
+pub(super) struct InboxSender<M> {
+    records: Arc<Queue>,
+    messages: mpsc::Sender<M>,
+}
+
 /// What a consumer has to do next.
-enum Step<'a, M> {
-    Records(&'a Batch),
+#[derive(Debug)]
+enum Step<M> {
+    Records(Arc<Batch>),
     Message(M),
-    /// Nothing has come.
+    /// Nothing has come for some time.
     Idle,
     Flush,
+    /// The inbox is empty, and nothing will come any more.
     End,
 }
 
-/// Has `take` do one step after the other until the inbox is closed. It says whether it wants to be asked
-/// again soon, even if nothing comes.
-fn consume<M>(inbox: &Inbox<M>, mut take: impl FnMut(Step<'_, M>) -> bool) {
-    let (mut flushed, mut unflushed, mut waits) = (Instant::now(), false, false);
-    loop {
-        let until_flush = unflushed.then(|| FLUSH_INTERVAL.saturating_sub(flushed.elapsed()));
-        match inbox.next(until_flush.or(waits.then_some(FLUSH_INTERVAL))) {
-            Mail::Records(batch) => {
-                waits = take(Step::Records(&batch));
-                unflushed = true;
+impl<M> Inbox<M> {
+    fn new(limit_bytes: usize) -> (InboxSender<M>, Self) {
+        let (records, (sender, messages)) = (Arc::new(Queue::new(limit_bytes)), mpsc::channel());
+        (InboxSender { records: Arc::clone(&records), messages: sender }, Self { records, messages })
+    }
+
+    /// Has `take` do one step after the other until the end. It says whether it wants to be asked again soon,
+    /// even if nothing comes.
+    fn consume(&self, mut take: impl FnMut(Step<M>) -> bool) {
+        let (mut flushed, mut unflushed, mut waits) = (Instant::now(), false, false);
+        loop {
+            let until_flush = unflushed.then(|| FLUSH_INTERVAL.saturating_sub(flushed.elapsed()));
+            let step = self.next(until_flush.or(waits.then_some(FLUSH_INTERVAL)));
+            let is_end = matches!(step, Step::End);
+            unflushed |= matches!(step, Step::Records(_));
+            waits = take(step);
+            if is_end {
+                return;
             }
-            Mail::Message(message) => waits = take(Step::Message(message)),
-            Mail::Nothing => waits = take(Step::Idle),
-            Mail::Closed => break,
-        }
-        if unflushed && flushed.elapsed() >= FLUSH_INTERVAL {
-            take(Step::Flush);
-            (flushed, unflushed) = (Instant::now(), false);
+            if unflushed && flushed.elapsed() >= FLUSH_INTERVAL {
+                take(Step::Flush);
+                (flushed, unflushed) = (Instant::now(), false);
+            }
         }
     }
-    take(Step::End);
+
+    /// Takes a message, or else the oldest records. Waits for either, for at most `timeout`.
+    fn next(&self, timeout: Option<Duration>) -> Step<M> {
+        if let Ok(message) = self.messages.try_recv() {
+            return Step::Message(message);
+        }
+        match self.records.pop(timeout) {
+            Popped::Batch(batch) => Step::Records(batch),
+            other => match self.messages.try_recv() {
+                Ok(message) => Step::Message(message),
+                Err(_) if matches!(other, Popped::Closed) => Step::End,
+                Err(_) => Step::Idle,
+            },
+        }
+    }
+}
+
+impl<M> Drop for Inbox<M> {
+    /// The consumer has ended, or has panicked: nobody must wait for it.
+    fn drop(&mut self) {
+        self.records.close();
+    }
+}
+
+impl<M> InboxSender<M> {
+    pub(super) fn send(&self, message: M) -> Result<()> {
+        let sent = self.messages.send(message);
+        self.records.call();
+        sent.map_err(|_| anyhow!("the thread that writes has failed"))
+    }
+}
+
+impl<M> Drop for InboxSender<M> {
+    /// The recording is over, or has failed: the consumer must not wait for more.
+    fn drop(&mut self) {
+        self.records.close();
+    }
 }
 
 /// Decodes, models and writes until the inbox is closed.
@@ -61,7 +166,7 @@ pub(super) fn write_flows(
     events: &EventSender,
 ) -> Pipeline {
     let mut writer = Writer { inbox, pipeline, events, errors_sent: 0, is_full_sent: false };
-    consume(inbox, |step| writer.step(step));
+    inbox.consume(|step| writer.step(step));
     writer.pipeline
 }
 
@@ -75,43 +180,35 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    fn step(&mut self, step: Step<'_, WriterMessage>) -> bool {
+    fn step(&mut self, step: Step<WriterMessage>) -> bool {
         let pipeline = &mut self.pipeline;
         match step {
             Step::Records(batch) => {
                 batch.records().for_each(|record| pipeline.record(record));
-                pipeline.close_ended_before(pipeline.last_ns().saturating_sub(STRAGGLE_NS));
+                pipeline.close_ended_before(pipeline.last_ns.saturating_sub(STRAGGLE_NS));
             }
-            Step::Message(WriterMessage::ProcessEnded { tgid, at_ns }) => pipeline.process_ended(tgid, at_ns),
+            Step::Message(WriterMessage::ProcessEnded { tgid, at_ns }) => {
+                pipeline.ended_ns.insert(tgid, at_ns);
+            }
             Step::Message(WriterMessage::Swap { next, reply }) => {
                 // Whoever asked for it waits for it, unless the recording has failed.
-                let _ = reply.send(self.swap(next));
+                let _ = reply.send(self.swap(*next));
             }
             Step::Idle => {
                 pipeline.close_ended_before(now_ns(ClockId::Monotonic).saturating_sub(STRAGGLE_NS));
             }
-            Step::Flush => pipeline.flush(),
+            Step::Flush => pipeline.output.files.flush(),
             Step::End => pipeline.finish(),
         }
         self.send_events();
-        self.pipeline.waits_for_stragglers()
+        !self.pipeline.ended_ns.is_empty()
     }
 
     /// Takes the records that are there, and goes on with another pipeline. Gives the one before, finished.
-    fn swap(&mut self, next: NextPipeline) -> Pipeline {
-        while let Some(batch) = self.inbox.next_records() {
+    fn swap(&mut self, next: Pipeline) -> Pipeline {
+        while let Popped::Batch(batch) = self.inbox.records.pop(Some(Duration::ZERO)) {
             batch.records().for_each(|record| self.pipeline.record(record));
         }
-        let next = match next {
-            NextPipeline::This(pipeline) => *pipeline,
-            NextPipeline::New { files, limit, begin } => {
-                let mut next = self.pipeline.renewed(*files, limit);
-                for (probe, cpu, hit) in begin {
-                    next.gaps_mut().begin_at(probe, cpu, hit);
-                }
-                next
-            }
-        };
         let mut before = mem::replace(&mut self.pipeline, next);
         before.finish();
         (self.errors_sent, self.is_full_sent) = (0, false);
@@ -119,10 +216,10 @@ impl Writer<'_> {
     }
 
     fn send_events(&mut self) {
-        for tgid in self.pipeline.take_new_processes() {
+        for tgid in mem::take(&mut self.pipeline.new_processes) {
             self.events.send(SessionEvent::NewProcess(tgid));
         }
-        if self.pipeline.is_full() && !mem::replace(&mut self.is_full_sent, true) {
+        if self.pipeline.output.is_full() && !mem::replace(&mut self.is_full_sent, true) {
             self.events.send(SessionEvent::WindowFull);
         }
         self.events.look_at_budget();
@@ -136,13 +233,13 @@ impl Writer<'_> {
 
 /// Keeps the records as they are until the inbox is closed.
 pub(super) fn keep_capture(
-    inbox: &Inbox<KeeperMessage>,
+    inbox: &Inbox<Infallible>,
     mut capture: CaptureWriter,
     events: &EventSender,
 ) -> CaptureWriter {
-    consume(inbox, |step| {
+    inbox.consume(|step| {
         let done = match step {
-            Step::Records(batch) => capture.push(batch),
+            Step::Records(batch) => capture.push(&batch),
             Step::Flush | Step::End => capture.flush(),
             Step::Idle => Ok(()),
             Step::Message(message) => match message {},
@@ -157,10 +254,48 @@ pub(super) fn keep_capture(
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, mpsc};
-
     use super::*;
     use crate::{kernel::stream::Mailbox, sinks::SessionFiles};
+
+    fn records() -> Arc<Batch> {
+        let mut batch = Batch::default();
+        batch.push(&[0; 100]);
+        Arc::new(batch)
+    }
+
+    #[test]
+    fn messages_come_first_and_all_come_before_the_end() {
+        let (sender, inbox) = Inbox::new(1 << 20);
+        assert!(sender.records.push(&records()));
+        sender.send(1).unwrap();
+        assert!(matches!(inbox.next(None), Step::Message(1)));
+        assert!(matches!(inbox.next(None), Step::Records(_)));
+        assert!(matches!(inbox.next(None), Step::Idle), "it was called, and has come");
+        assert!(sender.records.push(&records()));
+        sender.send(2).unwrap();
+        drop(sender);
+        assert!(matches!(inbox.next(None), Step::Message(2)));
+        assert!(matches!(inbox.next(None), Step::Records(_)));
+        assert!(matches!(inbox.next(None), Step::End));
+    }
+
+    #[test]
+    fn a_message_wakes_a_consumer_that_waits() {
+        let (sender, inbox) = Inbox::new(1 << 20);
+        let consumer = std::thread::spawn(move || inbox.next(None));
+        sender.send(3).unwrap();
+        assert!(matches!(consumer.join().unwrap(), Step::Message(3)));
+    }
+
+    #[test]
+    fn nobody_waits_for_a_consumer_that_has_ended() {
+        let (sender, inbox) = Inbox::new(10);
+        assert!(sender.records.push(&records()), "one always finds room");
+        assert!(!sender.records.push(&records()));
+        drop(inbox);
+        sender.records.push_when_there_is_room(&records());
+        assert!(sender.send(4).is_err());
+    }
 
     /// A pipeline without bindings understands no record, and counts them.
     #[test]
@@ -178,13 +313,13 @@ mod tests {
         };
         push(3);
         let (reply, answer) = mpsc::channel();
-        let next = NextPipeline::This(Box::new(pipeline()));
+        let next = Box::new(pipeline());
         sender.send(WriterMessage::Swap { next, reply }).unwrap();
         let first = pipeline();
         let writer = std::thread::spawn(move || write_flows(&inbox, first, &events));
-        assert_eq!(answer.recv().unwrap().undecodable().0, 3);
+        assert_eq!(answer.recv().unwrap().undecodable, 3);
         push(2);
         sender.records.close();
-        assert_eq!(writer.join().unwrap().undecodable().0, 2);
+        assert_eq!(writer.join().unwrap().undecodable, 2);
     }
 }

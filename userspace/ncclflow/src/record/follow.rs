@@ -11,15 +11,16 @@ use anyhow::{Context as _, Result, bail};
 use rustix::time::ClockId;
 
 use super::{
-    bindings::SharedBindings,
-    libraries::{Libraries, Links},
+    libraries::Libraries,
     options::Notice,
-    setup::Wanted,
+    recorder::Recording,
+    report::target_report,
+    setup::{Bindings, Wanted},
 };
 use crate::{
     clock::now_ns,
-    kernel::loader::{Attachment, Link},
-    sinks::{SessionReport, TargetReport},
+    kernel::loader::Link,
+    sinks::TargetReport,
     target::{
         Census, Description, Filter, Identifier, Process, Sighting, Users, in_first_pid_namespace,
         look_for_nccl,
@@ -32,25 +33,15 @@ const RETIRE_ROUNDS: u32 = 10;
 const MAX_PASSED_OVER: usize = 1000;
 
 /// A process that is traced, or has NCCL and cannot be.
-#[derive(Debug)]
 struct Followed {
     process: Process,
     /// Index in the report's targets.
     target: usize,
     libraries: Vec<usize>,
     /// To this process alone, where there is a filter.
-    links: Links,
+    links: Vec<Link>,
 }
 
-/// What a round works with and writes to.
-pub(super) struct Scene<'a> {
-    pub(super) attachment: &'a mut Attachment,
-    pub(super) report: &'a mut SessionReport,
-    pub(super) notice: &'a mut dyn FnMut(Notice<'_>),
-}
-
-/// Finds processes, attaches to them, and lets go of them.
-#[derive(Debug)]
 pub(super) struct Follower<'a> {
     filter: &'a Filter,
     libraries: Libraries<'a>,
@@ -60,12 +51,10 @@ pub(super) struct Follower<'a> {
     processes: HashMap<u32, Followed>,
     rounds: u32,
     passed_over: usize,
-    /// The report has changed since it was last written.
-    changed: bool,
 }
 
 impl<'a> Follower<'a> {
-    pub(super) fn new(wanted: Wanted<'a>, filter: &'a Filter, bindings: SharedBindings) -> Result<Self> {
+    pub(super) fn new(wanted: Wanted<'a>, filter: &'a Filter, bindings: Bindings) -> Result<Self> {
         if !in_first_pid_namespace().context("reading our PID namespace")? {
             bail!(
                 "--all needs the host's PID namespace (docker run --pid=host, Kubernetes hostPID: true): the kernel numbers \
@@ -81,14 +70,13 @@ impl<'a> Follower<'a> {
             processes: HashMap::new(),
             rounds: 0,
             passed_over: 0,
-            changed: false,
         })
     }
 
     /// Looks at what is new among the processes of the node.
-    pub(super) fn round(&mut self, scene: &mut Scene<'_>) -> Result<()> {
+    pub(super) fn round(&mut self, recording: &mut Recording<'_>) -> Result<()> {
         for pid in self.census.round().context("listing /proc")? {
-            self.look(pid, scene);
+            self.look(pid, recording);
         }
         self.rounds = self.rounds.wrapping_add(1);
         if self.rounds.is_multiple_of(RETIRE_ROUNDS) {
@@ -104,78 +92,46 @@ impl<'a> Follower<'a> {
         self.processes.values().map(|followed| followed.process.exit_fd())
     }
 
-    /// Processes that are traced now.
     pub(super) fn traced_pids(&self) -> Vec<u32> {
         let traced = self.processes.iter().filter(|(_, followed)| !followed.libraries.is_empty());
         traced.map(|(pid, _)| *pid).collect()
     }
 
-    /// Whether the report has changed since this was last asked.
-    pub(super) fn take_changed(&mut self) -> bool {
-        std::mem::take(&mut self.changed) | std::mem::take(&mut self.libraries.has_changed)
-    }
-
     /// Lets go of processes that have ended: their numbers.
-    pub(super) fn let_go(&mut self, scene: &mut Scene<'_>) -> Vec<u32> {
-        let ended: Vec<u32> = self
-            .processes
-            .iter()
-            .filter(|(_, followed)| followed.process.has_exited())
-            .map(|(pid, _)| *pid)
-            .collect();
-        for pid in &ended {
-            let Some(followed) = self.processes.remove(pid) else { continue };
-            self.census.forget(*pid);
+    pub(super) fn let_go(&mut self, recording: &mut Recording<'_>) -> Vec<u32> {
+        let mut ended = Vec::new();
+        for (pid, followed) in self.processes.extract_if(|_, followed| followed.process.has_exited()) {
+            self.census.forget(pid);
             self.libraries.detach(followed.links);
-            if let Some(target) = scene.report.targets.get_mut(followed.target) {
+            if let Some(target) = recording.report.targets.get_mut(followed.target) {
                 target.exited = true;
                 if target.untraced.is_none() {
-                    (scene.notice)(Notice::TargetExited { pid: *pid });
+                    (recording.notice)(Notice::TargetExited { pid });
                 }
             }
-            self.changed = true;
+            recording.is_outdated = true;
+            ended.push(pid);
         }
         ended
     }
 
     /// A first record of a process came. Says whether it is there; if not, it has ended already.
-    pub(super) fn arrived(&mut self, pid: u32, scene: &mut Scene<'_>) -> bool {
+    pub(super) fn arrived(&mut self, pid: u32, recording: &mut Recording<'_>) -> bool {
         if !self.processes.contains_key(&pid) {
-            self.look(pid, scene);
+            self.look(pid, recording);
         }
-        if !self.processes.contains_key(&pid) {
-            let process = Process::open(pid).ok();
-            let (name, own_pid) = process
-                .as_ref()
-                .map_or((String::new(), pid), |process| (process.name().to_owned(), process.own_pid()));
-            let target = self.add_target(
-                scene.report,
-                TargetReport {
-                    pid,
-                    own_pid,
-                    name,
-                    libraries: Vec::new(),
-                    exited: process.is_none(),
-                    started_ticks: process.as_ref().and_then(Process::started),
-                    followed_since_ns: None,
-                    untraced: None,
-                },
-            );
-            let Some(process) = process else { return false };
-            // It is between two programs, or has unloaded NCCL: its end is waited for.
-            self.processes
-                .insert(pid, Followed { process, target, libraries: Vec::new(), links: Links::default() });
+        if self.processes.contains_key(&pid) {
+            return true;
         }
+        let process = Process::open(pid).ok();
+        let target = recording.add_target(target_report(pid, process.as_ref(), Vec::new()));
+        let Some(process) = process else { return false };
+        // It is between two programs, or has unloaded NCCL: its end is waited for.
+        self.processes.insert(pid, Followed { process, target, libraries: Vec::new(), links: Vec::new() });
         true
     }
 
-    fn add_target(&mut self, report: &mut SessionReport, target: TargetReport) -> usize {
-        self.changed = true;
-        report.targets.push(target);
-        report.targets.len() - 1
-    }
-
-    fn look(&mut self, pid: u32, scene: &mut Scene<'_>) {
+    fn look(&mut self, pid: u32, recording: &mut Recording<'_>) {
         if self.processes.get(&pid).is_some_and(|followed| followed.process.has_exited()) {
             // The number means another process already: once the first is let go of.
             self.census.forget(pid);
@@ -183,11 +139,11 @@ impl<'a> Follower<'a> {
         }
         // What may not be looked at cannot be told from what has no NCCL.
         if let Ok(Some(sighting)) = look_for_nccl(pid, &mut self.identifier) {
-            self.consider(sighting, scene);
+            self.consider(sighting, recording);
         }
     }
 
-    fn consider(&mut self, sighting: Sighting, scene: &mut Scene<'_>) {
+    fn consider(&mut self, sighting: Sighting, recording: &mut Recording<'_>) {
         let Sighting { process, libraries, unopened } = sighting;
         let pid = process.pid();
         let known = self.processes.get(&pid).map(|followed| followed.libraries.clone());
@@ -197,12 +153,11 @@ impl<'a> Follower<'a> {
                 return;
             }
         }
-        let (mut traced, mut links, mut reasons) =
-            (known.clone().unwrap_or_default(), Links::default(), Vec::new());
-        reasons.extend(unopened.iter().map(ToString::to_string));
+        let (mut traced, mut links) = (known.unwrap_or_default(), Vec::new());
+        let mut reasons: Vec<String> = unopened.iter().map(ToString::to_string).collect();
         let mut is_wanted = !reasons.is_empty() && self.filter.nccl_versions.is_empty();
         for (file, _) in libraries {
-            let index = match self.libraries.index_of(file, scene) {
+            let index = match self.libraries.index_of(file, recording) {
                 Ok(index) => index,
                 Err(error) => {
                     is_wanted |= self.filter.nccl_versions.is_empty();
@@ -214,13 +169,11 @@ impl<'a> Follower<'a> {
                 continue;
             }
             is_wanted = true;
-            match self.libraries.attach(index, pid, scene.attachment) {
-                Ok(new) => {
-                    links.0.extend(new);
+            match self.libraries.attach(index, pid, &mut recording.attachment) {
+                Ok((library, new)) => {
+                    links.extend(new);
                     traced.push(index);
-                    if let Some(library) = self.libraries.in_use(index) {
-                        (scene.notice)(Notice::Joined { process: &process, library });
-                    }
+                    (recording.notice)(Notice::Joined { process: &process, library });
                 }
                 // The end of a process is no failure.
                 Err(_) if process.has_exited() => {
@@ -231,13 +184,13 @@ impl<'a> Follower<'a> {
         }
         if let Some(followed) = self.processes.get_mut(&pid) {
             if followed.libraries != traced {
-                if let Some(target) = scene.report.targets.get_mut(followed.target) {
+                if let Some(target) = recording.report.targets.get_mut(followed.target) {
                     target.libraries.clone_from(&traced);
                     target.untraced = None;
                 }
                 followed.libraries = traced;
-                followed.links.0.append(&mut links.0);
-                self.changed = true;
+                followed.links.append(&mut links);
+                recording.is_outdated = true;
             }
             return;
         }
@@ -246,39 +199,32 @@ impl<'a> Follower<'a> {
         }
         let untraced = traced.is_empty().then(|| reasons.join("; "));
         if let Some(why) = &untraced {
-            self.pass_over(scene, &format!("process {pid} ({}): {why}", process.name()));
+            self.pass_over(recording, &format!("process {pid} ({}): {why}", process.name()));
         }
-        let target = self.add_target(
-            scene.report,
-            TargetReport {
-                pid,
-                own_pid: process.own_pid(),
-                name: process.name().to_owned(),
-                libraries: traced.clone(),
-                exited: false,
-                started_ticks: process.started(),
-                followed_since_ns: untraced.is_none().then(|| now_ns(ClockId::Monotonic)),
-                untraced,
-            },
-        );
+        let report = TargetReport {
+            followed_since_ns: untraced.is_none().then(|| now_ns(ClockId::Monotonic)),
+            untraced,
+            ..target_report(pid, Some(&process), traced.clone())
+        };
+        let target = recording.add_target(report);
         self.processes.insert(pid, Followed { process, target, libraries: traced, links });
     }
 
-    fn pass_over(&mut self, scene: &mut Scene<'_>, why: &str) {
-        (scene.notice)(Notice::PassedOver(why));
+    fn pass_over(&mut self, recording: &mut Recording<'_>, why: &str) {
+        (recording.notice)(Notice::PassedOver(why));
         self.passed_over += 1;
         if self.passed_over <= MAX_PASSED_OVER {
-            scene.report.passed_over.push(why.to_owned());
+            recording.report.passed_over.push(why.to_owned());
         } else {
-            scene.report.passed_over.truncate(MAX_PASSED_OVER);
-            scene.report.passed_over.push(format!("and {} more", self.passed_over - MAX_PASSED_OVER));
+            recording.report.passed_over.truncate(MAX_PASSED_OVER);
+            recording.report.passed_over.push(format!("and {} more", self.passed_over - MAX_PASSED_OVER));
         }
-        self.changed = true;
+        recording.is_outdated = true;
     }
 
     /// All links: the recording is over.
     pub(super) fn into_links(self) -> Vec<Link> {
-        let of_processes = self.processes.into_values().flat_map(|followed| followed.links.0);
+        let of_processes = self.processes.into_values().flat_map(|followed| followed.links);
         self.libraries.into_links().chain(of_processes).collect()
     }
 }

@@ -3,13 +3,15 @@
 use std::{
     io::Write as _,
     thread::{self, JoinHandle},
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result};
+use rustix::time::ClockId;
 
 use super::mailbox::{EventSender, SessionEvent};
 use crate::{
+    clock::now_ns,
     dump::{self, Choice, DumpOptions},
     kernel::loader::Attachment,
     memory::ScanLimits,
@@ -20,7 +22,6 @@ use nccl_library::symbols::DebugFiles;
 /// Dumps of one recording: each is some kilobytes for each rank.
 const MAX_DUMPS: u32 = 100;
 
-/// Watches whether anything moves.
 #[derive(Debug)]
 pub(super) struct HangWatch {
     limit: Duration,
@@ -113,8 +114,7 @@ impl Drop for HangWatch {
 /// The dump's file, and its verdict.
 fn write_dump(pids: Vec<u32>, options: &DumpOptions, dir: &OutputDir) -> Result<(String, String)> {
     let report = dump::dump(&Choice::Pids(pids), options, &mut |_| {})?;
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis());
-    let name = format!("dump_{now}.json");
+    let name = format!("dump_{}.json", now_ns(ClockId::Realtime) / 1_000_000);
     let text = serde_json::to_string_pretty(&report)? + "\n";
     dir.replace_file(&name, |file| file.write_all(text.as_bytes()))
         .with_context(|| format!("writing `{name}`"))?;

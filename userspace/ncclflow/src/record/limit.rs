@@ -4,10 +4,7 @@ use std::{os::unix::fs::MetadataExt as _, path::Path};
 
 use anyhow::{Context as _, Result, bail};
 
-use super::{
-    options::{Notice, RecordOptions},
-    report::report_room,
-};
+use super::options::{Notice, RecordOptions};
 use crate::sinks::{DiskBudget, OutputDir, SessionReport, Share};
 
 /// Kept for the folder of the next window, besides its `session.json`.
@@ -59,6 +56,15 @@ pub(super) fn keep_room(dir: &OutputDir, report: &SessionReport, probes: usize, 
     let room = report_room(&of_window, probes);
     dir.keep(Share::Opening, room + FOLDER);
     room
+}
+
+/// Bytes that `session.json` will have at most, if not very much is lost: it grows with what is said of each
+/// probe, and lists of gaps and CPUs. What ranks add is counted with their files.
+fn report_room(report: &SessionReport, probes: usize) -> u64 {
+    const LISTS: usize = 48 << 10;
+    const PROBE: usize = 768;
+    let text = report.to_text().map_or(0, |text| text.len());
+    (text + LISTS + probes * PROBE) as u64
 }
 
 /// Tells what has become of the limit, and has it in the report. `true`: windows were removed.

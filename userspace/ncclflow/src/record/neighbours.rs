@@ -3,7 +3,7 @@
 
 use std::{collections::HashMap, mem};
 
-use super::{output::Output, processes::TracedProcess};
+use super::processes::{Output, TracedProcess};
 use flow::{
     decode::{Origin, ProxyStepEvent},
     model::{CommunicatorRank, Node, Owner},

@@ -12,20 +12,18 @@ use std::{
 use anyhow::{Context as _, Result};
 
 use super::setup::{LibraryInUse, Setup};
-use crate::sinks::LiveStatistics;
 use crate::{
     kernel::{
         loader::{Buffer, BufferKind, LinkKind},
         probe::{Level, ProbeStrategy, StepDetail},
         stream::Waker,
     },
-    sinks::{Aggregated, ApiFormat, SessionReport, WindowReport},
+    sinks::{Aggregated, ApiFormat, LiveStatistics, SessionReport, WindowReport},
     target::{Filter, Process},
 };
 use flow::model::Sampling;
 use nccl_library::symbols::DebugFiles;
 
-/// Which processes to record.
 #[derive(Clone, Debug)]
 pub enum Targets {
     /// These, which are running now.
@@ -40,7 +38,6 @@ impl Targets {
     }
 }
 
-/// Which probes are wanted.
 #[derive(Clone, Copy, Debug)]
 pub struct ProbeChoice {
     pub level: Level,
@@ -52,7 +49,6 @@ pub struct ProbeChoice {
     pub returns: bool,
 }
 
-/// What to record.
 #[derive(Clone, Debug)]
 pub struct RecordOptions {
     /// When the program was started. The times in the report count from here.
@@ -70,7 +66,6 @@ pub struct RecordOptions {
     /// `None`: until stopped, or until the targets have exited.
     pub duration: Option<Duration>,
     pub buffer: Buffer,
-    /// How probes are attached.
     pub links: LinkKind,
     /// Most bytes of records that wait to be decoded and written. As many again may wait for the capture.
     pub queue_bytes: usize,
@@ -132,7 +127,6 @@ impl RecordOptions {
     }
 }
 
-/// When windows open and close.
 #[derive(Clone, Debug)]
 pub struct WindowOptions {
     /// A window is open while this file exists. `None`: a window is always open.
@@ -147,7 +141,8 @@ pub struct WindowOptions {
 pub struct StopHandle {
     stop: Arc<AtomicBool>,
     rotate: Arc<AtomicBool>,
-    waker: Waker,
+    /// Wakes whoever waits for the end or a rotation.
+    pub(super) waker: Waker,
 }
 
 impl StopHandle {
@@ -172,14 +167,8 @@ impl StopHandle {
         self.rotate.swap(false, Ordering::AcqRel)
     }
 
-    /// Somebody has called [`StopHandle::stop`].
     pub fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Acquire)
-    }
-
-    /// Wakes whoever waits for the end or a rotation.
-    pub(super) fn waker(&self) -> &Waker {
-        &self.waker
     }
 }
 
@@ -215,7 +204,6 @@ pub enum Notice<'a> {
     Hang(&'a str),
     /// A rotation was asked for, and there are no windows.
     NothingToRotate,
-    /// A file could not be written.
     WriteFailed(&'a str),
     /// Everything is written. So many probes are still to be taken out of the kernel.
     Detaching {
@@ -223,7 +211,6 @@ pub enum Notice<'a> {
     },
 }
 
-/// What came of a recording.
 #[derive(Debug)]
 pub struct Outcome {
     pub report: SessionReport,

@@ -1,25 +1,24 @@
 //! Records in, files written: decode → model → sinks. Knows nothing of the kernel, so a replay can drive it
 //! too.
 
-use std::{collections::HashMap, mem};
+use std::collections::HashMap;
 
 use ncclflow_common::LOSS_MARK;
 
 use super::{
-    bindings::SharedBindings,
-    gaps::Gaps,
+    accounts::Gaps,
     neighbours::Neighbours,
-    output::Output,
-    processes::{Ended, Traced, TracedProcess},
+    processes::{Output, Traced, TracedProcess},
+    setup::Bindings,
 };
 use crate::{
     capture::Binding,
     kernel::stream::ProbeCounts,
-    sinks::{LiveStatistics, SessionFiles, Sink as _},
+    sinks::{SessionFiles, Sink as _},
 };
 use flow::{
     decode::{DecodeError, Event, RecordView},
-    model::{ApiOutput, ModelCounters, Node, Sampling},
+    model::{ApiOutput, ModelCounters, Node},
     schema::HostInfo,
     wire::ProbeKind,
 };
@@ -28,90 +27,61 @@ use flow::{
 #[derive(Clone, Debug)]
 pub(super) struct Following {
     /// Bindings that come later.
-    pub(super) bindings: SharedBindings,
+    pub(super) bindings: Bindings,
     /// Name of this host. The process ids of records are valid here: we are in the initial PID namespace.
     pub(super) host: String,
 }
 
 /// The way from records to files.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Pipeline {
     bindings: Vec<Binding>,
-    following: Option<Following>,
-    traced: Traced,
+    pub(super) following: Option<Following>,
+    pub(super) traced: Traced,
     node: Node,
-    output: Output,
-    undecodable: u64,
-    /// The first thing that could not be decoded, for the report.
-    first_error: Option<DecodeError>,
+    pub(super) output: Output,
+    /// Records that could not be understood.
+    pub(super) undecodable: u64,
+    /// The first reason.
+    pub(super) first_error: Option<DecodeError>,
     /// By the process id that records carry, which is of the initial PID namespace and need not be ours.
     processes: HashMap<u32, TracedProcess>,
     neighbours: Neighbours,
-    ended: Ended,
-    /// Processes of shared probes with a first record, which [`Pipeline::take_new_processes`] has not given
-    /// out yet.
-    untold: Vec<u32>,
+    /// When processes were seen to have ended, by the records' clock. Records of them can still come.
+    pub(super) ended_ns: HashMap<u32, u64>,
+    /// Processes of shared probes of which a first record has come; for others to take.
+    pub(super) new_processes: Vec<u32>,
     /// Of processes that have ended.
     counters: ModelCounters,
-    delivered: ProbeCounts,
-    gaps: Gaps,
+    /// Records that came.
+    pub(super) delivered: ProbeCounts,
+    /// Where records are missing among those that came.
+    pub(super) gaps: Gaps,
     /// Time of the latest record.
-    last_ns: u64,
+    pub(super) last_ns: u64,
 }
 
 impl Pipeline {
-    /// `bindings` by cookie: all that there will be.
+    /// `bindings` by cookie.
     pub fn new(bindings: Vec<Binding>, files: SessionFiles) -> Self {
         let traced = Traced {
             steps: bindings.iter().any(|binding| matches!(binding.kind, ProbeKind::ProxyStep(_))),
             returns: bindings.iter().any(|binding| matches!(binding.kind, ProbeKind::ApiReturn(_))),
             ..Traced::default()
         };
-        Self::with(bindings, None, traced, files)
-    }
-
-    /// A pipeline to which bindings come while it runs.
-    pub(super) fn following(following: Following, traced: Traced, files: SessionFiles) -> Self {
-        Self::with(Vec::new(), Some(following), traced, files)
-    }
-
-    fn with(
-        bindings: Vec<Binding>,
-        following: Option<Following>,
-        traced: Traced,
-        files: SessionFiles,
-    ) -> Self {
-        Self {
-            bindings,
-            following,
-            traced,
-            node: Node::default(),
-            output: Output::new(files, None),
-            undecodable: 0,
-            first_error: None,
-            processes: HashMap::new(),
-            neighbours: Neighbours::default(),
-            ended: Ended::default(),
-            untold: Vec::new(),
-            counters: ModelCounters::default(),
-            delivered: ProbeCounts::default(),
-            gaps: Gaps::default(),
-            last_ns: 0,
-        }
-    }
-
-    /// Keeps these statistics of what passes.
-    #[must_use]
-    pub fn counting(mut self, live: Option<LiveStatistics>) -> Self {
-        self.output.live = live;
-        self
+        Self { bindings, traced, output: Output::new(files, None, None), ..Self::default() }
     }
 
     /// A pipeline for what comes after this one: the same bindings, no memory of what came, other files, and
     /// at most `limit` ops or calls in them.
     pub(super) fn renewed(&self, files: SessionFiles, limit: Option<u64>) -> Self {
-        let next = Self::with(self.bindings.clone(), self.following.clone(), self.traced, files);
-        Self { output: Output::new(next.output.files, limit), ..next }.counting(self.output.live.clone())
+        Self {
+            bindings: self.bindings.clone(),
+            following: self.following.clone(),
+            traced: self.traced,
+            output: Output::new(files, limit, self.output.live.clone()),
+            ..Self::default()
+        }
     }
 
     /// Adds the accounts of a pipeline that came after this one.
@@ -125,24 +95,6 @@ impl Pipeline {
         }
     }
 
-    /// As many ops as may be are in the files.
-    pub(super) fn is_full(&self) -> bool {
-        self.output.is_full()
-    }
-
-    /// Ops and calls that were left out, as the files were full.
-    pub(super) fn left_out(&self) -> u64 {
-        self.output.left_out()
-    }
-
-    /// Of which ops messages are measured.
-    #[must_use]
-    pub fn sampling(mut self, sampling: Sampling) -> Self {
-        self.traced.sampling = sampling;
-        self
-    }
-
-    /// Takes one record as it came from the kernel.
     pub fn record(&mut self, item: &[u8]) {
         if let Err(error) = self.try_record(item) {
             self.undecodable += 1;
@@ -169,7 +121,9 @@ impl Pipeline {
         {
             following.bindings.update(&mut self.bindings);
         }
-        if self.ended.is_another(header.tgid, header.ts_ns) {
+        if self.ended_ns.get(&header.tgid).is_some_and(|ended_ns| header.ts_ns > *ended_ns) {
+            // It is of a later process with the same number.
+            self.ended_ns.remove(&header.tgid);
             self.close(header.tgid);
         }
         let binding = self.bindings.get(usize::from(cookie)).ok_or(DecodeError::UnknownProbe(cookie))?;
@@ -183,7 +137,7 @@ impl Pipeline {
             process.host = match &self.following {
                 None => binding.host.clone(),
                 Some(following) => {
-                    self.untold.push(header.tgid);
+                    self.new_processes.push(header.tgid);
                     Some(HostInfo { host: following.host.as_str().into(), pid: header.tgid })
                 }
             };
@@ -221,27 +175,12 @@ impl Pipeline {
         Ok(())
     }
 
-    /// The process that had this number has ended, and was seen to have at this moment of the records' clock.
-    /// Records from before can still come.
-    pub(super) fn process_ended(&mut self, tgid: u32, at_ns: u64) {
-        self.ended.note(tgid, at_ns);
-    }
-
     /// All records from before this moment have come: files of processes that ended before are complete.
     pub(super) fn close_ended_before(&mut self, ts_ns: u64) {
-        for tgid in self.ended.take_before(ts_ns) {
+        let ended: Vec<_> = self.ended_ns.extract_if(|_, ended_ns| *ended_ns < ts_ns).collect();
+        for (tgid, _) in ended {
             self.close(tgid);
         }
-    }
-
-    /// Time of the latest record, by the records' clock.
-    pub(super) fn last_ns(&self) -> u64 {
-        self.last_ns
-    }
-
-    /// Processes have ended, and their files are not closed yet.
-    pub(super) fn waits_for_stragglers(&self) -> bool {
-        !self.ended.is_empty()
     }
 
     fn close(&mut self, tgid: u32) {
@@ -258,17 +197,6 @@ impl Pipeline {
         }
     }
 
-    /// Processes of shared probes of which a first record has come since the last time.
-    pub(super) fn take_new_processes(&mut self) -> Vec<u32> {
-        mem::take(&mut self.untold)
-    }
-
-    /// Writes what has gathered.
-    pub fn flush(&mut self) {
-        self.output.files.flush();
-    }
-
-    /// No more records come.
     pub fn finish(&mut self) {
         self.neighbours.give_up(None, &mut self.processes);
         for process in self.processes.values_mut() {
@@ -280,35 +208,15 @@ impl Pipeline {
         self.output.files.flush();
     }
 
-    /// Nothing is written any more.
-    pub(super) fn close_files(&mut self) {
-        self.output.files.close();
-    }
-
     pub fn files(&self) -> &SessionFiles {
         &self.output.files
     }
 
-    pub fn model_counters(&self) -> ModelCounters {
+    pub(super) fn model_counters(&self) -> ModelCounters {
         let mut counters = self.counters;
         for process in self.processes.values() {
             counters.add(&process.counters());
         }
         counters
-    }
-
-    /// Records that could not be understood, and the first reason.
-    pub fn undecodable(&self) -> (u64, Option<&DecodeError>) {
-        (self.undecodable, self.first_error.as_ref())
-    }
-
-    /// Records that came.
-    pub fn delivered(&self) -> &ProbeCounts {
-        &self.delivered
-    }
-
-    /// Where records are missing among those that came.
-    pub fn gaps_mut(&mut self) -> &mut Gaps {
-        &mut self.gaps
     }
 }

@@ -1,10 +1,11 @@
-//! The processes that records come from. Each has a model of its own.
+//! The processes that records come from. Each has a model of its own; all models give their rows to one
+//! output.
 
-use std::collections::HashMap;
-
-use super::output::Output;
+use crate::sinks::{LiveStatistics, SessionFiles, Sink};
 use flow::{
-    model::{ApiSession, ModelCounters, Node, Sampling, Session},
+    model::{
+        ApiOutput, ApiSession, FlowRecord, ModelCounters, Node, Rows, Sampling, Session, other_call_row,
+    },
     schema::HostInfo,
 };
 
@@ -19,7 +20,6 @@ pub(super) struct Traced {
     pub(super) sampling: Sampling,
 }
 
-/// A process that records came from.
 #[derive(Debug)]
 pub(super) struct TracedProcess {
     /// Not known before the first record of a probe.
@@ -34,13 +34,8 @@ pub(super) struct TracedProcess {
 
 impl TracedProcess {
     pub(super) fn new(traced: Traced) -> Self {
-        Self {
-            host: None,
-            lost: 0,
-            marked: 0,
-            session: Session::new(traced.steps).sampling(traced.sampling),
-            api: ApiSession::new(traced.returns),
-        }
+        let session = Session::new(traced.steps).sampling(traced.sampling);
+        Self { host: None, lost: 0, marked: 0, session, api: ApiSession::new(traced.returns) }
     }
 
     pub(super) fn pid(&self) -> Option<u32> {
@@ -70,33 +65,65 @@ impl TracedProcess {
     }
 }
 
-/// Processes that have ended. Records of them may still be on their way.
+/// The files, and how much may go into them.
 #[derive(Debug, Default)]
-pub(super) struct Ended {
-    /// By process id as records carry it: when it was seen to have ended, by the records' clock.
-    at_ns: HashMap<u32, u64>,
+pub(super) struct Output {
+    pub(super) files: SessionFiles,
+    rows: Rows,
+    /// Ops on a channel, or calls of the API, that may still be written.
+    room: Option<u64>,
+    /// Those that came when there was no room.
+    pub(super) left_out: u64,
+    /// Statistics of what passes, whether there is room for it or not.
+    pub(super) live: Option<LiveStatistics>,
 }
 
-impl Ended {
-    pub(super) fn note(&mut self, tgid: u32, at_ns: u64) {
-        self.at_ns.insert(tgid, at_ns);
+impl Output {
+    pub(super) fn new(files: SessionFiles, room: Option<u64>, live: Option<LiveStatistics>) -> Self {
+        Self { files, room, live, ..Self::default() }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.at_ns.is_empty()
+    /// An op is laid out to rows once, for all sinks.
+    pub(super) fn push(&mut self, host: Option<&HostInfo>, record: &FlowRecord) {
+        // A record of the model always stems from one of the kernel, whose process is known.
+        let Some(host) = host else { return };
+        let (rows, mut sinks) = self.rows_and_sinks();
+        let op = rows.op(record, host);
+        sinks.iter_mut().flatten().for_each(|sink| sink.op(&op));
+        rows.messages(record, &op, |messages| {
+            sinks.iter_mut().flatten().for_each(|sink| sink.messages(&op, messages));
+        });
     }
 
-    /// Whether a record is of a later process than the one that had this process id and ended.
-    pub(super) fn is_another(&mut self, tgid: u32, ts_ns: u64) -> bool {
-        let is_another = !self.at_ns.is_empty() && self.at_ns.get(&tgid).is_some_and(|ended| ts_ns > *ended);
-        if is_another {
-            self.at_ns.remove(&tgid);
+    pub(super) fn push_api(&mut self, host: Option<&HostInfo>, output: &ApiOutput) {
+        let Some(host) = host else { return };
+        let (rows, sinks) = self.rows_and_sinks();
+        match output {
+            ApiOutput::Call(record) => {
+                let call = rows.call(record, host);
+                sinks.into_iter().flatten().for_each(|sink| sink.call(&call));
+            }
+            ApiOutput::Other(call) => {
+                let row = other_call_row(call, host);
+                sinks.into_iter().flatten().for_each(|sink| sink.other_call(&row));
+            }
         }
-        is_another
     }
 
-    /// Takes out those that ended before this moment.
-    pub(super) fn take_before(&mut self, ts_ns: u64) -> Vec<u32> {
-        self.at_ns.extract_if(|_, ended| *ended < ts_ns).map(|(tgid, _)| tgid).collect()
+    /// For the next op or call. Statistics take everything, files only what there is room for.
+    fn rows_and_sinks(&mut self) -> (&mut Rows, [Option<&mut dyn Sink>; 2]) {
+        let has_room = !self.is_full();
+        match &mut self.room {
+            Some(room) if has_room => *room -= 1,
+            Some(_) => self.left_out += 1,
+            None => {}
+        }
+        let live = self.live.as_mut().map(|live| live as &mut dyn Sink);
+        (&mut self.rows, [live, has_room.then_some(&mut self.files as &mut dyn Sink)])
+    }
+
+    /// Nothing more is written.
+    pub(super) fn is_full(&self) -> bool {
+        self.room == Some(0)
     }
 }

@@ -1,33 +1,38 @@
 //! A recording from beginning to end.
 
-use std::{num::NonZeroU32, path::Path, sync::Arc, time::Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use ncclflow_common::WIRE_VERSION;
+use rustix::time::ClockId;
 
 use super::{
-    bindings::SharedBindings,
+    accounts::Baseline,
     follow::Follower,
-    libraries::store_walks,
     limit,
+    mailbox::Events,
     options::{Notice, Outcome, ProbeChoice, RecordOptions, StopHandle, Targets},
     pipeline::{Following, Pipeline},
     processes::Traced,
-    report::{Baseline, complete_report, first_report},
-    results::write_results,
-    session::{Session, Taken},
-    setup::{Setup, Wanted},
+    report::{complete_report, first_report, write_results},
+    setup::{Bindings, Setup, Wanted},
+    threads::{Taken, Threads},
+    watch::Watch,
+    windows::Windows,
 };
 use crate::{
-    capture::{Binding, CaptureHeader, CaptureWriter},
+    capture::{CaptureHeader, CaptureWriter},
+    clock::now_ns,
     kernel::{
-        loader::{Attachment, Program, StoredParts},
+        loader::{Attachment, Program},
         probe::{Level, ProbeStrategy},
     },
     layout_cache::LayoutCache,
-    sinks::{Aggregated, ApiOutputOptions, AttachReport, OutputDir, SessionFiles, SessionReport},
+    sinks::{
+        Aggregated, ApiOutputOptions, AttachReport, OutputDir, SessionFiles, SessionReport, TargetReport,
+    },
 };
-use flow::{decode::Decoder, model::Sampling, schema::HostInfo, wire::ProbeKind};
+use flow::model::Sampling;
 
 /// Records until the time is up, the targets are gone, or `stop` says so. Results are complete before the
 /// probes are detached, which can take a while.
@@ -46,42 +51,25 @@ pub fn record(
     let cache = options.cache.as_deref().and_then(|path| {
         LayoutCache::open(path).inspect_err(|error| notice(Notice::NotCached(&format!("{error:#}")))).ok()
     });
-    let wanted = Wanted {
-        library: options.library.as_deref(),
-        debug_files: &options.debug_files,
-        choice: options.choice,
-        cache: cache.as_ref(),
-    };
+    let wanted = Wanted { options, cache: cache.as_ref() };
     let mut times = AttachReport { links: Some(options.links), ..AttachReport::default() };
-    let (setup, attachment) = find_and_load(options, &wanted, &mut times);
+    let (setup, attachment) = find_and_load(&wanted, &mut times);
     let setup = setup?;
     notice(Notice::Found(&setup));
     if stop.is_stopped() {
         bail!("stopped before anything was attached");
     }
-    let bindings_to_come = SharedBindings::default();
+    let bindings = Bindings::default();
     let mut follower = match &options.targets {
         Targets::Pids(_) => None,
-        Targets::All(filter) => Some(Follower::new(wanted, filter, bindings_to_come.clone())?),
+        Targets::All(filter) => Some(Follower::new(wanted, filter, bindings.clone())?),
     };
     raise_descriptor_limit();
-    let mut recording = Recording::prepare(options, &setup, attachment, times)?;
-    let pipeline = recording.pipeline(follower.is_some().then_some(bindings_to_come))?;
-    let capture = recording.capture.take();
-    let session = Session {
-        options,
-        stop,
-        setup: &setup,
-        cache: cache.as_ref(),
-        follower: follower.as_mut(),
-        dir: recording.dir.as_ref(),
-        attachment: &mut recording.attachment,
-        report: &mut recording.report,
-        notice,
-    };
-    let taken = session.run(recording.api, pipeline, capture)?;
-    let aggregated = recording.complete(taken, notice)?;
-    let Recording { mut attachment, report, .. } = recording;
+    let (mut recording, capture) = Recording::prepare(wanted, &setup, attachment, times, &bindings, notice)?;
+    let pipeline = recording.pipeline(bindings, follower.is_some())?;
+    let taken = recording.run(stop, follower.as_mut(), pipeline, capture)?;
+    let aggregated = recording.complete(taken)?;
+    let Recording { mut attachment, report, notice, .. } = recording;
     if let Some(follower) = follower {
         attachment.keep(follower.into_links());
     }
@@ -89,35 +77,46 @@ pub fn record(
     Ok(Outcome { report, aggregated })
 }
 
-/// A recording whose probes are attached and not armed, and whose folder and capture are begun.
-struct Recording<'a> {
-    options: &'a RecordOptions,
-    attachment: Attachment,
-    /// By cookie.
-    bindings: Vec<Binding>,
-    report: SessionReport,
-    dir: Option<OutputDir>,
-    api: ApiOutputOptions,
-    capture: Option<CaptureWriter>,
+/// A recording whose probes are attached: what its parts work with and write to.
+pub(super) struct Recording<'a> {
+    pub(super) options: &'a RecordOptions,
+    pub(super) setup: &'a Setup,
+    /// Where what was resolved is kept, once the session is open.
+    cache: Option<&'a LayoutCache>,
+    pub(super) attachment: Attachment,
+    pub(super) report: SessionReport,
+    /// The folder of `session.json`.
+    pub(super) dir: Option<OutputDir>,
+    /// The report has changed since it was last written.
+    pub(super) is_outdated: bool,
+    pub(super) notice: &'a mut (dyn FnMut(Notice<'_>) + 'a),
 }
 
 impl<'a> Recording<'a> {
     /// Makes the folder, attaches, and begins what is written. If any of these fails, the folder is removed.
     fn prepare(
-        options: &'a RecordOptions,
-        setup: &Setup,
+        Wanted { options, cache }: Wanted<'a>,
+        setup: &'a Setup,
         attachment: Result<Attachment>,
         times: AttachReport,
-    ) -> Result<Self> {
+        bindings: &Bindings,
+        notice: &'a mut (dyn FnMut(Notice<'_>) + 'a),
+    ) -> Result<(Self, Option<CaptureWriter>)> {
         let dir = options.output.as_deref().map(|path| limit::create_folder(path, options)).transpose()?;
-        let prepared = Self::prepare_in(dir.as_ref(), options, setup, attachment, times);
-        match (prepared, dir) {
-            (Ok(prepared), Some(dir)) => {
-                let report = &prepared.report;
-                report.write(&dir).with_context(|| format!("cannot write to `{}`", dir.path().display()))?;
-                Ok(Self { dir: Some(dir), ..prepared })
+        let report = first_report(setup, options.choice, options.buffer, options.queue_bytes);
+        let begun = attachment.and_then(|attachment| {
+            let mut recording =
+                Self { options, setup, cache, attachment, report, dir: None, is_outdated: false, notice };
+            let capture = recording.begin(dir.as_ref(), times, bindings)?;
+            Ok((recording, capture))
+        });
+        match (begun, dir) {
+            (Ok((recording, capture)), Some(dir)) => {
+                let written = recording.report.write(&dir);
+                written.with_context(|| format!("cannot write to `{}`", dir.path().display()))?;
+                Ok((Self { dir: Some(dir), ..recording }, capture))
             }
-            (prepared, None) => prepared,
+            (begun, None) => begun,
             (Err(error), Some(dir)) => {
                 dir.discard();
                 Err(error)
@@ -125,56 +124,119 @@ impl<'a> Recording<'a> {
         }
     }
 
-    fn prepare_in(
+    /// Attaches, and begins the report and the capture.
+    fn begin(
+        &mut self,
         dir: Option<&OutputDir>,
-        options: &'a RecordOptions,
-        setup: &Setup,
-        attachment: Result<Attachment>,
         mut times: AttachReport,
-    ) -> Result<Self> {
-        let mut report = first_report(setup, options.choice, options.buffer, options.queue_bytes);
-        let (attachment, bindings) = attach(options.started, attachment?, setup, &report.host, &mut times)?;
+        bindings: &Bindings,
+    ) -> Result<Option<CaptureWriter>> {
+        let Self { options, setup, attachment, report, .. } = self;
+        setup.attach(attachment, &report.host, bindings)?;
+        if let Some(first) = attachment.first_link() {
+            times.first_probe_ms = ms(first.saturating_duration_since(options.started));
+        }
+        times.attached_ms = ms(options.started.elapsed());
         report.attach = times;
         report.sampling = (options.sampling != Sampling::default()).then_some(options.sampling);
         if let Some(dir) = dir {
-            limit::check(dir, &report, attachment.probes().len(), options.windows.is_some())?;
+            limit::check(dir, report, attachment.probes().len(), options.windows.is_some())?;
         }
-        let api = ApiOutputOptions { format: options.format, realtime_offset_ns: report.clock.offset_ns };
-        let capture = options.capture.as_deref();
-        let capture =
-            capture.map(|path| start_capture(path, &bindings, &report, api, options.sampling)).transpose()?;
-        Ok(Self { options, attachment, bindings, report, dir: None, api, capture })
+        let Some(path) = &options.capture else { return Ok(None) };
+        let header = CaptureHeader {
+            wire_version: WIRE_VERSION,
+            bindings: bindings.list(),
+            report: report.to_text()?,
+            api: self.api(),
+            sampling: self.options.sampling,
+        };
+        let capture = CaptureWriter::create(path, &header);
+        capture.with_context(|| format!("cannot write the capture `{}`", path.display())).map(Some)
     }
 
-    /// The way from records to files. `bindings_to_come`: with [`Targets::All`].
-    fn pipeline(&mut self, bindings_to_come: Option<SharedBindings>) -> Result<Pipeline> {
+    pub(super) fn api(&self) -> ApiOutputOptions {
+        ApiOutputOptions { format: self.options.format, realtime_offset_ns: self.report.clock.offset_ns }
+    }
+
+    /// The way from records to files. `follows`: bindings come while it runs.
+    fn pipeline(&self, bindings: Bindings, follows: bool) -> Result<Pipeline> {
         let options = self.options;
         let dir = self.dir.as_ref().map(OutputDir::try_clone).transpose();
         let dir = dir.context("keeping the output folder open")?;
-        let files = dir.map_or_else(SessionFiles::nowhere, |dir| SessionFiles::new(dir, self.api));
-        let bindings = std::mem::take(&mut self.bindings);
-        let pipeline = match bindings_to_come {
-            None => Pipeline::new(bindings, files),
-            Some(bindings) => {
-                let traced = Traced {
-                    steps: options.choice.level == Level::Steps,
-                    returns: options.choice.returns,
-                    ..Traced::default()
-                };
-                let following = Following { bindings, host: self.report.host.clone() };
-                Pipeline::following(following, traced, files)
-            }
-        };
-        Ok(pipeline.sampling(options.sampling).counting(options.statistics.clone()))
+        let files = dir.map_or_else(SessionFiles::nowhere, |dir| SessionFiles::new(dir, self.api()));
+        let mut pipeline = Pipeline::new(bindings.list(), files);
+        if follows {
+            let (steps, returns) = (options.choice.level == Level::Steps, options.choice.returns);
+            pipeline.traced = Traced { steps, returns, ..Traced::default() };
+            pipeline.following = Some(Following { bindings, host: self.report.host.clone() });
+        }
+        pipeline.traced.sampling = options.sampling;
+        pipeline.output.live.clone_from(&options.statistics);
+        Ok(pipeline)
+    }
+
+    /// Opens the session, takes records until it is to end, closes it, and takes what is left.
+    fn run(
+        &mut self,
+        stop: &StopHandle,
+        mut follower: Option<&mut Follower<'a>>,
+        pipeline: Pipeline,
+        capture: Option<CaptureWriter>,
+    ) -> Result<Taken> {
+        if let Some(follower) = &mut follower {
+            follower.round(self)?;
+        }
+        let events = Events::new(self.dir.as_ref().and_then(OutputDir::budget).cloned())?;
+        let mut windows = Windows::new(self, &pipeline, &events.sender)?;
+        let source = self.attachment.take_source()?;
+        let threads = Threads::start(source, self.options.queue_bytes, pipeline, capture, &events.sender)?;
+        let opened = self.open(windows.is_some());
+        let watched =
+            opened.and_then(|()| Watch::new(self, stop, &events, &threads, follower, windows.as_mut()).run());
+        let totals = windows.map(|windows| windows.finish(self, &threads)).transpose();
+        let closed = self.attachment.disarm();
+        let (mut taken, drained) = threads.end(&self.attachment)?;
+        events.receive(self);
+        watched.and(closed).and(drained)?;
+        if let Some((totals, lost)) = totals? {
+            (taken.pipeline, taken.windows_lost) = (totals, lost);
+        }
+        Ok(taken)
+    }
+
+    /// Opens the session, unless windows do.
+    fn open(&mut self, has_windows: bool) -> Result<()> {
+        if !has_windows {
+            self.attachment.arm()?;
+        }
+        self.report.attach.armed_ms = ms(self.options.started.elapsed());
+        self.report.attach.armed_monotonic_ns = Some(now_ns(ClockId::Monotonic));
+        let probes = self.attachment.probes().iter().filter(|probe| probe.part.is_none()).count();
+        (self.notice)(Notice::Recording { probes });
+        // If what was resolved cannot be kept for the next time, the recording goes on.
+        let Some(cache) = self.cache else { return Ok(()) };
+        for error in self.setup.libraries.iter().filter_map(|library| library.keep(cache).err()) {
+            (self.notice)(Notice::NotCached(&format!("{error:#}")));
+        }
+        Ok(())
+    }
+
+    /// Says that something could not be written, and has it in the report.
+    pub(super) fn write_failed(&mut self, error: String) {
+        (self.notice)(Notice::WriteFailed(&error));
+        self.report.errors.push(error);
+    }
+
+    /// Adds a process to the report. Gives its index there.
+    pub(super) fn add_target(&mut self, target: TargetReport) -> usize {
+        self.is_outdated = true;
+        self.report.targets.push(target);
+        self.report.targets.len() - 1
     }
 
     /// Writes what is written at the end. The session is closed.
-    fn complete(
-        &mut self,
-        mut taken: Taken,
-        notice: &mut dyn FnMut(Notice<'_>),
-    ) -> Result<Option<Aggregated>> {
-        let Self { options, attachment, report, dir, .. } = self;
+    fn complete(&mut self, mut taken: Taken) -> Result<Option<Aggregated>> {
+        let Self { options, attachment, report, dir, notice, .. } = self;
         attachment.print_log();
         complete_report(report, attachment, &mut taken, &Baseline::default())?;
         let budget = dir.as_ref().and_then(OutputDir::budget);
@@ -201,26 +263,9 @@ fn raise_descriptor_limit() {
     let _ = setrlimit(Resource::Nofile, limit);
 }
 
-/// Begins the capture with what its records mean.
-fn start_capture(
-    path: &Path,
-    bindings: &[Binding],
-    report: &SessionReport,
-    api: ApiOutputOptions,
-    sampling: Sampling,
-) -> Result<CaptureWriter> {
-    let (bindings, report) = (bindings.to_vec(), report.to_text()?);
-    let header = CaptureHeader { wire_version: WIRE_VERSION, bindings, report, api, sampling };
-    CaptureWriter::create(path, &header)
-        .with_context(|| format!("cannot write the capture `{}`", path.display()))
-}
-
 /// Finds processes, libraries and layouts while the eBPF object and its programs go into the kernel.
-fn find_and_load(
-    options: &RecordOptions,
-    wanted: &Wanted<'_>,
-    times: &mut AttachReport,
-) -> (Result<Setup>, Result<Attachment>) {
+fn find_and_load(wanted: &Wanted<'_>, times: &mut AttachReport) -> (Result<Setup>, Result<Attachment>) {
+    let options = wanted.options;
     std::thread::scope(|scope| {
         let loading = scope.spawn(|| {
             options.links.prepare();
@@ -228,13 +273,13 @@ fn find_and_load(
             if let Ok(attachment) = &mut attachment {
                 attachment.load_ahead(likely_programs(options.choice));
             }
-            (attachment, ms_since(options.started))
+            (attachment, ms(options.started.elapsed()))
         });
         let setup = match &options.targets {
             Targets::Pids(pids) => Setup::find(pids, wanted),
             Targets::All(_) => Ok(Setup::default()),
         };
-        times.resolved_ms = ms_since(options.started);
+        times.resolved_ms = ms(options.started.elapsed());
         let (attachment, loaded_ms) =
             loading.join().unwrap_or_else(|_| (Err(anyhow!("loading the eBPF object failed")), 0.0));
         times.loaded_ms = loaded_ms;
@@ -253,58 +298,6 @@ fn likely_programs(choice: ProbeChoice) -> &'static [Program] {
 }
 
 /// Milliseconds, to the microsecond.
-pub(super) fn ms_since(start: Instant) -> f64 {
-    ms_between(start, Instant::now())
-}
-
-fn ms_between(start: Instant, end: Instant) -> f64 {
-    (end.saturating_duration_since(start).as_secs_f64() * 1e6).round() / 1e3
-}
-
-/// Attaches every probe of every library to every target that uses it. The bindings come back by cookie.
-fn attach(
-    started: Instant,
-    mut attachment: Attachment,
-    setup: &Setup,
-    host: &str,
-    times: &mut AttachReport,
-) -> Result<(Attachment, Vec<Binding>)> {
-    let mut bindings = Vec::new();
-    let mut bind = |kind: &ProbeKind, decoder: &Arc<Decoder>, host: Option<HostInfo>| {
-        bindings.push(Binding { kind: kind.clone(), decoder: Arc::clone(decoder), host });
-    };
-    let mut stored: Vec<Vec<Option<StoredParts>>> = Vec::new();
-    for (index, library) in setup.libraries.iter().enumerate() {
-        let bind = |kind: &ProbeKind| bind(kind, &library.decoder, None);
-        stored.push(store_walks(library, index, &mut attachment, bind)?);
-    }
-    for target in &setup.targets {
-        let pid = target.process.pid();
-        let number = NonZeroU32::new(pid).context("0 is no process")?;
-        for &index in &target.libraries {
-            let (Some(library), Some(stored)) = (setup.libraries.get(index), stored.get(index)) else {
-                continue;
-            };
-            let mut probes = Vec::new();
-            for (probe, parts) in library.probes.probes.iter().zip(stored) {
-                probes.push((probe, attachment.store(probe, *parts, index, Some(number))?));
-                bind(&probe.kind, &library.decoder, Some(HostInfo { host: host.into(), pid }));
-            }
-            let path = library.file.stable_path();
-            if let Err(error) = attachment.attach(&probes, &path, &library.file.path, number) {
-                if target.process.has_exited() {
-                    bail!("process {pid} exited before it could be traced");
-                }
-                return Err(error);
-            }
-        }
-        if target.process.has_exited() {
-            bail!("process {pid} exited before it could be traced");
-        }
-    }
-    if let Some(first) = attachment.first_link() {
-        times.first_probe_ms = ms_between(started, first);
-    }
-    times.attached_ms = ms_since(started);
-    Ok((attachment, bindings))
+fn ms(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 1e6).round() / 1e3
 }

@@ -7,20 +7,16 @@ use anyhow::{Context as _, Result};
 use super::pipeline::Pipeline;
 use crate::{
     capture::{CaptureReader, Item},
-    sinks::{Aggregated, MAX_AGGREGATED, OutputDir, SessionFiles, aggregate_directory},
+    sinks::{MAX_AGGREGATED, OutputDir, SessionFiles, aggregate_directory},
 };
 
-/// What came of a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Replayed {
     pub records: u64,
     /// Records that could not be understood.
     pub undecodable: u64,
-    /// Lines that could not be written.
-    pub lines_lost: u64,
     /// The capture ends without a report: the recording was killed, or its disk was full.
     pub is_cut: bool,
-    pub aggregated: Option<Aggregated>,
 }
 
 /// Replays the capture at `input` into the new folder `output`. `session.json` is the live session's.
@@ -29,9 +25,9 @@ pub fn replay(input: &Path, output: &Path) -> Result<Replayed> {
     let file = File::open(input).with_context(context)?;
     let (mut reader, header) =
         CaptureReader::new(BufReader::with_capacity(1 << 20, file)).with_context(context)?;
-    let mut pipeline =
-        Pipeline::new(header.bindings, SessionFiles::new(OutputDir::create(output)?, header.api))
-            .sampling(header.sampling);
+    let files = SessionFiles::new(OutputDir::create(output)?, header.api);
+    let mut pipeline = Pipeline::new(header.bindings, files);
+    pipeline.traced.sampling = header.sampling;
     let mut records = 0;
     let (report, is_cut) = loop {
         match reader.next_item().with_context(context)? {
@@ -45,16 +41,11 @@ pub fn replay(input: &Path, output: &Path) -> Result<Replayed> {
     let dir = pipeline.files().dir().context("a replay writes files")?;
     dir.replace_file("session.json", |file| file.write_all(report.as_bytes()))
         .context("writing `session.json`")?;
-    let aggregated =
-        if pipeline.files().has_no_flows() { None } else { Some(aggregate_directory(dir, MAX_AGGREGATED)?) };
+    if !pipeline.files().has_no_flows() {
+        aggregate_directory(dir, MAX_AGGREGATED)?;
+    }
     if let Some(error) = pipeline.files().errors().first() {
         anyhow::bail!("{error}");
     }
-    Ok(Replayed {
-        records,
-        undecodable: pipeline.undecodable().0,
-        lines_lost: pipeline.files().lost_lines().lines,
-        is_cut,
-        aggregated,
-    })
+    Ok(Replayed { records, undecodable: pipeline.undecodable, is_cut })
 }

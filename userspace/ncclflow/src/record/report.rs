@@ -1,30 +1,29 @@
-//! `session.json`: how it begins, and how it is completed.
-//!
-//! Every hit is accounted for: what the kernel counted, against the records that came and those that were
-//! dropped.
+//! `session.json`: how it begins, and how it and what belongs to it are completed, for a recording or a window.
 
 use anyhow::Result;
-use ncclflow_common::ProbeCounters;
 use rustix::time::ClockId;
 
 use super::{
-    options::ProbeChoice,
-    pipeline::Pipeline,
-    session::Taken,
-    setup::{LibraryInUse, Setup},
+    accounts::{Baseline, draw_up},
+    options::{Notice, ProbeChoice},
+    setup::{LibraryInUse, Setup, Target},
+    threads::Taken,
 };
 use crate::{
     clock::now_ns,
     kernel::{
         loader::{Attachment, Buffer},
         probe::Level,
-        stream::ProbeCounts,
     },
-    sinks::{AttachReport, BufferReport, ProbeReport, SessionReport, SessionState, TargetReport},
+    sinks::{
+        Aggregated, AttachReport, BufferReport, DiskBudget, MAX_AGGREGATED, SessionReport, SessionState,
+        Sink as _, TargetReport, aggregate_directory, compress_files,
+    },
+    target::Process,
 };
 use flow::{
     model::ModelCounters,
-    schema::{ClockReport, CommunicatorReport, CpuReport, LossReport},
+    schema::{ClockReport, CommunicatorReport, LossReport},
 };
 
 /// The report of a session that begins.
@@ -35,6 +34,9 @@ pub(super) fn first_report(
     queue_bytes: usize,
 ) -> SessionReport {
     let host = rustix::system::uname();
+    let report_of = |Target { process, libraries }: &Target| {
+        target_report(process.pid(), Some(process), libraries.clone())
+    };
     let (monotonic, realtime) = (now_ns(ClockId::Monotonic), now_ns(ClockId::Realtime));
     SessionReport {
         ncclflow: env!("CARGO_PKG_VERSION"),
@@ -52,20 +54,7 @@ pub(super) fn first_report(
             ended_monotonic_ns: None,
         },
         attach: AttachReport::default(),
-        targets: setup
-            .targets
-            .iter()
-            .map(|target| TargetReport {
-                pid: target.process.pid(),
-                own_pid: target.process.own_pid(),
-                name: target.process.name().to_owned(),
-                libraries: target.libraries.clone(),
-                exited: false,
-                started_ticks: target.process.started(),
-                followed_since_ns: None,
-                untraced: None,
-            })
-            .collect(),
+        targets: setup.targets.iter().map(report_of).collect(),
         libraries: setup.libraries.iter().map(LibraryInUse::report).collect(),
         communicators: Vec::new(),
         buffer: BufferReport {
@@ -89,13 +78,18 @@ pub(super) fn first_report(
     }
 }
 
-/// Bytes that `session.json` will have at most, if not very much is lost: it grows with what is said of each
-/// probe, and lists of gaps and CPUs. What ranks add is counted with their files.
-pub(super) fn report_room(report: &SessionReport, probes: usize) -> u64 {
-    const LISTS: usize = 48 << 10;
-    const PROBE: usize = 768;
-    let text = report.to_text().map_or(0, |text| text.len());
-    (text + LISTS + probes * PROBE) as u64
+/// A process that is traced, if it has not ended already.
+pub(super) fn target_report(pid: u32, process: Option<&Process>, libraries: Vec<usize>) -> TargetReport {
+    TargetReport {
+        pid,
+        own_pid: process.map_or(pid, Process::own_pid),
+        name: process.map_or_else(String::new, |process| process.name().to_owned()),
+        libraries,
+        exited: process.is_none(),
+        started_ticks: process.and_then(Process::started),
+        followed_since_ns: None,
+        untraced: None,
+    }
 }
 
 /// Completes the report of a session that is over.
@@ -107,25 +101,20 @@ pub(super) fn complete_report(
 ) -> Result<()> {
     let ended = now_ns(ClockId::Monotonic);
     report.clock.ended_monotonic_ns = Some(ended);
-    let accounts = draw_up(attachment, &mut taken.pipeline, &taken.dropped, baseline, ended)?;
-    let pipeline = &mut taken.pipeline;
-    report.probes = accounts.probes;
-    report.cpus = accounts.cpus;
-    report.gaps = pipeline.gaps_mut().report();
+    let records_unaccounted = draw_up(report, attachment, taken, baseline, ended)?;
+    let pipeline = &taken.pipeline;
     report.buffer.queue_peak_bytes = taken.queue_peak as u64;
-    let (records_undecodable, first) = pipeline.undecodable();
-    report.first_undecodable = first.map(ToString::to_string);
-    let mut lines_lost = pipeline.files().lost_lines();
-    lines_lost += taken.windows_lost.lines;
+    report.first_undecodable = pipeline.first_error.as_ref().map(ToString::to_string);
+    let (lost, of_windows) = (pipeline.files().lost_lines(), &taken.windows_lost);
     report.loss = LossReport {
         records_lost: report.probes.iter().map(|probe| probe.lost).sum(),
         records_dropped: report.probes.iter().map(|probe| probe.dropped).sum(),
-        records_unaccounted: accounts.unaccounted,
-        records_undecodable,
-        lines_lost: lines_lost.lines,
-        lines_over_max_size: lines_lost.over_max_size,
-        aggregates_over_max_size: taken.windows_lost.aggregates,
-        windows_late: taken.windows_lost.late,
+        records_unaccounted,
+        records_undecodable: pipeline.undecodable,
+        lines_lost: lost.lines + of_windows.lines_lost,
+        lines_over_max_size: lost.over_max_size + of_windows.lines_over_max_size,
+        aggregates_over_max_size: of_windows.aggregates_over_max_size,
+        windows_late: of_windows.windows_late,
         records_not_captured: taken.not_captured,
     };
     report.model = pipeline.model_counters();
@@ -148,101 +137,51 @@ pub(super) fn complete_report(
     Ok(())
 }
 
-/// The accounts of a session.
-#[derive(Debug, Default)]
-struct Accounts {
-    probes: Vec<ProbeReport>,
-    cpus: Vec<CpuReport>,
-    /// Hits unaccounted for, or records that nobody counted as a hit. If it is not 0, ncclflow is at fault.
-    unaccounted: u64,
-}
-
-/// What the kernel had counted when a window was opened; nothing for a whole session.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Baseline {
-    /// By cookie and CPU.
-    counters: Vec<Vec<ProbeCounters>>,
-}
-
-impl Baseline {
-    /// As it is now.
-    pub(super) fn of(attachment: &Attachment) -> Result<Self> {
-        let counters = attachment.probes().iter().map(|probe| attachment.counters(probe));
-        Ok(Self { counters: counters.collect::<Result<_>>()? })
-    }
-
-    pub(super) fn counters(&self) -> &[Vec<ProbeCounters>] {
-        &self.counters
-    }
-
-    fn at(&self, cookie: u32, cpu: usize) -> ProbeCounters {
-        let cookie = usize::try_from(cookie).unwrap_or(usize::MAX);
-        self.counters.get(cookie).and_then(|cpus| cpus.get(cpu)).copied().unwrap_or_default()
-    }
-}
-
-/// Draws up the accounts of what came since the baseline. The session is closed, and all that came has been
-/// taken.
-fn draw_up(
-    attachment: &Attachment,
-    pipeline: &mut Pipeline,
-    dropped: &ProbeCounts,
-    baseline: &Baseline,
-    now_ns: u64,
-) -> Result<Accounts> {
-    let mut accounts = Accounts::default();
-    let mut cpus: Vec<CpuReport> = Vec::new();
-    for probe in attachment.probes() {
-        let (mut sum, mut faulted, mut disarmed, mut lossy) = (CpuReport::default(), 0, 0, Vec::new());
-        for (cpu, counters) in attachment.counters(probe)?.iter().enumerate() {
-            let number = u32::try_from(cpu).unwrap_or(u32::MAX);
-            let before = baseline.at(probe.cookie, cpu);
-            let account = CpuReport {
-                cpu: number,
-                hits: counters.hits.saturating_sub(before.hits),
-                delivered: pipeline.delivered().of(probe.cookie, cpu),
-                lost: counters.lost_full.saturating_sub(before.lost_full),
-                dropped: dropped.of(probe.cookie, cpu),
-            };
-            let missing = pipeline.gaps_mut().end(
-                u16::try_from(probe.cookie).unwrap_or(u16::MAX),
-                number,
-                counters.hits,
-                now_ns,
-            );
-            let known = account.lost + account.dropped;
-            // Two ways to the same: by counting, and by the numbers that did not come.
-            accounts.unaccounted +=
-                account.hits.abs_diff(account.delivered + known).max(missing.abs_diff(known));
-            if account.hits != account.delivered {
-                lossy.push(account);
+/// Completes the folder and the capture. What cannot be written is said, and is part of the report.
+pub(super) fn write_results(
+    mut taken: Taken,
+    report: &mut SessionReport,
+    compress: bool,
+    notice: &mut dyn FnMut(Notice<'_>),
+) -> Result<Option<Aggregated>> {
+    taken.pipeline.output.files.close();
+    let files = taken.pipeline.files();
+    let mut fail = |report: &mut SessionReport, error: String| {
+        notice(Notice::WriteFailed(&error));
+        report.errors.push(error);
+        report.state = SessionState::WriteFailed;
+    };
+    report.state = if report.errors.is_empty() { SessionState::Complete } else { SessionState::WriteFailed };
+    let mut aggregated = None;
+    if let Some(dir) = files.dir().filter(|_| !files.has_no_flows()) {
+        match aggregate_directory(dir, MAX_AGGREGATED) {
+            Ok(done) => {
+                report.loss.aggregates_over_max_size = done.over_max_size;
+                aggregated = Some(done);
             }
-            sum.add(&account);
-            faulted += counters.faulted.saturating_sub(before.faulted);
-            disarmed += counters.disarmed.saturating_sub(before.disarmed);
-            if cpus.len() <= cpu {
-                cpus.push(CpuReport { cpu: number, ..CpuReport::default() });
-            }
-            if let Some(total) = cpus.get_mut(cpu) {
-                total.add(&account);
-            }
+            Err(error) => fail(report, format!("{error:#}")),
         }
-        accounts.probes.push(ProbeReport {
-            function: probe.function.clone(),
-            symbol: probe.symbol.clone(),
-            at: probe.place,
-            part: probe.part,
-            pid: probe.pid,
-            library: probe.library,
-            hits: sum.hits + disarmed,
-            delivered: sum.delivered,
-            lost: sum.lost,
-            dropped: sum.dropped,
-            disarmed,
-            faulted,
-            cpus: lossy,
-        });
     }
-    accounts.cpus = cpus.into_iter().filter(|cpu| cpu.hits + cpu.delivered > 0).collect();
-    Ok(accounts)
+    if compress {
+        let (compressed, errors) = compress_files(files);
+        // Files of a recording with windows are theirs.
+        report.compressed = (compressed.files + compressed.files_left > 0).then_some(compressed);
+        for error in errors {
+            fail(report, error);
+        }
+    }
+    if let Some(capture) = taken.capture
+        && let Err(error) = capture.finish(&report.to_text()?)
+    {
+        fail(report, format!("writing the capture stopped: {error}"));
+    }
+    if let Some(dir) = files.dir() {
+        if report.max_size.is_some() {
+            report.max_size = dir.budget().map(DiskBudget::report);
+        }
+        if let Err(error) = report.write(dir) {
+            fail(report, format!("writing `session.json`: {error}"));
+        }
+    }
+    Ok(aggregated)
 }

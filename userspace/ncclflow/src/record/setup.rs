@@ -1,33 +1,41 @@
-//! What is to be traced: processes, their libraries (each inode once), and the probes that each library
-//! allows.
+//! What is to be traced: processes, their libraries (each inode once), the probes that each library allows,
+//! and how they are attached.
 
-use std::{path::Path, sync::Arc};
+use std::{
+    num::NonZeroU32,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use anyhow::{Context as _, Result, bail};
 
-use super::options::ProbeChoice;
+use super::options::{ProbeChoice, RecordOptions};
 use crate::{
-    kernel::probe::{self, Level, ProbeSet},
+    capture::Binding,
+    kernel::{
+        loader::{Attachment, Link, StoredParts},
+        probe::{self, Level, Probe, ProbeSet},
+    },
     layout_cache::{CacheKey, LayoutCache},
     sinks::LibraryReport,
     target::{MappedLibrary, Process, nccl_libraries},
 };
-use flow::decode::{Decoder, OpWorkFields, PlanFields, ProxyOpFields};
+use flow::{
+    decode::{Decoder, OpWorkFields, PlanFields, ProxyOpFields},
+    schema::HostInfo,
+    wire::ProbeKind,
+};
 use nccl_library::{
     elf::Image,
-    nccl::{NameTables, NcclVersion},
-    symbols::{self, DebugFiles, Resolution},
+    nccl::NameTables,
+    symbols::{self, Resolution},
 };
 
 /// What is looked for in the processes.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted<'a> {
-    /// The NCCL library's path as the target maps it, where its name does not show that it is one.
-    pub library: Option<&'a Path>,
-    pub debug_files: &'a DebugFiles,
-    pub choice: ProbeChoice,
+pub(super) struct Wanted<'a> {
+    pub(super) options: &'a RecordOptions,
     /// Where what is resolved is kept from one time to the next.
-    pub cache: Option<&'a LayoutCache>,
+    pub(super) cache: Option<&'a LayoutCache>,
 }
 
 /// A process and the libraries that it uses, as indexes into [`Setup::libraries`].
@@ -61,7 +69,7 @@ pub struct Setup {
 
 impl Setup {
     /// Finds the processes and resolves their libraries.
-    pub fn find(pids: &[u32], wanted: &Wanted<'_>) -> Result<Self> {
+    pub(super) fn find(pids: &[u32], wanted: &Wanted<'_>) -> Result<Self> {
         let (mut setup, mut last_error) = (Self::default(), None);
         for &pid in pids {
             if setup.targets.iter().any(|target| target.process.pid() == pid) {
@@ -90,11 +98,12 @@ impl Setup {
     fn add(&mut self, pid: u32, wanted: &Wanted<'_>) -> Result<()> {
         let process = Process::open(pid)?;
         let (mut libraries, mut refused) = (Vec::new(), Vec::new());
-        for file in nccl_libraries(&process, wanted.library)? {
+        for file in nccl_libraries(&process, wanted.options.library.as_deref())? {
             let known = self.libraries.iter().position(|library| library.file.id == file.id);
             let index = known.unwrap_or(self.libraries.len());
             if known.is_none() {
-                match LibraryInUse::resolve(file, wanted) {
+                let resolved = ResolvedLibrary::new(file, wanted);
+                match resolved.and_then(|library| library.into_use(wanted.options.choice)) {
                     Ok(library) => self.libraries.push(library),
                     Err(error) => {
                         refused.push(error);
@@ -113,6 +122,58 @@ impl Setup {
         self.targets.push(Target { process, libraries });
         Ok(())
     }
+
+    /// Attaches every probe of every library to every target that uses it.
+    pub(super) fn attach(&self, attachment: &mut Attachment, host: &str, bindings: &Bindings) -> Result<()> {
+        let mut walks = Vec::new();
+        for (index, library) in self.libraries.iter().enumerate() {
+            walks.push(library.store_walks(index, attachment, bindings)?);
+        }
+        for target in &self.targets {
+            let pid = target.process.pid();
+            let number = NonZeroU32::new(pid).context("0 is no process")?;
+            for &index in &target.libraries {
+                let (Some(library), Some(walks)) = (self.libraries.get(index), walks.get(index)) else {
+                    continue;
+                };
+                let whose = HostInfo { host: host.into(), pid };
+                let cookies = library.store_probes(walks, index, Some(&whose), attachment, bindings)?;
+                match library.link(&cookies, Some(number), attachment) {
+                    Err(_) if target.process.has_exited() => break,
+                    links => attachment.keep(links?),
+                }
+            }
+            if target.process.has_exited() {
+                bail!("process {pid} exited before it could be traced");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What the records of each cookie mean: the thread that attaches adds to it, and the one that decodes looks.
+/// A cookie's binding is there before its probe is.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Bindings(Arc<Mutex<Vec<Binding>>>);
+
+impl Bindings {
+    /// The next cookie's.
+    fn push(&self, kind: &ProbeKind, library: &LibraryInUse, host: Option<HostInfo>) {
+        let binding = Binding { kind: kind.clone(), decoder: Arc::clone(&library.decoder), host };
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(binding);
+    }
+
+    /// Adds to `known` what has come since.
+    pub(super) fn update(&self, known: &mut Vec<Binding>) {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.extend(all.iter().skip(known.len()).cloned());
+    }
+
+    pub(super) fn list(&self) -> Vec<Binding> {
+        let mut all = Vec::new();
+        self.update(&mut all);
+        all
+    }
 }
 
 /// A library of which it is known what it is, and not yet whether it can be traced.
@@ -120,7 +181,7 @@ impl Setup {
 pub(super) struct ResolvedLibrary {
     file: MappedLibrary,
     image: Image,
-    resolution: Resolution,
+    pub(super) resolution: Resolution,
     cached: bool,
     /// Under which the resolution is to be kept.
     key: Option<CacheKey>,
@@ -128,7 +189,7 @@ pub(super) struct ResolvedLibrary {
 
 impl ResolvedLibrary {
     pub(super) fn new(file: MappedLibrary, wanted: &Wanted<'_>) -> Result<Self> {
-        let choice = wanted.choice;
+        let RecordOptions { choice, debug_files, .. } = wanted.options;
         let shown = file.shown();
         let context = || format!("reading the NCCL library `{shown}`");
         let image = Image::from_file(file.try_clone_file().with_context(context)?).with_context(context)?;
@@ -138,14 +199,10 @@ impl ResolvedLibrary {
         let cached = known.is_some();
         let resolution = match known {
             Some(resolution) => resolution,
-            None => symbols::resolve_with(&image, &request, wanted.debug_files).with_context(context)?,
+            None => symbols::resolve_with(&image, &request, debug_files).with_context(context)?,
         };
         let key = key.filter(|_| !cached).map(|(_, key)| key);
         Ok(Self { file, image, resolution, cached, key })
-    }
-
-    pub(super) fn version(&self) -> Option<NcclVersion> {
-        self.resolution.nccl_version
     }
 
     /// What is said of it where it cannot be traced.
@@ -165,17 +222,14 @@ impl ResolvedLibrary {
         if choice.returns {
             probe::add_api_returns(&mut probes, &resolution);
         }
-        let is_indispensable = |probe: &probe::Probe| match choice.level {
+        let is_indispensable = |probe: &Probe| match choice.level {
             Level::Api => probe.function == "ncclEnqueueCheck",
             Level::Flow | Level::Steps => probe.walk.is_some() || probe.function == "ncclProxySaveOp",
         };
         if !probes.probes.iter().any(is_indispensable) {
-            let missing: Vec<String> = probes
-                .missing
-                .iter()
-                .map(|missing| format!("{}: {}", missing.function, missing.why))
-                .collect();
-            bail!("`{}` cannot be traced: {}. See `ncclflow symbols {}`", shown, missing.join("; "), shown);
+            let why = probes.missing.iter().map(|missing| format!("{}: {}", missing.function, missing.why));
+            let why = why.collect::<Vec<_>>().join("; ");
+            bail!("`{shown}` cannot be traced: {why}. See `ncclflow symbols {shown}`");
         }
         let decoder = Arc::new(Decoder {
             op_fields: ProxyOpFields::from_layouts(&resolution.layouts).with_context(context)?,
@@ -205,8 +259,48 @@ fn report(file: &MappedLibrary, resolution: &Resolution, cached: bool, probes: &
 }
 
 impl LibraryInUse {
-    fn resolve(file: MappedLibrary, wanted: &Wanted<'_>) -> Result<Self> {
-        ResolvedLibrary::new(file, wanted)?.into_use(wanted.choice)
+    /// Gives the programs of its walks their cookies, which serve all processes.
+    pub(super) fn store_walks(
+        &self,
+        index: usize,
+        attachment: &mut Attachment,
+        bindings: &Bindings,
+    ) -> Result<Vec<Option<StoredParts>>> {
+        let store = |probe: &Probe| {
+            let Some(program) = &probe.walk else { return Ok(None) };
+            bindings.push(&ProbeKind::Head, self, None);
+            program.parts.iter().for_each(|part| bindings.push(&part.kind, self, None));
+            attachment.store_parts(probe, program, index).map(Some)
+        };
+        self.probes.probes.iter().map(store).collect()
+    }
+
+    /// Gives its probes their cookies: for one process, or for all.
+    pub(super) fn store_probes(
+        &self,
+        walks: &[Option<StoredParts>],
+        index: usize,
+        whose: Option<&HostInfo>,
+        attachment: &mut Attachment,
+        bindings: &Bindings,
+    ) -> Result<Vec<u32>> {
+        let pid = whose.and_then(|whose| NonZeroU32::new(whose.pid));
+        let store = |(probe, walk): (&Probe, &Option<StoredParts>)| {
+            bindings.push(&probe.kind, self, whose.cloned());
+            attachment.store(probe, *walk, index, pid)
+        };
+        self.probes.probes.iter().zip(walks).map(store).collect()
+    }
+
+    /// Attaches its probes, stored with these cookies: to one process, or to all.
+    pub(super) fn link(
+        &self,
+        cookies: &[u32],
+        pid: Option<NonZeroU32>,
+        attachment: &mut Attachment,
+    ) -> Result<Vec<Link>> {
+        let probes: Vec<_> = self.probes.probes.iter().zip(cookies.iter().copied()).collect();
+        attachment.link(&probes, &self.file.stable_path(), &self.file.path, pid)
     }
 
     /// Keeps what was resolved for the next time.

@@ -88,20 +88,10 @@ fn pod_uid(part: &str) -> Option<String> {
 /// or, where that is not in use (version 1), the longest of the others'.
 pub fn cgroup_path(text: &str) -> Option<&str> {
     // hierarchy:controllers:path; the path may hold colons.
-    let mut best: Option<&str> = None;
-    for line in text.lines() {
-        let mut fields = line.splitn(3, ':');
-        let (Some(_), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next()) else {
-            continue;
-        };
-        if controllers.is_empty() && path != "/" {
-            return Some(path);
-        }
-        if best.is_none_or(|best| path.len() > best.len()) {
-            best = Some(path);
-        }
-    }
-    best
+    let groups = text.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
+    let unified = groups.clone().find(|(controllers, path)| controllers.is_empty() && *path != "/");
+    // The first of those that are as long.
+    unified.or_else(|| groups.rev().max_by_key(|(_, path)| path.len())).map(|(_, path)| path)
 }
 
 #[cfg(test)]

@@ -94,20 +94,17 @@ pub fn look_for_nccl(pid: u32, identifier: &mut Identifier) -> Result<Option<Sig
         Err(_) => return Ok(None),
     };
     let (mut libraries, mut unopened) = (Vec::<(MappedLibrary, Evidence)>::new(), Vec::new());
+    let is_of = |error: &LibraryError, wanted: &Path| matches!(error, LibraryError::Open { path, .. } if path == wanted);
     for mapping in mappings.iter().filter(|mapping| mapping.is_file_code()) {
         let Some(evidence) = identifier.evidence(&process, mapping) else { continue };
         match MappedLibrary::open(&process, mapping) {
             Ok(file) if libraries.iter().any(|(known, _)| known.id == file.id) => {}
             Ok(file) => libraries.push((file, evidence)),
             // A library has many mappings. They all fail for the same reason.
-            Err(_) if unopened.iter().any(|known: &(&Path, _)| *known.0 == mapping.path) => {}
-            Err(error) => unopened.push((&*mapping.path, error)),
+            Err(_) if unopened.iter().any(|known| is_of(known, &mapping.path)) => {}
+            Err(error) => unopened.push(LibraryError::Open { pid, path: mapping.path.clone(), error }),
         }
     }
-    let unopened: Vec<LibraryError> = unopened
-        .into_iter()
-        .map(|(path, error)| LibraryError::Open { pid, path: path.to_path_buf(), error })
-        .collect();
     let has_none = libraries.is_empty() && unopened.is_empty();
     Ok((!has_none).then_some(Sighting { process, libraries, unopened }))
 }
@@ -125,7 +122,7 @@ fn look_at(pid: u32, identifier: &mut Identifier) -> io::Result<Option<Process>>
         Err(_) => return Ok(None),
     };
     let is_nccl = files.iter().any(|mapping| mapping.is_nccl())
-        || files.iter().any(|mapping| identifier.is_nccl(&process, mapping, Depth::Exports));
+        || files.iter().any(|mapping| identifier.judge(&process, mapping, Depth::Exports).is_some());
     Ok(is_nccl.then_some(process))
 }
 

@@ -62,11 +62,6 @@ pub struct Identifier {
 }
 
 impl Identifier {
-    /// Whether the file of a mapping is NCCL by its content.
-    pub(super) fn is_nccl(&mut self, process: &Process, mapping: &Mapping, depth: Depth) -> bool {
-        self.judge(process, mapping, depth).is_some()
-    }
-
     /// What shows that the file of a mapping is NCCL or holds it, by its name or all its content.
     pub fn evidence(&mut self, process: &Process, mapping: &Mapping) -> Option<Evidence> {
         if mapping.is_nccl() {
@@ -75,7 +70,8 @@ impl Identifier {
         self.judge(process, mapping, Depth::Constants)
     }
 
-    fn judge(&mut self, process: &Process, mapping: &Mapping, depth: Depth) -> Option<Evidence> {
+    /// The same by its content, looked at so far.
+    pub(super) fn judge(&mut self, process: &Process, mapping: &Mapping, depth: Depth) -> Option<Evidence> {
         let identity = identity(process, mapping);
         if let Some(known) = identity.and_then(|identity| self.known.get(&(identity, depth))) {
             return *known;

@@ -12,7 +12,7 @@ use std::{
 };
 
 use super::{
-    identify::{Depth, Identifier},
+    identify::Identifier,
     maps::{self, Mapping},
     process::Process,
 };
@@ -48,9 +48,41 @@ pub struct MappedLibrary {
 }
 
 impl MappedLibrary {
-    /// Opens the very file that a mapping of `process` is of.
+    /// Opens the very file that is mapped: through `map_files` it is the mapped inode even if the path now names
+    /// another (needs CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE); otherwise by path, and only if the inode is the
+    /// mapped one.
     pub fn open(process: &Process, mapping: &Mapping) -> io::Result<Self> {
-        open(process, mapping)
+        let by_range = process.proc_path().join("map_files").join(mapping.range_name());
+        let file = match open_regular(&by_range) {
+            Ok(file) => file,
+            Err(first) => {
+                let below = mapping.path.strip_prefix("/").unwrap_or(&mapping.path);
+                let file = open_regular(&process.proc_path().join("root").join(below)).map_err(|_| first)?;
+                if file.metadata()?.ino() != mapping.inode {
+                    return Err(io::Error::new(
+                        io::ErrorKind::NotFound,
+                        "the file was replaced after the process mapped it, and the mapped one cannot be reached \
+                         without CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE",
+                    ));
+                }
+                file
+            }
+        };
+        let metadata = file.metadata()?;
+        Ok(Self {
+            id: LibraryId { device: metadata.dev(), inode: metadata.ino() },
+            is_overlaid: rustix::fs::fstatfs(&file).is_ok_and(|system| is_overlay(system.f_type)),
+            lower: Lower {
+                // Above these bits an overlay over several file systems puts which of them it is (`xino`).
+                inode: metadata.ino() & u64::from(u32::MAX),
+                size: metadata.size(),
+                modified: (metadata.mtime(), metadata.mtime_nsec()),
+                changed: (metadata.ctime(), metadata.ctime_nsec()),
+            },
+            path: mapping.path.clone(),
+            deleted: mapping.deleted,
+            file,
+        })
     }
 
     /// A second descriptor of the same open file.
@@ -142,11 +174,11 @@ pub fn nccl_libraries(process: &Process, wanted: Option<&Path>) -> Result<Vec<Ma
         .collect();
     if chosen.is_empty() && wanted.is_none() {
         let mut identifier = Identifier::default();
-        chosen = files().filter(|mapping| identifier.is_nccl(process, mapping, Depth::Constants)).collect();
+        chosen = files().filter(|mapping| identifier.evidence(process, mapping).is_some()).collect();
     }
     let mut libraries: Vec<MappedLibrary> = Vec::new();
     for mapping in chosen {
-        let library = open(process, mapping).map_err(|error| LibraryError::Open {
+        let library = MappedLibrary::open(process, mapping).map_err(|error| LibraryError::Open {
             pid,
             path: mapping.path.clone(),
             error,
@@ -159,43 +191,6 @@ pub fn nccl_libraries(process: &Process, wanted: Option<&Path>) -> Result<Vec<Ma
         return Err(LibraryError::NoNccl { pid, name: process.name().to_owned() });
     }
     Ok(libraries)
-}
-
-/// Opens the very file that is mapped: through `map_files` it is the mapped inode even if the path now names
-/// another (needs CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE); otherwise by path, and only if the inode is the
-/// mapped one.
-fn open(process: &Process, mapping: &Mapping) -> io::Result<MappedLibrary> {
-    let by_range = process.proc_path().join("map_files").join(mapping.range_name());
-    let file = match open_regular(&by_range) {
-        Ok(file) => file,
-        Err(first) => {
-            let below = mapping.path.strip_prefix("/").unwrap_or(&mapping.path);
-            let file = open_regular(&process.proc_path().join("root").join(below)).map_err(|_| first)?;
-            if file.metadata()?.ino() != mapping.inode {
-                return Err(io::Error::new(
-                    io::ErrorKind::NotFound,
-                    "the file was replaced after the process mapped it, and the mapped one cannot be reached \
-                     without CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE",
-                ));
-            }
-            file
-        }
-    };
-    let metadata = file.metadata()?;
-    Ok(MappedLibrary {
-        id: LibraryId { device: metadata.dev(), inode: metadata.ino() },
-        is_overlaid: rustix::fs::fstatfs(&file).is_ok_and(|system| is_overlay(system.f_type)),
-        lower: Lower {
-            // Above these bits an overlay over several file systems puts which of them it is (`xino`).
-            inode: metadata.ino() & u64::from(u32::MAX),
-            size: metadata.size(),
-            modified: (metadata.mtime(), metadata.mtime_nsec()),
-            changed: (metadata.ctime(), metadata.ctime_nsec()),
-        },
-        path: mapping.path.clone(),
-        deleted: mapping.deleted,
-        file,
-    })
 }
 
 /// `OVERLAYFS_SUPER_MAGIC`, include/uapi/linux/magic.h. The type of the number differs between architectures.

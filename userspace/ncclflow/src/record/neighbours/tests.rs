@@ -1,7 +1,7 @@
 //! Steps on their way from the process that makes them to the one that posted the op.
 
 use super::*;
-use crate::{record::processes::Traced, sinks::SessionFiles};
+use crate::record::processes::Traced;
 use flow::{
     decode::Event,
     made::elsewhere::{EXECUTOR, POSTER, posted, steps, tells_its_rank},
@@ -27,7 +27,7 @@ impl Recording {
             node: Node::default(),
             neighbours: Neighbours::default(),
             processes,
-            output: Output::new(SessionFiles::nowhere(), None),
+            output: Output::default(),
         }
     }
 

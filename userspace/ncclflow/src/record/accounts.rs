@@ -1,12 +1,114 @@
-//! Where records are missing: hits are numbered per probe and CPU, and a number that does not come is a loss.
+//! Every hit is accounted for: what the kernel counted, against the records that came and those that were
+//! dropped. Hits are also numbered per probe and CPU: a number that does not come is a loss, and says when.
 
 use std::collections::{HashMap, VecDeque};
 
-use flow::schema::Gap;
-use ncclflow_common::RecordHeader;
+use anyhow::Result;
+use flow::schema::{CpuReport, Gap};
+use ncclflow_common::{ProbeCounters, RecordHeader};
+
+use super::threads::Taken;
+use crate::{
+    kernel::loader::Attachment,
+    sinks::{ProbeReport, SessionReport},
+};
 
 /// Gaps that are told apart per probe and CPU, and in the report. Beyond that neighbours become one.
 const MAX_GAPS: usize = 256;
+
+/// What the kernel had counted when a window was opened; nothing for a whole session.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Baseline(
+    /// By cookie and CPU.
+    Vec<Vec<ProbeCounters>>,
+);
+
+impl Baseline {
+    pub(super) fn of(attachment: &Attachment) -> Result<Self> {
+        let counters = attachment.probes().iter().map(|probe| attachment.counters(probe));
+        Ok(Self(counters.collect::<Result<_>>()?))
+    }
+
+    /// Probe, CPU and hits until now, of those that were hit.
+    pub(super) fn hits(&self) -> impl Iterator<Item = (u16, u32, u64)> {
+        let of_probe = |(probe, cpus)| {
+            (0..).zip(cpus).map(move |(cpu, now): (_, &ProbeCounters)| (probe, cpu, now.hits))
+        };
+        (0..).zip(&self.0).flat_map(of_probe).filter(|(.., hits)| *hits > 0)
+    }
+
+    fn at(&self, cookie: u32, cpu: usize) -> ProbeCounters {
+        let cookie = usize::try_from(cookie).unwrap_or(usize::MAX);
+        self.0.get(cookie).and_then(|cpus| cpus.get(cpu)).copied().unwrap_or_default()
+    }
+}
+
+/// Draws up the accounts of what came since the baseline. The session is closed, and all that came has been
+/// taken. Gives the number of hits unaccounted for, and of records that nobody counted as a hit. If it is not
+/// 0, ncclflow is at fault.
+pub(super) fn draw_up(
+    report: &mut SessionReport,
+    attachment: &Attachment,
+    taken: &mut Taken,
+    baseline: &Baseline,
+    now_ns: u64,
+) -> Result<u64> {
+    let Taken { pipeline, dropped, .. } = taken;
+    let (mut probes, mut cpus, mut unaccounted) = (Vec::new(), Vec::<CpuReport>::new(), 0);
+    for probe in attachment.probes() {
+        let (mut sum, mut faulted, mut disarmed, mut lossy) = (CpuReport::default(), 0, 0, Vec::new());
+        for (cpu, counters) in attachment.counters(probe)?.iter().enumerate() {
+            let number = u32::try_from(cpu).unwrap_or(u32::MAX);
+            let before = baseline.at(probe.cookie, cpu);
+            let account = CpuReport {
+                cpu: number,
+                hits: counters.hits.saturating_sub(before.hits),
+                delivered: pipeline.delivered.of(probe.cookie, cpu),
+                lost: counters.lost_full.saturating_sub(before.lost_full),
+                dropped: dropped.of(probe.cookie, cpu),
+            };
+            let missing = pipeline.gaps.end(
+                u16::try_from(probe.cookie).unwrap_or(u16::MAX),
+                number,
+                counters.hits,
+                now_ns,
+            );
+            let known = account.lost + account.dropped;
+            // Two ways to the same: by counting, and by the numbers that did not come.
+            unaccounted += account.hits.abs_diff(account.delivered + known).max(missing.abs_diff(known));
+            if account.hits != account.delivered {
+                lossy.push(account);
+            }
+            sum.add(&account);
+            faulted += counters.faulted.saturating_sub(before.faulted);
+            disarmed += counters.disarmed.saturating_sub(before.disarmed);
+            if cpus.len() <= cpu {
+                cpus.push(CpuReport { cpu: number, ..CpuReport::default() });
+            }
+            if let Some(total) = cpus.get_mut(cpu) {
+                total.add(&account);
+            }
+        }
+        probes.push(ProbeReport {
+            function: probe.function.clone(),
+            symbol: probe.symbol.clone(),
+            at: probe.place,
+            part: probe.part,
+            pid: probe.pid,
+            library: probe.library,
+            hits: sum.hits + disarmed,
+            delivered: sum.delivered,
+            lost: sum.lost,
+            dropped: sum.dropped,
+            disarmed,
+            faulted,
+            cpus: lossy,
+        });
+    }
+    cpus.retain(|cpu| cpu.hits + cpu.delivered > 0);
+    (report.probes, report.cpus, report.gaps) = (probes, cpus, pipeline.gaps.report());
+    Ok(unaccounted)
+}
 
 /// Numbers that have not come.
 #[derive(Clone, Debug)]
@@ -24,15 +126,13 @@ struct Numbers {
     missing: VecDeque<Missing>,
 }
 
-/// All numbers.
 #[derive(Debug, Default)]
-pub struct Gaps {
+pub(super) struct Gaps {
     by_probe_and_cpu: HashMap<(u16, u32), Numbers>,
 }
 
 impl Gaps {
-    /// A record has come.
-    pub fn note(&mut self, header: &RecordHeader) {
+    pub(super) fn note(&mut self, header: &RecordHeader) {
         let numbers = self.by_probe_and_cpu.entry((header.probe, header.cpu)).or_default();
         if header.hit < numbers.next {
             numbers.late(header.hit);
@@ -44,12 +144,12 @@ impl Gaps {
     }
 
     /// Hits before this number were not meant to come.
-    pub fn begin_at(&mut self, probe: u16, cpu: u32, hit: u64) {
+    pub(super) fn begin_at(&mut self, probe: u16, cpu: u32, hit: u64) {
         self.by_probe_and_cpu.insert((probe, cpu), Numbers { next: hit, ..Numbers::default() });
     }
 
     /// Goes on where others, which came after these, ended.
-    pub fn append(&mut self, later: &Self) {
+    pub(super) fn append(&mut self, later: &Self) {
         for (key, later) in &later.by_probe_and_cpu {
             let numbers = self.by_probe_and_cpu.entry(*key).or_default();
             numbers.missing.extend(later.missing.iter().cloned());
@@ -60,7 +160,7 @@ impl Gaps {
 
     /// No more come, and the kernel has counted so many hits of this probe on this CPU. Gives the number of
     /// those that are missing.
-    pub fn end(&mut self, probe: u16, cpu: u32, hits: u64, now_ns: u64) -> u64 {
+    pub(super) fn end(&mut self, probe: u16, cpu: u32, hits: u64, now_ns: u64) -> u64 {
         let numbers = self.by_probe_and_cpu.entry((probe, cpu)).or_default();
         numbers.until(hits, now_ns);
         numbers.next = numbers.next.max(hits);
@@ -68,7 +168,7 @@ impl Gaps {
     }
 
     /// The gaps of all probes and CPUs by time, those that overlap as one.
-    pub fn report(&self) -> Vec<Gap> {
+    pub(super) fn report(&self) -> Vec<Gap> {
         let numbers = self.by_probe_and_cpu.values();
         let mut gaps: Vec<Gap> =
             numbers.flat_map(|numbers| &numbers.missing).map(|missing| missing.gap).collect();
@@ -81,17 +181,11 @@ impl Gaps {
             }
         }
         while merged.len() > MAX_GAPS {
-            merged = merged
-                .chunks(2)
-                .filter_map(|pair| {
-                    let (first, rest) = pair.split_first()?;
-                    let mut joined = *first;
-                    for gap in rest {
-                        joined.join(gap);
-                    }
-                    Some(joined)
-                })
-                .collect();
+            let join = |mut first: Gap, second: Gap| {
+                first.join(&second);
+                first
+            };
+            merged = merged.chunks(2).filter_map(|pair| pair.iter().copied().reduce(join)).collect();
         }
         merged
     }
