@@ -37,7 +37,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use crate::sinks::OutputDir;
+use crate::sinks::{OutputDir, Share};
 use nccl_library::{
     elf::Image,
     symbols::{Request, Resolution, SymbolSource},
@@ -196,7 +196,7 @@ impl LayoutCache {
         let entry = serde_json::to_vec(&EntryOut { key, resolution })?;
         let check = crc32fast::hash(&entry).to_le_bytes();
         self.dir
-            .replace_file(&key.file_name(), |file| {
+            .replace_file(Share::Free, &key.file_name(), |file| {
                 file.write_all(&entry)?;
                 file.write_all(&check)
             })

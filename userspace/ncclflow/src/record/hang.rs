@@ -13,7 +13,7 @@ use crate::{
     dump::{self, Choice, DumpOptions},
     kernel::loader::Attachment,
     memory::ScanLimits,
-    sinks::OutputDir,
+    sinks::{OutputDir, Share},
 };
 use nccl_library::symbols::DebugFiles;
 
@@ -116,7 +116,7 @@ fn write_dump(pids: Vec<u32>, options: &DumpOptions, dir: &OutputDir) -> Result<
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis());
     let name = format!("dump_{now}.json");
     let text = serde_json::to_string_pretty(&report)? + "\n";
-    dir.replace_file(&name, |file| file.write_all(text.as_bytes()))
+    dir.replace_file(Share::Free, &name, |file| file.write_all(text.as_bytes()))
         .with_context(|| format!("writing `{name}`"))?;
     let state = match report.state() {
         dump::State::Healthy => "healthy",

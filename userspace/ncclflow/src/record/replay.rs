@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 use super::pipeline::Pipeline;
 use crate::{
     capture::{CaptureReader, Item},
-    sinks::{Aggregated, MAX_AGGREGATED, OutputDir, SessionFiles, aggregate_directory},
+    sinks::{Aggregated, MAX_AGGREGATED, OutputDir, SessionFiles, Share, aggregate_directory},
 };
 
 /// What came of a replay.
@@ -43,7 +43,7 @@ pub fn replay(input: &Path, output: &Path) -> Result<Replayed> {
     };
     pipeline.finish();
     let dir = pipeline.files().dir().context("a replay writes files")?;
-    dir.replace_file("session.json", |file| file.write_all(report.as_bytes()))
+    dir.replace_file(Share::Free, "session.json", |file| file.write_all(report.as_bytes()))
         .context("writing `session.json`")?;
     let aggregated =
         if pipeline.files().has_no_flows() { None } else { Some(aggregate_directory(dir, MAX_AGGREGATED)?) };

@@ -11,9 +11,10 @@ use super::{
     session::Taken,
 };
 use crate::sinks::{
-    Aggregated, DiskBudget, MAX_AGGREGATED, OutputDir, RankSummary, SessionReport, SessionState,
-    aggregate_directory, compress_files, is_over_max_size,
+    Aggregated, DiskBudget, MAX_AGGREGATED, OutputDir, SessionReport, SessionState, aggregate_directory,
+    compress_files, is_over_max_size,
 };
+use flow::schema::CommunicatorReport;
 
 /// Completes the folder and the capture. What cannot be written is said, and is part of the report.
 pub(super) fn write_results(
@@ -87,7 +88,7 @@ pub(super) fn export(windows: &Receiver<ClosedWindow>, compress: bool, events: &
     let mut exported = Exported::default();
     for ClosedWindow { taken, mut report, opened_ms } in windows {
         let fail = |error: String| events.send(SessionEvent::WriteFailed(error));
-        let summaries = taken.pipeline.files().summaries();
+        let ranks = taken.pipeline.files().ranks();
         let dir = taken.pipeline.files().dir().map(OutputDir::try_clone);
         let written = write_results(taken, &mut report, compress, &mut |notice| {
             if let Notice::WriteFailed(error) = notice {
@@ -100,7 +101,7 @@ pub(super) fn export(windows: &Receiver<ClosedWindow>, compress: bool, events: &
         exported.aggregates_over_max_size += report.loss.aggregates_over_max_size;
         let finish = |dir: std::io::Result<OutputDir>| {
             let dir = dir?;
-            let linked = link_by_process(&dir, &summaries, opened_ms);
+            let linked = link_by_process(&dir, &ranks, opened_ms);
             // From here on it may be removed, to make room for others.
             dir.complete();
             linked
@@ -119,7 +120,7 @@ pub(super) fn export(windows: &Receiver<ClosedWindow>, compress: bool, events: &
 /// Gives the one file of each rank a second name, by its process and the window:
 /// `flow_rank0_pid77_1755877674248.json`. Under these names the files of many windows and hosts can lie in
 /// one folder.
-fn link_by_process(dir: &OutputDir, ranks: &[RankSummary], opened_ms: u64) -> std::io::Result<()> {
+fn link_by_process(dir: &OutputDir, ranks: &[CommunicatorReport], opened_ms: u64) -> std::io::Result<()> {
     for rank in ranks {
         let folder = dir.open_subfolder(&rank.folder)?;
         let tag = format!("pid{}_{opened_ms}", rank.pid);

@@ -149,7 +149,7 @@ pub struct DiskNews {
 
 /// Whose the bytes are that a folder's files take.
 #[derive(Clone, Debug)]
-pub(super) struct ProbeCounts {
+pub(super) struct Account {
     budget: DiskBudget,
     part: u64,
     /// Path of the folder from the root.
@@ -211,8 +211,8 @@ impl DiskBudget {
         Self(Arc::new(Shared { limit, block, compress, root, state, removing }))
     }
 
-    pub(super) fn main_account(&self) -> ProbeCounts {
-        ProbeCounts { budget: self.clone(), part: MAIN, within: "".into() }
+    pub(super) fn main_account(&self) -> Account {
+        Account { budget: self.clone(), part: MAIN, within: "".into() }
     }
 
     /// What a file of so many bytes takes.
@@ -309,7 +309,7 @@ impl DiskBudget {
     }
 }
 
-impl ProbeCounts {
+impl Account {
     pub(super) fn budget(&self) -> &DiskBudget {
         &self.budget
     }

@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     aggregate::MAX_AGGREGATED,
-    budget::{ENTRY, Need, ProbeCounts, Share, over_max_size},
+    budget::{Account, ENTRY, Need, Share, over_max_size},
 };
 
 /// What is made of a file at the end. Room for it is kept as the file grows.
@@ -35,7 +35,7 @@ const COMPRESSED_TO: u64 = 8;
 
 #[derive(Debug)]
 struct Claim {
-    account: ProbeCounts,
+    account: Account,
     share: Share,
     source: Option<Source>,
     /// Size up to which the file may grow.
@@ -60,15 +60,11 @@ impl From<File> for OutputFile {
 }
 
 impl OutputFile {
-    pub(super) fn new(file: File, account: Option<&ProbeCounts>, share: Share) -> Self {
-        let claim = account.map(|account| Claim {
-            account: account.clone(),
-            share,
-            source: None,
-            covered: 0,
-            taken: Need::default(),
-        });
-        Self { file, len: 0, claim }
+    /// An empty file that takes its bytes from that share.
+    pub(super) fn new(file: File, account: &Account, share: Share) -> Self {
+        let account = account.clone();
+        let claim = Claim { account, share, source: None, covered: 0, taken: Need::default() };
+        Self { file, len: 0, claim: Some(claim) }
     }
 
     /// Something is made of it at the end, for which room is kept; an error if there is none.

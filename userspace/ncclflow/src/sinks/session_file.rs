@@ -227,7 +227,7 @@ impl SessionReport {
     pub fn write(&self, dir: &OutputDir) -> std::io::Result<()> {
         let write = |report: &Self| {
             let text = report.to_text()?;
-            dir.replace_from(Share::Report, "session.json", |file| file.write_all(text.as_bytes()))
+            dir.replace_file(Share::Report, "session.json", |file| file.write_all(text.as_bytes()))
         };
         match write(self) {
             Err(error) if is_over_max_size(&error) => write(&self.shortened()),

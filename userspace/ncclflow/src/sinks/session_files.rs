@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
-use flow::schema::{ApiCall, MessageRow, Op, OtherCallRow};
+use flow::schema::{ApiCall, CommunicatorReport, MessageRow, Op, OtherCallRow};
 
 use super::{
-    api_files::{ApiFiles, ApiOutputOptions},
-    flow_files::FlowFiles,
     json_lines::LostLines,
+    line_files::{ApiOutputOptions, LineFiles},
     output_dir::OutputDir,
-    sink::{RankSummary, Sink, Written},
+    sink::{Sink, Written},
 };
 
 /// The sinks that write to one output folder; or none.
@@ -23,8 +22,7 @@ pub struct SessionFiles {
 impl SessionFiles {
     pub fn new(dir: OutputDir, api: ApiOutputOptions) -> Self {
         let dir = Arc::new(dir);
-        let sinks: Vec<Box<dyn Sink>> =
-            vec![Box::new(FlowFiles::new(Arc::clone(&dir))), Box::new(ApiFiles::new(Arc::clone(&dir), api))];
+        let sinks: Vec<Box<dyn Sink>> = vec![Box::new(LineFiles::new(Arc::clone(&dir), api))];
         Self { dir: Some(dir), sinks, errors: Vec::new() }
     }
 
@@ -59,7 +57,7 @@ impl SessionFiles {
     }
 
     /// What was written, by communicator and rank.
-    pub fn summaries(&self) -> Vec<RankSummary> {
+    pub fn ranks(&self) -> Vec<CommunicatorReport> {
         self.written().flat_map(|written| written.ranks).collect()
     }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use flow::schema::{ApiCall, MessageRow, Op, OtherCallRow};
+use flow::schema::{ApiCall, CommunicatorReport, MessageRow, Op, OtherCallRow};
 
 use super::json_lines::LostLines;
 
@@ -54,30 +54,11 @@ pub trait Sink: fmt::Debug + Send {
 #[derive(Clone, Debug, Default)]
 pub struct Written {
     /// By communicator and rank.
-    pub ranks: Vec<RankSummary>,
+    pub ranks: Vec<CommunicatorReport>,
     /// Files of JSON lines that were made: folder and name.
     pub(super) files: Vec<(String, String)>,
     /// Files of ops were made.
     pub(super) has_ops: bool,
-    /// Lines that could not be written.
-    pub lost: LostLines,
-}
-
-/// What was written for one rank.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RankSummary {
-    pub comm_hash: String,
-    /// Folder inside the output folder.
-    pub folder: String,
-    pub rank: i32,
-    pub n_ranks: i32,
-    pub pid: u32,
-    /// Ops times channels.
-    pub records: u64,
-    /// Messages.
-    pub steps: u64,
-    /// Calls of the API.
-    pub api_calls: u64,
     /// Lines that could not be written.
     pub lost: LostLines,
 }
