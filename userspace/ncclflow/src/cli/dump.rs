@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use super::{args::DumpArgs, progress::ProgressLine};
+use super::{args::DumpArgs, progress::ProgressLine, write_json};
 use crate::{
     dump::{self, Choice, DumpOptions, DumpReport, SCHEMA, State},
     memory::ScanLimits,
@@ -48,8 +48,7 @@ pub(super) fn run(args: &DumpArgs) -> Result<ExitCode> {
     let report = if args.merge.is_empty() { reports.pop().unwrap_or_default() } else { dump::merge(reports) };
     let mut out = stdout().lock();
     if args.json {
-        serde_json::to_writer_pretty(&mut out, &report)?;
-        writeln!(out)?;
+        write_json(&mut out, &report)?;
     } else {
         write!(out, "{}", dump::render(&report))?;
     }

@@ -16,7 +16,6 @@ use super::{
     sampling_args::SamplingArgs,
     window_args::WindowArgs,
 };
-use crate::sinks::LiveStatistics;
 use crate::{
     kernel::{
         loader::{BufferKind, LinkKind},
@@ -24,7 +23,7 @@ use crate::{
     },
     layout_cache::default_folder,
     record::{ProbeChoice, RecordOptions, Targets},
-    sinks::ApiFormat,
+    sinks::{ApiFormat, LiveStatistics},
     views::metrics::parse_address,
 };
 use flow::model::Sampling;

@@ -11,7 +11,6 @@ use super::{
     args::{DebugArgs, seconds},
     filter_args::FilterArgs,
 };
-use crate::sinks::LiveStatistics;
 use crate::{
     kernel::{
         loader::{BufferKind, LinkKind},
@@ -19,6 +18,7 @@ use crate::{
     },
     layout_cache::default_folder,
     record::{RecordOptions, Targets},
+    sinks::LiveStatistics,
     views::top::{Sort, View},
 };
 

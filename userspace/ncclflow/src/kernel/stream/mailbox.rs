@@ -29,8 +29,6 @@ impl<M> Clone for MailSender<M> {
 }
 
 impl<M> Mailbox<M> {
-    /// # Errors
-    /// When the process has no descriptor left.
     pub fn new() -> io::Result<(MailSender<M>, Self)> {
         let ((sender, messages), waker) = (mpsc::channel(), Waker::new()?);
         Ok((MailSender { messages: sender, waker: waker.clone() }, Self { messages, waker }))

@@ -10,7 +10,10 @@ use prometheus_client::{
 
 use super::families::{Families, Labels, seconds};
 use crate::sinks::LiveStatistics;
-use flow::statistics::{OTHER, PeerKind, RankStatistics, Statistics, Traffic, Wait};
+use flow::statistics::{
+    CallStatistics, OTHER, OpStatistics, PeerKind, ProcessStatistics, RankStatistics, Statistics, Traffic,
+    Wait,
+};
 use nccl_library::nccl::Direction;
 
 /// The metrics of a session, made anew at each scrape.
@@ -28,9 +31,6 @@ impl Exposition {
     }
 
     /// In the OpenMetrics text format.
-    ///
-    /// # Errors
-    /// None that is known of: writing to a string does not fail.
     pub fn encode(&self) -> Result<String, fmt::Error> {
         let mut text = String::new();
         text::encode(&mut text, &self.registry)?;
@@ -82,9 +82,9 @@ impl<'a> Ranks<'a> {
         T: IntoIterator,
     {
         let mut series = Vec::new();
-        for ([comm, rank, pid], statistics) in &self.0 {
+        for (rank, statistics) in &self.0 {
             for thing in things(statistics) {
-                let mut labels: Labels<'s> = vec![("comm", comm), ("rank", rank), ("pid", pid)];
+                let mut labels = labels_of(rank);
                 let value = label(&mut labels, thing);
                 series.push((labels, value));
             }
@@ -93,48 +93,32 @@ impl<'a> Ranks<'a> {
     }
 }
 
+fn labels_of([comm, rank, pid]: &[String; 3]) -> Labels<'_> {
+    vec![("comm", comm), ("rank", rank), ("pid", pid)]
+}
+
 fn loss(families: &mut Families<'_>, statistics: &Statistics) -> fmt::Result {
-    let pids: Vec<(String, u64, u64)> = statistics
-        .processes()
-        .iter()
-        .map(|(pid, process)| (pid.to_string(), process.records, process.lost))
-        .collect();
-    families.counters(
-        "records",
-        None,
-        "Records of probe hits that came to be decoded.",
-        pids.iter().map(|(pid, records, _)| (vec![("pid", pid.as_str())], *records)),
-    )?;
-    families.counters(
-        "records_lost",
-        None,
-        "Records that are missing: buffers were full. Known with the next record of the process, or at the \
-         end.",
-        pids.iter().map(|(pid, _, lost)| (vec![("pid", pid.as_str())], *lost)),
-    )?;
-    families.counters(
-        "records_undecodable",
-        None,
-        "Records that could not be understood.",
-        [(Labels::new(), statistics.undecodable())],
-    )?;
-    families.counters(
-        "records_left_out",
-        None,
-        "Records of ranks beyond the number that is counted.",
-        [(Labels::new(), statistics.left_out())],
-    )?;
+    let processes = statistics.processes();
+    let pids: Vec<String> = processes.keys().map(u32::to_string).collect();
+    let of_processes = |value: fn(&ProcessStatistics) -> u64| {
+        pids.iter().zip(processes.values()).map(move |(pid, one)| (vec![("pid", pid.as_str())], value(one)))
+    };
+    let help = "Records of probe hits that came to be decoded.";
+    families.counters("records", None, help, of_processes(|process| process.records))?;
+    let help = "Records that are missing: buffers were full. Known with the next record of the process, or at \
+                the end.";
+    families.counters("records_lost", None, help, of_processes(|process| process.lost))?;
+    let help = "Records that could not be understood.";
+    families.counters("records_undecodable", None, help, [(Labels::new(), statistics.undecodable())])?;
+    let help = "Records of ranks beyond the number that is counted.";
+    families.counters("records_left_out", None, help, [(Labels::new(), statistics.left_out())])?;
+    let help = "Ranks beyond the number that is kept apart: their series have the labels other.";
     let folded = u32::try_from(statistics.folded_ranks()).unwrap_or(u32::MAX);
-    families.gauges(
-        "folded_ranks",
-        None,
-        "Ranks beyond the number that is kept apart: their series have the labels other.",
-        [(Labels::new(), f64::from(folded))],
-    )
+    families.gauges("folded_ranks", None, help, [(Labels::new(), f64::from(folded))])
 }
 
 fn ops(families: &mut Families<'_>, ranks: &Ranks<'_>) -> fmt::Result {
-    let series = |value: fn(&flow::statistics::OpStatistics) -> u64| {
+    let series = |value: fn(&OpStatistics) -> u64| {
         ranks.series(RankStatistics::ops, move |labels, (kind, op)| {
             labels.extend([
                 ("coll", kind.coll.as_deref().unwrap_or(OTHER)),
@@ -161,7 +145,7 @@ fn ops(families: &mut Families<'_>, ranks: &Ranks<'_>) -> fmt::Result {
 }
 
 fn calls(families: &mut Families<'_>, ranks: &Ranks<'_>) -> fmt::Result {
-    let series = |value: fn(&flow::statistics::CallStatistics) -> u64| {
+    let series = |value: fn(&CallStatistics) -> u64| {
         ranks.series(RankStatistics::calls, move |labels, (function, call)| {
             labels.push(("function", function));
             value(call)
@@ -247,23 +231,12 @@ fn progress(
     statistics: &Statistics,
     realtime_offset_ns: u64,
 ) -> fmt::Result {
-    let launched: Vec<([String; 3], f64)> = statistics
-        .ranks()
-        .keys()
-        .filter_map(|key| {
-            let labels = [key.comm_name(), key.rank.to_string(), key.pid.to_string()];
-            #[expect(clippy::cast_precision_loss, reason = "a gauge is a double")]
-            Some((labels, statistics.launched(key)? as f64))
-        })
-        .collect();
-    families.gauges(
-        "launched_collectives",
-        None,
-        "NCCL's own count of the collectives that a rank launched, since the communicator was made.",
-        launched.iter().map(|([comm, rank, pid], count)| {
-            (vec![("comm", &**comm), ("rank", rank), ("pid", pid)], *count)
-        }),
-    )?;
+    let launched = statistics.ranks().keys().zip(&ranks.0).filter_map(|(key, (rank, _))| {
+        #[expect(clippy::cast_precision_loss, reason = "a gauge is a double")]
+        Some((labels_of(rank), statistics.launched(key)? as f64))
+    });
+    let help = "NCCL's own count of the collectives that a rank launched, since the communicator was made.";
+    families.gauges("launched_collectives", None, help, launched)?;
     let seen = ranks.series(
         |rank| Some(rank.last_ns).filter(|ns| *ns > 0),
         |_, ns| seconds(ns.saturating_add(realtime_offset_ns)),

@@ -41,9 +41,6 @@ pub struct MetricsServer {
 
 impl MetricsServer {
     /// Listens on `address`.
-    ///
-    /// # Errors
-    /// If nobody can listen there.
     pub fn start(address: SocketAddr, exposition: Exposition) -> Result<Self> {
         let listener =
             TcpListener::bind(address).with_context(|| format!("cannot serve metrics on {address}"))?;

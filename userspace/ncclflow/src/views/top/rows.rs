@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use clap::ValueEnum;
+
 use super::{
     lag::Lag,
     rates::{KindRates, RankRates, Rates},
@@ -10,7 +12,7 @@ use super::{
 use flow::statistics::RankKey;
 
 /// What a row is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum View {
     /// A rank of a communicator
     #[default]
@@ -22,14 +24,6 @@ pub enum View {
 }
 
 impl View {
-    pub(super) fn next(self) -> Self {
-        match self {
-            Self::Ranks => Self::Communicators,
-            Self::Communicators => Self::Processes,
-            Self::Processes => Self::Ranks,
-        }
-    }
-
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Ranks => "ranks",
@@ -40,7 +34,7 @@ impl View {
 }
 
 /// What rows are sorted by.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Sort {
     /// Ops a second
     #[default]
@@ -56,16 +50,6 @@ pub enum Sort {
 }
 
 impl Sort {
-    pub(super) fn next(self) -> Self {
-        match self {
-            Self::Ops => Self::Bytes,
-            Self::Bytes => Self::Lag,
-            Self::Lag => Self::Comm,
-            Self::Comm => Self::Pid,
-            Self::Pid => Self::Ops,
-        }
-    }
-
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Ops => "ops/s",
@@ -75,6 +59,12 @@ impl Sort {
             Self::Pid => "pid",
         }
     }
+}
+
+/// The choice after this one, and after the last the first.
+pub(super) fn next<C: ValueEnum + PartialEq>(choice: &C) -> C {
+    let mut all = C::value_variants().iter().cycle().skip_while(|one| *one != choice);
+    all.nth(1).unwrap_or(choice).clone()
 }
 
 /// A row.

@@ -4,7 +4,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use super::{
     rates::{Rates, Snapshot},
-    rows::{Row, Sort, View, rows},
+    rows::{Row, Sort, View, next, rows},
     subject::Subject,
 };
 
@@ -37,17 +37,13 @@ pub struct State {
     pub(super) rates: Rates,
     before: Snapshot,
     pub(super) rows: Vec<Row>,
-    pub(super) message: Option<String>,
+    /// A line to show in place of the keys.
+    pub message: Option<String>,
 }
 
 impl State {
     pub fn new(view: View, sort: Sort, filter: String) -> Self {
         Self { view, sort, filter, ..Self::default() }
-    }
-
-    /// Shows this line in place of the last one.
-    pub fn say(&mut self, message: String) {
-        self.message = Some(message);
     }
 
     /// A new reading.
@@ -90,9 +86,9 @@ impl State {
                 KeyCode::Char('?' | 'h') => self.help = true,
                 KeyCode::Char(' ' | 'f') => self.frozen = !self.frozen,
                 KeyCode::Char('/') => self.typing = true,
-                KeyCode::Char('s') => self.sort = self.sort.next(),
+                KeyCode::Char('s') => self.sort = next(&self.sort),
                 KeyCode::Char('r') => self.reversed = !self.reversed,
-                KeyCode::Tab | KeyCode::Char('v') => self.view = self.view.next(),
+                KeyCode::Tab | KeyCode::Char('v') => self.view = next(&self.view),
                 code => {
                     let Some(selected) = moved(code, self.selected) else { return Action::Nothing };
                     self.selected = selected;
