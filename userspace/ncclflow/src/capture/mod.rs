@@ -7,7 +7,7 @@
 mod reader;
 mod writer;
 
-pub use reader::{CaptureError, CaptureReader, Item};
+pub use reader::{CaptureReader, Item};
 pub use writer::CaptureWriter;
 
 use std::sync::Arc;

@@ -64,7 +64,6 @@ impl Call {
     }
 }
 
-/// What one rank ran.
 #[derive(Debug, Default)]
 struct RankOps {
     /// Index into the calls, and when it was first seen.
@@ -75,7 +74,6 @@ struct RankOps {
     lost: bool,
 }
 
-/// The collectives of one communicator.
 #[derive(Debug, Default)]
 pub(super) struct Collectives {
     calls: Vec<Call>,

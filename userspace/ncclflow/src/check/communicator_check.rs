@@ -70,7 +70,6 @@ pub struct CommunicatorCheck {
     pub verdict: Verdict,
 }
 
-/// The answer of `ncclflow check`.
 #[derive(Clone, Debug, Serialize)]
 pub struct CheckReport {
     pub consistent: bool,
@@ -78,7 +77,6 @@ pub struct CheckReport {
     pub communicators: Vec<CommunicatorCheck>,
 }
 
-/// Checks all communicators of these folders.
 pub fn check(dirs: &[PathBuf]) -> Result<CheckReport> {
     let recordings = recordings(dirs)?;
     let mut by_folder: BTreeMap<&str, Vec<(&Recording, &RankFile)>> = BTreeMap::new();

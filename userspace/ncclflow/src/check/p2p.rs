@@ -23,7 +23,6 @@ struct Call {
     wall_ns: u64,
 }
 
-/// Sends and receives of a communicator.
 #[derive(Debug, Default)]
 pub(super) struct PointToPoint {
     /// By sender and receiver: sends, receives.

@@ -11,10 +11,8 @@ use serde::{Deserialize, de::DeserializeOwned};
 use crate::sinks::{OutputDir, for_each_line, for_each_rank};
 use flow::schema::{ClockReport, MessageRow, OpRow};
 
-/// Largest `session.json` that is read.
 const MAX_SESSION: u64 = 256 << 20;
 
-/// What is read of `session.json`.
 #[derive(Debug, Deserialize)]
 struct Session {
     clock: ClockReport,
@@ -29,7 +27,6 @@ pub struct Recording {
     pub ranks: Vec<RankFile>,
 }
 
-/// The files of one rank of one communicator.
 #[derive(Debug)]
 pub struct RankFile {
     /// The communicator's folder: its hash, and its number if there are several of that hash.
@@ -39,12 +36,10 @@ pub struct RankFile {
 }
 
 impl RankFile {
-    /// Calls `each` with every line of `proxy_flow`.
     pub fn flows(&self, each: impl FnMut(OpRow)) -> Result<()> {
         self.lines("proxy_flow", each)
     }
 
-    /// Calls `each` with every line of `flow_steps`.
     pub fn steps(&self, each: impl FnMut(MessageRow)) -> Result<()> {
         self.lines("flow_steps", each)
     }

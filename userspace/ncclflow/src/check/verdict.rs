@@ -76,7 +76,6 @@ pub struct Culprit {
     pub victims: Vec<i32>,
 }
 
-/// The verdict on a communicator.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Verdict {
     pub ranks: Vec<RankWaits>,

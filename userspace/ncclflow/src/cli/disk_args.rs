@@ -2,7 +2,6 @@
 
 use clap::Args;
 
-/// The limit, and compression.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub struct DiskArgs {
     /// Most that DIR may take on the disk, as in 500M or 20G (K, M, G, T; without a letter, MiB): the oldest

@@ -16,9 +16,7 @@ use crate::{
     memory::ScanLimits,
 };
 
-/// A communicator is stuck.
 const STUCK: u8 = 3;
-/// There is no telling.
 const UNKNOWN: u8 = 4;
 /// Longest file that is merged.
 const MAX_FILE: u64 = 1 << 30;

@@ -70,11 +70,10 @@ fn default_output() -> PathBuf {
     PathBuf::from(format!("ncclflow-{now}"))
 }
 
-/// Says on standard error what goes on.
 struct Console {
     quiet: bool,
     output: Option<PathBuf>,
-    detaching_since: Option<(Instant, usize)>,
+    detaching_since: Option<Instant>,
 }
 
 impl Console {
@@ -116,14 +115,14 @@ impl Console {
             Notice::Detaching { left } => {
                 if self.detaching_since.is_none() {
                     tell!("results are written; detaching {left} probes");
-                    self.detaching_since = Some((Instant::now(), *left));
+                    self.detaching_since = Some(Instant::now());
                 }
             }
         }
     }
 
     fn detached(&self) {
-        if let Some((since, _)) = self.detaching_since {
+        if let Some(since) = self.detaching_since {
             tell!("detached in {} ms", since.elapsed().as_millis());
         }
     }

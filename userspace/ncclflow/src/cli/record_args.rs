@@ -33,7 +33,6 @@ const AUTO_PROBES: &str = "Whole plans, where the library allows it; else call b
 const AUTO_BUFFER: &str = "The ring buffer where the kernel has it, or else the perf event array";
 const AUTO_LINKS: &str = "One link to many, where the kernel has it (Linux 6.6 and later), or else one each";
 
-/// `ncclflow record`
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("whom").required(true).args(["pids", "all"]))]
 #[command(after_help = "\
@@ -176,7 +175,6 @@ pub struct RecordArgs {
 }
 
 impl RecordArgs {
-    /// As the library takes it.
     pub(super) fn options(
         &self,
         started: Instant,

@@ -4,7 +4,6 @@ use clap::Args;
 
 use flow::model::Sampling;
 
-/// What an op must be.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct SamplingArgs {
     /// With --level steps: measure one op of N, by NCCL's own count: the same collectives on all ranks

@@ -19,7 +19,6 @@ use rustix::time::ClockId;
 use super::{signals::with_signals, top_args::TopArgs, write_json};
 use crate::{
     clock::now_ns,
-    kernel::probe::Level,
     record::{LibraryInUse, Notice, RecordOptions, StopHandle, record},
     sinks::LiveStatistics,
     views::top::{Action, Rates, Snapshot, State, Subject, TopReport, draw, print_table, rows},
@@ -34,24 +33,9 @@ pub(super) fn run(args: &TopArgs, started: Instant) -> Result<ExitCode> {
     }
     let live = LiveStatistics::default();
     let options = args.options(started, live.clone());
-    let asked = Asked {
-        once: args.once,
-        json: args.json,
-        level: args.level,
-        interval: args.interval,
-        state: State::new(args.view, args.sort, args.rows.clone().unwrap_or_default()),
-    };
-    with_signals(move |stop| watch(&options, &live, stop, asked), ratatui::restore)?;
+    let args = args.clone();
+    with_signals(move |stop| watch(&options, &live, stop, &args), ratatui::restore)?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// What to do with what is seen.
-struct Asked {
-    once: bool,
-    json: bool,
-    level: Level,
-    interval: Duration,
-    state: State,
 }
 
 /// What the session's thread says.
@@ -64,14 +48,14 @@ enum News {
     Counted,
 }
 
-fn watch(options: &RecordOptions, live: &LiveStatistics, stop: &StopHandle, asked: Asked) -> Result<()> {
+fn watch(options: &RecordOptions, live: &LiveStatistics, stop: &StopHandle, args: &TopArgs) -> Result<()> {
     let (sender, news) = mpsc::channel();
     thread::scope(|scope| {
         let session = thread::Builder::new().name("ncclflow-session".to_owned());
         let session = session
             .spawn_scoped(scope, move || session_thread(options, stop, &sender))
             .context("starting the session's thread")?;
-        let shown = follow(live, stop, asked, &news);
+        let shown = follow(live, stop, args, &news);
         stop.stop();
         let outcome = session.join().map_err(|_| anyhow::anyhow!("the session's thread failed"))?;
         outcome.and(shown)
@@ -113,9 +97,14 @@ fn versions<'a>(libraries: impl IntoIterator<Item = &'a LibraryInUse>) -> String
 }
 
 /// Waits for the session to begin, and shows it until somebody wants it to end.
-fn follow(live: &LiveStatistics, stop: &StopHandle, asked: Asked, news: &mpsc::Receiver<News>) -> Result<()> {
+fn follow(
+    live: &LiveStatistics,
+    stop: &StopHandle,
+    args: &TopArgs,
+    news: &mpsc::Receiver<News>,
+) -> Result<()> {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let subject = Subject { host, level: Some(asked.level), processes: BTreeMap::new() };
+    let subject = Subject { host, level: Some(args.level), processes: BTreeMap::new() };
     let mut session = Session { live, stop, news, subject, line: None, armed: false, over: false };
     while !session.armed {
         let Ok(news) = news.recv() else { return Ok(()) };
@@ -128,11 +117,12 @@ fn follow(live: &LiveStatistics, stop: &StopHandle, asked: Asked, news: &mpsc::R
             tell!("ncclflow: {line}");
         }
     }
-    if asked.once {
-        return session.once(&asked);
+    if args.once {
+        return session.once(args);
     }
+    let state = State::new(args.view, args.sort, args.rows.clone().unwrap_or_default());
     let terminal = ratatui::try_init().inspect_err(|_| ratatui::restore()).context("the terminal")?;
-    let shown = session.show(terminal, asked.state, asked.interval);
+    let shown = session.show(terminal, state, args.interval);
     ratatui::restore();
     shown.context("the terminal")?;
     tell!("detaching; a second Ctrl-C leaves that to the kernel");
@@ -166,14 +156,14 @@ impl Session<'_> {
     }
 
     /// Looks for one interval, or until the processes are gone, and prints.
-    fn once(&mut self, asked: &Asked) -> Result<()> {
+    fn once(&mut self, args: &TopArgs) -> Result<()> {
         let before = Snapshot { at_ns: now_ns(ClockId::Monotonic), ..Snapshot::default() };
-        tell!("watching for {} s", asked.interval.as_secs_f64());
-        let deadline = Instant::now() + asked.interval;
+        tell!("watching for {} s", args.interval.as_secs_f64());
+        let deadline = Instant::now() + args.interval;
         let (mut earlier, mut ended) = (before.clone(), None);
         while !self.over {
             let left = deadline.saturating_duration_since(Instant::now());
-            if left > asked.interval / 2 {
+            if left > args.interval / 2 {
                 earlier = self.read();
             }
             if ended.is_none() && (left.is_zero() || self.stop.is_stopped()) {
@@ -191,11 +181,11 @@ impl Session<'_> {
         let now = Snapshot { at_ns: ended.unwrap_or(now.at_ns), ..now };
         let rates = Rates::with_lag_since(&before, &earlier, &now);
         let mut out = stdout().lock();
-        if asked.json {
+        if args.json {
             write_json(&mut out, &TopReport::new(&self.subject, &now, &rates))?;
         } else {
-            let State { view, sort, filter, .. } = &asked.state;
-            print_table(&rows(&rates, &self.subject, *view, *sort, filter), &mut out)?;
+            let filter = args.rows.as_deref().unwrap_or_default();
+            print_table(&rows(&rates, &self.subject, args.view, args.sort, filter), &mut out)?;
             if rates.lost + rates.undecodable > 0 {
                 writeln!(out, "lost: {} records; not understood: {}", rates.lost, rates.undecodable)?;
             }

@@ -22,8 +22,7 @@ use crate::{
     views::top::{Sort, View},
 };
 
-/// `ncclflow top`
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(group = clap::ArgGroup::new("whom").required(true).args(["pids", "all"]))]
 #[command(after_help = "\
 Examples:

@@ -7,7 +7,6 @@ use clap::Args;
 use super::args::seconds;
 use crate::record::WindowOptions;
 
-/// When they begin and end.
 #[derive(Clone, Debug, Default, Args)]
 pub struct WindowArgs {
     /// Record only while FILE exists: each time a window with a folder of its own; several in one run

@@ -24,10 +24,8 @@ use flow::{
 /// size, and few readers take a JSON document of gigabytes. `ncclflow aggregate` does it on request.
 pub const MAX_AGGREGATED: u64 = 256 << 20;
 
-/// What was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Aggregated {
-    /// `flow_rank` files.
     pub ranks: u64,
     pub ops: u64,
     pub steps: u64,

@@ -45,7 +45,6 @@ impl Sum for LostLines {
     }
 }
 
-/// Writes whole lines only.
 #[derive(Debug)]
 pub(super) struct JsonLinesFile {
     file: OutputFile,
@@ -61,7 +60,6 @@ pub(super) struct JsonLinesFile {
 }
 
 impl JsonLinesFile {
-    /// Takes an empty file.
     pub(super) fn new(file: OutputFile) -> Self {
         Self {
             file,
@@ -109,7 +107,6 @@ impl JsonLinesFile {
         if self.batch.len() >= BATCH { self.flush() } else { Ok(()) }
     }
 
-    /// Writes what has gathered.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         if self.batch.is_empty() || self.failed {
             return Ok(());
@@ -129,7 +126,6 @@ impl JsonLinesFile {
         written
     }
 
-    /// Lines in the file.
     pub(super) fn lines(&self) -> u64 {
         self.lines
     }

@@ -92,7 +92,6 @@ impl Owner {
     }
 }
 
-/// The files of an owner.
 #[derive(Debug)]
 struct Files {
     folder: String,
@@ -177,7 +176,6 @@ impl Files {
     }
 }
 
-/// All files of JSON lines of a session.
 #[derive(Debug)]
 pub(super) struct LineFiles {
     dir: Arc<OutputDir>,

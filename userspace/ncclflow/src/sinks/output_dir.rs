@@ -19,12 +19,11 @@ use rustix::{
 };
 
 use super::{
-    budget::{Account, DiskBudget, ENTRY, Share, over_max_size},
+    budget::{Account, DiskBudget, ENTRY, Share},
     made::FileId,
     output_file::{OutputFile, Source},
 };
 
-/// An open output folder.
 #[derive(Debug)]
 pub struct OutputDir {
     path: PathBuf,
@@ -53,7 +52,6 @@ impl From<Stat> for Found {
     }
 }
 
-/// What others may do with a file.
 const OTHERS: u32 = 0o077;
 
 const DIR_FLAGS: OFlags =
@@ -101,7 +99,6 @@ impl OutputDir {
         Ok(Self { account: Some(account), ..self })
     }
 
-    /// The limit, if there is one.
     pub fn budget(&self) -> Option<&DiskBudget> {
         self.account.as_ref().map(Account::budget)
     }
@@ -140,12 +137,10 @@ impl OutputDir {
         Ok(status.st_uid == rustix::process::geteuid().as_raw() && status.st_mode & OTHERS == 0)
     }
 
-    /// For messages.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The same open folder once more.
     pub fn try_clone(&self) -> io::Result<Self> {
         let (path, account) = (self.path.clone(), self.account.clone());
         Ok(Self { path, fd: self.fd.try_clone()?, is_new: false, account })
@@ -164,9 +159,7 @@ impl OutputDir {
             opened => return opened,
         }
         let needed = account.budget().cost(1) + ENTRY;
-        if !account.take(Share::Free, needed) {
-            return Err(over_max_size());
-        }
+        account.take(Share::Free, needed)?;
         self.make_folder(name, account, account.inside(name)).inspect_err(|_| account.give_back(needed))
     }
 
@@ -175,7 +168,7 @@ impl OutputDir {
     pub fn window(&self, name: &str, report: u64) -> io::Result<Self> {
         let Some(account) = &self.account else { return self.subfolder(name) };
         let report = account.budget().cost(report) + ENTRY;
-        let Some(window) = account.open_window(name, report) else { return Err(over_max_size()) };
+        let window = account.open_window(name, report)?;
         self.make_folder(name, account, window.clone()).inspect_err(|_| window.abandon_window())
     }
 
@@ -183,7 +176,8 @@ impl OutputDir {
         mkdirat(&self.fd, name, Mode::RWXU)?;
         let dir = Self { account: Some(account), ..self.open_subfolder(name)? };
         if let Some(account) = &dir.account {
-            account.note_itself(parent, name, Found::from(fstat(&dir.fd)?).id);
+            let id = Found::from(fstat(&dir.fd)?).id;
+            account.made(|made, _| made.add(&parent.within, name, id));
         }
         Ok(dir)
     }
@@ -218,11 +212,10 @@ impl OutputDir {
     fn create_from(&self, share: Share, name: &str) -> io::Result<OutputFile> {
         let create = || self.open_at(name, NEW_FILE);
         let Some(account) = &self.account else { return create().map(OutputFile::from) };
-        if !account.take(share, ENTRY) {
-            return Err(over_max_size());
-        }
+        account.take(share, ENTRY)?;
         let file = create().inspect_err(|_| account.give_back(ENTRY))?;
-        account.note(name, Found::from(fstat(&file)?).id);
+        let id = Found::from(fstat(&file)?).id;
+        account.made(|made, folder| made.add(folder, name, id));
         Ok(OutputFile::new(file, account, share))
     }
 
@@ -230,11 +223,10 @@ impl OutputDir {
     pub fn link(&self, name: &str, second: &str) -> io::Result<()> {
         let link = || Ok(linkat(&self.fd, name, &self.fd, second, AtFlags::empty())?);
         let Some(account) = &self.account else { return link() };
-        if !account.take(Share::Report, ENTRY) {
-            return Err(over_max_size());
-        }
+        account.take(Share::Report, ENTRY)?;
         link().inspect_err(|_| account.give_back(ENTRY))?;
-        account.note(second, self.look_at(name)?.id);
+        let id = self.look_at(name)?.id;
+        account.made(|made, folder| made.add(folder, second, id));
         Ok(())
     }
 
@@ -248,7 +240,7 @@ impl OutputDir {
         let bytes = self.look_at(name)?.bytes;
         self.unlink(name, false)?;
         if let Some(account) = &self.account {
-            account.note_removed(name);
+            account.made(|made, folder| made.forget(folder, name));
             account.give_back(account.budget().cost(bytes) + ENTRY);
         }
         Ok(())
@@ -348,13 +340,16 @@ impl OutputDir {
         let is_removed = written.is_err() && self.unlink(&temporary, false).is_ok();
         if let Some(account) = &self.account {
             if let Ok(before) = &written {
-                let ours = before.filter(|before| account.is_ours(name, before.id));
-                account.note_renamed(&temporary, name);
+                let ours = account.made(|made, folder| {
+                    let ours = before.filter(|before| made.has(folder, name, before.id));
+                    made.rename(folder, &temporary, name);
+                    ours
+                });
                 if let Some(before) = ours {
                     account.give_back(account.budget().cost(before.bytes) + ENTRY);
                 }
             } else if is_removed {
-                account.note_removed(&temporary);
+                account.made(|made, folder| made.forget(folder, &temporary));
                 account.give_back(file.taken() + ENTRY);
             }
         }

@@ -43,7 +43,6 @@ struct Claim {
     taken: Need,
 }
 
-/// A new file.
 #[derive(Debug)]
 pub struct OutputFile {
     file: File,
@@ -83,17 +82,14 @@ impl OutputFile {
         self.claim.as_mut().is_none_or(|claim| size <= claim.covered || claim.reach(size))
     }
 
-    /// What it has taken.
     pub(super) fn taken(&self) -> u64 {
         self.claim.as_ref().map_or(0, |claim| claim.taken.disk)
     }
 
-    /// Bytes written.
     pub(super) fn len(&self) -> u64 {
         self.len
     }
 
-    /// Cuts it off.
     pub(super) fn cut(&mut self, len: u64) -> io::Result<()> {
         self.file.set_len(len)?;
         self.len = len;
@@ -126,7 +122,7 @@ impl Claim {
         let to = self.need(size);
         let has_room = match self.source {
             Some(_) => self.account.grow(&self.taken, &to),
-            None => self.account.take(self.share, to.disk.saturating_sub(self.taken.disk)),
+            None => self.account.take(self.share, to.disk.saturating_sub(self.taken.disk)).is_ok(),
         };
         if has_room {
             self.covered = self.account.budget().covered(size);

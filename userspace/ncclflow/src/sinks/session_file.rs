@@ -19,7 +19,6 @@ use flow::{
 };
 use nccl_library::{elf::BuildId, nccl::NcclVersion, symbols::SymbolSource};
 
-/// Whether the session is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SessionState {
@@ -30,7 +29,6 @@ pub enum SessionState {
     WriteFailed,
 }
 
-/// The whole of `session.json`.
 #[derive(Clone, Debug, Serialize)]
 pub struct SessionReport {
     pub ncclflow: &'static str,
@@ -114,9 +112,7 @@ pub enum WindowEnd {
     Flag,
     MaxOps,
     MaxSecs,
-    /// SIGUSR1.
     Signal,
-    /// The recording ended.
     Recording,
 }
 
@@ -140,7 +136,6 @@ pub struct AttachReport {
     pub armed_monotonic_ns: Option<u64>,
 }
 
-/// A process that was traced.
 #[derive(Clone, Debug, Serialize)]
 pub struct TargetReport {
     /// In our PID namespace.
@@ -163,7 +158,6 @@ pub struct TargetReport {
     pub untraced: Option<String>,
 }
 
-/// An NCCL library that was traced.
 #[derive(Clone, Debug, Serialize)]
 pub struct LibraryReport {
     pub path: String,
@@ -245,7 +239,6 @@ impl SessionReport {
         report
     }
 
-    /// The content of `session.json`.
     pub fn to_text(&self) -> serde_json::Result<String> {
         Ok(serde_json::to_string_pretty(self)? + "\n")
     }

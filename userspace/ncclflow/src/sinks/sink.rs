@@ -9,32 +9,22 @@ use super::json_lines::LostLines;
 /// Takes the rows of a session. What a sink has no use for it leaves out.
 pub trait Sink: fmt::Debug + Send {
     /// An op on a channel. Its messages follow.
-    fn op(&mut self, op: &Op) {
-        let _ = op;
-    }
+    fn op(&mut self, _op: &Op) {}
 
     /// Some messages of the op that came last, in the order of peers and steps.
-    fn messages(&mut self, op: &Op, messages: &[MessageRow]) {
-        let _ = (op, messages);
-    }
+    fn messages(&mut self, _op: &Op, _messages: &[MessageRow]) {}
 
     /// A call of the API that communicates.
-    fn call(&mut self, call: &ApiCall) {
-        let _ = call;
-    }
+    fn call(&mut self, _call: &ApiCall) {}
 
     /// A call of another function of the API.
-    fn other_call(&mut self, row: &OtherCallRow) {
-        let _ = row;
-    }
+    fn other_call(&mut self, _row: &OtherCallRow) {}
 
     /// Writes what has gathered, so that a reader sees it.
     fn flush(&mut self) {}
 
     /// Completes what belongs to a process (as ncclflow numbers it): nothing more comes of it.
-    fn close_process(&mut self, pid: u32) {
-        let _ = pid;
-    }
+    fn close_process(&mut self, _pid: u32) {}
 
     /// Completes everything. Files that are removed then take no room any more.
     fn close(&mut self) {}
@@ -44,16 +34,13 @@ pub trait Sink: fmt::Debug + Send {
         Vec::new()
     }
 
-    /// What was written so far.
     fn written(&self) -> Written {
         Written::default()
     }
 }
 
-/// What a sink wrote.
 #[derive(Clone, Debug, Default)]
 pub struct Written {
-    /// By communicator and rank.
     pub ranks: Vec<CommunicatorReport>,
     /// Files of JSON lines that were made: folder and name.
     pub(super) files: Vec<(String, String)>,

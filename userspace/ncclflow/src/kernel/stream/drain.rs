@@ -39,16 +39,13 @@ struct Process {
     lost: u64,
 }
 
-/// What the drain's thread is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DrainMessage {
     /// Look for records at once, whatever the pause.
     LookNow,
-    /// End.
     Stop,
 }
 
-/// The reading end of the records.
 #[derive(Debug)]
 pub struct Drain {
     source: Source,
@@ -128,7 +125,6 @@ impl Drain {
         }
     }
 
-    /// What came out of the kernel.
     pub fn taken(&self) -> &ProbeCounts {
         &self.taken
     }

@@ -15,7 +15,6 @@ pub struct Mailbox<M> {
     waker: Waker,
 }
 
-/// A sending end.
 #[derive(Debug)]
 pub struct MailSender<M> {
     messages: mpsc::Sender<M>,

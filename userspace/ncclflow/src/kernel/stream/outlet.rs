@@ -70,7 +70,6 @@ impl Outlet {
         self.queue.close();
     }
 
-    /// What was dropped.
     pub fn dropped(&self) -> ProbeCounts {
         self.dropped.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

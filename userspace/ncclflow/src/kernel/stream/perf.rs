@@ -57,7 +57,6 @@ impl Window {
     }
 }
 
-/// The buffers of all CPUs.
 #[expect(missing_debug_implementations, reason = "aya's maps have none")]
 pub struct PerfBuffers {
     buffers: Vec<PerfEventArrayBuffer<MapData>>,

@@ -29,7 +29,6 @@ struct State {
     closed: bool,
 }
 
-/// Batches on their way to one taker.
 #[derive(Debug)]
 pub struct Queue {
     limit: usize,
@@ -99,7 +98,6 @@ impl Queue {
         self.changed.notify_all();
     }
 
-    /// Most bytes that were in it at a time.
     pub fn peak(&self) -> usize {
         self.lock().peak
     }

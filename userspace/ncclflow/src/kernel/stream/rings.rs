@@ -63,7 +63,6 @@ fn take_in_order<R: Items>(
     taken
 }
 
-/// All ring buffers of a session.
 #[expect(missing_debug_implementations, reason = "aya's maps have none")]
 pub struct Rings(Vec<Lane<RingBuf<MapData>>>);
 

@@ -12,7 +12,6 @@ use rustix::{
     io::Errno,
 };
 
-/// An eventfd.
 #[derive(Clone, Debug)]
 pub struct Waker(Arc<OwnedFd>);
 

@@ -11,10 +11,8 @@ use prometheus_client::{
 use super::families::{Families, Labels, seconds};
 use crate::sinks::LiveStatistics;
 use flow::statistics::{
-    CallStatistics, OTHER, OpStatistics, PeerKind, ProcessStatistics, RankStatistics, Statistics, Traffic,
-    Wait,
+    CallStatistics, OTHER, OpStatistics, ProcessStatistics, RankStatistics, Statistics, Traffic, Wait,
 };
-use nccl_library::nccl::Direction;
 
 /// The metrics of a session, made anew at each scrape.
 #[derive(Debug)]
@@ -90,6 +88,25 @@ impl<'a> Ranks<'a> {
             }
         }
         series
+    }
+
+    /// A series for each thing of a rank's messages with its peers of one kind in one direction.
+    fn peer_series<'s, T, V>(
+        &'s self,
+        things: impl Fn(&'s Traffic) -> T,
+        label: impl Fn(&mut Labels<'s>, T::Item) -> V,
+    ) -> Vec<(Labels<'s>, V)>
+    where
+        T: IntoIterator,
+    {
+        let things = &things;
+        let of_rank = |rank: &'s RankStatistics| {
+            rank.traffic().iter().flat_map(move |(key, one)| things(one).into_iter().map(move |it| (key, it)))
+        };
+        self.series(of_rank, |labels, ((kind, direction), thing)| {
+            labels.extend([("direction", direction.name()), ("peer_kind", kind.name())]);
+            label(labels, thing)
+        })
     }
 }
 
@@ -168,57 +185,37 @@ fn calls(families: &mut Families<'_>, ranks: &Ranks<'_>) -> fmt::Result {
 }
 
 fn traffic(families: &mut Families<'_>, ranks: &Ranks<'_>) -> fmt::Result {
-    fn add_peer_labels(labels: &mut Labels<'_>, kind: PeerKind, direction: Direction) {
-        labels.extend([("direction", direction.name()), ("peer_kind", kind.name())]);
-    }
-    let planned = ranks.series(
-        |rank| {
-            rank.traffic().iter().flat_map(|(key, traffic)| {
-                let kinds = [("exact", traffic.planned_exact), ("capacity", traffic.planned_capacity)];
-                kinds.into_iter().filter(|(_, bytes)| *bytes > 0).map(move |kind| (*key, kind))
-            })
+    let planned = ranks.peer_series(
+        |traffic| {
+            let kinds = [("exact", traffic.planned_exact), ("capacity", traffic.planned_capacity)];
+            kinds.into_iter().filter(|(_, bytes)| *bytes > 0)
         },
-        |labels, ((kind, direction), (bytes_kind, bytes))| {
-            add_peer_labels(labels, kind, direction);
-            labels.push(("bytes_kind", bytes_kind));
+        |labels, (kind, bytes)| {
+            labels.push(("bytes_kind", kind));
             bytes
         },
     );
     let help = "Planned: bytes of messages between a rank and its peers; capacity: an upper bound.";
     families.counters("planned", Some(&Unit::Bytes), help, planned)?;
     let measured = |value: fn(&Traffic) -> u64| {
-        ranks.series(
-            |rank| rank.traffic().iter().filter(|(_, traffic)| traffic.messages > 0),
-            move |labels, (&(kind, direction), traffic)| {
-                add_peer_labels(labels, kind, direction);
-                value(traffic)
-            },
-        )
+        let measured = |traffic| Some(traffic).filter(|traffic: &&Traffic| traffic.messages > 0);
+        ranks.peer_series(measured, move |_, traffic| value(traffic))
     };
     let help = "Measured: messages of the network proxy that came to their end (with --level steps).";
     families.counters("messages", None, help, measured(|traffic| traffic.messages))?;
     let help = "Measured: bytes of messages whose size was seen (with --level steps, NCCL 2.27 and later).";
     families.counters("message", Some(&Unit::Bytes), help, measured(|traffic| traffic.bytes))?;
-    let durations = ranks.series(
-        |rank| rank.traffic().iter().filter(|(_, traffic)| traffic.durations.count() > 0),
-        |labels, (&(kind, direction), traffic)| {
-            add_peer_labels(labels, kind, direction);
-            &traffic.durations
-        },
+    let durations = ranks.peer_series(
+        |traffic| Some(&traffic.durations).filter(|durations| durations.count() > 0),
+        |_, durations| durations,
     );
     let help = "Measured: from a message's start to its end (with --level steps).";
     families.histograms("message_duration", help, durations)?;
-    let waits = ranks.series(
-        |rank| {
-            rank.traffic().iter().flat_map(|(key, traffic)| {
-                let waits = Wait::ALL.into_iter().zip(&traffic.waits);
-                waits.filter(|(_, histogram)| histogram.count() > 0).map(move |wait| (*key, wait))
-            })
-        },
-        |labels, ((kind, direction), (wait, histogram))| {
-            add_peer_labels(labels, kind, direction);
+    let waits = ranks.peer_series(
+        |traffic| Wait::ALL.into_iter().zip(&traffic.waits).filter(|(_, waits)| waits.count() > 0),
+        |labels, (wait, waits)| {
             labels.push(("wait", wait.name()));
-            histogram
+            waits
         },
     );
     let help = "Derived from measured moments: what a message waited for (with --level steps).";

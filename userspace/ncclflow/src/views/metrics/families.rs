@@ -10,10 +10,8 @@ use prometheus_client::{
 
 use flow::statistics::Histogram;
 
-/// Labels of a series.
 pub(super) type Labels<'a> = Vec<(&'static str, &'a str)>;
 
-/// Writes families, one after the other.
 pub(super) struct Families<'a> {
     pub(super) encoder: DescriptorEncoder<'a>,
 }
@@ -33,7 +31,6 @@ impl Families<'_> {
         self.family((name, unit, help), MetricType::Counter, series, encode)
     }
 
-    /// A family of gauges.
     pub(super) fn gauges<'l>(
         &mut self,
         name: &str,
@@ -80,7 +77,6 @@ impl Families<'_> {
         Ok(())
     }
 
-    /// What this program is.
     pub(super) fn info(&mut self, name: &str, help: &str, labels: &Labels<'_>) -> fmt::Result {
         self.encoder.encode_descriptor(name, help, None, MetricType::Info)?.encode_info(labels)
     }

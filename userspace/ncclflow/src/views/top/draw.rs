@@ -45,7 +45,6 @@ const HELP: &str = "\
  A communicator's numbers are its busiest rank's, a process's the sums.
  Waits are derived from measured times; nothing else here is measured.";
 
-/// Draws it.
 pub fn draw(frame: &mut Frame<'_>, state: &State, subject: &Subject) {
     let area = frame.area();
     let wide = area.width >= WIDE;

@@ -9,7 +9,6 @@ use super::{
 use crate::kernel::probe::Level;
 use flow::statistics::RankKey;
 
-/// The whole report.
 #[derive(Debug, Serialize)]
 pub struct TopReport<'a> {
     ncclflow: &'static str,

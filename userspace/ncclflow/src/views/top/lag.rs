@@ -14,7 +14,6 @@ use super::rates::RankRates;
 use flow::statistics::{RankKey, Statistics, Wait};
 use nccl_library::nccl::Direction;
 
-/// How a rank lags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Lag {

@@ -8,7 +8,6 @@ use super::lag::{self, Lag};
 use flow::statistics::{OpKind, PeerStatistics, RankKey, RankStatistics, Statistics, Sum, Wait};
 use nccl_library::nccl::Direction;
 
-/// The statistics at a moment.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     /// `CLOCK_MONOTONIC`, nanoseconds.
@@ -43,7 +42,6 @@ pub struct RankRates {
     pub peers: Vec<PeerRates>,
 }
 
-/// Ops of one kind.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct KindRates {
     pub coll: Option<String>,
@@ -56,7 +54,6 @@ pub struct KindRates {
     pub unsized_ops: u64,
 }
 
-/// What was measured with one peer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PeerRates {
     #[serde(rename = "op")]

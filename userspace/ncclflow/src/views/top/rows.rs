@@ -11,7 +11,6 @@ use super::{
 };
 use flow::statistics::RankKey;
 
-/// What a row is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum View {
     /// A rank of a communicator
@@ -33,7 +32,6 @@ impl View {
     }
 }
 
-/// What rows are sorted by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Sort {
     /// Ops a second
@@ -67,7 +65,6 @@ pub(super) fn next<C: ValueEnum + PartialEq>(choice: &C) -> C {
     all.nth(1).unwrap_or(choice).clone()
 }
 
-/// A row.
 #[derive(Clone, Debug)]
 pub struct Row {
     /// `commHash`, or what stands for it.
@@ -180,7 +177,6 @@ impl Row {
 }
 
 impl Lag {
-    /// For people.
     pub(super) fn label(self) -> String {
         match self {
             Self::Behind(collectives) => format!("behind {collectives}"),

@@ -8,7 +8,6 @@ use super::{
     subject::Subject,
 };
 
-/// Longest filter.
 const MAX_FILTER: usize = 64;
 
 /// What a key asks for that the state cannot do.
@@ -46,7 +45,6 @@ impl State {
         Self { view, sort, filter, ..Self::default() }
     }
 
-    /// A new reading.
     pub fn take(&mut self, now: Snapshot, subject: &Subject) {
         if !self.frozen {
             self.rates = Rates::between(&self.before, &now);
@@ -67,7 +65,6 @@ impl State {
         self.selected = same.unwrap_or(self.selected).min(last);
     }
 
-    /// A key was pressed.
     pub fn key(&mut self, key: KeyEvent, subject: &Subject) -> Action {
         if key.kind == KeyEventKind::Release {
             return Action::Nothing;
