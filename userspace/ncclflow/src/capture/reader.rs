@@ -7,7 +7,6 @@ use ncclflow_common::WIRE_VERSION;
 
 use super::{CaptureHeader, END, MAGIC, MAX_JSON, MAX_RECORD};
 
-/// What comes next in a capture.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Item<'a> {
     Record(&'a [u8]),

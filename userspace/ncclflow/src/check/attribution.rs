@@ -12,7 +12,6 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use flow::schema::{MessageRow, Stage};
 use nccl_library::nccl::Direction;
 
-/// Who was waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Cause {
     /// This rank's GPU: it had all that it needed.
@@ -44,7 +43,6 @@ enum DataPlace {
     Down(u64),
 }
 
-/// An input: whether it came, and from whom.
 #[derive(Clone, Copy, Debug)]
 struct Input {
     arrived: Option<u64>,
@@ -162,7 +160,6 @@ impl Attribution {
     }
 }
 
-/// How far a connection has come.
 #[derive(Clone, Copy, Debug, Default)]
 struct Before {
     /// When the message before was filled, or taken.

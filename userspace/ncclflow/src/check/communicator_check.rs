@@ -18,7 +18,6 @@ use super::{
 use flow::schema::{MessageRow, Outcome};
 use nccl_library::nccl::Direction;
 
-/// What kind of thing is not as it should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FindingKind {
@@ -44,7 +43,6 @@ pub enum FindingKind {
     TwoRecordings,
 }
 
-/// Something that is not as it should be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     pub kind: FindingKind,
@@ -54,7 +52,6 @@ pub struct Finding {
     pub text: String,
 }
 
-/// A communicator over all its ranks.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CommunicatorCheck {

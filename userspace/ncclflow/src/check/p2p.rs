@@ -15,7 +15,6 @@ use nccl_library::nccl::Direction;
 /// What is this near to the beginning or the end of a recording can have its other half outside.
 const BORDER_NS: u64 = 1_000_000_000;
 
-/// One call: its bytes, and when it was seen.
 #[derive(Clone, Copy, Debug)]
 struct Call {
     seq: u64,

@@ -18,7 +18,6 @@ struct Session {
     clock: ClockReport,
 }
 
-/// One folder of a recording.
 #[derive(Debug)]
 pub struct Recording {
     pub path: PathBuf,

@@ -14,7 +14,6 @@ use super::rank_reader::recordings;
 
 #[derive(Clone, Debug, Serialize)]
 pub struct RankReport {
-    /// Its folder.
     pub communicator: String,
     pub rank: i32,
     pub links: Vec<LinkRow>,

@@ -47,7 +47,6 @@ impl RankWaits {
     }
 }
 
-/// Why it is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
@@ -61,7 +60,6 @@ pub enum Reason {
     Link,
 }
 
-/// What everybody waits for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Culprit {
     pub rank: i32,
@@ -153,7 +151,6 @@ fn link(by_rank: &BTreeMap<i32, &RankWaits>, way: &[i32]) -> Option<Culprit> {
     })
 }
 
-/// Whether it stands out.
 fn judge(by_rank: &BTreeMap<i32, &RankWaits>, mut culprit: Culprit) -> Option<Culprit> {
     if culprit.waited_ns < MIN_WAIT_NS || culprit.victims.is_empty() {
         return None;

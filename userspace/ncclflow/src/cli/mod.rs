@@ -9,8 +9,6 @@ macro_rules! tell {
 }
 
 mod args;
-mod auto;
-mod disk_args;
 mod doctor;
 mod dump;
 mod exit;
@@ -20,13 +18,12 @@ mod progress;
 mod ps;
 mod record;
 mod record_args;
-mod sampling_args;
+mod record_groups;
 mod signals;
 mod summary;
 mod symbols;
 mod top;
 mod top_args;
-mod window_args;
 
 use std::{io::Write, process::ExitCode, time::Instant};
 

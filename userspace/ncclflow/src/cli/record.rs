@@ -112,12 +112,11 @@ impl Console {
             Notice::Hang(what) => tell!("{what}"),
             Notice::NothingToRotate => tell!("SIGUSR1: there are no windows (--window-flag, --rotate)"),
             Notice::PassedOver(why) => tell!("passed over: {why}"),
-            Notice::Detaching { left } => {
-                if self.detaching_since.is_none() {
-                    tell!("results are written; detaching {left} probes");
-                    self.detaching_since = Some(Instant::now());
-                }
+            Notice::Detaching { left } if self.detaching_since.is_none() => {
+                tell!("results are written; detaching {left} probes");
+                self.detaching_since = Some(Instant::now());
             }
+            Notice::Detaching { .. } => {}
         }
     }
 

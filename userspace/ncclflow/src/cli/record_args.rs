@@ -10,11 +10,8 @@ use clap::Args;
 
 use super::{
     args::{DebugArgs, seconds},
-    auto::{Auto, auto_or},
-    disk_args::DiskArgs,
     filter_args::FilterArgs,
-    sampling_args::SamplingArgs,
-    window_args::WindowArgs,
+    record_groups::{Auto, DiskArgs, SamplingArgs, WindowArgs, auto_or},
 };
 use crate::{
     kernel::{

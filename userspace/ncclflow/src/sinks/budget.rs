@@ -40,9 +40,7 @@ const MAIN: u64 = 0;
 pub enum Share {
     /// Nothing else.
     Free,
-    /// What is kept for aggregates.
     Aggregates,
-    /// What is kept for compressed files.
     Compressed,
     /// What is kept for `session.json`.
     Report,
@@ -330,7 +328,6 @@ impl Account {
         }
     }
 
-    /// Nothing more comes: what was kept is free, and a window may be removed.
     pub(super) fn complete(&self) {
         let mut state = self.budget.state();
         let Some(part) = state.parts.get_mut(&self.part) else { return };
@@ -345,7 +342,6 @@ impl Account {
         }
     }
 
-    /// Lines are not written: there is no room, and no window that could be removed.
     pub(super) fn is_full(&self) -> bool {
         self.budget.state().is_full
     }

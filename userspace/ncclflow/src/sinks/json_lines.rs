@@ -130,7 +130,6 @@ impl JsonLinesFile {
         self.lines
     }
 
-    /// Lines that could not be written.
     pub(super) fn lost(&self) -> LostLines {
         self.lost
     }

@@ -4,7 +4,6 @@ use std::{io, sync::Arc};
 
 use super::output_dir::OutputDir;
 
-/// Names one file or folder, whatever it is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FileId {
     pub(super) device: u64,

@@ -108,7 +108,6 @@ impl OutputDir {
         self.account.as_ref().is_some_and(Account::is_full)
     }
 
-    /// Keeps so many bytes of the limit for this.
     pub fn keep(&self, share: Share, bytes: u64) {
         if let Some(account) = &self.account {
             account.keep(share, account.budget().cost(bytes) + ENTRY);

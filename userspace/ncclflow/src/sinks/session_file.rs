@@ -50,7 +50,6 @@ pub struct SessionReport {
     /// Over all probes; CPUs on which there was a hit.
     pub cpus: Vec<CpuReport>,
     pub loss: LossReport,
-    /// When records were lost or dropped.
     pub gaps: Vec<Gap>,
     pub model: ModelCounters,
     /// Why the first record that was not understood was not.
@@ -104,7 +103,6 @@ pub struct WindowReport {
     pub ops_left_out: u64,
 }
 
-/// Why a window was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WindowEnd {
@@ -119,16 +117,14 @@ pub enum WindowEnd {
 /// How long it took until hits were recorded: milliseconds since the start of the program.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct AttachReport {
-    /// How probes are attached.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub links: Option<LinkKind>,
     /// Processes and libraries are found, and the libraries' symbols and layouts known.
     pub resolved_ms: f64,
     /// The eBPF object is in the kernel, with the programs that are likely to be needed.
     pub loaded_ms: f64,
-    /// The first probe is in the kernel.
+    /// The first probe is in the kernel, and all are.
     pub first_probe_ms: f64,
-    /// All probes are.
     pub attached_ms: f64,
     /// The session is open: hits are recorded from here on.
     pub armed_ms: f64,
@@ -145,7 +141,6 @@ pub struct TargetReport {
     pub name: String,
     /// Indexes into `libraries`.
     pub libraries: Vec<usize>,
-    /// It ended while it was traced.
     pub exited: bool,
     /// With the PID, what tells it from all other processes: when it was started, in ticks since the system
     /// was.
@@ -167,9 +162,7 @@ pub struct LibraryReport {
     pub build_id: Option<BuildId>,
     pub nccl_version: Option<NcclVersion>,
     pub cuda_version: Option<(u32, u32)>,
-    /// Where symbols and layouts are from.
     pub symbols: SymbolSource,
-    /// They were known from an earlier recording.
     pub cached: bool,
     /// Where ops are seen: whole plans at their launch, or call by call.
     pub probes: Option<ProbeStrategy>,

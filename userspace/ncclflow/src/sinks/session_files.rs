@@ -41,22 +41,18 @@ impl SessionFiles {
         self.written().all(|written| !written.has_ops)
     }
 
-    /// What went wrong so far; each failure once.
     pub fn errors(&self) -> &[String] {
         &self.errors
     }
 
-    /// Lines that could not be written, all files together.
     pub fn lost_lines(&self) -> LostLines {
         self.written().map(|written| written.lost).sum()
     }
 
-    /// Files of JSON lines that were made: folder and name.
     pub(super) fn files(&self) -> Vec<(String, String)> {
         self.written().flat_map(|written| written.files).collect()
     }
 
-    /// What was written, by communicator and rank.
     pub fn ranks(&self) -> Vec<CommunicatorReport> {
         self.written().flat_map(|written| written.ranks).collect()
     }

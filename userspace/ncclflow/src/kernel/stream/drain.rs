@@ -51,7 +51,6 @@ pub struct Drain {
     source: Source,
     outlets: Vec<Outlet>,
     taken: ProbeCounts,
-    /// The same in all, for other threads to look at.
     taken_total: Arc<AtomicU64>,
     lost: HashMap<u32, u64>,
     /// The process of the record before, which mostly is that of the next one too.

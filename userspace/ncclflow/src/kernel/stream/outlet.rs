@@ -10,7 +10,6 @@ use ncclflow_common::RecordHeader;
 
 use super::{batch::Batch, probe_counts::ProbeCounts, queue::Queue};
 
-/// Passes batches on to one taker, or drops them and counts.
 #[derive(Debug)]
 pub struct Outlet {
     queue: Arc<Queue>,

@@ -8,7 +8,6 @@ use std::{
 
 use super::batch::Batch;
 
-/// What [`Queue::pop`] found.
 #[derive(Debug)]
 pub enum Popped {
     Batch(Arc<Batch>),

@@ -14,7 +14,6 @@ use rustix::time::ClockId;
 use super::{order::made_at, source::records_of};
 use crate::clock::now_ns;
 
-/// Gives the items of a ring buffer one by one.
 trait Items {
     fn next_item(&mut self) -> Option<impl Deref<Target = [u8]>>;
 }

@@ -114,7 +114,6 @@ impl State {
     }
 }
 
-/// Where a key moves the selection to.
 fn moved(code: KeyCode, from: usize) -> Option<usize> {
     Some(match code {
         KeyCode::Down | KeyCode::Char('j') => from.saturating_add(1),
