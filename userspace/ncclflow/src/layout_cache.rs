@@ -1,30 +1,27 @@
-//! What was resolved of a library, kept for the next time: searching the debugging information is most of the
-//! way to the first probe.
+//! What was resolved of a library, kept for the next time: the search in the debugging information takes most
+//! of the time to the first probe.
 //!
 //! # When an entry is this library's
 //!
-//! The library belongs to a tenant, who can give it any build-id. So an entry is for *this file as it is
-//! now*: device and inode, size, time of the last change of its content (mtime) and of its inode (ctime), and
-//! the build-id. On the file systems of a kernel a tenant can set the mtime, but not the ctime: every write
-//! and every `utimensat` sets it to the present. A file that is changed after it was resolved therefore has
-//! another ctime, and one that was changed a moment before is not kept (two changes in one tick of the clock
-//! have one ctime; a file that is mapped for writing gets its ctime before the last bytes). A hash of the
-//! content would prove the same, and take longer than the search.
+//! The library belongs to a tenant, who can give it any build-id. So the key names the file as it is now:
+//! device, inode, size, mtime, ctime and build-id. On the file systems of a kernel a tenant can set the mtime,
+//! but not the ctime: every write and every `utimensat` sets it to the present. A file that is changed after
+//! it was resolved therefore has another ctime, and one that was changed a moment before is not kept (two
+//! changes in one tick of the clock have one ctime; a file that is mapped for writing gets its ctime before
+//! the last bytes). A hash of the content would prove the same, and take longer than the search.
 //!
-//! A tenant with a file system of his own (FUSE) can answer what he likes. What he gains is that probes go to
-//! wrong places of his own library in his own processes, which he can have by writing wrong debugging
-//! information in the first place: an entry is only ever used for the inode that it was made from, and
-//! everything that the probes send is distrusted anyway.
+//! A tenant's own file system (FUSE) can answer anything. It gains him wrong probes in his own library and
+//! processes, which wrong debugging information gives him as well: an entry serves only the inode that it was
+//! made from, and everything that probes send is distrusted.
 //!
-//! Further parts of the key: this very program (version, and the file that it is: development builds share a
-//! version), and all that was asked for. Only answers out of the library's own debugging information are
-//! kept: those that rest on debug files or on what is shipped depend on other files too.
+//! The key also has this program (version, and its file: development builds share a version) and all that was
+//! asked for. Only answers out of the library's own debugging information are kept: others depend on debug
+//! files or on what is shipped.
 //!
 //! # Whose the entries are
 //!
 //! Files of mode 0600 in a folder of mode 0700, both ours; links are not followed; a folder that others can
-//! write to is not used. An entry that is damaged, foreign or of another key is not there, and is written
-//! anew.
+//! write to is not used. An entry that is damaged, foreign or of another key is written anew.
 
 use std::{
     fs::{DirBuilder, File, Metadata},
@@ -37,7 +34,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use crate::sinks::OutputDir;
+use crate::sinks::{OutputDir, Share};
 use nccl_library::{
     elf::Image,
     symbols::{Request, Resolution, SymbolSource},
@@ -55,16 +52,13 @@ const MAX_ENTRIES: usize = 128;
 /// A file changed less than this before it is resolved is not kept.
 const SETTLED: Duration = Duration::from_mins(1);
 
-/// What others may do.
 const OTHERS: u32 = 0o077;
 
-/// A folder of entries.
 #[derive(Debug)]
 pub struct LayoutCache {
     dir: OutputDir,
 }
 
-/// What an entry is for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CacheKey {
     format: u32,
@@ -75,7 +69,6 @@ pub struct CacheKey {
     request: String,
 }
 
-/// A file as it is at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct FileIdentity {
     device: u64,
@@ -157,7 +150,6 @@ impl LayoutCache {
         Ok(Self { dir })
     }
 
-    /// What was kept for this key.
     pub fn load(&self, key: &CacheKey) -> Option<Resolution> {
         let file = self.dir.open_file(&key.file_name()).ok()?;
         let metadata = file.metadata().ok()?;
@@ -184,7 +176,7 @@ impl LayoutCache {
         let entry = serde_json::to_vec(&(key, resolution))?;
         let check = crc32fast::hash(&entry).to_le_bytes();
         self.dir
-            .replace_file(&key.file_name(), |file| {
+            .replace_file(Share::Free, &key.file_name(), |file| {
                 file.write_all(&entry)?;
                 file.write_all(&check)
             })

@@ -4,18 +4,18 @@
 //! its length (and marks where some could not be kept), then the session's report. It is read with the same
 //! distrust as any file: it can come from anywhere.
 
-mod binding;
 mod reader;
 mod writer;
 
-pub use binding::Binding;
-pub use reader::{CaptureError, CaptureReader, Item};
+pub use reader::{CaptureReader, Item};
 pub use writer::CaptureWriter;
+
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use crate::{kernel::stream::MAX_FRAME, sinks::ApiOutputOptions};
-use flow::model::Sampling;
+use flow::{decode::Decoder, model::Sampling, schema::HostInfo, wire::ProbeKind};
 
 /// First bytes of a capture; the number is the format's version.
 const MAGIC: &[u8; 16] = b"ncclflow capt 1\n";
@@ -44,4 +44,15 @@ pub struct CaptureHeader {
     /// Of which ops messages are measured.
     #[serde(default)]
     pub sampling: Sampling,
+}
+
+/// What the records of one cookie mean, and whose they are.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Binding {
+    pub kind: ProbeKind,
+    /// That of its library.
+    pub decoder: Arc<Decoder>,
+    /// Nothing of parts of a walk, which serve all processes of a library, and of probes that several
+    /// processes share.
+    pub host: Option<HostInfo>,
 }

@@ -1,53 +1,12 @@
 //! Reads a capture.
 
-use std::{
-    fmt,
-    io::{self, BufRead, Read as _},
-};
+use std::io::{self, BufRead, Read as _};
 
+use anyhow::{Context as _, Result, bail};
 use ncclflow_common::WIRE_VERSION;
 
 use super::{CaptureHeader, END, MAGIC, MAX_JSON, MAX_RECORD};
 
-/// Why a file is no capture that we can read.
-#[derive(Debug)]
-pub enum CaptureError {
-    /// The file does not begin as a capture does.
-    Foreign,
-    /// Of another format of records.
-    WireVersion(u32),
-    Header(serde_json::Error),
-    /// A record longer than any.
-    RecordLength(u32),
-    /// The report is longer than any, or no text.
-    Report,
-    Io(io::Error),
-}
-
-impl fmt::Display for CaptureError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Foreign => write!(f, "not a capture of ncclflow's (`record --capture` makes them)"),
-            Self::WireVersion(version) => {
-                write!(f, "a capture of record format {version}; this ncclflow reads {WIRE_VERSION}")
-            }
-            Self::Header(error) => write!(f, "the capture's header cannot be read: {error}"),
-            Self::RecordLength(len) => write!(f, "a record of {len} bytes: the capture is damaged"),
-            Self::Report => write!(f, "the capture's report cannot be read"),
-            Self::Io(error) => write!(f, "{error}"),
-        }
-    }
-}
-
-impl std::error::Error for CaptureError {}
-
-impl From<io::Error> for CaptureError {
-    fn from(error: io::Error) -> Self {
-        Self::Io(error)
-    }
-}
-
-/// What comes next in a capture.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Item<'a> {
     Record(&'a [u8]),
@@ -57,7 +16,6 @@ pub enum Item<'a> {
     Cut,
 }
 
-/// A capture being read.
 #[derive(Debug)]
 pub struct CaptureReader<R> {
     input: R,
@@ -65,24 +23,23 @@ pub struct CaptureReader<R> {
 }
 
 impl<R: BufRead> CaptureReader<R> {
-    /// Reads the header.
-    pub fn new(mut input: R) -> Result<(Self, CaptureHeader), CaptureError> {
+    /// Reads the header. The errors here and below say why a file is no capture that we can read.
+    pub fn new(mut input: R) -> Result<(Self, CaptureHeader)> {
         let mut magic = [0; MAGIC.len()];
-        input.read_exact(&mut magic).map_err(|_| CaptureError::Foreign)?;
-        if &magic != MAGIC {
-            return Err(CaptureError::Foreign);
+        if input.read_exact(&mut magic).is_err() || &magic != MAGIC {
+            bail!("not a capture of ncclflow's (`record --capture` makes them)");
         }
         let mut line = Vec::new();
         input.by_ref().take(MAX_JSON).read_until(b'\n', &mut line)?;
-        let header: CaptureHeader = serde_json::from_slice(&line).map_err(CaptureError::Header)?;
+        let header: CaptureHeader =
+            serde_json::from_slice(&line).context("the capture's header cannot be read")?;
         if header.wire_version != WIRE_VERSION {
-            return Err(CaptureError::WireVersion(header.wire_version));
+            bail!("a capture of record format {}; this ncclflow reads {WIRE_VERSION}", header.wire_version);
         }
         Ok((Self { input, record: Vec::new() }, header))
     }
 
-    /// The next record, or the end.
-    pub fn next_item(&mut self) -> Result<Item<'_>, CaptureError> {
+    pub fn next_item(&mut self) -> Result<Item<'_>> {
         let mut len = [0; 4];
         if !read_whole(&mut self.input, &mut len)? {
             return Ok(Item::Cut);
@@ -90,15 +47,14 @@ impl<R: BufRead> CaptureReader<R> {
         let len = u32::from_le_bytes(len);
         if len == END {
             let mut report = String::new();
-            self.input
-                .by_ref()
-                .take(MAX_JSON)
-                .read_to_string(&mut report)
-                .map_err(|_| CaptureError::Report)?;
+            if self.input.by_ref().take(MAX_JSON).read_to_string(&mut report).is_err() {
+                // It is longer than any, or no text.
+                bail!("the capture's report cannot be read");
+            }
             return Ok(Item::Report(report));
         }
         if len > MAX_RECORD {
-            return Err(CaptureError::RecordLength(len));
+            bail!("a record of {len} bytes: the capture is damaged");
         }
         self.record.resize(usize::try_from(len).unwrap_or(0), 0);
         Ok(if read_whole(&mut self.input, &mut self.record)? {
@@ -109,7 +65,6 @@ impl<R: BufRead> CaptureReader<R> {
     }
 }
 
-/// Whether there were enough bytes.
 fn read_whole(input: &mut impl io::Read, bytes: &mut [u8]) -> io::Result<bool> {
     match input.read_exact(bytes) {
         Ok(()) => Ok(true),
@@ -148,7 +103,7 @@ mod tests {
         std::fs::read(path).unwrap()
     }
 
-    fn items(bytes: &[u8]) -> Result<Vec<Item<'static>>, CaptureError> {
+    fn items(bytes: &[u8]) -> Result<Vec<Item<'static>>> {
         let (mut reader, _) = CaptureReader::new(bytes)?;
         let mut items = Vec::new();
         loop {
@@ -189,10 +144,12 @@ mod tests {
 
     #[test]
     fn foreign_and_damaged_files_are_refused() {
-        assert!(matches!(items(b"no capture, but long enough"), Err(CaptureError::Foreign)));
+        let foreign = items(b"no capture, but long enough").unwrap_err().to_string();
+        assert!(foreign.contains("not a capture of ncclflow's"), "{foreign}");
         let mut damaged = capture();
         let body = damaged.windows(5).position(|window| window == b"first").unwrap();
         damaged[body - 4..body].copy_from_slice(&5000u32.to_le_bytes());
-        assert!(matches!(items(&damaged), Err(CaptureError::RecordLength(5000))));
+        let error = items(&damaged).unwrap_err().to_string();
+        assert!(error.contains("a record of 5000 bytes"), "{error}");
     }
 }

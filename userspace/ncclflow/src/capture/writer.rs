@@ -59,12 +59,10 @@ impl CaptureWriter {
         self.flush()
     }
 
-    /// Records that could not be kept.
     pub fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// Writes what has gathered.
     pub fn flush(&mut self) -> io::Result<()> {
         if self.failed || self.batch.is_empty() {
             return Ok(());

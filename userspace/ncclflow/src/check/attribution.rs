@@ -12,7 +12,6 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use flow::schema::{MessageRow, Stage};
 use nccl_library::nccl::Direction;
 
-/// Who was waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Cause {
     /// This rank's GPU: it had all that it needed.
@@ -44,7 +43,6 @@ enum DataPlace {
     Down(u64),
 }
 
-/// An input: whether it came, and from whom.
 #[derive(Clone, Copy, Debug)]
 struct Input {
     arrived: Option<u64>,
@@ -87,10 +85,8 @@ impl Attribution {
             match place_of(line) {
                 Some(place) if line.op == Direction::Recv => {
                     goes_down |= matches!(place, DataPlace::Down(_));
-                    inputs
-                        .entry(place)
-                        .or_default()
-                        .push(Input { arrived: line.t_arrived_ns.get(), peer: line.peer });
+                    let input = Input { arrived: line.t_arrived_ns.get(), peer: line.peer };
+                    inputs.entry(place).or_default().push(input);
                 }
                 Some(_) => {}
                 None => judged &= line.stage == Stage::P2p,
@@ -100,7 +96,8 @@ impl Attribution {
             self.not_judged += measured.len() as u64;
             return;
         }
-        let is_used = Used::new(&measured, goes_down);
+        let sends = measured.iter().filter(|line| line.op == Direction::Send);
+        let used: HashSet<_> = sends.filter_map(|line| needed(place_of(line)?, goes_down)).collect();
         let mut before: HashMap<(Direction, i32, bool), Before> = HashMap::new();
         for line in measured {
             let place = place_of(line);
@@ -116,7 +113,10 @@ impl Attribution {
                     let inputs = needs.and_then(|place| inputs.get(&place)).map_or(&[][..], Vec::as_slice);
                     self.send(line, inputs, before, horizon);
                 }
-                Direction::Recv => self.receive(line, is_used.by_a_send(place), before, horizon),
+                Direction::Recv => {
+                    let is_used = place.is_some_and(|place| used.contains(&place));
+                    self.receive(line, is_used, before, horizon);
+                }
             }
         }
     }
@@ -149,29 +149,17 @@ impl Attribution {
 
     /// Of what goes into a send, only the arrival counts, and the send has it.
     fn receive(&mut self, line: &MessageRow, is_used: bool, before: &mut Before, horizon: Option<u64>) {
-        if is_used {
-            before.done = line.t_end_ns.get();
-            before.is_stuck = line.t_end_ns.get().is_none();
-            return;
-        }
+        let end = line.t_end_ns.get();
         let since = before.done.or(line.begin());
-        let (Some(since), Some(until)) = (since, line.t_end_ns.get().or(horizon)) else {
-            before.is_stuck = true;
-            return;
-        };
-        let arrived = line.t_arrived_ns.get().unwrap_or(until).clamp(since, until.max(since));
-        self.blame(Cause::Data(line.peer), since, arrived);
-        self.blame(Cause::Own, arrived, until);
-        before.done = line.t_end_ns.get();
-        before.is_stuck = line.t_end_ns.get().is_none();
-    }
-
-    pub fn of(&self, cause: Cause) -> u64 {
-        self.by_cause.get(&cause).copied().unwrap_or(0)
+        *before = Before { done: end, is_stuck: end.is_none() || (since.is_none() && !is_used) };
+        if !is_used && let (Some(since), Some(until)) = (since, end.or(horizon)) {
+            let arrived = line.t_arrived_ns.get().unwrap_or(until).clamp(since, until.max(since));
+            self.blame(Cause::Data(line.peer), since, arrived);
+            self.blame(Cause::Own, arrived, until);
+        }
     }
 }
 
-/// How far a connection has come.
 #[derive(Clone, Copy, Debug, Default)]
 struct Before {
     /// When the message before was filled, or taken.
@@ -192,27 +180,17 @@ fn needed(place: DataPlace, goes_down: bool) -> Option<DataPlace> {
     }
 }
 
-/// Which receives go into sends.
-struct Used {
-    places: HashSet<DataPlace>,
-}
-
-impl Used {
-    fn new(lines: &[&MessageRow], goes_down: bool) -> Self {
-        let sends = lines.iter().filter(|line| line.op == Direction::Send);
-        Self { places: sends.filter_map(|line| needed(place_of(line)?, goes_down)).collect() }
-    }
-
-    fn by_a_send(&self, place: Option<DataPlace>) -> bool {
-        place.is_some_and(|place| self.places.contains(&place))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use flow::{made::rows::message_rows, schema::Observed};
 
     use super::*;
+
+    impl Attribution {
+        fn of(&self, cause: Cause) -> u64 {
+            self.by_cause.get(&cause).copied().unwrap_or(0)
+        }
+    }
 
     struct Times {
         free: Option<u64>,

@@ -6,7 +6,6 @@ use flow::schema::Outcome;
 
 use super::communicator_check::{CheckReport, CommunicatorCheck};
 
-/// Writes the report.
 pub fn write_check(report: &CheckReport, out: &mut dyn Write) -> io::Result<()> {
     for communicator in &report.communicators {
         write_communicator(communicator, out)?;

@@ -64,7 +64,6 @@ impl Call {
     }
 }
 
-/// What one rank ran.
 #[derive(Debug, Default)]
 struct RankOps {
     /// Index into the calls, and when it was first seen.
@@ -75,7 +74,6 @@ struct RankOps {
     lost: bool,
 }
 
-/// The collectives of one communicator.
 #[derive(Debug, Default)]
 pub(super) struct Collectives {
     calls: Vec<Call>,
@@ -129,12 +127,8 @@ impl Collectives {
         findings.extend(differing.into_iter().take(MAX_LISTED));
         if more > 0 {
             let text = format!("{more} more collectives are not the same on all ranks");
-            findings.push(Finding {
-                kind: FindingKind::CollectiveMismatch,
-                seq: None,
-                ranks: Vec::new(),
-                text,
-            });
+            let kind = FindingKind::CollectiveMismatch;
+            findings.push(Finding { kind, seq: None, ranks: Vec::new(), text });
         }
         findings.extend(missing.into_values());
     }

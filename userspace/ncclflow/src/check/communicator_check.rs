@@ -18,7 +18,6 @@ use super::{
 use flow::schema::{MessageRow, Outcome};
 use nccl_library::nccl::Direction;
 
-/// What kind of thing is not as it should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FindingKind {
@@ -44,7 +43,6 @@ pub enum FindingKind {
     TwoRecordings,
 }
 
-/// Something that is not as it should be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     pub kind: FindingKind,
@@ -54,7 +52,6 @@ pub struct Finding {
     pub text: String,
 }
 
-/// A communicator over all its ranks.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CommunicatorCheck {
@@ -70,7 +67,6 @@ pub struct CommunicatorCheck {
     pub verdict: Verdict,
 }
 
-/// The answer of `ncclflow check`.
 #[derive(Clone, Debug, Serialize)]
 pub struct CheckReport {
     pub consistent: bool,
@@ -78,19 +74,12 @@ pub struct CheckReport {
     pub communicators: Vec<CommunicatorCheck>,
 }
 
-/// A rank's files, and the recording that they are of.
-struct Member<'a> {
-    recording: &'a Recording,
-    file: &'a RankFile,
-}
-
-/// Checks all communicators of these folders.
 pub fn check(dirs: &[PathBuf]) -> Result<CheckReport> {
     let recordings = recordings(dirs)?;
-    let mut by_folder: BTreeMap<&str, Vec<Member<'_>>> = BTreeMap::new();
+    let mut by_folder: BTreeMap<&str, Vec<(&Recording, &RankFile)>> = BTreeMap::new();
     for recording in &recordings {
         for file in &recording.ranks {
-            by_folder.entry(&file.folder).or_default().push(Member { recording, file });
+            by_folder.entry(&file.folder).or_default().push((recording, file));
         }
     }
     let communicators: Vec<CommunicatorCheck> = by_folder
@@ -104,25 +93,23 @@ pub fn check(dirs: &[PathBuf]) -> Result<CheckReport> {
     })
 }
 
-fn communicator(folder: &str, members: &[Member<'_>]) -> Result<CommunicatorCheck> {
+fn communicator(folder: &str, members: &[(&Recording, &RankFile)]) -> Result<CommunicatorCheck> {
     let (mut collectives, mut p2p) = (Collectives::default(), PointToPoint::default());
     let (mut findings, mut verdict) = (Vec::new(), Verdict::default());
     let mut measured: BTreeMap<Outcome, u64> = BTreeMap::new();
     let mut seen = BTreeSet::new();
-    for Member { recording, file } in members {
+    for (recording, file) in members {
         if !seen.insert(file.rank) {
             let text = format!("rank {} is in two of the folders: only the first counts", file.rank);
-            findings.push(Finding {
-                kind: FindingKind::TwoRecordings,
-                seq: None,
-                ranks: vec![file.rank],
-                text,
-            });
+            let kind = FindingKind::TwoRecordings;
+            findings.push(Finding { kind, seq: None, ranks: vec![file.rank], text });
             continue;
         }
-        let offset = recording.wall_offset_ns().unwrap_or(0);
-        collectives.rank(file.rank, recording.ended_ns(), offset);
-        p2p.rank(file.rank, recording.started_ns(), recording.ended_ns(), offset);
+        let clock = recording.clock.as_ref();
+        let offset = clock.map_or(0, |clock| clock.offset_ns);
+        let ended = clock.and_then(|clock| clock.ended_monotonic_ns);
+        collectives.rank(file.rank, ended, offset);
+        p2p.rank(file.rank, clock.map(|clock| clock.started_monotonic_ns), ended, offset);
         file.flows(|line| {
             collectives.add(&line);
             p2p.add(&line, offset);
@@ -130,25 +117,16 @@ fn communicator(folder: &str, members: &[Member<'_>]) -> Result<CommunicatorChec
                 *measured.entry(outcome).or_default() += 1;
             }
         })?;
-        let (attribution, in_network) = attribution(file, recording.ended_ns())?;
+        let (attribution, in_network) = attribution(file, ended)?;
         verdict.messages += attribution.messages;
         verdict.messages_not_judged += attribution.not_judged;
         verdict.ranks.push(RankWaits::new(file.rank, &attribution, in_network));
     }
     collectives.check(&mut findings);
     p2p.check(&mut findings);
-    for (outcome, kind, text) in [
-        (
-            Outcome::OtherBytes,
-            FindingKind::MeasuredOtherwise,
-            "with messages of another size than was planned",
-        ),
-        (
-            Outcome::SessionEnded,
-            FindingKind::Unfinished,
-            "with messages on their way when the recording ended",
-        ),
-    ] {
+    let otherwise = (FindingKind::MeasuredOtherwise, "with messages of another size than was planned");
+    let unfinished = (FindingKind::Unfinished, "with messages on their way when the recording ended");
+    for (outcome, (kind, text)) in [(Outcome::OtherBytes, otherwise), (Outcome::SessionEnded, unfinished)] {
         if let Some(ops) = measured.get(&outcome) {
             let text = format!("{ops} ops (each channel counts) {text}");
             findings.push(Finding { kind, seq: None, ranks: Vec::new(), text });

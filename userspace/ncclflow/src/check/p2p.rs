@@ -15,7 +15,6 @@ use nccl_library::nccl::Direction;
 /// What is this near to the beginning or the end of a recording can have its other half outside.
 const BORDER_NS: u64 = 1_000_000_000;
 
-/// One call: its bytes, and when it was seen.
 #[derive(Clone, Copy, Debug)]
 struct Call {
     seq: u64,
@@ -23,17 +22,10 @@ struct Call {
     wall_ns: u64,
 }
 
-/// Calls of one rank towards one peer.
-#[derive(Debug, Default)]
-struct Side {
-    calls: Vec<Call>,
-}
-
-/// Sends and receives of a communicator.
 #[derive(Debug, Default)]
 pub(super) struct PointToPoint {
     /// By sender and receiver: sends, receives.
-    pairs: BTreeMap<(i32, i32), [Side; 2]>,
+    pairs: BTreeMap<(i32, i32), [Vec<Call>; 2]>,
     /// By rank: from when to when it was watched, as wall time.
     watched: BTreeMap<i32, (u64, u64)>,
 }
@@ -55,19 +47,18 @@ impl PointToPoint {
                 Direction::Send => ((line.rank, peer.peer), 0),
                 Direction::Recv => ((peer.peer, line.rank), 1),
             };
-            let sides = self.pairs.entry(pair).or_default();
-            let Some(side) = sides.get_mut(side) else { continue };
+            let Some(calls) = self.pairs.entry(pair).or_default().get_mut(side) else { continue };
             // A call has a line for each channel.
-            if side.calls.iter().rev().take(64).all(|call| call.seq != line.seq) {
+            if calls.iter().rev().take(64).all(|call| call.seq != line.seq) {
                 let wall_ns = line.ts_ns.saturating_add(offset);
-                side.calls.push(Call { seq: line.seq, bytes: line.bytes, wall_ns });
+                calls.push(Call { seq: line.seq, bytes: line.bytes, wall_ns });
             }
         }
     }
 
     pub(super) fn check(&self, findings: &mut Vec<Finding>) {
         let mut listed = 0;
-        for ((from, to), [sends, receives]) in &self.pairs {
+        for ((from, to), [sent, received]) in &self.pairs {
             let (Some(sender), Some(receiver)) = (self.watched.get(from), self.watched.get(to)) else {
                 continue;
             };
@@ -78,7 +69,6 @@ impl PointToPoint {
                     findings.push(Finding { kind, seq, ranks: vec![*from, *to], text });
                 }
             };
-            let (sent, received) = (&sends.calls, &receives.calls);
             if let (false, Some((left, right))) =
                 (received.len() != sent.len(), first_difference(sent, received))
             {
@@ -99,22 +89,16 @@ impl PointToPoint {
             let extra = longer.len() - shorter.len();
             let at_end = longer.iter().rev().take(extra).filter(inside).count();
             let at_start = longer.iter().take(extra).filter(inside).count();
-            if extra > 0 && at_end.min(at_start) > 0 {
-                let first = longer.get(shorter.len()).map(|call| call.seq);
-                let text = format!(
-                    "{extra} {} from {from} to {to} without a {}: {} against {}",
-                    what[0],
-                    what[1],
-                    longer.len(),
-                    shorter.len()
-                );
-                say(kind, first, text);
-            } else if extra > 0 && at_end > 0 && same_sizes(longer, shorter) {
-                let first = longer.get(shorter.len()).map(|call| call.seq);
-                let text =
-                    format!("{extra} {} from {from} to {to} without a {} at the end", what[0], what[1]);
-                say(kind, first, text);
-            }
+            // Where the shorter side is how the longer one begins, the rest has no other half at the end.
+            let why = if at_end.min(at_start) > 0 {
+                format!(": {} against {}", longer.len(), shorter.len())
+            } else if at_end > 0 && first_difference(longer, shorter).is_none() {
+                " at the end".to_owned()
+            } else {
+                continue;
+            };
+            let first = longer.get(shorter.len()).map(|call| call.seq);
+            say(kind, first, format!("{extra} {} from {from} to {to} without a {}{why}", what[0], what[1]));
         }
         if listed > MAX_LISTED {
             let text = format!("{} more of sends and receives", listed - MAX_LISTED);
@@ -128,11 +112,6 @@ fn first_difference<'a>(sent: &'a [Call], received: &'a [Call]) -> Option<(&'a C
     sent.iter()
         .zip(received)
         .find(|(left, right)| left.bytes.is_some() && right.bytes.is_some() && left.bytes != right.bytes)
-}
-
-/// Whether the shorter one is how the longer one begins.
-fn same_sizes(longer: &[Call], shorter: &[Call]) -> bool {
-    first_difference(longer, shorter).is_none()
 }
 
 #[cfg(test)]

@@ -12,10 +12,8 @@ use flow::{
 
 use super::rank_reader::recordings;
 
-/// One rank of one communicator.
 #[derive(Clone, Debug, Serialize)]
 pub struct RankReport {
-    /// Its folder.
     pub communicator: String,
     pub rank: i32,
     pub links: Vec<LinkRow>,
@@ -23,13 +21,11 @@ pub struct RankReport {
     pub ops: Vec<OpTimesRow>,
 }
 
-/// The answer of `ncclflow summary`.
 #[derive(Clone, Debug, Serialize)]
 pub struct SummaryReport {
     pub ranks: Vec<RankReport>,
 }
 
-/// Sums up all ranks of these folders.
 pub fn summarize(dirs: &[PathBuf]) -> Result<SummaryReport> {
     let mut ranks = Vec::new();
     for recording in recordings(dirs)? {

@@ -47,7 +47,6 @@ impl RankWaits {
     }
 }
 
-/// Why it is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
@@ -61,7 +60,6 @@ pub enum Reason {
     Link,
 }
 
-/// What everybody waits for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Culprit {
     pub rank: i32,
@@ -76,7 +74,6 @@ pub struct Culprit {
     pub victims: Vec<i32>,
 }
 
-/// The verdict on a communicator.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Verdict {
     pub ranks: Vec<RankWaits>,
@@ -98,36 +95,19 @@ pub(super) fn culprit(ranks: &[RankWaits]) -> Option<Culprit> {
     let by_rank: BTreeMap<i32, &RankWaits> = ranks.iter().map(|waits| (waits.rank, waits)).collect();
     let first = ranks.iter().max_by_key(|waits| waits.waited())?;
     let (mut at, mut incoming, mut way) = (first.rank, None, Vec::new());
+    let stop = |rank, reason, waited_ns, victims| {
+        judge(&by_rank, Culprit { rank, peer: None, reason, waited_ns, victims })
+    };
     loop {
-        let Some(here) = by_rank.get(&at) else {
-            return judge(
-                &by_rank,
-                Culprit {
-                    rank: at,
-                    peer: None,
-                    reason: Reason::NotRecorded,
-                    waited_ns: incoming?,
-                    victims: way,
-                },
-            );
-        };
+        let Some(here) = by_rank.get(&at) else { return stop(at, Reason::NotRecorded, incoming?, way) };
         let (next, wait) = here.heaviest().unwrap_or((at, 0));
-        if here.own_gpu_ns >= wait {
-            let waited_ns = incoming.unwrap_or(here.own_gpu_ns);
-            let idle = here.own_gpu_ns.saturating_add(here.waited());
-            let reason = match incoming {
-                Some(incoming) if idle < incoming / 10 => Reason::Late,
-                _ => Reason::OwnGpu,
-            };
-            return judge(&by_rank, Culprit { rank: at, peer: None, reason, waited_ns, victims: way });
-        }
         if let Some(incoming) = incoming
             && here.own_gpu_ns.saturating_add(here.waited()) < incoming / 10
         {
-            return judge(
-                &by_rank,
-                Culprit { rank: at, peer: None, reason: Reason::Late, waited_ns: incoming, victims: way },
-            );
+            return stop(at, Reason::Late, incoming, way);
+        }
+        if here.own_gpu_ns >= wait {
+            return stop(at, Reason::OwnGpu, incoming.unwrap_or(here.own_gpu_ns), way);
         }
         way.push(at);
         if let Some(begin) = way.iter().position(|rank| *rank == next) {
@@ -145,11 +125,8 @@ fn circle(by_rank: &BTreeMap<i32, &RankWaits>, way: &[i32], begin: usize, wait: 
     match members.max_by_key(|waits| waits.own_gpu_ns) {
         Some(slowest) if slowest.own_gpu_ns >= wait / 2 => {
             let victims = way.iter().copied().filter(|rank| *rank != slowest.rank).collect();
-            let waited_ns = slowest.own_gpu_ns;
-            judge(
-                by_rank,
-                Culprit { rank: slowest.rank, peer: None, reason: Reason::OwnGpu, waited_ns, victims },
-            )
+            let (rank, waited_ns) = (slowest.rank, slowest.own_gpu_ns);
+            judge(by_rank, Culprit { rank, peer: None, reason: Reason::OwnGpu, waited_ns, victims })
         }
         _ => link(by_rank, way),
     }
@@ -174,8 +151,7 @@ fn link(by_rank: &BTreeMap<i32, &RankWaits>, way: &[i32]) -> Option<Culprit> {
     })
 }
 
-/// Whether it stands out.
-fn judge(by_rank: &BTreeMap<i32, &RankWaits>, culprit: Culprit) -> Option<Culprit> {
+fn judge(by_rank: &BTreeMap<i32, &RankWaits>, mut culprit: Culprit) -> Option<Culprit> {
     if culprit.waited_ns < MIN_WAIT_NS || culprit.victims.is_empty() {
         return None;
     }
@@ -192,7 +168,6 @@ fn judge(by_rank: &BTreeMap<i32, &RankWaits>, culprit: Culprit) -> Option<Culpri
             return None;
         }
     }
-    let mut culprit = culprit;
     // Those that are not on the way, and wait longer than they work.
     for waits in by_rank.values() {
         if waits.rank != culprit.rank

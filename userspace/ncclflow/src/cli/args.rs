@@ -37,7 +37,6 @@ impl Cli {
     }
 }
 
-/// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// List the processes of this node that use NCCL, with their libraries and communicators
@@ -63,7 +62,7 @@ pub enum Command {
 }
 
 /// Where debugging information is that the library itself has not.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub struct DebugArgs {
     /// Debugging information of a stripped library: the library before it was stripped, or its .debug file
     #[arg(long, value_name = "FILE")]
@@ -75,13 +74,11 @@ pub struct DebugArgs {
 }
 
 impl DebugArgs {
-    /// As the library takes it.
     pub(super) fn files(&self) -> DebugFiles {
         DebugFiles::new(self.debug_file.clone(), self.debug_dir.clone())
     }
 }
 
-/// `ncclflow ps`
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -117,7 +114,6 @@ pub struct PsArgs {
     pub max_seconds: u64,
 }
 
-/// `ncclflow replay`
 #[derive(Debug, Args)]
 pub struct ReplayArgs {
     /// File that `record --capture` wrote
@@ -129,7 +125,6 @@ pub struct ReplayArgs {
     pub output: PathBuf,
 }
 
-/// `ncclflow aggregate`
 #[derive(Debug, Args)]
 pub struct AggregateArgs {
     /// Folder of a recording, or of several hosts' recordings copied together
@@ -137,7 +132,6 @@ pub struct AggregateArgs {
     pub dir: PathBuf,
 }
 
-/// `ncclflow summary`
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -155,7 +149,6 @@ pub struct SummaryArgs {
     pub json: bool,
 }
 
-/// `ncclflow check`
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -176,7 +169,6 @@ pub struct CheckArgs {
     pub json: bool,
 }
 
-/// `ncclflow dump`
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 #[command(group = clap::ArgGroup::new("source").required(true).multiple(true).args(["pids", "all", "merge"]))]
@@ -233,7 +225,6 @@ pub struct DumpArgs {
     pub max_seconds: u64,
 }
 
-/// `ncclflow doctor`
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -249,7 +240,6 @@ pub struct DoctorArgs {
     pub json: bool,
 }
 
-/// `ncclflow symbols`
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("target").required(true).args(["library", "pid"]))]
 #[command(after_help = "\

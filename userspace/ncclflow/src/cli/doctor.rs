@@ -7,15 +7,14 @@ use std::{
 
 use anyhow::Result;
 
-use super::args::DoctorArgs;
+use super::{args::DoctorArgs, write_json};
 use crate::doctor::{Verdict, examine};
 
 pub(super) fn run(args: &DoctorArgs) -> Result<ExitCode> {
     let report = examine();
     let mut out = stdout().lock();
     if args.json {
-        serde_json::to_writer_pretty(&mut out, &report)?;
-        writeln!(out)?;
+        write_json(&mut out, &report)?;
     } else {
         report.print(&mut out)?;
     }

@@ -10,15 +10,13 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use super::{args::DumpArgs, progress::ProgressLine};
+use super::{args::DumpArgs, progress::ProgressLine, write_json};
 use crate::{
     dump::{self, Choice, DumpOptions, DumpReport, SCHEMA, State},
     memory::ScanLimits,
 };
 
-/// A communicator is stuck.
 const STUCK: u8 = 3;
-/// There is no telling.
 const UNKNOWN: u8 = 4;
 /// Longest file that is merged.
 const MAX_FILE: u64 = 1 << 30;
@@ -48,8 +46,7 @@ pub(super) fn run(args: &DumpArgs) -> Result<ExitCode> {
     let report = if args.merge.is_empty() { reports.pop().unwrap_or_default() } else { dump::merge(reports) };
     let mut out = stdout().lock();
     if args.json {
-        serde_json::to_writer_pretty(&mut out, &report)?;
-        writeln!(out)?;
+        write_json(&mut out, &report)?;
     } else {
         write!(out, "{}", dump::render(&report))?;
     }

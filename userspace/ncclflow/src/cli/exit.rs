@@ -5,10 +5,7 @@ use std::{io, process::ExitCode};
 
 use anyhow::Result;
 
-/// The work was done, but records or lines were lost.
 pub(super) const INCOMPLETE: u8 = 3;
-
-/// The work was done, and what was looked at is not as it should be.
 pub(super) const FINDINGS: u8 = 3;
 
 /// Ended by a second SIGINT or SIGTERM, as a shell says it of SIGINT.

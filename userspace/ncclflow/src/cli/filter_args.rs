@@ -33,7 +33,6 @@ pub struct FilterArgs {
 }
 
 impl FilterArgs {
-    /// As the library takes it.
     pub fn filter(&self) -> Filter {
         Filter {
             users: self.user.clone(),

@@ -8,33 +8,37 @@ macro_rules! tell {
     }};
 }
 
-mod aggregate;
 mod args;
-mod auto;
-mod check;
-mod disk_args;
 mod doctor;
 mod dump;
 mod exit;
 mod filter_args;
+mod offline;
 mod progress;
 mod ps;
 mod record;
 mod record_args;
-mod replay;
-mod sampling_args;
+mod record_groups;
 mod signals;
 mod summary;
 mod symbols;
 mod top;
 mod top_args;
-mod window_args;
 
-use std::{process::ExitCode, time::Instant};
+use std::{io::Write, process::ExitCode, time::Instant};
 
+use anyhow::Result;
 use clap::Parser as _;
+use serde::Serialize;
 
 pub use args::{Cli, Command};
+
+/// A document of JSON, and the end of its line.
+fn write_json(out: &mut dyn Write, value: &impl Serialize) -> Result<()> {
+    serde_json::to_writer_pretty(&mut *out, value)?;
+    writeln!(out)?;
+    Ok(())
+}
 
 /// Parses the command line, does what it says, and turns the outcome into an exit code.
 pub fn main() -> ExitCode {
@@ -46,9 +50,9 @@ pub fn main() -> ExitCode {
     let done = match &cli.command {
         Command::Ps(args) => ps::run(args),
         Command::Record(args) => record::run(args, started),
-        Command::Replay(args) => replay::run(args),
-        Command::Aggregate(args) => aggregate::run(args),
-        Command::Check(args) => check::run(args),
+        Command::Replay(args) => offline::run_replay(args),
+        Command::Aggregate(args) => offline::run_aggregate(args),
+        Command::Check(args) => offline::run_check(args),
         Command::Dump(args) => dump::run(args),
         Command::Top(args) => top::run(args, started),
         Command::Doctor(args) => doctor::run(args),

@@ -1,7 +1,7 @@
 //! `ncclflow record`
 
 use std::{
-    io::{Write as _, stdout},
+    io::stdout,
     net::SocketAddr,
     path::PathBuf,
     process::ExitCode,
@@ -11,13 +11,12 @@ use std::{
 use anyhow::Result;
 use rustix::time::ClockId;
 
-use super::{exit, record_args::RecordArgs, signals::with_signals};
-use crate::sinks::LiveStatistics;
+use super::{exit, record_args::RecordArgs, signals::with_signals, write_json};
 use crate::{
     clock::now_ns,
     kernel::probe::Level,
     record::{LibraryInUse, Notice, Outcome, Setup, record},
-    sinks::SessionState,
+    sinks::{LiveStatistics, SessionState},
     target::Process,
     views::metrics::{Exposition, MetricsServer},
 };
@@ -42,9 +41,7 @@ pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<ExitCode> {
         summarize(&outcome, args.no_files);
     }
     if args.json {
-        let mut out = stdout().lock();
-        serde_json::to_writer_pretty(&mut out, &outcome.report)?;
-        writeln!(out)?;
+        write_json(&mut stdout().lock(), &outcome.report)?;
     }
     Ok(if outcome.report.state == SessionState::WriteFailed {
         ExitCode::FAILURE
@@ -73,11 +70,10 @@ fn default_output() -> PathBuf {
     PathBuf::from(format!("ncclflow-{now}"))
 }
 
-/// Says on standard error what goes on.
 struct Console {
     quiet: bool,
     output: Option<PathBuf>,
-    detaching_since: Option<(Instant, usize)>,
+    detaching_since: Option<Instant>,
 }
 
 impl Console {
@@ -116,17 +112,16 @@ impl Console {
             Notice::Hang(what) => tell!("{what}"),
             Notice::NothingToRotate => tell!("SIGUSR1: there are no windows (--window-flag, --rotate)"),
             Notice::PassedOver(why) => tell!("passed over: {why}"),
-            Notice::Detaching { left } => {
-                if self.detaching_since.is_none() {
-                    tell!("results are written; detaching {left} probes");
-                    self.detaching_since = Some((Instant::now(), *left));
-                }
+            Notice::Detaching { left } if self.detaching_since.is_none() => {
+                tell!("results are written; detaching {left} probes");
+                self.detaching_since = Some(Instant::now());
             }
+            Notice::Detaching { .. } => {}
         }
     }
 
     fn detached(&self) {
-        if let Some((since, _)) = self.detaching_since {
+        if let Some(since) = self.detaching_since {
             tell!("detached in {} ms", since.elapsed().as_millis());
         }
     }
@@ -163,20 +158,12 @@ fn joined(process: &Process, library: &LibraryInUse) {
 fn summarize(outcome: &Outcome, no_files: bool) {
     let report = &outcome.report;
     for rank in &report.communicators {
-        if report.level == Level::Api {
-            let (folder, calls) = (&rank.folder, rank.api_lines);
-            tell!("{folder} rank {}/{} (process {}): {calls} calls", rank.rank, rank.n_ranks, rank.pid);
-            continue;
-        }
-        tell!(
-            "{} rank {}/{} (process {}): {} proxy ops, {} messages",
-            rank.folder,
-            rank.rank,
-            rank.n_ranks,
-            rank.pid,
-            rank.proxy_flow_lines,
-            rank.flow_steps_lines,
-        );
+        let lines = if report.level == Level::Api {
+            format!("{} calls", rank.api_lines)
+        } else {
+            format!("{} proxy ops, {} messages", rank.proxy_flow_lines, rank.flow_steps_lines)
+        };
+        tell!("{} rank {}/{} (process {}): {lines}", rank.folder, rank.rank, rank.n_ranks, rank.pid);
     }
     if !report.windows.is_empty() {
         let removed = report.max_size.as_ref().map_or(0, |max_size| max_size.windows_removed);
@@ -184,13 +171,8 @@ fn summarize(outcome: &Outcome, no_files: bool) {
             if removed > 0 { format!("; {removed} older ones were removed") } else { String::new() };
         tell!("{} windows{removed}", report.windows.len());
     } else if report.communicators.is_empty() && !no_files {
-        tell!(
-            "no NCCL operation was {} in this time",
-            match report.level {
-                Level::Api => "called for",
-                Level::Flow | Level::Steps => "planned or posted",
-            }
-        );
+        let done = if report.level == Level::Api { "called for" } else { "planned or posted" };
+        tell!("no NCCL operation was {done} in this time");
     }
     let loss = &report.loss;
     tell!(
@@ -199,32 +181,21 @@ fn summarize(outcome: &Outcome, no_files: bool) {
         loss.lines_lost,
         loss.records_undecodable
     );
-    if loss.records_lost > 0 {
-        tell!("  {} found the kernel's buffer full: --buffer-size", loss.records_lost);
-    }
-    if loss.records_dropped > 0 {
-        tell!(
-            "  {} were dropped, as decoding and writing did not keep up: --queue-size",
-            loss.records_dropped
-        );
-    }
-    if loss.lines_over_max_size > 0 {
-        tell!("  {} lines found no room in the folder: --max-size", loss.lines_over_max_size);
-    }
-    if loss.aggregates_over_max_size > 0 {
-        tell!(
-            "  {} flow_rank files found no room in the folder: `ncclflow aggregate` makes them where there is",
-            loss.aggregates_over_max_size
-        );
-    }
-    if loss.windows_late > 0 {
-        tell!("  {} windows were opened late, as there was no room for them: --max-size", loss.windows_late);
-    }
-    if loss.records_unaccounted > 0 {
-        tell!("  {} hits unaccounted for", loss.records_unaccounted);
-    }
-    if loss.records_not_captured > 0 {
-        tell!("  {} are not in the capture", loss.records_not_captured);
+    for (count, what) in [
+        (loss.records_lost, "found the kernel's buffer full: --buffer-size"),
+        (loss.records_dropped, "were dropped, as decoding and writing did not keep up: --queue-size"),
+        (loss.lines_over_max_size, "lines found no room in the folder: --max-size"),
+        (
+            loss.aggregates_over_max_size,
+            "flow_rank files found no room in the folder: `ncclflow aggregate` makes them where there is",
+        ),
+        (loss.windows_late, "windows were opened late, as there was no room for them: --max-size"),
+        (loss.records_unaccounted, "hits unaccounted for"),
+        (loss.records_not_captured, "are not in the capture"),
+    ] {
+        if count > 0 {
+            tell!("  {count} {what}");
+        }
     }
     let model = &report.model;
     if model.orphan_peers + model.unplanned_posts + model.unposted + model.unjoined_steps + model.unfinished
@@ -254,20 +225,18 @@ fn summarize(outcome: &Outcome, no_files: bool) {
             model.foreign_messages
         );
     }
-    let left_out = &report.model.left_out;
-    if left_out.ops > 0 {
+    if model.left_out.ops > 0 {
         tell!(
             "not measured, as it was not asked for: {} ops (each channel counts) with {} messages",
-            left_out.ops,
-            left_out.messages
+            model.left_out.ops,
+            model.left_out.messages
         );
     }
     if let Some(first) = &report.first_undecodable {
         tell!("the first that was not understood: {first}");
     }
-    if let Some(left_out) =
-        outcome.aggregated.map(|aggregated| aggregated.left_out).filter(|count| *count > 0)
-    {
+    let left_out = outcome.aggregated.map_or(0, |aggregated| aggregated.left_out);
+    if left_out > 0 {
         tell!(
             "flow_rank not written for {left_out} ranks, whose files are large: `ncclflow aggregate` does it"
         );

@@ -10,13 +10,9 @@ use clap::Args;
 
 use super::{
     args::{DebugArgs, seconds},
-    auto::{Auto, auto_or},
-    disk_args::DiskArgs,
     filter_args::FilterArgs,
-    sampling_args::SamplingArgs,
-    window_args::WindowArgs,
+    record_groups::{Auto, DiskArgs, SamplingArgs, WindowArgs, auto_or},
 };
-use crate::sinks::LiveStatistics;
 use crate::{
     kernel::{
         loader::{BufferKind, LinkKind},
@@ -24,7 +20,7 @@ use crate::{
     },
     layout_cache::default_folder,
     record::{ProbeChoice, RecordOptions, Targets},
-    sinks::ApiFormat,
+    sinks::{ApiFormat, LiveStatistics},
     views::metrics::parse_address,
 };
 use flow::model::Sampling;
@@ -34,7 +30,6 @@ const AUTO_PROBES: &str = "Whole plans, where the library allows it; else call b
 const AUTO_BUFFER: &str = "The ring buffer where the kernel has it, or else the perf event array";
 const AUTO_LINKS: &str = "One link to many, where the kernel has it (Linux 6.6 and later), or else one each";
 
-/// `ncclflow record`
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("whom").required(true).args(["pids", "all"]))]
 #[command(after_help = "\
@@ -177,7 +172,6 @@ pub struct RecordArgs {
 }
 
 impl RecordArgs {
-    /// As the library takes it.
     pub(super) fn options(
         &self,
         started: Instant,

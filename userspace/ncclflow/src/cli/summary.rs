@@ -7,15 +7,14 @@ use std::{
 
 use anyhow::Result;
 
-use super::args::SummaryArgs;
+use super::{args::SummaryArgs, write_json};
 use crate::check::{RankReport, summarize};
 
 pub(super) fn run(args: &SummaryArgs) -> Result<ExitCode> {
     let report = summarize(&args.dirs)?;
     let mut out = stdout().lock();
     if args.json {
-        serde_json::to_writer_pretty(&mut out, &report)?;
-        writeln!(out)?;
+        write_json(&mut out, &report)?;
     } else {
         for rank in &report.ranks {
             write_rank(rank, &mut out)?;

@@ -21,10 +21,8 @@ use nccl_library::{
 pub(super) fn run(args: &SymbolsArgs) -> Result<ExitCode> {
     let mut images = Vec::new();
     if let Some(path) = &args.library {
-        images.push((
-            path.clone(),
-            Image::open(path).with_context(|| format!("reading `{}`", path.display()))?,
-        ));
+        let image = Image::open(path).with_context(|| format!("reading `{}`", path.display()))?;
+        images.push((path.clone(), image));
     }
     if let Some(pid) = args.pid {
         for library in nccl_libraries(&Process::open(pid)?, None)? {

@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    io::{IsTerminal as _, Write as _, stdout},
+    io::{self, IsTerminal as _, Write as _, stdout},
     process::ExitCode,
     sync::mpsc,
     thread,
@@ -10,16 +10,22 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
+use ratatui::{
+    DefaultTerminal,
+    crossterm::event::{self, Event},
+};
 use rustix::time::ClockId;
 
-use super::{signals::with_signals, top_args::TopArgs};
-use crate::sinks::LiveStatistics;
+use super::{signals::with_signals, top_args::TopArgs, write_json};
 use crate::{
     clock::now_ns,
-    kernel::probe::Level,
-    record::{LibraryInUse, Notice, Outcome, RecordOptions, StopHandle, record},
-    views::top::{Feed, Rates, Snapshot, State, Subject, TopReport, print_table, rows, show},
+    record::{LibraryInUse, Notice, RecordOptions, StopHandle, record},
+    sinks::LiveStatistics,
+    views::top::{Action, Rates, Snapshot, State, Subject, TopReport, draw, print_table, rows},
 };
+
+/// How long a signal can go unnoticed.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 pub(super) fn run(args: &TopArgs, started: Instant) -> Result<ExitCode> {
     if !args.once && !stdout().is_terminal() {
@@ -27,24 +33,9 @@ pub(super) fn run(args: &TopArgs, started: Instant) -> Result<ExitCode> {
     }
     let live = LiveStatistics::default();
     let options = args.options(started, live.clone());
-    let asked = Asked {
-        once: args.once,
-        json: args.json,
-        level: args.level,
-        interval: args.interval,
-        state: State::new(args.view, args.sort, args.rows.clone().unwrap_or_default()),
-    };
-    with_signals(move |stop| watch(&options, &live, stop, asked), ratatui::restore)?;
+    let args = args.clone();
+    with_signals(move |stop| watch(&options, &live, stop, &args), ratatui::restore)?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// What to do with what is seen.
-struct Asked {
-    once: bool,
-    json: bool,
-    level: Level,
-    interval: Duration,
-    state: State,
 }
 
 /// What the session's thread says.
@@ -57,14 +48,14 @@ enum News {
     Counted,
 }
 
-fn watch(options: &RecordOptions, live: &LiveStatistics, stop: &StopHandle, asked: Asked) -> Result<()> {
+fn watch(options: &RecordOptions, live: &LiveStatistics, stop: &StopHandle, args: &TopArgs) -> Result<()> {
     let (sender, news) = mpsc::channel();
     thread::scope(|scope| {
         let session = thread::Builder::new().name("ncclflow-session".to_owned());
         let session = session
             .spawn_scoped(scope, move || session_thread(options, stop, &sender))
             .context("starting the session's thread")?;
-        let shown = follow(live, stop, asked, &news);
+        let shown = follow(live, stop, args, &news);
         stop.stop();
         let outcome = session.join().map_err(|_| anyhow::anyhow!("the session's thread failed"))?;
         outcome.and(shown)
@@ -89,22 +80,15 @@ fn session_thread(options: &RecordOptions, stop: &StopHandle, sender: &mpsc::Sen
         Notice::PassedOver(why) => say(News::Line(format!("passed over: {why}"))),
         Notice::Recording { .. } => say(News::Armed),
         Notice::TargetExited { pid } => say(News::Line(format!("process {pid} exited"))),
-        Notice::NotCached(_)
-        | Notice::WindowRemoved(_)
-        | Notice::OverMaxSize(_)
-        | Notice::WindowOpened(_)
-        | Notice::WindowClosed(..)
-        | Notice::Hang(_)
-        | Notice::NothingToRotate => {}
         Notice::WriteFailed(error) => say(News::Line(error.to_owned())),
-        Notice::Detaching { .. } if counted => {}
-        Notice::Detaching { .. } => {
+        Notice::Detaching { .. } if !counted => {
             counted = true;
             say(News::Counted);
         }
+        // Of files, of which there are none.
+        _ => {}
     };
-    let outcome: Result<Outcome> = record(options, stop, &mut notice);
-    outcome.map(drop)
+    record(options, stop, &mut notice).map(drop)
 }
 
 fn versions<'a>(libraries: impl IntoIterator<Item = &'a LibraryInUse>) -> String {
@@ -113,113 +97,140 @@ fn versions<'a>(libraries: impl IntoIterator<Item = &'a LibraryInUse>) -> String
 }
 
 /// Waits for the session to begin, and shows it until somebody wants it to end.
-fn follow(live: &LiveStatistics, stop: &StopHandle, asked: Asked, news: &mpsc::Receiver<News>) -> Result<()> {
+fn follow(
+    live: &LiveStatistics,
+    stop: &StopHandle,
+    args: &TopArgs,
+    news: &mpsc::Receiver<News>,
+) -> Result<()> {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let mut subject = Subject { host, level: Some(asked.level), processes: BTreeMap::new() };
-    loop {
-        match news.recv() {
-            Ok(News::Process(pid, name, nccl)) => drop(subject.processes.insert(pid, (name, nccl))),
-            Ok(News::Armed) => break,
-            Ok(News::Line(line)) => tell!("ncclflow: {line}"),
-            // The session says why itself.
-            Ok(News::Counted) | Err(_) => return Ok(()),
+    let subject = Subject { host, level: Some(args.level), processes: BTreeMap::new() };
+    let mut session = Session { live, stop, news, subject, line: None, armed: false, over: false };
+    while !session.armed {
+        let Ok(news) = news.recv() else { return Ok(()) };
+        session.take(news);
+        if session.over {
+            // It says why itself.
+            return Ok(());
+        }
+        if let Some(line) = session.line.take() {
+            tell!("ncclflow: {line}");
         }
     }
-    if asked.once {
-        return once(live, stop, &asked, subject, news);
+    if args.once {
+        return session.once(args);
     }
-    let mut feed = SessionFeed { live, stop, subject, news, line: None, over: false };
-    show(&mut feed, asked.state, asked.interval).context("the terminal")?;
+    let state = State::new(args.view, args.sort, args.rows.clone().unwrap_or_default());
+    let terminal = ratatui::try_init().inspect_err(|_| ratatui::restore()).context("the terminal")?;
+    let shown = session.show(terminal, state, args.interval);
+    ratatui::restore();
+    shown.context("the terminal")?;
     tell!("detaching; a second Ctrl-C leaves that to the kernel");
     Ok(())
 }
 
-/// Looks for one interval, or until the processes are gone, and prints.
-fn once(
-    live: &LiveStatistics,
-    stop: &StopHandle,
-    asked: &Asked,
-    mut subject: Subject,
-    news: &mpsc::Receiver<News>,
-) -> Result<()> {
-    let before = Snapshot { at_ns: now_ns(ClockId::Monotonic), ..Snapshot::default() };
-    tell!("watching for {} s", asked.interval.as_secs_f64());
-    let deadline = Instant::now() + asked.interval;
-    let (mut earlier, mut ended) = (before.clone(), None);
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left > asked.interval / 2 {
-            earlier = Snapshot { at_ns: now_ns(ClockId::Monotonic), statistics: live.read() };
-        }
-        if ended.is_none() && (left.is_zero() || stop.is_stopped()) {
-            ended = Some(now_ns(ClockId::Monotonic));
-            stop.stop();
-        }
-        let wait =
-            if ended.is_some() { Duration::from_mins(1) } else { left.min(Duration::from_millis(100)) };
-        match news.recv_timeout(wait) {
-            Ok(News::Counted) | Err(mpsc::RecvTimeoutError::Disconnected) => break,
-            Err(mpsc::RecvTimeoutError::Timeout) if ended.is_some() => break,
-            Ok(News::Process(pid, name, nccl)) => drop(subject.processes.insert(pid, (name, nccl))),
-            Ok(News::Armed | News::Line(_)) | Err(mpsc::RecvTimeoutError::Timeout) => {}
-        }
-    }
-    let now =
-        Snapshot { at_ns: ended.unwrap_or_else(|| now_ns(ClockId::Monotonic)), statistics: live.read() };
-    let rates = Rates::with_lag_since(&before, &earlier, &now);
-    let mut out = stdout().lock();
-    if asked.json {
-        serde_json::to_writer_pretty(&mut out, &TopReport::new(&subject, &now, &rates))?;
-        writeln!(out)?;
-    } else {
-        let State { view, sort, filter, .. } = &asked.state;
-        print_table(&rows(&rates, &subject, *view, *sort, filter), &mut out)?;
-        if rates.lost + rates.undecodable > 0 {
-            writeln!(out, "lost: {} records; not understood: {}", rates.lost, rates.undecodable)?;
-        }
-    }
-    out.flush()?;
-    Ok(())
-}
-
-/// A session as the screen wants it.
-struct SessionFeed<'a> {
+/// A session, and what it has said.
+struct Session<'a> {
     live: &'a LiveStatistics,
     stop: &'a StopHandle,
-    subject: Subject,
     news: &'a mpsc::Receiver<News>,
+    subject: Subject,
+    /// The latest that nobody was told.
     line: Option<String>,
+    armed: bool,
     over: bool,
 }
 
-impl Feed for SessionFeed<'_> {
-    fn read(&mut self) -> Snapshot {
+impl Session<'_> {
+    fn take(&mut self, news: News) {
+        match news {
+            News::Process(pid, name, nccl) => drop(self.subject.processes.insert(pid, (name, nccl))),
+            News::Armed => self.armed = true,
+            News::Line(line) => self.line = Some(line),
+            News::Counted => self.over = true,
+        }
+    }
+
+    fn read(&self) -> Snapshot {
         Snapshot { at_ns: now_ns(ClockId::Monotonic), statistics: self.live.read() }
     }
 
-    fn subject(&mut self) -> Subject {
-        self.subject.clone()
-    }
-
-    fn news(&mut self) -> Option<String> {
-        loop {
-            match self.news.try_recv() {
-                Ok(News::Process(pid, name, nccl)) => {
-                    self.subject.processes.insert(pid, (name, nccl));
-                }
-                Ok(News::Line(line)) => self.line = Some(line),
-                Ok(News::Armed) => {}
-                Ok(News::Counted) | Err(mpsc::TryRecvError::Disconnected) => {
-                    self.over = true;
-                    break;
-                }
-                Err(mpsc::TryRecvError::Empty) => break,
+    /// Looks for one interval, or until the processes are gone, and prints.
+    fn once(&mut self, args: &TopArgs) -> Result<()> {
+        let before = Snapshot { at_ns: now_ns(ClockId::Monotonic), ..Snapshot::default() };
+        tell!("watching for {} s", args.interval.as_secs_f64());
+        let deadline = Instant::now() + args.interval;
+        let (mut earlier, mut ended) = (before.clone(), None);
+        while !self.over {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left > args.interval / 2 {
+                earlier = self.read();
+            }
+            if ended.is_none() && (left.is_zero() || self.stop.is_stopped()) {
+                ended = Some(now_ns(ClockId::Monotonic));
+                self.stop.stop();
+            }
+            let wait = if ended.is_some() { Duration::from_mins(1) } else { left.min(PATIENCE) };
+            match self.news.recv_timeout(wait) {
+                Ok(news) => self.take(news),
+                Err(mpsc::RecvTimeoutError::Timeout) if ended.is_none() => {}
+                Err(_) => break,
             }
         }
-        self.line.take()
+        let now = self.read();
+        let now = Snapshot { at_ns: ended.unwrap_or(now.at_ns), ..now };
+        let rates = Rates::with_lag_since(&before, &earlier, &now);
+        let mut out = stdout().lock();
+        if args.json {
+            write_json(&mut out, &TopReport::new(&self.subject, &now, &rates))?;
+        } else {
+            let filter = args.rows.as_deref().unwrap_or_default();
+            print_table(&rows(&rates, &self.subject, args.view, args.sort, filter), &mut out)?;
+            if rates.lost + rates.undecodable > 0 {
+                writeln!(out, "lost: {} records; not understood: {}", rates.lost, rates.undecodable)?;
+            }
+        }
+        out.flush()?;
+        Ok(())
     }
 
-    fn is_over(&self) -> bool {
-        self.over || self.stop.is_stopped()
+    /// Draws on the terminal and takes keys until the user wants it to end, or it has ended.
+    fn show(
+        &mut self,
+        mut terminal: DefaultTerminal,
+        mut state: State,
+        interval: Duration,
+    ) -> io::Result<()> {
+        let mut next = Instant::now();
+        while !self.over && !self.stop.is_stopped() {
+            loop {
+                match self.news.try_recv() {
+                    Ok(news) => self.take(news),
+                    Err(mpsc::TryRecvError::Empty) => break,
+                    Err(mpsc::TryRecvError::Disconnected) => {
+                        self.over = true;
+                        break;
+                    }
+                }
+            }
+            if let Some(line) = self.line.take() {
+                state.message = Some(line);
+            }
+            if Instant::now() >= next {
+                state.take(self.read(), &self.subject);
+                next = Instant::now() + interval;
+            }
+            terminal.draw(|frame| draw(frame, &state, &self.subject))?;
+            let wait = next.saturating_duration_since(Instant::now()).min(PATIENCE);
+            if event::poll(wait)?
+                && let Event::Key(key) = event::read()?
+            {
+                state.message = None;
+                if state.key(key, &self.subject) == Action::Quit {
+                    break;
+                }
+            }
+        }
+        Ok(())
     }
 }

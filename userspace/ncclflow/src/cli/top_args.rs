@@ -11,7 +11,6 @@ use super::{
     args::{DebugArgs, seconds},
     filter_args::FilterArgs,
 };
-use crate::sinks::LiveStatistics;
 use crate::{
     kernel::{
         loader::{BufferKind, LinkKind},
@@ -19,11 +18,11 @@ use crate::{
     },
     layout_cache::default_folder,
     record::{RecordOptions, Targets},
+    sinks::LiveStatistics,
     views::top::{Sort, View},
 };
 
-/// `ncclflow top`
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(group = clap::ArgGroup::new("whom").required(true).args(["pids", "all"]))]
 #[command(after_help = "\
 Examples:

@@ -15,7 +15,7 @@ use crate::{
     dump::{self, Choice, DumpOptions},
     kernel::loader::Attachment,
     memory::ScanLimits,
-    sinks::OutputDir,
+    sinks::{OutputDir, Share},
 };
 use nccl_library::symbols::DebugFiles;
 
@@ -116,7 +116,7 @@ fn write_dump(pids: Vec<u32>, options: &DumpOptions, dir: &OutputDir) -> Result<
     let report = dump::dump(&Choice::Pids(pids), options, &mut |_| {})?;
     let name = format!("dump_{}.json", now_ns(ClockId::Realtime) / 1_000_000);
     let text = serde_json::to_string_pretty(&report)? + "\n";
-    dir.replace_file(&name, |file| file.write_all(text.as_bytes()))
+    dir.replace_file(Share::Free, &name, |file| file.write_all(text.as_bytes()))
         .with_context(|| format!("writing `{name}`"))?;
     let state = match report.state() {
         dump::State::Healthy => "healthy",

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 use super::pipeline::Pipeline;
 use crate::{
     capture::{CaptureReader, Item},
-    sinks::{MAX_AGGREGATED, OutputDir, SessionFiles, aggregate_directory},
+    sinks::{MAX_AGGREGATED, OutputDir, SessionFiles, Share, aggregate_directory},
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub fn replay(input: &Path, output: &Path) -> Result<Replayed> {
     };
     pipeline.finish();
     let dir = pipeline.files().dir().context("a replay writes files")?;
-    dir.replace_file("session.json", |file| file.write_all(report.as_bytes()))
+    dir.replace_file(Share::Free, "session.json", |file| file.write_all(report.as_bytes()))
         .context("writing `session.json`")?;
     if !pipeline.files().has_no_flows() {
         aggregate_directory(dir, MAX_AGGREGATED)?;

@@ -23,7 +23,7 @@ use crate::{
 };
 use flow::{
     model::ModelCounters,
-    schema::{ClockReport, CommunicatorReport, LossReport},
+    schema::{ClockReport, LossReport},
 };
 
 /// The report of a session that begins.
@@ -118,22 +118,7 @@ pub(super) fn complete_report(
         records_not_captured: taken.not_captured,
     };
     report.model = pipeline.model_counters();
-    report.communicators = pipeline
-        .files()
-        .summaries()
-        .into_iter()
-        .map(|rank| CommunicatorReport {
-            comm_hash: rank.comm_hash,
-            folder: rank.folder,
-            rank: rank.rank,
-            n_ranks: rank.n_ranks,
-            pid: rank.pid,
-            proxy_flow_lines: rank.records,
-            flow_steps_lines: rank.steps,
-            api_lines: rank.api_calls,
-            lost_lines: rank.lost.lines,
-        })
-        .collect();
+    report.communicators = pipeline.files().ranks();
     Ok(())
 }
 

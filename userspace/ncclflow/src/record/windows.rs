@@ -40,9 +40,9 @@ use super::{
 use crate::{
     clock::now_ns,
     kernel::stream::ProbeCounts,
-    sinks::{OutputDir, RankSummary, SessionFiles, SessionReport, WindowEnd, WindowReport, is_over_max_size},
+    sinks::{OutputDir, SessionFiles, SessionReport, WindowEnd, WindowReport, is_over_max_size},
 };
-use flow::schema::LossReport;
+use flow::schema::{CommunicatorReport, LossReport};
 
 /// How often the flag file is asked for where its folder tells nothing.
 const ASK: Duration = Duration::from_millis(250);
@@ -261,7 +261,7 @@ fn export(windows: &Receiver<(Taken, SessionReport)>, compress: bool, events: &E
     for (taken, mut report) in windows {
         let opened_ms = report.window.as_ref().map_or(0, |window| window.opened_unix_ms);
         let fail = |error: String| events.send(SessionEvent::WriteFailed(error));
-        let summaries = taken.pipeline.files().summaries();
+        let ranks = taken.pipeline.files().ranks();
         let dir = taken.pipeline.files().dir().map(OutputDir::try_clone);
         let written = write_results(taken, &mut report, compress, &mut |notice| {
             if let Notice::WriteFailed(error) = notice {
@@ -274,7 +274,7 @@ fn export(windows: &Receiver<(Taken, SessionReport)>, compress: bool, events: &E
         aggregates_over_max_size += report.loss.aggregates_over_max_size;
         let finish = |dir: io::Result<OutputDir>| {
             let dir = dir?;
-            let linked = link_by_process(&dir, &summaries, opened_ms);
+            let linked = link_by_process(&dir, &ranks, opened_ms);
             // From here on it may be removed, to make room for others.
             dir.complete();
             linked
@@ -293,7 +293,7 @@ fn export(windows: &Receiver<(Taken, SessionReport)>, compress: bool, events: &E
 /// Gives the one file of each rank a second name, by its process and the window:
 /// `flow_rank0_pid77_1755877674248.json`. Under these names the files of many windows and hosts can lie in
 /// one folder.
-fn link_by_process(dir: &OutputDir, ranks: &[RankSummary], opened_ms: u64) -> io::Result<()> {
+fn link_by_process(dir: &OutputDir, ranks: &[CommunicatorReport], opened_ms: u64) -> io::Result<()> {
     for rank in ranks {
         let folder = dir.open_subfolder(&rank.folder)?;
         let tag = format!("pid{}_{opened_ms}", rank.pid);

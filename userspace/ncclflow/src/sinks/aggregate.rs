@@ -12,9 +12,9 @@ use super::{
     budget::{Share, is_over_max_size},
     output_dir::OutputDir,
     output_file::OutputFile,
-    read_lines::{each_line, for_each_line, open_seekable, ranks_of},
+    read_lines::{each_line, for_each_line, for_each_rank, open_seekable},
 };
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use flow::{
     schema::{MessageRow, OpRow},
     statistics::RankLinks,
@@ -24,10 +24,8 @@ use flow::{
 /// size, and few readers take a JSON document of gigabytes. `ncclflow aggregate` does it on request.
 pub const MAX_AGGREGATED: u64 = 256 << 20;
 
-/// What was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Aggregated {
-    /// `flow_rank` files.
     pub ranks: u64,
     pub ops: u64,
     pub steps: u64,
@@ -73,49 +71,32 @@ impl Index {
 /// most `max_bytes`.
 pub fn aggregate_directory(dir: &OutputDir, max_bytes: u64) -> Result<Aggregated> {
     let (mut total, mut failed) = (Aggregated::default(), None);
-    for folder in dir.names().with_context(|| format!("cannot list `{}`", dir.path().display()))? {
-        let Ok(subfolder) = dir.open_subfolder(&folder) else { continue };
-        let names =
-            subfolder.names().with_context(|| format!("cannot list `{}`", subfolder.path().display()))?;
-        for rank in ranks_of(&names, "proxy_flow") {
-            let context = || format!("aggregating rank {rank} of `{}`", subfolder.path().display());
-            match aggregate_rank(&subfolder, rank, max_bytes).with_context(context) {
-                Ok(Some(done)) => {
-                    total.ranks += 1;
-                    total.ops += done.ops;
-                    total.steps += done.steps;
-                    total.cut_lines += done.cut_lines;
-                }
-                Ok(None) => total.left_out += 1,
-                Err(error) if is_for_the_limit(&error) => total.over_max_size += 1,
-                // The others are none the worse.
-                Err(error) => failed = failed.or(Some(error)),
+    for_each_rank(dir, |_, folder, rank| {
+        let context = || format!("aggregating rank {rank} of `{}`", folder.path().display());
+        match aggregate_rank(folder, rank, max_bytes).with_context(context) {
+            Ok(Some(index)) => {
+                total.ranks += 1;
+                total.ops += index.ops.len() as u64;
+                total.steps += index.steps;
+                total.cut_lines += index.cut_lines;
             }
+            Ok(None) => total.left_out += 1,
+            Err(error) if is_for_the_limit(&error) => total.over_max_size += 1,
+            // The others are none the worse.
+            Err(error) => failed = failed.take().or(Some(error)),
         }
-    }
-    if let Some(error) = failed {
-        return Err(error);
-    }
-    if total.ranks + total.left_out + total.over_max_size == 0 {
-        bail!(
-            "`{}` holds no `<commHash>/proxy_flow_rank<r>.jsonl`: is it the folder of a recording?",
-            dir.path().display()
-        );
-    }
-    Ok(total)
+        Ok(())
+    })?;
+    failed.map_or(Ok(total), Err)
 }
 
 fn is_for_the_limit(error: &anyhow::Error) -> bool {
     error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>()).any(is_over_max_size)
 }
 
-fn flow_steps_name(rank: i32) -> String {
-    format!("flow_steps_rank{rank}.jsonl")
-}
-
 /// `None` if the rank's `flow_steps` is larger than `max_bytes`.
-fn aggregate_rank(dir: &OutputDir, rank: i32, max_bytes: u64) -> Result<Option<Aggregated>> {
-    let flow_steps = flow_steps_name(rank);
+fn aggregate_rank(dir: &OutputDir, rank: i32, max_bytes: u64) -> Result<Option<Index>> {
+    let flow_steps = format!("flow_steps_rank{rank}.jsonl");
     let mut steps = open_seekable(dir, &flow_steps).with_context(|| format!("opening `{flow_steps}`"))?;
     if steps.metadata().with_context(|| format!("reading `{flow_steps}`"))?.len() > max_bytes {
         return Ok(None);
@@ -125,9 +106,7 @@ fn aggregate_rank(dir: &OutputDir, rank: i32, max_bytes: u64) -> Result<Option<A
     let mut cut = 0;
     for_each_line(dir, &proxy_flow, &mut cut, |_, line| {
         let head: OpRow = serde_json::from_str(line)?;
-        if index.meta.is_none() {
-            index.meta = Some(line.to_owned());
-        }
+        index.meta.get_or_insert_with(|| line.to_owned());
         let op = index.op(head.seq);
         op.channels += 1;
         op.head.get_or_insert(head);
@@ -150,16 +129,9 @@ fn aggregate_rank(dir: &OutputDir, rank: i32, max_bytes: u64) -> Result<Option<A
     })?;
     index.cut_lines = cut;
     let write = |file: &mut OutputFile| write_rank(file, rank, &mut index, &mut steps);
-    dir.replace_from(Share::Aggregates, &format!("flow_rank{rank}.json"), write)
+    dir.replace_file(Share::Aggregates, &format!("flow_rank{rank}.json"), write)
         .with_context(|| format!("writing `flow_rank{rank}.json`"))?;
-    Ok(Some(Aggregated {
-        ranks: 1,
-        ops: index.ops.len() as u64,
-        steps: index.steps,
-        left_out: 0,
-        over_max_size: 0,
-        cut_lines: index.cut_lines,
-    }))
+    Ok(Some(index))
 }
 
 fn write_rank(file: &mut OutputFile, rank: i32, index: &mut Index, steps: &mut File) -> io::Result<()> {

@@ -10,11 +10,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use super::{
-    made::{FileId, Made},
-    output_dir::OutputDir,
-    session_file::MaxSizeReport,
-};
+use super::{made::Made, output_dir::OutputDir, session_file::MaxSizeReport};
 
 /// What a name takes in its folder at most: an entry of 72 bytes, in blocks that are half full, as ext4
 /// splits them.
@@ -44,9 +40,7 @@ const MAIN: u64 = 0;
 pub enum Share {
     /// Nothing else.
     Free,
-    /// What is kept for aggregates.
     Aggregates,
-    /// What is kept for compressed files.
     Compressed,
     /// What is kept for `session.json`.
     Report,
@@ -103,8 +97,10 @@ struct State {
     /// Names in the root that are free again; its blocks are not.
     spare_entries: u64,
     is_full: bool,
-    refused: Refused,
-    removed: Removed,
+    was_refused: bool,
+    /// Windows; the folders are the latest of them.
+    removed: MaxSizeReport,
+    news: DiskNews,
     /// That there is something to tell.
     was_said: bool,
 }
@@ -119,25 +115,6 @@ struct Part {
     made: Made,
 }
 
-/// Lines, or a window, for which there was no room.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Refused {
-    #[default]
-    Nothing,
-    /// Nobody was told yet.
-    Untold,
-    Told,
-}
-
-#[derive(Debug, Default)]
-struct Removed {
-    windows: u64,
-    bytes: u64,
-    /// Of the latest.
-    folders: VecDeque<String>,
-    untold: Vec<String>,
-}
-
 /// What the budget has to tell.
 #[derive(Debug, Default)]
 pub struct DiskNews {
@@ -149,11 +126,11 @@ pub struct DiskNews {
 
 /// Whose the bytes are that a folder's files take.
 #[derive(Clone, Debug)]
-pub(super) struct ProbeCounts {
+pub(super) struct Account {
     budget: DiskBudget,
     part: u64,
     /// Path of the folder from the root.
-    within: Arc<str>,
+    pub(super) within: Arc<str>,
 }
 
 impl State {
@@ -190,9 +167,8 @@ impl State {
 
     fn refuse(&mut self) {
         self.is_full = true;
-        if self.refused == Refused::Nothing {
-            self.refused = Refused::Untold;
-        }
+        self.news.is_first_refusal |= !self.was_refused;
+        self.was_refused = true;
     }
 }
 
@@ -211,8 +187,8 @@ impl DiskBudget {
         Self(Arc::new(Shared { limit, block, compress, root, state, removing }))
     }
 
-    pub(super) fn main_account(&self) -> ProbeCounts {
-        ProbeCounts { budget: self.clone(), part: MAIN, within: "".into() }
+    pub(super) fn main_account(&self) -> Account {
+        Account { budget: self.clone(), part: MAIN, within: "".into() }
     }
 
     /// What a file of so many bytes takes.
@@ -227,7 +203,6 @@ impl DiskBudget {
         bytes.div_ceil(self.0.block).saturating_mul(self.0.block)
     }
 
-    /// Bytes that the recording may take.
     pub fn limit(&self) -> u64 {
         self.0.limit
     }
@@ -235,30 +210,19 @@ impl DiskBudget {
     /// Somebody should be told something; said once, until it is taken.
     pub fn has_news(&self) -> bool {
         let mut state = self.state();
-        let has_news = state.refused == Refused::Untold || !state.removed.untold.is_empty();
+        let has_news = state.news.is_first_refusal || !state.news.removed.is_empty();
         has_news && !std::mem::replace(&mut state.was_said, true)
     }
 
     pub fn take_news(&self) -> DiskNews {
         let mut state = self.state();
         state.was_said = false;
-        let is_first_refusal = state.refused == Refused::Untold;
-        if is_first_refusal {
-            state.refused = Refused::Told;
-        }
-        DiskNews { removed: std::mem::take(&mut state.removed.untold), is_first_refusal }
+        std::mem::take(&mut state.news)
     }
 
-    /// For `session.json`.
     pub fn report(&self) -> MaxSizeReport {
         let state = self.state();
-        MaxSizeReport {
-            bytes: self.0.limit,
-            used_bytes: state.used,
-            windows_removed: state.removed.windows,
-            bytes_removed: state.removed.bytes,
-            folders_removed: state.removed.folders.iter().cloned().collect(),
-        }
+        MaxSizeReport { bytes: self.0.limit, used_bytes: state.used, ..state.removed.clone() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -297,19 +261,19 @@ impl DiskBudget {
         // The root keeps the block that the entry was in.
         state.used = state.used.saturating_add(ENTRY);
         state.spare_entries += 1;
+        state.news.removed.push(folder.clone());
         let removed = &mut state.removed;
-        removed.windows += 1;
-        removed.bytes += used - left;
-        removed.untold.push(folder.clone());
-        removed.folders.push_back(folder);
-        if removed.folders.len() > MAX_NAMED {
-            removed.folders.pop_front();
+        removed.windows_removed += 1;
+        removed.bytes_removed += used - left;
+        removed.folders_removed.push(folder);
+        if removed.folders_removed.len() > MAX_NAMED {
+            removed.folders_removed.remove(0);
         }
         state.resume_if_room(self.0.limit);
     }
 }
 
-impl ProbeCounts {
+impl Account {
     pub(super) fn budget(&self) -> &DiskBudget {
         &self.budget
     }
@@ -327,7 +291,7 @@ impl ProbeCounts {
 
     /// An account of its own for a window in this folder, with what the folder takes, and so much kept for
     /// its report.
-    pub(super) fn open_window(&self, name: &str, report: u64) -> Option<Self> {
+    pub(super) fn open_window(&self, name: &str, report: u64) -> io::Result<Self> {
         let mut opened = None;
         self.budget.obtain(|state, limit| {
             let entry = if state.spare_entries > 0 { 0 } else { ENTRY };
@@ -351,7 +315,8 @@ impl ProbeCounts {
             opened = Some(part);
             true
         });
-        Some(Self { budget: self.budget.clone(), part: opened?, within: self.inside(name).within })
+        let part = opened.ok_or_else(over_max_size)?;
+        Ok(Self { part, ..self.inside(name) })
     }
 
     /// Nothing came of a window.
@@ -363,7 +328,6 @@ impl ProbeCounts {
         }
     }
 
-    /// Nothing more comes: what was kept is free, and a window may be removed.
     pub(super) fn complete(&self) {
         let mut state = self.budget.state();
         let Some(part) = state.parts.get_mut(&self.part) else { return };
@@ -378,7 +342,6 @@ impl ProbeCounts {
         }
     }
 
-    /// Lines are not written: there is no room, and no window that could be removed.
     pub(super) fn is_full(&self) -> bool {
         self.budget.state().is_full
     }
@@ -398,7 +361,7 @@ impl ProbeCounts {
     }
 
     /// Takes bytes for a file that is written at the end, from what is kept for it and what is free.
-    pub(super) fn take(&self, share: Share, bytes: u64) -> bool {
+    pub(super) fn take(&self, share: Share, bytes: u64) -> io::Result<()> {
         let attempt = |state: &mut State, limit: u64| {
             let kept = state.parts.get(&self.part).map_or(0, |part| part.kept[share as usize]);
             let (mut from, mut borrowed) = (Need::default(), 0);
@@ -411,11 +374,12 @@ impl ProbeCounts {
             }
             state.change(limit, self.part, &from, &Need { disk: bytes, ..Need::default() }, borrowed)
         };
-        match share {
+        let is_taken = match share {
             // Can be made later, by hand: nothing is removed for it.
             Share::Aggregates | Share::Compressed => attempt(&mut self.budget.state(), self.budget.0.limit),
             Share::Free | Share::Report | Share::Opening => self.budget.obtain(attempt),
-        }
+        };
+        if is_taken { Ok(()) } else { Err(over_max_size()) }
     }
 
     /// Bytes are on disk no more.
@@ -426,38 +390,10 @@ impl ProbeCounts {
         state.resume_if_room(self.budget.0.limit);
     }
 
-    /// The folder itself was made, in that one.
-    pub(super) fn note_itself(&self, parent: &Self, name: &str, id: FileId) {
-        self.made(|made| made.add(&parent.within, name, id));
-    }
-
-    /// Something was made in this folder.
-    pub(super) fn note(&self, name: &str, id: FileId) {
-        self.made(|made| made.add(&self.within, name, id));
-    }
-
-    /// Something that was made in this folder has another name, under which there may have been something
-    /// else.
-    pub(super) fn note_renamed(&self, from: &str, to: &str) {
-        self.made(|made| made.rename(&self.within, from, to));
-    }
-
-    /// Something in this folder is no more.
-    pub(super) fn note_removed(&self, name: &str) {
-        self.made(|made| made.forget(&self.within, name));
-    }
-
-    /// This was made here, by this recording.
-    pub(super) fn is_ours(&self, name: &str, id: FileId) -> bool {
-        let mut is_ours = false;
-        self.made(|made| is_ours = made.has(&self.within, name, id));
-        is_ours
-    }
-
-    fn made(&self, change: impl FnOnce(&mut Made)) {
-        if let Some(part) = self.budget.state().parts.get_mut(&self.part) {
-            change(&mut part.made);
-        }
+    /// Looks at, or changes, what this recording has made of this part; with the folder's path.
+    pub(super) fn made<T: Default>(&self, look: impl FnOnce(&mut Made, &Arc<str>) -> T) -> T {
+        let mut state = self.budget.state();
+        state.parts.get_mut(&self.part).map_or_else(T::default, |part| look(&mut part.made, &self.within))
     }
 }
 
@@ -473,7 +409,6 @@ impl std::fmt::Display for OverMaxSize {
     }
 }
 
-/// The error of a writer that the budget has nothing for.
 pub(super) fn over_max_size() -> io::Error {
     io::Error::new(io::ErrorKind::StorageFull, OverMaxSize)
 }

@@ -16,7 +16,6 @@ use super::{
 /// than we do.
 const LEVEL: Compression = Compression::new(3);
 
-/// What was compressed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Compressed {
     pub files: u64,

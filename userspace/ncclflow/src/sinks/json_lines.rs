@@ -3,6 +3,7 @@
 use std::{
     io::{self, Write as _},
     iter::Sum,
+    mem,
     ops::AddAssign,
 };
 
@@ -44,9 +45,8 @@ impl Sum for LostLines {
     }
 }
 
-/// Writes whole lines only.
 #[derive(Debug)]
-pub struct JsonLinesFile {
+pub(super) struct JsonLinesFile {
     file: OutputFile,
     /// Lines not written yet.
     batch: Vec<u8>,
@@ -56,53 +56,47 @@ pub struct JsonLinesFile {
     lines: u64,
     /// Lines that could not be written, after the first failure all.
     lost: LostLines,
-    error: Option<io::ErrorKind>,
+    failed: bool,
 }
 
 impl JsonLinesFile {
-    /// Takes an empty file.
-    pub fn new(file: impl Into<OutputFile>) -> Self {
+    pub(super) fn new(file: OutputFile) -> Self {
         Self {
-            file: file.into(),
+            file,
             batch: Vec::with_capacity(BATCH),
             batch_lines: 0,
             written: 0,
             lines: 0,
             lost: LostLines::default(),
-            error: None,
+            failed: false,
         }
     }
 
     /// Adds a line. An error is returned once, when it happens; lines after it are counted as lost, as are
     /// those that there is no room for under the limit.
-    pub fn push(&mut self, line: &impl Serialize) -> io::Result<()> {
-        if self.error.is_some() {
+    pub(super) fn push(&mut self, line: &impl Serialize) -> io::Result<()> {
+        self.add(|batch| Ok(serde_json::to_writer(batch, line)?))
+    }
+
+    /// Adds a line that is no JSON. Whatever could end the line early is left out.
+    pub(super) fn push_text(&mut self, line: &str) -> io::Result<()> {
+        self.add(|batch| {
+            batch.extend(line.bytes().filter(|byte| !byte.is_ascii_control()));
+            Ok(())
+        })
+    }
+
+    fn add(&mut self, line: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) -> io::Result<()> {
+        if self.failed {
             self.lost.lines += 1;
             return Ok(());
         }
         let before = self.batch.len();
-        if let Err(error) = serde_json::to_writer(&mut self.batch, line) {
+        if let Err(error) = line(&mut self.batch) {
             self.batch.truncate(before);
             self.lost.lines += 1;
-            return Err(error.into());
+            return Err(error);
         }
-        self.end_line(before)
-    }
-
-    /// Adds a line that is no JSON, as [`JsonLinesFile::push`]. Whatever could end the line early is left
-    /// out.
-    pub fn push_text(&mut self, line: &str) -> io::Result<()> {
-        if self.error.is_some() {
-            self.lost.lines += 1;
-            return Ok(());
-        }
-        let before = self.batch.len();
-        self.batch.extend(line.bytes().filter(|byte| !byte.is_ascii_control()));
-        self.end_line(before)
-    }
-
-    /// `before`: where the line begins in the batch.
-    fn end_line(&mut self, before: usize) -> io::Result<()> {
         self.batch.push(b'\n');
         if !self.file.reach(self.written.saturating_add(self.batch.len() as u64)) {
             self.batch.truncate(before);
@@ -113,42 +107,31 @@ impl JsonLinesFile {
         if self.batch.len() >= BATCH { self.flush() } else { Ok(()) }
     }
 
-    /// Writes what has gathered.
-    pub fn flush(&mut self) -> io::Result<()> {
-        if self.batch.is_empty() || self.error.is_some() {
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        if self.batch.is_empty() || self.failed {
             return Ok(());
         }
-        match self.file.write_all(&self.batch) {
-            Ok(()) => {
-                self.written += self.batch.len() as u64;
-                self.lines += self.batch_lines;
-                self.clear_batch();
-                Ok(())
-            }
-            Err(error) => {
-                // Part of the batch may be there: back to the last whole line that is known to be.
-                let _ = self.file.cut(self.written);
-                self.lost.lines += self.batch_lines;
-                self.clear_batch();
-                self.error = Some(error.kind());
-                Err(error)
-            }
+        let lines = mem::take(&mut self.batch_lines);
+        let written = self.file.write_all(&self.batch);
+        if written.is_ok() {
+            self.written += self.batch.len() as u64;
+            self.lines += lines;
+        } else {
+            // Part of the batch may be there: back to the last whole line that is known to be.
+            let _ = self.file.cut(self.written);
+            self.lost.lines += lines;
+            self.failed = true;
         }
+        self.batch.clear();
+        written
     }
 
-    /// Lines in the file.
-    pub fn lines(&self) -> u64 {
+    pub(super) fn lines(&self) -> u64 {
         self.lines
     }
 
-    /// Lines that could not be written.
-    pub fn lost(&self) -> LostLines {
+    pub(super) fn lost(&self) -> LostLines {
         self.lost
-    }
-
-    fn clear_batch(&mut self) {
-        self.batch.clear();
-        self.batch_lines = 0;
     }
 }
 
@@ -161,7 +144,7 @@ mod tests {
     #[test]
     fn lines_are_whole_and_counted() {
         let mut file = tempfile::tempfile().unwrap();
-        let mut lines = JsonLinesFile::new(file.try_clone().unwrap());
+        let mut lines = JsonLinesFile::new(file.try_clone().unwrap().into());
         for n in 0..100_000 {
             lines.push(&n).unwrap();
         }
@@ -176,7 +159,7 @@ mod tests {
     #[test]
     fn a_full_disk_leaves_whole_lines_and_a_count() {
         let mut file = rustix_memfd();
-        let mut lines = JsonLinesFile::new(file.try_clone().unwrap());
+        let mut lines = JsonLinesFile::new(file.try_clone().unwrap().into());
         let mut failed = 0;
         for n in 0..100_000 {
             failed += u32::from(lines.push(&format!("line {n}")).is_err());

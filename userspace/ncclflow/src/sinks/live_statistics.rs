@@ -20,7 +20,6 @@ impl LiveStatistics {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A copy.
     pub fn read(&self) -> Statistics {
         self.lock().statistics().clone()
     }

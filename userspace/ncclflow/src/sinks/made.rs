@@ -4,7 +4,6 @@ use std::{io, sync::Arc};
 
 use super::output_dir::OutputDir;
 
-/// Names one file or folder, whatever it is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FileId {
     pub(super) device: u64,
@@ -22,13 +21,6 @@ struct Entry {
 /// Files and folders, each after the folder that it is in.
 #[derive(Debug, Default)]
 pub(super) struct Made(Vec<Entry>);
-
-/// What became of an entry.
-enum Gone {
-    Yes,
-    /// It is there, and has so many bytes.
-    No(u64),
-}
 
 impl Made {
     pub(super) fn add(&mut self, folder: &Arc<str>, name: &str, id: FileId) {
@@ -69,9 +61,7 @@ impl Made {
             }
             // A folder that is not there any more has nothing of ours in it.
             let Some((_, Ok(folder))) = &open else { continue };
-            if let Gone::No(bytes) = remove_one(folder, &name, id) {
-                left += cost(bytes);
-            }
+            left += remove_one(folder, &name, id).map_or(0, &cost);
         }
         left
     }
@@ -81,16 +71,13 @@ impl Made {
     }
 }
 
-fn remove_one(folder: &OutputDir, name: &str, id: FileId) -> Gone {
+/// The bytes of what could not be removed.
+fn remove_one(folder: &OutputDir, name: &str, id: FileId) -> Option<u64> {
     match folder.look_at(name) {
         // Another one's, that has the name now: ours has been moved or removed.
-        Ok(found) if found.id != id => Gone::Yes,
+        Ok(found) if found.id != id => None,
         // A folder in which others have put something stays, with what they have put there.
-        Ok(found) => match folder.unlink(name, found.is_folder) {
-            Ok(()) => Gone::Yes,
-            Err(_) => Gone::No(found.bytes),
-        },
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Gone::Yes,
-        Err(_) => Gone::No(0),
+        Ok(found) => folder.unlink(name, found.is_folder).err().map(|_| found.bytes),
+        Err(error) => (error.kind() != io::ErrorKind::NotFound).then_some(0),
     }
 }

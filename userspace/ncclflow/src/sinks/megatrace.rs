@@ -15,7 +15,6 @@ use flow::schema::{ApiCallRow, Pointer, RankKey};
 /// number 0.
 const MAX_STREAMS: usize = 65_536;
 
-/// Makes the lines of one recording.
 #[derive(Debug, Default)]
 pub(super) struct Megatrace {
     /// Adds up with a record's time to wall time, nanoseconds.

@@ -3,11 +3,10 @@
 //! A new sink is a file here that implements [`Sink`], and a line in [`SessionFiles::new`].
 
 mod aggregate;
-mod api_files;
 mod budget;
 mod compress;
-mod flow_files;
 mod json_lines;
+mod line_files;
 mod live_statistics;
 mod made;
 mod megatrace;
@@ -19,18 +18,18 @@ mod session_files;
 mod sink;
 
 pub use aggregate::{Aggregated, MAX_AGGREGATED, aggregate_directory};
-pub use api_files::{ApiFormat, ApiOutputOptions};
 pub(crate) use budget::is_over_max_size;
 pub use budget::{DiskBudget, DiskNews, Share};
 pub use compress::{Compressed, compress_files};
-pub use json_lines::{JsonLinesFile, LostLines};
+pub use json_lines::LostLines;
+pub use line_files::{ApiFormat, ApiOutputOptions};
 pub use live_statistics::LiveStatistics;
 pub use output_dir::OutputDir;
 pub use output_file::OutputFile;
-pub(crate) use read_lines::{for_each_line, ranks_of};
+pub(crate) use read_lines::{for_each_line, for_each_rank};
 pub use session_file::{
     AttachReport, BufferReport, LibraryReport, MaxSizeReport, ProbeReport, SessionReport, SessionState,
     TargetReport, WindowEnd, WindowReport,
 };
 pub use session_files::SessionFiles;
-pub use sink::{RankSummary, Sink, Written};
+pub use sink::{Sink, Written};

@@ -19,12 +19,11 @@ use rustix::{
 };
 
 use super::{
-    budget::{DiskBudget, ENTRY, ProbeCounts, Share, over_max_size},
+    budget::{Account, DiskBudget, ENTRY, Share},
     made::FileId,
     output_file::{OutputFile, Source},
 };
 
-/// An open output folder.
 #[derive(Debug)]
 pub struct OutputDir {
     path: PathBuf,
@@ -32,7 +31,7 @@ pub struct OutputDir {
     /// We made it, it was not there before.
     is_new: bool,
     /// What is written to it counts there; nothing: there is no limit.
-    account: Option<ProbeCounts>,
+    account: Option<Account>,
 }
 
 /// What is under a name.
@@ -53,7 +52,6 @@ impl From<Stat> for Found {
     }
 }
 
-/// What others may do with a file.
 const OTHERS: u32 = 0o077;
 
 const DIR_FLAGS: OFlags =
@@ -75,7 +73,8 @@ impl OutputDir {
             }
         };
         let dir = Self { is_new, ..Self::open(path)? };
-        if !dir.is_empty()? {
+        let entries = dir.entries().with_context(|| format!("cannot list `{}`", path.display()))?;
+        if !entries.is_empty() {
             bail!("`{}` exists and is not empty: give -o a folder that does not exist yet", path.display());
         }
         let writable = rustix::fs::accessat(&dir.fd, ".", rustix::fs::Access::WRITE_OK, AtFlags::EACCESS);
@@ -100,17 +99,15 @@ impl OutputDir {
         Ok(Self { account: Some(account), ..self })
     }
 
-    /// The limit, if there is one.
     pub fn budget(&self) -> Option<&DiskBudget> {
-        self.account.as_ref().map(ProbeCounts::budget)
+        self.account.as_ref().map(Account::budget)
     }
 
     /// Lines are not written any more: there is no room under the limit, and nothing that could be removed.
     pub(super) fn has_no_room(&self) -> bool {
-        self.account.as_ref().is_some_and(ProbeCounts::is_full)
+        self.account.as_ref().is_some_and(Account::is_full)
     }
 
-    /// Keeps so many bytes of the limit for this.
     pub fn keep(&self, share: Share, bytes: u64) {
         if let Some(account) = &self.account {
             account.keep(share, account.budget().cost(bytes) + ENTRY);
@@ -135,16 +132,14 @@ impl OutputDir {
 
     /// It is ours, and nobody else can look into it or write to it.
     pub fn is_private(&self) -> io::Result<bool> {
-        let status = rustix::fs::fstat(&self.fd)?;
+        let status = fstat(&self.fd)?;
         Ok(status.st_uid == rustix::process::geteuid().as_raw() && status.st_mode & OTHERS == 0)
     }
 
-    /// For messages.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The same open folder once more.
     pub fn try_clone(&self) -> io::Result<Self> {
         let (path, account) = (self.path.clone(), self.account.clone());
         Ok(Self { path, fd: self.fd.try_clone()?, is_new: false, account })
@@ -163,9 +158,7 @@ impl OutputDir {
             opened => return opened,
         }
         let needed = account.budget().cost(1) + ENTRY;
-        if !account.take(Share::Free, needed) {
-            return Err(over_max_size());
-        }
+        account.take(Share::Free, needed)?;
         self.make_folder(name, account, account.inside(name)).inspect_err(|_| account.give_back(needed))
     }
 
@@ -174,15 +167,16 @@ impl OutputDir {
     pub fn window(&self, name: &str, report: u64) -> io::Result<Self> {
         let Some(account) = &self.account else { return self.subfolder(name) };
         let report = account.budget().cost(report) + ENTRY;
-        let Some(window) = account.open_window(name, report) else { return Err(over_max_size()) };
+        let window = account.open_window(name, report)?;
         self.make_folder(name, account, window.clone()).inspect_err(|_| window.abandon_window())
     }
 
-    fn make_folder(&self, name: &str, parent: &ProbeCounts, account: ProbeCounts) -> io::Result<Self> {
+    fn make_folder(&self, name: &str, parent: &Account, account: Account) -> io::Result<Self> {
         mkdirat(&self.fd, name, Mode::RWXU)?;
         let dir = Self { account: Some(account), ..self.open_subfolder(name)? };
         if let Some(account) = &dir.account {
-            account.note_itself(parent, name, Found::from(fstat(&dir.fd)?).id);
+            let id = Found::from(fstat(&dir.fd)?).id;
+            account.made(|made, _| made.add(&parent.within, name, id));
         }
         Ok(dir)
     }
@@ -215,25 +209,23 @@ impl OutputDir {
     }
 
     fn create_from(&self, share: Share, name: &str) -> io::Result<OutputFile> {
-        let create = || Ok(File::from(openat(&self.fd, name, NEW_FILE, Mode::RUSR | Mode::WUSR)?));
+        let create = || self.open_at(name, NEW_FILE);
         let Some(account) = &self.account else { return create().map(OutputFile::from) };
-        if !account.take(share, ENTRY) {
-            return Err(over_max_size());
-        }
+        account.take(share, ENTRY)?;
         let file = create().inspect_err(|_| account.give_back(ENTRY))?;
-        account.note(name, Found::from(fstat(&file)?).id);
-        Ok(OutputFile::new(file, Some(account), share))
+        let id = Found::from(fstat(&file)?).id;
+        account.made(|made, folder| made.add(folder, name, id));
+        Ok(OutputFile::new(file, account, share))
     }
 
     /// Gives a file inside a second name. One that exists is an error.
     pub fn link(&self, name: &str, second: &str) -> io::Result<()> {
         let link = || Ok(linkat(&self.fd, name, &self.fd, second, AtFlags::empty())?);
         let Some(account) = &self.account else { return link() };
-        if !account.take(Share::Report, ENTRY) {
-            return Err(over_max_size());
-        }
+        account.take(Share::Report, ENTRY)?;
         link().inspect_err(|_| account.give_back(ENTRY))?;
-        account.note(second, self.look_at(name)?.id);
+        let id = self.look_at(name)?.id;
+        account.made(|made, folder| made.add(folder, second, id));
         Ok(())
     }
 
@@ -247,7 +239,7 @@ impl OutputDir {
         let bytes = self.look_at(name)?.bytes;
         self.unlink(name, false)?;
         if let Some(account) = &self.account {
-            account.note_removed(name);
+            account.made(|made, folder| made.forget(folder, name));
             account.give_back(account.budget().cost(bytes) + ENTRY);
         }
         Ok(())
@@ -270,7 +262,7 @@ impl OutputDir {
         // One of a process that was killed, and had our number.
         self.remove_file(&name);
         let flags = NEW_FILE.difference(OFlags::WRONLY) | OFlags::RDWR;
-        let file = File::from(openat(&self.fd, &name, flags, Mode::RUSR | Mode::WUSR)?);
+        let file = self.open_at(&name, flags)?;
         self.remove_file(&name);
         Ok(file)
     }
@@ -278,25 +270,21 @@ impl OutputDir {
     /// Opens a file inside for reading. A pipe in its place must not make us wait, nor a link lead us away.
     pub fn open_file(&self, name: &str) -> io::Result<File> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        let file = File::from(openat(&self.fd, name, flags, Mode::empty())?);
+        let file = self.open_at(name, flags)?;
         if !file.metadata()?.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
         }
         Ok(file)
     }
 
-    /// Writes a whole file, in the place of one with this name if there is one: readers see the old or the
-    /// new, no half.
-    pub fn replace_file(
-        &self,
-        name: &str,
-        write: impl FnOnce(&mut OutputFile) -> io::Result<()>,
-    ) -> io::Result<()> {
-        self.replace_from(Share::Free, name, write)
+    /// With the mode 0600 if it is new.
+    fn open_at(&self, name: &str, flags: OFlags) -> io::Result<File> {
+        Ok(openat(&self.fd, name, flags, Mode::RUSR | Mode::WUSR)?.into())
     }
 
-    /// The same, from what is kept for it where there is a limit.
-    pub fn replace_from(
+    /// Writes a whole file, in the place of one with this name if there is one: readers see the old or the
+    /// new, no half. Where there is a limit, it takes its bytes from that share.
+    pub fn replace_file(
         &self,
         share: Share,
         name: &str,
@@ -348,56 +336,40 @@ impl OutputDir {
         self.remove_file(&temporary);
         let mut file = self.create_from(share, &temporary)?;
         let written = write(&mut file).and_then(|()| rename(&temporary));
-        let Some(account) = &self.account else {
-            if written.is_err() {
-                self.remove_file(&temporary);
-            }
-            return written.map(drop);
-        };
-        match written {
-            Ok(before) => {
-                let ours = before.filter(|before| account.is_ours(name, before.id));
-                account.note_renamed(&temporary, name);
+        let is_removed = written.is_err() && self.unlink(&temporary, false).is_ok();
+        if let Some(account) = &self.account {
+            if let Ok(before) = &written {
+                let ours = account.made(|made, folder| {
+                    let ours = before.filter(|before| made.has(folder, name, before.id));
+                    made.rename(folder, &temporary, name);
+                    ours
+                });
                 if let Some(before) = ours {
                     account.give_back(account.budget().cost(before.bytes) + ENTRY);
                 }
-                Ok(())
-            }
-            Err(error) => {
-                if self.unlink(&temporary, false).is_ok() {
-                    account.note_removed(&temporary);
-                    account.give_back(file.taken() + ENTRY);
-                }
-                Err(error)
+            } else if is_removed {
+                account.made(|made, folder| made.forget(folder, &temporary));
+                account.give_back(file.taken() + ENTRY);
             }
         }
+        written.map(drop)
     }
 
     /// Names inside, sorted; those that are not UTF-8 are none of ours and left out.
     pub fn names(&self) -> io::Result<Vec<String>> {
-        let mut names = Vec::new();
-        for entry in Dir::read_from(self.fd.as_fd())? {
-            let entry = entry?;
-            if let Ok(name) = entry.file_name().to_str()
-                && name != "."
-                && name != ".."
-            {
-                names.push(name.to_owned());
-            }
-        }
+        let mut names: Vec<String> =
+            self.entries()?.into_iter().filter_map(|name| name.into_string().ok()).collect();
         names.sort();
         Ok(names)
     }
 
-    fn is_empty(&self) -> Result<bool> {
+    fn entries(&self) -> io::Result<Vec<CString>> {
+        let mut names = Vec::new();
         for entry in Dir::read_from(self.fd.as_fd())? {
-            let entry = entry.with_context(|| format!("cannot list `{}`", self.path.display()))?;
-            let name: CString = entry.file_name().to_owned();
-            if !matches!(name.as_bytes(), b"." | b"..") {
-                return Ok(false);
-            }
+            names.push(entry?.file_name().to_owned());
         }
-        Ok(true)
+        names.retain(|name| !matches!(name.as_bytes(), b"." | b".."));
+        Ok(names)
     }
 }
 
@@ -438,7 +410,7 @@ mod tests {
         std::os::unix::fs::symlink(&victim, dir.path().join("trap")).unwrap();
         assert!(dir.create_file("trap").is_err());
         assert!(dir.open_file("trap").is_err());
-        dir.replace_file("trap", |file| file.write_all(b"new")).unwrap();
+        dir.replace_file(Share::Free, "trap", |file| file.write_all(b"new")).unwrap();
         assert_eq!(std::fs::read_to_string(&victim).unwrap(), "precious");
         assert_eq!(std::fs::read_to_string(dir.path().join("trap")).unwrap(), "new");
     }
@@ -447,8 +419,8 @@ mod tests {
     fn a_replacement_that_fails_leaves_the_old_file() {
         let parent = tempfile::tempdir().unwrap();
         let dir = OutputDir::create(&parent.path().join("out")).unwrap();
-        dir.replace_file("a", |file| file.write_all(b"old")).unwrap();
-        dir.replace_file("a", |_| Err(io::Error::other("no"))).unwrap_err();
+        dir.replace_file(Share::Free, "a", |file| file.write_all(b"old")).unwrap();
+        dir.replace_file(Share::Free, "a", |_| Err(io::Error::other("no"))).unwrap_err();
         assert_eq!(std::fs::read_to_string(dir.path().join("a")).unwrap(), "old");
         assert_eq!(dir.names().unwrap(), ["a"]);
     }

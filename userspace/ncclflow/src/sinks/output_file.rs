@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     aggregate::MAX_AGGREGATED,
-    budget::{ENTRY, Need, ProbeCounts, Share, over_max_size},
+    budget::{Account, ENTRY, Need, Share, over_max_size},
 };
 
 /// What is made of a file at the end. Room for it is kept as the file grows.
@@ -35,7 +35,7 @@ const COMPRESSED_TO: u64 = 8;
 
 #[derive(Debug)]
 struct Claim {
-    account: ProbeCounts,
+    account: Account,
     share: Share,
     source: Option<Source>,
     /// Size up to which the file may grow.
@@ -43,7 +43,6 @@ struct Claim {
     taken: Need,
 }
 
-/// A new file.
 #[derive(Debug)]
 pub struct OutputFile {
     file: File,
@@ -60,15 +59,11 @@ impl From<File> for OutputFile {
 }
 
 impl OutputFile {
-    pub(super) fn new(file: File, account: Option<&ProbeCounts>, share: Share) -> Self {
-        let claim = account.map(|account| Claim {
-            account: account.clone(),
-            share,
-            source: None,
-            covered: 0,
-            taken: Need::default(),
-        });
-        Self { file, len: 0, claim }
+    /// An empty file that takes its bytes from that share.
+    pub(super) fn new(file: File, account: &Account, share: Share) -> Self {
+        let account = account.clone();
+        let claim = Claim { account, share, source: None, covered: 0, taken: Need::default() };
+        Self { file, len: 0, claim: Some(claim) }
     }
 
     /// Something is made of it at the end, for which room is kept; an error if there is none.
@@ -87,12 +82,10 @@ impl OutputFile {
         self.claim.as_mut().is_none_or(|claim| size <= claim.covered || claim.reach(size))
     }
 
-    /// What it has taken.
     pub(super) fn taken(&self) -> u64 {
         self.claim.as_ref().map_or(0, |claim| claim.taken.disk)
     }
 
-    /// Bytes written.
     pub(super) fn len(&self) -> u64 {
         self.len
     }
@@ -130,7 +123,7 @@ impl Claim {
         let to = self.need(size);
         let has_room = match self.source {
             Some(_) => self.account.grow(&self.taken, &to),
-            None => self.account.take(self.share, to.disk.saturating_sub(self.taken.disk)),
+            None => self.account.take(self.share, to.disk.saturating_sub(self.taken.disk)).is_ok(),
         };
         if has_room {
             self.covered = self.account.budget().covered(size);

@@ -1,6 +1,7 @@
 //! Reads files of JSON lines, also compressed ones. They may be of anybody's making.
 
 use std::{
+    collections::BTreeSet,
     fs::File,
     io::{self, BufRead, BufReader, Read, Write as _},
 };
@@ -23,17 +24,38 @@ const MAX_RATIO: u64 = 250;
 /// … unless it is small.
 const SMALL: u64 = 16 << 20;
 
-/// The rank whose file of this kind (`proxy_flow`, `flow_steps`) has this name.
-pub(crate) fn rank_of(name: &str, kind: &str) -> Option<i32> {
-    let name = name.strip_suffix(COMPRESSED).unwrap_or(name);
-    name.strip_prefix(kind)?.strip_prefix("_rank")?.strip_suffix(".jsonl")?.parse().ok()
+/// Calls `each` with the folder and number of every rank of every communicator of a recording, in order. A
+/// folder without any is an error.
+pub(crate) fn for_each_rank(
+    dir: &OutputDir,
+    mut each: impl FnMut(&str, &OutputDir, i32) -> Result<()>,
+) -> Result<()> {
+    let mut is_recording = false;
+    for folder in dir.names().with_context(|| format!("cannot list `{}`", dir.path().display()))? {
+        let Ok(subfolder) = dir.open_subfolder(&folder) else { continue };
+        let names =
+            subfolder.names().with_context(|| format!("cannot list `{}`", subfolder.path().display()))?;
+        for rank in ranks_of(&names) {
+            is_recording = true;
+            each(&folder, &subfolder, rank)?;
+        }
+    }
+    if !is_recording {
+        bail!(
+            "`{}` holds no `<commHash>/proxy_flow_rank<r>.jsonl`: is it the folder of a recording?",
+            dir.path().display()
+        );
+    }
+    Ok(())
 }
 
-/// Ranks that have a file of this kind among these names, each once.
-pub(crate) fn ranks_of(names: &[String], kind: &str) -> Vec<i32> {
-    let ranks: std::collections::BTreeSet<i32> =
-        names.iter().filter_map(|name| rank_of(name, kind)).collect();
-    ranks.into_iter().collect()
+/// Ranks that have a `proxy_flow` among these names, each once.
+fn ranks_of(names: &[String]) -> BTreeSet<i32> {
+    let rank_of = |name: &String| {
+        let name = name.strip_suffix(COMPRESSED).unwrap_or(name);
+        name.strip_prefix("proxy_flow_rank")?.strip_suffix(".jsonl")?.parse().ok()
+    };
+    names.iter().filter_map(rank_of).collect()
 }
 
 /// Calls `each` with the byte offset and text of every whole line of the file, or of its compressed form;
@@ -200,8 +222,13 @@ mod tests {
 
     #[test]
     fn a_rank_with_both_forms_counts_once() {
-        let names = ["flow_steps_rank2.jsonl", "proxy_flow_rank2.jsonl", "proxy_flow_rank2.jsonl.gz", "x"];
-        assert_eq!(ranks_of(&names.map(str::to_owned), "proxy_flow"), [2]);
-        assert_eq!(rank_of("proxy_flow_rank7.jsonl.gz.gz", "proxy_flow"), None);
+        let names = [
+            "flow_steps_rank3.jsonl",
+            "proxy_flow_rank2.jsonl",
+            "proxy_flow_rank2.jsonl.gz",
+            "proxy_flow_rank7.jsonl.gz.gz",
+            "x",
+        ];
+        assert_eq!(ranks_of(&names.map(str::to_owned)), BTreeSet::from([2]));
     }
 }

@@ -19,7 +19,6 @@ use flow::{
 };
 use nccl_library::{elf::BuildId, nccl::NcclVersion, symbols::SymbolSource};
 
-/// Whether the session is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SessionState {
@@ -30,7 +29,6 @@ pub enum SessionState {
     WriteFailed,
 }
 
-/// The whole of `session.json`.
 #[derive(Clone, Debug, Serialize)]
 pub struct SessionReport {
     pub ncclflow: &'static str,
@@ -52,7 +50,6 @@ pub struct SessionReport {
     /// Over all probes; CPUs on which there was a hit.
     pub cpus: Vec<CpuReport>,
     pub loss: LossReport,
-    /// When records were lost or dropped.
     pub gaps: Vec<Gap>,
     pub model: ModelCounters,
     /// Why the first record that was not understood was not.
@@ -106,7 +103,6 @@ pub struct WindowReport {
     pub ops_left_out: u64,
 }
 
-/// Why a window was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WindowEnd {
@@ -114,25 +110,21 @@ pub enum WindowEnd {
     Flag,
     MaxOps,
     MaxSecs,
-    /// SIGUSR1.
     Signal,
-    /// The recording ended.
     Recording,
 }
 
 /// How long it took until hits were recorded: milliseconds since the start of the program.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct AttachReport {
-    /// How probes are attached.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub links: Option<LinkKind>,
     /// Processes and libraries are found, and the libraries' symbols and layouts known.
     pub resolved_ms: f64,
     /// The eBPF object is in the kernel, with the programs that are likely to be needed.
     pub loaded_ms: f64,
-    /// The first probe is in the kernel.
+    /// The first probe is in the kernel, and all are.
     pub first_probe_ms: f64,
-    /// All probes are.
     pub attached_ms: f64,
     /// The session is open: hits are recorded from here on.
     pub armed_ms: f64,
@@ -140,7 +132,6 @@ pub struct AttachReport {
     pub armed_monotonic_ns: Option<u64>,
 }
 
-/// A process that was traced.
 #[derive(Clone, Debug, Serialize)]
 pub struct TargetReport {
     /// In our PID namespace.
@@ -150,7 +141,6 @@ pub struct TargetReport {
     pub name: String,
     /// Indexes into `libraries`.
     pub libraries: Vec<usize>,
-    /// It ended while it was traced.
     pub exited: bool,
     /// With the PID, what tells it from all other processes: when it was started, in ticks since the system
     /// was.
@@ -163,7 +153,6 @@ pub struct TargetReport {
     pub untraced: Option<String>,
 }
 
-/// An NCCL library that was traced.
 #[derive(Clone, Debug, Serialize)]
 pub struct LibraryReport {
     pub path: String,
@@ -173,9 +162,7 @@ pub struct LibraryReport {
     pub build_id: Option<BuildId>,
     pub nccl_version: Option<NcclVersion>,
     pub cuda_version: Option<(u32, u32)>,
-    /// Where symbols and layouts are from.
     pub symbols: SymbolSource,
-    /// They were known from an earlier recording.
     pub cached: bool,
     /// Where ops are seen: whole plans at their launch, or call by call.
     pub probes: Option<ProbeStrategy>,
@@ -227,7 +214,7 @@ impl SessionReport {
     pub fn write(&self, dir: &OutputDir) -> std::io::Result<()> {
         let write = |report: &Self| {
             let text = report.to_text()?;
-            dir.replace_from(Share::Report, "session.json", |file| file.write_all(text.as_bytes()))
+            dir.replace_file(Share::Report, "session.json", |file| file.write_all(text.as_bytes()))
         };
         match write(self) {
             Err(error) if is_over_max_size(&error) => write(&self.shortened()),
@@ -245,7 +232,6 @@ impl SessionReport {
         report
     }
 
-    /// The content of `session.json`.
     pub fn to_text(&self) -> serde_json::Result<String> {
         Ok(serde_json::to_string_pretty(self)? + "\n")
     }

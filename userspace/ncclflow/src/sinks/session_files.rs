@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
-use flow::schema::{ApiCall, MessageRow, Op, OtherCallRow};
+use flow::schema::{ApiCall, CommunicatorReport, MessageRow, Op, OtherCallRow};
 
 use super::{
-    api_files::{ApiFiles, ApiOutputOptions},
-    flow_files::FlowFiles,
     json_lines::LostLines,
+    line_files::{ApiOutputOptions, LineFiles},
     output_dir::OutputDir,
-    sink::{RankSummary, Sink, Written},
+    sink::{Sink, Written},
 };
 
 /// The sinks that write to one output folder; or none.
@@ -23,8 +22,7 @@ pub struct SessionFiles {
 impl SessionFiles {
     pub fn new(dir: OutputDir, api: ApiOutputOptions) -> Self {
         let dir = Arc::new(dir);
-        let sinks: Vec<Box<dyn Sink>> =
-            vec![Box::new(FlowFiles::new(Arc::clone(&dir))), Box::new(ApiFiles::new(Arc::clone(&dir), api))];
+        let sinks: Vec<Box<dyn Sink>> = vec![Box::new(LineFiles::new(Arc::clone(&dir), api))];
         Self { dir: Some(dir), sinks, errors: Vec::new() }
     }
 
@@ -43,23 +41,19 @@ impl SessionFiles {
         self.written().all(|written| !written.has_ops)
     }
 
-    /// What went wrong so far; each failure once.
     pub fn errors(&self) -> &[String] {
         &self.errors
     }
 
-    /// Lines that could not be written, all files together.
     pub fn lost_lines(&self) -> LostLines {
         self.written().map(|written| written.lost).sum()
     }
 
-    /// Files of JSON lines that were made: folder and name.
     pub(super) fn files(&self) -> Vec<(String, String)> {
         self.written().flat_map(|written| written.files).collect()
     }
 
-    /// What was written, by communicator and rank.
-    pub fn summaries(&self) -> Vec<RankSummary> {
+    pub fn ranks(&self) -> Vec<CommunicatorReport> {
         self.written().flat_map(|written| written.ranks).collect()
     }
 

@@ -2,39 +2,29 @@
 
 use std::fmt;
 
-use flow::schema::{ApiCall, MessageRow, Op, OtherCallRow};
+use flow::schema::{ApiCall, CommunicatorReport, MessageRow, Op, OtherCallRow};
 
 use super::json_lines::LostLines;
 
 /// Takes the rows of a session. What a sink has no use for it leaves out.
 pub trait Sink: fmt::Debug + Send {
     /// An op on a channel. Its messages follow.
-    fn op(&mut self, op: &Op) {
-        let _ = op;
-    }
+    fn op(&mut self, _op: &Op) {}
 
     /// Some messages of the op that came last, in the order of peers and steps.
-    fn messages(&mut self, op: &Op, messages: &[MessageRow]) {
-        let _ = (op, messages);
-    }
+    fn messages(&mut self, _op: &Op, _messages: &[MessageRow]) {}
 
     /// A call of the API that communicates.
-    fn call(&mut self, call: &ApiCall) {
-        let _ = call;
-    }
+    fn call(&mut self, _call: &ApiCall) {}
 
     /// A call of another function of the API.
-    fn other_call(&mut self, row: &OtherCallRow) {
-        let _ = row;
-    }
+    fn other_call(&mut self, _row: &OtherCallRow) {}
 
     /// Writes what has gathered, so that a reader sees it.
     fn flush(&mut self) {}
 
     /// Completes what belongs to a process (as ncclflow numbers it): nothing more comes of it.
-    fn close_process(&mut self, pid: u32) {
-        let _ = pid;
-    }
+    fn close_process(&mut self, _pid: u32) {}
 
     /// Completes everything. Files that are removed then take no room any more.
     fn close(&mut self) {}
@@ -44,40 +34,18 @@ pub trait Sink: fmt::Debug + Send {
         Vec::new()
     }
 
-    /// What was written so far.
     fn written(&self) -> Written {
         Written::default()
     }
 }
 
-/// What a sink wrote.
 #[derive(Clone, Debug, Default)]
 pub struct Written {
-    /// By communicator and rank.
-    pub ranks: Vec<RankSummary>,
+    pub ranks: Vec<CommunicatorReport>,
     /// Files of JSON lines that were made: folder and name.
     pub(super) files: Vec<(String, String)>,
     /// Files of ops were made.
     pub(super) has_ops: bool,
-    /// Lines that could not be written.
-    pub lost: LostLines,
-}
-
-/// What was written for one rank.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RankSummary {
-    pub comm_hash: String,
-    /// Folder inside the output folder.
-    pub folder: String,
-    pub rank: i32,
-    pub n_ranks: i32,
-    pub pid: u32,
-    /// Ops times channels.
-    pub records: u64,
-    /// Messages.
-    pub steps: u64,
-    /// Calls of the API.
-    pub api_calls: u64,
     /// Lines that could not be written.
     pub lost: LostLines,
 }

@@ -37,9 +37,6 @@ pub fn cut_right(text: &str, width: Option<usize>) -> String {
 
 /// Writes `text`, indented, in lines of at most `width` columns. Lines after the first are indented by two
 /// more.
-///
-/// # Errors
-/// Those of writing.
 pub fn write_wrapped(out: &mut dyn Write, text: &str, indent: usize, width: usize) -> fmt::Result {
     let mut column = 0;
     for word in text.split(' ') {

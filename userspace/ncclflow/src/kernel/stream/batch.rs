@@ -45,7 +45,6 @@ impl Batch {
         self.records += 1;
     }
 
-    /// The records, in their order.
     pub fn records(&self) -> impl Iterator<Item = &[u8]> {
         let mut rest = self.bytes.as_slice();
         std::iter::from_fn(move || {
@@ -69,7 +68,6 @@ impl Batch {
         self.bytes.is_empty()
     }
 
-    /// Whether it is time to pass it on.
     pub fn is_full(&self) -> bool {
         self.bytes.len() >= FULL
     }

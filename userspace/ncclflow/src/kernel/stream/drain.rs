@@ -39,22 +39,18 @@ struct Process {
     lost: u64,
 }
 
-/// What the drain's thread is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DrainMessage {
     /// Look for records at once, whatever the pause.
     LookNow,
-    /// End.
     Stop,
 }
 
-/// The reading end of the records.
 #[derive(Debug)]
 pub struct Drain {
     source: Source,
     outlets: Vec<Outlet>,
     taken: ProbeCounts,
-    /// The same in all, for other threads to look at.
     taken_total: Arc<AtomicU64>,
     lost: HashMap<u32, u64>,
     /// The process of the record before, which mostly is that of the next one too.
@@ -128,7 +124,6 @@ impl Drain {
         }
     }
 
-    /// What came out of the kernel.
     pub fn taken(&self) -> &ProbeCounts {
         &self.taken
     }

@@ -15,7 +15,6 @@ pub struct Mailbox<M> {
     waker: Waker,
 }
 
-/// A sending end.
 #[derive(Debug)]
 pub struct MailSender<M> {
     messages: mpsc::Sender<M>,
@@ -29,8 +28,6 @@ impl<M> Clone for MailSender<M> {
 }
 
 impl<M> Mailbox<M> {
-    /// # Errors
-    /// When the process has no descriptor left.
     pub fn new() -> io::Result<(MailSender<M>, Self)> {
         let ((sender, messages), waker) = (mpsc::channel(), Waker::new()?);
         Ok((MailSender { messages: sender, waker: waker.clone() }, Self { messages, waker }))

@@ -5,8 +5,6 @@
 //! of the first keep their order, whatever buffers they are in: the first was in its buffer before the second
 //! was made, so where the second is old enough to be given out, the first has been read.
 
-use rustix::time::{ClockId, clock_gettime};
-
 /// Where `ts_ns` is in a record's header.
 pub(super) const TS_NS: std::ops::Range<usize> = std::mem::offset_of!(ncclflow_common::RecordHeader, ts_ns)
     ..std::mem::offset_of!(ncclflow_common::RecordHeader, ts_ns) + 8;
@@ -14,11 +12,4 @@ pub(super) const TS_NS: std::ops::Range<usize> = std::mem::offset_of!(ncclflow_c
 /// When the (first) record of an item of a buffer was made; 0 if it is too short for one.
 pub(super) fn made_at(item: &[u8]) -> u64 {
     item.get(TS_NS).and_then(|ts| ts.try_into().ok()).map_or(0, u64::from_le_bytes)
-}
-
-/// The records' clock.
-pub(super) fn now_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    u64::try_from(now.tv_sec).unwrap_or(0).saturating_mul(1_000_000_000)
-        + u64::try_from(now.tv_nsec).unwrap_or(0)
 }

@@ -10,7 +10,6 @@ use ncclflow_common::RecordHeader;
 
 use super::{batch::Batch, probe_counts::ProbeCounts, queue::Queue};
 
-/// Passes batches on to one taker, or drops them and counts.
 #[derive(Debug)]
 pub struct Outlet {
     queue: Arc<Queue>,
@@ -56,9 +55,7 @@ impl Outlet {
 
     /// Passes a batch on when there is room.
     pub(super) fn push_when_there_is_room(&mut self, batch: &Arc<Batch>) {
-        if let Some(marks) = self.marks() {
-            self.queue.push_when_there_is_room(&marks);
-        }
+        self.tell_when_there_is_room();
         self.queue.push_when_there_is_room(batch);
     }
 
@@ -68,13 +65,10 @@ impl Outlet {
         for (tgid, lost) in lost {
             *self.untold.entry(tgid).or_insert(0) += lost;
         }
-        if let Some(marks) = self.marks() {
-            self.queue.push_when_there_is_room(&marks);
-        }
+        self.tell_when_there_is_room();
         self.queue.close();
     }
 
-    /// What was dropped.
     pub fn dropped(&self) -> ProbeCounts {
         self.dropped.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -91,24 +85,28 @@ impl Outlet {
 
     /// Tells the taker what was dropped, if there is something to tell and room for it.
     fn tell(&mut self) -> bool {
-        let untold = self.untold.clone();
         let Some(marks) = self.marks() else { return true };
-        if self.queue.push(&marks) {
-            if let Some(OnResumption(then)) = &self.on_resumption {
-                then();
-            }
-            return true;
+        if !self.queue.push(&marks) {
+            return false;
         }
-        self.untold = untold;
-        false
+        self.untold.clear();
+        if let Some(OnResumption(then)) = &self.on_resumption {
+            then();
+        }
+        true
     }
 
-    /// A mark for each process that lost something, which then counts as told.
-    fn marks(&mut self) -> Option<Arc<Batch>> {
-        let mut marks = Batch::default();
-        for (tgid, lost) in std::mem::take(&mut self.untold) {
-            marks.push_mark(tgid, lost);
+    fn tell_when_there_is_room(&mut self) {
+        if let Some(marks) = self.marks() {
+            self.queue.push_when_there_is_room(&marks);
+            self.untold.clear();
         }
+    }
+
+    /// A mark for each process that lost something.
+    fn marks(&self) -> Option<Arc<Batch>> {
+        let mut marks = Batch::default();
+        self.untold.iter().for_each(|(tgid, lost)| marks.push_mark(*tgid, *lost));
         (!marks.is_empty()).then(|| Arc::new(marks))
     }
 }

@@ -3,20 +3,17 @@
 //! So the records of a thread keep their order although it changes its CPU. What waits is never more than one
 //! round.
 
-use std::{
-    fmt,
-    os::fd::{AsFd as _, BorrowedFd},
-};
+use std::os::fd::{AsFd as _, BorrowedFd};
 
 use aya::maps::{
     MapData, PerfEventArray,
     perf::{PerfEvent, PerfEventArrayBuffer},
 };
 
-use super::{
-    order::{made_at, now_ns},
-    source::records_of,
-};
+use rustix::time::ClockId;
+
+use super::{order::made_at, source::records_of};
+use crate::clock::now_ns;
 
 /// Records that were read and are not given out yet.
 #[derive(Debug, Default)]
@@ -60,18 +57,12 @@ impl Window {
     }
 }
 
-/// The buffers of all CPUs.
+#[expect(missing_debug_implementations, reason = "aya's maps have none")]
 pub struct PerfBuffers {
     buffers: Vec<PerfEventArrayBuffer<MapData>>,
     window: Window,
     /// The kernel finds its buffers through it.
     _array: PerfEventArray<MapData>,
-}
-
-impl fmt::Debug for PerfBuffers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PerfBuffers").field("cpus", &self.buffers.len()).finish_non_exhaustive()
-    }
 }
 
 impl PerfBuffers {
@@ -86,7 +77,7 @@ impl PerfBuffers {
     }
 
     pub(super) fn take(&mut self, mut take: impl FnMut(&[u8])) -> usize {
-        let now = now_ns();
+        let now = now_ns(ClockId::Monotonic);
         let window = &mut self.window;
         for buffer in &mut self.buffers {
             buffer.for_each(|event| match event {

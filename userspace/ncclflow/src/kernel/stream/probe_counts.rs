@@ -3,14 +3,12 @@
 /// Larger than any number of CPUs that Linux can have (`CONFIG_NR_CPUS` is 8192 at most).
 const MAX_CPUS: usize = 1 << 16;
 
-/// A count for each probe on each CPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProbeCounts {
     by_probe: Vec<Vec<u64>>,
 }
 
 impl ProbeCounts {
-    /// Adds one.
     pub fn count(&mut self, probe: u16, cpu: u32) {
         let (probe, cpu) = (usize::from(probe), usize::try_from(cpu).unwrap_or(MAX_CPUS).min(MAX_CPUS));
         if self.by_probe.len() <= probe {
@@ -25,7 +23,6 @@ impl ProbeCounts {
         }
     }
 
-    /// Adds another account.
     pub fn add(&mut self, other: &Self) {
         self.combine(other, u64::saturating_add);
     }

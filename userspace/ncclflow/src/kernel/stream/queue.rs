@@ -8,7 +8,6 @@ use std::{
 
 use super::batch::Batch;
 
-/// What [`Queue::pop`] found.
 #[derive(Debug)]
 pub enum Popped {
     Batch(Arc<Batch>),
@@ -29,7 +28,6 @@ struct State {
     closed: bool,
 }
 
-/// Batches on their way to one taker.
 #[derive(Debug)]
 pub struct Queue {
     limit: usize,
@@ -57,40 +55,33 @@ impl Queue {
 
     /// Adds a batch, when there is room for it.
     pub fn push_when_there_is_room(&self, batch: &Arc<Batch>) {
-        let mut state = self.lock();
-        while !self.has_room(&state, batch) {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        self.add(&mut state, batch);
+        let is_full = |state: &mut State| !self.has_room(state, batch);
+        let state = self.changed.wait_while(self.lock(), is_full);
+        self.add(&mut state.unwrap_or_else(PoisonError::into_inner), batch);
     }
 
     /// Takes the oldest batch, waiting for one for at most `timeout`.
     pub fn pop(&self, timeout: Option<Duration>) -> Popped {
-        let mut state = self.lock();
-        loop {
-            if let Some(batch) = state.batches.pop_front() {
-                state.bytes -= batch.bytes().len();
-                drop(state);
-                self.changed.notify_all();
-                return Popped::Batch(batch);
+        let is_idle = |state: &mut State| state.batches.is_empty() && !state.closed && !state.called;
+        let state = self.lock();
+        let mut state = match timeout {
+            None => self.changed.wait_while(state, is_idle).unwrap_or_else(PoisonError::into_inner),
+            Some(timeout) => {
+                let waited = self.changed.wait_timeout_while(state, timeout, is_idle);
+                waited.unwrap_or_else(PoisonError::into_inner).0
             }
-            if state.closed {
-                return Popped::Closed;
-            }
-            if std::mem::take(&mut state.called) {
-                return Popped::Called;
-            }
-            state = match timeout {
-                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
-                Some(timeout) => {
-                    let (state, waited) =
-                        self.changed.wait_timeout(state, timeout).unwrap_or_else(PoisonError::into_inner);
-                    if waited.timed_out() && state.batches.is_empty() && !state.closed && !state.called {
-                        return Popped::Nothing;
-                    }
-                    state
-                }
-            };
+        };
+        if let Some(batch) = state.batches.pop_front() {
+            state.bytes -= batch.bytes().len();
+            drop(state);
+            self.changed.notify_all();
+            Popped::Batch(batch)
+        } else if state.closed {
+            Popped::Closed
+        } else if std::mem::take(&mut state.called) {
+            Popped::Called
+        } else {
+            Popped::Nothing
         }
     }
 
@@ -106,7 +97,6 @@ impl Queue {
         self.changed.notify_all();
     }
 
-    /// Most bytes that were in it at a time.
     pub fn peak(&self) -> usize {
         self.lock().peak
     }

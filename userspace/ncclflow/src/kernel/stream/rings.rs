@@ -3,19 +3,17 @@
 //! The records of a process are all in one, in the order of their reservation, and keep it.
 
 use std::{
-    fmt,
     ops::Deref,
     os::fd::{AsFd as _, BorrowedFd},
 };
 
 use aya::maps::{MapData, RingBuf};
 
-use super::{
-    order::{made_at, now_ns},
-    source::records_of,
-};
+use rustix::time::ClockId;
 
-/// Gives the items of a ring buffer one by one.
+use super::{order::made_at, source::records_of};
+use crate::clock::now_ns;
+
 trait Items {
     fn next_item(&mut self) -> Option<impl Deref<Target = [u8]>>;
 }
@@ -64,14 +62,8 @@ fn take_in_order<R: Items>(
     taken
 }
 
-/// All ring buffers of a session.
+#[expect(missing_debug_implementations, reason = "aya's maps have none")]
 pub struct Rings(Vec<Lane<RingBuf<MapData>>>);
-
-impl fmt::Debug for Rings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Rings").field("rings", &self.0.len()).finish_non_exhaustive()
-    }
-}
 
 impl Rings {
     pub fn new(rings: impl IntoIterator<Item = RingBuf<MapData>>) -> Self {
@@ -81,7 +73,7 @@ impl Rings {
     /// Gives out about `most` records; says how many.
     pub(super) fn take(&mut self, most: usize, mut take: impl FnMut(&[u8])) -> usize {
         let [Lane { ring, .. }] = self.0.as_mut_slice() else {
-            return take_in_order(&mut self.0, now_ns(), most, take);
+            return take_in_order(&mut self.0, now_ns(ClockId::Monotonic), most, take);
         };
         // The only one is in order, and nothing needs to be copied.
         let mut taken = 0;

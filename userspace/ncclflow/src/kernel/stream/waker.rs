@@ -12,7 +12,6 @@ use rustix::{
     io::Errno,
 };
 
-/// An eventfd.
 #[derive(Clone, Debug)]
 pub struct Waker(Arc<OwnedFd>);
 
@@ -27,7 +26,6 @@ impl Waker {
         let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
     }
 
-    /// Ends the waking.
     pub fn clear(&self) {
         // It only fails if the waker was not woken.
         let _ = rustix::io::read(&*self.0, &mut [0; 8]);

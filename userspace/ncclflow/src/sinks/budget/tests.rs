@@ -13,7 +13,7 @@ use flow::{
 use serde_json::Value;
 
 use super::*;
-use crate::sinks::{JsonLinesFile, MAX_AGGREGATED, aggregate_directory, output_file::Source};
+use crate::sinks::{MAX_AGGREGATED, aggregate_directory, json_lines::JsonLinesFile, output_file::Source};
 
 /// What is kept for the report of a window.
 const REPORT: u64 = 20_000;
@@ -89,7 +89,7 @@ fn finish(dir: &OutputDir, report: u64) {
     let aggregated = aggregate_directory(dir, MAX_AGGREGATED).unwrap();
     assert_eq!((aggregated.ranks, aggregated.over_max_size), (1, 0));
     let report = vec![b' '; usize::try_from(report).unwrap()];
-    dir.replace_from(Share::Report, "session.json", |file| file.write_all(&report)).unwrap();
+    dir.replace_file(Share::Report, "session.json", |file| file.write_all(&report)).unwrap();
     dir.open_subfolder("0x1").unwrap().link("flow_rank0.json", "flow_rank0_pid7_1.json").unwrap();
 }
 
@@ -132,7 +132,7 @@ fn a_folder_never_takes_more_than_its_limit_whatever_is_written() {
             }
             window.complete();
             let main = vec![b' '; usize::try_from(random(REPORT)).unwrap()];
-            dir.replace_from(Share::Report, "session.json", |file| file.write_all(&main)).unwrap();
+            dir.replace_file(Share::Report, "session.json", |file| file.write_all(&main)).unwrap();
             assert!(taken(&path) <= limit, "{number}: {} {limit}", taken(&path));
             assert!(taken(&path) <= dir.budget().unwrap().report().used_bytes);
         }
@@ -202,7 +202,7 @@ fn a_recording_without_windows_loses_lines_and_can_be_completed() {
     let (_parent, dir) = limited(limit, true);
     dir.keep(Share::Report, 2 * REPORT);
     let small = vec![b' '; 5000];
-    dir.replace_from(Share::Report, "session.json", |file| file.write_all(&small)).unwrap();
+    dir.replace_file(Share::Report, "session.json", |file| file.write_all(&small)).unwrap();
     let mut rank = Rank::new(&dir).unwrap();
     (0..5000).for_each(|_| rank.push(500));
     rank.flush();
@@ -221,7 +221,7 @@ fn a_recording_without_windows_loses_lines_and_can_be_completed() {
 /// `session.json` is written again and again.
 fn finish_again(dir: &OutputDir) {
     let report = vec![b' '; usize::try_from(REPORT).unwrap()];
-    dir.replace_from(Share::Report, "session.json", |file| file.write_all(&report)).unwrap();
+    dir.replace_file(Share::Report, "session.json", |file| file.write_all(&report)).unwrap();
     let aggregated = aggregate_directory(dir, MAX_AGGREGATED).unwrap();
     assert_eq!(aggregated.ranks + aggregated.over_max_size, 1);
 }
@@ -231,7 +231,7 @@ fn a_file_larger_than_the_limit_is_refused_and_leaves_nothing() {
     let (_parent, dir) = limited(1 << 20, false);
     let used = dir.budget().unwrap().report().used_bytes;
     let large = vec![0; 2 << 20];
-    let error = dir.replace_file("dump.json", |file| file.write_all(&large)).unwrap_err();
+    let error = dir.replace_file(Share::Free, "dump.json", |file| file.write_all(&large)).unwrap_err();
     assert!(is_over_max_size(&error));
     assert!(dir.names().unwrap().is_empty());
     assert_eq!(dir.budget().unwrap().report().used_bytes, used);

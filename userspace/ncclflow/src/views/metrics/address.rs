@@ -1,20 +1,15 @@
 //! Where metrics are served: this host alone, unless an address says otherwise.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 
 /// `9400` is port 9400 of the loopback address; any other address is taken as it is given.
-///
-/// # Errors
-/// What is wrong with the text, for people.
 pub fn parse_address(text: &str) -> Result<SocketAddr, String> {
-    if let Ok(port) = text.parse::<u16>() {
-        return Ok(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port));
+    let of_this_host = |port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    if let Ok(port) = text.parse() {
+        return Ok(of_this_host(port));
     }
     if let Some(port) = text.strip_prefix("localhost:") {
-        return port
-            .parse()
-            .map(|port| SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port))
-            .map_err(|_| format!("`{port}` is no port"));
+        return port.parse().map(of_this_host).map_err(|_| format!("`{port}` is no port"));
     }
     if let Some(port) = text.strip_prefix(':') {
         return Err(format!("which address? `{port}` is this host alone, `0.0.0.0:{port}` all of IPv4"));

@@ -10,8 +10,9 @@ use prometheus_client::{
 
 use super::families::{Families, Labels, seconds};
 use crate::sinks::LiveStatistics;
-use flow::statistics::{OTHER, PeerKind, RankStatistics, Statistics, Traffic, Wait};
-use nccl_library::nccl::Direction;
+use flow::statistics::{
+    CallStatistics, OTHER, OpStatistics, ProcessStatistics, RankStatistics, Statistics, Traffic, Wait,
+};
 
 /// The metrics of a session, made anew at each scrape.
 #[derive(Debug)]
@@ -28,9 +29,6 @@ impl Exposition {
     }
 
     /// In the OpenMetrics text format.
-    ///
-    /// # Errors
-    /// None that is known of: writing to a string does not fail.
     pub fn encode(&self) -> Result<String, fmt::Error> {
         let mut text = String::new();
         text::encode(&mut text, &self.registry)?;
@@ -82,59 +80,62 @@ impl<'a> Ranks<'a> {
         T: IntoIterator,
     {
         let mut series = Vec::new();
-        for ([comm, rank, pid], statistics) in &self.0 {
+        for (rank, statistics) in &self.0 {
             for thing in things(statistics) {
-                let mut labels: Labels<'s> = vec![("comm", comm), ("rank", rank), ("pid", pid)];
+                let mut labels = labels_of(rank);
                 let value = label(&mut labels, thing);
                 series.push((labels, value));
             }
         }
         series
     }
+
+    /// A series for each thing of a rank's messages with its peers of one kind in one direction.
+    fn peer_series<'s, T, V>(
+        &'s self,
+        things: impl Fn(&'s Traffic) -> T,
+        label: impl Fn(&mut Labels<'s>, T::Item) -> V,
+    ) -> Vec<(Labels<'s>, V)>
+    where
+        T: IntoIterator,
+    {
+        let things = &things;
+        let of_rank = |rank: &'s RankStatistics| {
+            rank.traffic().iter().flat_map(move |(key, one)| things(one).into_iter().map(move |it| (key, it)))
+        };
+        self.series(of_rank, |labels, ((kind, direction), thing)| {
+            labels.extend([("direction", direction.name()), ("peer_kind", kind.name())]);
+            label(labels, thing)
+        })
+    }
+}
+
+fn labels_of([comm, rank, pid]: &[String; 3]) -> Labels<'_> {
+    vec![("comm", comm), ("rank", rank), ("pid", pid)]
 }
 
 fn loss(families: &mut Families<'_>, statistics: &Statistics) -> fmt::Result {
-    let pids: Vec<(String, u64, u64)> = statistics
-        .processes()
-        .iter()
-        .map(|(pid, process)| (pid.to_string(), process.records, process.lost))
-        .collect();
-    families.counters(
-        "records",
-        None,
-        "Records of probe hits that came to be decoded.",
-        pids.iter().map(|(pid, records, _)| (vec![("pid", pid.as_str())], *records)),
-    )?;
-    families.counters(
-        "records_lost",
-        None,
-        "Records that are missing: buffers were full. Known with the next record of the process, or at the \
-         end.",
-        pids.iter().map(|(pid, _, lost)| (vec![("pid", pid.as_str())], *lost)),
-    )?;
-    families.counters(
-        "records_undecodable",
-        None,
-        "Records that could not be understood.",
-        [(Labels::new(), statistics.undecodable())],
-    )?;
-    families.counters(
-        "records_left_out",
-        None,
-        "Records of ranks beyond the number that is counted.",
-        [(Labels::new(), statistics.left_out())],
-    )?;
+    let processes = statistics.processes();
+    let pids: Vec<String> = processes.keys().map(u32::to_string).collect();
+    let of_processes = |value: fn(&ProcessStatistics) -> u64| {
+        pids.iter().zip(processes.values()).map(move |(pid, one)| (vec![("pid", pid.as_str())], value(one)))
+    };
+    let help = "Records of probe hits that came to be decoded.";
+    families.counters("records", None, help, of_processes(|process| process.records))?;
+    let help = "Records that are missing: buffers were full. Known with the next record of the process, or at \
+                the end.";
+    families.counters("records_lost", None, help, of_processes(|process| process.lost))?;
+    let help = "Records that could not be understood.";
+    families.counters("records_undecodable", None, help, [(Labels::new(), statistics.undecodable())])?;
+    let help = "Records of ranks beyond the number that is counted.";
+    families.counters("records_left_out", None, help, [(Labels::new(), statistics.left_out())])?;
+    let help = "Ranks beyond the number that is kept apart: their series have the labels other.";
     let folded = u32::try_from(statistics.folded_ranks()).unwrap_or(u32::MAX);
-    families.gauges(
-        "folded_ranks",
-        None,
-        "Ranks beyond the number that is kept apart: their series have the labels other.",
-        [(Labels::new(), f64::from(folded))],
-    )
+    families.gauges("folded_ranks", None, help, [(Labels::new(), f64::from(folded))])
 }
 
 fn ops(families: &mut Families<'_>, ranks: &Ranks<'_>) -> fmt::Result {
-    let series = |value: fn(&flow::statistics::OpStatistics) -> u64| {
+    let series = |value: fn(&OpStatistics) -> u64| {
         ranks.series(RankStatistics::ops, move |labels, (kind, op)| {
             labels.extend([
                 ("coll", kind.coll.as_deref().unwrap_or(OTHER)),
@@ -161,7 +162,7 @@ fn ops(families: &mut Families<'_>, ranks: &Ranks<'_>) -> fmt::Result {
 }
 
 fn calls(families: &mut Families<'_>, ranks: &Ranks<'_>) -> fmt::Result {
-    let series = |value: fn(&flow::statistics::CallStatistics) -> u64| {
+    let series = |value: fn(&CallStatistics) -> u64| {
         ranks.series(RankStatistics::calls, move |labels, (function, call)| {
             labels.push(("function", function));
             value(call)
@@ -184,57 +185,37 @@ fn calls(families: &mut Families<'_>, ranks: &Ranks<'_>) -> fmt::Result {
 }
 
 fn traffic(families: &mut Families<'_>, ranks: &Ranks<'_>) -> fmt::Result {
-    fn add_peer_labels(labels: &mut Labels<'_>, kind: PeerKind, direction: Direction) {
-        labels.extend([("direction", direction.name()), ("peer_kind", kind.name())]);
-    }
-    let planned = ranks.series(
-        |rank| {
-            rank.traffic().iter().flat_map(|(key, traffic)| {
-                let kinds = [("exact", traffic.planned_exact), ("capacity", traffic.planned_capacity)];
-                kinds.into_iter().filter(|(_, bytes)| *bytes > 0).map(move |kind| (*key, kind))
-            })
+    let planned = ranks.peer_series(
+        |traffic| {
+            let kinds = [("exact", traffic.planned_exact), ("capacity", traffic.planned_capacity)];
+            kinds.into_iter().filter(|(_, bytes)| *bytes > 0)
         },
-        |labels, ((kind, direction), (bytes_kind, bytes))| {
-            add_peer_labels(labels, kind, direction);
-            labels.push(("bytes_kind", bytes_kind));
+        |labels, (kind, bytes)| {
+            labels.push(("bytes_kind", kind));
             bytes
         },
     );
     let help = "Planned: bytes of messages between a rank and its peers; capacity: an upper bound.";
     families.counters("planned", Some(&Unit::Bytes), help, planned)?;
     let measured = |value: fn(&Traffic) -> u64| {
-        ranks.series(
-            |rank| rank.traffic().iter().filter(|(_, traffic)| traffic.messages > 0),
-            move |labels, (&(kind, direction), traffic)| {
-                add_peer_labels(labels, kind, direction);
-                value(traffic)
-            },
-        )
+        let measured = |traffic| Some(traffic).filter(|traffic: &&Traffic| traffic.messages > 0);
+        ranks.peer_series(measured, move |_, traffic| value(traffic))
     };
     let help = "Measured: messages of the network proxy that came to their end (with --level steps).";
     families.counters("messages", None, help, measured(|traffic| traffic.messages))?;
     let help = "Measured: bytes of messages whose size was seen (with --level steps, NCCL 2.27 and later).";
     families.counters("message", Some(&Unit::Bytes), help, measured(|traffic| traffic.bytes))?;
-    let durations = ranks.series(
-        |rank| rank.traffic().iter().filter(|(_, traffic)| traffic.durations.count() > 0),
-        |labels, (&(kind, direction), traffic)| {
-            add_peer_labels(labels, kind, direction);
-            &traffic.durations
-        },
+    let durations = ranks.peer_series(
+        |traffic| Some(&traffic.durations).filter(|durations| durations.count() > 0),
+        |_, durations| durations,
     );
     let help = "Measured: from a message's start to its end (with --level steps).";
     families.histograms("message_duration", help, durations)?;
-    let waits = ranks.series(
-        |rank| {
-            rank.traffic().iter().flat_map(|(key, traffic)| {
-                let waits = Wait::ALL.into_iter().zip(&traffic.waits);
-                waits.filter(|(_, histogram)| histogram.count() > 0).map(move |wait| (*key, wait))
-            })
-        },
-        |labels, ((kind, direction), (wait, histogram))| {
-            add_peer_labels(labels, kind, direction);
+    let waits = ranks.peer_series(
+        |traffic| Wait::ALL.into_iter().zip(&traffic.waits).filter(|(_, waits)| waits.count() > 0),
+        |labels, (wait, waits)| {
             labels.push(("wait", wait.name()));
-            histogram
+            waits
         },
     );
     let help = "Derived from measured moments: what a message waited for (with --level steps).";
@@ -247,23 +228,12 @@ fn progress(
     statistics: &Statistics,
     realtime_offset_ns: u64,
 ) -> fmt::Result {
-    let launched: Vec<([String; 3], f64)> = statistics
-        .ranks()
-        .keys()
-        .filter_map(|key| {
-            let labels = [key.comm_name(), key.rank.to_string(), key.pid.to_string()];
-            #[expect(clippy::cast_precision_loss, reason = "a gauge is a double")]
-            Some((labels, statistics.launched(key)? as f64))
-        })
-        .collect();
-    families.gauges(
-        "launched_collectives",
-        None,
-        "NCCL's own count of the collectives that a rank launched, since the communicator was made.",
-        launched.iter().map(|([comm, rank, pid], count)| {
-            (vec![("comm", &**comm), ("rank", rank), ("pid", pid)], *count)
-        }),
-    )?;
+    let launched = statistics.ranks().keys().zip(&ranks.0).filter_map(|(key, (rank, _))| {
+        #[expect(clippy::cast_precision_loss, reason = "a gauge is a double")]
+        Some((labels_of(rank), statistics.launched(key)? as f64))
+    });
+    let help = "NCCL's own count of the collectives that a rank launched, since the communicator was made.";
+    families.gauges("launched_collectives", None, help, launched)?;
     let seen = ranks.series(
         |rank| Some(rank.last_ns).filter(|ns| *ns > 0),
         |_, ns| seconds(ns.saturating_add(realtime_offset_ns)),

@@ -3,17 +3,15 @@
 use std::fmt;
 
 use prometheus_client::{
-    encoding::{DescriptorEncoder, NoLabelSet},
+    encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet},
     metrics::MetricType,
     registry::Unit,
 };
 
 use flow::statistics::Histogram;
 
-/// Labels of a series.
 pub(super) type Labels<'a> = Vec<(&'static str, &'a str)>;
 
-/// Writes families, one after the other.
 pub(super) struct Families<'a> {
     pub(super) encoder: DescriptorEncoder<'a>,
 }
@@ -27,18 +25,12 @@ impl Families<'_> {
         help: &str,
         series: impl IntoIterator<Item = (Labels<'l>, u64)>,
     ) -> fmt::Result {
-        let mut family = self.encoder.encode_descriptor(name, help, unit, MetricType::Counter)?;
-        for (labels, value) in series {
-            if labels.is_empty() {
-                family.encode_counter::<NoLabelSet, u64, f64>(&value, None)?;
-            } else {
-                family.encode_family(&labels)?.encode_counter::<NoLabelSet, u64, f64>(&value, None)?;
-            }
-        }
-        Ok(())
+        let encode = |mut family: MetricEncoder<'_>, value| {
+            family.encode_counter::<NoLabelSet, u64, f64>(&value, None)
+        };
+        self.family((name, unit, help), MetricType::Counter, series, encode)
     }
 
-    /// A family of gauges.
     pub(super) fn gauges<'l>(
         &mut self,
         name: &str,
@@ -46,15 +38,8 @@ impl Families<'_> {
         help: &str,
         series: impl IntoIterator<Item = (Labels<'l>, f64)>,
     ) -> fmt::Result {
-        let mut family = self.encoder.encode_descriptor(name, help, unit, MetricType::Gauge)?;
-        for (labels, value) in series {
-            if labels.is_empty() {
-                family.encode_gauge(&value)?;
-            } else {
-                family.encode_family(&labels)?.encode_gauge(&value)?;
-            }
-        }
-        Ok(())
+        let encode = |mut family: MetricEncoder<'_>, value| family.encode_gauge(&value);
+        self.family((name, unit, help), MetricType::Gauge, series, encode)
     }
 
     /// A family of histograms of durations, in seconds.
@@ -64,20 +49,34 @@ impl Families<'_> {
         help: &str,
         series: impl IntoIterator<Item = (Labels<'l>, &'l Histogram)>,
     ) -> fmt::Result {
-        let mut family =
-            self.encoder.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Histogram)?;
-        for (labels, histogram) in series {
-            let buckets: Vec<(f64, u64)> = histogram
-                .buckets()
-                .map(|(bound, count)| (bound.map_or(f64::INFINITY, seconds), count))
-                .collect();
+        let encode = |mut family: MetricEncoder<'_>, histogram: &Histogram| {
+            let bound = |bound: Option<u64>| bound.map_or(f64::INFINITY, seconds);
+            let buckets: Vec<(f64, u64)> =
+                histogram.buckets().map(|(until, count)| (bound(until), count)).collect();
             let (sum, count) = (seconds(histogram.sum_ns()), histogram.count());
-            family.encode_family(&labels)?.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?;
+            family.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
+        };
+        self.family((name, Some(&Unit::Seconds), help), MetricType::Histogram, series, encode)
+    }
+
+    fn family<'l, V>(
+        &mut self,
+        (name, unit, help): (&str, Option<&Unit>, &str),
+        kind: MetricType,
+        series: impl IntoIterator<Item = (Labels<'l>, V)>,
+        encode: impl Fn(MetricEncoder<'_>, V) -> fmt::Result,
+    ) -> fmt::Result {
+        let mut family = self.encoder.encode_descriptor(name, help, unit, kind)?;
+        for (labels, value) in series {
+            if labels.is_empty() {
+                // The only one of its family.
+                return encode(family, value);
+            }
+            encode(family.encode_family(&labels)?, value)?;
         }
         Ok(())
     }
 
-    /// What this program is.
     pub(super) fn info(&mut self, name: &str, help: &str, labels: &Labels<'_>) -> fmt::Result {
         self.encoder.encode_descriptor(name, help, None, MetricType::Info)?.encode_info(labels)
     }

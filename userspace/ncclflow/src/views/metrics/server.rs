@@ -40,10 +40,6 @@ pub struct MetricsServer {
 }
 
 impl MetricsServer {
-    /// Listens on `address`.
-    ///
-    /// # Errors
-    /// If nobody can listen there.
     pub fn start(address: SocketAddr, exposition: Exposition) -> Result<Self> {
         let listener =
             TcpListener::bind(address).with_context(|| format!("cannot serve metrics on {address}"))?;
@@ -70,7 +66,6 @@ impl MetricsServer {
         Ok(Self { address, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

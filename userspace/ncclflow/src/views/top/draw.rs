@@ -4,14 +4,14 @@
 use ratatui::{
     Frame,
     layout::{Constraint, Layout, Rect},
-    style::{Color, Modifier, Style},
+    style::{Color, Style, Stylize as _},
     text::{Line, Span},
     widgets::{Block, Borders, Cell, Clear, Paragraph, Row as TableRow, Table, TableState},
 };
 
 use super::{
     lag::Lag,
-    plain_table::bytes_cell,
+    plain_table::{HEADINGS, bytes_cell},
     rates::{KindRates, PeerRates, RankRates},
     rows::{Row, View},
     state::State,
@@ -21,7 +21,6 @@ use crate::{
     kernel::probe::Level,
     text::{ago, bytes, nanoseconds, number},
 };
-use flow::statistics::Wait;
 
 /// From here on the table shows whole names.
 const WIDE: u16 = 120;
@@ -46,8 +45,7 @@ const HELP: &str = "\
  A communicator's numbers are its busiest rank's, a process's the sums.
  Waits are derived from measured times; nothing else here is measured.";
 
-/// Draws it.
-pub(super) fn draw(frame: &mut Frame<'_>, state: &State, subject: &Subject) {
+pub fn draw(frame: &mut Frame<'_>, state: &State, subject: &Subject) {
     let area = frame.area();
     let wide = area.width >= WIDE;
     let details = if area.height >= TALL { (area.height - 4) / 3 } else { 0 };
@@ -85,12 +83,9 @@ fn heading_line(state: &State, subject: &Subject) -> Line<'static> {
         rates.ranks.iter().filter(|rank| rank.key.is_some()).count() + rates.folded_ranks,
     );
     let lost = format!("lost {}", rates.lost);
-    let lost_style = if rates.lost > 0 { Style::new().fg(Color::Red) } else { Style::new() };
-    let mut spans =
-        vec![Span::styled(text, Style::new().add_modifier(Modifier::BOLD)), Span::styled(lost, lost_style)];
+    let mut spans = vec![text.bold(), if rates.lost > 0 { lost.red() } else { lost.into() }];
     if rates.undecodable > 0 {
-        let style = Style::new().fg(Color::Red);
-        spans.push(Span::styled(format!("  not understood {}", rates.undecodable), style));
+        spans.push(format!("  not understood {}", rates.undecodable).red());
     }
     Line::from(spans)
 }
@@ -100,26 +95,22 @@ fn choices_line(state: &State) -> Line<'static> {
     let mut spans = vec![Span::raw(format!("{} by {}{direction}", state.view.name(), state.sort.name()))];
     if state.typing || !state.filter.is_empty() {
         let cursor = if state.typing { "_" } else { "" };
-        spans.push(Span::styled(
-            format!("  filter: {}{cursor}", state.filter),
-            Style::new().fg(Color::Yellow),
-        ));
+        spans.push(format!("  filter: {}{cursor}", state.filter).yellow());
     }
     if state.frozen {
-        spans.push(Span::styled("  FROZEN", Style::new().fg(Color::Cyan).add_modifier(Modifier::BOLD)));
+        spans.push("  FROZEN".cyan().bold());
     }
     Line::from(spans)
 }
 
 fn keys_line(state: &State) -> Line<'static> {
-    let style = Style::new().add_modifier(Modifier::DIM);
     match &state.message {
-        Some(message) => Line::styled(message.clone(), Style::new().fg(Color::Yellow)),
-        None if state.typing => Line::styled("Enter keeps the filter, Esc drops it", style),
-        None => Line::styled(
-            "q quit  ? help  Tab view  s sort  r reverse  / filter  Space freeze  j/k select",
-            style,
-        ),
+        Some(message) => Line::styled(message.clone(), Style::new().yellow()),
+        None if state.typing => Line::styled("Enter keeps the filter, Esc drops it", Style::new().dim()),
+        None => {
+            let keys = "q quit  ? help  Tab view  s sort  r reverse  / filter  Space freeze  j/k select";
+            Line::styled(keys, Style::new().dim())
+        }
     }
 }
 
@@ -129,10 +120,10 @@ fn draw_table(frame: &mut Frame<'_>, area: Rect, state: &State, wide: bool) {
         frame.render_widget(Paragraph::new(text), area);
         return;
     }
-    let headings = ["COMM", "RANK", "PID", "OPS/S", "BYTES/S", "SEEN", "LAG", "MOST"];
-    let heading =
-        TableRow::new(headings.map(|text| right(text, matches!(text, "OPS/S" | "BYTES/S" | "SEEN"))))
-            .style(Style::new().add_modifier(Modifier::REVERSED));
+    let headings = HEADINGS.map(|text| match text {
+        "OPS/S" | "BYTES/S" | "SEEN" => right(text),
+        _ => Cell::from(text),
+    });
     let fixed = [
         if wide { 20 } else { 9 },
         if state.view == View::Communicators { 9 } else { 6 },
@@ -147,15 +138,14 @@ fn draw_table(frame: &mut Frame<'_>, area: Rect, state: &State, wide: bool) {
     let rows = state.rows.iter().map(|row| table_row(row, state.view, wide, room));
     let widths = fixed.map(Constraint::Length).into_iter().chain([Constraint::Min(12)]);
     let table = Table::new(rows, widths)
-        .header(heading)
-        .row_highlight_style(Style::new().bg(Color::Indexed(238)).add_modifier(Modifier::BOLD));
+        .header(TableRow::new(headings).reversed())
+        .row_highlight_style(Style::new().bg(Color::Indexed(238)).bold());
     let mut selected = TableState::new().with_selected(Some(state.selected));
     frame.render_stateful_widget(table, area, &mut selected);
 }
 
-fn right(text: &str, right: bool) -> Cell<'static> {
-    let line = Line::from(text.to_owned());
-    Cell::from(if right { line.right_aligned() } else { line })
+fn right<'a>(text: impl Into<Line<'a>>) -> Cell<'a> {
+    Cell::from(text.into().right_aligned())
 }
 
 fn table_row(row: &Row, view: View, wide: bool, room: usize) -> TableRow<'static> {
@@ -170,16 +160,16 @@ fn table_row(row: &Row, view: View, wide: bool, room: usize) -> TableRow<'static
         if wide && !row.name.is_empty() { format!("{} {}", row.pid, row.name) } else { row.pid.clone() };
     let lag = row.lag.map(Lag::label).unwrap_or_default();
     let cells = [
-        right(&comm, false),
-        right(&row.rank, false),
-        right(&pid, false),
-        right(&number(row.ops_per_s), true),
-        right(&bytes_cell(row), true),
-        right(&ago(row.idle_s), true),
-        Cell::from(lag).style(Style::new().fg(Color::Red).add_modifier(Modifier::BOLD)),
-        right(&mix(&row.kinds, wide, room), false),
+        comm.into(),
+        row.rank.clone().into(),
+        pid.into(),
+        right(number(row.ops_per_s)),
+        right(bytes_cell(row)),
+        right(ago(row.idle_s)),
+        Cell::from(lag).red().bold(),
+        mix(&row.kinds, wide, room).into(),
     ];
-    let style = if row.idle_s > 5.0 { Style::new().fg(Color::DarkGray) } else { Style::new() };
+    let style = if row.idle_s > 5.0 { Style::new().dark_gray() } else { Style::new() };
     TableRow::new(cells).style(style)
 }
 
@@ -214,29 +204,19 @@ fn draw_details(frame: &mut Frame<'_>, area: Rect, state: &State, wide: bool) {
         .filter_map(|&at| state.rates.ranks.get(at))
         .flat_map(|rank| rank.peers.iter().map(move |peer| (rank, peer)))
         .collect();
-    let (left, right) = if peers.is_empty() {
-        (inside, None)
-    } else {
-        let [left, right] =
-            Layout::horizontal([Constraint::Length(if wide { 60 } else { 40 }), Constraint::Min(10)])
-                .spacing(1)
-                .areas(inside);
-        (left, Some(right))
-    };
+    let left_width = if wide { 60 } else { 40 };
+    let [left, right_side] =
+        Layout::horizontal([Constraint::Length(left_width), Constraint::Min(10)]).spacing(1).areas(inside);
     let kinds = row.kinds.iter().map(|kind| {
-        TableRow::new([
-            Cell::from(kind.label()),
-            self::right(&number(kind.ops_per_s), true),
-            self::right(&bytes(kind.bytes_per_s), true),
-        ])
+        let rates = [right(number(kind.ops_per_s)), right(bytes(kind.bytes_per_s))];
+        TableRow::new([Cell::from(kind.label())].into_iter().chain(rates))
     });
-    let dim = Style::new().add_modifier(Modifier::DIM);
-    let heading = TableRow::new([Cell::from("OP"), self::right("OPS/S", true), self::right("BYTES/S", true)])
-        .style(dim);
+    let heading = TableRow::new(["OP".into(), right("OPS/S"), right("BYTES/S")]).dim();
     let widths = [Constraint::Min(12), Constraint::Length(6), Constraint::Length(9)];
+    let left = if peers.is_empty() { inside } else { left };
     frame.render_widget(Table::new(kinds, widths).header(heading), left);
-    if let Some(area) = right {
-        draw_peers(frame, area, &peers, row.members.len() > 1, wide);
+    if !peers.is_empty() {
+        draw_peers(frame, right_side, &peers, row.members.len() > 1, wide);
     }
 }
 
@@ -246,25 +226,18 @@ fn draw_peers(frame: &mut Frame<'_>, area: Rect, peers: &[(&RankRates, &PeerRate
     let rows = peers.iter().take(usize::from(area.height)).map(|(rank, peer)| {
         let own = rank.key.filter(|_| many).map(|key| format!("{} ", key.rank)).unwrap_or_default();
         let other = peer.peer.map_or_else(|| "other".to_owned(), |peer| peer.to_string());
-        let longest = Wait::ALL.into_iter().map(|wait| (wait, peer.wait(wait)));
-        let longest = longest.filter(|(_, sum)| sum.count > 0).max_by_key(|(_, sum)| sum.ns);
+        let longest = peer.waits.iter().max_by_key(|(_, sum)| sum.ns);
         let wait = longest.map_or_else(String::new, |(wait, sum)| {
-            format!("{} {}", wait.name(), nanoseconds(mean(sum.ns, sum.count)))
+            format!("{wait} {}", nanoseconds(mean(sum.ns, sum.count)))
         });
         TableRow::new([
             Cell::from(format!("{own}{} {other}", peer.direction.name())),
-            right(&number(peer.messages_per_s), true),
-            right(&bytes(peer.bytes_per_s), true),
+            right(number(peer.messages_per_s)),
+            right(bytes(peer.bytes_per_s)),
             Cell::from(wait),
         ])
     });
-    let heading = TableRow::new([
-        Cell::from("PEER"),
-        right("MSG/S", true),
-        right("BYTES/S", true),
-        Cell::from("WAIT, MEAN"),
-    ])
-    .style(Style::new().add_modifier(Modifier::DIM));
+    let heading = TableRow::new(["PEER".into(), right("MSG/S"), right("BYTES/S"), "WAIT, MEAN".into()]).dim();
     let widths =
         [Constraint::Length(10), Constraint::Length(6), Constraint::Length(bytes_width), Constraint::Min(10)];
     frame.render_widget(Table::new(rows, widths).header(heading), area);
@@ -277,9 +250,7 @@ fn mean(ns: u64, count: u64) -> f64 {
 
 fn draw_help(frame: &mut Frame<'_>, area: Rect) {
     let lines = u16::try_from(HELP.lines().count()).unwrap_or(u16::MAX).saturating_add(2);
-    let (width, height) = (area.width.min(78), area.height.min(lines));
-    let popup =
-        Rect { x: area.x + (area.width - width) / 2, y: area.y + (area.height - height) / 2, width, height };
+    let popup = area.centered(Constraint::Length(78), Constraint::Length(lines));
     frame.render_widget(Clear, popup);
     frame.render_widget(Paragraph::new(HELP).block(Block::bordered().title(" keys and columns ")), popup);
 }

@@ -1,19 +1,14 @@
 //! `top --once --json` (docs/OUTPUT.md).
 
-use std::collections::BTreeMap;
-
 use serde::Serialize;
 
 use super::{
-    lag::Lag,
-    rates::{KindRates, RankRates, Rates, Snapshot},
+    rates::{RankRates, Rates, Snapshot},
     subject::Subject,
 };
 use crate::kernel::probe::Level;
-use flow::statistics::{RankKey, Sum, Wait};
-use nccl_library::nccl::Direction;
+use flow::statistics::RankKey;
 
-/// The whole report.
 #[derive(Debug, Serialize)]
 pub struct TopReport<'a> {
     ncclflow: &'static str,
@@ -48,28 +43,8 @@ struct RankLine<'a> {
     #[serde(rename = "nRanks")]
     n_ranks: Option<i32>,
     pid: Option<u32>,
-    ops: u64,
-    ops_per_s: f64,
-    bytes: u64,
-    bytes_per_s: f64,
-    unsized_ops: u64,
-    launched: Option<u64>,
-    idle_s: f64,
-    lag: Option<Lag>,
-    kinds: &'a [KindRates],
-    peers: Vec<PeerLine>,
-}
-
-#[derive(Debug, Serialize)]
-struct PeerLine {
-    op: Direction,
-    peer: Option<i32>,
-    messages_measured: u64,
-    messages_per_s: f64,
-    bytes_measured: u64,
-    bytes_per_s: f64,
-    /// What was waited in the interval: how often, and nanoseconds in all.
-    waits: BTreeMap<&'static str, Sum>,
+    #[serde(flatten)]
+    rates: &'a RankRates,
 }
 
 impl<'a> TopReport<'a> {
@@ -100,32 +75,7 @@ impl<'a> RankLine<'a> {
             rank: rank.key.map(|key| key.rank),
             n_ranks: rank.key.map(|_| rank.n_ranks),
             pid: rank.key.map(|key| key.pid),
-            ops: rank.ops,
-            ops_per_s: rank.ops_per_s,
-            bytes: rank.bytes,
-            bytes_per_s: rank.bytes_per_s,
-            unsized_ops: rank.unsized_ops,
-            launched: rank.launched,
-            idle_s: rank.idle_s,
-            lag: rank.lag,
-            kinds: &rank.kinds,
-            peers: rank
-                .peers
-                .iter()
-                .map(|peer| PeerLine {
-                    op: peer.direction,
-                    peer: peer.peer,
-                    messages_measured: peer.messages,
-                    messages_per_s: peer.messages_per_s,
-                    bytes_measured: peer.bytes,
-                    bytes_per_s: peer.bytes_per_s,
-                    waits: Wait::ALL
-                        .into_iter()
-                        .map(|wait| (wait.name(), peer.wait(wait)))
-                        .filter(|(_, sum)| sum.count > 0)
-                        .collect(),
-                })
-                .collect(),
+            rates: rank,
         }
     }
 }

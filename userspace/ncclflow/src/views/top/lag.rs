@@ -14,7 +14,6 @@ use super::rates::RankRates;
 use flow::statistics::{RankKey, Statistics, Wait};
 use nccl_library::nccl::Direction;
 
-/// How a rank lags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Lag {
@@ -38,16 +37,10 @@ pub(super) fn mark(ranks: &mut [RankRates], before: &Statistics, interval_ns: u6
         }
     }
     for members in communicators.values() {
-        let lags: Vec<(usize, Option<Lag>)> = members
-            .iter()
-            .map(|&at| {
-                let lag = behind(ranks, members, at, before)
-                    .map(Lag::Behind)
-                    .or_else(|| waited_for(ranks, members, at, interval_ns).map(Lag::WaitedFor));
-                (at, lag)
-            })
-            .collect();
-        for (at, lag) in lags {
+        for &at in members {
+            let lag = behind(ranks, members, at, before)
+                .map(Lag::Behind)
+                .or_else(|| waited_for(ranks, members, at, interval_ns).map(Lag::WaitedFor));
             if let Some(rank) = ranks.get_mut(at) {
                 rank.lag = lag;
             }
@@ -68,7 +61,8 @@ fn waited_for(ranks: &[RankRates], members: &[usize], at: usize, interval_ns: u6
     let received = |rank: &RankRates, from: Option<i32>| -> u64 {
         let peers = rank.peers.iter().filter(|peer| peer.direction == Direction::Recv);
         let peers = peers.filter(|peer| from.is_none_or(|from| peer.peer == Some(from)));
-        peers.map(|peer| peer.wait(Wait::Network).ns).fold(0, u64::saturating_add)
+        let waits = peers.filter_map(|peer| peer.waits.get(Wait::Network.name()));
+        waits.map(|sum| sum.ns).fold(0, u64::saturating_add)
     };
     let others = members.iter().filter(|&&other| other != at).filter_map(|&other| ranks.get(other));
     let longest = others.map(|other| received(other, Some(number))).max()?;

@@ -1,6 +1,6 @@
 //! The live view: two snapshots of the statistics become rates, rates become rows, rows are drawn or printed.
 //!
-//! Everything but `screen` is pure: snapshots in, rows and text out.
+//! All of it is pure: snapshots in, rows and text out.
 
 mod draw;
 mod json;
@@ -8,18 +8,17 @@ mod lag;
 mod plain_table;
 mod rates;
 mod rows;
-mod screen;
 mod state;
 mod subject;
 
 #[cfg(test)]
 mod tests;
 
+pub use draw::draw;
 pub use json::TopReport;
 pub use lag::Lag;
 pub use plain_table::print_table;
 pub use rates::{KindRates, PeerRates, RankRates, Rates, Snapshot};
 pub use rows::{Row, Sort, View, rows};
-pub use screen::{Feed, show};
 pub use state::{Action, State};
 pub use subject::Subject;

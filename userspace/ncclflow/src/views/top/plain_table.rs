@@ -8,13 +8,12 @@ use std::{
 use super::{lag::Lag, rows::Row};
 use crate::text::{ago, bytes, column_widths, number};
 
+pub(super) const HEADINGS: [&str; 8] = ["COMM", "RANK", "PID", "OPS/S", "BYTES/S", "SEEN", "LAG", "MOST"];
+
 /// Prints the rows, a line each, with a heading; columns are as wide as they need to be.
-///
-/// # Errors
-/// Those of writing.
 pub fn print_table(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
-    let heading = ["COMM", "RANK", "PID", "OPS/S", "BYTES/S", "SEEN", "LAG", "MOST"].map(str::to_owned);
-    let lines: Vec<[String; 8]> = std::iter::once(heading).chain(rows.iter().map(cells)).collect();
+    let headings = HEADINGS.map(str::to_owned);
+    let lines: Vec<[String; 8]> = std::iter::once(headings).chain(rows.iter().map(cells)).collect();
     let widths = column_widths(&lines);
     for line in &lines {
         let mut text = String::new();

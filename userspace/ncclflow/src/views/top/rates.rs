@@ -1,12 +1,13 @@
 //! From two snapshots of the statistics to what happened in between.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use super::lag::{self, Lag};
 use flow::statistics::{OpKind, PeerStatistics, RankKey, RankStatistics, Statistics, Sum, Wait};
 use nccl_library::nccl::Direction;
 
-/// The statistics at a moment.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     /// `CLOCK_MONOTONIC`, nanoseconds.
@@ -14,11 +15,13 @@ pub struct Snapshot {
     pub statistics: Statistics,
 }
 
-/// What a rank did between two snapshots, and in all.
-#[derive(Clone, Debug)]
+/// What a rank did between two snapshots, and in all; without what names it, as JSON has it.
+#[derive(Clone, Debug, Serialize)]
 pub struct RankRates {
     /// `None`: all ranks beyond the number that is kept apart.
+    #[serde(skip)]
     pub key: Option<RankKey>,
+    #[serde(skip)]
     pub n_ranks: i32,
     /// Ops, or with the API level calls: in all, and a second.
     pub ops: u64,
@@ -28,18 +31,17 @@ pub struct RankRates {
     pub bytes_per_s: f64,
     /// Ops in between whose bytes are not known: there were more bytes than that.
     pub unsized_ops: u64,
-    /// Most ops first.
-    pub kinds: Vec<KindRates>,
-    /// Measured; the one that was waited for longest first.
-    pub peers: Vec<PeerRates>,
     /// NCCL's own count of the collectives that it launched.
     pub launched: Option<u64>,
     /// Since the latest record of this rank.
     pub idle_s: f64,
     pub lag: Option<Lag>,
+    /// Most ops first.
+    pub kinds: Vec<KindRates>,
+    /// Measured; the one that was waited for longest first.
+    pub peers: Vec<PeerRates>,
 }
 
-/// Ops of one kind.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct KindRates {
     pub coll: Option<String>,
@@ -52,18 +54,20 @@ pub struct KindRates {
     pub unsized_ops: u64,
 }
 
-/// What was measured with one peer.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PeerRates {
+    #[serde(rename = "op")]
     pub direction: Direction,
     /// `None`: peers beyond the number that is kept apart.
     pub peer: Option<i32>,
+    #[serde(rename = "messages_measured")]
     pub messages: u64,
     pub messages_per_s: f64,
+    #[serde(rename = "bytes_measured")]
     pub bytes: u64,
     pub bytes_per_s: f64,
-    /// In between; in the order of [`Wait::ALL`].
-    pub waits: [Sum; Wait::ALL.len()],
+    /// What was waited in between: how often, and nanoseconds in all; without those that were not.
+    pub waits: BTreeMap<&'static str, Sum>,
 }
 
 /// All ranks, and how long the time between was.
@@ -134,11 +138,13 @@ fn seconds(ns: u64) -> f64 {
 }
 
 fn rank_rates(before: &RankStatistics, now: &RankStatistics, per_s: Per, at_ns: u64) -> RankRates {
+    let earlier = kinds(before);
     let mut kinds: Vec<KindRates> = kinds(now)
+        .into_iter()
         .map(|(kind, [ops, bytes, unsized_ops])| {
-            let earlier = kinds_of(before, kind);
+            let earlier = earlier.iter().find(|(known, _)| *known == kind).map_or([0; 3], |(_, sums)| *sums);
             KindRates {
-                coll: kind.coll.clone(),
+                coll: kind.coll,
                 algorithm: kind.algorithm,
                 protocol: kind.protocol,
                 ops,
@@ -148,7 +154,6 @@ fn rank_rates(before: &RankStatistics, now: &RankStatistics, per_s: Per, at_ns: 
                 unsized_ops: unsized_ops.saturating_sub(earlier[2]),
             }
         })
-        .chain(call_kinds(before, now, per_s))
         .collect();
     kinds.sort_by(|a, b| b.ops_per_s.total_cmp(&a.ops_per_s).then(b.ops.cmp(&a.ops)));
     let sum = |value: fn(&KindRates) -> u64| kinds.iter().map(value).fold(0, u64::saturating_add);
@@ -168,31 +173,15 @@ fn rank_rates(before: &RankStatistics, now: &RankStatistics, per_s: Per, at_ns: 
     }
 }
 
-/// Ops, their bytes, and how many of them have none.
-fn kinds(rank: &RankStatistics) -> impl Iterator<Item = (&OpKind, [u64; 3])> {
-    rank.ops().iter().map(|(kind, op)| (kind, [op.ops, op.bytes, op.unsized_ops]))
-}
-
-fn kinds_of(rank: &RankStatistics, kind: &OpKind) -> [u64; 3] {
-    kinds(rank).find(|(known, _)| *known == kind).map_or([0; 3], |(_, numbers)| numbers)
-}
-
-/// Calls of the API are ops without algorithm and protocol: NCCL has not decided yet.
-fn call_kinds(before: &RankStatistics, now: &RankStatistics, per_s: Per) -> impl Iterator<Item = KindRates> {
-    now.calls().iter().map(move |(name, call)| {
-        let earlier = before.calls().iter().find(|(known, _)| known == name).map(|(_, call)| call);
-        let (calls, bytes) = earlier.map_or((0, 0), |call| (call.calls, call.bytes));
-        KindRates {
-            coll: Some(name.clone()),
-            algorithm: None,
-            protocol: None,
-            ops: call.calls,
-            ops_per_s: per_s.rate(call.calls, calls),
-            bytes: call.bytes,
-            bytes_per_s: per_s.rate(call.bytes, bytes),
-            unsized_ops: 0,
-        }
-    })
+/// Ops, their bytes, and how many of them have none, by kind. Calls of the API are ops without algorithm and
+/// protocol: NCCL has not decided yet.
+fn kinds(rank: &RankStatistics) -> Vec<(OpKind, [u64; 3])> {
+    let ops = rank.ops().iter().map(|(kind, op)| (kind.clone(), [op.ops, op.bytes, op.unsized_ops]));
+    let calls = rank.calls().iter().map(|(name, call)| {
+        let kind = OpKind { coll: Some(name.clone()), algorithm: None, protocol: None };
+        (kind, [call.calls, call.bytes, 0])
+    });
+    ops.chain(calls).collect()
 }
 
 fn peers(before: &RankStatistics, now: &RankStatistics, per_s: Per) -> Vec<PeerRates> {
@@ -203,7 +192,7 @@ fn peers(before: &RankStatistics, now: &RankStatistics, per_s: Per) -> Vec<PeerR
     });
     let folded = peer_rates(Direction::Recv, None, &before.folded_peers, &now.folded_peers, per_s);
     let mut peers: Vec<PeerRates> = kept.chain([folded]).filter(|peer| peer.messages > 0).collect();
-    peers.sort_by_key(|peer| std::cmp::Reverse(peer.waits.iter().map(|sum| sum.ns).sum::<u64>()));
+    peers.sort_by_key(|peer| std::cmp::Reverse(peer.waits.values().map(|sum| sum.ns).sum::<u64>()));
     peers
 }
 
@@ -214,10 +203,7 @@ fn peer_rates(
     now: &PeerStatistics,
     per_s: Per,
 ) -> PeerRates {
-    let mut waits = now.waits;
-    for (wait, earlier) in waits.iter_mut().zip(before.waits) {
-        *wait = wait.since(earlier);
-    }
+    let waits = now.waits.iter().zip(before.waits).map(|(wait, earlier)| wait.since(earlier));
     PeerRates {
         direction,
         peer,
@@ -225,13 +211,6 @@ fn peer_rates(
         messages_per_s: per_s.rate(now.messages, before.messages),
         bytes: now.bytes,
         bytes_per_s: per_s.rate(now.bytes, before.bytes),
-        waits,
-    }
-}
-
-impl PeerRates {
-    /// What was waited in between, for this.
-    pub fn wait(&self, wait: Wait) -> Sum {
-        self.waits.get(wait as usize).copied().unwrap_or_default()
+        waits: Wait::ALL.map(Wait::name).into_iter().zip(waits).filter(|(_, sum)| sum.count > 0).collect(),
     }
 }

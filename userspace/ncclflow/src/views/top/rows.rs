@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use clap::ValueEnum;
+
 use super::{
     lag::Lag,
     rates::{KindRates, RankRates, Rates},
@@ -9,8 +11,7 @@ use super::{
 };
 use flow::statistics::RankKey;
 
-/// What a row is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum View {
     /// A rank of a communicator
     #[default]
@@ -22,14 +23,6 @@ pub enum View {
 }
 
 impl View {
-    pub(super) fn next(self) -> Self {
-        match self {
-            Self::Ranks => Self::Communicators,
-            Self::Communicators => Self::Processes,
-            Self::Processes => Self::Ranks,
-        }
-    }
-
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Ranks => "ranks",
@@ -39,8 +32,7 @@ impl View {
     }
 }
 
-/// What rows are sorted by.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Sort {
     /// Ops a second
     #[default]
@@ -56,16 +48,6 @@ pub enum Sort {
 }
 
 impl Sort {
-    pub(super) fn next(self) -> Self {
-        match self {
-            Self::Ops => Self::Bytes,
-            Self::Bytes => Self::Lag,
-            Self::Lag => Self::Comm,
-            Self::Comm => Self::Pid,
-            Self::Pid => Self::Ops,
-        }
-    }
-
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Ops => "ops/s",
@@ -77,7 +59,12 @@ impl Sort {
     }
 }
 
-/// A row.
+/// The choice after this one, and after the last the first.
+pub(super) fn next<C: ValueEnum + PartialEq>(choice: &C) -> C {
+    let mut all = C::value_variants().iter().cycle().skip_while(|one| *one != choice);
+    all.nth(1).unwrap_or(choice).clone()
+}
+
 #[derive(Clone, Debug)]
 pub struct Row {
     /// `commHash`, or what stands for it.
@@ -190,7 +177,6 @@ impl Row {
 }
 
 impl Lag {
-    /// For people.
     pub(super) fn label(self) -> String {
         match self {
             Self::Behind(collectives) => format!("behind {collectives}"),

@@ -4,11 +4,10 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use super::{
     rates::{Rates, Snapshot},
-    rows::{Row, Sort, View, rows},
+    rows::{Row, Sort, View, next, rows},
     subject::Subject,
 };
 
-/// Longest filter.
 const MAX_FILTER: usize = 64;
 
 /// What a key asks for that the state cannot do.
@@ -37,7 +36,8 @@ pub struct State {
     pub(super) rates: Rates,
     before: Snapshot,
     pub(super) rows: Vec<Row>,
-    pub(super) message: Option<String>,
+    /// A line to show in place of the keys.
+    pub message: Option<String>,
 }
 
 impl State {
@@ -45,12 +45,6 @@ impl State {
         Self { view, sort, filter, ..Self::default() }
     }
 
-    /// Shows this line in place of the last one.
-    pub fn say(&mut self, message: String) {
-        self.message = Some(message);
-    }
-
-    /// A new reading.
     pub fn take(&mut self, now: Snapshot, subject: &Subject) {
         if !self.frozen {
             self.rates = Rates::between(&self.before, &now);
@@ -71,7 +65,6 @@ impl State {
         self.selected = same.unwrap_or(self.selected).min(last);
     }
 
-    /// A key was pressed.
     pub fn key(&mut self, key: KeyEvent, subject: &Subject) -> Action {
         if key.kind == KeyEventKind::Release {
             return Action::Nothing;
@@ -90,9 +83,9 @@ impl State {
                 KeyCode::Char('?' | 'h') => self.help = true,
                 KeyCode::Char(' ' | 'f') => self.frozen = !self.frozen,
                 KeyCode::Char('/') => self.typing = true,
-                KeyCode::Char('s') => self.sort = self.sort.next(),
+                KeyCode::Char('s') => self.sort = next(&self.sort),
                 KeyCode::Char('r') => self.reversed = !self.reversed,
-                KeyCode::Tab | KeyCode::Char('v') => self.view = self.view.next(),
+                KeyCode::Tab | KeyCode::Char('v') => self.view = next(&self.view),
                 code => {
                     let Some(selected) = moved(code, self.selected) else { return Action::Nothing };
                     self.selected = selected;
@@ -121,7 +114,6 @@ impl State {
     }
 }
 
-/// Where a key moves the selection to.
 fn moved(code: KeyCode, from: usize) -> Option<usize> {
     Some(match code {
         KeyCode::Down | KeyCode::Char('j') => from.saturating_add(1),

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use crate::kernel::probe::Level;
 
-/// What is watched.
 #[derive(Clone, Debug, Default)]
 pub struct Subject {
     pub host: String,
@@ -14,7 +13,6 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// The short name of a process.
     pub fn name(&self, pid: u32) -> &str {
         self.processes.get(&pid).map_or("", |(name, _)| name)
     }

@@ -6,7 +6,7 @@ use ratatui::{
     crossterm::event::{KeyCode, KeyEvent, KeyModifiers},
 };
 
-use super::{draw::draw, *};
+use super::*;
 use crate::kernel::probe::Level;
 use flow::made::ops::{Op, host, messages};
 use flow::statistics::{Statistics, Tally};

@@ -1,0 +1,56 @@
+//! `ncclflow aggregate`, `replay` and `check`: what is made of recordings, without root.
+
+use std::{
+    io::{Write as _, stdout},
+    process::ExitCode,
+};
+
+use anyhow::Result;
+
+use super::{
+    args::{AggregateArgs, CheckArgs, ReplayArgs},
+    exit, write_json,
+};
+use crate::{
+    check::{check, write_check},
+    record::replay,
+    sinks::{OutputDir, aggregate_directory},
+};
+
+pub(super) fn run_aggregate(args: &AggregateArgs) -> Result<ExitCode> {
+    let done = aggregate_directory(&OutputDir::open(&args.dir)?, u64::MAX)?;
+    let mut out = stdout().lock();
+    writeln!(out, "{} flow_rank files: {} ops, {} messages", done.ranks, done.ops, done.steps)?;
+    if done.cut_lines > 0 {
+        writeln!(
+            out,
+            "{} last lines have no end and were left out: the recording was killed, or still goes on",
+            done.cut_lines
+        )?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) fn run_replay(args: &ReplayArgs) -> Result<ExitCode> {
+    let done = replay(&args.capture, &args.output)?;
+    let mut out = stdout().lock();
+    writeln!(out, "{} records replayed into {}", done.records, args.output.display())?;
+    if done.is_cut {
+        writeln!(out, "the capture has no end: its recording was killed, or its disk was full")?;
+    }
+    if done.undecodable > 0 {
+        writeln!(out, "{} records could not be understood", done.undecodable)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) fn run_check(args: &CheckArgs) -> Result<ExitCode> {
+    let report = check(&args.dirs)?;
+    let mut out = stdout().lock();
+    if args.json {
+        write_json(&mut out, &report)?;
+    } else {
+        write_check(&report, &mut out)?;
+    }
+    Ok(if report.consistent { ExitCode::SUCCESS } else { ExitCode::from(exit::FINDINGS) })
+}

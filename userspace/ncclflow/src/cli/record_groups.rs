@@ -1,0 +1,150 @@
+//! Groups of options of `ncclflow record`, and how their values are written.
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::{
+    Args, ValueEnum,
+    builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
+};
+
+use super::args::seconds;
+use crate::record::WindowOptions;
+use flow::model::Sampling;
+
+/// Of which ops messages are measured.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct SamplingArgs {
+    /// With --level steps: measure one op of N, by NCCL's own count: the same collectives on all ranks
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    pub steps_every: u64,
+
+    /// With --level steps: measure only these channels, such as 0-3,8
+    #[arg(long, value_name = "LIST", default_value = "0-63", value_parser = channels)]
+    pub channels: u64,
+
+    /// With --level steps: measure only calls of at least so many bytes, or of unknown size (before NCCL 2.23
+    /// all but reductions and reduce-scatters)
+    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    pub min_bytes: u64,
+}
+
+impl SamplingArgs {
+    pub(super) fn sampling(self) -> Sampling {
+        Sampling { every: self.steps_every, channels: self.channels, min_bytes: self.min_bytes }
+    }
+}
+
+/// A bit for each channel of a list of numbers and ranges.
+fn channels(text: &str) -> Result<u64, String> {
+    let mut channels = 0;
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let number = |text: &str| {
+            let number = text.trim().parse::<u32>().ok().filter(|number| *number < 64);
+            number.ok_or_else(|| format!("`{text}` is no channel: they are numbered from 0 to 63"))
+        };
+        let (first, last) = (number(first)?, number(last)?);
+        if first > last {
+            return Err(format!("`{part}`: the first is larger than the last"));
+        }
+        channels |= (first..=last).fold(0, |channels, channel| channels | 1u64 << channel);
+    }
+    Ok(channels)
+}
+
+/// Parts of a recording that have folders of their own.
+#[derive(Clone, Debug, Default, Args)]
+pub struct WindowArgs {
+    /// Record only while FILE exists: each time a window with a folder of its own; several in one run
+    #[arg(help_heading = "Windows", long, value_name = "FILE")]
+    pub window_flag: Option<PathBuf>,
+
+    /// Close a window when it has N ops (lines of proxy_flow, or calls), and do not open one
+    /// again before FILE has gone
+    #[arg(help_heading = "Windows", long, value_name = "N", requires = "window_flag", value_parser = clap::value_parser!(u64).range(1..))]
+    pub window_max_ops: Option<u64>,
+
+    /// Close a window after SECS, and do not open one again before FILE has gone
+    #[arg(help_heading = "Windows", long, value_name = "SECS", requires = "window_flag", value_parser = seconds)]
+    pub window_max_secs: Option<Duration>,
+
+    /// Record window after window: a new one every SECS, and whenever SIGUSR1 comes
+    #[arg(help_heading = "Windows", long, value_name = "SECS", conflicts_with = "window_flag", value_parser = seconds)]
+    pub rotate: Option<Duration>,
+}
+
+impl WindowArgs {
+    /// As the library takes it; `None`: the recording is one.
+    pub fn options(&self) -> Option<WindowOptions> {
+        let max_duration = self.window_max_secs.or(self.rotate);
+        (self.window_flag.is_some() || self.rotate.is_some()).then(|| WindowOptions {
+            flag: self.window_flag.clone(),
+            max_ops: self.window_max_ops,
+            max_duration,
+        })
+    }
+}
+
+/// What the output folder may take on the disk.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub struct DiskArgs {
+    /// Most that DIR may take on the disk, as in 500M or 20G (K, M, G, T; without a letter, MiB): the oldest
+    /// windows are removed; without windows, lines beyond it are counted as lost
+    #[arg(help_heading = "Disk", long, value_name = "SIZE", value_parser = size)]
+    pub max_size: Option<u64>,
+
+    /// Compress each .jsonl file when nothing more comes to it: of closed windows, and at the end
+    #[arg(help_heading = "Disk", long)]
+    pub compress: bool,
+}
+
+/// The smallest limit of a folder.
+const MIN_SIZE: u64 = 1 << 20;
+
+/// Bytes, by a number and a letter; without a letter MiB, as the sizes of buffers.
+fn size(text: &str) -> Result<u64, String> {
+    let (number, shift) = match text.char_indices().next_back() {
+        Some((at, letter)) if letter.is_ascii_alphabetic() => {
+            let shift = match letter.to_ascii_uppercase() {
+                'K' => 10,
+                'M' => 20,
+                'G' => 30,
+                'T' => 40,
+                _ => return Err("the letters are K, M, G and T".to_owned()),
+            };
+            (&text[..at], shift)
+        }
+        _ => (text, 20),
+    };
+    let number: u64 = number.parse().map_err(|_| "not a size, as 500M or 20G is one".to_owned())?;
+    let bytes = number.checked_mul(1 << shift).ok_or("too much")?;
+    if bytes < MIN_SIZE { Err("must be 1M at least".to_owned()) } else { Ok(bytes) }
+}
+
+/// A value that is `auto` (`None`), or one of an enum's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Auto<T>(pub Option<T>);
+
+/// Parses `auto`, whose help is given, and the enum's values.
+pub(super) fn auto_or<T: ValueEnum + Send + Sync + 'static>(
+    help: &'static str,
+) -> impl TypedValueParser<Value = Auto<T>> {
+    let auto = PossibleValue::new("auto").help(help);
+    let values = T::value_variants().iter().filter_map(T::to_possible_value);
+    PossibleValuesParser::new(std::iter::once(auto).chain(values))
+        .map(|text| Auto(T::from_str(&text, false).ok()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_letters_and_are_mebibytes_without() {
+        let sizes = ["500M", "20G", "20g", "64", "1024K", "1T"].map(|text| size(text).unwrap());
+        assert_eq!(sizes, [500 << 20, 20 << 30, 20 << 30, 64 << 20, 1 << 20, 1 << 40]);
+        for text in ["", "M", "0", "-1", "1.5G", "1000K", "5X", "5é", "20 G", "99999999999T", "20GB"] {
+            assert!(size(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,359 @@
+//! The files of JSON lines: two of every rank of every communicator for ops and messages, or one for its API
+//! calls, and one of each process for calls that belong to no communicator.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    io, mem,
+    sync::Arc,
+};
+
+use flow::schema::{ApiCall, CommunicatorReport, MessageRow, Op, OtherCallRow, RankKey, comm_hash_name};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    budget::is_over_max_size,
+    json_lines::{JsonLinesFile, LostLines},
+    megatrace::Megatrace,
+    output_dir::OutputDir,
+    output_file::Source,
+    sink::{Sink, Written},
+};
+
+/// How API calls are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "program", derive(clap::ValueEnum))]
+pub enum ApiFormat {
+    /// api_rank<r>.jsonl
+    #[default]
+    Json,
+    /// megatrace_rank<r>.log, the lines of the Megatrace interceptor
+    Megatrace,
+}
+
+/// What the files of API calls need to know besides the calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ApiOutputOptions {
+    pub format: ApiFormat,
+    /// From the records' clock to wall time, nanoseconds.
+    pub realtime_offset_ns: u64,
+}
+
+/// Ranks and processes that files are made for: two open files each at most. A process of many communicators
+/// has some hundreds of ranks.
+const MAX_OWNERS: usize = 4096;
+/// Folder of the files of processes.
+const PROCESSES: &str = "processes";
+/// Processes of one number, one after the other, that have files of their own.
+const MAX_OF_ONE_PID: u32 = 100;
+
+/// Whose files they are, and what is in them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Owner {
+    /// Ops and messages.
+    Ops(RankKey),
+    Calls(RankKey),
+    /// Calls that belong to no communicator, by process ID as ncclflow sees it.
+    Process(u32),
+}
+
+impl Owner {
+    fn pid(self) -> u32 {
+        match self {
+            Self::Ops(key) | Self::Calls(key) => key.pid,
+            Self::Process(pid) => pid,
+        }
+    }
+
+    /// There are as many as can be, for messages.
+    fn limit(self) -> String {
+        match self {
+            Self::Ops(_) => format!("there are files of {MAX_OWNERS} ranks already"),
+            Self::Calls(_) | Self::Process(_) => format!("there are {MAX_OWNERS} files already"),
+        }
+    }
+
+    /// The files, for messages.
+    fn files(self) -> String {
+        match self {
+            Self::Ops(key) => format!("the files of rank {}", key.rank),
+            Self::Calls(key) => format!("the file of calls of rank {}", key.rank),
+            Self::Process(pid) => format!("the file of calls of process {pid}"),
+        }
+    }
+
+    /// What is written to them, for messages.
+    fn content(self) -> String {
+        match self {
+            Self::Ops(key) => format!("the files of rank {}", key.rank),
+            Self::Calls(key) => format!("the calls of rank {}", key.rank),
+            Self::Process(pid) => format!("the calls of process {pid}"),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Files {
+    folder: String,
+    n_ranks: i32,
+    /// Of ops, or of calls.
+    lines: JsonLinesFile,
+    flow_steps: Option<JsonLinesFile>,
+    /// Of those of them that have JSON lines.
+    names: Vec<String>,
+}
+
+impl Files {
+    fn of_ops(dir: &OutputDir, op: &Op) -> io::Result<Self> {
+        let folder = op.rank.comm_name();
+        let subfolder = dir.subfolder(&folder)?;
+        let names = ["proxy_flow", "flow_steps"].map(|kind| format!("{kind}_rank{}.jsonl", op.row.rank));
+        let lines = subfolder.create_source(&names[0], Source::ProxyFlow)?;
+        let flow_steps = subfolder.create_source(&names[1], Source::FlowSteps).inspect_err(|_| {
+            let _ = subfolder.remove_made(&names[0]);
+        })?;
+        Ok(Self {
+            folder,
+            n_ranks: op.row.n_ranks,
+            lines: JsonLinesFile::new(lines),
+            flow_steps: Some(JsonLinesFile::new(flow_steps)),
+            names: names.into(),
+        })
+    }
+
+    fn of_calls(dir: &OutputDir, rank: RankKey, call: &ApiCall, is_megatrace: bool) -> io::Result<Self> {
+        let folder = rank.comm_name();
+        let name = if is_megatrace {
+            format!("megatrace_rank{}.log", rank.rank)
+        } else {
+            format!("api_rank{}.jsonl", rank.rank)
+        };
+        let lines = dir.subfolder(&folder)?.create_source(&name, Source::Lines)?;
+        let names = if is_megatrace { Vec::new() } else { vec![name] };
+        let n_ranks = call.row.n_ranks.unwrap_or(0);
+        Ok(Self { folder, n_ranks, lines: JsonLinesFile::new(lines), flow_steps: None, names })
+    }
+
+    fn of_process(dir: &OutputDir, pid: u32, host: &str) -> io::Result<Self> {
+        // With the host's name: folders of several hosts are copied into one.
+        let host: String = host.chars().filter(|c| c.is_ascii_alphanumeric() || "-_.".contains(*c)).collect();
+        let folder = dir.subfolder(PROCESSES)?;
+        let mut name = format!("api_{host}_{pid}.jsonl");
+        let mut file = folder.create_source(&name, Source::Lines);
+        // An earlier process had this number.
+        for number in 1..MAX_OF_ONE_PID {
+            if file.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists) {
+                name = format!("api_{host}_{pid}-{number}.jsonl");
+                file = folder.create_source(&name, Source::Lines);
+            }
+        }
+        let lines = JsonLinesFile::new(file?);
+        Ok(Self { folder: PROCESSES.to_owned(), n_ranks: 0, lines, flow_steps: None, names: vec![name] })
+    }
+
+    fn lost(&self) -> LostLines {
+        [Some(&self.lines), self.flow_steps.as_ref()].into_iter().flatten().map(JsonLinesFile::lost).sum()
+    }
+
+    /// None for those of processes.
+    fn report(&self, owner: Owner) -> Option<CommunicatorReport> {
+        let (key, ops, calls) = match owner {
+            Owner::Ops(key) => (key, self.lines.lines(), 0),
+            Owner::Calls(key) => (key, 0, self.lines.lines()),
+            Owner::Process(_) => return None,
+        };
+        Some(CommunicatorReport {
+            comm_hash: comm_hash_name(key.hash),
+            folder: self.folder.clone(),
+            rank: key.rank,
+            n_ranks: self.n_ranks,
+            pid: key.pid,
+            proxy_flow_lines: ops,
+            flow_steps_lines: self.flow_steps.as_ref().map_or(0, JsonLinesFile::lines),
+            api_lines: calls,
+            lost_lines: self.lost().lines,
+        })
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct LineFiles {
+    dir: Arc<OutputDir>,
+    open: HashMap<Owner, Files>,
+    /// Of ranks whose files are complete.
+    closed: BTreeMap<Owner, CommunicatorReport>,
+    /// Folders and names of all files of JSON lines that were made.
+    made: Vec<(String, String)>,
+    /// Lines that could not be written to files that are complete.
+    closed_lost: LostLines,
+    /// Lines whose file could not be made, and those that were not tried as there was no room.
+    without_file: LostLines,
+    /// The op that came last is not written, and each of its messages is so lost.
+    refused: Option<LostLines>,
+    /// In that format, if calls are written so.
+    megatrace: Option<Megatrace>,
+    errors: Vec<String>,
+}
+
+impl LineFiles {
+    pub(super) fn new(dir: Arc<OutputDir>, api: ApiOutputOptions) -> Self {
+        Self {
+            dir,
+            open: HashMap::new(),
+            closed: BTreeMap::new(),
+            made: Vec::new(),
+            closed_lost: LostLines::default(),
+            without_file: LostLines::default(),
+            refused: None,
+            megatrace: (api.format == ApiFormat::Megatrace).then(|| Megatrace::new(api.realtime_offset_ns)),
+            errors: Vec::new(),
+        }
+    }
+
+    /// Writes a line to the owner's files, which are made if they are not there. An error: how the line is
+    /// lost, as there are no files or is no room.
+    fn push(
+        &mut self,
+        owner: Owner,
+        create: impl FnOnce(&OutputDir) -> io::Result<Files>,
+        write: impl FnOnce(&mut Files) -> io::Result<()>,
+    ) -> Result<(), LostLines> {
+        let written = self.files(owner, create).map(write).inspect_err(|lost| self.without_file += *lost)?;
+        self.note(owner, written);
+        Ok(())
+    }
+
+    fn files(
+        &mut self,
+        owner: Owner,
+        create: impl FnOnce(&OutputDir) -> io::Result<Files>,
+    ) -> Result<&mut Files, LostLines> {
+        // An op as a whole, and not the half of it that still finds room.
+        if self.dir.has_no_room() {
+            return Err(LostLines::over_max_size(1));
+        }
+        if !self.open.contains_key(&owner) {
+            let files = if self.open.len() < MAX_OWNERS {
+                create(&self.dir)
+            } else {
+                Err(io::Error::other(owner.limit()))
+            };
+            let mut files = files.map_err(|error| self.no_files(owner, &error))?;
+            self.made.extend(files.names.drain(..).map(|name| (files.folder.clone(), name)));
+            self.open.insert(owner, files);
+        }
+        self.open.get_mut(&owner).ok_or(LostLines { lines: 1, over_max_size: 0 })
+    }
+
+    fn no_files(&mut self, owner: Owner, error: &io::Error) -> LostLines {
+        if is_over_max_size(error) {
+            return LostLines::over_max_size(1);
+        }
+        if self.without_file.lines == self.without_file.over_max_size {
+            self.errors.push(format!("cannot make {}: {error}", owner.files()));
+        }
+        LostLines { lines: 1, over_max_size: 0 }
+    }
+
+    fn note(&mut self, owner: Owner, written: io::Result<()>) {
+        if let Err(error) = written {
+            self.errors.push(format!("writing {} stopped: {error}", owner.content()));
+        }
+    }
+
+    fn push_to_process(&mut self, pid: u32, host: &str, row: &impl Serialize) {
+        let create = |dir: &OutputDir| Files::of_process(dir, pid, host);
+        // It is counted.
+        let _ = self.push(Owner::Process(pid), create, |files| files.lines.push(row));
+    }
+
+    fn push_to_rank(&mut self, rank: RankKey, call: &ApiCall) {
+        let mut megatrace = self.megatrace.take();
+        let is_megatrace = megatrace.is_some();
+        let _ = self.push(
+            Owner::Calls(rank),
+            |dir| Files::of_calls(dir, rank, call, is_megatrace),
+            |files| match &mut megatrace {
+                None => files.lines.push(&call.row),
+                Some(megatrace) => files.lines.push_text(&megatrace.line(rank, &call.row)),
+            },
+        );
+        self.megatrace = megatrace;
+    }
+
+    fn close_files(&mut self, is_closed: impl Fn(u32) -> bool) {
+        self.flush();
+        for (owner, files) in self.open.extract_if(|owner, _| is_closed(owner.pid())) {
+            self.closed_lost += files.lost();
+            self.closed.extend(files.report(owner).map(|report| (owner, report)));
+        }
+    }
+}
+
+impl Sink for LineFiles {
+    fn op(&mut self, op: &Op) {
+        let create = |dir: &OutputDir| Files::of_ops(dir, op);
+        self.refused = self.push(Owner::Ops(op.rank), create, |files| files.lines.push(&op.row)).err();
+    }
+
+    fn messages(&mut self, op: &Op, messages: &[MessageRow]) {
+        if let Some(lost) = self.refused {
+            self.without_file += messages.iter().map(|_| lost).sum();
+            return;
+        }
+        let owner = Owner::Ops(op.rank);
+        let Some(file) = self.open.get_mut(&owner).and_then(|files| files.flow_steps.as_mut()) else {
+            return;
+        };
+        let mut written = Ok(());
+        for message in messages {
+            written = written.and(file.push(message));
+        }
+        self.note(owner, written);
+    }
+
+    fn call(&mut self, call: &ApiCall) {
+        match call.rank {
+            Some(rank) => self.push_to_rank(rank, call),
+            None => self.push_to_process(call.row.pid, &call.row.host, &call.row),
+        }
+    }
+
+    fn other_call(&mut self, row: &OtherCallRow) {
+        self.push_to_process(row.pid, &row.host, row);
+    }
+
+    fn flush(&mut self) {
+        for files in self.open.values_mut() {
+            for file in [Some(&mut files.lines), files.flow_steps.as_mut()].into_iter().flatten() {
+                if let Err(error) = file.flush() {
+                    self.errors.push(format!("writing to `{}` stopped: {error}", files.folder));
+                }
+            }
+        }
+    }
+
+    fn close_process(&mut self, pid: u32) {
+        self.close_files(|of| of == pid);
+    }
+
+    fn close(&mut self) {
+        self.close_files(|_| true);
+    }
+
+    fn take_errors(&mut self) -> Vec<String> {
+        mem::take(&mut self.errors)
+    }
+
+    fn written(&self) -> Written {
+        let mut ranks = self.closed.clone();
+        ranks.extend(self.open.iter().filter_map(|(owner, files)| Some((*owner, files.report(*owner)?))));
+        let lost = self.open.values().map(Files::lost).chain([self.without_file, self.closed_lost]).sum();
+        Written {
+            has_ops: ranks.keys().any(|owner| matches!(owner, Owner::Ops(_))),
+            ranks: ranks.into_values().collect(),
+            files: self.made.clone(),
+            lost,
+        }
+    }
+}
