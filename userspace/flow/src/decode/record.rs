@@ -4,7 +4,7 @@ use std::fmt;
 
 use ncclflow_common::RecordHeader;
 
-use super::{bytes_of, signed, unsigned};
+use super::{Origin, bytes_of, signed, unsigned};
 use crate::wire::Span;
 
 /// Why a record's bytes are not what its probe sends. Counted and reported, never ignored.
@@ -55,6 +55,12 @@ impl<'a> RecordView<'a> {
         Ok(Self { header, bytes })
     }
 
+    /// When and where the record was made.
+    pub fn origin(&self) -> Origin {
+        let RecordHeader { ts_ns, tgid, tid, lost, .. } = self.header;
+        Origin { ts_ns, tgid, tid, lost }
+    }
+
     /// The bytes that a plan put at `span`, unless a read that they rest on failed.
     pub fn bytes(&self, span: &Span) -> Result<&'a [u8], DecodeError> {
         if self.header.faults & span.rests_on != 0 {
@@ -70,6 +76,11 @@ impl<'a> RecordView<'a> {
     pub fn unsigned(&self, span: &Span) -> Result<u64, DecodeError> {
         let bytes = self.bytes(span)?;
         unsigned(bytes).ok_or(DecodeError::Short { have: bytes.len(), want: 8 })
+    }
+
+    /// The same where there is such a span.
+    pub fn optional(&self, span: Option<&Span>) -> Result<Option<u64>, DecodeError> {
+        span.map(|span| self.unsigned(span)).transpose()
     }
 
     /// The whole of `span` as a signed integer.

@@ -7,11 +7,12 @@ use super::{
     communicator::CommKey,
     flow::FlowCommunicator,
     node::Node,
+    session::MAX_COMMUNICATORS,
 };
-use crate::decode::{ApiEntryEvent, ApiLineEvent, ApiReturnEvent};
-
-/// Communicators that are kept apart. A process has some tens; one that claims more wants to fill our memory.
-const MAX_COMMUNICATORS: usize = 65_536;
+use crate::{
+    decode::{ApiEntryEvent, ApiLineEvent, ApiReturnEvent},
+    schema::Observed,
+};
 
 /// One call: a line of `api`.
 #[derive(Clone, Debug)]
@@ -21,7 +22,8 @@ pub struct ApiRecord {
     /// Calls of this rank on this communicator that were seen before.
     pub number: u64,
     pub event: ApiLineEvent,
-    pub returned: Returned,
+    /// [`Observed::Absent`] where returns are not traced.
+    pub returned: Observed<Returned>,
 }
 
 /// What the API's side of a session gives out.
@@ -97,7 +99,7 @@ impl ApiSession {
 
     fn record(&mut self, event: ApiLineEvent, node: &mut Node) -> Option<ApiRecord> {
         let Some(id) = event.comm else {
-            return Some(ApiRecord { comm: None, number: 0, event, returned: Returned::NotTraced });
+            return Some(ApiRecord { comm: None, number: 0, event, returned: Observed::Absent });
         };
         let key = CommKey::new(event.origin.tgid, &id);
         if self.communicators.len() >= MAX_COMMUNICATORS && !self.communicators.contains_key(&key) {
@@ -117,6 +119,6 @@ impl ApiSession {
             n_ranks: id.n_ranks,
             instance: communicator.instance,
         };
-        Some(ApiRecord { comm: Some(comm), number, event, returned: Returned::NotTraced })
+        Some(ApiRecord { comm: Some(comm), number, event, returned: Observed::Absent })
     }
 }

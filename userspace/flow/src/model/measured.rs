@@ -114,14 +114,14 @@ impl Executions {
             self.leave_out(tgid, &mut record);
             return vec![record];
         }
-        let slots = record.op.slice_steps.max(1);
-        let messages_of =
-            |peer: &PeerFlow| usize::try_from(peer.nsteps.unwrap_or(0).div_ceil(slots)).unwrap_or(usize::MAX);
-        let with_proxy = |peer: &&mut PeerFlow| peer.has_proxy && messages_of(peer) > 0;
-        let messages = record.peers.iter_mut().filter(with_proxy).map(|peer| messages_of(peer));
-        let messages = messages.fold(0usize, usize::saturating_add);
+        let messages_of = |peer: &PeerFlow| {
+            let messages = if peer.connector.has_proxy { peer.messages(record.op.slice_steps) } else { 0 };
+            usize::try_from(messages).unwrap_or(usize::MAX)
+        };
+        let by_peer: Vec<usize> = record.peers.iter().map(messages_of).collect();
+        let messages = by_peer.iter().copied().fold(0, usize::saturating_add);
         if messages == 0 || messages > MAX_PENDING / 8 {
-            let unknown = record.peers.iter().any(|peer| peer.has_proxy && peer.nsteps.is_none());
+            let unknown = record.peers.iter().any(|peer| peer.connector.has_proxy && peer.nsteps.is_none());
             record.outcome = match messages {
                 0 => unknown.then_some(Outcome::MessagesUnknown),
                 _ => Some(Outcome::TooManyMessages),
@@ -131,14 +131,12 @@ impl Executions {
         let number = self.next_number;
         self.next_number += 1;
         let mut keys = Vec::new();
-        for index in 0..record.peers.len() {
-            let key = record.peers.get(index).map(|peer| StepKey::of_peer(tgid, &record, peer));
-            let (Some(key), Some(peer)) = (key, record.peers.get_mut(index)) else { continue };
-            if peer.has_proxy && messages_of(peer) > 0 {
-                peer.measured = Some(Measured::new(messages_of(peer)));
-                self.by_key.entry(key).or_default().push_back((number, index));
-                keys.push(key);
-            }
+        let parts = record.peers.iter_mut().zip(by_peer).enumerate();
+        for (index, (peer, messages)) in parts.filter(|(_, (_, messages))| *messages > 0) {
+            let key = StepKey::of_part(tgid, record.comm.hash, record.op.op_count, &peer.connector);
+            peer.measured = Some(Measured::new(messages));
+            self.by_key.entry(key).or_default().push_back((number, index));
+            keys.push(key);
         }
         self.pending += messages;
         if elsewhere.iter().any(|(_, lost)| lost.is_none()) {
@@ -169,10 +167,11 @@ impl Executions {
         ranks: &ProxyRanks,
     ) -> Vec<(CommunicatorRank, Option<u64>)> {
         let mut parts: Vec<(CommunicatorRank, Option<u64>)> = Vec::new();
-        for peer in record.peers.iter().filter(|peer| peer.has_proxy) {
-            let Some(at) = executing_rank(record, peer) else { continue };
-            if self.elsewhere.len() < MAX_PENDING || self.elsewhere.contains_key(&peer.connection) {
-                let known = self.elsewhere.entry(peer.connection).or_default();
+        for connector in record.peers.iter().map(|peer| &peer.connector).filter(|known| known.has_proxy) {
+            let Some(at) = executing_rank(record.comm.hash, connector) else { continue };
+            let connection = connector.connection;
+            if self.elsewhere.len() < MAX_PENDING || self.elsewhere.contains_key(&connection) {
+                let known = self.elsewhere.entry(connection).or_default();
                 if !known.contains(&at) && known.len() < MAX_RANKS_OF_CONNECTION {
                     known.push(at);
                 }
@@ -186,9 +185,8 @@ impl Executions {
 
     /// Its messages are not wanted. Their steps come nevertheless, and are told from those of unknown ops.
     fn leave_out(&mut self, tgid: u32, record: &mut FlowRecord) {
-        let slots = record.op.slice_steps.max(1);
-        for peer in record.peers.iter().filter(|peer| peer.has_proxy) {
-            let messages = peer.nsteps.unwrap_or(0).div_ceil(slots);
+        for peer in record.peers.iter().filter(|peer| peer.connector.has_proxy) {
+            let messages = peer.messages(record.op.slice_steps);
             if messages == 0 {
                 continue;
             }
@@ -196,7 +194,8 @@ impl Executions {
             record.outcome = Some(Outcome::LeftOut);
             self.left_out.messages += messages;
             if self.unwanted.len() < MAX_PENDING {
-                self.unwanted.insert(StepKey::of_peer(tgid, record, peer));
+                let (hash, number) = (record.comm.hash, record.op.op_count);
+                self.unwanted.insert(StepKey::of_part(tgid, hash, number, &peer.connector));
             }
         }
     }
@@ -328,15 +327,11 @@ impl Executions {
                 // An op that nothing was seen of stands still if no other is before it on the connection.
                 let posted = execution.record.posted_at.map(|origin| origin.ts_ns);
                 let slots = execution.record.op.slice_steps;
-                for index in 0..execution.record.peers.len() {
-                    let Some(peer) = execution.record.peers.get(index) else { continue };
-                    let line = StepKey::of_peer(execution.tgid, &execution.record, peer).line();
+                let hash = execution.record.comm.hash;
+                for peer in &mut execution.record.peers {
+                    let line = StepKey::of_part(execution.tgid, hash, 0, &peer.connector);
                     let is_unknown = line.elsewhere.is_some_and(|at| ranks.lost(&at).is_none());
-                    let Some(measured) =
-                        execution.record.peers.get_mut(index).and_then(|peer| peer.measured.as_mut())
-                    else {
-                        continue;
-                    };
+                    let Some(measured) = &mut peer.measured else { continue };
                     if !is_unknown && busy.insert(line) && measured.depth == 0 {
                         measured.set_depth(1, slots);
                         measured.free_since = posted.max(self.last_ends.get(&line).copied());

@@ -2,7 +2,6 @@
 //!
 //! Pure and synchronous: time enters only with the events, so a live run and a replay give the same.
 
-mod agreement;
 mod api;
 mod api_returns;
 mod bytes;

@@ -6,14 +6,14 @@ use nccl_library::nccl::{Name, datatype_bytes};
 
 use super::{
     api::ApiRecord,
-    api_returns::{OtherCall, Returned},
+    api_returns::OtherCall,
     call_arguments::Arguments,
-    flow::{FlowCommunicator, FlowRecord, PeerFlow, name},
+    flow::{FlowCommunicator, FlowRecord, PeerFlow},
     message::{Measured, waits},
     transfers::{Layout, Transfer},
 };
 use crate::{
-    decode::{ProxyOwner, ProxyRank, ReductionOp},
+    decode::{Connector, ProxyRank, ReductionOp},
     schema::{
         ApiCall, ApiCallRow, HostInfo, MessageRow, Observed, Op, OpRow, OtherCallRow, PeerRow, Pointer,
         RankKey, comm_hash_name,
@@ -49,22 +49,22 @@ impl Rows {
             chunk_size: op.chunk_size,
             slice_steps: op.slice_steps,
             chunk_steps: op.chunk_steps,
-            dtype: op.dtype.as_ref().map(name),
-            red_op: op.red_op.as_ref().map(name),
+            dtype: op.dtype.clone(),
+            red_op: op.red_op.clone(),
             pattern: op.pattern,
             protocol: op.protocol,
             ring_prev: record.ring.prev,
             ring_next: record.ring.next,
             algorithm: op.algorithm,
-            coll: record.coll_name(),
-            coll_api: record.coll_api_name(),
+            coll: record.coll().cloned(),
+            coll_api: record.coll_api().cloned(),
             root: op.root,
             n_ranks: record.comm.n_ranks,
             comm_hash: self.comm_name(record.comm.hash),
             seq: record.seq,
-            posted: record.posted,
+            posted: record.posted_at.is_some(),
             needed: record.needed,
-            planned: record.planned,
+            planned: record.planned_at.is_some(),
             ts_ns: origin.map_or(0, |origin| origin.ts_ns),
             post_ts_ns: record.posted_at.map(|origin| origin.ts_ns),
             pid: host.pid,
@@ -117,27 +117,18 @@ impl Rows {
         let event = &record.event;
         let arguments = Arguments::of(event);
         let is_user = arguments.reduces && event.reduction_op == ReductionOp::User;
-        let (called, host_ns, result) = match &record.returned {
-            Returned::NotTraced => (Observed::Absent, Observed::Absent, Observed::Absent),
-            Returned::NotSeen => (Observed::Unknown, Observed::Unknown, Observed::Unknown),
-            Returned::Seen { function, host_ns, result } => (
-                Observed::Known(function.name().into()),
-                Observed::Known(*host_ns),
-                Observed::looked_for(Some(name(result))),
-            ),
-        };
         let row = ApiCallRow {
             op_count: event.op_count,
             rank: record.comm.map(|comm| comm.rank),
-            function: name(&event.name),
+            function: event.name.clone(),
             count: event.count,
             bytes: (event.datatype.as_deref())
                 .and_then(datatype_bytes)
                 .and_then(|size| size.checked_mul(event.count)),
-            datatype: event.datatype.as_ref().map(name),
+            datatype: event.datatype.clone(),
             redop: match &event.reduction_op {
                 _ if !arguments.reduces => None,
-                ReductionOp::BuiltIn(op) => Some(name(op)),
+                ReductionOp::BuiltIn(op) => Some(op.clone()),
                 ReductionOp::User => Some("user".into()),
                 ReductionOp::Unknown => None,
             },
@@ -156,9 +147,9 @@ impl Rows {
             pid: host.pid,
             tid: event.origin.tid,
             host: host.host.clone(),
-            called,
-            host_ns,
-            result,
+            called: record.returned.map(|returned| returned.function.name().into()),
+            host_ns: record.returned.map(|returned| returned.host_ns),
+            result: record.returned.map(|returned| returned.result.clone()),
         };
         ApiCall { rank: record.comm.map(|comm| rank_key(&comm, host)), row }
     }
@@ -180,7 +171,7 @@ pub fn other_call_row(call: &OtherCall, host: &HostInfo) -> OtherCallRow {
         tid: call.origin.tid,
         host: host.host.clone(),
         host_ns: call.host_ns,
-        result: call.result.as_ref().map(name),
+        result: call.result.clone(),
     }
 }
 
@@ -189,23 +180,24 @@ fn rank_key(comm: &FlowCommunicator, host: &HostInfo) -> RankKey {
 }
 
 fn peer_row(record: &FlowRecord, peer: &PeerFlow) -> PeerRow {
-    let elsewhere = peer.owner.and_then(ProxyOwner::elsewhere);
+    let Connector { direction, peer: to, connection_index, has_proxy, transport, .. } = peer.connector;
+    let elsewhere = peer.connector.elsewhere();
     let totals = peer.measured.as_ref().map(Measured::totals);
     PeerRow {
-        op: peer.direction,
-        peer: peer.peer,
-        pseudo: peer.peer >= record.comm.n_ranks,
+        op: direction,
+        peer: to,
+        pseudo: to >= record.comm.n_ranks,
         nsteps: peer.nsteps,
         messages_left_out: Layout::new(record, peer).left_out(),
-        transport: peer.transport,
-        proxy: peer.has_proxy,
+        transport,
+        proxy: has_proxy,
         proxy_rank: match elsewhere {
             Some(ProxyRank::Rank(rank)) => Observed::Known(rank),
             Some(ProxyRank::TopRank(_)) => Observed::Unknown,
             None => Observed::Absent,
         },
         proxy_pid: elsewhere.map_or(Observed::Absent, |_| Observed::looked_for(peer.proxy_pid)),
-        conn_index: peer.connection_index,
+        conn_index: connection_index,
         messages_measured: totals.map(|(messages, _)| messages),
         bytes_measured: totals.map(|(_, bytes)| bytes),
     }

@@ -14,7 +14,7 @@ use super::{
     sampling::Sampling,
     step_key::StepKey,
 };
-use crate::decode::{Event, Origin, ProxyOwner, ProxyRank, ProxyStepEvent, StepMoment};
+use crate::decode::{Event, Origin, ProxyRank, ProxyStepEvent, StepMoment};
 use crate::schema::Outcome;
 
 /// Communicators that are kept apart. A process has some tens; one that claims more wants to fill our memory.
@@ -94,16 +94,11 @@ pub struct Session {
     calls: CallAssembler,
     plans: PlanAssembler,
     communicators: HashMap<CommKey, Communicator>,
-    unposted: u64,
+    /// But for those that its parts count.
+    counters: ModelCounters,
     /// Steps are traced: posted ops wait for their messages.
     measures_steps: bool,
     executions: Executions,
-    unjoined_steps: u64,
-    foreign_messages: u64,
-    proxy_not_known: u64,
-    measured_otherwise: u64,
-    unfinished: u64,
-    refused: u64,
     /// Some of its ops are executed by another process.
     posts_elsewhere: bool,
 }
@@ -154,7 +149,7 @@ impl Session {
             // Of another level; the pipeline gives it to the API's side of the session.
             Event::ApiLine(_) | Event::ApiEntry(_) | Event::ApiReturn(_) => {}
             Event::ProxyPeer(peer) => {
-                self.posts_elsewhere |= peer.owner.and_then(ProxyOwner::elsewhere).is_some();
+                self.posts_elsewhere |= peer.connector.elsewhere().is_some();
                 self.calls.peer(peer);
             }
             Event::PlanPart(part) => self.plans.part(part),
@@ -191,7 +186,7 @@ impl Session {
         for communicator in self.communicators.values_mut() {
             let mut left: Vec<FlowRecord> = communicator.drain().collect();
             left.sort_by_key(|record| (record.seq, record.op.channel));
-            self.unposted += left.len() as u64;
+            self.counters.unposted += left.len() as u64;
             left.into_iter().for_each(&mut *out);
         }
         for left in self.executions.drain(lost, &node.proxy_ranks) {
@@ -203,22 +198,10 @@ impl Session {
     pub fn counters(&self) -> ModelCounters {
         ModelCounters {
             orphan_peers: self.calls.orphan_peers,
-            unplanned_posts: self
-                .communicators
-                .values()
-                .map(|communicator| communicator.unplanned_posts)
-                .sum(),
-            unposted: self.unposted,
-            unjoined_steps: self.unjoined_steps,
-            foreign_messages: self.foreign_messages,
-            proxy_not_known: self.proxy_not_known,
-            measured_otherwise: self.measured_otherwise,
+            unplanned_posts: self.communicators.values().map(|known| known.unplanned_posts).sum(),
             left_out: self.executions.left_out(),
-            unfinished: self.unfinished,
-            refused: self.refused,
-            unreturned_calls: 0,
-            uncalled_returns: 0,
             plans: self.plans.counters,
+            ..self.counters
         }
     }
 
@@ -226,7 +209,7 @@ impl Session {
     fn complete(&mut self, call: ProxyCall, by: &Origin, node: &mut Node, out: &mut impl FnMut(FlowRecord)) {
         let key = CommKey::new(call.event.origin.tgid, &call.event.comm);
         if self.communicators.len() >= MAX_COMMUNICATORS && !self.communicators.contains_key(&key) {
-            self.refused += 1;
+            self.counters.refused += 1;
             return;
         }
         self.note_proxy_ranks(&call, node);
@@ -248,10 +231,10 @@ impl Session {
             }
         }
         if let Some(record) = self.communicator(key, n_ranks, node).proxy_call(call) {
-            if record.needed && !record.posted {
-                self.unposted += 1;
+            if record.needed && record.posted_at.is_none() {
+                self.counters.unposted += 1;
             }
-            if !(record.posted && self.measures_steps) {
+            if !(record.posted_at.is_some() && self.measures_steps) {
                 out(record);
                 return;
             }
@@ -272,8 +255,10 @@ impl Session {
         note(ProxyRank::Rank(comm.rank));
         // A rank whose proxy is in this process is this process's. (Up to 2.22 src/transport/shm.cc numbers
         // it otherwise where it receives.)
-        for peer in call.peers.iter().filter(|peer| matches!(peer.transport.as_str(), "NET" | "P2P")) {
-            if let Some(owner) = peer.owner.filter(|owner| owner.same_process) {
+        for peer in
+            call.peers.iter().filter(|peer| matches!(peer.connector.transport.as_str(), "NET" | "P2P"))
+        {
+            if let Some(owner) = peer.connector.owner.filter(|owner| owner.same_process) {
                 note(owner.rank);
             }
         }
@@ -282,8 +267,9 @@ impl Session {
     fn count_unfinished(&mut self, record: &FlowRecord) {
         match record.outcome {
             Some(Outcome::LeftOut) => {}
-            Some(Outcome::ProxyNotKnown) => self.proxy_not_known += 1,
-            _ => self.unfinished += u64::from(record.peers.iter().any(|peer| peer.has_proxy)),
+            Some(Outcome::ProxyNotKnown) => self.counters.proxy_not_known += 1,
+            _ if record.peers.iter().any(|peer| peer.connector.has_proxy) => self.counters.unfinished += 1,
+            _ => {}
         }
     }
 
@@ -304,8 +290,9 @@ impl Session {
 
     /// No op is known that this step of the process is of.
     pub fn unjoined(&mut self, step: &ProxyStepEvent) {
-        self.unjoined_steps += 1;
-        self.foreign_messages += u64::from(step.moment == StepMoment::Stop && step.is_foreign == Some(true));
+        self.counters.unjoined_steps += 1;
+        self.counters.foreign_messages +=
+            u64::from(step.moment == StepMoment::Stop && step.is_foreign == Some(true));
     }
 
     /// Whether other processes execute ops of this one.
@@ -318,9 +305,12 @@ impl Session {
     pub fn executors(&self, tgid: u32, step: &ProxyStepEvent) -> Vec<CommunicatorRank> {
         let mut ranks: Vec<CommunicatorRank> = self.executions.executors(tgid, step).collect();
         for open in self.calls.posting(tgid, step.op_count) {
-            let peers = open.peers.iter().filter(|peer| peer.has_proxy && peer.connection == step.connection);
+            let peers = open
+                .peers
+                .iter()
+                .filter(|peer| peer.connector.has_proxy && peer.connector.connection == step.connection);
             for peer in peers {
-                if let Some(rank) = peer.owner.and_then(ProxyOwner::elsewhere) {
+                if let Some(rank) = peer.connector.elsewhere() {
                     let at = CommunicatorRank { hash: open.event.comm.hash, rank };
                     if !ranks.contains(&at) {
                         ranks.push(at);
@@ -362,9 +352,9 @@ impl Session {
                     && open.event.origin.tgid == key.tgid
                     && open.event.op.op_count == key.op_count
                     && open.peers.iter().any(|peer| {
-                        let rank = peer.owner.and_then(ProxyOwner::elsewhere);
+                        let rank = peer.connector.elsewhere();
                         let elsewhere = rank.map(|rank| CommunicatorRank { hash, rank });
-                        (peer.connection, elsewhere) == (key.connection, key.elsewhere)
+                        (peer.connector.connection, elsewhere) == (key.connection, key.elsewhere)
                     })
             });
             for call in posting {
@@ -373,7 +363,7 @@ impl Session {
         }
         match self.executions.note(key, step, by.lost, &node.proxy_ranks) {
             Ok(Some(record)) => {
-                self.measured_otherwise += u64::from(record.outcome == Some(Outcome::OtherBytes));
+                self.counters.measured_otherwise += u64::from(record.outcome == Some(Outcome::OtherBytes));
                 out(record);
                 true
             }

@@ -3,9 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 /// `ncclPattern_t`, by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum Pattern {
+    #[default]
     Ring,
     RingTwice,
     PipelineFrom,

@@ -4,9 +4,10 @@ use serde::{Deserialize, Serialize};
 
 /// `NCCL_PROTO_*`: LL 0, LL128 1, SIMPLE 2 in every version from 2.16 to 2.32 (src/include/nccl_common.h,
 /// devcomm.h before).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Protocol {
+    #[default]
     Ll,
     Ll128,
     Simple,

@@ -58,13 +58,8 @@ pub(super) fn ops(
             algorithm: plan.op_has.algorithm.then_some(algorithm),
             coll: task.function.clone(),
             coll_api: if plan.op_has.coll_api { task.function.clone() } else { None },
-            registered: false,
             p2p_nbytes_is_size: true,
-            channel_size: None,
-            loop_offset: None,
-            last_chunk: None,
-            part_bytes: None,
-            slices: None,
+            ..ProxyOp::default()
         })
     };
 

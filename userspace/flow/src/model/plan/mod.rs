@@ -18,8 +18,8 @@ use self::{p2p::Batches, topology::Topology};
 use super::{call::ProxyCall, communicator::CommKey};
 use crate::{
     decode::{
-        CollTask, CommunicatorId, OpCounts, Origin, P2pTask, PlanEvent, PlanPart, PlanPartEvent, ProxyOp,
-        ProxyOpEvent, ProxyPeerEvent, QueuedOp, TaskInfo, Work, WorkBatch, WorkKind,
+        CollTask, CommunicatorId, Connector, OpCounts, Origin, P2pTask, PlanEvent, PlanPart, PlanPartEvent,
+        ProxyOp, ProxyOpEvent, ProxyPeerEvent, QueuedOp, TaskInfo, Work, WorkBatch, WorkKind,
     },
     wire::PlanList,
 };
@@ -317,41 +317,19 @@ impl PlanAssembler {
             .zip(calls)
             .filter(|(_, (_, peer, _))| *peer >= 0)
             .filter_map(|(at, (direction, peer, index))| {
-                let connector = topology.connector(op.channel, peer, direction, index);
-                if nsteps.is_none() && connector.is_none_or(|connector| connector.transport.is_empty()) {
+                let known = topology.connector(op.channel, peer, direction, index);
+                if nsteps.is_none() && known.is_none_or(|connector| connector.transport.is_empty()) {
                     return None; // never connected, so the algorithm takes no step to it
                 }
-                incomplete |= connector.is_none() && peer < plan.comm.n_ranks;
-                Some(ProxyPeerEvent {
-                    origin,
-                    op_pointer,
-                    direction,
-                    peer,
-                    connection_index: index,
-                    plan_pass,
-                    nsteps: steps_of(at),
-                    connection: connector.map_or(0, |connector| connector.connection),
-                    has_proxy: connector.is_some_and(|connector| connector.has_proxy),
-                    owner: connector.and_then(|connector| connector.owner),
-                    transport: connector.map(|connector| connector.transport).unwrap_or_default(),
-                })
+                incomplete |= known.is_none() && peer < plan.comm.n_ranks;
+                let connector = known.unwrap_or_else(|| Connector::unknown(direction, peer, index));
+                Some(ProxyPeerEvent { origin, op_pointer, plan_pass, nsteps: steps_of(at), connector })
             })
             .collect();
-        let event = event(origin, comm, op_pointer, plan_pass, op, graphs, task);
+        let (ring, tree) = (graphs.ring, graphs.tree);
+        let event = ProxyOpEvent { origin, comm, op_pointer, plan_pass, op, ring, tree, task };
         Some(ProxyCall { event, peers, incomplete, derived: false })
     }
-}
-
-fn event(
-    origin: Origin,
-    comm: CommunicatorId,
-    op_pointer: u64,
-    plan_pass: bool,
-    op: ProxyOp,
-    graphs: &crate::decode::ChannelGraphs,
-    task: Option<TaskInfo>,
-) -> ProxyOpEvent {
-    ProxyOpEvent { origin, comm, op_pointer, plan_pass, op, ring: graphs.ring, tree: graphs.tree, task }
 }
 
 /// Whether an op is queued otherwise than it was derived. NCCL leaves in a queued op the steps of its last
@@ -381,8 +359,7 @@ fn coll_info(task: &CollTask) -> TaskInfo {
         count: Some(task.count),
         datatype: task.datatype.clone(),
         function: task.function.clone(),
-        p2p_bytes: None,
-        p2p_channels: None,
+        ..TaskInfo::default()
     }
 }
 

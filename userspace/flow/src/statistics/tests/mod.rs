@@ -73,7 +73,7 @@ fn ranks_peers_and_kinds_are_bounded_and_what_is_beyond_is_counted_together() {
     for number in 0..1000u32 {
         let mut record = Op { seq: u64::from(number) * 2, ..Op::default() }.record();
         record.op.coll = Some(format!("Function{number}").as_str().into());
-        record.peers[0].peer = i32::try_from(number).unwrap();
+        record.peers[0].connector.peer = i32::try_from(number).unwrap();
         record.peers[0].measured = messages(&[5_000]);
         tally.flow(&record, &host(10));
     }
