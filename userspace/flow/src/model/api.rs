@@ -1,6 +1,6 @@
 //! Numbers API calls per communicator, and joins them with their returns.
 
-use std::collections::HashMap;
+use foldhash::HashMap;
 
 use super::{
     api_returns::{OtherCall, Returned, Returns},

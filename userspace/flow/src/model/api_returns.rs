@@ -9,7 +9,7 @@
 //! through. Whatever is then still open on the thread is known by the stack: what lies below the pointer of a
 //! later entry or return is over.
 
-use std::collections::HashMap;
+use foldhash::HashMap;
 
 use super::api::{ApiOutput, ApiRecord};
 use crate::{

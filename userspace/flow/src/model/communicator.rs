@@ -1,6 +1,8 @@
 //! One communicator as one process has it: its numbers, its waiting ops, its API calls.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
+
+use foldhash::HashMap;
 
 use super::{
     call::ProxyCall,
@@ -52,7 +54,7 @@ impl Communicator {
             sequencer: Sequencer::default(),
             posts: PostMatcher::default(),
             api_calls: VecDeque::new(),
-            planned_calls: HashMap::new(),
+            planned_calls: HashMap::default(),
             unplanned_posts: 0,
         }
     }

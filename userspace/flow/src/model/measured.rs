@@ -3,7 +3,9 @@
 //! The network proxy names a message by its connection, the op's final opCount and the FIFO step. Messages
 //! come to their end long after the op was posted, so the op's record waits for them.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::VecDeque;
+
+use foldhash::{HashMap, HashSet};
 
 use super::{
     execution::Execution,
@@ -259,10 +261,9 @@ impl Executions {
         lost: u64,
         ranks: &ProxyRanks,
     ) -> Result<Option<FlowRecord>, ()> {
-        if !self.by_key.contains_key(&key) && self.is_unwanted(&key, event) {
-            return Ok(None);
-        }
-        let queue = self.by_key.get_mut(&key).ok_or(())?;
+        let Some(queue) = self.by_key.get_mut(&key) else {
+            return if self.is_unwanted(&key, event) { Ok(None) } else { Err(()) };
+        };
         let &(number, peer_index) = queue.front().ok_or(())?;
         let execution = self.by_number.get_mut(&number).ok_or(())?;
         let slots = execution.record.op.slice_steps.max(1);
@@ -321,7 +322,7 @@ impl Executions {
         self.pending = 0;
         let mut left: Vec<(u64, Execution)> = self.by_number.drain().collect();
         left.sort_by_key(|(number, _)| *number);
-        let mut busy = HashSet::new();
+        let mut busy = HashSet::default();
         left.into_iter()
             .map(|(_, mut execution)| {
                 // An op that nothing was seen of stands still if no other is before it on the connection.

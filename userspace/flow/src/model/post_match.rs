@@ -4,7 +4,9 @@
 //! opCount. On each channel of a communicator it posts in the order of planning, so the first planned op that
 //! looks the same is the one.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
+
+use foldhash::HashMap;
 
 use super::flow::FlowRecord;
 use crate::decode::{ProxyOp, ProxyOpEvent};

@@ -1,6 +1,6 @@
 //! Rows of what the model gives out.
 
-use std::collections::HashMap;
+use foldhash::HashMap;
 
 use nccl_library::nccl::{Name, datatype_bytes};
 

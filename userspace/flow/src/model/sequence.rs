@@ -5,7 +5,7 @@
 //! and corrects itself after a loss. Where the count lags (plans that were made and not yet launched), our
 //! own is ahead, and the larger wins.
 
-use std::collections::HashMap;
+use foldhash::HashMap;
 
 use crate::decode::ProxyOpEvent;
 use nccl_library::nccl::Pattern;

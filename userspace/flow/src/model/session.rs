@@ -1,6 +1,6 @@
 //! The whole of what is traced: events in, flow records out.
 
-use std::collections::HashMap;
+use foldhash::HashMap;
 
 use super::{
     call::{CallAssembler, ProxyCall},

@@ -97,7 +97,7 @@ impl ApiFiles {
             return;
         }
         let written = match self.process(pid, host) {
-            Ok(lines) => lines.push(row),
+            Ok(lines) => lines.push(|line| serde_json::to_writer(line, row)),
             Err(error) => return self.no_file(&format!("process {pid}"), &error),
         };
         if let Err(error) = written {
@@ -122,7 +122,7 @@ impl ApiFiles {
         }
         let Some(RankFile { lines, .. }) = self.ranks.get_mut(&rank) else { return };
         let written = match &mut self.megatrace {
-            None => lines.push(&call.row),
+            None => lines.push(|line| call.row.write_json(line)),
             Some(megatrace) => lines.push_text(&megatrace.line(rank, &call.row)),
         };
         if let Err(error) = written {

@@ -115,7 +115,7 @@ impl Sink for FlowFiles {
         if let Some(refused) = self.refused {
             self.refuse(refused, 1);
         } else if let Some(files) = self.ranks.get_mut(&op.rank)
-            && let Err(error) = files.proxy_flow.push(&op.row)
+            && let Err(error) = files.proxy_flow.push(|line| op.row.write_json(line))
         {
             self.failed(op, &error);
         }
@@ -128,7 +128,7 @@ impl Sink for FlowFiles {
         let Some(files) = self.ranks.get_mut(&op.rank) else { return };
         let mut written = Ok(());
         for message in messages {
-            written = written.and(files.flow_steps.push(message));
+            written = written.and(files.flow_steps.push(|line| message.write_json(line)));
         }
         if let Err(error) = written {
             self.failed(op, &error);

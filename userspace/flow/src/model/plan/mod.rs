@@ -11,7 +11,9 @@ mod pat;
 mod peers;
 mod topology;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
+
+use foldhash::HashMap;
 
 pub use self::counters::PlanCounters;
 use self::{p2p::Batches, topology::Topology};
@@ -184,7 +186,7 @@ impl PlanAssembler {
     fn planned(&mut self, plan: &PlanEvent, parts: &Parts, key: CommKey, whole: bool) -> Vec<ProxyCall> {
         let derived = if whole { self.derived(plan, parts, key) } else { Vec::new() };
         // An op that is queued is taken from there.
-        let mut of: HashMap<(u64, u32, Pattern, i32), VecDeque<&QueuedOp>> = HashMap::new();
+        let mut of: HashMap<(u64, u32, Pattern, i32), VecDeque<&QueuedOp>> = HashMap::default();
         for queued in &parts.queued {
             of.entry(identity(&queued.op)).or_default().push_back(queued);
         }

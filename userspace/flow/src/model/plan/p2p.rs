@@ -1,7 +1,7 @@
 //! The proxy ops of a send and a receive that share a round, from their device work: `addP2pToPlan`
 //! (src/enqueue.cc, 2.23 to 2.30; 2.31 and 2.32 by comparison with the ops themselves).
 
-use std::collections::HashMap;
+use foldhash::HashMap;
 
 use crate::decode::{P2pSide, P2pTask, P2pWork, PlanEvent, ProxyOp, TaskInfo, Work, WorkBatch, WorkKind};
 use nccl_library::nccl::{P2P_NAMES, Pattern, Protocol};

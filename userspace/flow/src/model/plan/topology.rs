@@ -3,7 +3,7 @@
 //! NCCL connects algorithms and peers when they are first used, and nothing is ever taken back while the
 //! communicator lives: what was read once stays true.
 
-use std::collections::HashMap;
+use foldhash::HashMap;
 
 use crate::decode::{ChannelGraphs, Connector};
 use nccl_library::nccl::Direction;
