@@ -15,8 +15,6 @@ pub struct ApiCallEvent {
     pub name: Name,
     pub function: Option<Name>,
     pub count: u64,
-    pub datatype: Option<Name>,
-    pub red_op: Option<Name>,
     /// Root of a collective, peer of a p2p call.
     pub root: i32,
 }
@@ -155,15 +153,12 @@ pub(super) fn api_call(
     names: &NameTables,
     record: &RecordView<'_>,
 ) -> Result<ApiCallEvent, DecodeError> {
-    let int = |span| record.int(span).map(i64::from);
     Ok(ApiCallEvent {
         origin: record.origin(),
         comm: communicator(&spans.comm, record)?,
         name: function_name(names, record.bytes(&spans.name)?),
-        function: names.function(int(&spans.function)?).cloned(),
+        function: names.function(record.int(&spans.function)?.into()).cloned(),
         count: record.unsigned(&spans.count)?,
-        datatype: names.datatype(int(&spans.datatype)?).cloned(),
-        red_op: names.reduction_op(int(&spans.reduction_op)?).cloned(),
         root: record.int(&spans.root)?,
     })
 }

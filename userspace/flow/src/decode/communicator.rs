@@ -2,6 +2,7 @@
 
 use super::{DecodeError, RecordView};
 use crate::wire::CommunicatorSpans;
+use nccl_library::fields::unsigned;
 
 /// A communicator as one of its ranks' processes has it at this moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +23,7 @@ pub(super) fn communicator(
 ) -> Result<CommunicatorId, DecodeError> {
     let launched = match (&spans.launched_per_function, &spans.posted_collectives) {
         (Some(span), _) => {
-            let counts = record.bytes(span)?.chunks_exact(8).filter_map(super::unsigned);
+            let counts = record.bytes(span)?.chunks_exact(8).filter_map(unsigned);
             Some(counts.fold(0u64, u64::wrapping_add))
         }
         (None, posted) => record.optional(posted.as_ref())?,

@@ -2,6 +2,7 @@
 
 use super::{DecodeError, PlanPart, PlanPartEvent, RecordView, record};
 use crate::wire::{ChannelSpans, Span};
+use nccl_library::fields::unsigned;
 
 /// This rank's place in a channel's ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +65,7 @@ pub(super) fn channel(spans: &ChannelSpans, record: &RecordView<'_>) -> Result<P
         nvls_tree_down: spans.nvls_tree_down.as_ref().map_or(Ok([-1; 3]), |span| record.ints(span))?,
         nvls_heads: spans.nvls_heads.as_ref().map_or(Ok((0, -1)), heads)?,
         collnet_heads: heads(&spans.collnet_heads)?,
-        buffer_sizes: buffer_sizes.filter_map(super::unsigned).collect(),
+        buffer_sizes: buffer_sizes.filter_map(unsigned).collect(),
         n_nodes: spans.n_nodes.and_then(|span| record.int(&span).ok()),
     };
     let number = record::channel(record.unsigned(&spans.channel)?)?;

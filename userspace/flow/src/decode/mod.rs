@@ -34,11 +34,8 @@ pub use record::{DecodeError, RecordView};
 pub use step::{BytesSum, ProxyStepEvent, SendSizeEvent, StepMoment};
 pub use task::TaskInfo;
 
-use crate::wire::{ProbeKind, Span};
-use nccl_library::{
-    fields::{signed, unsigned},
-    nccl::NameTables,
-};
+use crate::wire::ProbeKind;
+use nccl_library::nccl::NameTables;
 
 /// What a probe's records of one library mean.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
@@ -75,11 +72,6 @@ impl Decoder {
             ProbeKind::SendSize(spans) => step::send_size(spans, record).map(Event::SendSize),
         }
     }
-}
-
-pub fn bytes_of(record: &[u8], span: Span) -> Option<&[u8]> {
-    let start = usize::from(span.at);
-    record.get(start..start.checked_add(usize::from(span.len))?)
 }
 
 #[cfg(test)]

@@ -4,8 +4,9 @@ use std::fmt;
 
 use ncclflow_common::RecordHeader;
 
-use super::{Origin, bytes_of, signed, unsigned};
+use super::Origin;
 use crate::wire::Span;
+use nccl_library::fields::{signed, unsigned};
 
 /// Why a record's bytes are not what its probe sends. Counted and reported, never ignored.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,10 +67,8 @@ impl<'a> RecordView<'a> {
         if self.header.faults & span.rests_on != 0 {
             return Err(DecodeError::Unreadable("a value"));
         }
-        bytes_of(self.bytes, *span).ok_or(DecodeError::Short {
-            have: self.bytes.len(),
-            want: usize::from(span.at) + usize::from(span.len),
-        })
+        let (at, want) = (usize::from(span.at), usize::from(span.at) + usize::from(span.len));
+        self.bytes.get(at..want).ok_or(DecodeError::Short { have: self.bytes.len(), want })
     }
 
     /// The whole of `span` as an unsigned integer.

@@ -82,8 +82,6 @@ pub fn launch(rank: i32, launched: u64) -> Event {
         name: "AllReduce".into(),
         function: Some("AllReduce".into()),
         count: 1024,
-        datatype: None,
-        red_op: None,
         root: 0,
     })
 }

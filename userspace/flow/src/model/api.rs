@@ -5,6 +5,7 @@ use foldhash::HashMap;
 use super::{
     api_returns::{OtherCall, Returned, Returns},
     communicator::CommKey,
+    counters::ModelCounters,
     flow::FlowCommunicator,
     node::Node,
     session::MAX_COMMUNICATORS,
@@ -87,14 +88,16 @@ impl ApiSession {
         }
     }
 
-    /// Calls whose return was not seen, and returns whose call was not.
-    pub fn unmatched(&self) -> (u64, u64) {
-        self.returns.as_ref().map_or((0, 0), |returns| (returns.unreturned, returns.uncalled))
-    }
-
-    /// Calls that were left out: see [`super::ModelCounters::refused`].
-    pub fn refused(&self) -> u64 {
-        self.refused
+    pub fn counters(&self) -> ModelCounters {
+        let returns = self.returns.as_ref();
+        let (unreturned_calls, uncalled_returns) =
+            returns.map_or((0, 0), |returns| (returns.unreturned, returns.uncalled));
+        ModelCounters {
+            refused: self.refused,
+            unreturned_calls,
+            uncalled_returns,
+            ..ModelCounters::default()
+        }
     }
 
     fn record(&mut self, event: ApiLineEvent, node: &mut Node) -> Option<ApiRecord> {

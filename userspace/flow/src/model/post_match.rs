@@ -11,8 +11,8 @@ use foldhash::HashMap;
 use super::flow::FlowRecord;
 use crate::decode::{ProxyOp, ProxyOpEvent};
 
-/// Planned ops that are kept waiting for their post pass, per channel. A plan that is never launched (an
-/// aborted group, a graph that is captured and thrown away) leaves some behind.
+/// Planned ops of a channel that can wait for their post pass. A plan that is never launched (an aborted
+/// group, a captured graph that is thrown away) leaves some behind.
 const MAX_WAITING: usize = 8192;
 
 /// Channels that ops wait on. NCCL has 64 at most (`MAXCHANNELS`, 2.25 and later).
@@ -32,19 +32,19 @@ pub(super) struct PostMatcher {
     posted: HashMap<u64, FlowRecord>,
 }
 
-/// What a post pass is about.
+/// The op that a post pass is about.
 #[derive(Debug)]
 pub(super) enum Matched {
-    /// This planned op.
+    /// One that waited.
     Planned(Box<FlowRecord>),
-    /// A graph posts this op again.
+    /// One that a graph posts again.
     Replay(Box<FlowRecord>),
-    /// Nothing that was seen being planned.
+    /// Its plan pass was not seen.
     Unknown,
 }
 
 impl PostMatcher {
-    /// Keeps a planned op until it is posted. Gives back what has waited too long.
+    /// Keeps a planned op until it is posted. Gives back the one that has waited too long.
     pub(super) fn wait(&mut self, record: FlowRecord) -> Option<FlowRecord> {
         if self.waiting.len() >= MAX_CHANNELS && !self.waiting.contains_key(&record.op.channel) {
             return Some(record);
@@ -115,8 +115,8 @@ fn offset(planned: &FlowRecord, posted: &ProxyOp) -> i64 {
     (posted.op_count >> 1).cast_signed().wrapping_sub((planned.seq >> 1).cast_signed())
 }
 
-/// Whether `posted` can be the copy of `planned`: all but opCount stays (and, for PAT and for grouped
-/// broadcasts, nsteps, which NCCL overwrites from peer to peer).
+/// Whether `posted` can be the copy of `planned`. Only opCount changes, and the nsteps of PAT and of grouped
+/// broadcasts, which NCCL overwrites from peer to peer.
 pub(super) fn is_posted_copy(planned: &ProxyOp, posted: &ProxyOp) -> bool {
     let overwritten = planned.pattern.is_pat() || planned.coll.as_deref() == Some("AllGatherV");
     (planned.op_count & 1) == (posted.op_count & 1)
@@ -127,7 +127,7 @@ pub(super) fn is_posted_copy(planned: &ProxyOp, posted: &ProxyOp) -> bool {
         && (overwritten || planned.nsteps == posted.nsteps)
         && planned.nbytes == posted.nbytes
         && planned.chunk_size == posted.chunk_size
-        // Up to 2.23 the op does not say it, and what is planned has it from the device work.
+        // Up to 2.23 only the device work says it, which the planned op was completed with.
         && (posted.channel_size.is_none() || planned.channel_size == posted.channel_size)
         && planned.loop_offset == posted.loop_offset
         && planned.coll == posted.coll

@@ -9,7 +9,7 @@ use super::{
     api_returns::OtherCall,
     call_arguments::Arguments,
     flow::{FlowCommunicator, FlowRecord, PeerFlow},
-    message::{Measured, waits},
+    message::{Measured, Message, waits},
     transfers::{Layout, Transfer},
 };
 use crate::{
@@ -95,11 +95,7 @@ impl Rows {
             for index in 0..layout.len() {
                 let at = usize::try_from(index).unwrap_or(usize::MAX);
                 let transfer = known.get(at).copied().unwrap_or_else(|| layout.message(index));
-                let mut message = message_row(&op.row, peer_row, &transfer);
-                if let Some(measured) = &peer.measured {
-                    set_measured(&mut message, measured, at, peer.proxy_pid);
-                }
-                self.messages.push(message);
+                self.messages.push(message_row(&op.row, peer_row, &transfer, peer, at));
                 if self.messages.len() == MESSAGES_AT_ONCE {
                     each(&self.messages);
                     self.messages.clear();
@@ -203,14 +199,27 @@ fn peer_row(record: &FlowRecord, peer: &PeerFlow) -> PeerRow {
     }
 }
 
-fn message_row(op: &OpRow, peer: &PeerRow, transfer: &Transfer) -> MessageRow {
-    MessageRow {
+/// `at`: which of the peer's messages it is.
+fn message_row(
+    op: &OpRow,
+    peer_row: &PeerRow,
+    transfer: &Transfer,
+    peer: &PeerFlow,
+    at: usize,
+) -> MessageRow {
+    let measured = peer.measured.as_ref();
+    let message = measured.and_then(|measured| measured.messages.get(at));
+    let slot_free = measured.and_then(|measured| measured.slot_free(at));
+    let observed = |value: fn(&Message) -> Option<u64>| {
+        message.map_or(Observed::Absent, |message| Observed::looked_for(value(message)))
+    };
+    let mut row = MessageRow {
         op_count: op.op_count,
         rank: op.rank,
         channel: op.channel,
         step: transfer.step,
-        op: peer.op,
-        peer: peer.peer,
+        op: peer_row.op,
+        peer: peer_row.peer,
         bytes: transfer.bytes,
         pattern: op.pattern,
         protocol: op.protocol,
@@ -221,21 +230,21 @@ fn message_row(op: &OpRow, peer: &PeerRow, transfer: &Transfer) -> MessageRow {
         ring_step: transfer.ring_step,
         slice: transfer.slice,
         chunk: transfer.chunk,
-        transport: peer.transport,
+        transport: peer_row.transport,
         seq: op.seq,
         comm_hash: op.comm_hash.clone(),
         // The post pass does nothing for a peer without a proxy.
-        posted: op.posted && peer.proxy,
-        t_start_ns: Observed::Absent,
-        t_posted_ns: Observed::Absent,
-        t_ready_ns: Observed::Absent,
-        t_sent_ns: Observed::Absent,
-        t_arrived_ns: Observed::Absent,
-        t_handed_ns: Observed::Absent,
-        t_end_ns: Observed::Absent,
-        bytes_measured: Observed::Absent,
-        proxy_pid: None,
-        t_slot_free_ns: Observed::Absent,
+        posted: op.posted && peer_row.proxy,
+        t_start_ns: observed(|message| message.start),
+        t_posted_ns: observed(|message| message.posted),
+        t_ready_ns: observed(|message| message.ready),
+        t_sent_ns: observed(|message| message.sent),
+        t_arrived_ns: observed(|message| message.arrived),
+        t_handed_ns: observed(|message| message.handed),
+        t_end_ns: observed(|message| message.end),
+        bytes_measured: observed(|message| message.bytes),
+        proxy_pid: message.and(peer.proxy_pid),
+        t_slot_free_ns: message.map_or(Observed::Absent, |_| Observed::looked_for(slot_free)),
         wait_gpu_ready_ns: Observed::Absent,
         wait_peer_buffer_ns: Observed::Absent,
         wait_gpu_ready_or_peer_buffer_ns: Observed::Absent,
@@ -243,22 +252,9 @@ fn message_row(op: &OpRow, peer: &PeerRow, transfer: &Transfer) -> MessageRow {
         wait_flush_ns: Observed::Absent,
         wait_gpu_consume_ns: Observed::Absent,
         wait_flush_or_gpu_consume_ns: Observed::Absent,
+    };
+    if let Some(message) = message {
+        row.set_waits(&waits(row.op, message, slot_free));
     }
-}
-
-/// `index`: which of the peer's messages it is.
-fn set_measured(row: &mut MessageRow, measured: &Measured, index: usize, proxy_pid: Option<u32>) {
-    let Some(message) = measured.messages.get(index) else { return };
-    let slot_free = measured.slot_free(index);
-    row.t_start_ns = Observed::looked_for(message.start);
-    row.t_posted_ns = Observed::looked_for(message.posted);
-    row.t_ready_ns = Observed::looked_for(message.ready);
-    row.t_sent_ns = Observed::looked_for(message.sent);
-    row.t_arrived_ns = Observed::looked_for(message.arrived);
-    row.t_handed_ns = Observed::looked_for(message.handed);
-    row.t_end_ns = Observed::looked_for(message.end);
-    row.bytes_measured = Observed::looked_for(message.bytes);
-    row.proxy_pid = proxy_pid;
-    row.t_slot_free_ns = Observed::looked_for(slot_free);
-    row.set_waits(&waits(row.op, message, slot_free));
+    row
 }

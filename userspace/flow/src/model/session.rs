@@ -5,10 +5,11 @@ use foldhash::HashMap;
 use super::{
     call::{CallAssembler, ProxyCall},
     communicator::{CommKey, Communicator},
+    counters::ModelCounters,
     flow::FlowRecord,
-    measured::{Executions, LeftOut},
+    measured::Executions,
     node::Node,
-    plan::{PlanAssembler, PlanCounters},
+    plan::PlanAssembler,
     post_match::is_posted_copy,
     proxy_ranks::CommunicatorRank,
     sampling::Sampling,
@@ -19,74 +20,6 @@ use crate::schema::Outcome;
 
 /// Communicators that are kept apart. A process has some tens; one that claims more wants to fill our memory.
 pub(super) const MAX_COMMUNICATORS: usize = 65_536;
-
-/// What the model could not put together. Part of every output.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct ModelCounters {
-    /// Peers whose op was not seen.
-    pub orphan_peers: u64,
-    /// Ops that were seen being posted and not being planned: the tracer came in between, or records were
-    /// lost.
-    pub unplanned_posts: u64,
-    /// Ops that need a proxy and were not seen being posted before the session ended.
-    pub unposted: u64,
-    /// Steps of messages whose op was not seen being posted.
-    pub unjoined_steps: u64,
-    /// Messages among them that the proxy executed for another process (PXN): it is not recorded, or posted
-    /// them before the session.
-    pub foreign_messages: u64,
-    /// Ops that the proxy of another process executes, of which it is not known which it is: it is not
-    /// recorded.
-    pub proxy_not_known: u64,
-    /// Ops of which a message had another size than was planned: should be 0.
-    pub measured_otherwise: u64,
-    /// What `--steps-every`, `--channels` and `--min-bytes` left out.
-    pub left_out: LeftOut,
-    /// Ops some of whose messages were not seen to their end.
-    pub unfinished: u64,
-    /// Calls on communicators beyond the number that is kept apart.
-    pub refused: u64,
-    /// API calls whose return was not seen, where returns are traced.
-    pub unreturned_calls: u64,
-    /// Returns whose API call was not seen: it was under way when the session opened.
-    pub uncalled_returns: u64,
-    /// Of walked plans.
-    pub plans: PlanCounters,
-}
-
-impl ModelCounters {
-    /// Adds those of another process.
-    pub fn add(&mut self, other: &Self) {
-        let Self {
-            orphan_peers,
-            unplanned_posts,
-            unposted,
-            unjoined_steps,
-            foreign_messages,
-            proxy_not_known,
-            measured_otherwise,
-            left_out,
-            unfinished,
-            refused,
-            unreturned_calls,
-            uncalled_returns,
-            plans,
-        } = other;
-        self.orphan_peers += orphan_peers;
-        self.unplanned_posts += unplanned_posts;
-        self.unposted += unposted;
-        self.unjoined_steps += unjoined_steps;
-        self.foreign_messages += foreign_messages;
-        self.proxy_not_known += proxy_not_known;
-        self.measured_otherwise += measured_otherwise;
-        self.left_out.add(left_out);
-        self.unfinished += unfinished;
-        self.refused += refused;
-        self.unreturned_calls += unreturned_calls;
-        self.uncalled_returns += uncalled_returns;
-        self.plans.add(plans);
-    }
-}
 
 /// State of a session.
 #[derive(Debug, Default)]

@@ -1,7 +1,5 @@
 //! Columns of rows, as documentation shows them.
 
-use std::fmt;
-
 use super::{
     ApiCallRow, ClockReport, CommunicatorReport, CpuReport, Gap, LinkKey, LinkRow, LossReport, MessageRow,
     OpRow, OpTimes, OtherCallRow, PeerRow, WaitRow,
@@ -18,17 +16,6 @@ pub enum ValueKind {
     Derived,
     /// Observed while it happened.
     Measured,
-}
-
-impl fmt::Display for ValueKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Identity => "identity",
-            Self::Planned => "planned",
-            Self::Derived => "derived",
-            Self::Measured => "measured",
-        })
-    }
 }
 
 /// A key of a row.

@@ -64,11 +64,11 @@ struct Ranks<'a>(Vec<([String; 3], &'a RankStatistics)>);
 impl<'a> Ranks<'a> {
     fn new(statistics: &'a Statistics) -> Self {
         let kept = statistics
-            .ranks()
+            .ranks
             .iter()
             .map(|(key, rank)| ([key.comm_name(), key.rank.to_string(), key.pid.to_string()], rank));
-        let folded = (statistics.folded_ranks() > 0)
-            .then(|| (std::array::from_fn(|_| OTHER.to_owned()), statistics.folded()));
+        let folded = (statistics.folded_ranks > 0)
+            .then(|| (std::array::from_fn(|_| OTHER.to_owned()), &statistics.folded));
         Self(kept.chain(folded).collect())
     }
 
@@ -95,7 +95,7 @@ impl<'a> Ranks<'a> {
 
 fn loss(families: &mut Families<'_>, statistics: &Statistics) -> fmt::Result {
     let pids: Vec<(String, u64, u64)> = statistics
-        .processes()
+        .processes
         .iter()
         .map(|(pid, process)| (pid.to_string(), process.records, process.lost))
         .collect();
@@ -116,15 +116,15 @@ fn loss(families: &mut Families<'_>, statistics: &Statistics) -> fmt::Result {
         "records_undecodable",
         None,
         "Records that could not be understood.",
-        [(Labels::new(), statistics.undecodable())],
+        [(Labels::new(), statistics.undecodable)],
     )?;
     families.counters(
         "records_left_out",
         None,
         "Records of ranks beyond the number that is counted.",
-        [(Labels::new(), statistics.left_out())],
+        [(Labels::new(), statistics.left_out)],
     )?;
-    let folded = u32::try_from(statistics.folded_ranks()).unwrap_or(u32::MAX);
+    let folded = u32::try_from(statistics.folded_ranks).unwrap_or(u32::MAX);
     families.gauges(
         "folded_ranks",
         None,
@@ -135,14 +135,17 @@ fn loss(families: &mut Families<'_>, statistics: &Statistics) -> fmt::Result {
 
 fn ops(families: &mut Families<'_>, ranks: &Ranks<'_>) -> fmt::Result {
     let series = |value: fn(&flow::statistics::OpStatistics) -> u64| {
-        ranks.series(RankStatistics::ops, move |labels, (kind, op)| {
-            labels.extend([
-                ("coll", kind.coll.as_deref().unwrap_or(OTHER)),
-                ("algorithm", kind.algorithm.unwrap_or("")),
-                ("protocol", kind.protocol.unwrap_or("")),
-            ]);
-            value(op)
-        })
+        ranks.series(
+            |rank| &rank.ops,
+            move |labels, (kind, op)| {
+                labels.extend([
+                    ("coll", kind.coll.as_deref().unwrap_or(OTHER)),
+                    ("algorithm", kind.algorithm.unwrap_or("")),
+                    ("protocol", kind.protocol.unwrap_or("")),
+                ]);
+                value(op)
+            },
+        )
     };
     let help = "Ops that NCCL planned or posted; one counts once, on however many channels it runs.";
     families.counters("ops", None, help, series(|op| op.ops))?;
@@ -162,10 +165,13 @@ fn ops(families: &mut Families<'_>, ranks: &Ranks<'_>) -> fmt::Result {
 
 fn calls(families: &mut Families<'_>, ranks: &Ranks<'_>) -> fmt::Result {
     let series = |value: fn(&flow::statistics::CallStatistics) -> u64| {
-        ranks.series(RankStatistics::calls, move |labels, (function, call)| {
-            labels.push(("function", function));
-            value(call)
-        })
+        ranks.series(
+            |rank| &rank.calls,
+            move |labels, (function, call)| {
+                labels.push(("function", function));
+                value(call)
+            },
+        )
     };
     let help = "Calls of NCCL's API (with --level api).";
     families.counters("calls", None, help, series(|call| call.calls))?;
@@ -174,7 +180,7 @@ fn calls(families: &mut Families<'_>, ranks: &Ranks<'_>) -> fmt::Result {
     let help = "Calls of NCCL's API that returned an error (with --returns).";
     families.counters("call_errors", None, help, series(|call| call.errors))?;
     let host = ranks.series(
-        |rank| rank.calls().iter().filter(|(_, call)| call.host.count() > 0),
+        |rank| rank.calls.iter().filter(|(_, call)| call.host.count() > 0),
         |labels, (function, call)| {
             labels.push(("function", function));
             &call.host
@@ -189,7 +195,7 @@ fn traffic(families: &mut Families<'_>, ranks: &Ranks<'_>) -> fmt::Result {
     }
     let planned = ranks.series(
         |rank| {
-            rank.traffic().iter().flat_map(|(key, traffic)| {
+            rank.traffic.iter().flat_map(|(key, traffic)| {
                 let kinds = [("exact", traffic.planned_exact), ("capacity", traffic.planned_capacity)];
                 kinds.into_iter().filter(|(_, bytes)| *bytes > 0).map(move |kind| (*key, kind))
             })
@@ -204,7 +210,7 @@ fn traffic(families: &mut Families<'_>, ranks: &Ranks<'_>) -> fmt::Result {
     families.counters("planned", Some(&Unit::Bytes), help, planned)?;
     let measured = |value: fn(&Traffic) -> u64| {
         ranks.series(
-            |rank| rank.traffic().iter().filter(|(_, traffic)| traffic.messages > 0),
+            |rank| rank.traffic.iter().filter(|(_, traffic)| traffic.messages > 0),
             move |labels, (&(kind, direction), traffic)| {
                 add_peer_labels(labels, kind, direction);
                 value(traffic)
@@ -216,7 +222,7 @@ fn traffic(families: &mut Families<'_>, ranks: &Ranks<'_>) -> fmt::Result {
     let help = "Measured: bytes of messages whose size was seen (with --level steps, NCCL 2.27 and later).";
     families.counters("message", Some(&Unit::Bytes), help, measured(|traffic| traffic.bytes))?;
     let durations = ranks.series(
-        |rank| rank.traffic().iter().filter(|(_, traffic)| traffic.durations.count() > 0),
+        |rank| rank.traffic.iter().filter(|(_, traffic)| traffic.durations.count() > 0),
         |labels, (&(kind, direction), traffic)| {
             add_peer_labels(labels, kind, direction);
             &traffic.durations
@@ -226,7 +232,7 @@ fn traffic(families: &mut Families<'_>, ranks: &Ranks<'_>) -> fmt::Result {
     families.histograms("message_duration", help, durations)?;
     let waits = ranks.series(
         |rank| {
-            rank.traffic().iter().flat_map(|(key, traffic)| {
+            rank.traffic.iter().flat_map(|(key, traffic)| {
                 let waits = Wait::ALL.into_iter().zip(&traffic.waits);
                 waits.filter(|(_, histogram)| histogram.count() > 0).map(move |wait| (*key, wait))
             })
@@ -248,7 +254,7 @@ fn progress(
     realtime_offset_ns: u64,
 ) -> fmt::Result {
     let launched: Vec<([String; 3], f64)> = statistics
-        .ranks()
+        .ranks
         .keys()
         .filter_map(|key| {
             let labels = [key.comm_name(), key.rank.to_string(), key.pid.to_string()];

@@ -91,10 +91,10 @@ impl Rates {
         let none = RankStatistics::default();
         let mut ranks: Vec<RankRates> = now
             .statistics
-            .ranks()
+            .ranks
             .iter()
             .map(|(key, rank)| {
-                let earlier = before.statistics.ranks().get(key).unwrap_or(&none);
+                let earlier = before.statistics.ranks.get(key).unwrap_or(&none);
                 RankRates {
                     key: Some(*key),
                     launched: now.statistics.launched(key),
@@ -103,16 +103,16 @@ impl Rates {
             })
             .collect();
         lag::mark(&mut ranks, &earlier.statistics, interval_ns);
-        if now.statistics.folded_ranks() > 0 {
-            let (before, folded) = (before.statistics.folded(), now.statistics.folded());
+        if now.statistics.folded_ranks > 0 {
+            let (before, folded) = (&before.statistics.folded, &now.statistics.folded);
             ranks.push(rank_rates(before, folded, per_s, now.at_ns));
         }
         Self {
             interval_s: seconds(interval_ns),
             ranks,
-            folded_ranks: now.statistics.folded_ranks(),
-            lost: now.statistics.processes().values().map(|process| process.lost).sum(),
-            undecodable: now.statistics.undecodable(),
+            folded_ranks: now.statistics.folded_ranks,
+            lost: now.statistics.processes.values().map(|process| process.lost).sum(),
+            undecodable: now.statistics.undecodable,
         }
     }
 }
@@ -170,7 +170,7 @@ fn rank_rates(before: &RankStatistics, now: &RankStatistics, per_s: Per, at_ns: 
 
 /// Ops, their bytes, and how many of them have none.
 fn kinds(rank: &RankStatistics) -> impl Iterator<Item = (&OpKind, [u64; 3])> {
-    rank.ops().iter().map(|(kind, op)| (kind, [op.ops, op.bytes, op.unsized_ops]))
+    rank.ops.iter().map(|(kind, op)| (kind, [op.ops, op.bytes, op.unsized_ops]))
 }
 
 fn kinds_of(rank: &RankStatistics, kind: &OpKind) -> [u64; 3] {
@@ -179,8 +179,8 @@ fn kinds_of(rank: &RankStatistics, kind: &OpKind) -> [u64; 3] {
 
 /// Calls of the API are ops without algorithm and protocol: NCCL has not decided yet.
 fn call_kinds(before: &RankStatistics, now: &RankStatistics, per_s: Per) -> impl Iterator<Item = KindRates> {
-    now.calls().iter().map(move |(name, call)| {
-        let earlier = before.calls().iter().find(|(known, _)| known == name).map(|(_, call)| call);
+    now.calls.iter().map(move |(name, call)| {
+        let earlier = before.calls.iter().find(|(known, _)| known == name).map(|(_, call)| call);
         let (calls, bytes) = earlier.map_or((0, 0), |call| (call.calls, call.bytes));
         KindRates {
             coll: Some(name.clone()),
@@ -197,8 +197,8 @@ fn call_kinds(before: &RankStatistics, now: &RankStatistics, per_s: Per) -> impl
 
 fn peers(before: &RankStatistics, now: &RankStatistics, per_s: Per) -> Vec<PeerRates> {
     let none = PeerStatistics::default();
-    let kept = now.peers().iter().map(|(&(direction, peer), sums)| {
-        let earlier = before.peers().get(&(direction, peer)).unwrap_or(&none);
+    let kept = now.peers.iter().map(|(&(direction, peer), sums)| {
+        let earlier = before.peers.get(&(direction, peer)).unwrap_or(&none);
         peer_rates(direction, Some(peer), earlier, sums, per_s)
     });
     let folded = peer_rates(Direction::Recv, None, &before.folded_peers, &now.folded_peers, per_s);
