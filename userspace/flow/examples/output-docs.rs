@@ -53,6 +53,7 @@ fn with_tables(text: &str) -> Result<String, Box<dyn Error>> {
 fn write_table(out: &mut String, columns: &[Column]) -> std::fmt::Result {
     writeln!(out, "| key | value | unit | meaning |\n|---|---|---|---|")?;
     for Column { key, kind, unit, about } in columns {
+        let kind = format!("{kind:?}").to_lowercase();
         writeln!(out, "| `{key}` | {kind} | {unit} | {} |", about.replace('|', "\\|"))?;
     }
     Ok(())

@@ -1,12 +1,23 @@
 //! Records of the API's calls.
 
 use super::{
-    CommunicatorId, DecodeError, Origin, RecordView,
-    event::{communicator, origin},
-    text::function_name,
+    CommunicatorId, DecodeError, Origin, RecordView, communicator::communicator, text::function_name,
 };
-use crate::wire::{ApiEntrySpans, ApiLineSpans, ApiReturnSpans};
+use crate::wire::{ApiCallSpans, ApiEntrySpans, ApiLineSpans, ApiReturnSpans};
 use nccl_library::nccl::{ApiFunction, Name, NameTables};
+
+/// A call of `ncclEnqueueCheck`: every collective and p2p call of the API comes through it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApiCallEvent {
+    pub origin: Origin,
+    pub comm: CommunicatorId,
+    /// `AllReduce`, `Send` …
+    pub name: Name,
+    pub function: Option<Name>,
+    pub count: u64,
+    /// Root of a collective, peer of a p2p call.
+    pub root: i32,
+}
 
 /// The operator of a reduction.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,7 +82,7 @@ pub(super) fn api_entry(
     record: &RecordView<'_>,
 ) -> Result<ApiEntryEvent, DecodeError> {
     let stack_pointer = record.unsigned(&spans.stack_pointer)?;
-    Ok(ApiEntryEvent { origin: origin(record), function: spans.function, stack_pointer })
+    Ok(ApiEntryEvent { origin: record.origin(), function: spans.function, stack_pointer })
 }
 
 /// Decodes a record of an exported function's return.
@@ -83,7 +94,7 @@ pub(super) fn api_return(
     let number = i64::from(record.int(&spans.result)?);
     let name = names.result(number);
     Ok(ApiReturnEvent {
-        origin: origin(record),
+        origin: record.origin(),
         function: spans.function,
         // A communicator that does not block has only begun: that is no error.
         is_error: number != 0 && name.is_none_or(|name| *name != "ncclInProgress"),
@@ -119,7 +130,7 @@ pub(super) fn api_line(
         _ => None,
     };
     Ok(ApiLineEvent {
-        origin: origin(record),
+        origin: record.origin(),
         comm,
         comm_pointer: record.unsigned(&spans.comm.pointer)?,
         op_count,
@@ -133,5 +144,21 @@ pub(super) fn api_line(
         root: record.int(&spans.root)?,
         stream: record.unsigned(&spans.stream)?,
         stack_pointer: record.unsigned(&spans.stack_pointer)?,
+    })
+}
+
+/// Decodes a record of `ncclEnqueueCheck`.
+pub(super) fn api_call(
+    spans: &ApiCallSpans,
+    names: &NameTables,
+    record: &RecordView<'_>,
+) -> Result<ApiCallEvent, DecodeError> {
+    Ok(ApiCallEvent {
+        origin: record.origin(),
+        comm: communicator(&spans.comm, record)?,
+        name: function_name(names, record.bytes(&spans.name)?),
+        function: names.function(record.int(&spans.function)?.into()).cloned(),
+        count: record.unsigned(&spans.count)?,
+        root: record.int(&spans.root)?,
     })
 }

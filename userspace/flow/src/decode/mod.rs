@@ -1,40 +1,41 @@
 //! Bytes from the kernel → events. Pure: no files, no time, no process.
 
+#[macro_use]
+mod places;
+
 mod api;
+mod communicator;
+mod connector;
 mod device_work;
 mod event;
-mod fields;
+mod graphs;
 mod op_work;
 mod plan;
 mod plan_fields;
-mod proxy_owner;
+mod proxy_op;
 mod record;
-#[cfg(test)]
-mod refusals;
 mod step;
+mod task;
 mod text;
 
-pub use api::{ApiEntryEvent, ApiLineEvent, ApiReturnEvent, ReductionOp};
+pub use api::{ApiCallEvent, ApiEntryEvent, ApiLineEvent, ApiReturnEvent, ReductionOp};
+pub use communicator::CommunicatorId;
+pub use connector::{Connector, ProxyOwner, ProxyPeerEvent, ProxyRank};
 pub use device_work::{ChannelShare, CollWork, P2pSide, P2pWork, Work, WorkKind};
-pub use event::{
-    ApiCallEvent, CommunicatorId, Event, Origin, ProxyOp, ProxyOpEvent, ProxyPeerEvent, Ring, TaskInfo, Tree,
-};
-pub use fields::ProxyOpFields;
+pub use event::{Event, Origin};
+pub use graphs::{ChannelGraphs, Ring, Tree};
 pub use op_work::OpWorkFields;
 pub use plan::{
-    ChannelGraphs, CollTask, ConnectorInfo, OpCounts, OpShape, P2pTask, PlanEvent, PlanPart, PlanPartEvent,
-    QueuedOp, WorkBatch,
+    CollTask, OpCounts, OpShape, P2pTask, PlanEvent, PlanPart, PlanPartEvent, QueuedOp, WorkBatch,
 };
 pub use plan_fields::PlanFields;
-pub use proxy_owner::{ProxyOwner, ProxyRank};
+pub use proxy_op::{ProxyOp, ProxyOpEvent, ProxyOpFields};
 pub use record::{DecodeError, RecordView};
 pub use step::{BytesSum, ProxyStepEvent, SendSizeEvent, StepMoment};
+pub use task::TaskInfo;
 
-use crate::wire::{ProbeKind, Span};
-use nccl_library::{
-    fields::{signed, unsigned},
-    nccl::NameTables,
-};
+use crate::wire::ProbeKind;
+use nccl_library::nccl::NameTables;
 
 /// What a probe's records of one library mean.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
@@ -53,10 +54,10 @@ impl Decoder {
     pub fn decode(&self, kind: &ProbeKind, record: &RecordView<'_>) -> Result<Event, DecodeError> {
         match kind {
             ProbeKind::ProxyOp(spans) => {
-                event::proxy_op(self, spans, record).map(Box::new).map(Event::ProxyOp)
+                proxy_op::proxy_op(self, spans, record).map(Box::new).map(Event::ProxyOp)
             }
-            ProbeKind::ProxyPeer(spans) => event::proxy_peer(spans, record).map(Event::ProxyPeer),
-            ProbeKind::ApiCall(spans) => event::api_call(spans, &self.names, record).map(Event::ApiCall),
+            ProbeKind::ProxyPeer(spans) => connector::proxy_peer(spans, record).map(Event::ProxyPeer),
+            ProbeKind::ApiCall(spans) => api::api_call(spans, &self.names, record).map(Event::ApiCall),
             ProbeKind::ApiLine(spans) => {
                 api::api_line(spans, &self.names, record).map(Box::new).map(Event::ApiLine)
             }
@@ -64,8 +65,8 @@ impl Decoder {
             ProbeKind::ApiReturn(spans) => api::api_return(spans, &self.names, record).map(Event::ApiReturn),
             ProbeKind::Plan(spans) => plan::plan(self, spans, record).map(Box::new).map(Event::Plan),
             ProbeKind::PlanNode(spans) => plan::node(self, spans, record).map(Event::PlanPart),
-            ProbeKind::Channel(spans) => plan::channel(spans, record).map(Event::PlanPart),
-            ProbeKind::Connectors(spans) => plan::connectors(spans, record).map(Event::PlanPart),
+            ProbeKind::Channel(spans) => graphs::channel(spans, record).map(Event::PlanPart),
+            ProbeKind::Connectors(spans) => connector::connectors(spans, record).map(Event::PlanPart),
             ProbeKind::Head => Err(DecodeError::UnknownProbe(record.header.probe)),
             ProbeKind::ProxyStep(spans) => step::proxy_step(spans, &self.names, record).map(Event::ProxyStep),
             ProbeKind::SendSize(spans) => step::send_size(spans, record).map(Event::SendSize),
@@ -73,7 +74,5 @@ impl Decoder {
     }
 }
 
-pub fn bytes_of(record: &[u8], span: Span) -> Option<&[u8]> {
-    let start = usize::from(span.at);
-    record.get(start..start.checked_add(usize::from(span.len))?)
-}
+#[cfg(test)]
+mod tests;

@@ -1,18 +1,19 @@
 //! What the records of a walked plan say.
 
+use nccl_library::{
+    fields::unsigned,
+    nccl::{Algorithm, Name, P2P_NAMES, PatRule, Protocol},
+};
+
 use super::{
-    DecodeError, Decoder, Origin, ProxyOp, ProxyOwner, RecordView, Ring, TaskInfo, Tree,
+    ChannelGraphs, CommunicatorId, Connector, DecodeError, Decoder, Origin, ProxyOp, RecordView, TaskInfo,
+    communicator::communicator,
     device_work::{Work, work},
-    event::{communicator, op, origin, task_info},
     plan_fields::PlanFields,
-    proxy_owner::proxy_owner,
-    record,
+    proxy_op::op,
+    task,
 };
-use crate::{
-    decode::CommunicatorId,
-    wire::{ChannelSpans, ConnectorsSpans, PlanList, PlanNodeSpans, PlanSpans, Span},
-};
-use nccl_library::nccl::{Algorithm, Direction, Name, P2P_NAMES, PatRule, Protocol, Transport};
+use crate::wire::{PlanList, PlanNodeSpans, PlanSpans, Span};
 
 /// The last record of a walk: the plan's communicator, and how many nodes each list had.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,7 +68,7 @@ pub enum PlanPart {
     OpCounts(OpCounts),
     ProxyOp(Box<QueuedOp>),
     Channel(u32, ChannelGraphs),
-    Connectors(u32, Vec<ConnectorInfo>),
+    Connectors(u32, Vec<Connector>),
 }
 
 /// `ncclTaskColl`: a collective as it was called, and what NCCL chose for it.
@@ -127,38 +128,6 @@ pub struct QueuedOp {
     pub task: Option<TaskInfo>,
 }
 
-/// A channel's place in the communicator's graphs. -1: there is no such rank.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ChannelGraphs {
-    pub ring: Ring,
-    pub tree: Tree,
-    pub collnet_chain_up: i32,
-    pub collnet_direct_out: i32,
-    pub nvls_out: i32,
-    pub nvls_tree_up: i32,
-    pub nvls_tree_down: [i32; 3],
-    /// `nHeads` and `headRank`.
-    pub nvls_heads: (i32, i32),
-    pub collnet_heads: (i32, i32),
-    /// `ncclComm.buffSizes`, the communicator's, by protocol.
-    pub buffer_sizes: Vec<u64>,
-    /// Nodes of the communicator.
-    pub n_nodes: Option<i32>,
-}
-
-/// A connector of a channel.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConnectorInfo {
-    pub direction: Direction,
-    pub peer: i32,
-    pub connection_index: i32,
-    /// Address of the `ncclProxyConnection`.
-    pub connection: u64,
-    pub has_proxy: bool,
-    pub owner: Option<ProxyOwner>,
-    pub transport: Transport,
-}
-
 /// Bits in the number of nodes: see [`ncclflow_common::CUT`].
 fn nodes(record: &RecordView<'_>, span: &Span) -> Result<(u64, bool), DecodeError> {
     let word = record.unsigned(span)?;
@@ -172,7 +141,7 @@ pub(super) fn plan(
 ) -> Result<PlanEvent, DecodeError> {
     let fields = &decoder.op_fields;
     Ok(PlanEvent {
-        origin: origin(record),
+        origin: record.origin(),
         comm: communicator(&spans.comm, record)?,
         plan: record.unsigned(&spans.plan)?,
         in_callback: spans.in_callback,
@@ -213,17 +182,11 @@ pub(super) fn node(
         PlanList::OpCounts => PlanPart::OpCounts(op_counts(fields, bytes).ok_or_else(short)?),
         PlanList::ProxyOps => {
             let op = op(&decoder.op_fields, &decoder.names, bytes)?;
-            let task = match &spans.task {
-                Some(task) => match task_info(task, op.pattern, &decoder.names, record) {
-                    Err(DecodeError::Unreadable(_)) => None,
-                    info => info?,
-                },
-                None => None,
-            };
+            let task = task::of_op(spans.task.as_ref(), op.pattern, &decoder.names, record)?;
             PlanPart::ProxyOp(Box::new(QueuedOp { address, op, task }))
         }
     };
-    Ok(PlanPartEvent { origin: origin(record), part })
+    Ok(PlanPartEvent { origin: record.origin(), part })
 }
 
 fn coll_task(decoder: &Decoder, fields: &PlanFields, address: u64, bytes: &[u8]) -> Option<CollTask> {
@@ -267,7 +230,7 @@ fn op_counts(fields: &PlanFields, bytes: &[u8]) -> Option<OpCounts> {
     let p2p = bytes.get(of.p2p_at..of.p2p_at.checked_add(of.p2p_bytes)?)?;
     Some(OpCounts {
         collectives: of.collectives.of(bytes)?,
-        p2p: p2p.chunks_exact(8).filter_map(super::unsigned).collect(),
+        p2p: p2p.chunks_exact(8).filter_map(unsigned).collect(),
     })
 }
 
@@ -281,55 +244,4 @@ fn batch(fields: &PlanFields, bytes: &[u8]) -> Option<WorkBatch> {
         base: of.base.of(bytes)?,
         bits: of.bits.of(bytes)?,
     })
-}
-
-pub(super) fn channel(spans: &ChannelSpans, record: &RecordView<'_>) -> Result<PlanPartEvent, DecodeError> {
-    let heads = |[count, rank]: &[Span; 2]| -> Result<(i32, i32), DecodeError> {
-        Ok((record.int(count)?, record.int(rank)?))
-    };
-    let optional = |span: &Option<Span>| span.as_ref().map_or(Ok(-1), |span| record.int(span));
-    let [prev, next, index] = &spans.ring;
-    let graphs = ChannelGraphs {
-        ring: Ring { prev: record.int(prev)?, next: record.int(next)?, index: record.int(index)? },
-        tree: Tree { up: record.int(&spans.tree_up)?, down: record.ints(&spans.tree_down)? },
-        collnet_chain_up: record.int(&spans.collnet_chain_up)?,
-        collnet_direct_out: record.int(&spans.collnet_direct_out)?,
-        nvls_out: optional(&spans.nvls_out)?,
-        nvls_tree_up: optional(&spans.nvls_tree_up)?,
-        nvls_tree_down: spans.nvls_tree_down.as_ref().map_or(Ok([-1; 3]), |span| record.ints(span))?,
-        nvls_heads: spans.nvls_heads.as_ref().map_or(Ok((0, -1)), heads)?,
-        collnet_heads: heads(&spans.collnet_heads)?,
-        buffer_sizes: record
-            .bytes(&spans.buffer_sizes)?
-            .chunks_exact(4)
-            .filter_map(super::unsigned)
-            .collect(),
-        n_nodes: spans.n_nodes.and_then(|span| record.int(&span).ok()),
-    };
-    let number = record::channel(record.unsigned(&spans.channel)?)?;
-    Ok(PlanPartEvent { origin: origin(record), part: PlanPart::Channel(number, graphs) })
-}
-
-pub(super) fn connectors(
-    spans: &ConnectorsSpans,
-    record: &RecordView<'_>,
-) -> Result<PlanPartEvent, DecodeError> {
-    let number = record::channel(record.unsigned(&spans.channel)?)?;
-    let connectors = spans
-        .connectors
-        .iter()
-        .filter_map(|connector| {
-            // A connector that does not exist or is not connected cannot be read.
-            Some(ConnectorInfo {
-                direction: if connector.sends { Direction::Send } else { Direction::Recv },
-                peer: record.int(&connector.peer).ok().filter(|peer| *peer >= 0)?,
-                connection_index: connector.connection_index,
-                connection: record.unsigned(&connector.connection).ok()?,
-                has_proxy: record.unsigned(&connector.proxy_progress).ok()? != 0,
-                owner: connector.owner.as_ref().and_then(|spans| proxy_owner(spans, record).ok()),
-                transport: Transport::from_bytes(record.bytes(&connector.transport).ok()?),
-            })
-        })
-        .collect();
-    Ok(PlanPartEvent { origin: origin(record), part: PlanPart::Connectors(number, connectors) })
 }

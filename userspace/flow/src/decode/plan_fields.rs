@@ -4,37 +4,39 @@ use serde::{Deserialize, Serialize};
 
 use nccl_library::{
     fields::{
-        BitField, FieldRef, dev_work_batch as batch, dev_work_coll as coll, dev_work_p2p as p2p, enums,
+        BitField, dev_work_batch as batch, dev_work_coll as coll, dev_work_p2p as p2p, enums,
         op_counts_extent, parts_are_reversed, shared_resources, task_coll, task_p2p, work_list,
     },
     layouts::Layouts,
     nccl::{NcclVersion, PatRule},
 };
 
-/// `ncclTaskColl`.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct CollTaskFields {
-    pub func: BitField,
-    pub count: BitField,
-    pub root: BitField,
-    pub datatype: BitField,
-    pub host_op: BitField,
-    pub device_op: BitField,
-    pub chunk_steps: BitField,
-    pub slice_steps: BitField,
-    pub algorithm: BitField,
-    pub protocol: BitField,
-    pub is_collnet: BitField,
+places! {
+    /// `ncclTaskColl`.
+    pub struct CollTaskFields {
+        func: BitField = task_coll::FUNC;
+        count: BitField = task_coll::COUNT;
+        root: BitField = task_coll::ROOT;
+        datatype: BitField = task_coll::DATATYPE;
+        host_op: BitField = task_coll::HOST_OP;
+        device_op: BitField = task_coll::DEVICE_OP;
+        chunk_steps: BitField = task_coll::CHUNK_STEPS;
+        slice_steps: BitField = task_coll::SLICE_STEPS;
+        algorithm: BitField = task_coll::ALGORITHM;
+        protocol: BitField = task_coll::PROTOCOL;
+        is_collnet: BitField = task_coll::IS_COLLNET;
+    }
 }
 
-/// `ncclTaskP2p`.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct P2pTaskFields {
-    pub func: BitField,
-    pub coll_api: Option<BitField>,
-    pub root: BitField,
-    pub bytes: BitField,
-    pub n_channels: Option<BitField>,
+places! {
+    /// `ncclTaskP2p`.
+    pub struct P2pTaskFields {
+        func: BitField = task_p2p::FUNC;
+        coll_api: Option<BitField> = task_p2p::COLL_API;
+        root: BitField = task_p2p::ROOT;
+        bytes: BitField = task_p2p::BYTES;
+        n_channels: Option<BitField> = task_p2p::N_CHANNELS;
+    }
 }
 
 /// `ncclWorkList`, and the `ncclDevWorkColl` or `ncclDevWorkP2p` behind it.
@@ -50,44 +52,47 @@ pub struct WorkFields {
     pub broadcast: Option<u64>,
 }
 
-/// `ncclDevWorkColl`.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct CollWorkFields {
-    pub channel_lo: BitField,
-    pub channel_hi: BitField,
-    pub count_lo: BitField,
-    pub count_mid: BitField,
-    pub count_hi: BitField,
-    pub chunk_grains_lo: BitField,
-    pub chunk_grains_mid: BitField,
-    pub chunk_grains_hi: BitField,
-    pub collnet_count: BitField,
-    pub collnet_chunk_count: BitField,
+places! {
+    /// `ncclDevWorkColl`.
+    pub struct CollWorkFields {
+        channel_lo: BitField = coll::CHANNEL_LO;
+        channel_hi: BitField = coll::CHANNEL_HI;
+        count_lo: BitField = coll::COUNT_LO;
+        count_mid: BitField = coll::COUNT_MID;
+        count_hi: BitField = coll::COUNT_HI;
+        chunk_grains_lo: BitField = coll::CHUNK_GRAINS_LO;
+        chunk_grains_mid: BitField = coll::CHUNK_GRAINS_MID;
+        chunk_grains_hi: BitField = coll::CHUNK_GRAINS_HI;
+        collnet_count: BitField = coll::COLLNET_COUNT;
+        collnet_chunk_count: BitField = coll::COLLNET_CHUNK_COUNT;
+    }
 }
 
-/// `ncclDevWorkP2p`; first of the receive, then of the send.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct P2pWorkFields {
-    pub n_p2p_channels: BitField,
-    pub channel_base: BitField,
-    pub bytes: [BitField; 2],
-    pub peer: [BitField; 2],
-    pub n_channels: [BitField; 2],
-    pub chunk_size: [BitField; 2],
-    pub is_ll: [BitField; 2],
-    pub is_registered: [BitField; 2],
-    /// Parts go to channels in bit-reversed order.
-    pub parts_reversed: bool,
+places! {
+    /// `ncclDevWorkP2p`; first of the receive, then of the send.
+    pub struct P2pWorkFields {
+        n_p2p_channels: BitField = p2p::N_P2P_CHANNELS;
+        channel_base: BitField = p2p::CHANNEL_BASE;
+        bytes: [BitField; 2] = [p2p::RECV_BYTES, p2p::SEND_BYTES];
+        peer: [BitField; 2] = [p2p::RECV_RANK, p2p::SEND_RANK];
+        n_channels: [BitField; 2] = [p2p::RECV_N_CHANNELS, p2p::SEND_N_CHANNELS];
+        chunk_size: [BitField; 2] = [p2p::RECV_CHUNK_SIZE, p2p::SEND_CHUNK_SIZE];
+        is_ll: [BitField; 2] = [p2p::RECV_IS_LL, p2p::SEND_IS_LL];
+        is_registered: [BitField; 2] = [p2p::RECV_IS_REGISTERED, p2p::SEND_IS_REGISTERED];
+        /// Parts go to channels in bit-reversed order.
+        parts_reversed: bool = parts_are_reversed;
+    }
 }
 
-/// `ncclDevWorkBatch`.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct BatchFields {
-    pub next_jump: BitField,
-    pub next_extends: BitField,
-    pub kind: BitField,
-    pub base: BitField,
-    pub bits: BitField,
+places! {
+    /// `ncclDevWorkBatch`.
+    pub struct BatchFields {
+        next_jump: BitField = batch::NEXT_JUMP;
+        next_extends: BitField = batch::NEXT_EXTENDS;
+        kind: BitField = batch::WORK_TYPE;
+        base: BitField = batch::OFFSET_BASE;
+        bits: BitField = batch::OFFSET_BITS;
+    }
 }
 
 /// `p2pOpCount` and `collOpCount` of `ncclSharedResources`, from the beginning of the first.
@@ -117,34 +122,12 @@ impl WorkFields {
     /// Nothing where the library's device work is not such: it is from 2.22 on.
     pub fn from_layouts(layouts: &Layouts) -> Option<Self> {
         let list = work_list::STRUCT.size(layouts).ok()?;
-        // The device work is behind the node.
-        let work = |field: FieldRef| field.find_bits(layouts, list);
         Some(Self {
             kind: work_list::WORK_TYPE.find_bits(layouts, 0)?,
             size: work_list::SIZE.find_bits(layouts, 0)?,
-            coll: CollWorkFields {
-                channel_lo: work(coll::CHANNEL_LO)?,
-                channel_hi: work(coll::CHANNEL_HI)?,
-                count_lo: work(coll::COUNT_LO)?,
-                count_mid: work(coll::COUNT_MID)?,
-                count_hi: work(coll::COUNT_HI)?,
-                chunk_grains_lo: work(coll::CHUNK_GRAINS_LO)?,
-                chunk_grains_mid: work(coll::CHUNK_GRAINS_MID)?,
-                chunk_grains_hi: work(coll::CHUNK_GRAINS_HI)?,
-                collnet_count: work(coll::COLLNET_COUNT)?,
-                collnet_chunk_count: work(coll::COLLNET_CHUNK_COUNT)?,
-            },
-            p2p: P2pWorkFields {
-                n_p2p_channels: work(p2p::N_P2P_CHANNELS)?,
-                channel_base: work(p2p::CHANNEL_BASE)?,
-                bytes: [work(p2p::RECV_BYTES)?, work(p2p::SEND_BYTES)?],
-                peer: [work(p2p::RECV_RANK)?, work(p2p::SEND_RANK)?],
-                n_channels: [work(p2p::RECV_N_CHANNELS)?, work(p2p::SEND_N_CHANNELS)?],
-                chunk_size: [work(p2p::RECV_CHUNK_SIZE)?, work(p2p::SEND_CHUNK_SIZE)?],
-                is_ll: [work(p2p::RECV_IS_LL)?, work(p2p::SEND_IS_LL)?],
-                is_registered: [work(p2p::RECV_IS_REGISTERED)?, work(p2p::SEND_IS_REGISTERED)?],
-                parts_reversed: parts_are_reversed(layouts),
-            },
+            // The device work is behind the node.
+            coll: CollWorkFields::find(layouts, list).ok()?,
+            p2p: P2pWorkFields::find(layouts, list).ok()?,
             kinds: [
                 enums::WORK_P2P.find_unsigned(layouts)?,
                 enums::WORK_COLL.find_unsigned(layouts)?,
@@ -158,40 +141,16 @@ impl WorkFields {
 impl PlanFields {
     /// Nothing where the library's plans are not such.
     pub fn from_layouts(layouts: &Layouts, version: Option<NcclVersion>) -> Option<Self> {
-        let of = |field: FieldRef| field.find_bits(layouts, 0);
         Some(Self {
-            coll_task: CollTaskFields {
-                func: of(task_coll::FUNC)?,
-                count: of(task_coll::COUNT)?,
-                root: of(task_coll::ROOT)?,
-                datatype: of(task_coll::DATATYPE)?,
-                host_op: of(task_coll::HOST_OP)?,
-                device_op: of(task_coll::DEVICE_OP)?,
-                chunk_steps: of(task_coll::CHUNK_STEPS)?,
-                slice_steps: of(task_coll::SLICE_STEPS)?,
-                algorithm: of(task_coll::ALGORITHM)?,
-                protocol: of(task_coll::PROTOCOL)?,
-                is_collnet: of(task_coll::IS_COLLNET)?,
-            },
-            p2p_task: P2pTaskFields {
-                func: of(task_p2p::FUNC)?,
-                coll_api: of(task_p2p::COLL_API),
-                root: of(task_p2p::ROOT)?,
-                bytes: of(task_p2p::BYTES)?,
-                n_channels: of(task_p2p::N_CHANNELS),
-            },
+            coll_task: CollTaskFields::find(layouts, 0).ok()?,
+            p2p_task: P2pTaskFields::find(layouts, 0).ok()?,
             work: WorkFields::from_layouts(layouts)?,
-            batch: BatchFields {
-                next_jump: of(batch::NEXT_JUMP)?,
-                next_extends: of(batch::NEXT_EXTENDS)?,
-                kind: of(batch::WORK_TYPE)?,
-                base: of(batch::OFFSET_BASE)?,
-                bits: of(batch::OFFSET_BITS)?,
-            },
+            batch: BatchFields::find(layouts, 0).ok()?,
             op_counts: {
                 let (first, _) = op_counts_extent(layouts)?;
                 let p2p = shared_resources::P2P_OP_COUNT.find(layouts)?;
-                let collectives = of(shared_resources::COLL_OP_COUNT)?.in_copy_from(first)?;
+                let collectives =
+                    shared_resources::COLL_OP_COUNT.find_bits(layouts, 0)?.in_copy_from(first)?;
                 OpCountFields {
                     p2p_at: usize::try_from(p2p.offset.checked_sub(first)?).ok()?,
                     p2p_bytes: usize::try_from(p2p.size).ok()?,

@@ -4,8 +4,9 @@ use std::fmt;
 
 use ncclflow_common::RecordHeader;
 
-use super::{bytes_of, signed, unsigned};
+use super::Origin;
 use crate::wire::Span;
+use nccl_library::fields::{signed, unsigned};
 
 /// Why a record's bytes are not what its probe sends. Counted and reported, never ignored.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,21 +56,30 @@ impl<'a> RecordView<'a> {
         Ok(Self { header, bytes })
     }
 
+    /// When and where the record was made.
+    pub fn origin(&self) -> Origin {
+        let RecordHeader { ts_ns, tgid, tid, lost, .. } = self.header;
+        Origin { ts_ns, tgid, tid, lost }
+    }
+
     /// The bytes that a plan put at `span`, unless a read that they rest on failed.
     pub fn bytes(&self, span: &Span) -> Result<&'a [u8], DecodeError> {
         if self.header.faults & span.rests_on != 0 {
             return Err(DecodeError::Unreadable("a value"));
         }
-        bytes_of(self.bytes, *span).ok_or(DecodeError::Short {
-            have: self.bytes.len(),
-            want: usize::from(span.at) + usize::from(span.len),
-        })
+        let (at, want) = (usize::from(span.at), usize::from(span.at) + usize::from(span.len));
+        self.bytes.get(at..want).ok_or(DecodeError::Short { have: self.bytes.len(), want })
     }
 
     /// The whole of `span` as an unsigned integer.
     pub fn unsigned(&self, span: &Span) -> Result<u64, DecodeError> {
         let bytes = self.bytes(span)?;
         unsigned(bytes).ok_or(DecodeError::Short { have: bytes.len(), want: 8 })
+    }
+
+    /// The same where there is such a span.
+    pub fn optional(&self, span: Option<&Span>) -> Result<Option<u64>, DecodeError> {
+        span.map(|span| self.unsigned(span)).transpose()
     }
 
     /// The whole of `span` as a signed integer.

@@ -1,6 +1,6 @@
 //! Records of the proxy's steps.
 
-use super::{DecodeError, Origin, RecordView, event::origin};
+use super::{DecodeError, Origin, RecordView};
 use crate::wire::{ProxyStepSpans, SendSizeSpans, SlotSizesSpans, StepHook};
 use nccl_library::nccl::Direction;
 use nccl_library::nccl::{NameTables, StepState};
@@ -79,7 +79,7 @@ pub(super) fn proxy_step(
     {
         // The proxy thread's own state: of no op, and with no connection to read.
         return Ok(ProxyStepEvent {
-            origin: origin(record),
+            origin: record.origin(),
             moment: StepMoment::Other,
             connection: 0,
             op_count: 0,
@@ -116,7 +116,7 @@ pub(super) fn proxy_step(
     };
     let step = record.int(&spans.step)?;
     Ok(ProxyStepEvent {
-        origin: origin(record),
+        origin: record.origin(),
         moment,
         connection: record.unsigned(&spans.connection)?,
         op_count: record.unsigned(&spans.op_count)?,
@@ -159,7 +159,7 @@ pub(super) fn send_size(
         Err(DecodeError::Unreadable(_)) => None,
         Err(error) => return Err(error),
     };
-    Ok(SendSizeEvent { origin: origin(record), bytes })
+    Ok(SendSizeEvent { origin: record.origin(), bytes })
 }
 
 /// What stands in the slot of this FIFO step; nothing if it is not in use.

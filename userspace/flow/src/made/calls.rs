@@ -2,7 +2,7 @@
 
 use nccl_library::nccl::{Direction, Pattern, Protocol};
 
-use crate::decode::{CommunicatorId, Origin, ProxyOp, ProxyOpEvent, Ring, Tree};
+use crate::decode::{CommunicatorId, Connector, Origin, ProxyOp, ProxyOpEvent, Ring, Tree};
 
 pub const APPLICATION: u32 = 100;
 pub const CALLBACK: u32 = 200;
@@ -11,7 +11,7 @@ pub const CALLBACK: u32 = 200;
 #[derive(Clone, Debug)]
 pub struct Call {
     pub event: ProxyOpEvent,
-    pub peers: Vec<(Direction, i32, bool)>,
+    pub peers: Vec<Connector>,
 }
 
 pub fn call(pattern: Pattern, channel: u32, op_count: u64, launched: u64) -> Call {
@@ -39,22 +39,22 @@ pub fn call(pattern: Pattern, channel: u32, op_count: u64, launched: u64) -> Cal
             red_op: Some("sum".into()),
             pattern,
             protocol: Protocol::Simple,
-            algorithm: None,
             coll: Some("AllReduce".into()),
-            coll_api: None,
-            registered: false,
             p2p_nbytes_is_size: true,
             channel_size: Some(512 << 10),
             loop_offset: Some(0),
-            last_chunk: None,
-            part_bytes: None,
-            slices: None,
+            ..ProxyOp::default()
         },
         ring: Ring { prev: 0, next: 2, index: 1 },
         tree: Tree { up: -1, down: [2, 3, -1] },
         task: None,
     };
-    Call { event, peers: vec![(Direction::Recv, 0, true), (Direction::Send, 2, true)] }
+    Call { event, peers: vec![connector(Direction::Recv, 0), connector(Direction::Send, 2)] }
+}
+
+/// Over the network, by this process's proxy.
+pub fn connector(direction: Direction, peer: i32) -> Connector {
+    Connector { has_proxy: true, transport: "NET".into(), ..Connector::unknown(direction, peer, 0) }
 }
 
 pub fn p2p(pattern: Pattern, peer: i32, channel: u32) -> Call {
@@ -64,14 +64,14 @@ pub fn p2p(pattern: Pattern, peer: i32, channel: u32) -> Call {
     call.event.op.slice_steps = 1;
     call.event.op.chunk_steps = 1;
     let direction = if pattern == Pattern::Send { Direction::Send } else { Direction::Recv };
-    call.peers = vec![(direction, peer, true)];
+    call.peers = vec![connector(direction, peer)];
     call
 }
 
 impl Call {
     #[must_use]
     pub fn on_nvlink(mut self) -> Self {
-        self.peers.iter_mut().for_each(|(_, _, has_proxy)| *has_proxy = false);
+        self.peers.iter_mut().for_each(|peer| peer.has_proxy = false);
         self
     }
 

@@ -2,8 +2,10 @@
 
 use nccl_library::nccl::{Direction, Pattern};
 
-use super::calls::{APPLICATION, Call, call};
-use crate::decode::{Event, Origin, ProxyOwner, ProxyPeerEvent, ProxyRank, ProxyStepEvent, StepMoment};
+use super::calls::{APPLICATION, Call, call, connector};
+use crate::decode::{
+    Connector, Event, Origin, ProxyOwner, ProxyPeerEvent, ProxyRank, ProxyStepEvent, StepMoment,
+};
 
 /// The process that posts the op, the one that executes it, and that one's rank.
 pub const POSTER: u32 = 10;
@@ -23,15 +25,13 @@ pub fn posted() -> Vec<Event> {
         let peer = ProxyPeerEvent {
             origin: event.origin,
             op_pointer: event.op_pointer,
-            direction: Direction::Send,
-            peer: 2,
-            connection_index: 0,
             plan_pass: event.plan_pass,
             nsteps: Some(4),
-            has_proxy: true,
-            owner: Some(ProxyOwner { same_process: false, rank: ProxyRank::Rank(EXECUTORS_RANK) }),
-            connection: CONNECTION,
-            transport: "NET".into(),
+            connector: Connector {
+                owner: Some(ProxyOwner { same_process: false, rank: ProxyRank::Rank(EXECUTORS_RANK) }),
+                connection: CONNECTION,
+                ..connector(Direction::Send, 2)
+            },
         };
         events.extend([Event::ProxyOp(Box::new(event)), Event::ProxyPeer(peer)]);
     }

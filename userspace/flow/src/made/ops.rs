@@ -1,12 +1,13 @@
 //! Flow records as the model gives them out, made by hand.
 
+use super::calls;
 use crate::{
     decode::{ApiCallEvent, CommunicatorId, Event, Origin, ProxyOp, Ring, Tree},
     model::{FlowCommunicator, FlowRecord, Measured, Message, PeerFlow, Rows},
     schema::HostInfo,
     statistics::Tally,
 };
-use nccl_library::nccl::{Algorithm, Direction, Pattern, Protocol};
+use nccl_library::nccl::{Algorithm, Direction, Pattern};
 
 /// A ring all-reduce of 1,024 floats on one of four ranks, posted, with its two peers; to be varied.
 #[derive(Clone, Copy, Debug)]
@@ -41,56 +42,24 @@ pub fn messages(waits: &[u64]) -> Option<Measured> {
 
 impl Op {
     pub fn record(self) -> FlowRecord {
+        let made = calls::call(Pattern::RingTwice, self.channel, self.seq, 0).event;
         let origin = Some(Origin { ts_ns: 1_000, tgid: 1, tid: 1, lost: 0 });
+        let (prev, next) = ((self.rank + 3) % 4, (self.rank + 1) % 4);
         let peer = |direction, peer| PeerFlow {
-            direction,
-            peer,
-            connection_index: 0,
+            connector: calls::connector(direction, peer),
             nsteps: Some(24),
-            has_proxy: true,
-            transport: "NET".into(),
-            connection: 0,
-            owner: None,
             proxy_pid: None,
             measured: None,
         };
         FlowRecord {
             comm: FlowCommunicator { hash: Some(7), rank: self.rank, n_ranks: 4, instance: 0 },
             seq: self.seq,
-            op: ProxyOp {
-                op_count: self.seq,
-                channel: self.channel,
-                nsteps: 24,
-                nbytes: 1 << 20,
-                chunk_size: 2 << 20,
-                slice_steps: 2,
-                chunk_steps: 4,
-                root: 0,
-                dtype: Some("float32".into()),
-                red_op: Some("sum".into()),
-                pattern: Pattern::RingTwice,
-                protocol: Protocol::Simple,
-                algorithm: Some(Algorithm::Ring),
-                coll: Some("AllReduce".into()),
-                coll_api: None,
-                registered: false,
-                p2p_nbytes_is_size: true,
-                channel_size: Some(2048),
-                loop_offset: Some(0),
-                last_chunk: None,
-                part_bytes: None,
-                slices: None,
-            },
-            ring: Ring { prev: (self.rank + 3) % 4, next: (self.rank + 1) % 4, index: self.rank },
+            op: ProxyOp { algorithm: Some(Algorithm::Ring), channel_size: Some(2048), ..made.op },
+            ring: Ring { prev, next, index: self.rank },
             tree: Tree { up: -1, down: [-1; 3] },
             task: None,
-            peers: vec![
-                peer(Direction::Recv, (self.rank + 3) % 4),
-                peer(Direction::Send, (self.rank + 1) % 4),
-            ],
-            posted: true,
+            peers: vec![peer(Direction::Recv, prev), peer(Direction::Send, next)],
             needed: true,
-            planned: true,
             planned_at: origin,
             posted_at: origin,
             captured_seq: None,
@@ -113,8 +82,6 @@ pub fn launch(rank: i32, launched: u64) -> Event {
         name: "AllReduce".into(),
         function: Some("AllReduce".into()),
         count: 1024,
-        datatype: None,
-        red_op: None,
         root: 0,
     })
 }

@@ -1,17 +1,19 @@
 //! Numbers API calls per communicator, and joins them with their returns.
 
-use std::collections::HashMap;
+use foldhash::HashMap;
 
 use super::{
     api_returns::{OtherCall, Returned, Returns},
     communicator::CommKey,
+    counters::ModelCounters,
     flow::FlowCommunicator,
     node::Node,
+    session::MAX_COMMUNICATORS,
 };
-use crate::decode::{ApiEntryEvent, ApiLineEvent, ApiReturnEvent};
-
-/// Communicators that are kept apart. A process has some tens; one that claims more wants to fill our memory.
-const MAX_COMMUNICATORS: usize = 65_536;
+use crate::{
+    decode::{ApiEntryEvent, ApiLineEvent, ApiReturnEvent},
+    schema::Observed,
+};
 
 /// One call: a line of `api`.
 #[derive(Clone, Debug)]
@@ -21,7 +23,8 @@ pub struct ApiRecord {
     /// Calls of this rank on this communicator that were seen before.
     pub number: u64,
     pub event: ApiLineEvent,
-    pub returned: Returned,
+    /// [`Observed::Absent`] where returns are not traced.
+    pub returned: Observed<Returned>,
 }
 
 /// What the API's side of a session gives out.
@@ -85,19 +88,21 @@ impl ApiSession {
         }
     }
 
-    /// Calls whose return was not seen, and returns whose call was not.
-    pub fn unmatched(&self) -> (u64, u64) {
-        self.returns.as_ref().map_or((0, 0), |returns| (returns.unreturned, returns.uncalled))
-    }
-
-    /// Calls that were left out: see [`super::ModelCounters::refused`].
-    pub fn refused(&self) -> u64 {
-        self.refused
+    pub fn counters(&self) -> ModelCounters {
+        let returns = self.returns.as_ref();
+        let (unreturned_calls, uncalled_returns) =
+            returns.map_or((0, 0), |returns| (returns.unreturned, returns.uncalled));
+        ModelCounters {
+            refused: self.refused,
+            unreturned_calls,
+            uncalled_returns,
+            ..ModelCounters::default()
+        }
     }
 
     fn record(&mut self, event: ApiLineEvent, node: &mut Node) -> Option<ApiRecord> {
         let Some(id) = event.comm else {
-            return Some(ApiRecord { comm: None, number: 0, event, returned: Returned::NotTraced });
+            return Some(ApiRecord { comm: None, number: 0, event, returned: Observed::Absent });
         };
         let key = CommKey::new(event.origin.tgid, &id);
         if self.communicators.len() >= MAX_COMMUNICATORS && !self.communicators.contains_key(&key) {
@@ -117,6 +122,6 @@ impl ApiSession {
             n_ranks: id.n_ranks,
             instance: communicator.instance,
         };
-        Some(ApiRecord { comm: Some(comm), number, event, returned: Returned::NotTraced })
+        Some(ApiRecord { comm: Some(comm), number, event, returned: Observed::Absent })
     }
 }

@@ -9,10 +9,13 @@
 //! through. Whatever is then still open on the thread is known by the stack: what lies below the pointer of a
 //! later entry or return is over.
 
-use std::collections::HashMap;
+use foldhash::HashMap;
 
 use super::api::{ApiOutput, ApiRecord};
-use crate::decode::{ApiEntryEvent, ApiReturnEvent, Origin};
+use crate::{
+    decode::{ApiEntryEvent, ApiReturnEvent, Origin},
+    schema::Observed,
+};
 use nccl_library::nccl::{ApiFunction, ApiKind, Name};
 
 /// Threads that are kept apart; a target that has more wants to fill our memory.
@@ -21,21 +24,15 @@ const MAX_THREADS: usize = 65_536;
 /// Open calls of one thread. The kernel itself traces no more than 64 returns deep (`MAX_URETPROBE_DEPTH`).
 const MAX_DEPTH: usize = 64;
 
-/// What came of a call.
+/// How a call returned.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Returned {
-    /// Returns are not traced.
-    NotTraced,
-    /// It has not returned, or its return was not seen.
-    NotSeen,
-    Seen {
-        /// The function that returned to the program.
-        function: ApiFunction,
-        /// Time from the call to the return, nanoseconds.
-        host_ns: u64,
-        /// `ncclSuccess` …
-        result: Name,
-    },
+pub struct Returned {
+    /// The function that returned to the program.
+    pub function: ApiFunction,
+    /// Time from the call to the return, nanoseconds.
+    pub host_ns: u64,
+    /// `ncclSuccess` …
+    pub result: Name,
 }
 
 /// A call of an exported function that is no communication, or one that NCCL refused before it was one.
@@ -122,11 +119,11 @@ impl Returns {
         if event.function.kind() == ApiKind::Communicates
             && let Some(mut record) = thread.pending.take()
         {
-            record.returned = Returned::Seen {
+            record.returned = Observed::Known(Returned {
                 function: event.function,
                 host_ns: event.origin.ts_ns.saturating_sub(record.event.origin.ts_ns),
                 result: event.result,
-            };
+            });
             return out(ApiOutput::Call(record));
         }
         let Some(at) = thread.open.iter().rposition(|open| is_return_of(&event, &open.entry)) else {
@@ -180,7 +177,7 @@ fn is_return_of(event: &ApiReturnEvent, open: &ApiEntryEvent) -> bool {
 }
 
 fn not_seen(mut record: Box<ApiRecord>) -> ApiOutput {
-    record.returned = Returned::NotSeen;
+    record.returned = Observed::Unknown;
     ApiOutput::Call(record)
 }
 

@@ -27,10 +27,8 @@ pub(super) enum Sizes {
     RingAllReduce { ring: Slicing, n_ranks: u64 },
     /// Ring all-gather and reduce-scatter: each rank's chunk is the loop's payload.
     RingPerRank(Slicing),
-    /// Trees, chains: one chunk of the payload after the other, each one message.
-    Chunks { protocol: Protocol, channel_size: u64, chunk_size: u64 },
-    /// One message after the other, the last one shorter.
-    P2p { protocol: Protocol, part: u64, chunk_payload: u64 },
+    /// Trees, chains, p2p: one chunk of the payload after the other, each one message.
+    Chunks { protocol: Protocol, payload: u64, chunk: u64 },
     /// `full` for every message but the last, which is not known.
     AllButLast { full: u64, messages: u64, capacity: u64 },
     /// One message of this size.
@@ -100,7 +98,7 @@ impl Sizes {
             | Pattern::TreeUpDown
             | Pattern::PipelineFrom
             | Pattern::PipelineTo => {
-                Some(Self::Chunks { protocol: op.protocol, channel_size, chunk_size: op.chunk_size })
+                Some(Self::Chunks { protocol: op.protocol, payload: channel_size, chunk: op.chunk_size })
             }
             _ => None,
         }
@@ -115,16 +113,16 @@ impl Sizes {
             return op.p2p_nbytes_is_size.then_some(Self::Single(capacity));
         }
         // LL's chunkSize counts flags too: half of it is payload.
-        let chunk_payload = if op.protocol == Protocol::Ll { op.chunk_size / 2 } else { op.chunk_size };
-        let full = op.protocol.wire_bytes(chunk_payload);
+        let chunk = if op.protocol == Protocol::Ll { op.chunk_size / 2 } else { op.chunk_size };
+        let full = op.protocol.wire_bytes(chunk);
         let by_task = || {
             let task = record.task.as_ref()?;
             p2p_part_bytes(task.p2p_bytes?, task.p2p_channels?, record.p2p_part?)
         };
         let from_part = || {
-            let part = op.part_bytes.or_else(by_task)?;
-            let steps = part.div_ceil(chunk_payload.max(1)).max(1);
-            (steps == op.nsteps).then_some(Self::P2p { protocol: op.protocol, part, chunk_payload })
+            let payload = op.part_bytes.or_else(by_task)?;
+            let steps = payload.div_ceil(chunk.max(1)).max(1);
+            (steps == op.nsteps).then_some(Self::Chunks { protocol: op.protocol, payload, chunk })
         };
         let partly =
             || op.p2p_nbytes_is_size.then_some(Self::AllButLast { full, messages: op.nsteps, capacity });
@@ -140,8 +138,8 @@ impl Sizes {
                 ring.channel_size.div_ceil(ring.chunk_size.checked_mul(*n_ranks)?),
             ),
             Self::RingPerRank(ring) => (n_ranks.checked_sub(1)?, ring.channel_size.div_ceil(ring.chunk_size)),
-            Self::Chunks { channel_size, chunk_size, .. } => (1, channel_size.div_ceil(*chunk_size)),
-            Self::P2p { .. } | Self::AllButLast { .. } | Self::Single(_) | Self::Capacity(_) => return None,
+            Self::Chunks { payload, chunk, .. } => (1, payload.div_ceil(*chunk)),
+            Self::AllButLast { .. } | Self::Single(_) | Self::Capacity(_) => return None,
         };
         per_loop.checked_mul(loops)?.checked_mul(record.op.chunk_steps)
     }
@@ -158,13 +156,9 @@ impl Sizes {
                     ring.channel_size.saturating_sub(position.loop_index.saturating_mul(ring.chunk_size));
                 exact(ring.message(rest.min(ring.chunk_size), position.slice))
             }
-            Self::Chunks { protocol, channel_size, chunk_size } => {
-                let rest = channel_size.saturating_sub(position.loop_index.saturating_mul(*chunk_size));
-                exact(protocol.wire_bytes(rest.min(*chunk_size)))
-            }
-            Self::P2p { protocol, part, chunk_payload } => {
-                let rest = part.saturating_sub(index.saturating_mul(*chunk_payload));
-                exact(protocol.wire_bytes(rest.min(*chunk_payload)))
+            Self::Chunks { protocol, payload, chunk } => {
+                let rest = payload.saturating_sub(position.loop_index.saturating_mul(*chunk));
+                exact(protocol.wire_bytes(rest.min(*chunk)))
             }
             Self::AllButLast { full, messages, capacity } => {
                 if index + 1 < *messages {

@@ -1,6 +1,6 @@
 //! Puts a `ncclProxySaveOp` and the `SaveProxy` calls inside it together, per thread.
 
-use std::collections::HashMap;
+use foldhash::HashMap;
 
 use crate::decode::{Origin, ProxyOpEvent, ProxyPeerEvent};
 

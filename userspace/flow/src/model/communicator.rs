@@ -1,14 +1,16 @@
 //! One communicator as one process has it: its numbers, its waiting ops, its API calls.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
+
+use foldhash::HashMap;
 
 use super::{
     call::ProxyCall,
-    flow::{FlowCommunicator, FlowRecord, PeerFlow},
+    flow::{FlowCommunicator, FlowRecord},
     post_match::{Matched, PostMatcher},
     sequence::Sequencer,
 };
-use crate::decode::{ApiCallEvent, CommunicatorId, ProxyOp, ProxyOpEvent, ProxyPeerEvent};
+use crate::decode::{ApiCallEvent, CommunicatorId, ProxyOp, ProxyOpEvent};
 use nccl_library::nccl::Pattern;
 
 /// API calls that are kept until their op is planned. Calls that never become a proxy op (one rank, zero
@@ -52,7 +54,7 @@ impl Communicator {
             sequencer: Sequencer::default(),
             posts: PostMatcher::default(),
             api_calls: VecDeque::new(),
-            planned_calls: HashMap::new(),
+            planned_calls: HashMap::default(),
             unplanned_posts: 0,
         }
     }
@@ -75,22 +77,21 @@ impl Communicator {
 
     /// Whether a planned op waits that this post pass can be about.
     pub(super) fn waits_for(&self, event: &ProxyOpEvent) -> bool {
-        self.posts.waits_for(&event.op, event.task.as_ref())
+        self.posts.waits_for(event)
     }
 
     /// Whether this post pass is a graph's, of an op that was posted before.
     pub(super) fn is_replay(&self, event: &ProxyOpEvent) -> bool {
-        !event.plan_pass
-            && !self.waits_for(event)
-            && self.posts.replayed(event.op_pointer, event.origin.tid, &event.op).is_some()
+        !event.plan_pass && !self.waits_for(event) && self.posts.replayed(event).is_some()
     }
 
     fn plan(&mut self, call: ProxyCall) -> Option<FlowRecord> {
-        let ProxyCall { event, peers, incomplete, derived } = call;
-        let numbered = self.sequencer.plan(&event);
-        let call_key = event.op.pattern.is_p2p().then_some((event.op.pattern, event.op.root));
+        let event = &call.event;
+        let numbered = self.sequencer.plan(event);
+        let p2p = event.op.pattern.is_p2p();
+        let call_key = p2p.then_some((event.op.pattern, event.op.root));
         if numbered.opens {
-            match self.take_api_call(&event) {
+            match self.take_api_call(event) {
                 Some(api) => {
                     if self.planned_calls.len() >= MAX_API_CALLS {
                         self.planned_calls.clear();
@@ -100,37 +101,15 @@ impl Communicator {
                 None => self.planned_calls.remove(&call_key),
             };
         }
-        let api = self
-            .planned_calls
-            .get(&call_key)
-            .filter(|(seq, _)| *seq == numbered.seq)
-            .map(|(_, api)| api.clone());
-        let needed = peers.iter().any(|peer| peer.peer >= 0 && peer.has_proxy);
-        let p2p_part = event.op.pattern.is_p2p().then_some(numbered.part);
-        let record = FlowRecord {
-            comm: self.flow,
-            seq: numbered.seq,
-            ring: event.ring,
-            tree: event.tree,
-            peers: peers_of(&peers),
-            posted: false,
-            needed,
-            planned: true,
-            planned_at: Some(event.origin),
-            posted_at: None,
-            captured_seq: None,
-            p2p_part,
-            incomplete,
-            outcome: None,
-            derived,
-            count: event.task.as_ref().and_then(|task| task.count).or(api.as_ref().map(|api| api.count)),
-            api_name: api.map(|api| api.name),
-            task: event.task,
-            op: event.op,
-        };
+        let mut record = FlowRecord::new(self.flow, numbered.seq, call);
+        if let Some((_, api)) = self.planned_calls.get(&call_key).filter(|(seq, _)| *seq == numbered.seq) {
+            record.count = record.count.or(Some(api.count));
+            record.api_name = Some(api.name.clone());
+        }
+        record.p2p_part = p2p.then_some(numbered.part);
         if record.is_copy_to_self() {
             None
-        } else if needed {
+        } else if record.needed {
             self.posts.wait(record)
         } else {
             Some(record)
@@ -138,53 +117,29 @@ impl Communicator {
     }
 
     fn post(&mut self, call: ProxyCall) -> Option<FlowRecord> {
-        let ProxyCall { event, peers, incomplete, derived } = call;
-        let record = match self.posts.post(event.op_pointer, event.origin.tid, &event.op, event.task.as_ref())
-        {
+        let event = &call.event;
+        let record = match self.posts.post(event) {
             Matched::Planned(mut record) => {
                 record.op.op_count = event.op.op_count;
-                record.posted = true;
                 record.posted_at = Some(event.origin);
                 *record
             }
             Matched::Replay(record) => FlowRecord {
-                seq: self.sequencer.post(&event),
+                seq: self.sequencer.post(event),
                 captured_seq: Some(record.seq),
                 // The captured op knows what the device work said. Its number is another, and PAT's steps are
                 // overwritten.
                 op: ProxyOp { op_count: event.op.op_count, nsteps: event.op.nsteps, ..record.op },
-                posted: true,
-                planned: false,
                 planned_at: None,
                 posted_at: Some(event.origin),
                 ..*record
             },
             Matched::Unknown => {
                 self.unplanned_posts += 1;
-                FlowRecord {
-                    comm: self.flow,
-                    seq: self.sequencer.post(&event),
-                    ring: event.ring,
-                    tree: event.tree,
-                    peers: peers_of(&peers),
-                    posted: true,
-                    needed: peers.iter().any(|peer| peer.has_proxy),
-                    planned: false,
-                    planned_at: None,
-                    posted_at: Some(event.origin),
-                    captured_seq: None,
-                    p2p_part: None,
-                    incomplete,
-                    outcome: None,
-                    derived,
-                    api_name: None,
-                    count: event.task.as_ref().and_then(|task| task.count),
-                    task: event.task,
-                    op: event.op,
-                }
+                FlowRecord::new(self.flow, self.sequencer.post(event), call)
             }
         };
-        if record.is_copy_to_self() { None } else { Some(record) }
+        (!record.is_copy_to_self()).then_some(record)
     }
 
     /// The API call that the op comes from: the first of its function (for p2p: and peer). Where several
@@ -217,25 +172,4 @@ impl Communicator {
     pub(super) fn drain(&mut self) -> impl Iterator<Item = FlowRecord> {
         self.posts.drain()
     }
-}
-
-/// The peers that exist: NCCL calls `SaveProxy` with -1 for a place in a tree where nobody is, and does
-/// nothing then.
-fn peers_of(peers: &[ProxyPeerEvent]) -> Vec<PeerFlow> {
-    peers
-        .iter()
-        .filter(|peer| peer.peer >= 0)
-        .map(|peer| PeerFlow {
-            direction: peer.direction,
-            peer: peer.peer,
-            connection_index: peer.connection_index,
-            nsteps: peer.nsteps,
-            has_proxy: peer.has_proxy,
-            transport: peer.transport,
-            connection: peer.connection,
-            owner: peer.owner.filter(|_| peer.has_proxy),
-            proxy_pid: None,
-            measured: None,
-        })
-        .collect()
 }

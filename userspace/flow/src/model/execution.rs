@@ -1,13 +1,13 @@
 //! An op with messages on their way, and its record when it ends.
 
 use super::{
-    agreement,
     flow::FlowRecord,
     message::Measured,
     proxy_ranks::{CommunicatorRank, Owner, ProxyRanks},
     step_key::{StepKey, executing_rank},
+    transfers::transfers,
 };
-use crate::schema::Outcome;
+use crate::schema::{BytesKind, Outcome};
 
 /// An op whose messages are on their way.
 #[derive(Debug)]
@@ -41,9 +41,8 @@ impl Execution {
             };
             record.incomplete |= lost_now.is_some_and(|lost| lost_before.unwrap_or(0) != lost);
         }
-        for index in 0..record.peers.len() {
-            let at = record.peers.get(index).and_then(|peer| executing_rank(&record, peer));
-            let (Some(at), Some(peer)) = (at, record.peers.get_mut(index)) else { continue };
+        for peer in &mut record.peers {
+            let Some(at) = executing_rank(record.comm.hash, &peer.connector) else { continue };
             peer.proxy_pid = peer.proxy_pid.or_else(|| ranks.pid(&at));
             // A process that is not recorded shows no messages, and nothing is said of them.
             if outcome.is_some() && peer.measured.as_ref().is_some_and(Measured::is_unseen) {
@@ -51,11 +50,31 @@ impl Execution {
             }
         }
         record.outcome = Some(match outcome {
-            None => agreement::of_whole(&mut record),
+            None => of_whole(&mut record),
             Some(_) if is_unknown => Outcome::ProxyNotKnown,
             Some(_) if record.incomplete => Outcome::RecordsLost,
             Some(outcome) => outcome,
         });
         record
     }
+}
+
+/// Of an op of which every message has come to its end. Keeps how the messages are laid out, for the op's
+/// rows.
+fn of_whole(record: &mut FlowRecord) -> Outcome {
+    let mut agrees = true;
+    for index in 0..record.peers.len() {
+        let Some(peer) = record.peers.get(index) else { continue };
+        let Some(measured) = &peer.measured else { continue };
+        let layout: Vec<_> = transfers(record, peer).collect();
+        agrees &= layout.iter().zip(&measured.messages).all(|(planned, message)| match message.bytes {
+            None => true,
+            Some(bytes) if planned.bytes_kind == BytesKind::Exact => bytes == planned.bytes,
+            Some(bytes) => bytes <= planned.bytes,
+        });
+        if let Some(measured) = record.peers.get_mut(index).and_then(|peer| peer.measured.as_mut()) {
+            measured.layout = layout;
+        }
+    }
+    if agrees { Outcome::AsPlanned } else { Outcome::OtherBytes }
 }

@@ -1,11 +1,11 @@
 //! What the model gives out: one op on one channel of one rank, with its peers.
 
-use super::message::Measured;
+use super::{call::ProxyCall, message::Measured};
 use crate::{
-    decode::{Origin, ProxyOp, ProxyOwner, Ring, TaskInfo, Tree},
+    decode::{Connector, Origin, ProxyOp, Ring, TaskInfo, Tree},
     schema::Outcome,
 };
-use nccl_library::nccl::{Direction, Name, Transport, datatype_bytes};
+use nccl_library::nccl::{Name, datatype_bytes};
 
 /// The communicator that a flow belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,26 +21,23 @@ pub struct FlowCommunicator {
 /// One peer of an op.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerFlow {
-    pub direction: Direction,
-    /// Rank; numbers from `nRanks` on are NCCL's pseudo-peers.
-    pub peer: i32,
-    pub connection_index: i32,
+    pub connector: Connector,
     /// FIFO steps with this peer.
     pub nsteps: Option<u64>,
-    pub has_proxy: bool,
-    pub transport: Transport,
-    /// Address of the `ncclProxyConnection`.
-    pub connection: u64,
-    /// Whose proxy serves it, where it has one and that is told (2.18 and later).
-    pub owner: Option<ProxyOwner>,
-    /// The process whose proxy it is, where that is another one (PXN) and is known: as ncclflow sees it.
+    /// The process whose proxy serves it, where that is another one (PXN) and is known: as ncclflow sees it.
     pub proxy_pid: Option<u32>,
     /// What was observed of each message, in their order; where steps are traced and the op was posted.
     pub measured: Option<Measured>,
 }
 
+impl PeerFlow {
+    /// Messages, each of so many FIFO steps.
+    pub(super) fn messages(&self, slots: u64) -> u64 {
+        self.nsteps.unwrap_or(0).div_ceil(slots.max(1))
+    }
+}
+
 /// One op on one channel: a record of `proxy_flow`, and the source of its `flow_steps`.
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 #[derive(Clone, Debug)]
 pub struct FlowRecord {
     pub comm: FlowCommunicator,
@@ -52,13 +49,11 @@ pub struct FlowRecord {
     pub tree: Tree,
     pub task: Option<TaskInfo>,
     pub peers: Vec<PeerFlow>,
-    /// The post pass was seen: NCCL queued the op for the proxy.
-    pub posted: bool,
     /// A peer has a proxy: without it there is no post pass.
     pub needed: bool,
-    /// The plan pass was seen.
-    pub planned: bool,
+    /// When the plan pass was seen.
     pub planned_at: Option<Origin>,
+    /// When the post pass was seen, in which NCCL queues the op for the proxy.
     pub posted_at: Option<Origin>,
     /// A replay of a CUDA graph: the `seq` of the op that was captured.
     pub captured_seq: Option<u64>,
@@ -78,37 +73,54 @@ pub struct FlowRecord {
 }
 
 impl FlowRecord {
+    /// The op of this call, and nothing of what other calls say of it.
+    pub(super) fn new(comm: FlowCommunicator, seq: u64, call: ProxyCall) -> Self {
+        let ProxyCall { event, peers, incomplete, derived } = call;
+        // NCCL calls `SaveProxy` with -1 for a place in a tree where nobody is, and does nothing then.
+        let peers = peers.into_iter().map(|peer| (peer.nsteps, peer.connector));
+        let peers = peers.filter(|(_, connector)| connector.peer >= 0);
+        let peers = peers.map(|(nsteps, connector)| PeerFlow {
+            connector: Connector { owner: connector.owner.filter(|_| connector.has_proxy), ..connector },
+            nsteps,
+            proxy_pid: None,
+            measured: None,
+        });
+        let peers: Vec<PeerFlow> = peers.collect();
+        Self {
+            comm,
+            seq,
+            needed: peers.iter().any(|peer| peer.connector.has_proxy),
+            peers,
+            planned_at: event.plan_pass.then_some(event.origin),
+            posted_at: (!event.plan_pass).then_some(event.origin),
+            captured_seq: None,
+            p2p_part: None,
+            incomplete,
+            outcome: None,
+            derived,
+            api_name: None,
+            count: event.task.as_ref().and_then(|task| task.count),
+            op: event.op,
+            ring: event.ring,
+            tree: event.tree,
+            task: event.task,
+        }
+    }
+
     /// When the op was first seen.
     pub fn origin(&self) -> Option<Origin> {
         self.planned_at.or(self.posted_at)
     }
 
     /// The function that NCCL runs: from the op, its task or the API call.
-    pub fn coll(&self) -> Option<&str> {
-        let task = self.task.as_ref().and_then(|task| task.function.as_deref());
-        self.op.coll.as_deref().or(task).or(self.api_name.as_deref())
+    pub fn coll(&self) -> Option<&Name> {
+        let task = self.task.as_ref().and_then(|task| task.function.as_ref());
+        self.op.coll.as_ref().or(task).or(self.api_name.as_ref())
     }
 
     /// The function that the user called.
-    pub fn coll_api(&self) -> Option<&str> {
-        self.op.coll_api.as_deref().or(self.api_name.as_deref()).or_else(|| self.coll())
-    }
-
-    /// As [`FlowRecord::coll`].
-    pub(super) fn coll_name(&self) -> Option<Name> {
-        let task = self.task.as_ref().and_then(|task| task.function.as_ref());
-        self.op
-            .coll
-            .as_ref()
-            .map(name)
-            .or_else(|| task.map(name))
-            .or_else(|| self.api_name.as_ref().map(name))
-    }
-
-    /// As [`FlowRecord::coll_api`].
-    pub(super) fn coll_api_name(&self) -> Option<Name> {
-        let called = self.op.coll_api.as_ref().map(name).or_else(|| self.api_name.as_ref().map(name));
-        called.or_else(|| self.coll_name())
+    pub fn coll_api(&self) -> Option<&Name> {
+        self.op.coll_api.as_ref().or(self.api_name.as_ref()).or_else(|| self.coll())
     }
 
     /// Bytes that the op was called with, where they are known: a task (2.23 and later) has its count and
@@ -121,7 +133,9 @@ impl FlowRecord {
         }
         let dtype = match task.and_then(|task| task.datatype.as_deref()) {
             Some(dtype) => dtype,
-            None if matches!(self.coll(), None | Some("AllGather" | "Broadcast")) => return None,
+            None if matches!(self.coll().map(Name::as_str), None | Some("AllGather" | "Broadcast")) => {
+                return None;
+            }
             None => self.op.dtype.as_deref()?,
         };
         self.count?.checked_mul(datatype_bytes(dtype)?)
@@ -131,9 +145,4 @@ impl FlowRecord {
     pub fn is_copy_to_self(&self) -> bool {
         self.op.pattern.is_p2p() && self.op.root == self.comm.rank
     }
-}
-
-/// A name as rows have it.
-pub(super) fn name<T: Clone + Into<Name>>(name: &T) -> Name {
-    name.clone().into()
 }

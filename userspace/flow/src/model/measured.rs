@@ -1,11 +1,14 @@
 //! What was observed of each message, joined to the op that planned it.
 //!
-//! The network proxy names a message by its connection, the op's final opCount and the FIFO step. Messages
-//! come to their end long after the op was posted, so the op's record waits for them.
+//! The network proxy names a message by its connection, the op's final opCount and the FIFO step. Messages end
+//! long after the op was posted, so the op's record waits for them.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::VecDeque;
+
+use foldhash::{HashMap, HashSet};
 
 use super::{
+    counters::LeftOut,
     execution::Execution,
     flow::{FlowRecord, PeerFlow},
     message::Measured,
@@ -18,44 +21,22 @@ use super::{
 use crate::decode::{Origin, ProxyStepEvent, SendSizeEvent, StepMoment};
 use crate::schema::Outcome;
 
-/// Messages of ops that are on their way: 128 MiB. A proxy has some thousands in flight; those of a job that
+/// Messages that can be on their way: 128 MiB. A proxy has some thousands in flight, but those of a job that
 /// hangs stay, and a target can claim any number.
 const MAX_PENDING: usize = 1 << 20;
 
-/// Ops that wait until it is known which process executes them. That process has a part in the same
-/// collective, and is not far behind.
+/// Ops that can wait until the process that executes them is known. It takes part in the same collective, so
+/// it is not far behind.
 const MAX_UNPLACED: usize = 4096;
 
-/// Communicators of a process that one connection of another serves: one, but where two processes have
-/// something at the same address.
+/// Ranks that a connection's address can stand for: one, unless several processes use the same address.
 const MAX_RANKS_OF_CONNECTION: usize = 64;
-
-/// What was not measured because it was not asked for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct LeftOut {
-    /// Ops, each channel counting.
-    pub ops: u64,
-    /// Messages of theirs.
-    pub messages: u64,
-    /// Steps of theirs that came nevertheless.
-    pub hits: u64,
-}
-
-impl LeftOut {
-    /// Adds those of another session.
-    pub fn add(&mut self, other: &Self) {
-        let Self { ops, messages, hits } = other;
-        self.ops += ops;
-        self.messages += messages;
-        self.hits += hits;
-    }
-}
 
 /// The ops whose messages are on their way.
 #[derive(Debug, Default)]
 pub(super) struct Executions {
     by_number: HashMap<u64, Execution>,
-    /// Which op, and which of its peers, a key means: the first that is not complete.
+    /// The ops of a key, and which of their peers it means. The first is the one in progress.
     by_key: HashMap<StepKey, VecDeque<(u64, usize)>>,
     sums: Sums,
     send_sizes: SendSizes,
@@ -63,11 +44,11 @@ pub(super) struct Executions {
     left_out: LeftOut,
     /// Ops that are not wanted and whose steps can come.
     unwanted: HashSet<StepKey>,
-    /// By connection: of which of them steps came last.
+    /// The opCount of the last of them that steps came of, by connection.
     unwanted_now: HashMap<StepKey, u64>,
-    /// When the last message of a connection that came to its end did.
+    /// When the last message of a connection ended.
     last_ends: HashMap<StepKey, u64>,
-    /// By a connection's address in the process that serves it: who that can be.
+    /// Who can serve a connection, by its address in the process that serves it.
     elsewhere: HashMap<u64, Vec<CommunicatorRank>>,
     /// Ops with a part that an unknown process executes.
     unplaced: VecDeque<u64>,
@@ -100,8 +81,8 @@ impl Executions {
         })
     }
 
-    /// Takes a posted op. Gives back what will not be measured any further: this one, if it has no messages
-    /// or too many, or the oldest ones, to make room. `by`: the record because of which that is known.
+    /// Takes a posted op. Gives back the ops that are not measured any further: this one, if it has no messages
+    /// or too many, or the oldest ones, to make room. `by`: the record that showed that it was posted.
     pub(super) fn begin(
         &mut self,
         by: &Origin,
@@ -114,14 +95,14 @@ impl Executions {
             self.leave_out(tgid, &mut record);
             return vec![record];
         }
-        let slots = record.op.slice_steps.max(1);
-        let messages_of =
-            |peer: &PeerFlow| usize::try_from(peer.nsteps.unwrap_or(0).div_ceil(slots)).unwrap_or(usize::MAX);
-        let with_proxy = |peer: &&mut PeerFlow| peer.has_proxy && messages_of(peer) > 0;
-        let messages = record.peers.iter_mut().filter(with_proxy).map(|peer| messages_of(peer));
-        let messages = messages.fold(0usize, usize::saturating_add);
+        let messages_of = |peer: &PeerFlow| {
+            let messages = if peer.connector.has_proxy { peer.messages(record.op.slice_steps) } else { 0 };
+            usize::try_from(messages).unwrap_or(usize::MAX)
+        };
+        let by_peer: Vec<usize> = record.peers.iter().map(messages_of).collect();
+        let messages = by_peer.iter().copied().fold(0, usize::saturating_add);
         if messages == 0 || messages > MAX_PENDING / 8 {
-            let unknown = record.peers.iter().any(|peer| peer.has_proxy && peer.nsteps.is_none());
+            let unknown = record.peers.iter().any(|peer| peer.connector.has_proxy && peer.nsteps.is_none());
             record.outcome = match messages {
                 0 => unknown.then_some(Outcome::MessagesUnknown),
                 _ => Some(Outcome::TooManyMessages),
@@ -131,14 +112,12 @@ impl Executions {
         let number = self.next_number;
         self.next_number += 1;
         let mut keys = Vec::new();
-        for index in 0..record.peers.len() {
-            let key = record.peers.get(index).map(|peer| StepKey::of_peer(tgid, &record, peer));
-            let (Some(key), Some(peer)) = (key, record.peers.get_mut(index)) else { continue };
-            if peer.has_proxy && messages_of(peer) > 0 {
-                peer.measured = Some(Measured::new(messages_of(peer)));
-                self.by_key.entry(key).or_default().push_back((number, index));
-                keys.push(key);
-            }
+        let parts = record.peers.iter_mut().zip(by_peer).enumerate();
+        for (index, (peer, messages)) in parts.filter(|(_, (_, messages))| *messages > 0) {
+            let key = StepKey::of_part(tgid, record.comm.hash, record.op.op_count, &peer.connector);
+            peer.measured = Some(Measured::new(messages));
+            self.by_key.entry(key).or_default().push_back((number, index));
+            keys.push(key);
         }
         self.pending += messages;
         if elsewhere.iter().any(|(_, lost)| lost.is_none()) {
@@ -161,18 +140,18 @@ impl Executions {
         ended
     }
 
-    /// The ranks of other processes that execute parts of the op, with the losses of these processes where
-    /// they are known.
+    /// The ranks of other processes that execute parts of the op, with their processes' losses if known.
     fn parts_elsewhere(
         &mut self,
         record: &FlowRecord,
         ranks: &ProxyRanks,
     ) -> Vec<(CommunicatorRank, Option<u64>)> {
         let mut parts: Vec<(CommunicatorRank, Option<u64>)> = Vec::new();
-        for peer in record.peers.iter().filter(|peer| peer.has_proxy) {
-            let Some(at) = executing_rank(record, peer) else { continue };
-            if self.elsewhere.len() < MAX_PENDING || self.elsewhere.contains_key(&peer.connection) {
-                let known = self.elsewhere.entry(peer.connection).or_default();
+        for connector in record.peers.iter().map(|peer| &peer.connector).filter(|known| known.has_proxy) {
+            let Some(at) = executing_rank(record.comm.hash, connector) else { continue };
+            let connection = connector.connection;
+            if self.elsewhere.len() < MAX_PENDING || self.elsewhere.contains_key(&connection) {
+                let known = self.elsewhere.entry(connection).or_default();
                 if !known.contains(&at) && known.len() < MAX_RANKS_OF_CONNECTION {
                     known.push(at);
                 }
@@ -184,11 +163,10 @@ impl Executions {
         parts
     }
 
-    /// Its messages are not wanted. Their steps come nevertheless, and are told from those of unknown ops.
+    /// The op's messages are not wanted. Their steps come all the same; they are not those of an unknown op.
     fn leave_out(&mut self, tgid: u32, record: &mut FlowRecord) {
-        let slots = record.op.slice_steps.max(1);
-        for peer in record.peers.iter().filter(|peer| peer.has_proxy) {
-            let messages = peer.nsteps.unwrap_or(0).div_ceil(slots);
+        for peer in record.peers.iter().filter(|peer| peer.connector.has_proxy) {
+            let messages = peer.messages(record.op.slice_steps);
             if messages == 0 {
                 continue;
             }
@@ -196,7 +174,8 @@ impl Executions {
             record.outcome = Some(Outcome::LeftOut);
             self.left_out.messages += messages;
             if self.unwanted.len() < MAX_PENDING {
-                self.unwanted.insert(StepKey::of_peer(tgid, record, peer));
+                let (hash, number) = (record.comm.hash, record.op.op_count);
+                self.unwanted.insert(StepKey::of_part(tgid, hash, number, &peer.connector));
             }
         }
     }
@@ -206,7 +185,7 @@ impl Executions {
         let number = key.op_count >> 1;
         if !number.is_multiple_of(self.sampling.every.max(1)) || self.unwanted.contains(key) {
             self.left_out.hits += 1;
-            // Which of its steps is the last is not kept: the next op of the connection ends it.
+            // The op is over when the connection's next op begins.
             let line = key.line();
             if let Some(before) = self.unwanted_now.insert(line, event.op_count)
                 && before != event.op_count
@@ -233,7 +212,7 @@ impl Executions {
         self.send_sizes.take(size);
     }
 
-    /// Replaces a sum of bytes by the size of the message. To be done with all steps of a process, also those
+    /// Replaces a sum of bytes by the size of the message. Every step of a process must pass here, also those
     /// of ops that other processes posted.
     pub(super) fn settle_size(&mut self, event: &mut ProxyStepEvent) {
         if event.moment == StepMoment::Sent
@@ -251,8 +230,8 @@ impl Executions {
         }
     }
 
-    /// Notes what happened, after so many records of the process that posted the op were lost. `Ok` with the
-    /// op's record if that was its last message; `Err` if no op is called so.
+    /// Notes a step. `lost`: records of the process that posted the op that are lost until now. Gives the op's
+    /// record if this ends its last message, and an error if no op has this key.
     pub(super) fn note(
         &mut self,
         key: StepKey,
@@ -260,15 +239,14 @@ impl Executions {
         lost: u64,
         ranks: &ProxyRanks,
     ) -> Result<Option<FlowRecord>, ()> {
-        if !self.by_key.contains_key(&key) && self.is_unwanted(&key, event) {
-            return Ok(None);
-        }
-        let queue = self.by_key.get_mut(&key).ok_or(())?;
+        let Some(queue) = self.by_key.get_mut(&key) else {
+            return if self.is_unwanted(&key, event) { Ok(None) } else { Err(()) };
+        };
         let &(number, peer_index) = queue.front().ok_or(())?;
         let execution = self.by_number.get_mut(&number).ok_or(())?;
         let slots = execution.record.op.slice_steps.max(1);
-        // Told for each FIFO step in turn: a message is done with its last, and had every other moment with
-        // its first.
+        // NCCL may report each FIFO step in turn. A message ends with its last one, and reaches every other
+        // state with its first.
         let tells = if event.moment == StepMoment::Stop { slots - 1 } else { 0 };
         if event.is_per_fifo_step && event.step % slots != tells {
             return Ok(None);
@@ -286,12 +264,12 @@ impl Executions {
             if event.moment == StepMoment::Stop { measured.stopped(told, event.direction) } else { told };
         let last = measured.messages.len() - 1;
         let message = measured.messages.get_mut(at).ok_or(())?;
-        // The slots' sizes are of other things where the user's own buffer is sent.
+        // If the user's own buffer is sent, the slot's size means something else.
         let bytes = event.bytes.filter(|_| !(event.is_per_fifo_step && execution.record.op.registered));
         message.note(event.moment, event.origin.ts_ns, bytes);
         let ends = &mut self.last_ends;
         if measured.depth == 0 {
-            // The first that is seen of it. The proxy serves the ops of a connection one after the other.
+            // Its first step. The proxy serves the ops of a connection one after the other.
             measured.set_depth(event.n_subs, slots);
             let posted = execution.record.posted_at.map(|origin| origin.ts_ns);
             measured.free_since = posted.max(ends.get(&key.line()).copied());
@@ -316,27 +294,23 @@ impl Executions {
         Ok(ended.map(|execution| execution.ended(lost, None, ranks)))
     }
 
-    /// The session ends: what is still on its way, in the order of posting.
+    /// The session ends: the ops that are still on their way, in the order of posting.
     pub(super) fn drain(&mut self, lost: impl Fn(u32) -> u64, ranks: &ProxyRanks) -> Vec<FlowRecord> {
         self.by_key.clear();
         self.pending = 0;
         let mut left: Vec<(u64, Execution)> = self.by_number.drain().collect();
         left.sort_by_key(|(number, _)| *number);
-        let mut busy = HashSet::new();
+        let mut busy = HashSet::default();
         left.into_iter()
             .map(|(_, mut execution)| {
-                // An op that nothing was seen of stands still if no other is before it on the connection.
+                // An op without a step is the one that waits, if it is the first on its connection.
                 let posted = execution.record.posted_at.map(|origin| origin.ts_ns);
                 let slots = execution.record.op.slice_steps;
-                for index in 0..execution.record.peers.len() {
-                    let Some(peer) = execution.record.peers.get(index) else { continue };
-                    let line = StepKey::of_peer(execution.tgid, &execution.record, peer).line();
+                let hash = execution.record.comm.hash;
+                for peer in &mut execution.record.peers {
+                    let line = StepKey::of_part(execution.tgid, hash, 0, &peer.connector);
                     let is_unknown = line.elsewhere.is_some_and(|at| ranks.lost(&at).is_none());
-                    let Some(measured) =
-                        execution.record.peers.get_mut(index).and_then(|peer| peer.measured.as_mut())
-                    else {
-                        continue;
-                    };
+                    let Some(measured) = &mut peer.measured else { continue };
                     if !is_unknown && busy.insert(line) && measured.depth == 0 {
                         measured.set_depth(1, slots);
                         measured.free_since = posted.max(self.last_ends.get(&line).copied());
@@ -365,7 +339,7 @@ impl Executions {
         let number = (self.oldest..self.next_number).find(|number| self.by_number.contains_key(number))?;
         self.oldest = number + 1;
         let oldest = self.end(number)?;
-        // Of another process it is not known what was lost since, but it is not measured to its end either.
+        // The losses of another process since then are not known. The op is incomplete in any case.
         let lost = if oldest.tgid == by.tgid { by.lost } else { oldest.lost };
         Some(oldest.ended(lost, Some(Outcome::GivenUp), ranks))
     }

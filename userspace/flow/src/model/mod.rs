@@ -2,13 +2,13 @@
 //!
 //! Pure and synchronous: time enters only with the events, so a live run and a replay give the same.
 
-mod agreement;
 mod api;
 mod api_returns;
 mod bytes;
 mod call;
 mod call_arguments;
 mod communicator;
+mod counters;
 mod execution;
 mod flow;
 mod measured;
@@ -33,12 +33,11 @@ pub use api::{ApiOutput, ApiRecord, ApiSession};
 pub use api_returns::{OtherCall, Returned};
 pub use call::{CallAssembler, ProxyCall};
 pub use communicator::CommKey;
+pub use counters::{LeftOut, ModelCounters, PlanCounters};
 pub use flow::{FlowCommunicator, FlowRecord, PeerFlow};
-pub use measured::LeftOut;
 pub use message::{Measured, Message};
 pub use node::Node;
-pub use plan::PlanCounters;
 pub use proxy_ranks::{CommunicatorRank, Owner, ProxyRanks};
 pub use rows::{Rows, other_call_row};
 pub use sampling::Sampling;
-pub use session::{ModelCounters, Session};
+pub use session::Session;

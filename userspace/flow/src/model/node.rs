@@ -1,7 +1,7 @@
 //! What the models of a node's processes share. Whoever has the sessions has it too, and passes it to each of
 //! their calls.
 
-use std::collections::HashMap;
+use foldhash::HashMap;
 
 use super::proxy_ranks::ProxyRanks;
 

@@ -1,16 +1,18 @@
 //! Finds the planned op that a post pass is about.
 //!
-//! NCCL copies the planned op into a queue and posts the copy: another address, and a final opCount. On one
-//! channel of one communicator it posts in the order of planning, so the first planned op that looks the same
-//! is the one.
+//! NCCL copies the planned op into a queue and posts the copy, which has another address and its final
+//! opCount. On each channel of a communicator it posts in the order of planning, so the first planned op that
+//! looks the same is the one.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
+
+use foldhash::HashMap;
 
 use super::flow::FlowRecord;
-use crate::decode::{ProxyOp, TaskInfo};
+use crate::decode::{ProxyOp, ProxyOpEvent};
 
-/// Planned ops that are kept waiting for their post pass, per channel. A plan that is never launched (an
-/// aborted group, a graph that is captured and thrown away) leaves some behind.
+/// Planned ops of a channel that can wait for their post pass. A plan that is never launched (an aborted
+/// group, a captured graph that is thrown away) leaves some behind.
 const MAX_WAITING: usize = 8192;
 
 /// Channels that ops wait on. NCCL has 64 at most (`MAXCHANNELS`, 2.25 and later).
@@ -23,27 +25,26 @@ const MAX_POSTED: usize = 65_536;
 #[derive(Debug, Default)]
 pub(super) struct PostMatcher {
     waiting: HashMap<u32, VecDeque<FlowRecord>>,
-    /// Of the last collective that was joined: its final number less ours. NCCL counts both up by one for
-    /// each collective, so it stays, and tells among ops that look alike which one was posted; where it
-    /// changes, the oldest is taken.
+    /// The final number of the last collective that was joined, less our number of it. Both grow by one with
+    /// each collective, so the difference stays. It tells which of the ops that look alike was posted.
     offset: Option<i64>,
     /// By the address of NCCL's copy.
     posted: HashMap<u64, FlowRecord>,
 }
 
-/// What a post pass is about.
+/// The op that a post pass is about.
 #[derive(Debug)]
 pub(super) enum Matched {
-    /// This planned op.
+    /// One that waited.
     Planned(Box<FlowRecord>),
-    /// A graph posts this op again.
+    /// One that a graph posts again.
     Replay(Box<FlowRecord>),
-    /// Nothing that was seen being planned.
+    /// Its plan pass was not seen.
     Unknown,
 }
 
 impl PostMatcher {
-    /// Keeps a planned op until it is posted. Gives back what has waited too long.
+    /// Keeps a planned op until it is posted. Gives back the one that has waited too long.
     pub(super) fn wait(&mut self, record: FlowRecord) -> Option<FlowRecord> {
         if self.waiting.len() >= MAX_CHANNELS && !self.waiting.contains_key(&record.op.channel) {
             return Some(record);
@@ -53,38 +54,33 @@ impl PostMatcher {
         if queue.len() > MAX_WAITING { queue.pop_front() } else { None }
     }
 
-    /// Whether a planned op waits that `op` can be the posted copy of.
-    pub(super) fn waits_for(&self, op: &ProxyOp, task: Option<&TaskInfo>) -> bool {
-        self.position(op, task).is_some()
+    /// Whether a planned op waits of which this can be the post pass.
+    pub(super) fn waits_for(&self, post: &ProxyOpEvent) -> bool {
+        self.position(post).is_some()
     }
 
-    /// Where in its channel's queue the planned op waits that `op` is the posted copy of: of those that look
-    /// alike the one that the numbers tell, or else the oldest.
-    fn position(&self, op: &ProxyOp, task: Option<&TaskInfo>) -> Option<usize> {
-        let same_task = |planned: &FlowRecord| match (&planned.task, task) {
+    /// Where in its channel's queue the op waits that is posted: the one with the number that fits, or else
+    /// the oldest of those that look alike.
+    fn position(&self, post: &ProxyOpEvent) -> Option<usize> {
+        let same_task = |planned: &FlowRecord| match (&planned.task, &post.task) {
             (Some(planned), Some(posted)) => planned.pointer == posted.pointer,
             _ => true,
         };
-        let mut alike = self
-            .waiting
-            .get(&op.channel)?
-            .iter()
-            .enumerate()
-            .filter(|(_, planned)| is_posted_copy(&planned.op, op) && same_task(planned));
+        let waiting = self.waiting.get(&post.op.channel)?.iter().enumerate();
+        let mut alike =
+            waiting.filter(|(_, planned)| is_posted_copy(&planned.op, &post.op) && same_task(planned));
         let (oldest, first) = alike.next()?;
-        let fits = |planned: &FlowRecord| self.offset == Some(offset(planned, op));
+        let fits = |planned: &FlowRecord| self.offset == Some(offset(planned, &post.op));
         if fits(first) {
             return Some(oldest);
         }
         Some(alike.find(|(_, planned)| fits(planned)).map_or(oldest, |(at, _)| at))
     }
 
-    /// Finds the op that `op`, at `pointer`, is the posted copy of.
-    ///
-    /// A graph's replay is posted by a callback thread of CUDA's, never by the thread that planned it
-    /// (`tid`): a post that only looks like one, because its plan pass was lost, is not taken for one.
-    pub(super) fn post(&mut self, pointer: u64, tid: u32, op: &ProxyOp, task: Option<&TaskInfo>) -> Matched {
-        if let Some(at) = self.position(op, task)
+    /// Finds the planned op.
+    pub(super) fn post(&mut self, post: &ProxyOpEvent) -> Matched {
+        let (op, pointer) = (&post.op, post.op_pointer);
+        if let Some(at) = self.position(post)
             && let Some(record) = self.waiting.get_mut(&op.channel).and_then(|queue| queue.remove(at))
         {
             if !op.pattern.is_p2p() {
@@ -95,15 +91,17 @@ impl PostMatcher {
             }
             return Matched::Planned(Box::new(record));
         }
-        self.replayed(pointer, tid, op)
-            .map_or(Matched::Unknown, |known| Matched::Replay(Box::new(known.clone())))
+        self.replayed(post).map_or(Matched::Unknown, |known| Matched::Replay(Box::new(known.clone())))
     }
 
-    /// The op that was posted from this address before, if `op` is one that a graph posts again.
-    pub(super) fn replayed(&self, pointer: u64, tid: u32, op: &ProxyOp) -> Option<&FlowRecord> {
-        let known = self.posted.get(&pointer)?;
-        let is_by_another = known.planned_at.is_some_and(|at| at.tid != tid);
-        (is_posted_copy(&known.op, op) && is_by_another).then_some(known)
+    /// The op that was posted from the same address before, if a graph posts it again.
+    ///
+    /// A callback thread of CUDA's posts a graph's replay, never the thread that planned the op. So a post
+    /// that only looks like a replay, because its plan pass was lost, is not taken for one.
+    pub(super) fn replayed(&self, post: &ProxyOpEvent) -> Option<&FlowRecord> {
+        let known = self.posted.get(&post.op_pointer)?;
+        let is_by_another = known.planned_at.is_some_and(|at| at.tid != post.origin.tid);
+        (is_posted_copy(&known.op, &post.op) && is_by_another).then_some(known)
     }
 
     /// The session ends: what was planned and not posted.
@@ -117,8 +115,8 @@ fn offset(planned: &FlowRecord, posted: &ProxyOp) -> i64 {
     (posted.op_count >> 1).cast_signed().wrapping_sub((planned.seq >> 1).cast_signed())
 }
 
-/// Whether `posted` can be the copy of `planned`: all but opCount stays (and, for PAT and for grouped
-/// broadcasts, nsteps, which NCCL overwrites from peer to peer).
+/// Whether `posted` can be the copy of `planned`. Only opCount changes, and the nsteps of PAT and of grouped
+/// broadcasts, which NCCL overwrites from peer to peer.
 pub(super) fn is_posted_copy(planned: &ProxyOp, posted: &ProxyOp) -> bool {
     let overwritten = planned.pattern.is_pat() || planned.coll.as_deref() == Some("AllGatherV");
     (planned.op_count & 1) == (posted.op_count & 1)
@@ -129,7 +127,7 @@ pub(super) fn is_posted_copy(planned: &ProxyOp, posted: &ProxyOp) -> bool {
         && (overwritten || planned.nsteps == posted.nsteps)
         && planned.nbytes == posted.nbytes
         && planned.chunk_size == posted.chunk_size
-        // Up to 2.23 the op does not say it, and what is planned has it from the device work.
+        // Up to 2.23 only the device work says it, which the planned op was completed with.
         && (posted.channel_size.is_none() || planned.channel_size == posted.channel_size)
         && planned.loop_offset == posted.loop_offset
         && planned.coll == posted.coll

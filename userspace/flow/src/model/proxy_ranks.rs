@@ -5,7 +5,7 @@
 //! connection by its address in that rank's process. And exactly one process has told that it has this rank
 //! of this communicator.
 
-use std::collections::HashMap;
+use foldhash::HashMap;
 
 use crate::decode::ProxyRank;
 

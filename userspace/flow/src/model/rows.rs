@@ -1,19 +1,19 @@
 //! Rows of what the model gives out.
 
-use std::collections::HashMap;
+use foldhash::HashMap;
 
 use nccl_library::nccl::{Name, datatype_bytes};
 
 use super::{
     api::ApiRecord,
-    api_returns::{OtherCall, Returned},
+    api_returns::OtherCall,
     call_arguments::Arguments,
-    flow::{FlowCommunicator, FlowRecord, PeerFlow, name},
-    message::{Measured, waits},
+    flow::{FlowCommunicator, FlowRecord, PeerFlow},
+    message::{Measured, Message, waits},
     transfers::{Layout, Transfer},
 };
 use crate::{
-    decode::{ProxyOwner, ProxyRank, ReductionOp},
+    decode::{Connector, ProxyRank, ReductionOp},
     schema::{
         ApiCall, ApiCallRow, HostInfo, MessageRow, Observed, Op, OpRow, OtherCallRow, PeerRow, Pointer,
         RankKey, comm_hash_name,
@@ -49,22 +49,22 @@ impl Rows {
             chunk_size: op.chunk_size,
             slice_steps: op.slice_steps,
             chunk_steps: op.chunk_steps,
-            dtype: op.dtype.as_ref().map(name),
-            red_op: op.red_op.as_ref().map(name),
+            dtype: op.dtype.clone(),
+            red_op: op.red_op.clone(),
             pattern: op.pattern,
             protocol: op.protocol,
             ring_prev: record.ring.prev,
             ring_next: record.ring.next,
             algorithm: op.algorithm,
-            coll: record.coll_name(),
-            coll_api: record.coll_api_name(),
+            coll: record.coll().cloned(),
+            coll_api: record.coll_api().cloned(),
             root: op.root,
             n_ranks: record.comm.n_ranks,
             comm_hash: self.comm_name(record.comm.hash),
             seq: record.seq,
-            posted: record.posted,
+            posted: record.posted_at.is_some(),
             needed: record.needed,
-            planned: record.planned,
+            planned: record.planned_at.is_some(),
             ts_ns: origin.map_or(0, |origin| origin.ts_ns),
             post_ts_ns: record.posted_at.map(|origin| origin.ts_ns),
             pid: host.pid,
@@ -95,11 +95,7 @@ impl Rows {
             for index in 0..layout.len() {
                 let at = usize::try_from(index).unwrap_or(usize::MAX);
                 let transfer = known.get(at).copied().unwrap_or_else(|| layout.message(index));
-                let mut message = message_row(&op.row, peer_row, &transfer);
-                if let Some(measured) = &peer.measured {
-                    set_measured(&mut message, measured, at, peer.proxy_pid);
-                }
-                self.messages.push(message);
+                self.messages.push(message_row(&op.row, peer_row, &transfer, peer, at));
                 if self.messages.len() == MESSAGES_AT_ONCE {
                     each(&self.messages);
                     self.messages.clear();
@@ -117,27 +113,18 @@ impl Rows {
         let event = &record.event;
         let arguments = Arguments::of(event);
         let is_user = arguments.reduces && event.reduction_op == ReductionOp::User;
-        let (called, host_ns, result) = match &record.returned {
-            Returned::NotTraced => (Observed::Absent, Observed::Absent, Observed::Absent),
-            Returned::NotSeen => (Observed::Unknown, Observed::Unknown, Observed::Unknown),
-            Returned::Seen { function, host_ns, result } => (
-                Observed::Known(function.name().into()),
-                Observed::Known(*host_ns),
-                Observed::looked_for(Some(name(result))),
-            ),
-        };
         let row = ApiCallRow {
             op_count: event.op_count,
             rank: record.comm.map(|comm| comm.rank),
-            function: name(&event.name),
+            function: event.name.clone(),
             count: event.count,
             bytes: (event.datatype.as_deref())
                 .and_then(datatype_bytes)
                 .and_then(|size| size.checked_mul(event.count)),
-            datatype: event.datatype.as_ref().map(name),
+            datatype: event.datatype.clone(),
             redop: match &event.reduction_op {
                 _ if !arguments.reduces => None,
-                ReductionOp::BuiltIn(op) => Some(name(op)),
+                ReductionOp::BuiltIn(op) => Some(op.clone()),
                 ReductionOp::User => Some("user".into()),
                 ReductionOp::Unknown => None,
             },
@@ -156,9 +143,9 @@ impl Rows {
             pid: host.pid,
             tid: event.origin.tid,
             host: host.host.clone(),
-            called,
-            host_ns,
-            result,
+            called: record.returned.map(|returned| returned.function.name().into()),
+            host_ns: record.returned.map(|returned| returned.host_ns),
+            result: record.returned.map(|returned| returned.result.clone()),
         };
         ApiCall { rank: record.comm.map(|comm| rank_key(&comm, host)), row }
     }
@@ -180,7 +167,7 @@ pub fn other_call_row(call: &OtherCall, host: &HostInfo) -> OtherCallRow {
         tid: call.origin.tid,
         host: host.host.clone(),
         host_ns: call.host_ns,
-        result: call.result.as_ref().map(name),
+        result: call.result.clone(),
     }
 }
 
@@ -189,36 +176,50 @@ fn rank_key(comm: &FlowCommunicator, host: &HostInfo) -> RankKey {
 }
 
 fn peer_row(record: &FlowRecord, peer: &PeerFlow) -> PeerRow {
-    let elsewhere = peer.owner.and_then(ProxyOwner::elsewhere);
+    let Connector { direction, peer: to, connection_index, has_proxy, transport, .. } = peer.connector;
+    let elsewhere = peer.connector.elsewhere();
     let totals = peer.measured.as_ref().map(Measured::totals);
     PeerRow {
-        op: peer.direction,
-        peer: peer.peer,
-        pseudo: peer.peer >= record.comm.n_ranks,
+        op: direction,
+        peer: to,
+        pseudo: to >= record.comm.n_ranks,
         nsteps: peer.nsteps,
         messages_left_out: Layout::new(record, peer).left_out(),
-        transport: peer.transport,
-        proxy: peer.has_proxy,
+        transport,
+        proxy: has_proxy,
         proxy_rank: match elsewhere {
             Some(ProxyRank::Rank(rank)) => Observed::Known(rank),
             Some(ProxyRank::TopRank(_)) => Observed::Unknown,
             None => Observed::Absent,
         },
         proxy_pid: elsewhere.map_or(Observed::Absent, |_| Observed::looked_for(peer.proxy_pid)),
-        conn_index: peer.connection_index,
+        conn_index: connection_index,
         messages_measured: totals.map(|(messages, _)| messages),
         bytes_measured: totals.map(|(_, bytes)| bytes),
     }
 }
 
-fn message_row(op: &OpRow, peer: &PeerRow, transfer: &Transfer) -> MessageRow {
-    MessageRow {
+/// `at`: which of the peer's messages it is.
+fn message_row(
+    op: &OpRow,
+    peer_row: &PeerRow,
+    transfer: &Transfer,
+    peer: &PeerFlow,
+    at: usize,
+) -> MessageRow {
+    let measured = peer.measured.as_ref();
+    let message = measured.and_then(|measured| measured.messages.get(at));
+    let slot_free = measured.and_then(|measured| measured.slot_free(at));
+    let observed = |value: fn(&Message) -> Option<u64>| {
+        message.map_or(Observed::Absent, |message| Observed::looked_for(value(message)))
+    };
+    let mut row = MessageRow {
         op_count: op.op_count,
         rank: op.rank,
         channel: op.channel,
         step: transfer.step,
-        op: peer.op,
-        peer: peer.peer,
+        op: peer_row.op,
+        peer: peer_row.peer,
         bytes: transfer.bytes,
         pattern: op.pattern,
         protocol: op.protocol,
@@ -229,21 +230,21 @@ fn message_row(op: &OpRow, peer: &PeerRow, transfer: &Transfer) -> MessageRow {
         ring_step: transfer.ring_step,
         slice: transfer.slice,
         chunk: transfer.chunk,
-        transport: peer.transport,
+        transport: peer_row.transport,
         seq: op.seq,
         comm_hash: op.comm_hash.clone(),
         // The post pass does nothing for a peer without a proxy.
-        posted: op.posted && peer.proxy,
-        t_start_ns: Observed::Absent,
-        t_posted_ns: Observed::Absent,
-        t_ready_ns: Observed::Absent,
-        t_sent_ns: Observed::Absent,
-        t_arrived_ns: Observed::Absent,
-        t_handed_ns: Observed::Absent,
-        t_end_ns: Observed::Absent,
-        bytes_measured: Observed::Absent,
-        proxy_pid: None,
-        t_slot_free_ns: Observed::Absent,
+        posted: op.posted && peer_row.proxy,
+        t_start_ns: observed(|message| message.start),
+        t_posted_ns: observed(|message| message.posted),
+        t_ready_ns: observed(|message| message.ready),
+        t_sent_ns: observed(|message| message.sent),
+        t_arrived_ns: observed(|message| message.arrived),
+        t_handed_ns: observed(|message| message.handed),
+        t_end_ns: observed(|message| message.end),
+        bytes_measured: observed(|message| message.bytes),
+        proxy_pid: message.and(peer.proxy_pid),
+        t_slot_free_ns: message.map_or(Observed::Absent, |_| Observed::looked_for(slot_free)),
         wait_gpu_ready_ns: Observed::Absent,
         wait_peer_buffer_ns: Observed::Absent,
         wait_gpu_ready_or_peer_buffer_ns: Observed::Absent,
@@ -251,22 +252,9 @@ fn message_row(op: &OpRow, peer: &PeerRow, transfer: &Transfer) -> MessageRow {
         wait_flush_ns: Observed::Absent,
         wait_gpu_consume_ns: Observed::Absent,
         wait_flush_or_gpu_consume_ns: Observed::Absent,
+    };
+    if let Some(message) = message {
+        row.set_waits(&waits(row.op, message, slot_free));
     }
-}
-
-/// `index`: which of the peer's messages it is.
-fn set_measured(row: &mut MessageRow, measured: &Measured, index: usize, proxy_pid: Option<u32>) {
-    let Some(message) = measured.messages.get(index) else { return };
-    let slot_free = measured.slot_free(index);
-    row.t_start_ns = Observed::looked_for(message.start);
-    row.t_posted_ns = Observed::looked_for(message.posted);
-    row.t_ready_ns = Observed::looked_for(message.ready);
-    row.t_sent_ns = Observed::looked_for(message.sent);
-    row.t_arrived_ns = Observed::looked_for(message.arrived);
-    row.t_handed_ns = Observed::looked_for(message.handed);
-    row.t_end_ns = Observed::looked_for(message.end);
-    row.bytes_measured = Observed::looked_for(message.bytes);
-    row.proxy_pid = proxy_pid;
-    row.t_slot_free_ns = Observed::looked_for(slot_free);
-    row.set_waits(&waits(row.op, message, slot_free));
+    row
 }

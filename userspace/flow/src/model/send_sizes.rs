@@ -4,7 +4,7 @@
 //! that of the next send that the thread reports. A pair counts only if no record can be missing between the
 //! two.
 
-use std::collections::HashMap;
+use foldhash::HashMap;
 
 use crate::decode::{Origin, SendSizeEvent};
 

@@ -1,92 +1,25 @@
 //! The whole of what is traced: events in, flow records out.
 
-use std::collections::HashMap;
+use foldhash::HashMap;
 
 use super::{
     call::{CallAssembler, ProxyCall},
     communicator::{CommKey, Communicator},
+    counters::ModelCounters,
     flow::FlowRecord,
-    measured::{Executions, LeftOut},
+    measured::Executions,
     node::Node,
-    plan::{PlanAssembler, PlanCounters},
+    plan::PlanAssembler,
     post_match::is_posted_copy,
     proxy_ranks::CommunicatorRank,
     sampling::Sampling,
     step_key::StepKey,
 };
-use crate::decode::{Event, Origin, ProxyOwner, ProxyRank, ProxyStepEvent, StepMoment};
+use crate::decode::{Event, Origin, ProxyRank, ProxyStepEvent, StepMoment};
 use crate::schema::Outcome;
 
 /// Communicators that are kept apart. A process has some tens; one that claims more wants to fill our memory.
 pub(super) const MAX_COMMUNICATORS: usize = 65_536;
-
-/// What the model could not put together. Part of every output.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct ModelCounters {
-    /// Peers whose op was not seen.
-    pub orphan_peers: u64,
-    /// Ops that were seen being posted and not being planned: the tracer came in between, or records were
-    /// lost.
-    pub unplanned_posts: u64,
-    /// Ops that need a proxy and were not seen being posted before the session ended.
-    pub unposted: u64,
-    /// Steps of messages whose op was not seen being posted.
-    pub unjoined_steps: u64,
-    /// Messages among them that the proxy executed for another process (PXN): it is not recorded, or posted
-    /// them before the session.
-    pub foreign_messages: u64,
-    /// Ops that the proxy of another process executes, of which it is not known which it is: it is not
-    /// recorded.
-    pub proxy_not_known: u64,
-    /// Ops of which a message had another size than was planned: should be 0.
-    pub measured_otherwise: u64,
-    /// What `--steps-every`, `--channels` and `--min-bytes` left out.
-    pub left_out: LeftOut,
-    /// Ops some of whose messages were not seen to their end.
-    pub unfinished: u64,
-    /// Calls on communicators beyond the number that is kept apart.
-    pub refused: u64,
-    /// API calls whose return was not seen, where returns are traced.
-    pub unreturned_calls: u64,
-    /// Returns whose API call was not seen: it was under way when the session opened.
-    pub uncalled_returns: u64,
-    /// Of walked plans.
-    pub plans: PlanCounters,
-}
-
-impl ModelCounters {
-    /// Adds those of another process.
-    pub fn add(&mut self, other: &Self) {
-        let Self {
-            orphan_peers,
-            unplanned_posts,
-            unposted,
-            unjoined_steps,
-            foreign_messages,
-            proxy_not_known,
-            measured_otherwise,
-            left_out,
-            unfinished,
-            refused,
-            unreturned_calls,
-            uncalled_returns,
-            plans,
-        } = other;
-        self.orphan_peers += orphan_peers;
-        self.unplanned_posts += unplanned_posts;
-        self.unposted += unposted;
-        self.unjoined_steps += unjoined_steps;
-        self.foreign_messages += foreign_messages;
-        self.proxy_not_known += proxy_not_known;
-        self.measured_otherwise += measured_otherwise;
-        self.left_out.add(left_out);
-        self.unfinished += unfinished;
-        self.refused += refused;
-        self.unreturned_calls += unreturned_calls;
-        self.uncalled_returns += uncalled_returns;
-        self.plans.add(plans);
-    }
-}
 
 /// State of a session.
 #[derive(Debug, Default)]
@@ -94,16 +27,11 @@ pub struct Session {
     calls: CallAssembler,
     plans: PlanAssembler,
     communicators: HashMap<CommKey, Communicator>,
-    unposted: u64,
+    /// But for those that its parts count.
+    counters: ModelCounters,
     /// Steps are traced: posted ops wait for their messages.
     measures_steps: bool,
     executions: Executions,
-    unjoined_steps: u64,
-    foreign_messages: u64,
-    proxy_not_known: u64,
-    measured_otherwise: u64,
-    unfinished: u64,
-    refused: u64,
     /// Some of its ops are executed by another process.
     posts_elsewhere: bool,
 }
@@ -154,7 +82,7 @@ impl Session {
             // Of another level; the pipeline gives it to the API's side of the session.
             Event::ApiLine(_) | Event::ApiEntry(_) | Event::ApiReturn(_) => {}
             Event::ProxyPeer(peer) => {
-                self.posts_elsewhere |= peer.owner.and_then(ProxyOwner::elsewhere).is_some();
+                self.posts_elsewhere |= peer.connector.elsewhere().is_some();
                 self.calls.peer(peer);
             }
             Event::PlanPart(part) => self.plans.part(part),
@@ -191,7 +119,7 @@ impl Session {
         for communicator in self.communicators.values_mut() {
             let mut left: Vec<FlowRecord> = communicator.drain().collect();
             left.sort_by_key(|record| (record.seq, record.op.channel));
-            self.unposted += left.len() as u64;
+            self.counters.unposted += left.len() as u64;
             left.into_iter().for_each(&mut *out);
         }
         for left in self.executions.drain(lost, &node.proxy_ranks) {
@@ -203,22 +131,10 @@ impl Session {
     pub fn counters(&self) -> ModelCounters {
         ModelCounters {
             orphan_peers: self.calls.orphan_peers,
-            unplanned_posts: self
-                .communicators
-                .values()
-                .map(|communicator| communicator.unplanned_posts)
-                .sum(),
-            unposted: self.unposted,
-            unjoined_steps: self.unjoined_steps,
-            foreign_messages: self.foreign_messages,
-            proxy_not_known: self.proxy_not_known,
-            measured_otherwise: self.measured_otherwise,
+            unplanned_posts: self.communicators.values().map(|known| known.unplanned_posts).sum(),
             left_out: self.executions.left_out(),
-            unfinished: self.unfinished,
-            refused: self.refused,
-            unreturned_calls: 0,
-            uncalled_returns: 0,
             plans: self.plans.counters,
+            ..self.counters
         }
     }
 
@@ -226,7 +142,7 @@ impl Session {
     fn complete(&mut self, call: ProxyCall, by: &Origin, node: &mut Node, out: &mut impl FnMut(FlowRecord)) {
         let key = CommKey::new(call.event.origin.tgid, &call.event.comm);
         if self.communicators.len() >= MAX_COMMUNICATORS && !self.communicators.contains_key(&key) {
-            self.refused += 1;
+            self.counters.refused += 1;
             return;
         }
         self.note_proxy_ranks(&call, node);
@@ -248,10 +164,10 @@ impl Session {
             }
         }
         if let Some(record) = self.communicator(key, n_ranks, node).proxy_call(call) {
-            if record.needed && !record.posted {
-                self.unposted += 1;
+            if record.needed && record.posted_at.is_none() {
+                self.counters.unposted += 1;
             }
-            if !(record.posted && self.measures_steps) {
+            if !(record.posted_at.is_some() && self.measures_steps) {
                 out(record);
                 return;
             }
@@ -272,8 +188,10 @@ impl Session {
         note(ProxyRank::Rank(comm.rank));
         // A rank whose proxy is in this process is this process's. (Up to 2.22 src/transport/shm.cc numbers
         // it otherwise where it receives.)
-        for peer in call.peers.iter().filter(|peer| matches!(peer.transport.as_str(), "NET" | "P2P")) {
-            if let Some(owner) = peer.owner.filter(|owner| owner.same_process) {
+        for peer in
+            call.peers.iter().filter(|peer| matches!(peer.connector.transport.as_str(), "NET" | "P2P"))
+        {
+            if let Some(owner) = peer.connector.owner.filter(|owner| owner.same_process) {
                 note(owner.rank);
             }
         }
@@ -282,8 +200,9 @@ impl Session {
     fn count_unfinished(&mut self, record: &FlowRecord) {
         match record.outcome {
             Some(Outcome::LeftOut) => {}
-            Some(Outcome::ProxyNotKnown) => self.proxy_not_known += 1,
-            _ => self.unfinished += u64::from(record.peers.iter().any(|peer| peer.has_proxy)),
+            Some(Outcome::ProxyNotKnown) => self.counters.proxy_not_known += 1,
+            _ if record.peers.iter().any(|peer| peer.connector.has_proxy) => self.counters.unfinished += 1,
+            _ => {}
         }
     }
 
@@ -304,8 +223,9 @@ impl Session {
 
     /// No op is known that this step of the process is of.
     pub fn unjoined(&mut self, step: &ProxyStepEvent) {
-        self.unjoined_steps += 1;
-        self.foreign_messages += u64::from(step.moment == StepMoment::Stop && step.is_foreign == Some(true));
+        self.counters.unjoined_steps += 1;
+        self.counters.foreign_messages +=
+            u64::from(step.moment == StepMoment::Stop && step.is_foreign == Some(true));
     }
 
     /// Whether other processes execute ops of this one.
@@ -318,9 +238,12 @@ impl Session {
     pub fn executors(&self, tgid: u32, step: &ProxyStepEvent) -> Vec<CommunicatorRank> {
         let mut ranks: Vec<CommunicatorRank> = self.executions.executors(tgid, step).collect();
         for open in self.calls.posting(tgid, step.op_count) {
-            let peers = open.peers.iter().filter(|peer| peer.has_proxy && peer.connection == step.connection);
+            let peers = open
+                .peers
+                .iter()
+                .filter(|peer| peer.connector.has_proxy && peer.connector.connection == step.connection);
             for peer in peers {
-                if let Some(rank) = peer.owner.and_then(ProxyOwner::elsewhere) {
+                if let Some(rank) = peer.connector.elsewhere() {
                     let at = CommunicatorRank { hash: open.event.comm.hash, rank };
                     if !ranks.contains(&at) {
                         ranks.push(at);
@@ -362,9 +285,9 @@ impl Session {
                     && open.event.origin.tgid == key.tgid
                     && open.event.op.op_count == key.op_count
                     && open.peers.iter().any(|peer| {
-                        let rank = peer.owner.and_then(ProxyOwner::elsewhere);
+                        let rank = peer.connector.elsewhere();
                         let elsewhere = rank.map(|rank| CommunicatorRank { hash, rank });
-                        (peer.connection, elsewhere) == (key.connection, key.elsewhere)
+                        (peer.connector.connection, elsewhere) == (key.connection, key.elsewhere)
                     })
             });
             for call in posting {
@@ -373,7 +296,7 @@ impl Session {
         }
         match self.executions.note(key, step, by.lost, &node.proxy_ranks) {
             Ok(Some(record)) => {
-                self.measured_otherwise += u64::from(record.outcome == Some(Outcome::OtherBytes));
+                self.counters.measured_otherwise += u64::from(record.outcome == Some(Outcome::OtherBytes));
                 out(record);
                 true
             }

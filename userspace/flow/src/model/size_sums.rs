@@ -1,6 +1,6 @@
 //! Sizes of messages where NCCL keeps only a sum of them.
 
-use std::collections::HashMap;
+use foldhash::HashMap;
 
 use super::step_key::StepKey;
 use crate::decode::{BytesSum, ProxyStepEvent, StepMoment};

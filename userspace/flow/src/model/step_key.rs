@@ -1,10 +1,7 @@
 //! What an op on a connection is called by the proxy that executes it.
 
-use super::{
-    flow::{FlowRecord, PeerFlow},
-    proxy_ranks::CommunicatorRank,
-};
-use crate::decode::{ProxyOwner, ProxyStepEvent};
+use super::proxy_ranks::CommunicatorRank;
+use crate::decode::{Connector, ProxyStepEvent};
 
 /// What an op on a connection is called by the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,13 +21,10 @@ impl StepKey {
         Self { tgid: origin.tgid, elsewhere: None, connection, op_count }
     }
 
-    pub(super) fn of_peer(tgid: u32, record: &FlowRecord, peer: &PeerFlow) -> Self {
-        Self {
-            tgid,
-            elsewhere: executing_rank(record, peer),
-            connection: peer.connection,
-            op_count: record.op.op_count,
-        }
+    /// Of a part of an op, with this final number, that the process posted.
+    pub(super) fn of_part(tgid: u32, hash: Option<u64>, op_count: u64, connector: &Connector) -> Self {
+        let elsewhere = executing_rank(hash, connector);
+        Self { tgid, elsewhere, connection: connector.connection, op_count }
     }
 
     /// The connection alone.
@@ -39,8 +33,7 @@ impl StepKey {
     }
 }
 
-/// The rank whose proxy executes the op's part with this peer, if that is another process's.
-pub(super) fn executing_rank(record: &FlowRecord, peer: &PeerFlow) -> Option<CommunicatorRank> {
-    let rank = peer.owner.and_then(ProxyOwner::elsewhere)?;
-    Some(CommunicatorRank { hash: record.comm.hash, rank })
+/// The rank whose proxy serves the connection, if that is another process's. `hash`: of its communicator.
+pub(super) fn executing_rank(hash: Option<u64>, connector: &Connector) -> Option<CommunicatorRank> {
+    connector.elsewhere().map(|rank| CommunicatorRank { hash, rank })
 }

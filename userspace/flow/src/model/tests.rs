@@ -1,8 +1,8 @@
 //! The model, fed with the calls that NCCL makes (src/proxy.cc, src/enqueue.cc of 2.27 and 2.21).
 
 use super::{transfers::transfers, *};
-use crate::decode::{CommunicatorId, Event, Origin, ProxyPeerEvent, TaskInfo, Tree};
-use crate::made::calls::{APPLICATION, CALLBACK, Call, call, p2p};
+use crate::decode::{CommunicatorId, Connector, Event, Origin, ProxyPeerEvent, TaskInfo, Tree};
+use crate::made::calls::{APPLICATION, CALLBACK, Call, call, connector, p2p};
 use crate::schema::{BytesKind, Outcome, Stage};
 use nccl_library::nccl::{Direction, Pattern};
 
@@ -42,20 +42,8 @@ fn run(calls: impl IntoIterator<Item = Call>) -> (Vec<FlowRecord>, ModelCounters
         let (origin, op_pointer, plan_pass, nsteps) =
             (event.origin, event.op_pointer, event.plan_pass, event.op.nsteps);
         session.apply(Event::ProxyOp(Box::new(event)), &mut |record| out.push(record));
-        for (direction, peer, has_proxy) in peers {
-            let peer = ProxyPeerEvent {
-                origin,
-                op_pointer,
-                direction,
-                peer,
-                connection_index: 0,
-                plan_pass,
-                nsteps: Some(nsteps),
-                has_proxy,
-                owner: None,
-                connection: 0,
-                transport: "NET".into(),
-            };
+        for connector in peers {
+            let peer = ProxyPeerEvent { origin, op_pointer, plan_pass, nsteps: Some(nsteps), connector };
             session.apply(Event::ProxyPeer(peer), &mut |record| out.push(record));
         }
     }
@@ -72,7 +60,11 @@ fn channels_of_a_collective_share_a_number_and_the_next_collective_has_the_next(
     let plan = |channel, launched| call(Pattern::RingTwice, channel, 0, launched).on_nvlink();
     let (records, counters) = run([plan(0, 0), plan(1, 0), plan(0, 1), plan(1, 1), plan(0, 2)]);
     assert_eq!(seqs(&records), [0, 0, 2, 2, 4]);
-    assert!(records.iter().all(|record| !record.posted && !record.needed && record.planned));
+    assert!(
+        records
+            .iter()
+            .all(|record| record.posted_at.is_none() && !record.needed && record.planned_at.is_some())
+    );
     assert_eq!(counters, ModelCounters::default());
 }
 
@@ -88,14 +80,7 @@ fn collectives_of_a_group_count_from_their_plan_and_plans_that_wait_count_on() {
     // One plan of two collectives, and a second plan before the first is launched: NCCL's count still says 5.
     let plan = |op_count, task: u64| {
         let mut call = call(Pattern::RingTwice, 0, op_count, 5).on_nvlink();
-        call.event.task = Some(TaskInfo {
-            pointer: task,
-            count: None,
-            datatype: None,
-            function: None,
-            p2p_bytes: None,
-            p2p_channels: None,
-        });
+        call.event.task = Some(TaskInfo { pointer: task, ..TaskInfo::default() });
         call
     };
     assert_eq!(seqs(&run([plan(0, 1), plan(2, 2), plan(0, 3)]).0), [10, 12, 14]);
@@ -142,7 +127,7 @@ fn one_op_is_one_record_with_the_final_number() {
     let (records, counters) = run([plan(0), plan(1), post(0), post(1)]);
     assert_eq!(records.len(), 2);
     for record in &records {
-        assert!(record.planned && record.posted && record.needed);
+        assert!(record.planned_at.is_some() && record.posted_at.is_some() && record.needed);
         assert_eq!((record.op.op_count, record.seq, record.peers.len()), (40, 18, 2));
     }
     assert_eq!(counters, ModelCounters::default());
@@ -156,7 +141,7 @@ fn posts_find_their_own_op_among_those_that_wait() {
     // The first post is lost: the second must not be taken for it.
     let (records, counters) = run([small.clone(), large.clone(), large.posted(2, APPLICATION)]);
     let of = |seq| records.iter().find(|record| record.seq == seq).unwrap();
-    assert!(of(2).posted && !of(0).posted && of(0).needed);
+    assert!(of(2).posted_at.is_some() && of(0).posted_at.is_none() && of(0).needed);
     assert_eq!((counters.unposted, counters.unplanned_posts), (1, 0));
 }
 
@@ -198,7 +183,7 @@ fn a_post_pass_alone_is_recorded_as_such() {
     let post = |channel| call(Pattern::RingTwice, channel, 0, 12).posted(30, APPLICATION);
     let (records, counters) = run([post(0), post(1)]);
     assert_eq!(seqs(&records), [22, 22], "NCCL has counted the collective already");
-    assert!(records.iter().all(|record| record.posted && !record.planned));
+    assert!(records.iter().all(|record| record.posted_at.is_some() && record.planned_at.is_none()));
     assert_eq!(counters.unplanned_posts, 2);
 }
 
@@ -225,19 +210,8 @@ fn what_is_no_flow_is_no_record_and_what_has_no_op_is_counted() {
     assert_eq!(seqs(&run([plan(0), profiler.clone(), plan(1), profiler]).0), [0, 0]);
 
     let mut session = Alone::default();
-    let peer = ProxyPeerEvent {
-        origin: Origin { ts_ns: 1, tgid: 10, tid: APPLICATION, lost: 0 },
-        op_pointer: 0xaa,
-        direction: Direction::Send,
-        peer: 2,
-        connection_index: 0,
-        plan_pass: true,
-        nsteps: Some(1),
-        has_proxy: true,
-        owner: None,
-        connection: 0,
-        transport: nccl_library::nccl::Transport::default(),
-    };
+    let origin = Origin { ts_ns: 1, tgid: 10, tid: APPLICATION, lost: 0 };
+    let peer = peer_event(origin, connector(Direction::Send, 2));
     session.apply(Event::ProxyPeer(peer), &mut |_| ());
     assert_eq!(session.counters().orphan_peers, 1);
 }
@@ -254,7 +228,7 @@ fn tree_stages_follow_the_place_of_the_peer() {
     plan.event.op.chunk_size = 300 << 10;
     // The eight calls of NCCL's TreeUpDown; -1 is nobody.
     let peers = [(Recv, 2), (Recv, 3), (Recv, -1), (Send, 0), (Send, 2), (Send, 3), (Send, -1), (Recv, 0)];
-    plan.peers = peers.map(|(direction, peer)| (direction, peer, false)).to_vec();
+    plan.peers = peers.map(|(direction, peer)| Connector::unknown(direction, peer, 0)).to_vec();
     let (records, _) = run([plan]);
     let record = &records[0];
     assert_eq!(record.peers.len(), 6);
@@ -324,9 +298,9 @@ fn a_lost_post_does_not_shift_the_joins_after_it() {
     let (records, counters) = run(calls);
     let of = |seq: u64| records.iter().find(|record| record.seq == seq).unwrap();
     for (seq, op_count) in [(0, 100), (2, 102), (6, 106), (8, 108)] {
-        assert!(of(seq).posted && of(seq).op.op_count == op_count, "{seq}");
+        assert!(of(seq).posted_at.is_some() && of(seq).op.op_count == op_count, "{seq}");
     }
-    assert!(!of(4).posted);
+    assert!(of(4).posted_at.is_none());
     assert_eq!((counters.unposted, counters.unplanned_posts), (1, 0));
 }
 
@@ -342,28 +316,16 @@ fn run_with_a_loss(lost_after_first_peer: u64, at_the_end: u64) -> (Vec<FlowReco
         let origin = event.origin;
         session.apply(Event::ProxyOp(Box::new(event)), &mut take);
         let kept = if lost == 0 && lost_after_first_peer > 0 { 1 } else { 2 };
-        for (direction, peer, has_proxy) in peers.into_iter().take(kept) {
-            session.apply(Event::ProxyPeer(peer_event(origin, direction, peer, has_proxy)), &mut take);
+        for connector in peers.into_iter().take(kept) {
+            session.apply(Event::ProxyPeer(peer_event(origin, connector)), &mut take);
         }
     }
     session.finish(|_| at_the_end, &mut take);
     (out, session.counters())
 }
 
-fn peer_event(origin: Origin, direction: Direction, peer: i32, has_proxy: bool) -> ProxyPeerEvent {
-    ProxyPeerEvent {
-        origin,
-        op_pointer: 0xaa,
-        direction,
-        peer,
-        connection_index: 0,
-        plan_pass: true,
-        nsteps: Some(24),
-        has_proxy,
-        owner: None,
-        connection: 0,
-        transport: "NET".into(),
-    }
+fn peer_event(origin: Origin, connector: Connector) -> ProxyPeerEvent {
+    ProxyPeerEvent { origin, op_pointer: 0xaa, plan_pass: true, nsteps: Some(24), connector }
 }
 
 #[test]
@@ -387,15 +349,17 @@ fn peers_after_a_loss_are_not_given_to_the_op_before_it() {
     let origin = first.event.origin;
     session.apply(Event::ProxyOp(Box::new(first.event)), &mut take);
     for (direction, peer) in [(Direction::Recv, 0), (Direction::Send, 2)] {
-        session.apply(Event::ProxyPeer(peer_event(origin, direction, peer, false)), &mut take);
+        session
+            .apply(Event::ProxyPeer(peer_event(origin, Connector::unknown(direction, peer, 0))), &mut take);
     }
     // The op of the next channel is lost, and its peers come.
     let later = Origin { lost: 1, ..origin };
     for (direction, peer) in [(Direction::Recv, 3), (Direction::Send, 3)] {
-        session.apply(Event::ProxyPeer(peer_event(later, direction, peer, false)), &mut take);
+        session.apply(Event::ProxyPeer(peer_event(later, Connector::unknown(direction, peer, 0))), &mut take);
     }
     session.finish(|_| 1, &mut take);
-    let peers: Vec<i32> = out.iter().flat_map(|record| &record.peers).map(|peer| peer.peer).collect();
+    let peers: Vec<i32> =
+        out.iter().flat_map(|record| &record.peers).map(|peer| peer.connector.peer).collect();
     assert_eq!(peers, [0, 2]);
     assert!(out.iter().all(|record| record.incomplete));
     assert_eq!(session.counters().orphan_peers, 2);
@@ -408,8 +372,10 @@ fn a_post_without_its_plan_does_not_end_the_next_plan() {
     let mut next = call(Pattern::RingTwice, 0, 0, 1);
     next.event.origin.ts_ns = 50;
     let (records, counters) = run([call(Pattern::RingTwice, 0, 0, 0).posted(6, APPLICATION), next]);
-    let summary: Vec<_> =
-        records.iter().map(|record| (record.planned, record.posted, record.peers.len())).collect();
+    let summary: Vec<_> = records
+        .iter()
+        .map(|record| (record.planned_at.is_some(), record.posted_at.is_some(), record.peers.len()))
+        .collect();
     assert_eq!(summary, [(false, true, 2), (true, false, 2)]);
     assert_eq!((counters.orphan_peers, counters.unplanned_posts), (0, 1));
 }

@@ -5,7 +5,7 @@ use super::{
     flow::{FlowRecord, PeerFlow},
 };
 use crate::schema::{BytesKind, Stage};
-use nccl_library::nccl::{Direction, Pattern};
+use nccl_library::nccl::{Direction, Name, Pattern};
 
 /// Messages of one op with one peer that are laid out: at 512 KiB each, 64 GiB through one channel. A target
 /// that claims more wants to fill our disk; how many are left out is said ([`Layout::left_out`]).
@@ -67,7 +67,7 @@ impl<'a> Layout<'a> {
         let nsteps = peer.nsteps.unwrap_or(0);
         Self {
             record,
-            direction: peer.direction,
+            direction: peer.connector.direction,
             sizes: Sizes::of(record, nsteps),
             slots,
             chunk_steps,
@@ -131,7 +131,7 @@ fn chunk_of(record: &FlowRecord, direction: Direction, ring_step: u64, n_ranks: 
 fn first_stage(record: &FlowRecord, peer: &PeerFlow) -> Stage {
     match record.op.pattern {
         Pattern::RingTwice => Stage::ReduceScatter,
-        Pattern::Ring => match record.coll() {
+        Pattern::Ring => match record.coll().map(Name::as_str) {
             Some("AllGather" | "AllGatherV") => Stage::Allgather,
             Some("ReduceScatter") => Stage::ReduceScatter,
             _ => Stage::Ring,
@@ -142,8 +142,12 @@ fn first_stage(record: &FlowRecord, peer: &PeerFlow) -> Stage {
         Pattern::TreeDown => Stage::TreeDown,
         // Up: to the parent, from the children. Down: the other way.
         Pattern::TreeUpDown => {
-            let to_parent = peer.peer == record.tree.up;
-            if to_parent == (peer.direction == Direction::Send) { Stage::TreeUp } else { Stage::TreeDown }
+            let to_parent = peer.connector.peer == record.tree.up;
+            if to_parent == (peer.connector.direction == Direction::Send) {
+                Stage::TreeUp
+            } else {
+                Stage::TreeDown
+            }
         }
         Pattern::CollnetChain => Stage::CollnetChain,
         Pattern::CollnetDirect => Stage::CollnetDirect,

@@ -88,14 +88,14 @@ row! {
         /// Host name.
         "host": Identity, host: Name;
         /// With `--returns`: the exported function that returned: `ncclAllReduce`, `ncclAllReduceConfig` …
-        "called": Measured, called: Observed<Cow<'static, str>>, unless "Observed::is_absent";
+        "called": Measured, called: Observed<Cow<'static, str>>, unless is_absent;
         /// With `--returns`: time on the calling thread from `ncclEnqueueCheck` to the return. The cost of
         /// the probes is in it: about one trap.
-        "host_ns": Measured "ns", host_ns: Observed<u64>, unless "Observed::is_absent";
+        "host_ns": Measured "ns", host_ns: Observed<u64>, unless is_absent;
         /// With `--returns`: `ncclSuccess`, `ncclInvalidArgument` …; `ncclInProgress` of a communicator that
         /// does not block: the work goes on elsewhere. Inside of a group NCCL does the work, and finds its
         /// errors, in `ncclGroupEnd`.
-        "result": Measured, result: Observed<Name>, unless "Observed::is_absent";
+        "result": Measured, result: Observed<Name>, unless is_absent;
     }
 }
 

@@ -1,7 +1,5 @@
 //! Columns of rows, as documentation shows them.
 
-use std::fmt;
-
 use super::{
     ApiCallRow, ClockReport, CommunicatorReport, CpuReport, Gap, LinkKey, LinkRow, LossReport, MessageRow,
     OpRow, OpTimes, OtherCallRow, PeerRow, WaitRow,
@@ -20,17 +18,6 @@ pub enum ValueKind {
     Measured,
 }
 
-impl fmt::Display for ValueKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Identity => "identity",
-            Self::Planned => "planned",
-            Self::Derived => "derived",
-            Self::Measured => "measured",
-        })
-    }
-}
-
 /// A key of a row.
 #[derive(Clone, Copy, Debug)]
 pub struct Column {
@@ -45,7 +32,7 @@ pub struct Column {
 /// Declares a row: a struct that is written and read as a JSON object, and its `COLUMNS`.
 ///
 /// A column is: its documentation; the key, how the value is known and its unit, if it has one; attributes
-/// for serde; field and type; and if the key can be absent, the function that says so.
+/// for serde; field and type; and if the key can be left out, the method that says so.
 macro_rules! row {
     (
         $(#[doc = $about_row:literal])+
@@ -54,19 +41,19 @@ macro_rules! row {
             $(
                 $(#[doc = $about:literal])+
                 $key:literal: $kind:ident $($unit:literal)?,
-                $(#[$attribute:meta])* $field:ident: $type:ty $(, unless $absent:literal)?;
+                $(#[$attribute:meta])* $field:ident: $type:ty $(, unless $absent:ident)?;
             )+
         }
     ) => {
         $(#[doc = $about_row])+
-        #[derive(Clone, Debug, PartialEq, $($($derived,)+)? serde::Serialize, serde::Deserialize)]
+        #[derive(Clone, Debug, PartialEq, $($($derived,)+)? serde::Deserialize)]
         #[allow(clippy::struct_excessive_bools, clippy::struct_field_names, reason = "named as the keys")]
         pub struct $row {
             $(
                 $(#[doc = $about])+
                 #[serde(rename = $key)]
                 $(#[$attribute])*
-                $(#[serde(default, skip_serializing_if = $absent)])?
+                $(#[doc = concat!("Left out where `", stringify!($absent), "`.")] #[serde(default)])?
                 pub $field: $type,
             )+
         }
@@ -81,6 +68,31 @@ macro_rules! row {
                     about: concat!($($about),+).trim_ascii(),
                 },)+
             ];
+
+            /// Appends it as JSON. As `Serialize` does it, but without a look at each byte of the keys.
+            pub fn write_json(&self, line: &mut Vec<u8>) -> serde_json::Result<()> {
+                let begin = line.len();
+                $(if $(!self.$field.$absent() &&)? true {
+                    line.extend_from_slice(concat!(",\"", $key, "\":").as_bytes());
+                    serde_json::to_writer(&mut *line, &self.$field)?;
+                })+
+                if let Some(comma) = line.get_mut(begin) {
+                    *comma = b'{';
+                }
+                line.push(b'}');
+                Ok(())
+            }
+        }
+
+        impl serde::Serialize for $row {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                use serde::ser::SerializeMap as _;
+                let mut row = serializer.serialize_map(None)?;
+                $(if $(!self.$field.$absent() &&)? true {
+                    row.serialize_entry($key, &self.$field)?;
+                })+
+                row.end()
+            }
         }
     };
 }

@@ -3,11 +3,7 @@
 use nccl_library::nccl::{Direction, Name, Pattern, Protocol, Transport};
 use serde::{Deserialize, Serialize};
 
-use super::{
-    observed::Observed,
-    stage::Stage,
-    wait::{Wait, WaitTimes},
-};
+use super::{observed::Observed, stage::Stage, wait::WaitTimes};
 
 /// What a `bytes` field means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,48 +63,48 @@ row! {
         "posted": Measured, posted: bool;
         /// Send: the slot is offered to the GPU. With `--step-detail transitions`, and in versions that tell
         /// it together with `t_sent_ns`.
-        "t_start_ns": Measured "ns", t_start_ns: Observed<u64>, unless "Observed::is_absent";
+        "t_start_ns": Measured "ns", t_start_ns: Observed<u64>, unless is_absent;
         /// Receive: the network was asked for it. With `--step-detail transitions`.
-        "t_posted_ns": Measured "ns", t_posted_ns: Observed<u64>, unless "Observed::is_absent";
+        "t_posted_ns": Measured "ns", t_posted_ns: Observed<u64>, unless is_absent;
         /// Send: the GPU has filled the slot, and the network is asked to take it (2.27 and later).
-        "t_ready_ns": Measured "ns", t_ready_ns: Observed<u64>, unless "Observed::is_absent";
+        "t_ready_ns": Measured "ns", t_ready_ns: Observed<u64>, unless is_absent;
         /// Send: the network has taken it.
-        "t_sent_ns": Measured "ns", t_sent_ns: Observed<u64>, unless "Observed::is_absent";
+        "t_sent_ns": Measured "ns", t_sent_ns: Observed<u64>, unless is_absent;
         /// Receive: the data is there.
-        "t_arrived_ns": Measured "ns", t_arrived_ns: Observed<u64>, unless "Observed::is_absent";
+        "t_arrived_ns": Measured "ns", t_arrived_ns: Observed<u64>, unless is_absent;
         /// Receive: flushed, and handed to the GPU. With `--step-detail transitions`.
-        "t_handed_ns": Measured "ns", t_handed_ns: Observed<u64>, unless "Observed::is_absent";
+        "t_handed_ns": Measured "ns", t_handed_ns: Observed<u64>, unless is_absent;
         /// Send: the network is done with it. Receive: the GPU has taken it out of the slot.
-        "t_end_ns": Measured "ns", t_end_ns: Observed<u64>, unless "Observed::is_absent";
+        "t_end_ns": Measured "ns", t_end_ns: Observed<u64>, unless is_absent;
         /// Send: bytes given to the network. From 2.27 on NCCL tells each message's. 2.23 to 2.26 tell a
         /// running sum, whose growth it is: the first message that is seen of a place has none (2.23: what
         /// comes next shows it, also the first). 2.20 to 2.22: from the message's slot, unless the buffer is
         /// the user's own (`reg`). 2.16 to 2.19: from the slot just before it is reset, whatever network
         /// plugin sends it. Receive: bytes that came; 2.23 and later, in the same way.
-        "bytes_measured": Measured "bytes", bytes_measured: Observed<u64>, unless "Observed::is_absent";
+        "bytes_measured": Measured "bytes", bytes_measured: Observed<u64>, unless is_absent;
         /// Only where another process's proxy sent the message (PXN): that process. The moments are those of
         /// its thread, on the same host's clock.
-        "proxy_pid": Identity, proxy_pid: Option<u32>, unless "Option::is_none";
+        "proxy_pid": Identity, proxy_pid: Option<u32>, unless is_none;
         /// The message could begin: the message before it in its slot had ended; of the first ones, the op
         /// was posted and the op before it on the connection had ended. The proxy takes it up in its next
         /// round.
-        "t_slot_free_ns": Derived "ns", t_slot_free_ns: Observed<u64>, unless "Observed::is_absent";
+        "t_slot_free_ns": Derived "ns", t_slot_free_ns: Observed<u64>, unless is_absent;
         /// Send: start (or else slot free) to ready: the GPU had not filled the slot.
-        "wait_gpu_ready_ns": Derived "ns", wait_gpu_ready_ns: Observed<u64>, unless "Observed::is_absent";
+        "wait_gpu_ready_ns": Derived "ns", wait_gpu_ready_ns: Observed<u64>, unless is_absent;
         /// Send: ready to sent: the peer had not offered a buffer.
-        "wait_peer_buffer_ns": Derived "ns", wait_peer_buffer_ns: Observed<u64>, unless "Observed::is_absent";
+        "wait_peer_buffer_ns": Derived "ns", wait_peer_buffer_ns: Observed<u64>, unless is_absent;
         /// Send: both, up to 2.26, which does not tell when it is ready.
         "wait_gpu_ready_or_peer_buffer_ns": Derived "ns",
-            wait_gpu_ready_or_peer_buffer_ns: Observed<u64>, unless "Observed::is_absent";
+            wait_gpu_ready_or_peer_buffer_ns: Observed<u64>, unless is_absent;
         /// Send: sent to end. Receive: posted (or else slot free) to arrived: the sender, and the network.
-        "wait_network_ns": Derived "ns", wait_network_ns: Observed<u64>, unless "Observed::is_absent";
+        "wait_network_ns": Derived "ns", wait_network_ns: Observed<u64>, unless is_absent;
         /// Receive: arrived to handed.
-        "wait_flush_ns": Derived "ns", wait_flush_ns: Observed<u64>, unless "Observed::is_absent";
+        "wait_flush_ns": Derived "ns", wait_flush_ns: Observed<u64>, unless is_absent;
         /// Receive: handed to end: the GPU had not taken it.
-        "wait_gpu_consume_ns": Derived "ns", wait_gpu_consume_ns: Observed<u64>, unless "Observed::is_absent";
+        "wait_gpu_consume_ns": Derived "ns", wait_gpu_consume_ns: Observed<u64>, unless is_absent;
         /// Receive: both, where handing over was not measured.
         "wait_flush_or_gpu_consume_ns": Derived "ns",
-            wait_flush_or_gpu_consume_ns: Observed<u64>, unless "Observed::is_absent";
+            wait_flush_or_gpu_consume_ns: Observed<u64>, unless is_absent;
     }
 }
 
@@ -129,30 +125,27 @@ impl MessageRow {
 
     /// How long it waited, by kind.
     pub fn waits(&self) -> WaitTimes {
-        WaitTimes::new(Wait::ALL.map(|wait| match wait {
-            Wait::GpuReady => self.wait_gpu_ready_ns.get(),
-            Wait::PeerBuffer => self.wait_peer_buffer_ns.get(),
-            Wait::GpuReadyOrPeerBuffer => self.wait_gpu_ready_or_peer_buffer_ns.get(),
-            Wait::Network => self.wait_network_ns.get(),
-            Wait::Flush => self.wait_flush_ns.get(),
-            Wait::GpuConsume => self.wait_gpu_consume_ns.get(),
-            Wait::FlushOrGpuConsume => self.wait_flush_or_gpu_consume_ns.get(),
-        }))
+        WaitTimes::new([
+            self.wait_gpu_ready_ns.get(),
+            self.wait_peer_buffer_ns.get(),
+            self.wait_gpu_ready_or_peer_buffer_ns.get(),
+            self.wait_network_ns.get(),
+            self.wait_flush_ns.get(),
+            self.wait_gpu_consume_ns.get(),
+            self.wait_flush_or_gpu_consume_ns.get(),
+        ])
     }
 
     /// Sets how long it waited: the keys are there from now on.
     pub fn set_waits(&mut self, waits: &WaitTimes) {
-        for wait in Wait::ALL {
-            let key = match wait {
-                Wait::GpuReady => &mut self.wait_gpu_ready_ns,
-                Wait::PeerBuffer => &mut self.wait_peer_buffer_ns,
-                Wait::GpuReadyOrPeerBuffer => &mut self.wait_gpu_ready_or_peer_buffer_ns,
-                Wait::Network => &mut self.wait_network_ns,
-                Wait::Flush => &mut self.wait_flush_ns,
-                Wait::GpuConsume => &mut self.wait_gpu_consume_ns,
-                Wait::FlushOrGpuConsume => &mut self.wait_flush_or_gpu_consume_ns,
-            };
-            *key = Observed::looked_for(waits[wait]);
-        }
+        [
+            self.wait_gpu_ready_ns,
+            self.wait_peer_buffer_ns,
+            self.wait_gpu_ready_or_peer_buffer_ns,
+            self.wait_network_ns,
+            self.wait_flush_ns,
+            self.wait_gpu_consume_ns,
+            self.wait_flush_or_gpu_consume_ns,
+        ] = waits.all().map(Observed::looked_for);
     }
 }

@@ -19,6 +19,15 @@ impl<T> Observed<T> {
         value.map_or(Self::Unknown, Self::Known)
     }
 
+    /// The same of what follows from the value.
+    pub fn map<U>(&self, follows: impl FnOnce(&T) -> U) -> Observed<U> {
+        match self {
+            Self::Absent => Observed::Absent,
+            Self::Unknown => Observed::Unknown,
+            Self::Known(value) => Observed::Known(follows(value)),
+        }
+    }
+
     /// Whether the line lacks the key.
     pub fn is_absent(&self) -> bool {
         matches!(self, Self::Absent)

@@ -116,7 +116,7 @@ row! {
         /// another process's proxy sends some of them (PXN), and it is not recorded, or cannot be told for
         /// certain; `left_out`: not asked for (`--steps-every`, `--channels`, `--min-bytes`). Of an op that
         /// was posted before the session began there is no line.
-        "measured": Measured, measured: Option<Outcome>, unless "Option::is_none";
+        "measured": Measured, measured: Option<Outcome>, unless is_none;
         /// One for each `SaveProxy` call: objects with the keys below.
         "peers": Planned, peers: Vec<PeerRow>;
     }
@@ -141,14 +141,14 @@ row! {
         "proxy": Planned, proxy: bool;
         /// Only where the proxy of another process serves the connection (PXN; told from 2.18 on): that
         /// process's rank in this communicator; `null` before 2.23.
-        "proxyRank": Planned, proxy_rank: Observed<i32>, unless "Observed::is_absent";
+        "proxyRank": Planned, proxy_rank: Observed<i32>, unless is_absent;
         /// There as `proxyRank` is: the process, with `--level steps` and if it is recorded; else `null`.
-        "proxyPid": Derived, proxy_pid: Observed<u32>, unless "Observed::is_absent";
+        "proxyPid": Derived, proxy_pid: Observed<u32>, unless is_absent;
         /// NCCL's index of the connection.
         "connIndex": Planned, conn_index: i32;
         /// With `--level steps`: messages that came to their end.
-        "messagesMeasured": Measured, messages_measured: Option<u64>, unless "Option::is_none";
+        "messagesMeasured": Measured, messages_measured: Option<u64>, unless is_none;
         /// With `--level steps`: of the messages whose size was seen.
-        "bytesMeasured": Measured "bytes", bytes_measured: Option<u64>, unless "Option::is_none";
+        "bytesMeasured": Measured "bytes", bytes_measured: Option<u64>, unless is_none;
     }
 }

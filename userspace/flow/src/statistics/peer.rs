@@ -1,13 +1,10 @@
 //! What passes between a rank and its peers.
 
-use serde::Serialize;
-
 use super::{histogram::Histogram, sum::Sum};
 use crate::schema::{BytesKind, MessageRow, Wait};
 
 /// What connects a rank with a peer: NCCL's transports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "UPPERCASE")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PeerKind {
     /// The network.
     Net,
@@ -23,13 +20,8 @@ pub enum PeerKind {
 
 impl PeerKind {
     pub fn of(transport: &str) -> Self {
-        match transport {
-            "NET" => Self::Net,
-            "P2P" => Self::P2p,
-            "SHM" => Self::Shm,
-            "COL" => Self::Col,
-            _ => Self::Other,
-        }
+        let known = [Self::Net, Self::P2p, Self::Shm, Self::Col];
+        known.into_iter().find(|kind| kind.name() == transport).unwrap_or(Self::Other)
     }
 
     pub fn name(self) -> &'static str {

@@ -52,10 +52,12 @@ pub struct CallStatistics {
 #[derive(Clone, Debug, Default)]
 pub struct RankStatistics {
     pub n_ranks: i32,
-    ops: Vec<(OpKind, OpStatistics)>,
-    calls: Vec<(String, CallStatistics)>,
-    traffic: BTreeMap<(PeerKind, Direction), Traffic>,
-    peers: BTreeMap<(Direction, i32), PeerStatistics>,
+    /// By kind, in the order in which they were first seen.
+    pub ops: Vec<(OpKind, OpStatistics)>,
+    /// By function.
+    pub calls: Vec<(String, CallStatistics)>,
+    pub traffic: BTreeMap<(PeerKind, Direction), Traffic>,
+    pub peers: BTreeMap<(Direction, i32), PeerStatistics>,
     /// Peers beyond the number that is kept apart, together.
     pub folded_peers: PeerStatistics,
     /// When the latest op was planned or posted, or a message came to its end: `CLOCK_MONOTONIC` nanoseconds.
@@ -70,24 +72,6 @@ pub struct RankStatistics {
 }
 
 impl RankStatistics {
-    /// By kind, in the order in which they were first seen.
-    pub fn ops(&self) -> &[(OpKind, OpStatistics)] {
-        &self.ops
-    }
-
-    /// By function.
-    pub fn calls(&self) -> &[(String, CallStatistics)] {
-        &self.calls
-    }
-
-    pub fn traffic(&self) -> &BTreeMap<(PeerKind, Direction), Traffic> {
-        &self.traffic
-    }
-
-    pub fn peers(&self) -> &BTreeMap<(Direction, i32), PeerStatistics> {
-        &self.peers
-    }
-
     /// An op on a channel.
     pub(super) fn op(&mut self, op: &Op, windows: &mut OpWindows) {
         let row = &op.row;

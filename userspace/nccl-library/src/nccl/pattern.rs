@@ -1,6 +1,8 @@
 super::named::named! {
     /// The pattern of a proxy op: `ncclPattern_t`. The variants are called as the enumerators are.
+    #[derive(Default)]
     Pattern {
+        #[default]
         Ring = "RING",
         RingTwice = "RING_TWICE",
         PipelineFrom = "PIPELINE_FROM",

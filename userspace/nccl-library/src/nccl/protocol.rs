@@ -6,7 +6,9 @@ use super::named::named;
 named! {
     /// `NCCL_PROTO_*`: LL 0, LL128 1, SIMPLE 2 in every version from 2.16 to 2.32 (src/include/nccl_common.h,
     /// devcomm.h before).
+    #[derive(Default)]
     Protocol {
+        #[default]
         Ll = "LL",
         Ll128 = "LL128",
         Simple = "SIMPLE",

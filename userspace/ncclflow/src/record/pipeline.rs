@@ -88,7 +88,7 @@ impl Pipeline {
     pub(super) fn absorb(&mut self, later: &Self) {
         self.delivered.add(&later.delivered);
         self.gaps.append(&later.gaps);
-        self.counters.add(&later.model_counters());
+        self.counters += &later.model_counters();
         self.undecodable += later.undecodable;
         if self.first_error.is_none() {
             self.first_error.clone_from(&later.first_error);
@@ -188,7 +188,7 @@ impl Pipeline {
         let Some(mut process) = self.processes.remove(&tgid) else { return };
         process.finish(&mut self.node, &mut self.output);
         self.node.proxy_ranks.forget(tgid);
-        self.counters.add(&process.counters());
+        self.counters += &process.counters();
         if let Some(host) = &process.host {
             self.output.files.close_process(host.pid);
             if let Some(live) = &self.output.live {
@@ -215,7 +215,7 @@ impl Pipeline {
     pub(super) fn model_counters(&self) -> ModelCounters {
         let mut counters = self.counters;
         for process in self.processes.values() {
-            counters.add(&process.counters());
+            counters += &process.counters();
         }
         counters
     }

@@ -58,10 +58,9 @@ impl TracedProcess {
     }
 
     pub(super) fn counters(&self) -> ModelCounters {
-        let counters = self.session.counters();
-        let (unreturned_calls, uncalled_returns) = self.api.unmatched();
-        let refused = counters.refused + self.api.refused();
-        ModelCounters { refused, unreturned_calls, uncalled_returns, ..counters }
+        let mut counters = self.session.counters();
+        counters += &self.api.counters();
+        counters
     }
 }
 

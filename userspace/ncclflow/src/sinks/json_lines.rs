@@ -7,8 +7,6 @@ use std::{
     ops::AddAssign,
 };
 
-use serde::Serialize;
-
 use super::output_file::OutputFile;
 
 /// Bytes that are gathered before they are written: one system call for some hundred lines.
@@ -72,30 +70,29 @@ impl JsonLinesFile {
         }
     }
 
-    /// Adds a line. An error is returned once, when it happens; lines after it are counted as lost, as are
-    /// those that there is no room for under the limit.
-    pub(super) fn push(&mut self, line: &impl Serialize) -> io::Result<()> {
-        self.add(|batch| Ok(serde_json::to_writer(batch, line)?))
-    }
-
     /// Adds a line that is no JSON. Whatever could end the line early is left out.
     pub(super) fn push_text(&mut self, line: &str) -> io::Result<()> {
-        self.add(|batch| {
+        self.push(|batch| {
             batch.extend(line.bytes().filter(|byte| !byte.is_ascii_control()));
             Ok(())
         })
     }
 
-    fn add(&mut self, line: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) -> io::Result<()> {
+    /// Adds the line that `write` appends. An error is returned once, when it happens; lines after it are
+    /// counted as lost, as are those that there is no room for under the limit.
+    pub(super) fn push(
+        &mut self,
+        write: impl FnOnce(&mut Vec<u8>) -> serde_json::Result<()>,
+    ) -> io::Result<()> {
         if self.failed {
             self.lost.lines += 1;
             return Ok(());
         }
         let before = self.batch.len();
-        if let Err(error) = line(&mut self.batch) {
+        if let Err(error) = write(&mut self.batch) {
             self.batch.truncate(before);
             self.lost.lines += 1;
-            return Err(error);
+            return Err(error.into());
         }
         self.batch.push(b'\n');
         if !self.file.reach(self.written.saturating_add(self.batch.len() as u64)) {
@@ -146,7 +143,7 @@ mod tests {
         let mut file = tempfile::tempfile().unwrap();
         let mut lines = JsonLinesFile::new(file.try_clone().unwrap().into());
         for n in 0..100_000 {
-            lines.push(&n).unwrap();
+            lines.push(|line| serde_json::to_writer(line, &n)).unwrap();
         }
         let seen = read(&mut file);
         assert!(seen.ends_with('\n'), "what is there before the last flush is whole lines");
@@ -162,7 +159,7 @@ mod tests {
         let mut lines = JsonLinesFile::new(file.try_clone().unwrap().into());
         let mut failed = 0;
         for n in 0..100_000 {
-            failed += u32::from(lines.push(&format!("line {n}")).is_err());
+            failed += u32::from(lines.push_text(&format!("line {n}")).is_err());
         }
         failed += u32::from(lines.flush().is_err());
         assert_eq!(failed, 1, "the error is told once");

@@ -264,7 +264,9 @@ impl LineFiles {
     fn push_to_process(&mut self, pid: u32, host: &str, row: &impl Serialize) {
         let create = |dir: &OutputDir| Files::of_process(dir, pid, host);
         // It is counted.
-        let _ = self.push(Owner::Process(pid), create, |files| files.lines.push(row));
+        let _ = self.push(Owner::Process(pid), create, |files| {
+            files.lines.push(|line| serde_json::to_writer(line, row))
+        });
     }
 
     fn push_to_rank(&mut self, rank: RankKey, call: &ApiCall) {
@@ -274,7 +276,7 @@ impl LineFiles {
             Owner::Calls(rank),
             |dir| Files::of_calls(dir, rank, call, is_megatrace),
             |files| match &mut megatrace {
-                None => files.lines.push(&call.row),
+                None => files.lines.push(|line| call.row.write_json(line)),
                 Some(megatrace) => files.lines.push_text(&megatrace.line(rank, &call.row)),
             },
         );
@@ -293,7 +295,9 @@ impl LineFiles {
 impl Sink for LineFiles {
     fn op(&mut self, op: &Op) {
         let create = |dir: &OutputDir| Files::of_ops(dir, op);
-        self.refused = self.push(Owner::Ops(op.rank), create, |files| files.lines.push(&op.row)).err();
+        self.refused = self
+            .push(Owner::Ops(op.rank), create, |files| files.lines.push(|line| op.row.write_json(line)))
+            .err();
     }
 
     fn messages(&mut self, op: &Op, messages: &[MessageRow]) {
@@ -307,7 +311,7 @@ impl Sink for LineFiles {
         };
         let mut written = Ok(());
         for message in messages {
-            written = written.and(file.push(message));
+            written = written.and(file.push(|line| message.write_json(line)));
         }
         self.note(owner, written);
     }

@@ -26,7 +26,7 @@ fn call(ts_ns: u64) -> ApiRecord {
         stream: 0,
         stack_pointer: 0xf0,
     };
-    ApiRecord { comm: None, number: ts_ns, event, returned: Returned::NotTraced }
+    ApiRecord { comm: None, number: ts_ns, event, returned: Observed::Absent }
 }
 
 fn entry(name: &str, ts_ns: u64, stack_pointer: u64) -> ApiEntryEvent {
@@ -48,7 +48,7 @@ fn exit(name: &str, ts_ns: u64, stack_pointer: u64, result: &str) -> ApiReturnEv
 fn brief(output: &ApiOutput) -> (String, Option<u64>, Option<String>) {
     match output {
         ApiOutput::Call(record) => match &record.returned {
-            Returned::Seen { function, host_ns, result } => {
+            Observed::Known(Returned { function, host_ns, result }) => {
                 (function.name().to_owned(), Some(*host_ns), Some(result.to_string()))
             }
             _ => (record.event.name.to_string(), None, None),

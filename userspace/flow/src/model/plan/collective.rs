@@ -58,13 +58,8 @@ pub(super) fn ops(
             algorithm: plan.op_has.algorithm.then_some(algorithm),
             coll: task.function.clone(),
             coll_api: if plan.op_has.coll_api { task.function.clone() } else { None },
-            registered: false,
             p2p_nbytes_is_size: true,
-            channel_size: None,
-            loop_offset: None,
-            last_chunk: None,
-            part_bytes: None,
-            slices: None,
+            ..ProxyOp::default()
         })
     };
 
@@ -106,37 +101,20 @@ fn with_share(op: ProxyOp, plan: &PlanEvent, share: Option<u64>, loop_offset: u6
 }
 
 fn pattern(function: &str, algorithm: Algorithm) -> Option<Pattern> {
-    let tree = algorithm == Algorithm::Tree;
-    Some(match function {
-        "Broadcast" => {
-            if tree {
-                Pattern::TreeDown
-            } else {
-                Pattern::PipelineFrom
-            }
-        }
-        "Reduce" => {
-            if tree {
-                Pattern::TreeUp
-            } else {
-                Pattern::PipelineTo
-            }
-        }
-        "ReduceScatter" | "AllGather" => match algorithm {
-            Algorithm::Pat if function == "ReduceScatter" => Pattern::PatUp,
-            Algorithm::Pat => Pattern::PatDown,
-            Algorithm::Nvls => Pattern::Nvls,
-            Algorithm::CollnetDirect => Pattern::CollnetDirect,
-            _ => Pattern::Ring,
-        },
-        "AllReduce" => match algorithm {
-            Algorithm::Nvls => Pattern::Nvls,
-            Algorithm::NvlsTree => Pattern::NvlsTree,
-            Algorithm::CollnetDirect => Pattern::CollnetDirect,
-            Algorithm::CollnetChain => Pattern::CollnetChain,
-            Algorithm::Tree => Pattern::TreeUpDown,
-            _ => Pattern::RingTwice,
-        },
+    Some(match (function, algorithm) {
+        ("Broadcast", Algorithm::Tree) => Pattern::TreeDown,
+        ("Broadcast", _) => Pattern::PipelineFrom,
+        ("Reduce", Algorithm::Tree) => Pattern::TreeUp,
+        ("Reduce", _) => Pattern::PipelineTo,
+        ("ReduceScatter" | "AllGather" | "AllReduce", Algorithm::Nvls) => Pattern::Nvls,
+        ("ReduceScatter" | "AllGather" | "AllReduce", Algorithm::CollnetDirect) => Pattern::CollnetDirect,
+        ("ReduceScatter", Algorithm::Pat) => Pattern::PatUp,
+        ("AllGather", Algorithm::Pat) => Pattern::PatDown,
+        ("ReduceScatter" | "AllGather", _) => Pattern::Ring,
+        ("AllReduce", Algorithm::NvlsTree) => Pattern::NvlsTree,
+        ("AllReduce", Algorithm::CollnetChain) => Pattern::CollnetChain,
+        ("AllReduce", Algorithm::Tree) => Pattern::TreeUpDown,
+        ("AllReduce", _) => Pattern::RingTwice,
         _ => return None,
     })
 }

@@ -1,25 +1,24 @@
 //! From a walked plan to the calls that NCCL made for its ops.
 //!
-//! What `ncclProxySaveOp` and `SaveProxy` would have shown call by call is put together again: ops that need
-//! a proxy stand in the plan's queue, and are taken from there; those that need none are derived. Both come
-//! out as if each call had been seen.
+//! The result is what `ncclProxySaveOp` and `SaveProxy` would have shown call by call. Ops that need a proxy
+//! are taken from the plan's queue; the others are derived.
 
 mod collective;
-mod counters;
 mod p2p;
 mod pat;
 mod peers;
 mod topology;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
-pub use self::counters::PlanCounters;
+use foldhash::HashMap;
+
 use self::{p2p::Batches, topology::Topology};
-use super::{call::ProxyCall, communicator::CommKey};
+use super::{call::ProxyCall, communicator::CommKey, counters::PlanCounters};
 use crate::{
     decode::{
-        CollTask, CommunicatorId, OpCounts, Origin, P2pTask, PlanEvent, PlanPart, PlanPartEvent, ProxyOp,
-        ProxyOpEvent, ProxyPeerEvent, QueuedOp, TaskInfo, Work, WorkBatch, WorkKind,
+        CollTask, CommunicatorId, Connector, OpCounts, Origin, P2pTask, PlanEvent, PlanPart, PlanPartEvent,
+        ProxyOp, ProxyOpEvent, ProxyPeerEvent, QueuedOp, TaskInfo, Work, WorkBatch, WorkKind,
     },
     wire::PlanList,
 };
@@ -27,7 +26,7 @@ use nccl_library::nccl::Pattern;
 
 /// Nodes and rows of one walk that are kept. The kernel side sends at most this many.
 const MAX_PARTS: usize = 16_384;
-/// Threads with a walk in progress. A walk is over within one probe hit, so more have lost their last record.
+/// Threads with a walk in progress. A walk takes one probe hit, so any more have lost their last record.
 const MAX_THREADS: usize = 65_536;
 /// Plans that were posted by a callback before their launch was over.
 const MAX_EARLY: usize = 4096;
@@ -37,11 +36,11 @@ const MAX_EARLY: usize = 4096;
 pub(super) struct PlanAssembler {
     threads: HashMap<(u32, u32), Vec<PlanPartEvent>>,
     topologies: HashMap<CommKey, Topology>,
-    /// By process and plan: what a callback posted before the walk of the plan's launch came.
+    /// What a callback posted before the plan's launch was walked, by process and plan.
     early: HashMap<(u32, u64), Vec<ProxyCall>>,
     /// Plans whose launch was walked and whose callback is to come.
     waiting: VecDeque<(u32, u64)>,
-    /// By thread: records of its process that were lost before its last walk was over.
+    /// How many records of a process were lost before a thread's last walk was over, by process and thread.
     lost: HashMap<(u32, u32), u64>,
     pub(super) counters: PlanCounters,
 }
@@ -65,7 +64,7 @@ impl PlanAssembler {
             self.threads.clear();
         }
         let parts = self.threads.entry(thread).or_default();
-        // All records of a walk have one time: older ones are of a walk whose end was lost.
+        // All records of a walk have the same time. Older ones are of a walk whose end was lost.
         if parts.first().is_some_and(|first| first.origin.ts_ns != event.origin.ts_ns) {
             parts.clear();
             self.counters.incomplete += 1;
@@ -83,7 +82,7 @@ impl PlanAssembler {
             self.lost.clear();
         }
         let Origin { tgid, tid, lost, .. } = plan.origin;
-        // Of nodes that were lost there is a count, of rows there is none.
+        // The plan counts its nodes, but not its rows.
         let lossy = self.lost.insert((tgid, tid), lost).unwrap_or(0) != lost || !whole;
         let mut calls = self.calls(plan, &parts, whole);
         for call in &mut calls {
@@ -184,7 +183,7 @@ impl PlanAssembler {
     fn planned(&mut self, plan: &PlanEvent, parts: &Parts, key: CommKey, whole: bool) -> Vec<ProxyCall> {
         let derived = if whole { self.derived(plan, parts, key) } else { Vec::new() };
         // An op that is queued is taken from there.
-        let mut of: HashMap<(u64, u32, Pattern, i32), VecDeque<&QueuedOp>> = HashMap::new();
+        let mut of: HashMap<(u64, u32, Pattern, i32), VecDeque<&QueuedOp>> = HashMap::default();
         for queued in &parts.queued {
             of.entry(identity(&queued.op)).or_default().push_back(queued);
         }
@@ -241,7 +240,7 @@ impl PlanAssembler {
                     let receive_task = take(receive.n_channels != 0, "Recv", receive.peer);
                     p2p::ops(plan, p2p, [receive_task, send_task], &batches, offset)
                 }
-                // Their ops follow from no work, but where each channel's is queued there are no others.
+                // Its ops do not follow from the work. If each channel has one in the queue, that is all.
                 WorkKind::Broadcast => is_queued_everywhere(plan, parts).then(Vec::new),
                 WorkKind::Other => None,
             };
@@ -256,17 +255,17 @@ impl PlanAssembler {
 
     /// The calls of the post pass (`uploadProxyOps`, src/enqueue.cc).
     fn posts(&mut self, plan: &PlanEvent, parts: &Parts, key: CommKey) -> Vec<ProxyCall> {
-        // Lost with the walk's records: then an op's final number is not known, and its plan pass waits.
+        // Without the counts the final numbers of ops are not known, and their plan passes wait.
         let Some(counts) = &parts.op_counts else { return Vec::new() };
         let post = |queued: &QueuedOp| {
             let relative = queued.op.op_count;
-            // A channel without a count: the op's final number is not known either.
+            // Without its channel's count an op's final number is not known.
             let before = match relative & 1 {
                 1 => *counts.p2p.get(usize::try_from(queued.op.channel).ok()?)?,
                 _ => counts.collectives,
             };
             let op = ProxyOp { op_count: before.wrapping_mul(2).wrapping_add(relative), ..queued.op.clone() };
-            // As NCCL's count stands when the op is posted: it has counted the plan's collectives by then.
+            // When NCCL posts the op it has counted the plan's collectives.
             let counted = |launched: u64| launched.saturating_add(relative >> 1).saturating_add(1);
             let comm = CommunicatorId { launched: plan.comm.launched.map(counted), ..plan.comm };
             let left = Some(op.nsteps);
@@ -275,8 +274,8 @@ impl PlanAssembler {
         parts.queued.iter().filter_map(post).collect()
     }
 
-    /// A call of `ncclProxySaveOp` with the calls of `SaveProxy` inside. `left`: the steps of the last of
-    /// them, which NCCL leaves in an op that it queues.
+    /// A call of `ncclProxySaveOp` with its calls of `SaveProxy`. `left`: the steps of the last one, which NCCL
+    /// leaves in an op that it queues.
     #[expect(clippy::too_many_arguments, reason = "what one call consists of")]
     fn call(
         &mut self,
@@ -309,7 +308,7 @@ impl PlanAssembler {
             let nsteps = vec![op.nsteps; calls.len()];
             (calls, Some(nsteps))
         };
-        // What NCCL leaves in an op that it queues is not what it made.
+        // A queued op has the steps of its last peer, not those that it was made with.
         let op = if plan_pass && op.slices.is_some() { ProxyOp { nsteps: 0, ..op } } else { op };
         let mut incomplete = false;
         let steps_of = |at: usize| nsteps.as_ref().and_then(|nsteps| nsteps.get(at)).copied();
@@ -317,45 +316,23 @@ impl PlanAssembler {
             .zip(calls)
             .filter(|(_, (_, peer, _))| *peer >= 0)
             .filter_map(|(at, (direction, peer, index))| {
-                let connector = topology.connector(op.channel, peer, direction, index);
-                if nsteps.is_none() && connector.is_none_or(|connector| connector.transport.is_empty()) {
+                let known = topology.connector(op.channel, peer, direction, index);
+                if nsteps.is_none() && known.is_none_or(|connector| connector.transport.is_empty()) {
                     return None; // never connected, so the algorithm takes no step to it
                 }
-                incomplete |= connector.is_none() && peer < plan.comm.n_ranks;
-                Some(ProxyPeerEvent {
-                    origin,
-                    op_pointer,
-                    direction,
-                    peer,
-                    connection_index: index,
-                    plan_pass,
-                    nsteps: steps_of(at),
-                    connection: connector.map_or(0, |connector| connector.connection),
-                    has_proxy: connector.is_some_and(|connector| connector.has_proxy),
-                    owner: connector.and_then(|connector| connector.owner),
-                    transport: connector.map(|connector| connector.transport).unwrap_or_default(),
-                })
+                incomplete |= known.is_none() && peer < plan.comm.n_ranks;
+                let connector = known.unwrap_or_else(|| Connector::unknown(direction, peer, index));
+                Some(ProxyPeerEvent { origin, op_pointer, plan_pass, nsteps: steps_of(at), connector })
             })
             .collect();
-        let event = event(origin, comm, op_pointer, plan_pass, op, graphs, task);
+        let (ring, tree) = (graphs.ring, graphs.tree);
+        let event = ProxyOpEvent { origin, comm, op_pointer, plan_pass, op, ring, tree, task };
         Some(ProxyCall { event, peers, incomplete, derived: false })
     }
 }
 
-fn event(
-    origin: Origin,
-    comm: CommunicatorId,
-    op_pointer: u64,
-    plan_pass: bool,
-    op: ProxyOp,
-    graphs: &crate::decode::ChannelGraphs,
-    task: Option<TaskInfo>,
-) -> ProxyOpEvent {
-    ProxyOpEvent { origin, comm, op_pointer, plan_pass, op, ring: graphs.ring, tree: graphs.tree, task }
-}
-
-/// Whether an op is queued otherwise than it was derived. NCCL leaves in a queued op the steps of its last
-/// peer; and what only the device work says is not in it.
+/// Whether the queued op differs from the derived one, but for what a queued op does not have: its own steps,
+/// as NCCL overwrites them from peer to peer, and what only the device work says.
 fn differs(derived: &ProxyOp, queued: &ProxyOp) -> bool {
     let nsteps = if derived.pattern.is_pat() { derived.nsteps } else { queued.nsteps };
     let channel_size = queued.channel_size.or(derived.channel_size);
@@ -381,8 +358,7 @@ fn coll_info(task: &CollTask) -> TaskInfo {
         count: Some(task.count),
         datatype: task.datatype.clone(),
         function: task.function.clone(),
-        p2p_bytes: None,
-        p2p_channels: None,
+        ..TaskInfo::default()
     }
 }
 

@@ -1,7 +1,7 @@
 //! The proxy ops of a send and a receive that share a round, from their device work: `addP2pToPlan`
 //! (src/enqueue.cc, 2.23 to 2.30; 2.31 and 2.32 by comparison with the ops themselves).
 
-use std::collections::HashMap;
+use foldhash::HashMap;
 
 use crate::decode::{P2pSide, P2pTask, P2pWork, PlanEvent, ProxyOp, TaskInfo, Work, WorkBatch, WorkKind};
 use nccl_library::nccl::{P2P_NAMES, Pattern, Protocol};
@@ -128,26 +128,21 @@ fn op(
         red_op: Some(P2P_NAMES.reduction_op.clone()),
         pattern,
         protocol: if side.is_ll { Protocol::Ll } else { Protocol::Simple },
-        algorithm: None,
         coll: Some(if pattern == Pattern::Send { &P2P_NAMES.send } else { &P2P_NAMES.recv }.clone()),
         coll_api: if plan.op_has.coll_api { task.and_then(|task| task.coll_api.clone()) } else { None },
         registered: side.is_registered,
         p2p_nbytes_is_size: true,
         channel_size: plan.op_has.channel_size.then_some(0),
         loop_offset: plan.op_has.channel_size.then_some(0),
-        last_chunk: None,
-        part_bytes: None,
-        slices: None,
+        ..ProxyOp::default()
     })
 }
 
 fn info(task: &P2pTask) -> TaskInfo {
     TaskInfo {
         pointer: task.address,
-        count: None,
-        datatype: None,
-        function: None,
         p2p_bytes: Some(task.bytes),
         p2p_channels: task.n_channels,
+        ..TaskInfo::default()
     }
 }

@@ -109,28 +109,15 @@ pub(super) mod tests {
 
     pub(in crate::model::plan) fn op(pattern: Pattern, root: i32) -> ProxyOp {
         ProxyOp {
-            op_count: 0,
-            channel: 0,
             nsteps: 4,
-            nbytes: 0,
             chunk_size: 512,
             slice_steps: 1,
             chunk_steps: 1,
             root,
-            dtype: None,
-            red_op: None,
             pattern,
             protocol: Protocol::Simple,
-            algorithm: None,
-            coll: None,
-            coll_api: None,
-            registered: false,
             p2p_nbytes_is_size: true,
-            channel_size: None,
-            loop_offset: None,
-            last_chunk: None,
-            part_bytes: None,
-            slices: None,
+            ..ProxyOp::default()
         }
     }
 

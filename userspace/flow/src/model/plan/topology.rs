@@ -3,9 +3,9 @@
 //! NCCL connects algorithms and peers when they are first used, and nothing is ever taken back while the
 //! communicator lives: what was read once stays true.
 
-use std::collections::HashMap;
+use foldhash::HashMap;
 
-use crate::decode::{ChannelGraphs, ConnectorInfo};
+use crate::decode::{ChannelGraphs, Connector};
 use nccl_library::nccl::Direction;
 
 /// Connectors of one communicator. 64 channels × 4 connectors × some thousand peers; a target that has more
@@ -19,7 +19,7 @@ const MAX_CHANNELS: usize = 256;
 #[derive(Debug, Default)]
 pub(super) struct Topology {
     channels: HashMap<u32, ChannelGraphs>,
-    connectors: HashMap<(u32, i32, Direction, i32), ConnectorInfo>,
+    connectors: HashMap<(u32, i32, Direction, i32), Connector>,
 }
 
 impl Topology {
@@ -29,7 +29,7 @@ impl Topology {
         }
     }
 
-    pub(super) fn note_connectors(&mut self, channel: u32, connectors: Vec<ConnectorInfo>) {
+    pub(super) fn note_connectors(&mut self, channel: u32, connectors: Vec<Connector>) {
         for connector in connectors {
             // Before it is connected a connector has no transport; what comes later counts.
             let key = (channel, connector.peer, connector.direction, connector.connection_index);
@@ -49,7 +49,7 @@ impl Topology {
         peer: i32,
         direction: Direction,
         index: i32,
-    ) -> Option<&ConnectorInfo> {
-        self.connectors.get(&(channel, peer, direction, index))
+    ) -> Option<Connector> {
+        self.connectors.get(&(channel, peer, direction, index)).copied()
     }
 }

@@ -12,20 +12,9 @@ fn posted_for_measuring(session: &mut Alone, out: &mut Vec<FlowRecord>) {
         let Call { event, peers } = call;
         let (origin, op_pointer, plan_pass) = (event.origin, event.op_pointer, event.plan_pass);
         session.apply(Event::ProxyOp(Box::new(event)), &mut |record| out.push(record));
-        for (connection, (direction, peer, has_proxy)) in (0x51..).zip(peers) {
-            let peer = ProxyPeerEvent {
-                origin,
-                op_pointer,
-                direction,
-                peer,
-                connection_index: 0,
-                plan_pass,
-                nsteps: Some(4),
-                has_proxy,
-                owner: None,
-                connection,
-                transport: "NET".into(),
-            };
+        for (connection, connector) in (0x51..).zip(peers) {
+            let connector = Connector { connection, ..connector };
+            let peer = ProxyPeerEvent { origin, op_pointer, plan_pass, nsteps: Some(4), connector };
             session.apply(Event::ProxyPeer(peer), &mut |record| out.push(record));
         }
     }

@@ -14,15 +14,15 @@ fn an_op_counts_once_on_however_many_channels_and_its_messages_each_time() {
         tally.flow(&Op { seq, channel, ..Op::default() }.record(), &host(10));
     }
     let statistics = tally.statistics();
-    let [(key, rank)] = statistics.ranks().iter().collect::<Vec<_>>()[..] else { panic!("one rank") };
+    let [(key, rank)] = statistics.ranks.iter().collect::<Vec<_>>()[..] else { panic!("one rank") };
     assert_eq!((key.hash, key.rank, key.pid), (Some(7), 1, 10));
-    let [(kind, op)] = rank.ops() else { panic!("one kind: {:?}", rank.ops()) };
+    let [(kind, op)] = &rank.ops[..] else { panic!("one kind: {:?}", rank.ops) };
     assert_eq!(
         (kind.coll.as_deref(), kind.algorithm, kind.protocol),
         (Some("AllReduce"), Some("RING"), Some("SIMPLE"))
     );
     assert_eq!((op.ops, op.bytes, op.unsized_ops), (2, 2 * 4096, 0), "1,024 floats each");
-    let sends = &rank.traffic()[&(PeerKind::Net, Direction::Send)];
+    let sends = &rank.traffic[&(PeerKind::Net, Direction::Send)];
     assert_eq!((sends.messages, sends.bytes), (0, 0), "nothing was measured");
     assert!(sends.planned_exact + sends.planned_capacity > 0);
 }
@@ -42,15 +42,15 @@ fn what_was_measured_is_apart_from_what_was_planned() {
     record.peers[1].measured =
         Some(Measured { messages: vec![message, Message { end: None, ..message }], ..Measured::default() });
     tally.flow(&record, &host(10));
-    let rank = tally.statistics().ranks().values().next().unwrap();
-    let sends = &rank.traffic()[&(PeerKind::Net, Direction::Send)];
+    let rank = tally.statistics().ranks.values().next().unwrap();
+    let sends = &rank.traffic[&(PeerKind::Net, Direction::Send)];
     assert_eq!((sends.messages, sends.bytes), (1, 1024), "one came to its end, of both the size was seen");
     assert_eq!((sends.durations.count(), sends.durations.sum_ns()), (1, 10_000));
     let ready = &sends.waits[Wait::GpuReady as usize];
     assert_eq!((ready.count(), ready.sum_ns()), (2, 4_000));
     let network = &sends.waits[Wait::Network as usize];
     assert_eq!((network.count(), network.sum_ns()), (1, 7_500));
-    let peer = rank.peers()[&(Direction::Send, 2)];
+    let peer = rank.peers[&(Direction::Send, 2)];
     assert_eq!(peer.wait(Wait::PeerBuffer), Sum { count: 2, ns: 1_000 });
     assert_eq!(rank.last_ns, 11_000);
 }
@@ -65,24 +65,24 @@ fn ranks_peers_and_kinds_are_bounded_and_what_is_beyond_is_counted_together() {
         }
     }
     let statistics = tally.statistics();
-    assert_eq!(statistics.ranks().len(), 512);
-    assert_eq!(statistics.folded_ranks(), 88);
-    assert_eq!(statistics.folded().ops()[0].1.ops, 88 * 3, "each rank's ops are told apart");
+    assert_eq!(statistics.ranks.len(), 512);
+    assert_eq!(statistics.folded_ranks, 88);
+    assert_eq!(statistics.folded.ops[0].1.ops, 88 * 3, "each rank's ops are told apart");
 
     let mut tally = Tally::default();
     for number in 0..1000u32 {
         let mut record = Op { seq: u64::from(number) * 2, ..Op::default() }.record();
         record.op.coll = Some(format!("Function{number}").as_str().into());
-        record.peers[0].peer = i32::try_from(number).unwrap();
+        record.peers[0].connector.peer = i32::try_from(number).unwrap();
         record.peers[0].measured = messages(&[5_000]);
         tally.flow(&record, &host(10));
     }
-    let rank = tally.statistics().ranks().values().next().unwrap();
-    assert_eq!(rank.ops().len(), 49);
-    assert_eq!(rank.ops().iter().map(|(_, op)| op.ops).sum::<u64>(), 1000);
-    assert_eq!(rank.ops()[48].0.coll, None);
-    assert_eq!(rank.peers().len(), 128);
-    let kept: u64 = rank.peers().values().map(|peer| peer.messages).sum();
+    let rank = tally.statistics().ranks.values().next().unwrap();
+    assert_eq!(rank.ops.len(), 49);
+    assert_eq!(rank.ops.iter().map(|(_, op)| op.ops).sum::<u64>(), 1000);
+    assert_eq!(rank.ops[48].0.coll, None);
+    assert_eq!(rank.peers.len(), 128);
+    let kept: u64 = rank.peers.values().map(|peer| peer.messages).sum();
     assert_eq!(kept + rank.folded_peers.messages, 1000);
 }
 
@@ -94,8 +94,8 @@ fn bytes_that_are_not_known_are_not_guessed() {
     record.op.coll = Some("AllGather".into());
     record.op.dtype = Some("int8".into());
     tally.flow(&record, &host(10));
-    let rank = tally.statistics().ranks().values().next().unwrap();
-    assert_eq!((rank.ops()[0].1.bytes, rank.ops()[0].1.unsized_ops), (0, 1));
+    let rank = tally.statistics().ranks.values().next().unwrap();
+    assert_eq!((rank.ops[0].1.bytes, rank.ops[0].1.unsized_ops), (0, 1));
     let large_only = Sampling { min_bytes: 4096, ..Sampling::default() };
     assert!(large_only.takes(&record), "1,024 elements of nobody knows what");
     record.op.coll = Some("AllReduce".into());
@@ -111,11 +111,11 @@ fn processes_that_ended_make_room_and_go_after_a_while() {
     }
     tally.process_ended(&host(10), 1);
     tally.flow(&op(1000), &host(12));
-    assert_eq!(tally.statistics().folded_ranks(), 0);
-    assert_eq!(tally.statistics().ranks().len(), 257);
+    assert_eq!(tally.statistics().folded_ranks, 0);
+    assert_eq!(tally.statistics().ranks.len(), 257);
     tally.process_ended(&host(11), 2);
     tally.process_ended(&host(12), 700_000_000_000);
-    let left: Vec<u32> = tally.statistics().ranks().keys().map(|key| key.pid).collect();
+    let left: Vec<u32> = tally.statistics().ranks.keys().map(|key| key.pid).collect();
     assert_eq!(left, [12], "ten minutes are over for one");
 }
 
@@ -129,6 +129,6 @@ fn numbers_that_begin_anew_are_of_new_ops() {
         }
         tally.numbers_begin_anew();
     }
-    let rank = tally.statistics().ranks().values().next().unwrap();
-    assert_eq!(rank.ops().iter().map(|(_, op)| op.ops).sum::<u64>(), 4);
+    let rank = tally.statistics().ranks.values().next().unwrap();
+    assert_eq!(rank.ops.iter().map(|(_, op)| op.ops).sum::<u64>(), 4);
 }

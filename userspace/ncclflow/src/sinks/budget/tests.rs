@@ -68,8 +68,8 @@ impl Rank {
 
     fn push(&mut self, length: usize) {
         self.lines += 1;
-        self.flows.push(&head(self.lines)).unwrap();
-        self.steps.push(&step(self.lines, length)).unwrap();
+        self.flows.push(|line| serde_json::to_writer(line, &head(self.lines))).unwrap();
+        self.steps.push(|line| serde_json::to_writer(line, &step(self.lines, length))).unwrap();
     }
 
     fn flush(&mut self) {

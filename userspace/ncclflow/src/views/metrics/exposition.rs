@@ -62,11 +62,11 @@ struct Ranks<'a>(Vec<([String; 3], &'a RankStatistics)>);
 impl<'a> Ranks<'a> {
     fn new(statistics: &'a Statistics) -> Self {
         let kept = statistics
-            .ranks()
+            .ranks
             .iter()
             .map(|(key, rank)| ([key.comm_name(), key.rank.to_string(), key.pid.to_string()], rank));
-        let folded = (statistics.folded_ranks() > 0)
-            .then(|| (std::array::from_fn(|_| OTHER.to_owned()), statistics.folded()));
+        let folded = (statistics.folded_ranks > 0)
+            .then(|| (std::array::from_fn(|_| OTHER.to_owned()), &statistics.folded));
         Self(kept.chain(folded).collect())
     }
 
@@ -101,7 +101,7 @@ impl<'a> Ranks<'a> {
     {
         let things = &things;
         let of_rank = |rank: &'s RankStatistics| {
-            rank.traffic().iter().flat_map(move |(key, one)| things(one).into_iter().map(move |it| (key, it)))
+            rank.traffic.iter().flat_map(move |(key, one)| things(one).into_iter().map(move |it| (key, it)))
         };
         self.series(of_rank, |labels, ((kind, direction), thing)| {
             labels.extend([("direction", direction.name()), ("peer_kind", kind.name())]);
@@ -115,7 +115,7 @@ fn labels_of([comm, rank, pid]: &[String; 3]) -> Labels<'_> {
 }
 
 fn loss(families: &mut Families<'_>, statistics: &Statistics) -> fmt::Result {
-    let processes = statistics.processes();
+    let processes = &statistics.processes;
     let pids: Vec<String> = processes.keys().map(u32::to_string).collect();
     let of_processes = |value: fn(&ProcessStatistics) -> u64| {
         pids.iter().zip(processes.values()).map(move |(pid, one)| (vec![("pid", pid.as_str())], value(one)))
@@ -126,24 +126,27 @@ fn loss(families: &mut Families<'_>, statistics: &Statistics) -> fmt::Result {
                 the end.";
     families.counters("records_lost", None, help, of_processes(|process| process.lost))?;
     let help = "Records that could not be understood.";
-    families.counters("records_undecodable", None, help, [(Labels::new(), statistics.undecodable())])?;
+    families.counters("records_undecodable", None, help, [(Labels::new(), statistics.undecodable)])?;
     let help = "Records of ranks beyond the number that is counted.";
-    families.counters("records_left_out", None, help, [(Labels::new(), statistics.left_out())])?;
+    families.counters("records_left_out", None, help, [(Labels::new(), statistics.left_out)])?;
     let help = "Ranks beyond the number that is kept apart: their series have the labels other.";
-    let folded = u32::try_from(statistics.folded_ranks()).unwrap_or(u32::MAX);
+    let folded = u32::try_from(statistics.folded_ranks).unwrap_or(u32::MAX);
     families.gauges("folded_ranks", None, help, [(Labels::new(), f64::from(folded))])
 }
 
 fn ops(families: &mut Families<'_>, ranks: &Ranks<'_>) -> fmt::Result {
     let series = |value: fn(&OpStatistics) -> u64| {
-        ranks.series(RankStatistics::ops, move |labels, (kind, op)| {
-            labels.extend([
-                ("coll", kind.coll.as_deref().unwrap_or(OTHER)),
-                ("algorithm", kind.algorithm.unwrap_or("")),
-                ("protocol", kind.protocol.unwrap_or("")),
-            ]);
-            value(op)
-        })
+        ranks.series(
+            |rank| &rank.ops,
+            move |labels, (kind, op)| {
+                labels.extend([
+                    ("coll", kind.coll.as_deref().unwrap_or(OTHER)),
+                    ("algorithm", kind.algorithm.unwrap_or("")),
+                    ("protocol", kind.protocol.unwrap_or("")),
+                ]);
+                value(op)
+            },
+        )
     };
     let help = "Ops that NCCL planned or posted; one counts once, on however many channels it runs.";
     families.counters("ops", None, help, series(|op| op.ops))?;
@@ -163,10 +166,13 @@ fn ops(families: &mut Families<'_>, ranks: &Ranks<'_>) -> fmt::Result {
 
 fn calls(families: &mut Families<'_>, ranks: &Ranks<'_>) -> fmt::Result {
     let series = |value: fn(&CallStatistics) -> u64| {
-        ranks.series(RankStatistics::calls, move |labels, (function, call)| {
-            labels.push(("function", function));
-            value(call)
-        })
+        ranks.series(
+            |rank| &rank.calls,
+            move |labels, (function, call)| {
+                labels.push(("function", function));
+                value(call)
+            },
+        )
     };
     let help = "Calls of NCCL's API (with --level api).";
     families.counters("calls", None, help, series(|call| call.calls))?;
@@ -175,7 +181,7 @@ fn calls(families: &mut Families<'_>, ranks: &Ranks<'_>) -> fmt::Result {
     let help = "Calls of NCCL's API that returned an error (with --returns).";
     families.counters("call_errors", None, help, series(|call| call.errors))?;
     let host = ranks.series(
-        |rank| rank.calls().iter().filter(|(_, call)| call.host.count() > 0),
+        |rank| rank.calls.iter().filter(|(_, call)| call.host.count() > 0),
         |labels, (function, call)| {
             labels.push(("function", function));
             &call.host
@@ -228,7 +234,7 @@ fn progress(
     statistics: &Statistics,
     realtime_offset_ns: u64,
 ) -> fmt::Result {
-    let launched = statistics.ranks().keys().zip(&ranks.0).filter_map(|(key, (rank, _))| {
+    let launched = statistics.ranks.keys().zip(&ranks.0).filter_map(|(key, (rank, _))| {
         #[expect(clippy::cast_precision_loss, reason = "a gauge is a double")]
         Some((labels_of(rank), statistics.launched(key)? as f64))
     });

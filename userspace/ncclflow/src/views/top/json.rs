@@ -50,7 +50,7 @@ struct RankLine<'a> {
 impl<'a> TopReport<'a> {
     pub fn new(subject: &'a Subject, now: &Snapshot, rates: &'a Rates) -> Self {
         let processes = subject.processes.iter().map(|(&pid, (name, nccl))| {
-            let seen = now.statistics.processes().get(&pid).copied().unwrap_or_default();
+            let seen = now.statistics.processes.get(&pid).copied().unwrap_or_default();
             ProcessLine { pid, name, nccl, records: seen.records, lost: seen.lost }
         });
         Self {

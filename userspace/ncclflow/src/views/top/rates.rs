@@ -95,10 +95,10 @@ impl Rates {
         let none = RankStatistics::default();
         let mut ranks: Vec<RankRates> = now
             .statistics
-            .ranks()
+            .ranks
             .iter()
             .map(|(key, rank)| {
-                let earlier = before.statistics.ranks().get(key).unwrap_or(&none);
+                let earlier = before.statistics.ranks.get(key).unwrap_or(&none);
                 RankRates {
                     key: Some(*key),
                     launched: now.statistics.launched(key),
@@ -107,16 +107,16 @@ impl Rates {
             })
             .collect();
         lag::mark(&mut ranks, &earlier.statistics, interval_ns);
-        if now.statistics.folded_ranks() > 0 {
-            let (before, folded) = (before.statistics.folded(), now.statistics.folded());
+        if now.statistics.folded_ranks > 0 {
+            let (before, folded) = (&before.statistics.folded, &now.statistics.folded);
             ranks.push(rank_rates(before, folded, per_s, now.at_ns));
         }
         Self {
             interval_s: seconds(interval_ns),
             ranks,
-            folded_ranks: now.statistics.folded_ranks(),
-            lost: now.statistics.processes().values().map(|process| process.lost).sum(),
-            undecodable: now.statistics.undecodable(),
+            folded_ranks: now.statistics.folded_ranks,
+            lost: now.statistics.processes.values().map(|process| process.lost).sum(),
+            undecodable: now.statistics.undecodable,
         }
     }
 }
@@ -176,8 +176,8 @@ fn rank_rates(before: &RankStatistics, now: &RankStatistics, per_s: Per, at_ns: 
 /// Ops, their bytes, and how many of them have none, by kind. Calls of the API are ops without algorithm and
 /// protocol: NCCL has not decided yet.
 fn kinds(rank: &RankStatistics) -> Vec<(OpKind, [u64; 3])> {
-    let ops = rank.ops().iter().map(|(kind, op)| (kind.clone(), [op.ops, op.bytes, op.unsized_ops]));
-    let calls = rank.calls().iter().map(|(name, call)| {
+    let ops = rank.ops.iter().map(|(kind, op)| (kind.clone(), [op.ops, op.bytes, op.unsized_ops]));
+    let calls = rank.calls.iter().map(|(name, call)| {
         let kind = OpKind { coll: Some(name.clone()), algorithm: None, protocol: None };
         (kind, [call.calls, call.bytes, 0])
     });
@@ -186,8 +186,8 @@ fn kinds(rank: &RankStatistics) -> Vec<(OpKind, [u64; 3])> {
 
 fn peers(before: &RankStatistics, now: &RankStatistics, per_s: Per) -> Vec<PeerRates> {
     let none = PeerStatistics::default();
-    let kept = now.peers().iter().map(|(&(direction, peer), sums)| {
-        let earlier = before.peers().get(&(direction, peer)).unwrap_or(&none);
+    let kept = now.peers.iter().map(|(&(direction, peer), sums)| {
+        let earlier = before.peers.get(&(direction, peer)).unwrap_or(&none);
         peer_rates(direction, Some(peer), earlier, sums, per_s)
     });
     let folded = peer_rates(Direction::Recv, None, &before.folded_peers, &now.folded_peers, per_s);

@@ -1,0 +1,43 @@
+//! Which communicator a record is of.
+
+use super::{DecodeError, RecordView};
+use crate::wire::CommunicatorSpans;
+use nccl_library::fields::unsigned;
+
+/// A communicator as one of its ranks' processes has it at this moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CommunicatorId {
+    /// Address of the `ncclComm`; can be another communicator's after this one is destroyed.
+    pub pointer: u64,
+    /// Equal on all ranks; `None` before 2.18.
+    pub hash: Option<u64>,
+    pub rank: i32,
+    pub n_ranks: i32,
+    /// How many collectives NCCL says were launched on it so far (see [`CommunicatorSpans`]).
+    pub launched: Option<u64>,
+}
+
+pub(super) fn communicator(
+    spans: &CommunicatorSpans,
+    record: &RecordView<'_>,
+) -> Result<CommunicatorId, DecodeError> {
+    let launched = match (&spans.launched_per_function, &spans.posted_collectives) {
+        (Some(span), _) => {
+            let counts = record.bytes(span)?.chunks_exact(8).filter_map(unsigned);
+            Some(counts.fold(0u64, u64::wrapping_add))
+        }
+        (None, posted) => record.optional(posted.as_ref())?,
+    };
+    let id = CommunicatorId {
+        pointer: record.unsigned(&spans.pointer)?,
+        hash: record.optional(spans.hash.as_ref())?,
+        rank: record.int(&spans.rank)?,
+        n_ranks: record.int(&spans.n_ranks)?,
+        launched,
+    };
+    // All three are zero when the memory could not be read, and nRanks never is for a communicator in use.
+    if id.n_ranks <= 0 || id.rank < 0 || id.rank >= id.n_ranks {
+        return Err(DecodeError::Unreadable("the communicator"));
+    }
+    Ok(id)
+}

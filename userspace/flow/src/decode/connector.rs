@@ -1,0 +1,134 @@
+//! Connectors: what joins a rank with a peer on a channel.
+
+use nccl_library::nccl::{Direction, Transport};
+
+use super::{DecodeError, Origin, PlanPart, PlanPartEvent, RecordView, record};
+use crate::wire::{ConnectorsSpans, ProxyOwnerSpans, ProxyPeerSpans};
+
+/// A connector of a channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connector {
+    pub direction: Direction,
+    /// Rank; numbers from `nRanks` on are NCCL's pseudo-peers. Negative: the tree or chain ends here, and
+    /// NCCL does nothing.
+    pub peer: i32,
+    pub connection_index: i32,
+    /// Address of the `ncclProxyConnection`.
+    pub connection: u64,
+    /// The connection has a proxy, so the op is needed, and in the post pass really queued.
+    pub has_proxy: bool,
+    /// Whose proxy serves it; `None` before 2.18, which does not say it, and without a peer.
+    pub owner: Option<ProxyOwner>,
+    /// `NET`, `P2P`, `SHM`, `COL` …; empty where it could not be read.
+    pub transport: Transport,
+}
+
+impl Connector {
+    /// One of which nothing is known but whom it leads to.
+    pub fn unknown(direction: Direction, peer: i32, connection_index: i32) -> Self {
+        let transport = Transport::default();
+        Self { direction, peer, connection_index, connection: 0, has_proxy: false, owner: None, transport }
+    }
+
+    /// Who serves it, if that is another process (PXN).
+    pub fn elsewhere(&self) -> Option<ProxyRank> {
+        self.owner.filter(|owner| !owner.same_process).map(|owner| owner.rank)
+    }
+}
+
+/// Whose proxy thread serves a connection: this process's, or, where NCCL sends through another GPU of the
+/// node (PXN), another rank's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProxyOwner {
+    /// It is a rank of this process, and `ncclProxyConnection` an address in it.
+    pub same_process: bool,
+    pub rank: ProxyRank,
+}
+
+/// By what number a connector names the rank whose proxy serves it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ProxyRank {
+    /// Its rank in this communicator (`ncclProxyConnector.rank`, 2.23 and later).
+    Rank(i32),
+    /// Its rank in the communicator whose resources this one shares (`tpRank`, 2.18 to 2.22): in this one,
+    /// but after a split with `splitShare`.
+    TopRank(i32),
+}
+
+/// A call of `SaveProxy`: one peer of the op of the enclosing `ncclProxySaveOp`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProxyPeerEvent {
+    pub origin: Origin,
+    pub op_pointer: u64,
+    pub plan_pass: bool,
+    /// FIFO steps to or from this peer; `None` where a walked plan does not tell (PAT).
+    pub nsteps: Option<u64>,
+    pub connector: Connector,
+}
+
+/// Decodes a record of `SaveProxy`.
+pub(super) fn proxy_peer(
+    spans: &ProxyPeerSpans,
+    record: &RecordView<'_>,
+) -> Result<ProxyPeerEvent, DecodeError> {
+    let direction = match record.int(&spans.direction)? {
+        0 => Direction::Recv,
+        1 => Direction::Send,
+        other => return Err(DecodeError::UnknownValue { what: "direction", value: other.into() }),
+    };
+    let nsteps = record.int(&spans.nsteps)?;
+    let connection_index = record.int(&spans.connection_index)?;
+    let mut connector = Connector::unknown(direction, record.int(&spans.peer)?, connection_index);
+    // Without a peer NCCL does nothing, and there is no connection to read.
+    if connector.peer >= 0 {
+        connector.connection = record.unsigned(&spans.connection)?;
+        connector.has_proxy = record.unsigned(&spans.proxy_progress)? != 0;
+        connector.owner = spans.owner.as_ref().map(|spans| proxy_owner(spans, record)).transpose()?;
+        connector.transport = Transport::from_bytes(record.bytes(&spans.transport)?);
+    }
+    Ok(ProxyPeerEvent {
+        origin: record.origin(),
+        op_pointer: record.unsigned(&spans.op_pointer)?,
+        plan_pass: record.unsigned(&spans.just_inquire)? != 0,
+        nsteps: Some(
+            u64::try_from(nsteps)
+                .map_err(|_| DecodeError::UnknownValue { what: "number of steps", value: nsteps.into() })?,
+        ),
+        connector,
+    })
+}
+
+fn proxy_owner(spans: &ProxyOwnerSpans, record: &RecordView<'_>) -> Result<ProxyOwner, DecodeError> {
+    Ok(ProxyOwner {
+        same_process: record.int(&spans.same_process)? != 0,
+        rank: match &spans.rank {
+            Some(rank) => ProxyRank::Rank(record.int(rank)?),
+            None => ProxyRank::TopRank(record.int(&spans.top_rank)?),
+        },
+    })
+}
+
+/// Decodes a record of some connectors of a channel.
+pub(super) fn connectors(
+    spans: &ConnectorsSpans,
+    record: &RecordView<'_>,
+) -> Result<PlanPartEvent, DecodeError> {
+    let number = record::channel(record.unsigned(&spans.channel)?)?;
+    let connectors = spans
+        .connectors
+        .iter()
+        .filter_map(|connector| {
+            // A connector that does not exist or is not connected cannot be read.
+            Some(Connector {
+                direction: if connector.sends { Direction::Send } else { Direction::Recv },
+                peer: record.int(&connector.peer).ok().filter(|peer| *peer >= 0)?,
+                connection_index: connector.connection_index,
+                connection: record.unsigned(&connector.connection).ok()?,
+                has_proxy: record.unsigned(&connector.proxy_progress).ok()? != 0,
+                owner: connector.owner.as_ref().and_then(|spans| proxy_owner(spans, record).ok()),
+                transport: Transport::from_bytes(record.bytes(&connector.transport).ok()?),
+            })
+        })
+        .collect();
+    Ok(PlanPartEvent { origin: record.origin(), part: PlanPart::Connectors(number, connectors) })
+}

@@ -1,0 +1,190 @@
+//! `ncclProxyOp`: where its fields are, and what they say.
+
+use nccl_library::{
+    fields::{IntField, MissingField, proxy_op as op},
+    layouts::Layouts,
+    nccl::{Algorithm, Name, NameTables, P2P_NAMES, Pattern, Protocol},
+};
+
+use super::{
+    CommunicatorId, DecodeError, Decoder, Origin, RecordView, Ring, TaskInfo, Tree,
+    communicator::communicator,
+    graphs::{ring, tree},
+    op_work,
+    record::channel,
+    task,
+};
+use crate::wire::ProxyOpSpans;
+
+/// An `ncclProxyOp`, as far as it describes a flow. All fields are *planned*: NCCL computed them before any
+/// transfer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProxyOp {
+    /// In the plan pass relative to the plan; final in the post pass. Bit 0 is 1 for p2p.
+    pub op_count: u64,
+    pub channel: u32,
+    /// FIFO steps.
+    pub nsteps: u64,
+    /// Capacity of one message's slots in bytes, not bytes sent (except where NCCL-specific rules make it
+    /// so).
+    pub nbytes: i64,
+    /// Bytes.
+    pub chunk_size: u64,
+    pub slice_steps: u64,
+    pub chunk_steps: u64,
+    /// Root of a collective, peer of a p2p op.
+    pub root: i32,
+    pub dtype: Option<Name>,
+    pub red_op: Option<Name>,
+    pub pattern: Pattern,
+    pub protocol: Protocol,
+    pub algorithm: Option<Algorithm>,
+    /// The function NCCL runs.
+    pub coll: Option<Name>,
+    /// The function that was called, where it differs (an all-to-all runs as sends and receives).
+    pub coll_api: Option<Name>,
+    /// The user's buffer is registered: no copy through the FIFO.
+    pub registered: bool,
+    /// `nbytes` of a p2p op is the size of its part where that fits one message: 2.20 and later, the versions
+    /// whose op says whether its buffer is registered.
+    pub p2p_nbytes_is_size: bool,
+    /// Payload bytes of this channel's part. Up to 2.23 it is the device work that says it, in the plan pass.
+    pub channel_size: Option<u64>,
+    /// Offset of this channel's part in the payload, bytes.
+    pub loop_offset: Option<u64>,
+    /// Payload bytes of a rank's chunk in the last loop of a ring all-reduce: in 2.20 and 2.21 the device
+    /// work says it, later it follows from what is left.
+    pub last_chunk: Option<u64>,
+    /// Payload bytes of this channel's part of a p2p call, from the device work.
+    pub part_bytes: Option<u64>,
+    /// Of grouped broadcasts (`AllGatherV`), which send and receive different numbers of messages: both, in
+    /// this order.
+    pub slices: Option<[u64; 2]>,
+}
+
+/// A call of `ncclProxySaveOp`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProxyOpEvent {
+    pub origin: Origin,
+    pub comm: CommunicatorId,
+    pub op_pointer: u64,
+    /// True in the plan pass, false in the post pass.
+    pub plan_pass: bool,
+    pub op: ProxyOp,
+    pub ring: Ring,
+    pub tree: Tree,
+    pub task: Option<TaskInfo>,
+}
+
+places! {
+    /// The fields of `ncclProxyOp` that events are made of. Optional ones are not in all versions: [`op`]
+    /// says in which.
+    pub struct ProxyOpFields {
+        op_count: IntField = op::OP_COUNT;
+        channel_id: IntField = op::CHANNEL_ID;
+        nsteps: IntField = op::N_STEPS;
+        nbytes: IntField = op::N_BYTES;
+        chunk_size: IntField = op::CHUNK_SIZE;
+        slice_steps: IntField = op::SLICE_STEPS;
+        chunk_steps: IntField = op::CHUNK_STEPS;
+        root: IntField = op::ROOT;
+        dtype: IntField = op::DATATYPE;
+        red_op: IntField = op::REDUCTION_OP;
+        pattern: IntField = op::PATTERN;
+        protocol: IntField = op::PROTOCOL;
+        coll: Option<IntField> = op::COLL;
+        coll_api: Option<IntField> = op::COLL_API;
+        algorithm: Option<IntField> = op::ALGORITHM;
+        reg: Option<IntField> = op::REGISTERED;
+        channel_size: Option<IntField> = op::CHANNEL_SIZE;
+        loop_offset: Option<IntField> = op::LOOP_OFFSET;
+        /// `specifics.bcast.sendSlices` and `recvSlices`.
+        slices: Option<[IntField; 2]> = [op::BROADCAST_SEND_SLICES, op::BROADCAST_RECV_SLICES];
+    }
+}
+
+impl ProxyOpFields {
+    /// From the traced library's layout.
+    pub fn from_layouts(layouts: &Layouts) -> Result<Self, MissingField> {
+        Self::find(layouts, 0)
+    }
+}
+
+/// Decodes a record of `ncclProxySaveOp`.
+pub(super) fn proxy_op(
+    decoder: &Decoder,
+    spans: &ProxyOpSpans,
+    record: &RecordView<'_>,
+) -> Result<ProxyOpEvent, DecodeError> {
+    let names = &decoder.names;
+    let mut op = op(&decoder.op_fields, names, record.bytes(&spans.op)?)?;
+    if let (Some(fields), Some(spans)) = (&decoder.op_work, &spans.work) {
+        match op_work::complete(&mut op, fields, spans, record) {
+            // The op is itself without it.
+            Ok(()) | Err(DecodeError::Unreadable(_)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let task = task::of_op(spans.task.as_ref(), op.pattern, names, record)?;
+    Ok(ProxyOpEvent {
+        origin: record.origin(),
+        comm: communicator(&spans.comm, record)?,
+        op_pointer: record.unsigned(&spans.op_pointer)?,
+        plan_pass: record.unsigned(&spans.just_inquire)? != 0,
+        op,
+        ring: ring(&spans.ring, record)?,
+        tree: tree(&spans.tree_up, &spans.tree_down, record)?,
+        task,
+    })
+}
+
+pub(super) fn op(fields: &ProxyOpFields, names: &NameTables, op: &[u8]) -> Result<ProxyOp, DecodeError> {
+    let short = DecodeError::Unreadable("the proxy op");
+    let unsigned = |field: IntField| field.unsigned(op).ok_or(short.clone());
+    let signed = |field: IntField| field.signed(op).ok_or(short.clone());
+    let number = |field: Option<IntField>| field.and_then(|field| field.unsigned(op));
+    let name_number = |field: IntField| unsigned(field).map(u64::cast_signed);
+
+    let pattern = name_number(fields.pattern)?;
+    let pattern = names
+        .pattern(pattern)
+        .ok_or(DecodeError::UnknownValue { what: "communication pattern", value: pattern })?;
+    let (protocol, root) = (unsigned(fields.protocol)?, signed(fields.root)?);
+    let function = |field| number(field).and_then(|value: u64| names.function(value.cast_signed())).cloned();
+    // Their place is that of other things in ops of other functions.
+    let is_grouped = function(fields.coll).as_deref() == Some("AllGatherV") && !pattern.is_p2p();
+    let slices = fields.slices.filter(|_| is_grouped);
+    Ok(ProxyOp {
+        op_count: unsigned(fields.op_count)?,
+        channel: channel(unsigned(fields.channel_id)?)?,
+        nsteps: unsigned(fields.nsteps)?,
+        nbytes: signed(fields.nbytes)?,
+        chunk_size: unsigned(fields.chunk_size)?,
+        slice_steps: unsigned(fields.slice_steps)?,
+        chunk_steps: unsigned(fields.chunk_steps)?,
+        root: i32::try_from(root).map_err(|_| DecodeError::UnknownValue { what: "root", value: root })?,
+        dtype: names.datatype(name_number(fields.dtype)?).cloned(),
+        red_op: names.reduction_op(name_number(fields.red_op)?).cloned(),
+        pattern,
+        protocol: Protocol::from_number(protocol)
+            .ok_or(DecodeError::UnknownValue { what: "protocol", value: protocol.cast_signed() })?,
+        // NCCL leaves it 0 in a p2p op, which would read as a tree.
+        algorithm: number(fields.algorithm).filter(|_| !pattern.is_p2p()).and_then(Algorithm::from_number),
+        // Up to 2.22 `coll` of every p2p op is 0; the pattern says whether it sends.
+        coll: match pattern {
+            Pattern::Send => Some(P2P_NAMES.send.clone()),
+            Pattern::Recv => Some(P2P_NAMES.recv.clone()),
+            _ => function(fields.coll),
+        },
+        coll_api: function(fields.coll_api),
+        registered: number(fields.reg).is_some_and(|reg| reg != 0),
+        p2p_nbytes_is_size: fields.reg.is_some(),
+        channel_size: number(fields.channel_size),
+        loop_offset: number(fields.loop_offset),
+        slices: match slices {
+            Some([sent, received]) => Some([unsigned(sent)?, unsigned(received)?]),
+            None => None,
+        },
+        ..ProxyOp::default()
+    })
+}
