@@ -199,8 +199,8 @@ pub(super) fn communicator(
 ) -> Result<CommunicatorId, DecodeError> {
     let launched = match (&spans.launched_per_function, &spans.posted_collectives) {
         (Some(span), _) => {
-            let counts = record.bytes(span)?.chunks_exact(8).filter_map(super::unsigned);
-            Some(counts.fold(0u64, u64::wrapping_add))
+            let (counts, _) = record.bytes(span)?.as_chunks();
+            Some(counts.iter().copied().map(u64::from_le_bytes).fold(0, u64::wrapping_add))
         }
         (None, Some(span)) => Some(record.unsigned(span)?),
         (None, None) => None,

@@ -267,7 +267,7 @@ fn op_counts(fields: &PlanFields, bytes: &[u8]) -> Option<OpCounts> {
     let p2p = bytes.get(of.p2p_at..of.p2p_at.checked_add(of.p2p_bytes)?)?;
     Some(OpCounts {
         collectives: of.collectives.of(bytes)?,
-        p2p: p2p.chunks_exact(8).filter_map(super::unsigned).collect(),
+        p2p: p2p.as_chunks().0.iter().copied().map(u64::from_le_bytes).collect(),
     })
 }
 
@@ -299,11 +299,10 @@ pub(super) fn channel(spans: &ChannelSpans, record: &RecordView<'_>) -> Result<P
         nvls_tree_down: spans.nvls_tree_down.as_ref().map_or(Ok([-1; 3]), |span| record.ints(span))?,
         nvls_heads: spans.nvls_heads.as_ref().map_or(Ok((0, -1)), heads)?,
         collnet_heads: heads(&spans.collnet_heads)?,
-        buffer_sizes: record
-            .bytes(&spans.buffer_sizes)?
-            .chunks_exact(4)
-            .filter_map(super::unsigned)
-            .collect(),
+        buffer_sizes: {
+            let (sizes, _) = record.bytes(&spans.buffer_sizes)?.as_chunks();
+            sizes.iter().map(|size| u32::from_le_bytes(*size).into()).collect()
+        },
         n_nodes: spans.n_nodes.and_then(|span| record.int(&span).ok()),
     };
     let number = record::channel(record.unsigned(&spans.channel)?)?;

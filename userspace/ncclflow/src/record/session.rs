@@ -81,7 +81,7 @@ impl Session<'_, '_> {
         let mut windows =
             windows.map(|(windows, dir)| Windows::new(windows, dir, api, to_exporter)).transpose()?;
         let (threads, channels) = Threads::start(Work {
-            source: self.attachment.take_source()?,
+            source: self.attachment.source()?,
             queue_bytes: self.options.queue_bytes,
             pipeline,
             capture,
