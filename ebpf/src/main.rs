@@ -29,19 +29,19 @@ use aya_ebpf::{
     programs::{ProbeContext, RetProbeContext},
 };
 
-#[uprobe]
+#[uprobe(multi)]
 pub fn fetch_record(ctx: ProbeContext) -> u32 {
     emit::record(&ctx);
     0
 }
 
-#[uretprobe]
+#[uretprobe(multi)]
 pub fn fetch_return(ctx: RetProbeContext) -> u32 {
     emit::record_return(&ctx);
     0
 }
 
-#[uprobe]
+#[uprobe(multi)]
 pub fn walk(ctx: ProbeContext) -> u32 {
     walk::record(&ctx);
     0

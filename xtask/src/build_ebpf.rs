@@ -27,7 +27,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let root = repository::root();
     require_bpf_linker()?;
-    require_rust_src()?;
+    require_toolchain()?;
     let mut manifest = BTreeMap::from([
         ("rustc".to_owned(), TOOLCHAIN.to_owned()),
         ("bpf-linker".to_owned(), BPF_LINKER.to_owned()),
@@ -36,10 +36,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let mut objects = Vec::new();
     for arch in ARCHITECTURES {
         println!("building the eBPF object for {arch}");
-        let mut object = fs::read(build(&root, arch)?)?;
+        let built = build(&root, arch)?;
+        let mut object = fs::read(built.join("ncclflow"))?;
         btf_names::make_valid(&mut object)?;
         manifest.insert(format!("{arch}-sha256"), ebpf_digest::hex(&Sha256::digest(&object)));
         objects.push((root.join(format!("ebpf/obj/ncclflow.{arch}.o")), object));
+        // The same for all.
+        if arch == ARCHITECTURES[0] {
+            objects.push((root.join("ebpf/obj/idle.o"), fs::read(built.join("idle"))?));
+        }
     }
     let lines: Vec<String> = manifest.iter().map(|(key, value)| format!("{key} {value}\n")).collect();
     let manifest = lines.concat();
@@ -94,7 +99,7 @@ fn build(root: &Path, arch: &str) -> Result<PathBuf> {
     if !status.success() {
         bail!("the eBPF side did not build for {arch} ({status})");
     }
-    Ok(target_dir.join("bpfel-unknown-none/release/ncclflow"))
+    Ok(target_dir.join("bpfel-unknown-none/release"))
 }
 
 fn require_bpf_linker() -> Result<()> {
@@ -110,8 +115,8 @@ fn require_bpf_linker() -> Result<()> {
     Ok(())
 }
 
-/// The component is asked for here and not in rust-toolchain.toml, where it would stop a plain build offline.
-fn require_rust_src() -> Result<()> {
+/// Installs the compiler and its sources, which only this command needs.
+fn require_toolchain() -> Result<()> {
     let sysroot = Command::new("rustc").arg(format!("+{TOOLCHAIN}")).args(["--print", "sysroot"]).output();
     if let Ok(output) = &sysroot {
         let sysroot = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
@@ -119,11 +124,11 @@ fn require_rust_src() -> Result<()> {
             return Ok(());
         }
     }
-    println!("adding the component rust-src to the toolchain {TOOLCHAIN}");
-    let status =
-        Command::new("rustup").args(["component", "add", "rust-src", "--toolchain", TOOLCHAIN]).status();
+    println!("installing the toolchain {TOOLCHAIN} with rust-src");
+    let install = ["toolchain", "install", TOOLCHAIN, "--profile", "minimal", "--component", "rust-src"];
+    let status = Command::new("rustup").args(install).arg("--no-self-update").status();
     if !status.is_ok_and(|status| status.success()) {
-        bail!("rust-src is needed: `rustup component add rust-src --toolchain {TOOLCHAIN}` failed");
+        bail!("Rust {TOOLCHAIN} with rust-src is needed: `rustup {}` failed", install.join(" "));
     }
     Ok(())
 }

@@ -1,8 +1,8 @@
 //! `cargo xtask fuzz`: makes seeds with this machine's compiler, and runs the fuzz targets of `tests/fuzz` on
 //! them.
 //!
-//! Needs `cargo install cargo-fuzz --locked` and a nightly compiler, which is why it is not part of the
-//! tests.
+//! Needs `cargo install cargo-fuzz --locked` and a nightly compiler (1.98 or later), which is why it is not
+//! part of the tests.
 
 use std::{
     fs,
@@ -56,7 +56,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             .env_remove("CARGO");
         let purpose = format!(
             "the fuzz target {target}: a finding is in {FOLDER}/artifacts/{target}; \
-             it needs `cargo install cargo-fuzz --locked` and a nightly compiler"
+             it needs `cargo install cargo-fuzz --locked` and a nightly compiler, 1.98 or later"
         );
         tool::run(&mut cargo, &purpose)?;
     }

@@ -90,7 +90,8 @@ fn write(bindings: &[Binding], batch: &Batch) -> Result<(Duration, u64)> {
         batch.records().for_each(|record| pipeline.record(record));
         pipeline.finish();
     });
-    let lines = pipeline.files().summaries().iter().map(|rank| rank.records + rank.steps).sum();
+    let lines =
+        pipeline.files().ranks().iter().map(|rank| rank.proxy_flow_lines + rank.flow_steps_lines).sum();
     Ok((time, lines))
 }
 

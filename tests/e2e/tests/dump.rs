@@ -285,7 +285,7 @@ fn a_job_that_has_nothing_to_do_waits_elsewhere() {
     assert_eq!((verdict.state.as_str(), dump.code), ("healthy", Some(0)), "{verdict:#?}");
     assert!(verdict.evidence[0].contains("the job waits elsewhere"), "{verdict:#?}");
     // A process that has no NCCL, and one that is not there, are told from one that hangs.
-    assert!(Dump::take(&ncclflow, &std::process::id().to_string(), &[]).unwrap().code == Some(1));
+    assert_eq!(Dump::take(&ncclflow, &std::process::id().to_string(), &[]).unwrap().code, Some(1));
     let missing = Dump::take(&ncclflow, &u32::MAX.to_string(), &[]).unwrap_err().to_string();
     assert!(missing.contains("there is no process"), "{missing}");
 }

@@ -2,7 +2,6 @@
 
 use super::{DecodeError, RecordView};
 use crate::wire::CommunicatorSpans;
-use nccl_library::fields::unsigned;
 
 /// A communicator as one of its ranks' processes has it at this moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,8 +22,8 @@ pub(super) fn communicator(
 ) -> Result<CommunicatorId, DecodeError> {
     let launched = match (&spans.launched_per_function, &spans.posted_collectives) {
         (Some(span), _) => {
-            let counts = record.bytes(span)?.chunks_exact(8).filter_map(unsigned);
-            Some(counts.fold(0u64, u64::wrapping_add))
+            let (counts, _) = record.bytes(span)?.as_chunks();
+            Some(counts.iter().copied().map(u64::from_le_bytes).fold(0, u64::wrapping_add))
         }
         (None, posted) => record.optional(posted.as_ref())?,
     };

@@ -2,7 +2,6 @@
 
 use super::{DecodeError, PlanPart, PlanPartEvent, RecordView, record};
 use crate::wire::{ChannelSpans, Span};
-use nccl_library::fields::unsigned;
 
 /// This rank's place in a channel's ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +53,7 @@ pub(super) fn channel(spans: &ChannelSpans, record: &RecordView<'_>) -> Result<P
         Ok((record.int(count)?, record.int(rank)?))
     };
     let optional = |span: &Option<Span>| span.as_ref().map_or(Ok(-1), |span| record.int(span));
-    let buffer_sizes = record.bytes(&spans.buffer_sizes)?.chunks_exact(4);
+    let (buffer_sizes, _) = record.bytes(&spans.buffer_sizes)?.as_chunks();
     let graphs = ChannelGraphs {
         ring: ring(&spans.ring, record)?,
         tree: tree(&spans.tree_up, &spans.tree_down, record)?,
@@ -65,7 +64,7 @@ pub(super) fn channel(spans: &ChannelSpans, record: &RecordView<'_>) -> Result<P
         nvls_tree_down: spans.nvls_tree_down.as_ref().map_or(Ok([-1; 3]), |span| record.ints(span))?,
         nvls_heads: spans.nvls_heads.as_ref().map_or(Ok((0, -1)), heads)?,
         collnet_heads: heads(&spans.collnet_heads)?,
-        buffer_sizes: buffer_sizes.filter_map(unsigned).collect(),
+        buffer_sizes: buffer_sizes.iter().map(|size| u32::from_le_bytes(*size).into()).collect(),
         n_nodes: spans.n_nodes.and_then(|span| record.int(&span).ok()),
     };
     let number = record::channel(record.unsigned(&spans.channel)?)?;

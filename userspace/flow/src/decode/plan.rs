@@ -1,9 +1,6 @@
 //! What the records of a walked plan say.
 
-use nccl_library::{
-    fields::unsigned,
-    nccl::{Algorithm, Name, P2P_NAMES, PatRule, Protocol},
-};
+use nccl_library::nccl::{Algorithm, Name, P2P_NAMES, PatRule, Protocol};
 
 use super::{
     ChannelGraphs, CommunicatorId, Connector, DecodeError, Decoder, Origin, ProxyOp, RecordView, TaskInfo,
@@ -230,7 +227,7 @@ fn op_counts(fields: &PlanFields, bytes: &[u8]) -> Option<OpCounts> {
     let p2p = bytes.get(of.p2p_at..of.p2p_at.checked_add(of.p2p_bytes)?)?;
     Some(OpCounts {
         collectives: of.collectives.of(bytes)?,
-        p2p: p2p.chunks_exact(8).filter_map(unsigned).collect(),
+        p2p: p2p.as_chunks().0.iter().copied().map(u64::from_le_bytes).collect(),
     })
 }
 

@@ -22,13 +22,13 @@ impl BuildId {
     }
 
     pub fn from_hex(text: &str) -> Option<Self> {
-        let digits = text.as_bytes();
-        if !digits.len().is_multiple_of(2) || digits.len() / 2 > MAX_BYTES {
+        let (pairs, rest) = text.as_bytes().as_chunks();
+        if !rest.is_empty() || pairs.len() > MAX_BYTES {
             return None;
         }
         let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|value| u8::try_from(value).ok());
         let bytes: Option<Vec<u8>> =
-            digits.chunks_exact(2).map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?)).collect();
+            pairs.iter().map(|[high, low]| Some(digit(*high)? << 4 | digit(*low)?)).collect();
         Self::new(&bytes?)
     }
 }

@@ -188,7 +188,7 @@ impl<'a> Recording<'a> {
         }
         let events = Events::new(self.dir.as_ref().and_then(OutputDir::budget).cloned())?;
         let mut windows = Windows::new(self, &pipeline, &events.sender)?;
-        let source = self.attachment.take_source()?;
+        let source = self.attachment.source()?;
         let threads = Threads::start(source, self.options.queue_bytes, pipeline, capture, &events.sender)?;
         let opened = self.open(windows.is_some());
         let watched =

@@ -14,9 +14,8 @@ pub(super) fn first_sign_test(code: &[u8]) -> Option<usize> {
     let mut origin: [Option<usize>; REGISTERS] =
         std::array::from_fn(|register| (register < ARGUMENTS).then_some(register));
     let mut flags = None;
-    for word in code.chunks_exact(4).take(MAX_INSTRUCTIONS) {
-        let word = u32::from_le_bytes(word.try_into().ok()?);
-        match Effect::of(word)? {
+    for word in code.as_chunks().0.iter().take(MAX_INSTRUCTIONS) {
+        match Effect::of(u32::from_le_bytes(*word))? {
             Effect::None => {}
             Effect::SignTest(register) => return origin[register],
             Effect::Compare(register) => flags = origin[register],

@@ -8,13 +8,13 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use aya::maps::{MapData, PerCpuArray};
 use ncclflow_common::{FetchPlan, MAX_PROBES, ProbeCounters, Walk};
 
 use super::{
     buffer::Buffer,
     link::{Link, LinkError, LinkKind, Place, Site, detach},
-    object::{CountersValue, LinkRefusal, LoadedObject, Program},
+    object::LoadedObject,
+    programs::Program,
 };
 use crate::kernel::{
     probe::{Probe, ProbePlace, WalkProgram},
@@ -76,7 +76,6 @@ pub struct StoredParts {
 /// The probes of a session.
 pub struct Attachment {
     object: LoadedObject,
-    counters: PerCpuArray<MapData, CountersValue>,
     probes: Vec<ArmedProbe>,
     links: Vec<Link>,
     first_link: Option<Instant>,
@@ -91,9 +90,8 @@ impl fmt::Debug for Attachment {
 impl Attachment {
     /// Loads the eBPF object.
     pub fn new(buffer: Buffer, links: LinkKind, development_log: bool) -> Result<Self> {
-        let mut object = LoadedObject::load(buffer, links, development_log)?;
-        let counters = object.take_counters()?;
-        Ok(Self { object, counters, probes: Vec::new(), links: Vec::new(), first_link: None })
+        let object = LoadedObject::load(buffer, links, development_log)?;
+        Ok(Self { object, probes: Vec::new(), links: Vec::new(), first_link: None })
     }
 
     /// Stores the plans that a library's walking probe runs for nodes and rows, the head plan first. Each has
@@ -184,15 +182,21 @@ impl Attachment {
         for (program, probes) in needed {
             let places: Vec<Place> =
                 probes.iter().map(|(probe, cookie)| (probe.file_offset.0, *cookie)).collect();
-            let site = Site { path, pid, at_return: *program == Program::Return };
-            match self.object.link(*program, site, &places) {
+            match self.object.link(*program, Site { path, pid }, &places) {
                 Ok(made) => {
                     links.extend(made);
                     self.first_link.get_or_insert_with(Instant::now);
                 }
-                Err(refusal) => {
+                Err((at, source)) => {
                     detach(links, |_| {});
-                    return Err(refusal_of(refusal, probes, shown, pid));
+                    let function = probes.get(at).map(|(probe, _)| probe.function.clone());
+                    return Err(AttachError {
+                        function: function.unwrap_or_default(),
+                        library: shown.to_path_buf(),
+                        pid: pid.map(NonZeroU32::get),
+                        source,
+                    }
+                    .into());
                 }
             }
         }
@@ -238,10 +242,8 @@ impl Attachment {
 
     /// What the eBPF side counted for a probe, by CPU.
     pub fn counters(&self, probe: &ArmedProbe) -> Result<Vec<ProbeCounters>> {
-        let per_cpu = self.counters.get(&probe.cookie, 0);
-        let per_cpu =
-            per_cpu.with_context(|| format!("reading the counters of the probe on `{}`", probe.function))?;
-        Ok(per_cpu.iter().map(|CountersValue(counters)| *counters).collect())
+        let per_cpu = self.object.counters(probe.cookie);
+        per_cpu.with_context(|| format!("reading the counters of the probe on `{}`", probe.function))
     }
 
     /// Number of records of this process (in the initial PID namespace) that the eBPF side could not send.
@@ -259,9 +261,9 @@ impl Attachment {
         self.object.print_log();
     }
 
-    /// The buffers to read records from. Can be taken once.
-    pub fn take_source(&mut self) -> Result<Source> {
-        self.object.take_source()
+    /// The buffers to read records from, for one reader.
+    pub fn source(&mut self) -> Result<Source> {
+        self.object.source()
     }
 
     /// Detaches all probes, see [`detach`].
@@ -275,24 +277,6 @@ fn program_of(probe: &Probe) -> Program {
         ProbePlace::Return => Program::Return,
         ProbePlace::Entry if probe.walk.is_some() => Program::Walk,
         ProbePlace::Entry => Program::Fetch,
-    }
-}
-
-fn refusal_of(
-    refusal: LinkRefusal,
-    probes: &[(&Probe, u32)],
-    shown: &Path,
-    pid: Option<NonZeroU32>,
-) -> anyhow::Error {
-    match refusal {
-        LinkRefusal::Other(error) => error,
-        LinkRefusal::Place(at, source) => AttachError {
-            function: probes.get(at).map(|(probe, _)| probe.function.clone()).unwrap_or_default(),
-            library: shown.to_path_buf(),
-            pid: pid.map(NonZeroU32::get),
-            source,
-        }
-        .into(),
     }
 }
 

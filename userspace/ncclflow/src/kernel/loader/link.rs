@@ -7,22 +7,18 @@
 //! The programs return 0: some kernels (6.6) take the return value of a program at a link to many for that of
 //! a uprobe handler, where 1 removes the breakpoint from the process.
 
-use std::{
-    ffi::CString,
-    fmt, fs, io,
-    num::NonZeroU32,
-    os::{
-        fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd},
-        unix::ffi::OsStrExt as _,
+use std::{fmt, io, num::NonZeroU32, path::Path, thread};
+
+use aya::{
+    programs::{
+        ProbeKind, ProgramError, UProbe,
+        uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeLink, UProbeScope},
     },
-    path::Path,
-    thread,
+    sys::{SyscallError, UProbeMultiFeature, is_uprobe_multi_supported},
 };
-
 use ncclflow_common::COOKIE_BITS;
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
-use super::bpf::{self, Code, Places};
+use super::warm_up::warm_up;
 use crate::target::in_first_pid_namespace;
 
 /// The two kinds of link.
@@ -37,9 +33,13 @@ pub enum LinkKind {
 }
 
 impl LinkKind {
-    /// Links to many, where the kernel has them and can limit them to a process.
+    /// Links to many, where the kernel has them (6.6) and limits them to a process. Before 46ba0e49b642 ("bpf:
+    /// fix multi-uprobe PID filtering logic", 6.10 and stable kernels) it limited them to a thread.
     pub fn best() -> Self {
-        if has_multi() { Self::Multi } else { Self::Perf }
+        match is_uprobe_multi_supported(UProbeMultiFeature::ProcessScopedPidFilter) {
+            Ok(true) => Self::Multi,
+            Ok(false) | Err(_) => Self::Perf,
+        }
     }
 
     /// Whether the probe on a return sees only returns of its own process, see [`COOKIE_BITS`]. If not,
@@ -56,55 +56,12 @@ impl LinkKind {
     }
 }
 
-/// Whether the kernel has links to many uprobes (6.6), and limits them to a process. Before 46ba0e49b642
-/// ("bpf: fix multi-uprobe PID filtering logic", 6.10 and stable kernels) it limited them to a thread. That
-/// commit also made -1 an invalid process, which is how libbpf tells the two apart (src/features.c,
-/// `probe_uprobe_multi_link`).
-fn has_multi() -> bool {
-    let Ok(program) = idle_program() else { return false };
-    // A folder is no regular file: EBADF. A kernel with the fix checks the process before the path.
-    let refusal = |pid: u32| {
-        let places = Places { path: c"/", offsets: &[0], cookies: &[0], pid, at_return: false };
-        bpf::link_many(program.as_fd(), places).err().and_then(|error| error.raw_os_error())
-    };
-    refusal(0) == Some(libc::EBADF) && refusal(u32::MAX) == Some(libc::EINVAL)
-}
-
-/// A program for links to many that does nothing.
-fn idle_program() -> io::Result<OwnedFd> {
-    /// `r0 = 0; exit`.
-    const NOTHING: [u8; 16] = [0xb7, 0, 0, 0, 0, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
-    let instructions = aya_obj::copy_instructions(&NOTHING).map_err(io::Error::other)?;
-    bpf::load_program(
-        Code { name: "", license: c"GPL", instructions: &instructions, btf: None },
-        true,
-        &mut [],
-    )
-}
-
-/// Makes and removes a uprobe, in a thread of its own, while the object is loaded. The first uprobe of a
-/// while waits for an RCU grace period (of `dup_mmap_sem`, kernel/events/uprobes.c); those that soon
-/// follow do not. This one is on a file that nobody maps, so no process gets a breakpoint. If it fails,
-/// the first link only takes longer.
-fn warm_up() {
-    let attach_and_detach = || -> io::Result<()> {
-        let program = idle_program()?;
-        let file = memfd_create(c"ncclflow", MemfdFlags::CLOEXEC)?;
-        ftruncate(&file, 16)?;
-        let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).map_err(io::Error::other)?;
-        let places =
-            Places { path: &path, offsets: &[0], cookies: &[0], pid: std::process::id(), at_return: false };
-        bpf::link_many(program.as_fd(), places).map(drop)
-    };
-    let _ = thread::Builder::new().name("ncclflow-warm-up".to_owned()).spawn(attach_and_detach);
-}
-
 /// Keeps probes attached until it is dropped.
 #[derive(Debug)]
 pub struct Link {
     kind: LinkKind,
     probes: usize,
-    _descriptor: OwnedFd,
+    _attached: UProbeLink,
 }
 
 /// The kernel made no link.
@@ -127,8 +84,17 @@ impl std::error::Error for LinkError {
 }
 
 impl LinkError {
-    fn of(call: &'static str) -> impl Fn(io::Error) -> Self {
-        move |error| Self { call, error }
+    pub(super) fn of(kind: LinkKind, error: ProgramError) -> Self {
+        let (call, error) = match error {
+            ProgramError::SyscallError(SyscallError { call, io_error }) => (call, io_error),
+            error => ("", io::Error::other(error)),
+        };
+        let call = match (kind, call) {
+            (LinkKind::Multi, _) => "BPF_LINK_CREATE (uprobe_multi)",
+            (LinkKind::Perf, "perf_event_open") => "perf_event_open (uprobe)",
+            (LinkKind::Perf, _) => "BPF_LINK_CREATE (perf_event)",
+        };
+        Self { call, error }
     }
 }
 
@@ -137,7 +103,6 @@ impl LinkError {
 pub(super) struct Site<'a> {
     pub(super) path: &'a Path,
     pub(super) pid: Option<NonZeroU32>,
-    pub(super) at_return: bool,
 }
 
 /// A probe: its offset in the file, and its cookie.
@@ -149,36 +114,23 @@ impl Link {
         self.probes
     }
 
-    /// Makes one link to all of these places.
-    fn many(program: BorrowedFd<'_>, site: Site<'_>, places: &[Place]) -> Result<Self, LinkError> {
-        const CALL: &str = "BPF_LINK_CREATE (uprobe_multi)";
-        let path = c_path(site.path).map_err(LinkError::of(CALL))?;
-        let (offsets, cookies): (Vec<u64>, Vec<u64>) =
-            places.iter().map(|(offset, cookie)| (*offset, u64::from(*cookie))).unzip();
-        let places = Places {
-            path: &path,
-            offsets: &offsets,
-            cookies: &cookies,
-            pid: site.pid.map_or(0, NonZeroU32::get),
-            at_return: site.at_return,
-        };
-        let descriptor = bpf::link_many(program, places).map_err(LinkError::of(CALL))?;
-        Ok(Self { kind: LinkKind::Multi, probes: offsets.len(), _descriptor: descriptor })
-    }
-
-    /// Makes a link to one performance event.
-    fn one(program: BorrowedFd<'_>, site: Site<'_>, (offset, cookie): Place) -> Result<Self, LinkError> {
-        const OPEN: &str = "perf_event_open (uprobe)";
-        let path = c_path(site.path).map_err(LinkError::of(OPEN))?;
-        let unit = unit(site.at_return).map_err(LinkError::of("reading the performance unit `uprobe`"))?;
-        let event = bpf::open_event(unit, &path, offset, site.pid.map(NonZeroU32::get))
-            .map_err(LinkError::of(OPEN))?;
-        let only = site.pid.filter(|_| site.at_return);
-        let cookie = u64::from(cookie) | only.map_or(0, |pid| u64::from(pid.get()) << COOKIE_BITS);
-        // The link keeps the event open.
-        let descriptor = bpf::link_event(program, event.as_fd(), cookie)
-            .map_err(LinkError::of("BPF_LINK_CREATE (perf_event)"))?;
-        Ok(Self { kind: LinkKind::Perf, probes: 1, _descriptor: descriptor })
+    /// Makes one link to all of these places; one to a performance event has one place.
+    fn new(
+        kind: LinkKind,
+        program: &mut UProbe,
+        site: Site<'_>,
+        places: &[Place],
+    ) -> Result<Self, LinkError> {
+        let is_marked = kind == LinkKind::Perf && matches!(program.kind(), ProbeKind::Return);
+        let mark = site.pid.filter(|_| is_marked).map_or(0, |pid| u64::from(pid.get()) << COOKIE_BITS);
+        let points = places.iter().map(|(offset, cookie)| UProbeAttachPoint {
+            location: UProbeAttachLocation::AbsoluteOffset(*offset),
+            cookie: Some(u64::from(*cookie) | mark),
+        });
+        let scope = site.pid.map_or(UProbeScope::AllProcesses, UProbeScope::OneProcess);
+        let link = program.attach(points, site.path, scope).and_then(|link| program.take_link(link));
+        let link = link.map_err(|error| LinkError::of(kind, error))?;
+        Ok(Self { kind, probes: places.len(), _attached: link })
     }
 }
 
@@ -186,25 +138,21 @@ impl Link {
 /// that the kernel refused.
 pub(super) fn attach(
     kind: LinkKind,
-    program: BorrowedFd<'_>,
+    program: &mut UProbe,
     site: Site<'_>,
     places: &[Place],
 ) -> Result<Vec<Link>, (usize, LinkError)> {
     if kind == LinkKind::Multi {
-        match Link::many(program, site, places) {
+        match Link::new(kind, program, site, places) {
             Ok(link) => return Ok(vec![link]),
             Err(error) if places.len() == 1 => return Err((0, error)),
             // The kernel does not tell which place it refused. Links to one place each do.
             Err(_) => {}
         }
     }
-    let one = |place: &Place| match kind {
-        LinkKind::Multi => Link::many(program, site, &[*place]),
-        LinkKind::Perf => Link::one(program, site, *place),
-    };
     let mut links = Vec::with_capacity(places.len());
-    for (at, place) in places.iter().enumerate() {
-        match one(place) {
+    for (at, place) in places.chunks(1).enumerate() {
+        match Link::new(kind, program, site, place) {
             Ok(link) => links.push(link),
             Err(error) => {
                 detach(links, |_| {});
@@ -241,24 +189,4 @@ pub fn detach(links: Vec<Link>, mut before_each: impl FnMut(usize)) {
         left = left.saturating_sub(link.probes);
         drop(link);
     }
-}
-
-fn c_path(path: &Path) -> io::Result<CString> {
-    CString::new(path.as_os_str().as_bytes()).map_err(io::Error::other)
-}
-
-/// Number and configuration of the performance unit `uprobe`
-/// (Documentation/ABI/testing/sysfs-bus-event_source-devices-format).
-fn unit(at_return: bool) -> io::Result<(u32, u64)> {
-    const FOLDER: &str = "/sys/bus/event_source/devices/uprobe";
-    let kind = fs::read_to_string(format!("{FOLDER}/type"))?;
-    let kind = kind.trim().parse().map_err(io::Error::other)?;
-    if !at_return {
-        return Ok((kind, 0));
-    }
-    let bit = fs::read_to_string(format!("{FOLDER}/format/retprobe"))?;
-    let bit: Option<u32> = bit.trim().strip_prefix("config:").and_then(|bit| bit.parse().ok());
-    let config = bit.and_then(|bit| 1u64.checked_shl(bit));
-    let config = config.ok_or_else(|| io::Error::other("no bit of `config` for returns"))?;
-    Ok((kind, config))
 }

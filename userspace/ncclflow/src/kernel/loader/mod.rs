@@ -2,12 +2,12 @@
 //! [`crate::kernel::stream`] use aya.
 
 mod attachment;
-mod bpf;
 mod buffer;
-mod image;
 mod link;
 mod object;
+mod programs;
 mod trial;
+mod warm_up;
 
 #[cfg(test)]
 mod tests;
@@ -15,5 +15,6 @@ mod tests;
 pub use attachment::{ArmedProbe, AttachError, Attachment, StoredParts};
 pub use buffer::{Buffer, BufferKind};
 pub use link::{Link, LinkError, LinkKind, detach};
-pub use object::{LoadedObject, Program};
+pub use object::LoadedObject;
+pub use programs::Program;
 pub use trial::{Trial, TrialError, try_uprobe};

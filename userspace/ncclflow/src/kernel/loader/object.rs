@@ -1,28 +1,44 @@
 //! The embedded eBPF object in the kernel: its maps, its programs, and links to them.
 
-use std::{collections, fmt};
+use std::{borrow::Cow, fmt, io, os::fd::AsFd as _};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use aya::{
-    Pod,
-    maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, PerfEventArray, RingBuf},
+    Ebpf, EbpfError, EbpfLoader, Pod, VerifierLogLevel,
+    maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, RingBuf},
 };
 use aya_log::EbpfLogger;
 use log::Log;
+use memchr::memmem;
 use ncclflow_common::{
     FetchPlan, MAX_RINGS, ProbeCounters, SCRATCH_SLOTS, Seen, WIRE_VERSION, Walk, loss_slot, wakeup_bytes,
 };
 
 use super::{
-    bpf,
     buffer::{Buffer, BufferKind},
-    image::{self, Programs, Settings},
     link::{self, Link, LinkError, LinkKind, Place, Site},
+    programs::{self, Program},
 };
 use crate::kernel::stream::{PerfBuffers, Rings, Source};
 
 /// Built by `cargo xtask build-ebpf`, checked by the build script.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/ncclflow.o"));
+
+/// The object, with its programs for this kind of link: aya goes by the names of their sections, which are
+/// `uprobe.multi` and `uretprobe.multi` in the object.
+fn object_for(links: LinkKind) -> Cow<'static, [u8]> {
+    if links == LinkKind::Multi {
+        return OBJECT.into();
+    }
+    let mut object = OBJECT.to_vec();
+    // In the strings of ELF and of BTF, which end with 0.
+    for at in memmem::find_iter(OBJECT, "probe.multi\0") {
+        if let Some(dot) = object.get_mut(at + "probe".len()) {
+            *dot = 0;
+        }
+    }
+    object.into()
+}
 
 /// [`FetchPlan`] as a value of aya's maps.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +53,7 @@ struct WalkValue(Walk);
 /// [`ProbeCounters`] as a value of aya's maps.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
-pub(crate) struct CountersValue(pub(crate) ProbeCounters);
+struct CountersValue(ProbeCounters);
 
 // SAFETY: repr(C) of integers without padding, so any bytes are a value and every byte is initialised.
 unsafe impl Pod for PlanValue {}
@@ -54,50 +70,11 @@ struct SeenValue(Seen);
 // SAFETY: as above.
 unsafe impl Pod for SeenValue {}
 
-/// The programs of the object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Program {
-    /// Runs a fetch plan at an instruction.
-    Fetch,
-    /// Runs a fetch plan at a function's return.
-    Return,
-    /// Walks lists.
-    Walk,
-}
-
-impl Program {
-    pub(super) const ALL: [Self; 3] = [Self::Fetch, Self::Return, Self::Walk];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Fetch => "fetch_record",
-            Self::Return => "fetch_return",
-            Self::Walk => "walk",
-        }
-    }
-}
-
-/// Why no link was made.
-#[derive(Debug)]
-pub(super) enum LinkRefusal {
-    /// The kernel refused the place with this index.
-    Place(usize, LinkError),
-    Other(anyhow::Error),
-}
-
-/// The maps that are not taken yet, by name.
-type Maps = collections::HashMap<String, Map>;
-
 /// The object in the kernel.
 pub struct LoadedObject {
-    programs: Programs,
-    maps: Maps,
+    /// Has all maps: programs that are not loaded yet refer to them by their descriptors.
+    ebpf: Ebpf,
     links: LinkKind,
-    plans: Array<MapData, PlanValue>,
-    walks: Array<MapData, WalkValue>,
-    armed: Array<MapData, u32>,
-    losses: Array<MapData, u64>,
-    seen: HashMap<MapData, SeenValue, u32>,
     buffer: Buffer,
     log: Option<EbpfLogger<StandardError>>,
 }
@@ -128,68 +105,80 @@ impl LoadedObject {
     /// Makes the maps; programs are loaded on first use. `development_log`: prints the eBPF
     /// side's log on standard error.
     pub fn load(buffer: Buffer, links: LinkKind, development_log: bool) -> Result<Self> {
-        let log_level = if development_log { log::Level::Debug as u8 } else { 0 };
         // The maps of the other kind of buffer are as small as possible.
         let (ring_bytes, scratch_slots, through_perf) = match buffer.kind {
             BufferKind::Ring => (buffer.bytes_per_ring(), 1, 0u32),
             BufferKind::Perf => (4096, SCRATCH_SLOTS, 1),
         };
-        let in_use = ring_names(buffer.rings).map(|name| (name, ring_bytes));
-        let entries: Vec<_> = in_use.chain([("SCRATCH", scratch_slots)]).collect();
-        let settings = Settings {
-            globals: &[
-                (aya_log::LEVEL, &[log_level]),
-                ("THROUGH_PERF", &through_perf.to_ne_bytes()),
-                ("RINGS", &buffer.rings.to_ne_bytes()),
-                ("WAKEUP_BYTES", &wakeup_bytes(ring_bytes.into()).to_ne_bytes()),
-                ("LOADER_WIRE_VERSION", &WIRE_VERSION.to_ne_bytes()),
-            ],
-            entries: &entries,
-            links,
-        };
-        let (mut programs, mut maps) = image::open(OBJECT, settings).context(
+        let level = if development_log { log::Level::Debug as u8 } else { 0 };
+        let wakeup_bytes = wakeup_bytes(ring_bytes.into());
+        let mut loader = EbpfLoader::new();
+        loader
+            .verifier_log_level(VerifierLogLevel::DEBUG)
+            .override_global(aya_log::LEVEL, &level, true)
+            .override_global("THROUGH_PERF", &through_perf, true)
+            .override_global("RINGS", &buffer.rings, true)
+            .override_global("WAKEUP_BYTES", &wakeup_bytes, true)
+            .override_global("LOADER_WIRE_VERSION", &WIRE_VERSION, true)
+            .map_max_entries("SCRATCH", scratch_slots);
+        for name in ring_names(buffer.rings) {
+            loader.map_max_entries(name, ring_bytes);
+        }
+        let ebpf = loader.load(&object_for(links)).map_err(|error| match error {
+            EbpfError::MapError(error) => error.into(),
+            EbpfError::ParseError(error) => error.into(),
+            error => anyhow::Error::from(error),
+        });
+        let mut ebpf = ebpf.context(
             "loading the eBPF object: the kernel must have BPF, a ring buffer (5.8) and cookies (5.15), \
              and the caller CAP_BPF and CAP_PERFMON (or be root)",
         )?;
-        let log = if development_log { Some(open_log(&mut programs)?) } else { None };
-        let plans = Array::try_from(take_map(&mut maps, "PLANS")?).context("opening the map `PLANS`")?;
-        let walks = Array::try_from(take_map(&mut maps, "WALKS")?).context("opening the map `WALKS`")?;
-        let armed = Array::try_from(take_map(&mut maps, "ARMED")?).context("opening the map `ARMED`")?;
-        let losses = Array::try_from(take_map(&mut maps, "LOSSES")?).context("opening the map `LOSSES`")?;
-        let seen = HashMap::try_from(take_map(&mut maps, "SEEN")?).context("opening the map `SEEN`")?;
-        Ok(Self { programs, maps, links, plans, walks, armed, losses, seen, buffer, log })
+        let log = development_log.then(|| EbpfLogger::init_with_logger(&mut ebpf, StandardError));
+        let log = log.transpose().context("opening the eBPF side's log")?;
+        Ok(Self { ebpf, links, buffer, log })
+    }
+
+    fn map<'a, M: TryFrom<&'a Map, Error = MapError>>(&'a self, name: &str) -> Result<M> {
+        open(self.ebpf.map(name), name)
+    }
+
+    fn map_mut<'a, M: TryFrom<&'a mut Map, Error = MapError>>(&'a mut self, name: &str) -> Result<M> {
+        open(self.ebpf.map_mut(name), name)
     }
 
     /// Opens or closes the session. Hits are recorded only while it is open.
     pub fn set_armed(&mut self, armed: bool) -> Result<()> {
-        self.armed.set(0, u32::from(armed), 0).context("arming the probes")
+        let mut map: Array<_, u32> = self.map_mut("ARMED")?;
+        map.set(0, &u32::from(armed), 0).context("arming the probes")
     }
 
     /// Stores the plan of the probe with this cookie. Call it once, before the probe is attached.
     pub fn set_plan(&mut self, cookie: u32, plan: &FetchPlan) -> Result<()> {
-        self.plans.set(cookie, PlanValue(*plan), 0).with_context(|| format!("storing fetch plan {cookie}"))
+        let mut map: Array<_, PlanValue> = self.map_mut("PLANS")?;
+        map.set(cookie, &PlanValue(*plan), 0).with_context(|| format!("storing fetch plan {cookie}"))
     }
 
     /// Stores the walk of the probe with this cookie. Call it once, before the probe is attached.
     pub fn set_walk(&mut self, cookie: u32, walk: &Walk) -> Result<()> {
-        self.walks.set(cookie, WalkValue(*walk), 0).with_context(|| format!("storing walk {cookie}"))
+        let mut map: Array<_, WalkValue> = self.map_mut("WALKS")?;
+        map.set(cookie, &WalkValue(*walk), 0).with_context(|| format!("storing walk {cookie}"))
     }
 
     /// Loads those of these programs that are not loaded yet.
     pub(crate) fn load_programs(&mut self, programs: &[Program]) -> Result<()> {
-        let names: Vec<_> = programs.iter().map(|program| program.name()).collect();
-        self.programs.load(&names)
+        programs::load(&mut self.ebpf, programs)
     }
 
-    /// Attaches a loaded program to all of these places, or to none.
+    /// Attaches a loaded program to all of these places, or to none. The error has the index of the place
+    /// that the kernel refused.
     pub(super) fn link(
-        &self,
+        &mut self,
         program: Program,
         site: Site<'_>,
         places: &[Place],
-    ) -> Result<Vec<Link>, LinkRefusal> {
-        let program = self.programs.get(program.name()).map_err(LinkRefusal::Other)?;
-        link::attach(self.links, program, site, places).map_err(|(at, error)| LinkRefusal::Place(at, error))
+    ) -> Result<Vec<Link>, (usize, LinkError)> {
+        let program = program.find(&mut self.ebpf).map_err(|error| (0, LinkError::of(self.links, error)))?;
+        link::attach(self.links, program, site, places)
     }
 
     /// Prints the eBPF side's development log, if it is on.
@@ -199,34 +188,41 @@ impl LoadedObject {
         }
     }
 
-    /// The buffers to read records from. Can be taken once.
-    pub(crate) fn take_source(&mut self) -> Result<Source> {
+    /// The buffers to read records from, while the object exists.
+    pub(crate) fn source(&mut self) -> Result<Source> {
         match self.buffer.kind {
             BufferKind::Ring => {
-                let open = |name| {
-                    RingBuf::try_from(take_map(&mut self.maps, name)?).context("mapping a ring buffer")
-                };
-                let rings = ring_names(self.buffer.rings).map(open).collect::<Result<Vec<_>>>()?;
-                Ok(Source::Rings(Rings::new(rings)))
+                let rings = ring_names(self.buffer.rings).map(|name| self.ring(name));
+                Ok(Source::Rings(Rings::new(rings.collect::<Result<Vec<_>>>()?)))
             }
             BufferKind::Perf => {
-                let array = PerfEventArray::try_from(take_map(&mut self.maps, "PERF_RECORDS")?)
-                    .context("opening the map `PERF_RECORDS`")?;
                 let (cpus, pages) = self.buffer.pages_per_cpu()?;
-                PerfBuffers::open(array, &cpus, pages)
+                PerfBuffers::open(self.map_mut("PERF_RECORDS")?, &cpus, pages)
                     .map(Source::Perf)
                     .context("opening a perf event buffer per CPU")
             }
         }
     }
 
+    /// A ring buffer, through a descriptor of its own.
+    fn ring(&self, name: &str) -> Result<RingBuf<MapData>> {
+        let Some(Map::RingBuf(map)) = self.ebpf.map(name) else {
+            bail!("the eBPF object has no ring buffer `{name}`");
+        };
+        let descriptor = map.fd().as_fd().try_clone_to_owned().context("duplicating a descriptor")?;
+        let map = Map::from_map_data(MapData::from_fd(descriptor)?)?;
+        RingBuf::try_from(map).context("mapping a ring buffer")
+    }
+
     /// Clears the set of what walks have sent and send only once.
     pub(crate) fn forget_seen(&mut self) -> Result<()> {
-        let keys: Vec<SeenValue> = self.seen.keys().filter_map(Result::ok).collect();
+        let mut seen: HashMap<_, SeenValue, u32> = self.map_mut("SEEN")?;
+        let keys: Vec<SeenValue> = seen.keys().filter_map(Result::ok).collect();
         for key in keys {
-            match self.seen.remove(&key) {
+            match seen.remove(&key) {
+                Ok(()) => {}
                 // The kernel evicts the oldest keys of a full map.
-                Ok(()) | Err(MapError::KeyNotFound) => {}
+                Err(MapError::SyscallError(error)) if error.io_error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error).context("writing the map `SEEN`"),
             }
         }
@@ -235,13 +231,21 @@ impl LoadedObject {
 
     /// Number of records of this process (in the initial PID namespace) that the eBPF side could not send.
     pub(crate) fn lost_by_process(&self, tgid: u32) -> Result<u64> {
-        self.losses.get(&loss_slot(tgid), 0).context("reading the map `LOSSES`")
+        let losses: Array<_, u64> = self.map("LOSSES")?;
+        losses.get(&loss_slot(tgid), 0).context("reading the map `LOSSES`")
     }
 
-    /// The counters. Can be taken once.
-    pub(crate) fn take_counters(&mut self) -> Result<PerCpuArray<MapData, CountersValue>> {
-        PerCpuArray::try_from(take_map(&mut self.maps, "COUNTERS")?).context("opening the map `COUNTERS`")
+    /// What the eBPF side counted for the probe with this cookie, by CPU.
+    pub(super) fn counters(&self, cookie: u32) -> Result<Vec<ProbeCounters>> {
+        let counters: PerCpuArray<_, CountersValue> = self.map("COUNTERS")?;
+        let per_cpu = counters.get(&cookie, 0)?;
+        Ok(per_cpu.iter().map(|CountersValue(counters)| *counters).collect())
     }
+}
+
+fn open<S, M: TryFrom<S, Error = MapError>>(map: Option<S>, name: &str) -> Result<M> {
+    let map = map.with_context(|| format!("the eBPF object has no map `{name}`"))?;
+    M::try_from(map).with_context(|| format!("opening the map `{name}`"))
 }
 
 /// The names of the maps of the ring buffers in use.
@@ -259,14 +263,25 @@ fn ring_names(rings: u32) -> impl Iterator<Item = &'static str> {
     ALL.into_iter().zip(0..rings).map(|(name, _)| name)
 }
 
-/// Opens the eBPF side's log. aya-log finds it by the id of a program that writes to it.
-fn open_log(programs: &mut Programs) -> Result<EbpfLogger<StandardError>> {
-    let program = Program::Fetch.name();
-    programs.load(&[program])?;
-    let id = bpf::program_id(programs.get(program)?).context("asking for a program's number")?;
-    EbpfLogger::init_from_id_with_logger(id, StandardError).context("opening the eBPF side's log")
-}
+#[cfg(test)]
+mod tests {
+    use aya_obj::{Object, ProgramSection};
 
-fn take_map(maps: &mut Maps, name: &str) -> Result<Map> {
-    maps.remove(name).with_context(|| format!("the eBPF object has no map `{name}`"))
+    use super::*;
+
+    #[test]
+    fn programs_are_for_one_kind_of_link() {
+        for links in [LinkKind::Multi, LinkKind::Perf] {
+            let object = Object::parse(&object_for(links)).unwrap();
+            assert_eq!(object.programs.len(), Program::ALL.len());
+            for (name, program) in object.programs {
+                let (is_multi, is_return) = match program.section {
+                    ProgramSection::UProbe { multi, .. } => (multi, false),
+                    ProgramSection::URetProbe { multi, .. } => (multi, true),
+                    other => panic!("{name}: {other:?}"),
+                };
+                assert_eq!((is_multi, is_return), (links == LinkKind::Multi, name == "fetch_return"));
+            }
+        }
+    }
 }

@@ -16,7 +16,8 @@ use ncclflow_common::{FetchPlan, RecordHeader, STACK_POINTER_SLOT, Step, StepOp}
 use super::{
     buffer::{Buffer, BufferKind},
     link::{LinkKind, Site},
-    object::{LinkRefusal, LoadedObject, Program},
+    object::LoadedObject,
+    programs::Program,
 };
 
 /// Hits of one round. Their records fit into the buffer.
@@ -81,7 +82,6 @@ pub fn try_uprobe() -> Result<Trial, TrialError> {
     let links = LinkKind::best();
     let buffer = Buffer { kind: BufferKind::best(), bytes: 4 << 20, rings: 1 };
     let mut object = LoadedObject::load(buffer, links, false).map_err(TrialError::Load)?;
-    let counters = object.take_counters().map_err(TrialError::Other)?;
     object.set_plan(0, &plan()).map_err(TrialError::Other)?;
     object.load_programs(&[Program::Fetch]).map_err(TrialError::Load)?;
     // Some kernels' verifiers refuse some programs.
@@ -93,21 +93,15 @@ pub fn try_uprobe() -> Result<Trial, TrialError> {
     let load = begun.elapsed();
 
     let offset = file_offset(probed as *const () as usize).map_err(TrialError::Other)?;
-    let site = Site {
-        path: Path::new("/proc/self/exe"),
-        pid: NonZeroU32::new(std::process::id()),
-        at_return: false,
-    };
+    let site = Site { path: Path::new("/proc/self/exe"), pid: NonZeroU32::new(std::process::id()) };
     let begun = Instant::now();
-    let link = object.link(Program::Fetch, site, &[(offset, 0)]).map_err(|refusal| match refusal {
-        LinkRefusal::Place(_, refused) => TrialError::Attach(refused.error),
-        LinkRefusal::Other(error) => TrialError::Other(error),
-    })?;
+    let link = object.link(Program::Fetch, site, &[(offset, 0)]);
+    let link = link.map_err(|(_, refused)| TrialError::Attach(refused.error))?;
     let attach = begun.elapsed();
     object.set_armed(true).map_err(TrialError::Other)?;
     let hit = (0..ROUNDS).map(|_| round()).min().unwrap_or_default();
-    let counted = counters.get(&0, 0).context("reading the counters").map_err(TrialError::Other)?;
-    let counted = counted.iter().map(|cpu| cpu.0.hits).sum();
+    let counted = object.counters(0).context("reading the counters").map_err(TrialError::Other)?;
+    let counted = counted.iter().map(|cpu| cpu.hits).sum();
     let begun = Instant::now();
     drop(link);
     let made = u64::from(HITS) * u64::from(ROUNDS);

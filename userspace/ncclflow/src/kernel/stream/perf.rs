@@ -5,6 +5,7 @@
 
 use std::os::fd::{AsFd as _, BorrowedFd};
 
+use anyhow::Result;
 use aya::maps::{
     MapData, PerfEventArray,
     perf::{PerfEvent, PerfEventArrayBuffer},
@@ -59,21 +60,21 @@ impl Window {
 
 #[expect(missing_debug_implementations, reason = "aya's maps have none")]
 pub struct PerfBuffers {
-    buffers: Vec<PerfEventArrayBuffer<MapData>>,
+    buffers: Vec<PerfEventArrayBuffer>,
     window: Window,
-    /// The kernel finds its buffers through it.
-    _array: PerfEventArray<MapData>,
 }
 
 impl PerfBuffers {
-    /// Opens a buffer of `pages` (a power of two) on each of `cpus`.
-    pub fn open(
-        mut array: PerfEventArray<MapData>,
-        cpus: &[u32],
-        pages: usize,
-    ) -> Result<Self, aya::maps::perf::PerfBufferError> {
-        let buffers = cpus.iter().map(|cpu| array.open(*cpu, Some(pages))).collect::<Result<_, _>>()?;
-        Ok(Self { buffers, window: Window::default(), _array: array })
+    /// Opens a buffer of `pages` (a power of two) on each of `cpus`. The kernel finds them through the map
+    /// while the map is open.
+    pub fn open(mut array: PerfEventArray<&mut MapData>, cpus: &[u32], pages: usize) -> Result<Self> {
+        let mut open = |cpu: u32| -> Result<_> {
+            let buffer = PerfEventArrayBuffer::open(cpu, pages)?;
+            array.set(cpu, &buffer)?;
+            Ok(buffer)
+        };
+        let buffers = cpus.iter().map(|cpu| open(*cpu)).collect::<Result<_>>()?;
+        Ok(Self { buffers, window: Window::default() })
     }
 
     pub(super) fn take(&mut self, mut take: impl FnMut(&[u8])) -> usize {
