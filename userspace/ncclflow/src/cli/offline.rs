@@ -14,6 +14,7 @@ use super::{
 use crate::{
     check::{check, write_check},
     record::replay,
+    recording::Damage,
     sinks::{OutputDir, aggregate_directory},
 };
 
@@ -36,7 +37,14 @@ pub(super) fn run_replay(args: &ReplayArgs) -> Result<ExitCode> {
     let mut out = stdout().lock();
     writeln!(out, "{} records replayed into {}", done.records, args.output.display())?;
     if done.is_cut {
-        writeln!(out, "the capture has no end: its recording was killed, or its disk was full")?;
+        writeln!(out, "it has no end: its recording was killed, its disk was full, or it still goes on")?;
+    }
+    let Damage { blocks, bytes, unknown } = done.damage;
+    if blocks + bytes > 0 {
+        writeln!(out, "{blocks} blocks and {bytes} bytes between blocks are damaged, and were left out")?;
+    }
+    if unknown > 0 {
+        writeln!(out, "{unknown} blocks and events are of a newer version, and were left out")?;
     }
     if done.undecodable > 0 {
         writeln!(out, "{} records could not be understood", done.undecodable)?;

@@ -1,4 +1,4 @@
-//! The threads that take records from the drain. One decodes, models and writes; one keeps the capture. Each has
+//! The threads that take records from the drain. One decodes, models and writes; one keeps the recording, and one the capture. Each has
 //! an inbox of its own, so neither stops the other, and neither stops the drain.
 //!
 //! A new consumer is a function here that works on an [`Inbox`], and a [`Consumer::start`] in
@@ -16,14 +16,16 @@ use anyhow::{Result, anyhow};
 use rustix::time::ClockId;
 
 use super::{
-    mailbox::{EventSender, SessionEvent, WriterMessage},
+    mailbox::{EventSender, KeeperMessage, SessionEvent, WriterMessage},
     pipeline::Pipeline,
+    setup::Bindings,
 };
 use crate::{
     capture::CaptureWriter,
     clock::now_ns,
     kernel::stream::{Batch, Outlet, Popped, Queue},
-    sinks::Sink as _,
+    recording::{BLOCK_TIME, Event, RecordingWriter},
+    sinks::{Sink as _, is_over_max_size},
 };
 
 /// How often files are brought up to date for whoever reads along.
@@ -31,7 +33,7 @@ const FLUSH_INTERVAL: Duration = Duration::from_millis(500);
 
 /// How long after the end of a process records of it can come: they wait in the kernel for the drain, which
 /// pauses at most [`crate::kernel::stream::MAX_PAUSE`].
-const STRAGGLE_NS: u64 = 1_000_000_000;
+pub(super) const STRAGGLE_NS: u64 = 1_000_000_000;
 
 /// A consumer, as the other threads see it.
 #[derive(Debug)]
@@ -103,18 +105,18 @@ impl<M> Inbox<M> {
 
     /// Has `take` do one step after the other until the end. It says whether it wants to be asked again soon,
     /// even if nothing comes.
-    fn consume(&self, mut take: impl FnMut(Step<M>) -> bool) {
+    fn consume(&self, flush_interval: Duration, mut take: impl FnMut(Step<M>) -> bool) {
         let (mut flushed, mut unflushed, mut waits) = (Instant::now(), false, false);
         loop {
-            let until_flush = unflushed.then(|| FLUSH_INTERVAL.saturating_sub(flushed.elapsed()));
-            let step = self.next(until_flush.or(waits.then_some(FLUSH_INTERVAL)));
+            let until_flush = unflushed.then(|| flush_interval.saturating_sub(flushed.elapsed()));
+            let step = self.next(until_flush.or(waits.then_some(flush_interval)));
             let is_end = matches!(step, Step::End);
             unflushed |= matches!(step, Step::Records(_));
             waits = take(step);
             if is_end {
                 return;
             }
-            if unflushed && flushed.elapsed() >= FLUSH_INTERVAL {
+            if unflushed && flushed.elapsed() >= flush_interval {
                 take(Step::Flush);
                 (flushed, unflushed) = (Instant::now(), false);
             }
@@ -166,7 +168,7 @@ pub(super) fn write_flows(
     events: &EventSender,
 ) -> Pipeline {
     let mut writer = Writer { inbox, pipeline, events, errors_sent: 0, is_full_sent: false };
-    inbox.consume(|step| writer.step(step));
+    inbox.consume(FLUSH_INTERVAL, |step| writer.step(step));
     writer.pipeline
 }
 
@@ -231,13 +233,82 @@ impl Writer<'_> {
     }
 }
 
+/// Keeps the records in the recording until the inbox is closed. Without a recording, between windows, they are passed over.
+pub(super) fn keep_recording(
+    inbox: &Inbox<KeeperMessage>,
+    recording: Option<Box<RecordingWriter>>,
+    bindings: Bindings,
+    events: &EventSender,
+) -> Option<Box<RecordingWriter>> {
+    let mut keeper = Keeper { inbox, recording, bindings, events, has_failed: false };
+    inbox.consume(BLOCK_TIME, |step| {
+        keeper.step(step);
+        false
+    });
+    keeper.recording
+}
+
+struct Keeper<'a> {
+    inbox: &'a Inbox<KeeperMessage>,
+    recording: Option<Box<RecordingWriter>>,
+    bindings: Bindings,
+    events: &'a EventSender,
+    /// The last block could not be written. It is said once, until one can be again.
+    has_failed: bool,
+}
+
+impl Keeper<'_> {
+    fn step(&mut self, step: Step<KeeperMessage>) {
+        match step {
+            Step::Records(batch) => self.push(&batch),
+            Step::Message(KeeperMessage::ProcessEnded { tgid, at_ns }) => {
+                self.write(|recording| recording.push_event(&Event::ProcessEnded { tgid, at_ns }));
+            }
+            Step::Message(KeeperMessage::Swap { next, reply }) => {
+                while let Popped::Batch(batch) = self.inbox.records.pop(Some(Duration::ZERO)) {
+                    self.push(&batch);
+                }
+                self.write(RecordingWriter::close_block);
+                // Whoever asked for it waits for it, unless the recording has failed.
+                let _ = reply.send(mem::replace(&mut self.recording, next));
+                self.has_failed = false;
+            }
+            Step::Idle => {}
+            Step::Flush | Step::End => self.write(RecordingWriter::close_block),
+        }
+    }
+
+    fn push(&mut self, batch: &Arc<Batch>) {
+        let Self { recording: Some(recording), bindings, .. } = self else { return };
+        // The binding of a cookie is there before its probe is.
+        recording.bind(|known| bindings.update(known));
+        self.write(|recording| recording.push(batch));
+    }
+
+    fn write(&mut self, write: impl FnOnce(&mut RecordingWriter) -> io::Result<()>) {
+        let Some(recording) = &mut self.recording else { return };
+        let written = write(recording);
+        self.events.look_at_budget();
+        let has_failed = written.is_err();
+        if let Err(error) = written
+            && !self.has_failed
+            && !is_over_max_size(&error)
+        {
+            let error =
+                format!("writing the recording failed: {error}; it goes on when it can be written again");
+            self.events.send(SessionEvent::WriteFailed(error));
+        }
+        self.has_failed = has_failed;
+    }
+}
+
 /// Keeps the records as they are until the inbox is closed.
 pub(super) fn keep_capture(
     inbox: &Inbox<Infallible>,
     mut capture: CaptureWriter,
     events: &EventSender,
 ) -> CaptureWriter {
-    inbox.consume(|step| {
+    inbox.consume(FLUSH_INTERVAL, |step| {
         let done = match step {
             Step::Records(batch) => capture.push(&batch),
             Step::Flush | Step::End => capture.flush(),

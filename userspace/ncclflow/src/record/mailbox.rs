@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result};
 use super::{limit, options::Notice, pipeline::Pipeline, recorder::Recording};
 use crate::{
     kernel::stream::{MailSender, Mailbox},
+    recording::RecordingWriter,
     sinks::DiskBudget,
 };
 
@@ -34,6 +35,15 @@ pub(super) enum WriterMessage {
     ProcessEnded { tgid: u32, at_ns: u64 },
     /// Take all records that are there, go on with another pipeline, and send back the one before, finished.
     Swap { next: Box<Pipeline>, reply: mpsc::Sender<Pipeline> },
+}
+
+/// What the recording's keeper is told, besides the records.
+#[derive(Debug)]
+pub(super) enum KeeperMessage {
+    /// As [`WriterMessage::ProcessEnded`].
+    ProcessEnded { tgid: u32, at_ns: u64 },
+    /// Take all records that are there, go on with another recording or with none, and send back the one before.
+    Swap { next: Option<Box<RecordingWriter>>, reply: mpsc::Sender<Option<Box<RecordingWriter>>> },
 }
 
 #[derive(Clone, Debug)]

@@ -14,6 +14,7 @@ use super::{
 use crate::{
     capture::Binding,
     kernel::stream::ProbeCounts,
+    recording::{self, FirstHit, Item},
     sinks::{SessionFiles, Sink as _},
 };
 use flow::{
@@ -92,6 +93,34 @@ impl Pipeline {
         self.undecodable += later.undecodable;
         if self.first_error.is_none() {
             self.first_error.clone_from(&later.first_error);
+        }
+    }
+
+    /// A pipeline for what is read of a recording.
+    pub fn reading(session: &recording::Session, files: SessionFiles) -> Self {
+        let recording::Session { steps, returns, sampling, .. } = *session;
+        let host = session.host.clone();
+        Self {
+            traced: Traced { steps, returns, sampling },
+            following: host.map(|host| Following { bindings: Bindings::default(), host }),
+            ..Self::new(Vec::new(), files)
+        }
+    }
+
+    /// Takes what was read of a recording.
+    pub fn take(&mut self, item: Item<'_>) {
+        match item {
+            Item::Bindings(new) => self.bindings.extend_from_slice(new),
+            Item::Record(record) => self.record(record),
+            Item::Event(recording::Event::ProcessEnded { tgid, at_ns }) => {
+                self.ended_ns.insert(tgid, at_ns);
+            }
+            Item::Event(recording::Event::HitsBegin { hits }) => {
+                for FirstHit { probe, cpu, hit } in hits {
+                    self.gaps.begin_at(probe, cpu, hit);
+                }
+            }
+            Item::Event(recording::Event::Unknown) | Item::End(_) => {}
         }
     }
 

@@ -16,7 +16,7 @@ use super::{
     processes::Traced,
     report::{complete_report, first_report, write_results},
     setup::{Bindings, Setup, Wanted},
-    threads::{Taken, Threads},
+    threads::{Keeping, Taken, Threads},
     watch::Watch,
     windows::Windows,
 };
@@ -28,6 +28,7 @@ use crate::{
         probe::{Level, ProbeStrategy},
     },
     layout_cache::LayoutCache,
+    recording::{self, RecordingWriter},
     sinks::{
         Aggregated, ApiOutputOptions, AttachReport, OutputDir, SessionFiles, SessionReport, TargetReport,
     },
@@ -66,8 +67,9 @@ pub fn record(
     };
     raise_descriptor_limit();
     let (mut recording, capture) = Recording::prepare(wanted, &setup, attachment, times, &bindings, notice)?;
+    let keeping = recording.keeping(&bindings, follower.is_some())?;
     let pipeline = recording.pipeline(bindings, follower.is_some())?;
-    let taken = recording.run(stop, follower.as_mut(), pipeline, capture)?;
+    let taken = recording.run(stop, follower.as_mut(), pipeline, keeping, capture)?;
     let aggregated = recording.complete(taken)?;
     let Recording { mut attachment, report, notice, .. } = recording;
     if let Some(follower) = follower {
@@ -158,6 +160,34 @@ impl<'a> Recording<'a> {
         ApiOutputOptions { format: self.options.format, realtime_offset_ns: self.report.clock.offset_ns }
     }
 
+    /// Begins the recording in the output folder, if there is one; windows begin their own. `follows`: bindings come while it runs.
+    fn keeping(&self, bindings: &Bindings, follows: bool) -> Result<Option<Keeping>> {
+        let Some(dir) = &self.dir else { return Ok(None) };
+        let recording = if self.options.windows.is_some() {
+            None
+        } else {
+            let session = self.recording_session(follows)?;
+            let writer = RecordingWriter::create(dir, session, bindings.list());
+            Some(Box::new(writer.with_context(|| format!("cannot write to `{}`", dir.path().display()))?))
+        };
+        Ok(Some(Keeping { recording, bindings: bindings.clone() }))
+    }
+
+    /// How a recording of this session begins.
+    fn recording_session(&self, follows: bool) -> Result<recording::Session> {
+        let RecordOptions { choice, sampling, .. } = self.options;
+        Ok(recording::Session {
+            ncclflow: env!("CARGO_PKG_VERSION").to_owned(),
+            wire_version: WIRE_VERSION,
+            report: self.report.to_text()?,
+            host: follows.then(|| self.report.host.clone()),
+            steps: choice.level == Level::Steps,
+            returns: choice.returns,
+            sampling: *sampling,
+            api: self.api(),
+        })
+    }
+
     /// The way from records to files. `follows`: bindings come while it runs.
     fn pipeline(&self, bindings: Bindings, follows: bool) -> Result<Pipeline> {
         let options = self.options;
@@ -181,6 +211,7 @@ impl<'a> Recording<'a> {
         stop: &StopHandle,
         mut follower: Option<&mut Follower<'a>>,
         pipeline: Pipeline,
+        keeping: Option<Keeping>,
         capture: Option<CaptureWriter>,
     ) -> Result<Taken> {
         if let Some(follower) = &mut follower {
@@ -189,7 +220,8 @@ impl<'a> Recording<'a> {
         let events = Events::new(self.dir.as_ref().and_then(OutputDir::budget).cloned())?;
         let mut windows = Windows::new(self, &pipeline, &events.sender)?;
         let source = self.attachment.source()?;
-        let threads = Threads::start(source, self.options.queue_bytes, pipeline, capture, &events.sender)?;
+        let threads =
+            Threads::start(source, self.options.queue_bytes, pipeline, keeping, capture, &events.sender)?;
         let opened = self.open(windows.is_some());
         let watched =
             opened.and_then(|()| Watch::new(self, stop, &events, &threads, follower, windows.as_mut()).run());

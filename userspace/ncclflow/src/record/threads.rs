@@ -19,17 +19,19 @@ use anyhow::{Context as _, Result, anyhow};
 use rustix::time::ClockId;
 
 use super::{
-    consumers::{Consumer, join, keep_capture, write_flows},
-    mailbox::{EventSender, WriterMessage},
+    consumers::{Consumer, join, keep_capture, keep_recording, write_flows},
+    mailbox::{EventSender, KeeperMessage, WriterMessage},
     pipeline::Pipeline,
+    setup::Bindings,
 };
 use crate::{
     capture::CaptureWriter,
     clock::now_ns,
     kernel::{
         loader::Attachment,
-        stream::{Drain, DrainMessage, MailSender, Mailbox, ProbeCounts, Source},
+        stream::{Drain, DrainMessage, MailSender, Mailbox, Outlet, ProbeCounts, Source},
     },
+    recording::RecordingWriter,
 };
 use flow::schema::LossReport;
 
@@ -45,7 +47,18 @@ pub(super) struct Threads {
     /// Of these, those that the writer did not get.
     dropped: Arc<Mutex<ProbeCounts>>,
     writer: Consumer<WriterMessage, Pipeline>,
-    keeper: Option<Consumer<Infallible, CaptureWriter>>,
+    keeper: Option<Consumer<KeeperMessage, Option<Box<RecordingWriter>>>>,
+    /// Of these, those that the keeper did not get.
+    not_kept: Arc<Mutex<ProbeCounts>>,
+    capturer: Option<Consumer<Infallible, CaptureWriter>>,
+}
+
+/// What the keeper begins with.
+#[derive(Debug)]
+pub(super) struct Keeping {
+    /// With windows there is none before the first.
+    pub(super) recording: Option<Box<RecordingWriter>>,
+    pub(super) bindings: Bindings,
 }
 
 /// Whatever happens to who holds it, the drain does not go on.
@@ -62,6 +75,9 @@ impl Drop for DrainSender {
 #[derive(Debug, Default)]
 pub(super) struct Taken {
     pub(super) pipeline: Pipeline,
+    pub(super) recording: Option<Box<RecordingWriter>>,
+    /// Records that the recording lacks.
+    pub(super) not_recorded: u64,
     pub(super) capture: Option<CaptureWriter>,
     /// Records that the pipeline did not get, as it had not kept up.
     pub(super) dropped: ProbeCounts,
@@ -80,6 +96,7 @@ impl Threads {
         source: Source,
         queue_bytes: usize,
         pipeline: Pipeline,
+        keeping: Option<Keeping>,
         capture: Option<CaptureWriter>,
         events: &EventSender,
     ) -> Result<Self> {
@@ -88,12 +105,20 @@ impl Threads {
         let write = move |inbox: &_, events: &_| write_flows(inbox, pipeline, events);
         let (writer, outlet) =
             Consumer::start("ncclflow-write", queue_bytes, events, write).context(context)?;
-        let (dropped, mut outlets, mut keeper) = (outlet.shared_dropped(), vec![outlet], None);
+        let (dropped, mut outlets) = (outlet.shared_dropped(), vec![outlet]);
+        let (mut keeper, mut not_kept, mut capturer) = (None, Arc::default(), None);
+        if let Some(Keeping { recording, bindings }) = keeping {
+            let keep = move |inbox: &_, events: &_| keep_recording(inbox, recording, bindings, events);
+            let (consumer, outlet) =
+                Consumer::start("ncclflow-keep", queue_bytes, events, keep).context(context)?;
+            (keeper, not_kept) = (Some(consumer), outlet.shared_dropped());
+            outlets.push(outlet);
+        }
         if let Some(capture) = capture {
             let keep = move |inbox: &_, events: &_| keep_capture(inbox, capture, events);
             let (consumer, outlet) =
-                Consumer::start("ncclflow-keep", queue_bytes, events, keep).context(context)?;
-            keeper = Some(consumer);
+                Consumer::start("ncclflow-capt", queue_bytes, events, keep).context(context)?;
+            capturer = Some(consumer);
             outlets.push(outlet);
         }
         let mut drain = Drain::new(source, outlets);
@@ -104,7 +129,8 @@ impl Threads {
             (drain, drained)
         });
         let drain = drain.context(context)?;
-        Ok(Self { drain, to_drain: DrainSender(to_drain), taken_total, dropped, writer, keeper })
+        let to_drain = DrainSender(to_drain);
+        Ok(Self { drain, to_drain, taken_total, dropped, writer, keeper, not_kept, capturer })
     }
 
     /// Tells the writer that a process has ended, or is not there any more.
@@ -112,6 +138,20 @@ impl Threads {
         let at_ns = now_ns(ClockId::Monotonic);
         // A writer that has failed is an error at the end.
         let _ = self.writer.inbox.send(WriterMessage::ProcessEnded { tgid, at_ns });
+        if let Some(keeper) = &self.keeper {
+            let _ = keeper.inbox.send(KeeperMessage::ProcessEnded { tgid, at_ns });
+        }
+    }
+
+    /// Gives the keeper another recording, or none, once it has taken all that has come. Gives back the one that it had.
+    pub(super) fn swap_recording(
+        &self,
+        next: Option<Box<RecordingWriter>>,
+    ) -> Result<Option<Box<RecordingWriter>>> {
+        let Some(keeper) = &self.keeper else { return Ok(None) };
+        let (reply, answer) = mpsc::channel();
+        keeper.inbox.send(KeeperMessage::Swap { next, reply })?;
+        answer.recv().map_err(|_| anyhow!("the thread that keeps the recording has failed"))
     }
 
     /// Gives the writer another pipeline, once it has taken all that has come. Gives back the one that it
@@ -125,6 +165,11 @@ impl Threads {
     /// Records that the writer did not get until now.
     pub(super) fn dropped(&self) -> ProbeCounts {
         self.dropped.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Records that the keeper did not get until now.
+    pub(super) fn not_kept(&self) -> u64 {
+        self.not_kept.lock().unwrap_or_else(PoisonError::into_inner).total()
     }
 
     /// Waits until the drain has passed on or dropped all records of a session that is closed.
@@ -148,16 +193,22 @@ impl Threads {
             (drain, settled.and(drained.context("waiting for records")))
         });
         // Whatever fails, all have ended first.
-        let (pipeline, capture) = (self.writer.end(), self.keeper.map(Consumer::end).transpose());
+        let (pipeline, recording) = (self.writer.end(), self.keeper.map(Consumer::end).transpose());
+        let has_keeper = !matches!(recording, Ok(None));
+        let capture = self.capturer.map(Consumer::end).transpose();
         let (drain, drained) = drain?;
-        let (pipeline, capture) = (pipeline?, capture?);
+        let (pipeline, recording, capture) = (pipeline?, recording?.flatten(), capture?);
         let (writers, others) = drain.outlets().split_first().context("the drain has no writer")?;
-        let not_kept: u64 = others.iter().map(|outlet| outlet.dropped().total()).sum();
+        let not_taken =
+            |outlets: &[Outlet]| outlets.iter().map(|outlet| outlet.dropped().total()).sum::<u64>();
+        let (of_keeper, of_capture) = others.split_at(usize::from(has_keeper));
         let taken = Taken {
             pipeline,
             dropped: writers.dropped(),
             windows_lost: LossReport::default(),
-            not_captured: not_kept + capture.as_ref().map_or(0, CaptureWriter::lost),
+            not_recorded: not_taken(of_keeper),
+            recording,
+            not_captured: not_taken(of_capture) + capture.as_ref().map_or(0, CaptureWriter::lost),
             queue_peak: writers.peak(),
             capture,
         };
