@@ -27,7 +27,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let root = repository::root();
     require_bpf_linker()?;
-    require_toolchain()?;
+    let sysroot = toolchain()?;
     let mut manifest = BTreeMap::from([
         ("rustc".to_owned(), TOOLCHAIN.to_owned()),
         ("bpf-linker".to_owned(), BPF_LINKER.to_owned()),
@@ -36,7 +36,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let mut objects = Vec::new();
     for arch in ARCHITECTURES {
         println!("building the eBPF object for {arch}");
-        let built = build(&root, arch)?;
+        let built = build(&root, arch, &sysroot)?;
         let mut object = fs::read(built.join("ncclflow"))?;
         btf_names::make_valid(&mut object)?;
         manifest.insert(format!("{arch}-sha256"), ebpf_digest::hex(&Sha256::digest(&object)));
@@ -67,11 +67,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-fn build(root: &Path, arch: &str) -> Result<PathBuf> {
+fn build(root: &Path, arch: &str, sysroot: &Path) -> Result<PathBuf> {
     let target_dir = root.join("ebpf/target").join(arch);
     let home = PathBuf::from(env::var_os("HOME").context("HOME is not set")?);
     let cargo_home = env::var_os("CARGO_HOME").map_or_else(|| home.join(".cargo"), PathBuf::from);
-    let rustup_home = env::var_os("RUSTUP_HOME").map_or_else(|| home.join(".rustup"), PathBuf::from);
     // BTF line info holds paths: remapped, the object is the same wherever it is built.
     let flags = [
         "-Clinker=bpf-linker".to_owned(),
@@ -83,7 +82,7 @@ fn build(root: &Path, arch: &str) -> Result<PathBuf> {
         "--check-cfg=cfg(bpf_target_arch,values(any()))".to_owned(),
         format!("--remap-path-prefix={}=/ncclflow", root.display()),
         format!("--remap-path-prefix={}=/cargo", cargo_home.display()),
-        format!("--remap-path-prefix={}=/rustup", rustup_home.display()),
+        format!("--remap-path-prefix={}=/rust", sysroot.display()),
     ];
     let status = Command::new("cargo")
         .arg(format!("+{TOOLCHAIN}"))
@@ -115,20 +114,21 @@ fn require_bpf_linker() -> Result<()> {
     Ok(())
 }
 
-/// Installs the compiler and its sources, which only this command needs.
-fn require_toolchain() -> Result<()> {
-    let sysroot = Command::new("rustc").arg(format!("+{TOOLCHAIN}")).args(["--print", "sysroot"]).output();
-    if let Ok(output) = &sysroot {
-        let sysroot = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
-        if sysroot.join("lib/rustlib/src/rust/library/core/src/lib.rs").exists() {
-            return Ok(());
-        }
+/// The folder of the pinned compiler and its sources, which only this command needs. Installs them if they are not there.
+fn toolchain() -> Result<PathBuf> {
+    let sysroot = || {
+        let rustc = Command::new("rustc").arg(format!("+{TOOLCHAIN}")).args(["--print", "sysroot"]).output();
+        // The compiler names its sources without the links on the way.
+        let sysroot = fs::canonicalize(String::from_utf8_lossy(&rustc.ok()?.stdout).trim()).ok()?;
+        sysroot.join("lib/rustlib/src/rust/library/core/src/lib.rs").exists().then_some(sysroot)
+    };
+    if let Some(sysroot) = sysroot() {
+        return Ok(sysroot);
     }
     println!("installing the toolchain {TOOLCHAIN} with rust-src");
     let install = ["toolchain", "install", TOOLCHAIN, "--profile", "minimal", "--component", "rust-src"];
-    let status = Command::new("rustup").args(install).arg("--no-self-update").status();
-    if !status.is_ok_and(|status| status.success()) {
-        bail!("Rust {TOOLCHAIN} with rust-src is needed: `rustup {}` failed", install.join(" "));
-    }
-    Ok(())
+    let _ = Command::new("rustup").args(install).arg("--no-self-update").status();
+    sysroot().with_context(|| {
+        format!("Rust {TOOLCHAIN} with rust-src is needed: `rustup {}` failed", install.join(" "))
+    })
 }
