@@ -64,8 +64,8 @@ pub(crate) fn run(capture: &Path, rounds: u32) -> Result<Volume> {
             });
         });
         failed?;
-        let (totals, ended) = writer.finish("{}");
-        ended?;
+        let totals = writer.totals();
+        writer.finish("{}")?;
         (volume.bytes, volume.blocks) = (totals.bytes, totals.blocks);
         volume.write_s.push(time.as_secs_f64());
         volume.read_s.push(read(&dir, totals.records)?.as_secs_f64());

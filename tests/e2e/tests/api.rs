@@ -76,7 +76,9 @@ impl Run {
 
     /// A replay of the raw records, which needs no root, makes the same files, byte for byte.
     fn check_replay(&self) {
-        replay::check(&programs::ncclflow().unwrap(), &self.folder.path().join("capture"), &self.out());
+        for kept in [self.folder.path().join("capture"), self.out()] {
+            replay::check(&programs::ncclflow().unwrap(), &kept, &self.out());
+        }
     }
 }
 

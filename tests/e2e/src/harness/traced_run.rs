@@ -125,17 +125,19 @@ impl TracedRun {
         self.check_replay();
     }
 
-    /// A replay of the raw records, which needs no root, makes the same files, byte for byte.
+    /// A replay of the capture and one of the recording, which need no root, make the same files, byte for byte.
     pub fn check_replay(&self) {
         let (out, capture) = (self.folder.path().join("out"), self.folder.path().join("capture"));
-        replay::check(&programs::ncclflow().unwrap(), &capture, &out);
+        for kept in [&capture, &out] {
+            replay::check(&programs::ncclflow().unwrap(), kept, &out);
+        }
     }
 
     /// `flow_rank` holds what the two other files hold.
     pub fn check_aggregates(&self) {
         let mut seen = 0;
         for folder in fs::read_dir(self.folder.path().join("out")).unwrap().map(Result::unwrap) {
-            if !folder.path().is_dir() {
+            if !folder.path().is_dir() || folder.file_name() == "recording" {
                 continue;
             }
             for rank in 0..self.n_ranks {

@@ -22,6 +22,8 @@ row! {
         "windows_late": Measured, #[serde(default)] windows_late: u64;
         /// Records that the file of `--capture` lacks.
         "records_not_captured": Measured, #[serde(default)] records_not_captured: u64;
+        /// Records that the folder `recording` lacks: the disk or a limit was full, or it did not keep up.
+        "records_not_recorded": Measured, #[serde(default)] records_not_recorded: u64;
     }
 }
 

@@ -192,6 +192,7 @@ fn summarize(outcome: &Outcome, no_files: bool) {
         (loss.windows_late, "windows were opened late, as there was no room for them: --max-size"),
         (loss.records_unaccounted, "hits unaccounted for"),
         (loss.records_not_captured, "are not in the capture"),
+        (loss.records_not_recorded, "are not in the recording"),
     ] {
         if count > 0 {
             tell!("  {count} {what}");

@@ -67,7 +67,7 @@ pub fn record(
     };
     raise_descriptor_limit();
     let (mut recording, capture) = Recording::prepare(wanted, &setup, attachment, times, &bindings, notice)?;
-    let keeping = recording.keeping(&bindings, follower.is_some())?;
+    let keeping = recording.keeping(&bindings)?;
     let pipeline = recording.pipeline(bindings, follower.is_some())?;
     let taken = recording.run(stop, follower.as_mut(), pipeline, keeping, capture)?;
     let aggregated = recording.complete(taken)?;
@@ -160,23 +160,23 @@ impl<'a> Recording<'a> {
         ApiOutputOptions { format: self.options.format, realtime_offset_ns: self.report.clock.offset_ns }
     }
 
-    /// Begins the recording in the output folder, if there is one; windows begin their own. `follows`: bindings come while it runs.
-    fn keeping(&self, bindings: &Bindings, follows: bool) -> Result<Option<Keeping>> {
+    /// Begins the recording in the output folder, if there is one; windows begin their own.
+    fn keeping(&self, bindings: &Bindings) -> Result<Option<Keeping>> {
         let Some(dir) = &self.dir else { return Ok(None) };
-        let recording = if self.options.windows.is_some() {
-            None
-        } else {
-            let session = self.recording_session(follows)?;
-            let writer = RecordingWriter::create(dir, session, bindings.list());
-            Some(Box::new(writer.with_context(|| format!("cannot write to `{}`", dir.path().display()))?))
-        };
+        let begin = || self.begin_recording(dir, bindings);
+        let recording = self.options.windows.is_none().then(begin).transpose()?;
         Ok(Some(Keeping { recording, bindings: bindings.clone() }))
     }
 
-    /// How a recording of this session begins.
-    fn recording_session(&self, follows: bool) -> Result<recording::Session> {
-        let RecordOptions { choice, sampling, .. } = self.options;
-        Ok(recording::Session {
+    /// Begins a recording of this session in a folder.
+    pub(super) fn begin_recording(
+        &self,
+        dir: &OutputDir,
+        bindings: &Bindings,
+    ) -> Result<Box<RecordingWriter>> {
+        let RecordOptions { choice, sampling, targets, .. } = self.options;
+        let follows = matches!(targets, Targets::All(_));
+        let session = recording::Session {
             ncclflow: env!("CARGO_PKG_VERSION").to_owned(),
             wire_version: WIRE_VERSION,
             report: self.report.to_text()?,
@@ -185,7 +185,9 @@ impl<'a> Recording<'a> {
             returns: choice.returns,
             sampling: *sampling,
             api: self.api(),
-        })
+        };
+        let writer = RecordingWriter::create(dir, session, bindings.list());
+        writer.map(Box::new).with_context(|| format!("beginning a recording in `{}`", dir.path().display()))
     }
 
     /// The way from records to files. `follows`: bindings come while it runs.
@@ -214,11 +216,12 @@ impl<'a> Recording<'a> {
         keeping: Option<Keeping>,
         capture: Option<CaptureWriter>,
     ) -> Result<Taken> {
+        let bindings = keeping.as_ref().map(|keeping| keeping.bindings.clone()).unwrap_or_default();
         if let Some(follower) = &mut follower {
             follower.round(self)?;
         }
         let events = Events::new(self.dir.as_ref().and_then(OutputDir::budget).cloned())?;
-        let mut windows = Windows::new(self, &pipeline, &events.sender)?;
+        let mut windows = Windows::new(self, &pipeline, bindings, &events.sender)?;
         let source = self.attachment.source()?;
         let threads =
             Threads::start(source, self.options.queue_bytes, pipeline, keeping, capture, &events.sender)?;

@@ -17,7 +17,7 @@ use crate::{
     },
     sinks::{
         Aggregated, AttachReport, BufferReport, DiskBudget, MAX_AGGREGATED, SessionReport, SessionState,
-        Sink as _, TargetReport, aggregate_directory, compress_files,
+        Sink as _, TargetReport, aggregate_directory, compress_files, is_over_max_size,
     },
     target::Process,
 };
@@ -69,6 +69,7 @@ pub(super) fn first_report(
         gaps: Vec::new(),
         model: ModelCounters::default(),
         first_undecodable: None,
+        recording: None,
         max_size: None,
         compressed: None,
         passed_over: setup.passed_over.clone(),
@@ -116,6 +117,9 @@ pub(super) fn complete_report(
         aggregates_over_max_size: of_windows.aggregates_over_max_size,
         windows_late: of_windows.windows_late,
         records_not_captured: taken.not_captured,
+        records_not_recorded: taken.not_recorded
+            + taken.recording.as_ref().map_or(0, |recording| recording.totals().lost)
+            + of_windows.records_not_recorded,
     };
     report.model = pipeline.model_counters();
     report.communicators = pipeline.files().ranks();
@@ -154,6 +158,13 @@ pub(super) fn write_results(
         for error in errors {
             fail(report, error);
         }
+    }
+    report.recording = taken.recording.as_ref().map(|recording| recording.totals());
+    if let Some(recording) = taken.recording
+        && let Err(error) = recording.finish(&report.to_text()?)
+        && !is_over_max_size(&error)
+    {
+        fail(report, format!("writing the end of the recording failed: {error}"));
     }
     if let Some(capture) = taken.capture
         && let Err(error) = capture.finish(&report.to_text()?)

@@ -35,11 +35,13 @@ use super::{
     pipeline::Pipeline,
     recorder::Recording,
     report::{complete_report, write_results},
+    setup::Bindings,
     threads::{Taken, Threads},
 };
 use crate::{
     clock::now_ns,
     kernel::stream::ProbeCounts,
+    recording::{Event, FirstHit},
     sinks::{OutputDir, SessionFiles, SessionReport, WindowEnd, WindowReport, is_over_max_size},
 };
 use flow::schema::{CommunicatorReport, LossReport};
@@ -64,6 +66,8 @@ struct Open {
     since: Instant,
     baseline: Baseline,
     dropped: ProbeCounts,
+    /// Records that the recording does not get, counted until then.
+    not_kept: u64,
     /// What had the writer's place before.
     resting: Pipeline,
 }
@@ -73,6 +77,7 @@ pub(super) struct Windows<'a> {
     options: &'a WindowOptions,
     flag: Option<FlagFile>,
     dir: OutputDir,
+    bindings: Bindings,
     events: EventSender,
     to_exporter: Sender<(Taken, SessionReport)>,
     exporter: JoinHandle<u64>,
@@ -91,6 +96,7 @@ impl<'a> Windows<'a> {
     pub(super) fn new(
         recording: &Recording<'a>,
         pipeline: &Pipeline,
+        bindings: Bindings,
         events: &EventSender,
     ) -> Result<Option<Self>> {
         let (Some(options), Some(dir)) = (&recording.options.windows, &recording.dir) else {
@@ -108,6 +114,7 @@ impl<'a> Windows<'a> {
             options,
             flag,
             dir,
+            bindings,
             events: events.clone(),
             to_exporter,
             exporter: exporter.context("starting a thread")?,
@@ -204,12 +211,16 @@ impl<'a> Windows<'a> {
         self.number += 1;
         recording.attachment.forget_what_was_sent()?;
         let baseline = Baseline::of(&recording.attachment)?;
+        let mut kept = recording.begin_recording(&dir, &self.bindings)?;
+        let hits = baseline.hits().map(|(probe, cpu, hit)| FirstHit { probe, cpu, hit }).collect();
+        kept.push_event(&Event::HitsBegin { hits }).context("beginning a window's recording")?;
         let files = SessionFiles::new(dir, recording.api());
         let mut next = self.totals.renewed(files, self.options.max_ops);
         for (probe, cpu, hit) in baseline.hits() {
             next.gaps.begin_at(probe, cpu, hit);
         }
         let resting = threads.swap(next)?;
+        threads.swap_recording(Some(kept))?;
         recording.attachment.arm()?;
         let report = WindowReport {
             number: self.number,
@@ -221,14 +232,14 @@ impl<'a> Windows<'a> {
             ops_left_out: 0,
         };
         (recording.notice)(Notice::WindowOpened(&report));
-        let (since, dropped) = (Instant::now(), threads.dropped());
-        self.state = State::Open(Box::new(Open { report, since, baseline, dropped, resting }));
+        let (since, dropped, not_kept) = (Instant::now(), threads.dropped(), threads.not_kept());
+        self.state = State::Open(Box::new(Open { report, since, baseline, dropped, not_kept, resting }));
         Ok(())
     }
 
     fn close(&mut self, end: WindowEnd, recording: &mut Recording<'_>, threads: &Threads) -> Result<()> {
         let State::Open(open) = mem::replace(&mut self.state, State::Closed) else { return Ok(()) };
-        let Open { mut report, since: _, baseline, dropped, resting } = *open;
+        let Open { mut report, since: _, baseline, dropped, not_kept, resting } = *open;
         // Before the word is changed, as `opened_monotonic_ns` is after it: what is hit between them is
         // recorded for certain.
         report.closed_monotonic_ns = Some(now_ns(ClockId::Monotonic));
@@ -238,12 +249,15 @@ impl<'a> Windows<'a> {
         let pipeline = threads.swap(resting)?;
         report.ops_left_out = pipeline.output.left_out;
         let dropped = threads.dropped().since(&dropped);
-        let mut taken = Taken { pipeline, dropped, ..Taken::default() };
+        let kept = threads.swap_recording(None)?;
+        let not_recorded = threads.not_kept().saturating_sub(not_kept);
+        let mut taken = Taken { pipeline, dropped, recording: kept, not_recorded, ..Taken::default() };
         let mut session = recording.report.clone();
         session.windows.clear();
         session.max_size = None;
         session.window = Some(report.clone());
         complete_report(&mut session, &recording.attachment, &mut taken, &baseline)?;
+        self.lost.records_not_recorded += session.loss.records_not_recorded;
         self.lost.lines_lost += session.loss.lines_lost;
         self.lost.lines_over_max_size += session.loss.lines_over_max_size;
         self.totals.absorb(&taken.pipeline);

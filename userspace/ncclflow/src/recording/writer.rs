@@ -148,10 +148,10 @@ impl RecordingWriter {
     }
 
     /// Adds the session's report, which says that the recording is whole.
-    pub fn finish(mut self, report: &str) -> (RecordingTotals, io::Result<()>) {
+    pub fn finish(mut self, report: &str) -> io::Result<()> {
         let closed = self.close_block();
         let ended = self.write_block(&BlockAbout::json(BlockKind::End), report.as_bytes());
-        (self.totals, closed.and(ended))
+        closed.and(ended)
     }
 
     pub fn totals(&self) -> RecordingTotals {

@@ -13,6 +13,7 @@ use crate::kernel::{
     loader::{BufferKind, LinkKind},
     probe::{Level, MissingProbe, ProbePlace, ProbeStrategy, StepDetail},
 };
+use crate::recording::RecordingTotals;
 use flow::{
     model::{ModelCounters, Sampling},
     schema::{ClockReport, CommunicatorReport, CpuReport, Gap, LossReport},
@@ -57,6 +58,9 @@ pub struct SessionReport {
     /// Libraries that look like NCCL and could not be traced, and why.
     pub passed_over: Vec<String>,
     pub errors: Vec<String>,
+    /// What was kept in the folder `recording`, but for its last block.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recording: Option<RecordingTotals>,
     /// With `--max-size`, in the recording's folder.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_size: Option<MaxSizeReport>,
