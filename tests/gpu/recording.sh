@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Records a torch job on real GPUs, and replays the recording: the files must be the same, byte for byte. Says how many bytes a launch takes.
+#
+#   tests/gpu/recording.sh NAME RANKS [NAME=VALUE …] -- [options of workload.py]
+#
+# Needs root, GPUs, torch, and ncclflow in $NCCLFLOW_PROGRAMS (default target/debug). LEVEL=steps measures.
+set -uo pipefail
+cd "$(dirname "$0")/../.."
+name=$1 ranks=$2
+shift 2
+environment=()
+while [ $# -gt 0 ] && [ "$1" != -- ]; do environment+=("$1"); shift; done
+[ $# -gt 0 ] && shift
+programs=$(realpath "${NCCLFLOW_PROGRAMS:-target/debug}")
+. tests/gpu/job.sh
+
+start_ranks job 29521 200 workload.py "$@"
+(sleep 2; touch "$work/go") &
+"$programs/ncclflow" record -p "$(pids_of job)" -o "$work/out" --strict --level "${LEVEL:-flow}" 2>"$work/record.err"; recorded=$?
+wait_for 'done' job; wait
+
+failed=0
+[ $recorded = 0 ] || { echo "ncclflow ended with $recorded"; failed=1; }
+"$programs/ncclflow" replay "$work/out" -o "$work/again" || failed=1
+diff -rq --exclude recording "$work/out" "$work/again" || { echo "the replay makes other files"; failed=1; }
+python3 - "$work/out" <<'P'
+import json, sys
+session = json.load(open(f"{sys.argv[1]}/session.json"))
+kept = session["recording"]
+lines = sum(rank["proxy_flow_lines"] for rank in session["communicators"])
+print(f"{kept['records']} records in {kept['bytes']} bytes and {kept['blocks']} blocks: {kept['bytes'] / max(1, kept['records']):.1f} bytes a record; {lines} lines of ops")
+P
+du -sb "$work/out/recording" "$work/out" | sed "s|$work/||"
+verdict $failed
