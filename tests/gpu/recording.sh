@@ -27,8 +27,7 @@ python3 - "$work/out" <<'P'
 import json, sys
 session = json.load(open(f"{sys.argv[1]}/session.json"))
 kept = session["recording"]
-lines = sum(rank["proxy_flow_lines"] for rank in session["communicators"])
-print(f"{kept['records']} records in {kept['bytes']} bytes and {kept['blocks']} blocks: {kept['bytes'] / max(1, kept['records']):.1f} bytes a record; {lines} lines of ops")
+print(f"{kept['records']} records in {kept['bytes']} bytes and {kept['blocks']} blocks: {kept['bytes'] / max(1, kept['records']):.1f} bytes a record")
 P
 du -sb "$work/out/recording" "$work/out" | sed "s|$work/||"
 verdict $failed

@@ -110,6 +110,9 @@ impl ApiTrace {
                 continue;
             }
             let folder_name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if folder_name == "recording" {
+                continue;
+            }
             for entry in fs::read_dir(&folder).with_context(|| format!("listing `{}`", folder.display()))? {
                 let path = entry?.path();
                 let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();

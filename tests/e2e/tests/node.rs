@@ -371,7 +371,8 @@ fn churn(filtered: bool) {
 /// The times of all calls that were recorded, by process. Every file must speak of one process.
 fn recorded_by_process(output: &Path) -> BTreeMap<u64, Vec<u64>> {
     let mut recorded: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
-    for entry in fs::read_dir(output).unwrap().flatten().filter(|entry| entry.path().is_dir()) {
+    let folders = fs::read_dir(output).unwrap().flatten().filter(|entry| entry.path().is_dir());
+    for entry in folders.filter(|entry| entry.file_name() != "recording") {
         for file in fs::read_dir(entry.path()).unwrap().flatten() {
             let text = fs::read_to_string(file.path()).unwrap();
             let mut pids = Vec::new();

@@ -131,7 +131,8 @@ fn whole_session(folder: &Path) -> Value {
 /// Times of the recorded calls of a window, by process.
 fn recorded(folder: &Path, opened_ms: u64) -> BTreeMap<u32, Vec<u64>> {
     let mut by_pid: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
-    for communicator in fs::read_dir(folder).unwrap().flatten().filter(|entry| entry.path().is_dir()) {
+    let folders = fs::read_dir(folder).unwrap().flatten().filter(|entry| entry.path().is_dir());
+    for communicator in folders.filter(|entry| entry.file_name() != "recording") {
         for file in fs::read_dir(communicator.path()).unwrap().flatten() {
             let name = file.file_name().to_string_lossy().into_owned();
             // Each rank's file has two names; this is the one with the process in it.

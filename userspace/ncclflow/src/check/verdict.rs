@@ -33,13 +33,13 @@ impl RankWaits {
         waits
     }
 
-    /// The peer that it waited for longest.
-    fn heaviest(&self) -> Option<(i32, u64)> {
+    /// How long it waited for each peer.
+    fn by_peer(&self) -> BTreeMap<i32, u64> {
         let mut by_peer: BTreeMap<i32, u64> = BTreeMap::new();
         for (peer, ns) in self.for_data_ns.iter().chain(&self.for_slot_ns) {
             *by_peer.entry(*peer).or_default() += ns;
         }
-        by_peer.into_iter().max_by_key(|(_, ns)| *ns)
+        by_peer
     }
 
     fn waited(&self) -> u64 {
@@ -100,7 +100,7 @@ pub(super) fn culprit(ranks: &[RankWaits]) -> Option<Culprit> {
     };
     loop {
         let Some(here) = by_rank.get(&at) else { return stop(at, Reason::NotRecorded, incoming?, way) };
-        let (next, wait) = here.heaviest().unwrap_or((at, 0));
+        let (next, wait) = here.by_peer().into_iter().max_by_key(|(_, ns)| *ns).unwrap_or((at, 0));
         if let Some(incoming) = incoming
             && here.own_gpu_ns.saturating_add(here.waited()) < incoming / 10
         {
@@ -110,26 +110,33 @@ pub(super) fn culprit(ranks: &[RankWaits]) -> Option<Culprit> {
             return stop(at, Reason::OwnGpu, incoming.unwrap_or(here.own_gpu_ns), way);
         }
         way.push(at);
-        if let Some(begin) = way.iter().position(|rank| *rank == next) {
-            return circle(&by_rank, &way, begin, wait);
-        }
         (at, incoming) = (next, Some(wait));
+        if let Some(begin) = way.iter().position(|rank| *rank == next) {
+            let (slowest, exit) = circle(&by_rank, &way, begin);
+            if let Some(slowest) = slowest.filter(|slowest| slowest.own_gpu_ns >= wait / 2) {
+                way.retain(|rank| *rank != slowest.rank);
+                return stop(slowest.rank, Reason::OwnGpu, slowest.own_gpu_ns, way);
+            }
+            match exit {
+                Some((peer, ns)) if ns >= wait / 4 => (at, incoming) = (peer, Some(ns)),
+                _ => return link(&by_rank, &way),
+            }
+        }
     }
 }
 
 /// A circle of waits, as in a tree, where a rank waits for what can only come down once it has sent up. Waits
-/// alone do not begin: the member whose own GPU took longest is at fault, if that is most of the wait; or
-/// else a link.
-fn circle(by_rank: &BTreeMap<i32, &RankWaits>, way: &[i32], begin: usize, wait: u64) -> Option<Culprit> {
-    let members = way.iter().skip(begin).filter_map(|rank| by_rank.get(rank));
-    match members.max_by_key(|waits| waits.own_gpu_ns) {
-        Some(slowest) if slowest.own_gpu_ns >= wait / 2 => {
-            let victims = way.iter().copied().filter(|rank| *rank != slowest.rank).collect();
-            let (rank, waited_ns) = (slowest.rank, slowest.own_gpu_ns);
-            judge(by_rank, Culprit { rank, peer: None, reason: Reason::OwnGpu, waited_ns, victims })
-        }
-        _ => link(by_rank, way),
-    }
+/// alone do not begin: the member whose own GPU took longest is at fault, if that is most of the wait; or else
+/// the circle waits for somebody outside: the longest such wait; or else for a link.
+fn circle<'a>(
+    by_rank: &BTreeMap<i32, &'a RankWaits>,
+    way: &[i32],
+    begin: usize,
+) -> (Option<&'a RankWaits>, Option<(i32, u64)>) {
+    let members = || way.iter().skip(begin).filter_map(|rank| by_rank.get(rank).copied());
+    let outside = |waits: &'a RankWaits| waits.by_peer().into_iter().filter(|(peer, _)| !way.contains(peer));
+    let slowest = members().max_by_key(|waits| waits.own_gpu_ns);
+    (slowest, members().flat_map(outside).max_by_key(|(_, ns)| *ns))
 }
 
 /// No GPU is at fault. The link on which messages were longest, if it stands out.
@@ -229,6 +236,19 @@ mod tests {
         ];
         let culprit = culprit(&ranks).unwrap();
         assert_eq!((culprit.rank, culprit.reason, &culprit.victims[..]), (2, Reason::OwnGpu, &[0, 1, 3][..]));
+    }
+
+    /// Ranks 0 and 2 wait for each other's halves of the tree; both halves wait for rank 3, whose GPU stands still. Measured.
+    #[test]
+    fn a_circle_of_waits_leads_out_to_the_gpu_that_all_wait_for() {
+        let ranks = [
+            waits(0, 48, &[(1, 5684), (2, 5688)], &[]),
+            waits(1, 79, &[(0, 12), (2, 5842), (3, 11282)], &[]),
+            waits(2, 94, &[(0, 11182), (1, 5583), (3, 5523)], &[]),
+            waits(3, 5566, &[(1, 22), (2, 120)], &[]),
+        ];
+        let culprit = culprit(&ranks).unwrap();
+        assert_eq!((culprit.rank, culprit.reason, &culprit.victims[..]), (3, Reason::OwnGpu, &[2, 0, 1][..]));
     }
 
     #[test]

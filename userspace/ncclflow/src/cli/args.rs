@@ -43,7 +43,7 @@ pub enum Command {
     Ps(PsArgs),
     /// Attach to running NCCL processes and write what they plan and post, per rank
     Record(Box<RecordArgs>),
-    /// Write a recording's files again, from the raw records that `record --capture` kept (no root needed)
+    /// Write a recording's files again, from the records that it kept (no root needed)
     Replay(ReplayArgs),
     /// (Re)write flow_rank*.json from the two .jsonl files of each rank
     Aggregate(AggregateArgs),
@@ -116,8 +116,8 @@ pub struct PsArgs {
 
 #[derive(Debug, Args)]
 pub struct ReplayArgs {
-    /// File that `record --capture` wrote
-    #[arg(value_name = "FILE")]
+    /// Folder of a recording or of a window, or a file that `record --capture` wrote
+    #[arg(value_name = "DIR")]
     pub capture: PathBuf,
 
     /// Folder to write to; must not exist, or be empty

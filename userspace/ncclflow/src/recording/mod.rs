@@ -1,7 +1,7 @@
 //! The recording: what the kernel sent, on disk, with all that is needed to read it on another machine.
 //!
 //! A folder of segments ([`SEGMENT_MAGIC`], then blocks as [`flow::recording`] describes them). Each segment can be read alone: it
-//! begins with the session and all bindings. A segment is only appended to, so it can be read while it is written.
+//! begins with the session, and all bindings come before its first records. A segment is only appended to, so it can be read while it is written.
 //! docs/RECORDING.md is the description for others who want to read it.
 
 mod contents;

@@ -86,7 +86,8 @@ struct OpenBlock {
 }
 
 impl RecordingWriter {
-    /// Begins a recording in the new folder [`FOLDER`] of `dir`.
+    /// Begins a recording in the new folder [`FOLDER`] of `dir`. Bindings are written with the first records: attaching does not
+    /// wait for them.
     pub fn create(dir: &OutputDir, session: Session, bindings: Vec<Binding>) -> io::Result<Self> {
         let mut writer = Self {
             folder: dir.subfolder(FOLDER)?,
@@ -191,8 +192,9 @@ impl RecordingWriter {
         self.totals.segments += 1;
         self.totals.bytes += preamble.len() as u64;
         let session = serde_json::to_vec(&self.session)?;
-        self.write_block(&BlockAbout::json(BlockKind::Session), &session)?;
-        self.write_bindings()
+        let written = self.write_block(&BlockAbout::json(BlockKind::Session), &session);
+        // Nothing can be read of a segment without it.
+        written.inspect_err(|_| self.segment.file = None)
     }
 
     /// Writes the bindings that the segment does not have.
