@@ -128,11 +128,16 @@ fn whole_session(folder: &Path) -> Value {
     session
 }
 
+/// The folders of communicators.
+fn communicators(folder: &Path) -> impl Iterator<Item = fs::DirEntry> {
+    let folders = fs::read_dir(folder).unwrap().flatten().filter(|entry| entry.path().is_dir());
+    folders.filter(|entry| entry.file_name() != "recording")
+}
+
 /// Times of the recorded calls of a window, by process.
 fn recorded(folder: &Path, opened_ms: u64) -> BTreeMap<u32, Vec<u64>> {
     let mut by_pid: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
-    let folders = fs::read_dir(folder).unwrap().flatten().filter(|entry| entry.path().is_dir());
-    for communicator in folders.filter(|entry| entry.file_name() != "recording") {
+    for communicator in communicators(folder) {
         for file in fs::read_dir(communicator.path()).unwrap().flatten() {
             let name = file.file_name().to_string_lossy().into_owned();
             // Each rank's file has two names; this is the one with the process in it.
@@ -386,7 +391,7 @@ fn assert_window_is_whole(folder: &Path) {
         ranks().map(|rank| rank.flows.len() as u64).sum::<u64>()
     );
     assert_eq!(messages, ranks().map(|rank| rank.steps.len() as u64).sum::<u64>());
-    for communicator in fs::read_dir(folder).unwrap().flatten().filter(|entry| entry.path().is_dir()) {
+    for communicator in communicators(folder) {
         let names = fs::read_dir(communicator.path()).unwrap().flatten();
         let names: Vec<String> = names.map(|file| file.file_name().to_string_lossy().into_owned()).collect();
         let count = |part: &str| names.iter().filter(|name| name.contains(part)).count();
