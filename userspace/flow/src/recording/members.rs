@@ -61,11 +61,6 @@ impl Members {
         self.is_more || self.listed.iter().any(&mut is_asked_for)
     }
 
-    /// The members that are listed.
-    pub fn iter(&self) -> impl Iterator<Item = &Member> {
-        self.listed.iter()
-    }
-
     /// As it stands in a block. No member twice, hashes once.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();

@@ -287,18 +287,21 @@ impl Keeper<'_> {
 
     fn write(&mut self, write: impl FnOnce(&mut RecordingWriter) -> io::Result<()>) {
         let Some(recording) = &mut self.recording else { return };
+        let blocks = recording.totals().blocks;
         let written = write(recording);
         self.events.look_at_budget();
-        let has_failed = written.is_err();
-        if let Err(error) = written
-            && !self.has_failed
-            && !is_over_max_size(&error)
-        {
-            let error =
-                format!("writing the recording failed: {error}; it goes on when it can be written again");
-            self.events.send(SessionEvent::WriteFailed(error));
+        match written {
+            Err(error) => {
+                if !mem::replace(&mut self.has_failed, true) && !is_over_max_size(&error) {
+                    let error = format!(
+                        "writing the recording failed: {error}; it goes on when it can be written again"
+                    );
+                    self.events.send(SessionEvent::WriteFailed(error));
+                }
+            }
+            // Records that only wait for their block say nothing of the disk.
+            Ok(()) => self.has_failed &= recording.totals().blocks == blocks,
         }
-        self.has_failed = has_failed;
     }
 }
 

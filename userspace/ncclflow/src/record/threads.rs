@@ -193,8 +193,8 @@ impl Threads {
             (drain, settled.and(drained.context("waiting for records")))
         });
         // Whatever fails, all have ended first.
+        let has_keeper = self.keeper.is_some();
         let (pipeline, recording) = (self.writer.end(), self.keeper.map(Consumer::end).transpose());
-        let has_keeper = !matches!(recording, Ok(None));
         let capture = self.capturer.map(Consumer::end).transpose();
         let (drain, drained) = drain?;
         let (pipeline, recording, capture) = (pipeline?, recording?.flatten(), capture?);

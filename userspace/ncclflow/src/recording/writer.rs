@@ -4,7 +4,7 @@ use std::{
     io::{self, Write as _},
     mem,
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use flow::{
@@ -82,7 +82,6 @@ struct OpenBlock {
     is_lasting: bool,
     first_ns: u64,
     last_ns: u64,
-    since: Option<Instant>,
 }
 
 impl RecordingWriter {
@@ -108,17 +107,11 @@ impl RecordingWriter {
         update(&mut self.bindings);
     }
 
-    /// How many bindings there are.
-    pub fn bound(&self) -> usize {
-        self.bindings.len()
-    }
-
     /// Adds a batch of records. An error is of a block that could not be written.
     pub fn push(&mut self, batch: &Arc<Batch>) -> io::Result<()> {
         for record in batch.records() {
             self.block.note(record, &self.bindings);
         }
-        self.block.since.get_or_insert_with(Instant::now);
         self.block.bytes += batch.bytes().len();
         self.block.records += batch.len() as u64;
         self.block.batches.push(Arc::clone(batch));
@@ -131,14 +124,9 @@ impl RecordingWriter {
         self.write_json(BlockKind::Event, event)
     }
 
-    /// When the block that is open must be closed.
-    pub fn due(&self) -> Option<Instant> {
-        self.block.since.map(|since| since + BLOCK_TIME)
-    }
-
     /// Writes the records that are there.
     pub fn close_block(&mut self) -> io::Result<()> {
-        if self.block.since.is_none() {
+        if self.block.batches.is_empty() {
             return Ok(());
         }
         let block = mem::take(&mut self.block);
