@@ -23,6 +23,8 @@ pub enum Outcome {
     ProxyNotKnown,
     /// Records of its process were lost while it ran: ncclflow misses them, not the job.
     RecordsLost,
+    /// In a part of a recording: messages were on their way at its end, and what came later was not read.
+    SelectionEnded,
     /// Messages were on their way when the session ended: the job goes on, hangs, has aborted or is gone.
     SessionEnded,
     /// It has more messages than are kept.

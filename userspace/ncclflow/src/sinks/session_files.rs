@@ -26,6 +26,11 @@ impl SessionFiles {
         Self { dir: Some(dir), sinks, errors: Vec::new() }
     }
 
+    /// Gives the rows to this sink.
+    pub fn of_sink(sink: Box<dyn Sink>) -> Self {
+        Self { sinks: vec![sink], ..Self::default() }
+    }
+
     /// Writes nothing: for sessions that are only watched.
     pub fn nowhere() -> Self {
         Self::default()
