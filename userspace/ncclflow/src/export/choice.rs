@@ -64,8 +64,8 @@ pub(super) struct SourceChoice {
 /// Records before the range that are read with it: API calls of its ops, the op before on a connection, plans that were launched before.
 const LEAD_NS: u64 = 10_000_000_000;
 
-/// Records after the range that are read with it: the ends of its messages, the post passes of its plans.
-const TRAIL_NS: u64 = 10_000_000_000;
+/// Records after the range that are read at most, until the messages of its ops have ended.
+const TRAIL_NS: u64 = 60_000_000_000;
 
 impl Choice {
     /// Whether anything is left out.

@@ -10,11 +10,7 @@ use flow::schema::{ApiCall, Op};
 use serde_json::Value;
 
 use super::{chosen_rows::lock, source::Source};
-use crate::{
-    record::ReadPart,
-    recording::Selection,
-    sinks::{SessionFiles, Sink},
-};
+use crate::sinks::{SessionFiles, Sink};
 
 /// A rank in a job, and how it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,8 +83,7 @@ impl Sink for Seen {
 
 fn read_largest(source: &Source) -> Result<Largest> {
     let largest = Arc::new(Mutex::new(Largest::default()));
-    let part = ReadPart { selection: Selection::ALL, progress: &mut |_| (), goes_on: &mut || () };
-    source.open()?.read(SessionFiles::of_sink(Box::new(Seen(Arc::clone(&largest)))), part)?;
+    source.open()?.read_all(SessionFiles::of_sink(Box::new(Seen(Arc::clone(&largest)))))?;
     Ok(std::mem::take(&mut *lock(&largest)))
 }
 

@@ -212,6 +212,11 @@ impl Pipeline {
         }
     }
 
+    /// Whether ops that were first seen before this moment still wait for messages.
+    pub(super) fn waits_for_ops_before(&self, ts_ns: u64) -> bool {
+        self.processes.values().any(|process| process.session.waits_for_ops_before(ts_ns))
+    }
+
     fn close(&mut self, tgid: u32) {
         self.neighbours.give_up(Some(tgid), &mut self.processes);
         let Some(mut process) = self.processes.remove(&tgid) else { return };

@@ -1,0 +1,13 @@
+//! Files made of real recordings: two H200s over NVLink and over sockets, whose captures are beside the repository.
+
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+mod checked;
+mod compat;
+mod hostile;
+mod parts;
+#[expect(unreachable_pub, reason = "shared with the fuzz target")]
+#[path = "../../../../tests/fuzz/src/recording_blocks.rs"]
+mod recording_blocks;
+mod several;
+mod traces;
