@@ -125,27 +125,21 @@ impl Choice {
     /// Processes that are asked for by number, user or job.
     fn processes(&self, source: &Source) -> Result<Option<Vec<u32>>> {
         let mut pids = (!self.pids.is_empty()).then(|| self.pids.clone());
-        for (option, keys, asked) in
-            [("--user", ["user", "uid"], &self.users), ("--job", ["job", "job_name"], &self.jobs)]
-        {
+        let users: Says =
+            |target| [name(&target["user"]), name(&target["uid"])].into_iter().flatten().collect();
+        let jobs: Says = |target| name(&target["job"]["name"]).into_iter().collect();
+        for (option, asked, says) in [("--user", &self.users, users), ("--job", &self.jobs, jobs)] {
             if asked.is_empty() {
                 continue;
             }
-            let of = |target: &Value| {
-                let texts: Vec<String> = keys.iter().flat_map(|key| texts(&target[*key])).collect();
-                (!texts.is_empty()).then_some(texts)
-            };
             let targets = &source.report.targets;
-            if targets.iter().all(|target| of(target).is_none()) {
+            if targets.iter().all(|target| says(target).is_empty()) {
                 bail!(
-                    "`{}` does not say whose its processes are: {option} needs a recording that has `{}` of each process; use --pid",
-                    source.path.display(),
-                    keys[0]
+                    "`{}` says of no process what {option} asks for: it was recorded without; choose with --pid",
+                    source.path.display()
                 );
             }
-            let fits = |target: &&Value| {
-                of(target).is_some_and(|texts| texts.iter().any(|text| asked.contains(text)))
-            };
+            let fits = |target: &&Value| says(target).iter().any(|said| asked.contains(said));
             let pid = |target: &Value| u32::try_from(target["pid"].as_u64()?).ok();
             let chosen: Vec<u32> = targets.iter().filter(fits).filter_map(pid).collect();
             pids = Some(match pids {
@@ -157,13 +151,15 @@ impl Choice {
     }
 }
 
-/// A name or a number, or those in an object.
-fn texts(value: &Value) -> Vec<String> {
+/// What a report says of a process.
+type Says = fn(&Value) -> Vec<String>;
+
+/// A name, or a number as text.
+fn name(value: &Value) -> Option<String> {
     match value {
-        Value::String(text) => vec![text.clone()],
-        Value::Number(number) => vec![number.to_string()],
-        Value::Object(fields) => fields.values().filter(|field| !field.is_object()).flat_map(texts).collect(),
-        _ => Vec::new(),
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        _ => None,
     }
 }
 

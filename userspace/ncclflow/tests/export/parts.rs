@@ -182,6 +182,6 @@ fn who_owns_a_process_is_asked_of_recordings_that_say_it_only() {
         choice: Choice { users: vec!["ann".to_owned()], ..Choice::default() },
     };
     let error = ncclflow::export::export(options, &mut |_| ()).unwrap_err().to_string();
-    assert!(error.contains("--user needs a recording"), "{error}");
+    assert!(error.contains("what --user asks for"), "{error}");
     assert!(!folder.path().join("out").exists());
 }
