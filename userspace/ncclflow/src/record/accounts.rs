@@ -27,7 +27,9 @@ impl Accounts {
     /// Accounts that begin at these hits: those before were not meant to come.
     pub(super) fn beginning_at(hits: &[FirstHit]) -> Self {
         let mut accounts = Self::default();
-        hits.iter().for_each(|first| accounts.gaps.begin_at(first.probe, first.cpu, first.hit));
+        for first in hits {
+            accounts.gaps.begin_at(first.probe, first.cpu, first.hit);
+        }
         accounts
     }
 

@@ -85,7 +85,9 @@ impl Pipeline {
                 self.ended_ns.insert(tgid, at_ns);
             }
             Item::Event(recording::Event::RecordsLost { lost }) => {
-                lost.iter().for_each(|lost| self.mark_lost(lost.tgid, lost.records));
+                for lost in lost {
+                    self.mark_lost(lost.tgid, lost.records);
+                }
             }
             Item::Event(recording::Event::HitsBegin { .. } | recording::Event::Unknown) | Item::End(_) => {}
         }

@@ -76,12 +76,14 @@ pub fn record(
     raise_descriptor_limit();
     let (mut recording, capture) = Recording::prepare(wanted, &setup, attachment, times, &bindings, notice)?;
     let events = Events::new(recording.dir.as_ref().and_then(OutputDir::budget).cloned())?;
-    let mut closed = recording.run(stop, &events, follower.as_mut(), bindings, capture)?;
+    let mut closed = recording.run(stop, &events, follower.as_mut(), &bindings, capture)?;
     recording.end(&mut closed)?;
+    // From here on a second signal ends the files, and not the program.
+    stop.finishes_files();
     closed.files.begin_to_finish();
     // Files are made meanwhile: the job does not wait for them.
     recording.detach(follower);
-    let aggregated = recording.complete(closed, stop, &events)?;
+    let aggregated = recording.complete(closed, &events)?;
     Ok(Outcome { report: recording.report, aggregated })
 }
 
@@ -272,13 +274,13 @@ impl<'a> Recording<'a> {
         stop: &StopHandle,
         events: &Events,
         mut follower: Option<&mut Follower<'a>>,
-        bindings: Bindings,
+        bindings: &Bindings,
         capture: Option<CaptureWriter>,
     ) -> Result<Closed> {
         if let Some(follower) = &mut follower {
             follower.round(self)?;
         }
-        let (first, files) = self.first_taker(&bindings, stop, &events.sender)?;
+        let (first, files) = self.first_taker(bindings, stop, &events.sender)?;
         let mut windows = Windows::new(self, stop, &events.sender)?;
         let source = self.attachment.source()?;
         let threads = Threads::start(source, self.options.queue_bytes, first, capture, &events.sender)?;
@@ -335,7 +337,7 @@ impl<'a> Recording<'a> {
         let Self { attachment, report, dir, notice, .. } = self;
         attachment.print_log();
         complete_accounts(report, attachment, &mut closed.taken, &Baseline::default())?;
-        end_recording(closed.taken.kept.as_mut(), report, notice)?;
+        end_recording(&mut closed.taken, report, notice)?;
         if let Some(dir) = dir
             && let Err(error) = report.write(dir)
         {
@@ -354,9 +356,8 @@ impl<'a> Recording<'a> {
     }
 
     /// Waits for the files, and writes what is written at the end.
-    fn complete(&mut self, closed: Closed, stop: &StopHandle, events: &Events) -> Result<Option<Aggregated>> {
+    fn complete(&mut self, closed: Closed, events: &Events) -> Result<Option<Aggregated>> {
         let Closed { mut taken, files } = closed;
-        stop.finishes_files();
         let of = taken.kept.as_ref().map_or(0, |kept| kept.writer.totals().records);
         let has_ended = || match &files {
             ClosedFiles::None => true,

@@ -136,11 +136,11 @@ pub(super) fn complete_files(report: &mut SessionReport, pipeline: &Pipeline, fi
 
 /// Writes into the recording that it is whole. An error is told and reported.
 pub(super) fn end_recording(
-    kept: Option<&mut Kept>,
+    taken: &mut Taken,
     report: &mut SessionReport,
     notice: &mut dyn FnMut(Notice<'_>),
 ) -> Result<()> {
-    let Some(Kept { writer, .. }) = kept else { return Ok(()) };
+    let Some(Kept { writer, .. }) = &mut taken.kept else { return Ok(()) };
     let text = report.to_text()?;
     if let Err(error) = writer.write_end(&text)
         && !is_over_max_size(&error)
@@ -157,7 +157,7 @@ fn fail(report: &mut SessionReport, notice: &mut dyn FnMut(Notice<'_>), error: S
 
 /// Completes the folder, the recording and the capture. What cannot be written is said, and is part of the report.
 pub(super) fn write_results(
-    taken: Taken,
+    mut taken: Taken,
     files: &mut SessionFiles,
     dir: Option<&OutputDir>,
     report: &mut SessionReport,
@@ -187,9 +187,8 @@ pub(super) fn write_results(
         if report.errors.is_empty() { SessionState::Complete } else { SessionState::WriteFailed }
     };
     report.state = state(report);
-    let Taken { mut kept, capture, .. } = taken;
-    end_recording(kept.as_mut(), report, notice)?;
-    if let Some(capture) = capture
+    end_recording(&mut taken, report, notice)?;
+    if let Some(capture) = taken.capture
         && let Err(error) = capture.finish(&report.to_text()?)
     {
         fail(report, notice, format!("writing the capture stopped: {error}"));

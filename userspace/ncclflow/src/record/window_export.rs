@@ -143,7 +143,7 @@ fn complete(window: ClosedWindow, compress: bool, totals: &mut WindowTotals, eve
             fail(error.to_owned());
         }
     };
-    if let Err(error) = end_recording(taken.kept.as_mut(), &mut report, notice) {
+    if let Err(error) = end_recording(&mut taken, &mut report, notice) {
         fail(format!("{error:#}"));
     }
     let mut written = SessionFiles::default();

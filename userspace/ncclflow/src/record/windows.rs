@@ -74,7 +74,8 @@ pub(super) struct Windows<'a> {
     number: u32,
     /// Of all windows.
     accounts: Accounts,
-    windows_late: u64,
+    /// Windows that were opened late.
+    late: u64,
     /// There was no room for the next one.
     is_late: bool,
 }
@@ -99,7 +100,7 @@ impl<'a> Windows<'a> {
             state: State::Closed,
             number: 0,
             accounts: Accounts::default(),
-            windows_late: 0,
+            late: 0,
             is_late: false,
         }))
     }
@@ -164,7 +165,7 @@ impl<'a> Windows<'a> {
         threads: &Threads,
     ) -> Result<(WindowsExport, Accounts)> {
         let closed = self.close(WindowEnd::Recording, recording, threads);
-        recording.report.loss.windows_late = self.windows_late;
+        recording.report.loss.windows_late = self.late;
         let export = self.exporter.close();
         closed.map(|()| (export, self.accounts))
     }
@@ -176,7 +177,7 @@ impl<'a> Windows<'a> {
         let dir = match self.dir.window(&folder, room) {
             // It is opened when a window before it is complete, and can be removed.
             Err(error) if is_over_max_size(&error) => {
-                self.windows_late += u64::from(!mem::replace(&mut self.is_late, true));
+                self.late += u64::from(!mem::replace(&mut self.is_late, true));
                 self.events.look_at_budget();
                 return Ok(());
             }
