@@ -35,6 +35,9 @@ use crate::{
 /// How often files are brought up to date for whoever reads along, and how often it is seen which processes have ended.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(500);
 
+/// How often it is told how far files are behind.
+const LAG_INTERVAL: Duration = Duration::from_secs(2);
+
 /// What is made of a recording.
 #[derive(Debug)]
 pub(super) struct FilesRequest {
@@ -52,17 +55,33 @@ pub(super) struct FilesRequest {
 
 /// What the thread is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum FilesMessage {
+enum FilesMessage {
     /// There is more in the recording.
     Written,
     /// Nothing more comes into it.
     Finish,
 }
 
+/// For who writes the recording: tells the thread that there is more.
+#[derive(Clone, Debug)]
+pub(super) struct FilesFeed {
+    messages: Sender<FilesMessage>,
+    /// Records in the recording.
+    written: Arc<AtomicU64>,
+}
+
+impl FilesFeed {
+    pub(super) fn written(&self, records: u64) {
+        self.written.store(records, Ordering::Relaxed);
+        // One that has ended wants nothing more.
+        let _ = self.messages.send(FilesMessage::Written);
+    }
+}
+
 /// The thread that makes the files of one recording.
 #[derive(Debug)]
 pub(super) struct FilesThread {
-    messages: Sender<FilesMessage>,
+    feed: FilesFeed,
     /// Records that were read.
     records: Arc<AtomicU64>,
     thread: JoinHandle<Result<Made>>,
@@ -79,25 +98,26 @@ impl FilesThread {
     pub(super) fn start(request: FilesRequest, events: &EventSender) -> Result<Self> {
         let (messages, inbox) = mpsc::channel();
         let (records, events) = (Arc::<AtomicU64>::default(), events.clone());
-        let of_thread = Arc::clone(&records);
+        let feed = FilesFeed { messages, written: Arc::default() };
+        let [read, written] = [&records, &feed.written].map(Arc::clone);
         let make = move || {
-            let made = Follower::open(request, of_thread, &events).and_then(|follower| follower.run(&inbox));
+            let follower = Follower::open(request, read, written, &events);
+            let made = follower.and_then(|follower| follower.run(&inbox));
             events.send(SessionEvent::FilesEnded);
             made
         };
         let thread = thread::Builder::new().name("ncclflow-files".to_owned()).spawn(make);
-        Ok(Self { messages, records, thread: thread.context("starting a thread")? })
+        Ok(Self { feed, records, thread: thread.context("starting a thread")? })
     }
 
-    /// For who writes the recording.
-    pub(super) fn messages(&self) -> Sender<FilesMessage> {
-        self.messages.clone()
+    pub(super) fn feed(&self) -> FilesFeed {
+        self.feed.clone()
     }
 
     /// Says that the recording is whole: the thread reads what is left, and ends.
     pub(super) fn begin_to_finish(&self) {
         // One that has failed says so in the end.
-        let _ = self.messages.send(FilesMessage::Finish);
+        let _ = self.feed.messages.send(FilesMessage::Finish);
     }
 
     pub(super) fn has_ended(&self) -> bool {
@@ -130,6 +150,9 @@ struct Follower<'a> {
     /// Records that were read, for others too.
     records: u64,
     shown_records: Arc<AtomicU64>,
+    /// Records in the recording.
+    written: Arc<AtomicU64>,
+    told_lag: Instant,
     flushed: Instant,
     errors_sent: usize,
     is_full_sent: bool,
@@ -137,7 +160,12 @@ struct Follower<'a> {
 }
 
 impl<'a> Follower<'a> {
-    fn open(request: FilesRequest, shown_records: Arc<AtomicU64>, events: &'a EventSender) -> Result<Self> {
+    fn open(
+        request: FilesRequest,
+        shown_records: Arc<AtomicU64>,
+        written: Arc<AtomicU64>,
+        events: &'a EventSender,
+    ) -> Result<Self> {
         let FilesRequest { dir, options, api, live, window, stop } = request;
         let folder = dir.path().to_owned();
         let reader = RecordingReader::open(dir.open_subfolder(FOLDER)?)?;
@@ -162,6 +190,8 @@ impl<'a> Follower<'a> {
             is_watched,
             records: 0,
             shown_records,
+            written,
+            told_lag: Instant::now(),
             flushed: Instant::now(),
             errors_sent: 0,
             is_full_sent: false,
@@ -224,6 +254,7 @@ impl<'a> Follower<'a> {
             self.shown_records.store(self.records, Ordering::Relaxed);
             self.pipeline.close_ended_before(self.pipeline.last_ns.saturating_sub(STRAGGLE_NS));
             self.tell();
+            self.tell_lag();
             if self.flushed.elapsed() >= FLUSH_INTERVAL {
                 self.flush();
             }
@@ -262,6 +293,18 @@ impl<'a> Follower<'a> {
         self.errors_sent = errors.len();
     }
 
+    /// Tells from time to time how far the files are behind, while they are.
+    fn tell_lag(&mut self) {
+        if self.told_lag.elapsed() < LAG_INTERVAL {
+            return;
+        }
+        self.told_lag = Instant::now();
+        let report = self.report(FilesState::Following);
+        if report.lag_records > 0 && self.window.is_none() {
+            self.events.send(SessionEvent::FilesLag(report));
+        }
+    }
+
     fn report(&self, state: FilesState) -> FilesReport {
         let output = &self.pipeline.output;
         FilesReport {
@@ -270,6 +313,7 @@ impl<'a> Follower<'a> {
             bytes: output.files.bytes(),
             limit_bytes: self.limit_bytes,
             records: self.records,
+            lag_records: self.written.load(Ordering::Relaxed).saturating_sub(self.records),
             until_ns: (self.pipeline.last_ns > 0).then_some(self.pipeline.last_ns),
         }
     }

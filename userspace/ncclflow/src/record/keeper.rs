@@ -2,14 +2,14 @@
 
 use std::{
     io, mem,
-    sync::{Arc, mpsc},
+    sync::Arc,
     time::Duration,
 };
 
 use super::{
     accounts::Accounts,
     consumers::{Inbox, Step},
-    files::FilesMessage,
+    files::FilesFeed,
     intake::Intake,
     mailbox::{EventSender, KeeperMessage, SessionEvent},
     setup::Bindings,
@@ -25,7 +25,7 @@ use crate::{
 pub(super) struct Kept {
     pub(super) writer: Box<RecordingWriter>,
     /// Who reads it meanwhile.
-    pub(super) reader: Option<mpsc::Sender<FilesMessage>>,
+    pub(super) reader: Option<FilesFeed>,
 }
 
 /// What the keeper begins with.
@@ -102,8 +102,7 @@ impl Keeper<'_> {
         if let Some(reader) = reader
             && writer.totals().blocks != blocks
         {
-            // One that has ended wants nothing more.
-            let _ = reader.send(FilesMessage::Written);
+            reader.written(writer.totals().records);
         }
         match written {
             Err(error) => {

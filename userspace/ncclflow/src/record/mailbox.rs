@@ -9,7 +9,7 @@ use super::{accounts::Accounts, keeper::Kept, limit, options::Notice, recorder::
 use crate::{
     kernel::stream::{MailSender, Mailbox},
     recording::FirstHit,
-    sinks::{DiskBudget, SessionReport, WindowReport},
+    sinks::{DiskBudget, FilesReport, SessionReport, WindowReport},
 };
 
 /// What the recording's own thread is told.
@@ -24,6 +24,8 @@ pub(super) enum SessionEvent {
     FilesLimit(PathBuf),
     /// A window's folder is complete.
     WindowDone(Box<(WindowReport, SessionReport)>),
+    /// Files are behind the recording.
+    FilesLag(FilesReport),
     /// Files of a recording are as complete as they become.
     FilesEnded,
     /// A dump was written, as no probe was hit.
@@ -113,6 +115,10 @@ impl Events {
                 }
                 SessionEvent::Dumped(what) => (recording.notice)(Notice::Hang(&what)),
                 SessionEvent::RecordsResumed => received.has_resumed = true,
+                SessionEvent::FilesLag(report) => {
+                    recording.report.files = Some(report);
+                    recording.is_outdated = true;
+                }
                 SessionEvent::DiskBudget | SessionEvent::FilesEnded => {}
             }
         }

@@ -248,7 +248,7 @@ impl<'a> Recording<'a> {
         if self.options.windows.is_none() {
             let writer = self.begin_recording(dir)?;
             files = self.start_files(dir, self.options.files, stop, events, None)?;
-            kept = Some(Kept { writer, reader: files.as_ref().map(FilesThread::messages) });
+            kept = Some(Kept { writer, reader: files.as_ref().map(FilesThread::feed) });
         }
         let keeping = Keeping { kept, bindings: bindings.clone(), announces: self.follows() };
         Ok((FirstTaker::Keeper(keeping), files))

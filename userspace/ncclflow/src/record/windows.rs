@@ -198,7 +198,7 @@ impl<'a> Windows<'a> {
         }
         let window = (self.number, self.options.max_ops);
         let files = recording.start_files(&dir, options, &self.stop, &self.events, Some(window))?;
-        let kept = Kept { writer, reader: files.as_ref().map(FilesThread::messages) };
+        let kept = Kept { writer, reader: files.as_ref().map(FilesThread::feed) };
         threads.swap_recording(Some(kept), hits)?;
         recording.attachment.arm()?;
         let report = WindowReport {

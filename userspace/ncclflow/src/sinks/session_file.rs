@@ -121,6 +121,8 @@ pub struct FilesReport {
     pub limit_bytes: Option<u64>,
     /// Records of the recording that were read for them.
     pub records: u64,
+    /// Records that were in the recording and not yet read.
+    pub lag_records: u64,
     /// Time of the last of these, by the records' clock.
     pub until_ns: Option<u64>,
 }
@@ -134,6 +136,7 @@ impl FilesReport {
             bytes: 0,
             limit_bytes: None,
             records: 0,
+            lag_records: 0,
             until_ns: None,
         }
     }
