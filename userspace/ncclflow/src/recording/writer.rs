@@ -28,7 +28,7 @@ use crate::{
 pub const BLOCK_TIME: Duration = Duration::from_secs(1);
 
 /// A block is closed when it has so many bytes of records.
-const BLOCK_RECORDS: usize = 4 << 20;
+const BLOCK_RECORDS: usize = 1 << 20;
 
 /// Bytes at which a segment ends: what is removed at a time where room is needed.
 const SEGMENT_BYTES: u64 = 64 << 20;
