@@ -28,7 +28,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             steps: true,
             ..Session::default()
         };
-        let mut writer = RecordingWriter::create(&OutputDir::open(&made)?, session, header.bindings)?;
+        let mut writer = RecordingWriter::create(&OutputDir::open(&made)?, session)?;
+        writer.bind(|known| known.clone_from(&header.bindings));
         let mut batch = Batch::default();
         for at in 0..RECORDS {
             if let Item::Record(record) = reader.next_item()? {
@@ -39,7 +40,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 writer.close_block()?;
             }
         }
-        writer.finish("{}")?;
+        writer.write_end("{}")?;
         let segment = fs::read(made.join(FOLDER).join("000001.nfr"))?;
         fs::remove_dir_all(&made)?;
         let input = ncclflow_fuzz::recording_blocks::input_of(&segment);

@@ -1,10 +1,6 @@
 //! The thread that keeps the recording: the first that takes records, and the only one that has to keep up with them.
 
-use std::{
-    io, mem,
-    sync::Arc,
-    time::Duration,
-};
+use std::{io, mem, sync::Arc, time::Duration};
 
 use super::{
     accounts::Accounts,

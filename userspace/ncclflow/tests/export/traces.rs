@@ -106,7 +106,8 @@ impl Captured {
     pub(crate) fn record(&self, folder: &Path, which: std::ops::Range<usize>) {
         fs::create_dir(folder).unwrap();
         let dir = OutputDir::open(folder).unwrap();
-        let mut writer = RecordingWriter::create(&dir, self.session.clone(), self.bindings.clone()).unwrap();
+        let mut writer = RecordingWriter::create(&dir, self.session.clone()).unwrap();
+        writer.bind(|known| known.clone_from(&self.bindings));
         let (mut batch, mut begun) = (Batch::default(), 0);
         for record in &self.records[which] {
             let at = time(record).unwrap_or(begun);
@@ -120,7 +121,7 @@ impl Captured {
             batch.push(record);
         }
         writer.push(&Arc::new(batch)).unwrap();
-        writer.finish(&self.report).unwrap();
+        writer.write_end(&self.report).unwrap();
     }
 }
 
