@@ -22,6 +22,9 @@ pub mod capture;
 pub mod recording;
 pub mod sinks;
 
+// Whose processes and communicators they are.
+pub mod who;
+
 // From files to verdicts.
 pub mod check;
 

@@ -11,7 +11,7 @@ use clap::Args;
 use super::{
     args::{DebugArgs, seconds},
     filter_args::FilterArgs,
-    record_groups::{Auto, DiskArgs, SamplingArgs, WindowArgs, auto_or},
+    record_groups::{Auto, DiskArgs, SamplingArgs, WhoArgs, WindowArgs, auto_or},
 };
 use crate::{
     kernel::{
@@ -141,6 +141,9 @@ pub struct RecordArgs {
     #[command(flatten)]
     pub disk: DiskArgs,
 
+    #[command(flatten)]
+    pub who: WhoArgs,
+
     /// Keep the raw records in this new file; `ncclflow replay` makes the same files of it again
     #[arg(long, value_name = "FILE")]
     pub capture: Option<PathBuf>,
@@ -202,6 +205,7 @@ impl RecordArgs {
             max_size: self.disk.max_size,
             compress: self.disk.compress,
             capture: self.capture.clone(),
+            who: self.who.options(),
             development_log: self.ebpf_log,
             ..RecordOptions::new(started, targets, buffer, links)
         };

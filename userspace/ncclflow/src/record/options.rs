@@ -20,6 +20,7 @@ use crate::{
     },
     sinks::{Aggregated, ApiFormat, LiveStatistics, SessionReport, WindowReport},
     target::{Filter, Process},
+    who::WhoOptions,
 };
 use flow::model::Sampling;
 use nccl_library::symbols::DebugFiles;
@@ -85,6 +86,8 @@ pub struct RecordOptions {
     pub compress: bool,
     /// Keep the raw records in this new file, for [`super::replay`].
     pub capture: Option<PathBuf>,
+    /// What tells the job's ranks besides the processes themselves.
+    pub who: Arc<WhoOptions>,
     /// Print the eBPF side's development log on standard error.
     pub development_log: bool,
 }
@@ -122,6 +125,7 @@ impl RecordOptions {
             max_size: None,
             compress: false,
             capture: None,
+            who: Arc::default(),
             development_log: false,
         }
     }

@@ -120,7 +120,7 @@ impl Pipeline {
                     self.gaps.begin_at(probe, cpu, hit);
                 }
             }
-            Item::Event(recording::Event::Unknown) | Item::End(_) => {}
+            Item::Event(_) | Item::End(_) => {}
         }
     }
 

@@ -1,6 +1,6 @@
 //! A recording from beginning to end.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use ncclflow_common::WIRE_VERSION;
@@ -32,6 +32,7 @@ use crate::{
     sinks::{
         Aggregated, ApiOutputOptions, AttachReport, OutputDir, SessionFiles, SessionReport, TargetReport,
     },
+    who::Who,
 };
 use flow::model::Sampling;
 
@@ -91,6 +92,7 @@ pub(super) struct Recording<'a> {
     pub(super) dir: Option<OutputDir>,
     /// The report has changed since it was last written.
     pub(super) is_outdated: bool,
+    pub(super) who: Who,
     pub(super) notice: &'a mut (dyn FnMut(Notice<'_>) + 'a),
 }
 
@@ -107,8 +109,18 @@ impl<'a> Recording<'a> {
         let dir = options.output.as_deref().map(|path| limit::create_folder(path, options)).transpose()?;
         let report = first_report(setup, options.choice, options.buffer, options.queue_bytes);
         let begun = attachment.and_then(|attachment| {
-            let mut recording =
-                Self { options, setup, cache, attachment, report, dir: None, is_outdated: false, notice };
+            let who = Who::new(Arc::clone(&options.who), report.host.clone());
+            let mut recording = Self {
+                options,
+                setup,
+                cache,
+                attachment,
+                report,
+                dir: None,
+                is_outdated: false,
+                who,
+                notice,
+            };
             let capture = recording.begin(dir.as_ref(), times, bindings)?;
             Ok((recording, capture))
         });
@@ -187,7 +199,8 @@ impl<'a> Recording<'a> {
             api: self.api(),
         };
         let writer = RecordingWriter::create(dir, session, bindings.list());
-        writer.map(Box::new).with_context(|| format!("beginning a recording in `{}`", dir.path().display()))
+        let writer = writer.map(|writer| Box::new(writer.telling_who(self.who.watch())));
+        writer.with_context(|| format!("beginning a recording in `{}`", dir.path().display()))
     }
 
     /// The way from records to files. `follows`: bindings come while it runs.
@@ -246,6 +259,9 @@ impl<'a> Recording<'a> {
         }
         self.report.attach.armed_ms = ms(self.options.started.elapsed());
         self.report.attach.armed_monotonic_ns = Some(now_ns(ClockId::Monotonic));
+        let targets = self.report.targets.iter_mut().filter(|target| target.whose.is_none());
+        targets.for_each(|target| self.who.describe(target));
+        self.is_outdated = true;
         let probes = self.attachment.probes().iter().filter(|probe| probe.part.is_none()).count();
         (self.notice)(Notice::Recording { probes });
         // If what was resolved cannot be kept for the next time, the recording goes on.
@@ -263,17 +279,19 @@ impl<'a> Recording<'a> {
     }
 
     /// Adds a process to the report. Gives its index there.
-    pub(super) fn add_target(&mut self, target: TargetReport) -> usize {
+    pub(super) fn add_target(&mut self, mut target: TargetReport) -> usize {
         self.is_outdated = true;
+        self.who.describe(&mut target);
         self.report.targets.push(target);
         self.report.targets.len() - 1
     }
 
     /// Writes what is written at the end. The session is closed.
     fn complete(&mut self, mut taken: Taken) -> Result<Option<Aggregated>> {
-        let Self { options, attachment, report, dir, notice, .. } = self;
+        let Self { options, attachment, report, dir, who, notice, .. } = self;
         attachment.print_log();
         complete_report(report, attachment, &mut taken, &Baseline::default())?;
+        who.complete(report);
         let budget = dir.as_ref().and_then(OutputDir::budget);
         if let Some(budget) = budget {
             limit::tell(budget, report, notice);

@@ -90,6 +90,8 @@ pub(super) fn target_report(pid: u32, process: Option<&Process>, libraries: Vec<
         started_ticks: process.and_then(Process::started),
         followed_since_ns: None,
         untraced: None,
+        whose: None,
+        job: None,
     }
 }
 

@@ -20,7 +20,7 @@ use crate::{
     target::{MappedLibrary, Process, nccl_libraries},
 };
 use flow::{
-    decode::{Decoder, OpWorkFields, PlanFields, ProxyOpFields},
+    decode::{CommunicatorPlaces, Decoder, OpWorkFields, PlanFields, ProxyOpFields},
     schema::HostInfo,
     wire::ProbeKind,
 };
@@ -236,6 +236,7 @@ impl ResolvedLibrary {
             names: NameTables::from_layouts(&resolution.layouts),
             plan_fields: PlanFields::from_layouts(&resolution.layouts, resolution.nccl_version),
             op_work: OpWorkFields::from_layouts(&resolution.layouts),
+            communicator: CommunicatorPlaces::find(&resolution.layouts, 0).ok(),
         });
         let to_keep = key.map(|key| (key, image));
         Ok(LibraryInUse { file, resolution, probes, decoder, cached, to_keep })

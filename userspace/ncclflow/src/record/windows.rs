@@ -257,6 +257,7 @@ impl<'a> Windows<'a> {
         session.max_size = None;
         session.window = Some(report.clone());
         complete_report(&mut session, &recording.attachment, &mut taken, &baseline)?;
+        recording.who.complete(&mut session);
         self.lost.records_not_recorded += session.loss.records_not_recorded;
         self.lost.lines_lost += session.loss.lines_lost;
         self.lost.lines_over_max_size += session.loss.lines_over_max_size;

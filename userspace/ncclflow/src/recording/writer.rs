@@ -1,6 +1,7 @@
 //! Writes a recording.
 
 use std::{
+    collections::HashSet,
     io::{self, Write as _},
     mem,
     sync::Arc,
@@ -21,6 +22,7 @@ use crate::{
     kernel::stream::Batch,
     recording::{Event, Session},
     sinks::{OutputDir, OutputFile},
+    who::CommunicatorWatch,
 };
 
 /// A block is closed after so long: what a SIGKILL can cost.
@@ -55,13 +57,17 @@ pub struct RecordingWriter {
     segment: Segment,
     bindings: Vec<Binding>,
     block: OpenBlock,
+    /// Who is who, if anybody asks.
+    who: Option<CommunicatorWatch>,
+    /// Processes that have ended.
+    ended: HashSet<u32>,
     /// Used again for each block.
     encoded: Vec<u8>,
     bytes: Vec<u8>,
     totals: RecordingTotals,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Segment {
     number: u32,
     /// Nothing: it could not be made, or a half block stands at its end.
@@ -69,6 +75,9 @@ struct Segment {
     len: u64,
     /// Bindings that it has.
     bindings: usize,
+    /// Of what became known of processes and communicators, what it has; and what the segments before it have.
+    who: u64,
+    who_before: u64,
 }
 
 /// Records that are not written yet.
@@ -91,15 +100,23 @@ impl RecordingWriter {
         let mut writer = Self {
             folder: dir.subfolder(FOLDER)?,
             session,
-            segment: Segment { number: 0, file: None, len: 0, bindings: 0 },
+            segment: Segment::default(),
             bindings,
             block: OpenBlock::default(),
+            who: None,
+            ended: HashSet::new(),
             encoded: Vec::new(),
             bytes: Vec::new(),
             totals: RecordingTotals::default(),
         };
         writer.begin_segment()?;
         Ok(writer)
+    }
+
+    /// Has communicators looked at as they come, and writes who is who.
+    #[must_use]
+    pub(crate) fn telling_who(self, who: CommunicatorWatch) -> Self {
+        Self { who: Some(who), ..self }
     }
 
     /// Adds bindings of further cookies. A cookie's binding is there before its first record.
@@ -110,7 +127,7 @@ impl RecordingWriter {
     /// Adds a batch of records. An error is of a block that could not be written.
     pub fn push(&mut self, batch: &Arc<Batch>) -> io::Result<()> {
         for record in batch.records() {
-            self.block.note(record, &self.bindings);
+            self.block.note(record, &self.bindings, self.who.as_mut());
         }
         self.block.bytes += batch.bytes().len();
         self.block.records += batch.len() as u64;
@@ -121,6 +138,9 @@ impl RecordingWriter {
     /// Adds what happened after the records that are there.
     pub fn push_event(&mut self, event: &Event) -> io::Result<()> {
         self.close_block()?;
+        if let Event::ProcessEnded { tgid, .. } = event {
+            self.ended.insert(*tgid);
+        }
         self.write_json(BlockKind::Event, event)
     }
 
@@ -138,7 +158,7 @@ impl RecordingWriter {
 
     /// Adds the session's report, which says that the recording is whole.
     pub fn finish(mut self, report: &str) -> io::Result<()> {
-        let closed = self.close_block();
+        let closed = self.close_block().and_then(|()| self.write_who());
         let ended = self.write_block(&BlockAbout::json(BlockKind::End), report.as_bytes());
         closed.and(ended)
     }
@@ -152,6 +172,7 @@ impl RecordingWriter {
             self.begin_segment()?;
         }
         self.write_bindings()?;
+        self.write_who()?;
         let mut encoded = mem::take(&mut self.encoded);
         encoded.clear();
         encode_records(block.batches.iter().flat_map(|batch| batch.records()), &mut encoded);
@@ -175,7 +196,14 @@ impl RecordingWriter {
         preamble.extend_from_slice(&MAJOR.to_le_bytes());
         preamble.extend_from_slice(&MINOR.to_le_bytes());
         let written = file.write_all(&preamble);
-        self.segment = Segment { number, file: Some(file), len: preamble.len() as u64, bindings: 0 };
+        let who_before = self.segment.who.max(self.segment.who_before);
+        self.segment = Segment {
+            number,
+            file: Some(file),
+            len: preamble.len() as u64,
+            who_before,
+            ..Segment::default()
+        };
         written.inspect_err(|_| self.segment.file = None)?;
         self.totals.segments += 1;
         self.totals.bytes += preamble.len() as u64;
@@ -192,6 +220,32 @@ impl RecordingWriter {
             self.write_json(BlockKind::Bindings, &new)?;
             self.segment.bindings = self.bindings.len().min(self.segment.bindings + BINDINGS_IN_BLOCK);
         }
+        Ok(())
+    }
+
+    /// Writes what became known of processes and communicators and the segment does not have. What earlier segments have of processes
+    /// that have ended is not repeated.
+    fn write_who(&mut self) -> io::Result<()> {
+        let Some(who) = &self.who else { return Ok(()) };
+        let (new, next) = who.registry.since(self.segment.who);
+        for (number, event) in new {
+            let pid = match &event {
+                Event::Process(facts) => {
+                    // The number is another process's now.
+                    if number >= self.segment.who_before {
+                        self.ended.remove(&facts.pid);
+                    }
+                    facts.pid
+                }
+                Event::Communicator(facts) => facts.pid,
+                _ => continue,
+            };
+            if number >= self.segment.who_before || !self.ended.contains(&pid) {
+                self.write_json(BlockKind::Event, &event)?;
+            }
+            self.segment.who = number + 1;
+        }
+        self.segment.who = next;
         Ok(())
     }
 
@@ -221,10 +275,14 @@ impl RecordingWriter {
 }
 
 impl OpenBlock {
-    fn note(&mut self, record: &[u8], bindings: &[Binding]) {
+    fn note(&mut self, record: &[u8], bindings: &[Binding], who: Option<&mut CommunicatorWatch>) {
         let Ok(view) = RecordView::new(record) else { return };
-        let kind = bindings.get(usize::from(view.header.probe)).map(|binding| &binding.kind);
+        let binding = bindings.get(usize::from(view.header.probe));
+        let kind = binding.map(|binding| &binding.kind);
         self.members.note(kind, &view);
+        if let (Some(who), Some(binding)) = (who, binding) {
+            who.note(binding, &view);
+        }
         if view.header.probe == LOSS_MARK {
             return; // it has no time
         }

@@ -172,6 +172,7 @@ impl Files {
             flow_steps_lines: self.flow_steps.as_ref().map_or(0, JsonLinesFile::lines),
             api_lines: calls,
             lost_lines: self.lost().lines,
+            ..CommunicatorReport::default()
         })
     }
 }
