@@ -69,6 +69,7 @@ impl Op {
             derived: false,
             api_name: None,
             count: Some(1024),
+            api_call: Observed::Absent,
         }
     }
 }

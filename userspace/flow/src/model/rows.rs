@@ -82,6 +82,7 @@ impl Rows {
             incomplete: record.incomplete,
             derived: record.derived,
             measured: record.outcome,
+            api_call: record.api_call,
             peers: record.peers.iter().map(|peer| peer_row(record, peer)).collect(),
         };
         Op { rank: rank_key(&record.comm, host), row, call_bytes: record.call_bytes() }
@@ -146,6 +147,7 @@ impl Rows {
             called: record.returned.map(|returned| returned.function.name().into()),
             host_ns: record.returned.map(|returned| returned.host_ns),
             result: record.returned.map(|returned| returned.result.clone()),
+            seq: record.seq,
         };
         ApiCall { rank: record.comm.map(|comm| rank_key(&comm, host)), row }
     }

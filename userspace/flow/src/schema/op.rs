@@ -117,6 +117,9 @@ row! {
         /// certain; `left_out`: not asked for (`--steps-every`, `--channels`, `--min-bytes`). Of an op that
         /// was posted before the session began there is no line.
         "measured": Measured, measured: Option<Outcome>, unless is_none;
+        /// With `--api`: the `call` of `api_rank<r>.jsonl` that it comes from; `null`: not known for certain, as calls that
+        /// are alike wait in one group; or a replay of a CUDA graph, or called before the recording.
+        "apiCall": Derived, api_call: Observed<u64>, unless is_absent;
         /// One for each `SaveProxy` call: objects with the keys below.
         "peers": Planned, peers: Vec<PeerRow>;
     }

@@ -46,6 +46,8 @@ pub struct ProbeChoice {
     pub way: Option<ProbeStrategy>,
     /// With [`Level::Steps`].
     pub detail: StepDetail,
+    /// With the other levels: the calls of the API too.
+    pub api: bool,
     /// With [`Level::Api`]: the returns of the exported functions too.
     pub returns: bool,
 }
@@ -109,6 +111,7 @@ impl RecordOptions {
                 level: Level::Flow,
                 way: None,
                 detail: StepDetail::default(),
+                api: false,
                 returns: false,
             },
             sampling: Sampling::default(),

@@ -198,7 +198,10 @@ impl Pipeline {
                     self.neighbours.step(step, &mut self.processes, node, output);
                 }
             }
-            event => session.apply(event, node, &mut |record| output.push(host.as_ref(), &record)),
+            event => {
+                session.apply(event, node, &mut |record| output.push(host.as_ref(), &record));
+                node.calls.take_ready(&mut |call| output.push_api(host.as_ref(), &call));
+            }
         }
         self.neighbours.look_again(&mut self.processes, &mut self.node, &mut self.output);
         Ok(())

@@ -345,8 +345,8 @@ fn likely_programs(choice: ProbeChoice) -> &'static [Program] {
     match (choice.level, choice.way) {
         (Level::Api, _) if choice.returns => &[Program::Fetch, Program::Return],
         (Level::Api, _) | (_, Some(ProbeStrategy::PerCall)) => &[Program::Fetch],
-        (Level::Flow, _) => &[Program::Walk],
-        (Level::Steps, _) => &[Program::Fetch, Program::Walk],
+        (Level::Flow, _) if !choice.api => &[Program::Walk],
+        (Level::Flow | Level::Steps, _) => &[Program::Fetch, Program::Walk],
     }
 }
 

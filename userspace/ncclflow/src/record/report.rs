@@ -44,6 +44,7 @@ pub(super) fn first_report(
         host: host.nodename().to_string_lossy().into_owned(),
         kernel: host.release().to_string_lossy().into_owned(),
         level: choice.level,
+        api: choice.api,
         sampling: None,
         step_detail: (choice.level == Level::Steps).then_some(choice.detail),
         clock: ClockReport {

@@ -219,6 +219,9 @@ impl ResolvedLibrary {
         if choice.level == Level::Steps {
             probe::add_steps(&mut probes, &resolution, Some(&image), choice.detail);
         }
+        if choice.api {
+            probe::add_api_calls(&mut probes, &resolution);
+        }
         if choice.returns {
             probe::add_api_returns(&mut probes, &resolution);
         }

@@ -38,6 +38,8 @@ pub struct SessionReport {
     pub host: String,
     pub kernel: String,
     pub level: Level,
+    /// The API's calls are recorded, too.
+    pub api: bool,
     /// What of each message was measured; with [`Level::Steps`] only.
     pub step_detail: Option<StepDetail>,
     /// Of which ops messages were measured, if not of all.

@@ -26,7 +26,7 @@ fn call(ts_ns: u64) -> ApiRecord {
         stream: 0,
         stack_pointer: 0xf0,
     };
-    ApiRecord { comm: None, number: ts_ns, event, returned: Observed::Absent }
+    ApiRecord { comm: None, number: ts_ns, event, returned: Observed::Absent, seq: Observed::Absent }
 }
 
 fn entry(name: &str, ts_ns: u64, stack_pointer: u64) -> ApiEntryEvent {
