@@ -161,7 +161,8 @@ impl Api {
         let (ranks, rank) = (c_int::try_from(options.ranks)?, c_int::try_from(rank)?);
         if let Some(name) = &options.comm_name {
             let init = self.comm_init_rank_config.context("no ncclCommInitRankConfig")?;
-            let name = CString::new(name.as_str())?;
+            // NCCL keeps the address.
+            let name = CString::new(name.as_str())?.into_raw();
             let mut config = InitConfig {
                 size: size_of::<InitConfig>(),
                 magic: 0xcafe_beef,
@@ -169,7 +170,7 @@ impl Api {
                 numbers: [c_int::MIN; 4],
                 net_name: std::ptr::null(),
                 more: [c_int::MIN; 2],
-                comm_name: name.as_ptr(),
+                comm_name: name,
             };
             self.call("ncclCommInitRankConfig", || init(&raw mut comm, ranks, id, rank, &raw mut config))?;
             return Ok(comm);

@@ -144,12 +144,18 @@ impl Run {
 /// One call after the other: each is joined with what NCCL launched before the next.
 #[test]
 fn calls_outside_of_groups_are_all_joined() {
-    for (version, level) in
-        [("2.21.5-cu12", "flow"), ("2.27.5-cu12", "flow"), ("2.28.9-cu13", "steps"), ("2.32.3-cu12", "flow")]
-    {
+    let (plans, steps, per_call): (&[&str], &[&str], &[&str]) =
+        (&[], &["--level", "steps"], &["--probes", "per-call"]);
+    for (version, tracing) in [
+        ("2.21.5-cu12", plans),
+        ("2.27.5-cu12", plans),
+        ("2.27.5-cu12", per_call),
+        ("2.28.9-cu13", steps),
+        ("2.32.3-cu12", plans),
+    ] {
         let ops = "allreduce,allgather,reducescatter,broadcast,bcast,reduce";
         let workload = ["--ops", ops, "--iters", "4", "--ranks", "3", "--mode", "processes"];
-        let Some(run) = run(version, &["--level", level], &workload) else { return };
+        let Some(run) = run(version, tracing, &workload) else { return };
         assert_eq!(run.check(), (0, 0), "{version}");
         for (calls, ops) in run.ranks.values() {
             assert_eq!((calls.len(), ops.len()), (24, 24));
@@ -160,7 +166,7 @@ fn calls_outside_of_groups_are_all_joined() {
                 assert!(op["ts_ns"].as_u64().unwrap() < next, "{op}");
             }
         }
-        if version > "2.23" {
+        if version > "2.23" && tracing != per_call {
             // Two hits a call, and no more.
             let launched = run.hits("ncclLaunchKernelAfter_NoCuda");
             assert_eq!(

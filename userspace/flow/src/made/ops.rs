@@ -4,7 +4,7 @@ use super::calls;
 use crate::{
     decode::{ApiCallEvent, CommunicatorId, Event, Origin, ProxyOp, Ring, Tree},
     model::{FlowCommunicator, FlowRecord, Measured, Message, PeerFlow, Rows},
-    schema::HostInfo,
+    schema::{HostInfo, Observed},
     statistics::Tally,
 };
 use nccl_library::nccl::{Algorithm, Direction, Pattern};

@@ -187,3 +187,6 @@ fn fit(call: &ApiLineEvent, op: &ProxyOpEvent) -> Fit {
         function.map_or(!matches!(&*call.name, "Send" | "Recv"), |function| *call.name == *function);
     fits(is_function && is_buffers && (!has_root || call.root == op.root) && agree(call_bytes, task_bytes))
 }
+
+#[cfg(test)]
+mod tests;

@@ -101,14 +101,19 @@ impl Session {
             }
             Event::SendSize(size) => self.executions.take_send_size(&size),
             Event::ApiCall(call) => {
-                if let Some(done) = self.calls.end(&call.origin) {
-                    self.complete(done, &call.origin, node, out);
-                }
+                self.called(&call.origin, node, out);
                 let key = CommKey::new(call.origin.tgid, &call.comm);
                 if self.communicators.len() < MAX_COMMUNICATORS {
                     self.communicator(key, call.comm.n_ranks, node).api_call(call);
                 }
             }
+        }
+    }
+
+    /// The program calls the API on this thread: what was being planned there is complete.
+    pub fn called(&mut self, by: &Origin, node: &mut Node, out: &mut impl FnMut(FlowRecord)) {
+        if let Some(done) = self.calls.end(by) {
+            self.complete(done, by, node, out);
         }
     }
 

@@ -47,7 +47,8 @@ row! {
         "apiLines": Measured, #[serde(default)] api_lines: u64;
         /// Lines that could not be written.
         "lostLines": Measured, lost_lines: u64;
-        /// The name that the program gave the communicator (NCCL 2.27 and later).
+        /// The name that the program gave the communicator (NCCL 2.27 and later); NCCL keeps its address, so of a name that the
+        /// program has freed it is what lies there now, or `null`.
         "commName": Identity, #[serde(default)] comm_name: Option<String>;
         /// Of the ranks of this communicator on its node, which one this is; NCCL's count.
         "localRank": Identity, #[serde(default)] local_rank: Option<u32>;

@@ -183,6 +183,9 @@ impl Pipeline {
         }
         let (node, output) = (&mut self.node, &mut self.output);
         let TracedProcess { host, session, api, .. } = process;
+        if let Event::ApiLine(call) = &event {
+            session.called(&call.origin, node, &mut |record| output.push(host.as_ref(), &record));
+        }
         match event {
             event @ (Event::ApiLine(_) | Event::ApiEntry(_) | Event::ApiReturn(_)) => {
                 let out = &mut |call: ApiOutput| output.push_api(host.as_ref(), &call);

@@ -162,12 +162,18 @@ fn values<const N: usize>(
     }))
 }
 
-/// A short text that the program gave, without control characters; nothing if it gave none.
+/// A short text that the program gave, without control characters; nothing if it gave none. NCCL keeps the address and not the text, so
+/// the program can have freed it: what is no text is nothing.
 fn text(memory: Memory<'_>, at: u64) -> Option<String> {
     let mut bytes = [0; MAX_NAME];
     let read = memory.read_some(RuntimeAddr(at), &mut bytes).ok().filter(|_| at != 0)?;
     let text = bytes.get(..read)?.split(|byte| *byte == 0).next()?;
-    Some(String::from_utf8_lossy(text).chars().filter(|c| !c.is_control()).collect())
+    let text = std::str::from_utf8(text).or_else(|error| {
+        // A long one is cut, in the middle of a character perhaps.
+        let is_cut = text.len() == MAX_NAME && error.error_len().is_none();
+        std::str::from_utf8(text.get(..error.valid_up_to()).filter(|_| is_cut).unwrap_or(text))
+    });
+    Some(text.ok()?.chars().filter(|c| !c.is_control()).collect())
 }
 
 #[cfg(test)]
@@ -226,6 +232,17 @@ mod tests {
             assert_eq!(read(other), None, "{other:?}");
         }
         assert_eq!(read(Seen { pointer: 8, ..seen }), None);
+    }
+
+    #[test]
+    fn a_name_that_is_no_text_is_none() {
+        let process = Process::open(std::process::id()).unwrap();
+        let read = |name: &[u8]| text(Memory::new(&process), name.as_ptr().expose_provenance() as u64);
+        assert_eq!(read(b"dp\0").as_deref(), Some("dp"));
+        assert_eq!(read(b"\xa8\x07a\0"), None, "freed, and used for something else");
+        let long = "\u{e4}".repeat(200);
+        assert_eq!(read(&[b"x", long.as_bytes()].concat()).unwrap().chars().count(), 64);
+        assert_eq!(text(Memory::new(&process), 0), None);
     }
 
     #[test]

@@ -25,6 +25,7 @@ fn call(ts_ns: u64) -> ApiRecord {
         root: 0,
         stream: 0,
         stack_pointer: 0xf0,
+        with_ops: false,
     };
     ApiRecord { comm: None, number: ts_ns, event, returned: Observed::Absent, seq: Observed::Absent }
 }
