@@ -131,7 +131,7 @@ impl Run {
     fn hits(&self, function: &str) -> u64 {
         let probes = self.session["probes"].as_array().unwrap().iter();
         probes
-            .filter(|probe| probe["function"] == function)
+            .filter(|probe| probe["function"] == function && probe["part"].is_null())
             .map(|probe| probe["hits"].as_u64().unwrap())
             .sum()
     }

@@ -302,3 +302,52 @@ fn is_lasting(kind: &ProbeKind, record: &RecordView<'_>) -> bool {
         _ => false,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ncclflow_common::WIRE_VERSION;
+
+    use super::*;
+    use crate::{
+        recording::{Item, Progress, RecordingReader, Selection},
+        who::ProcessFacts,
+    };
+
+    fn process(pid: u32) -> Event {
+        Event::Process(Box::new(ProcessFacts { pid, ..ProcessFacts::default() }))
+    }
+
+    /// Each segment can be read alone, and a day of short processes does not fill the later ones.
+    #[test]
+    fn each_segment_says_who_the_processes_are_that_have_not_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let session = Session { wire_version: WIRE_VERSION, ..Session::default() };
+        let writer = RecordingWriter::create(&OutputDir::open(folder.path()).unwrap(), session, Vec::new());
+        let mut writer = writer.unwrap().telling_who(CommunicatorWatch::knowing([1, 2, 3].map(process)));
+        let mut batch = Batch::default();
+        batch.push(&[0; 100]);
+        let batch = Arc::new(batch);
+        let mut write = |writer: &mut RecordingWriter| {
+            writer.push(&batch).unwrap();
+            writer.close_block().unwrap();
+        };
+        write(&mut writer);
+        write(&mut writer);
+        writer.push_event(&Event::ProcessEnded { tgid: 2, at_ns: 5 }).unwrap();
+        writer.begin_segment().unwrap();
+        write(&mut writer);
+        writer.begin_segment().unwrap();
+        write(&mut writer);
+        writer.finish("{}").unwrap();
+        let mut reader =
+            RecordingReader::open(OutputDir::open(&folder.path().join(FOLDER)).unwrap()).unwrap();
+        let mut read = Vec::new();
+        let mut take = |item: Item<'_>| match item {
+            Item::Event(Event::Process(facts)) => read.push(facts.pid),
+            Item::Record(_) => read.push(0),
+            _ => {}
+        };
+        while reader.read_next(&Selection::ALL, &mut take).unwrap() == Progress::Read {}
+        assert_eq!(read, [1, 2, 3, 0, 0, 1, 3, 0, 1, 3, 0]);
+    }
+}

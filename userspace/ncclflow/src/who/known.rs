@@ -8,8 +8,12 @@ use super::{
     communicator::CommunicatorFacts,
     job::{Job, Largest},
     process::{ProcessFacts, Whose},
+    registry::MAX_ENTRIES,
 };
 use crate::recording::Event;
+
+/// Bytes of an event as JSON: a control group's path has up to 4,096.
+const MAX_EVENT: usize = 16 << 10;
 
 /// A rank of a communicator: process as ncclflow sees it, `commHash` as folders are called, rank.
 type Member = (u32, String, i32);
@@ -23,9 +27,13 @@ pub struct Known {
 }
 
 impl Known {
-    /// Takes note of an event; of others than those two nothing is noted.
+    /// Takes note of an event; of others than those two nothing is noted. The event can come from a recording of anybody's making: what is
+    /// larger than anything that ncclflow writes is left out, and so are those beyond a number that no node has.
     pub fn note(&mut self, event: &Event) {
+        let is_ours = || serde_json::to_vec(event).is_ok_and(|text| text.len() <= MAX_EVENT);
+        let has_room = self.processes.len().max(self.communicators.len()) < MAX_ENTRIES;
         match event {
+            Event::Process(_) | Event::Communicator(_) if !has_room || !is_ours() => {}
             Event::Process(facts) => {
                 self.processes.insert(facts.pid, ProcessFacts::clone(facts));
             }
@@ -82,5 +90,57 @@ impl Known {
             row.job_name.clone_from(&job.name);
         }
         jobs
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(pid: u32, comm_hash: &str, rank: i32, n_ranks: i32) -> CommunicatorReport {
+        CommunicatorReport {
+            comm_hash: comm_hash.to_owned(),
+            rank,
+            n_ranks,
+            pid,
+            ..CommunicatorReport::default()
+        }
+    }
+
+    fn facts(pid: u32, rank: i32, cuda_dev: u32) -> Event {
+        let (comm_hash, cuda_dev) = ("0xa".to_owned(), Some(cuda_dev));
+        Event::Communicator(Box::new(CommunicatorFacts {
+            pid,
+            comm_hash,
+            rank,
+            cuda_dev,
+            ..CommunicatorFacts::default()
+        }))
+    }
+
+    /// Two threads with a GPU each, and a smaller communicator, as of tensor parallelism.
+    #[test]
+    fn each_gpu_of_a_process_has_its_rank() {
+        let mut known = Known::default();
+        known.note(&facts(7, 4, 0));
+        known.note(&facts(7, 5, 1));
+        let mut rows = [row(7, "0xa", 4, 8), row(7, "0xa", 5, 8), row(8, "0xa", 6, 8)];
+        let jobs = known.complete(&mut rows);
+        let ranks: Vec<_> = rows.iter().map(|row| (row.job_rank, row.cuda_dev)).collect();
+        assert_eq!(ranks, [(Some(4), Some(0)), (Some(5), Some(1)), (Some(6), None)]);
+        assert_eq!((jobs[&7].rank, jobs[&7].size, jobs[&8].rank), (None, Some(8), Some(6)));
+        assert!(rows.iter().all(|row| row.job_rank_source.as_deref() == Some("derived")));
+    }
+
+    #[test]
+    fn what_nobody_writes_is_left_out() {
+        let mut known = Known::default();
+        let name = "x".repeat(MAX_EVENT);
+        known.note(&Event::Process(Box::new(ProcessFacts { pid: 1, name, ..ProcessFacts::default() })));
+        assert!(known.process(1).is_none());
+        for pid in 0..100_000 {
+            known.note(&Event::Process(Box::new(ProcessFacts { pid, ..ProcessFacts::default() })));
+        }
+        assert_eq!(known.processes.len(), MAX_ENTRIES);
     }
 }

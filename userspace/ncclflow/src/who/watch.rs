@@ -125,6 +125,14 @@ pub(crate) struct CommunicatorWatch {
 }
 
 impl CommunicatorWatch {
+    /// One that is told only this, and looks at nothing.
+    #[cfg(test)]
+    pub(crate) fn knowing(events: impl IntoIterator<Item = Event>) -> Self {
+        let registry = Registry::default();
+        events.into_iter().for_each(|event| registry.push(event));
+        Self { registry, to_thread: None, waiting: Arc::default(), seen: HashSet::new(), last: None }
+    }
+
     /// A record came.
     pub(crate) fn note(&mut self, binding: &Binding, record: &RecordView<'_>) {
         let Some(seen) = seen(binding, record) else { return };
