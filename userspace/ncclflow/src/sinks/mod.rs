@@ -12,6 +12,8 @@ mod made;
 mod megatrace;
 mod output_dir;
 mod output_file;
+#[cfg(feature = "program")]
+mod parquet;
 mod read_lines;
 mod session_file;
 mod session_files;
@@ -26,6 +28,8 @@ pub use line_files::{ApiFormat, ApiOutputOptions};
 pub use live_statistics::LiveStatistics;
 pub use output_dir::OutputDir;
 pub use output_file::OutputFile;
+#[cfg(feature = "program")]
+pub use parquet::{ParquetInput, ParquetOptions, ParquetTables, ParquetTotals};
 pub(crate) use read_lines::{for_each_line, for_each_rank};
 pub use session_file::{
     AttachReport, BufferReport, LibraryReport, MaxSizeReport, ProbeReport, SessionReport, SessionState,

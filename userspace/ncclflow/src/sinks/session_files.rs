@@ -26,6 +26,11 @@ impl SessionFiles {
         Self { dir: Some(dir), sinks, errors: Vec::new() }
     }
 
+    /// Of these sinks, whose files are where they know.
+    pub fn of(sinks: Vec<Box<dyn Sink>>) -> Self {
+        Self { dir: None, sinks, errors: Vec::new() }
+    }
+
     /// Writes nothing: for sessions that are only watched.
     pub fn nowhere() -> Self {
         Self::default()
