@@ -2,7 +2,6 @@
 //! `cargo xtask bench drain` runs it.
 
 mod drain;
-mod parquet;
 mod stages;
 mod volume;
 
@@ -31,8 +30,6 @@ enum Command {
         #[arg(long, default_value_t = 5)]
         rounds: u32,
     },
-    /// Write the rows of a capture as Parquet tables
-    Parquet { capture: PathBuf, output: PathBuf },
     /// Write the records of a capture as a recording, and read them
     Volume {
         capture: PathBuf,
@@ -48,7 +45,6 @@ fn main() -> Result<()> {
         Command::Burst(args) => serde_json::to_string(&drain::burst(&args)?)?,
         Command::Sustained(args) => serde_json::to_string(&drain::sustained(&args)?)?,
         Command::Volume { capture, rounds } => serde_json::to_string(&volume::run(&capture, rounds)?)?,
-        Command::Parquet { capture, output } => serde_json::to_string(&parquet::run(&capture, &output)?)?,
         Command::Stages { capture, rounds } => serde_json::to_string(&stages::run(&capture, rounds)?)?,
     };
     println!("{json}");

@@ -22,6 +22,9 @@ pub mod capture;
 pub mod recording;
 pub mod sinks;
 
+// From recordings to files.
+pub mod export;
+
 // From files to verdicts.
 pub mod check;
 

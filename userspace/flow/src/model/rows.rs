@@ -82,6 +82,7 @@ impl Rows {
             incomplete: record.incomplete,
             derived: record.derived,
             measured: record.outcome,
+            seq_local: None,
             peers: record.peers.iter().map(|peer| peer_row(record, peer)).collect(),
         };
         Op { rank: rank_key(&record.comm, host), row, call_bytes: record.call_bytes() }
@@ -235,6 +236,7 @@ fn message_row(
         comm_hash: op.comm_hash.clone(),
         // The post pass does nothing for a peer without a proxy.
         posted: op.posted && peer_row.proxy,
+        seq_local: None,
         t_start_ns: observed(|message| message.start),
         t_posted_ns: observed(|message| message.posted),
         t_ready_ns: observed(|message| message.ready),

@@ -60,6 +60,8 @@ row! {
         "commHash": Identity, comm_hash: Name;
         /// The op was posted, and this peer has a proxy.
         "posted": Measured, posted: bool;
+        /// As in the op's line.
+        "seqLocal": Derived, seq_local: Option<bool>, unless is_none;
         /// Send: the slot is offered to the GPU. With `--step-detail transitions`, and in versions that tell
         /// it together with `t_sent_ns`.
         "t_start_ns": Measured "ns", t_start_ns: Observed<u64>, unless is_absent;

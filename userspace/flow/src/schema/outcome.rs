@@ -23,6 +23,8 @@ named! {
         ProxyNotKnown = "proxy_not_known",
         /// Records of its process were lost while it ran: ncclflow misses them, not the job.
         RecordsLost = "records_lost",
+        /// In a part of a recording: messages were on their way at its end, and what came later was not read.
+        SelectionEnded = "selection_ended",
         /// Messages were on their way when the session ended: the job goes on, hangs, has aborted or is gone.
         SessionEnded = "session_ended",
         /// It has more messages than are kept.

@@ -35,5 +35,5 @@ mod report;
 pub use options::{Notice, Outcome, ProbeChoice, RecordOptions, StopHandle, Targets, WindowOptions};
 pub use pipeline::Pipeline;
 pub use recorder::record;
-pub use replay::{Replayed, replay};
+pub use replay::{Kept, Read, ReadPart};
 pub use setup::{LibraryInUse, Setup, Target};

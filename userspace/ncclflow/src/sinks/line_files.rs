@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     budget::is_over_max_size,
     json_lines::{JsonLinesFile, LostLines},
-    megatrace::Megatrace,
+    megatrace::MegatraceLines,
     output_dir::OutputDir,
     output_file::Source,
     sink::{Sink, Written},
@@ -191,7 +191,7 @@ pub(super) struct LineFiles {
     /// The op that came last is not written, and each of its messages is so lost.
     refused: Option<LostLines>,
     /// In that format, if calls are written so.
-    megatrace: Option<Megatrace>,
+    megatrace: Option<MegatraceLines>,
     errors: Vec<String>,
 }
 
@@ -205,7 +205,8 @@ impl LineFiles {
             closed_lost: LostLines::default(),
             without_file: LostLines::default(),
             refused: None,
-            megatrace: (api.format == ApiFormat::Megatrace).then(|| Megatrace::new(api.realtime_offset_ns)),
+            megatrace: (api.format == ApiFormat::Megatrace)
+                .then(|| MegatraceLines::new(api.realtime_offset_ns)),
             errors: Vec::new(),
         }
     }

@@ -23,13 +23,15 @@ pub use aggregate::{Aggregated, MAX_AGGREGATED, aggregate_directory};
 pub(crate) use budget::is_over_max_size;
 pub use budget::{DiskBudget, DiskNews, Share};
 pub use compress::{Compressed, compress_files};
+pub(crate) use json_lines::JsonLinesFile;
 pub use json_lines::LostLines;
 pub use line_files::{ApiFormat, ApiOutputOptions};
 pub use live_statistics::LiveStatistics;
+pub(crate) use megatrace::MegatraceLines;
 pub use output_dir::OutputDir;
 pub use output_file::OutputFile;
 #[cfg(feature = "program")]
-pub use parquet::{ParquetInput, ParquetOptions, ParquetTables, ParquetTotals};
+pub use parquet::{ParquetFormats, ParquetInput, ParquetTables, ParquetTotals};
 pub(crate) use read_lines::{for_each_line, for_each_rank};
 pub use session_file::{
     AttachReport, BufferReport, LibraryReport, MaxSizeReport, ProbeReport, SessionReport, SessionState,

@@ -26,9 +26,9 @@ impl SessionFiles {
         Self { dir: Some(dir), sinks, errors: Vec::new() }
     }
 
-    /// Of these sinks, whose files are where they know.
-    pub fn of(sinks: Vec<Box<dyn Sink>>) -> Self {
-        Self { dir: None, sinks, errors: Vec::new() }
+    /// Gives the rows to this sink.
+    pub fn of_sink(sink: Box<dyn Sink>) -> Self {
+        Self { sinks: vec![sink], ..Self::default() }
     }
 
     /// Writes nothing: for sessions that are only watched.

@@ -38,7 +38,8 @@ pub(super) struct Format {
 
 impl Format {
     pub(super) fn of(layout: &Layout) -> Result<Self> {
-        let fields = layout.columns.iter().map(|column| field(column).map(Arc::new)).collect::<Result<_>>()?;
+        let fields =
+            layout.columns.iter().map(|column| field(column).map(Arc::new)).collect::<Result<_>>()?;
         let schema = Type::group_type_builder(layout.table.name()).with_fields(fields).build()?;
         Ok(Self { schema: Arc::new(schema), properties: Arc::new(properties(layout)) })
     }
@@ -151,8 +152,7 @@ fn write_column<T: DataType>(
     let mut column = group.next_column()?.ok_or_else(missing)?;
     for batch in order.chunks(BATCH) {
         let known: Vec<i16> = batch.iter().map(|row| i16::from(is_known(*row))).collect();
-        let values: Vec<T::T> =
-            batch.iter().filter(|row| is_known(**row)).map(|row| value(*row)).collect();
+        let values: Vec<T::T> = batch.iter().filter(|row| is_known(**row)).map(|row| value(*row)).collect();
         column.typed::<T>().write_batch(&values, Some(&known), None)?;
     }
     column.close()

@@ -3,7 +3,8 @@
 use std::{io, sync::Arc};
 
 use flow::schema::{
-    ApiCall, FleetColumns, FleetComm, FleetMessage, MessageRow, Op, OtherCallRow, RankKey, Row, comm_hash_name,
+    ApiCall, ClockReport, FleetColumns, FleetComm, FleetHost, FleetMessage, LossReport, MessageRow, Op,
+    OtherCallRow, RankKey, comm_hash_name,
 };
 use foldhash::HashMap;
 
@@ -11,6 +12,7 @@ use super::{
     file::{Format, TableFile, io_error},
     links::LinkSeconds,
     names,
+    report::Report,
     rows::TableRows,
     table::{Layout, Table},
 };
@@ -19,14 +21,15 @@ use crate::sinks::output_dir::OutputDir;
 /// Rows of a row group, at most.
 const MAX_ROWS: usize = 1 << 18;
 
-/// Ranks of communicators that are kept to be added to. Then all are written.
+/// Ranks of communicators. A host has some hundreds.
 const MAX_RANKS: usize = 65_536;
 
-/// What all partitions have: the folder, and how tables are written.
+/// What all partitions of a recording have.
 #[derive(Debug)]
 pub(super) struct Common {
     pub(super) dir: OutputDir,
-    pub(super) tables: Vec<(Layout, Format)>,
+    /// How tables are written.
+    pub(super) formats: Arc<[(Layout, Format)]>,
     /// What the names of the recording's files begin with.
     pub(super) recording: String,
     /// From CLOCK_MONOTONIC to Unix time.
@@ -35,7 +38,7 @@ pub(super) struct Common {
 
 impl Common {
     fn table(&self, table: Table) -> io::Result<&(Layout, Format)> {
-        self.tables.get(table as usize).ok_or_else(|| io::Error::other("a table without columns"))
+        self.formats.get(table as usize).ok_or_else(|| io::Error::other("a table without columns"))
     }
 }
 
@@ -52,7 +55,6 @@ pub(super) struct Counts {
 #[derive(Debug)]
 struct TableState {
     table: Table,
-    folder: OutputDir,
     rows: TableRows,
     file: Option<TableFile>,
     /// Names of files that were begun; those before the last are complete.
@@ -62,6 +64,8 @@ struct TableState {
 #[derive(Debug)]
 pub(super) struct Partition {
     common: Arc<Common>,
+    /// Names of its folders, in the folder of each table.
+    folders: [String; 2],
     tables: Vec<TableState>,
     links: LinkSeconds,
     ranks: HashMap<RankKey, FleetComm>,
@@ -73,17 +77,24 @@ impl Partition {
         let tables = Table::ALL
             .into_iter()
             .map(|table| {
-                let folder = common
-                    .dir
-                    .subfolder(table.name())?
-                    .subfolder(&names::partition("job", job))?
-                    .subfolder(&names::partition("host", host))?;
                 let rows = TableRows::new(&common.table(table)?.0);
-                Ok(TableState { table, folder, rows, file: None, names: Vec::new() })
+                Ok(TableState { table, rows, file: None, names: Vec::new() })
             })
             .collect::<io::Result<_>>()?;
-        let (links, ranks) = (LinkSeconds::default(), HashMap::default());
-        Ok(Self { common: Arc::clone(common), tables, links, ranks, counts: Counts::default() })
+        Ok(Self {
+            common: Arc::clone(common),
+            folders: [names::partition("job", job), names::partition("host", host)],
+            tables,
+            links: LinkSeconds::default(),
+            ranks: HashMap::default(),
+            counts: Counts::default(),
+        })
+    }
+
+    /// It is not kept open: an export can have thousands of them.
+    fn folder(&self, table: Table) -> io::Result<OutputDir> {
+        let [job, host] = &self.folders;
+        self.common.dir.subfolder(table.name())?.subfolder(job)?.subfolder(host)
     }
 
     pub(super) fn op(&mut self, op: &Op) -> io::Result<()> {
@@ -137,44 +148,40 @@ impl Partition {
         })
     }
 
-    /// Writes all that has gathered. Only the recording's own row is missing then.
-    pub(super) fn write_all(&mut self) -> io::Result<()> {
+    /// Writes all that has gathered, and completes the files. Only the recording's own row is missing then.
+    pub(super) fn write_all(&mut self, report: &Report) -> io::Result<()> {
         self.flush_links()?;
-        self.flush_ranks()?;
-        Table::ALL.into_iter().try_for_each(|table| self.write_rows(table, false))
-    }
-
-    /// Writes the row of the recording, and completes the files.
-    pub(super) fn finish(&mut self, of_host: &[&dyn PutPart]) -> io::Result<()> {
-        self.push(Table::Host, |layout, rows| {
-            for (part, row) in of_host.iter().enumerate() {
-                row.put_into(rows, layout, part);
-            }
-        })?;
+        self.flush_ranks(report)?;
         for table in Table::ALL {
-            self.write_rows(table, true)?;
+            self.write_rows(table, table != Table::Host)?;
             self.finish_file(table)?;
         }
         Ok(())
     }
 
+    /// Writes the row of the recording.
+    pub(super) fn write_host(
+        &mut self,
+        host: &FleetHost,
+        clock: &ClockReport,
+        loss: &LossReport,
+    ) -> io::Result<()> {
+        self.push(Table::Host, |layout, rows| {
+            rows.put(layout, 0, host);
+            rows.put(layout, 1, clock);
+            rows.put(layout, 2, loss);
+        })?;
+        self.write_rows(Table::Host, true)?;
+        self.finish_file(Table::Host)
+    }
+
     /// Gives the files their names: readers see them from now on.
     pub(super) fn publish(&mut self) -> io::Result<()> {
-        for state in &mut self.tables {
+        for table in Table::ALL {
+            let folder = self.folder(table)?;
+            let Some(state) = self.tables.get_mut(table as usize) else { continue };
             for name in state.names.drain(..) {
-                state.folder.rename_new(&names::temporary(&name), &name).map_err(|error| {
-                    if error.kind() != io::ErrorKind::AlreadyExists {
-                        return error;
-                    }
-                    let path = state.folder.path().join(&name);
-                    io::Error::new(
-                        error.kind(),
-                        format!(
-                            "`{}` is there: this recording has been exported to this folder before",
-                            path.display()
-                        ),
-                    )
-                })?;
+                folder.rename_new(&names::temporary(&name), &name)?;
             }
         }
         Ok(())
@@ -182,11 +189,15 @@ impl Partition {
 
     /// Removes the files that have no name yet.
     pub(super) fn discard(&mut self) {
-        for state in &mut self.tables {
+        for table in Table::ALL {
+            let Some(state) = self.tables.get_mut(table as usize) else { continue };
             state.file = None;
-            for name in state.names.drain(..) {
-                state.folder.remove_file(&names::temporary(&name));
+            let names = std::mem::take(&mut state.names);
+            if names.is_empty() {
+                continue;
             }
+            let Ok(folder) = self.folder(table) else { continue };
+            names.iter().for_each(|name| folder.remove_file(&names::temporary(name)));
         }
     }
 
@@ -212,7 +223,7 @@ impl Partition {
 
     fn rank(&mut self, rank: RankKey, ts_ns: u64) -> io::Result<&mut FleetComm> {
         if self.ranks.len() >= MAX_RANKS && !self.ranks.contains_key(&rank) {
-            self.flush_ranks()?;
+            return Err(io::Error::other(format!("the recording has more than {MAX_RANKS} ranks on a host")));
         }
         let comm = self.ranks.entry(rank).or_insert_with(|| FleetComm {
             comm: rank.comm_name(),
@@ -240,17 +251,21 @@ impl Partition {
         rows.iter().try_for_each(|row| self.push(Table::Link1s, |layout, rows| rows.put(layout, 0, row)))
     }
 
-    fn flush_ranks(&mut self) -> io::Result<()> {
-        let wall = |ns: u64| self.common.offset_ns.map(|offset| ns.saturating_add(offset));
-        let rows: Vec<_> = std::mem::take(&mut self.ranks)
-            .into_values()
-            .map(|comm| FleetComm {
-                first_wall_ns: wall(comm.first_ns),
-                last_wall_ns: wall(comm.last_ns),
-                ..comm
-            })
-            .collect();
-        rows.iter().try_for_each(|row| self.push(Table::Comm, |layout, rows| rows.put(layout, 0, row)))
+    fn flush_ranks(&mut self, report: &Report) -> io::Result<()> {
+        let offset_ns = self.common.offset_ns;
+        let wall = |ns: u64| offset_ns.map(|offset| ns.saturating_add(offset));
+        for (rank, comm) in std::mem::take(&mut self.ranks) {
+            let comm =
+                FleetComm { first_wall_ns: wall(comm.first_ns), last_wall_ns: wall(comm.last_ns), ..comm };
+            self.push(Table::Comm, |layout, rows| {
+                if let Some(about) = report.communicator(rank) {
+                    rows.put(layout, 1, about);
+                }
+                // Its columns are in both, and these are what is in the tables.
+                rows.put(layout, 0, &comm);
+            })?;
+        }
+        Ok(())
     }
 
     fn push(&mut self, table: Table, put: impl FnOnce(&Layout, &mut TableRows)) -> io::Result<()> {
@@ -264,22 +279,33 @@ impl Partition {
     /// Writes what waits as a row group; `even_none`: a file is made even if there is nothing in it, so that every table is there to be
     /// read.
     fn write_rows(&mut self, table: Table, even_none: bool) -> io::Result<()> {
-        let (layout, format) = self.common.table(table)?;
-        let Some(state) = self.tables.get_mut(table as usize) else { return Ok(()) };
+        let common = Arc::clone(&self.common);
+        let (layout, format) = common.table(table)?;
+        let Some(state) = self.tables.get(table as usize) else { return Ok(()) };
         let is_empty = state.rows.len() == 0;
         if is_empty && !(even_none && state.names.is_empty()) {
             return Ok(());
         }
-        let file = match &mut state.file {
-            Some(file) => file,
-            none => none.insert(begin_file(&self.common, &state.folder, &mut state.names, format)?),
-        };
+        let mut begun = None;
+        if state.file.is_none() {
+            let name = format!("{}-{:04}.parquet", common.recording, state.names.len());
+            let (folder, temporary) = (self.folder(table)?, names::temporary(&name));
+            // One of an export that was killed.
+            folder.remove_file(&temporary);
+            begun = Some((name, folder.create_file(&temporary)?));
+        }
+        let Some(state) = self.tables.get_mut(table as usize) else { return Ok(()) };
+        if let Some((name, file)) = begun {
+            state.names.push(name);
+            state.file = Some(TableFile::new(file, format).map_err(io_error)?);
+        }
         if is_empty {
             return Ok(());
         }
         let mut rows = std::mem::replace(&mut state.rows, TableRows::new(layout));
         self.counts.too_large += rows.take_too_large();
         self.counts.rows += rows.len() as u64;
+        let Some(file) = &mut state.file else { return Ok(()) };
         file.write(&rows, &layout.sorted_by).map_err(io_error)?;
         if file.is_full() { self.finish_file(table) } else { Ok(()) }
     }
@@ -290,30 +316,5 @@ impl Partition {
         self.counts.bytes += file.finish().map_err(io_error)?;
         self.counts.files += 1;
         Ok(())
-    }
-}
-
-fn begin_file(
-    common: &Common,
-    folder: &OutputDir,
-    names: &mut Vec<String>,
-    format: &Format,
-) -> io::Result<TableFile> {
-    let name = format!("{}-{:04}.parquet", common.recording, names.len());
-    let temporary = names::temporary(&name);
-    // One of an export that was killed.
-    folder.remove_file(&temporary);
-    names.push(name);
-    TableFile::new(folder.create_file(&temporary)?, format).map_err(io_error)
-}
-
-/// A row of which only the part of the table is known.
-pub(super) trait PutPart {
-    fn put_into(&self, rows: &mut TableRows, layout: &Layout, part: usize);
-}
-
-impl<R: Row> PutPart for R {
-    fn put_into(&self, rows: &mut TableRows, layout: &Layout, part: usize) {
-        rows.put(layout, part, self);
     }
 }

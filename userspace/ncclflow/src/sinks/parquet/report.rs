@@ -1,7 +1,10 @@
 //! What a recording says of itself, in its `session.json`.
 
-use flow::schema::{ClockReport, LossReport};
+use std::collections::HashMap;
+
+use flow::schema::{ClockReport, CommunicatorReport, LossReport, RankKey};
 use serde::Deserialize;
+use serde_json::Value;
 
 /// Of what is in it, what tables need. Another version may have written it: what is not there is not known.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -15,6 +18,8 @@ pub(super) struct Report {
     pub(super) clock: Option<ClockReport>,
     pub(super) loss: LossReport,
     window: Option<Window>,
+    targets: Vec<Value>,
+    communicators: Vec<CommunicatorReport>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -42,5 +47,21 @@ impl Report {
             None => format!("{began:020}"),
             Some(Window { number, opened_unix_ms }) => format!("{began:020}-w{number}-{opened_unix_ms}"),
         }
+    }
+
+    /// Names of jobs by process, where they are known.
+    pub(super) fn jobs(&self) -> HashMap<u32, String> {
+        let job = |target: &Value| {
+            let pid = u32::try_from(target.get("pid")?.as_u64()?).ok()?;
+            Some((pid, target.get("job")?.get("name")?.as_str()?.to_owned()))
+        };
+        self.targets.iter().filter_map(job).collect()
+    }
+
+    pub(super) fn communicator(&self, rank: RankKey) -> Option<&CommunicatorReport> {
+        let folder = rank.comm_name();
+        self.communicators
+            .iter()
+            .find(|about| about.rank == rank.rank && about.pid == rank.pid && about.folder == folder)
     }
 }

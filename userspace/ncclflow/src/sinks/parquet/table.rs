@@ -1,12 +1,15 @@
 //! The tables, and their columns: those of the schema's rows.
 
 use flow::schema::{
-    ApiCallRow, ClockReport, Column, FleetColumns, FleetComm, FleetHost, FleetMessage, LinkSecond, LossReport,
-    MessageRow, OpRow, OtherCallRow,
+    ApiCallRow, ClockReport, Column, CommunicatorReport, FleetColumns, FleetComm, FleetHost, FleetMessage,
+    LinkSecond, LossReport, MessageRow, OpRow, OtherCallRow,
 };
 
-/// A name of the partition's folder; Hive's readers take the column from there.
+/// In the name of the partition's folder, from where readers take the column.
 const PARTITIONED: &str = "host";
+
+/// Of a communicator in `session.json`: the files of lines that were made when it was recorded.
+const OF_LINES: [&str; 5] = ["folder", "proxyFlowLines", "flowStepsLines", "apiLines", "lostLines"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Table {
@@ -40,7 +43,7 @@ impl Table {
             Self::Op => &[FleetColumns::COLUMNS, OpRow::COLUMNS],
             Self::Message => &[FleetColumns::COLUMNS, FleetMessage::COLUMNS, MessageRow::COLUMNS],
             Self::Call => &[FleetColumns::COLUMNS, ApiCallRow::COLUMNS, OtherCallRow::COLUMNS],
-            Self::Comm => &[FleetComm::COLUMNS],
+            Self::Comm => &[FleetComm::COLUMNS, CommunicatorReport::COLUMNS],
             Self::Host => &[FleetHost::COLUMNS, ClockReport::COLUMNS, LossReport::COLUMNS],
             Self::Link1s => &[LinkSecond::COLUMNS],
         }
@@ -73,7 +76,7 @@ impl Layout {
     pub(super) fn of(table: Table) -> Self {
         let mut columns: Vec<&'static Column> = Vec::new();
         let mut place = |column: &'static Column| {
-            if column.key == PARTITIONED {
+            if column.key == PARTITIONED || OF_LINES.contains(&column.key) {
                 return None;
             }
             Some(columns.iter().position(|known| known.key == column.key).unwrap_or_else(|| {
