@@ -7,21 +7,21 @@
 -- beginning of an iteration. So it is wrong where most collectives come several times in an iteration, always as often.
 --
 --   job, host, pid         a process
---   comm, rank             the communicator of that collective, and the process's rank in it
+--   communicator, rank             the communicator of that collective, and the process's rank in it
 --   coll, dtype, count     that collective
 --   iterations             complete ones: from one occurrence to the next
 --   mean_ms, p50_ms, max_ms   time of an iteration, by the host's own clock
 
 WITH launches AS (
-    SELECT job, host, pid, comm, rank, seq, coll, dtype, count, MIN(ts_ns) AS at_ns
+    SELECT job, host, pid, communicator, rank, seq, coll, dtype, count, MIN(ts_ns) AS at_ns
     FROM op
     WHERE seq % 2 = 0 AND coll NOT IN ('Send', 'Recv')
-    GROUP BY job, host, pid, comm, rank, seq, coll, dtype, count
+    GROUP BY job, host, pid, communicator, rank, seq, coll, dtype, count
 ),
 kinds AS (
-    SELECT job, host, pid, comm, rank, coll, dtype, count, COUNT(*) AS times, MIN(at_ns) AS first_ns
+    SELECT job, host, pid, communicator, rank, coll, dtype, count, COUNT(*) AS times, MIN(at_ns) AS first_ns
     FROM launches
-    GROUP BY job, host, pid, comm, rank, coll, dtype, count
+    GROUP BY job, host, pid, communicator, rank, coll, dtype, count
     HAVING COUNT(*) >= 3
 ),
 shared AS (
@@ -31,7 +31,7 @@ choices AS (
     SELECT
         shared.*,
         ROW_NUMBER() OVER (
-            PARTITION BY job, host, pid ORDER BY alike DESC, times, first_ns, comm, rank, coll, dtype, count
+            PARTITION BY job, host, pid ORDER BY alike DESC, times, first_ns, communicator, rank, coll, dtype, count
         ) AS place
     FROM shared
 ),
@@ -43,7 +43,7 @@ begins AS (
     FROM launches
     JOIN choices
         ON choices.job = launches.job AND choices.host = launches.host AND choices.pid = launches.pid
-        AND choices.comm = launches.comm AND choices.rank = launches.rank AND choices.coll = launches.coll
+        AND choices.communicator = launches.communicator AND choices.rank = launches.rank AND choices.coll = launches.coll
         AND COALESCE(choices.dtype, '') = COALESCE(launches.dtype, '')
         AND COALESCE(choices.count, -1) = COALESCE(launches.count, -1)
         AND choices.place = 1
@@ -52,7 +52,7 @@ SELECT
     job,
     host,
     pid,
-    comm,
+    communicator,
     rank,
     coll,
     dtype,
@@ -62,5 +62,5 @@ SELECT
     PERCENTILE_CONT(0.5) WITHIN GROUP (ORDER BY iteration_ns) / 1000000 AS p50_ms,
     CAST(MAX(iteration_ns) AS DOUBLE) / 1000000 AS max_ms
 FROM begins
-GROUP BY job, host, pid, comm, rank, coll, dtype, count
-ORDER BY job, comm, rank, host, pid;
+GROUP BY job, host, pid, communicator, rank, coll, dtype, count
+ORDER BY job, communicator, rank, host, pid;

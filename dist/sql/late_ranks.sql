@@ -1,7 +1,7 @@
 -- Ranks that come late: how far behind the first rank each rank launches the same collective.
 -- Runs on DuckDB and on Spark, for every level with ops (flow, steps).
 --
---   job, comm, rank, host  a rank
+--   job, communicator, rank, host  a rank
 --   collectives            collectives that at least two ranks of the communicator were seen to launch, this one among them
 --   last                   of them, those that this rank launched last, of equal ones all count
 --   mean_behind_us         launch after the first rank's, mean, in microseconds
@@ -13,28 +13,28 @@
 -- are counted from the beginning of a part (seqLocal).
 
 WITH launches AS (
-    SELECT job, comm, seq, rank, host, MIN(wall_ns) AS at_ns
+    SELECT job, communicator, seq, rank, host, MIN(wall_ns) AS at_ns
     FROM op
     WHERE seq % 2 = 0 AND coll NOT IN ('Send', 'Recv') AND wall_ns IS NOT NULL AND COALESCE(seqLocal, false) = false
-    GROUP BY job, comm, seq, rank, host
+    GROUP BY job, communicator, seq, rank, host
 ),
 compared AS (
     SELECT
         job,
-        comm,
+        communicator,
         rank,
         host,
-        at_ns - MIN(at_ns) OVER (PARTITION BY job, comm, seq) AS behind_ns,
-        MAX(at_ns) OVER (PARTITION BY job, comm, seq) - at_ns AS ahead_ns,
-        COUNT(*) OVER (PARTITION BY job, comm, seq) AS ranks
+        at_ns - MIN(at_ns) OVER (PARTITION BY job, communicator, seq) AS behind_ns,
+        MAX(at_ns) OVER (PARTITION BY job, communicator, seq) - at_ns AS ahead_ns,
+        COUNT(*) OVER (PARTITION BY job, communicator, seq) AS ranks
     FROM launches
 ),
 host_counts AS (
-    SELECT job, comm, COUNT(DISTINCT host) AS hosts FROM launches GROUP BY job, comm
+    SELECT job, communicator, COUNT(DISTINCT host) AS hosts FROM launches GROUP BY job, communicator
 )
 SELECT
     compared.job,
-    compared.comm,
+    compared.communicator,
     compared.rank,
     compared.host,
     CAST(COUNT(*) AS BIGINT) AS collectives,
@@ -43,7 +43,7 @@ SELECT
     CAST(MAX(behind_ns) AS DOUBLE) / 1000 AS max_behind_us,
     CAST(MAX(hosts) AS BIGINT) AS hosts
 FROM compared
-JOIN host_counts ON host_counts.job = compared.job AND host_counts.comm = compared.comm
+JOIN host_counts ON host_counts.job = compared.job AND host_counts.communicator = compared.communicator
 WHERE ranks > 1
-GROUP BY compared.job, compared.comm, compared.rank, compared.host
-ORDER BY compared.job, compared.comm, mean_behind_us DESC, compared.rank, compared.host;
+GROUP BY compared.job, compared.communicator, compared.rank, compared.host
+ORDER BY compared.job, compared.communicator, mean_behind_us DESC, compared.rank, compared.host;

@@ -1,7 +1,7 @@
 -- Bytes and waits by link: what went over each link of each rank, and what its messages waited for.
 -- Runs on DuckDB and on Spark. Waits and measured bytes need recordings of --level steps.
 --
---   job, comm, rank, op, peer, transport   a link: `rank` sends to `peer`, or receives from it (op: SEND, RECV)
+--   job, communicator, rank, op, peer, transport   a link: `rank` sends to `peer`, or receives from it (op: SEND, RECV)
 --   host                                   of the rank
 --   messages, measured                     planned messages, of them, those that were measured to their end
 --   bytes_exact, bytes_capacity            planned bytes: exact ones, and upper bounds where only the slot's size is known
@@ -16,7 +16,7 @@
 
 SELECT
     job,
-    comm,
+    communicator,
     rank,
     op,
     peer,
@@ -35,5 +35,5 @@ SELECT
     CAST(SUM(wait_flush_ns) AS DOUBLE) / 1000000 AS flush_ms,
     CAST(SUM(wait_flush_or_gpu_consume_ns) AS DOUBLE) / 1000000 AS flush_or_gpu_ms
 FROM link_1s
-GROUP BY job, comm, rank, op, peer, transport, host
-ORDER BY job, comm, rank, op, peer, transport, host;
+GROUP BY job, communicator, rank, op, peer, transport, host
+ORDER BY job, communicator, rank, op, peer, transport, host;

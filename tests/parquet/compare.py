@@ -54,7 +54,7 @@ def compare_rows(table, rows, lines):
 
 def compare_links(rows, messages):
     want = expected.link_seconds(messages)
-    keys = ["job", "host", "comm", "rank", "peer", "channel", "op", "transport", "second", "second_of"]
+    keys = ["job", "host", "communicator", "rank", "peer", "channel", "op", "transport", "second", "second_of"]
     have = {}
     for row in rows:
         sums = have.setdefault(tuple(row[key] for key in keys), Counter())
@@ -71,12 +71,12 @@ def compare_comms(rows, sessions):
     for session in sessions:
         for table, lines in zip(COUNTED, (session.ops, session.messages, session.calls)):
             for line in lines:
-                if line["comm"] is not None:
-                    want[line["job"], line["host"], line["comm"], line["rank"], line["pid"], table] += 1
+                if line["communicator"] is not None:
+                    want[line["job"], line["host"], line["communicator"], line["rank"], line["pid"], table] += 1
     have = Counter()
     for row in rows:
         for table, column in COUNTED.items():
-            have[row["job"], row["host"], row["comm"], row["rank"], row["pid"], table] += row[column]
+            have[row["job"], row["host"], row["communicator"], row["rank"], row["pid"], table] += row[column]
     if have != want:
         fail(f"comm: {have - want} {want - have}")
 

@@ -15,7 +15,7 @@ def link_seconds(messages):
         end = m.get("t_end_ns")
         second = ((end if end is not None else m["ts_ns"]) + (m["clock_offset_ns"] or 0)) // 10**9
         of = "op" if end is None else "end"
-        keys = ["job", "host", "comm", "rank", "peer", "channel", "op", "transport"]
+        keys = ["job", "host", "communicator", "rank", "peer", "channel", "op", "transport"]
         row = rows[(*(m[key] for key in keys), second, of)]
         row["messages"] += 1
         row["messages_measured"] += end is not None
@@ -40,7 +40,7 @@ def link_seconds(messages):
 def links(ops, messages):
     sums = defaultdict(Counter)
     for m in messages:
-        row = sums[tuple(m[key] for key in ["job", "comm", "rank", "op", "peer", "transport", "host"])]
+        row = sums[tuple(m[key] for key in ["job", "communicator", "rank", "op", "peer", "transport", "host"])]
         row["messages"] += 1
         row["measured"] += m.get("t_end_ns") is not None
         row["bytes_exact"] += m["bytes"] if m["bytes_kind"] == "exact" else 0
@@ -66,7 +66,7 @@ def delays(ops, messages):
     waits = defaultdict(list)
     for m in messages:
         if m["op"] == "RECV" and m.get("wait_network_ns") is not None:
-            waits[m["job"], m["comm"], m["rank"], m["peer"]].append(m["wait_network_ns"])
+            waits[m["job"], m["communicator"], m["rank"], m["peer"]].append(m["wait_network_ns"])
     cells = {key: (len(ns), sum(ns) / len(ns) / 1000, max(ns) / 1000) for key, ns in waits.items()}
     worst = {}
     for key in sorted(cells, key=lambda key: (-cells[key][1], key[3])):
@@ -81,7 +81,7 @@ def collectives(ops):
 def late_ranks(ops, messages):
     launches = defaultdict(dict)
     for o in collectives(ops):
-        at = launches[o["job"], o["comm"], o["seq"]]
+        at = launches[o["job"], o["communicator"], o["seq"]]
         place = o["rank"], o["host"]
         if o["wall_ns"] is not None:
             at[place] = min(at.get(place, o["wall_ns"]), o["wall_ns"])
@@ -101,7 +101,7 @@ def first_difference(ops, messages):
     keys = ["coll", "dtype", "redOp", "root", "count"]
     seen = defaultdict(lambda: defaultdict(dict))
     for o in collectives(ops):
-        seen[o["job"], o["comm"]][o["seq"]][o["rank"]] = (o["host"], tuple(o[key] for key in keys))
+        seen[o["job"], o["communicator"]][o["seq"]][o["rank"]] = (o["host"], tuple(o[key] for key in keys))
     found = []
     for (job, comm), by_seq in seen.items():
         spans = {}
@@ -124,7 +124,7 @@ def first_difference(ops, messages):
 def iterations(ops, messages):
     processes = defaultdict(lambda: defaultdict(dict))
     for o in collectives(ops):
-        kind = o["comm"], o["rank"], o["coll"], o["dtype"], o["count"]
+        kind = o["communicator"], o["rank"], o["coll"], o["dtype"], o["count"]
         at = processes[o["job"], o["host"], o["pid"]][kind]
         at[o["seq"]] = min(at.get(o["seq"], o["ts_ns"]), o["ts_ns"])
     found = []

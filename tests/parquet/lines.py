@@ -26,12 +26,12 @@ class Session:
             kind = path.name.split("_rank")[0]
             rows = {"proxy_flow": self.ops, "flow_steps": self.messages, "api": self.calls}.get(kind)
             if rows is not None:
-                rows.extend({"comm": path.parent.name, **row} for row in read_lines(path))
+                rows.extend({"communicator": path.parent.name, **row} for row in read_lines(path))
         for path in sorted(folder.glob("processes/api_*.jsonl*")):
-            self.calls.extend({"comm": None, **row} for row in read_lines(path))
-        by_op = {(o["comm"], o["rank"], o["seq"], o["channel"]): o for o in self.ops}
+            self.calls.extend({"communicator": None, **row} for row in read_lines(path))
+        by_op = {(o["communicator"], o["rank"], o["seq"], o["channel"]): o for o in self.ops}
         for row in self.messages:
-            op = by_op[row["comm"], row["rank"], row["seq"], row["channel"]]
+            op = by_op[row["communicator"], row["rank"], row["seq"], row["channel"]]
             row.update(ts_ns=op["ts_ns"], pid=op["pid"], host=op["host"])
         for row in self.ops + self.messages + self.calls:
             wall = None if self.offset is None else row["ts_ns"] + self.offset

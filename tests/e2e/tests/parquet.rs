@@ -35,7 +35,7 @@ fn ops_messages_and_links_are_those_of_the_lines() {
         "--bytes",
         "65536",
         "--iters",
-        "4",
+        "20",
         "--comms",
         "2",
     ];

@@ -13,7 +13,7 @@ row! {
     pub struct FleetColumns {
         /// The communicator: `commHash`, and a number if a process has several of that hash and rank. `null`: a call that
         /// belongs to none.
-        "comm": Identity, comm: Option<String>;
+        "communicator": Identity, communicator: Option<String>;
         /// Unix time of the row: of `ts_ns`; in `message`, of the op's `ts_ns`. `null`: the recording does not
         /// say when it began.
         "wall_ns": Derived "ns", wall_ns: Option<u64>;
@@ -38,7 +38,7 @@ row! {
     #[derive(Eq)]
     pub struct FleetComm {
         /// As in the other tables.
-        "comm": Identity, comm: String;
+        "communicator": Identity, communicator: String;
         /// `commHash`.
         "commHash": Identity, comm_hash: String;
         /// This rank.
@@ -109,7 +109,7 @@ row! {
     #[derive(Eq)]
     pub struct LinkSecond {
         /// As in the other tables.
-        "comm": Identity, comm: String;
+        "communicator": Identity, communicator: String;
         /// This rank.
         "rank": Identity, rank: i32;
         /// With whom.

@@ -93,7 +93,7 @@ fn add(row: &mut LinkSecond, message: &MessageRow) {
 fn empty(key: &Key) -> LinkSecond {
     let Key { rank, peer, channel, op, transport, second, second_of } = *key;
     LinkSecond {
-        comm: rank.comm_name(),
+        communicator: rank.comm_name(),
         rank: rank.rank,
         peer,
         channel,

@@ -215,7 +215,7 @@ impl Partition {
     fn columns(&self, rank: Option<RankKey>, ts_ns: u64) -> FleetColumns {
         let clock_offset_ns = self.common.offset_ns;
         FleetColumns {
-            comm: rank.map(|rank| rank.comm_name()),
+            communicator: rank.map(|rank| rank.comm_name()),
             wall_ns: clock_offset_ns.map(|offset| ts_ns.saturating_add(offset)),
             clock_offset_ns,
         }
@@ -226,7 +226,7 @@ impl Partition {
             return Err(io::Error::other(format!("the recording has more than {MAX_RANKS} ranks on a host")));
         }
         let comm = self.ranks.entry(rank).or_insert_with(|| FleetComm {
-            comm: rank.comm_name(),
+            communicator: rank.comm_name(),
             comm_hash: comm_hash_name(rank.hash),
             rank: rank.rank,
             n_ranks: None,

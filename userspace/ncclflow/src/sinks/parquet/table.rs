@@ -52,11 +52,11 @@ impl Table {
     /// What its row groups are sorted by. Rows that are equal in it stay in the order in which they came.
     fn sorted_by(self) -> &'static [&'static str] {
         match self {
-            Self::Op | Self::Message => &["comm", "seq", "rank", "channel"],
-            Self::Call => &["comm", "call", "rank"],
-            Self::Comm => &["comm", "rank"],
+            Self::Op | Self::Message => &["communicator", "seq", "rank", "channel"],
+            Self::Call => &["communicator", "call", "rank"],
+            Self::Comm => &["communicator", "rank"],
             Self::Host => &["recording"],
-            Self::Link1s => &["comm", "rank", "op", "peer", "channel", "second"],
+            Self::Link1s => &["communicator", "rank", "op", "peer", "channel", "second"],
         }
     }
 }
@@ -106,6 +106,23 @@ mod tests {
             keys.extend(["job".to_owned(), PARTITIONED.to_owned()]);
             assert_eq!(keys.iter().collect::<HashSet<_>>().len(), keys.len(), "{table:?}");
             assert_eq!(layout.sorted_by.len(), table.sorted_by().len(), "{table:?}");
+        }
+    }
+
+    /// A call's line has the address of its communicator under `comm`, and ours must not take its place.
+    #[test]
+    fn lines_have_no_column_of_ours() {
+        for (ours, row) in [
+            (FleetColumns::COLUMNS, OpRow::COLUMNS),
+            (FleetColumns::COLUMNS, MessageRow::COLUMNS),
+            (FleetMessage::COLUMNS, MessageRow::COLUMNS),
+            (FleetColumns::COLUMNS, ApiCallRow::COLUMNS),
+            (FleetColumns::COLUMNS, OtherCallRow::COLUMNS),
+            (FleetHost::COLUMNS, ClockReport::COLUMNS),
+            (FleetHost::COLUMNS, LossReport::COLUMNS),
+        ] {
+            let known = ours.iter().find(|column| row.iter().any(|other| other.key == column.key));
+            assert!(known.is_none(), "{known:?}");
         }
     }
 
