@@ -327,7 +327,7 @@ mod tests {
         let mut batch = Batch::default();
         batch.push(&[0; 100]);
         let batch = Arc::new(batch);
-        let mut write = |writer: &mut RecordingWriter| {
+        let write = |writer: &mut RecordingWriter| {
             writer.push(&batch).unwrap();
             writer.close_block().unwrap();
         };

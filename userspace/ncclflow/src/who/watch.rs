@@ -181,13 +181,10 @@ fn look_at_communicators(looks: &Receiver<Look>, registry: &Registry, waiting: &
             {
                 open.insert(pid, process);
             }
-            let read = open
-                .get(&pid)
-                .map(|process| CommunicatorFacts::read(Memory::new(process), places, &seen, pid));
-            match read {
-                Some(Some(facts)) => registry.push(Event::Communicator(Box::new(facts.with_uuid()))),
-                // It has ended, or freed the communicator: nothing is known.
-                None | Some(None) => {}
+            let read = |process| CommunicatorFacts::read(Memory::new(process), places, &seen, pid);
+            // Where it has ended, or freed the communicator, nothing is known.
+            if let Some(facts) = open.get(&pid).and_then(read) {
+                registry.push(Event::Communicator(Box::new(facts.with_uuid())));
             }
         }
         waiting.fetch_sub(1, Ordering::AcqRel);
