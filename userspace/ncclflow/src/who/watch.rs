@@ -3,7 +3,7 @@
 use std::{
     collections::{HashMap, HashSet},
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicUsize, Ordering},
         mpsc::{Receiver, SyncSender, sync_channel},
     },
@@ -44,7 +44,8 @@ const SETTLE_LIMIT: Duration = Duration::from_millis(200);
 pub(crate) struct Who {
     options: Arc<WhoOptions>,
     host: String,
-    users: Users,
+    /// Read when they are first asked for: attaching does not wait for them.
+    users: OnceLock<Users>,
     registry: Registry,
     to_thread: Option<SyncSender<Look>>,
     waiting: Arc<AtomicUsize>,
@@ -69,13 +70,13 @@ impl Who {
             .name("ncclflow-who".to_owned())
             .spawn(move || look_at_communicators(&looks, &found, &still_waiting));
         let to_thread = thread.is_ok().then_some(to_thread);
-        Self { options, host, users: Users::read(), registry, to_thread, waiting }
+        Self { options, host, users: OnceLock::new(), registry, to_thread, waiting }
     }
 
     /// Tells who the process is, in its report and to those who write recordings.
     pub(crate) fn describe(&self, target: &mut TargetReport) {
-        let facts =
-            ProcessFacts::read(target.pid, target.started_ticks, &self.host, &self.users, &self.options);
+        let users = self.users.get_or_init(Users::read);
+        let facts = ProcessFacts::read(target.pid, target.started_ticks, &self.host, users, &self.options);
         if let Some(facts) = &facts {
             self.registry.push(Event::Process(Box::new(facts.clone())));
         }
