@@ -141,7 +141,10 @@ impl CommunicatorWatch {
             return;
         }
         self.last = Some(seen);
-        if self.seen.len() >= MAX_ENTRIES || !self.seen.insert(seen) || !self.registry.is_new(seen) {
+        if self.seen.len() >= MAX_ENTRIES {
+            self.seen.clear();
+        }
+        if !self.seen.insert(seen) || !self.registry.is_new(seen) {
             return;
         }
         let pid = binding.host.as_ref().map_or(seen.tgid, |host| host.pid);
