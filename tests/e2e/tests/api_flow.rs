@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, fs, path::Path};
 
 use ncclflow_e2e::{
     harness::{bed::Bed, programs, recorder::Recorder, replay},
-    truth::debug_log::DebugLog,
+    truth::{debug_log::DebugLog, plugin::PluginTruth},
 };
 use serde_json::Value;
 use test_support::root;
@@ -16,6 +16,7 @@ const ALL_OPS: &str = "allreduce,allgather,reducescatter,broadcast,bcast,reduce,
 
 struct Run {
     session: Value,
+    plugin: PluginTruth,
     log: DebugLog,
     /// Of each rank of each communicator: its calls, and its ops on their first channels.
     ranks: BTreeMap<(String, i64), (Vec<Value>, Vec<Value>)>,
@@ -30,7 +31,14 @@ fn run(version: &str, tracing: &[&str], workload: &[&str]) -> Option<Run> {
     let logs = folder.path().join("log");
     fs::create_dir(&logs).unwrap();
     let log = logs.join("%p").display().to_string();
-    let all = [&["--debug-file", &log, "--bytes", "4096"][..], workload].concat();
+    let (profiler, truth) = (programs::truth_profiler()?, folder.path().join("truth"));
+    fs::create_dir(&truth).unwrap();
+    let of_plugin = [
+        format!("NCCL_PROFILER_PLUGIN={}", profiler.display()),
+        format!("NCCLFLOW_TRUTH_DIR={}", truth.display()),
+    ];
+    let common = ["--debug-file", &log, "--bytes", "4096", "--env", &of_plugin[0], "--env", &of_plugin[1]];
+    let all = [&common[..], workload].concat();
     let mut bed = Bed::start(&bed, &library, folder.path(), &all).unwrap();
     let out = folder.path().join("out");
     let options = [&["--strict", "--api"][..], tracing].concat();
@@ -61,7 +69,8 @@ fn run(version: &str, tracing: &[&str], workload: &[&str]) -> Option<Run> {
         }
         assert!(ranks.insert((name, rank), (calls, ops)).is_none(), "a rank has one row");
     }
-    Some(Run { session, log: DebugLog::read_directory(&logs).unwrap(), ranks })
+    let (log, plugin) = (DebugLog::read_directory(&logs).unwrap(), PluginTruth::read(&truth).unwrap());
+    Some(Run { session, plugin, log, ranks })
 }
 
 fn lines(path: &Path) -> Vec<Value> {
@@ -194,5 +203,31 @@ fn calls_of_groups_are_joined_by_what_was_given() {
             calls.iter().filter(move |call| call["peer"].as_i64() == Some(*rank))
         });
         assert_eq!(calls_without, to_self.count(), "{version}");
+    }
+}
+
+/// Calls of one group that differ in nothing but their buffers. NCCL's plugin interface says which buffer the op with which number has.
+#[test]
+fn calls_that_differ_in_their_buffers_only_are_told_apart() {
+    for version in ["2.27.5-cu12", "2.28.9-cu13", "2.32.3-cu12"] {
+        let workload =
+            ["--ops", "allreduce", "--iters", "12", "--ranks", "2", "--group", "4", "--mode", "processes"];
+        let Some(run) = run(version, &[], &workload) else { return };
+        assert_eq!(run.check(), (0, 0), "{version}");
+        let mut orders = 0;
+        for (member, truth) in &run.plugin.ranks {
+            let (calls, ops) =
+                &run.ranks[&(format!("0x{:016x}", member.comm_hash.0), i64::from(member.rank))];
+            assert_eq!(truth.colls.len(), ops.len());
+            let first = truth.colls.iter().map(|coll| coll.seq_number).min().unwrap();
+            for op in ops {
+                let number = op["seq"].as_u64().unwrap() / 2;
+                let coll = truth.colls.iter().find(|coll| coll.seq_number - first == number).unwrap();
+                let call = &calls[usize::try_from(op["apiCall"].as_u64().unwrap()).unwrap()];
+                assert_eq!(call["sendbuff"], format!("{:#x}", coll.send_buff.unwrap()), "{call} {op}");
+                orders += usize::from(op["apiCall"] != number);
+            }
+        }
+        println!("{version}: {orders} ops that were not launched in the order of their calls");
     }
 }

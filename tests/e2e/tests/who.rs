@@ -2,11 +2,32 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{collections::BTreeMap, fs, io::Read as _, path::Path};
 
+use flate2::read::DeflateDecoder;
 use ncclflow_e2e::harness::{bed::Bed, programs, recorder::Recorder, replay};
 use serde_json::{Value, json};
 use test_support::root;
+
+/// The events of a recording, as docs/RECORDING.md describes it.
+fn events(recording: &Path) -> Vec<Value> {
+    let mut events = Vec::new();
+    for segment in fs::read_dir(recording).unwrap().map(Result::unwrap) {
+        let bytes = fs::read(segment.path()).unwrap();
+        let mut rest = &bytes[16..];
+        while let Some((header, behind)) = rest.split_at_checked(48) {
+            let number = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().unwrap()) as usize;
+            let (index, body) = (number(8), number(12));
+            if header[4] == 4 {
+                let mut text = String::new();
+                DeflateDecoder::new(&behind[index..index + body]).read_to_string(&mut text).unwrap();
+                events.push(serde_json::from_str(&text).unwrap());
+            }
+            rest = &behind[index + body..];
+        }
+    }
+    events
+}
 
 /// What NCCL's log says of one rank: the words `NAME VALUE` of its lines.
 type Logged = BTreeMap<String, String>;
@@ -91,6 +112,34 @@ impl Run {
         targets.iter().find(|target| target["pid"] == pid).unwrap()
     }
 
+    /// What the row says is in the recording, too: an export on another machine has nothing else.
+    fn check_events(&self, row: &Value) {
+        let events = events(&self.folder.path().join("out/recording"));
+        let of = |kind: &str| {
+            let of_row = events.iter().filter(|event| event["event"] == kind && event["pid"] == row["pid"]);
+            of_row.collect::<Vec<_>>()
+        };
+        let [process] = of("process")[..] else { panic!("{events:#?}") };
+        let target = self.target(row["pid"].as_u64().unwrap());
+        for key in ["started_ticks", "name", "uid", "user", "cgroup", "container", "environment"] {
+            assert_eq!(process.get(key), target.get(key), "{key}");
+        }
+        let communicators = of("communicator");
+        let of_rank = communicators
+            .iter()
+            .filter(|event| event["comm_hash"] == row["commHash"] && event["rank"] == row["rank"]);
+        let [communicator] = of_rank.collect::<Vec<_>>()[..] else { panic!("{events:#?}") };
+        for (key, of_row) in [
+            ("comm_name", "commName"),
+            ("local_rank", "localRank"),
+            ("node", "node"),
+            ("cuda_dev", "cudaDev"),
+            ("bus_id", "busId"),
+        ] {
+            assert_eq!(communicator[key], row[of_row], "{key}");
+        }
+    }
+
     /// Compares every rank of every communicator with NCCL's log. Before 2.26 the log names communicators otherwise, and one process has
     /// one of each rank here.
     fn check_against_log(&self) {
@@ -117,6 +166,7 @@ impl Run {
                 row["busId"].as_str().unwrap().chars().filter(char::is_ascii_hexdigit).collect();
             assert_eq!(u64::from_str_radix(&digits, 16).unwrap(), bus, "{row:#}");
             assert!(row["node"].as_u64().unwrap() < row["nNodes"].as_u64().unwrap());
+            self.check_events(row);
             compared += 1;
         }
         assert!(compared >= 2, "{}", self.session);

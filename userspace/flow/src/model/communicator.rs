@@ -37,6 +37,9 @@ impl CommKey {
     }
 }
 
+/// p2p ops by pattern and peer, as they interleave; and the collective.
+type OpKey = Option<(Pattern, i32)>;
+
 /// State of one communicator.
 #[derive(Debug)]
 pub(super) struct Communicator {
@@ -46,10 +49,10 @@ pub(super) struct Communicator {
     api_calls: VecDeque<ApiCallEvent>,
     /// The API call and number of the op that is being planned, for the op's later channels; p2p ops by
     /// pattern and peer, as they interleave.
-    planned_calls: HashMap<Option<(Pattern, i32)>, (u64, ApiCallEvent)>,
+    planned_calls: HashMap<OpKey, (u64, ApiCallEvent)>,
     key: CommKey,
     /// Numbers of the calls of ops whose channels are still coming in, as above, with the ops' own.
-    joined: HashMap<Option<(Pattern, i32)>, (u64, Observed<u64>)>,
+    joined: HashMap<OpKey, (u64, Observed<u64>)>,
     /// Post passes whose plan pass was not seen.
     pub(super) unplanned_posts: u64,
 }

@@ -35,7 +35,7 @@ pub struct JoinedCalls {
     held: usize,
     /// Batches in which something changed.
     changed: Vec<CommKey>,
-    ready: Vec<Box<ApiRecord>>,
+    ready: Vec<ApiOutput>,
     /// A call has come: calls are recorded.
     is_on: bool,
 }
@@ -70,7 +70,7 @@ impl JoinedCalls {
         self.is_on = true;
         let is_alone = record.comm.is_none_or(|comm| comm.n_ranks == 1);
         let Some(key) = key.filter(|_| !is_alone && self.held < MAX_HELD) else {
-            self.ready.push(record);
+            self.ready.push(ApiOutput::Call(record));
             return;
         };
         if self.batches.get(&key).is_some_and(|batch| batch.has_launched) {
@@ -83,7 +83,7 @@ impl JoinedCalls {
             && let Some(oldest) = batch.calls.pop_front()
         {
             self.held -= 1;
-            self.ready.push(oldest.record());
+            self.ready.push(oldest.output());
         }
     }
 
@@ -120,7 +120,7 @@ impl JoinedCalls {
     pub(super) fn release(&mut self, key: &CommKey) {
         let Some(batch) = self.batches.remove(key) else { return };
         self.held = self.held.saturating_sub(batch.calls.len());
-        self.ready.extend(batch.calls.into_iter().map(Held::record));
+        self.ready.extend(batch.calls.into_iter().map(Held::output));
     }
 
     /// Gives out the calls that wait no longer. To be called after each record.
@@ -131,19 +131,17 @@ impl JoinedCalls {
                 self.release(&key);
             }
         }
-        for record in self.ready.drain(..) {
-            out(ApiOutput::Call(record));
-        }
+        self.ready.drain(..).for_each(out);
     }
 }
 
 impl Held {
-    fn record(self) -> Box<ApiRecord> {
+    fn output(self) -> ApiOutput {
         let mut record = self.record;
         if let Ops::One(seq) = self.ops {
             record.seq = Observed::Known(seq);
         }
-        record
+        ApiOutput::Call(record)
     }
 }
 

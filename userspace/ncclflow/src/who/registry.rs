@@ -8,8 +8,8 @@ use std::{
 use super::{communicator::Seen, known::Known};
 use crate::recording::Event;
 
-/// Entries that are kept, and communicators that are looked at. A node that has had more of them since the recording began loses the
-/// oldest.
+/// Entries that are kept, and communicators that are remembered. A node that has had more of them since the recording began loses the
+/// oldest entries.
 pub(super) const MAX_ENTRIES: usize = 65_536;
 
 /// Processes and communicators by the order in which they became known.
@@ -41,7 +41,13 @@ impl Registry {
 
     /// Whether the communicator was not seen before, and is to be looked at.
     pub(super) fn is_new(&self, seen: Seen) -> bool {
-        self.with(|entries| entries.seen.len() < MAX_ENTRIES && entries.seen.insert(seen))
+        self.with(|entries| {
+            if entries.seen.len() >= MAX_ENTRIES {
+                // To look at one again does no harm.
+                entries.seen.clear();
+            }
+            entries.seen.insert(seen)
+        })
     }
 
     /// What became known from the number `first` on, and the number that is next.

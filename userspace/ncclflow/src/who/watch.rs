@@ -3,7 +3,7 @@
 use std::{
     collections::{HashMap, HashSet},
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicUsize, Ordering},
         mpsc::{Receiver, SyncSender, sync_channel},
     },
@@ -44,7 +44,8 @@ const SETTLE_LIMIT: Duration = Duration::from_millis(200);
 pub(crate) struct Who {
     options: Arc<WhoOptions>,
     host: String,
-    users: Users,
+    /// Read when they are first asked for: attaching does not wait for them.
+    users: OnceLock<Users>,
     registry: Registry,
     to_thread: Option<SyncSender<Look>>,
     waiting: Arc<AtomicUsize>,
@@ -69,13 +70,13 @@ impl Who {
             .name("ncclflow-who".to_owned())
             .spawn(move || look_at_communicators(&looks, &found, &still_waiting));
         let to_thread = thread.is_ok().then_some(to_thread);
-        Self { options, host, users: Users::read(), registry, to_thread, waiting }
+        Self { options, host, users: OnceLock::new(), registry, to_thread, waiting }
     }
 
     /// Tells who the process is, in its report and to those who write recordings.
     pub(crate) fn describe(&self, target: &mut TargetReport) {
-        let facts =
-            ProcessFacts::read(target.pid, target.started_ticks, &self.host, &self.users, &self.options);
+        let users = self.users.get_or_init(Users::read);
+        let facts = ProcessFacts::read(target.pid, target.started_ticks, &self.host, users, &self.options);
         if let Some(facts) = &facts {
             self.registry.push(Event::Process(Box::new(facts.clone())));
         }
@@ -154,7 +155,10 @@ impl CommunicatorWatch {
             return;
         }
         self.last = Some(seen);
-        if self.seen.len() >= MAX_ENTRIES || !self.seen.insert(seen) || !self.registry.is_new(seen) {
+        if self.seen.len() >= MAX_ENTRIES {
+            self.seen.clear();
+        }
+        if !self.seen.insert(seen) || !self.registry.is_new(seen) {
             return;
         }
         let pid = binding.host.as_ref().map_or(seen.tgid, |host| host.pid);
@@ -195,13 +199,10 @@ fn look_at_communicators(looks: &Receiver<Look>, registry: &Registry, waiting: &
             {
                 open.insert(pid, process);
             }
-            let read = open
-                .get(&pid)
-                .map(|process| CommunicatorFacts::read(Memory::new(process), places, &seen, pid));
-            match read {
-                Some(Some(facts)) => registry.push(Event::Communicator(Box::new(facts.with_uuid()))),
-                // It has ended, or freed the communicator: nothing is known.
-                None | Some(None) => {}
+            let read = |process| CommunicatorFacts::read(Memory::new(process), places, &seen, pid);
+            // Where it has ended, or freed the communicator, nothing is known.
+            if let Some(facts) = open.get(&pid).and_then(read) {
+                registry.push(Event::Communicator(Box::new(facts.with_uuid())));
             }
         }
         waiting.fetch_sub(1, Ordering::AcqRel);
