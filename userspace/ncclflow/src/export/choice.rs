@@ -53,8 +53,6 @@ pub(super) struct SourceChoice {
     ranks: Vec<RankRange>,
     /// Nothing: all processes.
     pids: Option<Vec<u32>>,
-    /// The index has the process IDs of the rows.
-    index_has_pids: bool,
     /// What is counted from the recording's beginning is counted from another moment.
     pub(super) is_from_middle: bool,
     pub(super) read_from_ns: u64,
@@ -97,12 +95,7 @@ impl Choice {
     }
 
     /// The same for one source; `span`: wall times of the earliest and the latest record of all sources.
-    pub(super) fn of_source(
-        &self,
-        source: &Source,
-        index_has_pids: bool,
-        span: (u64, u64),
-    ) -> Result<SourceChoice> {
+    pub(super) fn of_source(&self, source: &Source, span: (u64, u64)) -> Result<SourceChoice> {
         let own = |moment: Moment| moment.wall_ns(span).saturating_sub(source.offset_ns());
         let from_ns = self.from.map_or(0, own);
         let until_ns = self.to.map_or(u64::MAX, own);
@@ -115,7 +108,6 @@ impl Choice {
             comms: self.comms.clone(),
             ranks: self.ranks.clone(),
             pids,
-            index_has_pids,
             is_from_middle: read_from_ns > first_ns,
             read_from_ns,
             read_to_ns: until_ns.saturating_add(TRAIL_NS),
@@ -174,17 +166,10 @@ impl SourceChoice {
             }
     }
 
-    /// Whether records of this member can be asked for. Those that name no communicator can belong to any of their process, and those of
-    /// another process to a rank that is asked for (PXN).
+    /// Whether records of this member can be asked for. Those that name no communicator can be of any of their process; and other ranks'
+    /// processes, too, tell what becomes of a rank's messages (PXN).
     pub(super) fn takes_member(&self, member: &Member) -> bool {
-        match member.communicator {
-            None => true,
-            Some(rank) => {
-                self.takes_comm(rank.hash)
-                    && self.takes_rank(rank.rank)
-                    && (!self.index_has_pids || self.takes_pid(member.tgid))
-            }
-        }
+        member.communicator.is_none_or(|rank| self.takes_comm(rank.hash))
     }
 
     fn takes_pid(&self, pid: u32) -> bool {
