@@ -205,7 +205,7 @@ impl CommunicatorRows {
             self;
         let ranks: Vec<RankWaits> = waits.into_values().collect();
         let culprit = verdict::culprit(&ranks);
-        let verdict = Verdict { messages, messages_not_judged, ranks, culprit };
+        let verdict = Verdict { ranks, culprit, messages, messages_not_judged };
         collectives.check(&mut findings);
         p2p.check(&mut findings);
         let otherwise = (FindingKind::MeasuredOtherwise, "with messages of another size than was planned");

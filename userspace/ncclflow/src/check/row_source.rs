@@ -111,7 +111,9 @@ impl<T: TakeRows> Sink for Rows<T> {
     fn messages(&mut self, _op: &Op, messages: &[MessageRow]) {
         let Some(rank) = self.at else { return };
         let mut taker = lock(&self.taker);
-        messages.iter().for_each(|message| taker.message(rank, message));
+        for message in messages {
+            taker.message(rank, message);
+        }
     }
 }
 

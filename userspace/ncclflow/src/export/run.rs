@@ -108,7 +108,7 @@ pub fn export(options: ExportOptions, progress: &mut dyn FnMut(ExportProgress)) 
     // What cannot be chosen is said before anything is written.
     let choices = sources
         .iter()
-        .map(|source| choice.of_source(source, source.open()?.has_pids_of_rows(), span.unwrap_or_default()))
+        .map(|source| choice.of_source(source, span.unwrap_or_default()))
         .collect::<Result<Vec<_>>>()?;
     let view = format.open(&output, &view)?;
     let shared = Shared { view, ranks: Ranks::default(), counts: RowCounts::default() };

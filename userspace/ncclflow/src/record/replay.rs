@@ -103,11 +103,6 @@ impl Kept {
         }
     }
 
-    /// The process IDs of the recording's index are those of its rows.
-    pub fn has_pids_of_rows(&self) -> bool {
-        matches!(self, Self::Recording(reader) if reader.session().host.is_some())
-    }
-
     /// Reads all of it.
     pub fn read_all(self, files: SessionFiles) -> Result<(Read, SessionFiles)> {
         let (progress, goes_on) = (&mut |_| (), &mut || ());
@@ -118,7 +113,7 @@ impl Kept {
     pub fn read(self, files: SessionFiles, part: ReadPart<'_>) -> Result<(Read, SessionFiles)> {
         match self {
             Self::Recording(reader) => read_recording(*reader, files, part),
-            Self::Capture(reader, header) => read_capture(reader, *header, files, part),
+            Self::Capture(reader, header) => read_capture(reader, *header, files, part.progress),
         }
     }
 }
@@ -160,7 +155,7 @@ fn read_capture(
     mut reader: CaptureReader<BufReader<File>>,
     header: CaptureHeader,
     files: SessionFiles,
-    part: ReadPart<'_>,
+    progress: &mut dyn FnMut(u64),
 ) -> Result<(Read, SessionFiles)> {
     let mut pipeline = Pipeline::new(header.bindings, files);
     pipeline.traced.sampling = header.sampling;
@@ -176,7 +171,7 @@ fn read_capture(
         }
         records += 1;
         if records.is_multiple_of(CAPTURE_STRIDE) {
-            (part.progress)(bytes);
+            progress(bytes);
         }
     };
     let (read, files) = complete(pipeline, report)?;

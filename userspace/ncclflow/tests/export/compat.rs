@@ -29,6 +29,7 @@ struct Flow {
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[expect(clippy::struct_field_names, reason = "named as the keys")]
 struct Step {
     op_count: u64,
     rank: i32,

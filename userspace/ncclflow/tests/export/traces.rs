@@ -144,7 +144,7 @@ pub(crate) fn lines(folder: &Path, kind: &str) -> Vec<(String, Value)> {
     {
         for file in fs::read_dir(&comm).unwrap().map(|entry| entry.unwrap().path()) {
             let name = file.strip_prefix(folder).unwrap().display().to_string();
-            if name.contains(&format!("/{kind}_rank")) && name.ends_with(".jsonl") {
+            if name.contains(&format!("/{kind}_rank")) && file.extension().is_some_and(|end| end == "jsonl") {
                 let text = fs::read_to_string(&file).unwrap();
                 found.extend(text.lines().map(|line| (name.clone(), serde_json::from_str(line).unwrap())));
             }
