@@ -21,7 +21,17 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<()> {
     for document in DOCUMENTS {
         let status = Command::new(programs::cargo())
-            .args(["run", "--quiet", "--locked", "--package", "flow", "--example", "output-docs", "--", document])
+            .args([
+                "run",
+                "--quiet",
+                "--locked",
+                "--package",
+                "flow",
+                "--example",
+                "output-docs",
+                "--",
+                document,
+            ])
             .args(args.check.then_some("--check"))
             .current_dir(repository::root())
             .status()
