@@ -93,14 +93,14 @@ fn read(dir: &OutputDir, expected: u64) -> Result<Duration> {
 }
 
 /// What a capture has.
-struct Captured {
-    session: Session,
-    bindings: Vec<Binding>,
+pub(crate) struct Captured {
+    pub(crate) session: Session,
+    pub(crate) bindings: Vec<Binding>,
     /// Batches as the drain makes them, by the blocks that a recording would have.
-    blocks: Vec<Vec<Arc<Batch>>>,
+    pub(crate) blocks: Vec<Vec<Arc<Batch>>>,
 }
 
-fn read_capture(capture: &Path) -> Result<Captured> {
+pub(crate) fn read_capture(capture: &Path) -> Result<Captured> {
     let file = BufReader::new(File::open(capture)?);
     let is_compressed = capture.extension().is_some_and(|extension| extension == "gz");
     let input: Box<dyn BufRead> =

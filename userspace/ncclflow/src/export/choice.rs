@@ -208,6 +208,7 @@ mod tests {
         Source {
             path: "flows".into(),
             report: serde_json::from_value(report).unwrap(),
+            text: String::new(),
             span_ns: Some((20_000_000_000, 90_000_000_000)),
             bytes: 0,
         }

@@ -177,14 +177,13 @@ impl ParquetTables {
 
     fn partition(&mut self, pid: u32, host: &Name) -> io::Result<&mut Partition> {
         let known = self.places.get(&pid).into_iter().flatten().find(|(name, _)| name == host);
-        let place = match known {
-            Some((_, place)) => *place,
-            None => {
-                let job = self.jobs.get(&pid).map_or(NO_JOB, String::as_str).to_owned();
-                let place = self.partition_of(&job, host)?;
-                self.places.entry(pid).or_default().push((host.clone(), place));
-                place
-            }
+        let place = if let Some((_, place)) = known {
+            *place
+        } else {
+            let job = self.jobs.get(&pid).map_or(NO_JOB, String::as_str).to_owned();
+            let place = self.partition_of(&job, host)?;
+            self.places.entry(pid).or_default().push((host.clone(), place));
+            place
         };
         let partition = self.partitions.get_mut(place).map(|(_, _, partition)| partition);
         partition.ok_or_else(|| io::Error::other("a partition is missing"))

@@ -197,7 +197,9 @@ impl Partition {
                 continue;
             }
             let Ok(folder) = self.folder(table) else { continue };
-            names.iter().for_each(|name| folder.remove_file(&names::temporary(name)));
+            for name in &names {
+                folder.remove_file(&names::temporary(name));
+            }
         }
     }
 

@@ -67,7 +67,7 @@ fn set<T: Copy + Default>(values: &mut Vec<T>, row: usize, value: T) {
 #[derive(Debug, Default)]
 struct Texts {
     numbers: HashMap<Box<str>, u32>,
-    texts: Vec<ByteArray>,
+    by_number: Vec<ByteArray>,
     bytes: usize,
 }
 
@@ -80,17 +80,17 @@ impl Texts {
             return *number;
         }
         // There are fewer texts than values in a row group: rows times columns.
-        let number = u32::try_from(self.texts.len()).unwrap_or(u32::MAX);
+        let number = u32::try_from(self.by_number.len()).unwrap_or(u32::MAX);
         self.numbers.insert(text.into(), number);
-        self.texts.push(ByteArray::from(text));
+        self.by_number.push(ByteArray::from(text));
         self.bytes += 2 * text.len() + Self::ENTRY;
         number
     }
 
     /// For each text, its place among all by their bytes.
     fn places(&self) -> Vec<i64> {
-        let mut order: Vec<usize> = (0..self.texts.len()).collect();
-        order.sort_unstable_by_key(|number| self.texts.get(*number).map(ByteArray::data));
+        let mut order: Vec<usize> = (0..self.by_number.len()).collect();
+        order.sort_unstable_by_key(|number| self.by_number.get(*number).map(ByteArray::data));
         let mut places = vec![0; order.len()];
         for (place, number) in order.into_iter().enumerate() {
             if let Some(of_text) = places.get_mut(number) {
@@ -145,7 +145,7 @@ impl TableRows {
     }
 
     pub(super) fn text(&self, number: u32) -> ByteArray {
-        self.texts.texts.get(number as usize).cloned().unwrap_or_default()
+        self.texts.by_number.get(number as usize).cloned().unwrap_or_default()
     }
 
     /// The rows in the order of the columns `by`; nothing that is known stands before all else.
