@@ -2,6 +2,7 @@
 //! `cargo xtask bench drain` runs it.
 
 mod drain;
+mod fleet;
 mod stages;
 mod volume;
 
@@ -30,6 +31,8 @@ enum Command {
         #[arg(long, default_value_t = 5)]
         rounds: u32,
     },
+    /// Make recordings of many ranks of a capture of few
+    Fleet(fleet::Args),
     /// Write the records of a capture as a recording, and read them
     Volume {
         capture: PathBuf,
@@ -45,6 +48,7 @@ fn main() -> Result<()> {
         Command::Burst(args) => serde_json::to_string(&drain::burst(&args)?)?,
         Command::Sustained(args) => serde_json::to_string(&drain::sustained(&args)?)?,
         Command::Volume { capture, rounds } => serde_json::to_string(&volume::run(&capture, rounds)?)?,
+        Command::Fleet(args) => serde_json::to_string(&fleet::run(&args)?)?,
         Command::Stages { capture, rounds } => serde_json::to_string(&stages::run(&capture, rounds)?)?,
     };
     println!("{json}");

@@ -55,7 +55,8 @@ pub(crate) fn run(capture: &Path, rounds: u32) -> Result<Volume> {
     for _ in 0..rounds {
         let folder = tempfile::tempdir()?;
         let dir = OutputDir::create(&folder.path().join("out"))?;
-        let mut writer = RecordingWriter::create(&dir, session.clone(), bindings.clone())?;
+        let mut writer = RecordingWriter::create(&dir, session.clone())?;
+        writer.bind(|known| known.clone_from(&bindings));
         let mut failed = Ok(());
         let time = timed(|| {
             failed = blocks.iter().try_for_each(|block| {
@@ -65,7 +66,7 @@ pub(crate) fn run(capture: &Path, rounds: u32) -> Result<Volume> {
         });
         failed?;
         let totals = writer.totals();
-        writer.finish("{}")?;
+        writer.write_end("{}")?;
         (volume.bytes, volume.blocks) = (totals.bytes, totals.blocks);
         volume.write_s.push(time.as_secs_f64());
         volume.read_s.push(read(&dir, totals.records)?.as_secs_f64());
@@ -92,14 +93,14 @@ fn read(dir: &OutputDir, expected: u64) -> Result<Duration> {
 }
 
 /// What a capture has.
-struct Captured {
-    session: Session,
-    bindings: Vec<Binding>,
+pub(crate) struct Captured {
+    pub(crate) session: Session,
+    pub(crate) bindings: Vec<Binding>,
     /// Batches as the drain makes them, by the blocks that a recording would have.
-    blocks: Vec<Vec<Arc<Batch>>>,
+    pub(crate) blocks: Vec<Vec<Arc<Batch>>>,
 }
 
-fn read_capture(capture: &Path) -> Result<Captured> {
+pub(crate) fn read_capture(capture: &Path) -> Result<Captured> {
     let file = BufReader::new(File::open(capture)?);
     let is_compressed = capture.extension().is_some_and(|extension| extension == "gz");
     let input: Box<dyn BufRead> =

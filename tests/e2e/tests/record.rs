@@ -212,7 +212,7 @@ fn damaged_captures_end_cleanly() {
         let folder = tempfile::tempdir().unwrap();
         let capture = folder.path().join("capture");
         fs::write(&capture, &damaged).unwrap();
-        match ncclflow::record::replay(&capture, &folder.path().join("out")) {
+        match ncclflow::export::replay(&capture, &folder.path().join("out")) {
             Ok(_) => replayed += 1,
             Err(_) => refused += 1,
         }

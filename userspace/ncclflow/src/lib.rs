@@ -24,6 +24,8 @@ pub mod sinks;
 
 // Whose processes and communicators they are.
 pub mod who;
+// From recordings to files.
+pub mod export;
 
 // From files to verdicts.
 pub mod check;

@@ -82,6 +82,7 @@ impl Rows {
             incomplete: record.incomplete,
             derived: record.derived,
             measured: record.outcome,
+            seq_local: None,
             api_call: record.api_call,
             peers: record.peers.iter().map(|peer| peer_row(record, peer)).collect(),
         };
@@ -237,6 +238,7 @@ fn message_row(
         comm_hash: op.comm_hash.clone(),
         // The post pass does nothing for a peer without a proxy.
         posted: op.posted && peer_row.proxy,
+        seq_local: None,
         t_start_ns: observed(|message| message.start),
         t_posted_ns: observed(|message| message.posted),
         t_ready_ns: observed(|message| message.ready),

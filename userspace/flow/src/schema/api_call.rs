@@ -74,7 +74,7 @@ row! {
         /// Size of the communicator.
         "nRanks": Measured, n_ranks: Option<i32>;
         /// Calls of this rank on this communicator that were seen before this one. Lines are in the order in
-        /// which the calls ended; this is the order in which they began.
+        /// which the calls ended; this is the order in which they began. `null` in a part of a recording.
         "call": Derived, call: Option<u64>;
         /// Collectives that NCCL had launched on the communicator before the call. A call outside of a group,
         /// with nothing pending, becomes the op with `seq` = 2 × `launched` of `proxy_flow`.

@@ -4,7 +4,12 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, CommandFactory as _, Parser, Subcommand, error::ErrorKind};
 
-use super::{filter_args::FilterArgs, record_args::RecordArgs, top_args::TopArgs};
+use super::{
+    export_args::{ExportArgs, ReplayArgs},
+    filter_args::FilterArgs,
+    record_args::RecordArgs,
+    top_args::TopArgs,
+};
 use nccl_library::symbols::DebugFiles;
 
 /// See what NCCL decides and does, from outside, in jobs that are already running.
@@ -43,7 +48,9 @@ pub enum Command {
     Ps(PsArgs),
     /// Attach to running NCCL processes and write what they plan and post, per rank
     Record(Box<RecordArgs>),
-    /// Write a recording's files again, from the records that it kept (no root needed)
+    /// Make files out of recordings: all of them, or a part by time, communicator, rank or process (no root needed)
+    Export(Box<ExportArgs>),
+    /// Write a recording's files again, byte for byte: the older form of `export -f jsonl`
     Replay(ReplayArgs),
     /// (Re)write flow_rank*.json from the two .jsonl files of each rank
     Aggregate(AggregateArgs),
@@ -112,17 +119,6 @@ pub struct PsArgs {
     /// Longest time to look through the memory of each process, in seconds
     #[arg(long, value_name = "SECS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
     pub max_seconds: u64,
-}
-
-#[derive(Debug, Args)]
-pub struct ReplayArgs {
-    /// Folder of a recording or of a window, or a file that `record --capture` wrote
-    #[arg(value_name = "DIR")]
-    pub capture: PathBuf,
-
-    /// Folder to write to; must not exist, or be empty
-    #[arg(short, long, value_name = "DIR")]
-    pub output: PathBuf,
 }
 
 #[derive(Debug, Args)]

@@ -12,6 +12,8 @@ mod args;
 mod doctor;
 mod dump;
 mod exit;
+mod export;
+mod export_args;
 mod filter_args;
 mod offline;
 mod progress;
@@ -50,7 +52,8 @@ pub fn main() -> ExitCode {
     let done = match &cli.command {
         Command::Ps(args) => ps::run(args),
         Command::Record(args) => record::run(args, started),
-        Command::Replay(args) => offline::run_replay(args),
+        Command::Export(args) => export::run(args),
+        Command::Replay(args) => export::run_replay(args),
         Command::Aggregate(args) => offline::run_aggregate(args),
         Command::Check(args) => offline::run_check(args),
         Command::Dump(args) => dump::run(args),

@@ -1,4 +1,4 @@
-//! `ncclflow aggregate`, `replay` and `check`: what is made of recordings, without root.
+//! `ncclflow aggregate` and `check`: what is made of recordings, without root.
 
 use std::{
     io::{Write as _, stdout},
@@ -8,13 +8,11 @@ use std::{
 use anyhow::Result;
 
 use super::{
-    args::{AggregateArgs, CheckArgs, ReplayArgs},
+    args::{AggregateArgs, CheckArgs},
     exit, write_json,
 };
 use crate::{
     check::{check, write_check},
-    record::replay,
-    recording::Damage,
     sinks::{OutputDir, aggregate_directory},
 };
 
@@ -28,26 +26,6 @@ pub(super) fn run_aggregate(args: &AggregateArgs) -> Result<ExitCode> {
             "{} last lines have no end and were left out: the recording was killed, or still goes on",
             done.cut_lines
         )?;
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-pub(super) fn run_replay(args: &ReplayArgs) -> Result<ExitCode> {
-    let done = replay(&args.capture, &args.output)?;
-    let mut out = stdout().lock();
-    writeln!(out, "{} records replayed into {}", done.records, args.output.display())?;
-    if done.is_cut {
-        writeln!(out, "it has no end: its recording was killed, its disk was full, or it still goes on")?;
-    }
-    let Damage { blocks, bytes, unknown } = done.damage;
-    if blocks + bytes > 0 {
-        writeln!(out, "{blocks} blocks and {bytes} bytes between blocks are damaged, and were left out")?;
-    }
-    if unknown > 0 {
-        writeln!(out, "{unknown} blocks and events are of a newer version, and were left out")?;
-    }
-    if done.undecodable > 0 {
-        writeln!(out, "{} records could not be understood", done.undecodable)?;
     }
     Ok(ExitCode::SUCCESS)
 }

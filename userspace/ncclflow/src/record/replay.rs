@@ -1,8 +1,9 @@
-//! Makes a recording's files again from what was kept of it, through the same way as the live records.
+//! Rows out of what was kept of a session, through the same way as those of live records.
 
 use std::{
+    fmt,
     fs::File,
-    io::{BufReader, ErrorKind, Write as _},
+    io::{BufReader, ErrorKind},
     path::Path,
 };
 
@@ -10,35 +11,119 @@ use anyhow::{Context as _, Result};
 
 use super::{consumers::STRAGGLE_NS, pipeline::Pipeline};
 use crate::{
-    capture::{self, CaptureReader},
+    capture::{self, CaptureHeader, CaptureReader},
     recording::{Damage, FOLDER, Item, Progress, RecordingReader, Selection},
-    sinks::{MAX_AGGREGATED, OutputDir, SessionFiles, Share, aggregate_directory},
+    sinks::{ApiOutputOptions, OutputDir, SessionFiles},
 };
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Replayed {
+/// What was kept of a session.
+#[derive(Debug)]
+pub enum Kept {
+    Recording(Box<RecordingReader>),
+    Capture(CaptureReader<BufReader<File>>, Box<CaptureHeader>),
+}
+
+/// Which part is read, and who is told about it.
+pub struct ReadPart<'a> {
+    pub selection: Selection<'a>,
+    /// Rows from this moment on are not asked for, by the records' clock. Reading ends before the selection does when all ops from before it
+    /// are complete.
+    pub until_ns: u64,
+    /// Gets the bytes that were read, after every block or some records.
+    pub progress: &'a mut dyn FnMut(u64),
+    /// Called when what is read is over and goes on in the recording: what the model still waits for can have come later.
+    pub goes_on: &'a mut dyn FnMut(),
+}
+
+impl fmt::Debug for ReadPart<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ReadPart({:?})", self.selection)
+    }
+}
+
+/// What came of reading.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Read {
     pub records: u64,
     /// Records that could not be understood.
     pub undecodable: u64,
+    /// Why the first of them was not.
+    pub first_undecodable: Option<String>,
+    /// The session's report; of one that has no end, that of its beginning.
+    pub report: String,
     /// There is no report at the end: the recording was killed, its disk was full, or it still goes on.
     pub is_cut: bool,
     /// What could not be read.
     pub damage: Damage,
 }
 
-/// Replays the capture, or the recording in the folder `input`, into the new folder `output`. `session.json` is the live session's.
-pub fn replay(input: &Path, output: &Path) -> Result<Replayed> {
-    if input.is_dir() { replay_recording(input, output) } else { replay_capture(input, output) }
+/// Records after a part that are read in any case: the post passes of plans, and what the model learns late of a process.
+const AFTER_NS: u64 = 2_000_000_000;
+
+/// Records of a capture after which progress is told.
+const CAPTURE_STRIDE: u64 = 4096;
+
+impl Kept {
+    /// Opens a capture, or the folder of a session, of a window or of a recording itself.
+    pub fn open(path: &Path) -> Result<Self> {
+        if path.is_dir() {
+            return Self::recording(OutputDir::open(path)?);
+        }
+        let context = || format!("reading the capture `{}`", path.display());
+        let file = File::open(path).with_context(context)?;
+        let (reader, header) =
+            CaptureReader::new(BufReader::with_capacity(1 << 20, file)).with_context(context)?;
+        Ok(Self::Capture(reader, Box::new(header)))
+    }
+
+    /// Opens the recording in this folder, or in the one named so in it.
+    pub fn recording(dir: OutputDir) -> Result<Self> {
+        let folder = match dir.open_subfolder(FOLDER) {
+            Err(error) if error.kind() == ErrorKind::NotFound => dir,
+            folder => {
+                folder.with_context(|| format!("opening the recording in `{}`", dir.path().display()))?
+            }
+        };
+        Ok(Self::Recording(Box::new(RecordingReader::open(folder)?)))
+    }
+
+    /// How the session wrote API calls.
+    pub fn api(&self) -> ApiOutputOptions {
+        match self {
+            Self::Recording(reader) => reader.session().api,
+            Self::Capture(_, header) => header.api,
+        }
+    }
+
+    /// `session.json` as it was when the session began.
+    pub fn first_report(&self) -> &str {
+        match self {
+            Self::Recording(reader) => &reader.session().report,
+            Self::Capture(_, header) => &header.report,
+        }
+    }
+
+    /// Reads all of it.
+    pub fn read_all(self, files: SessionFiles) -> Result<(Read, SessionFiles)> {
+        let (progress, goes_on) = (&mut |_| (), &mut || ());
+        self.read(files, ReadPart { selection: Selection::ALL, until_ns: u64::MAX, progress, goes_on })
+    }
+
+    /// Reads a part and gives its rows to `files`, which come back complete.
+    pub fn read(self, files: SessionFiles, part: ReadPart<'_>) -> Result<(Read, SessionFiles)> {
+        match self {
+            Self::Recording(reader) => read_recording(*reader, files, part),
+            Self::Capture(reader, header) => read_capture(reader, *header, files, part.progress),
+        }
+    }
 }
 
-fn replay_recording(input: &Path, output: &Path) -> Result<Replayed> {
-    let dir = OutputDir::open(input)?;
-    let folder = match dir.open_subfolder(FOLDER) {
-        Err(error) if error.kind() == ErrorKind::NotFound => dir,
-        folder => folder.with_context(|| format!("opening the recording in `{}`", input.display()))?,
-    };
-    let mut reader = RecordingReader::open(folder)?;
-    let files = SessionFiles::new(OutputDir::create(output)?, reader.session().api);
+fn read_recording(
+    mut reader: RecordingReader,
+    files: SessionFiles,
+    part: ReadPart<'_>,
+) -> Result<(Read, SessionFiles)> {
+    let ReadPart { mut selection, until_ns, progress, goes_on } = part;
     let mut pipeline = Pipeline::reading(reader.session(), files);
     let (mut records, mut report) = (0, None);
     let mut take = |item: Item<'_>, pipeline: &mut Pipeline| {
@@ -49,47 +134,56 @@ fn replay_recording(input: &Path, output: &Path) -> Result<Replayed> {
             pipeline.take(item);
         }
     };
-    while reader.read_next(&Selection::ALL, &mut |item| take(item, &mut pipeline))? == Progress::Read {
+    while reader.read_next(&selection, &mut |item| take(item, &mut pipeline))? == Progress::Read {
         pipeline.close_ended_before(pipeline.last_ns.saturating_sub(STRAGGLE_NS));
+        progress(reader.position());
+        if pipeline.last_ns >= until_ns.saturating_add(AFTER_NS) && !pipeline.waits_for_ops_before(until_ns) {
+            selection.to_ns = selection.to_ns.min(pipeline.last_ns);
+        }
+    }
+    if reader.span_ns().is_some_and(|(_, last_ns)| last_ns > selection.to_ns) {
+        goes_on();
     }
     let is_cut = report.is_none();
     let report = report.unwrap_or_else(|| reader.session().report.clone());
-    let undecodable = complete(pipeline, &report)?;
-    Ok(Replayed { records, undecodable, is_cut, damage: reader.damage() })
+    let (read, files) = complete(pipeline, report)?;
+    Ok((Read { records, is_cut, damage: reader.damage(), ..read }, files))
 }
 
-fn replay_capture(input: &Path, output: &Path) -> Result<Replayed> {
-    let context = || format!("reading the capture `{}`", input.display());
-    let file = File::open(input).with_context(context)?;
-    let (mut reader, header) =
-        CaptureReader::new(BufReader::with_capacity(1 << 20, file)).with_context(context)?;
-    let files = SessionFiles::new(OutputDir::create(output)?, header.api);
+/// A capture has no index: all of it is read.
+fn read_capture(
+    mut reader: CaptureReader<BufReader<File>>,
+    header: CaptureHeader,
+    files: SessionFiles,
+    progress: &mut dyn FnMut(u64),
+) -> Result<(Read, SessionFiles)> {
     let mut pipeline = Pipeline::new(header.bindings, files);
     pipeline.traced.sampling = header.sampling;
-    let mut records = 0;
+    let (mut records, mut bytes) = (0u64, 0);
     let (report, is_cut) = loop {
-        match reader.next_item().with_context(context)? {
-            capture::Item::Record(record) => pipeline.record(record),
+        match reader.next_item().context("reading the capture")? {
+            capture::Item::Record(record) => {
+                bytes += record.len() as u64;
+                pipeline.record(record);
+            }
             capture::Item::Report(report) => break (report, false),
             capture::Item::Cut => break (header.report, true),
         }
         records += 1;
+        if records.is_multiple_of(CAPTURE_STRIDE) {
+            progress(bytes);
+        }
     };
-    let undecodable = complete(pipeline, &report)?;
-    Ok(Replayed { records, undecodable, is_cut, damage: Damage::default() })
+    let (read, files) = complete(pipeline, report)?;
+    Ok((Read { records, is_cut, ..read }, files))
 }
 
-/// Completes the files. Gives the number of records that could not be understood.
-fn complete(mut pipeline: Pipeline, report: &str) -> Result<u64> {
+fn complete(mut pipeline: Pipeline, report: String) -> Result<(Read, SessionFiles)> {
     pipeline.finish();
-    let dir = pipeline.files().dir().context("a replay writes files")?;
-    dir.replace_file(Share::Free, "session.json", |file| file.write_all(report.as_bytes()))
-        .context("writing `session.json`")?;
-    if !pipeline.files().has_no_flows() {
-        aggregate_directory(dir, MAX_AGGREGATED)?;
-    }
     if let Some(error) = pipeline.files().errors().first() {
         anyhow::bail!("{error}");
     }
-    Ok(pipeline.undecodable)
+    let first_undecodable = pipeline.first_error.as_ref().map(ToString::to_string);
+    let read = Read { undecodable: pipeline.undecodable, first_undecodable, report, ..Read::default() };
+    Ok((read, std::mem::take(&mut pipeline.output.files)))
 }

@@ -45,6 +45,8 @@ pub enum Event {
     },
     /// Hits before these were not meant to be recorded.
     HitsBegin { hits: Vec<FirstHit> },
+    /// Records before those that follow are missing: they could not be written.
+    RecordsLost { lost: Vec<LostRecords> },
     /// A process became known whose records come, or may come. Since 1.1. Each segment repeats those that have not ended.
     Process(Box<ProcessFacts>),
     /// A rank of a communicator became known. Since 1.1, and repeated as processes are.
@@ -60,6 +62,14 @@ pub struct FirstHit {
     pub probe: u16,
     pub cpu: u32,
     pub hit: u64,
+}
+
+/// How many records of a process are missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LostRecords {
+    /// Its number as records carry it.
+    pub tgid: u32,
+    pub records: u64,
 }
 
 /// Bindings of further cookies. Decoders are large, and the same for all cookies of a library.

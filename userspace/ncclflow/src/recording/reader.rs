@@ -34,11 +34,18 @@ impl Selection<'_> {
     /// Everything.
     pub const ALL: Self = Self { from_ns: 0, to_ns: u64::MAX, member: None };
 
-    /// Whether the records of a block are asked for, or needed to understand those that are.
+    /// Nothing: only what is no record.
+    pub const NOTHING: Self = Self { from_ns: u64::MAX, to_ns: 0, member: None };
+
+    /// Whether the records of a block can be asked for, or needed to understand those that are.
+    fn is_of_its_time(&self, header: &BlockHeader) -> bool {
+        let BlockHeader { first_ns, last_ns, is_lasting, .. } = *header;
+        // Marks of lost records have no time; a block can have nothing else.
+        first_ns <= self.to_ns && (last_ns >= self.from_ns || is_lasting || last_ns == 0)
+    }
+
     fn takes(&self, block: &Block<'_>) -> bool {
-        let BlockHeader { first_ns, last_ns, is_lasting, .. } = block.header;
-        first_ns <= self.to_ns
-            && (last_ns >= self.from_ns || is_lasting)
+        self.is_of_its_time(&block.header)
             && self.member.is_none_or(|is_asked_for| Members::from_bytes(block.index).may_have(is_asked_for))
     }
 }
@@ -81,6 +88,14 @@ pub enum Progress {
     AtEnd,
 }
 
+/// What is next in a segment.
+enum NextBlock {
+    /// A block, which stands in `rest`.
+    Whole(BlockHeader),
+    /// Records of another time than is asked for.
+    Passed,
+}
+
 /// A recording being read.
 #[derive(Debug)]
 pub struct RecordingReader {
@@ -92,6 +107,10 @@ pub struct RecordingReader {
     /// Where the next block of the segment begins.
     at: u64,
     damage: Damage,
+    /// Times of the earliest and of the latest record in the blocks that were read or passed over.
+    span_ns: Option<(u64, u64)>,
+    /// Bytes of the segments before this one.
+    passed: u64,
     /// Index and body of a block, and the body as it was before it was compressed: memory that is used again.
     rest: Vec<u8>,
     raw: Vec<u8>,
@@ -114,6 +133,8 @@ impl RecordingReader {
             file,
             at: PREAMBLE as u64,
             damage: Damage::default(),
+            span_ns: None,
+            passed: 0,
             rest: Vec::new(),
             raw: Vec::new(),
         };
@@ -129,6 +150,24 @@ impl RecordingReader {
         self.damage
     }
 
+    /// Times of the earliest and of the latest record in the blocks that were read or passed over so far.
+    pub fn span_ns(&self) -> Option<(u64, u64)> {
+        self.span_ns
+    }
+
+    /// Bytes that were read or passed over so far.
+    pub fn position(&self) -> u64 {
+        self.passed.saturating_add(self.at)
+    }
+
+    /// Bytes of all its segments now.
+    pub fn bytes(&self) -> io::Result<u64> {
+        let lengths = segments::numbers(&self.folder)?.into_iter().map(|number| {
+            self.folder.open_file(&segments::name(number))?.metadata().map(|metadata| metadata.len())
+        });
+        lengths.sum()
+    }
+
     /// Reads the next block, and gives what it holds to `take`.
     pub fn read_next(
         &mut self,
@@ -136,9 +175,10 @@ impl RecordingReader {
         take: &mut dyn FnMut(Item<'_>),
     ) -> Result<Progress> {
         let context = |segment| move || format!("reading segment {segment} of the recording");
-        let Some(header) = self.next_header().with_context(context(self.segment))? else {
+        let Some(next) = self.next_block(selection).with_context(context(self.segment))? else {
             return self.next_segment().with_context(context(self.segment));
         };
+        let NextBlock::Whole(header) = next else { return Ok(Progress::Read) };
         let rest = std::mem::take(&mut self.rest);
         let known = match Block::checked(header, &rest) {
             Some(block) => self.take_block(&block, selection, take),
@@ -196,7 +236,10 @@ impl RecordingReader {
     }
 
     fn read_session(&mut self) -> Result<Session> {
-        let header = self.next_header()?.filter(|header| header.kind == BlockKind::Session);
+        let header = match self.next_block(&Selection::ALL)? {
+            Some(NextBlock::Whole(header)) if header.kind == BlockKind::Session => Some(header),
+            _ => None,
+        };
         let block = header.and_then(|header| Block::checked(header, &self.rest));
         let Some(()) = block.and_then(|block| block.inflate(&mut self.raw)) else {
             bail!("its first block is missing or damaged")
@@ -208,8 +251,9 @@ impl RecordingReader {
         Ok(session)
     }
 
-    /// Finds the next block of the segment and reads it into `rest`; nothing: there is no whole one any more.
-    fn next_header(&mut self) -> io::Result<Option<BlockHeader>> {
+    /// Finds the next block of the segment and reads it into `rest`; nothing: there is no whole one any more. Of records of another
+    /// time not even that is read.
+    fn next_block(&mut self, selection: &Selection<'_>) -> io::Result<Option<NextBlock>> {
         let mut bytes = [0; HEADER_BYTES];
         loop {
             if read_at(&self.file, &mut bytes, self.at)? < HEADER_BYTES {
@@ -222,13 +266,30 @@ impl RecordingReader {
                 self.at += skipped;
                 continue;
             };
-            self.rest.resize(len, 0);
             let begin = self.at + HEADER_BYTES as u64;
-            if read_at(&self.file, &mut self.rest, begin)? < len {
-                return Ok(None);
+            let end = begin + len as u64;
+            let is_passed = header.kind == BlockKind::Records && !selection.is_of_its_time(&header);
+            if is_passed {
+                if self.file.metadata()?.len() < end {
+                    return Ok(None);
+                }
+            } else {
+                self.rest.resize(len, 0);
+                if read_at(&self.file, &mut self.rest, begin)? < len {
+                    return Ok(None);
+                }
             }
-            self.at = begin + len as u64;
-            return Ok(Some(header));
+            self.at = end;
+            self.note_times(&header);
+            return Ok(Some(if is_passed { NextBlock::Passed } else { NextBlock::Whole(header) }));
+        }
+    }
+
+    fn note_times(&mut self, header: &BlockHeader) {
+        // A block of marks only has no time.
+        if header.kind == BlockKind::Records && header.last_ns > 0 {
+            let (first, last) = self.span_ns.unwrap_or((header.first_ns, header.last_ns));
+            self.span_ns = Some((first.min(header.first_ns), last.max(header.last_ns)));
         }
     }
 
@@ -259,6 +320,7 @@ impl RecordingReader {
             return Ok(Progress::Read);
         }
         self.damage.bytes += len.saturating_sub(self.at);
+        self.passed = self.passed.saturating_add(len);
         self.file = open_segment(&self.folder, next)?;
         (self.segment, self.at) = (next, PREAMBLE as u64);
         Ok(Progress::Read)

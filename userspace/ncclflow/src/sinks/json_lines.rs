@@ -44,7 +44,7 @@ impl Sum for LostLines {
 }
 
 #[derive(Debug)]
-pub(super) struct JsonLinesFile {
+pub(crate) struct JsonLinesFile {
     file: OutputFile,
     /// Lines not written yet.
     batch: Vec<u8>,
@@ -58,7 +58,7 @@ pub(super) struct JsonLinesFile {
 }
 
 impl JsonLinesFile {
-    pub(super) fn new(file: OutputFile) -> Self {
+    pub(crate) fn new(file: OutputFile) -> Self {
         Self {
             file,
             batch: Vec::with_capacity(BATCH),
@@ -71,7 +71,7 @@ impl JsonLinesFile {
     }
 
     /// Adds a line that is no JSON. Whatever could end the line early is left out.
-    pub(super) fn push_text(&mut self, line: &str) -> io::Result<()> {
+    pub(crate) fn push_text(&mut self, line: &str) -> io::Result<()> {
         self.push(|batch| {
             batch.extend(line.bytes().filter(|byte| !byte.is_ascii_control()));
             Ok(())
@@ -80,7 +80,7 @@ impl JsonLinesFile {
 
     /// Adds the line that `write` appends. An error is returned once, when it happens; lines after it are
     /// counted as lost, as are those that there is no room for under the limit.
-    pub(super) fn push(
+    pub(crate) fn push(
         &mut self,
         write: impl FnOnce(&mut Vec<u8>) -> serde_json::Result<()>,
     ) -> io::Result<()> {
@@ -104,7 +104,7 @@ impl JsonLinesFile {
         if self.batch.len() >= BATCH { self.flush() } else { Ok(()) }
     }
 
-    pub(super) fn flush(&mut self) -> io::Result<()> {
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
         if self.batch.is_empty() || self.failed {
             return Ok(());
         }
@@ -121,6 +121,11 @@ impl JsonLinesFile {
         }
         self.batch.clear();
         written
+    }
+
+    /// Bytes of the lines that are in the file or on their way.
+    pub(super) fn bytes(&self) -> u64 {
+        self.written + self.batch.len() as u64
     }
 
     pub(super) fn lines(&self) -> u64 {

@@ -16,19 +16,19 @@ use flow::schema::{ApiCallRow, Pointer, RankKey};
 const MAX_STREAMS: usize = 65_536;
 
 #[derive(Debug, Default)]
-pub(super) struct Megatrace {
+pub(crate) struct MegatraceLines {
     /// Adds up with a record's time to wall time, nanoseconds.
     realtime_offset_ns: u64,
     /// Calls so far, by process and stream: what the interceptor prints as `opCount`.
     calls: HashMap<(u32, u64), u64>,
 }
 
-impl Megatrace {
-    pub(super) fn new(realtime_offset_ns: u64) -> Self {
+impl MegatraceLines {
+    pub(crate) fn new(realtime_offset_ns: u64) -> Self {
         Self { realtime_offset_ns, calls: HashMap::new() }
     }
 
-    pub(super) fn line(&mut self, rank: RankKey, row: &ApiCallRow) -> String {
+    pub(crate) fn line(&mut self, rank: RankKey, row: &ApiCallRow) -> String {
         let key = (row.pid, row.stream.0);
         let op_count = if self.calls.len() < MAX_STREAMS || self.calls.contains_key(&key) {
             let count = self.calls.entry(key).or_insert(0);

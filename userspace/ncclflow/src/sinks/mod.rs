@@ -12,6 +12,8 @@ mod made;
 mod megatrace;
 mod output_dir;
 mod output_file;
+#[cfg(feature = "program")]
+mod parquet;
 mod read_lines;
 mod session_file;
 mod session_files;
@@ -21,15 +23,19 @@ pub use aggregate::{Aggregated, MAX_AGGREGATED, aggregate_directory};
 pub(crate) use budget::is_over_max_size;
 pub use budget::{DiskBudget, DiskNews, Share};
 pub use compress::{Compressed, compress_files};
+pub(crate) use json_lines::JsonLinesFile;
 pub use json_lines::LostLines;
 pub use line_files::{ApiFormat, ApiOutputOptions};
 pub use live_statistics::LiveStatistics;
+pub(crate) use megatrace::MegatraceLines;
 pub use output_dir::OutputDir;
 pub use output_file::OutputFile;
+#[cfg(feature = "program")]
+pub use parquet::{ParquetFormats, ParquetInput, ParquetTables, ParquetTotals};
 pub(crate) use read_lines::{for_each_line, for_each_rank};
 pub use session_file::{
-    AttachReport, BufferReport, LibraryReport, MaxSizeReport, ProbeReport, SessionReport, SessionState,
-    TargetReport, WindowEnd, WindowReport,
+    AttachReport, BufferReport, FilesReport, FilesState, FilesWhen, LibraryReport, MaxSizeReport,
+    ProbeReport, SessionReport, SessionState, TargetReport, WindowEnd, WindowReport,
 };
 pub use session_files::SessionFiles;
 pub use sink::{Sink, Written};

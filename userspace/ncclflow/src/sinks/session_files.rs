@@ -26,6 +26,11 @@ impl SessionFiles {
         Self { dir: Some(dir), sinks, errors: Vec::new() }
     }
 
+    /// Gives the rows to this sink.
+    pub fn of_sink(sink: Box<dyn Sink>) -> Self {
+        Self { sinks: vec![sink], ..Self::default() }
+    }
+
     /// Writes nothing: for sessions that are only watched.
     pub fn nowhere() -> Self {
         Self::default()
@@ -55,6 +60,11 @@ impl SessionFiles {
 
     pub fn ranks(&self) -> Vec<CommunicatorReport> {
         self.written().flat_map(|written| written.ranks).collect()
+    }
+
+    /// Bytes of lines until now, before they are compressed.
+    pub fn bytes(&self) -> u64 {
+        self.sinks.iter().map(|sink| sink.bytes()).sum()
     }
 
     fn written(&self) -> impl Iterator<Item = Written> {

@@ -37,6 +37,11 @@ pub trait Sink: fmt::Debug + Send {
     fn written(&self) -> Written {
         Written::default()
     }
+
+    /// Bytes of lines until now, before they are compressed.
+    fn bytes(&self) -> u64 {
+        0
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -80,7 +85,7 @@ mod tests {
                 && keys["wait_network_ns"].is_null()
                 && keys.get("t_sent_ns").is_none()
         );
-        assert_eq!(MessageRow::COLUMNS.len(), 37);
+        assert_eq!(MessageRow::COLUMNS.len(), 38);
         let call = r#"{"opCount":1,"rank":null,"function":"Send","count":3,"bytes":12,"datatype":"float32","redop":null,
             "redopHandle":null,"root":null,"peer":2,"sendbuff":"0x7f00","recvbuff":null,"stream":"0x0","comm":"0x1",
             "commHash":null,"nRanks":null,"call":null,"launched":null,"ts_ns":1,"pid":1,"tid":1,"host":"here"}"#;

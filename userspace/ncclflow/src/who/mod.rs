@@ -23,4 +23,4 @@ pub use job::{Job, JobSource, Largest};
 pub use known::Known;
 pub use process::{ProcessFacts, WhoOptions, Whose};
 pub use rank_map::RankMap;
-pub(crate) use watch::{CommunicatorWatch, Who};
+pub(crate) use watch::{CommunicatorWatch, Who, WhoReport};

@@ -91,6 +91,20 @@ impl Who {
         }
     }
 
+    /// For whoever completes reports.
+    pub(crate) fn report(&self) -> WhoReport {
+        WhoReport { registry: self.registry.clone(), waiting: Arc::clone(&self.waiting) }
+    }
+}
+
+/// What is known, for reports.
+#[derive(Clone, Debug)]
+pub(crate) struct WhoReport {
+    registry: Registry,
+    waiting: Arc<AtomicUsize>,
+}
+
+impl WhoReport {
     /// Completes a report that has its communicators.
     pub(crate) fn complete(&self, report: &mut SessionReport) {
         let deadline = Instant::now() + SETTLE_LIMIT;

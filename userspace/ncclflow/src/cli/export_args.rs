@@ -1,0 +1,96 @@
+//! The arguments of `export`, and of its older form `replay`.
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::Args;
+
+use crate::export::{Format, Moment, RankRange, duration};
+
+/// Where `--help` lists what chooses a part.
+const HEADING: &str = "Part";
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  ncclflow export /var/tmp/flows -f jsonl -o lines                      all lines, also those that record did not write
+  ncclflow export flows -f jsonl -o part --last 30s --comm 0x8f2c       the last 30 s of one communicator
+  ncclflow export flows -f jsonl -o part --from 2026-11-22T14:03:05Z --to 2026-11-22T14:03:07Z
+  ncclflow export host1/flows host2/flows -f jsonl -o job --rank 0-7    several hosts into one folder
+  ncclflow export flows -f compat --flat --comm 0x8f2c -o extractor     what the NCCL Flow Extractor writes
+  ncclflow export calls -f megatrace -o logs                            of a recording of --level api
+  ncclflow export host*/flows -f parquet -o tables                      for DuckDB and Spark: docs/PARQUET.md
+
+TIME is as in journalctl: 2026-11-22T14:03:05Z (or with an offset as +02:00, never without), a Unix time as @1795356185.5, or now; but
+offsets are of the recordings: -30s is 30 s before their end, +2m is 2 minutes after their begin. Units are ms, s, m, h and d.
+
+Of a part, only the blocks of its time are read, and 10 s before and after them. Collectives have the numbers (seq) that they have in the whole;
+sends and receives are counted from the beginning of what is read, and say so (seqLocal): --exact reads everything before the part too.
+docs/OUTPUT.md has the formats. Exit codes: 0 done, also where something was damaged, which is said; 1 not done.")]
+pub struct ExportArgs {
+    /// Folders of recordings: of sessions, windows or hosts, or a folder of such folders; or files of record --capture
+    #[arg(value_name = "DIR", required = true, num_args = 1..)]
+    pub inputs: Vec<PathBuf>,
+
+    /// What to make
+    #[arg(short, long, value_enum)]
+    pub format: Format,
+
+    /// Folder to write to; must not exist, or be empty
+    #[arg(short, long, value_name = "PATH")]
+    pub output: PathBuf,
+
+    /// Only what was seen at this time or later
+    #[arg(help_heading = HEADING, long, visible_alias = "since", value_name = "TIME", allow_hyphen_values = true)]
+    pub from: Option<Moment>,
+
+    /// Only what was seen before this time
+    #[arg(help_heading = HEADING, long, visible_alias = "until", value_name = "TIME", allow_hyphen_values = true)]
+    pub to: Option<Moment>,
+
+    /// Only the last part of the recordings, as long as this: 30s, 5m
+    #[arg(help_heading = HEADING, long, value_name = "DURATION", conflicts_with_all = ["from", "to"], value_parser = duration)]
+    pub last: Option<Duration>,
+
+    /// Only communicators whose commHash begins so
+    #[arg(help_heading = HEADING, long, value_name = "HASH", value_delimiter = ',')]
+    pub comm: Vec<String>,
+
+    /// Only these ranks of their communicators: 0,4-7
+    #[arg(help_heading = HEADING, long, value_name = "LIST", value_delimiter = ',')]
+    pub rank: Vec<RankRange>,
+
+    /// Only these processes, by the number that lines have
+    #[arg(help_heading = HEADING, long, value_name = "LIST", value_delimiter = ',')]
+    pub pid: Vec<u32>,
+
+    /// Only processes of these users, where the recording says whose they are
+    #[arg(help_heading = HEADING, long, value_name = "USER", value_delimiter = ',')]
+    pub user: Vec<String>,
+
+    /// Only processes of these jobs, where the recording says it
+    #[arg(help_heading = HEADING, long, value_name = "JOB", value_delimiter = ',')]
+    pub job: Vec<String>,
+
+    /// Read everything before the part too: all numbers are those of the whole
+    #[arg(help_heading = HEADING, long)]
+    pub exact: bool,
+
+    /// With -f compat: all files in one folder, as the extractor has them, not one for each communicator
+    #[arg(long)]
+    pub flat: bool,
+
+    /// What was exported, as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ReplayArgs {
+    /// Folder of a recording or of a window, or a file that `record --capture` wrote
+    #[arg(value_name = "DIR")]
+    pub capture: PathBuf,
+
+    /// Folder to write to; must not exist, or be empty
+    #[arg(short, long, value_name = "DIR")]
+    pub output: PathBuf,
+}

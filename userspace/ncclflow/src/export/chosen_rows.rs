@@ -1,0 +1,193 @@
+//! Leaves out the rows that are not asked for, puts each rank's in its place, and marks what was counted from another moment than the
+//! recording's beginning.
+
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use flow::schema::{ApiCall, MessageRow, Op, OtherCallRow, Outcome, RankKey};
+use serde::Serialize;
+
+use super::{choice::SourceChoice, format::View, ranks::Ranks};
+use crate::sinks::{Sink, Written};
+
+/// What went to the view.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RowCounts {
+    /// Ops on a channel.
+    pub ops: u64,
+    pub messages: u64,
+    /// API calls.
+    pub calls: u64,
+    /// Sends and receives whose `seq` is counted from the beginning of the part, and API calls without their number.
+    pub numbered_locally: u64,
+    /// Ops and calls that came with the blocks that were read, and are not asked for.
+    pub left_out: u64,
+}
+
+/// What all sources share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) view: Box<dyn View>,
+    pub(super) ranks: Ranks,
+    pub(super) counts: RowCounts,
+}
+
+/// Stands before a view.
+#[derive(Debug)]
+pub(super) struct ChosenRows {
+    choice: SourceChoice,
+    shared: Arc<Mutex<Shared>>,
+    /// What is read has ended and the recording has not.
+    goes_on: Arc<AtomicBool>,
+    /// The op that came last, as it is handed on; nothing: it is not asked for, or is handed on as it is.
+    changed: Option<Op>,
+    is_taken: bool,
+    /// To be added to the numbers of the op that came last.
+    seq_shift: u64,
+    /// Ranks that replay CUDA graphs: their collectives are counted by us, not by NCCL.
+    replaying: HashSet<RankKey>,
+}
+
+/// A panic elsewhere ends the export anyway.
+pub(super) fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl ChosenRows {
+    pub(super) fn new(choice: SourceChoice, shared: &Arc<Mutex<Shared>>, goes_on: &Arc<AtomicBool>) -> Self {
+        Self {
+            choice,
+            shared: Arc::clone(shared),
+            goes_on: Arc::clone(goes_on),
+            changed: None,
+            is_taken: false,
+            seq_shift: 0,
+            replaying: HashSet::new(),
+        }
+    }
+
+    /// The op's number is not the one that it has in the whole.
+    fn is_numbered_locally(&self, op: &Op) -> bool {
+        let is_p2p = op.row.pattern.is_p2p();
+        (is_p2p && self.seq_shift > 0)
+            || (self.choice.is_from_middle && (is_p2p || self.replaying.contains(&op.rank)))
+    }
+}
+
+impl Sink for ChosenRows {
+    fn op(&mut self, op: &Op) {
+        (self.changed, self.is_taken, self.seq_shift) = (None, false, 0);
+        if op.row.captured_seq.is_some() {
+            self.replaying.insert(op.rank);
+        }
+        let mut shared = lock(&self.shared);
+        let Shared { view, ranks, counts } = &mut *shared;
+        if !self.choice.takes(Some(&op.rank), op.row.pid, op.row.ts_ns) {
+            counts.left_out += 1;
+            return;
+        }
+        self.is_taken = true;
+        counts.ops += 1;
+        let place = ranks.place(op.rank);
+        if op.row.pattern.is_p2p() {
+            self.seq_shift = place.p2p_shift << 1;
+            ranks.note_p2p(op.rank, place.instance, (op.row.seq >> 1).saturating_add(place.p2p_shift));
+        }
+        let is_local = self.is_numbered_locally(op);
+        // Of what the model still waited for, it is not known how it went on.
+        let outcome = match op.row.measured {
+            Some(Outcome::SessionEnded) if self.goes_on.load(Ordering::Relaxed) => {
+                Some(Outcome::SelectionEnded)
+            }
+            outcome => outcome,
+        };
+        if is_local || place.instance != op.rank.instance || outcome != op.row.measured {
+            counts.numbered_locally += u64::from(is_local);
+            let mut changed = op.clone();
+            changed.rank.instance = place.instance;
+            changed.row.measured = outcome;
+            changed.row.seq = changed.row.seq.saturating_add(self.seq_shift);
+            changed.row.captured_seq =
+                changed.row.captured_seq.map(|captured| captured.saturating_add(self.seq_shift));
+            changed.row.seq_local = is_local.then_some(true);
+            self.changed = Some(changed);
+        }
+        view.op(self.changed.as_ref().unwrap_or(op));
+    }
+
+    fn messages(&mut self, op: &Op, messages: &[MessageRow]) {
+        if !self.is_taken {
+            return;
+        }
+        let mut shared = lock(&self.shared);
+        let Shared { view, counts, .. } = &mut *shared;
+        counts.messages += messages.len() as u64;
+        match &self.changed {
+            None => view.messages(op, messages),
+            Some(changed) => {
+                let change = |message: &MessageRow| MessageRow {
+                    seq: changed.row.seq,
+                    seq_local: changed.row.seq_local,
+                    ..message.clone()
+                };
+                let messages: Vec<MessageRow> = messages.iter().map(change).collect();
+                view.messages(changed, &messages);
+            }
+        }
+    }
+
+    fn call(&mut self, call: &ApiCall) {
+        let mut shared = lock(&self.shared);
+        let Shared { view, ranks, counts } = &mut *shared;
+        if !self.choice.takes(call.rank.as_ref(), call.row.pid, call.row.ts_ns) {
+            counts.left_out += 1;
+            return;
+        }
+        counts.calls += 1;
+        let instance = call.rank.map(|rank| ranks.place(rank).instance);
+        let is_uncounted = self.choice.is_from_middle && call.row.call.is_some();
+        if instance == call.rank.map(|rank| rank.instance) && !is_uncounted {
+            return view.call(call);
+        }
+        counts.numbered_locally += u64::from(is_uncounted);
+        let mut changed = call.clone();
+        if let (Some(rank), Some(instance)) = (&mut changed.rank, instance) {
+            rank.instance = instance;
+        }
+        if is_uncounted {
+            changed.row.call = None;
+        }
+        view.call(&changed);
+    }
+
+    fn other_call(&mut self, row: &OtherCallRow) {
+        let mut shared = lock(&self.shared);
+        if self.choice.takes(None, row.pid, row.ts_ns) {
+            shared.counts.calls += 1;
+            shared.view.other_call(row);
+        } else {
+            shared.counts.left_out += 1;
+        }
+    }
+
+    fn flush(&mut self) {
+        lock(&self.shared).view.flush();
+    }
+
+    fn close_process(&mut self, pid: u32) {
+        lock(&self.shared).view.close_process(pid);
+    }
+
+    fn take_errors(&mut self) -> Vec<String> {
+        lock(&self.shared).view.take_errors()
+    }
+
+    fn written(&self) -> Written {
+        lock(&self.shared).view.written()
+    }
+}

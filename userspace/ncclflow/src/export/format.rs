@@ -1,0 +1,62 @@
+//! What can be made of recordings.
+
+use std::path::Path;
+
+use anyhow::Result;
+
+#[cfg(feature = "program")]
+use super::parquet::Parquet;
+use super::{compat::Compat, json_lines::JsonLines, megatrace::Megatrace, run::Exported, source::Source};
+use crate::sinks::{ApiOutputOptions, OutputDir, Sink};
+
+/// Formats of `ncclflow export`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "program", derive(clap::ValueEnum))]
+pub enum Format {
+    /// The files that record writes: proxy_flow, flow_steps and flow_rank, or api
+    Jsonl,
+    /// Those of the NCCL Flow Extractor: its keys, a line for each FIFO step, capacities as bytes
+    Compat,
+    /// rank_<job rank>.log, the lines of the Megatrace interceptor, of API calls (record --level api)
+    Megatrace,
+    /// Tables for DuckDB, Spark and others, in folders by job and host: ops, messages, calls, communicators, hosts, links by seconds
+    #[cfg(feature = "program")]
+    Parquet,
+}
+
+/// How files are written, besides their format.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ViewOptions {
+    /// All files in one folder.
+    pub flat: bool,
+    /// How API calls are written, where a view has a choice.
+    pub api: ApiOutputOptions,
+}
+
+/// Takes the rows of one source after the other.
+pub trait View: Sink {
+    /// The next rows are of this source.
+    fn begin(&mut self, source: &Source) -> Result<()>;
+
+    /// All rows have come.
+    fn finish(&mut self, exported: &Exported) -> Result<()>;
+
+    /// What a user should know of it, once it is finished.
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+impl Format {
+    /// A view that writes to the new folder `path`.
+    pub(super) fn open(self, path: &Path, options: &ViewOptions) -> Result<Box<dyn View>> {
+        let dir = OutputDir::create(path)?;
+        Ok(match self {
+            Self::Jsonl => Box::new(JsonLines::new(dir, options)),
+            Self::Compat => Box::new(Compat::new(dir, options)),
+            Self::Megatrace => Box::new(Megatrace::new(dir)),
+            #[cfg(feature = "program")]
+            Self::Parquet => Box::new(Parquet::new(dir)?),
+        })
+    }
+}

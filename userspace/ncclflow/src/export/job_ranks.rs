@@ -1,0 +1,110 @@
+//! The rank that each process has in its job.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+};
+
+use anyhow::Result;
+use flow::schema::{ApiCall, Op};
+use serde_json::Value;
+
+use super::{chosen_rows::lock, source::Source};
+use crate::sinks::{SessionFiles, Sink};
+
+/// A rank in a job, and how it is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct JobRank {
+    pub(super) rank: i32,
+    /// It is the rank in the largest communicator of the process: usually the job's, but nobody said so.
+    pub(super) is_derived: bool,
+}
+
+/// Processes of which the largest communicator is kept.
+const MAX_PROCESSES: usize = 65_536;
+
+/// Job ranks by process ID, as far as they are known.
+pub(super) fn job_ranks(source: &Source) -> Result<HashMap<u32, JobRank>> {
+    let mut largest = Largest::default();
+    for rank in &source.report.communicators {
+        largest.note(rank.pid, rank.n_ranks, rank.rank);
+    }
+    // The report of a recording that was cut off is that of its beginning.
+    if largest.0.is_empty() {
+        largest = read_largest(source)?;
+    }
+    let derived = largest.0.into_iter().map(|(pid, (_, rank))| (pid, JobRank { rank, is_derived: true }));
+    let mut ranks: HashMap<u32, JobRank> = derived.collect();
+    ranks.extend(source.report.targets.iter().filter_map(told));
+    Ok(ranks)
+}
+
+/// What a report says of a process: its rank, and where that is from.
+fn told(target: &Value) -> Option<(u32, JobRank)> {
+    let pid = u32::try_from(target["pid"].as_u64()?).ok()?;
+    let job = &target["job"];
+    let rank = i32::try_from(job["rank"].as_i64()?).ok().filter(|rank| *rank >= 0)?;
+    Some((pid, JobRank { rank, is_derived: job["rank_source"] == "derived" }))
+}
+
+/// Of each process, the size of its largest communicator and its rank there; of equal ones, the first.
+#[derive(Debug, Default)]
+struct Largest(HashMap<u32, (i32, i32)>);
+
+impl Largest {
+    fn note(&mut self, pid: u32, n_ranks: i32, rank: i32) {
+        if self.0.len() >= MAX_PROCESSES && !self.0.contains_key(&pid) {
+            return;
+        }
+        let largest = self.0.entry(pid).or_insert((n_ranks, rank));
+        if n_ranks > largest.0 {
+            *largest = (n_ranks, rank);
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Seen(Arc<Mutex<Largest>>);
+
+impl Sink for Seen {
+    fn op(&mut self, op: &Op) {
+        lock(&self.0).note(op.row.pid, op.row.n_ranks, op.row.rank);
+    }
+
+    fn call(&mut self, call: &ApiCall) {
+        if let (Some(rank), Some(n_ranks)) = (call.rank, call.row.n_ranks) {
+            lock(&self.0).note(call.row.pid, n_ranks, rank.rank);
+        }
+    }
+}
+
+fn read_largest(source: &Source) -> Result<Largest> {
+    let largest = Arc::new(Mutex::new(Largest::default()));
+    source.open()?.read_all(SessionFiles::of_sink(Box::new(Seen(Arc::clone(&largest)))))?;
+    Ok(std::mem::take(&mut *lock(&largest)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_communicator_counts_and_of_equal_ones_the_first() {
+        let mut largest = Largest::default();
+        for (pid, n_ranks, rank) in [(1, 2, 1), (1, 8, 5), (1, 8, 3), (1, 4, 2), (2, 1, 0)] {
+            largest.note(pid, n_ranks, rank);
+        }
+        assert_eq!(largest.0, HashMap::from([(1, (8, 5)), (2, (1, 0))]));
+    }
+
+    #[test]
+    fn what_a_report_says_is_taken_if_it_is_a_rank() {
+        let told = |text: &str| told(&serde_json::from_str(text).unwrap());
+        let rank = |rank, is_derived| Some((7, JobRank { rank, is_derived }));
+        assert_eq!(told(r#"{"pid": 7, "job": {"rank": 12, "rank_source": "RANK"}}"#), rank(12, false));
+        assert_eq!(told(r#"{"pid": 7, "job": {"rank": 3, "rank_source": "derived"}}"#), rank(3, true));
+        assert_eq!(told(r#"{"pid": 7, "job": {"rank": -3}}"#), None);
+        assert_eq!(told(r#"{"pid": 7, "job": null}"#), None);
+        assert_eq!(told(r#"{"pid": 7}"#), None);
+    }
+}

@@ -1,0 +1,28 @@
+//! Makes files out of recordings: all of them, or a part by time, communicator and process, of one or several hosts and windows.
+//!
+//! A new format is a file here with a type that implements [`View`], and a variant of [`Format`] with its line in [`Format::open`].
+//!
+//! Rows come from each source in turn ([`source`]), through the same pipeline as live records. Those that are not asked for are left
+//! out ([`choice`]); where two sources have the same rank, it gets a place of its own ([`ranks`]); what is left goes to the view.
+
+mod choice;
+mod chosen_rows;
+mod compat;
+mod format;
+mod job_ranks;
+mod json_lines;
+mod megatrace;
+mod moment;
+#[cfg(feature = "program")]
+mod parquet;
+mod ranks;
+mod run;
+mod source;
+
+pub use choice::{Choice, RankRange};
+pub use chosen_rows::RowCounts;
+pub use format::{Format, View, ViewOptions};
+pub use moment::{Moment, duration};
+pub use ranks::TwiceReport;
+pub use run::{ExportOptions, ExportProgress, Exported, SourceReport, export, replay};
+pub use source::{Source, sources};

@@ -1,0 +1,187 @@
+//! An export from beginning to end.
+
+use std::{
+    io::Write as _,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use anyhow::{Context as _, Result};
+use serde::Serialize;
+
+use super::{
+    choice::{Choice, SourceChoice},
+    chosen_rows::{ChosenRows, RowCounts, Shared, lock},
+    format::{Format, ViewOptions},
+    json_lines,
+    ranks::{Ranks, TwiceReport},
+    source::{Source, sources},
+};
+use crate::{
+    record::{Kept, Read, ReadPart},
+    recording::{Damage, Selection},
+    sinks::{OutputDir, SessionFiles, Share},
+};
+
+/// What is asked for.
+#[derive(Debug)]
+pub struct ExportOptions {
+    /// Folders and captures.
+    pub inputs: Vec<PathBuf>,
+    pub output: PathBuf,
+    pub format: Format,
+    pub view: ViewOptions,
+    pub choice: Choice,
+}
+
+/// How far it is.
+#[derive(Clone, Copy, Debug)]
+pub struct ExportProgress {
+    /// Bytes of all sources that were read or passed over.
+    pub bytes: u64,
+    pub of_bytes: u64,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Exported {
+    pub rows: RowCounts,
+    pub sources: Vec<SourceReport>,
+    /// Ranks that more than one source has.
+    pub twice: Vec<TwiceReport>,
+    /// Unix times of the earliest and the latest record of all sources, in nanoseconds.
+    pub span_unix_ns: Option<(u64, u64)>,
+    /// What the view has to say.
+    pub notes: Vec<String>,
+}
+
+/// What was read of a source.
+#[derive(Clone, Debug, Serialize)]
+pub struct SourceReport {
+    pub path: PathBuf,
+    pub host: String,
+    /// Times that rows were taken of, by the source's own clock, in nanoseconds: from the first until before the second.
+    pub from_ns: u64,
+    pub until_ns: Option<u64>,
+    /// Records that were read for it.
+    pub records: u64,
+    pub undecodable: u64,
+    pub first_undecodable: Option<String>,
+    /// It has no end.
+    pub is_cut: bool,
+    pub damaged_blocks: u64,
+    pub damaged_bytes: u64,
+    pub unknown_blocks: u64,
+    #[serde(skip)]
+    pub(super) read: Read,
+}
+
+impl SourceReport {
+    fn new(source: &Source, choice: &SourceChoice, read: Read) -> Self {
+        let Damage { blocks, bytes, unknown } = read.damage;
+        Self {
+            path: source.path.clone(),
+            host: source.host().to_owned(),
+            from_ns: choice.from_ns,
+            until_ns: (choice.until_ns < u64::MAX).then_some(choice.until_ns),
+            records: read.records,
+            undecodable: read.undecodable,
+            first_undecodable: read.first_undecodable.clone(),
+            is_cut: read.is_cut,
+            damaged_blocks: blocks,
+            damaged_bytes: bytes,
+            unknown_blocks: unknown,
+            read,
+        }
+    }
+}
+
+/// Makes the files that are asked for.
+pub fn export(options: ExportOptions, progress: &mut dyn FnMut(ExportProgress)) -> Result<Exported> {
+    let ExportOptions { inputs, output, format, view, choice } = options;
+    let choice = choice.checked()?;
+    let sources = sources(&inputs)?;
+    let span = span(&sources);
+    // What cannot be chosen is said before anything is written.
+    let choices = sources
+        .iter()
+        .map(|source| choice.of_source(source, span.unwrap_or_default()))
+        .collect::<Result<Vec<_>>>()?;
+    let view = format.open(&output, &view)?;
+    let shared = Shared { view, ranks: Ranks::default(), counts: RowCounts::default() };
+    let shared = Arc::new(Mutex::new(shared));
+    let of_bytes = sources.iter().map(|source| source.bytes).sum();
+    let (mut bytes, mut reports) = (0, Vec::new());
+    for (source, choice) in sources.iter().zip(choices) {
+        {
+            let mut shared = lock(&shared);
+            shared.ranks.begin(source);
+            shared.view.begin(source)?;
+        }
+        let mut told = |read: u64| progress(ExportProgress { bytes: bytes + read, of_bytes });
+        let read = read_source(source, &choice, &shared, &mut told)
+            .with_context(|| format!("in `{}`", source.path.display()))?;
+        reports.push(SourceReport::new(source, &choice, read));
+        bytes += source.bytes;
+    }
+    let mut shared = lock(&shared);
+    let Shared { view, ranks, counts } = &mut *shared;
+    let mut exported = Exported {
+        rows: *counts,
+        sources: reports,
+        twice: ranks.twice().to_vec(),
+        span_unix_ns: span,
+        notes: Vec::new(),
+    };
+    view.finish(&exported)?;
+    exported.notes = view.notes();
+    if !choice.is_all() || exported.sources.len() > 1 {
+        write_summary(&output, &exported)?;
+    }
+    Ok(exported)
+}
+
+fn span(sources: &[Source]) -> Option<(u64, u64)> {
+    let spans = sources.iter().filter_map(Source::wall_span_ns);
+    spans.reduce(|(first, last), (begin, end)| (first.min(begin), last.max(end)))
+}
+
+fn read_source(
+    source: &Source,
+    choice: &SourceChoice,
+    shared: &Arc<Mutex<Shared>>,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Read> {
+    let goes_on = Arc::new(AtomicBool::new(false));
+    let rows = ChosenRows::new(choice.clone(), shared, &goes_on);
+    let member = |member: &_| choice.takes_member(member);
+    let selection =
+        Selection { from_ns: choice.read_from_ns, to_ns: choice.read_to_ns, member: Some(&member) };
+    let part = ReadPart {
+        selection,
+        until_ns: choice.until_ns,
+        progress,
+        goes_on: &mut || goes_on.store(true, Ordering::Relaxed),
+    };
+    Ok(source.open()?.read(SessionFiles::of_sink(Box::new(rows)), part)?.0)
+}
+
+/// `export.json`, for a folder that is not the whole of one session.
+fn write_summary(output: &Path, exported: &Exported) -> Result<()> {
+    let dir = OutputDir::open(output)?;
+    let text = serde_json::to_string_pretty(exported)? + "\n";
+    dir.replace_file(Share::Free, "export.json", |file| file.write_all(text.as_bytes()))
+        .context("writing `export.json`")
+}
+
+/// Makes the files of a session again that `record` wrote, byte for byte. `input` is a capture, or the folder of a recording.
+pub fn replay(input: &Path, output: &Path) -> Result<Read> {
+    let kept = Kept::open(input)?;
+    let files = SessionFiles::new(OutputDir::create(output)?, kept.api());
+    let (read, files) = kept.read_all(files)?;
+    json_lines::complete(&files, &read.report)?;
+    Ok(read)
+}

@@ -1,0 +1,185 @@
+//! Where rows come from: recordings and captures, and what is known of them before they are read.
+
+use std::{
+    fs::File,
+    io::{self, BufReader},
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result, bail};
+use flow::{decode::RecordView, schema::ClockReport};
+use ncclflow_common::LOSS_MARK;
+use serde::Deserialize;
+
+use crate::{
+    capture::{self, CaptureReader},
+    record::Kept,
+    recording::{FOLDER, Item, Progress, RecordingReader, Selection},
+    sinks::OutputDir,
+};
+
+/// Folders that are looked into for recordings of windows or hosts.
+const MAX_FOLDERS: usize = 65_536;
+
+/// A recording or a capture that was looked through, but not read.
+#[derive(Debug)]
+pub struct Source {
+    pub path: PathBuf,
+    pub(super) report: Report,
+    /// The whole of it: `session.json`, of the end or else of the beginning.
+    pub(super) text: String,
+    /// Times of the earliest and the latest record, by its own clock; nothing: it has no records.
+    pub span_ns: Option<(u64, u64)>,
+    /// Bytes that reading all of it takes.
+    pub bytes: u64,
+}
+
+/// What of `session.json` an export wants to know. It can be of any version, and of anybody's making.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Report {
+    pub(super) host: String,
+    pub(super) level: String,
+    clock: Option<ClockReport>,
+    pub(super) targets: Vec<serde_json::Value>,
+    pub(super) communicators: Vec<ReportedRank>,
+}
+
+/// A rank of a communicator, as a report has it.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ReportedRank {
+    pub(super) rank: i32,
+    pub(super) n_ranks: i32,
+    pub(super) pid: u32,
+}
+
+impl Source {
+    /// Looks through it.
+    pub(crate) fn look(path: PathBuf) -> Result<Self> {
+        let context = || format!("in `{}`", path.display());
+        let (text, span_ns, bytes) =
+            if path.is_dir() { look_at_recording(&path) } else { look_at_capture(&path) }
+                .with_context(context)?;
+        let report = serde_json::from_str(&text).unwrap_or_default();
+        Ok(Self { path, report, text, span_ns, bytes })
+    }
+
+    /// Opens it for reading.
+    pub fn open(&self) -> Result<Kept> {
+        Kept::open(&self.path)
+    }
+
+    pub(crate) fn clock(&self) -> Option<ClockReport> {
+        self.report.clock.clone()
+    }
+
+    pub fn host(&self) -> &str {
+        &self.report.host
+    }
+
+    /// From its own clock to wall time.
+    pub fn offset_ns(&self) -> u64 {
+        self.report.clock.as_ref().map_or(0, |clock| clock.offset_ns)
+    }
+
+    /// Wall times of its earliest and its latest record.
+    pub fn wall_span_ns(&self) -> Option<(u64, u64)> {
+        let wall = |at: u64| at.saturating_add(self.offset_ns());
+        self.span_ns.map(|(first, last)| (wall(first), wall(last)))
+    }
+}
+
+type Looked = (String, Option<(u64, u64)>, u64);
+
+fn look_at_recording(path: &Path) -> Result<Looked> {
+    let dir = OutputDir::open(path)?;
+    let folder = match dir.open_subfolder(FOLDER) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => dir,
+        folder => folder.with_context(|| format!("opening `{FOLDER}`"))?,
+    };
+    let mut reader = RecordingReader::open(folder)?;
+    let mut report = None;
+    let mut take = |item: Item<'_>| {
+        if let Item::End(text) = item {
+            report = Some(text);
+        }
+    };
+    while reader.read_next(&Selection::NOTHING, &mut take)? == Progress::Read {}
+    let report = report.unwrap_or_else(|| reader.session().report.clone());
+    Ok((report, reader.span_ns(), reader.bytes().context("listing its segments")?))
+}
+
+fn look_at_capture(path: &Path) -> Result<Looked> {
+    let file = File::open(path)?;
+    let bytes = file.metadata()?.len();
+    let (mut reader, header) = CaptureReader::new(BufReader::with_capacity(1 << 20, file))?;
+    let mut span: Option<(u64, u64)> = None;
+    let report = loop {
+        match reader.next_item()? {
+            capture::Item::Record(record) => {
+                let Ok(view) = RecordView::new(record) else { continue };
+                if view.header.probe != LOSS_MARK {
+                    let at = view.header.ts_ns;
+                    span = Some(span.map_or((at, at), |(first, last)| (first.min(at), last.max(at))));
+                }
+            }
+            capture::Item::Report(report) => break report,
+            capture::Item::Cut => break header.report,
+        }
+    };
+    Ok((report, span, bytes))
+}
+
+/// Finds the recordings in these folders, and looks through them. Each can be a capture, the folder of a session or a window, a recording
+/// itself, or a folder of such folders: a session with windows, or several hosts. They come sorted by host and time.
+pub fn sources(paths: &[PathBuf]) -> Result<Vec<Source>> {
+    let mut found = Vec::new();
+    for path in paths {
+        let before = found.len();
+        find(path, &mut found)?;
+        if found.len() == before {
+            bail!(
+                "`{}` has no recording: no folder `{FOLDER}` in it or in the folders in it. \
+                 Recordings of older versions have lines only",
+                path.display()
+            );
+        }
+    }
+    let mut seen = Vec::new();
+    for path in &found {
+        let about = std::fs::metadata(path).with_context(|| format!("looking at `{}`", path.display()))?;
+        let id = (about.dev(), about.ino());
+        if seen.contains(&id) {
+            bail!("`{}` is given twice", path.display());
+        }
+        seen.push(id);
+    }
+    let mut sources = found.into_iter().map(Source::look).collect::<Result<Vec<_>>>()?;
+    sources.sort_by_cached_key(|source| (source.host().to_owned(), source.wall_span_ns()));
+    Ok(sources)
+}
+
+fn find(path: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
+    if !path.is_dir() || has_recording(&OutputDir::open(path)?)? {
+        found.push(path.to_path_buf());
+        return Ok(());
+    }
+    let dir = OutputDir::open(path)?;
+    let names = dir.names().with_context(|| format!("listing `{}`", path.display()))?;
+    for name in names.into_iter().take(MAX_FOLDERS) {
+        if let Ok(folder) = dir.open_subfolder(&name)
+            && has_recording(&folder)?
+        {
+            found.push(path.join(name));
+        }
+    }
+    Ok(())
+}
+
+fn has_recording(dir: &OutputDir) -> Result<bool> {
+    let names = dir.names().with_context(|| format!("listing `{}`", dir.path().display()))?;
+    let is_one = names.iter().any(|name| Path::new(name).extension().is_some_and(|end| end == "nfr"));
+    Ok(is_one || (names.iter().any(|name| name == FOLDER) && dir.open_subfolder(FOLDER).is_ok()))
+}
