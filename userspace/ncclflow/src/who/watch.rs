@@ -1,7 +1,7 @@
 //! Looks at processes and communicators as they come, without keeping anybody waiting: communicators are read by a thread of its own.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashSet,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicUsize, Ordering},
@@ -32,9 +32,6 @@ use crate::{
 
 /// Communicators that may wait to be looked at. Those beyond it have no facts.
 const MAX_WAITING: usize = 4096;
-
-/// Processes that are held open between two looks.
-const MAX_OPEN: usize = 64;
 
 /// How long the end of a recording or window waits for what is being looked at. A look takes some microseconds.
 const SETTLE_LIMIT: Duration = Duration::from_millis(200);
@@ -188,22 +185,13 @@ fn seen(binding: &Binding, record: &RecordView<'_>) -> Option<Seen> {
 
 /// Looks until nobody can ask any more.
 fn look_at_communicators(looks: &Receiver<Look>, registry: &Registry, waiting: &AtomicUsize) {
-    let mut open: HashMap<u32, Process> = HashMap::new();
     for Look { seen, pid, decoder } in looks {
-        if let Some(places) = &decoder.communicator {
-            if open.len() >= MAX_OPEN || open.get(&pid).is_some_and(Process::has_exited) {
-                open.clear();
-            }
-            if !open.contains_key(&pid)
-                && let Ok(process) = Process::open(pid)
-            {
-                open.insert(pid, process);
-            }
-            let read = |process| CommunicatorFacts::read(Memory::new(process), places, &seen, pid);
-            // Where it has ended, or freed the communicator, nothing is known.
-            if let Some(facts) = open.get(&pid).and_then(read) {
-                registry.push(Event::Communicator(Box::new(facts.with_uuid())));
-            }
+        // Where the process has ended, or freed the communicator, nothing is known.
+        if let Some(places) = &decoder.communicator
+            && let Ok(process) = Process::open(pid)
+            && let Some(facts) = CommunicatorFacts::read(Memory::new(&process), places, &seen, pid)
+        {
+            registry.push(Event::Communicator(Box::new(facts.with_uuid())));
         }
         waiting.fetch_sub(1, Ordering::AcqRel);
     }
