@@ -14,6 +14,7 @@ mod job;
 mod layouts;
 mod nccl;
 mod output_docs;
+mod parquet;
 mod prerequisites;
 mod programs;
 mod repository;
@@ -43,8 +44,10 @@ enum Command {
     Nccl(nccl::Args),
     /// Make the table of struct layouts for libraries without debugging information
     Layouts(layouts::Args),
-    /// Make the tables of docs/OUTPUT.md from the rows that are written (or compare them with --check)
+    /// Make the tables of docs/OUTPUT.md and docs/PARQUET.md from the rows that are written (or compare them with --check)
     OutputDocs(output_docs::Args),
+    /// Compare the Parquet tables of captures and recordings with their lines, in DuckDB and Spark
+    Parquet(parquet::Args),
     /// Every official library, own and stripped, against the truth: a table
     Conformance(conformance::Args),
     /// Feed changed libraries to the resolver, to see that none does harm (cargo-fuzz)
@@ -67,6 +70,7 @@ fn main() -> Result<()> {
         Command::Nccl(args) => nccl::run(&args),
         Command::Layouts(args) => layouts::run(&args),
         Command::OutputDocs(args) => output_docs::run(&args),
+        Command::Parquet(args) => parquet::run(&args),
         Command::Conformance(args) => conformance::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Bench(args) => bench::run(&args),

@@ -1,4 +1,4 @@
-//! `cargo xtask output-docs`: makes the tables of docs/OUTPUT.md from the rows that are written.
+//! `cargo xtask output-docs`: makes the tables of docs/OUTPUT.md and docs/PARQUET.md from the rows that are written.
 //!
 //! The program that does it is an example of the `flow` crate: xtask itself must build without the `ncclflow`
 //! crate, which refuses to build while the committed eBPF object is out of date.
@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::{programs, repository};
 
-const DOCUMENT: &str = "docs/OUTPUT.md";
+const DOCUMENTS: [&str; 2] = ["docs/OUTPUT.md", "docs/PARQUET.md"];
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -19,14 +19,26 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let status = Command::new(programs::cargo())
-        .args(["run", "--quiet", "--locked", "--package", "flow", "--example", "output-docs", "--", DOCUMENT])
-        .args(args.check.then_some("--check"))
-        .current_dir(repository::root())
-        .status()
-        .context("starting cargo run")?;
-    if !status.success() {
-        bail!("the tables of {DOCUMENT} ({status})");
+    for document in DOCUMENTS {
+        let status = Command::new(programs::cargo())
+            .args([
+                "run",
+                "--quiet",
+                "--locked",
+                "--package",
+                "flow",
+                "--example",
+                "output-docs",
+                "--",
+                document,
+            ])
+            .args(args.check.then_some("--check"))
+            .current_dir(repository::root())
+            .status()
+            .context("starting cargo run")?;
+        if !status.success() {
+            bail!("the tables of {document} ({status})");
+        }
     }
     Ok(())
 }

@@ -66,31 +66,33 @@ pub(crate) fn commands() -> Result<()> {
     do_or_fail(Command::new("apt-get").env("DEBIAN_FRONTEND", "noninteractive").args(install).args(missing))
 }
 
-/// `$PYTHONPATH` with which Python finds Prometheus's own parser, in a folder of ours where the machine has
+/// Packages of Python that tests read our output with: what is imported, and what pip installs for it.
+const PACKAGES: [(&str, &str); 2] =
+    [("prometheus_client.openmetrics.parser", "prometheus-client"), ("duckdb", "duckdb")];
+
+/// Spark is some 450 MB, and needs Java: only `cargo xtask parquet --spark` fetches it.
+pub(crate) const SPARK: (&str, &str) = ("pyspark.sql", "pyspark");
+
+/// `$PYTHONPATH` with which Python finds what tests read our output with, in a folder of ours where the machine has
 /// none.
-pub(crate) fn python_path() -> Result<Option<OsString>> {
+pub(crate) fn python_path(more: &[(&str, &str)]) -> Result<OsString> {
     let given = env::var_os("PYTHONPATH").filter(|path| !path.is_empty());
-    let finds_it = |path: Option<&OsString>| {
-        let mut python = Command::new("python3");
-        python
-            .args(["-c", "import prometheus_client.openmetrics.parser"])
-            .envs(path.map(|path| ("PYTHONPATH", path)));
-        runs(&mut python)
-    };
-    if finds_it(given.as_ref()) {
-        return Ok(given);
-    }
     let folder = programs::target_folder()?.join("python");
     let paths = [Some(folder.clone()), given.map(PathBuf::from)];
     let path = env::join_paths(paths.iter().flatten()).context("the path of Python's packages")?;
-    if !finds_it(Some(&path)) {
-        say(&format!("fetching prometheus-client into {}", folder.display()));
+    for (module, package) in PACKAGES.iter().chain(more) {
+        let mut python = Command::new("python3");
+        python.args(["-c", &format!("import {module}")]).env("PYTHONPATH", &path);
+        if runs(&mut python) {
+            continue;
+        }
+        say(&format!("fetching {package} into {}", folder.display()));
         let pip = nccl::pip()?;
         let install =
             ["install", "--quiet", "--disable-pip-version-check", "--root-user-action", "ignore", "--target"];
-        do_or_fail(Command::new(pip[0]).args(&pip[1..]).args(install).arg(&folder).arg("prometheus-client"))?;
+        do_or_fail(Command::new(pip[0]).args(&pip[1..]).args(install).arg(&folder).arg(package))?;
     }
-    Ok(Some(path))
+    Ok(path)
 }
 
 /// The standard library of a target, which rustup fetches; without rustup it is for the machine to have it.

@@ -20,7 +20,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     prerequisites::commands()?;
-    let python_path = prerequisites::python_path()?;
+    let python_path = prerequisites::python_path(&[])?;
     prerequisites::rust_target(prerequisites::STATIC_TARGET)?;
     for version in nccl::tested_versions() {
         nccl::library_path(version)?;
@@ -35,7 +35,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         .current_dir(repository::root())
         .env("NCCLFLOW_REQUIRE", &args.require)
         .env("NCCLFLOW_SKIPS", &skips)
-        .envs(python_path.map(|path| ("PYTHONPATH", path)))
+        .env("PYTHONPATH", python_path)
         .status()
         .context("starting cargo test")?;
     let skipped = skipped(&skips)?;

@@ -47,7 +47,13 @@ pub(crate) fn run_parent(options: &Options) -> Result<Outcome> {
     let mut inputs = Vec::new();
     let mut outputs = Vec::new();
     for rank in 0..options.ranks {
-        let mut child = Process::new(std::env::current_exe()?)
+        let mut command = Process::new(std::env::current_exe()?);
+        if options.rank_variables {
+            let of_all =
+                [("WORLD_SIZE", options.ranks), ("RANK", rank), ("LOCAL_RANK", options.device_of(rank))];
+            command.envs(of_all.map(|(name, value)| (name, value.to_string())));
+        }
+        let mut child = command
             .args(std::env::args_os().skip(1))
             .arg("--child")
             .arg(rank.to_string())

@@ -1,13 +1,13 @@
 //! NCCL's public functions, looked up by name. The types are those of `nccl.h`, declared here.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::mem::transmute;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 
 use crate::call_log::CallLog;
 use crate::library::Library;
-use crate::options::DataType;
+use crate::options::{DataType, Options};
 use crate::runtime::stream::StreamHandle;
 
 const UNIQUE_ID_BYTES: usize = 128;
@@ -23,9 +23,24 @@ pub(crate) type CommHandle = *mut c_void;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct UniqueId(pub(crate) [u8; UNIQUE_ID_BYTES]);
 
+/// `ncclConfig_t` of 2.27, as far as the name.
+#[repr(C)]
+struct InitConfig {
+    size: usize,
+    magic: c_uint,
+    version: c_uint,
+    /// `blocking` to `maxCTAs`, undefined.
+    numbers: [c_int; 4],
+    net_name: *const c_char,
+    /// `splitShare` and `trafficClass`, undefined.
+    more: [c_int; 2],
+    comm_name: *const c_char,
+}
+
 type GetVersionFn = extern "C" fn(*mut c_int) -> c_int;
 type GetUniqueIdFn = extern "C" fn(*mut UniqueId) -> c_int;
 type CommInitRankFn = extern "C" fn(*mut CommHandle, c_int, UniqueId, c_int) -> c_int;
+type CommInitRankConfigFn = extern "C" fn(*mut CommHandle, c_int, UniqueId, c_int, *mut InitConfig) -> c_int;
 type GroupFn = extern "C" fn() -> c_int;
 type GetErrorStringFn = extern "C" fn(c_int) -> *const c_char;
 type AllReduceFn = extern "C" fn(usize, usize, usize, c_int, c_int, CommHandle, StreamHandle) -> c_int;
@@ -40,6 +55,7 @@ pub(crate) struct Api {
     get_version: GetVersionFn,
     get_unique_id: GetUniqueIdFn,
     comm_init_rank: CommInitRankFn,
+    comm_init_rank_config: Option<CommInitRankConfigFn>,
     comm_destroy: CommFn,
     comm_abort: CommFn,
     group_start: GroupFn,
@@ -80,7 +96,12 @@ impl Api {
             // SAFETY: as above; since NCCL 2.28.
             unsafe { transmute::<usize, AllGatherFn>(address) }
         });
+        let comm_init_rank_config = library.export(c"ncclCommInitRankConfig").ok().map(|address| {
+            // SAFETY: as above; since NCCL 2.14.
+            unsafe { transmute::<usize, CommInitRankConfigFn>(address) }
+        });
         Ok(Self {
+            comm_init_rank_config,
             get_version: function!(c"ncclGetVersion": GetVersionFn),
             get_unique_id: function!(c"ncclGetUniqueId": GetUniqueIdFn),
             comm_init_rank: function!(c"ncclCommInitRank": CommInitRankFn),
@@ -135,9 +156,25 @@ impl Api {
         Ok(id)
     }
 
-    pub(crate) fn comm_init_rank(&self, ranks: u32, id: UniqueId, rank: u32) -> Result<CommHandle> {
+    pub(crate) fn comm_init_rank(&self, options: &Options, id: UniqueId, rank: u32) -> Result<CommHandle> {
         let mut comm = std::ptr::null_mut();
-        let (ranks, rank) = (c_int::try_from(ranks)?, c_int::try_from(rank)?);
+        let (ranks, rank) = (c_int::try_from(options.ranks)?, c_int::try_from(rank)?);
+        if let Some(name) = &options.comm_name {
+            let init = self.comm_init_rank_config.context("no ncclCommInitRankConfig")?;
+            // NCCL keeps the address.
+            let name = CString::new(name.as_str())?.into_raw();
+            let mut config = InitConfig {
+                size: size_of::<InitConfig>(),
+                magic: 0xcafe_beef,
+                version: 22_700,
+                numbers: [c_int::MIN; 4],
+                net_name: std::ptr::null(),
+                more: [c_int::MIN; 2],
+                comm_name: name,
+            };
+            self.call("ncclCommInitRankConfig", || init(&raw mut comm, ranks, id, rank, &raw mut config))?;
+            return Ok(comm);
+        }
         self.call("ncclCommInitRank", || (self.comm_init_rank)(&raw mut comm, ranks, id, rank))?;
         Ok(comm)
     }

@@ -134,6 +134,14 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(crate) invalid_calls: bool,
 
+    /// The process of each rank gets RANK, WORLD_SIZE and LOCAL_RANK, as from torchrun; processes only
+    #[arg(long)]
+    pub(crate) rank_variables: bool,
+
+    /// Name of the communicators (NCCL 2.27 and later)
+    #[arg(long, value_name = "NAME")]
+    pub(crate) comm_name: Option<String>,
+
     /// KEY=VALUE in NCCL's environment, over the bed's own settings
     #[arg(long, value_name = "KEY=VALUE", value_parser = parse_variable)]
     pub(crate) env: Vec<(String, String)>,

@@ -42,7 +42,7 @@ fn live(options: &Options, nccl: &Nccl, rank: u32, link: &mut impl Link) -> Resu
     let mut comms = Vec::new();
     let mut comm_hashes = Vec::new();
     for id in &ids {
-        let handle = nccl.api.comm_init_rank(options.ranks, setup::from_hex(id)?, rank)?;
+        let handle = nccl.api.comm_init_rank(options, setup::from_hex(id)?, rank)?;
         comm_hashes.push(nccl.emulator.register(handle as usize));
         comms.push(Comm { handle: handle as usize, stream: Arc::default() });
     }

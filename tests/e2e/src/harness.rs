@@ -15,5 +15,6 @@ pub mod run_counts;
 pub mod scrape;
 pub mod stopped_thread;
 pub mod stripped;
+pub mod tables;
 pub mod top;
 pub mod traced_run;

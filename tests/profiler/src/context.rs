@@ -98,6 +98,7 @@ impl Context {
                     group: parent,
                     rank,
                     seq_number: coll.seq_number,
+                    send_buff: coll.send_buff,
                     func: &coll.func,
                     count: coll.count,
                     datatype: &coll.datatype,

@@ -30,6 +30,7 @@ pub(crate) struct Coll {
     /// v1–v3; later versions give it once, at init.
     pub(crate) comm_hash: Option<u64>,
     pub(crate) seq_number: u64,
+    pub(crate) send_buff: Option<usize>,
     pub(crate) func: String,
     pub(crate) count: usize,
     pub(crate) datatype: String,

@@ -32,6 +32,8 @@ pub(crate) enum Line<'a> {
         group: Option<u64>,
         rank: i32,
         seq_number: u64,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        send_buff: Option<usize>,
         func: &'a str,
         count: usize,
         datatype: &'a str,

@@ -1,11 +1,11 @@
-//! Writes the tables of docs/OUTPUT.md from the rows. Run by `cargo xtask output-docs`.
+//! Writes the tables of docs/OUTPUT.md and docs/PARQUET.md from the rows. Run by `cargo xtask output-docs`.
 //!
 //! `output-docs DOCUMENT [--check]`: the lines between `<!-- columns: NAME -->` and `<!-- end of columns -->`
 //! are replaced; with `--check` nothing is written, and it is an error if they differ.
 
 use std::{env, error::Error, fmt::Write as _, fs, process::ExitCode};
 
-use flow::schema::{Column, TABLES};
+use flow::schema::{Column, FLEET_TABLES, TABLES};
 
 const BEGIN: &str = "<!-- columns: ";
 const END: &str = "<!-- end of columns -->";
@@ -14,7 +14,8 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     let mut arguments = env::args().skip(1);
     let path = arguments.next().ok_or("usage: output-docs DOCUMENT [--check]")?;
     let text = fs::read_to_string(&path)?;
-    let made = with_tables(&text)?;
+    let tables = if path.ends_with("PARQUET.md") { FLEET_TABLES } else { TABLES };
+    let made = with_tables(&text, tables)?;
     if arguments.next().as_deref() == Some("--check") {
         if made != text {
             eprintln!("`{path}` is not what the rows say: run `cargo xtask output-docs`");
@@ -27,16 +28,16 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
 }
 
 /// The document with its tables made anew.
-fn with_tables(text: &str) -> Result<String, Box<dyn Error>> {
+fn with_tables(text: &str, tables: &[(&str, &[Column])]) -> Result<String, Box<dyn Error>> {
     let mut made = String::new();
-    let mut left: Vec<&str> = TABLES.iter().map(|(name, _)| *name).collect();
+    let mut left: Vec<&str> = tables.iter().map(|(name, _)| *name).collect();
     let mut lines = text.lines();
     while let Some(line) = lines.next() {
         writeln!(made, "{line}")?;
         let Some(name) = line.strip_prefix(BEGIN).and_then(|name| name.strip_suffix(" -->")) else {
             continue;
         };
-        let (_, columns) = TABLES
+        let (_, columns) = tables
             .iter()
             .find(|(known, _)| *known == name)
             .ok_or_else(|| format!("no row is called `{name}`"))?;
@@ -52,7 +53,7 @@ fn with_tables(text: &str) -> Result<String, Box<dyn Error>> {
 
 fn write_table(out: &mut String, columns: &[Column]) -> std::fmt::Result {
     writeln!(out, "| key | value | unit | meaning |\n|---|---|---|---|")?;
-    for Column { key, kind, unit, about } in columns {
+    for Column { key, kind, unit, about, cells: _ } in columns {
         let kind = format!("{kind:?}").to_lowercase();
         writeln!(out, "| `{key}` | {kind} | {unit} | {} |", about.replace('|', "\\|"))?;
     }

@@ -22,6 +22,8 @@ pub mod capture;
 pub mod recording;
 pub mod sinks;
 
+// Whose processes and communicators they are.
+pub mod who;
 // From recordings to files.
 pub mod export;
 

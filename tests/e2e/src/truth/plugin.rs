@@ -62,6 +62,7 @@ pub struct Coll {
     pub group: Option<u64>,
     /// Counts per communicator and function.
     pub seq_number: u64,
+    pub send_buff: Option<u64>,
     pub func: String,
     pub count: u64,
     pub datatype: String,

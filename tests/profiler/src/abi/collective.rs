@@ -43,6 +43,7 @@ impl Operation {
             unsafe { [self.func, self.datatype, tuning.algo, tuning.proto].map(|string| text(string)) };
         event::Coll {
             seq_number: self.seq_number,
+            send_buff: Some(self.send_buff.addr()),
             func,
             count: self.count,
             datatype,

@@ -63,6 +63,7 @@ impl Call for Coll {
         Event::Coll(event::Coll {
             comm_hash: Some(self.comm_hash),
             seq_number: self.seq_number,
+            send_buff: Some(self.send_buff.addr()),
             func: func_name(self.func),
             count: self.count,
             datatype: datatype_name(self.datatype),

@@ -55,6 +55,8 @@ pub struct ApiLineEvent {
     pub stream: u64,
     /// At the entry of `ncclEnqueueCheck`.
     pub stack_pointer: u64,
+    /// Ops are recorded, too.
+    pub with_ops: bool,
 }
 
 /// The program enters an exported function.
@@ -143,6 +145,7 @@ pub(super) fn api_line(
         reduction_op_number,
         root: record.int(&spans.root)?,
         stream: record.unsigned(&spans.stream)?,
+        with_ops: spans.with_ops,
         stack_pointer: record.unsigned(&spans.stack_pointer)?,
     })
 }

@@ -5,6 +5,7 @@ mod places;
 
 mod api;
 mod communicator;
+mod communicator_places;
 mod connector;
 mod device_work;
 mod event;
@@ -20,6 +21,7 @@ mod text;
 
 pub use api::{ApiCallEvent, ApiEntryEvent, ApiLineEvent, ApiReturnEvent, ReductionOp};
 pub use communicator::CommunicatorId;
+pub use communicator_places::CommunicatorPlaces;
 pub use connector::{Connector, ProxyOwner, ProxyPeerEvent, ProxyRank};
 pub use device_work::{ChannelShare, CollWork, P2pSide, P2pWork, Work, WorkKind};
 pub use event::{Event, Origin};
@@ -47,6 +49,9 @@ pub struct Decoder {
     /// For libraries with ops that do not state their channel's share.
     #[serde(default)]
     pub op_work: Option<OpWorkFields>,
+    /// Where a communicator says who it is. For the process that records: a recording has what was read there.
+    #[serde(skip)]
+    pub communicator: Option<CommunicatorPlaces>,
 }
 
 impl Decoder {

@@ -74,6 +74,8 @@ pub struct CollTask {
     pub address: u64,
     /// `AllReduce` …
     pub function: Option<Name>,
+    /// Addresses that the program gave, to send from and to receive into.
+    pub buffers: Option<[u64; 2]>,
     pub count: u64,
     pub root: i32,
     pub datatype: Option<Name>,
@@ -93,6 +95,8 @@ pub struct P2pTask {
     pub address: u64,
     pub function: Option<Name>,
     pub coll_api: Option<Name>,
+    /// Address in what the program gave.
+    pub buffer: Option<u64>,
     pub peer: i32,
     pub bytes: u64,
     pub n_channels: Option<u64>,
@@ -197,6 +201,10 @@ fn coll_task(decoder: &Decoder, fields: &PlanFields, address: u64, bytes: &[u8])
     Some(CollTask {
         address,
         function: names.function(of.func.of(bytes)?.cast_signed()).cloned(),
+        buffers: of
+            .send_buffer
+            .zip(of.recv_buffer)
+            .and_then(|(send, recv)| Some([send.of(bytes)?, recv.of(bytes)?])),
         count: of.count.of(bytes)?,
         root: of.root.int_of(bytes)?,
         datatype: names.datatype(of.datatype.of(bytes)?.cast_signed()).cloned(),
@@ -216,6 +224,7 @@ fn p2p_task(decoder: &Decoder, fields: &PlanFields, address: u64, bytes: &[u8]) 
         address,
         function: function(of.func.of(bytes)?),
         coll_api: of.coll_api.and_then(|field| field.of(bytes)).and_then(function),
+        buffer: of.buffer.and_then(|field| field.of(bytes)),
         peer: of.root.int_of(bytes)?,
         bytes: of.bytes.of(bytes)?,
         n_channels: of.n_channels.and_then(|field| field.of(bytes)),

@@ -15,6 +15,8 @@ places! {
     /// `ncclTaskColl`.
     pub struct CollTaskFields {
         func: BitField = task_coll::FUNC;
+        send_buffer: Option<BitField> = task_coll::SEND_BUFFER;
+        recv_buffer: Option<BitField> = task_coll::RECV_BUFFER;
         count: BitField = task_coll::COUNT;
         root: BitField = task_coll::ROOT;
         datatype: BitField = task_coll::DATATYPE;
@@ -33,6 +35,7 @@ places! {
     pub struct P2pTaskFields {
         func: BitField = task_p2p::FUNC;
         coll_api: Option<BitField> = task_p2p::COLL_API;
+        buffer: Option<BitField> = task_p2p::BUFFER;
         root: BitField = task_p2p::ROOT;
         bytes: BitField = task_p2p::BYTES;
         n_channels: Option<BitField> = task_p2p::N_CHANNELS;

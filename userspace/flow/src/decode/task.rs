@@ -19,6 +19,10 @@ pub struct TaskInfo {
     pub p2p_bytes: Option<u64>,
     /// Channels that a p2p call is split over.
     pub p2p_channels: Option<u64>,
+    /// Function that was called, of p2p ops; 2.28 and later, where the whole plan is seen.
+    pub called: Option<Name>,
+    /// Addresses that the program gave, to send from and to receive into; of a p2p op they are the same. Where the whole plan is seen.
+    pub buffers: Option<[u64; 2]>,
 }
 
 /// The task of an op; nothing where it cannot be read, as the op is itself without it.

@@ -4,7 +4,7 @@ use super::calls;
 use crate::{
     decode::{ApiCallEvent, CommunicatorId, Event, Origin, ProxyOp, Ring, Tree},
     model::{FlowCommunicator, FlowRecord, Measured, Message, PeerFlow, Rows},
-    schema::HostInfo,
+    schema::{HostInfo, Observed},
     statistics::Tally,
 };
 use nccl_library::nccl::{Algorithm, Direction, Pattern};
@@ -69,6 +69,7 @@ impl Op {
             derived: false,
             api_name: None,
             count: Some(1024),
+            api_call: Observed::Absent,
         }
     }
 }

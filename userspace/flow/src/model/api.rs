@@ -25,6 +25,8 @@ pub struct ApiRecord {
     pub event: ApiLineEvent,
     /// [`Observed::Absent`] where returns are not traced.
     pub returned: Observed<Returned>,
+    /// The op that it became; [`Observed::Absent`] where ops are not recorded.
+    pub seq: Observed<u64>,
 }
 
 /// What the API's side of a session gives out.
@@ -57,10 +59,16 @@ impl ApiSession {
         Self { returns: traces_returns.then(Returns::default), ..Self::default() }
     }
 
-    /// Takes a call; `out` gets what it completes. `node`: what the session shares with those of other
+    /// Takes a call; `out` gets what it completes. Where ops are recorded, too, [`Node::calls`] gives it out. `node`: what the session shares with those of other
     /// processes.
     pub fn call(&mut self, event: ApiLineEvent, node: &mut Node, out: &mut impl FnMut(ApiOutput)) {
-        let Some(record) = self.record(event, node) else { return };
+        let Some((key, mut record)) = self.record(event, node) else { return };
+        if record.event.with_ops {
+            record.seq = Observed::Unknown;
+            node.calls.hold(key, Box::new(record));
+            node.calls.take_ready(out);
+            return;
+        }
         match &mut self.returns {
             None => out(ApiOutput::Call(Box::new(record))),
             Some(returns) => returns.call(record, out),
@@ -81,8 +89,13 @@ impl ApiSession {
         }
     }
 
-    /// The session ends: calls that have not returned go out as they are.
-    pub fn finish(&mut self, out: &mut impl FnMut(ApiOutput)) {
+    /// The session ends: calls that have not returned, or have no op, go out as they are.
+    pub fn finish(&mut self, node: &mut Node, out: &mut impl FnMut(ApiOutput)) {
+        for key in self.communicators.keys() {
+            node.instances.forget(key);
+            node.calls.release(key);
+        }
+        node.calls.take_ready(out);
         if let Some(returns) = &mut self.returns {
             returns.finish(out);
         }
@@ -100,9 +113,11 @@ impl ApiSession {
         }
     }
 
-    fn record(&mut self, event: ApiLineEvent, node: &mut Node) -> Option<ApiRecord> {
+    /// The communicator, if there is one, and the record.
+    fn record(&mut self, event: ApiLineEvent, node: &mut Node) -> Option<(Option<CommKey>, ApiRecord)> {
+        let (returned, seq) = (Observed::Absent, Observed::Absent);
         let Some(id) = event.comm else {
-            return Some(ApiRecord { comm: None, number: 0, event, returned: Observed::Absent });
+            return Some((None, ApiRecord { comm: None, number: 0, event, returned, seq }));
         };
         let key = CommKey::new(event.origin.tgid, &id);
         if self.communicators.len() >= MAX_COMMUNICATORS && !self.communicators.contains_key(&key) {
@@ -110,10 +125,11 @@ impl ApiSession {
             return None;
         }
         let instances = &mut node.instances;
-        let communicator = self
-            .communicators
-            .entry(key)
-            .or_insert_with(|| ApiCommunicator { instance: instances.next(key.hash, key.rank), calls: 0 });
+        let communicator = self.communicators.entry(key).or_insert_with(|| {
+            let instance =
+                if event.with_ops { instances.of(key) } else { instances.next(key.hash, key.rank) };
+            ApiCommunicator { instance, calls: 0 }
+        });
         let number = communicator.calls;
         communicator.calls += 1;
         let comm = FlowCommunicator {
@@ -122,6 +138,6 @@ impl ApiSession {
             n_ranks: id.n_ranks,
             instance: communicator.instance,
         };
-        Some(ApiRecord { comm: Some(comm), number, event, returned: Observed::Absent })
+        Some((Some(key), ApiRecord { comm: Some(comm), number, event, returned, seq }))
     }
 }

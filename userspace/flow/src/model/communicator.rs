@@ -7,10 +7,14 @@ use foldhash::HashMap;
 use super::{
     call::ProxyCall,
     flow::{FlowCommunicator, FlowRecord},
+    joined_calls::JoinedCalls,
     post_match::{Matched, PostMatcher},
     sequence::Sequencer,
 };
-use crate::decode::{ApiCallEvent, CommunicatorId, ProxyOp, ProxyOpEvent};
+use crate::{
+    decode::{ApiCallEvent, CommunicatorId, ProxyOp, ProxyOpEvent},
+    schema::Observed,
+};
 use nccl_library::nccl::Pattern;
 
 /// API calls that are kept until their op is planned. Calls that never become a proxy op (one rank, zero
@@ -33,6 +37,9 @@ impl CommKey {
     }
 }
 
+/// p2p ops by pattern and peer, as they interleave; and the collective.
+type OpKey = Option<(Pattern, i32)>;
+
 /// State of one communicator.
 #[derive(Debug)]
 pub(super) struct Communicator {
@@ -42,7 +49,10 @@ pub(super) struct Communicator {
     api_calls: VecDeque<ApiCallEvent>,
     /// The API call and number of the op that is being planned, for the op's later channels; p2p ops by
     /// pattern and peer, as they interleave.
-    planned_calls: HashMap<Option<(Pattern, i32)>, (u64, ApiCallEvent)>,
+    planned_calls: HashMap<OpKey, (u64, ApiCallEvent)>,
+    key: CommKey,
+    /// Numbers of the calls of ops whose channels are still coming in, as above, with the ops' own.
+    joined: HashMap<OpKey, (u64, Observed<u64>)>,
     /// Post passes whose plan pass was not seen.
     pub(super) unplanned_posts: u64,
 }
@@ -55,6 +65,8 @@ impl Communicator {
             posts: PostMatcher::default(),
             api_calls: VecDeque::new(),
             planned_calls: HashMap::default(),
+            key,
+            joined: HashMap::default(),
             unplanned_posts: 0,
         }
     }
@@ -68,11 +80,11 @@ impl Communicator {
     }
 
     /// A complete call of `ncclProxySaveOp`. Gives out the record that it completes.
-    pub(super) fn proxy_call(&mut self, call: ProxyCall) -> Option<FlowRecord> {
+    pub(super) fn proxy_call(&mut self, call: ProxyCall, calls: &mut JoinedCalls) -> Option<FlowRecord> {
         if call.event.op.pattern == Pattern::Profiler {
             return None; // the bookkeeping of a profiler plugin: no data flows
         }
-        if call.event.plan_pass { self.plan(call) } else { self.post(call) }
+        if call.event.plan_pass { self.plan(call, calls) } else { self.post(call, calls) }
     }
 
     /// Whether a planned op waits that this post pass can be about.
@@ -85,12 +97,17 @@ impl Communicator {
         !event.plan_pass && !self.waits_for(event) && self.posts.replayed(event).is_some()
     }
 
-    fn plan(&mut self, call: ProxyCall) -> Option<FlowRecord> {
+    fn plan(&mut self, call: ProxyCall, calls: &mut JoinedCalls) -> Option<FlowRecord> {
         let event = &call.event;
         let numbered = self.sequencer.plan(event);
         let p2p = event.op.pattern.is_p2p();
         let call_key = p2p.then_some((event.op.pattern, event.op.root));
         if numbered.opens {
+            if self.joined.len() >= MAX_API_CALLS {
+                self.joined.clear();
+            }
+            let joined = calls.join(&self.key, event, numbered.seq);
+            self.joined.insert(call_key, (numbered.seq, joined));
             match self.take_api_call(event) {
                 Some(api) => {
                     if self.planned_calls.len() >= MAX_API_CALLS {
@@ -102,6 +119,8 @@ impl Communicator {
             };
         }
         let mut record = FlowRecord::new(self.flow, numbered.seq, call);
+        let joined = self.joined.get(&call_key).filter(|(seq, _)| *seq == numbered.seq);
+        record.api_call = joined.map_or(calls.unknown(), |(_, joined)| *joined);
         if let Some((_, api)) = self.planned_calls.get(&call_key).filter(|(seq, _)| *seq == numbered.seq) {
             record.count = record.count.or(Some(api.count));
             record.api_name = Some(api.name.clone());
@@ -116,7 +135,7 @@ impl Communicator {
         }
     }
 
-    fn post(&mut self, call: ProxyCall) -> Option<FlowRecord> {
+    fn post(&mut self, call: ProxyCall, calls: &JoinedCalls) -> Option<FlowRecord> {
         let event = &call.event;
         let record = match self.posts.post(event) {
             Matched::Planned(mut record) => {
@@ -127,6 +146,7 @@ impl Communicator {
             Matched::Replay(record) => FlowRecord {
                 seq: self.sequencer.post(event),
                 captured_seq: Some(record.seq),
+                api_call: calls.unknown(),
                 // The captured op knows what the device work said. Its number is another, and PAT's steps are
                 // overwritten.
                 op: ProxyOp { op_count: event.op.op_count, nsteps: event.op.nsteps, ..record.op },
@@ -136,7 +156,8 @@ impl Communicator {
             },
             Matched::Unknown => {
                 self.unplanned_posts += 1;
-                FlowRecord::new(self.flow, self.sequencer.post(event), call)
+                let record = FlowRecord::new(self.flow, self.sequencer.post(event), call);
+                FlowRecord { api_call: calls.unknown(), ..record }
             }
         };
         (!record.is_copy_to_self()).then_some(record)

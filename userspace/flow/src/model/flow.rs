@@ -3,7 +3,7 @@
 use super::{call::ProxyCall, message::Measured};
 use crate::{
     decode::{Connector, Origin, ProxyOp, Ring, TaskInfo, Tree},
-    schema::Outcome,
+    schema::{Observed, Outcome},
 };
 use nccl_library::nccl::{Name, datatype_bytes};
 
@@ -70,6 +70,8 @@ pub struct FlowRecord {
     pub api_name: Option<Name>,
     /// Elements that the user gave, where known.
     pub count: Option<u64>,
+    /// Number of the call that it comes from; [`Observed::Absent`] where calls are not recorded.
+    pub api_call: Observed<u64>,
 }
 
 impl FlowRecord {
@@ -100,6 +102,7 @@ impl FlowRecord {
             derived,
             api_name: None,
             count: event.task.as_ref().and_then(|task| task.count),
+            api_call: Observed::Absent,
             op: event.op,
             ring: event.ring,
             tree: event.tree,

@@ -83,6 +83,7 @@ impl Rows {
             derived: record.derived,
             measured: record.outcome,
             seq_local: None,
+            api_call: record.api_call,
             peers: record.peers.iter().map(|peer| peer_row(record, peer)).collect(),
         };
         Op { rank: rank_key(&record.comm, host), row, call_bytes: record.call_bytes() }
@@ -147,6 +148,7 @@ impl Rows {
             called: record.returned.map(|returned| returned.function.name().into()),
             host_ns: record.returned.map(|returned| returned.host_ns),
             result: record.returned.map(|returned| returned.result.clone()),
+            seq: record.seq,
         };
         ApiCall { rank: record.comm.map(|comm| rank_key(&comm, host)), row }
     }

@@ -87,6 +87,9 @@ impl Session {
             }
             Event::PlanPart(part) => self.plans.part(part),
             Event::Plan(plan) => {
+                if !plan.in_callback {
+                    node.calls.launched(&CommKey::new(plan.origin.tgid, &plan.comm));
+                }
                 for call in self.plans.plan(&plan) {
                     self.complete(call, &plan.origin, node, out);
                 }
@@ -98,14 +101,19 @@ impl Session {
             }
             Event::SendSize(size) => self.executions.take_send_size(&size),
             Event::ApiCall(call) => {
-                if let Some(done) = self.calls.end(&call.origin) {
-                    self.complete(done, &call.origin, node, out);
-                }
+                self.called(&call.origin, node, out);
                 let key = CommKey::new(call.origin.tgid, &call.comm);
                 if self.communicators.len() < MAX_COMMUNICATORS {
                     self.communicator(key, call.comm.n_ranks, node).api_call(call);
                 }
             }
+        }
+    }
+
+    /// The program calls the API on this thread: what was being planned there is complete.
+    pub fn called(&mut self, by: &Origin, node: &mut Node, out: &mut impl FnMut(FlowRecord)) {
+        if let Some(done) = self.calls.end(by) {
+            self.complete(done, by, node, out);
         }
     }
 
@@ -116,7 +124,8 @@ impl Session {
             let by = Origin { lost: lost(call.event.origin.tgid), ..call.event.origin };
             self.complete(call, &by, node, out);
         }
-        for communicator in self.communicators.values_mut() {
+        for (key, communicator) in &mut self.communicators {
+            node.instances.forget(key);
             let mut left: Vec<FlowRecord> = communicator.drain().collect();
             left.sort_by_key(|record| (record.seq, record.op.channel));
             self.counters.unposted += left.len() as u64;
@@ -163,7 +172,7 @@ impl Session {
                 self.complete(planned, by, node, out);
             }
         }
-        if let Some(record) = self.communicator(key, n_ranks, node).proxy_call(call) {
+        if let Some(record) = self.communicator(key, n_ranks, node).proxy_call(call, &mut node.calls) {
             if record.needed && record.posted_at.is_none() {
                 self.counters.unposted += 1;
             }
@@ -312,8 +321,6 @@ impl Session {
 
     fn communicator(&mut self, key: CommKey, n_ranks: i32, node: &mut Node) -> &mut Communicator {
         let instances = &mut node.instances;
-        self.communicators
-            .entry(key)
-            .or_insert_with(|| Communicator::new(key, n_ranks, instances.next(key.hash, key.rank)))
+        self.communicators.entry(key).or_insert_with(|| Communicator::new(key, n_ranks, instances.of(key)))
     }
 }

@@ -114,7 +114,8 @@ fn read(input: &mut Input<'_>) -> Option<Members> {
     Some(Members { listed, ..Members::default() })
 }
 
-fn communicator_spans(kind: &ProbeKind) -> Option<&CommunicatorSpans> {
+/// Where records of this kind name their communicator, if they do.
+pub fn communicator_spans(kind: &ProbeKind) -> Option<&CommunicatorSpans> {
     match kind {
         ProbeKind::Plan(spans) => Some(&spans.comm),
         ProbeKind::ProxyOp(spans) => Some(&spans.comm),

@@ -12,5 +12,5 @@ mod records;
 mod varint;
 
 pub use block::{Block, BlockAbout, BlockHeader, BlockKind, HEADER_BYTES, MAX_BODY, MAX_INDEX, append_block};
-pub use members::{Member, MemberRank, Members};
+pub use members::{Member, MemberRank, Members, communicator_spans};
 pub use records::{RecordsError, decode_records, encode_records};

@@ -1,8 +1,9 @@
 //! Columns of rows, as documentation shows them.
 
 use super::{
-    ApiCallRow, ClockReport, CommunicatorReport, CpuReport, Gap, LinkKey, LinkRow, LossReport, MessageRow,
-    OpRow, OpTimes, OtherCallRow, PeerRow, WaitRow,
+    ApiCallRow, CellType, ClockReport, CommunicatorReport, CpuReport, Gap, LinkKey, LinkRow, LossReport,
+    MessageRow, OpRow, OpTimes, OtherCallRow, PeerRow, WaitRow,
+    fleet::{FleetColumns, FleetComm, FleetHost, FleetMessage, LinkSecond},
 };
 
 /// How the value of a column is known.
@@ -27,6 +28,8 @@ pub struct Column {
     pub unit: &'static str,
     /// What the value means, in which versions of NCCL it is known.
     pub about: &'static str,
+    /// What its values are in tables.
+    pub cells: CellType,
 }
 
 /// Declares a row: a struct that is written and read as a JSON object, and its `COLUMNS`.
@@ -66,6 +69,7 @@ macro_rules! row {
                     kind: $crate::schema::ValueKind::$kind,
                     unit: concat!($($unit)?),
                     about: concat!($($about),+).trim_ascii(),
+                    cells: <$type as $crate::schema::Cell>::TYPE,
                 },)+
             ];
 
@@ -84,6 +88,12 @@ macro_rules! row {
             }
         }
 
+        impl $crate::schema::Row for $row {
+            fn put(&self, cells: &mut impl $crate::schema::Cells) {
+                $($crate::schema::Cell::put(&self.$field, cells);)+
+            }
+        }
+
         impl serde::Serialize for $row {
             fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
                 use serde::ser::SerializeMap as _;
@@ -96,6 +106,15 @@ macro_rules! row {
         }
     };
 }
+
+/// The rows of Parquet tables that no line has, by the name that docs/PARQUET.md has in its markers.
+pub const FLEET_TABLES: &[(&str, &[Column])] = &[
+    ("fleet", FleetColumns::COLUMNS),
+    ("fleet-message", FleetMessage::COLUMNS),
+    ("comm", FleetComm::COLUMNS),
+    ("host", FleetHost::COLUMNS),
+    ("link_1s", LinkSecond::COLUMNS),
+];
 
 /// Every row with its columns, by the name that docs/OUTPUT.md has in its markers.
 pub const TABLES: &[(&str, &[Column])] = &[
@@ -119,11 +138,11 @@ pub const TABLES: &[(&str, &[Column])] = &[
 mod tests {
     use std::collections::HashSet;
 
-    use super::TABLES;
+    use super::{FLEET_TABLES, TABLES};
 
     #[test]
     fn keys_are_unique_and_each_says_what_it_means() {
-        for (name, columns) in TABLES {
+        for (name, columns) in TABLES.iter().chain(FLEET_TABLES) {
             let keys: HashSet<&str> = columns.iter().map(|column| column.key).collect();
             assert_eq!(keys.len(), columns.len(), "{name}");
             assert!(columns.iter().all(|column| !column.about.is_empty()), "{name}");

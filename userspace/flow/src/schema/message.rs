@@ -1,18 +1,17 @@
 //! A message: a line of `flow_steps`.
 
 use nccl_library::nccl::{Direction, Name, Pattern, Protocol, Transport};
-use serde::{Deserialize, Serialize};
 
-use super::{observed::Observed, stage::Stage, wait::WaitTimes};
+use super::{named::named, observed::Observed, stage::Stage, wait::WaitTimes};
 
-/// What a `bytes` field means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum BytesKind {
-    /// What the message carries in the FIFO, by NCCL's own arithmetic.
-    Exact,
-    /// What its slots can hold: an upper bound.
-    Capacity,
+named! {
+    /// What a `bytes` field means.
+    BytesKind {
+        /// What the message carries in the FIFO, by NCCL's own arithmetic.
+        Exact = "exact",
+        /// What its slots can hold: an upper bound.
+        Capacity = "capacity",
+    }
 }
 
 row! {

@@ -8,12 +8,15 @@
 mod column;
 
 mod api_call;
+mod cell;
 mod clock;
 mod communicator;
+mod fleet;
 mod host;
 mod link;
 mod losses;
 mod message;
+mod named;
 mod observed;
 mod op;
 mod outcome;
@@ -21,9 +24,11 @@ mod stage;
 mod wait;
 
 pub use api_call::{ApiCall, ApiCallRow, OtherCallRow, Pointer};
+pub use cell::{Cell, CellType, Cells, Row};
 pub use clock::ClockReport;
-pub use column::{Column, TABLES, ValueKind};
+pub use column::{Column, FLEET_TABLES, TABLES, ValueKind};
 pub use communicator::{CommunicatorReport, RankKey, comm_hash_name};
+pub use fleet::{FleetColumns, FleetComm, FleetHost, FleetMessage, LinkSecond, SecondOf};
 pub use host::HostInfo;
 pub use link::{LinkKey, LinkRow, OpTimes, OpTimesRow, WaitRow};
 pub use losses::{CpuReport, Gap, LossReport};

@@ -1,24 +1,24 @@
 //! Parts of a collective.
 
-use serde::{Deserialize, Serialize};
+use super::named::named;
 
-/// The part of a collective that a message belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Stage {
-    /// A ring whose function is not known.
-    Ring,
-    ReduceScatter,
-    Allgather,
-    PipelineFrom,
-    PipelineTo,
-    TreeUp,
-    TreeDown,
-    CollnetChain,
-    CollnetDirect,
-    Nvls,
-    NvlsTree,
-    PatUp,
-    PatDown,
-    P2p,
+named! {
+    /// The part of a collective that a message belongs to.
+    Stage {
+        /// A ring whose function is not known.
+        Ring = "ring",
+        ReduceScatter = "reduce-scatter",
+        Allgather = "allgather",
+        PipelineFrom = "pipeline-from",
+        PipelineTo = "pipeline-to",
+        TreeUp = "tree-up",
+        TreeDown = "tree-down",
+        CollnetChain = "collnet-chain",
+        CollnetDirect = "collnet-direct",
+        Nvls = "nvls",
+        NvlsTree = "nvls-tree",
+        PatUp = "pat-up",
+        PatDown = "pat-down",
+        P2p = "p2p",
+    }
 }

@@ -137,6 +137,9 @@ pub struct ApiLineSpans {
     pub stream: Span,
     /// At the entry of `ncclEnqueueCheck`.
     pub stack_pointer: Span,
+    /// Ops are recorded, too.
+    #[serde(default)]
+    pub with_ops: bool,
 }
 
 /// Where the record of an exported function's entry has what.

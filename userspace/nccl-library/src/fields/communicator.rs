@@ -21,6 +21,9 @@ fields! {
         LOCAL_RANK = "localRank";
         CUDA_DEV = "cudaDev";
         NVML_DEV = "nvmlDev" since "2.18.3";
+        /// The GPU's PCI address as a number: domain, bus, device and function in hex digits, one after the
+        /// other (src/misc/utils.cc, busIdToInt64).
+        BUS_ID = "busId";
         /// `ncclChannel[MAXCHANNELS]`.
         CHANNELS = "channels";
         N_CHANNELS = "nChannels";

@@ -30,6 +30,8 @@ fields! {
     task_coll = "ncclTaskColl", lost "collectives of a plan that need no proxy" {
         NEXT = "next" except "2.20" to "2.21";
         FUNC = "func" except "2.20" to "2.21";
+        SEND_BUFFER = "sendbuff" except "2.20" to "2.21";
+        RECV_BUFFER = "recvbuff" except "2.20" to "2.21";
         COUNT = "count" except "2.20" to "2.21";
         ROOT = "root" except "2.20" to "2.21";
         DATATYPE = "datatype" except "2.20" to "2.21";
@@ -47,6 +49,7 @@ fields! {
         NEXT = "next";
         FUNC = "func" since "2.23";
         COLL_API = "collAPI" since "2.28";
+        BUFFER = "buff";
         /// The peer.
         ROOT = "root" since "2.23";
         BYTES = "bytes";

@@ -18,6 +18,7 @@ Examples:
   ncclflow export host1/flows host2/flows -f jsonl -o job --rank 0-7    several hosts into one folder
   ncclflow export flows -f compat --flat --comm 0x8f2c -o extractor     what the NCCL Flow Extractor writes
   ncclflow export calls -f megatrace -o logs                            of a recording of --level api
+  ncclflow export host*/flows -f parquet -o tables                      for DuckDB and Spark: docs/PARQUET.md
 
 TIME is as in journalctl: 2026-11-22T14:03:05Z (or with an offset as +02:00, never without), a Unix time as @1795356185.5, or now; but
 offsets are of the recordings: -30s is 30 s before their end, +2m is 2 minutes after their begin. Units are ms, s, m, h and d.

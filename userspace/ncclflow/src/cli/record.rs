@@ -170,7 +170,8 @@ fn summarize(outcome: &Outcome, no_files: bool) {
         let lines = if report.level == Level::Api {
             format!("{} calls", rank.api_lines)
         } else {
-            format!("{} proxy ops, {} messages", rank.proxy_flow_lines, rank.flow_steps_lines)
+            let calls = if report.api { format!("{} calls, ", rank.api_lines) } else { String::new() };
+            format!("{calls}{} proxy ops, {} messages", rank.proxy_flow_lines, rank.flow_steps_lines)
         };
         tell!("{} rank {}/{} (process {}): {lines}", rank.folder, rank.rank, rank.n_ranks, rank.pid);
     }

@@ -11,7 +11,7 @@ use clap::Args;
 use super::{
     args::{DebugArgs, seconds},
     filter_args::FilterArgs,
-    record_groups::{Auto, DiskArgs, SamplingArgs, WindowArgs, auto_or},
+    record_groups::{Auto, DiskArgs, SamplingArgs, WhoArgs, WindowArgs, auto_or},
 };
 use crate::{
     kernel::{
@@ -45,11 +45,14 @@ Examples:
   ncclflow record -p 4242 --level api          every call of NCCL's API, at one probe hit each
   ncclflow record -p 4242 --level api --returns -d 5
                                                and its result, and how long it took
+  ncclflow record -p 4242 --api                ops and calls, each with the number of the other
+  ncclflow record -p 4242 --rank-map ranks.txt --job llm-7b
+                                               the job's ranks, where a launcher has not said them to the processes
   ncclflow record -p 4242 --metrics 9400       and metrics at http://127.0.0.1:9400/metrics
 
 DIR holds session.json, recording/ (all records, compressed) and, made of it per communicator, <commHash>/proxy_flow_rank<r>.jsonl (a line per op and channel),
 flow_steps_rank<r>.jsonl (a line per message) and flow_rank<r>.json (both, grouped by op); with --level api, api_rank<r>.jsonl (a line
-per call) instead.
+per call) instead; with --api, that too.
 The processes are not stopped, restarted or written to. Needs root, or CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH and, on
 some kernels without uprobe_multi, CAP_SYS_ADMIN; `ncclflow doctor` tells.")]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
@@ -89,11 +92,15 @@ pub struct RecordArgs {
     #[arg(long, default_value = "auto", value_parser = auto_or::<ProbeStrategy>(AUTO_PROBES))]
     pub probes: Auto<ProbeStrategy>,
 
+    /// With --level flow or steps: also every call of NCCL's API, joined with its op; one more probe hit a call
+    #[arg(long)]
+    pub api: bool,
+
     /// With --level api: also the result of each call, and how long it took; two more probe hits a call
     #[arg(long)]
     pub returns: bool,
 
-    /// With --level api: how the calls are written
+    /// With --level api, or --api: how the calls are written
     #[arg(long, value_enum, default_value_t = ApiFormat::Json)]
     pub format: ApiFormat,
 
@@ -141,6 +148,9 @@ pub struct RecordArgs {
     #[command(flatten)]
     pub disk: DiskArgs,
 
+    #[command(flatten)]
+    pub who: WhoArgs,
+
     /// Keep the raw records in this new file; `ncclflow replay` makes the same files of it again
     #[arg(long, value_name = "FILE")]
     pub capture: Option<PathBuf>,
@@ -186,6 +196,7 @@ impl RecordArgs {
                 level: self.level,
                 way: self.probes.0,
                 detail: self.step_detail,
+                api: self.api,
                 returns: self.returns,
             },
             sampling: self.sampling.sampling(),
@@ -203,6 +214,7 @@ impl RecordArgs {
             max_size: self.disk.max_size,
             compress: self.disk.compress,
             capture: self.capture.clone(),
+            who: self.who.options(),
             development_log: self.ebpf_log,
             ..RecordOptions::new(started, targets, buffer, links)
         };
@@ -224,10 +236,13 @@ impl RecordArgs {
             (Level::Api, ApiFormat::Megatrace) if self.returns => {
                 Some("--format megatrace has no place for --returns")
             }
+            (Level::Api, _) if self.api => {
+                Some("--api is for --level flow and steps; --level api records the calls alone")
+            }
             (Level::Api, _) => None,
             _ if self.returns => Some("--returns needs --level api: the other levels see no call"),
-            (_, ApiFormat::Megatrace) => {
-                Some("--format megatrace needs --level api: the other levels see no call")
+            (_, ApiFormat::Megatrace) if !self.api => {
+                Some("--format megatrace needs --level api, or --api: without, the other levels see no call")
             }
             _ => None,
         }

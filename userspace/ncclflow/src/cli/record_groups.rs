@@ -1,6 +1,10 @@
 //! Groups of options of `ncclflow record`, and how their values are written.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use clap::{
     Args, ValueEnum,
@@ -11,6 +15,7 @@ use super::args::seconds;
 use crate::{
     record::{FilesOptions, WindowOptions},
     sinks::FilesWhen,
+    who::{RankMap, WhoOptions},
 };
 use flow::model::Sampling;
 
@@ -86,6 +91,37 @@ impl WindowArgs {
             max_duration,
         })
     }
+}
+
+/// Who is who, where the processes themselves do not say it.
+#[derive(Clone, Debug, Default, Args)]
+pub struct WhoArgs {
+    /// Ranks in the job, where the processes' environment does not have them (mp.spawn, Ray): lines `PID RANK` or
+    /// `HOST PID RANK`, or JSON, {"PID": RANK} or [{"host", "pid", "rank"}]
+    #[arg(help_heading = "Who is who", long, value_name = "FILE", value_parser = rank_map)]
+    pub rank_map: Option<RankMap>,
+
+    /// Name of the job [default: SLURM_JOB_ID of the processes]
+    #[arg(help_heading = "Who is who", long, value_name = "NAME", value_parser = job_name)]
+    pub job: Option<String>,
+}
+
+impl WhoArgs {
+    pub(super) fn options(&self) -> Arc<WhoOptions> {
+        let rank_map = self.rank_map.clone().unwrap_or_default();
+        Arc::new(WhoOptions { rank_map, job: self.job.clone() })
+    }
+}
+
+fn rank_map(path: &str) -> Result<RankMap, String> {
+    RankMap::read(Path::new(path))
+}
+
+fn job_name(name: &str) -> Result<String, String> {
+    if name.is_empty() || name.chars().count() > 128 || name.chars().any(char::is_control) {
+        return Err("1 to 128 characters, no control characters".to_owned());
+    }
+    Ok(name.to_owned())
 }
 
 /// The files of lines, and what the output folder may take on the disk.

@@ -4,6 +4,8 @@ use std::path::Path;
 
 use anyhow::Result;
 
+#[cfg(feature = "program")]
+use super::parquet::Parquet;
 use super::{compat::Compat, json_lines::JsonLines, megatrace::Megatrace, run::Exported, source::Source};
 use crate::sinks::{ApiOutputOptions, OutputDir, Sink};
 
@@ -17,6 +19,9 @@ pub enum Format {
     Compat,
     /// rank_<job rank>.log, the lines of the Megatrace interceptor, of API calls (record --level api)
     Megatrace,
+    /// Tables for DuckDB, Spark and others, in folders by job and host: ops, messages, calls, communicators, hosts, links by seconds
+    #[cfg(feature = "program")]
+    Parquet,
 }
 
 /// How files are written, besides their format.
@@ -50,6 +55,8 @@ impl Format {
             Self::Jsonl => Box::new(JsonLines::new(dir, options)),
             Self::Compat => Box::new(Compat::new(dir, options)),
             Self::Megatrace => Box::new(Megatrace::new(dir)),
+            #[cfg(feature = "program")]
+            Self::Parquet => Box::new(Parquet::new(dir)?),
         })
     }
 }

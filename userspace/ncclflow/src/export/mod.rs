@@ -13,6 +13,8 @@ mod job_ranks;
 mod json_lines;
 mod megatrace;
 mod moment;
+#[cfg(feature = "program")]
+mod parquet;
 mod ranks;
 mod run;
 mod source;

@@ -27,6 +27,8 @@ const MAX_FOLDERS: usize = 65_536;
 pub struct Source {
     pub path: PathBuf,
     pub(super) report: Report,
+    /// The whole of it: `session.json`, of the end or else of the beginning.
+    pub(super) text: String,
     /// Times of the earliest and the latest record, by its own clock; nothing: it has no records.
     pub span_ns: Option<(u64, u64)>,
     /// Bytes that reading all of it takes.
@@ -61,7 +63,7 @@ impl Source {
             if path.is_dir() { look_at_recording(&path) } else { look_at_capture(&path) }
                 .with_context(context)?;
         let report = serde_json::from_str(&text).unwrap_or_default();
-        Ok(Self { path, report, span_ns, bytes })
+        Ok(Self { path, report, text, span_ns, bytes })
     }
 
     /// Opens it for reading.

@@ -20,6 +20,7 @@ use crate::{
     },
     sinks::{Aggregated, ApiFormat, FilesWhen, LiveStatistics, SessionReport, WindowReport},
     target::{Filter, Process},
+    who::WhoOptions,
 };
 use flow::model::Sampling;
 use nccl_library::symbols::DebugFiles;
@@ -45,6 +46,8 @@ pub struct ProbeChoice {
     pub way: Option<ProbeStrategy>,
     /// With [`Level::Steps`].
     pub detail: StepDetail,
+    /// With the other levels: the calls of the API too.
+    pub api: bool,
     /// With [`Level::Api`]: the returns of the exported functions too.
     pub returns: bool,
 }
@@ -94,6 +97,8 @@ pub struct RecordOptions {
     pub compress: bool,
     /// Keep the raw records in this new file, for [`super::replay`].
     pub capture: Option<PathBuf>,
+    /// What tells the job's ranks besides the processes themselves.
+    pub who: Arc<WhoOptions>,
     /// Print the eBPF side's development log on standard error.
     pub development_log: bool,
 }
@@ -116,6 +121,7 @@ impl RecordOptions {
                 level: Level::Flow,
                 way: None,
                 detail: StepDetail::default(),
+                api: false,
                 returns: false,
             },
             sampling: Sampling::default(),
@@ -132,6 +138,7 @@ impl RecordOptions {
             max_size: None,
             compress: false,
             capture: None,
+            who: Arc::default(),
             development_log: false,
         }
     }

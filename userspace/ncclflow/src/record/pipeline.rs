@@ -89,7 +89,7 @@ impl Pipeline {
                     self.mark_lost(lost.tgid, lost.records);
                 }
             }
-            Item::Event(recording::Event::HitsBegin { .. } | recording::Event::Unknown) | Item::End(_) => {}
+            Item::Event(_) | Item::End(_) => {}
         }
     }
 
@@ -152,6 +152,9 @@ impl Pipeline {
         }
         let (node, output) = (&mut self.node, &mut self.output);
         let TracedProcess { host, session, api, .. } = process;
+        if let Event::ApiLine(call) = &event {
+            session.called(&call.origin, node, &mut |record| output.push(host.as_ref(), &record));
+        }
         match event {
             event @ (Event::ApiLine(_) | Event::ApiEntry(_) | Event::ApiReturn(_)) => {
                 let out = &mut |call: ApiOutput| output.push_api(host.as_ref(), &call);
@@ -167,7 +170,10 @@ impl Pipeline {
                     self.neighbours.step(step, &mut self.processes, node, output);
                 }
             }
-            event => session.apply(event, node, &mut |record| output.push(host.as_ref(), &record)),
+            event => {
+                session.apply(event, node, &mut |record| output.push(host.as_ref(), &record));
+                node.calls.take_ready(&mut |call| output.push_api(host.as_ref(), &call));
+            }
         }
         self.neighbours.look_again(&mut self.processes, &mut self.node, &mut self.output);
         Ok(())

@@ -51,7 +51,7 @@ impl TracedProcess {
         let lost = self.lost_in_all();
         let Self { host, session, api, .. } = self;
         session.finish(|_| lost, node, &mut |record| output.push(host.as_ref(), &record));
-        api.finish(&mut |call| output.push_api(host.as_ref(), &call));
+        api.finish(node, &mut |call| output.push_api(host.as_ref(), &call));
         if let (Some(live), Some(host)) = (&output.live, host) {
             live.lock().lost(host, lost);
         }

@@ -1,6 +1,6 @@
 //! A recording from beginning to end.
 
-use std::{os::fd::AsFd as _, time::Duration};
+use std::{os::fd::AsFd as _, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use ncclflow_common::WIRE_VERSION;
@@ -37,6 +37,7 @@ use crate::{
         Aggregated, ApiOutputOptions, AttachReport, FilesReport, FilesWhen, OutputDir, SessionFiles,
         SessionReport, TargetReport,
     },
+    who::Who,
 };
 use flow::model::Sampling;
 
@@ -122,6 +123,7 @@ pub(super) struct Recording<'a> {
     pub(super) dir: Option<OutputDir>,
     /// The report has changed since it was last written.
     pub(super) is_outdated: bool,
+    pub(super) who: Who,
     pub(super) notice: &'a mut (dyn FnMut(Notice<'_>) + 'a),
 }
 
@@ -138,8 +140,18 @@ impl<'a> Recording<'a> {
         let dir = options.output.as_deref().map(|path| limit::create_folder(path, options)).transpose()?;
         let report = first_report(setup, options.choice, options.buffer, options.queue_bytes);
         let begun = attachment.and_then(|attachment| {
-            let mut recording =
-                Self { options, setup, cache, attachment, report, dir: None, is_outdated: false, notice };
+            let who = Who::new(Arc::clone(&options.who), report.host.clone());
+            let mut recording = Self {
+                options,
+                setup,
+                cache,
+                attachment,
+                report,
+                dir: None,
+                is_outdated: false,
+                who,
+                notice,
+            };
             let capture = recording.begin(dir.as_ref(), times, bindings)?;
             Ok((recording, capture))
         });
@@ -206,7 +218,8 @@ impl<'a> Recording<'a> {
             api: self.api(),
         };
         let writer = RecordingWriter::create(dir, session);
-        writer.map(Box::new).with_context(|| format!("beginning a recording in `{}`", dir.path().display()))
+        let writer = writer.map(|writer| Box::new(writer.telling_who(self.who.watch())));
+        writer.with_context(|| format!("beginning a recording in `{}`", dir.path().display()))
     }
 
     /// Processes and bindings come while it runs.
@@ -309,6 +322,9 @@ impl<'a> Recording<'a> {
         }
         self.report.attach.armed_ms = ms(self.options.started.elapsed());
         self.report.attach.armed_monotonic_ns = Some(now_ns(ClockId::Monotonic));
+        let targets = self.report.targets.iter_mut().filter(|target| target.whose.is_none());
+        targets.for_each(|target| self.who.describe(target));
+        self.is_outdated = true;
         let probes = self.attachment.probes().iter().filter(|probe| probe.part.is_none()).count();
         (self.notice)(Notice::Recording { probes });
         // If what was resolved cannot be kept for the next time, the recording goes on.
@@ -326,8 +342,9 @@ impl<'a> Recording<'a> {
     }
 
     /// Adds a process to the report. Gives its index there.
-    pub(super) fn add_target(&mut self, target: TargetReport) -> usize {
+    pub(super) fn add_target(&mut self, mut target: TargetReport) -> usize {
         self.is_outdated = true;
+        self.who.describe(&mut target);
         self.report.targets.push(target);
         self.report.targets.len() - 1
     }
@@ -394,7 +411,8 @@ impl<'a> Recording<'a> {
             ClosedFiles::Windows(export) => export.join()?.add_to(&mut self.report),
         }
         events.receive(self);
-        let Self { options, report, dir, notice, .. } = self;
+        let Self { options, report, dir, who, notice, .. } = self;
+        who.report().complete(report);
         let budget = dir.as_ref().and_then(OutputDir::budget);
         if let Some(budget) = budget {
             limit::tell(budget, report, notice);
@@ -449,8 +467,8 @@ fn likely_programs(choice: ProbeChoice) -> &'static [Program] {
     match (choice.level, choice.way) {
         (Level::Api, _) if choice.returns => &[Program::Fetch, Program::Return],
         (Level::Api, _) | (_, Some(ProbeStrategy::PerCall)) => &[Program::Fetch],
-        (Level::Flow, _) => &[Program::Walk],
-        (Level::Steps, _) => &[Program::Fetch, Program::Walk],
+        (Level::Flow, _) if !choice.api => &[Program::Walk],
+        (Level::Flow | Level::Steps, _) => &[Program::Fetch, Program::Walk],
     }
 }
 

@@ -47,6 +47,7 @@ pub(super) fn first_report(
         host: host.nodename().to_string_lossy().into_owned(),
         kernel: host.release().to_string_lossy().into_owned(),
         level: choice.level,
+        api: choice.api,
         sampling: None,
         step_detail: (choice.level == Level::Steps).then_some(choice.detail),
         clock: ClockReport {
@@ -94,6 +95,8 @@ pub(super) fn target_report(pid: u32, process: Option<&Process>, libraries: Vec<
         started_ticks: process.and_then(Process::started),
         followed_since_ns: None,
         untraced: None,
+        whose: None,
+        job: None,
     }
 }
 

@@ -20,7 +20,7 @@ use crate::{
     target::{MappedLibrary, Process, nccl_libraries},
 };
 use flow::{
-    decode::{Decoder, OpWorkFields, PlanFields, ProxyOpFields},
+    decode::{CommunicatorPlaces, Decoder, OpWorkFields, PlanFields, ProxyOpFields},
     schema::HostInfo,
     wire::ProbeKind,
 };
@@ -219,6 +219,9 @@ impl ResolvedLibrary {
         if choice.level == Level::Steps {
             probe::add_steps(&mut probes, &resolution, Some(&image), choice.detail);
         }
+        if choice.api {
+            probe::add_api_calls(&mut probes, &resolution);
+        }
         if choice.returns {
             probe::add_api_returns(&mut probes, &resolution);
         }
@@ -236,6 +239,7 @@ impl ResolvedLibrary {
             names: NameTables::from_layouts(&resolution.layouts),
             plan_fields: PlanFields::from_layouts(&resolution.layouts, resolution.nccl_version),
             op_work: OpWorkFields::from_layouts(&resolution.layouts),
+            communicator: CommunicatorPlaces::find(&resolution.layouts, 0).ok(),
         });
         let to_keep = key.map(|key| (key, image));
         Ok(LibraryInUse { file, resolution, probes, decoder, cached, to_keep })

@@ -24,7 +24,10 @@ use super::{
     report::{complete_files, end_recording, write_results},
     threads::Taken,
 };
-use crate::sinks::{FilesReport, FilesWhen, OutputDir, SessionFiles, SessionReport, is_over_max_size};
+use crate::{
+    sinks::{FilesReport, FilesWhen, OutputDir, SessionFiles, SessionReport, is_over_max_size},
+    who::WhoReport,
+};
 
 /// A window to which no more records come.
 pub(super) struct ClosedWindow {
@@ -33,6 +36,7 @@ pub(super) struct ClosedWindow {
     pub(super) report: SessionReport,
     /// Who makes its files.
     pub(super) files: Option<FilesThread>,
+    pub(super) who: WhoReport,
 }
 
 /// What is known of all windows in the end.
@@ -136,7 +140,7 @@ fn export(
 }
 
 fn complete(window: ClosedWindow, compress: bool, totals: &mut WindowTotals, events: &EventSender) {
-    let ClosedWindow { dir, mut taken, mut report, files } = window;
+    let ClosedWindow { dir, mut taken, mut report, files, who } = window;
     let fail = |error: String| events.send(SessionEvent::WriteFailed(error));
     let notice = &mut |notice: Notice<'_>| {
         if let Notice::WriteFailed(error) = notice {
@@ -168,6 +172,7 @@ fn complete(window: ClosedWindow, compress: bool, totals: &mut WindowTotals, eve
             }
         }
     }
+    who.complete(&mut report);
     let ranks = written.ranks();
     let results = write_results(taken, &mut written, Some(&dir), &mut report, compress, notice);
     if let Err(error) = results {

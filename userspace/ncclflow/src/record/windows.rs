@@ -235,6 +235,7 @@ impl<'a> Windows<'a> {
         session.window = Some(report.clone());
         complete_accounts(&mut session, &recording.attachment, &mut taken, &baseline)?;
         recording.report.windows.push(report);
-        self.exporter.push(ClosedWindow { dir, taken, report: session, files })
+        let who = recording.who.report();
+        self.exporter.push(ClosedWindow { dir, taken, report: session, files, who })
     }
 }

@@ -5,7 +5,11 @@ use std::sync::Arc;
 use flow::{decode::Decoder, model::Sampling, schema::HostInfo, wire::ProbeKind};
 use serde::{Deserialize, Serialize};
 
-use crate::{capture::Binding, sinks::ApiOutputOptions};
+use crate::{
+    capture::Binding,
+    sinks::ApiOutputOptions,
+    who::{CommunicatorFacts, ProcessFacts},
+};
 
 /// What is recorded, where, and how: all that reading needs besides bindings and records.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -43,6 +47,10 @@ pub enum Event {
     HitsBegin { hits: Vec<FirstHit> },
     /// Records before those that follow are missing: they could not be written.
     RecordsLost { lost: Vec<LostRecords> },
+    /// A process became known whose records come, or may come. Since 1.1. Each segment repeats those that have not ended.
+    Process(Box<ProcessFacts>),
+    /// A rank of a communicator became known. Since 1.1, and repeated as processes are.
+    Communicator(Box<CommunicatorFacts>),
     /// Something that a newer version writes.
     #[serde(other)]
     Unknown,

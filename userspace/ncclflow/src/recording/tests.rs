@@ -183,6 +183,7 @@ fn bindings_come_before_their_records_and_once_for_each_segment() {
         names: NameTables::default(),
         plan_fields: None,
         op_work: None,
+        communicator: None,
     };
     let binding = Binding { kind: ProbeKind::Head, decoder: Arc::new(decoder), host: None };
     let dir = OutputDir::open(folder.path()).unwrap();

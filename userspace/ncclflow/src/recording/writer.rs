@@ -1,7 +1,7 @@
 //! Writes a recording.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashSet},
     io::{self, Write as _},
     mem,
     sync::Arc,
@@ -22,6 +22,7 @@ use crate::{
     kernel::stream::Batch,
     recording::{Event, LostRecords, Session},
     sinks::{OutputDir, OutputFile},
+    who::CommunicatorWatch,
 };
 
 /// A block is closed after so long: what a SIGKILL can cost.
@@ -58,13 +59,17 @@ pub struct RecordingWriter {
     block: OpenBlock,
     /// Records that were lost and of which the recording does not say so yet, by process.
     unmarked: BTreeMap<u32, u64>,
+    /// Who is who, if anybody asks.
+    who: Option<CommunicatorWatch>,
+    /// Processes that have ended.
+    ended: HashSet<u32>,
     /// Used again for each block.
     encoded: Vec<u8>,
     bytes: Vec<u8>,
     totals: RecordingTotals,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Segment {
     number: u32,
     /// Nothing: it could not be made, or a half block stands at its end.
@@ -72,6 +77,9 @@ struct Segment {
     len: u64,
     /// Bindings that it has.
     bindings: usize,
+    /// Of what became known of processes and communicators, what it has; and what the segments before it have.
+    who: u64,
+    who_before: u64,
 }
 
 /// Records that are not written yet.
@@ -93,16 +101,24 @@ impl RecordingWriter {
         let mut writer = Self {
             folder: dir.subfolder(FOLDER)?,
             session,
-            segment: Segment { number: 0, file: None, len: 0, bindings: 0 },
+            segment: Segment::default(),
             bindings: Vec::new(),
             block: OpenBlock::default(),
             unmarked: BTreeMap::new(),
+            who: None,
+            ended: HashSet::new(),
             encoded: Vec::new(),
             bytes: Vec::new(),
             totals: RecordingTotals::default(),
         };
         writer.begin_segment()?;
         Ok(writer)
+    }
+
+    /// Has communicators looked at as they come, and writes who is who.
+    #[must_use]
+    pub(crate) fn telling_who(self, who: CommunicatorWatch) -> Self {
+        Self { who: Some(who), ..self }
     }
 
     /// Adds bindings of further cookies: before the first of their records. They are written with records, so that attaching does not wait
@@ -114,7 +130,7 @@ impl RecordingWriter {
     /// Adds a batch of records. An error is of a block that could not be written.
     pub fn push(&mut self, batch: &Arc<Batch>) -> io::Result<()> {
         for record in batch.records() {
-            self.block.note(record, &self.bindings);
+            self.block.note(record, &self.bindings, self.who.as_mut());
         }
         self.block.bytes += batch.bytes().len();
         self.block.records += batch.len() as u64;
@@ -125,6 +141,9 @@ impl RecordingWriter {
     /// Adds what happened after the records that are there.
     pub fn push_event(&mut self, event: &Event) -> io::Result<()> {
         self.close_block()?;
+        if let Event::ProcessEnded { tgid, .. } = event {
+            self.ended.insert(*tgid);
+        }
         self.write_json(BlockKind::Event, event)
     }
 
@@ -149,7 +168,7 @@ impl RecordingWriter {
 
     /// Adds the session's report, which says that the recording is whole. One that comes later takes its place.
     pub fn write_end(&mut self, report: &str) -> io::Result<()> {
-        let closed = self.close_block();
+        let closed = self.close_block().and_then(|()| self.write_who());
         let ended = self.write_block(&BlockAbout::json(BlockKind::End), report.as_bytes());
         closed.and(ended)
     }
@@ -164,6 +183,7 @@ impl RecordingWriter {
         }
         self.write_bindings()?;
         self.mark_lost()?;
+        self.write_who()?;
         let mut encoded = mem::take(&mut self.encoded);
         encoded.clear();
         encode_records(block.batches.iter().flat_map(|batch| batch.records()), &mut encoded);
@@ -199,11 +219,13 @@ impl RecordingWriter {
         let mut preamble = SEGMENT_MAGIC.to_vec();
         preamble.extend_from_slice(&MAJOR.to_le_bytes());
         preamble.extend_from_slice(&MINOR.to_le_bytes());
+        let who_before = self.segment.who.max(self.segment.who_before);
         let before = self.totals;
         let begun = file.write_all(&preamble).and_then(|()| {
-            self.segment = Segment { number, file: Some(file), len: preamble.len() as u64, bindings: 0 };
+            let len = preamble.len() as u64;
+            self.segment = Segment { number, file: Some(file), len, who_before, ..Segment::default() };
             self.totals.segments += 1;
-            self.totals.bytes += preamble.len() as u64;
+            self.totals.bytes += len;
             let session = serde_json::to_vec(&self.session)?;
             self.write_block(&BlockAbout::json(BlockKind::Session), &session)
         });
@@ -221,6 +243,32 @@ impl RecordingWriter {
             self.write_json(BlockKind::Bindings, &new)?;
             self.segment.bindings = self.bindings.len().min(self.segment.bindings + BINDINGS_IN_BLOCK);
         }
+        Ok(())
+    }
+
+    /// Writes what became known of processes and communicators and the segment does not have. What earlier segments have of processes
+    /// that have ended is not repeated.
+    fn write_who(&mut self) -> io::Result<()> {
+        let Some(who) = &self.who else { return Ok(()) };
+        let (new, next) = who.registry.since(self.segment.who);
+        for (number, event) in new {
+            let pid = match &event {
+                Event::Process(facts) => {
+                    // The number is another process's now.
+                    if number >= self.segment.who_before {
+                        self.ended.remove(&facts.pid);
+                    }
+                    facts.pid
+                }
+                Event::Communicator(facts) => facts.pid,
+                _ => continue,
+            };
+            if number >= self.segment.who_before || !self.ended.contains(&pid) {
+                self.write_json(BlockKind::Event, &event)?;
+            }
+            self.segment.who = number + 1;
+        }
+        self.segment.who = next;
         Ok(())
     }
 
@@ -250,10 +298,14 @@ impl RecordingWriter {
 }
 
 impl OpenBlock {
-    fn note(&mut self, record: &[u8], bindings: &[Binding]) {
+    fn note(&mut self, record: &[u8], bindings: &[Binding], who: Option<&mut CommunicatorWatch>) {
         let Ok(view) = RecordView::new(record) else { return };
-        let kind = bindings.get(usize::from(view.header.probe)).map(|binding| &binding.kind);
+        let binding = bindings.get(usize::from(view.header.probe));
+        let kind = binding.map(|binding| &binding.kind);
         self.members.note(kind, &view);
+        if let (Some(who), Some(binding)) = (who, binding) {
+            who.note(binding, &view);
+        }
         if view.header.probe == LOSS_MARK {
             return; // it has no time
         }
@@ -271,5 +323,54 @@ fn is_lasting(kind: &ProbeKind, record: &RecordView<'_>) -> bool {
         ProbeKind::Channel(_) | ProbeKind::Connectors(_) => true,
         ProbeKind::Plan(spans) => record.unsigned(&spans.persistent).is_ok_and(|persistent| persistent != 0),
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ncclflow_common::WIRE_VERSION;
+
+    use super::*;
+    use crate::{
+        recording::{Item, Progress, RecordingReader, Selection},
+        who::ProcessFacts,
+    };
+
+    fn process(pid: u32) -> Event {
+        Event::Process(Box::new(ProcessFacts { pid, ..ProcessFacts::default() }))
+    }
+
+    /// Each segment can be read alone, and a day of short processes does not fill the later ones.
+    #[test]
+    fn each_segment_says_who_the_processes_are_that_have_not_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let session = Session { wire_version: WIRE_VERSION, ..Session::default() };
+        let writer = RecordingWriter::create(&OutputDir::open(folder.path()).unwrap(), session);
+        let mut writer = writer.unwrap().telling_who(CommunicatorWatch::knowing([1, 2, 3].map(process)));
+        let mut batch = Batch::default();
+        batch.push(&[0; 100]);
+        let batch = Arc::new(batch);
+        let write = |writer: &mut RecordingWriter| {
+            writer.push(&batch).unwrap();
+            writer.close_block().unwrap();
+        };
+        write(&mut writer);
+        write(&mut writer);
+        writer.push_event(&Event::ProcessEnded { tgid: 2, at_ns: 5 }).unwrap();
+        writer.begin_segment().unwrap();
+        write(&mut writer);
+        writer.begin_segment().unwrap();
+        write(&mut writer);
+        writer.write_end("{}").unwrap();
+        let mut reader =
+            RecordingReader::open(OutputDir::open(&folder.path().join(FOLDER)).unwrap()).unwrap();
+        let mut read = Vec::new();
+        let mut take = |item: Item<'_>| match item {
+            Item::Event(Event::Process(facts)) => read.push(facts.pid),
+            Item::Record(_) => read.push(0),
+            _ => {}
+        };
+        while reader.read_next(&Selection::ALL, &mut take).unwrap() == Progress::Read {}
+        assert_eq!(read, [1, 2, 3, 0, 0, 1, 3, 0, 1, 3, 0]);
     }
 }

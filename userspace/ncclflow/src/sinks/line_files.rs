@@ -2,7 +2,7 @@
 //! calls, and one of each process for calls that belong to no communicator.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, btree_map::Entry},
     io, mem,
     sync::Arc,
 };
@@ -177,6 +177,7 @@ impl Files {
             flow_steps_lines: self.flow_steps.as_ref().map_or(0, JsonLinesFile::lines),
             api_lines: calls,
             lost_lines: self.lost().lines,
+            ..CommunicatorReport::default()
         })
     }
 }
@@ -307,6 +308,27 @@ impl LineFiles {
     }
 }
 
+/// The rows of ranks: of one that has ops and calls, what both say.
+fn by_rank(owners: BTreeMap<Owner, CommunicatorReport>) -> Vec<CommunicatorReport> {
+    let mut ranks: BTreeMap<RankKey, CommunicatorReport> = BTreeMap::new();
+    for (owner, report) in owners {
+        let (Owner::Ops(key) | Owner::Calls(key)) = owner else { continue };
+        match ranks.entry(key) {
+            Entry::Vacant(entry) => {
+                entry.insert(report);
+            }
+            Entry::Occupied(mut entry) => {
+                let row = entry.get_mut();
+                row.proxy_flow_lines += report.proxy_flow_lines;
+                row.flow_steps_lines += report.flow_steps_lines;
+                row.api_lines += report.api_lines;
+                row.lost_lines += report.lost_lines;
+            }
+        }
+    }
+    ranks.into_values().collect()
+}
+
 impl Sink for LineFiles {
     fn op(&mut self, op: &Op) {
         let create = |dir: &OutputDir| Files::of_ops(dir, op);
@@ -370,14 +392,10 @@ impl Sink for LineFiles {
     }
 
     fn written(&self) -> Written {
-        let mut ranks = self.closed.clone();
-        ranks.extend(self.open.iter().filter_map(|(owner, files)| Some((*owner, files.report(*owner)?))));
+        let mut owners = self.closed.clone();
+        owners.extend(self.open.iter().filter_map(|(owner, files)| Some((*owner, files.report(*owner)?))));
+        let has_ops = owners.keys().any(|owner| matches!(owner, Owner::Ops(_)));
         let lost = self.open.values().map(Files::lost).chain([self.without_file, self.closed_lost]).sum();
-        Written {
-            has_ops: ranks.keys().any(|owner| matches!(owner, Owner::Ops(_))),
-            ranks: ranks.into_values().collect(),
-            files: self.made.clone(),
-            lost,
-        }
+        Written { has_ops, ranks: by_rank(owners), files: self.made.clone(), lost }
     }
 }

@@ -12,6 +12,8 @@ mod made;
 mod megatrace;
 mod output_dir;
 mod output_file;
+#[cfg(feature = "program")]
+mod parquet;
 mod read_lines;
 mod session_file;
 mod session_files;
@@ -28,6 +30,8 @@ pub use live_statistics::LiveStatistics;
 pub(crate) use megatrace::MegatraceLines;
 pub use output_dir::OutputDir;
 pub use output_file::OutputFile;
+#[cfg(feature = "program")]
+pub use parquet::{ParquetFormats, ParquetInput, ParquetTables, ParquetTotals};
 pub(crate) use read_lines::{for_each_line, for_each_rank};
 pub use session_file::{
     AttachReport, BufferReport, FilesReport, FilesState, FilesWhen, LibraryReport, MaxSizeReport,

@@ -307,19 +307,24 @@ impl OutputDir {
     ) -> io::Result<()> {
         let write = |file: &mut OutputFile| write(file).and_then(|()| file.sync());
         self.write_under(share, name, write, |temporary| {
-            match renameat_with(&self.fd, temporary, &self.fd, name, RenameFlags::NOREPLACE) {
-                // Not every file system knows how to.
-                Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
-                    if self.look_at(name).is_ok() {
-                        return Err(Errno::EXIST.into());
-                    }
-                    renameat(&self.fd, temporary, &self.fd, name)?;
-                }
-                renamed => renamed?,
-            }
+            self.rename_new(temporary, name)?;
             Ok(None)
         })?;
         Ok(rustix::fs::fsync(&self.fd)?)
+    }
+
+    /// Gives a file inside another name. One that exists is an error.
+    pub(super) fn rename_new(&self, from: &str, to: &str) -> io::Result<()> {
+        match renameat_with(&self.fd, from, &self.fd, to, RenameFlags::NOREPLACE) {
+            // Not every file system knows how to.
+            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+                if self.look_at(to).is_ok() {
+                    return Err(Errno::EXIST.into());
+                }
+                Ok(renameat(&self.fd, from, &self.fd, to)?)
+            }
+            renamed => Ok(renamed?),
+        }
     }
 
     /// Writes a file under a name that nobody looks for; `rename` gives it its own, and gives back what had

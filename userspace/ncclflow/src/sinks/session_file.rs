@@ -14,6 +14,7 @@ use crate::kernel::{
     probe::{Level, MissingProbe, ProbePlace, ProbeStrategy, StepDetail},
 };
 use crate::recording::RecordingTotals;
+use crate::who::{Job, Whose};
 use flow::{
     model::{ModelCounters, Sampling},
     schema::{ClockReport, CommunicatorReport, CpuReport, Gap, LossReport},
@@ -39,6 +40,8 @@ pub struct SessionReport {
     pub host: String,
     pub kernel: String,
     pub level: Level,
+    /// The API's calls are recorded, too.
+    pub api: bool,
     /// What of each message was measured; with [`Level::Steps`] only.
     pub step_detail: Option<StepDetail>,
     /// Of which ops messages were measured, if not of all.
@@ -227,6 +230,12 @@ pub struct TargetReport {
     /// Why it is not traced, though it has NCCL.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub untraced: Option<String>,
+    /// Nothing: it had ended, or could not be looked at.
+    #[serde(flatten)]
+    pub whose: Option<Whose>,
+    /// At the end of the recording or window.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub job: Option<Job>,
 }
 
 #[derive(Clone, Debug, Serialize)]

@@ -116,6 +116,7 @@ pub(super) fn rank_truth(rank: i32) -> RankTruth {
         call: CallId { pid: 1, id: 10 },
         group: None,
         seq_number: 0,
+        send_buff: None,
         func: "AllReduce".into(),
         count: VECTOR / 4,
         datatype: "ncclFloat32".into(),

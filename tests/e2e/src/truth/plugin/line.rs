@@ -37,6 +37,8 @@ pub(super) struct CollLine {
     id: u64,
     group: Option<u64>,
     seq_number: u64,
+    #[serde(default)]
+    send_buff: Option<u64>,
     func: String,
     count: u64,
     datatype: String,
@@ -112,6 +114,7 @@ impl CollLine {
             call: CallId { pid, id: self.id },
             group: self.group,
             seq_number: self.seq_number,
+            send_buff: self.send_buff,
             func: self.func,
             count: self.count,
             datatype: self.datatype,

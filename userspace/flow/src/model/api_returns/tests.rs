@@ -25,8 +25,9 @@ fn call(ts_ns: u64) -> ApiRecord {
         root: 0,
         stream: 0,
         stack_pointer: 0xf0,
+        with_ops: false,
     };
-    ApiRecord { comm: None, number: ts_ns, event, returned: Observed::Absent }
+    ApiRecord { comm: None, number: ts_ns, event, returned: Observed::Absent, seq: Observed::Absent }
 }
 
 fn entry(name: &str, ts_ns: u64, stack_pointer: u64) -> ApiEntryEvent {

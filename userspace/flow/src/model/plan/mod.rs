@@ -358,6 +358,7 @@ fn coll_info(task: &CollTask) -> TaskInfo {
         count: Some(task.count),
         datatype: task.datatype.clone(),
         function: task.function.clone(),
+        buffers: task.buffers,
         ..TaskInfo::default()
     }
 }

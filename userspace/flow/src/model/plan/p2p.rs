@@ -143,6 +143,8 @@ fn info(task: &P2pTask) -> TaskInfo {
         pointer: task.address,
         p2p_bytes: Some(task.bytes),
         p2p_channels: task.n_channels,
+        called: task.coll_api.clone(),
+        buffers: task.buffer.map(|buffer| [buffer; 2]),
         ..TaskInfo::default()
     }
 }

@@ -2,7 +2,6 @@
 //! hit takes.
 
 use std::{
-    fs,
     hint::black_box,
     io,
     num::NonZeroU32,
@@ -19,6 +18,7 @@ use super::{
     object::LoadedObject,
     programs::Program,
 };
+use crate::target::maps::{self, Mapping};
 
 /// Hits of one round. Their records fit into the buffer.
 const HITS: u32 = 2000;
@@ -131,13 +131,11 @@ fn round() -> Duration {
 
 /// The offset of this address in the program's file.
 fn file_offset(address: usize) -> Result<u64> {
-    let maps = fs::read_to_string("/proc/self/maps").context("reading our own mappings")?;
-    let found = maps.lines().find_map(|line| {
-        let mut fields = line.split_whitespace();
-        let (start, end) = fields.next()?.split_once('-')?;
-        let hex = |text| usize::from_str_radix(text, 16).ok();
-        let (start, end, offset) = (hex(start)?, hex(end)?, hex(fields.nth(1)?)?);
-        (start..end).contains(&address).then(|| address - start + offset)
-    });
-    Ok(found.context("the probed function is in no mapping of this process")? as u64)
+    let address = address as u64;
+    let mappings = maps::read(std::process::id()).context("reading our own mappings")?;
+    let of_mapping = |mapping: &Mapping| {
+        let is_in = (mapping.start.0..mapping.end.0).contains(&address);
+        is_in.then(|| address - mapping.start.0 + mapping.file_offset.0)
+    };
+    mappings.iter().find_map(of_mapping).context("the probed function is in no mapping of this process")
 }

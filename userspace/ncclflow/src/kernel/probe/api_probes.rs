@@ -17,8 +17,8 @@ use nccl_library::{
     symbols::{Function, Resolution},
 };
 
-/// `ncclEnqueueCheck`.
-pub(super) fn api_line(resolution: &Resolution, function: &Function) -> Compiled {
+/// `ncclEnqueueCheck`. `with_ops`: ops are probed, too.
+pub(super) fn api_line(resolution: &Resolution, function: &Function, with_ops: bool) -> Compiled {
     let layouts = &resolution.layouts;
     let mut plan = PlanBuilder::new(resolution.machine);
     let called = called_info(&mut plan, resolution, function)?;
@@ -56,6 +56,7 @@ pub(super) fn api_line(resolution: &Resolution, function: &Function) -> Compiled
         root,
         stream,
         stack_pointer: plan.emit(stack_pointer),
+        with_ops,
     };
     Ok((plan.finish()?, ProbeKind::ApiLine(spans), None))
 }

@@ -118,7 +118,7 @@ pub fn compile(resolution: &Resolution, level: Level, wanted: Option<ProbeStrate
     let mut set = ProbeSet::default();
     if level == Level::Api {
         let lost = "the calls of the API: nothing can be recorded";
-        set.add(resolution, "ncclEnqueueCheck", lost, |function| api_line(resolution, function));
+        set.add(resolution, "ncclEnqueueCheck", lost, |function| api_line(resolution, function, false));
         return set;
     }
     if wanted != Some(ProbeStrategy::PerCall) {
@@ -169,6 +169,12 @@ fn calls(resolution: &Resolution) -> ProbeSet {
         set.add(resolution, "ncclEnqueueCheck", lost, |function| api_call(resolution, function));
     }
     set
+}
+
+/// Adds the probe of `--api` to those of another level.
+pub fn add_api_calls(set: &mut ProbeSet, resolution: &Resolution) {
+    let lost = "the calls of the API";
+    set.add(resolution, "ncclEnqueueCheck", lost, |function| api_line(resolution, function, true));
 }
 
 /// Adds the probes of `--returns`: at the return of every exported function that the library has, and at the

@@ -1,0 +1,233 @@
+//! `--level flow --api` and `--level steps --api` on the real NCCL: each call with its op. The truth is NCCL's own log of the calls, and
+//! what a call and its op say independently of each other: function, bytes, root or peer, and that no other call was made between them.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{collections::BTreeMap, fs, path::Path};
+
+use ncclflow_e2e::{
+    harness::{bed::Bed, programs, recorder::Recorder, replay},
+    truth::{debug_log::DebugLog, plugin::PluginTruth},
+};
+use serde_json::Value;
+use test_support::root;
+
+const ALL_OPS: &str = "allreduce,allgather,reducescatter,broadcast,bcast,reduce,sendrecv,alltoall";
+
+struct Run {
+    session: Value,
+    plugin: PluginTruth,
+    log: DebugLog,
+    /// Of each rank of each communicator: its calls, and its ops on their first channels.
+    ranks: BTreeMap<(String, i64), (Vec<Value>, Vec<Value>)>,
+}
+
+fn run(version: &str, tracing: &[&str], workload: &[&str]) -> Option<Run> {
+    let (ncclflow, bed, library) = (programs::ncclflow()?, programs::bed()?, programs::nccl(version)?);
+    if !root() {
+        return None;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let logs = folder.path().join("log");
+    fs::create_dir(&logs).unwrap();
+    let log = logs.join("%p").display().to_string();
+    let (profiler, truth) = (programs::truth_profiler()?, folder.path().join("truth"));
+    fs::create_dir(&truth).unwrap();
+    let of_plugin = [
+        format!("NCCL_PROFILER_PLUGIN={}", profiler.display()),
+        format!("NCCLFLOW_TRUTH_DIR={}", truth.display()),
+    ];
+    let common = ["--debug-file", &log, "--bytes", "4096", "--env", &of_plugin[0], "--env", &of_plugin[1]];
+    let all = [&common[..], workload].concat();
+    let mut bed = Bed::start(&bed, &library, folder.path(), &all).unwrap();
+    let out = folder.path().join("out");
+    let options = [&["--strict", "--api"][..], tracing].concat();
+    let recorder = Recorder::start(&ncclflow, &bed.pid_list(), &out, &options).unwrap();
+    bed.go().unwrap();
+    let (status, summary) = bed.finish().unwrap();
+    assert!(status.success() && summary.ok && summary.checked_elements > 0, "{summary:?}");
+    let (status, said) = recorder.finish().unwrap();
+    assert!(status.success(), "{said}");
+    replay::check(&ncclflow, &out, &out);
+    let session: Value = serde_json::from_slice(&fs::read(out.join("session.json")).unwrap()).unwrap();
+    let mut ranks = BTreeMap::new();
+    for row in session["communicators"].as_array().unwrap() {
+        let (name, rank) = (row["folder"].as_str().unwrap().to_owned(), row["rank"].as_i64().unwrap());
+        let files = ["api", "proxy_flow"]
+            .map(|kind| lines(&out.join(&name).join(format!("{kind}_rank{rank}.jsonl"))));
+        let [calls, all_ops] = files;
+        assert_eq!(
+            (row["apiLines"].as_u64(), row["proxyFlowLines"].as_u64()),
+            (Some(calls.len() as u64), Some(all_ops.len() as u64))
+        );
+        let mut ops: Vec<Value> = Vec::new();
+        for op in all_ops {
+            match ops.iter().find(|known| known["seq"] == op["seq"]) {
+                Some(known) => assert_eq!(known["apiCall"], op["apiCall"], "channels of one op"),
+                None => ops.push(op),
+            }
+        }
+        assert!(ranks.insert((name, rank), (calls, ops)).is_none(), "a rank has one row");
+    }
+    let (log, plugin) = (DebugLog::read_directory(&logs).unwrap(), PluginTruth::read(&truth).unwrap());
+    Some(Run { session, plugin, log, ranks })
+}
+
+fn lines(path: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(path).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// A call and its op, in what both say.
+fn check_pair(call: &Value, op: &Value) {
+    let is_p2p = op["seq"].as_u64().unwrap() & 1 == 1;
+    let function = if op["collApi"].is_null() { &op["coll"] } else { &op["collApi"] };
+    assert_eq!(call["function"], *function, "{call} {op}");
+    assert!(call["ts_ns"].as_u64() < op["ts_ns"].as_u64(), "{call} {op}");
+    assert_eq!((&call["pid"], &call["comm_hash"]), (&op["pid"], &op["comm_hash"]));
+    if is_p2p {
+        if matches!(call["function"].as_str(), Some("Send" | "Recv")) {
+            assert_eq!((&call["peer"], &call["bytes"]), (&op["root"], &op["bytes"]), "{call} {op}");
+            assert_eq!(call["seq"], op["seq"]);
+        } else {
+            assert!(call["seq"].is_null(), "a call of several ops names none");
+        }
+        return;
+    }
+    assert_eq!(call["seq"], op["seq"], "{call} {op}");
+    if !call["root"].is_null() {
+        assert_eq!(call["root"], op["root"], "{call} {op}");
+    }
+}
+
+impl Run {
+    /// Every op's call, which has to exist and to fit. Gives how many ops have none, and how many calls.
+    fn check(&self) -> (usize, usize) {
+        let (mut ops_without, mut calls_without) = (0, 0);
+        for ((name, rank), (calls, ops)) in &self.ranks {
+            // The calls are those that NCCL logs, in its order.
+            let comm = u64::from_str_radix(&calls[0]["comm"].as_str().unwrap()[2..], 16).unwrap();
+            let pid = calls[0]["pid"].as_u64().unwrap();
+            let logged = self.log.communicators.iter();
+            let logged =
+                logged.clone().find(|logged| logged.comm == comm && u64::from(logged.pid) == pid).unwrap();
+            let functions = |call: &Value| call["function"].as_str().unwrap().to_owned();
+            let logged: Vec<_> = logged.calls.iter().map(|logged| logged.call.func.clone()).collect();
+            assert_eq!(calls.iter().map(functions).collect::<Vec<_>>(), logged, "{name} rank {rank}");
+            let numbers = calls.iter().map(|call| call["call"].as_u64().unwrap());
+            assert!(numbers.eq(0..calls.len() as u64), "in their order, each once");
+            let mut of_calls: BTreeMap<u64, usize> = BTreeMap::new();
+            for op in ops {
+                assert!(op.get("apiCall").is_some(), "{op}");
+                let Some(number) = op["apiCall"].as_u64() else {
+                    ops_without += 1;
+                    continue;
+                };
+                check_pair(&calls[usize::try_from(number).unwrap()], op);
+                *of_calls.entry(number).or_default() += 1;
+            }
+            for call in calls {
+                let several = !matches!(call["function"].as_str(), Some("AlltoAll" | "Gather" | "Scatter"));
+                let joined = of_calls.get(&call["call"].as_u64().unwrap()).copied().unwrap_or(0);
+                assert!(joined <= 1 || !several, "{call} became {joined} ops");
+                assert_eq!(call["seq"].is_null(), joined != 1 || !several, "{call}");
+                calls_without += usize::from(joined == 0);
+            }
+        }
+        (ops_without, calls_without)
+    }
+
+    fn hits(&self, function: &str) -> u64 {
+        let probes = self.session["probes"].as_array().unwrap().iter();
+        probes
+            .filter(|probe| probe["function"] == function && probe["part"].is_null())
+            .map(|probe| probe["hits"].as_u64().unwrap())
+            .sum()
+    }
+
+    fn logged_calls(&self) -> u64 {
+        self.log.communicators.iter().map(|logged| logged.calls.len() as u64).sum()
+    }
+}
+
+/// One call after the other: each is joined with what NCCL launched before the next.
+#[test]
+fn calls_outside_of_groups_are_all_joined() {
+    let (plans, steps, per_call): (&[&str], &[&str], &[&str]) =
+        (&[], &["--level", "steps"], &["--probes", "per-call"]);
+    for (version, tracing) in [
+        ("2.21.5-cu12", plans),
+        ("2.27.5-cu12", plans),
+        ("2.27.5-cu12", per_call),
+        ("2.28.9-cu13", steps),
+        ("2.32.3-cu12", plans),
+    ] {
+        let ops = "allreduce,allgather,reducescatter,broadcast,bcast,reduce";
+        let workload = ["--ops", ops, "--iters", "4", "--ranks", "3", "--mode", "processes"];
+        let Some(run) = run(version, tracing, &workload) else { return };
+        assert_eq!(run.check(), (0, 0), "{version}");
+        for (calls, ops) in run.ranks.values() {
+            assert_eq!((calls.len(), ops.len()), (24, 24));
+            // Nothing else was called between a call and its op.
+            for op in ops {
+                let number = usize::try_from(op["apiCall"].as_u64().unwrap()).unwrap();
+                let next = calls.get(number + 1).map_or(u64::MAX, |next| next["ts_ns"].as_u64().unwrap());
+                assert!(op["ts_ns"].as_u64().unwrap() < next, "{op}");
+            }
+        }
+        if version > "2.23" && tracing != per_call {
+            // Two hits a call, and no more.
+            let launched = run.hits("ncclLaunchKernelAfter_NoCuda");
+            assert_eq!(
+                (run.hits("ncclEnqueueCheck"), launched),
+                (run.logged_calls(), run.logged_calls()),
+                "{version}"
+            );
+        }
+        assert_eq!(run.session["api"], true);
+    }
+}
+
+/// In groups, where NCCL sorts; on two communicators; sends and receives, and calls of which each becomes several ops. All of them
+/// have buffers of their own.
+#[test]
+fn calls_of_groups_are_joined_by_what_was_given() {
+    for version in ["2.27.5-cu12", "2.28.9-cu13", "2.32.3-cu12"] {
+        let common = ["--ops", ALL_OPS, "--iters", "3", "--ranks", "3", "--comms", "2", "--group", "6"];
+        let Some(run) = run(version, &[], &[&common[..], &["--mode", "threads"]].concat()) else { return };
+        let (ops_without, calls_without) = run.check();
+        println!("{version}: {ops_without} ops without their call, {calls_without} calls without an op");
+        assert_eq!(ops_without, 0, "{version}");
+        // Sends to oneself are copies and have no op.
+        let to_self = run.ranks.iter().flat_map(|((_, rank), (calls, _))| {
+            calls.iter().filter(move |call| call["peer"].as_i64() == Some(*rank))
+        });
+        assert_eq!(calls_without, to_self.count(), "{version}");
+    }
+}
+
+/// Calls of one group that differ in nothing but their buffers. NCCL's plugin interface says which buffer the op with which number has.
+#[test]
+fn calls_that_differ_in_their_buffers_only_are_told_apart() {
+    for version in ["2.27.5-cu12", "2.28.9-cu13", "2.32.3-cu12"] {
+        let workload =
+            ["--ops", "allreduce", "--iters", "12", "--ranks", "2", "--group", "4", "--mode", "processes"];
+        let Some(run) = run(version, &[], &workload) else { return };
+        assert_eq!(run.check(), (0, 0), "{version}");
+        let mut orders = 0;
+        for (member, truth) in &run.plugin.ranks {
+            let (calls, ops) =
+                &run.ranks[&(format!("0x{:016x}", member.comm_hash.0), i64::from(member.rank))];
+            assert_eq!(truth.colls.len(), ops.len());
+            let first = truth.colls.iter().map(|coll| coll.seq_number).min().unwrap();
+            for op in ops {
+                let number = op["seq"].as_u64().unwrap() / 2;
+                let coll = truth.colls.iter().find(|coll| coll.seq_number - first == number).unwrap();
+                let call = &calls[usize::try_from(op["apiCall"].as_u64().unwrap()).unwrap()];
+                assert_eq!(call["sendbuff"], format!("{:#x}", coll.send_buff.unwrap()), "{call} {op}");
+                orders += usize::from(op["apiCall"] != number);
+            }
+        }
+        println!("{version}: {orders} ops that were not launched in the order of their calls");
+    }
+}

@@ -1,0 +1,190 @@
+//! Calls of the API and the ops that they become, where both are recorded.
+//!
+//! A call is held until its op is planned. Outside of a group that is at once. In a group all calls come first, and NCCL sorts
+//! collectives by size, so the order says nothing. From 2.23 on a plan's tasks have what the program gave: function, buffers,
+//! bytes, root or peer. Before, an op has function and count. A call is joined with an op that fits it and no other call of the group
+//! that waits. Where several calls are alike, nobody can say which is which, and none is joined.
+//!
+//! NCCL launches all of a group before the communicator is called again. So once something was launched, the next call ends the wait of
+//! all before it: those that have no op by then get none.
+
+use std::collections::VecDeque;
+
+use foldhash::HashMap;
+
+use super::{
+    api::{ApiOutput, ApiRecord},
+    communicator::CommKey,
+};
+use crate::{
+    decode::{ApiLineEvent, ProxyOpEvent},
+    schema::Observed,
+};
+use nccl_library::nccl::datatype_bytes;
+
+/// Calls of a communicator that wait at a time; of a larger group the oldest go out without their ops.
+const MAX_IN_BATCH: usize = 4096;
+
+/// Calls of all communicators that wait.
+const MAX_HELD: usize = 65_536;
+
+/// Calls that wait for their ops, of all communicators of all processes.
+#[derive(Debug, Default)]
+pub struct JoinedCalls {
+    batches: HashMap<CommKey, Batch>,
+    held: usize,
+    /// Batches in which something changed.
+    changed: Vec<CommKey>,
+    ready: Vec<ApiOutput>,
+    /// A call has come: calls are recorded.
+    is_on: bool,
+}
+
+/// The calls on a communicator of a group, or one call.
+#[derive(Debug, Default)]
+struct Batch {
+    calls: VecDeque<Held>,
+    /// Something was launched since they came.
+    has_launched: bool,
+}
+
+#[derive(Debug)]
+struct Held {
+    record: Box<ApiRecord>,
+    ops: Ops,
+}
+
+/// What a call became.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ops {
+    None,
+    /// The op with this `seq`.
+    One(u64),
+    /// A call such as `AlltoAll`: one for each peer and direction.
+    Several,
+}
+
+impl JoinedCalls {
+    /// Takes a call. `key`: its communicator, if that could be read.
+    pub(super) fn hold(&mut self, key: Option<CommKey>, record: Box<ApiRecord>) {
+        self.is_on = true;
+        let is_alone = record.comm.is_none_or(|comm| comm.n_ranks == 1);
+        let Some(key) = key.filter(|_| !is_alone && self.held < MAX_HELD) else {
+            self.ready.push(ApiOutput::Call(record));
+            return;
+        };
+        if self.batches.get(&key).is_some_and(|batch| batch.has_launched) {
+            self.release(&key);
+        }
+        let batch = self.batches.entry(key).or_default();
+        batch.calls.push_back(Held { record, ops: Ops::None });
+        self.held += 1;
+        if batch.calls.len() > MAX_IN_BATCH
+            && let Some(oldest) = batch.calls.pop_front()
+        {
+            self.held -= 1;
+            self.ready.push(oldest.output());
+        }
+    }
+
+    /// A kernel of the communicator was launched.
+    pub(super) fn launched(&mut self, key: &CommKey) {
+        let Some(batch) = self.batches.get_mut(key) else { return };
+        batch.has_launched = true;
+        if self.changed.last() != Some(key) {
+            self.changed.push(*key);
+        }
+    }
+
+    /// An op was planned, which is numbered `seq`. Gives the number of its call.
+    pub(super) fn join(&mut self, key: &CommKey, op: &ProxyOpEvent, seq: u64) -> Observed<u64> {
+        self.launched(key);
+        let unknown = self.unknown();
+        let Some(batch) = self.batches.get_mut(key) else { return unknown };
+        let mut fitting = batch.calls.iter_mut().filter_map(|held| match fit(&held.record.event, op) {
+            Fit::No => None,
+            Fit::One if held.ops != Ops::None => None,
+            fit => Some((held, fit)),
+        });
+        let (Some((held, fit)), None) = (fitting.next(), fitting.next()) else { return unknown };
+        held.ops = if fit == Fit::One { Ops::One(seq) } else { Ops::Several };
+        Observed::Known(held.record.number)
+    }
+
+    /// The number of a call that is not known.
+    pub(super) fn unknown(&self) -> Observed<u64> {
+        if self.is_on { Observed::Unknown } else { Observed::Absent }
+    }
+
+    /// Nothing more comes of the communicator's calls.
+    pub(super) fn release(&mut self, key: &CommKey) {
+        let Some(batch) = self.batches.remove(key) else { return };
+        self.held = self.held.saturating_sub(batch.calls.len());
+        self.ready.extend(batch.calls.into_iter().map(Held::output));
+    }
+
+    /// Gives out the calls that wait no longer. To be called after each record.
+    pub fn take_ready(&mut self, out: &mut impl FnMut(ApiOutput)) {
+        for key in std::mem::take(&mut self.changed) {
+            let is_done = |held: &Held| matches!(held.ops, Ops::One(_));
+            if self.batches.get(&key).is_some_and(|batch| batch.calls.iter().all(is_done)) {
+                self.release(&key);
+            }
+        }
+        self.ready.drain(..).for_each(out);
+    }
+}
+
+impl Held {
+    fn output(self) -> ApiOutput {
+        let mut record = self.record;
+        if let Ops::One(seq) = self.ops {
+            record.seq = Observed::Known(seq);
+        }
+        ApiOutput::Call(record)
+    }
+}
+
+/// Whether an op can be of a call, and whether it is then all of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fit {
+    No,
+    One,
+    OneOfSeveral,
+}
+
+/// All that both say has to agree.
+fn fit(call: &ApiLineEvent, op: &ProxyOpEvent) -> Fit {
+    let (task, op) = (op.task.as_ref(), &op.op);
+    let call_bytes = call.datatype.as_deref().and_then(datatype_bytes);
+    let call_bytes = call_bytes.and_then(|size| size.checked_mul(call.count));
+    let agree = |one: Option<u64>, other: Option<u64>| one.zip(other).is_none_or(|(one, other)| one == other);
+    let fits = |is_so: bool| if is_so { Fit::One } else { Fit::No };
+    let buffers = task.and_then(|task| task.buffers);
+    if op.pattern.is_p2p() {
+        let called = task.and_then(|task| task.called.as_ref()).or(op.coll_api.as_ref());
+        let direction = if op.pattern == nccl_library::nccl::Pattern::Send { "Send" } else { "Recv" };
+        if let Some(called) = called.filter(|called| !matches!(called.as_str(), "Send" | "Recv")) {
+            return if call.name == *called { Fit::OneOfSeveral } else { Fit::No };
+        }
+        let is_buffer =
+            buffers.is_none_or(|[buffer, _]| [call.send_buffer, call.recv_buffer].contains(&buffer));
+        let bytes = task.and_then(|task| task.p2p_bytes);
+        return fits(
+            *call.name == *direction && call.root == op.root && is_buffer && agree(call_bytes, bytes),
+        );
+    }
+    let function = op.coll.as_deref().or_else(|| task.and_then(|task| task.function.as_deref()));
+    let task_bytes = task.and_then(|task| {
+        let size = datatype_bytes(task.datatype.as_deref()?)?;
+        task.count?.checked_mul(size)
+    });
+    let has_root = matches!(function, Some("Broadcast" | "Reduce"));
+    let is_buffers = buffers.is_none_or(|buffers| buffers == [call.send_buffer, call.recv_buffer]);
+    let is_function =
+        function.map_or(!matches!(&*call.name, "Send" | "Recv"), |function| *call.name == *function);
+    fits(is_function && is_buffers && (!has_root || call.root == op.root) && agree(call_bytes, task_bytes))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,198 @@
+//! Tables of many hosts: what they have besides the columns of lines.
+
+use nccl_library::nccl::{Direction, Transport};
+
+use super::{
+    named::named,
+    wait::{Wait, WaitTimes},
+};
+
+row! {
+    /// What the tables `op`, `message` and `call` have besides the keys of their lines.
+    #[derive(Eq)]
+    pub struct FleetColumns {
+        /// The communicator: `commHash`, and a number if a process has several of that hash and rank. `null`: a call that
+        /// belongs to none.
+        "communicator": Identity, communicator: Option<String>;
+        /// Unix time of the row: of `ts_ns`; in `message`, of the op's `ts_ns`. `null`: the recording does not
+        /// say when it began.
+        "wall_ns": Derived "ns", wall_ns: Option<u64>;
+        /// What was added to `ts_ns` for it: add it to any other moment of the row for Unix time.
+        "clock_offset_ns": Derived "ns", clock_offset_ns: Option<u64>;
+    }
+}
+
+row! {
+    /// What a row of `message` has from its op.
+    #[derive(Copy, Eq)]
+    pub struct FleetMessage {
+        /// As in the op's row.
+        "ts_ns": Measured "ns", ts_ns: u64;
+        /// As in the op's row.
+        "pid": Identity, pid: u32;
+    }
+}
+
+row! {
+    /// A row of `comm`: a rank of a communicator in a recording.
+    #[derive(Eq)]
+    pub struct FleetComm {
+        /// As in the other tables.
+        "communicator": Identity, communicator: String;
+        /// `commHash`.
+        "commHash": Identity, comm_hash: String;
+        /// This rank.
+        "rank": Identity, rank: i32;
+        /// Size of the communicator; `null`: no op or call told it.
+        "nRanks": Identity, n_ranks: Option<i32>;
+        /// Its process, as ncclflow sees it.
+        "pid": Identity, pid: u32;
+        /// Its rows in `op`: ops times channels.
+        "ops": Measured, ops: u64;
+        /// Its rows in `message`.
+        "messages": Measured, messages: u64;
+        /// Its rows in `call`.
+        "calls": Measured, calls: u64;
+        /// Smallest `seq` of its ops.
+        "first_seq": Derived, first_seq: Option<u64>;
+        /// Largest `seq` of its ops.
+        "last_seq": Derived, last_seq: Option<u64>;
+        /// Smallest `ts_ns` of its ops and calls, CLOCK_MONOTONIC of its host.
+        "first_ns": Measured "ns", first_ns: u64;
+        /// Largest one.
+        "last_ns": Measured "ns", last_ns: u64;
+        /// Unix time of `first_ns`.
+        "first_wall_ns": Derived "ns", first_wall_ns: Option<u64>;
+        /// Unix time of `last_ns`.
+        "last_wall_ns": Derived "ns", last_wall_ns: Option<u64>;
+    }
+}
+
+row! {
+    /// A row of `host`: a recording (or a window of one), as its `session.json` has it.
+    #[derive(Eq)]
+    pub struct FleetHost {
+        /// Names the recording: its files in all tables begin with it.
+        "recording": Identity, recording: String;
+        /// Version of ncclflow that recorded.
+        "ncclflow": Identity, ncclflow: Option<String>;
+        /// Of the host, as `uname -r`.
+        "kernel": Identity, kernel: Option<String>;
+        /// `api` `flow` `steps`
+        "level": Identity, level: Option<String>;
+        /// `complete` `write_failed`; `recording`: it has no end, as it was killed, its disk was full, or it still goes on.
+        "state": Measured, state: Option<String>;
+        /// Records that were read of it.
+        "records": Measured, records: u64;
+        /// Records that this export could not understand.
+        "records_not_understood": Measured, records_not_understood: u64;
+        /// Blocks of the recording that are damaged or of a newer kind, and were left out.
+        "blocks_left_out": Measured, blocks_left_out: u64;
+        /// Numbers beyond 2⁶³, in whose place there is `null`.
+        "numbers_left_out": Measured, numbers_left_out: u64;
+    }
+}
+
+named! {
+    /// What says into which second a message falls.
+    #[derive(PartialOrd, Ord, Hash)]
+    SecondOf {
+        /// `t_end_ns` of the message: measured.
+        End = "end",
+        /// `ts_ns` of the op: the message's end was not measured.
+        Op = "op",
+    }
+}
+
+row! {
+    /// A row of `link_1s`: what went over a link of a rank in a second.
+    #[derive(Eq)]
+    pub struct LinkSecond {
+        /// As in the other tables.
+        "communicator": Identity, communicator: String;
+        /// This rank.
+        "rank": Identity, rank: i32;
+        /// With whom.
+        "peer": Identity, peer: i32;
+        /// NCCL channel.
+        "channel": Identity, channel: u32;
+        /// `SEND` or `RECV`: this rank sends, or receives.
+        "op": Identity, op: Direction;
+        /// `NET` `P2P` `SHM` `COL` …
+        "transport": Identity, transport: Transport;
+        /// Unix time in seconds; without a wall clock, seconds of CLOCK_MONOTONIC.
+        "second": Derived "s", second: u64;
+        /// What falls into the second: `end`, the measured end of the messages; `op`, their op's `ts_ns`, of messages whose end was not
+        /// measured.
+        "second_of": Identity, second_of: SecondOf;
+        /// Messages.
+        "messages": Derived, messages: u64;
+        /// Of them, those that were measured to their end.
+        "messages_measured": Measured, messages_measured: u64;
+        /// `bytes` of the messages whose `bytes_kind` is `exact`.
+        "bytes_exact": Derived "bytes", bytes_exact: u64;
+        /// `bytes` of the messages whose `bytes_kind` is `capacity`: an upper bound.
+        "bytes_capacity": Derived "bytes", bytes_capacity: u64;
+        /// `bytes_measured` of the messages whose size was seen.
+        "bytes_measured": Measured "bytes", bytes_measured: u64;
+        /// Messages whose size was seen.
+        "sizes_measured": Measured, sizes_measured: u64;
+        /// From when a message could begin to its end, all together.
+        "busy_sum_ns": Derived "ns", busy_sum_ns: u64;
+        /// Longest of them.
+        "busy_max_ns": Derived "ns", busy_max_ns: u64;
+        /// Messages of which both moments are known.
+        "busy_messages": Derived, busy_messages: u64;
+        /// As in `message`, all together; 0 as well if it is not known of any.
+        "wait_gpu_ready_ns": Derived "ns", wait_gpu_ready_ns: u64;
+        /// As in `message`, all together.
+        "wait_peer_buffer_ns": Derived "ns", wait_peer_buffer_ns: u64;
+        /// As in `message`, all together.
+        "wait_gpu_ready_or_peer_buffer_ns": Derived "ns", wait_gpu_ready_or_peer_buffer_ns: u64;
+        /// As in `message`, all together.
+        "wait_network_ns": Derived "ns", wait_network_ns: u64;
+        /// As in `message`, all together.
+        "wait_flush_ns": Derived "ns", wait_flush_ns: u64;
+        /// As in `message`, all together.
+        "wait_gpu_consume_ns": Derived "ns", wait_gpu_consume_ns: u64;
+        /// As in `message`, all together.
+        "wait_flush_or_gpu_consume_ns": Derived "ns", wait_flush_or_gpu_consume_ns: u64;
+        /// Messages of which the wait is known.
+        "waited_gpu_ready": Derived, waited_gpu_ready: u64;
+        /// Messages of which the wait is known.
+        "waited_peer_buffer": Derived, waited_peer_buffer: u64;
+        /// Messages of which the wait is known.
+        "waited_gpu_ready_or_peer_buffer": Derived, waited_gpu_ready_or_peer_buffer: u64;
+        /// Messages of which the wait is known.
+        "waited_network": Derived, waited_network: u64;
+        /// Messages of which the wait is known.
+        "waited_flush": Derived, waited_flush: u64;
+        /// Messages of which the wait is known.
+        "waited_gpu_consume": Derived, waited_gpu_consume: u64;
+        /// Messages of which the wait is known.
+        "waited_flush_or_gpu_consume": Derived, waited_flush_or_gpu_consume: u64;
+    }
+}
+
+impl LinkSecond {
+    /// Adds the waits of a message.
+    pub fn add_waits(&mut self, waits: WaitTimes) {
+        for (wait, ns) in waits.known() {
+            let (sum, messages) = match wait {
+                Wait::GpuReady => (&mut self.wait_gpu_ready_ns, &mut self.waited_gpu_ready),
+                Wait::PeerBuffer => (&mut self.wait_peer_buffer_ns, &mut self.waited_peer_buffer),
+                Wait::GpuReadyOrPeerBuffer => {
+                    (&mut self.wait_gpu_ready_or_peer_buffer_ns, &mut self.waited_gpu_ready_or_peer_buffer)
+                }
+                Wait::Network => (&mut self.wait_network_ns, &mut self.waited_network),
+                Wait::Flush => (&mut self.wait_flush_ns, &mut self.waited_flush),
+                Wait::GpuConsume => (&mut self.wait_gpu_consume_ns, &mut self.waited_gpu_consume),
+                Wait::FlushOrGpuConsume => {
+                    (&mut self.wait_flush_or_gpu_consume_ns, &mut self.waited_flush_or_gpu_consume)
+                }
+            };
+            *sum = sum.saturating_add(ns);
+            *messages += 1;
+        }
+    }
+}

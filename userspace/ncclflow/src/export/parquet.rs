@@ -1,0 +1,92 @@
+//! Tables for fleets: those of each recording, in one folder (docs/PARQUET.md).
+
+use anyhow::Result;
+use flow::schema::{ApiCall, MessageRow, Op, OtherCallRow};
+
+use super::{format::View, run::Exported, source::Source};
+use crate::sinks::{OutputDir, ParquetFormats, ParquetInput, ParquetTables, ParquetTotals, Sink};
+
+#[derive(Debug)]
+pub(super) struct Parquet {
+    dir: OutputDir,
+    formats: ParquetFormats,
+    /// One for each source; the last takes rows.
+    tables: Vec<ParquetTables>,
+    totals: ParquetTotals,
+}
+
+impl Parquet {
+    pub(super) fn new(dir: OutputDir) -> Result<Self> {
+        Ok(Self {
+            dir,
+            formats: ParquetFormats::new()?,
+            tables: Vec::new(),
+            totals: ParquetTotals::default(),
+        })
+    }
+
+    fn complete_last(&mut self) -> Result<()> {
+        self.tables.last_mut().map_or(Ok(()), ParquetTables::complete)
+    }
+
+    fn last(&mut self, put: impl FnOnce(&mut ParquetTables)) {
+        if let Some(tables) = self.tables.last_mut() {
+            put(tables);
+        }
+    }
+}
+
+impl View for Parquet {
+    fn begin(&mut self, source: &Source) -> Result<()> {
+        self.complete_last()?;
+        self.tables.push(ParquetTables::new(self.dir.try_clone()?, &self.formats, &source.text));
+        Ok(())
+    }
+
+    fn finish(&mut self, exported: &Exported) -> Result<()> {
+        self.complete_last()?;
+        for (tables, source) in self.tables.iter_mut().zip(&exported.sources) {
+            tables.finish(&ParquetInput {
+                is_cut: source.is_cut,
+                records: source.records,
+                undecodable: source.undecodable,
+                blocks_left_out: source.damaged_blocks.saturating_add(source.unknown_blocks),
+            })?;
+        }
+        // Readers see all or nothing of an export.
+        for tables in &mut self.tables {
+            let ParquetTotals { rows, files, bytes } = tables.publish()?;
+            self.totals.rows += rows;
+            self.totals.files += files;
+            self.totals.bytes += bytes;
+        }
+        Ok(())
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let ParquetTotals { rows, files, bytes } = self.totals;
+        vec![format!("{rows} rows in {files} Parquet files, {bytes} bytes")]
+    }
+}
+
+impl Sink for Parquet {
+    fn op(&mut self, op: &Op) {
+        self.last(|tables| tables.op(op));
+    }
+
+    fn messages(&mut self, op: &Op, messages: &[MessageRow]) {
+        self.last(|tables| tables.messages(op, messages));
+    }
+
+    fn call(&mut self, call: &ApiCall) {
+        self.last(|tables| tables.call(call));
+    }
+
+    fn other_call(&mut self, row: &OtherCallRow) {
+        self.last(|tables| tables.other_call(row));
+    }
+
+    fn take_errors(&mut self) -> Vec<String> {
+        self.tables.last_mut().map(Sink::take_errors).unwrap_or_default()
+    }
+}

@@ -1,0 +1,128 @@
+//! What went over each link of each rank, by seconds: the table `link_1s`.
+
+use flow::schema::{BytesKind, LinkSecond, MessageRow, Op, RankKey, SecondOf};
+use foldhash::HashMap;
+use nccl_library::nccl::{Direction, Transport};
+
+const NS_PER_SECOND: u64 = 1_000_000_000;
+
+/// Rows that are kept to be added to. Then all are written, and what comes later for one of them makes another row.
+const MAX_KEPT: usize = 50_000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    rank: RankKey,
+    peer: i32,
+    channel: u32,
+    op: Direction,
+    transport: Transport,
+    second: u64,
+    second_of: SecondOf,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct LinkSeconds {
+    seconds: HashMap<Key, LinkSecond>,
+    /// Where the message before was added, which is where the next one mostly goes.
+    last: Option<(Key, LinkSecond)>,
+}
+
+impl LinkSeconds {
+    /// Adds messages of an op. `offset_ns`: from its clock to Unix time.
+    pub(super) fn add(&mut self, op: &Op, messages: &[MessageRow], offset_ns: u64) {
+        for message in messages {
+            let (at_ns, second_of) = match message.t_end_ns.get() {
+                Some(end) => (end, SecondOf::End),
+                None => (op.row.ts_ns, SecondOf::Op),
+            };
+            let key = Key {
+                rank: op.rank,
+                peer: message.peer,
+                channel: message.channel,
+                op: message.op,
+                transport: message.transport,
+                second: at_ns.saturating_add(offset_ns) / NS_PER_SECOND,
+                second_of,
+            };
+            let row = match &mut self.last {
+                Some((last, row)) if *last == key => row,
+                last => {
+                    let row = self.seconds.remove(&key).unwrap_or_else(|| empty(&key));
+                    if let Some((before, row)) = last.take() {
+                        self.seconds.insert(before, row);
+                    }
+                    &mut last.insert((key, row)).1
+                }
+            };
+            add(row, message);
+        }
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.seconds.len() >= MAX_KEPT
+    }
+
+    /// Gives all rows.
+    pub(super) fn take(&mut self) -> impl Iterator<Item = LinkSecond> {
+        let last = self.last.take().map(|(_, row)| row);
+        std::mem::take(&mut self.seconds).into_values().chain(last)
+    }
+}
+
+fn add(row: &mut LinkSecond, message: &MessageRow) {
+    row.messages += 1;
+    row.messages_measured += u64::from(message.t_end_ns.get().is_some());
+    let bytes = match message.bytes_kind {
+        BytesKind::Exact => &mut row.bytes_exact,
+        BytesKind::Capacity => &mut row.bytes_capacity,
+    };
+    *bytes = bytes.saturating_add(message.bytes);
+    if let Some(bytes) = message.bytes_measured.get() {
+        row.bytes_measured = row.bytes_measured.saturating_add(bytes);
+        row.sizes_measured += 1;
+    }
+    if let (Some(begin), Some(end)) = (message.begin(), message.t_end_ns.get()) {
+        let busy = end.saturating_sub(begin);
+        row.busy_sum_ns = row.busy_sum_ns.saturating_add(busy);
+        row.busy_max_ns = row.busy_max_ns.max(busy);
+        row.busy_messages += 1;
+    }
+    row.add_waits(message.waits());
+}
+
+fn empty(key: &Key) -> LinkSecond {
+    let Key { rank, peer, channel, op, transport, second, second_of } = *key;
+    LinkSecond {
+        communicator: rank.comm_name(),
+        rank: rank.rank,
+        peer,
+        channel,
+        op,
+        transport,
+        second,
+        second_of,
+        messages: 0,
+        messages_measured: 0,
+        bytes_exact: 0,
+        bytes_capacity: 0,
+        bytes_measured: 0,
+        sizes_measured: 0,
+        busy_sum_ns: 0,
+        busy_max_ns: 0,
+        busy_messages: 0,
+        wait_gpu_ready_ns: 0,
+        wait_peer_buffer_ns: 0,
+        wait_gpu_ready_or_peer_buffer_ns: 0,
+        wait_network_ns: 0,
+        wait_flush_ns: 0,
+        wait_gpu_consume_ns: 0,
+        wait_flush_or_gpu_consume_ns: 0,
+        waited_gpu_ready: 0,
+        waited_peer_buffer: 0,
+        waited_gpu_ready_or_peer_buffer: 0,
+        waited_network: 0,
+        waited_flush: 0,
+        waited_gpu_consume: 0,
+        waited_flush_or_gpu_consume: 0,
+    }
+}

@@ -1,0 +1,264 @@
+//! Tables for fleets: Parquet files, partitioned by job and host, that DuckDB, Spark and others read as they are (docs/PARQUET.md).
+//!
+//! The columns are those of the schema's rows. Rows wait in memory until they are a row group, which is sorted and written; what
+//! waits is bounded, over all tables. Files get their names at the end, so that readers never see half of a recording.
+
+mod file;
+mod links;
+mod names;
+mod partition;
+mod report;
+mod rows;
+mod table;
+
+use std::{collections::HashMap, io, mem, sync::Arc};
+
+use anyhow::{Context as _, Result, bail};
+use flow::schema::{ApiCall, ClockReport, FleetHost, MessageRow, Op, OtherCallRow};
+use nccl_library::nccl::Name;
+
+use self::{
+    file::Format,
+    partition::{Common, Counts, Partition},
+    report::Report,
+    table::{Layout, Table},
+};
+use super::{output_dir::OutputDir, sink::Sink};
+
+/// Job of processes of which none is known.
+const NO_JOB: &str = "unknown";
+
+/// Jobs and hosts of a recording; containers have host names of their own.
+const MAX_PARTITIONS: usize = 1024;
+
+/// Rows after which the memory of those that wait is looked at.
+const LOOK_EVERY: u32 = 4096;
+
+/// Memory of rows that wait to be written, in bytes.
+const MEMORY: usize = 128 << 20;
+
+/// What was read of a recording.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ParquetInput {
+    /// It has no end.
+    pub is_cut: bool,
+    pub records: u64,
+    /// Records that could not be understood.
+    pub undecodable: u64,
+    /// Blocks that are damaged or unknown.
+    pub blocks_left_out: u64,
+}
+
+/// What was written of a recording.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ParquetTotals {
+    /// In all tables.
+    pub rows: u64,
+    pub files: u64,
+    pub bytes: u64,
+}
+
+/// How tables are written, whatever recording they are of.
+#[derive(Clone, Debug)]
+pub struct ParquetFormats(Arc<[(Layout, Format)]>);
+
+impl ParquetFormats {
+    pub fn new() -> Result<Self> {
+        let formats = Table::ALL.into_iter().map(|table| {
+            let layout = Layout::of(table);
+            let format = Format::of(&layout).context("the columns of a Parquet table")?;
+            Ok((layout, format))
+        });
+        Ok(Self(formats.collect::<Result<_>>()?))
+    }
+}
+
+/// The tables of a recording.
+#[derive(Debug)]
+pub struct ParquetTables {
+    common: Arc<Common>,
+    report: Report,
+    /// By process.
+    jobs: HashMap<u32, String>,
+    partitions: Vec<(String, String, Partition)>,
+    /// Which partition the rows of a process go to that come from a host of that name.
+    places: HashMap<u32, Vec<(Name, usize)>>,
+    /// Rows until the memory is looked at again.
+    until_look: u32,
+    /// Something could not be written; nothing more is.
+    failed: bool,
+    errors: Vec<String>,
+}
+
+impl ParquetTables {
+    /// Tables in the folder, of the recording that has this `session.json`: that of its end, or else of its beginning.
+    pub fn new(dir: OutputDir, formats: &ParquetFormats, report: &str) -> Self {
+        let report = Report::parse(report);
+        let common = Arc::new(Common {
+            dir,
+            formats: Arc::clone(&formats.0),
+            recording: report.recording(),
+            offset_ns: report.offset_ns(),
+        });
+        Self {
+            common,
+            jobs: report.jobs(),
+            report,
+            partitions: Vec::new(),
+            places: HashMap::new(),
+            until_look: LOOK_EVERY,
+            failed: false,
+            errors: Vec::new(),
+        }
+    }
+
+    /// All rows have come: writes what is left of them. Memory and open files are free then.
+    pub fn complete(&mut self) -> Result<()> {
+        if self.failed {
+            bail!("{}", self.errors.first().map_or("writing Parquet tables failed", String::as_str));
+        }
+        if self.partitions.is_empty() {
+            let host = self.report.host.clone().unwrap_or_default();
+            self.partition_of(NO_JOB, &host)?;
+        }
+        for (_, _, partition) in &mut self.partitions {
+            partition.write_all(&self.report).context("writing Parquet tables")?;
+        }
+        Ok(())
+    }
+
+    /// Writes what was read of the recording. After [`complete`](Self::complete).
+    pub fn finish(&mut self, input: &ParquetInput) -> Result<()> {
+        for (_, _, partition) in &mut self.partitions {
+            let host = FleetHost {
+                recording: self.common.recording.clone(),
+                ncclflow: self.report.ncclflow.clone(),
+                kernel: self.report.kernel.clone(),
+                level: self.report.level.clone(),
+                state: if input.is_cut { Some("recording".to_owned()) } else { self.report.state.clone() },
+                records: input.records,
+                records_not_understood: input.undecodable,
+                blocks_left_out: input.blocks_left_out,
+                numbers_left_out: partition.counts.too_large,
+            };
+            let clock = self.report.clock.clone().unwrap_or_else(no_clock);
+            partition.write_host(&host, &clock, &self.report.loss).context("writing Parquet tables")?;
+        }
+        Ok(())
+    }
+
+    /// Gives the files their names: readers see them from now on. What has none when this is dropped is removed.
+    pub fn publish(&mut self) -> Result<ParquetTotals> {
+        let mut totals = ParquetTotals::default();
+        for (job, host, partition) in &mut self.partitions {
+            partition.publish().map_err(|error| match error.kind() {
+                io::ErrorKind::AlreadyExists => anyhow::anyhow!(
+                    "two recordings of host `{host}`, job `{job}`, began at the same moment: is one of them a copy of the other?"
+                ),
+                _ => anyhow::Error::new(error).context("naming Parquet files"),
+            })?;
+            let Counts { rows, files, bytes, .. } = partition.counts;
+            totals.rows += rows;
+            totals.files += files;
+            totals.bytes += bytes;
+        }
+        Ok(totals)
+    }
+
+    fn put(&mut self, pid: u32, host: &Name, rows: u32, put: impl FnOnce(&mut Partition) -> io::Result<()>) {
+        if self.failed {
+            return;
+        }
+        if let Err(error) = self.partition(pid, host).and_then(put).and_then(|()| self.look(rows)) {
+            self.failed = true;
+            self.errors.push(format!("writing Parquet tables: {error}"));
+        }
+    }
+
+    fn partition(&mut self, pid: u32, host: &Name) -> io::Result<&mut Partition> {
+        let known = self.places.get(&pid).into_iter().flatten().find(|(name, _)| name == host);
+        let place = match known {
+            Some((_, place)) => *place,
+            None => {
+                let job = self.jobs.get(&pid).map_or(NO_JOB, String::as_str).to_owned();
+                let place = self.partition_of(&job, host)?;
+                self.places.entry(pid).or_default().push((host.clone(), place));
+                place
+            }
+        };
+        let partition = self.partitions.get_mut(place).map(|(_, _, partition)| partition);
+        partition.ok_or_else(|| io::Error::other("a partition is missing"))
+    }
+
+    fn partition_of(&mut self, job: &str, host: &str) -> io::Result<usize> {
+        if let Some(place) = self.partitions.iter().position(|(of, at, _)| of == job && at == host) {
+            return Ok(place);
+        }
+        if self.partitions.len() >= MAX_PARTITIONS {
+            return Err(io::Error::other(format!(
+                "the recording has more than {MAX_PARTITIONS} jobs and hosts"
+            )));
+        }
+        let partition = Partition::new(&self.common, job, host)?;
+        self.partitions.push((job.to_owned(), host.to_owned(), partition));
+        Ok(self.partitions.len() - 1)
+    }
+
+    /// Writes rows while those that wait take too much memory.
+    fn look(&mut self, rows: u32) -> io::Result<()> {
+        self.until_look = self.until_look.saturating_sub(rows);
+        if self.until_look > 0 {
+            return Ok(());
+        }
+        self.until_look = LOOK_EVERY;
+        while self.partitions.iter().map(|(_, _, partition)| partition.bytes()).sum::<usize>() > MEMORY {
+            let partitions = self.partitions.iter_mut().map(|(_, _, partition)| partition);
+            let Some(largest) = partitions.max_by_key(|partition| partition.bytes()) else { break };
+            let before = largest.bytes();
+            largest.write_largest()?;
+            if largest.bytes() >= before {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for ParquetTables {
+    fn drop(&mut self) {
+        self.partitions.iter_mut().for_each(|(_, _, partition)| partition.discard());
+    }
+}
+
+fn no_clock() -> ClockReport {
+    ClockReport {
+        clock: "CLOCK_MONOTONIC".into(),
+        started_monotonic_ns: 0,
+        started_realtime_ns: 0,
+        offset_ns: 0,
+        ended_monotonic_ns: None,
+    }
+}
+
+impl Sink for ParquetTables {
+    fn op(&mut self, op: &Op) {
+        self.put(op.row.pid, &op.row.host, 1, |partition| partition.op(op));
+    }
+
+    fn messages(&mut self, op: &Op, messages: &[MessageRow]) {
+        let rows = u32::try_from(messages.len()).unwrap_or(u32::MAX);
+        self.put(op.row.pid, &op.row.host, rows, |partition| partition.messages(op, messages));
+    }
+
+    fn call(&mut self, call: &ApiCall) {
+        self.put(call.row.pid, &call.row.host, 1, |partition| partition.call(call));
+    }
+
+    fn other_call(&mut self, row: &OtherCallRow) {
+        self.put(row.pid, &row.host, 1, |partition| partition.other_call(row));
+    }
+
+    fn take_errors(&mut self) -> Vec<String> {
+        mem::take(&mut self.errors)
+    }
+}

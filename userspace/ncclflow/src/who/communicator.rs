@@ -1,0 +1,255 @@
+//! A rank of a communicator, as its `ncclComm` in the memory of its process says it.
+
+use flow::{decode::CommunicatorPlaces, schema::CommunicatorReport};
+use nccl_library::{elf::RuntimeAddr, fields::IntField};
+use serde::{Deserialize, Serialize};
+
+use super::gpu;
+use crate::memory::Memory;
+
+/// `NCCL_MAGIC`, src/include/comm.h.
+const MAGIC: u64 = 0x0280_0280_0280_0280;
+
+/// Bytes of a communicator's name that are kept.
+const MAX_NAME: usize = 128;
+
+/// Numbers of nodes and devices that are believed.
+const MAX_NUMBER: u32 = 1 << 20;
+
+/// A communicator as a record names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Seen {
+    /// Process as records number it.
+    pub(super) tgid: u32,
+    /// Address of the `ncclComm`.
+    pub(super) pointer: u64,
+    /// `commHash`; before 2.18 there is none.
+    pub(super) hash: Option<u64>,
+    pub(super) rank: i32,
+    pub(super) n_ranks: i32,
+}
+
+/// What a communicator says of itself and of this rank. What its version lacks is not there.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CommunicatorFacts {
+    /// Process as ncclflow sees it.
+    pub pid: u32,
+    /// As folders are called: see [`flow::schema::comm_hash_name`].
+    pub comm_hash: String,
+    pub rank: i32,
+    /// The name that the program gave; 2.27 and later.
+    pub comm_name: Option<String>,
+    pub local_rank: Option<u32>,
+    pub node: Option<u32>,
+    pub n_nodes: Option<u32>,
+    pub cuda_dev: Option<u32>,
+    /// 2.18.3 and later.
+    pub nvml_dev: Option<u32>,
+    /// PCI address, as the driver writes it: `0000:3b:00.0`.
+    pub bus_id: Option<String>,
+    /// As the driver has it for that address.
+    pub gpu_uuid: Option<String>,
+}
+
+impl CommunicatorFacts {
+    /// Reads the communicator that a record named some moments ago. Nothing if there is another one by now, or none.
+    pub(super) fn read(
+        memory: Memory<'_>,
+        places: &CommunicatorPlaces,
+        seen: &Seen,
+        pid: u32,
+    ) -> Option<Self> {
+        let proof =
+            [places.start_magic, places.end_magic, places.hash, Some(places.rank), Some(places.n_ranks)];
+        let number = |value: i32| Some(u64::from(value.cast_unsigned()));
+        let magic = |place: Option<IntField>| place.map(|_| MAGIC);
+        let expected = [
+            magic(places.start_magic),
+            magic(places.end_magic),
+            places.hash.and(seen.hash),
+            number(seen.rank),
+            number(seen.n_ranks),
+        ];
+        let is_it = || values(memory, seen.pointer, proof) == Some(expected);
+        if !is_it() {
+            return None;
+        }
+        let wanted = [
+            places.local_rank,
+            places.node,
+            places.n_nodes,
+            places.cuda_dev,
+            places.nvml_dev,
+            places.bus_id,
+            places.name,
+        ];
+        let [local_rank, node, n_nodes, cuda_dev, nvml_dev, bus_id, name] =
+            values(memory, seen.pointer, wanted)?;
+        let comm_name = name.and_then(|at| text(memory, at));
+        if !is_it() {
+            return None;
+        }
+        // -1 is none, as is whatever else is no number of a device.
+        let small = |value: Option<u64>| {
+            value.and_then(|value| u32::try_from(value).ok()).filter(|value| *value < MAX_NUMBER)
+        };
+        Some(Self {
+            pid,
+            comm_hash: flow::schema::comm_hash_name(seen.hash),
+            rank: seen.rank,
+            comm_name,
+            local_rank: small(local_rank),
+            node: small(node),
+            n_nodes: small(n_nodes),
+            cuda_dev: small(cuda_dev),
+            nvml_dev: small(nvml_dev),
+            bus_id: bus_id.and_then(gpu::bus_id),
+            gpu_uuid: None,
+        })
+    }
+
+    /// Adds what the driver of this host says of the GPU.
+    pub(super) fn with_uuid(self) -> Self {
+        let gpu_uuid = self.bus_id.as_deref().and_then(gpu::uuid);
+        Self { gpu_uuid, ..self }
+    }
+
+    /// What both say: of communicators that cannot be told from each other.
+    pub(super) fn and(self, other: &Self) -> Self {
+        fn same<T: PartialEq>(one: Option<T>, other: Option<&T>) -> Option<T> {
+            one.filter(|one| Some(one) == other)
+        }
+        Self {
+            comm_name: same(self.comm_name, other.comm_name.as_ref()),
+            local_rank: same(self.local_rank, other.local_rank.as_ref()),
+            node: same(self.node, other.node.as_ref()),
+            n_nodes: same(self.n_nodes, other.n_nodes.as_ref()),
+            cuda_dev: same(self.cuda_dev, other.cuda_dev.as_ref()),
+            nvml_dev: same(self.nvml_dev, other.nvml_dev.as_ref()),
+            bus_id: same(self.bus_id, other.bus_id.as_ref()),
+            gpu_uuid: same(self.gpu_uuid, other.gpu_uuid.as_ref()),
+            ..self
+        }
+    }
+
+    /// Puts it into the row of this rank.
+    pub(super) fn fill(&self, row: &mut CommunicatorReport) {
+        row.comm_name.clone_from(&self.comm_name);
+        row.local_rank = self.local_rank;
+        row.node = self.node;
+        row.n_nodes = self.n_nodes;
+        row.cuda_dev = self.cuda_dev;
+        row.nvml_dev = self.nvml_dev;
+        row.bus_id.clone_from(&self.bus_id);
+        row.gpu_uuid.clone_from(&self.gpu_uuid);
+    }
+}
+
+/// The values of fields of the struct at `base`; nothing for those that the version lacks.
+fn values<const N: usize>(
+    memory: Memory<'_>,
+    base: u64,
+    places: [Option<IntField>; N],
+) -> Option<[Option<u64>; N]> {
+    let address = |place: &IntField| RuntimeAddr(base.saturating_add(place.offset()));
+    let pieces: Vec<_> = places.iter().flatten().map(|place| (address(place), place.size())).collect();
+    let bytes = memory.gather(&pieces).ok()?;
+    let mut rest = bytes.as_slice();
+    Some(places.map(|place| {
+        let (value, tail) = rest.split_at_checked(place?.size())?;
+        rest = tail;
+        nccl_library::fields::unsigned(value)
+    }))
+}
+
+/// A short text that the program gave, without control characters; nothing if it gave none. NCCL keeps the address and not the text, so
+/// the program can have freed it: what is no text is nothing.
+fn text(memory: Memory<'_>, at: u64) -> Option<String> {
+    let mut bytes = [0; MAX_NAME];
+    let read = memory.read_some(RuntimeAddr(at), &mut bytes).ok().filter(|_| at != 0)?;
+    let text = bytes.get(..read)?.split(|byte| *byte == 0).next()?;
+    let text = std::str::from_utf8(text).or_else(|error| {
+        // A long one is cut, in the middle of a character perhaps.
+        let is_cut = text.len() == MAX_NAME && error.error_len().is_none();
+        std::str::from_utf8(text.get(..error.valid_up_to()).filter(|_| is_cut).unwrap_or(text))
+    });
+    Some(text.ok()?.chars().filter(|c| !c.is_control()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::target::Process;
+
+    /// A made-up `ncclComm` of ours: places, and the struct.
+    fn made(name: &std::ffi::CStr) -> (CommunicatorPlaces, [u64; 12]) {
+        let place = |word: u64, size| IntField::new(8 * word, size);
+        let places = CommunicatorPlaces {
+            start_magic: place(0, 8),
+            end_magic: place(11, 8),
+            hash: place(1, 8),
+            rank: place(2, 4).unwrap(),
+            n_ranks: place(3, 4).unwrap(),
+            local_rank: place(4, 4),
+            node: place(5, 4),
+            n_nodes: None,
+            cuda_dev: place(6, 4),
+            nvml_dev: place(7, 4),
+            bus_id: place(8, 8),
+            name: place(9, 8),
+        };
+        let name = name.as_ptr().expose_provenance() as u64;
+        (places, [MAGIC, 0xabc, 3, 8, 1, 0, 2, 0xffff_ffff, 0x3b000, name, 0, MAGIC])
+    }
+
+    #[test]
+    fn a_communicator_is_read_if_it_is_still_the_one() {
+        let (places, comm) = made(c"tensor\x1b[2J parallel");
+        let process = Process::open(std::process::id()).unwrap();
+        let pointer = comm.as_ptr().expose_provenance() as u64;
+        let seen = Seen { tgid: 7, pointer, hash: Some(0xabc), rank: 3, n_ranks: 8 };
+        let read = |seen| CommunicatorFacts::read(Memory::new(&process), &places, &seen, 70);
+        let expected = CommunicatorFacts {
+            pid: 70,
+            comm_hash: "0x0000000000000abc".to_owned(),
+            rank: 3,
+            comm_name: Some("tensor[2J parallel".to_owned()),
+            local_rank: Some(1),
+            node: Some(0),
+            n_nodes: None,
+            cuda_dev: Some(2),
+            nvml_dev: None,
+            bus_id: Some("0000:3b:00.0".to_owned()),
+            gpu_uuid: None,
+        };
+        assert_eq!(read(seen).unwrap(), expected);
+        for other in [
+            Seen { rank: 2, ..seen },
+            Seen { n_ranks: 9, ..seen },
+            Seen { hash: Some(1), ..seen },
+            Seen { pointer: pointer + 8, ..seen },
+        ] {
+            assert_eq!(read(other), None, "{other:?}");
+        }
+        assert_eq!(read(Seen { pointer: 8, ..seen }), None);
+    }
+
+    #[test]
+    fn a_name_that_is_no_text_is_none() {
+        let process = Process::open(std::process::id()).unwrap();
+        let read = |name: &[u8]| text(Memory::new(&process), name.as_ptr().expose_provenance() as u64);
+        assert_eq!(read(b"dp\0").as_deref(), Some("dp"));
+        assert_eq!(read(b"\xa8\x07a\0"), None, "freed, and used for something else");
+        let long = "\u{e4}".repeat(200);
+        assert_eq!(read(&[b"x", long.as_bytes()].concat()).unwrap().chars().count(), 64);
+        assert_eq!(text(Memory::new(&process), 0), None);
+    }
+
+    #[test]
+    fn of_two_that_look_alike_only_what_both_say_is_kept() {
+        let one =
+            CommunicatorFacts { local_rank: Some(1), cuda_dev: Some(2), ..CommunicatorFacts::default() };
+        let other = CommunicatorFacts { cuda_dev: Some(3), ..one.clone() };
+        assert_eq!(one.clone().and(&other), CommunicatorFacts { cuda_dev: None, ..one });
+    }
+}

@@ -1,0 +1,146 @@
+//! What is known of processes and communicators, for whoever makes rows of them: the recording itself, or a reader of one.
+
+use std::collections::{HashMap, HashSet};
+
+use flow::schema::CommunicatorReport;
+
+use super::{
+    communicator::CommunicatorFacts,
+    job::{Job, Largest},
+    process::{ProcessFacts, Whose},
+    registry::MAX_ENTRIES,
+};
+use crate::recording::Event;
+
+/// Bytes of an event as JSON: a control group's path has up to 4,096.
+const MAX_EVENT: usize = 16 << 10;
+
+/// A rank of a communicator: process as ncclflow sees it, `commHash` as folders are called, rank.
+type Member = (u32, String, i32);
+
+/// Everything that [`Event::Process`] and [`Event::Communicator`] said.
+#[derive(Clone, Debug, Default)]
+pub struct Known {
+    /// The latest of each number.
+    processes: HashMap<u32, ProcessFacts>,
+    communicators: HashMap<Member, CommunicatorFacts>,
+}
+
+impl Known {
+    /// Takes note of an event; of others than those two nothing is noted. The event can come from a recording of anybody's making: what is
+    /// larger than anything that ncclflow writes is left out, and so are those beyond a number that no node has.
+    pub fn note(&mut self, event: &Event) {
+        let is_ours = || serde_json::to_vec(event).is_ok_and(|text| text.len() <= MAX_EVENT);
+        let has_room = self.processes.len().max(self.communicators.len()) < MAX_ENTRIES;
+        match event {
+            Event::Process(_) | Event::Communicator(_) if !has_room || !is_ours() => {}
+            Event::Process(facts) => {
+                self.processes.insert(facts.pid, ProcessFacts::clone(facts));
+            }
+            Event::Communicator(facts) => {
+                let member = (facts.pid, facts.comm_hash.clone(), facts.rank);
+                let facts = match self.communicators.remove(&member) {
+                    Some(other) => CommunicatorFacts::clone(facts).and(&other),
+                    None => CommunicatorFacts::clone(facts),
+                };
+                self.communicators.insert(member, facts);
+            }
+            _ => {}
+        }
+    }
+
+    /// The process that has, or had last, this number.
+    pub fn process(&self, pid: u32) -> Option<&ProcessFacts> {
+        self.processes.get(&pid)
+    }
+
+    /// The rank of a communicator that this process is.
+    pub fn communicator(&self, pid: u32, comm_hash: &str, rank: i32) -> Option<&CommunicatorFacts> {
+        self.communicators.get(&(pid, comm_hash.to_owned(), rank))
+    }
+
+    /// Completes the rows of communicators. Gives the job of each of their processes.
+    pub fn complete(&self, rows: &mut [CommunicatorReport]) -> HashMap<u32, Job> {
+        let (mut of_processes, mut of_gpus) = (HashMap::new(), HashMap::new());
+        for row in &mut *rows {
+            if let Some(facts) = self.communicator(row.pid, &row.comm_hash, row.rank) {
+                facts.fill(row);
+            }
+            let (Ok(n_ranks), Ok(rank)) = (u32::try_from(row.n_ranks), u32::try_from(row.rank)) else {
+                continue;
+            };
+            let of_process: &mut Largest = of_processes.entry(row.pid).or_default();
+            of_process.note(n_ranks, rank);
+            let of_gpu: &mut Largest = of_gpus.entry((row.pid, row.cuda_dev)).or_default();
+            of_gpu.note(n_ranks, rank);
+        }
+        let pids: HashSet<u32> = self.processes.keys().chain(of_processes.keys()).copied().collect();
+        let unknown = Whose::default();
+        let job_of = |pid: u32| {
+            let largest = of_processes.get(&pid).copied().unwrap_or_default();
+            (pid, Job::of(self.process(pid).map_or(&unknown, |facts| &facts.whose), largest))
+        };
+        let jobs: HashMap<u32, Job> = pids.into_iter().map(job_of).collect();
+        for row in rows {
+            let of_gpu = of_gpus.get(&(row.pid, row.cuda_dev)).copied().unwrap_or_default();
+            let Some(job) = jobs.get(&row.pid) else { continue };
+            let rank = job.rank_of_gpu(of_gpu);
+            row.job_rank = rank.map(|(rank, _)| rank);
+            row.job_rank_source = rank.map(|(_, source)| source.name().to_owned());
+            row.job_name.clone_from(&job.name);
+        }
+        jobs
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(pid: u32, comm_hash: &str, rank: i32, n_ranks: i32) -> CommunicatorReport {
+        CommunicatorReport {
+            comm_hash: comm_hash.to_owned(),
+            rank,
+            n_ranks,
+            pid,
+            ..CommunicatorReport::default()
+        }
+    }
+
+    fn facts(pid: u32, rank: i32, cuda_dev: u32) -> Event {
+        let (comm_hash, cuda_dev) = ("0xa".to_owned(), Some(cuda_dev));
+        Event::Communicator(Box::new(CommunicatorFacts {
+            pid,
+            comm_hash,
+            rank,
+            cuda_dev,
+            ..CommunicatorFacts::default()
+        }))
+    }
+
+    /// Two threads with a GPU each, and a smaller communicator, as of tensor parallelism.
+    #[test]
+    fn each_gpu_of_a_process_has_its_rank() {
+        let mut known = Known::default();
+        known.note(&facts(7, 4, 0));
+        known.note(&facts(7, 5, 1));
+        let mut rows = [row(7, "0xa", 4, 8), row(7, "0xa", 5, 8), row(8, "0xa", 6, 8)];
+        let jobs = known.complete(&mut rows);
+        let ranks: Vec<_> = rows.iter().map(|row| (row.job_rank, row.cuda_dev)).collect();
+        assert_eq!(ranks, [(Some(4), Some(0)), (Some(5), Some(1)), (Some(6), None)]);
+        assert_eq!((jobs[&7].rank, jobs[&7].size, jobs[&8].rank), (None, Some(8), Some(6)));
+        assert!(rows.iter().all(|row| row.job_rank_source.as_deref() == Some("derived")));
+    }
+
+    #[test]
+    fn what_nobody_writes_is_left_out() {
+        let mut known = Known::default();
+        let name = "x".repeat(MAX_EVENT);
+        known.note(&Event::Process(Box::new(ProcessFacts { pid: 1, name, ..ProcessFacts::default() })));
+        assert!(known.process(1).is_none());
+        for pid in 0..100_000 {
+            known.note(&Event::Process(Box::new(ProcessFacts { pid, ..ProcessFacts::default() })));
+        }
+        assert_eq!(known.processes.len(), MAX_ENTRIES);
+    }
+}

@@ -1,0 +1,26 @@
+//! Who is who: the job, user and container of a process, and the GPU, node and name of a communicator's rank.
+//!
+//! Probes tell a rank of a communicator and a process ID. What people ask for is the rank in the job, whose job it is and which GPU. Some of
+//! it is in the initial environment of the process ([`environment`]), some in `ncclComm` ([`communicator`]), and the rest in files of the
+//! user ([`RankMap`]). All of it is a tenant's: it is bounded and cleaned, and nothing is decided by it.
+//!
+//! What was found stands in the recording ([`crate::recording::Event`]), so that a reader on another machine knows it: [`Known`] is what
+//! both a recording and its readers ask.
+
+mod communicator;
+mod environment;
+mod gpu;
+mod job;
+mod known;
+mod process;
+mod rank_map;
+mod registry;
+mod watch;
+
+pub use communicator::CommunicatorFacts;
+pub use environment::{JobVariable, Variables};
+pub use job::{Job, JobSource, Largest};
+pub use known::Known;
+pub use process::{ProcessFacts, WhoOptions, Whose};
+pub use rank_map::RankMap;
+pub(crate) use watch::{CommunicatorWatch, Who, WhoReport};

@@ -1,0 +1,210 @@
+//! Looks at processes and communicators as they come, without keeping anybody waiting: communicators are read by a thread of its own.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicUsize, Ordering},
+        mpsc::{Receiver, SyncSender, sync_channel},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use flow::{
+    decode::{Decoder, RecordView},
+    recording::communicator_spans,
+};
+
+use super::{
+    communicator::{CommunicatorFacts, Seen},
+    job::{Job, Largest},
+    process::{ProcessFacts, WhoOptions},
+    registry::{MAX_ENTRIES, Registry},
+};
+use crate::{
+    capture::Binding,
+    memory::Memory,
+    recording::Event,
+    sinks::{SessionReport, TargetReport},
+    target::{Process, Users},
+};
+
+/// Communicators that may wait to be looked at. Those beyond it have no facts.
+const MAX_WAITING: usize = 4096;
+
+/// Processes that are held open between two looks.
+const MAX_OPEN: usize = 64;
+
+/// How long the end of a recording or window waits for what is being looked at. A look takes some microseconds.
+const SETTLE_LIMIT: Duration = Duration::from_millis(200);
+
+/// What a recording has to tell who is who.
+#[derive(Debug)]
+pub(crate) struct Who {
+    options: Arc<WhoOptions>,
+    host: String,
+    /// Read when they are first asked for: attaching does not wait for them.
+    users: OnceLock<Users>,
+    registry: Registry,
+    to_thread: Option<SyncSender<Look>>,
+    waiting: Arc<AtomicUsize>,
+}
+
+/// A communicator to look at.
+#[derive(Debug)]
+struct Look {
+    seen: Seen,
+    /// As ncclflow sees it.
+    pid: u32,
+    decoder: Arc<Decoder>,
+}
+
+impl Who {
+    /// Where the thread cannot be started, communicators have no facts.
+    pub(crate) fn new(options: Arc<WhoOptions>, host: String) -> Self {
+        let (registry, waiting) = (Registry::default(), Arc::new(AtomicUsize::new(0)));
+        let (to_thread, looks) = sync_channel(MAX_WAITING);
+        let (found, still_waiting) = (registry.clone(), Arc::clone(&waiting));
+        let thread = thread::Builder::new()
+            .name("ncclflow-who".to_owned())
+            .spawn(move || look_at_communicators(&looks, &found, &still_waiting));
+        let to_thread = thread.is_ok().then_some(to_thread);
+        Self { options, host, users: OnceLock::new(), registry, to_thread, waiting }
+    }
+
+    /// Tells who the process is, in its report and to those who write recordings.
+    pub(crate) fn describe(&self, target: &mut TargetReport) {
+        let users = self.users.get_or_init(Users::read);
+        let facts = ProcessFacts::read(target.pid, target.started_ticks, &self.host, users, &self.options);
+        if let Some(facts) = &facts {
+            self.registry.push(Event::Process(Box::new(facts.clone())));
+        }
+        target.whose = facts.map(|facts| facts.whose);
+    }
+
+    /// For whoever writes a recording: has communicators looked at as they come, and is told.
+    pub(crate) fn watch(&self) -> CommunicatorWatch {
+        CommunicatorWatch {
+            registry: self.registry.clone(),
+            to_thread: self.to_thread.clone(),
+            waiting: Arc::clone(&self.waiting),
+            seen: HashSet::new(),
+            last: None,
+        }
+    }
+
+    /// For whoever completes reports.
+    pub(crate) fn report(&self) -> WhoReport {
+        WhoReport { registry: self.registry.clone(), waiting: Arc::clone(&self.waiting) }
+    }
+}
+
+/// What is known, for reports.
+#[derive(Clone, Debug)]
+pub(crate) struct WhoReport {
+    registry: Registry,
+    waiting: Arc<AtomicUsize>,
+}
+
+impl WhoReport {
+    /// Completes a report that has its communicators.
+    pub(crate) fn complete(&self, report: &mut SessionReport) {
+        let deadline = Instant::now() + SETTLE_LIMIT;
+        while self.waiting.load(Ordering::Acquire) > 0 && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let known = self.registry.known();
+        let jobs = known.complete(&mut report.communicators);
+        for target in &mut report.targets {
+            let latest = known.process(target.pid);
+            target.job = match &target.whose {
+                // Another process has its number by now: of this one there are no communicators.
+                Some(whose) if latest.is_some_and(|latest| latest.started_ticks != target.started_ticks) => {
+                    Some(Job::of(whose, Largest::default()))
+                }
+                _ => jobs.get(&target.pid).cloned(),
+            };
+        }
+    }
+}
+
+/// Looks at the records of a recording for communicators that were not seen before.
+#[derive(Debug)]
+pub(crate) struct CommunicatorWatch {
+    pub(crate) registry: Registry,
+    to_thread: Option<SyncSender<Look>>,
+    waiting: Arc<AtomicUsize>,
+    seen: HashSet<Seen>,
+    last: Option<Seen>,
+}
+
+impl CommunicatorWatch {
+    /// One that is told only this, and looks at nothing.
+    #[cfg(test)]
+    pub(crate) fn knowing(events: impl IntoIterator<Item = Event>) -> Self {
+        let registry = Registry::default();
+        events.into_iter().for_each(|event| registry.push(event));
+        Self { registry, to_thread: None, waiting: Arc::default(), seen: HashSet::new(), last: None }
+    }
+
+    /// A record came.
+    pub(crate) fn note(&mut self, binding: &Binding, record: &RecordView<'_>) {
+        let Some(seen) = seen(binding, record) else { return };
+        if self.last == Some(seen) {
+            return;
+        }
+        self.last = Some(seen);
+        if self.seen.len() >= MAX_ENTRIES {
+            self.seen.clear();
+        }
+        if !self.seen.insert(seen) || !self.registry.is_new(seen) {
+            return;
+        }
+        let pid = binding.host.as_ref().map_or(seen.tgid, |host| host.pid);
+        let look = Look { seen, pid, decoder: Arc::clone(&binding.decoder) };
+        let Some(to_thread) = &self.to_thread else { return };
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+        if to_thread.try_send(look).is_err() {
+            self.waiting.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+fn seen(binding: &Binding, record: &RecordView<'_>) -> Option<Seen> {
+    let spans = communicator_spans(&binding.kind)?;
+    let hash = spans.hash.as_ref().map(|hash| record.unsigned(hash)).transpose().ok()?;
+    let (rank, n_ranks) = (record.int(&spans.rank).ok()?, record.int(&spans.n_ranks).ok()?);
+    let pointer = record.unsigned(&spans.pointer).ok()?;
+    // All is zero where the memory could not be read.
+    (n_ranks > 0 && (0..n_ranks).contains(&rank)).then_some(Seen {
+        tgid: record.header.tgid,
+        pointer,
+        hash,
+        rank,
+        n_ranks,
+    })
+}
+
+/// Looks until nobody can ask any more.
+fn look_at_communicators(looks: &Receiver<Look>, registry: &Registry, waiting: &AtomicUsize) {
+    let mut open: HashMap<u32, Process> = HashMap::new();
+    for Look { seen, pid, decoder } in looks {
+        if let Some(places) = &decoder.communicator {
+            if open.len() >= MAX_OPEN || open.get(&pid).is_some_and(Process::has_exited) {
+                open.clear();
+            }
+            if !open.contains_key(&pid)
+                && let Ok(process) = Process::open(pid)
+            {
+                open.insert(pid, process);
+            }
+            let read = |process| CommunicatorFacts::read(Memory::new(process), places, &seen, pid);
+            // Where it has ended, or freed the communicator, nothing is known.
+            if let Some(facts) = open.get(&pid).and_then(read) {
+                registry.push(Event::Communicator(Box::new(facts.with_uuid())));
+            }
+        }
+        waiting.fetch_sub(1, Ordering::AcqRel);
+    }
+}
