@@ -149,6 +149,7 @@ impl Rows {
             host_ns: record.returned.map(|returned| returned.host_ns),
             result: record.returned.map(|returned| returned.result.clone()),
             seq: record.seq,
+            seq_local: None,
         };
         ApiCall { rank: record.comm.map(|comm| rank_key(&comm, host)), row }
     }

@@ -74,7 +74,8 @@ row! {
         /// Size of the communicator.
         "nRanks": Measured, n_ranks: Option<i32>;
         /// Calls of this rank on this communicator that were seen before this one. Lines are in the order in
-        /// which the calls ended; this is the order in which they began. `null` in a part of a recording.
+        /// which the calls ended; this is the order in which they began. `null` in a part of a recording,
+        /// and in windows but the first that were put together.
         "call": Derived, call: Option<u64>;
         /// Collectives that NCCL had launched on the communicator before the call. A call outside of a group,
         /// with nothing pending, becomes the op with `seq` = 2 × `launched` of `proxy_flow`.
@@ -99,6 +100,8 @@ row! {
         /// With `--api`: `seq` of its op in `proxy_flow`; `null`: it has none (one rank, nothing to send, an error), several
         /// (`AlltoAll`, `Gather`, `Scatter`, which their ops' `apiCall` names), or it is not known for certain which.
         "seq": Derived, seq: Observed<u64>, unless is_absent;
+        /// As in `proxy_flow`: `seq` is counted from the beginning of the part.
+        "seqLocal": Derived, seq_local: Option<bool>, unless is_none;
     }
 }
 

@@ -123,7 +123,7 @@ row! {
         /// graphs; NCCL itself counts all other collectives.
         "seqLocal": Derived, seq_local: Option<bool>, unless is_none;
         /// With `--api`: the `call` of `api_rank<r>.jsonl` that it comes from; `null`: not known for certain, as calls that
-        /// are alike wait in one group; or a replay of a CUDA graph, or called before the recording.
+        /// are alike wait in one group; or a replay of a CUDA graph, or called before the recording; or where calls have no number.
         "apiCall": Derived, api_call: Observed<u64>, unless is_absent;
         /// One for each `SaveProxy` call: objects with the keys below.
         "peers": Planned, peers: Vec<PeerRow>;

@@ -207,6 +207,7 @@ mod tests {
         });
         Source {
             path: "flows".into(),
+            text: String::new(),
             report: serde_json::from_value(report).unwrap(),
             text: String::new(),
             span_ns: Some((20_000_000_000, 90_000_000_000)),

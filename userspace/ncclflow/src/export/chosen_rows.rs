@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-use flow::schema::{ApiCall, MessageRow, Op, OtherCallRow, Outcome, RankKey};
+use flow::schema::{ApiCall, MessageRow, Observed, Op, OtherCallRow, Outcome, RankKey};
 use serde::Serialize;
 
 use super::{choice::SourceChoice, format::View, ranks::Ranks};
@@ -49,6 +49,8 @@ pub(super) struct ChosenRows {
     is_taken: bool,
     /// To be added to the numbers of the op that came last.
     seq_shift: u64,
+    /// An earlier window had its rank.
+    is_continued: bool,
     /// Ranks that replay CUDA graphs: their collectives are counted by us, not by NCCL.
     replaying: HashSet<RankKey>,
 }
@@ -67,6 +69,7 @@ impl ChosenRows {
             changed: None,
             is_taken: false,
             seq_shift: 0,
+            is_continued: false,
             replaying: HashSet::new(),
         }
     }
@@ -74,7 +77,7 @@ impl ChosenRows {
     /// The op's number is not the one that it has in the whole.
     fn is_numbered_locally(&self, op: &Op) -> bool {
         let is_p2p = op.row.pattern.is_p2p();
-        (is_p2p && self.seq_shift > 0)
+        (is_p2p && self.is_continued)
             || (self.choice.is_from_middle && (is_p2p || self.replaying.contains(&op.rank)))
     }
 }
@@ -98,6 +101,7 @@ impl Sink for ChosenRows {
             self.seq_shift = place.p2p_shift << 1;
             ranks.note_p2p(op.rank, place.instance, (op.row.seq >> 1).saturating_add(place.p2p_shift));
         }
+        self.is_continued = place.is_continued;
         let is_local = self.is_numbered_locally(op);
         // Of what the model still waited for, it is not known how it went on.
         let outcome = match op.row.measured {
@@ -106,11 +110,19 @@ impl Sink for ChosenRows {
             }
             outcome => outcome,
         };
-        if is_local || place.instance != op.rank.instance || outcome != op.row.measured {
+        // The calls have no numbers there.
+        let is_uncounted = self.choice.is_from_middle || place.is_continued;
+        let api_call = match op.row.api_call {
+            Observed::Known(_) if is_uncounted => Observed::Unknown,
+            other => other,
+        };
+        let is_same =
+            place.instance == op.rank.instance && outcome == op.row.measured && api_call == op.row.api_call;
+        if is_local || !is_same {
             counts.numbered_locally += u64::from(is_local);
             let mut changed = op.clone();
             changed.rank.instance = place.instance;
-            changed.row.measured = outcome;
+            (changed.row.measured, changed.row.api_call) = (outcome, api_call);
             changed.row.seq = changed.row.seq.saturating_add(self.seq_shift);
             changed.row.captured_seq =
                 changed.row.captured_seq.map(|captured| captured.saturating_add(self.seq_shift));
@@ -149,8 +161,10 @@ impl Sink for ChosenRows {
             return;
         }
         counts.calls += 1;
-        let instance = call.rank.map(|rank| ranks.place(rank).instance);
-        let is_uncounted = self.choice.is_from_middle && call.row.call.is_some();
+        let place = call.rank.map(|rank| ranks.place(rank));
+        let is_anew = self.choice.is_from_middle || place.is_some_and(|place| place.is_continued);
+        let is_uncounted = is_anew && call.row.call.is_some();
+        let instance = place.map(|place| place.instance);
         if instance == call.rank.map(|rank| rank.instance) && !is_uncounted {
             return view.call(call);
         }
@@ -161,6 +175,13 @@ impl Sink for ChosenRows {
         }
         if is_uncounted {
             changed.row.call = None;
+        }
+        if let (Observed::Known(seq), Some(rank)) = (changed.row.seq, call.rank) {
+            let is_p2p = seq & 1 == 1;
+            let shift = place.filter(|_| is_p2p).map_or(0, |place| place.p2p_shift << 1);
+            changed.row.seq = Observed::Known(seq.saturating_add(shift));
+            let is_local = is_anew && (is_p2p || self.replaying.contains(&rank));
+            changed.row.seq_local = is_local.then_some(true);
         }
         view.call(&changed);
     }

@@ -31,6 +31,8 @@ pub(super) struct Place {
     pub(super) instance: u32,
     /// To be added to the numbers of sends and receives: windows begin anew.
     pub(super) p2p_shift: u64,
+    /// An earlier window had the rank: what is counted begins anew.
+    pub(super) is_continued: bool,
 }
 
 #[derive(Debug)]
@@ -86,7 +88,7 @@ impl Ranks {
         });
         let place = if let Some(earlier) = earlier {
             (earlier.source, earlier.end_ns) = (*source, *end_ns);
-            Place { instance: earlier.instance, p2p_shift: earlier.next_p2p }
+            Place { instance: earlier.instance, p2p_shift: earlier.next_p2p, is_continued: true }
         } else {
             let is_taken = |instance: u32| taken.iter().any(|taken| taken.instance == instance);
             let instance = (key.instance..u32::MAX).find(|instance| !is_taken(*instance)).unwrap_or(u32::MAX);
@@ -103,7 +105,7 @@ impl Ranks {
             let (host, pid, own_instance) = (host.clone(), key.pid, key.instance);
             let (source, end_ns) = (*source, *end_ns);
             taken.push(Taken { instance, host, pid, own_instance, source, end_ns, next_p2p: 0 });
-            Place { instance, p2p_shift: 0 }
+            Place { instance, p2p_shift: 0, is_continued: false }
         };
         self.places.insert(key, place);
         place

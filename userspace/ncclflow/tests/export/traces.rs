@@ -96,6 +96,19 @@ impl Captured {
         serde_json::from_str::<Value>(&self.report).unwrap()["clock"]["offset_ns"].as_u64().unwrap()
     }
 
+    /// All records so much later.
+    pub(crate) fn shifted(mut self, ns: u64) -> Self {
+        for record in &mut self.records {
+            let mut head = RecordHeader::from_bytes(record).unwrap();
+            if head.probe != LOSS_MARK {
+                head.ts_ns += ns;
+                let bytes = head.to_bytes();
+                record[..bytes.len()].copy_from_slice(&bytes);
+            }
+        }
+        self
+    }
+
     /// The first records only.
     pub(crate) fn cut_to(mut self, records: usize) -> Self {
         self.records.truncate(records);
