@@ -64,7 +64,11 @@ pub(crate) fn run(args: &Args) -> Result<Fleet> {
     let captured = read_capture(&args.capture)?;
     let originals = processes(&captured);
     let copied = u32::try_from(originals.len())?;
-    ensure!(copied > 0 && args.ranks.is_multiple_of(copied), "{} ranks are no multiple of {copied}", args.ranks);
+    ensure!(
+        copied > 0 && args.ranks.is_multiple_of(copied),
+        "{} ranks are no multiple of {copied}",
+        args.ranks
+    );
     let span_ns = span(&captured)?;
     std::fs::create_dir(&args.output)?;
     let mut fleet = Fleet::default();

@@ -12,7 +12,7 @@ use crate::traces::{captured, run};
 
 #[test]
 fn a_recording_is_judged_as_its_lines_are() {
-    let Some(captured) = captured("net_steps.cap.gz") else { return };
+    let captured = captured("net_steps.cap.gz");
     let captured = captured.cut_to(80_000);
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
@@ -37,7 +37,7 @@ fn a_recording_is_judged_as_its_lines_are() {
 /// Where both are there, and the lines have ended early, the recording is read; a cut one says so.
 #[test]
 fn the_recording_counts_where_lines_have_ended_early() {
-    let Some(captured) = captured("net_steps.cap.gz") else { return };
+    let captured = captured("net_steps.cap.gz");
     let captured = captured.cut_to(60_000);
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);

@@ -92,7 +92,7 @@ fn steps_by_line(text: &str) -> Vec<Step> {
 
 #[test]
 fn readers_of_the_extractor_find_what_they_expect() {
-    let Some(captured) = captured("net_steps.cap.gz") else { return };
+    let captured = captured("net_steps.cap.gz");
     let captured = captured.cut_to(40_000);
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
@@ -163,7 +163,7 @@ fn readers_of_the_extractor_find_what_they_expect() {
 
 #[test]
 fn flat_is_one_folder() {
-    let Some(captured) = captured("net_steps.cap.gz") else { return };
+    let captured = captured("net_steps.cap.gz");
     let captured = captured.cut_to(20_000);
     let folder = tempfile::tempdir().unwrap();
     captured.record(&folder.path().join("recording"), 0..20_000);
@@ -196,7 +196,7 @@ fn flat_is_one_folder() {
 /// Between GPUs on NVLink no op needs a proxy.
 #[test]
 fn ops_without_a_proxy_are_left_out_and_told() {
-    let Some(captured) = captured("nvlink_flow.cap.gz") else { return };
+    let captured = captured("nvlink_flow.cap.gz");
     let captured = captured.cut_to(500);
     let folder = tempfile::tempdir().unwrap();
     captured.record(&folder.path().join("recording"), 0..500);

@@ -13,8 +13,8 @@ struct World {
 }
 
 /// The recording `recording`, and all its lines in `whole`.
-fn world() -> Option<World> {
-    let captured = captured("net_steps.cap.gz")?.cut_to(45_000);
+fn world() -> World {
+    let captured = captured("net_steps.cap.gz").cut_to(45_000);
     let folder = tempfile::tempdir().unwrap();
     captured.record(&folder.path().join("recording"), 0..captured.len());
     let whole = run(
@@ -24,7 +24,7 @@ fn world() -> Option<World> {
         Choice::default(),
     );
     assert_eq!((whole.rows.left_out, whole.rows.numbered_locally), (0, 0));
-    Some(World { folder, captured })
+    World { folder, captured }
 }
 
 impl World {
@@ -87,7 +87,7 @@ fn without_numbers(lines: &[(String, Value)]) -> Vec<(String, Value)> {
 
 #[test]
 fn all_lines_are_those_of_a_replay() {
-    let Some(world) = world() else { return };
+    let world = world();
     replay(&world.path("recording"), &world.path("replayed")).unwrap();
     for kind in ["proxy_flow", "flow_steps"] {
         let lines = |folder: &str| lines(&world.path(folder), kind);
@@ -99,7 +99,7 @@ fn all_lines_are_those_of_a_replay() {
 
 #[test]
 fn rows_of_a_part_are_those_of_the_whole() {
-    let Some(world) = world() else { return };
+    let world = world();
     let part = world.export("part", world.middle_choice());
     let (ops, messages) = lines_of_time(&world.path("whole"), world.middle());
     assert!(ops.len() > 50 && ops.iter().any(|(_, line)| is_p2p(line)), "{}", ops.len());
@@ -121,7 +121,7 @@ fn rows_of_a_part_are_those_of_the_whole() {
 /// 10 s before the last 2 of 30 s are read with them.
 #[test]
 fn the_end_is_read_without_what_was_before() {
-    let Some(world) = world() else { return };
+    let world = world();
     let from = Some(Moment::BeforeEnd(Duration::from_secs(2)));
     let part = world.export("end", Choice { from, ..Choice::default() });
     let (_, last) = world.captured.span();
@@ -138,7 +138,7 @@ fn the_end_is_read_without_what_was_before() {
 
 #[test]
 fn with_exact_the_numbers_are_the_same_too() {
-    let Some(world) = world() else { return };
+    let world = world();
     let part = world.export("part", Choice { exact: true, ..world.middle_choice() });
     let (ops, messages) = lines_of_time(&world.path("whole"), world.middle());
     assert!(lines(&world.path("part"), "proxy_flow") == ops);
@@ -148,7 +148,7 @@ fn with_exact_the_numbers_are_the_same_too() {
 
 #[test]
 fn a_communicator_and_a_rank_are_chosen() {
-    let Some(world) = world() else { return };
+    let world = world();
     let whole = lines(&world.path("whole"), "proxy_flow");
     let hash = whole[0].1["commHash"].as_str().unwrap().to_owned();
     assert!(
@@ -173,7 +173,7 @@ fn a_communicator_and_a_rank_are_chosen() {
 
 #[test]
 fn who_owns_a_process_is_asked_of_recordings_that_say_it_only() {
-    let Some(captured) = captured("net_steps.cap.gz") else { return };
+    let captured = captured("net_steps.cap.gz");
     let captured = captured.cut_to(1000);
     let folder = tempfile::tempdir().unwrap();
     captured.record(&folder.path().join("recording"), 0..1000);

@@ -8,7 +8,7 @@ use crate::traces::{captured, lines, run};
 
 #[test]
 fn a_rank_that_comes_twice_is_told_and_kept_apart() {
-    let Some(captured) = captured("net_steps.cap.gz") else { return };
+    let captured = captured("net_steps.cap.gz");
     let captured = captured.cut_to(20_000);
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
@@ -34,7 +34,7 @@ fn a_rank_that_comes_twice_is_told_and_kept_apart() {
 
 #[test]
 fn the_same_recording_is_not_taken_twice() {
-    let Some(captured) = captured("net_steps.cap.gz") else { return };
+    let captured = captured("net_steps.cap.gz");
     let folder = tempfile::tempdir().unwrap();
     captured.cut_to(1000).record(&folder.path().join("a"), 0..1000);
     let twice = [folder.path().join("a"), folder.path().to_path_buf()];
@@ -45,7 +45,7 @@ fn the_same_recording_is_not_taken_twice() {
 /// Windows of one session follow each other. They are found in the session's folder.
 #[test]
 fn windows_go_on_in_the_same_files() {
-    let Some(captured) = captured("net_steps.cap.gz") else { return };
+    let captured = captured("net_steps.cap.gz");
     let captured = captured.cut_to(30_000);
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);

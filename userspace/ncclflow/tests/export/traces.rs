@@ -3,7 +3,7 @@
 use std::{
     fs::{self, File},
     io::BufReader,
-    path::{Path, PathBuf},
+    path::Path,
     sync::Arc,
 };
 
@@ -18,7 +18,6 @@ use ncclflow::{
 };
 use ncclflow_common::{LOSS_MARK, RecordHeader};
 use serde_json::Value;
-use test_support::skip;
 
 /// A block's time.
 const BLOCK_NS: u64 = 1_000_000_000;
@@ -34,18 +33,10 @@ pub(crate) struct Captured {
     report: String,
 }
 
-/// The capture of this name, if it is there.
-pub(crate) fn captured(name: &str) -> Option<Captured> {
-    let folder = std::env::var_os("NCCLFLOW_TRACES")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces"), PathBuf::from);
-    let path = folder.join(name);
-    let Ok(file) = File::open(&path) else {
-        skip(
-            &format!("the capture `{}`", path.display()),
-            "NCCLFLOW_TRACES names the folder of real captures",
-        );
-        return None;
-    };
+/// The capture of this name.
+pub(crate) fn captured(name: &str) -> Captured {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/traces").join(name);
+    let file = File::open(&path).unwrap();
     let (mut reader, header) = CaptureReader::new(BufReader::new(GzDecoder::new(file))).unwrap();
     let (mut records, mut first) = (Vec::new(), None);
     let report = loop {
@@ -72,7 +63,7 @@ pub(crate) fn captured(name: &str) -> Option<Captured> {
         steps: name.contains("steps"),
         ..Session::default()
     };
-    Some(Captured { session, bindings: header.bindings, records, report })
+    Captured { session, bindings: header.bindings, records, report }
 }
 
 fn time(record: &[u8]) -> Option<u64> {
