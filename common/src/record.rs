@@ -54,6 +54,8 @@ impl RecordHeader {
     pub const SIZE: usize = size_of::<Self>();
 
     /// The header at the beginning of a record; nothing if the bytes are too few.
+    // The drain does this for each record; without the attribute another crate makes a call of it.
+    #[inline]
     pub fn from_bytes(record: &[u8]) -> Option<Self> {
         let (len, rest) = record.split_first_chunk()?;
         let (probe, rest) = rest.split_first_chunk()?;

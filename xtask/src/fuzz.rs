@@ -15,7 +15,7 @@ use anyhow::{Context as _, Result};
 use crate::{programs, repository, tool};
 
 const FOLDER: &str = "tests/fuzz";
-const TARGETS: [&str; 2] = ["library", "sections"];
+const TARGETS: [&str; 3] = ["library", "sections", "recording"];
 
 /// Ways to compile the seeds: each gives other debugging information, or none.
 const FORMS: [(&str, &[&str]); 7] = [
@@ -30,9 +30,13 @@ const FORMS: [(&str, &[&str]); 7] = [
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// `library` changes whole files, `sections` what is in the sections of a file whose headers are right
+    /// `library` changes whole files, `sections` what is in the sections of a file whose headers are right, `recording` segments of
+    /// recordings and what is in their blocks
     #[arg(long, value_name = "TARGET", value_parser = TARGETS, num_args = 1.., default_values = TARGETS)]
     target: Vec<String>,
+    /// Captures (`record --capture`) that seeds of recordings are made of
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    captures: Vec<PathBuf>,
     /// How long each runs
     #[arg(long, value_name = "SECONDS", default_value_t = 900)]
     seconds: u64,
@@ -43,7 +47,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let folder = repository::root().join(FOLDER);
-    make_seeds(&folder)?;
+    make_seeds(&folder, &args.captures)?;
     for target in &args.target {
         let mut cargo = Command::new("cargo");
         cargo
@@ -63,7 +67,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-fn make_seeds(folder: &Path) -> Result<()> {
+fn make_seeds(folder: &Path, captures: &[PathBuf]) -> Result<()> {
     for target in TARGETS {
         let corpus = folder.join("corpus").join(target);
         fs::create_dir_all(&corpus).with_context(|| format!("making `{}`", corpus.display()))?;
@@ -84,6 +88,16 @@ fn make_seeds(folder: &Path) -> Result<()> {
         program.args(["run", "--quiet", "--release", "--example", "sections-of", "--"]).arg(library);
         program.arg(folder.join("corpus/sections").join(form)).current_dir(folder);
         tool::run(&mut program, &format!("the seed of the sections of `{}`", library.display()))?;
+    }
+    if !captures.is_empty() {
+        let captures = captures.iter().map(|capture| capture.canonicalize()).collect::<Result<Vec<_>, _>>();
+        let mut program = Command::new(programs::cargo());
+        program.args(["run", "--quiet", "--release", "--example", "recording-seeds", "--"]);
+        program
+            .arg(folder.join("corpus/recording"))
+            .args(captures.context("finding the captures")?)
+            .current_dir(folder);
+        tool::run(&mut program, "the seeds of recordings")?;
     }
     Ok(())
 }

@@ -64,7 +64,11 @@ pub(crate) fn run(args: &Args) -> Result<Fleet> {
     let captured = read_capture(&args.capture)?;
     let originals = processes(&captured);
     let copied = u32::try_from(originals.len())?;
-    ensure!(copied > 0 && args.ranks % copied == 0, "{} ranks are no multiple of {copied}", args.ranks);
+    ensure!(
+        copied > 0 && args.ranks.is_multiple_of(copied),
+        "{} ranks are no multiple of {copied}",
+        args.ranks
+    );
     let span_ns = span(&captured)?;
     std::fs::create_dir(&args.output)?;
     let mut fleet = Fleet::default();
@@ -85,7 +89,8 @@ pub(crate) fn run(args: &Args) -> Result<Fleet> {
             (0..args.runs).flat_map(|run| ranks.clone().map(move |rank| place(run, rank).tgid)).collect();
         let session = session(&captured, &name, up_ns, &pids)?;
         let dir = OutputDir::create(&args.output.join(&name))?;
-        let mut writer = RecordingWriter::create(&dir, session.clone(), captured.bindings.clone())?;
+        let mut writer = RecordingWriter::create(&dir, session.clone())?;
+        writer.bind(|known| known.clone_from(&captured.bindings));
         for run in 0..args.runs {
             for block in &captured.blocks {
                 let mut batch = Batch::default();
@@ -104,7 +109,7 @@ pub(crate) fn run(args: &Args) -> Result<Fleet> {
             }
         }
         let totals = writer.totals();
-        writer.finish(&session.report)?;
+        writer.write_end(&session.report)?;
         fleet.hosts += 1;
         fleet.records += totals.records;
         fleet.bytes += totals.bytes;

@@ -55,7 +55,8 @@ pub(crate) fn run(capture: &Path, rounds: u32) -> Result<Volume> {
     for _ in 0..rounds {
         let folder = tempfile::tempdir()?;
         let dir = OutputDir::create(&folder.path().join("out"))?;
-        let mut writer = RecordingWriter::create(&dir, session.clone(), bindings.clone())?;
+        let mut writer = RecordingWriter::create(&dir, session.clone())?;
+        writer.bind(|known| known.clone_from(&bindings));
         let mut failed = Ok(());
         let time = timed(|| {
             failed = blocks.iter().try_for_each(|block| {
@@ -65,7 +66,7 @@ pub(crate) fn run(capture: &Path, rounds: u32) -> Result<Volume> {
         });
         failed?;
         let totals = writer.totals();
-        writer.finish("{}")?;
+        writer.write_end("{}")?;
         (volume.bytes, volume.blocks) = (totals.bytes, totals.blocks);
         volume.write_s.push(time.as_secs_f64());
         volume.read_s.push(read(&dir, totals.records)?.as_secs_f64());

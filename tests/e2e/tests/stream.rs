@@ -153,7 +153,7 @@ fn a_reader_that_starves_loses_in_the_perf_event_array_and_counts() {
     starve_the_reader("perf");
 }
 
-/// A writer that does not get on, as on a disk that stalls: the drain goes on, in bounded memory,
+/// A keeper of the recording that does not get on, as on a disk that stalls: the drain goes on, in bounded memory,
 /// and counts what it drops.
 fn starve_the_writer(kind: &str) {
     let Some(World { ncclflow, folder, mut bed }) = world(&RINGS) else { return };
@@ -164,7 +164,7 @@ fn starve_the_writer(kind: &str) {
     let runs = RunCounts::of_process(recorder.pid()).unwrap();
     {
         // Before the first record: the job makes not much more than the queue holds.
-        let _stopped = StoppedThread::of_name(recorder.pid(), "ncclflow-write").unwrap();
+        let _stopped = StoppedThread::of_name(recorder.pid(), "ncclflow-keep").unwrap();
         bed.go().unwrap();
         // The capture goes on, and shows when more has come than the queue can hold.
         let captured = || fs::metadata(&capture).unwrap().len();

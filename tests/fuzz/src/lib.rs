@@ -1,6 +1,8 @@
 //! What all targets do with a file, and what must never happen.
 
 pub mod assembly;
+pub mod recording;
+pub mod recording_blocks;
 
 use std::{fs::File, io::Write as _, time::Duration};
 

@@ -47,6 +47,7 @@ pub struct RecordView<'a> {
 
 impl<'a> RecordView<'a> {
     /// Checks the header of the bytes of one ring buffer item.
+    #[inline]
     pub fn new(item: &'a [u8]) -> Result<Self, DecodeError> {
         let header_len = size_of::<RecordHeader>();
         let short = |want| DecodeError::Short { have: item.len(), want };

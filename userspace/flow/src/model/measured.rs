@@ -63,6 +63,12 @@ impl Executions {
         Self { sampling, ..self }
     }
 
+    /// Whether ops that were first seen before this moment still wait for messages.
+    pub(super) fn has_open_before(&self, ts_ns: u64) -> bool {
+        let is_before = |open: &Execution| open.record.origin().is_some_and(|origin| origin.ts_ns < ts_ns);
+        self.by_number.values().any(is_before)
+    }
+
     /// Whether parts of its ops are executed by other processes.
     pub(super) fn has_parts_elsewhere(&self) -> bool {
         !self.elsewhere.is_empty()

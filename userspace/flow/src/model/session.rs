@@ -228,6 +228,11 @@ impl Session {
             u64::from(step.moment == StepMoment::Stop && step.is_foreign == Some(true));
     }
 
+    /// Whether ops that were first seen before this moment still wait for messages.
+    pub fn waits_for_ops_before(&self, ts_ns: u64) -> bool {
+        self.executions.has_open_before(ts_ns)
+    }
+
     /// Whether other processes execute ops of this one.
     pub fn posts_elsewhere(&self) -> bool {
         self.posts_elsewhere || self.executions.has_parts_elsewhere()

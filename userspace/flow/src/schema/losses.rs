@@ -6,7 +6,7 @@ row! {
     pub struct LossReport {
         /// Hits whose record found the kernel's buffer full.
         "records_lost": Measured, #[serde(default)] records_lost: u64;
-        /// Records that were dropped because decoding or writing did not keep up.
+        /// Records that were dropped because writing the recording did not keep up.
         "records_dropped": Measured, #[serde(default)] records_dropped: u64;
         /// Hits unaccounted for. More than 0 is a fault of ncclflow.
         "records_unaccounted": Measured, #[serde(default)] records_unaccounted: u64;
@@ -22,7 +22,7 @@ row! {
         "windows_late": Measured, #[serde(default)] windows_late: u64;
         /// Records that the file of `--capture` lacks.
         "records_not_captured": Measured, #[serde(default)] records_not_captured: u64;
-        /// Records that the folder `recording` lacks: the disk or a limit was full, or it did not keep up.
+        /// Records that could not be written into the folder `recording`: the disk or a limit was full.
         "records_not_recorded": Measured, #[serde(default)] records_not_recorded: u64;
     }
 }
@@ -63,11 +63,11 @@ row! {
         "cpu": Identity, cpu: u32;
         /// Hits of probes.
         "hits": Measured, hits: u64;
-        /// Records that came to be decoded.
+        /// Records that came to who writes the recording.
         "delivered": Measured, delivered: u64;
         /// Hits whose record found the kernel's buffer full.
         "lost": Measured, lost: u64;
-        /// Records that were dropped because decoding or writing did not keep up.
+        /// Records that were dropped because writing the recording did not keep up.
         "dropped": Measured, dropped: u64;
     }
 }

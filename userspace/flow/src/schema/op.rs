@@ -111,7 +111,7 @@ row! {
         /// what was planned. `as_planned`: as many messages, each (whose size was seen) of the planned bytes,
         /// or not above a capacity; `other_bytes` (should not be); `session_ended`: messages were on their
         /// way when the session ended, as the job goes on, hangs, has aborted or is gone; `selection_ended`: in a part of a recording,
-        /// messages were on their way 10 s after it, and what came then was not read; `records_lost`: by
+        /// messages were on their way a minute after it, and what came then was not read; `records_lost`: by
         /// ncclflow; `given_up`, `too_many_messages`: more than are kept; `messages_unknown`: PAT whose
         /// messages do not follow from its plan ([LIMITATIONS.md](LIMITATIONS.md)); `proxy_not_known`:
         /// another process's proxy sends some of them (PXN), and it is not recorded, or cannot be told for

@@ -10,6 +10,7 @@ pub fn write_check(report: &CheckReport, out: &mut dyn Write) -> io::Result<()> 
     for communicator in &report.communicators {
         write_communicator(communicator, out)?;
     }
+    report.notes.iter().try_for_each(|note| writeln!(out, "{note}"))?;
     let findings: usize = report.communicators.iter().map(|communicator| communicator.findings.len()).sum();
     match findings {
         0 => writeln!(out, "consistent"),

@@ -12,10 +12,10 @@ use super::{
     attribution::Attribution,
     collectives::{Collectives, name_ranks},
     p2p::PointToPoint,
-    rank_reader::{RankFile, Recording, recordings},
+    row_source::{TakeRows, read_rows},
     verdict::{self, Culprit, RankWaits, Reason, Verdict},
 };
-use flow::schema::{MessageRow, Outcome};
+use flow::schema::{ClockReport, MessageRow, OpRow, Outcome};
 use nccl_library::nccl::Direction;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -72,77 +72,162 @@ pub struct CheckReport {
     pub consistent: bool,
     pub recordings: Vec<PathBuf>,
     pub communicators: Vec<CommunicatorCheck>,
+    /// What could not be read.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
 }
 
 pub fn check(dirs: &[PathBuf]) -> Result<CheckReport> {
-    let recordings = recordings(dirs)?;
-    let mut by_folder: BTreeMap<&str, Vec<(&Recording, &RankFile)>> = BTreeMap::new();
-    for recording in &recordings {
-        for file in &recording.ranks {
-            by_folder.entry(&file.folder).or_default().push((recording, file));
-        }
-    }
-    let communicators: Vec<CommunicatorCheck> = by_folder
-        .into_iter()
-        .map(|(folder, members)| communicator(folder, &members))
-        .collect::<Result<_>>()?;
+    let (mut checker, notes) = read_rows(dirs, Checker::default())?;
+    checker.end_ranks();
+    let communicators: Vec<CommunicatorCheck> =
+        checker.communicators.into_iter().map(|(name, rows)| rows.checked(name)).collect();
     Ok(CheckReport {
         consistent: communicators.iter().all(|communicator| communicator.findings.is_empty()),
-        recordings: recordings.into_iter().map(|recording| recording.path).collect(),
+        recordings: dirs.to_vec(),
         communicators,
+        notes,
     })
 }
 
-fn communicator(folder: &str, members: &[(&Recording, &RankFile)]) -> Result<CommunicatorCheck> {
-    let (mut collectives, mut p2p) = (Collectives::default(), PointToPoint::default());
-    let (mut findings, mut verdict) = (Vec::new(), Verdict::default());
-    let mut measured: BTreeMap<Outcome, u64> = BTreeMap::new();
-    let mut seen = BTreeSet::new();
-    for (recording, file) in members {
-        if !seen.insert(file.rank) {
-            let text = format!("rank {} is in two of the folders: only the first counts", file.rank);
+/// Takes the rows of all folders.
+#[derive(Debug, Default)]
+struct Checker {
+    communicators: BTreeMap<String, CommunicatorRows>,
+    /// Ranks of the present folder.
+    ranks: Vec<RankRows>,
+    clock: Option<ClockReport>,
+}
+
+#[derive(Debug, Default)]
+struct CommunicatorRows {
+    collectives: Collectives,
+    p2p: PointToPoint,
+    measured: BTreeMap<Outcome, u64>,
+    findings: Vec<Finding>,
+    waits: BTreeMap<i32, RankWaits>,
+    messages: u64,
+    messages_not_judged: u64,
+    /// Ranks that a folder has.
+    seen: BTreeSet<i32>,
+}
+
+/// What is gathered of a rank while its folder is read.
+#[derive(Debug)]
+struct RankRows {
+    communicator: String,
+    rank: i32,
+    offset: u64,
+    ended: Option<u64>,
+    attribution: Attribution,
+    /// How long its messages were in the network, by peer.
+    in_network: BTreeMap<i32, u64>,
+    /// Messages of the op that came last.
+    op: Vec<MessageRow>,
+}
+
+impl TakeRows for Checker {
+    fn begin(&mut self, clock: Option<ClockReport>) {
+        self.end_ranks();
+        self.clock = clock;
+    }
+
+    fn rank(&mut self, communicator: &str, rank: i32) -> Option<usize> {
+        let rows = self.communicators.entry(communicator.to_owned()).or_default();
+        if !rows.seen.insert(rank) {
+            let text = format!("rank {rank} is in two of the folders: only the first counts");
             let kind = FindingKind::TwoRecordings;
-            findings.push(Finding { kind, seq: None, ranks: vec![file.rank], text });
-            continue;
+            rows.findings.push(Finding { kind, seq: None, ranks: vec![rank], text });
+            return None;
         }
-        let clock = recording.clock.as_ref();
+        let clock = self.clock.as_ref();
         let offset = clock.map_or(0, |clock| clock.offset_ns);
         let ended = clock.and_then(|clock| clock.ended_monotonic_ns);
-        collectives.rank(file.rank, ended, offset);
-        p2p.rank(file.rank, clock.map(|clock| clock.started_monotonic_ns), ended, offset);
-        file.flows(|line| {
-            collectives.add(&line);
-            p2p.add(&line, offset);
-            if let Some(outcome) = line.measured {
-                *measured.entry(outcome).or_default() += 1;
-            }
-        })?;
-        let (attribution, in_network) = attribution(file, ended)?;
-        verdict.messages += attribution.messages;
-        verdict.messages_not_judged += attribution.not_judged;
-        verdict.ranks.push(RankWaits::new(file.rank, &attribution, in_network));
+        rows.collectives.rank(rank, ended, offset);
+        rows.p2p.rank(rank, clock.map(|clock| clock.started_monotonic_ns), ended, offset);
+        self.ranks.push(RankRows {
+            communicator: communicator.to_owned(),
+            rank,
+            offset,
+            ended,
+            attribution: Attribution::default(),
+            in_network: BTreeMap::new(),
+            op: Vec::new(),
+        });
+        Some(self.ranks.len() - 1)
     }
-    collectives.check(&mut findings);
-    p2p.check(&mut findings);
-    let otherwise = (FindingKind::MeasuredOtherwise, "with messages of another size than was planned");
-    let unfinished = (FindingKind::Unfinished, "with messages on their way when the recording ended");
-    for (outcome, (kind, text)) in [(Outcome::OtherBytes, otherwise), (Outcome::SessionEnded, unfinished)] {
-        if let Some(ops) = measured.get(&outcome) {
-            let text = format!("{ops} ops (each channel counts) {text}");
-            findings.push(Finding { kind, seq: None, ranks: Vec::new(), text });
+
+    fn op(&mut self, rank: usize, row: &OpRow) {
+        let Some(rank) = self.ranks.get(rank) else { return };
+        let Some(rows) = self.communicators.get_mut(&rank.communicator) else { return };
+        rows.collectives.add(row);
+        rows.p2p.add(row, rank.offset);
+        if let Some(outcome) = row.measured {
+            *rows.measured.entry(outcome).or_default() += 1;
         }
     }
-    verdict.culprit = verdict::culprit(&verdict.ranks);
-    findings.extend(verdict.culprit.as_ref().map(slowest));
-    Ok(CommunicatorCheck {
-        communicator: folder.to_owned(),
-        n_ranks: collectives.n_ranks,
-        ranks: collectives.ranks(),
-        collectives: collectives.ops(),
-        measured,
-        findings,
-        verdict,
-    })
+
+    fn message(&mut self, rank: usize, row: &MessageRow) {
+        let Some(rank) = self.ranks.get_mut(rank) else { return };
+        if let (Direction::Send, Some(wait)) = (row.op, row.wait_network_ns.get()) {
+            *rank.in_network.entry(row.peer).or_default() += wait;
+        }
+        if rank.op.first().is_some_and(|first| (first.seq, first.channel) != (row.seq, row.channel)) {
+            rank.end_op();
+        }
+        rank.op.push(row.clone());
+    }
+}
+
+impl Checker {
+    /// All rows of the folder's ranks have come.
+    fn end_ranks(&mut self) {
+        for mut rank in self.ranks.drain(..) {
+            rank.end_op();
+            let Some(rows) = self.communicators.get_mut(&rank.communicator) else { continue };
+            rows.messages += rank.attribution.messages;
+            rows.messages_not_judged += rank.attribution.not_judged;
+            rows.waits.insert(rank.rank, RankWaits::new(rank.rank, &rank.attribution, rank.in_network));
+        }
+    }
+}
+
+impl RankRows {
+    fn end_op(&mut self) {
+        self.attribution.add_op(&self.op, self.ended);
+        self.op.clear();
+    }
+}
+
+impl CommunicatorRows {
+    fn checked(self, communicator: String) -> CommunicatorCheck {
+        let Self { collectives, p2p, measured, mut findings, waits, messages, messages_not_judged, seen: _ } =
+            self;
+        let ranks: Vec<RankWaits> = waits.into_values().collect();
+        let culprit = verdict::culprit(&ranks);
+        let verdict = Verdict { ranks, culprit, messages, messages_not_judged };
+        collectives.check(&mut findings);
+        p2p.check(&mut findings);
+        let otherwise = (FindingKind::MeasuredOtherwise, "with messages of another size than was planned");
+        let unfinished = (FindingKind::Unfinished, "with messages on their way when the recording ended");
+        for (outcome, (kind, text)) in [(Outcome::OtherBytes, otherwise), (Outcome::SessionEnded, unfinished)]
+        {
+            if let Some(ops) = measured.get(&outcome) {
+                let text = format!("{ops} ops (each channel counts) {text}");
+                findings.push(Finding { kind, seq: None, ranks: Vec::new(), text });
+            }
+        }
+        findings.extend(verdict.culprit.as_ref().map(slowest));
+        CommunicatorCheck {
+            communicator,
+            n_ranks: collectives.n_ranks,
+            ranks: collectives.ranks(),
+            collectives: collectives.ops(),
+            measured,
+            findings,
+            verdict,
+        }
+    }
 }
 
 fn slowest(culprit: &Culprit) -> Finding {
@@ -159,23 +244,4 @@ fn slowest(culprit: &Culprit) -> Finding {
     let text = format!("{who} wait for rank {rank} ({} ms of messages): {why}", waited_ns / 1_000_000);
     let ranks = std::iter::once(*rank).chain(*peer).collect();
     Finding { kind: FindingKind::Slowest, seq: None, ranks, text }
-}
-
-/// What kept a rank back, and how long its messages were in the network, by peer.
-fn attribution(file: &RankFile, ended_ns: Option<u64>) -> Result<(Attribution, BTreeMap<i32, u64>)> {
-    let (mut attribution, mut in_network) = (Attribution::default(), BTreeMap::new());
-    // The lines of an op on a channel stand together.
-    let mut op: Vec<MessageRow> = Vec::new();
-    file.steps(|line| {
-        if let (Direction::Send, Some(wait)) = (line.op, line.wait_network_ns.get()) {
-            *in_network.entry(line.peer).or_default() += wait;
-        }
-        if op.first().is_some_and(|first| (first.seq, first.channel) != (line.seq, line.channel)) {
-            attribution.add_op(&op, ended_ns);
-            op.clear();
-        }
-        op.push(line);
-    })?;
-    attribution.add_op(&op, ended_ns);
-    Ok((attribution, in_network))
 }

@@ -1,7 +1,7 @@
 //! What recordings say, across ranks and hosts: who moved how much over which link and waited for whom, and
 //! whether the ranks agree.
 //!
-//! Everything here comes from the files of recordings. Times are only ever compared with times of the same
+//! Everything here comes from recordings, or from their files of lines. Times are only ever compared with times of the same
 //! rank.
 
 mod attribution;
@@ -10,12 +10,13 @@ mod collectives;
 mod communicator_check;
 mod p2p;
 mod rank_reader;
+mod row_source;
 mod summary;
 mod verdict;
 
 pub use attribution::{Attribution, Cause};
 pub use check_text::write_check;
 pub use communicator_check::{CheckReport, CommunicatorCheck, Finding, FindingKind, check};
-pub use rank_reader::{RankFile, Recording, recordings};
+pub use rank_reader::{RankFile, Recording};
 pub use summary::{RankReport, SummaryReport, summarize};
 pub use verdict::{Culprit, RankWaits, Reason, Verdict};

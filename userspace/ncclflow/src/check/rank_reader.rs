@@ -1,9 +1,6 @@
 //! Finds the ranks' files in the folders of recordings, and reads them line by line.
 
-use std::{
-    io::Read as _,
-    path::{Path, PathBuf},
-};
+use std::{io::Read as _, path::Path};
 
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, de::DeserializeOwned};
@@ -20,7 +17,6 @@ struct Session {
 
 #[derive(Debug)]
 pub struct Recording {
-    pub path: PathBuf,
     /// Of its lines. Without it the end of the session is not known, and nothing else is lost.
     pub clock: Option<ClockReport>,
     pub ranks: Vec<RankFile>,
@@ -54,19 +50,15 @@ impl RankFile {
     }
 }
 
-/// Opens the folders. One that holds no recording is an error.
-pub fn recordings(dirs: &[PathBuf]) -> Result<Vec<Recording>> {
-    dirs.iter().map(|dir| recording(dir)).collect()
-}
-
-fn recording(path: &Path) -> Result<Recording> {
+/// Opens a folder. One that holds no rank's lines is an error.
+pub(super) fn recording(path: &Path) -> Result<Recording> {
     let dir = OutputDir::open(path)?;
     let mut ranks = Vec::new();
     for_each_rank(&dir, |folder, subfolder, rank| {
         ranks.push(RankFile { folder: folder.to_owned(), rank, dir: subfolder.try_clone()? });
         Ok(())
     })?;
-    Ok(Recording { path: path.to_path_buf(), clock: clock(&dir), ranks })
+    Ok(Recording { clock: clock(&dir), ranks })
 }
 
 fn clock(dir: &OutputDir) -> Option<ClockReport> {

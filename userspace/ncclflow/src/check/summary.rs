@@ -1,16 +1,16 @@
 //! `ncclflow summary`: the links of every rank of these folders.
 
-use std::path::PathBuf;
+use std::{collections::BTreeMap, path::PathBuf};
 
 use anyhow::Result;
 use serde::Serialize;
 
 use flow::{
-    schema::{LinkRow, OpTimesRow},
+    schema::{ClockReport, LinkRow, MessageRow, OpRow, OpTimesRow},
     statistics::RankLinks,
 };
 
-use super::rank_reader::recordings;
+use super::row_source::{TakeRows, read_rows};
 
 #[derive(Clone, Debug, Serialize)]
 pub struct RankReport {
@@ -24,22 +24,47 @@ pub struct RankReport {
 #[derive(Clone, Debug, Serialize)]
 pub struct SummaryReport {
     pub ranks: Vec<RankReport>,
+    /// What could not be read.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}
+
+/// Links by rank, while they are gathered.
+#[derive(Debug, Default)]
+struct Summary {
+    /// Which folder is read.
+    folder: usize,
+    ranks: BTreeMap<(usize, String, i32), usize>,
+    links: Vec<RankLinks>,
+}
+
+impl TakeRows for Summary {
+    fn begin(&mut self, _clock: Option<ClockReport>) {
+        self.folder += 1;
+    }
+
+    fn rank(&mut self, communicator: &str, rank: i32) -> Option<usize> {
+        self.ranks.insert((self.folder, communicator.to_owned(), rank), self.links.len());
+        self.links.push(RankLinks::default());
+        Some(self.links.len() - 1)
+    }
+
+    fn op(&mut self, _rank: usize, _row: &OpRow) {}
+
+    fn message(&mut self, rank: usize, row: &MessageRow) {
+        if let Some(links) = self.links.get_mut(rank) {
+            links.add(row);
+        }
+    }
 }
 
 pub fn summarize(dirs: &[PathBuf]) -> Result<SummaryReport> {
+    let (mut summary, notes) = read_rows(dirs, Summary::default())?;
     let mut ranks = Vec::new();
-    for recording in recordings(dirs)? {
-        for file in &recording.ranks {
-            let mut links = RankLinks::default();
-            file.steps(|line| links.add(&line))?;
-            let ops = links.ops();
-            ranks.push(RankReport {
-                communicator: file.folder.clone(),
-                rank: file.rank,
-                links: links.rows(),
-                ops,
-            });
-        }
+    for ((_, communicator, rank), at) in summary.ranks {
+        let Some(links) = summary.links.get_mut(at) else { continue };
+        let ops = links.ops();
+        ranks.push(RankReport { communicator, rank, links: links.rows(), ops });
     }
-    Ok(SummaryReport { ranks })
+    Ok(SummaryReport { ranks, notes })
 }

@@ -22,7 +22,6 @@ Examples:
 
 TIME is as in journalctl: 2026-11-22T14:03:05Z (or with an offset as +02:00, never without), a Unix time as @1795356185.5, or now; but
 offsets are of the recordings: -30s is 30 s before their end, +2m is 2 minutes after their begin. Units are ms, s, m, h and d.
---from=-30s needs the =, as -30s looks like an option otherwise.
 
 Of a part, only the blocks of its time are read, and 10 s before and after them. Collectives have the numbers (seq) that they have in the whole;
 sends and receives are counted from the beginning of what is read, and say so (seqLocal): --exact reads everything before the part too.

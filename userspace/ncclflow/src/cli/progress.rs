@@ -1,14 +1,13 @@
-//! How far the look through a process's memory is.
+//! How far work is that takes long: on a line of the terminal that is written over; nothing where standard error is no terminal.
 
 use std::{
     io::{IsTerminal as _, Write as _, stderr},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use crate::dump::Progress;
 
-/// How far a scan is, on a line of the terminal that is written over; nothing where standard error is no
-/// terminal.
+/// How far a scan of memory is.
 pub(super) struct ProgressLine {
     is_terminal: bool,
     is_shown: bool,
@@ -43,6 +42,38 @@ impl ProgressLine {
 
     pub(super) fn clear(&self) {
         if self.is_shown {
+            let _ = write!(stderr(), "\r\x1b[K");
+        }
+    }
+}
+
+/// How far the files are that are made of a recording.
+#[derive(Default)]
+pub(super) struct FilesProgress {
+    since: Option<Instant>,
+    is_shown: bool,
+}
+
+impl FilesProgress {
+    pub(super) fn show(&mut self, done: u64, of: u64) {
+        let since = *self.since.get_or_insert_with(Instant::now);
+        if since.elapsed() < ProgressLine::PATIENCE {
+            return;
+        }
+        let percent = done.saturating_mul(100).checked_div(of).unwrap_or(100);
+        let line = format!(
+            "making files: {percent}% of {of} records; Ctrl-C leaves them as they are, the recording is whole"
+        );
+        if stderr().is_terminal() {
+            let _ = write!(stderr(), "\r\x1b[K{line}");
+        } else if !self.is_shown {
+            tell!("{line}");
+        }
+        self.is_shown = true;
+    }
+
+    pub(super) fn clear(&self) {
+        if self.is_shown && stderr().is_terminal() {
             let _ = write!(stderr(), "\r\x1b[K");
         }
     }

@@ -11,12 +11,12 @@ use std::{
 use anyhow::Result;
 use rustix::time::ClockId;
 
-use super::{exit, record_args::RecordArgs, signals::with_signals, write_json};
+use super::{exit, progress::FilesProgress, record_args::RecordArgs, signals::with_signals, write_json};
 use crate::{
     clock::now_ns,
     kernel::probe::Level,
     record::{LibraryInUse, Notice, Outcome, Setup, record},
-    sinks::{LiveStatistics, SessionState},
+    sinks::{FilesState, LiveStatistics, SessionState},
     target::Process,
     views::metrics::{Exposition, MetricsServer},
 };
@@ -29,9 +29,10 @@ pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<ExitCode> {
     let metrics = args.metrics.zip(live).map(|(address, live)| serve(address, live, quiet)).transpose()?;
     let outcome = with_signals(
         move |stop| {
-            let mut console = Console { quiet, output, detaching_since: None };
+            let mut console =
+                Console { quiet, output, detaching_since: None, progress: FilesProgress::default() };
             let outcome = record(&options, stop, &mut |notice| console.say(&notice))?;
-            console.detached();
+            console.progress.clear();
             Ok(outcome)
         },
         || {},
@@ -74,6 +75,7 @@ struct Console {
     quiet: bool,
     output: Option<PathBuf>,
     detaching_since: Option<Instant>,
+    progress: FilesProgress,
 }
 
 impl Console {
@@ -112,17 +114,24 @@ impl Console {
             Notice::Hang(what) => tell!("{what}"),
             Notice::NothingToRotate => tell!("SIGUSR1: there are no windows (--window-flag, --rotate)"),
             Notice::PassedOver(why) => tell!("passed over: {why}"),
+            Notice::FilesLimit(folder) => {
+                tell!(
+                    "the files of lines end at --files-limit; the recording goes on, and \
+                     `ncclflow export {} -f jsonl -o NEW` makes all of them",
+                    folder.display()
+                );
+            }
+            Notice::Finishing { done, of } => self.progress.show(*done, *of),
             Notice::Detaching { left } if self.detaching_since.is_none() => {
-                tell!("results are written; detaching {left} probes");
+                tell!("the recording is whole; detaching {left} probes");
                 self.detaching_since = Some(Instant::now());
             }
             Notice::Detaching { .. } => {}
-        }
-    }
-
-    fn detached(&self) {
-        if let Some(since) = self.detaching_since {
-            tell!("detached in {} ms", since.elapsed().as_millis());
+            Notice::Detached => {
+                if let Some(since) = self.detaching_since {
+                    tell!("detached in {} ms", since.elapsed().as_millis());
+                }
+            }
         }
     }
 }
@@ -174,6 +183,21 @@ fn summarize(outcome: &Outcome, no_files: bool) {
         let done = if report.level == Level::Api { "called for" } else { "planned or posted" };
         tell!("no NCCL operation was {done} in this time");
     }
+    if let Some(files) = &report.files {
+        let why = match files.state {
+            FilesState::Limit => "end at --files-limit",
+            FilesState::Stopped => "end where a second signal came",
+            FilesState::Failed => "could not be made to the end",
+            FilesState::Following | FilesState::Complete | FilesState::None => "",
+        };
+        if !why.is_empty() {
+            tell!(
+                "the files of lines {why}: {} of {} records; `ncclflow export` makes all of them from the recording",
+                files.records,
+                report.recording.map_or(0, |recording| recording.records)
+            );
+        }
+    }
     let loss = &report.loss;
     tell!(
         "lost: {} records, {} lines; not understood: {} records",
@@ -183,7 +207,7 @@ fn summarize(outcome: &Outcome, no_files: bool) {
     );
     for (count, what) in [
         (loss.records_lost, "found the kernel's buffer full: --buffer-size"),
-        (loss.records_dropped, "were dropped, as decoding and writing did not keep up: --queue-size"),
+        (loss.records_dropped, "were dropped, as writing the recording did not keep up: --queue-size"),
         (loss.lines_over_max_size, "lines found no room in the folder: --max-size"),
         (
             loss.aggregates_over_max_size,

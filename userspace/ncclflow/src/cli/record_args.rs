@@ -47,7 +47,7 @@ Examples:
                                                and its result, and how long it took
   ncclflow record -p 4242 --metrics 9400       and metrics at http://127.0.0.1:9400/metrics
 
-DIR holds session.json and, per communicator, <commHash>/proxy_flow_rank<r>.jsonl (a line per op and channel),
+DIR holds session.json, recording/ (all records, compressed) and, made of it per communicator, <commHash>/proxy_flow_rank<r>.jsonl (a line per op and channel),
 flow_steps_rank<r>.jsonl (a line per message) and flow_rank<r>.json (both, grouped by op); with --level api, api_rank<r>.jsonl (a line
 per call) instead.
 The processes are not stopped, restarted or written to. Needs root, or CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH and, on
@@ -117,8 +117,8 @@ pub struct RecordArgs {
     #[arg(long, default_value = "auto", value_parser = auto_or::<LinkKind>(AUTO_LINKS), hide_short_help = true)]
     pub links: Auto<LinkKind>,
 
-    /// Records that may wait to be decoded and written, in MiB; when it is full, records are dropped and
-    /// counted
+    /// Records that may wait to be written into the recording, in MiB; when it is full, records are dropped
+    /// and counted
     #[arg(long, value_name = "MIB", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub queue_size: u32,
 
@@ -191,6 +191,7 @@ impl RecordArgs {
             sampling: self.sampling.sampling(),
             format: self.format,
             output,
+            files: self.disk.files(),
             statistics,
             duration: self.duration,
             queue_bytes: usize::try_from(self.queue_size).unwrap_or(usize::MAX >> 20) << 20,

@@ -8,7 +8,10 @@ use clap::{
 };
 
 use super::args::seconds;
-use crate::record::WindowOptions;
+use crate::{
+    record::{FilesOptions, WindowOptions},
+    sinks::FilesWhen,
+};
 use flow::model::Sampling;
 
 /// Of which ops messages are measured.
@@ -85,9 +88,17 @@ impl WindowArgs {
     }
 }
 
-/// What the output folder may take on the disk.
-#[derive(Clone, Copy, Debug, Default, Args)]
+/// The files of lines, and what the output folder may take on the disk.
+#[derive(Clone, Copy, Debug, Args)]
 pub struct DiskArgs {
+    /// When the .jsonl files are made of DIR/recording
+    #[arg(help_heading = "Disk", long, value_enum, value_name = "WHEN", default_value_t = FilesWhen::Live)]
+    pub files: FilesWhen,
+
+    /// Most bytes of lines of a recording or a window, as in 500M or 20G: there the .jsonl files end, and the recording goes on
+    #[arg(help_heading = "Disk", long, value_name = "SIZE", default_value = "1G", value_parser = size)]
+    pub files_limit: u64,
+
     /// Most that DIR may take on the disk, as in 500M or 20G (K, M, G, T; without a letter, MiB): the oldest
     /// windows are removed; without windows, lines beyond it are counted as lost
     #[arg(help_heading = "Disk", long, value_name = "SIZE", value_parser = size)]
@@ -96,6 +107,12 @@ pub struct DiskArgs {
     /// Compress each .jsonl file when nothing more comes to it: of closed windows, and at the end
     #[arg(help_heading = "Disk", long)]
     pub compress: bool,
+}
+
+impl DiskArgs {
+    pub(super) fn files(self) -> FilesOptions {
+        FilesOptions { when: self.files, limit_bytes: Some(self.files_limit) }
+    }
 }
 
 /// The smallest limit of a folder.

@@ -1,5 +1,5 @@
-//! SIGINT, SIGTERM and SIGHUP end the work cleanly; a second SIGINT or SIGTERM ends it at once. SIGUSR1
-//! asks for the next window.
+//! SIGINT, SIGTERM and SIGHUP end the work cleanly; a second SIGINT or SIGTERM ends it at once, or, where a recording is whole, only what
+//! is still made of it. SIGUSR1 asks for the next window.
 
 use anyhow::{Context as _, Result};
 use tokio::signal::unix::{SignalKind, signal};
@@ -37,7 +37,8 @@ pub(super) fn with_signals<T: Send + 'static>(
                 }
             }
             stop.stop();
-            if times == 2 {
+            let is_only_files = times == 2 && stop.leave_files();
+            if times >= 2 && !is_only_files {
                 at_once();
                 tell!("ending now; the kernel takes the probes away");
                 std::process::exit(exit::INTERRUPTED);

@@ -19,6 +19,7 @@ pub(super) fn run(args: &SummaryArgs) -> Result<ExitCode> {
         for rank in &report.ranks {
             write_rank(rank, &mut out)?;
         }
+        report.notes.iter().try_for_each(|note| writeln!(out, "{note}"))?;
     }
     Ok(ExitCode::SUCCESS)
 }

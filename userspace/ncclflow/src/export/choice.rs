@@ -53,8 +53,6 @@ pub(super) struct SourceChoice {
     ranks: Vec<RankRange>,
     /// Nothing: all processes.
     pids: Option<Vec<u32>>,
-    /// The index has the process IDs of the rows.
-    index_has_pids: bool,
     /// What is counted from the recording's beginning is counted from another moment.
     pub(super) is_from_middle: bool,
     pub(super) read_from_ns: u64,
@@ -64,8 +62,8 @@ pub(super) struct SourceChoice {
 /// Records before the range that are read with it: API calls of its ops, the op before on a connection, plans that were launched before.
 const LEAD_NS: u64 = 10_000_000_000;
 
-/// Records after the range that are read with it: the ends of its messages, the post passes of its plans.
-const TRAIL_NS: u64 = 10_000_000_000;
+/// Records after the range that are read at most, until the messages of its ops have ended.
+const TRAIL_NS: u64 = 60_000_000_000;
 
 impl Choice {
     /// Whether anything is left out.
@@ -97,12 +95,7 @@ impl Choice {
     }
 
     /// The same for one source; `span`: wall times of the earliest and the latest record of all sources.
-    pub(super) fn of_source(
-        &self,
-        source: &Source,
-        index_has_pids: bool,
-        span: (u64, u64),
-    ) -> Result<SourceChoice> {
+    pub(super) fn of_source(&self, source: &Source, span: (u64, u64)) -> Result<SourceChoice> {
         let own = |moment: Moment| moment.wall_ns(span).saturating_sub(source.offset_ns());
         let from_ns = self.from.map_or(0, own);
         let until_ns = self.to.map_or(u64::MAX, own);
@@ -115,7 +108,6 @@ impl Choice {
             comms: self.comms.clone(),
             ranks: self.ranks.clone(),
             pids,
-            index_has_pids,
             is_from_middle: read_from_ns > first_ns,
             read_from_ns,
             read_to_ns: until_ns.saturating_add(TRAIL_NS),
@@ -125,27 +117,21 @@ impl Choice {
     /// Processes that are asked for by number, user or job.
     fn processes(&self, source: &Source) -> Result<Option<Vec<u32>>> {
         let mut pids = (!self.pids.is_empty()).then(|| self.pids.clone());
-        for (option, keys, asked) in
-            [("--user", ["user", "uid"], &self.users), ("--job", ["job", "job_name"], &self.jobs)]
-        {
+        let users: Says =
+            |target| [name(&target["user"]), name(&target["uid"])].into_iter().flatten().collect();
+        let jobs: Says = |target| name(&target["job"]["name"]).into_iter().collect();
+        for (option, asked, says) in [("--user", &self.users, users), ("--job", &self.jobs, jobs)] {
             if asked.is_empty() {
                 continue;
             }
-            let of = |target: &Value| {
-                let texts: Vec<String> = keys.iter().flat_map(|key| texts(&target[*key])).collect();
-                (!texts.is_empty()).then_some(texts)
-            };
             let targets = &source.report.targets;
-            if targets.iter().all(|target| of(target).is_none()) {
+            if targets.iter().all(|target| says(target).is_empty()) {
                 bail!(
-                    "`{}` does not say whose its processes are: {option} needs a recording that has `{}` of each process; use --pid",
-                    source.path.display(),
-                    keys[0]
+                    "`{}` says of no process what {option} asks for: it was recorded without; choose with --pid",
+                    source.path.display()
                 );
             }
-            let fits = |target: &&Value| {
-                of(target).is_some_and(|texts| texts.iter().any(|text| asked.contains(text)))
-            };
+            let fits = |target: &&Value| says(target).iter().any(|said| asked.contains(said));
             let pid = |target: &Value| u32::try_from(target["pid"].as_u64()?).ok();
             let chosen: Vec<u32> = targets.iter().filter(fits).filter_map(pid).collect();
             pids = Some(match pids {
@@ -157,13 +143,15 @@ impl Choice {
     }
 }
 
-/// A name or a number, or those in an object.
-fn texts(value: &Value) -> Vec<String> {
+/// What a report says of a process.
+type Says = fn(&Value) -> Vec<String>;
+
+/// A name, or a number as text.
+fn name(value: &Value) -> Option<String> {
     match value {
-        Value::String(text) => vec![text.clone()],
-        Value::Number(number) => vec![number.to_string()],
-        Value::Object(fields) => fields.values().filter(|field| !field.is_object()).flat_map(texts).collect(),
-        _ => Vec::new(),
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        _ => None,
     }
 }
 
@@ -178,17 +166,10 @@ impl SourceChoice {
             }
     }
 
-    /// Whether records of this member can be asked for. Those that name no communicator can belong to any of their process, and those of
-    /// another process to a rank that is asked for (PXN).
+    /// Whether records of this member can be asked for. Those that name no communicator can be of any of their process; and other ranks'
+    /// processes, too, tell what becomes of a rank's messages (PXN).
     pub(super) fn takes_member(&self, member: &Member) -> bool {
-        match member.communicator {
-            None => true,
-            Some(rank) => {
-                self.takes_comm(rank.hash)
-                    && self.takes_rank(rank.rank)
-                    && (!self.index_has_pids || self.takes_pid(member.tgid))
-            }
-        }
+        member.communicator.is_none_or(|rank| self.takes_comm(rank.hash))
     }
 
     fn takes_pid(&self, pid: u32) -> bool {
@@ -205,5 +186,90 @@ impl SourceChoice {
 
     fn takes_rank(&self, rank: i32) -> bool {
         self.ranks.is_empty() || self.ranks.iter().any(|range| range.0.contains(&rank))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn source() -> Source {
+        let report = json!({
+            "host": "here",
+            "clock": { "clock": "CLOCK_MONOTONIC", "offset_ns": 1_000 },
+            "targets": [
+                { "pid": 7, "user": "ann", "uid": 1000, "job": { "rank": 0, "name": "llm" } },
+                { "pid": 8, "user": "bob", "uid": 1001, "job": { "rank": 1, "name": "llm" } },
+                { "pid": 9, "user": "ann", "uid": 1000, "job": null }
+            ]
+        });
+        Source {
+            path: "flows".into(),
+            report: serde_json::from_value(report).unwrap(),
+            text: String::new(),
+            span_ns: Some((20_000_000_000, 90_000_000_000)),
+            bytes: 0,
+        }
+    }
+
+    fn chosen(choice: Choice) -> Result<SourceChoice> {
+        choice.checked()?.of_source(&source(), (20_000_001_000, 90_000_001_000))
+    }
+
+    fn key(hash: u64, rank: i32) -> RankKey {
+        RankKey { hash: Some(hash), instance: 0, rank, pid: 7 }
+    }
+
+    #[test]
+    fn users_and_jobs_are_those_of_the_report() {
+        let pids = |users: &[&str], jobs: &[&str], pids: &[u32]| {
+            let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
+            let choice =
+                Choice { users: texts(users), jobs: texts(jobs), pids: pids.to_vec(), ..Choice::default() };
+            chosen(choice).unwrap().pids
+        };
+        assert_eq!(pids(&[], &[], &[]), None);
+        assert_eq!(pids(&["ann"], &[], &[]), Some(vec![7, 9]));
+        assert_eq!(pids(&["1001"], &[], &[]), Some(vec![8]));
+        assert_eq!(pids(&[], &["llm"], &[]), Some(vec![7, 8]));
+        assert_eq!(pids(&["ann"], &["llm"], &[7, 8]), Some(vec![7]));
+        assert_eq!(pids(&["eve"], &[], &[]), Some(vec![]));
+    }
+
+    #[test]
+    fn times_are_those_of_the_source_and_what_is_around_them_is_read() {
+        let from = Some("+30s".parse().unwrap());
+        let choice = chosen(Choice { from, to: Some("-10s".parse().unwrap()), ..Choice::default() }).unwrap();
+        assert_eq!((choice.from_ns, choice.until_ns), (50_000_000_000, 80_000_000_000));
+        assert_eq!((choice.read_from_ns, choice.is_from_middle), (40_000_000_000, true));
+        let takes = |at| choice.takes(Some(&key(1, 0)), 7, at);
+        assert!(takes(50_000_000_000) && takes(79_999_999_999));
+        assert!(!takes(49_999_999_999) && !takes(80_000_000_000));
+        let exact = chosen(Choice { from, exact: true, ..Choice::default() }).unwrap();
+        assert_eq!((exact.read_from_ns, exact.is_from_middle), (0, false));
+        let begin = chosen(Choice { from: Some("+5s".parse().unwrap()), ..Choice::default() }).unwrap();
+        assert!(!begin.is_from_middle, "all before it is read anyway");
+    }
+
+    #[test]
+    fn communicators_by_the_beginning_of_their_hash_and_ranks_by_ranges() {
+        let ranks = ["3", "5-7"].map(|text| text.parse().unwrap()).to_vec();
+        let choice = Choice { comms: vec!["0xAB".to_owned(), "00c".to_owned()], ranks, ..Choice::default() };
+        let choice = chosen(choice).unwrap();
+        let takes = |hash, rank| choice.takes(Some(&key(hash, rank)), 7, 0);
+        assert!(takes(0xab12_0000_0000_0000, 3) && takes(0x00c0_0000_0000_0000, 6));
+        assert!(!takes(0xac12_0000_0000_0000, 3) && !takes(0xab12_0000_0000_0000, 4) && !takes(0xab, 3));
+        assert!(!choice.takes(None, 7, 0), "calls of no communicator");
+        for wrong in ["", "0x", "xyz", "0x00112233445566778"] {
+            assert!(
+                chosen(Choice { comms: vec![wrong.to_owned()], ..Choice::default() }).is_err(),
+                "{wrong}"
+            );
+        }
+        for wrong in ["", "-1", "7-5", "a"] {
+            assert!(wrong.parse::<RankRange>().is_err(), "{wrong}");
+        }
     }
 }

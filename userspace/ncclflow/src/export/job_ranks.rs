@@ -10,11 +10,7 @@ use flow::schema::{ApiCall, Op};
 use serde_json::Value;
 
 use super::{chosen_rows::lock, source::Source};
-use crate::{
-    record::ReadPart,
-    recording::Selection,
-    sinks::{SessionFiles, Sink},
-};
+use crate::sinks::{SessionFiles, Sink};
 
 /// A rank in a job, and how it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,19 +35,16 @@ pub(super) fn job_ranks(source: &Source) -> Result<HashMap<u32, JobRank>> {
     }
     let derived = largest.0.into_iter().map(|(pid, (_, rank))| (pid, JobRank { rank, is_derived: true }));
     let mut ranks: HashMap<u32, JobRank> = derived.collect();
-    for target in &source.report.targets {
-        if let Some((pid, rank)) = told(target) {
-            ranks.insert(pid, JobRank { rank, is_derived: false });
-        }
-    }
+    ranks.extend(source.report.targets.iter().filter_map(told));
     Ok(ranks)
 }
 
-/// What a report says of a process.
-fn told(target: &Value) -> Option<(u32, i32)> {
+/// What a report says of a process: its rank, and where that is from.
+fn told(target: &Value) -> Option<(u32, JobRank)> {
     let pid = u32::try_from(target["pid"].as_u64()?).ok()?;
-    let rank = [&target["job_rank"], &target["job"]["rank"]].into_iter().find_map(Value::as_i64)?;
-    Some((pid, i32::try_from(rank).ok().filter(|rank| *rank >= 0)?))
+    let job = &target["job"];
+    let rank = i32::try_from(job["rank"].as_i64()?).ok().filter(|rank| *rank >= 0)?;
+    Some((pid, JobRank { rank, is_derived: job["rank_source"] == "derived" }))
 }
 
 /// Of each process, the size of its largest communicator and its rank there; of equal ones, the first.
@@ -87,8 +80,7 @@ impl Sink for Seen {
 
 fn read_largest(source: &Source) -> Result<Largest> {
     let largest = Arc::new(Mutex::new(Largest::default()));
-    let part = ReadPart { selection: Selection::ALL, progress: &mut |_| (), goes_on: &mut || () };
-    source.open()?.read(SessionFiles::of_sink(Box::new(Seen(Arc::clone(&largest)))), part)?;
+    source.open()?.read_all(SessionFiles::of_sink(Box::new(Seen(Arc::clone(&largest)))))?;
     Ok(std::mem::take(&mut *lock(&largest)))
 }
 
@@ -108,9 +100,11 @@ mod tests {
     #[test]
     fn what_a_report_says_is_taken_if_it_is_a_rank() {
         let told = |text: &str| told(&serde_json::from_str(text).unwrap());
-        assert_eq!(told(r#"{"pid": 7, "job_rank": 12}"#), Some((7, 12)));
-        assert_eq!(told(r#"{"pid": 7, "job": {"rank": 3}}"#), Some((7, 3)));
+        let rank = |rank, is_derived| Some((7, JobRank { rank, is_derived }));
+        assert_eq!(told(r#"{"pid": 7, "job": {"rank": 12, "rank_source": "RANK"}}"#), rank(12, false));
+        assert_eq!(told(r#"{"pid": 7, "job": {"rank": 3, "rank_source": "derived"}}"#), rank(3, true));
         assert_eq!(told(r#"{"pid": 7, "job": {"rank": -3}}"#), None);
+        assert_eq!(told(r#"{"pid": 7, "job": null}"#), None);
         assert_eq!(told(r#"{"pid": 7}"#), None);
     }
 }

@@ -164,3 +164,62 @@ impl View for Megatrace {
         notes
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use flow::schema::ApiCallRow;
+
+    use super::*;
+
+    fn call(pid: u32, hash: u64, rank: i32, ts_ns: u64, call: Option<u64>) -> ApiCall {
+        let row = format!(
+            r#"{{"opCount":0,"rank":{rank},"function":"AllReduce","count":3,"bytes":12,"datatype":"float32","redop":"sum",
+            "redopHandle":null,"root":null,"peer":null,"sendbuff":"0x1","recvbuff":"0x2","stream":"0x5","comm":"0x1",
+            "commHash":"0x{hash:016x}","nRanks":8,"call":null,"launched":null,"ts_ns":{ts_ns},"pid":{pid},"tid":{pid},"host":"here"}}"#
+        );
+        let row = ApiCallRow { call, ..serde_json::from_str(&row).unwrap() };
+        ApiCall { rank: Some(RankKey { hash: Some(hash), instance: 0, rank, pid }), row }
+    }
+
+    /// Processes 7 and 8 say that they have job rank 3; of process 9 nothing is known.
+    fn view(path: &std::path::Path) -> Megatrace {
+        let mut view = Megatrace::new(OutputDir::create(path).unwrap());
+        view.host = "here/there".to_owned();
+        view.job_ranks = [7, 8].map(|pid| (pid, JobRank { rank: 3, is_derived: false })).into();
+        view
+    }
+
+    #[test]
+    fn a_log_has_all_communicators_of_a_process_by_its_job_rank() {
+        let parent = tempfile::tempdir().unwrap();
+        let path = parent.path().join("logs");
+        let mut view = view(&path);
+        for (at, (pid, hash, rank)) in
+            [(7, 1, 0), (7, 2, 5), (8, 1, 1), (7, 1, 0), (9, 1, 2)].into_iter().enumerate()
+        {
+            view.call(&call(pid, hash, rank, at as u64 * 1_000_000_000, Some(1)));
+        }
+        view.processes.values_mut().for_each(|process| process.file.flush().unwrap());
+        let read = |name: &str| -> Vec<String> {
+            let text = fs::read_to_string(path.join(name)).unwrap();
+            text.lines().map(str::to_owned).collect()
+        };
+        let line = |at: u64, rank: i32, count: u64, hash: u64| {
+            format!(
+                "[save_count 1] [{at}.000000000] [Rank {rank}] Fun ncclAllReduce Data 3 stream 0x5 opCount {count} groupHash {hash}"
+            )
+        };
+        assert_eq!(read("rank_3.log"), [line(0, 3, 1, 1), line(1, 3, 2, 2), line(3, 3, 3, 1)]);
+        // A second process that says it is the same rank, under a name of its own, which its host cannot choose.
+        assert_eq!(read("rank_3.herethere.8.log"), [line(2, 3, 1, 1)]);
+        assert_eq!(read("rank_2.log"), [line(4, 2, 1, 1)]);
+        let notes = view.notes();
+        assert!(notes.iter().any(|note| note.contains("job ranks 2 are derived")), "{notes:?}");
+        assert!(notes.iter().any(|note| note.contains("rank_3.herethere.8.log")), "{notes:?}");
+        assert_eq!(notes.len(), 2);
+        view.call(&call(7, 1, 0, 9, None));
+        assert!(view.notes().iter().any(|note| note.contains("beginning of the part")));
+    }
+}

@@ -108,7 +108,7 @@ pub fn export(options: ExportOptions, progress: &mut dyn FnMut(ExportProgress)) 
     // What cannot be chosen is said before anything is written.
     let choices = sources
         .iter()
-        .map(|source| choice.of_source(source, source.open()?.has_pids_of_rows(), span.unwrap_or_default()))
+        .map(|source| choice.of_source(source, span.unwrap_or_default()))
         .collect::<Result<Vec<_>>>()?;
     let view = format.open(&output, &view)?;
     let shared = Shared { view, ranks: Ranks::default(), counts: RowCounts::default() };
@@ -160,7 +160,12 @@ fn read_source(
     let member = |member: &_| choice.takes_member(member);
     let selection =
         Selection { from_ns: choice.read_from_ns, to_ns: choice.read_to_ns, member: Some(&member) };
-    let part = ReadPart { selection, progress, goes_on: &mut || goes_on.store(true, Ordering::Relaxed) };
+    let part = ReadPart {
+        selection,
+        until_ns: choice.until_ns,
+        progress,
+        goes_on: &mut || goes_on.store(true, Ordering::Relaxed),
+    };
     Ok(source.open()?.read(SessionFiles::of_sink(Box::new(rows)), part)?.0)
 }
 
@@ -176,8 +181,7 @@ fn write_summary(output: &Path, exported: &Exported) -> Result<()> {
 pub fn replay(input: &Path, output: &Path) -> Result<Read> {
     let kept = Kept::open(input)?;
     let files = SessionFiles::new(OutputDir::create(output)?, kept.api());
-    let part = ReadPart { selection: Selection::ALL, progress: &mut |_| (), goes_on: &mut || () };
-    let (read, files) = kept.read(files, part)?;
+    let (read, files) = kept.read_all(files)?;
     json_lines::complete(&files, &read.report)?;
     Ok(read)
 }

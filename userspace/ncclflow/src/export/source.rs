@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use flow::decode::RecordView;
+use flow::{decode::RecordView, schema::ClockReport};
 use ncclflow_common::LOSS_MARK;
 use serde::Deserialize;
 
@@ -41,15 +41,9 @@ pub struct Source {
 pub(super) struct Report {
     pub(super) host: String,
     pub(super) level: String,
-    clock: Clock,
+    clock: Option<ClockReport>,
     pub(super) targets: Vec<serde_json::Value>,
     pub(super) communicators: Vec<ReportedRank>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Clock {
-    offset_ns: u64,
 }
 
 /// A rank of a communicator, as a report has it.
@@ -63,7 +57,7 @@ pub(super) struct ReportedRank {
 
 impl Source {
     /// Looks through it.
-    fn look(path: PathBuf) -> Result<Self> {
+    pub(crate) fn look(path: PathBuf) -> Result<Self> {
         let context = || format!("in `{}`", path.display());
         let (text, span_ns, bytes) =
             if path.is_dir() { look_at_recording(&path) } else { look_at_capture(&path) }
@@ -77,13 +71,17 @@ impl Source {
         Kept::open(&self.path)
     }
 
+    pub(crate) fn clock(&self) -> Option<ClockReport> {
+        self.report.clock.clone()
+    }
+
     pub fn host(&self) -> &str {
         &self.report.host
     }
 
     /// From its own clock to wall time.
     pub fn offset_ns(&self) -> u64 {
-        self.report.clock.offset_ns
+        self.report.clock.as_ref().map_or(0, |clock| clock.offset_ns)
     }
 
     /// Wall times of its earliest and its latest record.

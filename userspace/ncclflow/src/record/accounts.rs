@@ -7,14 +7,44 @@ use anyhow::Result;
 use flow::schema::{CpuReport, Gap};
 use ncclflow_common::{ProbeCounters, RecordHeader};
 
-use super::threads::Taken;
 use crate::{
-    kernel::loader::Attachment,
+    kernel::{loader::Attachment, stream::ProbeCounts},
+    recording::FirstHit,
     sinks::{ProbeReport, SessionReport},
 };
 
 /// Gaps that are told apart per probe and CPU, and in the report. Beyond that neighbours become one.
 const MAX_GAPS: usize = 256;
+
+/// What came of each probe, and what is missing in between.
+#[derive(Debug, Default)]
+pub(super) struct Accounts {
+    delivered: ProbeCounts,
+    gaps: Gaps,
+}
+
+impl Accounts {
+    /// Accounts that begin at these hits: those before were not meant to come.
+    pub(super) fn beginning_at(hits: &[FirstHit]) -> Self {
+        let mut accounts = Self::default();
+        for first in hits {
+            accounts.gaps.begin_at(first.probe, first.cpu, first.hit);
+        }
+        accounts
+    }
+
+    /// A record of a probe that we know came.
+    pub(super) fn note(&mut self, header: &RecordHeader) {
+        self.delivered.count(header.probe, header.cpu);
+        self.gaps.note(header);
+    }
+
+    /// Adds accounts of what came after.
+    pub(super) fn append(&mut self, later: &Self) {
+        self.delivered.add(&later.delivered);
+        self.gaps.append(&later.gaps);
+    }
+}
 
 /// What the kernel had counted when a window was opened; nothing for a whole session.
 #[derive(Clone, Debug, Default)]
@@ -29,12 +59,12 @@ impl Baseline {
         Ok(Self(counters.collect::<Result<_>>()?))
     }
 
-    /// Probe, CPU and hits until now, of those that were hit.
-    pub(super) fn hits(&self) -> impl Iterator<Item = (u16, u32, u64)> {
+    /// The number of the next hit, of those probes and CPUs that were hit.
+    pub(super) fn next_hits(&self) -> Vec<FirstHit> {
         let of_probe = |(probe, cpus)| {
-            (0..).zip(cpus).map(move |(cpu, now): (_, &ProbeCounters)| (probe, cpu, now.hits))
+            (0..).zip(cpus).map(move |(cpu, now): (_, &ProbeCounters)| FirstHit { probe, cpu, hit: now.hits })
         };
-        (0..).zip(&self.0).flat_map(of_probe).filter(|(.., hits)| *hits > 0)
+        (0..).zip(&self.0).flat_map(of_probe).filter(|first| first.hit > 0).collect()
     }
 
     fn at(&self, cookie: u32, cpu: usize) -> ProbeCounters {
@@ -49,11 +79,12 @@ impl Baseline {
 pub(super) fn draw_up(
     report: &mut SessionReport,
     attachment: &Attachment,
-    taken: &mut Taken,
+    accounts: &mut Accounts,
+    dropped: &ProbeCounts,
     baseline: &Baseline,
     now_ns: u64,
 ) -> Result<u64> {
-    let Taken { pipeline, dropped, .. } = taken;
+    let Accounts { delivered, gaps } = accounts;
     let (mut probes, mut cpus, mut unaccounted) = (Vec::new(), Vec::<CpuReport>::new(), 0);
     for probe in attachment.probes() {
         let (mut sum, mut faulted, mut disarmed, mut lossy) = (CpuReport::default(), 0, 0, Vec::new());
@@ -63,16 +94,12 @@ pub(super) fn draw_up(
             let account = CpuReport {
                 cpu: number,
                 hits: counters.hits.saturating_sub(before.hits),
-                delivered: pipeline.delivered.of(probe.cookie, cpu),
+                delivered: delivered.of(probe.cookie, cpu),
                 lost: counters.lost_full.saturating_sub(before.lost_full),
                 dropped: dropped.of(probe.cookie, cpu),
             };
-            let missing = pipeline.gaps.end(
-                u16::try_from(probe.cookie).unwrap_or(u16::MAX),
-                number,
-                counters.hits,
-                now_ns,
-            );
+            let missing =
+                gaps.end(u16::try_from(probe.cookie).unwrap_or(u16::MAX), number, counters.hits, now_ns);
             let known = account.lost + account.dropped;
             // Two ways to the same: by counting, and by the numbers that did not come.
             unaccounted += account.hits.abs_diff(account.delivered + known).max(missing.abs_diff(known));
@@ -106,7 +133,7 @@ pub(super) fn draw_up(
         });
     }
     cpus.retain(|cpu| cpu.hits + cpu.delivered > 0);
-    (report.probes, report.cpus, report.gaps) = (probes, cpus, pipeline.gaps.report());
+    (report.probes, report.cpus, report.gaps) = (probes, cpus, gaps.report());
     Ok(unaccounted)
 }
 
@@ -127,7 +154,7 @@ struct Numbers {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Gaps {
+struct Gaps {
     by_probe_and_cpu: HashMap<(u16, u32), Numbers>,
 }
 

@@ -1,34 +1,24 @@
-//! The threads that take records from the drain. One decodes, models and writes; one keeps the recording, and one the capture. Each has
-//! an inbox of its own, so neither stops the other, and neither stops the drain.
+//! The threads that take records from the drain. Each has an inbox of its own, so none stops another, and none stops the drain.
 //!
-//! A new consumer is a function here that works on an [`Inbox`], and a [`Consumer::start`] in
-//! [`super::threads`].
+//! A new consumer is a function that works on an [`Inbox`], and a [`Consumer::start`] in [`super::threads`].
 
 use std::{
     convert::Infallible,
-    io, mem,
+    io,
     sync::{Arc, mpsc},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
 use anyhow::{Result, anyhow};
-use rustix::time::ClockId;
 
-use super::{
-    mailbox::{EventSender, KeeperMessage, SessionEvent, WriterMessage},
-    pipeline::Pipeline,
-    setup::Bindings,
-};
+use super::mailbox::{EventSender, SessionEvent};
 use crate::{
     capture::CaptureWriter,
-    clock::now_ns,
     kernel::stream::{Batch, Outlet, Popped, Queue},
-    recording::{BLOCK_TIME, Event, RecordingWriter},
-    sinks::{Sink as _, is_over_max_size},
 };
 
-/// How often files are brought up to date for whoever reads along.
+/// How often the capture is brought up to date for whoever reads along.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(500);
 
 /// How long after the end of a process records of it can come: they wait in the kernel for the drain, which
@@ -87,7 +77,7 @@ pub(super) struct InboxSender<M> {
 
 /// What a consumer has to do next.
 #[derive(Debug)]
-enum Step<M> {
+pub(super) enum Step<M> {
     Records(Arc<Batch>),
     Message(M),
     /// Nothing has come for some time.
@@ -105,7 +95,7 @@ impl<M> Inbox<M> {
 
     /// Has `take` do one step after the other until the end. It says whether it wants to be asked again soon,
     /// even if nothing comes.
-    fn consume(&self, flush_interval: Duration, mut take: impl FnMut(Step<M>) -> bool) {
+    pub(super) fn consume(&self, flush_interval: Duration, mut take: impl FnMut(Step<M>) -> bool) {
         let (mut flushed, mut unflushed, mut waits) = (Instant::now(), false, false);
         loop {
             let until_flush = unflushed.then(|| flush_interval.saturating_sub(flushed.elapsed()));
@@ -121,6 +111,11 @@ impl<M> Inbox<M> {
                 (flushed, unflushed) = (Instant::now(), false);
             }
         }
+    }
+
+    /// Takes the oldest records, out of turn.
+    pub(super) fn pop(&self, timeout: Option<Duration>) -> Popped {
+        self.records.pop(timeout)
     }
 
     /// Takes a message, or else the oldest records. Waits for either, for at most `timeout`.
@@ -150,7 +145,14 @@ impl<M> InboxSender<M> {
     pub(super) fn send(&self, message: M) -> Result<()> {
         let sent = self.messages.send(message);
         self.records.call();
-        sent.map_err(|_| anyhow!("the thread that writes has failed"))
+        sent.map_err(|_| anyhow!("a thread that takes records has failed"))
+    }
+
+    /// Sends a message with the place for an answer, and waits for that.
+    pub(super) fn ask<A>(&self, message: impl FnOnce(mpsc::Sender<A>) -> M) -> Result<A> {
+        let (reply, answer) = mpsc::channel();
+        self.send(message(reply))?;
+        answer.recv().map_err(|_| anyhow!("a thread that takes records has failed"))
     }
 }
 
@@ -158,150 +160,6 @@ impl<M> Drop for InboxSender<M> {
     /// The recording is over, or has failed: the consumer must not wait for more.
     fn drop(&mut self) {
         self.records.close();
-    }
-}
-
-/// Decodes, models and writes until the inbox is closed.
-pub(super) fn write_flows(
-    inbox: &Inbox<WriterMessage>,
-    pipeline: Pipeline,
-    events: &EventSender,
-) -> Pipeline {
-    let mut writer = Writer { inbox, pipeline, events, errors_sent: 0, is_full_sent: false };
-    inbox.consume(FLUSH_INTERVAL, |step| writer.step(step));
-    writer.pipeline
-}
-
-struct Writer<'a> {
-    inbox: &'a Inbox<WriterMessage>,
-    pipeline: Pipeline,
-    events: &'a EventSender,
-    /// How many of the files' errors were sent.
-    errors_sent: usize,
-    is_full_sent: bool,
-}
-
-impl Writer<'_> {
-    fn step(&mut self, step: Step<WriterMessage>) -> bool {
-        let pipeline = &mut self.pipeline;
-        match step {
-            Step::Records(batch) => {
-                batch.records().for_each(|record| pipeline.record(record));
-                pipeline.close_ended_before(pipeline.last_ns.saturating_sub(STRAGGLE_NS));
-            }
-            Step::Message(WriterMessage::ProcessEnded { tgid, at_ns }) => {
-                pipeline.ended_ns.insert(tgid, at_ns);
-            }
-            Step::Message(WriterMessage::Swap { next, reply }) => {
-                // Whoever asked for it waits for it, unless the recording has failed.
-                let _ = reply.send(self.swap(*next));
-            }
-            Step::Idle => {
-                pipeline.close_ended_before(now_ns(ClockId::Monotonic).saturating_sub(STRAGGLE_NS));
-            }
-            Step::Flush => pipeline.output.files.flush(),
-            Step::End => pipeline.finish(),
-        }
-        self.send_events();
-        !self.pipeline.ended_ns.is_empty()
-    }
-
-    /// Takes the records that are there, and goes on with another pipeline. Gives the one before, finished.
-    fn swap(&mut self, next: Pipeline) -> Pipeline {
-        while let Popped::Batch(batch) = self.inbox.records.pop(Some(Duration::ZERO)) {
-            batch.records().for_each(|record| self.pipeline.record(record));
-        }
-        let mut before = mem::replace(&mut self.pipeline, next);
-        before.finish();
-        (self.errors_sent, self.is_full_sent) = (0, false);
-        before
-    }
-
-    fn send_events(&mut self) {
-        for tgid in mem::take(&mut self.pipeline.new_processes) {
-            self.events.send(SessionEvent::NewProcess(tgid));
-        }
-        if self.pipeline.output.is_full() && !mem::replace(&mut self.is_full_sent, true) {
-            self.events.send(SessionEvent::WindowFull);
-        }
-        self.events.look_at_budget();
-        let errors = self.pipeline.files().errors();
-        for error in errors.iter().skip(self.errors_sent) {
-            self.events.send(SessionEvent::WriteFailed(error.clone()));
-        }
-        self.errors_sent = errors.len();
-    }
-}
-
-/// Keeps the records in the recording until the inbox is closed. Without a recording, between windows, they are passed over.
-pub(super) fn keep_recording(
-    inbox: &Inbox<KeeperMessage>,
-    recording: Option<Box<RecordingWriter>>,
-    bindings: Bindings,
-    events: &EventSender,
-) -> Option<Box<RecordingWriter>> {
-    let mut keeper = Keeper { inbox, recording, bindings, events, has_failed: false };
-    inbox.consume(BLOCK_TIME, |step| {
-        keeper.step(step);
-        false
-    });
-    keeper.recording
-}
-
-struct Keeper<'a> {
-    inbox: &'a Inbox<KeeperMessage>,
-    recording: Option<Box<RecordingWriter>>,
-    bindings: Bindings,
-    events: &'a EventSender,
-    /// The last block could not be written. It is said once, until one can be again.
-    has_failed: bool,
-}
-
-impl Keeper<'_> {
-    fn step(&mut self, step: Step<KeeperMessage>) {
-        match step {
-            Step::Records(batch) => self.push(&batch),
-            Step::Message(KeeperMessage::ProcessEnded { tgid, at_ns }) => {
-                self.write(|recording| recording.push_event(&Event::ProcessEnded { tgid, at_ns }));
-            }
-            Step::Message(KeeperMessage::Swap { next, reply }) => {
-                while let Popped::Batch(batch) = self.inbox.records.pop(Some(Duration::ZERO)) {
-                    self.push(&batch);
-                }
-                self.write(RecordingWriter::close_block);
-                // Whoever asked for it waits for it, unless the recording has failed.
-                let _ = reply.send(mem::replace(&mut self.recording, next));
-                self.has_failed = false;
-            }
-            Step::Idle => {}
-            Step::Flush | Step::End => self.write(RecordingWriter::close_block),
-        }
-    }
-
-    fn push(&mut self, batch: &Arc<Batch>) {
-        let Self { recording: Some(recording), bindings, .. } = self else { return };
-        // The binding of a cookie is there before its probe is.
-        recording.bind(|known| bindings.update(known));
-        self.write(|recording| recording.push(batch));
-    }
-
-    fn write(&mut self, write: impl FnOnce(&mut RecordingWriter) -> io::Result<()>) {
-        let Some(recording) = &mut self.recording else { return };
-        let blocks = recording.totals().blocks;
-        let written = write(recording);
-        self.events.look_at_budget();
-        match written {
-            Err(error) => {
-                if !mem::replace(&mut self.has_failed, true) && !is_over_max_size(&error) {
-                    let error = format!(
-                        "writing the recording failed: {error}; it goes on when it can be written again"
-                    );
-                    self.events.send(SessionEvent::WriteFailed(error));
-                }
-            }
-            // Records that only wait for their block say nothing of the disk.
-            Ok(()) => self.has_failed &= recording.totals().blocks == blocks,
-        }
     }
 }
 
@@ -329,7 +187,6 @@ pub(super) fn keep_capture(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{kernel::stream::Mailbox, sinks::SessionFiles};
 
     fn records() -> Arc<Batch> {
         let mut batch = Batch::default();
@@ -369,31 +226,5 @@ mod tests {
         drop(inbox);
         sender.records.push_when_there_is_room(&records());
         assert!(sender.send(4).is_err());
-    }
-
-    /// A pipeline without bindings understands no record, and counts them.
-    #[test]
-    fn a_swap_comes_after_all_records_that_were_there() {
-        let (sender, inbox) = Inbox::new(1 << 20);
-        let (events, _mailbox) = Mailbox::new().unwrap();
-        let events = EventSender { events, budget: None };
-        let pipeline = || Pipeline::new(Vec::new(), SessionFiles::nowhere());
-        let push = |count| {
-            for _ in 0..count {
-                let mut batch = Batch::default();
-                batch.push(&[0; 100]);
-                assert!(sender.records.push(&Arc::new(batch)));
-            }
-        };
-        push(3);
-        let (reply, answer) = mpsc::channel();
-        let next = Box::new(pipeline());
-        sender.send(WriterMessage::Swap { next, reply }).unwrap();
-        let first = pipeline();
-        let writer = std::thread::spawn(move || write_flows(&inbox, first, &events));
-        assert_eq!(answer.recv().unwrap().undecodable, 3);
-        push(2);
-        sender.records.close();
-        assert_eq!(writer.join().unwrap().undecodable, 2);
     }
 }

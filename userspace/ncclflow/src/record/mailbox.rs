@@ -1,15 +1,15 @@
 //! What the threads of a recording tell each other: an enum for each thread that is told something. The
 //! drain's is [`DrainMessage`](crate::kernel::stream::DrainMessage); the capture's keeper is told nothing.
 
-use std::sync::mpsc;
+use std::{path::PathBuf, sync::mpsc};
 
 use anyhow::{Context as _, Result};
 
-use super::{limit, options::Notice, pipeline::Pipeline, recorder::Recording};
+use super::{accounts::Accounts, keeper::Kept, limit, options::Notice, recorder::Recording};
 use crate::{
     kernel::stream::{MailSender, Mailbox},
-    recording::RecordingWriter,
-    sinks::DiskBudget,
+    recording::FirstHit,
+    sinks::{DiskBudget, FilesReport, SessionReport, WindowReport},
 };
 
 /// What the recording's own thread is told.
@@ -18,8 +18,16 @@ pub(super) enum SessionEvent {
     WriteFailed(String),
     /// A first record came of the process with this number, from probes that several processes share.
     NewProcess(u32),
-    /// The window has as many ops as it may have.
-    WindowFull,
+    /// The window with this number has as many ops as it may have.
+    WindowFull(u32),
+    /// The files of this folder are as large as they may be; the recording goes on.
+    FilesLimit(PathBuf),
+    /// A window's folder is complete.
+    WindowDone(Box<(WindowReport, SessionReport)>),
+    /// Files are behind the recording.
+    FilesLag(FilesReport),
+    /// Files of a recording are as complete as they become.
+    FilesEnded,
     /// A dump was written, as no probe was hit.
     Dumped(String),
     /// The disk's budget was used up, or windows were removed.
@@ -28,22 +36,21 @@ pub(super) enum SessionEvent {
     RecordsResumed,
 }
 
-/// What the writer is told, besides the records.
-#[derive(Debug)]
-pub(super) enum WriterMessage {
-    /// The process that has this number was seen to have ended, at this moment of `CLOCK_MONOTONIC`.
-    ProcessEnded { tgid: u32, at_ns: u64 },
-    /// Take all records that are there, go on with another pipeline, and send back the one before, finished.
-    Swap { next: Box<Pipeline>, reply: mpsc::Sender<Pipeline> },
-}
-
 /// What the recording's keeper is told, besides the records.
 #[derive(Debug)]
 pub(super) enum KeeperMessage {
-    /// As [`WriterMessage::ProcessEnded`].
+    /// The process that has this number was seen to have ended, at this moment of `CLOCK_MONOTONIC`.
     ProcessEnded { tgid: u32, at_ns: u64 },
-    /// Take all records that are there, go on with another recording or with none, and send back the one before.
-    Swap { next: Option<Box<RecordingWriter>>, reply: mpsc::Sender<Option<Box<RecordingWriter>>> },
+    /// Take all records that are there, go on with another recording or with none, and send back the one before, with the accounts of what
+    /// came for it. Accounts of the next one begin at `hits`.
+    Swap { next: Option<Box<Kept>>, hits: Vec<FirstHit>, reply: mpsc::Sender<(Option<Kept>, Accounts)> },
+}
+
+/// What the thread is told that decodes directly, besides the records.
+#[derive(Debug)]
+pub(super) enum WatcherMessage {
+    /// As [`KeeperMessage::ProcessEnded`].
+    ProcessEnded { tgid: u32, at_ns: u64 },
 }
 
 #[derive(Clone, Debug)]
@@ -77,7 +84,7 @@ pub(super) struct Events {
 #[derive(Debug, Default)]
 pub(super) struct Received {
     pub(super) new_processes: Vec<u32>,
-    pub(super) is_window_full: bool,
+    pub(super) full_window: Option<u32>,
     pub(super) has_resumed: bool,
 }
 
@@ -94,10 +101,25 @@ impl Events {
             match event {
                 SessionEvent::WriteFailed(error) => recording.write_failed(error),
                 SessionEvent::NewProcess(tgid) => received.new_processes.push(tgid),
-                SessionEvent::WindowFull => received.is_window_full = true,
+                SessionEvent::WindowFull(number) => received.full_window = Some(number),
+                SessionEvent::FilesLimit(folder) => (recording.notice)(Notice::FilesLimit(&folder)),
+                SessionEvent::WindowDone(done) => {
+                    let (window, report) = *done;
+                    (recording.notice)(Notice::WindowClosed(&window, &report));
+                    let known =
+                        recording.report.windows.iter_mut().find(|known| known.number == window.number);
+                    if let Some(known) = known {
+                        *known = window;
+                        recording.is_outdated = true;
+                    }
+                }
                 SessionEvent::Dumped(what) => (recording.notice)(Notice::Hang(&what)),
                 SessionEvent::RecordsResumed => received.has_resumed = true,
-                SessionEvent::DiskBudget => {}
+                SessionEvent::FilesLag(report) => {
+                    recording.report.files = Some(report);
+                    recording.is_outdated = true;
+                }
+                SessionEvent::DiskBudget | SessionEvent::FilesEnded => {}
             }
         }
         if let Some(budget) = &self.sender.budget {

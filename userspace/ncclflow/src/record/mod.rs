@@ -10,6 +10,8 @@ mod recorder;
 mod watch;
 
 mod hang;
+mod window_export;
+mod window_flag;
 mod windows;
 
 // Processes and libraries that come and go, with `--all`.
@@ -18,10 +20,14 @@ mod libraries;
 
 // From the drain to those who take records.
 mod consumers;
+mod direct;
+mod intake;
+mod keeper;
 mod mailbox;
 mod threads;
 
 // From records to files.
+mod files;
 mod neighbours;
 mod pipeline;
 mod processes;
@@ -32,7 +38,9 @@ mod accounts;
 mod limit;
 mod report;
 
-pub use options::{Notice, Outcome, ProbeChoice, RecordOptions, StopHandle, Targets, WindowOptions};
+pub use options::{
+    FilesOptions, Notice, Outcome, ProbeChoice, RecordOptions, StopHandle, Targets, WindowOptions,
+};
 pub use pipeline::Pipeline;
 pub use recorder::record;
 pub use replay::{Kept, Read, ReadPart};

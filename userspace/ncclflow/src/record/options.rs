@@ -1,7 +1,7 @@
 //! What a recording is asked for, what it says while it goes on, and what comes of it.
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -18,7 +18,7 @@ use crate::{
         probe::{Level, ProbeStrategy, StepDetail},
         stream::Waker,
     },
-    sinks::{Aggregated, ApiFormat, LiveStatistics, SessionReport, WindowReport},
+    sinks::{Aggregated, ApiFormat, FilesWhen, LiveStatistics, SessionReport, WindowReport},
     target::{Filter, Process},
 };
 use flow::model::Sampling;
@@ -49,13 +49,22 @@ pub struct ProbeChoice {
     pub returns: bool,
 }
 
+/// The files of lines that are made of the recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FilesOptions {
+    pub when: FilesWhen,
+    /// Most bytes of lines of a recording, or of a window.
+    pub limit_bytes: Option<u64>,
+}
+
 #[derive(Clone, Debug)]
 pub struct RecordOptions {
     /// When the program was started. The times in the report count from here.
     pub started: Instant,
     pub targets: Targets,
-    /// `None`: no files are written.
+    /// `None`: nothing is written.
     pub output: Option<PathBuf>,
+    pub files: FilesOptions,
     /// Statistics to keep while the recording goes on.
     pub statistics: Option<LiveStatistics>,
     pub choice: ProbeChoice,
@@ -67,7 +76,7 @@ pub struct RecordOptions {
     pub duration: Option<Duration>,
     pub buffer: Buffer,
     pub links: LinkKind,
-    /// Most bytes of records that wait to be decoded and written. As many again may wait for the capture.
+    /// Most bytes of records that wait to be written into the recording. As many again may wait for the capture.
     pub queue_bytes: usize,
     /// The NCCL library's path as the target maps it, where its name does not show that it is NCCL.
     pub library: Option<PathBuf>,
@@ -101,6 +110,7 @@ impl RecordOptions {
             started,
             targets,
             output: None,
+            files: FilesOptions { when: FilesWhen::Live, limit_bytes: None },
             statistics: None,
             choice: ProbeChoice {
                 level: Level::Flow,
@@ -140,6 +150,9 @@ pub struct WindowOptions {
 #[derive(Clone, Debug)]
 pub struct StopHandle {
     stop: Arc<AtomicBool>,
+    /// The recording is whole, and its files are not yet.
+    finishes_files: Arc<AtomicBool>,
+    leaves_files: Arc<AtomicBool>,
     rotate: Arc<AtomicBool>,
     /// Wakes whoever waits for the end or a rotation.
     pub(super) waker: Waker,
@@ -148,13 +161,29 @@ pub struct StopHandle {
 impl StopHandle {
     pub fn new() -> Result<Self> {
         let waker = Waker::new().context("making an eventfd")?;
-        Ok(Self { stop: Arc::default(), rotate: Arc::default(), waker })
+        let [stop, finishes_files, leaves_files, rotate] = Default::default();
+        Ok(Self { stop, finishes_files, leaves_files, rotate, waker })
     }
 
     /// Ends the recording soon. What came until then is written.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         self.waker.wake();
+    }
+
+    /// Ends the files where they are, if the recording is whole and only they are left. `false`: it is not.
+    pub fn leave_files(&self) -> bool {
+        self.leaves_files.store(true, Ordering::Release);
+        self.finishes_files.load(Ordering::Acquire)
+    }
+
+    /// Set when files are to end where they are.
+    pub(super) fn files_flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.leaves_files)
+    }
+
+    pub(super) fn finishes_files(&self) {
+        self.finishes_files.store(true, Ordering::Release);
     }
 
     /// Closes the window that is open, and opens the next.
@@ -195,6 +224,13 @@ pub enum Notice<'a> {
     NotCached(&'a str),
     /// A window's folder was removed, to make room for others.
     WindowRemoved(&'a str),
+    /// The files of this folder are as large as `--files-limit` allows. The recording goes on.
+    FilesLimit(&'a Path),
+    /// The recording is whole. Of so many of its records files are made already.
+    Finishing {
+        done: u64,
+        of: u64,
+    },
     /// The folder has reached this limit, in bytes. Lines, or windows, are lost from now on.
     OverMaxSize(u64),
     WindowOpened(&'a WindowReport),
@@ -205,10 +241,11 @@ pub enum Notice<'a> {
     /// A rotation was asked for, and there are no windows.
     NothingToRotate,
     WriteFailed(&'a str),
-    /// Everything is written. So many probes are still to be taken out of the kernel.
+    /// The recording is whole. So many probes are still to be taken out of the kernel.
     Detaching {
         left: usize,
     },
+    Detached,
 }
 
 #[derive(Debug)]

@@ -6,15 +6,13 @@ use std::collections::HashMap;
 use ncclflow_common::LOSS_MARK;
 
 use super::{
-    accounts::Gaps,
     neighbours::Neighbours,
     processes::{Output, Traced, TracedProcess},
     setup::Bindings,
 };
 use crate::{
     capture::Binding,
-    kernel::stream::ProbeCounts,
-    recording::{self, FirstHit, Item},
+    recording::{self, Item},
     sinks::{SessionFiles, Sink as _},
 };
 use flow::{
@@ -50,14 +48,8 @@ pub struct Pipeline {
     neighbours: Neighbours,
     /// When processes were seen to have ended, by the records' clock. Records of them can still come.
     pub(super) ended_ns: HashMap<u32, u64>,
-    /// Processes of shared probes of which a first record has come; for others to take.
-    pub(super) new_processes: Vec<u32>,
     /// Of processes that have ended.
     counters: ModelCounters,
-    /// Records that came.
-    pub(super) delivered: ProbeCounts,
-    /// Where records are missing among those that came.
-    pub(super) gaps: Gaps,
     /// Time of the latest record.
     pub(super) last_ns: u64,
 }
@@ -70,30 +62,7 @@ impl Pipeline {
             returns: bindings.iter().any(|binding| matches!(binding.kind, ProbeKind::ApiReturn(_))),
             ..Traced::default()
         };
-        Self { bindings, traced, output: Output::new(files, None, None), ..Self::default() }
-    }
-
-    /// A pipeline for what comes after this one: the same bindings, no memory of what came, other files, and
-    /// at most `limit` ops or calls in them.
-    pub(super) fn renewed(&self, files: SessionFiles, limit: Option<u64>) -> Self {
-        Self {
-            bindings: self.bindings.clone(),
-            following: self.following.clone(),
-            traced: self.traced,
-            output: Output::new(files, limit, self.output.live.clone()),
-            ..Self::default()
-        }
-    }
-
-    /// Adds the accounts of a pipeline that came after this one.
-    pub(super) fn absorb(&mut self, later: &Self) {
-        self.delivered.add(&later.delivered);
-        self.gaps.append(&later.gaps);
-        self.counters += &later.model_counters();
-        self.undecodable += later.undecodable;
-        if self.first_error.is_none() {
-            self.first_error.clone_from(&later.first_error);
-        }
+        Self { bindings, traced, output: Output::new(files), ..Self::default() }
     }
 
     /// A pipeline for what is read of a recording.
@@ -115,13 +84,20 @@ impl Pipeline {
             Item::Event(recording::Event::ProcessEnded { tgid, at_ns }) => {
                 self.ended_ns.insert(tgid, at_ns);
             }
-            Item::Event(recording::Event::HitsBegin { hits }) => {
-                for FirstHit { probe, cpu, hit } in hits {
-                    self.gaps.begin_at(probe, cpu, hit);
+            Item::Event(recording::Event::RecordsLost { lost }) => {
+                for lost in lost {
+                    self.mark_lost(lost.tgid, lost.records);
                 }
             }
-            Item::Event(recording::Event::Unknown) | Item::End(_) => {}
+            Item::Event(recording::Event::HitsBegin { .. } | recording::Event::Unknown) | Item::End(_) => {}
         }
+    }
+
+    /// Records of a process are missing before those that come.
+    fn mark_lost(&mut self, tgid: u32, records: u64) {
+        let Some(process) = self.processes.get_mut(&tgid) else { return };
+        process.marked = process.marked.saturating_add(records);
+        self.node.proxy_ranks.note_process(tgid, process.pid(), process.lost_in_all());
     }
 
     pub fn record(&mut self, item: &[u8]) {
@@ -138,10 +114,8 @@ impl Pipeline {
         let mut view = RecordView::new(item)?;
         let header = &mut view.header;
         if header.probe == LOSS_MARK {
-            if let Some(process) = self.processes.get_mut(&header.tgid) {
-                process.marked = process.marked.saturating_add(header.lost);
-                self.node.proxy_ranks.note_process(header.tgid, process.pid(), process.lost_in_all());
-            }
+            let (tgid, lost) = (header.tgid, header.lost);
+            self.mark_lost(tgid, lost);
             return Ok(());
         }
         let cookie = header.probe;
@@ -156,8 +130,6 @@ impl Pipeline {
             self.close(header.tgid);
         }
         let binding = self.bindings.get(usize::from(cookie)).ok_or(DecodeError::UnknownProbe(cookie))?;
-        self.delivered.count(cookie, header.cpu);
-        self.gaps.note(header);
         self.last_ns = self.last_ns.max(header.ts_ns);
         let traced = self.traced;
         let process = self.processes.entry(header.tgid).or_insert_with(|| TracedProcess::new(traced));
@@ -165,10 +137,7 @@ impl Pipeline {
         if process.host.is_none() {
             process.host = match &self.following {
                 None => binding.host.clone(),
-                Some(following) => {
-                    self.new_processes.push(header.tgid);
-                    Some(HostInfo { host: following.host.as_str().into(), pid: header.tgid })
-                }
+                Some(following) => Some(HostInfo { host: following.host.as_str().into(), pid: header.tgid }),
             };
         }
         process.lost = process.lost.max(header.lost);
@@ -210,6 +179,11 @@ impl Pipeline {
         for (tgid, _) in ended {
             self.close(tgid);
         }
+    }
+
+    /// Whether ops that were first seen before this moment still wait for messages.
+    pub(super) fn waits_for_ops_before(&self, ts_ns: u64) -> bool {
+        self.processes.values().any(|process| process.session.waits_for_ops_before(ts_ns))
     }
 
     fn close(&mut self, tgid: u32) {

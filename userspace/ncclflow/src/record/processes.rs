@@ -70,7 +70,11 @@ pub(super) struct Output {
     pub(super) files: SessionFiles,
     rows: Rows,
     /// Ops on a channel, or calls of the API, that may still be written.
-    room: Option<u64>,
+    pub(super) room: Option<u64>,
+    /// Bytes of lines after which nothing more is written.
+    pub(super) limit_bytes: Option<u64>,
+    /// They were reached when an op came.
+    is_over_limit: bool,
     /// Those that came when there was no room.
     pub(super) left_out: u64,
     /// Statistics of what passes, whether there is room for it or not.
@@ -78,8 +82,8 @@ pub(super) struct Output {
 }
 
 impl Output {
-    pub(super) fn new(files: SessionFiles, room: Option<u64>, live: Option<LiveStatistics>) -> Self {
-        Self { files, room, live, ..Self::default() }
+    pub(super) fn new(files: SessionFiles) -> Self {
+        Self { files, ..Self::default() }
     }
 
     /// An op is laid out to rows once, for all sinks.
@@ -111,18 +115,24 @@ impl Output {
 
     /// For the next op or call. Statistics take everything, files only what there is room for.
     fn rows_and_sinks(&mut self) -> (&mut Rows, [Option<&mut dyn Sink>; 2]) {
-        let has_room = !self.is_full();
+        self.is_over_limit |= self.limit_bytes.is_some_and(|limit| self.files.bytes() >= limit);
+        let has_room = !self.is_out_of_room() && !self.is_over_limit;
         match &mut self.room {
             Some(room) if has_room => *room -= 1,
-            Some(_) => self.left_out += 1,
-            None => {}
+            Some(0) => self.left_out += 1,
+            _ => {}
         }
         let live = self.live.as_mut().map(|live| live as &mut dyn Sink);
         (&mut self.rows, [live, has_room.then_some(&mut self.files as &mut dyn Sink)])
     }
 
-    /// Nothing more is written.
-    pub(super) fn is_full(&self) -> bool {
+    /// It has as many ops or calls as it may have.
+    pub(super) fn is_out_of_room(&self) -> bool {
         self.room == Some(0)
+    }
+
+    /// The files have as many bytes as they may have, and more would have come.
+    pub(super) fn is_over_limit(&self) -> bool {
+        self.is_over_limit
     }
 }

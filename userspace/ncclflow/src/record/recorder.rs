@@ -1,6 +1,6 @@
 //! A recording from beginning to end.
 
-use std::time::Duration;
+use std::{os::fd::AsFd as _, time::Duration};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use ncclflow_common::WIRE_VERSION;
@@ -8,16 +8,19 @@ use rustix::time::ClockId;
 
 use super::{
     accounts::Baseline,
+    files::{FilesRequest, FilesThread},
     follow::Follower,
+    keeper::{Keeping, Kept},
     limit,
-    mailbox::Events,
-    options::{Notice, Outcome, ProbeChoice, RecordOptions, StopHandle, Targets},
+    mailbox::{EventSender, Events},
+    options::{FilesOptions, Notice, Outcome, ProbeChoice, RecordOptions, StopHandle, Targets},
     pipeline::{Following, Pipeline},
     processes::Traced,
-    report::{complete_report, first_report, write_results},
+    report::{complete_accounts, complete_files, end_recording, first_report, write_results},
     setup::{Bindings, Setup, Wanted},
-    threads::{Keeping, Taken, Threads},
+    threads::{FirstTaker, Taken, Threads},
     watch::Watch,
+    window_export::WindowsExport,
     windows::Windows,
 };
 use crate::{
@@ -26,17 +29,22 @@ use crate::{
     kernel::{
         loader::{Attachment, Program},
         probe::{Level, ProbeStrategy},
+        stream::wait_for,
     },
     layout_cache::LayoutCache,
     recording::{self, RecordingWriter},
     sinks::{
-        Aggregated, ApiOutputOptions, AttachReport, OutputDir, SessionFiles, SessionReport, TargetReport,
+        Aggregated, ApiOutputOptions, AttachReport, FilesReport, FilesWhen, OutputDir, SessionFiles,
+        SessionReport, TargetReport,
     },
 };
 use flow::model::Sampling;
 
-/// Records until the time is up, the targets are gone, or `stop` says so. Results are complete before the
-/// probes are detached, which can take a while.
+/// How often it is said how far the files are, when everything else is done.
+const FINISHING: Duration = Duration::from_millis(200);
+
+/// Records until the time is up, the targets are gone, or `stop` says so. The recording is whole before the
+/// probes are detached, which can take a while; its files are completed after that.
 pub fn record(
     options: &RecordOptions,
     stop: &StopHandle,
@@ -67,16 +75,39 @@ pub fn record(
     };
     raise_descriptor_limit();
     let (mut recording, capture) = Recording::prepare(wanted, &setup, attachment, times, &bindings, notice)?;
-    let keeping = recording.keeping(&bindings)?;
-    let pipeline = recording.pipeline(bindings, follower.is_some())?;
-    let taken = recording.run(stop, follower.as_mut(), pipeline, keeping, capture)?;
-    let aggregated = recording.complete(taken)?;
-    let Recording { mut attachment, report, notice, .. } = recording;
-    if let Some(follower) = follower {
-        attachment.keep(follower.into_links());
+    let events = Events::new(recording.dir.as_ref().and_then(OutputDir::budget).cloned())?;
+    let mut closed = recording.run(stop, &events, follower.as_mut(), &bindings, capture)?;
+    recording.end(&mut closed)?;
+    // From here on a second signal ends the files, and not the program.
+    stop.finishes_files();
+    closed.files.begin_to_finish();
+    // Files are made meanwhile: the job does not wait for them.
+    recording.detach(follower);
+    let aggregated = recording.complete(closed, &events)?;
+    Ok(Outcome { report: recording.report, aggregated })
+}
+
+/// A recording to which no more records come.
+struct Closed {
+    taken: Taken,
+    files: ClosedFiles,
+}
+
+/// Who makes its files.
+enum ClosedFiles {
+    /// There are none.
+    None,
+    Thread(FilesThread),
+    /// Windows have files of their own.
+    Windows(WindowsExport),
+}
+
+impl ClosedFiles {
+    fn begin_to_finish(&self) {
+        if let Self::Thread(files) = self {
+            files.begin_to_finish();
+        }
     }
-    attachment.detach(|left| notice(Notice::Detaching { left }));
-    Ok(Outcome { report, aggregated })
 }
 
 /// A recording whose probes are attached: what its parts work with and write to.
@@ -160,22 +191,10 @@ impl<'a> Recording<'a> {
         ApiOutputOptions { format: self.options.format, realtime_offset_ns: self.report.clock.offset_ns }
     }
 
-    /// Begins the recording in the output folder, if there is one; windows begin their own.
-    fn keeping(&self, bindings: &Bindings) -> Result<Option<Keeping>> {
-        let Some(dir) = &self.dir else { return Ok(None) };
-        let begin = || self.begin_recording(dir, bindings);
-        let recording = self.options.windows.is_none().then(begin).transpose()?;
-        Ok(Some(Keeping { recording, bindings: bindings.clone() }))
-    }
-
     /// Begins a recording of this session in a folder.
-    pub(super) fn begin_recording(
-        &self,
-        dir: &OutputDir,
-        bindings: &Bindings,
-    ) -> Result<Box<RecordingWriter>> {
-        let RecordOptions { choice, sampling, targets, .. } = self.options;
-        let follows = matches!(targets, Targets::All(_));
+    pub(super) fn begin_recording(&self, dir: &OutputDir) -> Result<Box<RecordingWriter>> {
+        let RecordOptions { choice, sampling, .. } = self.options;
+        let follows = self.follows();
         let session = recording::Session {
             ncclflow: env!("CARGO_PKG_VERSION").to_owned(),
             wire_version: WIRE_VERSION,
@@ -186,57 +205,101 @@ impl<'a> Recording<'a> {
             sampling: *sampling,
             api: self.api(),
         };
-        let writer = RecordingWriter::create(dir, session, bindings.list());
+        let writer = RecordingWriter::create(dir, session);
         writer.map(Box::new).with_context(|| format!("beginning a recording in `{}`", dir.path().display()))
     }
 
-    /// The way from records to files. `follows`: bindings come while it runs.
-    fn pipeline(&self, bindings: Bindings, follows: bool) -> Result<Pipeline> {
+    /// Processes and bindings come while it runs.
+    fn follows(&self) -> bool {
+        matches!(self.options.targets, Targets::All(_))
+    }
+
+    /// Makes files of the recording in this folder, if anybody wants any. `window`: its number, and how many ops it may have.
+    pub(super) fn start_files(
+        &self,
+        dir: &OutputDir,
+        options: FilesOptions,
+        stop: &StopHandle,
+        events: &EventSender,
+        window: Option<(u32, Option<u64>)>,
+    ) -> Result<Option<FilesThread>> {
+        let live = self.options.statistics.clone();
+        let has_limit = window.is_some_and(|(_, limit)| limit.is_some());
+        if options.when == FilesWhen::None && live.is_none() && !has_limit {
+            return Ok(None);
+        }
+        let dir = dir.try_clone().context("keeping the output folder open")?;
+        let request = FilesRequest { dir, options, api: self.api(), live, window, stop: stop.files_flag() };
+        FilesThread::start(request, events).map(Some)
+    }
+
+    /// Who takes the records first: the keeper of a recording, or, where nothing is written, who decodes them. Windows begin recordings of
+    /// their own.
+    fn first_taker(
+        &self,
+        bindings: &Bindings,
+        stop: &StopHandle,
+        events: &EventSender,
+    ) -> Result<(FirstTaker, Option<FilesThread>)> {
+        let Some(dir) = &self.dir else {
+            return Ok((FirstTaker::Watcher(Box::new(self.watching(bindings.clone()))), None));
+        };
+        let (mut kept, mut files) = (None, None);
+        if self.options.windows.is_none() {
+            let writer = self.begin_recording(dir)?;
+            files = self.start_files(dir, self.options.files, stop, events, None)?;
+            kept = Some(Kept { writer, reader: files.as_ref().map(FilesThread::feed) });
+        }
+        let keeping = Keeping { kept, bindings: bindings.clone(), announces: self.follows() };
+        Ok((FirstTaker::Keeper(keeping), files))
+    }
+
+    /// The way from records to statistics alone.
+    fn watching(&self, bindings: Bindings) -> Pipeline {
         let options = self.options;
-        let dir = self.dir.as_ref().map(OutputDir::try_clone).transpose();
-        let dir = dir.context("keeping the output folder open")?;
-        let files = dir.map_or_else(SessionFiles::nowhere, |dir| SessionFiles::new(dir, self.api()));
-        let mut pipeline = Pipeline::new(bindings.list(), files);
-        if follows {
+        let mut pipeline = Pipeline::new(bindings.list(), SessionFiles::nowhere());
+        if self.follows() {
             let (steps, returns) = (options.choice.level == Level::Steps, options.choice.returns);
             pipeline.traced = Traced { steps, returns, ..Traced::default() };
             pipeline.following = Some(Following { bindings, host: self.report.host.clone() });
         }
         pipeline.traced.sampling = options.sampling;
         pipeline.output.live.clone_from(&options.statistics);
-        Ok(pipeline)
+        pipeline
     }
 
     /// Opens the session, takes records until it is to end, closes it, and takes what is left.
     fn run(
         &mut self,
         stop: &StopHandle,
+        events: &Events,
         mut follower: Option<&mut Follower<'a>>,
-        pipeline: Pipeline,
-        keeping: Option<Keeping>,
+        bindings: &Bindings,
         capture: Option<CaptureWriter>,
-    ) -> Result<Taken> {
-        let bindings = keeping.as_ref().map(|keeping| keeping.bindings.clone()).unwrap_or_default();
+    ) -> Result<Closed> {
         if let Some(follower) = &mut follower {
             follower.round(self)?;
         }
-        let events = Events::new(self.dir.as_ref().and_then(OutputDir::budget).cloned())?;
-        let mut windows = Windows::new(self, &pipeline, bindings, &events.sender)?;
+        let (first, files) = self.first_taker(bindings, stop, &events.sender)?;
+        let mut windows = Windows::new(self, stop, &events.sender)?;
         let source = self.attachment.source()?;
-        let threads =
-            Threads::start(source, self.options.queue_bytes, pipeline, keeping, capture, &events.sender)?;
+        let threads = Threads::start(source, self.options.queue_bytes, first, capture, &events.sender)?;
         let opened = self.open(windows.is_some());
         let watched =
-            opened.and_then(|()| Watch::new(self, stop, &events, &threads, follower, windows.as_mut()).run());
-        let totals = windows.map(|windows| windows.finish(self, &threads)).transpose();
-        let closed = self.attachment.disarm();
+            opened.and_then(|()| Watch::new(self, stop, events, &threads, follower, windows.as_mut()).run());
+        let closed_windows = windows.map(|windows| windows.finish(self, &threads)).transpose();
+        let disarmed = self.attachment.disarm();
         let (mut taken, drained) = threads.end(&self.attachment)?;
         events.receive(self);
-        watched.and(closed).and(drained)?;
-        if let Some((totals, lost)) = totals? {
-            (taken.pipeline, taken.windows_lost) = (totals, lost);
-        }
-        Ok(taken)
+        watched.and(disarmed).and(drained)?;
+        let files = match closed_windows? {
+            Some((export, accounts)) => {
+                taken.accounts = accounts;
+                ClosedFiles::Windows(export)
+            }
+            None => files.map_or(ClosedFiles::None, ClosedFiles::Thread),
+        };
+        Ok(Closed { taken, files })
     }
 
     /// Opens the session, unless windows do.
@@ -269,16 +332,75 @@ impl<'a> Recording<'a> {
         self.report.targets.len() - 1
     }
 
-    /// Writes what is written at the end. The session is closed.
-    fn complete(&mut self, mut taken: Taken) -> Result<Option<Aggregated>> {
-        let Self { options, attachment, report, dir, notice, .. } = self;
+    /// Says in the recording, and in `session.json`, that the recording is whole.
+    fn end(&mut self, closed: &mut Closed) -> Result<()> {
+        let Self { attachment, report, dir, notice, .. } = self;
         attachment.print_log();
-        complete_report(report, attachment, &mut taken, &Baseline::default())?;
+        complete_accounts(report, attachment, &mut closed.taken, &Baseline::default())?;
+        end_recording(&mut closed.taken, report, notice)?;
+        if let Some(dir) = dir
+            && let Err(error) = report.write(dir)
+        {
+            self.write_failed(format!("writing `session.json`: {error}"));
+        }
+        Ok(())
+    }
+
+    fn detach(&mut self, follower: Option<Follower<'_>>) {
+        let Self { attachment, notice, .. } = self;
+        if let Some(follower) = follower {
+            attachment.keep(follower.into_links());
+        }
+        attachment.detach(|left| notice(Notice::Detaching { left }));
+        notice(Notice::Detached);
+    }
+
+    /// Waits for the files, and writes what is written at the end.
+    fn complete(&mut self, closed: Closed, events: &Events) -> Result<Option<Aggregated>> {
+        let Closed { mut taken, files } = closed;
+        let of = taken.kept.as_ref().map_or(0, |kept| kept.writer.totals().records);
+        let has_ended = || match &files {
+            ClosedFiles::None => true,
+            ClosedFiles::Thread(files) => files.has_ended(),
+            ClosedFiles::Windows(export) => export.has_ended(),
+        };
+        while !has_ended() {
+            wait_for(&[events.mailbox.as_fd()], Some(FINISHING)).context("waiting for the files")?;
+            events.receive(self);
+            if let ClosedFiles::Thread(files) = &files {
+                (self.notice)(Notice::Finishing { done: files.records(), of });
+            }
+        }
+        let mut pipeline = taken.watched.take();
+        match files {
+            ClosedFiles::None => {
+                let none = (self.options.files.when == FilesWhen::None && taken.kept.is_some())
+                    .then(FilesReport::none);
+                match &pipeline {
+                    Some(pipeline) => complete_files(&mut self.report, pipeline, none),
+                    None => self.report.files = none,
+                }
+            }
+            ClosedFiles::Thread(files) => match files.join() {
+                Ok(made) => {
+                    complete_files(&mut self.report, &made.pipeline, Some(made.report));
+                    pipeline = Some(made.pipeline);
+                }
+                Err(error) => {
+                    self.report.files = Some(FilesReport::failed(self.options.files.when));
+                    self.write_failed(format!("making the files stopped: {error:#}"));
+                }
+            },
+            ClosedFiles::Windows(export) => export.join()?.add_to(&mut self.report),
+        }
+        events.receive(self);
+        let Self { options, report, dir, notice, .. } = self;
         let budget = dir.as_ref().and_then(OutputDir::budget);
         if let Some(budget) = budget {
             limit::tell(budget, report, notice);
         }
-        let aggregated = write_results(taken, report, options.compress, notice)?;
+        let mut files = pipeline.map(|pipeline| pipeline.output.files).unwrap_or_default();
+        let aggregated = write_results(taken, &mut files, dir.as_ref(), report, options.compress, notice)?;
         if let (Some(dir), Some(budget)) = (&*dir, budget)
             && limit::tell(budget, report, notice)
         {

@@ -26,6 +26,9 @@ pub enum Kept {
 /// Which part is read, and who is told about it.
 pub struct ReadPart<'a> {
     pub selection: Selection<'a>,
+    /// Rows from this moment on are not asked for, by the records' clock. Reading ends before the selection does when all ops from before it
+    /// are complete.
+    pub until_ns: u64,
     /// Gets the bytes that were read, after every block or some records.
     pub progress: &'a mut dyn FnMut(u64),
     /// Called when what is read is over and goes on in the recording: what the model still waits for can have come later.
@@ -53,6 +56,9 @@ pub struct Read {
     /// What could not be read.
     pub damage: Damage,
 }
+
+/// Records after a part that are read in any case: the post passes of plans, and what the model learns late of a process.
+const AFTER_NS: u64 = 2_000_000_000;
 
 /// Records of a capture after which progress is told.
 const CAPTURE_STRIDE: u64 = 4096;
@@ -97,16 +103,17 @@ impl Kept {
         }
     }
 
-    /// The process IDs of the recording's index are those of its rows.
-    pub fn has_pids_of_rows(&self) -> bool {
-        matches!(self, Self::Recording(reader) if reader.session().host.is_some())
+    /// Reads all of it.
+    pub fn read_all(self, files: SessionFiles) -> Result<(Read, SessionFiles)> {
+        let (progress, goes_on) = (&mut |_| (), &mut || ());
+        self.read(files, ReadPart { selection: Selection::ALL, until_ns: u64::MAX, progress, goes_on })
     }
 
     /// Reads a part and gives its rows to `files`, which come back complete.
     pub fn read(self, files: SessionFiles, part: ReadPart<'_>) -> Result<(Read, SessionFiles)> {
         match self {
             Self::Recording(reader) => read_recording(*reader, files, part),
-            Self::Capture(reader, header) => read_capture(reader, *header, files, part),
+            Self::Capture(reader, header) => read_capture(reader, *header, files, part.progress),
         }
     }
 }
@@ -116,7 +123,7 @@ fn read_recording(
     files: SessionFiles,
     part: ReadPart<'_>,
 ) -> Result<(Read, SessionFiles)> {
-    let ReadPart { selection, progress, goes_on } = part;
+    let ReadPart { mut selection, until_ns, progress, goes_on } = part;
     let mut pipeline = Pipeline::reading(reader.session(), files);
     let (mut records, mut report) = (0, None);
     let mut take = |item: Item<'_>, pipeline: &mut Pipeline| {
@@ -130,6 +137,9 @@ fn read_recording(
     while reader.read_next(&selection, &mut |item| take(item, &mut pipeline))? == Progress::Read {
         pipeline.close_ended_before(pipeline.last_ns.saturating_sub(STRAGGLE_NS));
         progress(reader.position());
+        if pipeline.last_ns >= until_ns.saturating_add(AFTER_NS) && !pipeline.waits_for_ops_before(until_ns) {
+            selection.to_ns = selection.to_ns.min(pipeline.last_ns);
+        }
     }
     if reader.span_ns().is_some_and(|(_, last_ns)| last_ns > selection.to_ns) {
         goes_on();
@@ -145,7 +155,7 @@ fn read_capture(
     mut reader: CaptureReader<BufReader<File>>,
     header: CaptureHeader,
     files: SessionFiles,
-    part: ReadPart<'_>,
+    progress: &mut dyn FnMut(u64),
 ) -> Result<(Read, SessionFiles)> {
     let mut pipeline = Pipeline::new(header.bindings, files);
     pipeline.traced.sampling = header.sampling;
@@ -161,7 +171,7 @@ fn read_capture(
         }
         records += 1;
         if records.is_multiple_of(CAPTURE_STRIDE) {
-            (part.progress)(bytes);
+            progress(bytes);
         }
     };
     let (read, files) = complete(pipeline, report)?;

@@ -5,7 +5,9 @@ use rustix::time::ClockId;
 
 use super::{
     accounts::{Baseline, draw_up},
+    keeper::Kept,
     options::{Notice, ProbeChoice},
+    pipeline::Pipeline,
     setup::{LibraryInUse, Setup, Target},
     threads::Taken,
 };
@@ -16,8 +18,9 @@ use crate::{
         probe::Level,
     },
     sinks::{
-        Aggregated, AttachReport, BufferReport, DiskBudget, MAX_AGGREGATED, SessionReport, SessionState,
-        Sink as _, TargetReport, aggregate_directory, compress_files, is_over_max_size,
+        Aggregated, AttachReport, BufferReport, DiskBudget, FilesReport, MAX_AGGREGATED, OutputDir,
+        SessionFiles, SessionReport, SessionState, Sink as _, TargetReport, aggregate_directory,
+        compress_files, is_over_max_size,
     },
     target::Process,
 };
@@ -70,6 +73,7 @@ pub(super) fn first_report(
         model: ModelCounters::default(),
         first_undecodable: None,
         recording: None,
+        files: None,
         max_size: None,
         compressed: None,
         passed_over: setup.passed_over.clone(),
@@ -93,8 +97,8 @@ pub(super) fn target_report(pid: u32, process: Option<&Process>, libraries: Vec<
     }
 }
 
-/// Completes the report of a session that is over.
-pub(super) fn complete_report(
+/// Completes what the report says of records: no more come. Files may still be made of them.
+pub(super) fn complete_accounts(
     report: &mut SessionReport,
     attachment: &Attachment,
     taken: &mut Taken,
@@ -102,45 +106,65 @@ pub(super) fn complete_report(
 ) -> Result<()> {
     let ended = now_ns(ClockId::Monotonic);
     report.clock.ended_monotonic_ns = Some(ended);
-    let records_unaccounted = draw_up(report, attachment, taken, baseline, ended)?;
-    let pipeline = &taken.pipeline;
+    let Taken { accounts, dropped, .. } = taken;
+    let records_unaccounted = draw_up(report, attachment, accounts, dropped, baseline, ended)?;
     report.buffer.queue_peak_bytes = taken.queue_peak as u64;
-    report.first_undecodable = pipeline.first_error.as_ref().map(ToString::to_string);
-    let (lost, of_windows) = (pipeline.files().lost_lines(), &taken.windows_lost);
-    report.loss = LossReport {
-        records_lost: report.probes.iter().map(|probe| probe.lost).sum(),
-        records_dropped: report.probes.iter().map(|probe| probe.dropped).sum(),
-        records_unaccounted,
-        records_undecodable: pipeline.undecodable,
-        lines_lost: lost.lines + of_windows.lines_lost,
-        lines_over_max_size: lost.over_max_size + of_windows.lines_over_max_size,
-        aggregates_over_max_size: of_windows.aggregates_over_max_size,
-        windows_late: of_windows.windows_late,
-        records_not_captured: taken.not_captured,
-        records_not_recorded: taken.not_recorded
-            + taken.recording.as_ref().map_or(0, |recording| recording.totals().lost)
-            + of_windows.records_not_recorded,
-    };
-    report.model = pipeline.model_counters();
-    report.communicators = pipeline.files().ranks();
+    report.loss.records_lost = report.probes.iter().map(|probe| probe.lost).sum();
+    report.loss.records_dropped = report.probes.iter().map(|probe| probe.dropped).sum();
+    report.loss.records_unaccounted = records_unaccounted;
+    report.loss.records_not_captured = taken.not_captured;
+    if let Some(kept) = &taken.kept {
+        let totals = kept.writer.totals();
+        report.recording = Some(totals);
+        report.loss.records_not_recorded = totals.lost;
+    }
+    report.state = SessionState::MakingFiles;
     Ok(())
 }
 
-/// Completes the folder and the capture. What cannot be written is said, and is part of the report.
+/// Completes what the report says of files, and of what decoding for them gave.
+pub(super) fn complete_files(report: &mut SessionReport, pipeline: &Pipeline, files: Option<FilesReport>) {
+    let lost = pipeline.files().lost_lines();
+    report.files = files;
+    report.first_undecodable = pipeline.first_error.as_ref().map(ToString::to_string);
+    report.loss.records_undecodable = pipeline.undecodable;
+    report.loss.lines_lost = lost.lines;
+    report.loss.lines_over_max_size = lost.over_max_size;
+    report.model = pipeline.model_counters();
+    report.communicators = pipeline.files().ranks();
+}
+
+/// Writes into the recording that it is whole. An error is told and reported.
+pub(super) fn end_recording(
+    taken: &mut Taken,
+    report: &mut SessionReport,
+    notice: &mut dyn FnMut(Notice<'_>),
+) -> Result<()> {
+    let Some(Kept { writer, .. }) = &mut taken.kept else { return Ok(()) };
+    let text = report.to_text()?;
+    if let Err(error) = writer.write_end(&text)
+        && !is_over_max_size(&error)
+    {
+        fail(report, notice, format!("writing the end of the recording failed: {error}"));
+    }
+    Ok(())
+}
+
+fn fail(report: &mut SessionReport, notice: &mut dyn FnMut(Notice<'_>), error: String) {
+    notice(Notice::WriteFailed(&error));
+    report.errors.push(error);
+}
+
+/// Completes the folder, the recording and the capture. What cannot be written is said, and is part of the report.
 pub(super) fn write_results(
     mut taken: Taken,
+    files: &mut SessionFiles,
+    dir: Option<&OutputDir>,
     report: &mut SessionReport,
     compress: bool,
     notice: &mut dyn FnMut(Notice<'_>),
 ) -> Result<Option<Aggregated>> {
-    taken.pipeline.output.files.close();
-    let files = taken.pipeline.files();
-    let mut fail = |report: &mut SessionReport, error: String| {
-        notice(Notice::WriteFailed(&error));
-        report.errors.push(error);
-        report.state = SessionState::WriteFailed;
-    };
-    report.state = if report.errors.is_empty() { SessionState::Complete } else { SessionState::WriteFailed };
+    files.close();
     let mut aggregated = None;
     if let Some(dir) = files.dir().filter(|_| !files.has_no_flows()) {
         match aggregate_directory(dir, MAX_AGGREGATED) {
@@ -148,7 +172,7 @@ pub(super) fn write_results(
                 report.loss.aggregates_over_max_size = done.over_max_size;
                 aggregated = Some(done);
             }
-            Err(error) => fail(report, format!("{error:#}")),
+            Err(error) => fail(report, notice, format!("{error:#}")),
         }
     }
     if compress {
@@ -156,27 +180,27 @@ pub(super) fn write_results(
         // Files of a recording with windows are theirs.
         report.compressed = (compressed.files + compressed.files_left > 0).then_some(compressed);
         for error in errors {
-            fail(report, error);
+            fail(report, notice, error);
         }
     }
-    report.recording = taken.recording.as_ref().map(|recording| recording.totals());
-    if let Some(recording) = taken.recording
-        && let Err(error) = recording.finish(&report.to_text()?)
-        && !is_over_max_size(&error)
-    {
-        fail(report, format!("writing the end of the recording failed: {error}"));
-    }
+    let state = |report: &SessionReport| {
+        if report.errors.is_empty() { SessionState::Complete } else { SessionState::WriteFailed }
+    };
+    report.state = state(report);
+    end_recording(&mut taken, report, notice)?;
     if let Some(capture) = taken.capture
         && let Err(error) = capture.finish(&report.to_text()?)
     {
-        fail(report, format!("writing the capture stopped: {error}"));
+        fail(report, notice, format!("writing the capture stopped: {error}"));
     }
-    if let Some(dir) = files.dir() {
+    report.state = state(report);
+    if let Some(dir) = dir {
         if report.max_size.is_some() {
             report.max_size = dir.budget().map(DiskBudget::report);
         }
         if let Err(error) = report.write(dir) {
-            fail(report, format!("writing `session.json`: {error}"));
+            fail(report, notice, format!("writing `session.json`: {error}"));
+            report.state = SessionState::WriteFailed;
         }
     }
     Ok(aggregated)

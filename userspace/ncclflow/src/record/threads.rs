@@ -1,7 +1,7 @@
 //! The threads of a recording: how they are started, told and ended.
 //!
-//! The drain moves records out of the kernel and waits for nobody. The writer and the capture's keeper
-//! consume them. The recording's own thread sends them messages.
+//! The drain moves records out of the kernel and waits for nobody. The keeper of the recording and that of the capture
+//! consume them. The recording's own thread sends them messages. Files are made by others, which read the recording ([`super::files`]).
 
 use std::{
     convert::Infallible,
@@ -9,31 +9,31 @@ use std::{
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
-        mpsc,
     },
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result};
 use rustix::time::ClockId;
 
 use super::{
-    consumers::{Consumer, join, keep_capture, keep_recording, write_flows},
-    mailbox::{EventSender, KeeperMessage, WriterMessage},
+    accounts::Accounts,
+    consumers::{Consumer, join, keep_capture},
+    direct::decode_directly,
+    keeper::{Keeping, Kept, keep_recording},
+    mailbox::{EventSender, KeeperMessage, WatcherMessage},
     pipeline::Pipeline,
-    setup::Bindings,
 };
 use crate::{
     capture::CaptureWriter,
     clock::now_ns,
     kernel::{
         loader::Attachment,
-        stream::{Drain, DrainMessage, MailSender, Mailbox, Outlet, ProbeCounts, Source},
+        stream::{Drain, DrainMessage, MailSender, Mailbox, ProbeCounts, Source},
     },
-    recording::RecordingWriter,
+    recording::FirstHit,
 };
-use flow::schema::LossReport;
 
 /// How long the end, of the recording or of a window, waits for records that a CPU is still putting together.
 const SETTLE_LIMIT: Duration = Duration::from_millis(500);
@@ -44,21 +44,25 @@ pub(super) struct Threads {
     to_drain: DrainSender,
     /// Records that the drain has passed on, or dropped.
     taken_total: Arc<AtomicU64>,
-    /// Of these, those that the writer did not get.
+    /// Of these, those that the first taker did not get.
     dropped: Arc<Mutex<ProbeCounts>>,
-    writer: Consumer<WriterMessage, Pipeline>,
-    keeper: Option<Consumer<KeeperMessage, Option<Box<RecordingWriter>>>>,
-    /// Of these, those that the keeper did not get.
-    not_kept: Arc<Mutex<ProbeCounts>>,
+    taker: Taker,
     capturer: Option<Consumer<Infallible, CaptureWriter>>,
 }
 
-/// What the keeper begins with.
+/// Who takes the records first.
 #[derive(Debug)]
-pub(super) struct Keeping {
-    /// With windows there is none before the first.
-    pub(super) recording: Option<Box<RecordingWriter>>,
-    pub(super) bindings: Bindings,
+pub(super) enum FirstTaker {
+    /// Into a recording.
+    Keeper(Keeping),
+    /// For statistics alone. Boxed, as it is much larger.
+    Watcher(Box<Pipeline>),
+}
+
+#[derive(Debug)]
+enum Taker {
+    Keeper(Consumer<KeeperMessage, (Option<Kept>, Accounts)>),
+    Watcher(Consumer<WatcherMessage, (Pipeline, Accounts)>),
 }
 
 /// Whatever happens to who holds it, the drain does not go on.
@@ -74,18 +78,16 @@ impl Drop for DrainSender {
 /// What was taken in.
 #[derive(Debug, Default)]
 pub(super) struct Taken {
-    pub(super) pipeline: Pipeline,
-    pub(super) recording: Option<Box<RecordingWriter>>,
-    /// Records that the recording lacks.
-    pub(super) not_recorded: u64,
+    pub(super) accounts: Accounts,
+    pub(super) kept: Option<Kept>,
+    /// What decoded the records, if nobody kept them.
+    pub(super) watched: Option<Pipeline>,
     pub(super) capture: Option<CaptureWriter>,
-    /// Records that the pipeline did not get, as it had not kept up.
+    /// Records that the first taker did not get, as it had not kept up.
     pub(super) dropped: ProbeCounts,
-    /// What windows lack. Their files are no longer the pipeline's.
-    pub(super) windows_lost: LossReport,
     /// Records that the capture lacks.
     pub(super) not_captured: u64,
-    /// Most bytes that waited for the pipeline at a time.
+    /// Most bytes that waited for the first taker at a time.
     pub(super) queue_peak: usize,
 }
 
@@ -95,25 +97,27 @@ impl Threads {
     pub(super) fn start(
         source: Source,
         queue_bytes: usize,
-        pipeline: Pipeline,
-        keeping: Option<Keeping>,
+        first: FirstTaker,
         capture: Option<CaptureWriter>,
         events: &EventSender,
     ) -> Result<Self> {
         let context = "starting a thread";
         let (to_drain, told) = Mailbox::new().context("making an eventfd")?;
-        let write = move |inbox: &_, events: &_| write_flows(inbox, pipeline, events);
-        let (writer, outlet) =
-            Consumer::start("ncclflow-write", queue_bytes, events, write).context(context)?;
-        let (dropped, mut outlets) = (outlet.shared_dropped(), vec![outlet]);
-        let (mut keeper, mut not_kept, mut capturer) = (None, Arc::default(), None);
-        if let Some(Keeping { recording, bindings }) = keeping {
-            let keep = move |inbox: &_, events: &_| keep_recording(inbox, recording, bindings, events);
-            let (consumer, outlet) =
-                Consumer::start("ncclflow-keep", queue_bytes, events, keep).context(context)?;
-            (keeper, not_kept) = (Some(consumer), outlet.shared_dropped());
-            outlets.push(outlet);
-        }
+        let (taker, outlet) = match first {
+            FirstTaker::Keeper(keeping) => {
+                let keep = move |inbox: &_, events: &_| keep_recording(inbox, keeping, events);
+                let started = Consumer::start("ncclflow-keep", queue_bytes, events, keep);
+                let (consumer, outlet) = started.context(context)?;
+                (Taker::Keeper(consumer), outlet)
+            }
+            FirstTaker::Watcher(pipeline) => {
+                let decode = move |inbox: &_, events: &_| decode_directly(inbox, *pipeline, events);
+                let started = Consumer::start("ncclflow-watch", queue_bytes, events, decode);
+                let (consumer, outlet) = started.context(context)?;
+                (Taker::Watcher(consumer), outlet)
+            }
+        };
+        let (dropped, mut outlets, mut capturer) = (outlet.shared_dropped(), vec![outlet], None);
         if let Some(capture) = capture {
             let keep = move |inbox: &_, events: &_| keep_capture(inbox, capture, events);
             let (consumer, outlet) =
@@ -130,46 +134,33 @@ impl Threads {
         });
         let drain = drain.context(context)?;
         let to_drain = DrainSender(to_drain);
-        Ok(Self { drain, to_drain, taken_total, dropped, writer, keeper, not_kept, capturer })
+        Ok(Self { drain, to_drain, taken_total, dropped, taker, capturer })
     }
 
-    /// Tells the writer that a process has ended, or is not there any more.
+    /// Tells the first taker that a process has ended, or is not there any more.
     pub(super) fn process_ended(&self, tgid: u32) {
         let at_ns = now_ns(ClockId::Monotonic);
-        // A writer that has failed is an error at the end.
-        let _ = self.writer.inbox.send(WriterMessage::ProcessEnded { tgid, at_ns });
-        if let Some(keeper) = &self.keeper {
-            let _ = keeper.inbox.send(KeeperMessage::ProcessEnded { tgid, at_ns });
-        }
+        // A thread that has failed is an error at the end.
+        let _ = match &self.taker {
+            Taker::Keeper(keeper) => keeper.inbox.send(KeeperMessage::ProcessEnded { tgid, at_ns }),
+            Taker::Watcher(watcher) => watcher.inbox.send(WatcherMessage::ProcessEnded { tgid, at_ns }),
+        };
     }
 
-    /// Gives the keeper another recording, or none, once it has taken all that has come. Gives back the one that it had.
+    /// Gives the keeper another recording, or none, once it has taken all that has come. Gives back the one that it had, and the accounts
+    /// of what came for it. The accounts of the next begin at `hits`.
     pub(super) fn swap_recording(
         &self,
-        next: Option<Box<RecordingWriter>>,
-    ) -> Result<Option<Box<RecordingWriter>>> {
-        let Some(keeper) = &self.keeper else { return Ok(None) };
-        let (reply, answer) = mpsc::channel();
-        keeper.inbox.send(KeeperMessage::Swap { next, reply })?;
-        answer.recv().map_err(|_| anyhow!("the thread that keeps the recording has failed"))
+        next: Option<Kept>,
+        hits: Vec<FirstHit>,
+    ) -> Result<(Option<Kept>, Accounts)> {
+        let Taker::Keeper(keeper) = &self.taker else { return Ok(Default::default()) };
+        keeper.inbox.ask(|reply| KeeperMessage::Swap { next: next.map(Box::new), hits, reply })
     }
 
-    /// Gives the writer another pipeline, once it has taken all that has come. Gives back the one that it
-    /// had, finished.
-    pub(super) fn swap(&self, next: Pipeline) -> Result<Pipeline> {
-        let (reply, answer) = mpsc::channel();
-        self.writer.inbox.send(WriterMessage::Swap { next: Box::new(next), reply })?;
-        answer.recv().map_err(|_| anyhow!("the thread that writes has failed"))
-    }
-
-    /// Records that the writer did not get until now.
+    /// Records that the first taker did not get until now.
     pub(super) fn dropped(&self) -> ProbeCounts {
         self.dropped.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Records that the keeper did not get until now.
-    pub(super) fn not_kept(&self) -> u64 {
-        self.not_kept.lock().unwrap_or_else(PoisonError::into_inner).total()
     }
 
     /// Waits until the drain has passed on or dropped all records of a session that is closed.
@@ -193,23 +184,23 @@ impl Threads {
             (drain, settled.and(drained.context("waiting for records")))
         });
         // Whatever fails, all have ended first.
-        let has_keeper = self.keeper.is_some();
-        let (pipeline, recording) = (self.writer.end(), self.keeper.map(Consumer::end).transpose());
+        let taken = match self.taker {
+            Taker::Keeper(keeper) => keeper.end().map(|(kept, accounts)| (kept, None, accounts)),
+            Taker::Watcher(watcher) => {
+                watcher.end().map(|(watched, accounts)| (None, Some(watched), accounts))
+            }
+        };
         let capture = self.capturer.map(Consumer::end).transpose();
-        let (drain, drained) = drain?;
-        let (pipeline, recording, capture) = (pipeline?, recording?.flatten(), capture?);
-        let (writers, others) = drain.outlets().split_first().context("the drain has no writer")?;
-        let not_taken =
-            |outlets: &[Outlet]| outlets.iter().map(|outlet| outlet.dropped().total()).sum::<u64>();
-        let (of_keeper, of_capture) = others.split_at(usize::from(has_keeper));
+        let ((drain, drained), (kept, watched, accounts), capture) = (drain?, taken?, capture?);
+        let (first, others) = drain.outlets().split_first().context("the drain gives to nobody")?;
+        let of_capture: u64 = others.iter().map(|outlet| outlet.dropped().total()).sum();
         let taken = Taken {
-            pipeline,
-            dropped: writers.dropped(),
-            windows_lost: LossReport::default(),
-            not_recorded: not_taken(of_keeper),
-            recording,
-            not_captured: not_taken(of_capture) + capture.as_ref().map_or(0, CaptureWriter::lost),
-            queue_peak: writers.peak(),
+            accounts,
+            kept,
+            watched,
+            dropped: first.dropped(),
+            not_captured: of_capture + capture.as_ref().map_or(0, CaptureWriter::lost),
+            queue_peak: first.peak(),
             capture,
         };
         Ok((taken, drained))

@@ -39,8 +39,8 @@ pub(super) struct Watch<'a, 'r> {
     hang: Option<HangWatch>,
     /// Named targets that have not exited.
     running: Vec<&'r Process>,
-    /// The window has as many ops as it may have.
-    is_window_full: bool,
+    /// The number of a window that has as many ops as it may have.
+    full_window: Option<u32>,
     next_round: Instant,
     next_report: Instant,
 }
@@ -64,7 +64,7 @@ impl<'a, 'r> Watch<'a, 'r> {
             threads,
             follower,
             windows,
-            is_window_full: false,
+            full_window: None,
             next_round: now + ROUND,
             next_report: now,
         }
@@ -93,8 +93,7 @@ impl<'a, 'r> Watch<'a, 'r> {
         let rotate = self.stop.take_rotation();
         match &mut self.windows {
             Some(windows) => {
-                let is_full = mem::take(&mut self.is_window_full);
-                windows.step(self.recording, self.threads, is_full, rotate)?;
+                windows.step(self.recording, self.threads, self.full_window.take(), rotate)?;
             }
             None if rotate => (self.recording.notice)(Notice::NothingToRotate),
             None => {}
@@ -139,7 +138,7 @@ impl<'a, 'r> Watch<'a, 'r> {
         if received.has_resumed {
             recording.attachment.forget_what_was_sent()?;
         }
-        self.is_window_full |= received.is_window_full;
+        self.full_window = received.full_window.or(self.full_window);
         for process in running.extract_if(.., |process| process.has_exited()) {
             let pid = process.pid();
             (recording.notice)(Notice::TargetExited { pid });

@@ -41,6 +41,8 @@ pub enum Event {
     },
     /// Hits before these were not meant to be recorded.
     HitsBegin { hits: Vec<FirstHit> },
+    /// Records before those that follow are missing: they could not be written.
+    RecordsLost { lost: Vec<LostRecords> },
     /// Something that a newer version writes.
     #[serde(other)]
     Unknown,
@@ -52,6 +54,14 @@ pub struct FirstHit {
     pub probe: u16,
     pub cpu: u32,
     pub hit: u64,
+}
+
+/// How many records of a process are missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LostRecords {
+    /// Its number as records carry it.
+    pub tgid: u32,
+    pub records: u64,
 }
 
 /// Bindings of further cookies. Decoders are large, and the same for all cookies of a library.

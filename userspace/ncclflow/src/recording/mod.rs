@@ -9,7 +9,7 @@ mod reader;
 mod segments;
 mod writer;
 
-pub use contents::{Event, FirstHit, Session};
+pub use contents::{Event, FirstHit, LostRecords, Session};
 pub use reader::{Damage, Item, Progress, RecordingReader, Selection};
 pub use writer::{BLOCK_TIME, RecordingTotals, RecordingWriter};
 

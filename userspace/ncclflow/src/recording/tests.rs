@@ -41,8 +41,7 @@ fn session() -> Session {
 
 /// Three blocks of 100 records each, an event before the last, and the end.
 fn write(folder: &Path) -> RecordingTotals {
-    let mut writer =
-        RecordingWriter::create(&OutputDir::open(folder).unwrap(), session(), Vec::new()).unwrap();
+    let mut writer = RecordingWriter::create(&OutputDir::open(folder).unwrap(), session()).unwrap();
     for block in 0..3 {
         writer.push(&batch(block * 100..block * 100 + 50)).unwrap();
         writer.push(&batch(block * 100 + 50..block * 100 + 100)).unwrap();
@@ -52,7 +51,7 @@ fn write(folder: &Path) -> RecordingTotals {
         writer.close_block().unwrap();
     }
     let totals = writer.totals();
-    writer.finish("{\"state\":\"complete\"}").unwrap();
+    writer.write_end("{\"state\":\"complete\"}").unwrap();
     totals
 }
 
@@ -187,11 +186,12 @@ fn bindings_come_before_their_records_and_once_for_each_segment() {
     };
     let binding = Binding { kind: ProbeKind::Head, decoder: Arc::new(decoder), host: None };
     let dir = OutputDir::open(folder.path()).unwrap();
-    let mut writer = RecordingWriter::create(&dir, session(), vec![binding.clone(); 2]).unwrap();
+    let mut writer = RecordingWriter::create(&dir, session()).unwrap();
+    writer.bind(|known| known.extend([binding.clone(), binding.clone()]));
     writer.push(&batch(0..10)).unwrap();
     writer.bind(|bindings| bindings.push(binding));
     writer.push(&batch(10..20)).unwrap();
-    writer.finish("{\"state\":\"complete\"}").unwrap();
+    writer.write_end("{\"state\":\"complete\"}").unwrap();
     let mut reader = RecordingReader::open(OutputDir::open(&folder.path().join(FOLDER)).unwrap()).unwrap();
     let (mut bound, mut records) = (0, 0);
     let mut take = |item: Item<'_>| match item {

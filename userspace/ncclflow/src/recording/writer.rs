@@ -1,6 +1,7 @@
 //! Writes a recording.
 
 use std::{
+    collections::BTreeMap,
     io::{self, Write as _},
     mem,
     sync::Arc,
@@ -19,7 +20,7 @@ use super::{FOLDER, MAJOR, MINOR, SEGMENT_MAGIC, contents::NewBindings, segments
 use crate::{
     capture::Binding,
     kernel::stream::Batch,
-    recording::{Event, Session},
+    recording::{Event, LostRecords, Session},
     sinks::{OutputDir, OutputFile},
 };
 
@@ -27,7 +28,7 @@ use crate::{
 pub const BLOCK_TIME: Duration = Duration::from_secs(1);
 
 /// A block is closed when it has so many bytes of records.
-const BLOCK_RECORDS: usize = 4 << 20;
+const BLOCK_RECORDS: usize = 1 << 20;
 
 /// Bytes at which a segment ends: what is removed at a time where room is needed.
 const SEGMENT_BYTES: u64 = 64 << 20;
@@ -55,6 +56,8 @@ pub struct RecordingWriter {
     segment: Segment,
     bindings: Vec<Binding>,
     block: OpenBlock,
+    /// Records that were lost and of which the recording does not say so yet, by process.
+    unmarked: BTreeMap<u32, u64>,
     /// Used again for each block.
     encoded: Vec<u8>,
     bytes: Vec<u8>,
@@ -85,15 +88,15 @@ struct OpenBlock {
 }
 
 impl RecordingWriter {
-    /// Begins a recording in the new folder [`FOLDER`] of `dir`. Bindings are written with the first records: attaching does not
-    /// wait for them.
-    pub fn create(dir: &OutputDir, session: Session, bindings: Vec<Binding>) -> io::Result<Self> {
+    /// Begins a recording in the new folder [`FOLDER`] of `dir`.
+    pub fn create(dir: &OutputDir, session: Session) -> io::Result<Self> {
         let mut writer = Self {
             folder: dir.subfolder(FOLDER)?,
             session,
             segment: Segment { number: 0, file: None, len: 0, bindings: 0 },
-            bindings,
+            bindings: Vec::new(),
             block: OpenBlock::default(),
+            unmarked: BTreeMap::new(),
             encoded: Vec::new(),
             bytes: Vec::new(),
             totals: RecordingTotals::default(),
@@ -102,7 +105,8 @@ impl RecordingWriter {
         Ok(writer)
     }
 
-    /// Adds bindings of further cookies. A cookie's binding is there before its first record.
+    /// Adds bindings of further cookies: before the first of their records. They are written with records, so that attaching does not wait
+    /// for them.
     pub fn bind(&mut self, update: impl FnOnce(&mut Vec<Binding>)) {
         update(&mut self.bindings);
     }
@@ -131,13 +135,20 @@ impl RecordingWriter {
         }
         let block = mem::take(&mut self.block);
         let written = self.write_records(&block);
-        let count = if written.is_ok() { &mut self.totals.records } else { &mut self.totals.lost };
-        *count += block.records;
+        if written.is_ok() {
+            self.totals.records += block.records;
+        } else {
+            self.totals.lost += block.records;
+            let records = block.batches.iter().flat_map(|batch| batch.records());
+            for view in records.filter_map(|record| RecordView::new(record).ok()) {
+                *self.unmarked.entry(view.header.tgid).or_default() += 1;
+            }
+        }
         written
     }
 
-    /// Adds the session's report, which says that the recording is whole.
-    pub fn finish(mut self, report: &str) -> io::Result<()> {
+    /// Adds the session's report, which says that the recording is whole. One that comes later takes its place.
+    pub fn write_end(&mut self, report: &str) -> io::Result<()> {
         let closed = self.close_block();
         let ended = self.write_block(&BlockAbout::json(BlockKind::End), report.as_bytes());
         closed.and(ended)
@@ -152,6 +163,7 @@ impl RecordingWriter {
             self.begin_segment()?;
         }
         self.write_bindings()?;
+        self.mark_lost()?;
         let mut encoded = mem::take(&mut self.encoded);
         encoded.clear();
         encode_records(block.batches.iter().flat_map(|batch| batch.records()), &mut encoded);
@@ -168,21 +180,38 @@ impl RecordingWriter {
         written
     }
 
+    /// Says which records before these are missing.
+    fn mark_lost(&mut self) -> io::Result<()> {
+        if self.unmarked.is_empty() {
+            return Ok(());
+        }
+        let lost = self.unmarked.iter().map(|(&tgid, &records)| LostRecords { tgid, records });
+        let event = Event::RecordsLost { lost: lost.collect() };
+        self.write_json(BlockKind::Event, &event)?;
+        self.unmarked.clear();
+        Ok(())
+    }
+
     fn begin_segment(&mut self) -> io::Result<()> {
         let number = self.segment.number + 1;
-        let mut file = self.folder.create_file(&segments::name(number))?;
+        let name = segments::name(number);
+        let mut file = self.folder.create_file(&name)?;
         let mut preamble = SEGMENT_MAGIC.to_vec();
         preamble.extend_from_slice(&MAJOR.to_le_bytes());
         preamble.extend_from_slice(&MINOR.to_le_bytes());
-        let written = file.write_all(&preamble);
-        self.segment = Segment { number, file: Some(file), len: preamble.len() as u64, bindings: 0 };
-        written.inspect_err(|_| self.segment.file = None)?;
-        self.totals.segments += 1;
-        self.totals.bytes += preamble.len() as u64;
-        let session = serde_json::to_vec(&self.session)?;
-        let written = self.write_block(&BlockAbout::json(BlockKind::Session), &session);
+        let before = self.totals;
+        let begun = file.write_all(&preamble).and_then(|()| {
+            self.segment = Segment { number, file: Some(file), len: preamble.len() as u64, bindings: 0 };
+            self.totals.segments += 1;
+            self.totals.bytes += preamble.len() as u64;
+            let session = serde_json::to_vec(&self.session)?;
+            self.write_block(&BlockAbout::json(BlockKind::Session), &session)
+        });
         // Nothing can be read of a segment without it.
-        written.inspect_err(|_| self.segment.file = None)
+        begun.inspect_err(|_| {
+            (self.segment.file, self.totals) = (None, before);
+            let _ = self.folder.remove_made(&name);
+        })
     }
 
     /// Writes the bindings that the segment does not have.

@@ -123,6 +123,11 @@ impl JsonLinesFile {
         written
     }
 
+    /// Bytes of the lines that are in the file or on their way.
+    pub(super) fn bytes(&self) -> u64 {
+        self.written + self.batch.len() as u64
+    }
+
     pub(super) fn lines(&self) -> u64 {
         self.lines
     }

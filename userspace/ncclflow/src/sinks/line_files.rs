@@ -151,6 +151,11 @@ impl Files {
         Ok(Self { folder: PROCESSES.to_owned(), n_ranks: 0, lines, flow_steps: None, names: vec![name] })
     }
 
+    /// Bytes of lines in both.
+    fn bytes(&self) -> u64 {
+        self.lines.bytes() + self.flow_steps.as_ref().map_or(0, JsonLinesFile::bytes)
+    }
+
     fn lost(&self) -> LostLines {
         [Some(&self.lines), self.flow_steps.as_ref()].into_iter().flatten().map(JsonLinesFile::lost).sum()
     }
@@ -188,6 +193,8 @@ pub(super) struct LineFiles {
     closed_lost: LostLines,
     /// Lines whose file could not be made, and those that were not tried as there was no room.
     without_file: LostLines,
+    /// Bytes of lines in all files.
+    bytes: u64,
     /// The op that came last is not written, and each of its messages is so lost.
     refused: Option<LostLines>,
     /// In that format, if calls are written so.
@@ -204,6 +211,7 @@ impl LineFiles {
             made: Vec::new(),
             closed_lost: LostLines::default(),
             without_file: LostLines::default(),
+            bytes: 0,
             refused: None,
             megatrace: (api.format == ApiFormat::Megatrace)
                 .then(|| MegatraceLines::new(api.realtime_offset_ns)),
@@ -219,7 +227,13 @@ impl LineFiles {
         create: impl FnOnce(&OutputDir) -> io::Result<Files>,
         write: impl FnOnce(&mut Files) -> io::Result<()>,
     ) -> Result<(), LostLines> {
-        let written = self.files(owner, create).map(write).inspect_err(|lost| self.without_file += *lost)?;
+        let written = self.files(owner, create).map(|files| {
+            let before = files.bytes();
+            let written = write(files);
+            (written, files.bytes().saturating_sub(before))
+        });
+        let (written, bytes) = written.inspect_err(|lost| self.without_file += *lost)?;
+        self.bytes += bytes;
         self.note(owner, written);
         Ok(())
     }
@@ -310,10 +324,11 @@ impl Sink for LineFiles {
         let Some(file) = self.open.get_mut(&owner).and_then(|files| files.flow_steps.as_mut()) else {
             return;
         };
-        let mut written = Ok(());
+        let (mut written, before) = (Ok(()), file.bytes());
         for message in messages {
             written = written.and(file.push(|line| message.write_json(line)));
         }
+        self.bytes += file.bytes().saturating_sub(before);
         self.note(owner, written);
     }
 
@@ -348,6 +363,10 @@ impl Sink for LineFiles {
 
     fn take_errors(&mut self) -> Vec<String> {
         mem::take(&mut self.errors)
+    }
+
+    fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     fn written(&self) -> Written {

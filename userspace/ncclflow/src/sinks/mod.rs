@@ -34,8 +34,8 @@ pub use output_file::OutputFile;
 pub use parquet::{ParquetFormats, ParquetInput, ParquetTables, ParquetTotals};
 pub(crate) use read_lines::{for_each_line, for_each_rank};
 pub use session_file::{
-    AttachReport, BufferReport, LibraryReport, MaxSizeReport, ProbeReport, SessionReport, SessionState,
-    TargetReport, WindowEnd, WindowReport,
+    AttachReport, BufferReport, FilesReport, FilesState, FilesWhen, LibraryReport, MaxSizeReport,
+    ProbeReport, SessionReport, SessionState, TargetReport, WindowEnd, WindowReport,
 };
 pub use session_files::SessionFiles;
 pub use sink::{Sink, Written};

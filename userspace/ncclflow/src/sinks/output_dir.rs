@@ -235,7 +235,7 @@ impl OutputDir {
     }
 
     /// Removes a file that was made here.
-    pub(super) fn remove_made(&self, name: &str) -> io::Result<()> {
+    pub(crate) fn remove_made(&self, name: &str) -> io::Result<()> {
         let bytes = self.look_at(name)?.bytes;
         self.unlink(name, false)?;
         if let Some(account) = &self.account {

@@ -26,6 +26,8 @@ pub enum SessionState {
     /// Still going on, or ended without a word (killed).
     Recording,
     Complete,
+    /// The recording is whole; files are still made of it.
+    MakingFiles,
     /// Over, with files that could not be written in full.
     WriteFailed,
 }
@@ -58,9 +60,12 @@ pub struct SessionReport {
     /// Libraries that look like NCCL and could not be traced, and why.
     pub passed_over: Vec<String>,
     pub errors: Vec<String>,
-    /// What was kept in the folder `recording`, but for its last block.
+    /// What was kept in the folder `recording`, but for its last blocks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recording: Option<RecordingTotals>,
+    /// What was made of it. `model`, `communicators` and what is said of lines and of records that were not understood are of these files.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub files: Option<FilesReport>,
     /// With `--max-size`, in the recording's folder.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_size: Option<MaxSizeReport>,
@@ -73,6 +78,73 @@ pub struct SessionReport {
     /// In the folder of a recording with windows: all that are closed, and were not removed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub windows: Vec<WindowReport>,
+}
+
+/// When the files of lines are made of the recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "program", derive(clap::ValueEnum))]
+pub enum FilesWhen {
+    /// While it is written
+    Live,
+    /// When it is over
+    End,
+    /// Not at all; `ncclflow export` makes them whenever they are wanted
+    None,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FilesState {
+    /// They are being made.
+    Following,
+    /// They hold all of the recording.
+    Complete,
+    /// They end at `limit_bytes`.
+    Limit,
+    /// They end where a second signal ended them.
+    Stopped,
+    /// They could not be made to the end; `errors` says why.
+    Failed,
+    /// None were asked for.
+    None,
+}
+
+/// The files of lines, which are made from the recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct FilesReport {
+    pub when: FilesWhen,
+    pub state: FilesState,
+    /// Bytes of lines, before they are compressed.
+    pub bytes: u64,
+    /// `--files-limit`.
+    pub limit_bytes: Option<u64>,
+    /// Records of the recording that were read for them.
+    pub records: u64,
+    /// Records that were in the recording and not yet read.
+    pub lag_records: u64,
+    /// Time of the last of these, by the records' clock.
+    pub until_ns: Option<u64>,
+}
+
+impl FilesReport {
+    /// None were asked for.
+    pub fn none() -> Self {
+        Self {
+            when: FilesWhen::None,
+            state: FilesState::None,
+            bytes: 0,
+            limit_bytes: None,
+            records: 0,
+            lag_records: 0,
+            until_ns: None,
+        }
+    }
+
+    /// Nothing is known of them.
+    pub fn failed(when: FilesWhen) -> Self {
+        Self { when, state: FilesState::Failed, ..Self::none() }
+    }
 }
 
 /// What became of `--max-size`.
@@ -179,7 +251,7 @@ pub struct BufferReport {
     pub kind: BufferKind,
     /// Of the kernel's buffers, all CPUs together.
     pub bytes: u64,
-    /// Records that wait to be decoded and written, at most.
+    /// Records that wait to be written into the recording, at most.
     pub queue_bytes: u64,
     /// Most that waited at a time.
     pub queue_peak_bytes: u64,
@@ -198,11 +270,11 @@ pub struct ProbeReport {
     /// Index into `libraries`.
     pub library: usize,
     pub hits: u64,
-    /// Records that came to be decoded.
+    /// Records that came into the recording's thread.
     pub delivered: u64,
     /// In the kernel: its buffer was full.
     pub lost: u64,
-    /// Taken out of the kernel, and dropped as decoding or writing had not kept up and the queue was full.
+    /// Taken out of the kernel, and dropped as writing the recording had not kept up and the queue was full.
     pub dropped: u64,
     /// Hits before the session opened and after it closed.
     pub disarmed: u64,

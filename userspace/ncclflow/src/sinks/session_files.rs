@@ -62,6 +62,11 @@ impl SessionFiles {
         self.written().flat_map(|written| written.ranks).collect()
     }
 
+    /// Bytes of lines until now, before they are compressed.
+    pub fn bytes(&self) -> u64 {
+        self.sinks.iter().map(|sink| sink.bytes()).sum()
+    }
+
     fn written(&self) -> impl Iterator<Item = Written> {
         self.sinks.iter().map(|sink| sink.written())
     }

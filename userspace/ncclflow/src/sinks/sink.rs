@@ -37,6 +37,11 @@ pub trait Sink: fmt::Debug + Send {
     fn written(&self) -> Written {
         Written::default()
     }
+
+    /// Bytes of lines until now, before they are compressed.
+    fn bytes(&self) -> u64 {
+        0
+    }
 }
 
 #[derive(Clone, Debug, Default)]

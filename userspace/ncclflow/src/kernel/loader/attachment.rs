@@ -267,8 +267,8 @@ impl Attachment {
     }
 
     /// Detaches all probes, see [`detach`].
-    pub fn detach(self, before_each: impl FnMut(usize)) {
-        detach(self.links, before_each);
+    pub fn detach(&mut self, before_each: impl FnMut(usize)) {
+        detach(std::mem::take(&mut self.links), before_each);
     }
 }
 

@@ -1,0 +1,169 @@
+//! The files of lines as a view of `DIR/recording/`: when they are made (`--files`), how large they become (`--files-limit`), and how
+//! they are left (a second Ctrl-C). The truth is what a replay makes of the recording, and what the job says of itself.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    collections::HashMap,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use ncclflow_e2e::harness::{bed::Bed, programs, recorder::Recorder, replay, stopped_thread::StoppedThread};
+use rustix::process::Signal;
+use serde_json::Value;
+use test_support::{root, wait_until};
+
+struct World {
+    ncclflow: PathBuf,
+    folder: tempfile::TempDir,
+    bed: Bed,
+}
+
+/// A job that calls so many all-reduces.
+fn world(calls: &str) -> Option<World> {
+    let (ncclflow, bed) = (programs::ncclflow()?, programs::bed()?);
+    let library = programs::nccl("2.27.5-cu12")?;
+    if !root() {
+        return None;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let arguments = ["--ranks", "2", "--bytes", "4096", "--timeout", "300", "--iters", calls, "--sync"];
+    let bed = Bed::start(&bed, &library, folder.path(), &arguments).unwrap();
+    Some(World { ncclflow, folder, bed })
+}
+
+fn session(out: &Path) -> Value {
+    serde_json::from_slice(&fs::read(out.join("session.json")).unwrap()).unwrap()
+}
+
+/// Contents of the files of lines below a folder, by path from there.
+fn lines(out: &Path) -> HashMap<PathBuf, String> {
+    let files = replay::files_below(out).into_iter();
+    let files = files.filter(|(name, _)| name.extension().is_some_and(|extension| extension == "jsonl"));
+    files.map(|(name, text)| (name, String::from_utf8(text).unwrap())).collect()
+}
+
+/// What a replay makes of the recording.
+fn replayed(ncclflow: &Path, out: &Path) -> HashMap<PathBuf, String> {
+    let again = out.with_extension("again");
+    let replayed = Command::new(ncclflow).arg("replay").arg(out).arg("-o").arg(&again).output().unwrap();
+    assert!(replayed.status.success(), "{}", String::from_utf8_lossy(&replayed.stderr));
+    lines(&again)
+}
+
+/// Records a whole job.
+fn record(world: &mut World, arguments: &[&str]) -> (PathBuf, Value, String) {
+    let out = world.folder.path().join("out");
+    let recorder = Recorder::start(&world.ncclflow, &world.bed.pid_list(), &out, arguments).unwrap();
+    world.bed.go().unwrap();
+    assert!(world.bed.finish().unwrap().1.ok);
+    let (status, said) = recorder.finish().unwrap();
+    assert!(status.success(), "{said}");
+    let session = session(&out);
+    assert_eq!(session["state"], "complete");
+    (out, session, said)
+}
+
+#[test]
+fn without_files_the_recording_alone_is_there_and_makes_them() {
+    let Some(mut world) = world("300") else { return };
+    let (out, session, _) = record(&mut world, &["--files", "none"]);
+    assert!(lines(&out).is_empty());
+    assert_eq!(session["files"]["state"], "none");
+    let made = replayed(&world.ncclflow, &out);
+    let ops: usize = made
+        .iter()
+        .filter(|(name, _)| name.to_string_lossy().contains("proxy_flow"))
+        .map(|(_, text)| text.lines().filter(|line| line.contains("\"AllReduce\"")).count())
+        .sum();
+    let channels = made
+        .values()
+        .flat_map(|text| text.lines())
+        .filter_map(|line| serde_json::from_str::<Value>(line).unwrap()["channel"].as_u64());
+    let channels = usize::try_from(channels.max().unwrap()).unwrap() + 1;
+    assert_eq!(ops, 2 * 300 * channels, "as many as the job called, on each rank and channel");
+}
+
+#[test]
+fn files_at_the_end_are_those_of_a_replay() {
+    let Some(mut world) = world("300") else { return };
+    let (out, session, _) = record(&mut world, &["--files", "end"]);
+    assert_eq!(session["files"]["state"], "complete");
+    assert_eq!(session["files"]["records"], session["recording"]["records"]);
+    assert!(!lines(&out).is_empty());
+    let (live, all) = (lines(&out), replayed(&world.ncclflow, &out));
+    assert!(live.len() == all.len() && live.iter().all(|(name, text)| all.get(name) == Some(text)));
+}
+
+#[test]
+fn files_end_at_their_limit_with_a_whole_op_and_the_recording_goes_on() {
+    let Some(mut world) = world("2000") else { return };
+    let (out, session, said) = record(&mut world, &["--files-limit", "1M"]);
+    assert_eq!(said.matches("the recording goes on").count(), 1, "{said}");
+    assert!(said.contains("ncclflow export"), "{said}");
+    assert_eq!(session["files"]["state"], "limit");
+    let (live, all) = (lines(&out), replayed(&world.ncclflow, &out));
+    let bytes: usize = live.values().map(String::len).sum();
+    // One op beyond the limit is some kilobytes.
+    assert!((1 << 20..(1 << 20) + 65_536).contains(&bytes), "{bytes}");
+    assert_eq!(session["files"]["bytes"].as_u64().unwrap(), bytes as u64);
+    let mut shorter = 0;
+    for (name, text) in &live {
+        let whole = &all[name];
+        assert!(
+            whole.starts_with(text.as_str()) && text.ends_with('\n'),
+            "{} is no beginning",
+            name.display()
+        );
+        shorter += usize::from(whole.len() > text.len());
+        // Every op that is there has all of its messages.
+        let name = name.to_string_lossy();
+        let Some(steps) = name.contains("proxy_flow").then(|| name.replace("proxy_flow", "flow_steps"))
+        else {
+            continue;
+        };
+        let messages = |text: &str, op: &Value| {
+            let of_op = |line: &Value| line["seq"] == op["seq"] && line["channel"] == op["channel"];
+            text.lines().map(|line| serde_json::from_str(line).unwrap()).filter(of_op).count()
+        };
+        let last: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+        let (live, whole) =
+            (messages(&live[Path::new(&steps)], &last), messages(&all[Path::new(&steps)], &last));
+        assert!(live > 0 && live == whole, "{live} of {whole} messages of {last}");
+    }
+    assert!(shorter > 0);
+}
+
+#[test]
+fn a_second_signal_leaves_the_files_and_the_recording_is_whole() {
+    let Some(World { ncclflow, folder, bed }) = world("1000000") else { return };
+    let out = folder.path().join("out");
+    let recorder = Recorder::start(&ncclflow, &bed.pid_list(), &out, &[]).unwrap();
+    {
+        // Files that lag: the thread that makes them does not run.
+        let _stopped = StoppedThread::of_name(recorder.pid(), "ncclflow-files").unwrap();
+        bed.go().unwrap();
+        let segment = out.join("recording/000001.nfr");
+        wait_until("a block of the recording is written", Duration::from_secs(30), || {
+            fs::metadata(&segment).is_ok_and(|segment| segment.len() > 20_000)
+        });
+        recorder.signal(Signal::INT).unwrap();
+        wait_until("the recording is whole", Duration::from_secs(30), || {
+            session(&out)["state"] == "making_files"
+        });
+        recorder.signal(Signal::INT).unwrap();
+        // The signal has come to the program when it is no longer pending; its threads go on meanwhile.
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    let (status, said) = recorder.finish().unwrap();
+    assert!(status.success(), "{said}");
+    assert!(said.contains("end where a second signal came"), "{said}");
+    let session = session(&out);
+    assert_eq!((&session["state"], &session["files"]["state"]), (&"complete".into(), &"stopped".into()));
+    let (live, all) = (lines(&out), replayed(&ncclflow, &out));
+    let size = |files: &HashMap<PathBuf, String>| files.values().map(String::len).sum::<usize>();
+    assert!(size(&live) < size(&all) && all.len() == 4, "{} of {}", size(&live), size(&all));
+}

@@ -1,0 +1,45 @@
+//! The thread of a session that writes nothing and is only watched: it decodes what the drain gives.
+
+use std::time::Duration;
+
+use super::{
+    accounts::Accounts,
+    consumers::{Inbox, STRAGGLE_NS, Step},
+    intake::Intake,
+    mailbox::{EventSender, WatcherMessage},
+    pipeline::Pipeline,
+};
+use crate::clock::now_ns;
+use rustix::time::ClockId;
+
+/// How often it is seen which processes have ended.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Decodes and models until the inbox is closed.
+pub(super) fn decode_directly(
+    inbox: &Inbox<WatcherMessage>,
+    mut pipeline: Pipeline,
+    events: &EventSender,
+) -> (Pipeline, Accounts) {
+    let mut intake = Intake::new(pipeline.following.is_some());
+    inbox.consume(LOOK, |step| {
+        match step {
+            Step::Records(batch) => {
+                intake.note(&batch, events);
+                batch.records().for_each(|record| pipeline.record(record));
+                pipeline.close_ended_before(pipeline.last_ns.saturating_sub(STRAGGLE_NS));
+            }
+            Step::Message(WatcherMessage::ProcessEnded { tgid, at_ns }) => {
+                intake.process_ended(tgid, at_ns);
+                pipeline.ended_ns.insert(tgid, at_ns);
+            }
+            Step::Idle => {
+                pipeline.close_ended_before(now_ns(ClockId::Monotonic).saturating_sub(STRAGGLE_NS));
+            }
+            Step::Flush => {}
+            Step::End => pipeline.finish(),
+        }
+        !pipeline.ended_ns.is_empty()
+    });
+    (pipeline, intake.into_accounts())
+}

@@ -1,0 +1,320 @@
+//! The files of lines, made from the recording by a thread that reads it while it is written, or when it is over.
+//!
+//! It may lag: nothing is lost for it, as the records are on the disk. At `--files-limit` the files end, and the recording goes on.
+
+use std::{
+    mem,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+        mpsc::{self, Receiver, RecvTimeoutError, Sender},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, anyhow};
+use rustix::time::ClockId;
+
+use super::{
+    consumers::STRAGGLE_NS,
+    mailbox::{EventSender, SessionEvent},
+    options::FilesOptions,
+    pipeline::Pipeline,
+};
+use crate::{
+    clock::now_ns,
+    recording::{BLOCK_TIME, FOLDER, Progress, RecordingReader, Selection},
+    sinks::{
+        ApiOutputOptions, FilesReport, FilesState, FilesWhen, LiveStatistics, OutputDir, SessionFiles,
+        Sink as _,
+    },
+};
+
+/// How often files are brought up to date for whoever reads along, and how often it is seen which processes have ended.
+const FLUSH_INTERVAL: Duration = Duration::from_millis(500);
+
+/// How often it is told how far files are behind.
+const LAG_INTERVAL: Duration = Duration::from_secs(2);
+
+/// What is made of a recording.
+#[derive(Debug)]
+pub(super) struct FilesRequest {
+    /// The folder of the session or the window, in which the recording is.
+    pub(super) dir: OutputDir,
+    pub(super) options: FilesOptions,
+    pub(super) api: ApiOutputOptions,
+    /// Statistics of all rows, whether they are written or not.
+    pub(super) live: Option<LiveStatistics>,
+    /// The number of the window, and how many ops or calls its files may have.
+    pub(super) window: Option<(u32, Option<u64>)>,
+    /// The files end where they are.
+    pub(super) stop: Arc<AtomicBool>,
+}
+
+/// What the thread is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FilesMessage {
+    /// There is more in the recording.
+    Written,
+    /// Nothing more comes into it.
+    Finish,
+}
+
+/// For who writes the recording: tells the thread that there is more.
+#[derive(Clone, Debug)]
+pub(super) struct FilesFeed {
+    messages: Sender<FilesMessage>,
+    /// Records in the recording.
+    written: Arc<AtomicU64>,
+}
+
+impl FilesFeed {
+    pub(super) fn written(&self, records: u64) {
+        self.written.store(records, Ordering::Relaxed);
+        // One that has ended wants nothing more.
+        let _ = self.messages.send(FilesMessage::Written);
+    }
+}
+
+/// The thread that makes the files of one recording.
+#[derive(Debug)]
+pub(super) struct FilesThread {
+    feed: FilesFeed,
+    /// Records that were read.
+    records: Arc<AtomicU64>,
+    thread: JoinHandle<Result<Made>>,
+}
+
+/// Files that are as complete as they become.
+#[derive(Debug)]
+pub(super) struct Made {
+    pub(super) pipeline: Pipeline,
+    pub(super) report: FilesReport,
+}
+
+impl FilesThread {
+    pub(super) fn start(request: FilesRequest, events: &EventSender) -> Result<Self> {
+        let (messages, inbox) = mpsc::channel();
+        let (records, events) = (Arc::<AtomicU64>::default(), events.clone());
+        let feed = FilesFeed { messages, written: Arc::default() };
+        let [read, written] = [&records, &feed.written].map(Arc::clone);
+        let make = move || {
+            let follower = Follower::open(request, read, written, &events);
+            let made = follower.and_then(|follower| follower.run(&inbox));
+            events.send(SessionEvent::FilesEnded);
+            made
+        };
+        let thread = thread::Builder::new().name("ncclflow-files".to_owned()).spawn(make);
+        Ok(Self { feed, records, thread: thread.context("starting a thread")? })
+    }
+
+    pub(super) fn feed(&self) -> FilesFeed {
+        self.feed.clone()
+    }
+
+    /// Says that the recording is whole: the thread reads what is left, and ends.
+    pub(super) fn begin_to_finish(&self) {
+        // One that has failed says so in the end.
+        let _ = self.feed.messages.send(FilesMessage::Finish);
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.thread.is_finished()
+    }
+
+    /// Records that were read until now.
+    pub(super) fn records(&self) -> u64 {
+        self.records.load(Ordering::Relaxed)
+    }
+
+    /// Waits for the end. [`Self::begin_to_finish`] comes before.
+    pub(super) fn join(self) -> Result<Made> {
+        self.thread.join().map_err(|_| anyhow!("the thread that makes the files failed"))?
+    }
+}
+
+struct Follower<'a> {
+    reader: RecordingReader,
+    pipeline: Pipeline,
+    stop: Arc<AtomicBool>,
+    events: &'a EventSender,
+    /// Folder, for messages.
+    folder: PathBuf,
+    when: FilesWhen,
+    limit_bytes: Option<u64>,
+    window: Option<u32>,
+    /// Others than files want all rows.
+    is_watched: bool,
+    /// Records that were read, for others too.
+    records: u64,
+    shown_records: Arc<AtomicU64>,
+    /// Records in the recording.
+    written: Arc<AtomicU64>,
+    told_lag: Instant,
+    flushed: Instant,
+    errors_sent: usize,
+    is_full_sent: bool,
+    is_limit_sent: bool,
+}
+
+impl<'a> Follower<'a> {
+    fn open(
+        request: FilesRequest,
+        shown_records: Arc<AtomicU64>,
+        written: Arc<AtomicU64>,
+        events: &'a EventSender,
+    ) -> Result<Self> {
+        let FilesRequest { dir, options, api, live, window, stop } = request;
+        let folder = dir.path().to_owned();
+        let reader = RecordingReader::open(dir.open_subfolder(FOLDER)?)?;
+        let has_files = options.when != FilesWhen::None;
+        let files = if has_files { SessionFiles::new(dir, api) } else { SessionFiles::nowhere() };
+        let mut pipeline = Pipeline::reading(reader.session(), files);
+        let (window, room) = window.unzip();
+        pipeline.output.room = room.flatten();
+        pipeline.output.limit_bytes = options.limit_bytes;
+        pipeline.output.live = live;
+        let is_watched = pipeline.output.live.is_some() || pipeline.output.room.is_some();
+        Ok(Self {
+            reader,
+            pipeline,
+            stop,
+            events,
+            folder,
+            // Statistics, and the number of ops in a window, are wanted at once.
+            when: if is_watched && options.when == FilesWhen::End { FilesWhen::Live } else { options.when },
+            limit_bytes: options.limit_bytes,
+            window,
+            is_watched,
+            records: 0,
+            shown_records,
+            written,
+            told_lag: Instant::now(),
+            flushed: Instant::now(),
+            errors_sent: 0,
+            is_full_sent: false,
+            is_limit_sent: false,
+        })
+    }
+
+    fn run(mut self, inbox: &Receiver<FilesMessage>) -> Result<Made> {
+        let follows = self.is_watched || self.when == FilesWhen::Live;
+        let mut state = None;
+        let mut is_over = false;
+        while !is_over {
+            is_over = self.wait(inbox);
+            if state.is_none() && (follows || is_over) {
+                state = self.read()?;
+                self.flush();
+            }
+        }
+        self.pipeline.finish();
+        self.tell();
+        Ok(Made { report: self.report(state.unwrap_or(FilesState::Complete)), pipeline: self.pipeline })
+    }
+
+    /// Waits until there is more. `true`: nothing comes after that.
+    fn wait(&mut self, inbox: &Receiver<FilesMessage>) -> bool {
+        loop {
+            let message = if self.pipeline.ended_ns.is_empty() {
+                inbox.recv().map_err(|_| RecvTimeoutError::Disconnected)
+            } else {
+                inbox.recv_timeout(FLUSH_INTERVAL)
+            };
+            match message {
+                // Of many that waited one is enough.
+                Ok(FilesMessage::Written) => {
+                    let is_over = inbox.try_iter().any(|message| message == FilesMessage::Finish);
+                    return is_over;
+                }
+                Ok(FilesMessage::Finish) | Err(RecvTimeoutError::Disconnected) => return true,
+                Err(RecvTimeoutError::Timeout) => {
+                    // All records of processes that ended so long ago are in the recording.
+                    let in_block = u64::try_from(BLOCK_TIME.as_nanos()).unwrap_or(u64::MAX);
+                    let now = now_ns(ClockId::Monotonic);
+                    self.pipeline.close_ended_before(now.saturating_sub(STRAGGLE_NS + 2 * in_block));
+                }
+            }
+        }
+    }
+
+    /// Reads what is there. If the files end before it is read: why.
+    fn read(&mut self) -> Result<Option<FilesState>> {
+        loop {
+            if self.stop.load(Ordering::Relaxed) {
+                return Ok(Some(FilesState::Stopped));
+            }
+            let Self { reader, pipeline, records, .. } = self;
+            let progress = reader.read_next(&Selection::ALL, &mut |item| {
+                *records += u64::from(matches!(item, crate::recording::Item::Record(_)));
+                pipeline.take(item);
+            })?;
+            self.shown_records.store(self.records, Ordering::Relaxed);
+            self.pipeline.close_ended_before(self.pipeline.last_ns.saturating_sub(STRAGGLE_NS));
+            self.tell();
+            self.tell_lag();
+            if self.flushed.elapsed() >= FLUSH_INTERVAL {
+                self.flush();
+            }
+            if self.pipeline.output.is_over_limit() && !self.is_watched {
+                return Ok(Some(FilesState::Limit));
+            }
+            if progress == Progress::AtEnd {
+                return Ok(None);
+            }
+        }
+    }
+
+    fn flush(&mut self) {
+        self.pipeline.output.files.flush();
+        self.flushed = Instant::now();
+        self.tell();
+    }
+
+    /// Tells what has happened to the files.
+    fn tell(&mut self) {
+        let output = &self.pipeline.output;
+        if let Some(window) = self.window
+            && output.is_out_of_room()
+            && !mem::replace(&mut self.is_full_sent, true)
+        {
+            self.events.send(SessionEvent::WindowFull(window));
+        }
+        if output.is_over_limit() && !mem::replace(&mut self.is_limit_sent, true) {
+            self.events.send(SessionEvent::FilesLimit(self.folder.clone()));
+        }
+        self.events.look_at_budget();
+        let errors = self.pipeline.files().errors();
+        for error in errors.iter().skip(self.errors_sent) {
+            self.events.send(SessionEvent::WriteFailed(error.clone()));
+        }
+        self.errors_sent = errors.len();
+    }
+
+    /// Tells from time to time how far the files are behind, while they are.
+    fn tell_lag(&mut self) {
+        if self.told_lag.elapsed() < LAG_INTERVAL {
+            return;
+        }
+        self.told_lag = Instant::now();
+        let report = self.report(FilesState::Following);
+        if report.lag_records > 0 && self.window.is_none() {
+            self.events.send(SessionEvent::FilesLag(report));
+        }
+    }
+
+    fn report(&self, state: FilesState) -> FilesReport {
+        let output = &self.pipeline.output;
+        FilesReport {
+            when: self.when,
+            state: if output.is_over_limit() { FilesState::Limit } else { state },
+            bytes: output.files.bytes(),
+            limit_bytes: self.limit_bytes,
+            records: self.records,
+            lag_records: self.written.load(Ordering::Relaxed).saturating_sub(self.records),
+            until_ns: (self.pipeline.last_ns > 0).then_some(self.pipeline.last_ns),
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! Completes the folders of windows that are over, beside the recording.
+
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+        mpsc::{self, Receiver, Sender},
+    },
+    thread::{self, JoinHandle},
+};
+
+use anyhow::{Context as _, Result, anyhow};
+use flow::{
+    model::ModelCounters,
+    schema::{CommunicatorReport, LossReport},
+};
+
+use super::{
+    consumers::join,
+    files::FilesThread,
+    mailbox::{EventSender, SessionEvent},
+    options::Notice,
+    report::{complete_files, end_recording, write_results},
+    threads::Taken,
+};
+use crate::sinks::{FilesReport, FilesWhen, OutputDir, SessionFiles, SessionReport, is_over_max_size};
+
+/// A window to which no more records come.
+pub(super) struct ClosedWindow {
+    pub(super) dir: OutputDir,
+    pub(super) taken: Taken,
+    pub(super) report: SessionReport,
+    /// Who makes its files.
+    pub(super) files: Option<FilesThread>,
+}
+
+/// What is known of all windows in the end.
+#[derive(Debug, Default)]
+pub(super) struct WindowTotals {
+    model: ModelCounters,
+    loss: LossReport,
+    first_undecodable: Option<String>,
+}
+
+impl WindowTotals {
+    fn add(&mut self, report: &SessionReport) {
+        let SessionReport { loss, model, first_undecodable, .. } = report;
+        self.model += model;
+        self.loss.records_undecodable += loss.records_undecodable;
+        self.loss.records_not_recorded += loss.records_not_recorded;
+        self.loss.lines_lost += loss.lines_lost;
+        self.loss.lines_over_max_size += loss.lines_over_max_size;
+        self.loss.aggregates_over_max_size += loss.aggregates_over_max_size;
+        if self.first_undecodable.is_none() {
+            self.first_undecodable.clone_from(first_undecodable);
+        }
+    }
+
+    /// Puts it into the report of the whole recording.
+    pub(super) fn add_to(self, report: &mut SessionReport) {
+        let Self { model, loss, first_undecodable } = self;
+        report.model = model;
+        report.loss.records_undecodable = loss.records_undecodable;
+        report.loss.records_not_recorded = loss.records_not_recorded;
+        report.loss.lines_lost = loss.lines_lost;
+        report.loss.lines_over_max_size = loss.lines_over_max_size;
+        report.loss.aggregates_over_max_size = loss.aggregates_over_max_size;
+        report.first_undecodable = first_undecodable;
+    }
+}
+
+/// The thread, and the way to it.
+#[derive(Debug)]
+pub(super) struct Exporter {
+    windows: Sender<ClosedWindow>,
+    waiting: Arc<AtomicUsize>,
+    thread: JoinHandle<WindowTotals>,
+}
+
+impl Exporter {
+    pub(super) fn start(compress: bool, events: &EventSender) -> Result<Self> {
+        let (windows, closed) = mpsc::channel();
+        let waiting = Arc::<AtomicUsize>::default();
+        let (still_waiting, events) = (Arc::clone(&waiting), events.clone());
+        let thread = thread::Builder::new().name("ncclflow-export".to_owned());
+        let thread = thread.spawn(move || export(&closed, compress, &still_waiting, &events));
+        Ok(Self { windows, waiting, thread: thread.context("starting a thread")? })
+    }
+
+    pub(super) fn push(&self, window: ClosedWindow) -> Result<()> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let sent = self.windows.send(window);
+        sent.map_err(|_| anyhow!("the thread that completes windows has failed"))
+    }
+
+    /// Windows that are over and not complete.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// No more windows come.
+    pub(super) fn close(self) -> WindowsExport {
+        WindowsExport(self.thread)
+    }
+}
+
+/// The thread, when no more windows come to it.
+pub(super) struct WindowsExport(JoinHandle<WindowTotals>);
+
+impl WindowsExport {
+    pub(super) fn has_ended(&self) -> bool {
+        self.0.is_finished()
+    }
+
+    pub(super) fn join(self) -> Result<WindowTotals> {
+        join(self.0)
+    }
+}
+
+/// Completes windows until no more come.
+fn export(
+    windows: &Receiver<ClosedWindow>,
+    compress: bool,
+    waiting: &AtomicUsize,
+    events: &EventSender,
+) -> WindowTotals {
+    let mut totals = WindowTotals::default();
+    for window in windows {
+        complete(window, compress, &mut totals, events);
+        waiting.fetch_sub(1, Ordering::Relaxed);
+        events.look_at_budget();
+    }
+    events.send(SessionEvent::FilesEnded);
+    totals
+}
+
+fn complete(window: ClosedWindow, compress: bool, totals: &mut WindowTotals, events: &EventSender) {
+    let ClosedWindow { dir, mut taken, mut report, files } = window;
+    let fail = |error: String| events.send(SessionEvent::WriteFailed(error));
+    let notice = &mut |notice: Notice<'_>| {
+        if let Notice::WriteFailed(error) = notice {
+            fail(error.to_owned());
+        }
+    };
+    if let Err(error) = end_recording(&mut taken, &mut report, notice) {
+        fail(format!("{error:#}"));
+    }
+    let mut written = SessionFiles::default();
+    report.files = Some(FilesReport::none());
+    if let Some(files) = files {
+        files.begin_to_finish();
+        match files.join() {
+            Ok(made) => {
+                let has_files = made.report.when != FilesWhen::None;
+                let files = if has_files { made.report } else { FilesReport::none() };
+                complete_files(&mut report, &made.pipeline, Some(files));
+                if let Some(window) = &mut report.window {
+                    window.ops_left_out = made.pipeline.output.left_out;
+                }
+                written = made.pipeline.output.files;
+            }
+            Err(error) => {
+                report.files = Some(FilesReport::failed(FilesWhen::Live));
+                let error = format!("making the files of a window stopped: {error:#}");
+                fail(error.clone());
+                report.errors.push(error);
+            }
+        }
+    }
+    let ranks = written.ranks();
+    let results = write_results(taken, &mut written, Some(&dir), &mut report, compress, notice);
+    if let Err(error) = results {
+        fail(format!("writing a window's results: {error:#}"));
+    }
+    totals.add(&report);
+    let opened_ms = report.window.as_ref().map_or(0, |window| window.opened_unix_ms);
+    let linked = link_by_process(&dir, &ranks, opened_ms);
+    // From here on it may be removed, to make room for others.
+    dir.complete();
+    if let Err(error) = linked
+        && !is_over_max_size(&error)
+    {
+        fail(format!("naming a window's files by their processes: {error}"));
+    }
+    if let Some(window) = report.window.clone() {
+        events.send(SessionEvent::WindowDone(Box::new((window, report))));
+    }
+}
+
+/// Gives the one file of each rank a second name, by its process and the window:
+/// `flow_rank0_pid77_1755877674248.json`. Under these names the files of many windows and hosts can lie in
+/// one folder.
+fn link_by_process(dir: &OutputDir, ranks: &[CommunicatorReport], opened_ms: u64) -> io::Result<()> {
+    for rank in ranks {
+        let folder = dir.open_subfolder(&rank.folder)?;
+        let tag = format!("pid{}_{opened_ms}", rank.pid);
+        let number = rank.rank;
+        for (stem, extension) in [
+            ("flow_rank", "json"),
+            ("api_rank", "jsonl"),
+            ("api_rank", "jsonl.gz"),
+            ("megatrace_rank", "log"),
+        ] {
+            let name = format!("{stem}{number}.{extension}");
+            match folder.link(&name, &format!("{stem}{number}_{tag}.{extension}")) {
+                // Which of them there is depends on the level; large ones are not aggregated.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                linked => linked?,
+            }
+        }
+    }
+    Ok(())
+}

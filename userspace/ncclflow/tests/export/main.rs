@@ -1,0 +1,14 @@
+//! Files made of real recordings: two H200s over NVLink and over sockets, whose captures are beside the repository.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::manual_assert_eq, reason = "thousands of lines would be printed")]
+
+mod checked;
+mod compat;
+mod hostile;
+mod parts;
+#[expect(unreachable_pub, reason = "shared with the fuzz target")]
+#[path = "../../../../tests/fuzz/src/recording_blocks.rs"]
+mod recording_blocks;
+mod several;
+mod traces;

@@ -1,0 +1,155 @@
+//! Real captures, made into recordings.
+
+use std::{
+    fs::{self, File},
+    io::BufReader,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use flate2::read::GzDecoder;
+use flow::decode::RecordView;
+use ncclflow::{
+    capture::{CaptureReader, Item},
+    export::{Choice, ExportOptions, Exported, Format, ViewOptions, export},
+    kernel::stream::Batch,
+    recording::{RecordingWriter, Session},
+    sinks::OutputDir,
+};
+use ncclflow_common::{LOSS_MARK, RecordHeader};
+use serde_json::Value;
+use test_support::skip;
+
+/// A block's time.
+const BLOCK_NS: u64 = 1_000_000_000;
+
+/// The captures last 4 s. Their time is stretched to more than a part's surroundings.
+pub(crate) const STRETCH: u64 = 30;
+
+/// A capture's records with their times stretched, and what they mean.
+pub(crate) struct Captured {
+    session: Session,
+    bindings: Vec<ncclflow::capture::Binding>,
+    records: Vec<Vec<u8>>,
+    report: String,
+}
+
+/// The capture of this name, if it is there.
+pub(crate) fn captured(name: &str) -> Option<Captured> {
+    let folder = std::env::var_os("NCCLFLOW_TRACES")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces"), PathBuf::from);
+    let path = folder.join(name);
+    let Ok(file) = File::open(&path) else {
+        skip(
+            &format!("the capture `{}`", path.display()),
+            "NCCLFLOW_TRACES names the folder of real captures",
+        );
+        return None;
+    };
+    let (mut reader, header) = CaptureReader::new(BufReader::new(GzDecoder::new(file))).unwrap();
+    let (mut records, mut first) = (Vec::new(), None);
+    let report = loop {
+        match reader.next_item().unwrap() {
+            Item::Record(record) => {
+                let mut record = record.to_vec();
+                let mut head = RecordHeader::from_bytes(&record).unwrap();
+                if head.probe != LOSS_MARK {
+                    let first = *first.get_or_insert(head.ts_ns);
+                    head.ts_ns = first + (head.ts_ns.saturating_sub(first)) * STRETCH;
+                    let bytes = head.to_bytes();
+                    record[..bytes.len()].copy_from_slice(&bytes);
+                }
+                records.push(record);
+            }
+            Item::Report(report) => break report,
+            Item::Cut => panic!("{name} is cut"),
+        }
+    };
+    let session = Session {
+        wire_version: header.wire_version,
+        report: report.clone(),
+        api: header.api,
+        steps: name.contains("steps"),
+        ..Session::default()
+    };
+    Some(Captured { session, bindings: header.bindings, records, report })
+}
+
+fn time(record: &[u8]) -> Option<u64> {
+    let header = RecordView::new(record).unwrap().header;
+    (header.probe != LOSS_MARK).then_some(header.ts_ns)
+}
+
+impl Captured {
+    pub(crate) fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    /// Times of the first and last record.
+    pub(crate) fn span(&self) -> (u64, u64) {
+        let times = || self.records.iter().filter_map(|record| time(record));
+        (times().min().unwrap(), times().max().unwrap())
+    }
+
+    /// From the records' clock to Unix time.
+    pub(crate) fn offset(&self) -> u64 {
+        serde_json::from_str::<Value>(&self.report).unwrap()["clock"]["offset_ns"].as_u64().unwrap()
+    }
+
+    /// The first records only.
+    pub(crate) fn cut_to(mut self, records: usize) -> Self {
+        self.records.truncate(records);
+        self
+    }
+
+    /// Writes the records from the one of this number until before the other as a recording below `folder`.
+    pub(crate) fn record(&self, folder: &Path, which: std::ops::Range<usize>) {
+        fs::create_dir(folder).unwrap();
+        let dir = OutputDir::open(folder).unwrap();
+        let mut writer = RecordingWriter::create(&dir, self.session.clone()).unwrap();
+        writer.bind(|known| known.clone_from(&self.bindings));
+        let (mut batch, mut begun) = (Batch::default(), 0);
+        for record in &self.records[which] {
+            let at = time(record).unwrap_or(begun);
+            if at > begun + BLOCK_NS || batch.is_full() {
+                writer.push(&Arc::new(std::mem::take(&mut batch))).unwrap();
+                if at > begun + BLOCK_NS {
+                    writer.close_block().unwrap();
+                    begun = at;
+                }
+            }
+            batch.push(record);
+        }
+        writer.push(&Arc::new(batch)).unwrap();
+        writer.write_end(&self.report).unwrap();
+    }
+}
+
+/// Exports these folders to `output`.
+pub(crate) fn run(inputs: &[&Path], output: &Path, format: Format, choice: Choice) -> Exported {
+    let options = ExportOptions {
+        inputs: inputs.iter().map(|path| path.to_path_buf()).collect(),
+        output: output.to_owned(),
+        format,
+        view: ViewOptions::default(),
+        choice,
+    };
+    export(options, &mut |_| ()).unwrap()
+}
+
+/// Every line of the files of this kind, by folder and rank as their paths say it.
+pub(crate) fn lines(folder: &Path, kind: &str) -> Vec<(String, Value)> {
+    let mut found = Vec::new();
+    for comm in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_dir())
+    {
+        for file in fs::read_dir(&comm).unwrap().map(|entry| entry.unwrap().path()) {
+            let name = file.strip_prefix(folder).unwrap().display().to_string();
+            if name.contains(&format!("/{kind}_rank")) && file.extension().is_some_and(|end| end == "jsonl") {
+                let text = fs::read_to_string(&file).unwrap();
+                found.extend(text.lines().map(|line| (name.clone(), serde_json::from_str(line).unwrap())));
+            }
+        }
+    }
+    found.sort_by(|a, b| a.0.cmp(&b.0));
+    found
+}
