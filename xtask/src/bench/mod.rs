@@ -4,6 +4,7 @@ mod attach;
 mod detach;
 mod drain;
 mod dump;
+mod fleet;
 mod memory;
 mod overhead;
 mod resolve;
@@ -62,6 +63,8 @@ enum Bench {
     Scale(scale::Args),
     /// Bytes on disk of a recording of a capture's records, and the CPU time to write and to read it
     Volume(volume::Args),
+    /// Parquet tables of a job of many ranks, made of a capture of few: time, memory, and the shipped queries
+    Fleet(fleet::Args),
     /// A job that never pauses, for a long time: delivered + lost = hits, to the record (root)
     Saturate(saturate::Args),
 }
@@ -77,6 +80,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Bench::Memory(args) => memory::run(args),
         Bench::Scale(args) => scale::run(args),
         Bench::Volume(args) => volume::run(args),
+        Bench::Fleet(args) => fleet::run(args),
         Bench::Saturate(args) => saturate::run(args),
     }?;
     let text = serde_json::to_string_pretty(&result)? + "\n";

@@ -27,7 +27,7 @@ const PLACES: [(&str, &str, u32); 10] = [
 ];
 /// What the README points to: what each file and metric means, the dashboard, the container file and the
 /// DaemonSet.
-const FOLDERS: [&str; 4] = ["docs", "dist/grafana", "dist/kubernetes", "dist/systemd"];
+const FOLDERS: [&str; 5] = ["docs", "dist/grafana", "dist/kubernetes", "dist/sql", "dist/systemd"];
 const DOCUMENTATION: &str = "usr/share/doc/ncclflow";
 
 const AFTER_INSTALL: &str = "\
