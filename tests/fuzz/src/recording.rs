@@ -1,10 +1,6 @@
 //! What is done with a recording.
 
-use std::{
-    fs,
-    path::PathBuf,
-    sync::LazyLock,
-};
+use std::{fs, path::PathBuf, sync::LazyLock};
 
 use ncclflow::{
     record::{Kept, ReadPart},

@@ -209,7 +209,6 @@ mod tests {
             path: "flows".into(),
             text: String::new(),
             report: serde_json::from_value(report).unwrap(),
-            text: String::new(),
             span_ns: Some((20_000_000_000, 90_000_000_000)),
             bytes: 0,
         }
