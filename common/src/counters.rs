@@ -4,12 +4,13 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct ProbeCounters {
-    /// Hits while the session is open: the number of the next one. (A program that makes several records in one hit counts
-    /// each of them.)
+    /// Hits while the session is open: the number of the next one. (A program that makes several records in
+    /// one hit counts each of them.)
     pub hits: u64,
     /// Of these, those whose record was dropped because there was no room for it.
     pub lost_full: u64,
-    /// Hits, besides, while the session was not open: before it began, or after it ended and until the probe is gone.
+    /// Hits, besides, while the session was not open: before it began, or after it ended and until the probe
+    /// is gone.
     pub disarmed: u64,
     /// Records sent with at least one failed read.
     pub faulted: u64,

@@ -3,10 +3,12 @@
 /// Probes that one session can arm; the cookie of a probe is its index below this.
 pub const MAX_PROBES: u32 = 1024;
 
-/// Above so many bits of the cookie of a return: the only process that it is of, by its number in the first PID namespace; 0: not told.
+/// Above so many bits of the cookie of a return: the only process that it is of, by its number in the first
+/// PID namespace; 0: not told.
 ///
-/// Links to single events are limited to a process, but before Linux 6.12 (900f362e2062, "tracing/uprobe: Add missing PID filter for
-/// uretprobe") the program ran for every process in which the function's return was traced: with two processes, twice for each return.
+/// Links to single events are limited to a process, but before Linux 6.12 (900f362e2062, "tracing/uprobe: Add
+/// missing PID filter for uretprobe") the program ran for every process in which the function's return was
+/// traced: with two processes, twice for each return.
 pub const COOKIE_BITS: u32 = 32;
 
 /// Steps in one plan. Also the number of fault bits in a record's header.
@@ -16,8 +18,8 @@ pub const MAX_STEPS: usize = 48;
 pub const SLOTS: usize = 32;
 
 /// Slots `0..ARG_SLOTS` start as the integer argument registers in the order of the calling convention
-/// (x86-64: rdi rsi rdx rcx r8 r9, then unused; aarch64: x0 to x7). At a return slot 0 is the return value instead, and the
-/// others are 0.
+/// (x86-64: rdi rsi rdx rcx r8 r9, then unused; aarch64: x0 to x7). At a return slot 0 is the return value
+/// instead, and the others are 0.
 pub const ARG_SLOTS: usize = 8;
 
 /// Starts as the stack pointer at the probed instruction; at a return, as it is after it.
@@ -57,7 +59,8 @@ pub enum StepOp {
     LoadWords = 10,
 }
 
-/// One step of a plan. A read that fails yields zeroes and sets the step's bit in [`crate::RecordHeader::faults`].
+/// One step of a plan. A read that fails yields zeroes and sets the step's bit in
+/// [`crate::RecordHeader::faults`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Step {

@@ -2,11 +2,12 @@
 
 use super::plan::MAX_PROBES;
 
-/// Raised whenever header, plan or counters change. Both sides carry it; a loader refuses an object with another one.
+/// Raised whenever header, plan or counters change. Both sides carry it; a loader refuses an object with
+/// another one.
 pub const WIRE_VERSION: u32 = 5;
 
-/// Ring buffers that one session can have. A buffer is one lock, and the ranks of a host launch at the same moments: so a process has
-/// that of its [`ring_of`], and its records stay in order.
+/// Ring buffers that one session can have. A buffer is one lock, and the ranks of a host launch at the same
+/// moments: so a process has that of its [`ring_of`], and its records stay in order.
 pub const MAX_RINGS: u32 = 8;
 
 /// Which of `rings`, a power of two, the records of a process go through.
@@ -14,9 +15,9 @@ pub const fn ring_of(tgid: u32, rings: u32) -> u32 {
     tgid & (rings - 1)
 }
 
-/// Unread bytes at which the kernel side wakes the reader of a ring buffer of this size. A power of two, as the kernel makes the
-/// buffer's size one. Below it the reader's timer does: a wake-up per record was measured at 11,600 wake-ups for 20,000
-/// records, and each takes the job some microseconds.
+/// Unread bytes at which the kernel side wakes the reader of a ring buffer of this size. A power of two, as
+/// the kernel makes the buffer's size one. Below it the reader's timer does: a wake-up per record was
+/// measured at 11,600 wake-ups for 20,000 records, and each takes the job some microseconds.
 pub const fn wakeup_bytes(ring_bytes: u64) -> u64 {
     const MOST: u64 = 4 << 20;
     let quarter = ring_bytes.next_power_of_two() / 4;
@@ -33,8 +34,9 @@ pub struct RecordHeader {
     pub probe: u16,
     /// CPU that the hit was counted on.
     pub cpu: u32,
-    /// Number of this hit on this CPU and probe, from 0, while the session is open. A gap is a loss, and shows where it was;
-    /// neighbours can come in exchanged order, as a program can be preempted between counting and sending.
+    /// Number of this hit on this CPU and probe, from 0, while the session is open. A gap is a loss, and
+    /// shows where it was; neighbours can come in exchanged order, as a program can be preempted between
+    /// counting and sending.
     pub hit: u64,
     /// `CLOCK_MONOTONIC`, nanoseconds.
     pub ts_ns: u64,
@@ -44,8 +46,9 @@ pub struct RecordHeader {
     pub tid: u32,
     /// Bit i is set when step i could not read the target's memory; its bytes are then zero.
     pub faults: u64,
-    /// Records of this process (and of those that share its [`loss_slot`]) that were lost before this one was made. Where it
-    /// differs between two records of a process, something that happened between them is missing.
+    /// Records of this process (and of those that share its [`loss_slot`]) that were lost before this one was
+    /// made. Where it differs between two records of a process, something that happened between them is
+    /// missing.
     pub lost: u64,
 }
 
@@ -104,8 +107,8 @@ impl RecordHeader {
     }
 }
 
-/// [`RecordHeader::probe`] of a record that no probe has sent: user space says with it that it dropped `lost` records of a
-/// process at this place.
+/// [`RecordHeader::probe`] of a record that no probe has sent: user space says with it that it dropped `lost`
+/// records of a process at this place.
 pub const LOSS_MARK: u16 = u16::MAX;
 
 /// Counters of lost records by process.
@@ -130,8 +133,8 @@ pub const RECORD_CLASSES: [RecordClass; 3] =
 /// Bytes of the largest record.
 pub const LARGEST_RECORD: usize = RECORD_CLASSES[RECORD_CLASSES.len() - 1].size;
 
-/// Records for the perf event array that can be in the making on one CPU at a time: by the task that runs and by those that
-/// were preempted in the middle. A hit that finds no slot is lost, and counted.
+/// Records for the perf event array that can be in the making on one CPU at a time: by the task that runs and
+/// by those that were preempted in the middle. A hit that finds no slot is lost, and counted.
 pub const SCRATCH_SLOTS: u32 = 8;
 
 const _: () = assert!(size_of::<RecordHeader>() == 48);

@@ -1,9 +1,9 @@
 //! Walks: what a probe collects by following lists in the target's memory, as data.
 //!
-//! At one hit the kernel side follows the lists that a [`Walk`] describes and sends a record for every node. What it copies of
-//! a node is again a [`super::FetchPlan`], stored beside the others in the map `PLANS` and counted beside them in `COUNTERS`, so
-//! that a loss is counted where it happens. Last it sends the probe's own record, which says how many nodes there were:
-//! without it the walk is not whole.
+//! At one hit the kernel side follows the lists that a [`Walk`] describes and sends a record for every node.
+//! What it copies of a node is again a [`super::FetchPlan`], stored beside the others in the map `PLANS` and
+//! counted beside them in `COUNTERS`, so that a loss is counted where it happens. Last it sends the probe's
+//! own record, which says how many nodes there were: without it the walk is not whole.
 
 use super::{
     plan::STACK_POINTER_SLOT,
@@ -31,11 +31,13 @@ pub const PART_SLOTS: usize = 16;
 /// What a walk gives the plan of a node: the node's address, its number in the list.
 pub const NODE_GIVEN: u8 = 2;
 
-/// What a walk gives the plan of a row: the row's address, its number, the tag, the first word of the table's identity.
+/// What a walk gives the plan of a row: the row's address, its number, the tag, the first word of the table's
+/// identity.
 pub const ROW_GIVEN: u8 = 4;
 
-/// Records that one item of the buffer can hold: nodes of a walk, and last the probe's own. Each begins at a multiple of
-/// [`PACKED_BYTES`]; the length of the first that is not there is 0. An item of this size is always such a pack.
+/// Records that one item of the buffer can hold: nodes of a walk, and last the probe's own. Each begins at a
+/// multiple of [`PACKED_BYTES`]; the length of the first that is not there is 0. An item of this size is
+/// always such a pack.
 pub const PACKED: usize = 3;
 
 /// Room of each record of a pack: that of the smallest class.
@@ -50,7 +52,8 @@ pub const NODE_BYTES_AT: usize = size_of::<RecordHeader>() + 8;
 /// In [`Queue::count`]: one node.
 pub const ONE_NODE: u8 = u8::MAX;
 
-/// Set in the number of nodes of a list that went on after [`MAX_NODES`], or whose next node could not be read.
+/// Set in the number of nodes of a list that went on after [`MAX_NODES`], or whose next node could not be
+/// read.
 pub const CUT: u64 = 1 << 63;
 
 /// "Not there", in a field that names a place in a node.
@@ -76,8 +79,8 @@ pub struct Queue {
     pub n_gates: u8,
     /// Slot that is 0 where the list's gates are to be left out.
     pub gates_when: u8,
-    /// Bytes of a node that its record has at [`NODE_BYTES_AT`]: what the walk needs of them it takes from there, without
-    /// reading the target's memory again.
+    /// Bytes of a node that its record has at [`NODE_BYTES_AT`]: what the walk needs of them it takes from
+    /// there, without reading the target's memory again.
     pub copied: u16,
     pub padding: u16,
 }
@@ -92,8 +95,8 @@ pub struct Fan {
     pub rows: u8,
 }
 
-/// What is sent once for all nodes that are alike: rows of a table beside the lists, by a tag in the node. The map `SEEN` keeps
-/// which have been sent.
+/// What is sent once for all nodes that are alike: rows of a table beside the lists, by a tag in the node.
+/// The map `SEEN` keeps which have been sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Gate {
@@ -103,7 +106,8 @@ pub struct Gate {
     /// The tag: a number of 1 or 4 bytes.
     pub tag_at: u16,
     pub tag_len: u16,
-    /// Byte with the number of rows that the node means, and with the first of them: row `(first + i) mod modulo`, where
+    /// Byte with the number of rows that the node means, and with the first of them: row `(first + i) mod
+    /// modulo`, where
     /// `modulo` is a power of two in another byte. Only with a first row: that one. With neither: all rows of the table.
     pub rows_at: u16,
     pub first_row_at: u16,
@@ -149,12 +153,12 @@ pub struct ShortCopy {
     pub len: u16,
 }
 
-/// What the most frequent launch takes: one node in each of the first two lists, none in the others, and nothing that was not
-/// sent before. The walk finds the same step by step, in twice the time; where this does not apply, nothing is sent, and the
-/// walk is gone.
+/// What the most frequent launch takes: one node in each of the first two lists, none in the others, and
+/// nothing that was not sent before. The walk finds the same step by step, in twice the time; where this does
+/// not apply, nothing is sent, and the walk is gone.
 ///
-/// The table and the struct with the lists are arguments of the probed function; both nodes have their bytes at
-/// [`NODE_BYTES_AT`], both are chained, and the first has one gate, with a tag of one byte.
+/// The table and the struct with the lists are arguments of the probed function; both nodes have their bytes
+/// at [`NODE_BYTES_AT`], both are chained, and the first has one gate, with a tag of one byte.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Short {
@@ -172,7 +176,8 @@ pub struct Short {
     pub record_len: [u16; 3],
     /// Where a node has the address of the next, by list.
     pub next_at: [u16; 2],
-    /// Byte of the first node that has its gate's tag, and the tags whose gate lets nothing through: a bit each.
+    /// Byte of the first node that has its gate's tag, and the tags whose gate lets nothing through: a bit
+    /// each.
     pub tag_at: u16,
     pub free_tags: u16,
     /// Where the probe's own record has the second word of the table's identity.
@@ -202,12 +207,12 @@ pub struct Walk {
     pub rows_at: u32,
     /// `int`s with the number of rows, for two kinds of fans, counted from there too.
     pub n_rows_at: [u32; 2],
-    /// Slots of the head plan with what tells one table from another: an address, and a number that changes when the
-    /// address is used anew.
+    /// Slots of the head plan with what tells one table from another: an address, and a number that changes
+    /// when the address is used anew.
     pub identity: [u8; 2],
-    /// Where the probe's own record, which is of the smallest class, has the number of nodes that were found: a word for each
-    /// of [`MAX_QUEUES`] lists. Its plan, run after the walk, has [`PART_SLOTS`] words, of which the first start as those of
-    /// a probe's.
+    /// Where the probe's own record, which is of the smallest class, has the number of nodes that were found:
+    /// a word for each of [`MAX_QUEUES`] lists. Its plan, run after the walk, has [`PART_SLOTS`] words, of
+    /// which the first start as those of a probe's.
     pub nodes_at: u16,
     pub padding: [u8; 4],
     pub short: Short,

@@ -159,8 +159,8 @@ fn send<const SIZE: usize, const N: usize>(
     1
 }
 
-/// Runs a plan into a record of the smallest class that is part of a pack; says which steps could not read, or nothing if
-/// there is no record. [`number`] completes it.
+/// Runs a plan into a record of the smallest class that is part of a pack; says which steps could not read,
+/// or nothing if there is no record. [`number`] completes it.
 #[inline(always)]
 pub fn into_pack<const N: usize>(
     number: u32,
@@ -178,8 +178,9 @@ pub fn into_pack<const N: usize>(
 
 /// Counts a record of a pack. `own`: the number of the probe's own record, which was counted when it was hit.
 ///
-/// Last of all: a counter is an atomic operation, and such a one waits until all that was written before has come out of the
-/// processor's store buffer. What is written to the ring buffer takes as long as the memory does.
+/// Last of all: a counter is an atomic operation, and such a one waits until all that was written before has
+/// come out of the processor's store buffer. What is written to the ring buffer takes as long as the memory
+/// does.
 #[inline(always)]
 pub fn number(header: &mut RecordHeader, own: Option<u64>) {
     let Some(tally) = Tally::of(header.probe as u32) else { return };

@@ -1,8 +1,8 @@
 //! Runs a fetch plan.
 //!
-//! A plan is run by a function of its own, and a step by another, that the verifier sees once, however often it is called (kernel
-//! 5.12: a *global* function, known by its exported name, with pointers to structs of known size). Steps inlined into a loop of 48
-//! took the verifier 20 ms a program.
+//! A plan is run by a function of its own, and a step by another, that the verifier sees once, however often
+//! it is called (kernel 5.12: a *global* function, known by its exported name, with pointers to structs of
+//! known size). Steps inlined into a loop of 48 took the verifier 20 ms a program.
 
 use core::mem::MaybeUninit;
 
@@ -40,8 +40,8 @@ const SKIPPED: u32 = 8;
 pub struct Room<const SIZE: usize>([u8; SIZE]);
 
 impl Room<8> {
-    /// For a plan that writes nothing. Volatile, as kernels before 6.3 want all that a global function is given to be written,
-    /// needed or not.
+    /// For a plan that writes nothing. Volatile, as kernels before 6.3 want all that a global function is
+    /// given to be written, needed or not.
     #[inline(always)]
     pub fn zeroed(room: &mut MaybeUninit<Self>) -> *mut Self {
         let room = room.as_mut_ptr();
@@ -56,7 +56,8 @@ impl Room<8> {
 pub struct Words<const N: usize>(pub [u64; N]);
 
 impl<const N: usize> Words<N> {
-    /// All words 0, in place. Word by word: a call of `memset`, which goes byte by byte, costs as much as a plan.
+    /// All words 0, in place. Word by word: a call of `memset`, which goes byte by byte, costs as much as a
+    /// plan.
     #[inline(always)]
     pub fn zeroed(room: &mut MaybeUninit<Self>) -> &mut Self {
         let first = room.as_mut_ptr().cast::<u64>();

@@ -1,15 +1,17 @@
-//! The kernel side of ncclflow: one program, in three record sizes, that runs the fetch plan of the probe that was hit,
-//! one that does so at a function's return, and one that walks lists in the target's memory and runs a plan for each node.
+//! The kernel side of ncclflow: one program, in three record sizes, that runs the fetch plan of the probe
+//! that was hit, one that does so at a function's return, and one that walks lists in the target's memory and
+//! runs a plan for each node.
 //!
-//! It knows nothing of NCCL. A uprobe program can be preempted by another task's on the same CPU, so a record is built in
-//! room that is its own, and counters are atomic.
+//! It knows nothing of NCCL. A uprobe program can be preempted by another task's on the same CPU, so a record
+//! is built in room that is its own, and counters are atomic.
 #![no_std]
 #![no_main]
 #![feature(core_intrinsics)]
 #![allow(internal_features, reason = "atomics: see tally::count")]
 
-/// What both sides must agree on, as source and not as a dependency: cargo hashes the absolute path of a dependency outside
-/// the workspace into every symbol's name, and the object would differ from machine to machine.
+/// What both sides must agree on, as source and not as a dependency: cargo hashes the absolute path of a
+/// dependency outside the workspace into every symbol's name, and the object would differ from machine to
+/// machine.
 #[path = "../../common/src/lib.rs"]
 #[allow(dead_code, unused_imports, reason = "some of it is for user space")]
 mod common;

@@ -16,8 +16,8 @@ use crate::{
     walk::State,
 };
 
-/// The loader sets it to its own [`WIRE_VERSION`] before the programs are loaded; where the two differ the programs
-/// send nothing.
+/// The loader sets it to its own [`WIRE_VERSION`] before the programs are loaded; where the two differ the
+/// programs send nothing.
 #[unsafe(no_mangle)]
 static LOADER_WIRE_VERSION: Global<u32> = Global::new(WIRE_VERSION);
 
@@ -69,7 +69,8 @@ pub static WALKS: Array<Walk> = Array::with_max_entries(MAX_PROBES, 0);
 #[map]
 pub static SEEN: LruHashMap<Seen, u32> = LruHashMap::with_max_entries(16_384, 0);
 
-/// One word: not 0 while the session is open. Plans never change once they are stored, as a program may be in the middle of one.
+/// One word: not 0 while the session is open. Plans never change once they are stored, as a program may be in
+/// the middle of one.
 #[map]
 pub static ARMED: Array<u32> = Array::with_max_entries(1, 0);
 

@@ -1,7 +1,7 @@
 //! The ways out of the kernel side: a ring buffer, or a perf event array. The same records go through both.
 //!
-//! Which one is a constant of the session, which the loader sets before the programs are verified: the verifier follows only
-//! one of the two ways, and the kernel leaves the other out.
+//! Which one is a constant of the session, which the loader sets before the programs are verified: the
+//! verifier follows only one of the two ways, and the kernel leaves the other out.
 
 use aya_ebpf::{
     bindings::{BPF_F_CURRENT_CPU, BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP},
@@ -18,8 +18,8 @@ use crate::{
     scratch::{self, ScratchSlot},
 };
 
-/// The context of the program, which only the perf event array asks for. The name is that by which the kernel knows the context
-/// of a uprobe program where a global function is given it.
+/// The context of the program, which only the perf event array asks for. The name is that by which the kernel
+/// knows the context of a uprobe program where a global function is given it.
 #[repr(C)]
 #[allow(non_camel_case_types, reason = "the kernel's name")]
 pub struct bpf_user_pt_regs_t {
@@ -63,7 +63,8 @@ impl<const SIZE: usize> Entry<SIZE> {
         self.send(ctx, |_| {})
     }
 
-    /// Sends what was written, header and all. Says whether it is on its way; if not, `lost` is given what is not.
+    /// Sends what was written, header and all. Says whether it is on its way; if not, `lost` is given what is
+    /// not.
     #[inline(always)]
     pub fn send(self, ctx: *mut bpf_user_pt_regs_t, lost: impl FnOnce(*mut Room<SIZE>)) -> bool {
         if maps::through_perf() {
@@ -100,11 +101,12 @@ impl<const SIZE: usize> Entry<SIZE> {
     }
 }
 
-/// Bytes above the mark within which a record wakes the reader: those of a few records, as others can come in between.
+/// Bytes above the mark within which a record wakes the reader: those of a few records, as others can come in
+/// between.
 const NEAR: u64 = 4096;
 
-/// Whether the reader is to be woken by a record of the ring buffer: where the mark is passed, or a multiple of it, and not by
-/// every record until the reader has come.
+/// Whether the reader is to be woken by a record of the ring buffer: where the mark is passed, or a multiple
+/// of it, and not by every record until the reader has come.
 #[inline(always)]
 fn wake_up() -> u64 {
     // SAFETY: a live ring buffer.

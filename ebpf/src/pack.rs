@@ -8,8 +8,8 @@ use crate::{
     walk::State,
 };
 
-/// Makes a pack empty. Nothing of it is in the processor's caches, so some of every record is written before it is known what:
-/// the memory is on its way while the nodes are read.
+/// Makes a pack empty. Nothing of it is in the processor's caches, so some of every record is written before
+/// it is known what: the memory is on its way while the nodes are read.
 #[inline(always)]
 pub fn clear(room: *mut Room<PACK_BYTES>) {
     const LINE: usize = 64;
@@ -69,8 +69,8 @@ pub fn place_of(room: *mut Room<PACK_BYTES>, state: &State) -> *mut Room<PACKED_
     if room.is_null() {
         return core::ptr::null_mut();
     }
-    // Volatile, so that the address is not computed before it is known not to be null: the verifier forbids that.
-    // SAFETY: a field of a live value.
+    // Volatile, so that the address is not computed before it is known not to be null: the verifier forbids
+    // that. SAFETY: a field of a live value.
     let packed = unsafe { (&raw const state.packed).read_volatile() } as usize;
     if packed >= PACKED {
         return core::ptr::null_mut();

@@ -1,9 +1,10 @@
-//! Room that a program has to itself: where records for the perf event array are built, and where a walk keeps its state, as the frames
-//! of a call may have 512 bytes together (kernels before 6.13).
+//! Room that a program has to itself: where records for the perf event array are built, and where a walk
+//! keeps its state, as the frames of a call may have 512 bytes together (kernels before 6.13).
 //!
-//! Between two instructions of a program another task can be switched in on its CPU and run a program too, so one slot per
-//! CPU would be overwritten. There are several, and a program has the one that it claimed until it has sent its records.
-//! (A counter of how deep the nesting is would not do: tasks do not end in the reverse order of their beginning.)
+//! Between two instructions of a program another task can be switched in on its CPU and run a program too, so
+//! one slot per CPU would be overwritten. There are several, and a program has the one that it claimed until
+//! it has sent its records. (A counter of how deep the nesting is would not do: tasks do not end in the
+//! reverse order of their beginning.)
 
 use core::intrinsics::{AtomicOrdering, atomic_xchg};
 

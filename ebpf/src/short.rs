@@ -1,7 +1,7 @@
 //! The short way through a walk, for the launch that most jobs make all day: see [`Short`].
 //!
-//! What it sends is what the walk would send, to the byte. Where anything is not as it should be it has sent and counted
-//! nothing.
+//! What it sends is what the walk would send, to the byte. Where anything is not as it should be it has sent
+//! and counted nothing.
 
 use core::mem::MaybeUninit;
 
@@ -82,7 +82,8 @@ fn read(to: *mut u8, len: u32, from: u64) -> bool {
     unsafe { bpf_probe_read_user(to.cast(), len, from as *const _) >= 0 }
 }
 
-/// Byte `at` of a record of the pack, which has `len` bytes from there on; nothing for a place that the loader never gives.
+/// Byte `at` of a record of the pack, which has `len` bytes from there on; nothing for a place that the
+/// loader never gives.
 #[inline(always)]
 fn place(pack: *mut Room<PACK_BYTES>, record: usize, at: usize, len: usize) -> Option<*mut u8> {
     if at < size_of::<RecordHeader>() || at > PACKED_BYTES - len {

@@ -13,11 +13,12 @@ use crate::{
 #[derive(Clone, Copy)]
 pub struct Tally(*mut ProbeCounters);
 
-/// Adds one and returns the count before; another task may count on this CPU between any two of our instructions.
+/// Adds one and returns the count before; another task may count on this CPU between any two of our
+/// instructions.
 ///
-/// The intrinsic, because the BPF target has no compare-and-swap by default and so `core` leaves `fetch_add` out. Ordered,
-/// because LLVM 22 makes of a relaxed one an addition that fetches nothing, whether its result is used or not: every record
-/// then had the same number.
+/// The intrinsic, because the BPF target has no compare-and-swap by default and so `core` leaves `fetch_add`
+/// out. Ordered, because LLVM 22 makes of a relaxed one an addition that fetches nothing, whether its result
+/// is used or not: every record then had the same number.
 #[inline(always)]
 fn count(counter: *mut u64) -> u64 {
     // SAFETY: the pointer is into a live element of COUNTERS or LOSSES, 8-byte aligned, and only ever accessed atomically here.
@@ -31,8 +32,8 @@ impl Tally {
         maps::COUNTERS.get_ptr_mut(cookie).map(Self)
     }
 
-    /// The session is open and a record is to be made: its number. A program that makes several records in one hit counts
-    /// each of them.
+    /// The session is open and a record is to be made: its number. A program that makes several records in
+    /// one hit counts each of them.
     #[inline(always)]
     pub fn hit(self) -> u64 {
         // SAFETY: a live map element.

@@ -1,10 +1,12 @@
 //! Walks lists in the target's memory at one hit, and sends a record for each node; last the probe's own.
 //!
-//! Most launches have a task, its device work and nothing else, and what a launch costs here is felt by the job. So records are
-//! sent together, in *packs*, and what the walk needs of a node it takes from the node's record.
+//! Most launches have a task, its device work and nothing else, and what a launch costs here is felt by the
+//! job. So records are sent together, in *packs*, and what the walk needs of a node it takes from the node's
+//! record.
 //!
-//! A pack is a global function, which the verifier sees once, so its work does not grow with the lists. All frames of a call
-//! may have 512 bytes together, so the walk's state is small and nothing is nested that can follow.
+//! A pack is a global function, which the verifier sees once, so its work does not grow with the lists. All
+//! frames of a call may have 512 bytes together, so the walk's state is small and nothing is nested that can
+//! follow.
 
 use core::mem::MaybeUninit;
 
@@ -29,14 +31,15 @@ use crate::{
 const BLOCK: u32 = 128;
 const BLOCKS: u32 = 64;
 
-/// Turns in which a pack is filled: a turn can add none, where a list ends or a node's rows have just been sent.
+/// Turns in which a pack is filled: a turn can add none, where a list ends or a node's rows have just been
+/// sent.
 const TURNS: u32 = 8;
 
 /// Rows that are sent in one go.
 const ROWS: u32 = 16;
 
-/// What a turn says: the walk is over; the next turn may follow; or the pack is to be sent, as rows or records of another size
-/// come.
+/// What a turn says: the walk is over; the next turn may follow; or the pack is to be sent, as rows or
+/// records of another size come.
 const OVER: u64 = 0;
 const NEXT: u64 = 1;
 const SEND: u64 = 2;
@@ -418,8 +421,8 @@ fn find_next(state: &mut State, queue: &Queue, place: *mut Room<PACKED_BYTES>, c
     state.after = next;
 }
 
-/// Sends the record of a node or row by itself; 0 if there was no room. `given`: its number, and above 32 bits the tag. (A
-/// global function has five arguments at most.)
+/// Sends the record of a node or row by itself; 0 if there was no room. `given`: its number, and above 32
+/// bits the tag. (A global function has five arguments at most.)
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn send_part(

@@ -114,7 +114,8 @@ fn require_bpf_linker() -> Result<()> {
     Ok(())
 }
 
-/// The folder of the pinned compiler and its sources, which only this command needs. Installs them if they are not there.
+/// The folder of the pinned compiler and its sources, which only this command needs. Installs them if they
+/// are not there.
 fn toolchain() -> Result<PathBuf> {
     let sysroot = || {
         let rustc = Command::new("rustc").arg(format!("+{TOOLCHAIN}")).args(["--print", "sysroot"]).output();

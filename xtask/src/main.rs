@@ -44,7 +44,8 @@ enum Command {
     Nccl(nccl::Args),
     /// Make the table of struct layouts for libraries without debugging information
     Layouts(layouts::Args),
-    /// Make the tables of docs/OUTPUT.md and docs/PARQUET.md from the rows that are written (or compare them with --check)
+    /// Make the tables of docs/OUTPUT.md and docs/PARQUET.md from the rows that are written (or compare them
+    /// with --check)
     OutputDocs(output_docs::Args),
     /// Compare the Parquet tables of captures and recordings with their lines, in DuckDB and Spark
     Parquet(parquet::Args),

@@ -1,8 +1,10 @@
-//! Recordings of a large job, made of a small one's: for what is meant for fleets, and no machine of ours can run.
+//! Recordings of a large job, made of a small one's: for what is meant for fleets, and no machine of ours can
+//! run.
 //!
-//! Of each process of the capture there are as many as are wanted, with process IDs, ranks, neighbours in the ring and times of their own;
-//! all the rest is as it was recorded: kinds, sizes and order of calls, how long each message took. The job is run several times, one
-//! run after the other, with communicators and processes of its own.
+//! Of each process of the capture there are as many as are wanted, with process IDs, ranks, neighbours in the
+//! ring and times of their own; all the rest is as it was recorded: kinds, sizes and order of calls, how long
+//! each message took. The job is run several times, one run after the other, with communicators and processes
+//! of its own.
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 

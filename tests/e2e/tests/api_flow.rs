@@ -1,5 +1,6 @@
 //! `--level flow --api` and `--level steps --api` on the real NCCL: each call with its op. The truth is NCCL's own log of the calls, and
-//! what a call and its op say independently of each other: function, bytes, root or peer, and that no other call was made between them.
+//! what a call and its op say independently of each other: function, bytes, root or peer, and that no other
+//! call was made between them.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -188,8 +189,8 @@ fn calls_outside_of_groups_are_all_joined() {
     }
 }
 
-/// In groups, where NCCL sorts; on two communicators; sends and receives, and calls of which each becomes several ops. All of them
-/// have buffers of their own.
+/// In groups, where NCCL sorts; on two communicators; sends and receives, and calls of which each becomes
+/// several ops. All of them have buffers of their own.
 #[test]
 fn calls_of_groups_are_joined_by_what_was_given() {
     for version in ["2.27.5-cu12", "2.28.9-cu13", "2.32.3-cu12"] {
@@ -206,7 +207,8 @@ fn calls_of_groups_are_joined_by_what_was_given() {
     }
 }
 
-/// Calls of one group that differ in nothing but their buffers. NCCL's plugin interface says which buffer the op with which number has.
+/// Calls of one group that differ in nothing but their buffers. NCCL's plugin interface says which buffer the
+/// op with which number has.
 #[test]
 fn calls_that_differ_in_their_buffers_only_are_told_apart() {
     for version in ["2.27.5-cu12", "2.28.9-cu13", "2.32.3-cu12"] {

@@ -1,5 +1,6 @@
-//! The files of lines as a view of `DIR/recording/`: when they are made (`--files`), how large they become (`--files-limit`), and how
-//! they are left (a second Ctrl-C). The truth is what a replay makes of the recording, and what the job says of itself.
+//! The files of lines as a view of `DIR/recording/`: when they are made (`--files`), how large they become
+//! (`--files-limit`), and how they are left (a second Ctrl-C). The truth is what a replay makes of the
+//! recording, and what the job says of itself.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -153,8 +153,8 @@ fn a_reader_that_starves_loses_in_the_perf_event_array_and_counts() {
     starve_the_reader("perf");
 }
 
-/// A keeper of the recording that does not get on, as on a disk that stalls: the drain goes on, in bounded memory,
-/// and counts what it drops.
+/// A keeper of the recording that does not get on, as on a disk that stalls: the drain goes on, in bounded
+/// memory, and counts what it drops.
 fn starve_the_writer(kind: &str) {
     let Some(World { ncclflow, folder, mut bed }) = world(&RINGS) else { return };
     let (out, capture) = (folder.path().join("out"), folder.path().join("capture"));

@@ -1,4 +1,5 @@
-//! Who is who in `session.json`, against NCCL's own log lines and the environment that the test gives its processes.
+//! Who is who in `session.json`, against NCCL's own log lines and the environment that the test gives its
+//! processes.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -76,8 +77,8 @@ fn run(version: &str, tracing: &[&str], workload: &[&str], variables: &[(&str, &
     );
     fs::write(path("bed"), script).unwrap();
     fs::set_permissions(path("bed"), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    // The ranks stay until the recording has been told to end: what a communicator says of itself is read in its memory, some
-    // tenths of a second after its first op.
+    // The ranks stay until the recording has been told to end: what a communicator says of itself is read in
+    // its memory, some tenths of a second after its first op.
     let (log, hold) = (path("log/%p"), path("hold"));
     let all = ["--debug-file", &log, "--hold-file", &hold, "--bytes", "4096", "--timeout", "120"];
     let mut bed =
@@ -140,8 +141,8 @@ impl Run {
         }
     }
 
-    /// Compares every rank of every communicator with NCCL's log. Before 2.26 the log names communicators otherwise, and one process has
-    /// one of each rank here.
+    /// Compares every rank of every communicator with NCCL's log. Before 2.26 the log names communicators
+    /// otherwise, and one process has one of each rank here.
     fn check_against_log(&self) {
         let logged = log(&self.folder.path().join("log"));
         let mut compared = 0;

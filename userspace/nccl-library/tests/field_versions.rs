@@ -14,7 +14,8 @@ use nccl_library::{
 };
 use serde_json::Value;
 
-/// The numbers of a version as the table states it, or `default` where it does not. `patch`: where it has none.
+/// The numbers of a version as the table states it, or `default` where it does not. `patch`: where it has
+/// none.
 fn bound(version: &str, patch: u32, default: NcclVersion) -> NcclVersion {
     match version.split('.').count() {
         1 if version.is_empty() => default,

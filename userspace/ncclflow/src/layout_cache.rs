@@ -4,11 +4,11 @@
 //! # When an entry is this library's
 //!
 //! The library belongs to a tenant, who can give it any build-id. So the key names the file as it is now:
-//! device, inode, size, mtime, ctime and build-id. On the file systems of a kernel a tenant can set the mtime,
-//! but not the ctime: every write and every `utimensat` sets it to the present. A file that is changed after
-//! it was resolved therefore has another ctime, and one that was changed a moment before is not kept (two
-//! changes in one tick of the clock have one ctime; a file that is mapped for writing gets its ctime before
-//! the last bytes). A hash of the content would prove the same, and take longer than the search.
+//! device, inode, size, mtime, ctime and build-id. On the file systems of a kernel a tenant can set the
+//! mtime, but not the ctime: every write and every `utimensat` sets it to the present. A file that is changed
+//! after it was resolved therefore has another ctime, and one that was changed a moment before is not kept
+//! (two changes in one tick of the clock have one ctime; a file that is mapped for writing gets its ctime
+//! before the last bytes). A hash of the content would prove the same, and take longer than the search.
 //!
 //! A tenant's own file system (FUSE) can answer anything. It gains him wrong probes in his own library and
 //! processes, which wrong debugging information gives him as well: an entry serves only the inode that it was

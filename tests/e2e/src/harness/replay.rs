@@ -7,7 +7,8 @@ use std::{
     process::Command,
 };
 
-/// Replays `kept`, a capture or the folder of a session, beside the session's folder `live` and compares every file, byte for byte.
+/// Replays `kept`, a capture or the folder of a session, beside the session's folder `live` and compares
+/// every file, byte for byte.
 ///
 /// # Panics
 /// If anything differs, or a file cannot be read.

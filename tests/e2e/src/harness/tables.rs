@@ -1,4 +1,5 @@
-//! Parquet tables, read by DuckDB and compared with the lines of the same recording (`tests/parquet/compare.py`).
+//! Parquet tables, read by DuckDB and compared with the lines of the same recording
+//! (`tests/parquet/compare.py`).
 
 #![expect(clippy::unwrap_used, clippy::missing_panics_doc, reason = "part of tests, which fail by panicking")]
 

@@ -125,7 +125,8 @@ impl TracedRun {
         self.check_replay();
     }
 
-    /// A replay of the capture and one of the recording, which need no root, make the same files, byte for byte.
+    /// A replay of the capture and one of the recording, which need no root, make the same files, byte for
+    /// byte.
     pub fn check_replay(&self) {
         let (out, capture) = (self.folder.path().join("out"), self.folder.path().join("capture"));
         for kept in [&capture, &out] {

@@ -49,7 +49,8 @@ pub struct Decoder {
     /// For libraries with ops that do not state their channel's share.
     #[serde(default)]
     pub op_work: Option<OpWorkFields>,
-    /// Where a communicator says who it is. For the process that records: a recording has what was read there.
+    /// Where a communicator says who it is. For the process that records: a recording has what was read
+    /// there.
     #[serde(skip)]
     pub communicator: Option<CommunicatorPlaces>,
 }

@@ -21,7 +21,8 @@ pub struct TaskInfo {
     pub p2p_channels: Option<u64>,
     /// Function that was called, of p2p ops; 2.28 and later, where the whole plan is seen.
     pub called: Option<Name>,
-    /// Addresses that the program gave, to send from and to receive into; of a p2p op they are the same. Where the whole plan is seen.
+    /// Addresses that the program gave, to send from and to receive into; of a p2p op they are the same.
+    /// Where the whole plan is seen.
     pub buffers: Option<[u64; 2]>,
 }
 

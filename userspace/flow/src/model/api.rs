@@ -59,8 +59,8 @@ impl ApiSession {
         Self { returns: traces_returns.then(Returns::default), ..Self::default() }
     }
 
-    /// Takes a call; `out` gets what it completes. Where ops are recorded, too, [`Node::calls`] gives it out. `node`: what the session shares with those of other
-    /// processes.
+    /// Takes a call; `out` gets what it completes. Where ops are recorded, too, [`Node::calls`] gives it out.
+    /// `node`: what the session shares with those of other processes.
     pub fn call(&mut self, event: ApiLineEvent, node: &mut Node, out: &mut impl FnMut(ApiOutput)) {
         let Some((key, mut record)) = self.record(event, node) else { return };
         if record.event.with_ops {

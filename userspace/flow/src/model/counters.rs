@@ -34,8 +34,8 @@ counters! {
         unposted: u64;
         /// Steps of messages whose op was not seen being posted.
         unjoined_steps: u64;
-        /// Messages among them that the proxy executed for another process (PXN): it is not recorded, or posted
-        /// them before the session.
+        /// Messages among them that the proxy executed for another process (PXN): it is not recorded, or
+        /// posted them before the session.
         foreign_messages: u64;
         /// Ops that the proxy of another process executes, of which it is not known which it is: it is not
         /// recorded.
@@ -76,19 +76,19 @@ counters! {
         plans: u64;
         /// Plans that were longer than a walk goes.
         cut: u64;
-        /// Bytes of device work that were cut off, over all plans; a collective has about 100, a send with its
-        /// receive 48.
+        /// Bytes of device work that were cut off, over all plans; a collective has about 100, a send with
+        /// its receive 48.
         work_bytes_cut: u64;
         /// Plans some of whose records were lost: of their ops only those that were posted are known.
         incomplete: u64;
-        /// Device work whose ops do not follow from the plan (grouped broadcasts): those that need a proxy are
-        /// known, others are not.
+        /// Device work whose ops do not follow from the plan (grouped broadcasts): those that need a proxy
+        /// are known, others are not.
         underived: u64;
-        /// Derived ops, or messages of PAT, that differ from the posted ones; the posted one counts. Not 0: this
-        /// version computes them in another way, and ops that need no proxy may be wrong.
+        /// Derived ops, or messages of PAT, that differ from the posted ones; the posted one counts. Not 0:
+        /// this version computes them in another way, and ops that need no proxy may be wrong.
         derived_otherwise: u64;
-        /// Ops of PAT whose messages are not known peer by peer (record call by call to see them): of versions
-        /// later than those that are known, and between nodes of several ranks.
+        /// Ops of PAT whose messages are not known peer by peer (record call by call to see them): of
+        /// versions later than those that are known, and between nodes of several ranks.
         without_messages: u64;
         /// Ops of a channel whose graphs were not seen.
         without_graphs: u64;

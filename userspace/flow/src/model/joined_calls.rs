@@ -1,12 +1,13 @@
 //! Calls of the API and the ops that they become, where both are recorded.
 //!
-//! A call is held until its op is planned. Outside of a group that is at once. In a group all calls come first, and NCCL sorts
-//! collectives by size, so the order says nothing. From 2.23 on a plan's tasks have what the program gave: function, buffers,
-//! bytes, root or peer. Before, an op has function and count. A call is joined with an op that fits it and no other call of the group
-//! that waits. Where several calls are alike, nobody can say which is which, and none is joined.
+//! A call is held until its op is planned. Outside of a group that is at once. In a group all calls come
+//! first, and NCCL sorts collectives by size, so the order says nothing. From 2.23 on a plan's tasks have
+//! what the program gave: function, buffers, bytes, root or peer. Before, an op has function and count. A
+//! call is joined with an op that fits it and no other call of the group that waits. Where several calls are
+//! alike, nobody can say which is which, and none is joined.
 //!
-//! NCCL launches all of a group before the communicator is called again. So once something was launched, the next call ends the wait of
-//! all before it: those that have no op by then get none.
+//! NCCL launches all of a group before the communicator is called again. So once something was launched, the
+//! next call ends the wait of all before it: those that have no op by then get none.
 
 use std::collections::VecDeque;
 

@@ -1,7 +1,7 @@
 //! What was observed of each message, joined to the op that planned it.
 //!
-//! The network proxy names a message by its connection, the op's final opCount and the FIFO step. Messages end
-//! long after the op was posted, so the op's record waits for them.
+//! The network proxy names a message by its connection, the op's final opCount and the FIFO step. Messages
+//! end long after the op was posted, so the op's record waits for them.
 
 use std::collections::VecDeque;
 
@@ -87,8 +87,9 @@ impl Executions {
         })
     }
 
-    /// Takes a posted op. Gives back the ops that are not measured any further: this one, if it has no messages
-    /// or too many, or the oldest ones, to make room. `by`: the record that showed that it was posted.
+    /// Takes a posted op. Gives back the ops that are not measured any further: this one, if it has no
+    /// messages or too many, or the oldest ones, to make room. `by`: the record that showed that it was
+    /// posted.
     pub(super) fn begin(
         &mut self,
         by: &Origin,
@@ -236,8 +237,8 @@ impl Executions {
         }
     }
 
-    /// Notes a step. `lost`: records of the process that posted the op that are lost until now. Gives the op's
-    /// record if this ends its last message, and an error if no op has this key.
+    /// Notes a step. `lost`: records of the process that posted the op that are lost until now. Gives the
+    /// op's record if this ends its last message, and an error if no op has this key.
     pub(super) fn note(
         &mut self,
         key: StepKey,

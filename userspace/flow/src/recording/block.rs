@@ -62,7 +62,8 @@ impl BlockKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockHeader {
     pub kind: BlockKind,
-    /// It has records that are needed to understand later ones: a reader that begins later reads this block too.
+    /// It has records that are needed to understand later ones: a reader that begins later reads this block
+    /// too.
     pub is_lasting: bool,
     pub index_bytes: u32,
     /// Bytes of the body as it stands, compressed.
@@ -71,7 +72,8 @@ pub struct BlockHeader {
     pub raw_bytes: u32,
     /// Records in it.
     pub records: u32,
-    /// Time of its earliest and its latest record, in nanoseconds of the recording host's `CLOCK_MONOTONIC`; 0 without records.
+    /// Time of its earliest and its latest record, in nanoseconds of the recording host's `CLOCK_MONOTONIC`;
+    /// 0 without records.
     pub first_ns: u64,
     pub last_ns: u64,
     /// CRC-32 of index and body.
@@ -154,7 +156,8 @@ impl BlockAbout<'_> {
     }
 }
 
-/// Appends a block to `bytes`. An index or a body larger than [`MAX_INDEX`] or [`MAX_BODY`] is an error, and nothing is appended.
+/// Appends a block to `bytes`. An index or a body larger than [`MAX_INDEX`] or [`MAX_BODY`] is an error, and
+/// nothing is appended.
 pub fn append_block(bytes: &mut Vec<u8>, about: &BlockAbout<'_>, body: &[u8]) -> io::Result<()> {
     if about.index.len() > MAX_INDEX || body.len() > MAX_BODY {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, "larger than a block of a recording can be"));
@@ -200,7 +203,8 @@ impl<'a> Block<'a> {
         Some(Self { header, index, body })
     }
 
-    /// Puts the body, as it was before it was compressed, in the place of what `raw` holds. Nothing if it is no body.
+    /// Puts the body, as it was before it was compressed, in the place of what `raw` holds. Nothing if it is
+    /// no body.
     pub fn inflate(&self, raw: &mut Vec<u8>) -> Option<()> {
         let expected = self.header.raw_bytes as usize;
         raw.clear();

@@ -84,7 +84,8 @@ fn read_differences(input: &mut Input<'_>, rows: usize, values: &mut Vec<u64>) -
     Some(())
 }
 
-/// Slots of the table in which a dictionary looks values up: four times as many as it can have, so that few collide.
+/// Slots of the table in which a dictionary looks values up: four times as many as it can have, so that few
+/// collide.
 const SLOTS: usize = 4 * MAX_DICTIONARY;
 
 /// The different values of a column, in the order in which they come, and which of them each row has.

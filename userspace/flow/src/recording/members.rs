@@ -1,7 +1,7 @@
 //! Whose records a block has: processes, and the ranks of communicators that they are.
 //!
-//! The list stands before the body and is not compressed, so that a reader who wants one communicator passes over the blocks
-//! that have nothing of it.
+//! The list stands before the body and is not compressed, so that a reader who wants one communicator passes
+//! over the blocks that have nothing of it.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,8 @@ use crate::{
 /// Members that are listed. A block with more says nothing, and every reader reads it.
 const MAX_MEMBERS: usize = 2048;
 
-/// A process, as one of the ranks that it has; or without one: records that do not name their communicator are of any of the process.
+/// A process, as one of the ranks that it has; or without one: records that do not name their communicator
+/// are of any of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Member {
     /// Process ID as records carry it: of the initial PID namespace.

@@ -1,9 +1,10 @@
 //! Records as they stand in a recording: the same bytes in a fraction of the room.
 //!
-//! Records of one probe are alike, and a training step is like the one before. So a block of records is stored by columns
-//! ([`columns`]): what does not change, or changes by the same amount each time, costs next to nothing, and the rest is
-//! compressed well by any general method. Encoding is lossless for records of any content: [`decode_records`] gives back
-//! the bytes that [`encode_records`] was given. [`block`] compresses and checks sums; nothing here touches files.
+//! Records of one probe are alike, and a training step is like the one before. So a block of records is
+//! stored by columns ([`columns`]): what does not change, or changes by the same amount each time, costs next
+//! to nothing, and the rest is compressed well by any general method. Encoding is lossless for records of any
+//! content: [`decode_records`] gives back the bytes that [`encode_records`] was given. [`block`] compresses
+//! and checks sums; nothing here touches files.
 
 mod block;
 mod columns;

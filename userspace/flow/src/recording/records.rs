@@ -1,8 +1,9 @@
 //! A block of records by columns.
 //!
-//! Records that have the same probe, length and process stand in one table; `order` says from which table each comes. What
-//! the headers have is stored for all records together, the rest by table and in words of 8 bytes. Of a number of a hit only
-//! its difference from the expected one is stored: the one before it of that probe and CPU, and 1.
+//! Records that have the same probe, length and process stand in one table; `order` says from which table
+//! each comes. What the headers have is stored for all records together, the rest by table and in words of 8
+//! bytes. Of a number of a hit only its difference from the expected one is stored: the one before it of that
+//! probe and CPU, and 1.
 
 use std::{collections::HashMap, fmt};
 
@@ -126,7 +127,8 @@ impl<'a> Block<'a> {
     }
 }
 
-/// What the headers of records in tables have, but for probe, length and process. By record, and in this order in the block.
+/// What the headers of records in tables have, but for probe, length and process. By record, and in this
+/// order in the block.
 #[derive(Debug, Default)]
 struct Headers {
     /// Nanoseconds since the record before.
@@ -209,8 +211,8 @@ fn word_at(row: &[u8], word: usize) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// Calls `each` with every record of a block that [`encode_records`] made, in its order. Of bytes that claim more than `limit`
-/// bytes of records nothing is read.
+/// Calls `each` with every record of a block that [`encode_records`] made, in its order. Of bytes that claim
+/// more than `limit` bytes of records nothing is read.
 pub fn decode_records(bytes: &[u8], limit: usize, mut each: impl FnMut(&[u8])) -> Result<(), RecordsError> {
     let block = DecodedBlock::read(&mut Input(bytes), limit)?;
     block.for_each(&mut each).ok_or(RecordsError::Malformed)
@@ -316,7 +318,8 @@ fn read_table(input: &mut Input<'_>, shape: Shape, rows: usize, column: &mut Vec
 mod tests {
     use super::*;
 
-    /// Records of two processes and three probes, as a job that repeats itself makes them; and some that are none.
+    /// Records of two processes and three probes, as a job that repeats itself makes them; and some that are
+    /// none.
     fn records() -> Vec<Vec<u8>> {
         let mut records: Vec<Vec<u8>> = (0..3000u64)
             .map(|n| {

@@ -1,4 +1,5 @@
-//! Integers of variable length: LEB128, and its zigzag form for signed differences (as in Protocol Buffers and DWARF).
+//! Integers of variable length: LEB128, and its zigzag form for signed differences (as in Protocol Buffers
+//! and DWARF).
 
 /// Appends an integer in 1 to 10 bytes.
 pub(super) fn push(bytes: &mut Vec<u8>, mut value: u64) {

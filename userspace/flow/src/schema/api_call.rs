@@ -97,8 +97,9 @@ row! {
         /// does not block: the work goes on elsewhere. Inside of a group NCCL does the work, and finds its
         /// errors, in `ncclGroupEnd`.
         "result": Measured, result: Observed<Name>, unless is_absent;
-        /// With `--api`: `seq` of its op in `proxy_flow`; `null`: it has none (one rank, nothing to send, an error), several
-        /// (`AlltoAll`, `Gather`, `Scatter`, which their ops' `apiCall` names), or it is not known for certain which.
+        /// With `--api`: `seq` of its op in `proxy_flow`; `null`: it has none (one rank, nothing to send, an
+        /// error), several (`AlltoAll`, `Gather`, `Scatter`, which their ops' `apiCall` names), or it is not
+        /// known for certain which.
         "seq": Derived, seq: Observed<u64>, unless is_absent;
         /// As in `proxy_flow`: `seq` is counted from the beginning of the part.
         "seqLocal": Derived, seq_local: Option<bool>, unless is_none;

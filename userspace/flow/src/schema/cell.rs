@@ -1,6 +1,7 @@
 //! Values of rows for tables whose columns have a type: Parquet, and whatever comes after it.
 //!
-//! The type of a column follows from the type of its field, so a table has the columns of a row without a second list of them.
+//! The type of a column follows from the type of its field, so a table has the columns of a row without a
+//! second list of them.
 
 use std::{borrow::Cow, collections::BTreeMap};
 

@@ -47,8 +47,8 @@ row! {
         "apiLines": Measured, #[serde(default)] api_lines: u64;
         /// Lines that could not be written.
         "lostLines": Measured, lost_lines: u64;
-        /// The name that the program gave the communicator (NCCL 2.27 and later); NCCL keeps its address, so of a name that the
-        /// program has freed it is what lies there now, or `null`.
+        /// The name that the program gave the communicator (NCCL 2.27 and later); NCCL keeps its address, so
+        /// of a name that the program has freed it is what lies there now, or `null`.
         "commName": Identity, #[serde(default)] comm_name: Option<String>;
         /// Of the ranks of this communicator on its node, which one this is; NCCL's count.
         "localRank": Identity, #[serde(default)] local_rank: Option<u32>;
@@ -58,18 +58,20 @@ row! {
         "nNodes": Identity, #[serde(default)] n_nodes: Option<u32>;
         /// Its GPU, by the process's own count, which `CUDA_VISIBLE_DEVICES` changes.
         "cudaDev": Identity, #[serde(default)] cuda_dev: Option<u32>;
-        /// The GPU by NVML's count (2.18.3 and later): as `nvidia-smi` shows it in the process's container, which may see
-        /// some of the host's GPUs only.
+        /// The GPU by NVML's count (2.18.3 and later): as `nvidia-smi` shows it in the process's container,
+        /// which may see some of the host's GPUs only.
         "nvmlDev": Identity, #[serde(default)] nvml_dev: Option<u32>;
-        /// The GPU's PCI address, the same in every container: `0000:3b:00.0`. The parts of a divided GPU (MIG) have one
-        /// address.
+        /// The GPU's PCI address, the same in every container: `0000:3b:00.0`. The parts of a divided GPU
+        /// (MIG) have one address.
         "busId": Identity, #[serde(default)] bus_id: Option<String>;
-        /// Its UUID, as the recording host's driver has it for that address; of a divided GPU, that of the whole.
+        /// Its UUID, as the recording host's driver has it for that address; of a divided GPU, that of the
+        /// whole.
         "gpuUuid": Identity, #[serde(default)] gpu_uuid: Option<String>;
-        /// Rank in the job: see `job` of `targets`. Of a process with several GPUs for which nobody says one, that of this
-        /// GPU.
+        /// Rank in the job: see `job` of `targets`. Of a process with several GPUs for which nobody says one,
+        /// that of this GPU.
         "jobRank": Identity, #[serde(default)] job_rank: Option<u32>;
-        /// Who says it: `RANK`, `SLURM_PROCID` …, a variable of the process's initial environment; `rank-map`; or
+        /// Who says it: `RANK`, `SLURM_PROCID` …, a variable of the process's initial environment;
+        /// `rank-map`; or
         /// `derived`: nobody, it is the rank in the GPU's largest communicator that was seen.
         "jobRankSource": Identity, #[serde(default)] job_rank_source: Option<String>;
         /// By `--job`, or else `SLURM_JOB_ID`.

@@ -11,11 +11,11 @@ row! {
     /// What the tables `op`, `message` and `call` have besides the keys of their lines.
     #[derive(Eq)]
     pub struct FleetColumns {
-        /// The communicator: `commHash`, and a number if a process has several of that hash and rank. `null`: a call that
-        /// belongs to none.
+        /// The communicator: `commHash`, and a number if a process has several of that hash and rank. `null`:
+        /// a call that belongs to none.
         "communicator": Identity, communicator: Option<String>;
-        /// Unix time of the row: of `ts_ns`; in `message`, of the op's `ts_ns`. `null`: the recording does not
-        /// say when it began.
+        /// Unix time of the row: of `ts_ns`; in `message`, of the op's `ts_ns`. `null`: the recording does
+        /// not say when it began.
         "wall_ns": Derived "ns", wall_ns: Option<u64>;
         /// What was added to `ts_ns` for it: add it to any other moment of the row for Unix time.
         "clock_offset_ns": Derived "ns", clock_offset_ns: Option<u64>;
@@ -122,8 +122,8 @@ row! {
         "transport": Identity, transport: Transport;
         /// Unix time in seconds; without a wall clock, seconds of CLOCK_MONOTONIC.
         "second": Derived "s", second: u64;
-        /// What falls into the second: `end`, the measured end of the messages; `op`, their op's `ts_ns`, of messages whose end was not
-        /// measured.
+        /// What falls into the second: `end`, the measured end of the messages; `op`, their op's `ts_ns`, of
+        /// messages whose end was not measured.
         "second_of": Identity, second_of: SecondOf;
         /// Messages.
         "messages": Derived, messages: u64;

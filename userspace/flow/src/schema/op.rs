@@ -110,20 +110,23 @@ row! {
         /// With `--level steps`, of ops that have messages to measure: how what was measured compares with
         /// what was planned. `as_planned`: as many messages, each (whose size was seen) of the planned bytes,
         /// or not above a capacity; `other_bytes` (should not be); `session_ended`: messages were on their
-        /// way when the session ended, as the job goes on, hangs, has aborted or is gone; `selection_ended`: in a part of a recording,
-        /// messages were on their way a minute after it, and what came then was not read; `records_lost`: by
-        /// ncclflow; `given_up`, `too_many_messages`: more than are kept; `messages_unknown`: PAT whose
-        /// messages do not follow from its plan ([LIMITATIONS.md](LIMITATIONS.md)); `proxy_not_known`:
-        /// another process's proxy sends some of them (PXN), and it is not recorded, or cannot be told for
-        /// certain; `left_out`: not asked for (`--steps-every`, `--channels`, `--min-bytes`). Of an op that
-        /// was posted before the session began there is no line.
+        /// way when the session ended, as the job goes on, hangs, has aborted or is gone; `selection_ended`:
+        /// in a part of a recording, messages were on their way a minute after it, and what came then was not
+        /// read; `records_lost`: by ncclflow; `given_up`, `too_many_messages`: more than are kept;
+        /// `messages_unknown`: PAT whose messages do not follow from its plan
+        /// ([LIMITATIONS.md](LIMITATIONS.md)); `proxy_not_known`: another process's proxy sends some of them
+        /// (PXN), and it is not recorded, or cannot be told for certain; `left_out`: not asked for
+        /// (`--steps-every`, `--channels`, `--min-bytes`). Of an op that was posted before the session began
+        /// there is no line.
         "measured": Measured, measured: Option<Outcome>, unless is_none;
-        /// Only in a part of a recording, and where windows were put together: `true` if `seq` and `capturedSeq` are counted from the
-        /// beginning of the part, and are others in the whole. So are sends and receives, and collectives of jobs that replay CUDA
-        /// graphs; NCCL itself counts all other collectives.
+        /// Only in a part of a recording, and where windows were put together: `true` if `seq` and
+        /// `capturedSeq` are counted from the beginning of the part, and are others in the whole. So are
+        /// sends and receives, and collectives of jobs that replay CUDA graphs; NCCL itself counts all other
+        /// collectives.
         "seqLocal": Derived, seq_local: Option<bool>, unless is_none;
-        /// With `--api`: the `call` of `api_rank<r>.jsonl` that it comes from; `null`: not known for certain, as calls that
-        /// are alike wait in one group; or a replay of a CUDA graph, or called before the recording; or where calls have no number.
+        /// With `--api`: the `call` of `api_rank<r>.jsonl` that it comes from; `null`: not known for certain,
+        /// as calls that are alike wait in one group; or a replay of a CUDA graph, or called before the
+        /// recording; or where calls have no number.
         "apiCall": Derived, api_call: Observed<u64>, unless is_absent;
         /// One for each `SaveProxy` call: objects with the keys below.
         "peers": Planned, peers: Vec<PeerRow>;

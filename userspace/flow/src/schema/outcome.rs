@@ -7,8 +7,8 @@ named! {
     /// objects.
     #[derive(PartialOrd, Ord, Hash)]
     Outcome {
-        /// As many messages as planned came to their end; of those whose size was seen, each has as many bytes as
-        /// planned, or, where a capacity is planned, not more.
+        /// As many messages as planned came to their end; of those whose size was seen, each has as many
+        /// bytes as planned, or, where a capacity is planned, not more.
         AsPlanned = "as_planned",
         /// Given up: too many ops were on their way, as in a job that hangs.
         GivenUp = "given_up",
@@ -18,8 +18,8 @@ named! {
         MessagesUnknown = "messages_unknown",
         /// All messages came to their end, and one had another size.
         OtherBytes = "other_bytes",
-        /// Another process's proxy executes it (PXN), and no recorded process has told that it is that one, or
-        /// more than one has.
+        /// Another process's proxy executes it (PXN), and no recorded process has told that it is that one,
+        /// or more than one has.
         ProxyNotKnown = "proxy_not_known",
         /// Records of its process were lost while it ran: ncclflow misses them, not the job.
         RecordsLost = "records_lost",

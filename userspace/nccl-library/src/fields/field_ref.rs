@@ -38,8 +38,8 @@ pub struct FieldRef {
     element: Option<u64>,
 }
 
-/// The path of a field from its struct (see [`Layouts::field`]), and the versions that have it there: from one
-/// to another but for a gap, each as in `2.18` or `2.18.3`, and empty where there is no such bound.
+/// The path of a field from its struct (see [`Layouts::field`]), and the versions that have it there: from
+/// one to another but for a gap, each as in `2.18` or `2.18.3`, and empty where there is no such bound.
 #[derive(Clone, Copy, Debug)]
 pub struct FieldName {
     pub path: &'static str,

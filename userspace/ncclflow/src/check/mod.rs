@@ -1,8 +1,8 @@
 //! What recordings say, across ranks and hosts: who moved how much over which link and waited for whom, and
 //! whether the ranks agree.
 //!
-//! Everything here comes from recordings, or from their files of lines. Times are only ever compared with times of the same
-//! rank.
+//! Everything here comes from recordings, or from their files of lines. Times are only ever compared with
+//! times of the same rank.
 
 mod attribution;
 mod check_text;

@@ -1,4 +1,5 @@
-//! The rows of folders: from the recording where there is one, which has all of them, or else from the files of lines.
+//! The rows of folders: from the recording where there is one, which has all of them, or else from the files
+//! of lines.
 
 use std::{
     collections::HashMap,
@@ -18,12 +19,14 @@ use crate::{
     sinks::{OutputDir, SessionFiles, Sink},
 };
 
-/// Takes the rows of one folder after the other. The messages of an op on a channel come together; the ops of a rank can all come before.
+/// Takes the rows of one folder after the other. The messages of an op on a channel come together; the ops of
+/// a rank can all come before.
 pub(super) trait TakeRows: Debug + Default + Send {
     /// What comes now is of another folder.
     fn begin(&mut self, clock: Option<ClockReport>);
 
-    /// A rank of this folder, before its rows. Gives the number by which it is called from now on; nothing: its rows are not wanted.
+    /// A rank of this folder, before its rows. Gives the number by which it is called from now on; nothing:
+    /// its rows are not wanted.
     fn rank(&mut self, communicator: &str, rank: i32) -> Option<usize>;
 
     fn op(&mut self, rank: usize, row: &OpRow);

@@ -126,8 +126,8 @@ pub(super) fn culprit(ranks: &[RankWaits]) -> Option<Culprit> {
 }
 
 /// A circle of waits, as in a tree, where a rank waits for what can only come down once it has sent up. Waits
-/// alone do not begin: the member whose own GPU took longest is at fault, if that is most of the wait; or else
-/// the circle waits for somebody outside: the longest such wait; or else for a link.
+/// alone do not begin: the member whose own GPU took longest is at fault, if that is most of the wait; or
+/// else the circle waits for somebody outside: the longest such wait; or else for a link.
 fn circle<'a>(
     by_rank: &BTreeMap<i32, &'a RankWaits>,
     way: &[i32],
@@ -238,7 +238,8 @@ mod tests {
         assert_eq!((culprit.rank, culprit.reason, &culprit.victims[..]), (2, Reason::OwnGpu, &[0, 1, 3][..]));
     }
 
-    /// Ranks 0 and 2 wait for each other's halves of the tree; both halves wait for rank 3, whose GPU stands still. Measured.
+    /// Ranks 0 and 2 wait for each other's halves of the tree; both halves wait for rank 3, whose GPU stands
+    /// still. Measured.
     #[test]
     fn a_circle_of_waits_leads_out_to_the_gpu_that_all_wait_for() {
         let ranks = [

@@ -48,7 +48,8 @@ pub enum Command {
     Ps(PsArgs),
     /// Attach to running NCCL processes and write what they plan and post, per rank
     Record(Box<RecordArgs>),
-    /// Make files out of recordings: all of them, or a part by time, communicator, rank or process (no root needed)
+    /// Make files out of recordings: all of them, or a part by time, communicator, rank or process (no root
+    /// needed)
     Export(Box<ExportArgs>),
     /// Write a recording's files again, byte for byte: the older form of `export -f jsonl`
     Replay(ReplayArgs),

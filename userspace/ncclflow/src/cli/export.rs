@@ -133,7 +133,8 @@ pub(super) fn run_replay(args: &ReplayArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// How far the export is, on a line of the terminal that is written over; nothing where standard error is no terminal.
+/// How far the export is, on a line of the terminal that is written over; nothing where standard error is no
+/// terminal.
 struct ProgressLine {
     is_terminal: bool,
     begun: Instant,

@@ -27,7 +27,8 @@ Of a part, only the blocks of its time are read, and 10 s before and after them.
 sends and receives are counted from the beginning of what is read, and say so (seqLocal): --exact reads everything before the part too.
 docs/OUTPUT.md has the formats. Exit codes: 0 done, also where something was damaged, which is said; 1 not done.")]
 pub struct ExportArgs {
-    /// Folders of recordings: of sessions, windows or hosts, or a folder of such folders; or files of record --capture
+    /// Folders of recordings: of sessions, windows or hosts, or a folder of such folders; or files of record
+    /// --capture
     #[arg(value_name = "DIR", required = true, num_args = 1..)]
     pub inputs: Vec<PathBuf>,
 

@@ -1,4 +1,5 @@
-//! How far work is that takes long: on a line of the terminal that is written over; nothing where standard error is no terminal.
+//! How far work is that takes long: on a line of the terminal that is written over; nothing where standard
+//! error is no terminal.
 
 use std::{
     io::{IsTerminal as _, Write as _, stderr},

@@ -92,7 +92,8 @@ pub struct RecordArgs {
     #[arg(long, default_value = "auto", value_parser = auto_or::<ProbeStrategy>(AUTO_PROBES))]
     pub probes: Auto<ProbeStrategy>,
 
-    /// With --level flow or steps: also every call of NCCL's API, joined with its op; one more probe hit a call
+    /// With --level flow or steps: also every call of NCCL's API, joined with its op; one more probe hit a
+    /// call
     #[arg(long)]
     pub api: bool,
 

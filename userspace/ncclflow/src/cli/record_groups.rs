@@ -96,7 +96,8 @@ impl WindowArgs {
 /// Who is who, where the processes themselves do not say it.
 #[derive(Clone, Debug, Default, Args)]
 pub struct WhoArgs {
-    /// Ranks in the job, where the processes' environment does not have them (mp.spawn, Ray): lines `PID RANK` or
+    /// Ranks in the job, where the processes' environment does not have them (mp.spawn, Ray): lines `PID
+    /// RANK` or
     /// `HOST PID RANK`, or JSON, {"PID": RANK} or [{"host", "pid", "rank"}]
     #[arg(help_heading = "Who is who", long, value_name = "FILE", value_parser = rank_map)]
     pub rank_map: Option<RankMap>,
@@ -131,7 +132,8 @@ pub struct DiskArgs {
     #[arg(help_heading = "Disk", long, value_enum, value_name = "WHEN", default_value_t = FilesWhen::Live)]
     pub files: FilesWhen,
 
-    /// Most bytes of lines of a recording or a window, as in 500M or 20G: there the .jsonl files end, and the recording goes on
+    /// Most bytes of lines of a recording or a window, as in 500M or 20G: there the .jsonl files end, and the
+    /// recording goes on
     #[arg(help_heading = "Disk", long, value_name = "SIZE", default_value = "1G", value_parser = size)]
     pub files_limit: u64,
 

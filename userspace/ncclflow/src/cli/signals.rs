@@ -1,5 +1,5 @@
-//! SIGINT, SIGTERM and SIGHUP end the work cleanly; a second SIGINT or SIGTERM ends it at once, or, where a recording is whole, only what
-//! is still made of it. SIGUSR1 asks for the next window.
+//! SIGINT, SIGTERM and SIGHUP end the work cleanly; a second SIGINT or SIGTERM ends it at once, or, where a
+//! recording is whole, only what is still made of it. SIGUSR1 asks for the next window.
 
 use anyhow::{Context as _, Result};
 use tokio::signal::unix::{SignalKind, signal};

@@ -22,7 +22,8 @@ pub struct Choice {
     pub pids: Vec<u32>,
     pub users: Vec<String>,
     pub jobs: Vec<String>,
-    /// Everything before the range is read too, so that what is counted from the beginning is the same as in the whole.
+    /// Everything before the range is read too, so that what is counted from the beginning is the same as in
+    /// the whole.
     pub exact: bool,
 }
 
@@ -59,7 +60,8 @@ pub(super) struct SourceChoice {
     pub(super) read_to_ns: u64,
 }
 
-/// Records before the range that are read with it: API calls of its ops, the op before on a connection, plans that were launched before.
+/// Records before the range that are read with it: API calls of its ops, the op before on a connection, plans
+/// that were launched before.
 const LEAD_NS: u64 = 10_000_000_000;
 
 /// Records after the range that are read at most, until the messages of its ops have ended.
@@ -166,8 +168,8 @@ impl SourceChoice {
             }
     }
 
-    /// Whether records of this member can be asked for. Those that name no communicator can be of any of their process; and other ranks'
-    /// processes, too, tell what becomes of a rank's messages (PXN).
+    /// Whether records of this member can be asked for. Those that name no communicator can be of any of
+    /// their process; and other ranks' processes, too, tell what becomes of a rank's messages (PXN).
     pub(super) fn takes_member(&self, member: &Member) -> bool {
         member.communicator.is_none_or(|rank| self.takes_comm(rank.hash))
     }

@@ -1,5 +1,5 @@
-//! Leaves out the rows that are not asked for, puts each rank's in its place, and marks what was counted from another moment than the
-//! recording's beginning.
+//! Leaves out the rows that are not asked for, puts each rank's in its place, and marks what was counted from
+//! another moment than the recording's beginning.
 
 use std::{
     collections::HashSet,
@@ -23,7 +23,8 @@ pub struct RowCounts {
     pub messages: u64,
     /// API calls.
     pub calls: u64,
-    /// Sends and receives whose `seq` is counted from the beginning of the part, and API calls without their number.
+    /// Sends and receives whose `seq` is counted from the beginning of the part, and API calls without their
+    /// number.
     pub numbered_locally: u64,
     /// Ops and calls that came with the blocks that were read, and are not asked for.
     pub left_out: u64,

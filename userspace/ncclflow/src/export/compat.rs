@@ -1,7 +1,9 @@
-//! The files of the NCCL Flow Extractor, for tools that read them: its keys and no others, a line for each FIFO step, the slots'
-//! capacity in `bytes`, numbers for data types and reductions, and its layout of `flow_rank`.
+//! The files of the NCCL Flow Extractor, for tools that read them: its keys and no others, a line for each
+//! FIFO step, the slots' capacity in `bytes`, numbers for data types and reductions, and its layout of
+//! `flow_rank`.
 //!
-//! It knows only ops that need a proxy. It calls the first half of an all-reduce's steps `reduce-scatter` (of a tree's `tree-up`) and the other half
+//! It knows only ops that need a proxy. It calls the first half of an all-reduce's steps `reduce-scatter` (of
+//! a tree's `tree-up`) and the other half
 //! `allgather` (`tree-down`), however many loops there are; ours say it rightly, and here is what its readers expect.
 
 use std::{

@@ -19,7 +19,8 @@ pub enum Format {
     Compat,
     /// rank_<job rank>.log, the lines of the Megatrace interceptor, of API calls (record --level api)
     Megatrace,
-    /// Tables for DuckDB, Spark and others, in folders by job and host: ops, messages, calls, communicators, hosts, links by seconds
+    /// Tables for DuckDB, Spark and others, in folders by job and host: ops, messages, calls, communicators,
+    /// hosts, links by seconds
     #[cfg(feature = "program")]
     Parquet,
 }

@@ -1,5 +1,5 @@
-//! The logs of the Megatrace interceptor, for tools that read them: one for each rank of the job, with the calls on all its communicators
-//! in their order.
+//! The logs of the Megatrace interceptor, for tools that read them: one for each rank of the job, with the
+//! calls on all its communicators in their order.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -212,7 +212,8 @@ mod tests {
             )
         };
         assert_eq!(read("rank_3.log"), [line(0, 3, 1, 1), line(1, 3, 2, 2), line(3, 3, 3, 1)]);
-        // A second process that says it is the same rank, under a name of its own, which its host cannot choose.
+        // A second process that says it is the same rank, under a name of its own, which its host cannot
+        // choose.
         assert_eq!(read("rank_3.herethere.8.log"), [line(2, 3, 1, 1)]);
         assert_eq!(read("rank_2.log"), [line(4, 2, 1, 1)]);
         let notes = view.notes();

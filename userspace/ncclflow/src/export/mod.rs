@@ -1,9 +1,12 @@
-//! Makes files out of recordings: all of them, or a part by time, communicator and process, of one or several hosts and windows.
+//! Makes files out of recordings: all of them, or a part by time, communicator and process, of one or several
+//! hosts and windows.
 //!
-//! A new format is a file here with a type that implements [`View`], and a variant of [`Format`] with its line in [`Format::open`].
+//! A new format is a file here with a type that implements [`View`], and a variant of [`Format`] with its
+//! line in [`Format::open`].
 //!
-//! Rows come from each source in turn ([`source`]), through the same pipeline as live records. Those that are not asked for are left
-//! out ([`choice`]); where two sources have the same rank, it gets a place of its own ([`ranks`]); what is left goes to the view.
+//! Rows come from each source in turn ([`source`]), through the same pipeline as live records. Those that are
+//! not asked for are left out ([`choice`]); where two sources have the same rank, it gets a place of its own
+//! ([`ranks`]); what is left goes to the view.
 
 mod choice;
 mod chosen_rows;

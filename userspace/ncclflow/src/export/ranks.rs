@@ -1,8 +1,9 @@
 //! Ranks of several sources: where each one's rows go.
 //!
-//! A rank of a communicator can come twice: from two windows of one session, from recordings of two processes, from one host recorded
-//! twice. Windows of one process follow each other and go on in the same place. Any other gets a number, as a second communicator of one hash
-//! has it, and is told: nothing is mixed, left out or written over.
+//! A rank of a communicator can come twice: from two windows of one session, from recordings of two
+//! processes, from one host recorded twice. Windows of one process follow each other and go on in the same
+//! place. Any other gets a number, as a second communicator of one hash has it, and is told: nothing is
+//! mixed, left out or written over.
 
 use std::collections::HashMap;
 

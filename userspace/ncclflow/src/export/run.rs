@@ -63,7 +63,8 @@ pub struct Exported {
 pub struct SourceReport {
     pub path: PathBuf,
     pub host: String,
-    /// Times that rows were taken of, by the source's own clock, in nanoseconds: from the first until before the second.
+    /// Times that rows were taken of, by the source's own clock, in nanoseconds: from the first until before
+    /// the second.
     pub from_ns: u64,
     pub until_ns: Option<u64>,
     /// Records that were read for it.
@@ -177,7 +178,8 @@ fn write_summary(output: &Path, exported: &Exported) -> Result<()> {
         .context("writing `export.json`")
 }
 
-/// Makes the files of a session again that `record` wrote, byte for byte. `input` is a capture, or the folder of a recording.
+/// Makes the files of a session again that `record` wrote, byte for byte. `input` is a capture, or the folder
+/// of a recording.
 pub fn replay(input: &Path, output: &Path) -> Result<Read> {
     let kept = Kept::open(input)?;
     let files = SessionFiles::new(OutputDir::create(output)?, kept.api());

@@ -132,8 +132,9 @@ fn look_at_capture(path: &Path) -> Result<Looked> {
     Ok((report, span, bytes))
 }
 
-/// Finds the recordings in these folders, and looks through them. Each can be a capture, the folder of a session or a window, a recording
-/// itself, or a folder of such folders: a session with windows, or several hosts. They come sorted by host and time.
+/// Finds the recordings in these folders, and looks through them. Each can be a capture, the folder of a
+/// session or a window, a recording itself, or a folder of such folders: a session with windows, or several
+/// hosts. They come sorted by host and time.
 pub fn sources(paths: &[PathBuf]) -> Result<Vec<Source>> {
     let mut found = Vec::new();
     for path in paths {

@@ -104,8 +104,8 @@ struct Shared<'s> {
     ended: OnceLock<ScanEnd>,
 }
 
-/// Calls `found` for each address of the needle in the regions of `space` until it breaks, and `progress` some
-/// times a second. Regions are begun in their order.
+/// Calls `found` for each address of the needle in the regions of `space` until it breaks, and `progress`
+/// some times a second. Regions are begun in their order.
 ///
 /// # Errors
 /// When the process is gone or may not be read; mappings that vanish are counted and passed over.

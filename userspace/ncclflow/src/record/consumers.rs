@@ -1,4 +1,5 @@
-//! The threads that take records from the drain. Each has an inbox of its own, so none stops another, and none stops the drain.
+//! The threads that take records from the drain. Each has an inbox of its own, so none stops another, and
+//! none stops the drain.
 //!
 //! A new consumer is a function that works on an [`Inbox`], and a [`Consumer::start`] in [`super::threads`].
 

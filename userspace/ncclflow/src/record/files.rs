@@ -1,6 +1,8 @@
-//! The files of lines, made from the recording by a thread that reads it while it is written, or when it is over.
+//! The files of lines, made from the recording by a thread that reads it while it is written, or when it is
+//! over.
 //!
-//! It may lag: nothing is lost for it, as the records are on the disk. At `--files-limit` the files end, and the recording goes on.
+//! It may lag: nothing is lost for it, as the records are on the disk. At `--files-limit` the files end, and
+//! the recording goes on.
 
 use std::{
     mem,
@@ -32,7 +34,8 @@ use crate::{
     },
 };
 
-/// How often files are brought up to date for whoever reads along, and how often it is seen which processes have ended.
+/// How often files are brought up to date for whoever reads along, and how often it is seen which processes
+/// have ended.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(500);
 
 /// How often it is told how far files are behind.

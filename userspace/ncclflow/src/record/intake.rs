@@ -1,4 +1,5 @@
-//! What is noted of each record by the thread that takes it first: it is counted, and its process is announced.
+//! What is noted of each record by the thread that takes it first: it is counted, and its process is
+//! announced.
 
 use std::collections::HashMap;
 
@@ -64,8 +65,8 @@ impl Intake {
 struct Arrivals(HashMap<u32, Option<u64>>);
 
 impl Arrivals {
-    /// Whether this is the first record of its process. Records of one that has ended can come after its end was seen; those from after
-    /// that are of another process with its number.
+    /// Whether this is the first record of its process. Records of one that has ended can come after its end
+    /// was seen; those from after that are of another process with its number.
     fn is_new(&mut self, header: &RecordHeader) -> bool {
         let is_known =
             self.0.get(&header.tgid).is_some_and(|ended| ended.is_none_or(|at| header.ts_ns <= at));

@@ -1,4 +1,5 @@
-//! The thread that keeps the recording: the first that takes records, and the only one that has to keep up with them.
+//! The thread that keeps the recording: the first that takes records, and the only one that has to keep up
+//! with them.
 
 use std::{io, mem, sync::Arc, time::Duration};
 
@@ -18,7 +19,7 @@ use crate::{
 
 /// A recording that is being written.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct OpenRecording {
     pub(super) writer: Box<RecordingWriter>,
     /// Who reads it meanwhile.
     pub(super) reader: Option<FilesFeed>,
@@ -28,18 +29,19 @@ pub(super) struct Kept {
 #[derive(Debug)]
 pub(super) struct Keeping {
     /// With windows there is none before the first.
-    pub(super) kept: Option<Kept>,
+    pub(super) kept: Option<OpenRecording>,
     pub(super) bindings: Bindings,
     /// Processes are announced at their first record.
     pub(super) announces: bool,
 }
 
-/// Keeps the records in the recording until the inbox is closed. Without a recording, between windows, they are passed over.
+/// Keeps the records in the recording until the inbox is closed. Without a recording, between windows, they
+/// are passed over.
 pub(super) fn keep_recording(
     inbox: &Inbox<KeeperMessage>,
     Keeping { kept, bindings, announces }: Keeping,
     events: &EventSender,
-) -> (Option<Kept>, Accounts) {
+) -> (Option<OpenRecording>, Accounts) {
     let intake = Intake::new(announces);
     let mut keeper = Keeper { inbox, kept, bindings, events, intake, has_failed: false };
     inbox.consume(BLOCK_TIME, |step| {
@@ -51,7 +53,7 @@ pub(super) fn keep_recording(
 
 struct Keeper<'a> {
     inbox: &'a Inbox<KeeperMessage>,
-    kept: Option<Kept>,
+    kept: Option<OpenRecording>,
     bindings: Bindings,
     events: &'a EventSender,
     intake: Intake,
@@ -91,7 +93,7 @@ impl Keeper<'_> {
     }
 
     fn write(&mut self, write: impl FnOnce(&mut RecordingWriter) -> io::Result<()>) {
-        let Some(Kept { writer, reader }) = &mut self.kept else { return };
+        let Some(OpenRecording { writer, reader }) = &mut self.kept else { return };
         let blocks = writer.totals().blocks;
         let written = write(writer);
         self.events.look_at_budget();

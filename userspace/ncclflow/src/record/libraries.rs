@@ -1,8 +1,8 @@
 //! `--all`: the libraries that processes share.
 //!
-//! A library's probes have one cookie for all processes. The number of cookies is limited, while files come and
-//! go with the environments and the containers of jobs, for months. So a library whose file is deleted leaves
-//! its cookies to the next file with the same build of NCCL.
+//! A library's probes have one cookie for all processes. The number of cookies is limited, while files come
+//! and go with the environments and the containers of jobs, for months. So a library whose file is deleted
+//! leaves its cookies to the next file with the same build of NCCL.
 
 use std::{
     io, mem,

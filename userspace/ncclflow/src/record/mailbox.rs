@@ -5,7 +5,7 @@ use std::{path::PathBuf, sync::mpsc};
 
 use anyhow::{Context as _, Result};
 
-use super::{accounts::Accounts, keeper::Kept, limit, options::Notice, recorder::Recording};
+use super::{accounts::Accounts, keeper::OpenRecording, limit, options::Notice, recorder::Recording};
 use crate::{
     kernel::stream::{MailSender, Mailbox},
     recording::FirstHit,
@@ -41,9 +41,13 @@ pub(super) enum SessionEvent {
 pub(super) enum KeeperMessage {
     /// The process that has this number was seen to have ended, at this moment of `CLOCK_MONOTONIC`.
     ProcessEnded { tgid: u32, at_ns: u64 },
-    /// Take all records that are there, go on with another recording or with none, and send back the one before, with the accounts of what
-    /// came for it. Accounts of the next one begin at `hits`.
-    Swap { next: Option<Box<Kept>>, hits: Vec<FirstHit>, reply: mpsc::Sender<(Option<Kept>, Accounts)> },
+    /// Take all records that are there, go on with another recording or with none, and send back the one
+    /// before, with the accounts of what came for it. Accounts of the next one begin at `hits`.
+    Swap {
+        next: Option<Box<OpenRecording>>,
+        hits: Vec<FirstHit>,
+        reply: mpsc::Sender<(Option<OpenRecording>, Accounts)>,
+    },
 }
 
 /// What the thread is told that decodes directly, besides the records.

@@ -79,7 +79,8 @@ pub struct RecordOptions {
     pub duration: Option<Duration>,
     pub buffer: Buffer,
     pub links: LinkKind,
-    /// Most bytes of records that wait to be written into the recording. As many again may wait for the capture.
+    /// Most bytes of records that wait to be written into the recording. As many again may wait for the
+    /// capture.
     pub queue_bytes: usize,
     /// The NCCL library's path as the target maps it, where its name does not show that it is NCCL.
     pub library: Option<PathBuf>,

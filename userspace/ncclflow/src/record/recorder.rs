@@ -10,7 +10,7 @@ use super::{
     accounts::Baseline,
     files::{FilesRequest, FilesThread},
     follow::Follower,
-    keeper::{Keeping, Kept},
+    keeper::{Keeping, OpenRecording},
     limit,
     mailbox::{EventSender, Events},
     options::{FilesOptions, Notice, Outcome, ProbeChoice, RecordOptions, StopHandle, Targets},
@@ -227,7 +227,8 @@ impl<'a> Recording<'a> {
         matches!(self.options.targets, Targets::All(_))
     }
 
-    /// Makes files of the recording in this folder, if anybody wants any. `window`: its number, and how many ops it may have.
+    /// Makes files of the recording in this folder, if anybody wants any. `window`: its number, and how many
+    /// ops it may have.
     pub(super) fn start_files(
         &self,
         dir: &OutputDir,
@@ -246,8 +247,8 @@ impl<'a> Recording<'a> {
         FilesThread::start(request, events).map(Some)
     }
 
-    /// Who takes the records first: the keeper of a recording, or, where nothing is written, who decodes them. Windows begin recordings of
-    /// their own.
+    /// Who takes the records first: the keeper of a recording, or, where nothing is written, who decodes
+    /// them. Windows begin recordings of their own.
     fn first_taker(
         &self,
         bindings: &Bindings,
@@ -261,7 +262,7 @@ impl<'a> Recording<'a> {
         if self.options.windows.is_none() {
             let writer = self.begin_recording(dir)?;
             files = self.start_files(dir, self.options.files, stop, events, None)?;
-            kept = Some(Kept { writer, reader: files.as_ref().map(FilesThread::feed) });
+            kept = Some(OpenRecording { writer, reader: files.as_ref().map(FilesThread::feed) });
         }
         let keeping = Keeping { kept, bindings: bindings.clone(), announces: self.follows() };
         Ok((FirstTaker::Keeper(keeping), files))

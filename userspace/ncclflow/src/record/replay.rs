@@ -26,12 +26,13 @@ pub enum Kept {
 /// Which part is read, and who is told about it.
 pub struct ReadPart<'a> {
     pub selection: Selection<'a>,
-    /// Rows from this moment on are not asked for, by the records' clock. Reading ends before the selection does when all ops from before it
-    /// are complete.
+    /// Rows from this moment on are not asked for, by the records' clock. Reading ends before the selection
+    /// does when all ops from before it are complete.
     pub until_ns: u64,
     /// Gets the bytes that were read, after every block or some records.
     pub progress: &'a mut dyn FnMut(u64),
-    /// Called when what is read is over and goes on in the recording: what the model still waits for can have come later.
+    /// Called when what is read is over and goes on in the recording: what the model still waits for can have
+    /// come later.
     pub goes_on: &'a mut dyn FnMut(),
 }
 
@@ -57,7 +58,8 @@ pub struct Read {
     pub damage: Damage,
 }
 
-/// Records after a part that are read in any case: the post passes of plans, and what the model learns late of a process.
+/// Records after a part that are read in any case: the post passes of plans, and what the model learns late
+/// of a process.
 const AFTER_NS: u64 = 2_000_000_000;
 
 /// Records of a capture after which progress is told.

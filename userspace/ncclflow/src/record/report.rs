@@ -5,7 +5,7 @@ use rustix::time::ClockId;
 
 use super::{
     accounts::{Baseline, draw_up},
-    keeper::Kept,
+    keeper::OpenRecording,
     options::{Notice, ProbeChoice},
     pipeline::Pipeline,
     setup::{LibraryInUse, Setup, Target},
@@ -143,7 +143,7 @@ pub(super) fn end_recording(
     report: &mut SessionReport,
     notice: &mut dyn FnMut(Notice<'_>),
 ) -> Result<()> {
-    let Some(Kept { writer, .. }) = &mut taken.kept else { return Ok(()) };
+    let Some(OpenRecording { writer, .. }) = &mut taken.kept else { return Ok(()) };
     let text = report.to_text()?;
     if let Err(error) = writer.write_end(&text)
         && !is_over_max_size(&error)
@@ -158,7 +158,8 @@ fn fail(report: &mut SessionReport, notice: &mut dyn FnMut(Notice<'_>), error: S
     report.errors.push(error);
 }
 
-/// Completes the folder, the recording and the capture. What cannot be written is said, and is part of the report.
+/// Completes the folder, the recording and the capture. What cannot be written is said, and is part of the
+/// report.
 pub(super) fn write_results(
     mut taken: Taken,
     files: &mut SessionFiles,

@@ -1,7 +1,8 @@
 //! The threads of a recording: how they are started, told and ended.
 //!
-//! The drain moves records out of the kernel and waits for nobody. The keeper of the recording and that of the capture
-//! consume them. The recording's own thread sends them messages. Files are made by others, which read the recording ([`super::files`]).
+//! The drain moves records out of the kernel and waits for nobody. The keeper of the recording and that of
+//! the capture consume them. The recording's own thread sends them messages. Files are made by others, which
+//! read the recording ([`super::files`]).
 
 use std::{
     convert::Infallible,
@@ -21,7 +22,7 @@ use super::{
     accounts::Accounts,
     consumers::{Consumer, join, keep_capture},
     direct::decode_directly,
-    keeper::{Keeping, Kept, keep_recording},
+    keeper::{Keeping, OpenRecording, keep_recording},
     mailbox::{EventSender, KeeperMessage, WatcherMessage},
     pipeline::Pipeline,
 };
@@ -61,7 +62,7 @@ pub(super) enum FirstTaker {
 
 #[derive(Debug)]
 enum Taker {
-    Keeper(Consumer<KeeperMessage, (Option<Kept>, Accounts)>),
+    Keeper(Consumer<KeeperMessage, (Option<OpenRecording>, Accounts)>),
     Watcher(Consumer<WatcherMessage, (Pipeline, Accounts)>),
 }
 
@@ -79,7 +80,7 @@ impl Drop for DrainSender {
 #[derive(Debug, Default)]
 pub(super) struct Taken {
     pub(super) accounts: Accounts,
-    pub(super) kept: Option<Kept>,
+    pub(super) kept: Option<OpenRecording>,
     /// What decoded the records, if nobody kept them.
     pub(super) watched: Option<Pipeline>,
     pub(super) capture: Option<CaptureWriter>,
@@ -147,13 +148,13 @@ impl Threads {
         };
     }
 
-    /// Gives the keeper another recording, or none, once it has taken all that has come. Gives back the one that it had, and the accounts
-    /// of what came for it. The accounts of the next begin at `hits`.
+    /// Gives the keeper another recording, or none, once it has taken all that has come. Gives back the one
+    /// that it had, and the accounts of what came for it. The accounts of the next begin at `hits`.
     pub(super) fn swap_recording(
         &self,
-        next: Option<Kept>,
+        next: Option<OpenRecording>,
         hits: Vec<FirstHit>,
-    ) -> Result<(Option<Kept>, Accounts)> {
+    ) -> Result<(Option<OpenRecording>, Accounts)> {
         let Taker::Keeper(keeper) = &self.taker else { return Ok(Default::default()) };
         keeper.inbox.ask(|reply| KeeperMessage::Swap { next: next.map(Box::new), hits, reply })
     }

@@ -14,8 +14,8 @@ use std::{
 use anyhow::{Context as _, Result};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 
-/// A file that says, by being there, that a window is to be open. Of a file system that tells us nothing (NFS,
-/// where another host makes the file) it is asked from time to time.
+/// A file that says, by being there, that a window is to be open. Of a file system that tells us nothing
+/// (NFS, where another host makes the file) it is asked from time to time.
 #[derive(Debug)]
 pub(super) struct FlagFile {
     path: PathBuf,

@@ -18,7 +18,7 @@ use rustix::time::ClockId;
 use super::{
     accounts::{Accounts, Baseline},
     files::FilesThread,
-    keeper::Kept,
+    keeper::OpenRecording,
     limit::keep_room,
     mailbox::EventSender,
     options::{Notice, StopHandle, WindowOptions},
@@ -41,7 +41,8 @@ const ASK: Duration = Duration::from_millis(250);
 /// How often it is asked whether there is room for a window that cannot be opened without.
 const ASK_FOR_ROOM: Duration = Duration::from_millis(100);
 
-/// Windows whose files wait to be completed. While there are more, files of further ones are made when it is their turn.
+/// Windows whose files wait to be completed. While there are more, files of further ones are made when it is
+/// their turn.
 const MAX_FOLLOWED: usize = 2;
 
 #[derive(Debug)]
@@ -121,7 +122,8 @@ impl<'a> Windows<'a> {
         ask.into_iter().chain(ask_for_room).chain(limit).min()
     }
 
-    /// Opens and closes. `full`: the number of a window that has as many ops as it may have. `rotate`: a new window is wanted.
+    /// Opens and closes. `full`: the number of a window that has as many ops as it may have. `rotate`: a new
+    /// window is wanted.
     pub(super) fn step(
         &mut self,
         recording: &mut Recording<'_>,
@@ -158,7 +160,8 @@ impl<'a> Windows<'a> {
         Ok(())
     }
 
-    /// The recording ends: closes what is open, and gives the accounts of all windows. Their folders may still have to be completed.
+    /// The recording ends: closes what is open, and gives the accounts of all windows. Their folders may
+    /// still have to be completed.
     pub(super) fn finish(
         mut self,
         recording: &mut Recording<'_>,
@@ -198,7 +201,7 @@ impl<'a> Windows<'a> {
         }
         let window = (self.number, self.options.max_ops);
         let files = recording.start_files(&dir, options, &self.stop, &self.events, Some(window))?;
-        let kept = Kept { writer, reader: files.as_ref().map(FilesThread::feed) };
+        let kept = OpenRecording { writer, reader: files.as_ref().map(FilesThread::feed) };
         threads.swap_recording(Some(kept), hits)?;
         recording.attachment.arm()?;
         let report = WindowReport {

@@ -47,7 +47,8 @@ pub enum Event {
     HitsBegin { hits: Vec<FirstHit> },
     /// Records before those that follow are missing: they could not be written.
     RecordsLost { lost: Vec<LostRecords> },
-    /// A process became known whose records come, or may come. Since 1.1. Each segment repeats those that have not ended.
+    /// A process became known whose records come, or may come. Since 1.1. Each segment repeats those that
+    /// have not ended.
     Process(Box<ProcessFacts>),
     /// A rank of a communicator became known. Since 1.1, and repeated as processes are.
     Communicator(Box<CommunicatorFacts>),
@@ -104,8 +105,8 @@ impl NewBindings {
         Self { first, decoders, bindings: new }
     }
 
-    /// Adds those that are not among `known` yet. False: there are some missing before them, they contradict themselves, or they are
-    /// more than there are cookies.
+    /// Adds those that are not among `known` yet. False: there are some missing before them, they contradict
+    /// themselves, or they are more than there are cookies.
     pub(super) fn add_to(self, known: &mut Vec<Binding>) -> bool {
         let Some(to_skip) = known.len().checked_sub(self.first) else { return false };
         for NewBinding { kind, decoder, host } in self.bindings.into_iter().skip(to_skip) {

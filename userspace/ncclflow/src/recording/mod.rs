@@ -1,8 +1,9 @@
 //! The recording: what the kernel sent, on disk, with all that is needed to read it on another machine.
 //!
-//! A folder of segments ([`SEGMENT_MAGIC`], then blocks as [`flow::recording`] describes them). Each segment can be read alone: it
-//! begins with the session, and all bindings come before its first records. A segment is only appended to, so it can be read while it is written.
-//! docs/RECORDING.md is the description for others who want to read it.
+//! A folder of segments ([`SEGMENT_MAGIC`], then blocks as [`flow::recording`] describes them). Each segment
+//! can be read alone: it begins with the session, and all bindings come before its first records. A segment
+//! is only appended to, so it can be read while it is written. docs/RECORDING.md is the description for
+//! others who want to read it.
 
 mod contents;
 mod reader;
@@ -16,7 +17,8 @@ pub use writer::{BLOCK_TIME, RecordingTotals, RecordingWriter};
 /// Name of the recording's folder in the folder of a session or a window.
 pub const FOLDER: &str = "recording";
 
-/// Another major version cannot be read; of a newer minor version everything known is read, and the rest is counted.
+/// Another major version cannot be read; of a newer minor version everything known is read, and the rest is
+/// counted.
 const MAJOR: u16 = 1;
 const MINOR: u16 = 1;
 

@@ -15,7 +15,8 @@ use ncclflow_common::WIRE_VERSION;
 use super::{Event, MAJOR, PREAMBLE, SEGMENT_MAGIC, Session, contents::NewBindings, segments};
 use crate::{capture::Binding, sinks::OutputDir};
 
-/// Bytes of records that a block may hold: what a reader takes of memory for them. A writer closes a block long before.
+/// Bytes of records that a block may hold: what a reader takes of memory for them. A writer closes a block
+/// long before.
 const MAX_RECORD_BYTES: usize = 64 << 20;
 
 /// Bytes that are searched at a time for the next block behind a damaged one.
@@ -251,8 +252,8 @@ impl RecordingReader {
         Ok(session)
     }
 
-    /// Finds the next block of the segment and reads it into `rest`; nothing: there is no whole one any more. Of records of another
-    /// time not even that is read.
+    /// Finds the next block of the segment and reads it into `rest`; nothing: there is no whole one any more.
+    /// Of records of another time not even that is read.
     fn next_block(&mut self, selection: &Selection<'_>) -> io::Result<Option<NextBlock>> {
         let mut bytes = [0; HEADER_BYTES];
         loop {

@@ -34,7 +34,8 @@ const BLOCK_RECORDS: usize = 1 << 20;
 /// Bytes at which a segment ends: what is removed at a time where room is needed.
 const SEGMENT_BYTES: u64 = 64 << 20;
 
-/// Bindings in one block: they and the decoders of as many libraries stay far below [`flow::recording::MAX_BODY`].
+/// Bindings in one block: they and the decoders of as many libraries stay far below
+/// [`flow::recording::MAX_BODY`].
 const BINDINGS_IN_BLOCK: usize = 64;
 
 /// What was written; `recording` of `session.json`.
@@ -48,8 +49,8 @@ pub struct RecordingTotals {
     pub lost: u64,
 }
 
-/// A recording being written. Where a block cannot be written, its records are counted as lost and the next one is tried: one full
-/// disk is not the end.
+/// A recording being written. Where a block cannot be written, its records are counted as lost and the next
+/// one is tried: one full disk is not the end.
 #[derive(Debug)]
 pub struct RecordingWriter {
     folder: OutputDir,
@@ -77,7 +78,8 @@ struct Segment {
     len: u64,
     /// Bindings that it has.
     bindings: usize,
-    /// Of what became known of processes and communicators, what it has; and what the segments before it have.
+    /// Of what became known of processes and communicators, what it has; and what the segments before it
+    /// have.
     who: u64,
     who_before: u64,
 }
@@ -121,8 +123,8 @@ impl RecordingWriter {
         Self { who: Some(who), ..self }
     }
 
-    /// Adds bindings of further cookies: before the first of their records. They are written with records, so that attaching does not wait
-    /// for them.
+    /// Adds bindings of further cookies: before the first of their records. They are written with records, so
+    /// that attaching does not wait for them.
     pub fn bind(&mut self, update: impl FnOnce(&mut Vec<Binding>)) {
         update(&mut self.bindings);
     }
@@ -166,7 +168,8 @@ impl RecordingWriter {
         written
     }
 
-    /// Adds the session's report, which says that the recording is whole. One that comes later takes its place.
+    /// Adds the session's report, which says that the recording is whole. One that comes later takes its
+    /// place.
     pub fn write_end(&mut self, report: &str) -> io::Result<()> {
         let closed = self.close_block().and_then(|()| self.write_who());
         let ended = self.write_block(&BlockAbout::json(BlockKind::End), report.as_bytes());
@@ -246,8 +249,8 @@ impl RecordingWriter {
         Ok(())
     }
 
-    /// Writes what became known of processes and communicators and the segment does not have. What earlier segments have of processes
-    /// that have ended is not repeated.
+    /// Writes what became known of processes and communicators and the segment does not have. What earlier
+    /// segments have of processes that have ended is not repeated.
     fn write_who(&mut self) -> io::Result<()> {
         let Some(who) = &self.who else { return Ok(()) };
         let (new, next) = who.registry.since(self.segment.who);
@@ -316,8 +319,8 @@ impl OpenBlock {
     }
 }
 
-/// Whether later records cannot be understood without this one: the kernel sends channels and connectors once for a communicator,
-/// and the plan of a CUDA graph comes when it is captured, not when it is replayed.
+/// Whether later records cannot be understood without this one: the kernel sends channels and connectors once
+/// for a communicator, and the plan of a CUDA graph comes when it is captured, not when it is replayed.
 fn is_lasting(kind: &ProbeKind, record: &RecordView<'_>) -> bool {
     match kind {
         ProbeKind::Channel(_) | ProbeKind::Connectors(_) => true,

@@ -66,7 +66,8 @@ pub struct SessionReport {
     /// What was kept in the folder `recording`, but for its last blocks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recording: Option<RecordingTotals>,
-    /// What was made of it. `model`, `communicators` and what is said of lines and of records that were not understood are of these files.
+    /// What was made of it. `model`, `communicators` and what is said of lines and of records that were not
+    /// understood are of these files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub files: Option<FilesReport>,
     /// With `--max-size`, in the recording's folder.

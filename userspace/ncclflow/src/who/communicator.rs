@@ -52,7 +52,8 @@ pub struct CommunicatorFacts {
 }
 
 impl CommunicatorFacts {
-    /// Reads the communicator that a record named some moments ago. Nothing if there is another one by now, or none.
+    /// Reads the communicator that a record named some moments ago. Nothing if there is another one by now,
+    /// or none.
     pub(super) fn read(
         memory: Memory<'_>,
         places: &CommunicatorPlaces,
@@ -162,8 +163,8 @@ fn values<const N: usize>(
     }))
 }
 
-/// A short text that the program gave, without control characters; nothing if it gave none. NCCL keeps the address and not the text, so
-/// the program can have freed it: what is no text is nothing.
+/// A short text that the program gave, without control characters; nothing if it gave none. NCCL keeps the
+/// address and not the text, so the program can have freed it: what is no text is nothing.
 fn text(memory: Memory<'_>, at: u64) -> Option<String> {
     let mut bytes = [0; MAX_NAME];
     let read = memory.read_some(RuntimeAddr(at), &mut bytes).ok().filter(|_| at != 0)?;

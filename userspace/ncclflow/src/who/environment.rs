@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::target::{Process, printable};
 
-/// Bytes of an environment that are read: the kernel gives arguments and environment 6 MiB together unless the stack has no limit
-/// (`_STK_LIM / 4 * 3`, fs/exec.c).
+/// Bytes of an environment that are read: the kernel gives arguments and environment 6 MiB together unless
+/// the stack has no limit (`_STK_LIM / 4 * 3`, fs/exec.c).
 const MAX_ENVIRONMENT: u64 = 8 << 20;
 
 /// Bytes of a variable that are looked at: its name and value.
@@ -81,7 +81,8 @@ impl JobVariable {
     }
 }
 
-/// The listed variables of a process, as they were when it was started; without control characters, and numbers where numbers belong.
+/// The listed variables of a process, as they were when it was started; without control characters, and
+/// numbers where numbers belong.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Variables(BTreeMap<JobVariable, String>);

@@ -8,14 +8,16 @@ const GPUS: &str = "/proc/driver/nvidia/gpus";
 /// Bytes that are read of what the driver says of a GPU; it says some 500.
 const MAX_INFORMATION: u64 = 64 << 10;
 
-/// A PCI address as the driver writes it, of NCCL's number for it: `0000:3b:00.0` (src/misc/utils.cc, int64ToBusId).
+/// A PCI address as the driver writes it, of NCCL's number for it: `0000:3b:00.0` (src/misc/utils.cc,
+/// int64ToBusId).
 pub(super) fn bus_id(number: u64) -> Option<String> {
     let domain = u32::try_from(number >> 20).ok()?;
     let (bus, device, function) = ((number >> 12) & 0xff, (number >> 4) & 0xff, number & 0xf);
     Some(format!("{domain:04x}:{bus:02x}:{device:02x}.{function:x}"))
 }
 
-/// The UUID of the GPU at this PCI address, as `nvidia-smi -L` has it; of a GPU that is divided (MIG), that of the whole.
+/// The UUID of the GPU at this PCI address, as `nvidia-smi -L` has it; of a GPU that is divided (MIG), that
+/// of the whole.
 pub(super) fn uuid(bus_id: &str) -> Option<String> {
     let mut text = String::new();
     let file = File::open(Path::new(GPUS).join(bus_id).join("information")).ok()?;

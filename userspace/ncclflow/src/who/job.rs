@@ -48,8 +48,8 @@ pub struct Job {
     pub local_rank_source: Option<JobSource>,
     pub name: Option<String>,
     pub name_source: Option<JobSource>,
-    /// Variables with a rank that cannot be the job's, as a communicator is larger than the job would be: they are of the process that
-    /// started this one, or number nodes.
+    /// Variables with a rank that cannot be the job's, as a communicator is larger than the job would be:
+    /// they are of the process that started this one, or number nodes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub refused: Vec<JobVariable>,
 }
@@ -74,7 +74,8 @@ impl Largest {
     }
 }
 
-/// Variables with the rank and the size that belong together; who starts the training process itself comes first.
+/// Variables with the rank and the size that belong together; who starts the training process itself comes
+/// first.
 const RANKS: [(JobVariable, Option<JobVariable>); 5] = [
     (JobVariable::Rank, Some(JobVariable::WorldSize)),
     (JobVariable::OmpiCommWorldRank, Some(JobVariable::OmpiCommWorldSize)),
@@ -84,8 +85,9 @@ const RANKS: [(JobVariable, Option<JobVariable>); 5] = [
 ];
 
 impl Job {
-    /// What is known of the process. A variable whose job is smaller than a communicator of the process is not believed: `mp.spawn` and Ray
-    /// start processes that inherit the rank of another, and launchers of pods set `RANK` to the number of the node.
+    /// What is known of the process. A variable whose job is smaller than a communicator of the process is
+    /// not believed: `mp.spawn` and Ray start processes that inherit the rank of another, and launchers of
+    /// pods set `RANK` to the number of the node.
     pub fn of(facts: &Whose, largest: Largest) -> Self {
         let mut job = Self::default();
         job.take_rank(facts, largest);
@@ -139,7 +141,8 @@ impl Job {
         }
     }
 
-    /// The rank of one of the process's GPUs, by its own largest communicator; that of the process where it says one.
+    /// The rank of one of the process's GPUs, by its own largest communicator; that of the process where it
+    /// says one.
     pub fn rank_of_gpu(&self, largest: Largest) -> Option<(u32, JobSource)> {
         let derived = JobSource::Other(Stated::Derived);
         let stated = self.rank.zip(self.rank_source).filter(|(_, source)| *source != derived);

@@ -1,4 +1,5 @@
-//! What is known of processes and communicators, for whoever makes rows of them: the recording itself, or a reader of one.
+//! What is known of processes and communicators, for whoever makes rows of them: the recording itself, or a
+//! reader of one.
 
 use std::collections::{HashMap, HashSet};
 
@@ -27,8 +28,9 @@ pub struct Known {
 }
 
 impl Known {
-    /// Takes note of an event; of others than those two nothing is noted. The event can come from a recording of anybody's making: what is
-    /// larger than anything that ncclflow writes is left out, and so are those beyond a number that no node has.
+    /// Takes note of an event; of others than those two nothing is noted. The event can come from a recording
+    /// of anybody's making: what is larger than anything that ncclflow writes is left out, and so are those
+    /// beyond a number that no node has.
     pub fn note(&mut self, event: &Event) {
         let is_ours = || serde_json::to_vec(event).is_ok_and(|text| text.len() <= MAX_EVENT);
         let has_room = self.processes.len().max(self.communicators.len()) < MAX_ENTRIES;

@@ -46,7 +46,8 @@ pub struct Whose {
 }
 
 impl ProcessFacts {
-    /// Reads what is known of the process with this number, if it is the one that was started then and has not ended.
+    /// Reads what is known of the process with this number, if it is the one that was started then and has
+    /// not ended.
     pub(super) fn read(
         pid: u32,
         started: Option<u64>,

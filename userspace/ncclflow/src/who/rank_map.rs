@@ -7,7 +7,8 @@ use serde::Deserialize;
 /// Bytes of a file that are read.
 const MAX_FILE: u64 = 16 << 20;
 
-/// The job's rank by process. A line for each: `PID RANK` or `HOST PID RANK`; empty lines and what follows a `#` are left out. Or JSON:
+/// The job's rank by process. A line for each: `PID RANK` or `HOST PID RANK`; empty lines and what follows a
+/// `#` are left out. Or JSON:
 /// `{"PID": RANK, …}`, or `[{"host": HOST, "pid": PID, "rank": RANK}, …]`, with or without `host`. A line with a host comes before one
 /// without.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

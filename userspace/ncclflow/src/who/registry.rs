@@ -8,8 +8,8 @@ use std::{
 use super::{communicator::Seen, known::Known};
 use crate::recording::Event;
 
-/// Entries that are kept, and communicators that are remembered. A node that has had more of them since the recording began loses the
-/// oldest entries.
+/// Entries that are kept, and communicators that are remembered. A node that has had more of them since the
+/// recording began loses the oldest entries.
 pub(super) const MAX_ENTRIES: usize = 65_536;
 
 /// Processes and communicators by the order in which they became known.

@@ -1,4 +1,5 @@
-//! Looks at processes and communicators as they come, without keeping anybody waiting: communicators are read by a thread of its own.
+//! Looks at processes and communicators as they come, without keeping anybody waiting: communicators are read
+//! by a thread of its own.
 
 use std::{
     collections::HashSet,
@@ -33,7 +34,8 @@ use crate::{
 /// Communicators that may wait to be looked at. Those beyond it have no facts.
 const MAX_WAITING: usize = 4096;
 
-/// How long the end of a recording or window waits for what is being looked at. A look takes some microseconds.
+/// How long the end of a recording or window waits for what is being looked at. A look takes some
+/// microseconds.
 const SETTLE_LIMIT: Duration = Duration::from_millis(200);
 
 /// What a recording has to tell who is who.

@@ -70,7 +70,8 @@ const FLOW_KEYS: [&str; 14] = [
 const STEP_KEYS: [&str; 10] =
     ["opCount", "rank", "channel", "step", "op", "peer", "bytes", "pattern", "protocol", "stage"];
 
-/// A line as C's printf made it: no spaces, keys in their order. Parsed by hand, as serde does not look at the order.
+/// A line as C's printf made it: no spaces, keys in their order. Parsed by hand, as serde does not look at
+/// the order.
 fn read<T: for<'de> Deserialize<'de>>(folder: &Path, name: &str, keys: &[&str]) -> Vec<T> {
     let text = fs::read_to_string(folder.join(name)).unwrap();
     let line = |line: &str| {

@@ -1,4 +1,5 @@
-//! Files made of real recordings: two H200s over NVLink and over sockets, whose captures are beside the repository.
+//! Files made of real recordings: two H200s over NVLink and over sockets, whose captures are beside the
+//! repository.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::manual_assert_eq, reason = "thousands of lines would be printed")]

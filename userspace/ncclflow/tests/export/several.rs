@@ -50,7 +50,8 @@ fn windows_go_on_in_the_same_files() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     fs::create_dir(path("session")).unwrap();
-    // A window begins with what the kernel side sends once, and numbers sends and receives from 0: the same again, later.
+    // A window begins with what the kernel side sends once, and numbers sends and receives from 0: the same
+    // again, later.
     captured.record(&path("session/window-1"), 0..30_000);
     captured.shifted(100_000_000_000).record(&path("session/window-2"), 0..30_000);
     let single = |window: &str| {

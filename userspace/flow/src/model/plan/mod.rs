@@ -274,8 +274,8 @@ impl PlanAssembler {
         parts.queued.iter().filter_map(post).collect()
     }
 
-    /// A call of `ncclProxySaveOp` with its calls of `SaveProxy`. `left`: the steps of the last one, which NCCL
-    /// leaves in an op that it queues.
+    /// A call of `ncclProxySaveOp` with its calls of `SaveProxy`. `left`: the steps of the last one, which
+    /// NCCL leaves in an op that it queues.
     #[expect(clippy::too_many_arguments, reason = "what one call consists of")]
     fn call(
         &mut self,

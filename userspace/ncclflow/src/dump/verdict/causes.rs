@@ -30,8 +30,8 @@ impl Causes {
     }
 }
 
-/// The surest causes that are found by following the waiting, and the ranks that wait. With `queued_counts`, a rank whose kernel may only be queued behind another one is a
-/// cause too.
+/// The surest causes that are found by following the waiting, and the ranks that wait. With `queued_counts`,
+/// a rank whose kernel may only be queued behind another one is a cause too.
 pub(super) fn follow(
     case: &Case<'_>,
     waits: &BTreeMap<u32, Waits>,

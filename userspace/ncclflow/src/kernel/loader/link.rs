@@ -33,8 +33,8 @@ pub enum LinkKind {
 }
 
 impl LinkKind {
-    /// Links to many, where the kernel has them (6.6) and limits them to a process. Before 46ba0e49b642 ("bpf:
-    /// fix multi-uprobe PID filtering logic", 6.10 and stable kernels) it limited them to a thread.
+    /// Links to many, where the kernel has them (6.6) and limits them to a process. Before 46ba0e49b642
+    /// ("bpf: fix multi-uprobe PID filtering logic", 6.10 and stable kernels) it limited them to a thread.
     pub fn best() -> Self {
         match is_uprobe_multi_supported(UProbeMultiFeature::ProcessScopedPidFilter) {
             Ok(true) => Self::Multi,

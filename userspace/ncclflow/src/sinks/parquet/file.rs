@@ -25,7 +25,8 @@ use crate::sinks::output_file::OutputFile;
 /// Rows that are gathered at a time for a column: what writing takes of memory besides the rows.
 const BATCH: usize = 8192;
 
-/// A file that has so much is complete, and the next one is begun: a footer says where each row group is, and is read whole.
+/// A file that has so much is complete, and the next one is begun: a footer says where each row group is, and
+/// is read whole.
 const MAX_ROW_GROUPS: usize = 64;
 const MAX_BYTES: usize = 512 << 20;
 

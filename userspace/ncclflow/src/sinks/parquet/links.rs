@@ -6,7 +6,8 @@ use nccl_library::nccl::{Direction, Transport};
 
 const NS_PER_SECOND: u64 = 1_000_000_000;
 
-/// Rows that are kept to be added to. Then all are written, and what comes later for one of them makes another row.
+/// Rows that are kept to be added to. Then all are written, and what comes later for one of them makes
+/// another row.
 const MAX_KEPT: usize = 50_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

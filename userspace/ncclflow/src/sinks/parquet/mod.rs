@@ -1,7 +1,9 @@
-//! Tables for fleets: Parquet files, partitioned by job and host, that DuckDB, Spark and others read as they are (docs/PARQUET.md).
+//! Tables for fleets: Parquet files, partitioned by job and host, that DuckDB, Spark and others read as they
+//! are (docs/PARQUET.md).
 //!
-//! The columns are those of the schema's rows. Rows wait in memory until they are a row group, which is sorted and written; what
-//! waits is bounded, over all tables. Files get their names at the end, so that readers never see half of a recording.
+//! The columns are those of the schema's rows. Rows wait in memory until they are a row group, which is
+//! sorted and written; what waits is bounded, over all tables. Files get their names at the end, so that
+//! readers never see half of a recording.
 
 mod file;
 mod links;
@@ -91,7 +93,8 @@ pub struct ParquetTables {
 }
 
 impl ParquetTables {
-    /// Tables in the folder, of the recording that has this `session.json`: that of its end, or else of its beginning.
+    /// Tables in the folder, of the recording that has this `session.json`: that of its end, or else of its
+    /// beginning.
     pub fn new(dir: OutputDir, formats: &ParquetFormats, report: &str) -> Self {
         let report = Report::parse(report);
         let common = Arc::new(Common {
@@ -147,7 +150,8 @@ impl ParquetTables {
         Ok(())
     }
 
-    /// Gives the files their names: readers see them from now on. What has none when this is dropped is removed.
+    /// Gives the files their names: readers see them from now on. What has none when this is dropped is
+    /// removed.
     pub fn publish(&mut self) -> Result<ParquetTotals> {
         let mut totals = ParquetTotals::default();
         for (job, host, partition) in &mut self.partitions {

@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 /// Hive's name for nothing.
 const NOTHING: &str = "__HIVE_DEFAULT_PARTITION__";
 
-/// The folder `key=value` of a partition. As Hive does it, what readers or file systems could take for something else is escaped.
+/// The folder `key=value` of a partition. As Hive does it, what readers or file systems could take for
+/// something else is escaped.
 pub(super) fn partition(key: &str, value: &str) -> String {
     let mut name = format!("{key}=");
     for character in value.chars() {

@@ -278,8 +278,8 @@ impl Partition {
         if state.rows.len() >= MAX_ROWS { self.write_rows(table, false) } else { Ok(()) }
     }
 
-    /// Writes what waits as a row group; `even_none`: a file is made even if there is nothing in it, so that every table is there to be
-    /// read.
+    /// Writes what waits as a row group; `even_none`: a file is made even if there is nothing in it, so that
+    /// every table is there to be read.
     fn write_rows(&mut self, table: Table, even_none: bool) -> io::Result<()> {
         let common = Arc::clone(&self.common);
         let (layout, format) = common.table(table)?;

@@ -37,7 +37,8 @@ impl Table {
         }
     }
 
-    /// The rows of which one of its rows is made, or several kinds of rows: one of its columns can be in several.
+    /// The rows of which one of its rows is made, or several kinds of rows: one of its columns can be in
+    /// several.
     fn parts(self) -> &'static [&'static [Column]] {
         match self {
             Self::Op => &[FleetColumns::COLUMNS, OpRow::COLUMNS],
