@@ -130,7 +130,7 @@ impl View for Megatrace {
         if self.calls == 0 && exported.rows.ops > 0 {
             bail!(
                 "there are no API calls in what is asked for, but ops of --level flow or steps: \
-                 a Megatrace log is of calls, which `record --level api` records"
+                 a Megatrace log is of calls, which `record --level api` records, and `--api` beside ops"
             );
         }
         Ok(())
