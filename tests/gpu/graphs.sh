@@ -10,9 +10,7 @@
 #   tests/gpu/graphs.sh net 2 NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_IB_DISABLE=1 NCCL_NET=Socket
 set -uo pipefail
 cd "$(dirname "$0")/../.."
-name=$1 ranks=$2
-shift 2
-environment=("$@")
+. tests/gpu/arguments.sh
 programs=$(realpath "${NCCLFLOW_PROGRAMS:-target/release}")
 . tests/gpu/job.sh
 

@@ -7,11 +7,7 @@
 # Needs root, GPUs, torch, nvidia-smi, and ncclflow in $NCCLFLOW_PROGRAMS (default target/debug).
 set -uo pipefail
 cd "$(dirname "$0")/../.."
-name=$1 ranks=$2
-shift 2
-environment=()
-while [ $# -gt 0 ] && [ "$1" != -- ]; do environment+=("$1"); shift; done
-[ $# -gt 0 ] && shift
+. tests/gpu/arguments.sh
 programs=$(realpath "${NCCLFLOW_PROGRAMS:-target/debug}")
 . tests/gpu/job.sh
 
