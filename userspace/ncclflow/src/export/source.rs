@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    io::{self, BufReader},
+    io::BufReader,
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
 };
@@ -13,7 +13,7 @@ use ncclflow_common::LOSS_MARK;
 use serde::Deserialize;
 
 use crate::{
-    capture::{self, CaptureReader},
+    capture::{self, CaptureHeader, CaptureReader},
     record::Kept,
     recording::{FOLDER, Item, Progress, RecordingReader, Selection},
     sinks::OutputDir,
@@ -59,9 +59,11 @@ impl Source {
     /// Looks through it.
     pub(crate) fn look(path: PathBuf) -> Result<Self> {
         let context = || format!("in `{}`", path.display());
-        let (text, span_ns, bytes) =
-            if path.is_dir() { look_at_recording(&path) } else { look_at_capture(&path) }
-                .with_context(context)?;
+        let (text, span_ns, bytes) = match Kept::open(&path).with_context(context)? {
+            Kept::Recording(reader) => look_at_recording(*reader),
+            Kept::Capture(reader, header) => look_at_capture(&path, reader, *header),
+        }
+        .with_context(context)?;
         let report = serde_json::from_str(&text).unwrap_or_default();
         Ok(Self { path, report, text, span_ns, bytes })
     }
@@ -93,13 +95,7 @@ impl Source {
 
 type Looked = (String, Option<(u64, u64)>, u64);
 
-fn look_at_recording(path: &Path) -> Result<Looked> {
-    let dir = OutputDir::open(path)?;
-    let folder = match dir.open_subfolder(FOLDER) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => dir,
-        folder => folder.with_context(|| format!("opening `{FOLDER}`"))?,
-    };
-    let mut reader = RecordingReader::open(folder)?;
+fn look_at_recording(mut reader: RecordingReader) -> Result<Looked> {
     let mut report = None;
     let mut take = |item: Item<'_>| {
         if let Item::End(text) = item {
@@ -111,10 +107,12 @@ fn look_at_recording(path: &Path) -> Result<Looked> {
     Ok((report, reader.span_ns(), reader.bytes().context("listing its segments")?))
 }
 
-fn look_at_capture(path: &Path) -> Result<Looked> {
-    let file = File::open(path)?;
-    let bytes = file.metadata()?.len();
-    let (mut reader, header) = CaptureReader::new(BufReader::with_capacity(1 << 20, file))?;
+fn look_at_capture(
+    path: &Path,
+    mut reader: CaptureReader<BufReader<File>>,
+    header: CaptureHeader,
+) -> Result<Looked> {
+    let bytes = std::fs::metadata(path)?.len();
     let mut span: Option<(u64, u64)> = None;
     let report = loop {
         match reader.next_item()? {
