@@ -27,7 +27,7 @@ pub(super) fn decode_directly(
             Step::Records(batch) => {
                 intake.note(&batch, events);
                 batch.records().for_each(|record| pipeline.record(record));
-                pipeline.close_ended_before(pipeline.last_ns.saturating_sub(STRAGGLE_NS));
+                pipeline.close_ended();
             }
             Step::Message(WatcherMessage::ProcessEnded { tgid, at_ns }) => {
                 intake.process_ended(tgid, at_ns);

@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     clock::now_ns,
-    recording::{BLOCK_TIME, FOLDER, Progress, RecordingReader, Selection},
+    recording::{BLOCK_TIME, FOLDER, Item, Progress, RecordingReader, Selection},
     sinks::{
         ApiOutputOptions, FilesReport, FilesState, FilesWhen, LiveStatistics, OutputDir, SessionFiles,
         Sink as _,
@@ -146,13 +146,11 @@ struct Follower<'a> {
     /// Folder, for messages.
     folder: PathBuf,
     when: FilesWhen,
-    limit_bytes: Option<u64>,
     window: Option<u32>,
     /// Others than files want all rows.
     is_watched: bool,
-    /// Records that were read, for others too.
-    records: u64,
-    shown_records: Arc<AtomicU64>,
+    /// Records that were read. Others look at it.
+    records: Arc<AtomicU64>,
     /// Records in the recording.
     written: Arc<AtomicU64>,
     told_lag: Instant,
@@ -165,7 +163,7 @@ struct Follower<'a> {
 impl<'a> Follower<'a> {
     fn open(
         request: FilesRequest,
-        shown_records: Arc<AtomicU64>,
+        records: Arc<AtomicU64>,
         written: Arc<AtomicU64>,
         events: &'a EventSender,
     ) -> Result<Self> {
@@ -188,11 +186,9 @@ impl<'a> Follower<'a> {
             folder,
             // Statistics, and the number of ops in a window, are wanted at once.
             when: if is_watched && options.when == FilesWhen::End { FilesWhen::Live } else { options.when },
-            limit_bytes: options.limit_bytes,
             window,
             is_watched,
-            records: 0,
-            shown_records,
+            records,
             written,
             told_lag: Instant::now(),
             flushed: Instant::now(),
@@ -229,8 +225,7 @@ impl<'a> Follower<'a> {
             match message {
                 // Of many that waited one is enough.
                 Ok(FilesMessage::Written) => {
-                    let is_over = inbox.try_iter().any(|message| message == FilesMessage::Finish);
-                    return is_over;
+                    return inbox.try_iter().any(|message| message == FilesMessage::Finish);
                 }
                 Ok(FilesMessage::Finish) | Err(RecvTimeoutError::Disconnected) => return true,
                 Err(RecvTimeoutError::Timeout) => {
@@ -249,13 +244,14 @@ impl<'a> Follower<'a> {
             if self.stop.load(Ordering::Relaxed) {
                 return Ok(Some(FilesState::Stopped));
             }
-            let Self { reader, pipeline, records, .. } = self;
+            let Self { reader, pipeline, .. } = self;
+            let mut records = 0;
             let progress = reader.read_next(&Selection::ALL, &mut |item| {
-                *records += u64::from(matches!(item, crate::recording::Item::Record(_)));
+                records += u64::from(matches!(item, Item::Record(_)));
                 pipeline.take(item);
             })?;
-            self.shown_records.store(self.records, Ordering::Relaxed);
-            self.pipeline.close_ended_before(self.pipeline.last_ns.saturating_sub(STRAGGLE_NS));
+            self.records.fetch_add(records, Ordering::Relaxed);
+            self.pipeline.close_ended();
             self.tell();
             self.tell_lag();
             if self.flushed.elapsed() >= FLUSH_INTERVAL {
@@ -309,14 +305,19 @@ impl<'a> Follower<'a> {
     }
 
     fn report(&self, state: FilesState) -> FilesReport {
+        if self.when == FilesWhen::None {
+            // Only others wanted the rows.
+            return FilesReport::none();
+        }
         let output = &self.pipeline.output;
+        let records = self.records.load(Ordering::Relaxed);
         FilesReport {
             when: self.when,
             state: if output.is_over_limit() { FilesState::Limit } else { state },
             bytes: output.files.bytes(),
-            limit_bytes: self.limit_bytes,
-            records: self.records,
-            lag_records: self.written.load(Ordering::Relaxed).saturating_sub(self.records),
+            limit_bytes: output.limit_bytes,
+            records,
+            lag_records: self.written.load(Ordering::Relaxed).saturating_sub(records),
             until_ns: (self.pipeline.last_ns > 0).then_some(self.pipeline.last_ns),
         }
     }

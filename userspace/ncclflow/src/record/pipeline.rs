@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use ncclflow_common::LOSS_MARK;
 
 use super::{
+    consumers::STRAGGLE_NS,
     neighbours::Neighbours,
     processes::{Output, Traced, TracedProcess},
     setup::Bindings,
@@ -177,6 +178,11 @@ impl Pipeline {
         }
         self.neighbours.look_again(&mut self.processes, &mut self.node, &mut self.output);
         Ok(())
+    }
+
+    /// Completes the files of processes that ended so long before the latest record that all of theirs have come.
+    pub(super) fn close_ended(&mut self) {
+        self.close_ended_before(self.last_ns.saturating_sub(STRAGGLE_NS));
     }
 
     /// All records from before this moment have come: files of processes that ended before are complete.

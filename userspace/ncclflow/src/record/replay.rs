@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
-use super::{consumers::STRAGGLE_NS, pipeline::Pipeline};
+use super::pipeline::Pipeline;
 use crate::{
     capture::{self, CaptureHeader, CaptureReader},
     recording::{Damage, FOLDER, Item, Progress, RecordingReader, Selection},
@@ -137,7 +137,7 @@ fn read_recording(
         }
     };
     while reader.read_next(&selection, &mut |item| take(item, &mut pipeline))? == Progress::Read {
-        pipeline.close_ended_before(pipeline.last_ns.saturating_sub(STRAGGLE_NS));
+        pipeline.close_ended();
         progress(reader.position());
         if pipeline.last_ns >= until_ns.saturating_add(AFTER_NS) && !pipeline.waits_for_ops_before(until_ns) {
             selection.to_ns = selection.to_ns.min(pipeline.last_ns);

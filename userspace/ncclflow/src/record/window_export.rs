@@ -156,9 +156,7 @@ fn complete(window: ClosedWindow, compress: bool, totals: &mut WindowTotals, eve
         files.begin_to_finish();
         match files.join() {
             Ok(made) => {
-                let has_files = made.report.when != FilesWhen::None;
-                let files = if has_files { made.report } else { FilesReport::none() };
-                complete_files(&mut report, &made.pipeline, Some(files));
+                complete_files(&mut report, &made.pipeline, Some(made.report));
                 if let Some(window) = &mut report.window {
                     window.ops_left_out = made.pipeline.output.left_out;
                 }
