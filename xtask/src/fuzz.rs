@@ -1,8 +1,9 @@
 //! `cargo xtask fuzz`: makes seeds with this machine's compiler, and runs the fuzz targets of `tests/fuzz` on
 //! them.
 //!
-//! Needs `cargo install cargo-fuzz --locked` and a nightly compiler (1.98 or later), which is why it is not
-//! part of the tests.
+//! Needs `cargo install cargo-fuzz --locked`, and takes long, which is why it is not part of the tests. The
+//! compiler is the workspace's own: `RUSTC_BOOTSTRAP` lets a stable one take the options that cargo-fuzz
+//! gives.
 
 use std::{
     fs,
@@ -51,16 +52,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     for target in &args.target {
         let mut cargo = Command::new("cargo");
         cargo
-            .args(["+nightly", "fuzz", "run", "--fuzz-dir", FOLDER, "--sanitizer", &args.sanitizer, target])
+            .args(["fuzz", "run", "--fuzz-dir", FOLDER, "--sanitizer", &args.sanitizer, target])
             .args(["--", "-max_len=40000", "-rss_limit_mb=1024", "-timeout=60"])
             .arg(format!("-max_total_time={}", args.seconds))
             .current_dir(repository::root())
-            // Otherwise the toolchain that runs this program takes precedence over `+nightly`.
-            .env_remove("RUSTUP_TOOLCHAIN")
-            .env_remove("CARGO");
+            .env("RUSTC_BOOTSTRAP", "1");
         let purpose = format!(
             "the fuzz target {target}: a finding is in {FOLDER}/artifacts/{target}; \
-             it needs `cargo install cargo-fuzz --locked` and a nightly compiler, 1.98 or later"
+             it needs `cargo install cargo-fuzz --locked`"
         );
         tool::run(&mut cargo, &purpose)?;
     }
