@@ -1,5 +1,6 @@
 //! The files of lines as a view of `DIR/recording/`: when they are made (`--files`), how large they become
-//! (`--files-limit`), and how they are left (a second Ctrl-C). The truth is what a replay makes of the
+//! (`--files-limit`), how they are left (a second Ctrl-C), and what goes where a folder has reached its limit or
+//! its age (`--max-size`, `--max-age`). The truth is what a replay makes of the
 //! recording, and what the job says of itself.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -7,8 +8,10 @@
 use std::{
     collections::HashMap,
     fs,
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     process::Command,
+    thread,
     time::Duration,
 };
 
@@ -25,13 +28,18 @@ struct World {
 
 /// A job that calls so many all-reduces.
 fn world(calls: &str) -> Option<World> {
+    world_with(&["--iters", calls])
+}
+
+fn world_with(workload: &[&str]) -> Option<World> {
     let (ncclflow, bed) = (programs::ncclflow()?, programs::bed()?);
     let library = programs::nccl("2.27.5-cu12")?;
     if !root() {
         return None;
     }
     let folder = tempfile::tempdir().unwrap();
-    let arguments = ["--ranks", "2", "--bytes", "4096", "--timeout", "300", "--iters", calls, "--sync"];
+    let arguments = ["--ranks", "2", "--bytes", "4096", "--timeout", "300", "--sync"];
+    let arguments = [&arguments, workload].concat();
     let bed = Bed::start(&bed, &library, folder.path(), &arguments).unwrap();
     Some(World { ncclflow, folder, bed })
 }
@@ -167,4 +175,108 @@ fn a_second_signal_leaves_the_files_and_the_recording_is_whole() {
     let (live, all) = (lines(&out), replayed(&ncclflow, &out));
     let size = |files: &HashMap<PathBuf, String>| files.values().map(String::len).sum::<usize>();
     assert!(size(&live) < size(&all) && all.len() == 4, "{} of {}", size(&live), size(&all));
+}
+
+/// Bytes that `du` shows of a folder.
+fn on_disk(path: &Path) -> u64 {
+    let Ok(metadata) = fs::symlink_metadata(path) else { return 0 };
+    let inside = fs::read_dir(path).into_iter().flatten().flatten();
+    metadata.blocks() * 512 + inside.map(|entry| on_disk(&entry.path())).sum::<u64>()
+}
+
+/// What `export` makes of the recording: the ops of each rank, in the order of their calls, and what it said.
+fn exported(ncclflow: &Path, out: &Path) -> (Vec<Vec<Value>>, String) {
+    let made = out.with_extension("made");
+    let export =
+        Command::new(ncclflow).arg("export").arg(out).args(["-f", "jsonl", "-o"]).arg(&made).output();
+    let export = export.unwrap();
+    let said =
+        String::from_utf8_lossy(&export.stdout).into_owned() + &String::from_utf8_lossy(&export.stderr);
+    assert!(export.status.success(), "{said}");
+    let files = lines(&made).into_iter().filter(|(name, _)| name.to_string_lossy().contains("proxy_flow"));
+    let ops = files.map(|(_, text)| {
+        let mut ops: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        ops.sort_by_key(|op| op["ts_ns"].as_u64());
+        ops
+    });
+    (ops.collect(), said)
+}
+
+/// A folder with a limit: first the files of lines end, at a half of it, then they go, and then the oldest
+/// records. What is left is read, without a gap to the end of the job, and no record is lost.
+#[test]
+fn at_the_limit_of_the_folder_lines_go_before_records_and_the_latest_records_stay() {
+    const LIMIT: u64 = 1 << 20;
+    let Some(mut world) = world("25000") else { return };
+    let out = world.folder.path().join("out");
+    let arguments = ["--max-size", "1M", "--strict", "--level", "steps", "--buffer-size", "64"];
+    let recorder = Recorder::start(&world.ncclflow, &world.bed.pid_list(), &out, &arguments).unwrap();
+    world.bed.go().unwrap();
+    let (mut looks, mut most) = (0, 0);
+    while world.bed.is_running() {
+        let mut used = on_disk(&out);
+        if used > LIMIT {
+            // One look takes its time, and can have seen what was never there at once.
+            used = used.min(on_disk(&out));
+        }
+        (looks, most) = (looks + 1, most.max(used));
+        thread::sleep(Duration::from_millis(10));
+    }
+    assert!(world.bed.finish().unwrap().1.ok);
+    let (status, said) = recorder.finish().unwrap();
+    assert!(status.success(), "{said}");
+    assert!(most <= LIMIT && looks > 50, "{most} bytes in {looks} looks");
+    for once in ["the files of lines end here", "removed to make room (--max-size): the files of lines"] {
+        assert_eq!(said.matches(once).count(), 1, "{once}: {said}");
+    }
+    assert!(lines(&out).is_empty());
+    let session = session(&out);
+    assert!(session["loss"].as_object().unwrap().values().all(|count| count == 0), "{:#}", session["loss"]);
+    assert_eq!(
+        (&session["files"]["state"], &session["max_size"]["lines_removed"]),
+        (&"removed".into(), &1.into())
+    );
+    let removed = session["recording"]["removed_records"].as_u64().unwrap();
+    assert!(removed > 0 && session["recording"]["removed_segments"].as_u64().unwrap() > 0, "{session:#}");
+
+    let (ranks, said) = exported(&world.ncclflow, &out);
+    assert!(said.contains("older records were removed, as --max-size or --max-age wanted it"), "{said}");
+    assert_eq!(ranks.len(), 2);
+    for ops in ranks {
+        let count = |op: &Value| op["opCount"].as_u64().unwrap();
+        // From the beginning there are the ops that stand in one block with what lasts, of which the last lacks
+        // messages; then the latest ones, without a gap to the job's last call.
+        let gap = ops.windows(2).rposition(|pair| count(&pair[0]) + 2 != count(&pair[1])).unwrap();
+        let (lasting, latest) = ops.split_at(gap + 1);
+        assert_eq!(count(latest.last().unwrap()), 2 * (25_000 - 1));
+        assert!(lasting.len() < 1000 && latest.len() > 1000, "{} {}", lasting.len(), latest.len());
+        for op in lasting.iter().filter(|op| op["measured"] != "as_planned") {
+            assert_eq!(op["incomplete"], true, "{op:#}");
+        }
+        // The first one may have begun before what is left.
+        assert!(latest[1..].iter().all(|op| op["measured"] == "as_planned" && op["incomplete"] == false));
+    }
+}
+
+#[test]
+fn what_is_too_old_goes() {
+    let Some(world) = world_with(&["--iters", "1000000", "--interval-ms", "5"]) else { return };
+    let out = world.folder.path().join("out");
+    let recorder =
+        Recorder::start(&world.ncclflow, &world.bed.pid_list(), &out, &["--max-age", "10"]).unwrap();
+    world.bed.go().unwrap();
+    wait_until("there are lines", Duration::from_mins(1), || !lines(&out).is_empty());
+    wait_until("lines are removed", Duration::from_mins(1), || lines(&out).is_empty());
+    let first = out.join("recording/000001.nfr");
+    wait_until("records are removed", Duration::from_mins(1), || !first.exists());
+    recorder.signal(Signal::INT).unwrap();
+    let (status, said) = recorder.finish().unwrap();
+    assert!(status.success(), "{said}");
+    let session = session(&out);
+    assert_eq!(
+        (&session["files"]["state"], &session["max_size"]["bytes"]),
+        (&"removed".into(), &Value::Null)
+    );
+    assert!(session["recording"]["removed_records"].as_u64().unwrap() > 0, "{session:#}");
+    assert!(session["loss"].as_object().unwrap().values().all(|count| count == 0), "{:#}", session["loss"]);
 }

@@ -3,7 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{collections::BTreeMap, fs::File, time::Duration};
+use std::{collections::BTreeMap, fs::File, path::Path, process::Command, thread, time::Duration};
 
 use ncclflow_e2e::{
     harness::{
@@ -69,51 +69,99 @@ fn top_counts_the_ops_and_bytes_that_the_program_asked_for() {
             bed.go().unwrap();
             assert!(bed.finish().unwrap().1.ok);
             let report = top.finish().unwrap();
-            let what = format!("{version} {level}: {report:#}");
-            assert_eq!(report["records_lost"], 0, "{what}");
-            let ranks = report["ranks"].as_array().unwrap();
-            assert_eq!(ranks.len(), usize::try_from(RANKS).unwrap(), "{what}");
-            for (at, rank) in ranks.iter().enumerate() {
-                assert_eq!(number(&rank["rank"]), at as u64, "{what}");
-                assert_eq!(number(&rank["pid"]), u64::from(bed.ready.pids[at]), "{what}");
-                let kinds: BTreeMap<&str, &Value> = rank["kinds"]
-                    .as_array()
-                    .unwrap()
-                    .iter()
-                    .map(|kind| (kind["coll"].as_str().unwrap(), kind))
-                    .collect();
-                let names: Vec<&str> = kinds.keys().copied().collect();
-                assert_eq!(names, ["AllGather", "AllReduce", "Recv", "Send"], "{what}");
-                // Before 2.23, what an op is called with is known of reductions only.
-                let is_sized =
-                    |name: &str| level == "api" || !version.starts_with("2.21") || name == "AllReduce";
-                for (name, kind) in kinds {
-                    assert_eq!(number(&kind["ops"]), ITERATIONS, "{name} {what}");
-                    let bytes = if is_sized(name) { ITERATIONS * BYTES } else { 0 };
-                    assert_eq!(number(&kind["bytes"]), bytes, "{name} {what}");
-                    let unsized_ops = if is_sized(name) { 0 } else { ITERATIONS };
-                    assert_eq!(number(&kind["unsized_ops"]), unsized_ops, "{name} {what}");
-                    if level != "api" {
-                        assert_eq!(kind["protocol"], "SIMPLE", "{what}");
-                    }
-                }
-                assert!(rank["lag"].is_null() || level == "steps", "{what}");
+            assert_counted(&report, version, level, &bed, &folder);
+        }
+    }
+}
+
+/// The report has what the program did.
+fn assert_counted(report: &Value, version: &str, level: &str, bed: &Bed, folder: &tempfile::TempDir) {
+    let what = format!("{version} {level}: {report:#}");
+    assert_eq!(report["records_lost"], 0, "{what}");
+    let ranks = report["ranks"].as_array().unwrap();
+    assert_eq!(ranks.len(), usize::try_from(RANKS).unwrap(), "{what}");
+    for (at, rank) in ranks.iter().enumerate() {
+        assert_eq!(number(&rank["rank"]), at as u64, "{what}");
+        assert_eq!(number(&rank["pid"]), u64::from(bed.ready.pids[at]), "{what}");
+        let kinds: BTreeMap<&str, &Value> = rank["kinds"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|kind| (kind["coll"].as_str().unwrap(), kind))
+            .collect();
+        let names: Vec<&str> = kinds.keys().copied().collect();
+        assert_eq!(names, ["AllGather", "AllReduce", "Recv", "Send"], "{what}");
+        // Before 2.23, what an op is called with is known of reductions only.
+        let is_sized = |name: &str| level == "api" || !version.starts_with("2.21") || name == "AllReduce";
+        for (name, kind) in kinds {
+            assert_eq!(number(&kind["ops"]), ITERATIONS, "{name} {what}");
+            let bytes = if is_sized(name) { ITERATIONS * BYTES } else { 0 };
+            assert_eq!(number(&kind["bytes"]), bytes, "{name} {what}");
+            let unsized_ops = if is_sized(name) { 0 } else { ITERATIONS };
+            assert_eq!(number(&kind["unsized_ops"]), unsized_ops, "{name} {what}");
+            if level != "api" {
+                assert_eq!(kind["protocol"], "SIMPLE", "{what}");
             }
-            let mut measured = BTreeMap::new();
-            for rank in ranks {
-                for peer in rank["peers"].as_array().unwrap() {
-                    let of = |key: &str| i32::try_from(peer[key].as_i64().unwrap()).unwrap();
-                    let rank = i32::try_from(rank["rank"].as_i64().unwrap()).unwrap();
-                    let key = (rank, peer["op"].as_str().unwrap().to_owned(), of("peer"));
-                    measured.insert(key, number(&peer["bytes_measured"]));
-                }
-            }
-            // Sizes are told from 2.27 on.
-            match level {
-                "steps" if !version.starts_with("2.21") => assert_eq!(measured, moved(&folder), "{what}"),
-                "steps" => assert_eq!(measured.len(), moved(&folder).len(), "{what}"),
-                _ => assert!(measured.is_empty(), "{what}"),
-            }
+        }
+        assert!(rank["lag"].is_null() || level == "steps", "{what}");
+    }
+    let mut measured = BTreeMap::new();
+    for rank in ranks {
+        for peer in rank["peers"].as_array().unwrap() {
+            let of = |key: &str| i32::try_from(peer[key].as_i64().unwrap()).unwrap();
+            let rank = i32::try_from(rank["rank"].as_i64().unwrap()).unwrap();
+            let key = (rank, peer["op"].as_str().unwrap().to_owned(), of("peer"));
+            measured.insert(key, number(&peer["bytes_measured"]));
+        }
+    }
+    // Sizes are told from 2.27 on.
+    match level {
+        "steps" if !version.starts_with("2.21") => assert_eq!(measured, moved(folder), "{what}"),
+        "steps" => assert_eq!(measured.len(), moved(folder).len(), "{what}"),
+        _ => assert!(measured.is_empty(), "{what}"),
+    }
+}
+
+/// The report of `top --recording`.
+fn top_of(recording: &Path, interval: &str) -> Value {
+    let mut top = Command::new(programs::ncclflow().unwrap());
+    top.args(["top", "--once", "--json", "-i", interval, "--recording"]).arg(recording);
+    let top = top.output().unwrap();
+    assert!(top.status.success(), "{}", String::from_utf8_lossy(&top.stderr));
+    serde_json::from_slice(&top.stdout).unwrap()
+}
+
+/// Of a recording that is over, and of one that is written meanwhile.
+#[test]
+fn top_counts_the_same_in_a_recording() {
+    let Some(ncclflow) = programs::ncclflow() else { return };
+    for level in ["flow", "steps"] {
+        let version = "2.27.5-cu12";
+        let Some((folder, mut bed)) = waiting_bed(version, &[]) else { return };
+        let out = folder.path().join("out");
+        let options = ["--level", level, "--files", "none"];
+        let recorder = Recorder::start(&ncclflow, &bed.pid_list(), &out, &options).unwrap();
+        let follows = {
+            let out = out.clone();
+            thread::spawn(move || top_of(&out, "300"))
+        };
+        bed.go().unwrap();
+        assert!(bed.finish().unwrap().1.ok);
+        let (status, said) = recorder.finish().unwrap();
+        assert!(status.success(), "{said}");
+        for report in [follows.join().unwrap(), top_of(&out, "1")] {
+            assert_counted(&report, version, level, &bed, &folder);
+            let pids: Vec<u64> = report["processes"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|process| number(&process["pid"]))
+                .collect();
+            assert_eq!(pids, bed.ready.pids.iter().map(|pid| u64::from(*pid)).collect::<Vec<_>>());
+            assert_eq!(
+                (&report["level"], &report["processes"][0]["nccl"]),
+                (&level.into(), &"2.27.5".into())
+            );
         }
     }
 }

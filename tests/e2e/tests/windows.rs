@@ -311,7 +311,7 @@ fn disk_usage(path: &Path) -> u64 {
 }
 
 /// Windows for ever in a folder that is full: it never takes more than it may, the latest windows are there
-/// and whole, and what was removed is named.
+/// and whole, the files of lines of older ones are gone first, and what was removed is named.
 #[test]
 fn a_folder_with_a_limit_keeps_the_latest_windows_and_never_takes_more() {
     // Four to five windows with all that is kept for the open one.
@@ -362,11 +362,28 @@ fn a_folder_with_a_limit_keeps_the_latest_windows_and_never_takes_more() {
 
     let folders = fs::read_dir(&job.output).unwrap().flatten().filter(|entry| entry.path().is_dir());
     assert_eq!(folders.count(), kept.len());
+    // Files of lines of older ones are gone, and made again of the recording.
+    let has_lines = |folder: &str| communicators(&job.output.join(folder)).count() > 0;
+    for window in windows {
+        let folder = window["folder"].as_str().unwrap();
+        assert!(!has_lines(folder) || window["lines_removed"] == false, "{window:#}");
+    }
+    let lines_removed = max_size["lines_removed"].as_u64().unwrap();
+    assert_eq!(lines_removed as usize, said.matches("the files of lines in").count(), "{said}");
+    let without_lines = kept.iter().take_while(|folder| !has_lines(folder)).count();
     // The last one may have been open for a moment only.
     let (last, whole) = kept.split_last().unwrap();
     whole_session(&job.output.join(last));
-    for folder in whole {
+    for folder in whole.iter().skip(without_lines) {
         assert_window_is_whole(&job.output.join(folder));
+    }
+    assert!(lines_removed > 0 && without_lines > 0, "{said}");
+    for folder in &kept[..without_lines] {
+        let made = job.output.with_extension(folder);
+        let mut export = Command::new(programs::ncclflow().unwrap());
+        export.arg("export").arg(job.output.join(folder)).args(["-f", "jsonl", "-o"]).arg(&made);
+        assert!(export.output().unwrap().status.success());
+        assert_eq!(Trace::read(&made).unwrap().ranks.len(), 2);
     }
 }
 
@@ -404,45 +421,6 @@ fn assert_window_is_whole(folder: &Path) {
     let links =
         summary["ranks"].as_array().unwrap().iter().flat_map(|rank| rank["links"].as_array().unwrap());
     assert_eq!(links.map(|link| link["messages"].as_u64().unwrap()).sum::<u64>(), messages);
-}
-
-/// Without windows what finds no room is lost, and said to be.
-#[test]
-fn a_recording_without_windows_stops_at_its_limit() {
-    let (Some(ncclflow), Some(bed), true) = (programs::ncclflow(), programs::bed(), root()) else {
-        return;
-    };
-    let Some(library) = programs::nccl("2.27.5-cu12") else { return };
-    let folder = tempfile::tempdir().unwrap();
-    let output = folder.path().join("out");
-    let arguments = "--mode processes --iters 1000000 --interval-ms 1 --bytes 4096 --sync --channels 1 --timeout 600 --ranks 2";
-    let arguments: Vec<&str> = arguments.split(' ').collect();
-    let bed = Bed::start(&bed, &library, folder.path(), &arguments).unwrap();
-    let limit = ["--max-size", "1M", "--compress", "--strict"];
-    let recorder = Recorder::start(&ncclflow, &bed.pid_list(), &output, &limit).unwrap();
-    bed.go().unwrap();
-    for _ in 0..200 {
-        assert!(disk_usage(&output) <= 1 << 20);
-        thread::sleep(Duration::from_millis(25));
-    }
-    recorder.signal(Signal::INT).unwrap();
-    let (status, said) = recorder.finish().unwrap();
-    assert_eq!(status.code(), Some(3), "{said}");
-    assert_eq!(said.matches("has reached its limit").count(), 1, "{said}");
-    assert!(disk_usage(&output) <= 1 << 20);
-    let session = json(&output.join("session.json"));
-    let loss = &session["loss"];
-    assert_eq!((&session["state"], &loss["lines_lost"]), (&"complete".into(), &loss["lines_over_max_size"]));
-    assert!(
-        loss["lines_over_max_size"].as_u64().unwrap() > 0 && loss["aggregates_over_max_size"] == 0,
-        "{loss:#}"
-    );
-    assert_eq!(
-        (&session["compressed"]["files"], &session["compressed"]["files_left"]),
-        (&4.into(), &0.into())
-    );
-    let trace = Trace::read(&output).unwrap();
-    assert!(trace.ranks.values().all(|rank| !rank.steps.is_empty()));
 }
 
 /// A rank that does not join: one dump says so, and a job that is not recorded any more is not dumped again

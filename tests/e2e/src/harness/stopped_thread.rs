@@ -57,6 +57,10 @@ impl Drop for StoppedThread {
     fn drop(&mut self) {
         let nothing = ptr::null_mut::<libc::c_void>();
         // SAFETY: touches no memory of ours. If the thread is gone there is nothing to do.
-        unsafe { libc::ptrace(libc::PTRACE_DETACH, self.tid, nothing, nothing) };
+        if unsafe { libc::ptrace(libc::PTRACE_DETACH, self.tid, nothing, nothing) } != 0 {
+            // One that has ended stays until its tracer has seen it, and keeps its process from ending.
+            // SAFETY: no status is asked for.
+            unsafe { libc::waitpid(self.tid, ptr::null_mut(), libc::__WALL | libc::WNOHANG) };
+        }
     }
 }

@@ -81,6 +81,11 @@ impl Tally {
         self.statistics.undecodable += 1;
     }
 
+    /// So many records wait to be counted.
+    pub fn behind(&mut self, records: u64) {
+        self.statistics.behind = records;
+    }
+
     /// Records of a process that are missing, as is known now.
     pub fn lost(&mut self, host: &HostInfo, lost: u64) {
         if let Some(process) = self.statistics.processes.get_mut(&host.pid) {

@@ -29,6 +29,8 @@ pub struct Statistics {
     pub processes: BTreeMap<u32, ProcessStatistics>,
     /// Records that could not be understood.
     pub undecodable: u64,
+    /// Records that are in the recording and not counted here yet.
+    pub behind: u64,
     /// By process, communicator and rank: told before an op is complete.
     pub(super) launched: HashMap<(u32, Option<u64>, i32), u64>,
 }

@@ -15,7 +15,7 @@ use super::rank_reader::recording;
 use crate::{
     export::Source,
     record::Read,
-    recording::{Damage, FOLDER},
+    recording::FOLDER,
     sinks::{OutputDir, SessionFiles, Sink},
 };
 
@@ -122,22 +122,5 @@ impl<T: TakeRows> Sink for Rows<T> {
 
 /// What a reader should know of what was read.
 fn said(path: &Path, read: &Read) -> Vec<String> {
-    let Read { undecodable, is_cut, damage: Damage { blocks, bytes, unknown }, .. } = *read;
-    let mut notes = Vec::new();
-    let mut note = |is_so: bool, text: String| {
-        if is_so {
-            notes.push(format!("{}: {text}", path.display()));
-        }
-    };
-    note(
-        is_cut,
-        "the recording has no end: it was killed, its disk was full, or it still goes on".to_owned(),
-    );
-    note(
-        blocks + bytes > 0,
-        format!("{blocks} blocks and {bytes} bytes between blocks are damaged, and were left out"),
-    );
-    note(unknown > 0, format!("{unknown} blocks and events are of a newer version, and were left out"));
-    note(undecodable > 0, format!("{undecodable} records could not be understood"));
-    notes
+    read.notes().into_iter().map(|note| format!("{}: {note}", path.display())).collect()
 }

@@ -26,6 +26,7 @@ mod summary;
 mod symbols;
 mod top;
 mod top_args;
+mod top_recording;
 
 use std::{io::Write, process::ExitCode, time::Instant};
 

@@ -3,9 +3,9 @@
 use std::{
     io::stdout,
     net::SocketAddr,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::ExitCode,
-    time::{Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::Result;
@@ -29,8 +29,13 @@ pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<ExitCode> {
     let metrics = args.metrics.zip(live).map(|(address, live)| serve(address, live, quiet)).transpose()?;
     let outcome = with_signals(
         move |stop| {
-            let mut console =
-                Console { quiet, output, detaching_since: None, progress: FilesProgress::default() };
+            let mut console = Console {
+                quiet,
+                output,
+                max_age: options.max_age,
+                detaching_since: None,
+                progress: FilesProgress::default(),
+            };
             let outcome = record(&options, stop, &mut |notice| console.say(&notice))?;
             console.progress.clear();
             Ok(outcome)
@@ -74,11 +79,16 @@ fn default_output() -> PathBuf {
 struct Console {
     quiet: bool,
     output: Option<PathBuf>,
+    max_age: Option<Duration>,
     detaching_since: Option<Instant>,
     progress: FilesProgress,
 }
 
 impl Console {
+    fn why_removed(&self) -> &'static str {
+        if self.max_age.is_some() { " (--max-size, --max-age)" } else { " to make room (--max-size)" }
+    }
+
     fn say(&mut self, notice: &Notice<'_>) {
         match notice {
             Notice::WriteFailed(error) => tell!("ncclflow: {error}"),
@@ -99,7 +109,15 @@ impl Console {
             }
             Notice::TargetExited { pid } => tell!("process {pid} exited"),
             Notice::Joined { process, library } => joined(process, library),
-            Notice::WindowRemoved(folder) => tell!("removed to make room (--max-size): {folder}"),
+            Notice::WindowRemoved(folder) => tell!("removed{}: {folder}", self.why_removed()),
+            Notice::LinesRemoved(folder) => {
+                let output = self.output.as_deref().unwrap_or(Path::new("."));
+                let output = if folder.is_empty() { output.to_owned() } else { output.join(folder) };
+                let (why, output) = (self.why_removed(), output.display());
+                tell!(
+                    "removed{why}: the files of lines in {output}; `ncclflow export {output} -f jsonl -o NEW` makes them again"
+                );
+            }
             Notice::WindowOpened(window) => tell!("window {} opened: {}", window.number, window.folder),
             Notice::WindowClosed(window, report) => {
                 let lines: u64 =
@@ -116,7 +134,7 @@ impl Console {
             Notice::PassedOver(why) => tell!("passed over: {why}"),
             Notice::FilesLimit(folder) => {
                 tell!(
-                    "the files of lines end at --files-limit; the recording goes on, and \
+                    "the files of lines end here (--files-limit, or half of --max-size); the recording goes on, and \
                      `ncclflow export {} -f jsonl -o NEW` makes all of them",
                     folder.display()
                 );
@@ -186,8 +204,9 @@ fn summarize(outcome: &Outcome, no_files: bool) {
     }
     if let Some(files) = &report.files {
         let why = match files.state {
-            FilesState::Limit => "end at --files-limit",
+            FilesState::Limit => "end at --files-limit, or half of --max-size",
             FilesState::Stopped => "end where a second signal came",
+            FilesState::Removed => "were removed (--max-size, --max-age)",
             FilesState::Failed => "could not be made to the end",
             FilesState::Following | FilesState::Complete | FilesState::None => "",
         };

@@ -213,6 +213,7 @@ impl RecordArgs {
             windows: self.window.options(),
             on_hang: self.on_hang,
             max_size: self.disk.max_size,
+            max_age: self.disk.max_age,
             compress: self.disk.compress,
             capture: self.capture.clone(),
             who: self.who.options(),

@@ -138,9 +138,13 @@ pub struct DiskArgs {
     pub files_limit: u64,
 
     /// Most that DIR may take on the disk, as in 500M or 20G (K, M, G, T; without a letter, MiB): the oldest
-    /// windows are removed; without windows, lines beyond it are counted as lost
+    /// .jsonl files go first, then the oldest windows, or the oldest records
     #[arg(help_heading = "Disk", long, value_name = "SIZE", value_parser = size)]
     pub max_size: Option<u64>,
+
+    /// How old what is in DIR may become, as in 90s, 15m, 12h or 7d: older windows, or records, are removed
+    #[arg(help_heading = "Disk", long, value_name = "TIME", value_parser = age)]
+    pub max_age: Option<Duration>,
 
     /// Compress each .jsonl file when nothing more comes to it: of closed windows, and at the end
     #[arg(help_heading = "Disk", long)]
@@ -176,6 +180,29 @@ fn size(text: &str) -> Result<u64, String> {
     if bytes < MIN_SIZE { Err("must be 1M at least".to_owned()) } else { Ok(bytes) }
 }
 
+/// The shortest age: some blocks of a recording.
+const MIN_AGE: Duration = Duration::from_secs(10);
+
+/// A time, by a number and a letter; without a letter seconds.
+fn age(text: &str) -> Result<Duration, String> {
+    let (number, seconds) = match text.char_indices().next_back() {
+        Some((at, letter)) if letter.is_ascii_alphabetic() => {
+            let seconds = match letter {
+                's' => 1,
+                'm' => 60,
+                'h' => 3600,
+                'd' => 86400,
+                _ => return Err("the letters are s, m, h and d".to_owned()),
+            };
+            (&text[..at], seconds)
+        }
+        _ => (text, 1),
+    };
+    let number: u64 = number.parse().map_err(|_| "not a time, as 90s or 12h is one".to_owned())?;
+    let age = Duration::from_secs(number.checked_mul(seconds).ok_or("too long")?);
+    if age < MIN_AGE { Err("must be 10s at least".to_owned()) } else { Ok(age) }
+}
+
 /// A value that is `auto` (`None`), or one of an enum's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Auto<T>(pub Option<T>);
@@ -193,6 +220,15 @@ pub(super) fn auto_or<T: ValueEnum + Send + Sync + 'static>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ages_have_letters_and_are_seconds_without() {
+        let ages = ["90", "90s", "15m", "12h", "7d"].map(|text| age(text).unwrap().as_secs());
+        assert_eq!(ages, [90, 90, 900, 43_200, 604_800]);
+        for text in ["", "m", "9", "-20", "1.5h", "5w", "5é", "20 m", "99999999999999999999d", "20min"] {
+            assert!(age(text).is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn sizes_have_letters_and_are_mebibytes_without() {

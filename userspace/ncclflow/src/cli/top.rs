@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    io::{self, IsTerminal as _, Write as _, stdout},
+    io::{self, IsTerminal as _, Write, stdout},
     process::ExitCode,
     sync::mpsc,
     thread,
@@ -16,7 +16,7 @@ use ratatui::{
 };
 use rustix::time::ClockId;
 
-use super::{signals::with_signals, top_args::TopArgs, write_json};
+use super::{signals::with_signals, top_args::TopArgs, top_recording, write_json};
 use crate::{
     clock::now_ns,
     record::{LibraryInUse, Notice, RecordOptions, StopHandle, record},
@@ -30,6 +30,9 @@ const PATIENCE: Duration = Duration::from_millis(100);
 pub(super) fn run(args: &TopArgs, started: Instant) -> Result<ExitCode> {
     if !args.once && !stdout().is_terminal() {
         bail!("standard output is no terminal: `--once` prints the table, `--once --json` all numbers");
+    }
+    if let Some(path) = &args.recording {
+        return top_recording::run(args, path);
     }
     let live = LiveStatistics::default();
     let options = args.options(started, live.clone());
@@ -180,18 +183,7 @@ impl Session<'_> {
         let now = self.read();
         let now = Snapshot { at_ns: ended.unwrap_or(now.at_ns), ..now };
         let rates = Rates::with_lag_since(&before, &earlier, &now);
-        let mut out = stdout().lock();
-        if args.json {
-            write_json(&mut out, &TopReport::new(&self.subject, &now, &rates))?;
-        } else {
-            let filter = args.rows.as_deref().unwrap_or_default();
-            print_table(&rows(&rates, &self.subject, args.view, args.sort, filter), &mut out)?;
-            if rates.lost + rates.undecodable > 0 {
-                writeln!(out, "lost: {} records; not understood: {}", rates.lost, rates.undecodable)?;
-            }
-        }
-        out.flush()?;
-        Ok(())
+        print_once(args, &self.subject, &now, &rates, &mut stdout().lock())
     }
 
     /// Draws on the terminal and takes keys until the user wants it to end, or it has ended.
@@ -233,4 +225,25 @@ impl Session<'_> {
         }
         Ok(())
     }
+}
+
+/// Prints what `--once` asks for.
+pub(super) fn print_once(
+    args: &TopArgs,
+    subject: &Subject,
+    now: &Snapshot,
+    rates: &Rates,
+    out: &mut impl Write,
+) -> Result<()> {
+    if args.json {
+        write_json(&mut *out, &TopReport::new(subject, now, rates))?;
+    } else {
+        let filter = args.rows.as_deref().unwrap_or_default();
+        print_table(&rows(rates, subject, args.view, args.sort, filter), &mut *out)?;
+        if rates.lost + rates.undecodable > 0 {
+            writeln!(out, "lost: {} records; not understood: {}", rates.lost, rates.undecodable)?;
+        }
+    }
+    out.flush()?;
+    Ok(())
 }

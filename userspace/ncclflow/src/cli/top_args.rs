@@ -23,7 +23,7 @@ use crate::{
 };
 
 #[derive(Clone, Debug, Args)]
-#[command(group = clap::ArgGroup::new("whom").required(true).args(["pids", "all"]))]
+#[command(group = clap::ArgGroup::new("whom").required(true).args(["pids", "all", "recording"]))]
 #[command(after_help = "\
 Examples:
   ncclflow top -p 4242,4243                    ? shows the keys
@@ -31,9 +31,10 @@ Examples:
   ncclflow top -p $(pgrep -d, -f train.py) --level steps
                                                with messages, and who waits for whom
   ncclflow top -p 4242 --once                  one second, as a table
+  ncclflow top --recording /var/tmp/flows      of a recording: all of it, or, while it is written, its latest moments
   ncclflow top -p 4242 --once --json -i 10 | jq '.ranks[] | [.rank, .ops_per_s, .lag]'
 
-Nothing is written, and the processes are not stopped. Needs what `record` needs.")]
+Nothing is written, and the processes are not stopped. Needs what `record` needs; with --recording, to read that.")]
 pub struct TopArgs {
     /// Processes to watch; other processes on the same library are left alone
     #[arg(short, long = "pid", value_name = "PID", value_delimiter = ',', num_args = 1..)]
@@ -43,6 +44,11 @@ pub struct TopArgs {
     /// Every process of this node that uses NCCL, also those that start later, also in containers
     #[arg(long, conflicts_with_all = ["pids", "library"])]
     pub all: bool,
+
+    /// The recording in this folder, or of one of its windows: no process, no probe, no root
+    #[arg(long, value_name = "DIR")]
+    #[arg(conflicts_with_all = ["pids", "all", "level", "duration", "library", "debug_file", "debug_dir"])]
+    pub recording: Option<PathBuf>,
 
     #[command(flatten)]
     pub filter: FilterArgs,

@@ -213,6 +213,7 @@ mod tests {
             report: serde_json::from_value(report).unwrap(),
             span_ns: Some((20_000_000_000, 90_000_000_000)),
             bytes: 0,
+            is_over: true,
         }
     }
 

@@ -76,13 +76,15 @@ pub struct SourceReport {
     pub damaged_blocks: u64,
     pub damaged_bytes: u64,
     pub unknown_blocks: u64,
+    /// Records that were removed before, as `--max-size` or `--max-age` wanted it.
+    pub removed_records: u64,
     #[serde(skip)]
-    pub(super) read: Read,
+    pub(crate) read: Read,
 }
 
 impl SourceReport {
     fn new(source: &Source, choice: &SourceChoice, read: Read) -> Self {
-        let Damage { blocks, bytes, unknown } = read.damage;
+        let Damage { blocks, bytes, unknown, removed } = read.damage;
         Self {
             path: source.path.clone(),
             host: source.host().to_owned(),
@@ -95,6 +97,7 @@ impl SourceReport {
             damaged_blocks: blocks,
             damaged_bytes: bytes,
             unknown_blocks: unknown,
+            removed_records: removed,
             read,
         }
     }

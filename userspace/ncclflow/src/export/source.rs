@@ -33,6 +33,8 @@ pub struct Source {
     pub span_ns: Option<(u64, u64)>,
     /// Bytes that reading all of it takes.
     pub bytes: u64,
+    /// The session has ended: it has a report at its end.
+    pub is_over: bool,
 }
 
 /// What of `session.json` an export wants to know. It can be of any version, and of anybody's making.
@@ -59,13 +61,13 @@ impl Source {
     /// Looks through it.
     pub(crate) fn look(path: PathBuf) -> Result<Self> {
         let context = || format!("in `{}`", path.display());
-        let (text, span_ns, bytes) = match Kept::open(&path).with_context(context)? {
+        let (text, span_ns, bytes, is_over) = match Kept::open(&path).with_context(context)? {
             Kept::Recording(reader) => look_at_recording(*reader),
             Kept::Capture(reader, header) => look_at_capture(&path, reader, *header),
         }
         .with_context(context)?;
         let report = serde_json::from_str(&text).unwrap_or_default();
-        Ok(Self { path, report, text, span_ns, bytes })
+        Ok(Self { path, report, text, span_ns, bytes, is_over })
     }
 
     /// Opens it for reading.
@@ -75,6 +77,11 @@ impl Source {
 
     pub(crate) fn clock(&self) -> Option<ClockReport> {
         self.report.clock.clone()
+    }
+
+    /// `session.json`, of its end or else of its beginning.
+    pub(crate) fn report(&self) -> &str {
+        &self.text
     }
 
     pub fn host(&self) -> &str {
@@ -93,7 +100,7 @@ impl Source {
     }
 }
 
-type Looked = (String, Option<(u64, u64)>, u64);
+type Looked = (String, Option<(u64, u64)>, u64, bool);
 
 fn look_at_recording(mut reader: RecordingReader) -> Result<Looked> {
     let mut report = None;
@@ -103,8 +110,9 @@ fn look_at_recording(mut reader: RecordingReader) -> Result<Looked> {
         }
     };
     while reader.read_next(&Selection::NOTHING, &mut take)? == Progress::Read {}
+    let is_over = report.is_some();
     let report = report.unwrap_or_else(|| reader.session().report.clone());
-    Ok((report, reader.span_ns(), reader.bytes().context("listing its segments")?))
+    Ok((report, reader.span_ns(), reader.bytes().context("listing its segments")?, is_over))
 }
 
 fn look_at_capture(
@@ -114,7 +122,7 @@ fn look_at_capture(
 ) -> Result<Looked> {
     let bytes = std::fs::metadata(path)?.len();
     let mut span: Option<(u64, u64)> = None;
-    let report = loop {
+    let (report, is_over) = loop {
         match reader.next_item()? {
             capture::Item::Record(record) => {
                 let Ok(view) = RecordView::new(record) else { continue };
@@ -123,11 +131,11 @@ fn look_at_capture(
                     span = Some(span.map_or((at, at), |(first, last)| (first.min(at), last.max(at))));
                 }
             }
-            capture::Item::Report(report) => break report,
-            capture::Item::Cut => break header.report,
+            capture::Item::Report(report) => break (report, true),
+            capture::Item::Cut => break (header.report, false),
         }
     };
-    Ok((report, span, bytes))
+    Ok((report, span, bytes, is_over))
 }
 
 /// Finds the recordings in these folders, and looks through them. Each can be a capture, the folder of a

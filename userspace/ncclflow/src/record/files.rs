@@ -38,6 +38,9 @@ use crate::{
 /// have ended.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(500);
 
+/// How often it is seen whether files have reached their age.
+const AGE_INTERVAL: Duration = Duration::from_secs(1);
+
 /// How often it is told how far files are behind.
 const LAG_INTERVAL: Duration = Duration::from_secs(2);
 
@@ -52,6 +55,8 @@ pub(super) struct FilesRequest {
     pub(super) live: Option<LiveStatistics>,
     /// The number of the window, and how many ops or calls its files may have.
     pub(super) window: Option<(u32, Option<u64>)>,
+    /// Files without a window are removed when their first record is so old.
+    pub(super) max_age: Option<Duration>,
     /// The files end where they are.
     pub(super) stop: Arc<AtomicBool>,
 }
@@ -147,6 +152,9 @@ struct Follower<'a> {
     folder: PathBuf,
     when: FilesWhen,
     window: Option<u32>,
+    max_age: Option<Duration>,
+    /// Why nothing more is written to the files.
+    ended: Option<FilesState>,
     /// Others than files want all rows.
     is_watched: bool,
     /// Records that were read. Others look at it.
@@ -157,7 +165,6 @@ struct Follower<'a> {
     flushed: Instant,
     errors_sent: usize,
     is_full_sent: bool,
-    is_limit_sent: bool,
 }
 
 impl<'a> Follower<'a> {
@@ -167,13 +174,15 @@ impl<'a> Follower<'a> {
         written: Arc<AtomicU64>,
         events: &'a EventSender,
     ) -> Result<Self> {
-        let FilesRequest { dir, options, api, live, window, stop } = request;
+        let FilesRequest { dir, options, api, live, window, max_age, stop } = request;
         let folder = dir.path().to_owned();
         let reader = RecordingReader::open(dir.open_subfolder(FOLDER)?)?;
         let has_files = options.when != FilesWhen::None;
-        let files = if has_files { SessionFiles::new(dir, api) } else { SessionFiles::nowhere() };
+        let files =
+            if has_files { SessionFiles::new(dir.for_lines()?, api) } else { SessionFiles::nowhere() };
         let mut pipeline = Pipeline::reading(reader.session(), files);
         let (window, room) = window.unzip();
+        let max_age = max_age.filter(|_| window.is_none() && has_files);
         pipeline.output.room = room.flatten();
         pipeline.output.limit_bytes = options.limit_bytes;
         pipeline.output.live = live;
@@ -187,6 +196,8 @@ impl<'a> Follower<'a> {
             // Statistics, and the number of ops in a window, are wanted at once.
             when: if is_watched && options.when == FilesWhen::End { FilesWhen::Live } else { options.when },
             window,
+            max_age,
+            ended: None,
             is_watched,
             records,
             written,
@@ -194,33 +205,36 @@ impl<'a> Follower<'a> {
             flushed: Instant::now(),
             errors_sent: 0,
             is_full_sent: false,
-            is_limit_sent: false,
         })
     }
 
     fn run(mut self, inbox: &Receiver<FilesMessage>) -> Result<Made> {
         let follows = self.is_watched || self.when == FilesWhen::Live;
-        let mut state = None;
         let mut is_over = false;
         while !is_over {
             is_over = self.wait(inbox);
-            if state.is_none() && (follows || is_over) {
-                state = self.read()?;
+            if follows || is_over {
+                self.read()?;
                 self.flush();
+                self.end_files();
             }
         }
         self.pipeline.finish();
         self.tell();
-        Ok(Made { report: self.report(state.unwrap_or(FilesState::Complete)), pipeline: self.pipeline })
+        Ok(Made { report: self.report(FilesState::Complete), pipeline: self.pipeline })
     }
 
-    /// Waits until there is more. `true`: nothing comes after that.
+    /// Waits until there is more, or it is time to look at what is there. `true`: nothing comes after that.
     fn wait(&mut self, inbox: &Receiver<FilesMessage>) -> bool {
         loop {
-            let message = if self.pipeline.ended_ns.is_empty() {
-                inbox.recv().map_err(|_| RecvTimeoutError::Disconnected)
+            let patience = if self.pipeline.ended_ns.is_empty() {
+                self.max_age.filter(|_| self.ended.is_none()).map(|_| AGE_INTERVAL)
             } else {
-                inbox.recv_timeout(FLUSH_INTERVAL)
+                Some(FLUSH_INTERVAL)
+            };
+            let message = match patience {
+                None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(patience) => inbox.recv_timeout(patience),
             };
             match message {
                 // Of many that waited one is enough.
@@ -229,6 +243,7 @@ impl<'a> Follower<'a> {
                 }
                 Ok(FilesMessage::Finish) | Err(RecvTimeoutError::Disconnected) => return true,
                 Err(RecvTimeoutError::Timeout) => {
+                    self.end_files();
                     // All records of processes that ended so long ago are in the recording.
                     let in_block = u64::try_from(BLOCK_TIME.as_nanos()).unwrap_or(u64::MAX);
                     let now = now_ns(ClockId::Monotonic);
@@ -238,11 +253,12 @@ impl<'a> Follower<'a> {
         }
     }
 
-    /// Reads what is there. If the files end before it is read: why.
-    fn read(&mut self) -> Result<Option<FilesState>> {
-        loop {
+    /// Reads what is there, until the files end.
+    fn read(&mut self) -> Result<()> {
+        while self.is_watched || self.ended.is_none() {
             if self.stop.load(Ordering::Relaxed) {
-                return Ok(Some(FilesState::Stopped));
+                self.ended.get_or_insert(FilesState::Stopped);
+                break;
             }
             let Self { reader, pipeline, .. } = self;
             let mut records = 0;
@@ -252,18 +268,50 @@ impl<'a> Follower<'a> {
             })?;
             self.records.fetch_add(records, Ordering::Relaxed);
             self.pipeline.close_ended();
+            if let Some(live) = &self.pipeline.output.live {
+                live.lock().behind(self.lag());
+            }
             self.tell();
             self.tell_lag();
+            self.end_files();
             if self.flushed.elapsed() >= FLUSH_INTERVAL {
                 self.flush();
             }
-            if self.pipeline.output.is_over_limit() && !self.is_watched {
-                return Ok(Some(FilesState::Limit));
-            }
             if progress == Progress::AtEnd {
-                return Ok(None);
+                break;
             }
         }
+        Ok(())
+    }
+
+    /// Ends the files where they have reached their limit, or their first record its age.
+    fn end_files(&mut self) {
+        if self.ended.is_some() {
+            return;
+        }
+        if self.pipeline.output.is_over_limit() {
+            self.ended = Some(FilesState::Limit);
+            self.flush();
+            // A window's are complete soon, and can be removed with the others then.
+            if self.window.is_none() {
+                self.pipeline.files().dir().into_iter().for_each(OutputDir::lines_may_be_removed);
+            }
+            self.events.send(SessionEvent::FilesLimit(self.folder.clone()));
+        } else if self.is_too_old() {
+            self.ended = Some(FilesState::Removed);
+            self.flush();
+            self.pipeline.output.leave_files();
+            self.pipeline.files().dir().into_iter().for_each(OutputDir::remove_lines);
+            self.events.look_at_budget();
+        }
+    }
+
+    fn is_too_old(&self) -> bool {
+        let (Some(max_age), Some((first_ns, _))) = (self.max_age, self.reader.span_ns()) else {
+            return false;
+        };
+        let age = now_ns(ClockId::Monotonic).saturating_sub(first_ns);
+        Duration::from_nanos(age) >= max_age
     }
 
     fn flush(&mut self) {
@@ -280,9 +328,6 @@ impl<'a> Follower<'a> {
             && !mem::replace(&mut self.is_full_sent, true)
         {
             self.events.send(SessionEvent::WindowFull(window));
-        }
-        if output.is_over_limit() && !mem::replace(&mut self.is_limit_sent, true) {
-            self.events.send(SessionEvent::FilesLimit(self.folder.clone()));
         }
         self.events.look_at_budget();
         let errors = self.pipeline.files().errors();
@@ -304,6 +349,12 @@ impl<'a> Follower<'a> {
         }
     }
 
+    /// Records in the recording that were not read yet.
+    fn lag(&self) -> u64 {
+        let passed = self.records.load(Ordering::Relaxed) + self.reader.damage().removed;
+        self.written.load(Ordering::Relaxed).saturating_sub(passed)
+    }
+
     fn report(&self, state: FilesState) -> FilesReport {
         if self.when == FilesWhen::None {
             // Only others wanted the rows.
@@ -311,13 +362,16 @@ impl<'a> Follower<'a> {
         }
         let output = &self.pipeline.output;
         let records = self.records.load(Ordering::Relaxed);
+        let is_removed = output.files.dir().is_some_and(OutputDir::is_removed);
+        let missed_records = self.reader.damage().removed;
         FilesReport {
             when: self.when,
-            state: if output.is_over_limit() { FilesState::Limit } else { state },
+            state: if is_removed { FilesState::Removed } else { self.ended.unwrap_or(state) },
             bytes: output.files.bytes(),
             limit_bytes: output.limit_bytes,
             records,
-            lag_records: self.written.load(Ordering::Relaxed).saturating_sub(records),
+            lag_records: self.lag(),
+            missed_records,
             until_ns: (self.pipeline.last_ns > 0).then_some(self.pipeline.last_ns),
         }
     }

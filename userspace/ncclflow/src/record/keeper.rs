@@ -3,6 +3,8 @@
 
 use std::{io, mem, sync::Arc, time::Duration};
 
+use rustix::time::ClockId;
+
 use super::{
     accounts::Accounts,
     consumers::{Inbox, Step},
@@ -12,6 +14,7 @@ use super::{
     setup::Bindings,
 };
 use crate::{
+    clock::now_ns,
     kernel::stream::{Batch, Popped},
     recording::{BLOCK_TIME, Event, RecordingWriter},
     sinks::is_over_max_size,
@@ -46,7 +49,7 @@ pub(super) fn keep_recording(
     let mut keeper = Keeper { inbox, kept, bindings, events, intake, has_failed: false };
     inbox.consume(BLOCK_TIME, |step| {
         keeper.step(step);
-        false
+        keeper.kept.as_ref().is_some_and(|kept| kept.writer.grows_old())
     });
     (keeper.kept, keeper.intake.into_accounts())
 }
@@ -79,8 +82,12 @@ impl Keeper<'_> {
                 // Whoever asked for it waits for it, unless the recording has failed.
                 let _ = reply.send((before, self.intake.begin_anew(&hits)));
             }
-            Step::Idle => {}
-            Step::Flush | Step::End => self.write(RecordingWriter::close_block),
+            Step::Idle => self.write(|writer| writer.remove_old(now_ns(ClockId::Monotonic))),
+            Step::Flush => self.write(|writer| {
+                writer.close_block()?;
+                writer.remove_old(now_ns(ClockId::Monotonic))
+            }),
+            Step::End => self.write(RecordingWriter::close_block),
         }
     }
 

@@ -13,16 +13,22 @@ const FOLDER: u64 = 64 << 10;
 /// Makes the output folder, with its limit.
 pub(super) fn create_folder(path: &Path, options: &RecordOptions) -> Result<OutputDir> {
     let dir = OutputDir::create(path)?;
-    let Some(limit) = options.max_size else { return Ok(dir) };
+    if options.max_size.is_none() && options.max_age.is_none() {
+        return Ok(dir);
+    }
     if let Some(capture) = &options.capture {
         let parent = capture.parent().filter(|parent| !parent.as_os_str().is_empty());
         let id = |path: &Path| std::fs::metadata(path).map(|folder| (folder.dev(), folder.ino()));
         if id(parent.unwrap_or(Path::new("."))).ok() == Some(id(path)?) {
             dir.discard();
-            bail!("--max-size does not count the capture `{}`: give it another folder", capture.display());
+            bail!(
+                "--max-size and --max-age leave the capture `{}` alone: give it another folder",
+                capture.display()
+            );
         }
     }
-    dir.limited(limit, options.compress).with_context(|| format!("looking at `{}`", path.display()))
+    dir.limited(options.max_size.unwrap_or(u64::MAX), options.compress)
+        .with_context(|| format!("looking at `{}`", path.display()))
 }
 
 /// A limit that leaves no room for lines is an error.
@@ -77,10 +83,16 @@ pub(super) fn tell(
     if news.is_first_refusal {
         notice(Notice::OverMaxSize(budget.limit()));
     }
+    for folder in &news.lines_removed {
+        notice(Notice::LinesRemoved(folder));
+    }
     for folder in &news.removed {
         notice(Notice::WindowRemoved(folder));
     }
+    for window in &mut report.windows {
+        window.lines_removed |= news.lines_removed.contains(&window.folder);
+    }
     report.windows.retain(|window| !news.removed.contains(&window.folder));
     report.max_size = Some(budget.report());
-    !news.removed.is_empty()
+    !(news.removed.is_empty() && news.lines_removed.is_empty())
 }

@@ -32,6 +32,7 @@ mod neighbours;
 mod pipeline;
 mod processes;
 mod replay;
+mod watched_recording;
 
 // What is known at the end.
 mod accounts;
@@ -45,3 +46,4 @@ pub use pipeline::Pipeline;
 pub use recorder::record;
 pub use replay::{Kept, Read, ReadPart};
 pub use setup::{LibraryInUse, Setup, Target};
+pub use watched_recording::WatchedRecording;

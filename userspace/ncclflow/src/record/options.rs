@@ -94,6 +94,8 @@ pub struct RecordOptions {
     pub on_hang: Option<Duration>,
     /// Most bytes that the output folder may take on the disk.
     pub max_size: Option<u64>,
+    /// How old what is in the output folder may become.
+    pub max_age: Option<Duration>,
     /// Compress files of lines when nothing more is added to them.
     pub compress: bool,
     /// Keep the raw records in this new file, for [`super::replay`].
@@ -137,6 +139,7 @@ impl RecordOptions {
             windows: None,
             on_hang: None,
             max_size: None,
+            max_age: None,
             compress: false,
             capture: None,
             who: Arc::default(),
@@ -230,8 +233,11 @@ pub enum Notice<'a> {
     PassedOver(&'a str),
     /// Why what was resolved is not kept for the next time.
     NotCached(&'a str),
-    /// A window's folder was removed, to make room for others.
+    /// A window's folder was removed, to make room for others or for its age.
     WindowRemoved(&'a str),
+    /// The files of lines in this folder of the recording were removed, to make room or for their age. The
+    /// root's name is empty.
+    LinesRemoved(&'a str),
     /// The files of this folder are as large as `--files-limit` allows. The recording goes on.
     FilesLimit(&'a Path),
     /// The recording is whole. Of so many of its records files are made already.

@@ -90,6 +90,13 @@ impl Pipeline {
                     self.mark_lost(lost.tgid, lost.records);
                 }
             }
+            Item::Event(recording::Event::RecordsRemoved(_)) => {
+                // How many are of which process is not known; ops that have begun lack some.
+                let known: Vec<u32> = self.processes.keys().copied().collect();
+                for tgid in known {
+                    self.mark_lost(tgid, 1);
+                }
+            }
             Item::Event(_) | Item::End(_) => {}
         }
     }

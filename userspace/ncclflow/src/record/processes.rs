@@ -73,7 +73,7 @@ pub(super) struct Output {
     pub(super) room: Option<u64>,
     /// Bytes of lines after which nothing more is written.
     pub(super) limit_bytes: Option<u64>,
-    /// They were reached when an op came.
+    /// They were reached when an op came, or the folder had no room for it.
     is_over_limit: bool,
     /// Those that came when there was no room.
     pub(super) left_out: u64,
@@ -115,7 +115,9 @@ impl Output {
 
     /// For the next op or call. Statistics take everything, files only what there is room for.
     fn rows_and_sinks(&mut self) -> (&mut Rows, [Option<&mut dyn Sink>; 2]) {
-        self.is_over_limit |= self.limit_bytes.is_some_and(|limit| self.files.bytes() >= limit);
+        self.is_over_limit = self.is_over_limit
+            || self.limit_bytes.is_some_and(|limit| self.files.bytes() >= limit)
+            || !self.files.has_room();
         let has_room = !self.is_out_of_room() && !self.is_over_limit;
         match &mut self.room {
             Some(room) if has_room => *room -= 1,
@@ -126,12 +128,17 @@ impl Output {
         (&mut self.rows, [live, has_room.then_some(&mut self.files as &mut dyn Sink)])
     }
 
+    /// Nothing more is written to the files.
+    pub(super) fn leave_files(&mut self) {
+        self.is_over_limit = true;
+    }
+
     /// It has as many ops or calls as it may have.
     pub(super) fn is_out_of_room(&self) -> bool {
         self.room == Some(0)
     }
 
-    /// The files have as many bytes as they may have, and more would have come.
+    /// The files have as many bytes as they may have, or as there is room for, and more would have come.
     pub(super) fn is_over_limit(&self) -> bool {
         self.is_over_limit
     }

@@ -78,9 +78,7 @@ pub fn record(
     let (mut recording, capture) = Recording::prepare(wanted, &setup, attachment, times, &bindings, notice)?;
     let events = Events::new(recording.dir.as_ref().and_then(OutputDir::budget).cloned())?;
     let mut closed = recording.run(stop, &events, follower.as_mut(), &bindings, capture)?;
-    recording.end(&mut closed)?;
-    // From here on a second signal ends the files, and not the program.
-    stop.finishes_files();
+    recording.end(&mut closed, stop)?;
     closed.files.begin_to_finish();
     // Files are made meanwhile: the job does not wait for them.
     recording.detach(follower);
@@ -218,7 +216,8 @@ impl<'a> Recording<'a> {
             api: self.api(),
         };
         let writer = RecordingWriter::create(dir, session);
-        let writer = writer.map(|writer| Box::new(writer.telling_who(self.who.watch())));
+        let writer = writer
+            .map(|writer| Box::new(writer.telling_who(self.who.watch()).keeping_for(self.options.max_age)));
         writer.with_context(|| format!("beginning a recording in `{}`", dir.path().display()))
     }
 
@@ -237,13 +236,17 @@ impl<'a> Recording<'a> {
         events: &EventSender,
         window: Option<(u32, Option<u64>)>,
     ) -> Result<Option<FilesThread>> {
+        let half = self.options.max_size.map(|limit| limit / 2);
+        let limit_bytes = options.limit_bytes.into_iter().chain(half).min();
+        let options = FilesOptions { limit_bytes, ..options };
         let live = self.options.statistics.clone();
         let has_limit = window.is_some_and(|(_, limit)| limit.is_some());
         if options.when == FilesWhen::None && live.is_none() && !has_limit {
             return Ok(None);
         }
         let dir = dir.try_clone().context("keeping the output folder open")?;
-        let request = FilesRequest { dir, options, api: self.api(), live, window, stop: stop.files_flag() };
+        let (api, max_age, stop) = (self.api(), self.options.max_age, stop.files_flag());
+        let request = FilesRequest { dir, options, api, live, window, max_age, stop };
         FilesThread::start(request, events).map(Some)
     }
 
@@ -351,11 +354,13 @@ impl<'a> Recording<'a> {
     }
 
     /// Says in the recording, and in `session.json`, that the recording is whole.
-    fn end(&mut self, closed: &mut Closed) -> Result<()> {
+    fn end(&mut self, closed: &mut Closed, stop: &StopHandle) -> Result<()> {
         let Self { attachment, report, dir, notice, .. } = self;
         attachment.print_log();
         complete_accounts(report, attachment, &mut closed.taken, &Baseline::default())?;
         end_recording(&mut closed.taken, report, notice)?;
+        // From here on, and before anybody can read so, a second signal ends the files, and not the program.
+        stop.finishes_files();
         if let Some(dir) = dir
             && let Err(error) = report.write(dir)
         {

@@ -58,6 +58,30 @@ pub struct Read {
     pub damage: Damage,
 }
 
+impl Read {
+    /// What a reader should know of what was read, a sentence each.
+    pub fn notes(&self) -> Vec<String> {
+        let Self { undecodable, is_cut, damage: Damage { blocks, bytes, unknown, removed }, .. } = *self;
+        let notes = [
+            (
+                is_cut,
+                "the recording has no end: it was killed, its disk was full, or it still goes on".to_owned(),
+            ),
+            (
+                removed > 0,
+                format!("{removed} older records were removed, as --max-size or --max-age wanted it"),
+            ),
+            (
+                blocks + bytes > 0,
+                format!("{blocks} blocks and {bytes} bytes between blocks are damaged, and were left out"),
+            ),
+            (unknown > 0, format!("{unknown} blocks and events are of a newer version, and were left out")),
+            (undecodable > 0, format!("{undecodable} records could not be understood")),
+        ];
+        notes.into_iter().filter(|(is_so, _)| *is_so).map(|(_, note)| note).collect()
+    }
+}
+
 /// Records after a part that are read in any case: the post passes of plans, and what the model learns late
 /// of a process.
 const AFTER_NS: u64 = 2_000_000_000;

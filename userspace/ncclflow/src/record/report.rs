@@ -170,7 +170,7 @@ pub(super) fn write_results(
 ) -> Result<Option<Aggregated>> {
     files.close();
     let mut aggregated = None;
-    if let Some(dir) = files.dir().filter(|_| !files.has_no_flows()) {
+    if let Some(dir) = files.dir().filter(|dir| !files.has_no_flows() && !dir.is_removed()) {
         match aggregate_directory(dir, MAX_AGGREGATED) {
             Ok(done) => {
                 report.loss.aggregates_over_max_size = done.over_max_size;

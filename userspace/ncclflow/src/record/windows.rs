@@ -41,6 +41,9 @@ const ASK: Duration = Duration::from_millis(250);
 /// How often it is asked whether there is room for a window that cannot be opened without.
 const ASK_FOR_ROOM: Duration = Duration::from_millis(100);
 
+/// How often it is seen whether windows are too old.
+const ASK_FOR_AGE: Duration = Duration::from_secs(1);
+
 /// Windows whose files wait to be completed. While there are more, files of further ones are made when it is
 /// their turn.
 const MAX_FOLLOWED: usize = 2;
@@ -73,6 +76,8 @@ pub(super) struct Windows<'a> {
     exporter: Exporter,
     state: State,
     number: u32,
+    /// How long windows are kept.
+    max_age: Option<Duration>,
     /// Of all windows.
     accounts: Accounts,
     /// Windows that were opened late.
@@ -100,6 +105,7 @@ impl<'a> Windows<'a> {
             exporter: Exporter::start(recording.options.compress, events)?,
             state: State::Closed,
             number: 0,
+            max_age: recording.options.max_age,
             accounts: Accounts::default(),
             late: 0,
             is_late: false,
@@ -115,11 +121,12 @@ impl<'a> Windows<'a> {
     pub(super) fn timeout(&self) -> Option<Duration> {
         let ask = self.flag.as_ref().map(|_| ASK);
         let ask_for_room = self.is_late.then_some(ASK_FOR_ROOM);
+        let ask_for_age = self.max_age.map(|_| ASK_FOR_AGE);
         let limit = match (&self.state, self.options.max_duration) {
             (State::Open(open), Some(limit)) => Some(limit.saturating_sub(open.since.elapsed())),
             _ => None,
         };
-        ask.into_iter().chain(ask_for_room).chain(limit).min()
+        ask.into_iter().chain(ask_for_room).chain(ask_for_age).chain(limit).min()
     }
 
     /// Opens and closes. `full`: the number of a window that has as many ops as it may have. `rotate`: a new
@@ -131,6 +138,9 @@ impl<'a> Windows<'a> {
         full: Option<u32>,
         rotate: bool,
     ) -> Result<()> {
+        if let (Some(max_age), Some(budget)) = (self.max_age, self.dir.budget()) {
+            budget.remove_older_than(max_age);
+        }
         let has_gone = self.flag.as_ref().is_some_and(FlagFile::has_gone);
         let is_wanted = self.flag.as_ref().is_none_or(FlagFile::is_there);
         if let State::Open(open) = &self.state {
@@ -212,6 +222,7 @@ impl<'a> Windows<'a> {
             closed_monotonic_ns: None,
             closed_by: None,
             ops_left_out: 0,
+            lines_removed: false,
         };
         (recording.notice)(Notice::WindowOpened(&report));
         let (since, dropped) = (Instant::now(), threads.dropped());

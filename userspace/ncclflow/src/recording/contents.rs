@@ -47,6 +47,9 @@ pub enum Event {
     HitsBegin { hits: Vec<FirstHit> },
     /// Records before those that follow are missing: they could not be written.
     RecordsLost { lost: Vec<LostRecords> },
+    /// Of the segments before this one there is only what lasts, in this one. It comes before and after that.
+    /// Since 1.2.
+    RecordsRemoved(RemovedRecords),
     /// A process became known whose records come, or may come. Since 1.1. Each segment repeats those that
     /// have not ended.
     Process(Box<ProcessFacts>),
@@ -71,6 +74,15 @@ pub struct LostRecords {
     /// Its number as records carry it.
     pub tgid: u32,
     pub records: u64,
+}
+
+/// What was removed of a recording, to make room or for its age.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RemovedRecords {
+    /// Records of all segments that were removed.
+    pub records: u64,
+    /// Of them, those in the blocks that follow in this segment.
+    pub kept: u64,
 }
 
 /// Bindings of further cookies. Decoders are large, and the same for all cookies of a library.

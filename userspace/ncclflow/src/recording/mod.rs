@@ -8,9 +8,10 @@
 mod contents;
 mod reader;
 mod segments;
+mod what_lasts;
 mod writer;
 
-pub use contents::{Event, FirstHit, LostRecords, Session};
+pub use contents::{Event, FirstHit, LostRecords, RemovedRecords, Session};
 pub use reader::{Damage, Item, Progress, RecordingReader, Selection};
 pub use writer::{BLOCK_TIME, RecordingTotals, RecordingWriter};
 
@@ -20,13 +21,18 @@ pub const FOLDER: &str = "recording";
 /// Another major version cannot be read; of a newer minor version everything known is read, and the rest is
 /// counted.
 const MAJOR: u16 = 1;
-const MINOR: u16 = 1;
+const MINOR: u16 = 2;
 
 /// First bytes of a segment; its version follows, major and minor, 2 bytes little-endian each.
 const SEGMENT_MAGIC: &[u8; 12] = b"ncclflow rec";
 
 /// Bytes of magic and version.
 const PREAMBLE: usize = 16;
+
+/// First bytes of a segment, with the version that is written.
+fn preamble() -> Vec<u8> {
+    [SEGMENT_MAGIC.as_slice(), &MAJOR.to_le_bytes(), &MINOR.to_le_bytes()].concat()
+}
 
 #[cfg(test)]
 mod tests;

@@ -12,7 +12,9 @@ use flow::recording::{Block, BlockHeader, BlockKind, HEADER_BYTES, Member, Membe
 use memchr::memmem;
 use ncclflow_common::WIRE_VERSION;
 
-use super::{Event, MAJOR, PREAMBLE, SEGMENT_MAGIC, Session, contents::NewBindings, segments};
+use super::{
+    Event, MAJOR, PREAMBLE, RemovedRecords, SEGMENT_MAGIC, Session, contents::NewBindings, segments,
+};
 use crate::{capture::Binding, sinks::OutputDir};
 
 /// Bytes of records that a block may hold: what a reader takes of memory for them. A writer closes a block
@@ -67,6 +69,8 @@ pub struct Damage {
     pub bytes: u64,
     /// Blocks and events of a kind that this version does not know.
     pub unknown: u64,
+    /// Records that were removed before they were read, to make room or for their age.
+    pub removed: u64,
 }
 
 /// What comes next in a recording.
@@ -97,6 +101,13 @@ enum NextBlock {
     Passed,
 }
 
+/// Where a reader stands to what was removed.
+#[derive(Clone, Copy, Debug)]
+struct Removed {
+    /// Time of the latest record that it had read before: blocks from until then it knows.
+    known_until_ns: u64,
+}
+
 /// A recording being read.
 #[derive(Debug)]
 pub struct RecordingReader {
@@ -112,6 +123,10 @@ pub struct RecordingReader {
     span_ns: Option<(u64, u64)>,
     /// Bytes of the segments before this one.
     passed: u64,
+    /// Records that were read, passed over or missed.
+    records: u64,
+    /// The segment holds what lasts of those before it; nothing: it does not.
+    removed: Option<Removed>,
     /// Index and body of a block, and the body as it was before it was compressed: memory that is used again.
     rest: Vec<u8>,
     raw: Vec<u8>,
@@ -136,6 +151,8 @@ impl RecordingReader {
             damage: Damage::default(),
             span_ns: None,
             passed: 0,
+            records: 0,
+            removed: None,
             rest: Vec::new(),
             raw: Vec::new(),
         };
@@ -164,7 +181,10 @@ impl RecordingReader {
     /// Bytes of all its segments now.
     pub fn bytes(&self) -> io::Result<u64> {
         let lengths = segments::numbers(&self.folder)?.into_iter().map(|number| {
-            self.folder.open_file(&segments::name(number))?.metadata().map(|metadata| metadata.len())
+            match self.folder.open_file(&segments::name(number)) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
+                file => file?.metadata().map(|metadata| metadata.len()),
+            }
         });
         lengths.sum()
     }
@@ -225,6 +245,9 @@ impl RecordingReader {
             BlockKind::Event => {
                 let event: Event = serde_json::from_slice(&self.raw).ok()?;
                 self.damage.unknown += u64::from(event == Event::Unknown);
+                if let Event::RecordsRemoved(removed) = &event {
+                    self.begin_after(*removed);
+                }
                 take(Item::Event(event));
                 Some(())
             }
@@ -281,9 +304,31 @@ impl RecordingReader {
                 }
             }
             self.at = end;
+            let is_passed = is_passed | (header.kind == BlockKind::Records && !self.count(&header));
             self.note_times(&header);
             return Ok(Some(if is_passed { NextBlock::Passed } else { NextBlock::Whole(header) }));
         }
+    }
+
+    /// The segment holds what lasts of those before it.
+    fn begin_after(&mut self, RemovedRecords { records, .. }: RemovedRecords) {
+        let known_until_ns = self.span_ns.map_or(0, |(_, last_ns)| last_ns);
+        self.removed = Some(Removed { known_until_ns });
+        let missed = records.saturating_sub(self.records);
+        self.damage.removed = self.damage.removed.saturating_add(missed);
+        self.records = self.records.max(records);
+    }
+
+    /// Counts a block of records. `false`: it was read before.
+    fn count(&mut self, header: &BlockHeader) -> bool {
+        let records = u64::from(header.records);
+        match self.removed {
+            None => self.records = self.records.saturating_add(records),
+            Some(Removed { known_until_ns }) if header.last_ns <= known_until_ns => return false,
+            // They are not missed after all.
+            Some(_) => self.damage.removed = self.damage.removed.saturating_sub(records),
+        }
+        true
     }
 
     fn note_times(&mut self, header: &BlockHeader) {
@@ -322,8 +367,12 @@ impl RecordingReader {
         }
         self.damage.bytes += len.saturating_sub(self.at);
         self.passed = self.passed.saturating_add(len);
-        self.file = open_segment(&self.folder, next)?;
-        (self.segment, self.at) = (next, PREAMBLE as u64);
+        self.file = match open_segment(&self.folder, next) {
+            // It was removed in this moment; the one that holds what lasts of it is there.
+            Err(error) if is_not_found(&error) => return Ok(Progress::Read),
+            opened => opened?,
+        };
+        (self.segment, self.at, self.removed) = (next, PREAMBLE as u64, None);
         Ok(Progress::Read)
     }
 }
@@ -345,8 +394,13 @@ fn open_segment(folder: &OutputDir, number: u32) -> Result<File> {
     }
 }
 
+fn is_not_found(error: &anyhow::Error) -> bool {
+    let causes = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
+    causes.into_iter().any(|error| error.kind() == io::ErrorKind::NotFound)
+}
+
 /// As many bytes as there are.
-fn read_at(file: &File, bytes: &mut [u8], at: u64) -> io::Result<usize> {
+pub(super) fn read_at(file: &File, bytes: &mut [u8], at: u64) -> io::Result<usize> {
     let mut have = 0;
     while let Some(rest) = bytes.get_mut(have..).filter(|rest| !rest.is_empty()) {
         match file.read_at(rest, at + have as u64) {

@@ -17,6 +17,8 @@ use ncclflow_common::{RecordHeader, WIRE_VERSION};
 use super::*;
 use crate::{capture::Binding, kernel::stream::Batch, sinks::OutputDir};
 
+mod removed_segments;
+
 /// A record of process 7, 40 bytes behind its header.
 fn record(number: u64) -> Vec<u8> {
     let header = RecordHeader {
@@ -37,6 +39,20 @@ fn batch(numbers: std::ops::Range<u64>) -> Arc<Batch> {
 
 fn session() -> Session {
     Session { wire_version: WIRE_VERSION, report: "{}".to_owned(), ..Session::default() }
+}
+
+fn decoder() -> Decoder {
+    let fields = ["op_count", "channel_id", "nsteps", "nbytes", "chunk_size", "slice_steps", "chunk_steps"];
+    let fields = fields.into_iter().chain(["root", "dtype", "red_op", "pattern", "protocol"]);
+    let fields: HashMap<&str, _> =
+        fields.map(|name| (name, serde_json::json!({"at": 0, "size": 8}))).collect();
+    Decoder {
+        op_fields: serde_json::from_value(serde_json::json!(fields)).unwrap(),
+        names: NameTables::default(),
+        plan_fields: None,
+        op_work: None,
+        communicator: None,
+    }
 }
 
 /// Three blocks of 100 records each, an event before the last, and the end.
@@ -174,18 +190,7 @@ fn newer_kinds_are_counted_and_newer_formats_refused() {
 #[test]
 fn bindings_come_before_their_records_and_once_for_each_segment() {
     let folder = tempfile::tempdir().unwrap();
-    let fields = ["op_count", "channel_id", "nsteps", "nbytes", "chunk_size", "slice_steps", "chunk_steps"];
-    let fields = fields.into_iter().chain(["root", "dtype", "red_op", "pattern", "protocol"]);
-    let fields: HashMap<&str, _> =
-        fields.map(|name| (name, serde_json::json!({"at": 0, "size": 8}))).collect();
-    let decoder = Decoder {
-        op_fields: serde_json::from_value(serde_json::json!(fields)).unwrap(),
-        names: NameTables::default(),
-        plan_fields: None,
-        op_work: None,
-        communicator: None,
-    };
-    let binding = Binding { kind: ProbeKind::Head, decoder: Arc::new(decoder), host: None };
+    let binding = Binding { kind: ProbeKind::Head, decoder: Arc::new(decoder()), host: None };
     let dir = OutputDir::open(folder.path()).unwrap();
     let mut writer = RecordingWriter::create(&dir, session()).unwrap();
     writer.bind(|known| known.extend([binding.clone(), binding.clone()]));

@@ -1,9 +1,10 @@
 //! Writes a recording.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, HashSet, VecDeque},
     io::{self, Write as _},
     mem,
+    ops::RangeInclusive,
     sync::Arc,
     time::Duration,
 };
@@ -16,12 +17,17 @@ use flow::{
 use ncclflow_common::LOSS_MARK;
 use serde::Serialize;
 
-use super::{FOLDER, MAJOR, MINOR, SEGMENT_MAGIC, contents::NewBindings, segments};
+use super::{
+    FOLDER,
+    contents::{NewBindings, RemovedRecords},
+    preamble, segments,
+    what_lasts::WhatLasts,
+};
 use crate::{
     capture::Binding,
     kernel::stream::Batch,
     recording::{Event, LostRecords, Session},
-    sinks::{OutputDir, OutputFile},
+    sinks::{DiskBudget, OutputDir, OutputFile, Share, is_over_max_size},
     who::CommunicatorWatch,
 };
 
@@ -31,8 +37,18 @@ pub const BLOCK_TIME: Duration = Duration::from_secs(1);
 /// A block is closed when it has so many bytes of records.
 const BLOCK_RECORDS: usize = 1 << 20;
 
-/// Bytes at which a segment ends: what is removed at a time where room is needed.
-const SEGMENT_BYTES: u64 = 64 << 20;
+/// Bytes at which a segment ends: what is removed at a time where room is needed. Under a limit it is a 16th of
+/// that, within these.
+const SEGMENT_BYTES: RangeInclusive<u64> = 64 << 10..=64 << 20;
+
+/// The part of a segment that what lasts of all that were removed may have; of more, the oldest goes.
+const LASTING_PART: u64 = 2;
+
+/// Session and bindings that stand before it, at most; they are that large with some hundred libraries.
+const LASTING_REST: u64 = 16 << 10;
+
+/// A segment holds at most such a part of the time that records are kept for.
+const SEGMENTS_IN_AGE: u32 = 16;
 
 /// Bindings in one block: they and the decoders of as many libraries stay far below
 /// [`flow::recording::MAX_BODY`].
@@ -47,6 +63,10 @@ pub struct RecordingTotals {
     pub segments: u64,
     /// Records that could not be written.
     pub lost: u64,
+    /// Segments and records that were removed again, to make room or for their age. `bytes`, `records`,
+    /// `blocks` and `segments` count them, too.
+    pub removed_segments: u64,
+    pub removed_records: u64,
 }
 
 /// A recording being written. Where a block cannot be written, its records are counted as lost and the next
@@ -56,6 +76,13 @@ pub struct RecordingWriter {
     folder: OutputDir,
     session: Session,
     segment: Segment,
+    /// Segments before it, oldest first.
+    closed: VecDeque<ClosedSegment>,
+    /// The segment that holds what lasts of those that were removed, and nothing else.
+    lasting: Option<u32>,
+    segment_bytes: u64,
+    /// How long records are kept.
+    max_age: Option<Duration>,
     bindings: Vec<Binding>,
     block: OpenBlock,
     /// Records that were lost and of which the recording does not say so yet, by process.
@@ -70,12 +97,24 @@ pub struct RecordingWriter {
     totals: RecordingTotals,
 }
 
+/// A segment to which nothing more is written.
+#[derive(Debug)]
+struct ClosedSegment {
+    number: u32,
+    records: u64,
+    last_ns: u64,
+}
+
 #[derive(Debug, Default)]
 struct Segment {
     number: u32,
     /// Nothing: it could not be made, or a half block stands at its end.
     file: Option<OutputFile>,
     len: u64,
+    /// Records in it, and the times of the earliest and of the latest.
+    records: u64,
+    first_ns: u64,
+    last_ns: u64,
     /// Bindings that it has.
     bindings: usize,
     /// Of what became known of processes and communicators, what it has; and what the segments before it
@@ -100,10 +139,18 @@ struct OpenBlock {
 impl RecordingWriter {
     /// Begins a recording in the new folder [`FOLDER`] of `dir`.
     pub fn create(dir: &OutputDir, session: Session) -> io::Result<Self> {
+        let limit = dir.budget().map_or(u64::MAX, DiskBudget::limit);
+        let segment_bytes = (limit / 16).clamp(*SEGMENT_BYTES.start(), *SEGMENT_BYTES.end());
+        let folder = dir.subfolder(FOLDER)?;
+        folder.keep(Share::Lasting, segment_bytes / LASTING_PART + LASTING_REST);
         let mut writer = Self {
-            folder: dir.subfolder(FOLDER)?,
+            folder,
             session,
             segment: Segment::default(),
+            closed: VecDeque::new(),
+            lasting: None,
+            segment_bytes,
+            max_age: None,
             bindings: Vec::new(),
             block: OpenBlock::default(),
             unmarked: BTreeMap::new(),
@@ -121,6 +168,33 @@ impl RecordingWriter {
     #[must_use]
     pub(crate) fn telling_who(self, who: CommunicatorWatch) -> Self {
         Self { who: Some(who), ..self }
+    }
+
+    /// Has records removed, by segments, when they are so old.
+    #[must_use]
+    pub(crate) fn keeping_for(self, max_age: Option<Duration>) -> Self {
+        Self { max_age, ..self }
+    }
+
+    /// Records are removed for their age: [`Self::remove_old`] wants to be called from time to time.
+    pub(crate) fn grows_old(&self) -> bool {
+        self.max_age.is_some()
+    }
+
+    /// Removes the segments of which all records are too old at this moment of the records' clock. An error
+    /// is of a segment that could not be removed, or begun.
+    pub(crate) fn remove_old(&mut self, now_ns: u64) -> io::Result<()> {
+        let Some(max_age) = self.max_age else { return Ok(()) };
+        let ns = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        let age = now_ns.saturating_sub(self.segment.first_ns);
+        if self.segment.records > 0 && age >= ns(max_age / SEGMENTS_IN_AGE) {
+            self.begin_segment()?;
+        }
+        let oldest = now_ns.saturating_sub(ns(max_age));
+        while self.closed.front().is_some_and(|segment| segment.last_ns < oldest) {
+            self.remove_oldest()?;
+        }
+        Ok(())
     }
 
     /// Adds bindings of further cookies: before the first of their records. They are written with records, so
@@ -181,7 +255,9 @@ impl RecordingWriter {
     }
 
     fn write_records(&mut self, block: &OpenBlock) -> io::Result<()> {
-        if self.segment.len >= SEGMENT_BYTES || self.segment.file.is_none() {
+        if self.segment.len >= self.segment_bytes || self.segment.file.is_none() {
+            // For the next one, and meanwhile for what lasts of the oldest.
+            while !self.folder.make_room(self.segment_bytes) && self.remove_oldest()? {}
             self.begin_segment()?;
         }
         self.write_bindings()?;
@@ -200,6 +276,12 @@ impl RecordingWriter {
         };
         let written = self.write_block(&about, &encoded);
         self.encoded = encoded;
+        if written.is_ok() {
+            let Segment { records, first_ns, last_ns, .. } = &mut self.segment;
+            *first_ns = if *records == 0 { block.first_ns } else { (*first_ns).min(block.first_ns) };
+            *last_ns = (*last_ns).max(block.last_ns);
+            *records += block.records;
+        }
         written
     }
 
@@ -216,12 +298,14 @@ impl RecordingWriter {
     }
 
     fn begin_segment(&mut self) -> io::Result<()> {
-        let number = self.segment.number + 1;
+        let Segment { number, records, last_ns, .. } = self.segment;
+        if self.segment.file.take().is_some() {
+            self.closed.push_back(ClosedSegment { number, records, last_ns });
+        }
+        let number = number + 1;
         let name = segments::name(number);
-        let mut file = self.folder.create_file(&name)?;
-        let mut preamble = SEGMENT_MAGIC.to_vec();
-        preamble.extend_from_slice(&MAJOR.to_le_bytes());
-        preamble.extend_from_slice(&MINOR.to_le_bytes());
+        let mut file = self.folder.create_records(&name)?;
+        let preamble = preamble();
         let who_before = self.segment.who.max(self.segment.who_before);
         let before = self.totals;
         let begun = file.write_all(&preamble).and_then(|()| {
@@ -237,6 +321,37 @@ impl RecordingWriter {
             (self.segment.file, self.totals) = (None, before);
             let _ = self.folder.remove_made(&name);
         })
+    }
+
+    /// Removes the oldest segment to which nothing more is written, but for what later records need of it.
+    /// `false`: there is none.
+    fn remove_oldest(&mut self) -> io::Result<bool> {
+        let Some(oldest) = self.closed.pop_front() else { return Ok(false) };
+        self.totals.removed_segments += 1;
+        self.totals.removed_records += oldest.records;
+        let lasting_before = self.lasting.take();
+        let limit = usize::try_from(self.segment_bytes / LASTING_PART).unwrap_or(usize::MAX);
+        let what_lasts = WhatLasts::of(&self.folder, lasting_before, oldest.number, limit);
+        let removed = RemovedRecords { records: self.totals.removed_records, kept: what_lasts.records() };
+        let name = segments::name(oldest.number);
+        // A reader sees the old segment, or the new one in its place.
+        let written = what_lasts
+            .to_segment(&Event::RecordsRemoved(removed))
+            .and_then(|bytes| self.folder.replace_file(Share::Lasting, &name, |file| file.write_all(&bytes)));
+        if written.is_ok() {
+            self.lasting = Some(oldest.number);
+        } else {
+            self.remove_segment(oldest.number)?;
+        }
+        lasting_before.map_or(Ok(()), |number| self.remove_segment(number))?;
+        Ok(true)
+    }
+
+    fn remove_segment(&self, number: u32) -> io::Result<()> {
+        match self.folder.remove_made(&segments::name(number)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed,
+        }
     }
 
     /// Writes the bindings that the segment does not have.
@@ -284,19 +399,35 @@ impl RecordingWriter {
     fn write_block(&mut self, about: &BlockAbout<'_>, body: &[u8]) -> io::Result<()> {
         self.bytes.clear();
         append_block(&mut self.bytes, about, body)?;
-        let Segment { file: Some(file), len, .. } = &mut self.segment else {
-            return Err(io::Error::other("the recording's segment could not be made"));
-        };
-        if let Err(error) = file.write_all(&self.bytes) {
-            if file.cut(*len).is_err() {
-                self.segment.file = None;
+        while let Err(error) = self.segment.append(&self.bytes) {
+            // Its room may be that of older records.
+            if !is_over_max_size(&error) {
+                return Err(error);
             }
-            return Err(error);
+            if !self.remove_oldest()? {
+                self.folder.refuse();
+                return Err(error);
+            }
         }
-        *len += self.bytes.len() as u64;
         self.totals.bytes += self.bytes.len() as u64;
         self.totals.blocks += 1;
         Ok(())
+    }
+}
+
+impl Segment {
+    /// Appends these bytes, or nothing.
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let Some(file) = &mut self.file else {
+            return Err(io::Error::other("the recording's segment could not be made"));
+        };
+        let written = file.write_all(bytes);
+        if written.is_ok() {
+            self.len += bytes.len() as u64;
+        } else if file.cut(self.len).is_err() {
+            self.file = None;
+        }
+        written
     }
 }
 

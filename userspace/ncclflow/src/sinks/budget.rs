@@ -1,13 +1,16 @@
 //! How much a recording may take on disk: every writer takes its bytes from one budget before it writes them.
 //!
 //! What is counted is what `du` shows: whole blocks of files, with those that hold their extents, and folders
-//! with their entries. Besides what is taken, room is kept for files that are written at the end. Windows
-//! that are complete make room for others, oldest first.
+//! with their entries. Besides what is taken, room is kept for files that are written at the end. Room is made
+//! of what is oldest: first of files of lines, which can be made again of the recording, then of complete
+//! windows. A recording without windows removes its own oldest segments
+//! ([`crate::recording::RecordingWriter`]).
 
 use std::{
     collections::{HashMap, VecDeque},
     io,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
 };
 
 use super::{made::Made, output_dir::OutputDir, session_file::MaxSizeReport};
@@ -28,9 +31,13 @@ const BLOCK_SIZES: std::ops::RangeInclusive<u64> = 4096..=65536;
 /// Folders of removed windows that are named; of those before only the number is told.
 const MAX_NAMED: usize = 256;
 
-/// After a refusal lines are written again when there is room for so much, or a 16th of the whole: not one
+/// An op is written where there is room for so much, or a 16th of the whole: not the half of one, and not one
 /// now and then.
-const RESUME: u64 = 1 << 20;
+const SOME_ROOM: u64 = 1 << 20;
+
+fn some_room(limit: u64) -> u64 {
+    SOME_ROOM.min(limit / 16)
+}
 
 /// The part of what lies beside the windows, or of a recording without.
 const MAIN: u64 = 0;
@@ -40,15 +47,19 @@ const MAIN: u64 = 0;
 pub enum Share {
     /// Nothing else.
     Free,
+    /// Nothing else. Where there is no room, the writer removes what is its own before anything is lost.
+    Records,
     Aggregates,
     Compressed,
     /// What is kept for `session.json`.
     Report,
     /// What is kept so that a next window can be opened.
     Opening,
+    /// What is kept for what lasts of segments that are removed.
+    Lasting,
 }
 
-const SHARES: usize = 5;
+const SHARES: usize = 7;
 
 /// Bytes by [`Share`].
 type ByShare = [u64; SHARES];
@@ -92,8 +103,10 @@ struct State {
     kept: u64,
     parts: HashMap<u64, Part>,
     next_part: u64,
-    /// Windows that may be removed, oldest first.
-    complete: VecDeque<u64>,
+    /// Windows that may be removed, oldest first, and since when they are complete.
+    complete: VecDeque<(u64, Instant)>,
+    /// Files of lines that may be removed, oldest first.
+    removable_lines: VecDeque<u64>,
     /// Names in the root that are free again; its blocks are not.
     spare_entries: u64,
     is_full: bool,
@@ -105,9 +118,14 @@ struct State {
     was_said: bool,
 }
 
-/// A window, or what lies beside the windows.
+/// A window, or what lies beside the windows; or the files of lines of either.
 #[derive(Debug, Default)]
 struct Part {
+    /// The folder of the window, from the root.
+    folder: Arc<str>,
+    /// The part of its files of lines.
+    lines: Option<u64>,
+    is_lines: bool,
     used: u64,
     kept: ByShare,
     /// Of `kept`, what was set as a whole.
@@ -120,6 +138,8 @@ struct Part {
 pub struct DiskNews {
     /// Folders of windows that were removed.
     pub removed: Vec<String>,
+    /// Folders of which the files of lines were removed; the empty name is the root.
+    pub lines_removed: Vec<String>,
     /// For the first time there was no room.
     pub is_first_refusal: bool,
 }
@@ -158,9 +178,13 @@ impl State {
         true
     }
 
+    /// Bytes that are neither taken nor kept.
+    fn left(&self, limit: u64) -> u64 {
+        limit.saturating_sub(self.used.saturating_add(self.kept))
+    }
+
     fn resume_if_room(&mut self, limit: u64) {
-        let left = limit.saturating_sub(self.used.saturating_add(self.kept));
-        if left >= RESUME.min(limit / 16) {
+        if self.left(limit) >= some_room(limit) {
             self.is_full = false;
         }
     }
@@ -210,7 +234,8 @@ impl DiskBudget {
     /// Somebody should be told something; said once, until it is taken.
     pub fn has_news(&self) -> bool {
         let mut state = self.state();
-        let has_news = state.news.is_first_refusal || !state.news.removed.is_empty();
+        let DiskNews { removed, lines_removed, is_first_refusal } = &state.news;
+        let has_news = *is_first_refusal || !removed.is_empty() || !lines_removed.is_empty();
         has_news && !std::mem::replace(&mut state.was_said, true)
     }
 
@@ -222,15 +247,39 @@ impl DiskBudget {
 
     pub fn report(&self) -> MaxSizeReport {
         let state = self.state();
-        MaxSizeReport { bytes: self.0.limit, used_bytes: state.used, ..state.removed.clone() }
+        MaxSizeReport {
+            bytes: self.is_limited().then_some(self.0.limit),
+            used_bytes: state.used,
+            ..state.removed.clone()
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tries, and removes the oldest complete windows until it comes true.
-    fn obtain(&self, mut attempt: impl FnMut(&mut State, u64) -> bool) -> bool {
+    /// Whether there is a limit, and not only an age.
+    fn is_limited(&self) -> bool {
+        self.0.limit < u64::MAX
+    }
+
+    /// Tries, and makes room until it comes true.
+    fn obtain(&self, attempt: impl FnMut(&mut State, u64) -> bool) -> bool {
+        let obtained = self.make_room_until(attempt);
+        if !obtained {
+            self.state().refuse();
+        }
+        obtained
+    }
+
+    /// Makes room for so many bytes, and takes none of them. `false`: there is not so much that could be
+    /// removed.
+    fn make_room(&self, bytes: u64) -> bool {
+        self.make_room_until(|state, limit| state.left(limit) >= bytes)
+    }
+
+    /// Removes the oldest files of lines, and then the oldest windows, until it comes true.
+    fn make_room_until(&self, mut attempt: impl FnMut(&mut State, u64) -> bool) -> bool {
         if attempt(&mut self.state(), self.0.limit) {
             return true;
         }
@@ -241,8 +290,8 @@ impl DiskBudget {
                 if attempt(&mut state, self.0.limit) {
                     return true;
                 }
-                let Some(oldest) = state.complete.pop_front() else {
-                    state.refuse();
+                let lines = state.removable_lines.pop_front();
+                let Some(oldest) = lines.or_else(|| Some(state.complete.pop_front()?.0)) else {
                     return false;
                 };
                 oldest
@@ -251,23 +300,49 @@ impl DiskBudget {
         }
     }
 
-    /// Removes a window. What cannot be removed still counts.
+    /// Removes windows that have been complete for so long.
+    pub fn remove_older_than(&self, age: Duration) {
+        let _one_at_a_time = self.0.removing.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let oldest = self.state().complete.pop_front_if(|(_, since)| since.elapsed() >= age);
+            let Some((oldest, _)) = oldest else { return };
+            self.remove(oldest);
+        }
+    }
+
+    /// Removes a window, or the files of lines of one. What cannot be removed still counts.
     fn remove(&self, part: u64) {
-        let Some(Part { used, made, .. }) = self.state().parts.remove(&part) else { return };
-        let folder = made.first_name().unwrap_or_default().to_owned();
-        let left = made.remove(&self.0.root, |bytes| self.cost(bytes)).min(used);
+        let (part, lines) = {
+            let mut state = self.state();
+            let Some(part) = state.parts.remove(&part) else { return };
+            let lines = part.lines.and_then(|lines| state.parts.remove(&lines));
+            (part, lines)
+        };
+        let (folder, is_lines, mut freed) = (part.folder.to_string(), part.is_lines, 0);
+        // What is in a folder goes before the folder.
+        for Part { used, kept, made, .. } in lines.into_iter().chain([part]) {
+            let left = made.remove(&self.0.root, |bytes| self.cost(bytes)).min(used);
+            let mut state = self.state();
+            state.used = state.used.saturating_sub(used - left);
+            state.kept = state.kept.saturating_sub(kept.iter().sum());
+            freed += used - left;
+        }
         let mut state = self.state();
-        state.used = state.used.saturating_sub(used - left);
-        // The root keeps the block that the entry was in.
-        state.used = state.used.saturating_add(ENTRY);
-        state.spare_entries += 1;
-        state.news.removed.push(folder.clone());
-        let removed = &mut state.removed;
-        removed.windows_removed += 1;
-        removed.bytes_removed += used - left;
-        removed.folders_removed.push(folder);
-        if removed.folders_removed.len() > MAX_NAMED {
-            removed.folders_removed.remove(0);
+        state.removed.bytes_removed += freed;
+        if is_lines {
+            state.removed.lines_removed += 1;
+            state.news.lines_removed.push(folder);
+        } else {
+            // The root keeps the block that the entry was in.
+            state.used = state.used.saturating_add(ENTRY);
+            state.spare_entries += 1;
+            state.news.removed.push(folder.clone());
+            let removed = &mut state.removed;
+            removed.windows_removed += 1;
+            removed.folders_removed.push(folder);
+            if removed.folders_removed.len() > MAX_NAMED {
+                removed.folders_removed.remove(0);
+            }
         }
         state.resume_if_room(self.0.limit);
     }
@@ -297,7 +372,7 @@ impl Account {
             let entry = if state.spare_entries > 0 { 0 } else { ENTRY };
             let opening = state.parts.get(&MAIN).map_or(0, |main| main.kept[Share::Opening as usize]);
             let part = state.next_part;
-            state.parts.insert(part, Part::default());
+            state.parts.insert(part, Part { folder: name.into(), ..Part::default() });
             let need =
                 Need { disk: self.budget.0.block + entry, ..Need::default() }.keeping(Share::Report, report);
             if !state.change(limit, part, &Need::default(), &need, opening) {
@@ -319,25 +394,89 @@ impl Account {
         Ok(Self { part, ..self.inside(name) })
     }
 
+    /// The account of the same folder's files of lines.
+    pub(super) fn of_lines(&self) -> Self {
+        let mut state = self.budget.state();
+        let new = state.next_part;
+        // One that was removed has none of what it may write.
+        let Some(part) = state.parts.get_mut(&self.part).filter(|part| !part.is_lines) else {
+            return self.clone();
+        };
+        let lines = *part.lines.get_or_insert(new);
+        if lines == new {
+            let folder = Arc::clone(&part.folder);
+            state.parts.insert(lines, Part { folder, is_lines: true, ..Part::default() });
+            state.next_part += 1;
+        }
+        Self { part: lines, ..self.clone() }
+    }
+
+    /// Nothing more is written to these files of lines before the end: they may be removed. What is kept for
+    /// them stays.
+    pub(super) fn may_be_removed(&self) {
+        let mut state = self.budget.state();
+        if state.parts.get(&self.part).is_some_and(|part| part.is_lines)
+            && !state.removable_lines.contains(&self.part)
+        {
+            state.removable_lines.push_back(self.part);
+        }
+    }
+
+    /// Removes these files of lines.
+    pub(super) fn remove_lines(&self) {
+        let is_lines = self.budget.state().parts.get(&self.part).is_some_and(|part| part.is_lines);
+        if is_lines {
+            self.budget.remove(self.part);
+        }
+    }
+
+    /// It was removed.
+    pub(super) fn is_removed(&self) -> bool {
+        !self.budget.state().parts.contains_key(&self.part)
+    }
+
+    /// Something is lost, as there is no room.
+    pub(super) fn refuse(&self) {
+        self.budget.state().refuse();
+    }
+
+    /// Makes room for so many bytes, and takes none of them.
+    pub(super) fn make_room(&self, bytes: u64) -> bool {
+        self.budget.make_room(bytes)
+    }
+
+    /// Makes room for an op's lines.
+    pub(super) fn make_some_room(&self) -> bool {
+        self.budget.make_room(some_room(self.budget.0.limit))
+    }
+
     /// Nothing came of a window.
     pub(super) fn abandon_window(&self) {
         let mut state = self.budget.state();
         if let Some(part) = state.parts.remove(&self.part) {
-            state.used = state.used.saturating_sub(part.used);
-            state.kept = state.kept.saturating_sub(part.kept.iter().sum());
+            let lines = part.lines.and_then(|lines| state.parts.remove(&lines));
+            for part in [Some(part), lines].into_iter().flatten() {
+                state.used = state.used.saturating_sub(part.used);
+                state.kept = state.kept.saturating_sub(part.kept.iter().sum());
+            }
         }
     }
 
     pub(super) fn complete(&self) {
         let mut state = self.budget.state();
-        let Some(part) = state.parts.get_mut(&self.part) else { return };
-        let kept: u64 = part.kept.iter().sum();
-        (part.kept, part.fixed) = Default::default();
-        state.kept = state.kept.saturating_sub(kept);
+        let Some(part) = state.parts.get(&self.part) else { return };
+        let lines = part.lines;
+        for part in [Some(self.part), lines].into_iter().flatten() {
+            let Some(part) = state.parts.get_mut(&part) else { continue };
+            let kept: u64 = part.kept.iter().sum();
+            (part.kept, part.fixed) = Default::default();
+            state.kept = state.kept.saturating_sub(kept);
+        }
         if self.part == MAIN {
             state.resume_if_room(self.budget.0.limit);
         } else {
-            state.complete.push_back(self.part);
+            state.removable_lines.extend(lines);
+            state.complete.push_back((self.part, Instant::now()));
             state.is_full = false;
         }
     }
@@ -363,21 +502,27 @@ impl Account {
     /// Takes bytes for a file that is written at the end, from what is kept for it and what is free.
     pub(super) fn take(&self, share: Share, bytes: u64) -> io::Result<()> {
         let attempt = |state: &mut State, limit: u64| {
-            let kept = state.parts.get(&self.part).map_or(0, |part| part.kept[share as usize]);
+            let part = state.parts.get(&self.part);
+            let lines = part.and_then(|part| part.lines).and_then(|lines| state.parts.get(&lines));
+            let kept_of = |part: Option<&Part>| part.map_or(0, |part| part.kept[share as usize]);
+            let (kept, kept_by_lines) = (kept_of(part), kept_of(lines));
             let (mut from, mut borrowed) = (Need::default(), 0);
             match share {
-                Share::Free | Share::Opening => {}
+                Share::Free | Share::Records | Share::Opening => {}
                 Share::Aggregates | Share::Compressed => from = from.keeping(share, kept.min(bytes)),
                 // It is written again and again, each time in the place of the one before: what is kept for
-                // it stays.
-                Share::Report => borrowed = kept,
+                // it stays. Lines keep room for what it says of them.
+                Share::Report => borrowed = kept + kept_by_lines,
+                // It takes the place of more.
+                Share::Lasting => borrowed = kept,
             }
             state.change(limit, self.part, &from, &Need { disk: bytes, ..Need::default() }, borrowed)
         };
         let is_taken = match share {
             // Can be made later, by hand: nothing is removed for it.
             Share::Aggregates | Share::Compressed => attempt(&mut self.budget.state(), self.budget.0.limit),
-            Share::Free | Share::Report | Share::Opening => self.budget.obtain(attempt),
+            Share::Records => self.budget.make_room_until(attempt),
+            Share::Free | Share::Report | Share::Opening | Share::Lasting => self.budget.obtain(attempt),
         };
         if is_taken { Ok(()) } else { Err(over_max_size()) }
     }

@@ -30,7 +30,7 @@ pub struct Compressed {
 /// Compresses all files of JSON lines, and gives what could not be. They are complete.
 pub fn compress_files(files: &SessionFiles) -> (Compressed, Vec<String>) {
     let (mut done, mut errors) = (Compressed::default(), Vec::new());
-    let Some(dir) = files.dir() else { return (done, errors) };
+    let Some(dir) = files.dir().filter(|dir| !dir.is_removed()) else { return (done, errors) };
     for (folder, name) in files.files() {
         match dir.open_subfolder(&folder).and_then(|folder| compress(&folder, &name)) {
             Ok((bytes, compressed_bytes)) => {

@@ -46,11 +46,6 @@ impl Made {
         self.find(folder, name).and_then(|at| self.0.get(at)).is_some_and(|entry| entry.id == id)
     }
 
-    /// What was made first: the folder of a window.
-    pub(super) fn first_name(&self) -> Option<&str> {
-        self.0.first().map(|entry| entry.name.as_str())
-    }
-
     /// Removes all that is still what it was. Gives what is left, each file by its `cost`.
     pub(super) fn remove(self, root: &OutputDir, cost: impl Fn(u64) -> u64) -> u64 {
         let mut left = 0;

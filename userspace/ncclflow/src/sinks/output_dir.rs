@@ -103,6 +103,48 @@ impl OutputDir {
         self.account.as_ref().map(Account::budget)
     }
 
+    /// The same folder, for files of lines: under a limit they are removed before any recording is.
+    pub(crate) fn for_lines(&self) -> io::Result<Self> {
+        let account = self.account.as_ref().map(Account::of_lines);
+        Ok(Self { account, ..self.try_clone()? })
+    }
+
+    /// Nothing more is written to these files of lines before the end: they may be removed.
+    pub(crate) fn lines_may_be_removed(&self) {
+        self.account.iter().for_each(Account::may_be_removed);
+    }
+
+    /// Removes these files of lines.
+    pub(crate) fn remove_lines(&self) {
+        self.account.iter().for_each(Account::remove_lines);
+    }
+
+    /// What was made here was removed, for the limit or its age.
+    pub(crate) fn is_removed(&self) -> bool {
+        self.account.as_ref().is_some_and(Account::is_removed)
+    }
+
+    /// Says that records are lost, as there is no room under the limit.
+    pub(crate) fn refuse(&self) {
+        self.account.iter().for_each(Account::refuse);
+    }
+
+    /// A new file inside for records.
+    pub(crate) fn create_records(&self, name: &str) -> io::Result<OutputFile> {
+        self.create_from(Share::Records, name)
+    }
+
+    /// Makes room under the limit for so many bytes, and takes none of them. `false`: there is no more that
+    /// could be removed.
+    pub(crate) fn make_room(&self, bytes: u64) -> bool {
+        self.account.as_ref().is_none_or(|account| account.make_room(bytes))
+    }
+
+    /// Makes room under the limit for an op's lines.
+    pub(crate) fn make_some_room(&self) -> bool {
+        self.account.as_ref().is_none_or(Account::make_some_room)
+    }
+
     /// Lines are not written any more: there is no room under the limit, and nothing that could be removed.
     pub(super) fn has_no_room(&self) -> bool {
         self.account.as_ref().is_some_and(Account::is_full)

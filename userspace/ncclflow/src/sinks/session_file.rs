@@ -108,6 +108,8 @@ pub enum FilesState {
     Limit,
     /// They end where a second signal ended them.
     Stopped,
+    /// They were removed, as `max_size` or the age wanted it.
+    Removed,
     /// They could not be made to the end; `errors` says why.
     Failed,
     /// None were asked for.
@@ -127,6 +129,8 @@ pub struct FilesReport {
     pub records: u64,
     /// Records that were in the recording and not yet read.
     pub lag_records: u64,
+    /// Records that were removed before they were read: the files lack them.
+    pub missed_records: u64,
     /// Time of the last of these, by the records' clock.
     pub until_ns: Option<u64>,
 }
@@ -141,6 +145,7 @@ impl FilesReport {
             limit_bytes: None,
             records: 0,
             lag_records: 0,
+            missed_records: 0,
             until_ns: None,
         }
     }
@@ -151,11 +156,11 @@ impl FilesReport {
     }
 }
 
-/// What became of `--max-size`.
+/// What became of `--max-size` and `--max-age`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct MaxSizeReport {
-    /// What the folder may take on the disk.
-    pub bytes: u64,
+    /// What the folder may take on the disk; nothing: there is only an age.
+    pub bytes: Option<u64>,
     /// What it took when this was written; this file in its last form is not counted.
     pub used_bytes: u64,
     /// Windows that were removed to make room, always the oldest.
@@ -163,6 +168,8 @@ pub struct MaxSizeReport {
     pub bytes_removed: u64,
     /// Their folders; of more than 256 the latest.
     pub folders_removed: Vec<String>,
+    /// Windows, or recordings, of which the files of lines were removed; `ncclflow export` makes them again.
+    pub lines_removed: u64,
 }
 
 /// A part of a recording that has a folder of its own.
@@ -181,6 +188,8 @@ pub struct WindowReport {
     pub closed_by: Option<WindowEnd>,
     /// Ops and calls that came after as many as may be were written, and before the window was closed.
     pub ops_left_out: u64,
+    /// Its files of lines were removed, as `max_size` wanted it.
+    pub lines_removed: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

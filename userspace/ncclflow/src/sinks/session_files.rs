@@ -41,6 +41,11 @@ impl SessionFiles {
         self.dir.as_deref()
     }
 
+    /// Under the folder's limit there is room for a further op.
+    pub(crate) fn has_room(&self) -> bool {
+        self.dir.as_ref().is_none_or(|dir| dir.make_some_room())
+    }
+
     /// No op has come: there is nothing to aggregate.
     pub fn has_no_flows(&self) -> bool {
         self.written().all(|written| !written.has_ops)

@@ -196,6 +196,93 @@ fn the_oldest_complete_windows_make_room_and_what_others_made_stays() {
     assert_eq!((rank.lost(), budget.take_news().removed), (0, vec!["window_4".to_owned()]));
 }
 
+/// A window with a recording of 40,000 bytes and files of lines.
+fn window_with_lines(dir: &OutputDir, number: u64) -> (OutputDir, Rank) {
+    let window = dir.window(&format!("window_{number}"), REPORT).unwrap();
+    let mut recording = window.subfolder("recording").unwrap().create_file("000001.nfr").unwrap();
+    recording.write_all(&vec![7; 40_000]).unwrap();
+    let mut rank = Rank::new(&window.for_lines().unwrap()).unwrap();
+    (0..40).for_each(|_| rank.push(800));
+    rank.flush();
+    (window, rank)
+}
+
+#[test]
+fn lines_go_before_recordings_and_the_oldest_first() {
+    let (_parent, dir) = limited(2 << 20, false);
+    for number in 0..4 {
+        let (window, rank) = window_with_lines(&dir, number);
+        assert_eq!(rank.lost(), 0);
+        window.complete();
+    }
+    let (_open, rank) = window_with_lines(&dir, 4);
+    let budget = dir.budget().unwrap().clone();
+    let names = |dir: &OutputDir| dir.names().unwrap();
+    let (mut lines, mut windows) = (Vec::new(), Vec::new());
+    let mut file = dir.create_file("recording").unwrap();
+    while file.write_all(&[0; 4096]).is_ok() {
+        let news = budget.take_news();
+        for folder in news.lines_removed {
+            assert!(windows.is_empty());
+            assert_eq!(names(&dir.open_subfolder(&folder).unwrap()), ["recording"]);
+            lines.push(folder);
+        }
+        windows.extend(news.removed);
+        assert!(taken(dir.path()) <= 2 << 20);
+    }
+    assert_eq!(lines, ["window_0", "window_1", "window_2", "window_3"]);
+    assert_eq!(windows, lines);
+    assert_eq!(rank.lost(), 0);
+    assert_eq!(names(&dir), ["recording", "window_4"]);
+    assert_eq!(names(&dir.open_subfolder("window_4").unwrap()), ["0x1", "recording"]);
+    let MaxSizeReport { lines_removed, windows_removed, .. } = budget.report();
+    assert_eq!((lines_removed, windows_removed), (4, 4));
+}
+
+#[test]
+fn lines_of_a_recording_without_windows_go_when_nothing_more_is_written_to_them() {
+    let (_parent, dir) = limited(1 << 20, false);
+    let lines = dir.for_lines().unwrap();
+    let mut rank = Rank::new(&lines).unwrap();
+    (0..100).for_each(|_| rank.push(800));
+    rank.flush();
+    let mut file = dir.create_file("recording").unwrap();
+    while file.write_all(&[0; 4096]).is_ok() {}
+    assert_eq!(dir.names().unwrap(), ["0x1", "recording"]);
+    lines.lines_may_be_removed();
+    assert!(!lines.is_removed());
+    file.write_all(&[0; 4096]).unwrap();
+    assert_eq!(dir.names().unwrap(), ["recording"]);
+    assert!(lines.is_removed() && !dir.is_removed());
+    assert_eq!(dir.budget().unwrap().take_news().lines_removed, [""]);
+    // What the files still have in memory goes nowhere.
+    (0..100).for_each(|_| rank.push(800));
+    assert!(rank.lost() > 0);
+    assert!(Rank::new(&lines).is_none());
+    while file.write_all(&[0; 4096]).is_ok() {}
+    assert!(taken(dir.path()) <= 1 << 20);
+}
+
+#[test]
+fn windows_go_at_their_age() {
+    let (_parent, dir) = limited(u64::MAX, false);
+    for number in 0..3 {
+        window_with_lines(&dir, number).0.complete();
+    }
+    let budget = dir.budget().unwrap();
+    budget.remove_older_than(Duration::from_hours(1));
+    assert_eq!(dir.names().unwrap().len(), 3);
+    std::thread::sleep(Duration::from_secs(3));
+    let (open, _rank) = window_with_lines(&dir, 3);
+    window_with_lines(&dir, 4).0.complete();
+    budget.remove_older_than(Duration::from_secs(3));
+    assert_eq!(dir.names().unwrap(), ["window_3", "window_4"]);
+    open.complete();
+    let news = budget.take_news();
+    assert_eq!((news.removed.len(), news.lines_removed.len(), news.is_first_refusal), (3, 0, false));
+    assert_eq!(budget.report().bytes, None);
+}
+
 #[test]
 fn a_recording_without_windows_loses_lines_and_can_be_completed() {
     let limit = 1 << 20;

@@ -129,6 +129,9 @@ fn loss(families: &mut Families<'_>, statistics: &Statistics) -> fmt::Result {
     families.counters("records_undecodable", None, help, [(Labels::new(), statistics.undecodable)])?;
     let help = "Records of ranks beyond the number that is counted.";
     families.counters("records_left_out", None, help, [(Labels::new(), statistics.left_out)])?;
+    let help = "Records that are in the recording and not in these numbers yet.";
+    let behind = u32::try_from(statistics.behind).unwrap_or(u32::MAX);
+    families.gauges("records_behind", None, help, [(Labels::new(), f64::from(behind))])?;
     let help = "Ranks beyond the number that is kept apart: their series have the labels other.";
     let folded = u32::try_from(statistics.folded_ranks).unwrap_or(u32::MAX);
     families.gauges("folded_ranks", None, help, [(Labels::new(), f64::from(folded))])

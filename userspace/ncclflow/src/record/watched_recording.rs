@@ -1,0 +1,69 @@
+//! Statistics of a recording, when it is over or while it is written.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail};
+
+use super::{pipeline::Pipeline, replay::Kept};
+use crate::{
+    recording::{Damage, Event, Item, Progress, RecordingReader, Selection},
+    sinks::{LiveStatistics, SessionFiles},
+    who::ProcessFacts,
+};
+
+/// A recording that is read into statistics.
+#[derive(Debug)]
+pub struct WatchedRecording {
+    reader: RecordingReader,
+    pipeline: Pipeline,
+    from_ns: u64,
+    is_over: bool,
+}
+
+impl WatchedRecording {
+    /// Opens the recording of a session or a window. Records from before `from_ns`, by their clock, are left
+    /// out, but for those that later ones need.
+    pub fn open(path: &Path, from_ns: u64, live: LiveStatistics) -> Result<Self> {
+        let context = || format!("in `{}`", path.display());
+        let Kept::Recording(reader) = Kept::open(path).with_context(context)? else {
+            bail!("`{}` is a capture: only recordings can be watched", path.display());
+        };
+        let mut pipeline = Pipeline::reading(reader.session(), SessionFiles::nowhere());
+        pipeline.output.live = Some(live);
+        Ok(Self { reader: *reader, pipeline, from_ns, is_over: false })
+    }
+
+    /// Reads the next block. A process that becomes known is given to `process`.
+    pub fn read_next(&mut self, process: &mut dyn FnMut(&ProcessFacts)) -> Result<Progress> {
+        let Self { reader, pipeline, is_over, .. } = self;
+        let selection = Selection { from_ns: self.from_ns, ..Selection::ALL };
+        let progress = reader.read_next(&selection, &mut |item| match item {
+            Item::End(_) => *is_over = true,
+            Item::Event(Event::Process(facts)) => process(&facts),
+            item => pipeline.take(item),
+        })?;
+        self.pipeline.close_ended();
+        Ok(progress)
+    }
+
+    /// The session has ended: no more records come.
+    pub fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// Time of the latest record that was read, in nanoseconds of the recording host's `CLOCK_MONOTONIC`; 0
+    /// before the first.
+    pub fn last_ns(&self) -> u64 {
+        self.pipeline.last_ns
+    }
+
+    /// Bytes that were read or passed over.
+    pub fn position(&self) -> u64 {
+        self.reader.position()
+    }
+
+    /// What could not be read.
+    pub fn damage(&self) -> Damage {
+        self.reader.damage()
+    }
+}

@@ -1,0 +1,166 @@
+//! Where the recording has reached its limit or its age, the oldest segments go, and what lasts of them stays.
+
+use std::time::Duration;
+
+use flow::wire::{ConnectorsSpans, Span};
+
+use super::*;
+
+/// Cookie of a probe whose records last: a block with one of them does.
+const LASTING: u16 = 1;
+const OTHER: u16 = 0;
+
+/// Every record with such a number lasts.
+const LASTS: u64 = 20_000;
+
+/// A record whose bytes say little of those of the next.
+fn noise(number: u64, probe: u16) -> Vec<u8> {
+    let header = RecordHeader {
+        len: u16::try_from(RecordHeader::SIZE + 64).unwrap(),
+        probe,
+        tgid: 7,
+        hit: number,
+        ts_ns: 1_000_000_000 * (number + 1),
+        ..RecordHeader::default()
+    };
+    let mut bytes = header.to_bytes().to_vec();
+    let mut state = number + 1;
+    for _ in 0..8 {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        bytes.extend_from_slice(&(state ^ state >> 29).to_le_bytes());
+    }
+    bytes
+}
+
+fn bindings() -> Vec<Binding> {
+    let connectors = ConnectorsSpans { channel: Span { at: 0, len: 8, rests_on: 0 }, connectors: Vec::new() };
+    let binding = |kind| Binding { kind, decoder: Arc::new(decoder()), host: None };
+    vec![binding(ProbeKind::Head), binding(ProbeKind::Connectors(connectors))]
+}
+
+/// A writer of blocks of 100 records, of which some last.
+struct Blocks {
+    writer: RecordingWriter,
+    number: u64,
+}
+
+impl Blocks {
+    fn new(dir: &OutputDir, max_age: Option<Duration>) -> Self {
+        let mut writer = RecordingWriter::create(dir, session()).unwrap().keeping_for(max_age);
+        writer.bind(|known| *known = bindings());
+        Self { writer, number: 0 }
+    }
+
+    fn write(&mut self, blocks: u64) {
+        for _ in 0..blocks {
+            let mut batch = Batch::default();
+            for _ in 0..100 {
+                batch.push(&noise(self.number, if lasts(self.number) { LASTING } else { OTHER }));
+                self.number += 1;
+            }
+            self.writer.push(&Arc::new(batch)).unwrap();
+            self.writer.close_block().unwrap();
+        }
+    }
+}
+
+fn lasts(number: u64) -> bool {
+    number.is_multiple_of(LASTS)
+}
+
+/// Reads what is there, and gives the numbers of the records.
+fn read_on(reader: &mut RecordingReader) -> Vec<u64> {
+    let mut numbers = Vec::new();
+    let mut take = |item: Item<'_>| {
+        if let Item::Record(bytes) = item {
+            let header = RecordHeader::from_bytes(bytes).unwrap();
+            assert_eq!(bytes, noise(header.hit, header.probe), "a record is what was written");
+            numbers.push(header.hit);
+        }
+    };
+    while reader.read_next(&Selection::ALL, &mut take).unwrap() == Progress::Read {}
+    numbers
+}
+
+fn reader(dir: &OutputDir) -> RecordingReader {
+    RecordingReader::open(OutputDir::open(&dir.path().join(FOLDER)).unwrap()).unwrap()
+}
+
+/// What must be read: the latest records without a gap, before them whole blocks that last, and no record
+/// twice.
+fn assert_latest(numbers: &[u64], written: u64) -> u64 {
+    assert_eq!(numbers.last(), Some(&(written - 1)));
+    assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]), "in their order, none twice");
+    let gap = numbers.windows(2).rposition(|pair| pair[0] + 1 != pair[1]);
+    let whole_from = gap.map_or(numbers[0], |gap| numbers[gap + 1]);
+    let lasting: Vec<u64> = numbers.iter().copied().take_while(|number| *number < whole_from).collect();
+    assert!(lasting.chunks(100).all(|block| lasts(block[0]) && block.len() == 100), "{lasting:?}");
+    whole_from
+}
+
+#[test]
+fn at_its_limit_a_recording_keeps_the_latest_records_and_what_they_need() {
+    const LIMIT: u64 = 1 << 20;
+    let folder = tempfile::tempdir().unwrap();
+    let dir = OutputDir::open(folder.path()).unwrap().limited(LIMIT, false).unwrap();
+    let mut blocks = Blocks::new(&dir, None);
+    // A reader that follows, and one that has not read on for long.
+    let (mut follower, mut follower_read) = (reader(&dir), Vec::new());
+    let (mut late, mut late_read) = (reader(&dir), Vec::new());
+    for round in 0..60 {
+        blocks.write(10);
+        follower_read.extend(read_on(&mut follower));
+        if round == 3 {
+            late_read.extend(read_on(&mut late));
+        }
+        let used: u64 = fs::read_dir(folder.path().join(FOLDER))
+            .unwrap()
+            .map(|file| file.unwrap().metadata().unwrap().len())
+            .sum();
+        assert!(used <= LIMIT, "{used}");
+    }
+    let (written, totals) = (blocks.number, blocks.writer.totals());
+    blocks.writer.write_end("{}").unwrap();
+    assert_eq!((totals.lost, totals.records), (0, written));
+    assert!(totals.removed_records > 20_000 && totals.removed_segments > 5, "{totals:?}");
+
+    assert_eq!(follower_read, (0..written).collect::<Vec<_>>());
+    assert_eq!(follower.damage(), Damage::default());
+
+    let mut whole = reader(&dir);
+    let numbers = read_on(&mut whole);
+    let whole_from = assert_latest(&numbers, written);
+    let lasting = numbers.iter().filter(|number| **number < whole_from).count() as u64;
+    assert_eq!(lasting, whole_from.div_ceil(LASTS) * 100, "all that lasts is there");
+    assert_eq!(whole_from, totals.removed_records);
+    assert_eq!(whole.damage(), Damage { removed: written - numbers.len() as u64, ..Damage::default() });
+
+    late_read.extend(read_on(&mut late));
+    // It reads to the end of the segment that it had open, although that is removed.
+    let known = late_read.iter().zip(0..).take_while(|(number, expected)| *number == expected).count();
+    assert!(known >= 4000);
+    assert_latest(&late_read[known..], written);
+    assert_eq!(late.damage(), Damage { removed: written - late_read.len() as u64, ..Damage::default() });
+}
+
+#[test]
+fn records_that_are_too_old_go_by_segments() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = OutputDir::open(folder.path()).unwrap().limited(u64::MAX, false).unwrap();
+    // Records come once a second, by their clock.
+    let mut blocks = Blocks::new(&dir, Some(Duration::from_secs(16_000)));
+    for _ in 0..500 {
+        blocks.write(1);
+        blocks.writer.remove_old(1_000_000_000 * blocks.number).unwrap();
+    }
+    let written = blocks.number;
+    let numbers = read_on(&mut reader(&dir));
+    let whole_from = assert_latest(&numbers, written);
+    assert!((written - 17_100..=written - 16_000).contains(&whole_from), "{whole_from} of {written}");
+    // Nothing comes any more: in the end all of it is too old.
+    blocks.writer.remove_old(1_000_000_000 * (written + 17_001)).unwrap();
+    let numbers = read_on(&mut reader(&dir));
+    assert!(!numbers.is_empty() && numbers.chunks(100).all(|block| lasts(block[0])), "{numbers:?}");
+    blocks.write(1);
+    assert_latest(&read_on(&mut reader(&dir)), blocks.number);
+}
