@@ -77,7 +77,8 @@ fn subject(source: &Source) -> Subject {
     let report: serde_json::Value = serde_json::from_str(source.report()).unwrap_or_default();
     let version = |index: &serde_json::Value| {
         let library = report["libraries"].get(usize::try_from(index.as_u64()?).ok()?)?;
-        Some(library["nccl_version"].as_str()?.to_owned())
+        let part = |name: &str| library["nccl_version"][name].as_u64();
+        Some(format!("{}.{}.{}", part("major")?, part("minor")?, part("patch")?))
     };
     let process = |target: &serde_json::Value| {
         let pid = u32::try_from(target["pid"].as_u64()?).ok()?;
