@@ -29,8 +29,8 @@ use crate::{
     clock::now_ns,
     recording::{BLOCK_TIME, FOLDER, Item, Progress, RecordingReader, Selection},
     sinks::{
-        ApiOutputOptions, FilesReport, FilesState, FilesWhen, LiveStatistics, OutputDir, SessionFiles,
-        Sink as _,
+        ApiOutputOptions, FilesReport, FilesState, FilesWhen, Layout, LiveStatistics, OutputDir,
+        SessionFiles, Sink as _,
     },
 };
 
@@ -171,7 +171,8 @@ impl<'a> Follower<'a> {
         let folder = dir.path().to_owned();
         let reader = RecordingReader::open(dir.open_subfolder(FOLDER)?)?;
         let has_files = options.when != FilesWhen::None;
-        let files = if has_files { SessionFiles::new(dir, api) } else { SessionFiles::nowhere() };
+        let layout = if window.is_some() { Layout::ByProcess } else { Layout::ByCommunicator };
+        let files = if has_files { SessionFiles::new(dir, api, layout) } else { SessionFiles::nowhere() };
         let mut pipeline = Pipeline::reading(reader.session(), files);
         let (window, room) = window.unzip();
         pipeline.output.room = room.flatten();

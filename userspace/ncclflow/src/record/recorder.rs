@@ -35,7 +35,7 @@ use crate::{
     recording::{self, RecordingWriter},
     sinks::{
         Aggregated, ApiOutputOptions, AttachReport, FilesReport, FilesWhen, OutputDir, SessionFiles,
-        SessionReport, TargetReport,
+        SessionReport, TargetReport, WindowReport,
     },
     who::Who,
 };
@@ -203,14 +203,21 @@ impl<'a> Recording<'a> {
         ApiOutputOptions { format: self.options.format, realtime_offset_ns: self.report.clock.offset_ns }
     }
 
-    /// Begins a recording of this session in a folder.
-    pub(super) fn begin_recording(&self, dir: &OutputDir) -> Result<Box<RecordingWriter>> {
+    /// Begins a recording of this session, or of a window of it, in a folder.
+    pub(super) fn begin_recording(
+        &self,
+        dir: &OutputDir,
+        window: Option<&WindowReport>,
+    ) -> Result<Box<RecordingWriter>> {
         let RecordOptions { choice, sampling, .. } = self.options;
         let follows = self.follows();
         let session = recording::Session {
             ncclflow: env!("CARGO_PKG_VERSION").to_owned(),
             wire_version: WIRE_VERSION,
-            report: self.report.to_text()?,
+            report: match window {
+                None => self.report.to_text()?,
+                Some(window) => self.report.of_window(window).to_text()?,
+            },
             host: follows.then(|| self.report.host.clone()),
             steps: choice.level == Level::Steps,
             returns: choice.returns,
@@ -260,7 +267,7 @@ impl<'a> Recording<'a> {
         };
         let (mut kept, mut files) = (None, None);
         if self.options.windows.is_none() {
-            let writer = self.begin_recording(dir)?;
+            let writer = self.begin_recording(dir, None)?;
             files = self.start_files(dir, self.options.files, stop, events, None)?;
             kept = Some(OpenRecording { writer, reader: files.as_ref().map(FilesThread::feed) });
         }

@@ -8,12 +8,13 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use serde::Deserialize;
 
 use super::pipeline::Pipeline;
 use crate::{
     capture::{self, CaptureHeader, CaptureReader},
     recording::{Damage, FOLDER, Item, Progress, RecordingReader, Selection},
-    sinks::{ApiOutputOptions, OutputDir, SessionFiles},
+    sinks::{ApiOutputOptions, Layout, OutputDir, SessionFiles},
 };
 
 /// What was kept of a session.
@@ -103,6 +104,17 @@ impl Kept {
             Self::Recording(reader) => &reader.session().report,
             Self::Capture(_, header) => &header.report,
         }
+    }
+
+    /// Where the session's files lay.
+    pub fn layout(&self) -> Layout {
+        #[derive(Deserialize)]
+        struct Report {
+            window: Option<serde_json::Value>,
+        }
+        let report = serde_json::from_str::<Report>(self.first_report());
+        let is_window = report.is_ok_and(|report| report.window.is_some());
+        if is_window { Layout::ByProcess } else { Layout::ByCommunicator }
     }
 
     /// Reads all of it.

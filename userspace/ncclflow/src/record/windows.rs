@@ -32,7 +32,7 @@ use crate::{
     clock::now_ns,
     kernel::stream::ProbeCounts,
     recording::Event,
-    sinks::{FilesWhen, OutputDir, WindowEnd, WindowReport, is_over_max_size},
+    sinks::{FilesWhen, OutputDir, WindowEnd, WindowReport, is_over_max_size, window_name},
 };
 
 /// How often the flag file is asked for where its folder tells nothing.
@@ -175,7 +175,7 @@ impl<'a> Windows<'a> {
 
     fn open(&mut self, recording: &mut Recording<'_>, threads: &Threads) -> Result<()> {
         let opened_ms = now_ns(ClockId::Realtime) / 1_000_000;
-        let folder = format!("window_{:04}_{opened_ms}", self.number + 1);
+        let folder = window_name(self.number + 1, opened_ms, &recording.report.host, None);
         let room = keep_room(&self.dir, &recording.report, recording.attachment.probes().len(), true);
         let dir = match self.dir.window(&folder, room) {
             // It is opened when a window before it is complete, and can be removed.
@@ -191,7 +191,16 @@ impl<'a> Windows<'a> {
         recording.attachment.forget_what_was_sent()?;
         let baseline = Baseline::of(&recording.attachment)?;
         let hits = baseline.next_hits();
-        let mut writer = recording.begin_recording(&dir)?;
+        let mut report = WindowReport {
+            number: self.number,
+            folder,
+            opened_unix_ms: opened_ms,
+            opened_monotonic_ns: now_ns(ClockId::Monotonic),
+            closed_monotonic_ns: None,
+            closed_by: None,
+            ops_left_out: 0,
+        };
+        let mut writer = recording.begin_recording(&dir, Some(&report))?;
         let begun = writer.push_event(&Event::HitsBegin { hits: hits.clone() });
         begun.context("beginning a window's recording")?;
         // Few threads make files at a time, however many windows wait.
@@ -204,15 +213,7 @@ impl<'a> Windows<'a> {
         let kept = OpenRecording { writer, reader: files.as_ref().map(FilesThread::feed) };
         threads.swap_recording(Some(kept), hits)?;
         recording.attachment.arm()?;
-        let report = WindowReport {
-            number: self.number,
-            folder,
-            opened_unix_ms: opened_ms,
-            opened_monotonic_ns: now_ns(ClockId::Monotonic),
-            closed_monotonic_ns: None,
-            closed_by: None,
-            ops_left_out: 0,
-        };
+        report.opened_monotonic_ns = now_ns(ClockId::Monotonic);
         (recording.notice)(Notice::WindowOpened(&report));
         let (since, dropped) = (Instant::now(), threads.dropped());
         self.state = State::Open(Box::new(Open { report, dir, since, baseline, dropped, files }));
@@ -232,10 +233,7 @@ impl<'a> Windows<'a> {
         let dropped = threads.dropped().since(&dropped);
         self.accounts.append(&accounts);
         let mut taken = Taken { accounts, kept, dropped, ..Taken::default() };
-        let mut session = recording.report.clone();
-        session.windows.clear();
-        session.max_size = None;
-        session.window = Some(report.clone());
+        let mut session = recording.report.of_window(&report);
         complete_accounts(&mut session, &recording.attachment, &mut taken, &baseline)?;
         recording.report.windows.push(report);
         let who = recording.who.report();

@@ -308,6 +308,14 @@ impl SessionReport {
         }
     }
 
+    /// The report of a window of this session, as it begins.
+    pub fn of_window(&self, window: &WindowReport) -> Self {
+        let mut report = self.clone();
+        report.windows.clear();
+        (report.max_size, report.window) = (None, Some(window.clone()));
+        report
+    }
+
     fn shortened(&self) -> Self {
         let mut report = self.clone();
         report.errors.push("lists of gaps and CPUs are left out: --max-size leaves no room".to_owned());
