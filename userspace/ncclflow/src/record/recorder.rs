@@ -349,6 +349,13 @@ impl<'a> Recording<'a> {
         self.report.errors.push(error);
     }
 
+    /// Says that a container's flag file does not open windows, and has it in the report.
+    pub(super) fn flag_not_seen(&mut self, why: String) {
+        (self.notice)(Notice::FlagNotSeen(&why));
+        self.report.flags_not_seen.push(why);
+        self.is_outdated = true;
+    }
+
     /// Adds a process to the report. Gives its index there.
     pub(super) fn add_target(&mut self, mut target: TargetReport) -> usize {
         self.is_outdated = true;

@@ -7,6 +7,7 @@
 //! recording, or is accounted for as lost. Its files can be made later.
 
 use std::{
+    collections::{BTreeMap, BTreeSet},
     mem,
     os::fd::BorrowedFd,
     time::{Duration, Instant},
@@ -17,6 +18,7 @@ use rustix::time::ClockId;
 
 use super::{
     accounts::{Accounts, Baseline},
+    container_flags::MountNamespace,
     files::FilesThread,
     keeper::OpenRecording,
     limit::keep_room,
@@ -26,13 +28,14 @@ use super::{
     report::complete_accounts,
     threads::{Taken, Threads},
     window_export::{ClosedWindow, Exporter, WindowsExport},
-    window_flag::FlagFile,
+    window_flags::{FlagsSeen, Scope, WindowFlags},
 };
 use crate::{
     clock::now_ns,
-    kernel::stream::ProbeCounts,
+    kernel::{loader::Attachment, stream::ProbeCounts},
     recording::Event,
-    sinks::{FilesWhen, OutputDir, WindowEnd, WindowReport, is_over_max_size, window_name},
+    sinks::{FilesWhen, OutputDir, WindowContainer, WindowEnd, WindowReport, is_over_max_size, window_name},
+    target::in_first_pid_namespace,
 };
 
 /// How often the flag file is asked for where its folder tells nothing.
@@ -41,21 +44,20 @@ const ASK: Duration = Duration::from_millis(250);
 /// How often it is asked whether there is room for a window that cannot be opened without.
 const ASK_FOR_ROOM: Duration = Duration::from_millis(100);
 
+/// Processes that a window of some containers can be open to.
+const MAX_ADMITTED: usize = ncclflow_common::MAX_ADMITTED as usize;
+
 /// Windows whose files wait to be completed. While there are more, files of further ones are made when it is
 /// their turn.
 const MAX_FOLLOWED: usize = 2;
 
 #[derive(Debug)]
-enum State {
-    Closed,
-    Open(Box<Open>),
-    /// It was closed by a limit, and does not open again before the flag has gone.
-    Spent,
-}
-
-#[derive(Debug)]
 struct Open {
     report: WindowReport,
+    scope: Scope,
+    /// If it is of some containers: their processes until now, and those that are admitted.
+    members: BTreeMap<MountNamespace, BTreeSet<u32>>,
+    admitted: BTreeSet<u32>,
     dir: OutputDir,
     since: Instant,
     baseline: Baseline,
@@ -66,12 +68,12 @@ struct Open {
 #[derive(Debug)]
 pub(super) struct Windows<'a> {
     options: &'a WindowOptions,
-    flag: Option<FlagFile>,
+    flags: WindowFlags,
     dir: OutputDir,
     events: EventSender,
     stop: StopHandle,
     exporter: Exporter,
-    state: State,
+    open: Option<Box<Open>>,
     number: u32,
     /// Of all windows.
     accounts: Accounts,
@@ -84,21 +86,28 @@ pub(super) struct Windows<'a> {
 impl<'a> Windows<'a> {
     /// Without an output folder there are no windows.
     pub(super) fn new(
-        recording: &Recording<'a>,
+        recording: &mut Recording<'a>,
         stop: &StopHandle,
         events: &EventSender,
     ) -> Result<Option<Self>> {
         let (Some(options), Some(dir)) = (&recording.options.windows, &recording.dir) else {
             return Ok(None);
         };
+        let dir = dir.try_clone().context("keeping the output folder open")?;
+        // Processes are admitted by the numbers that the kernel gives them.
+        let in_containers = in_first_pid_namespace().unwrap_or(false);
+        if options.flag.is_some() && !in_containers {
+            let why = "flag files in containers are not looked at: that needs the host's PID namespace (docker run --pid=host)";
+            recording.flag_not_seen(why.to_owned());
+        }
         Ok(Some(Self {
             options,
-            flag: options.flag.as_deref().map(FlagFile::watch).transpose()?,
-            dir: dir.try_clone().context("keeping the output folder open")?,
+            flags: WindowFlags::watch(options.flag.as_deref(), in_containers, events)?,
+            dir,
             events: events.clone(),
             stop: stop.clone(),
             exporter: Exporter::start(recording.options.compress, events)?,
-            state: State::Closed,
+            open: None,
             number: 0,
             accounts: Accounts::default(),
             late: 0,
@@ -108,15 +117,15 @@ impl<'a> Windows<'a> {
 
     /// Readable when a window may have to be opened or closed.
     pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.flag.as_ref().map(FlagFile::fd)
+        self.flags.fd()
     }
 
     /// When to look again, at the latest.
     pub(super) fn timeout(&self) -> Option<Duration> {
-        let ask = self.flag.as_ref().map(|_| ASK);
+        let ask = self.options.flag.as_ref().map(|_| ASK);
         let ask_for_room = self.is_late.then_some(ASK_FOR_ROOM);
-        let limit = match (&self.state, self.options.max_duration) {
-            (State::Open(open), Some(limit)) => Some(limit.saturating_sub(open.since.elapsed())),
+        let limit = match (&self.open, self.options.max_duration) {
+            (Some(open), Some(limit)) => Some(limit.saturating_sub(open.since.elapsed())),
             _ => None,
         };
         ask.into_iter().chain(ask_for_room).chain(limit).min()
@@ -131,33 +140,32 @@ impl<'a> Windows<'a> {
         full: Option<u32>,
         rotate: bool,
     ) -> Result<()> {
-        let has_gone = self.flag.as_ref().is_some_and(FlagFile::has_gone);
-        let is_wanted = self.flag.as_ref().is_none_or(FlagFile::is_there);
-        if let State::Open(open) = &self.state {
+        let mut seen = self.flags.look(|| traced_pids(recording));
+        if let Some(open) = &self.open {
             let is_late = self.options.max_duration.is_some_and(|limit| open.since.elapsed() >= limit);
             let ends = [
-                (has_gone || !is_wanted, WindowEnd::Flag),
+                (seen.has_gone(&open.scope), WindowEnd::Flag),
                 (full == Some(open.report.number), WindowEnd::MaxOps),
                 (is_late, WindowEnd::MaxSecs),
                 (rotate, WindowEnd::Signal),
+                (seen.wanted.as_ref() != Some(&open.scope), WindowEnd::OtherFlag),
             ];
             if let Some((_, end)) = ends.into_iter().find(|(is_reached, _)| *is_reached) {
-                self.close(end, recording, threads)?;
-                let is_limit = matches!(end, WindowEnd::MaxOps | WindowEnd::MaxSecs);
-                if is_limit && self.flag.is_some() {
-                    self.state = State::Spent;
+                if matches!(end, WindowEnd::MaxOps | WindowEnd::MaxSecs) && self.options.flag.is_some() {
+                    self.flags.spend(&open.scope);
+                    seen = self.flags.look(|| traced_pids(recording));
                 }
+                self.close(end, recording, threads)?;
             }
         }
-        if matches!(self.state, State::Spent) && (has_gone || !is_wanted) {
-            self.state = State::Closed;
+        match (&mut self.open, &seen.wanted) {
+            (Some(open), _) => open.admit(&seen, &mut recording.attachment),
+            (None, Some(scope)) => self.open(scope.clone(), &seen, recording, threads),
+            (None, None) => {
+                self.is_late = false;
+                Ok(())
+            }
         }
-        if matches!(self.state, State::Closed) && is_wanted {
-            self.open(recording, threads)?;
-        } else {
-            self.is_late = false;
-        }
-        Ok(())
     }
 
     /// The recording ends: closes what is open, and gives the accounts of all windows. Their folders may
@@ -173,9 +181,17 @@ impl<'a> Windows<'a> {
         closed.map(|()| (export, self.accounts))
     }
 
-    fn open(&mut self, recording: &mut Recording<'_>, threads: &Threads) -> Result<()> {
+    fn open(
+        &mut self,
+        scope: Scope,
+        seen: &FlagsSeen,
+        recording: &mut Recording<'_>,
+        threads: &Threads,
+    ) -> Result<()> {
         let opened_ms = now_ns(ClockId::Realtime) / 1_000_000;
-        let folder = window_name(self.number + 1, opened_ms, &recording.report.host, None);
+        let containers = seen.members(&scope).map(|members| describe(&members, recording));
+        let name = containers.as_deref().map(scope_name);
+        let folder = window_name(self.number + 1, opened_ms, &recording.report.host, name.as_deref());
         let room = keep_room(&self.dir, &recording.report, recording.attachment.probes().len(), true);
         let dir = match self.dir.window(&folder, room) {
             // It is opened when a window before it is complete, and can be removed.
@@ -191,7 +207,7 @@ impl<'a> Windows<'a> {
         recording.attachment.forget_what_was_sent()?;
         let baseline = Baseline::of(&recording.attachment)?;
         let hits = baseline.next_hits();
-        let mut report = WindowReport {
+        let report = WindowReport {
             number: self.number,
             folder,
             opened_unix_ms: opened_ms,
@@ -199,6 +215,7 @@ impl<'a> Windows<'a> {
             closed_monotonic_ns: None,
             closed_by: None,
             ops_left_out: 0,
+            containers,
         };
         let mut writer = recording.begin_recording(&dir, Some(&report))?;
         let begun = writer.push_event(&Event::HitsBegin { hits: hits.clone() });
@@ -212,17 +229,27 @@ impl<'a> Windows<'a> {
         let files = recording.start_files(&dir, options, &self.stop, &self.events, Some(window))?;
         let kept = OpenRecording { writer, reader: files.as_ref().map(FilesThread::feed) };
         threads.swap_recording(Some(kept), hits)?;
-        recording.attachment.arm()?;
-        report.opened_monotonic_ns = now_ns(ClockId::Monotonic);
-        (recording.notice)(Notice::WindowOpened(&report));
+        let (members, admitted) = (BTreeMap::new(), BTreeSet::new());
         let (since, dropped) = (Instant::now(), threads.dropped());
-        self.state = State::Open(Box::new(Open { report, dir, since, baseline, dropped, files }));
+        let mut open =
+            Box::new(Open { report, scope, members, admitted, dir, since, baseline, dropped, files });
+        if open.scope == Scope::All {
+            recording.attachment.arm()?;
+        } else {
+            open.admit(seen, &mut recording.attachment)?;
+        }
+        open.report.opened_monotonic_ns = now_ns(ClockId::Monotonic);
+        (recording.notice)(Notice::WindowOpened(&open.report));
+        self.open = Some(open);
         Ok(())
     }
 
     fn close(&mut self, end: WindowEnd, recording: &mut Recording<'_>, threads: &Threads) -> Result<()> {
-        let State::Open(open) = mem::replace(&mut self.state, State::Closed) else { return Ok(()) };
-        let Open { mut report, dir, since: _, baseline, dropped, files } = *open;
+        let Some(open) = self.open.take() else { return Ok(()) };
+        let Open { mut report, members, dir, baseline, dropped, files, .. } = *open;
+        if report.containers.is_some() {
+            report.containers = Some(describe(&members, recording));
+        }
         // Before the word is changed, as `opened_monotonic_ns` is after it: what is hit between them is
         // recorded for certain.
         report.closed_monotonic_ns = Some(now_ns(ClockId::Monotonic));
@@ -238,5 +265,52 @@ impl<'a> Windows<'a> {
         recording.report.windows.push(report);
         let who = recording.who.report();
         self.exporter.push(ClosedWindow { dir, taken, report: session, files, who })
+    }
+}
+
+impl Open {
+    /// Opens a window of some containers to their processes as they are now.
+    fn admit(&mut self, seen: &FlagsSeen, attachment: &mut Attachment) -> Result<()> {
+        let Some(members) = seen.members(&self.scope) else { return Ok(()) };
+        let admitted: BTreeSet<u32> = members.values().flatten().copied().take(MAX_ADMITTED).collect();
+        for (namespace, pids) in members {
+            self.members.entry(namespace).or_default().extend(pids);
+        }
+        if self.admitted != admitted {
+            attachment.arm_for(&admitted)?;
+            self.admitted = admitted;
+        }
+        Ok(())
+    }
+}
+
+fn traced_pids(recording: &Recording<'_>) -> Vec<u32> {
+    let targets = recording.report.targets.iter();
+    targets.filter(|target| !target.exited && !target.libraries.is_empty()).map(|target| target.pid).collect()
+}
+
+fn describe(
+    members: &BTreeMap<MountNamespace, BTreeSet<u32>>,
+    recording: &Recording<'_>,
+) -> Vec<WindowContainer> {
+    let targets = &recording.report.targets;
+    let container = |pids: &BTreeSet<u32>| {
+        let whose = targets.iter().filter(|target| pids.contains(&target.pid));
+        whose.filter_map(|target| target.whose.as_ref()?.container.clone()).next()
+    };
+    let of = |(namespace, pids): (&MountNamespace, &BTreeSet<u32>)| WindowContainer {
+        mount_namespace: *namespace,
+        container: container(pids),
+        pids: pids.clone(),
+    };
+    members.iter().map(of).collect()
+}
+
+/// What the folder's name says of the containers.
+fn scope_name(containers: &[WindowContainer]) -> String {
+    match containers {
+        [WindowContainer { container: Some(container), .. }] => container.short().replace(':', "-"),
+        [WindowContainer { mount_namespace, .. }] => format!("mnt-{mount_namespace}"),
+        _ => format!("{}-containers", containers.len()),
     }
 }

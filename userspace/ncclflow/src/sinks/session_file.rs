@@ -1,6 +1,6 @@
 //! `session.json`: what was traced, how well, and what was lost.
 
-use std::io::Write as _;
+use std::{collections::BTreeSet, io::Write as _};
 
 use serde::Serialize;
 
@@ -14,6 +14,7 @@ use crate::kernel::{
     probe::{Level, MissingProbe, ProbePlace, ProbeStrategy, StepDetail},
 };
 use crate::recording::RecordingTotals;
+use crate::target::Container;
 use crate::who::{Job, Whose};
 use flow::{
     model::{ModelCounters, Sampling},
@@ -63,6 +64,9 @@ pub struct SessionReport {
     /// Libraries that look like NCCL and could not be traced, and why.
     pub passed_over: Vec<String>,
     pub errors: Vec<String>,
+    /// Containers whose flag files are not looked at, and why.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub flags_not_seen: Vec<String>,
     /// What was kept in the folder `recording`, but for its last blocks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recording: Option<RecordingTotals>,
@@ -181,6 +185,20 @@ pub struct WindowReport {
     pub closed_by: Option<WindowEnd>,
     /// Ops and calls that came after as many as may be were written, and before the window was closed.
     pub ops_left_out: u64,
+    /// Of a window of some containers' processes: which. Hits of others are counted as `disarmed`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub containers: Option<Vec<WindowContainer>>,
+}
+
+/// A container whose flag file opened a window of its processes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct WindowContainer {
+    /// Inode of `/proc/PID/ns/mnt`.
+    pub mount_namespace: u64,
+    /// As its runtime names it, where a control group tells.
+    pub container: Option<Container>,
+    /// Traced processes that were in it while the window was open, as ncclflow sees them.
+    pub pids: BTreeSet<u32>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -188,6 +206,8 @@ pub struct WindowReport {
 pub enum WindowEnd {
     /// The flag file had gone.
     Flag,
+    /// A flag came in another container, or the host's did: the next window is of more processes.
+    OtherFlag,
     MaxOps,
     MaxSecs,
     Signal,
