@@ -18,9 +18,11 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow};
 use rustix::time::ClockId;
+use serde::Deserialize;
 
 use super::{
     consumers::STRAGGLE_NS,
+    iterations::{Decision, IterationLooker},
     mailbox::{EventSender, SessionEvent},
     options::FilesOptions,
     pipeline::Pipeline,
@@ -50,10 +52,26 @@ pub(super) struct FilesRequest {
     pub(super) api: ApiOutputOptions,
     /// Statistics of all rows, whether they are written or not.
     pub(super) live: Option<LiveStatistics>,
-    /// The number of the window, and how many ops or calls its files may have.
-    pub(super) window: Option<(u32, Option<u64>)>,
+    pub(super) window: Option<WindowFiles>,
     /// The files end where they are.
     pub(super) stop: Arc<AtomicBool>,
+}
+
+/// What the files of a window may have.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WindowFiles {
+    pub(super) number: u32,
+    /// Most ops or calls.
+    pub(super) max_ops: Option<u64>,
+    /// Training iterations.
+    pub(super) iterations: Option<u64>,
+}
+
+impl WindowFiles {
+    /// Who makes them closes the window.
+    pub(super) fn has_limit(self) -> bool {
+        self.max_ops.is_some() || self.iterations.is_some()
+    }
 }
 
 /// What the thread is told.
@@ -139,6 +157,7 @@ impl FilesThread {
 }
 
 struct Follower<'a> {
+    dir: OutputDir,
     reader: RecordingReader,
     pipeline: Pipeline,
     stop: Arc<AtomicBool>,
@@ -146,7 +165,7 @@ struct Follower<'a> {
     /// Folder, for messages.
     folder: PathBuf,
     when: FilesWhen,
-    window: Option<u32>,
+    window: Option<WindowFiles>,
     /// Others than files want all rows.
     is_watched: bool,
     /// Records that were read. Others look at it.
@@ -169,17 +188,18 @@ impl<'a> Follower<'a> {
     ) -> Result<Self> {
         let FilesRequest { dir, options, api, live, window, stop } = request;
         let folder = dir.path().to_owned();
+        let own_dir = dir.try_clone()?;
         let reader = RecordingReader::open(dir.open_subfolder(FOLDER)?)?;
         let has_files = options.when != FilesWhen::None;
         let layout = if window.is_some() { Layout::ByProcess } else { Layout::ByCommunicator };
         let files = if has_files { SessionFiles::new(dir, api, layout) } else { SessionFiles::nowhere() };
         let mut pipeline = Pipeline::reading(reader.session(), files);
-        let (window, room) = window.unzip();
-        pipeline.output.room = room.flatten();
+        pipeline.output.room = window.and_then(|window| window.max_ops);
         pipeline.output.limit_bytes = options.limit_bytes;
         pipeline.output.live = live;
         let is_watched = pipeline.output.live.is_some() || pipeline.output.room.is_some();
         Ok(Self {
+            dir: own_dir,
             reader,
             pipeline,
             stop,
@@ -203,8 +223,15 @@ impl<'a> Follower<'a> {
         let follows = self.is_watched || self.when == FilesWhen::Live;
         let mut state = None;
         let mut is_over = false;
-        while !is_over {
-            is_over = self.wait(inbox);
+        let mut has_more = false;
+        if let Some(WindowFiles { number, iterations: Some(wanted), .. }) = self.window {
+            is_over = self.look_for_iterations(number, wanted, inbox)?;
+            has_more = true;
+        }
+        while has_more || !is_over {
+            if !mem::take(&mut has_more) {
+                is_over = self.wait(inbox);
+            }
             if state.is_none() && (follows || is_over) {
                 state = self.read()?;
                 self.flush();
@@ -213,6 +240,50 @@ impl<'a> Follower<'a> {
         self.pipeline.finish();
         self.tell();
         Ok(Made { report: self.report(state.unwrap_or(FilesState::Complete)), pipeline: self.pipeline })
+    }
+
+    /// Reads what is recorded until it is known where iterations begin and end, or that they cannot be found.
+    /// The files are made after that, from the beginning. `true`: nothing more comes.
+    fn look_for_iterations(
+        &mut self,
+        number: u32,
+        wanted: u64,
+        inbox: &Receiver<FilesMessage>,
+    ) -> Result<bool> {
+        let mut reader = RecordingReader::open(self.dir.open_subfolder(FOLDER)?)?;
+        let looker = IterationLooker::new(wanted, self.has_calls_only());
+        let files = SessionFiles::of_sink(Box::new(looker.clone()));
+        let mut pipeline = Pipeline::reading_ops(reader.session(), files);
+        loop {
+            let is_over = self.wait(inbox);
+            while reader.read_next(&Selection::ALL, &mut |item| pipeline.take(item))? == Progress::Read {
+                pipeline.close_ended();
+            }
+            let is_last = is_over || self.stop.load(Ordering::Relaxed);
+            if is_last {
+                pipeline.finish();
+            }
+            let (found, is_complete) = match looker.looking().decide(is_last) {
+                None => continue,
+                Some(Decision::Complete(found)) => (found, true),
+                Some(Decision::Ended(found)) => (found, false),
+            };
+            // What is found when its time is up ends the window, too.
+            if (is_complete || found.found) && !is_over {
+                self.events.send(SessionEvent::WindowFull(number));
+            }
+            self.pipeline.output.iterations = Some(found);
+            return Ok(is_over);
+        }
+    }
+
+    fn has_calls_only(&self) -> bool {
+        #[derive(Deserialize)]
+        struct Report {
+            level: String,
+        }
+        let report = serde_json::from_str::<Report>(&self.reader.session().report);
+        report.is_ok_and(|report| report.level == "api")
     }
 
     /// Waits until there is more. `true`: nothing comes after that.
@@ -280,7 +351,7 @@ impl<'a> Follower<'a> {
             && output.is_out_of_room()
             && !mem::replace(&mut self.is_full_sent, true)
         {
-            self.events.send(SessionEvent::WindowFull(window));
+            self.events.send(SessionEvent::WindowFull(window.number));
         }
         if output.is_over_limit() && !mem::replace(&mut self.is_limit_sent, true) {
             self.events.send(SessionEvent::FilesLimit(self.folder.clone()));

@@ -30,6 +30,7 @@ mod threads;
 
 // From records to files.
 mod files;
+mod iterations;
 mod neighbours;
 mod pipeline;
 mod processes;

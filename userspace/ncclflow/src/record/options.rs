@@ -153,6 +153,8 @@ pub struct WindowOptions {
     /// Ops on a channel, or calls of the API, over all processes.
     pub max_ops: Option<u64>,
     pub max_duration: Option<Duration>,
+    /// A window is of so many training iterations.
+    pub iterations: Option<u64>,
 }
 
 /// Ends a recording from another thread.

@@ -8,7 +8,7 @@ use rustix::time::ClockId;
 
 use super::{
     accounts::Baseline,
-    files::{FilesRequest, FilesThread},
+    files::{FilesRequest, FilesThread, WindowFiles},
     follow::Follower,
     keeper::{Keeping, OpenRecording},
     limit,
@@ -234,18 +234,17 @@ impl<'a> Recording<'a> {
         matches!(self.options.targets, Targets::All(_))
     }
 
-    /// Makes files of the recording in this folder, if anybody wants any. `window`: its number, and how many
-    /// ops it may have.
+    /// Makes files of the recording in this folder, if anybody wants any.
     pub(super) fn start_files(
         &self,
         dir: &OutputDir,
         options: FilesOptions,
         stop: &StopHandle,
         events: &EventSender,
-        window: Option<(u32, Option<u64>)>,
+        window: Option<WindowFiles>,
     ) -> Result<Option<FilesThread>> {
         let live = self.options.statistics.clone();
-        let has_limit = window.is_some_and(|(_, limit)| limit.is_some());
+        let has_limit = window.is_some_and(WindowFiles::has_limit);
         if options.when == FilesWhen::None && live.is_none() && !has_limit {
             return Ok(None);
         }

@@ -162,6 +162,7 @@ fn complete(window: ClosedWindow, compress: bool, totals: &mut WindowTotals, eve
                 complete_files(&mut report, &made.pipeline, Some(made.report));
                 if let Some(window) = &mut report.window {
                     window.ops_left_out = made.pipeline.output.left_out;
+                    window.iterations.clone_from(&made.pipeline.output.iterations);
                 }
                 written = made.pipeline.output.files;
             }

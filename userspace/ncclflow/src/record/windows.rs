@@ -19,7 +19,7 @@ use rustix::time::ClockId;
 use super::{
     accounts::{Accounts, Baseline},
     container_flags::MountNamespace,
-    files::FilesThread,
+    files::{FilesThread, WindowFiles},
     keeper::OpenRecording,
     limit::keep_room,
     mailbox::EventSender,
@@ -34,7 +34,10 @@ use crate::{
     clock::now_ns,
     kernel::{loader::Attachment, stream::ProbeCounts},
     recording::Event,
-    sinks::{FilesWhen, OutputDir, WindowContainer, WindowEnd, WindowReport, is_over_max_size, window_name},
+    sinks::{
+        FilesWhen, OutputDir, WindowContainer, WindowEnd, WindowIterations, WindowReport, is_over_max_size,
+        window_name,
+    },
     target::in_first_pid_namespace,
 };
 
@@ -143,15 +146,19 @@ impl<'a> Windows<'a> {
         let mut seen = self.flags.look(|| traced_pids(recording));
         if let Some(open) = &self.open {
             let is_late = self.options.max_duration.is_some_and(|limit| open.since.elapsed() >= limit);
+            let counts_ops = self.options.iterations.is_none();
             let ends = [
                 (seen.has_gone(&open.scope), WindowEnd::Flag),
-                (full == Some(open.report.number), WindowEnd::MaxOps),
+                (full == Some(open.report.number) && counts_ops, WindowEnd::MaxOps),
+                (full == Some(open.report.number), WindowEnd::Iterations),
                 (is_late, WindowEnd::MaxSecs),
                 (rotate, WindowEnd::Signal),
                 (seen.wanted.as_ref() != Some(&open.scope), WindowEnd::OtherFlag),
             ];
             if let Some((_, end)) = ends.into_iter().find(|(is_reached, _)| *is_reached) {
-                if matches!(end, WindowEnd::MaxOps | WindowEnd::MaxSecs) && self.options.flag.is_some() {
+                if matches!(end, WindowEnd::MaxOps | WindowEnd::MaxSecs | WindowEnd::Iterations)
+                    && self.options.flag.is_some()
+                {
                     self.flags.spend(&open.scope);
                     seen = self.flags.look(|| traced_pids(recording));
                 }
@@ -216,6 +223,7 @@ impl<'a> Windows<'a> {
             closed_by: None,
             ops_left_out: 0,
             containers,
+            iterations: self.options.iterations.map(WindowIterations::wanted),
         };
         let mut writer = recording.begin_recording(&dir, Some(&report))?;
         let begun = writer.push_event(&Event::HitsBegin { hits: hits.clone() });
@@ -225,7 +233,8 @@ impl<'a> Windows<'a> {
         if options.when == FilesWhen::Live && self.exporter.waiting() > MAX_FOLLOWED {
             options.when = FilesWhen::End;
         }
-        let window = (self.number, self.options.max_ops);
+        let WindowOptions { max_ops, iterations, .. } = *self.options;
+        let window = WindowFiles { number: self.number, max_ops, iterations };
         let files = recording.start_files(&dir, options, &self.stop, &self.events, Some(window))?;
         let kept = OpenRecording { writer, reader: files.as_ref().map(FilesThread::feed) };
         threads.swap_recording(Some(kept), hits)?;

@@ -19,6 +19,7 @@ mod read_lines;
 mod session_file;
 mod session_files;
 mod sink;
+mod window_iterations;
 
 pub use aggregate::{Aggregated, MAX_AGGREGATED, aggregate_directory};
 pub(crate) use budget::is_over_max_size;
@@ -42,3 +43,4 @@ pub use session_file::{
 };
 pub use session_files::SessionFiles;
 pub use sink::{Sink, Written};
+pub use window_iterations::{ProcessIterations, WindowIterations};

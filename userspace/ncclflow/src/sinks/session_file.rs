@@ -8,6 +8,7 @@ use super::{
     budget::{Share, is_over_max_size},
     compress::Compressed,
     output_dir::OutputDir,
+    window_iterations::WindowIterations,
 };
 use crate::kernel::{
     loader::{BufferKind, LinkKind},
@@ -188,6 +189,9 @@ pub struct WindowReport {
     /// Of a window of some containers' processes: which. Hits of others are counted as `disarmed`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub containers: Option<Vec<WindowContainer>>,
+    /// With `--window-iterations`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub iterations: Option<WindowIterations>,
 }
 
 /// A container whose flag file opened a window of its processes.
@@ -210,6 +214,8 @@ pub enum WindowEnd {
     OtherFlag,
     MaxOps,
     MaxSecs,
+    /// It has as many iterations as were asked for.
+    Iterations,
     Signal,
     Recording,
 }
