@@ -10,6 +10,7 @@ use flow::{
     iterations::{Collective, IterationFinder, MAX_COLLECTIVES, Mark, Period, marks},
     schema::{ApiCall, Op, RankKey},
 };
+use nccl_library::nccl::Name;
 
 use crate::sinks::{ProcessIterations, Sink, WindowIterations};
 
@@ -76,7 +77,7 @@ impl Sink for IterationLooker {
             return;
         }
         let name = row.coll_api.as_ref().or(row.coll.as_ref()).map_or("", |name| name.as_str());
-        let what = (name, row.count.or(row.bytes), row.dtype.as_ref().map(|name| name.as_str()));
+        let what = (name, row.count.or(row.bytes), row.dtype.as_ref().map(Name::as_str));
         let collective = Collective::new(what, (op.rank.hash, row.n_ranks), row.seq, row.ts_ns);
         self.looking().push(op.rank, collective);
     }
@@ -88,7 +89,7 @@ impl Sink for IterationLooker {
         if !looking.by_calls || row.peer.is_some() {
             return;
         }
-        let what = (row.function.as_str(), Some(row.count), row.datatype.as_ref().map(|name| name.as_str()));
+        let what = (row.function.as_str(), Some(row.count), row.datatype.as_ref().map(Name::as_str));
         let comm = (rank.hash, row.n_ranks.unwrap_or(0));
         looking.push(rank, Collective::new(what, comm, number, row.ts_ns));
     }

@@ -50,6 +50,10 @@ const ASK_FOR_ROOM: Duration = Duration::from_millis(100);
 /// Processes that a window of some containers can be open to.
 const MAX_ADMITTED: usize = ncclflow_common::MAX_ADMITTED as usize;
 
+/// How long after a window was opened a tenant's flag can open the next: whoever plays with one makes no flood
+/// of windows.
+const CONTAINER_INTERVAL: Duration = Duration::from_secs(1);
+
 /// Windows whose files wait to be completed. While there are more, files of further ones are made when it is
 /// their turn.
 const MAX_FOLLOWED: usize = 2;
@@ -84,6 +88,7 @@ pub(super) struct Windows<'a> {
     late: u64,
     /// There was no room for the next one.
     is_late: bool,
+    last_opened: Option<Instant>,
 }
 
 impl<'a> Windows<'a> {
@@ -115,6 +120,7 @@ impl<'a> Windows<'a> {
             accounts: Accounts::default(),
             late: 0,
             is_late: false,
+            last_opened: None,
         }))
     }
 
@@ -153,7 +159,10 @@ impl<'a> Windows<'a> {
                 (full == Some(open.report.number), WindowEnd::Iterations),
                 (is_late, WindowEnd::MaxSecs),
                 (rotate, WindowEnd::Signal),
-                (seen.wanted.as_ref() != Some(&open.scope), WindowEnd::OtherFlag),
+                (
+                    seen.wanted.as_ref().is_some_and(|wanted| *wanted != open.scope && self.may_open(wanted)),
+                    WindowEnd::OtherFlag,
+                ),
             ];
             if let Some((_, end)) = ends.into_iter().find(|(is_reached, _)| *is_reached) {
                 if matches!(end, WindowEnd::MaxOps | WindowEnd::MaxSecs | WindowEnd::Iterations)
@@ -165,14 +174,20 @@ impl<'a> Windows<'a> {
                 self.close(end, recording, threads)?;
             }
         }
-        match (&mut self.open, &seen.wanted) {
-            (Some(open), _) => open.admit(&seen, &mut recording.attachment),
-            (None, Some(scope)) => self.open(scope.clone(), &seen, recording, threads),
-            (None, None) => {
+        if let Some(open) = &mut self.open {
+            return open.admit(&seen, &mut recording.attachment);
+        }
+        match &seen.wanted {
+            Some(scope) if self.may_open(scope) => self.open(scope.clone(), &seen, recording, threads),
+            _ => {
                 self.is_late = false;
                 Ok(())
             }
         }
+    }
+
+    fn may_open(&self, scope: &Scope) -> bool {
+        *scope == Scope::All || self.last_opened.is_none_or(|last| last.elapsed() >= CONTAINER_INTERVAL)
     }
 
     /// The recording ends: closes what is open, and gives the accounts of all windows. Their folders may
@@ -250,6 +265,7 @@ impl<'a> Windows<'a> {
         open.report.opened_monotonic_ns = now_ns(ClockId::Monotonic);
         (recording.notice)(Notice::WindowOpened(&open.report));
         self.open = Some(open);
+        self.last_opened = Some(Instant::now());
         Ok(())
     }
 
@@ -304,8 +320,8 @@ fn describe(
 ) -> Vec<WindowContainer> {
     let targets = &recording.report.targets;
     let container = |pids: &BTreeSet<u32>| {
-        let whose = targets.iter().filter(|target| pids.contains(&target.pid));
-        whose.filter_map(|target| target.whose.as_ref()?.container.clone()).next()
+        let mut whose = targets.iter().filter(|target| pids.contains(&target.pid));
+        whose.find_map(|target| target.whose.as_ref()?.container.clone())
     };
     let of = |(namespace, pids): (&MountNamespace, &BTreeSet<u32>)| WindowContainer {
         mount_namespace: *namespace,

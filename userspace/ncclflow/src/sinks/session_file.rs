@@ -335,6 +335,7 @@ impl SessionReport {
     }
 
     /// The report of a window of this session, as it begins.
+    #[must_use]
     pub fn of_window(&self, window: &WindowReport) -> Self {
         let mut report = self.clone();
         report.windows.clear();
