@@ -5,11 +5,13 @@
 #![cfg_attr(not(target_arch = "bpf"), no_std)]
 
 mod counters;
+mod gate;
 mod plan;
 mod record;
 mod walk;
 
 pub use counters::ProbeCounters;
+pub use gate::{CLOSED, MAX_ADMITTED, OPEN, OPEN_TO_ADMITTED};
 pub use plan::{
     ARG_SLOTS, COOKIE_BITS, FetchPlan, MAX_COPY, MAX_PROBES, MAX_STEPS, SLOTS, STACK_POINTER_SLOT, Step,
     StepOp, TEMP_SLOTS,

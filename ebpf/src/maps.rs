@@ -5,12 +5,13 @@ use aya_ebpf::{
     cty::c_void,
     helpers::bpf_get_current_pid_tgid,
     macros::map,
-    maps::{Array, LruHashMap, PerCpuArray, PerfEventByteArray, RingBuf},
+    maps::{Array, HashMap, LruHashMap, PerCpuArray, PerfEventByteArray, RingBuf},
 };
 
 use crate::{
     common::{
-        FetchPlan, LOSS_SLOTS, MAX_PROBES, ProbeCounters, SCRATCH_SLOTS, Seen, WIRE_VERSION, Walk, ring_of,
+        CLOSED, FetchPlan, LOSS_SLOTS, MAX_ADMITTED, MAX_PROBES, OPEN, ProbeCounters, SCRATCH_SLOTS, Seen,
+        WIRE_VERSION, Walk, ring_of,
     },
     scratch::{ScratchSlot, Slot},
     walk::State,
@@ -69,10 +70,15 @@ pub static WALKS: Array<Walk> = Array::with_max_entries(MAX_PROBES, 0);
 #[map]
 pub static SEEN: LruHashMap<Seen, u32> = LruHashMap::with_max_entries(16_384, 0);
 
-/// One word: not 0 while the session is open. Plans never change once they are stored, as a program may be in
-/// the middle of one.
+/// One word: whether the session is open, and to whom. Plans never change once they are stored, as a program
+/// may be in the middle of one.
 #[map]
 pub static ARMED: Array<u32> = Array::with_max_entries(1, 0);
+
+/// Processes whose hits are recorded while the session is open to these alone. Before Linux 6.1 a
+/// probe may not use a map that takes its memory as it grows.
+#[map]
+pub static ADMITTED: HashMap<u32, u32> = HashMap::with_max_entries(MAX_ADMITTED, 0);
 
 /// Counters by cookie.
 #[map]
@@ -111,8 +117,19 @@ pub fn wakeup_bytes() -> u64 {
     WAKEUP_BYTES.load()
 }
 
-/// Whether hits are to be recorded: the session is open, and the loader speaks this object's format.
+/// Whether hits of the current process are to be recorded: the session is open to it, and the loader speaks
+/// this object's format.
 #[inline(always)]
 pub fn armed() -> bool {
-    LOADER_WIRE_VERSION.load() == WIRE_VERSION && ARMED.get(0).is_some_and(|armed| *armed != 0)
+    if LOADER_WIRE_VERSION.load() != WIRE_VERSION {
+        return false;
+    }
+    match ARMED.get(0).copied().unwrap_or(CLOSED) {
+        CLOSED => false,
+        OPEN => true,
+        _ => {
+            let tgid = (bpf_get_current_pid_tgid() >> 32) as u32;
+            ADMITTED.get_ptr(&tgid).is_some()
+        }
+    }
 }

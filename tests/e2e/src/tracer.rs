@@ -161,13 +161,20 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Reads every communicator's folder in `directory`.
+    /// Reads every communicator's folder in `directory`; in a window they are in folders of processes.
     pub fn read(directory: &Path) -> Result<Self> {
         let mut trace = Self::default();
         for folder in fs::read_dir(directory).with_context(|| format!("listing `{}`", directory.display()))? {
             let folder = folder?.path();
-            if folder.is_dir() {
-                trace.read_folder(&folder)?;
+            if !folder.is_dir() {
+                continue;
+            }
+            trace.read_folder(&folder)?;
+            for inner in fs::read_dir(&folder)? {
+                let inner = inner?.path();
+                if inner.is_dir() {
+                    trace.read_folder(&inner)?;
+                }
             }
         }
         Ok(trace)

@@ -128,23 +128,38 @@ fn whole_session(folder: &Path) -> Value {
     session
 }
 
-/// The folders of communicators.
-fn communicators(folder: &Path) -> impl Iterator<Item = fs::DirEntry> {
-    let folders = fs::read_dir(folder).unwrap().flatten().filter(|entry| entry.path().is_dir());
-    folders.filter(|entry| entry.file_name() != "recording")
+fn folders(path: &Path) -> impl Iterator<Item = fs::DirEntry> {
+    fs::read_dir(path).unwrap().flatten().filter(|entry| entry.path().is_dir())
+}
+
+/// The folders of communicators, each with the process whose ranks it has.
+fn communicators(window: &Path) -> Vec<(u32, PathBuf)> {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let mut found = Vec::new();
+    for process in folders(window).filter(|entry| entry.file_name() != "recording") {
+        let name = process.file_name().to_string_lossy().into_owned();
+        let pid = name.strip_prefix(&format!("{host}.")).unwrap_or_else(|| panic!("{name}"));
+        let pid = pid.parse().unwrap();
+        found.extend(folders(&process.path()).map(|entry| (pid, entry.path())));
+    }
+    found
 }
 
 /// Times of the recorded calls of a window, by process.
 fn recorded(folder: &Path, opened_ms: u64) -> BTreeMap<u32, Vec<u64>> {
     let mut by_pid: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
-    for communicator in communicators(folder) {
-        for file in fs::read_dir(communicator.path()).unwrap().flatten() {
+    for (owner, communicator) in communicators(folder) {
+        let hash = communicator.file_name().unwrap().to_string_lossy().into_owned();
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        for file in fs::read_dir(&communicator).unwrap().flatten() {
             let name = file.file_name().to_string_lossy().into_owned();
             // Each rank's file has two names; this is the one with the process in it.
-            let Some((_, tag)) = name.split_once("_pid") else { continue };
+            let Some((rank, tag)) = name.split_once("_pid") else { continue };
+            assert!(rank.ends_with(&format!("_{hash}_{host}")), "{name}");
             let (pid, ms) = tag.strip_suffix(".jsonl").unwrap().split_once('_').unwrap();
             assert_eq!(ms, opened_ms.to_string(), "{name}");
             let pid: u32 = pid.parse().unwrap();
+            assert_eq!(pid, owner, "{name}");
             for line in fs::read_to_string(file.path()).unwrap().lines() {
                 let line: Value = serde_json::from_str(line).unwrap();
                 assert_eq!(line["pid"], pid, "{name}");
@@ -408,11 +423,13 @@ fn assert_window_is_whole(folder: &Path) {
         ranks().map(|rank| rank.flows.len() as u64).sum::<u64>()
     );
     assert_eq!(messages, ranks().map(|rank| rank.steps.len() as u64).sum::<u64>());
-    for communicator in communicators(folder) {
-        let names = fs::read_dir(communicator.path()).unwrap().flatten();
+    let communicators = communicators(folder);
+    assert_eq!(communicators.iter().map(|(pid, _)| pid).collect::<BTreeSet<_>>().len(), 2);
+    for (_, communicator) in communicators {
+        let names = fs::read_dir(communicator).unwrap().flatten();
         let names: Vec<String> = names.map(|file| file.file_name().to_string_lossy().into_owned()).collect();
         let count = |part: &str| names.iter().filter(|name| name.contains(part)).count();
-        assert_eq!((count("_rank"), count(".jsonl.gz"), names.len()), (8, 4, 8), "{names:?}");
+        assert_eq!((count("_rank"), count(".jsonl.gz"), names.len()), (4, 2, 4), "{names:?}");
     }
     let summary =
         Command::new(programs::ncclflow().unwrap()).args(["summary", "--json"]).arg(folder).output().unwrap();

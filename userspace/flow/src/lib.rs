@@ -15,6 +15,8 @@ pub mod schema;
 
 pub mod statistics;
 
+pub mod iterations;
+
 // Records as a recording keeps them.
 pub mod recording;
 

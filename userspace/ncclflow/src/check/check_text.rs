@@ -7,7 +7,12 @@ use flow::schema::Outcome;
 use super::communicator_check::{CheckReport, CommunicatorCheck};
 
 pub fn write_check(report: &CheckReport, out: &mut dyn Write) -> io::Result<()> {
+    let mut window = None;
     for communicator in &report.communicators {
+        if communicator.window != window {
+            window.clone_from(&communicator.window);
+            writeln!(out, "{}:", window.as_deref().unwrap_or_default())?;
+        }
         write_communicator(communicator, out)?;
     }
     report.notes.iter().try_for_each(|note| writeln!(out, "{note}"))?;
@@ -20,7 +25,16 @@ pub fn write_check(report: &CheckReport, out: &mut dyn Write) -> io::Result<()> 
 }
 
 fn write_communicator(check: &CommunicatorCheck, out: &mut dyn Write) -> io::Result<()> {
-    let CommunicatorCheck { communicator, n_ranks, ranks, collectives, measured, findings, verdict } = check;
+    let CommunicatorCheck {
+        window: _,
+        communicator,
+        n_ranks,
+        ranks,
+        collectives,
+        measured,
+        findings,
+        verdict,
+    } = check;
     writeln!(
         out,
         "communicator {communicator}: {} of {n_ranks} ranks recorded, {collectives} collectives",

@@ -12,6 +12,7 @@ use super::{
     attribution::Attribution,
     collectives::{Collectives, name_ranks},
     p2p::PointToPoint,
+    parts::parts,
     row_source::{TakeRows, read_rows},
     verdict::{self, Culprit, RankWaits, Reason, Verdict},
 };
@@ -55,6 +56,9 @@ pub struct Finding {
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CommunicatorCheck {
+    /// The windows that it was checked in, if a folder with windows was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window: Option<String>,
     /// Its folder: `commHash`, and a number if there are several of that hash.
     pub communicator: String,
     pub n_ranks: i32,
@@ -78,10 +82,18 @@ pub struct CheckReport {
 }
 
 pub fn check(dirs: &[PathBuf]) -> Result<CheckReport> {
-    let (mut checker, notes) = read_rows(dirs, Checker::default())?;
-    checker.end_ranks();
-    let communicators: Vec<CommunicatorCheck> =
-        checker.communicators.into_iter().map(|(name, rows)| rows.checked(name)).collect();
+    let (mut communicators, mut notes) = (Vec::<CommunicatorCheck>::new(), Vec::new());
+    for part in parts(dirs)? {
+        let (mut checker, said) = read_rows(&part, Checker::default())?;
+        checker.end_ranks();
+        notes.extend(said);
+        communicators.extend(
+            checker
+                .communicators
+                .into_iter()
+                .map(|(name, rows)| CommunicatorCheck { window: part.windows.clone(), ..rows.checked(name) }),
+        );
+    }
     Ok(CheckReport {
         consistent: communicators.iter().all(|communicator| communicator.findings.is_empty()),
         recordings: dirs.to_vec(),
@@ -219,6 +231,7 @@ impl CommunicatorRows {
         }
         findings.extend(verdict.culprit.as_ref().map(slowest));
         CommunicatorCheck {
+            window: None,
             communicator,
             n_ranks: collectives.n_ranks,
             ranks: collectives.ranks(),

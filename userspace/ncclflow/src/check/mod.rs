@@ -9,6 +9,7 @@ mod check_text;
 mod collectives;
 mod communicator_check;
 mod p2p;
+mod parts;
 mod rank_reader;
 mod row_source;
 mod summary;

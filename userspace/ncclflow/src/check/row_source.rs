@@ -4,14 +4,14 @@
 use std::{
     collections::HashMap,
     fmt::Debug,
-    path::{Path, PathBuf},
+    path::Path,
     sync::{Arc, Mutex, PoisonError},
 };
 
 use anyhow::{Context as _, Result, bail};
 use flow::schema::{ClockReport, MessageRow, Op, OpRow, RankKey};
 
-use super::rank_reader::recording;
+use super::{parts::Part, rank_reader::recording};
 use crate::{
     export::Source,
     record::Read,
@@ -34,14 +34,25 @@ pub(super) trait TakeRows: Debug + Default + Send {
     fn message(&mut self, rank: usize, row: &MessageRow);
 }
 
-/// Gives all rows of these folders to `taker`, and says what could not be read.
-pub(super) fn read_rows<T: TakeRows + 'static>(dirs: &[PathBuf], mut taker: T) -> Result<(T, Vec<String>)> {
+/// Gives all rows of these folders to `taker`, and says what could not be read. A window in which nothing ran
+/// is said, too; another folder without ops is an error.
+pub(super) fn read_rows<T: TakeRows + 'static>(part: &Part, mut taker: T) -> Result<(T, Vec<String>)> {
     let mut notes = Vec::new();
-    for dir in dirs {
+    for dir in &part.folders {
         if has_recording(dir)? {
-            let read;
-            (taker, read) = read_recording(dir, taker)?;
+            let (read, has_ops);
+            (taker, read, has_ops) = read_recording(dir, taker)?;
             notes.extend(said(dir, &read));
+            if !has_ops {
+                let none = format!(
+                    "the recording in `{}` has no ops: it is of --level api, or nothing ran while it was made",
+                    dir.display()
+                );
+                if part.windows.is_none() {
+                    bail!(none);
+                }
+                notes.push(none);
+            }
         } else {
             read_lines(dir, &mut taker)?;
         }
@@ -65,7 +76,7 @@ fn read_lines(path: &Path, taker: &mut impl TakeRows) -> Result<()> {
     Ok(())
 }
 
-fn read_recording<T: TakeRows + 'static>(path: &Path, mut taker: T) -> Result<(T, Read)> {
+fn read_recording<T: TakeRows + 'static>(path: &Path, mut taker: T) -> Result<(T, Read, bool)> {
     let source = Source::look(path.to_path_buf())?;
     taker.begin(source.clock());
     let taker = Arc::new(Mutex::new(taker));
@@ -73,14 +84,8 @@ fn read_recording<T: TakeRows + 'static>(path: &Path, mut taker: T) -> Result<(T
     let has_ops = Arc::clone(&rows.has_ops);
     let context = || format!("reading the recording in `{}`", path.display());
     let read = source.open()?.read_all(SessionFiles::of_sink(Box::new(rows))).with_context(context)?.0;
-    if !*lock(&has_ops) {
-        bail!(
-            "the recording in `{}` has no ops: it is of --level api, or nothing ran while it was made",
-            path.display()
-        );
-    }
-    let taker = std::mem::take(&mut *lock(&taker));
-    Ok((taker, read))
+    let (taker, has_ops) = (std::mem::take(&mut *lock(&taker)), *lock(&has_ops));
+    Ok((taker, read, has_ops))
 }
 
 /// A panic elsewhere ends the program anyway.

@@ -10,10 +10,16 @@ use flow::{
     statistics::RankLinks,
 };
 
-use super::row_source::{TakeRows, read_rows};
+use super::{
+    parts::parts,
+    row_source::{TakeRows, read_rows},
+};
 
 #[derive(Clone, Debug, Serialize)]
 pub struct RankReport {
+    /// The window, if a folder with windows was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window: Option<String>,
     pub communicator: String,
     pub rank: i32,
     pub links: Vec<LinkRow>,
@@ -59,12 +65,15 @@ impl TakeRows for Summary {
 }
 
 pub fn summarize(dirs: &[PathBuf]) -> Result<SummaryReport> {
-    let (mut summary, notes) = read_rows(dirs, Summary::default())?;
-    let mut ranks = Vec::new();
-    for ((_, communicator, rank), at) in summary.ranks {
-        let Some(links) = summary.links.get_mut(at) else { continue };
-        let ops = links.ops();
-        ranks.push(RankReport { communicator, rank, links: links.rows(), ops });
+    let (mut ranks, mut notes) = (Vec::new(), Vec::new());
+    for part in parts(dirs)? {
+        let (mut summary, said) = read_rows(&part, Summary::default())?;
+        notes.extend(said);
+        for ((_, communicator, rank), at) in summary.ranks {
+            let Some(links) = summary.links.get_mut(at) else { continue };
+            let (window, ops) = (part.windows.clone(), links.ops());
+            ranks.push(RankReport { window, communicator, rank, links: links.rows(), ops });
+        }
     }
     Ok(SummaryReport { ranks, notes })
 }

@@ -124,7 +124,7 @@ pub struct PsArgs {
 
 #[derive(Debug, Args)]
 pub struct AggregateArgs {
-    /// Folder of a recording, or of several hosts' recordings copied together
+    /// Folder of a recording or a window, of several hosts' recordings copied together, or of windows
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
 }
@@ -137,7 +137,7 @@ Examples:
 
 Waits, bandwidth and the times of ops are there for recordings of --level steps; messages and bytes for all.")]
 pub struct SummaryArgs {
-    /// Folders of recordings
+    /// Folders of recordings or windows; of a folder with windows, each window by itself
     #[arg(value_name = "DIR", required = true, num_args = 1..)]
     pub dirs: Vec<PathBuf>,
 
@@ -157,7 +157,8 @@ Collectives that are not the same on all ranks, or in another order; ranks that 
 recordings of --level steps also the rank or link that the others wait for. No clock of one rank is compared with another's for that.
 Exit codes: 0 consistent; 3 findings; 1 error; 2 wrong usage.")]
 pub struct CheckArgs {
-    /// Folders of recordings; those of one communicator's ranks are put together
+    /// Folders of recordings or windows; those of one communicator's ranks are put together. Of folders with windows,
+    /// those that were open at the same time
     #[arg(value_name = "DIR", required = true, num_args = 1..)]
     pub dirs: Vec<PathBuf>,
 

@@ -1,7 +1,7 @@
 //! `ncclflow aggregate` and `check`: what is made of recordings, without root.
 
 use std::{
-    io::{Write as _, stdout},
+    io::{Write, stdout},
     process::ExitCode,
 };
 
@@ -13,12 +13,30 @@ use super::{
 };
 use crate::{
     check::{check, write_check},
-    sinks::{OutputDir, aggregate_directory},
+    sinks::{OutputDir, aggregate_directory, has_ranks, window_folders},
 };
 
 pub(super) fn run_aggregate(args: &AggregateArgs) -> Result<ExitCode> {
-    let done = aggregate_directory(&OutputDir::open(&args.dir)?, u64::MAX)?;
+    let dir = OutputDir::open(&args.dir)?;
     let mut out = stdout().lock();
+    let windows = window_folders(&dir)?;
+    if windows.is_empty() {
+        return aggregate(&dir, &mut out);
+    }
+    for window in windows {
+        write!(out, "{window}: ")?;
+        let folder = dir.open_subfolder(&window)?;
+        if has_ranks(&folder)? {
+            aggregate(&folder, &mut out)?;
+        } else {
+            writeln!(out, "no files of ops")?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn aggregate(dir: &OutputDir, out: &mut dyn Write) -> Result<ExitCode> {
+    let done = aggregate_directory(dir, u64::MAX)?;
     writeln!(out, "{} flow_rank files: {} ops, {} messages", done.ranks, done.ops, done.steps)?;
     if done.cut_lines > 0 {
         writeln!(

@@ -16,7 +16,7 @@ use crate::{
     clock::now_ns,
     kernel::probe::Level,
     record::{LibraryInUse, Notice, Outcome, Setup, record},
-    sinks::{FilesState, LiveStatistics, SessionState},
+    sinks::{FilesState, LiveStatistics, SessionState, WindowIterations},
     target::Process,
     views::metrics::{Exposition, MetricsServer},
 };
@@ -128,9 +128,13 @@ impl Console {
                     window.number,
                     report.communicators.len()
                 );
+                if let Some(iterations) = &window.iterations {
+                    tell_iterations(iterations);
+                }
             }
             Notice::Hang(what) => tell!("{what}"),
             Notice::NothingToRotate => tell!("SIGUSR1: there are no windows (--window-flag, --rotate)"),
+            Notice::FlagNotSeen(why) => tell!("{why}"),
             Notice::PassedOver(why) => tell!("passed over: {why}"),
             Notice::FilesLimit(folder) => {
                 tell!(
@@ -151,6 +155,20 @@ impl Console {
                 }
             }
         }
+    }
+}
+
+fn tell_iterations(iterations: &WindowIterations) {
+    let WindowIterations { found, why_not, period_collectives, processes, .. } = iterations;
+    if *found {
+        let fewest = processes.iter().map(|process| process.iterations).min().unwrap_or(0);
+        tell!(
+            "  {fewest} iterations of {} collectives, inferred from what recurs",
+            period_collectives.unwrap_or(0)
+        );
+    }
+    if let Some(why) = why_not {
+        tell!("  not as many iterations as asked for: {why}");
     }
 }
 

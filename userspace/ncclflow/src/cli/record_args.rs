@@ -40,6 +40,8 @@ Examples:
   ncclflow record --all -o /var/tmp/flows      whatever uses NCCL on this host, until Ctrl-C; jobs may come and go
   ncclflow record --all --user ann --comm train.py -d 60
   ncclflow record --all --window-flag /run/flow  while /run/flow exists; `touch` and `rm` it as often as you like
+  ncclflow record --all --window-flag /run/flow --window-iterations 3
+                                               three training iterations after each `touch`, inferred from what recurs
   ncclflow record --all --rotate 60 --max-size 20G --compress -o /var/tmp/flows
                                                the last minutes, as many as 20 GiB hold; for months
   ncclflow record -p 4242 --level api          every call of NCCL's API, at one probe hit each

@@ -63,7 +63,8 @@ fn channels(text: &str) -> Result<u64, String> {
 /// Parts of a recording that have folders of their own.
 #[derive(Clone, Debug, Default, Args)]
 pub struct WindowArgs {
-    /// Record only while FILE exists: each time a window with a folder of its own; several in one run
+    /// Record only while FILE exists: each time a window with a folder of its own; several in one run. A FILE that
+    /// only processes in a container see opens windows of that container's processes
     #[arg(help_heading = "Windows", long, value_name = "FILE")]
     pub window_flag: Option<PathBuf>,
 
@@ -75,6 +76,11 @@ pub struct WindowArgs {
     /// Close a window after SECS, and do not open one again before FILE has gone
     #[arg(help_heading = "Windows", long, value_name = "SECS", requires = "window_flag", value_parser = seconds)]
     pub window_max_secs: Option<Duration>,
+
+    /// Close a window after N training iterations, found from the collectives that recur; its files begin and
+    /// end with an iteration. Where none is found, the window is as long as FILE is there
+    #[arg(help_heading = "Windows", long, value_name = "N", requires = "window_flag", conflicts_with = "window_max_ops", value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    pub window_iterations: Option<u64>,
 
     /// Record window after window: a new one every SECS, and whenever SIGUSR1 comes
     #[arg(help_heading = "Windows", long, value_name = "SECS", conflicts_with = "window_flag", value_parser = seconds)]
@@ -89,6 +95,7 @@ impl WindowArgs {
             flag: self.window_flag.clone(),
             max_ops: self.window_max_ops,
             max_duration,
+            iterations: self.window_iterations,
         })
     }
 }

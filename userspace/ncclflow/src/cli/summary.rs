@@ -16,7 +16,12 @@ pub(super) fn run(args: &SummaryArgs) -> Result<ExitCode> {
     if args.json {
         write_json(&mut out, &report)?;
     } else {
+        let mut window = None;
         for rank in &report.ranks {
+            if rank.window.as_ref() != window {
+                window = rank.window.as_ref();
+                writeln!(out, "{}:", window.map_or("", String::as_str))?;
+            }
             write_rank(rank, &mut out)?;
         }
         report.notes.iter().try_for_each(|note| writeln!(out, "{note}"))?;

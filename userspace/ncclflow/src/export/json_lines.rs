@@ -10,7 +10,9 @@ use super::{
     run::Exported,
     source::Source,
 };
-use crate::sinks::{MAX_AGGREGATED, OutputDir, SessionFiles, Share, Sink, Written, aggregate_directory};
+use crate::sinks::{
+    Layout, MAX_AGGREGATED, OutputDir, SessionFiles, Share, Sink, Written, aggregate_directory,
+};
 
 #[derive(Debug)]
 pub(super) struct JsonLines {
@@ -23,7 +25,7 @@ pub(super) struct JsonLines {
 
 impl JsonLines {
     pub(super) fn new(dir: OutputDir, options: &ViewOptions) -> Self {
-        Self { files: SessionFiles::new(dir, options.api), host: None, told: 0 }
+        Self { files: SessionFiles::new(dir, options.api, Layout::ByCommunicator), host: None, told: 0 }
     }
 }
 

@@ -185,7 +185,7 @@ fn write_summary(output: &Path, exported: &Exported) -> Result<()> {
 /// of a recording.
 pub fn replay(input: &Path, output: &Path) -> Result<Read> {
     let kept = Kept::open(input)?;
-    let files = SessionFiles::new(OutputDir::create(output)?, kept.api());
+    let files = SessionFiles::new(OutputDir::create(output)?, kept.api(), kept.layout());
     let (read, files) = kept.read_all(files)?;
     json_lines::complete(&files, &read.report)?;
     Ok(read)

@@ -62,7 +62,7 @@ impl Source {
     pub(crate) fn look(path: PathBuf) -> Result<Self> {
         let context = || format!("in `{}`", path.display());
         let (text, span_ns, bytes, is_over) = match Kept::open(&path).with_context(context)? {
-            Kept::Recording(reader) => look_at_recording(*reader),
+            Kept::Recording(reader, _) => look_at_recording(*reader),
             Kept::Capture(reader, header) => look_at_capture(&path, reader, *header),
         }
         .with_context(context)?;

@@ -18,9 +18,11 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow};
 use rustix::time::ClockId;
+use serde::Deserialize;
 
 use super::{
     consumers::STRAGGLE_NS,
+    iterations::{Decision, IterationLooker},
     mailbox::{EventSender, SessionEvent},
     options::FilesOptions,
     pipeline::Pipeline,
@@ -29,8 +31,8 @@ use crate::{
     clock::now_ns,
     recording::{BLOCK_TIME, FOLDER, Item, Progress, RecordingReader, Selection},
     sinks::{
-        ApiOutputOptions, FilesReport, FilesState, FilesWhen, LiveStatistics, OutputDir, SessionFiles,
-        Sink as _,
+        ApiOutputOptions, FilesReport, FilesState, FilesWhen, Layout, LiveStatistics, OutputDir,
+        SessionFiles, Sink as _,
     },
 };
 
@@ -53,12 +55,28 @@ pub(super) struct FilesRequest {
     pub(super) api: ApiOutputOptions,
     /// Statistics of all rows, whether they are written or not.
     pub(super) live: Option<LiveStatistics>,
-    /// The number of the window, and how many ops or calls its files may have.
-    pub(super) window: Option<(u32, Option<u64>)>,
+    pub(super) window: Option<WindowFiles>,
     /// Files without a window are removed when their first record is so old.
     pub(super) max_age: Option<Duration>,
     /// The files end where they are.
     pub(super) stop: Arc<AtomicBool>,
+}
+
+/// What the files of a window may have.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WindowFiles {
+    pub(super) number: u32,
+    /// Most ops or calls.
+    pub(super) max_ops: Option<u64>,
+    /// Training iterations.
+    pub(super) iterations: Option<u64>,
+}
+
+impl WindowFiles {
+    /// Who makes them closes the window.
+    pub(super) fn has_limit(self) -> bool {
+        self.max_ops.is_some() || self.iterations.is_some()
+    }
 }
 
 /// What the thread is told.
@@ -144,6 +162,7 @@ impl FilesThread {
 }
 
 struct Follower<'a> {
+    dir: OutputDir,
     reader: RecordingReader,
     pipeline: Pipeline,
     stop: Arc<AtomicBool>,
@@ -151,7 +170,7 @@ struct Follower<'a> {
     /// Folder, for messages.
     folder: PathBuf,
     when: FilesWhen,
-    window: Option<u32>,
+    window: Option<WindowFiles>,
     max_age: Option<Duration>,
     /// Why nothing more is written to the files.
     ended: Option<FilesState>,
@@ -176,18 +195,19 @@ impl<'a> Follower<'a> {
     ) -> Result<Self> {
         let FilesRequest { dir, options, api, live, window, max_age, stop } = request;
         let folder = dir.path().to_owned();
+        let own_dir = dir.try_clone()?;
         let reader = RecordingReader::open(dir.open_subfolder(FOLDER)?)?;
         let has_files = options.when != FilesWhen::None;
-        let files =
-            if has_files { SessionFiles::new(dir.for_lines()?, api) } else { SessionFiles::nowhere() };
+        let layout = if window.is_some() { Layout::ByProcess } else { Layout::ByCommunicator };
+        let files = if has_files { SessionFiles::new(dir.for_lines()?, api, layout) } else { SessionFiles::nowhere() };
         let mut pipeline = Pipeline::reading(reader.session(), files);
-        let (window, room) = window.unzip();
         let max_age = max_age.filter(|_| window.is_none() && has_files);
-        pipeline.output.room = room.flatten();
+        pipeline.output.room = window.and_then(|window| window.max_ops);
         pipeline.output.limit_bytes = options.limit_bytes;
         pipeline.output.live = live;
         let is_watched = pipeline.output.live.is_some() || pipeline.output.room.is_some();
         Ok(Self {
+            dir: own_dir,
             reader,
             pipeline,
             stop,
@@ -211,8 +231,15 @@ impl<'a> Follower<'a> {
     fn run(mut self, inbox: &Receiver<FilesMessage>) -> Result<Made> {
         let follows = self.is_watched || self.when == FilesWhen::Live;
         let mut is_over = false;
-        while !is_over {
-            is_over = self.wait(inbox);
+        let mut has_more = false;
+        if let Some(WindowFiles { number, iterations: Some(wanted), .. }) = self.window {
+            is_over = self.look_for_iterations(number, wanted, inbox)?;
+            has_more = true;
+        }
+        while has_more || !is_over {
+            if !mem::take(&mut has_more) {
+                is_over = self.wait(inbox);
+            }
             if follows || is_over {
                 self.read()?;
                 self.flush();
@@ -222,6 +249,50 @@ impl<'a> Follower<'a> {
         self.pipeline.finish();
         self.tell();
         Ok(Made { report: self.report(FilesState::Complete), pipeline: self.pipeline })
+    }
+
+    /// Reads what is recorded until it is known where iterations begin and end, or that they cannot be found.
+    /// The files are made after that, from the beginning. `true`: nothing more comes.
+    fn look_for_iterations(
+        &mut self,
+        number: u32,
+        wanted: u64,
+        inbox: &Receiver<FilesMessage>,
+    ) -> Result<bool> {
+        let mut reader = RecordingReader::open(self.dir.open_subfolder(FOLDER)?)?;
+        let looker = IterationLooker::new(wanted, self.has_calls_only());
+        let files = SessionFiles::of_sink(Box::new(looker.clone()));
+        let mut pipeline = Pipeline::reading_ops(reader.session(), files);
+        loop {
+            let is_over = self.wait(inbox);
+            while reader.read_next(&Selection::ALL, &mut |item| pipeline.take(item))? == Progress::Read {
+                pipeline.close_ended();
+            }
+            let is_last = is_over || self.stop.load(Ordering::Relaxed);
+            if is_last {
+                pipeline.finish();
+            }
+            let (found, is_complete) = match looker.looking().decide(is_last) {
+                None => continue,
+                Some(Decision::Complete(found)) => (found, true),
+                Some(Decision::Ended(found)) => (found, false),
+            };
+            // What is found when its time is up ends the window, too.
+            if (is_complete || found.found) && !is_over {
+                self.events.send(SessionEvent::WindowFull(number));
+            }
+            self.pipeline.output.iterations = Some(found);
+            return Ok(is_over);
+        }
+    }
+
+    fn has_calls_only(&self) -> bool {
+        #[derive(Deserialize)]
+        struct Report {
+            level: String,
+        }
+        let report = serde_json::from_str::<Report>(&self.reader.session().report);
+        report.is_ok_and(|report| report.level == "api")
     }
 
     /// Waits until there is more, or it is time to look at what is there. `true`: nothing comes after that.
@@ -327,7 +398,7 @@ impl<'a> Follower<'a> {
             && output.is_out_of_room()
             && !mem::replace(&mut self.is_full_sent, true)
         {
-            self.events.send(SessionEvent::WindowFull(window));
+            self.events.send(SessionEvent::WindowFull(window.number));
         }
         self.events.look_at_budget();
         let errors = self.pipeline.files().errors();

@@ -22,6 +22,10 @@ pub(super) enum SessionEvent {
     WindowFull(u32),
     /// The files of this folder are as large as they may be; the recording goes on.
     FilesLimit(PathBuf),
+    /// Flag files came or went in containers.
+    ContainerFlags,
+    /// Why a container's flag file is not looked at.
+    FlagNotSeen(String),
     /// A window's folder is complete.
     WindowDone(Box<(WindowReport, SessionReport)>),
     /// Files are behind the recording.
@@ -123,7 +127,8 @@ impl Events {
                     recording.report.files = Some(report);
                     recording.is_outdated = true;
                 }
-                SessionEvent::DiskBudget | SessionEvent::FilesEnded => {}
+                SessionEvent::FlagNotSeen(why) => recording.flag_not_seen(why),
+                SessionEvent::DiskBudget | SessionEvent::FilesEnded | SessionEvent::ContainerFlags => {}
             }
         }
         if let Some(budget) = &self.sender.budget {

@@ -9,9 +9,11 @@ mod setup;
 mod recorder;
 mod watch;
 
+mod container_flags;
 mod hang;
 mod window_export;
 mod window_flag;
+mod window_flags;
 mod windows;
 
 // Processes and libraries that come and go, with `--all`.
@@ -28,6 +30,7 @@ mod threads;
 
 // From records to files.
 mod files;
+mod iterations;
 mod neighbours;
 mod pipeline;
 mod processes;

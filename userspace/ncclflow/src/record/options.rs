@@ -150,11 +150,14 @@ impl RecordOptions {
 
 #[derive(Clone, Debug)]
 pub struct WindowOptions {
-    /// A window is open while this file exists. `None`: a window is always open.
+    /// A window is open while this file exists; where a process sees one at this path in a container of its
+    /// own, a window of that container's processes. `None`: a window is always open.
     pub flag: Option<PathBuf>,
     /// Ops on a channel, or calls of the API, over all processes.
     pub max_ops: Option<u64>,
     pub max_duration: Option<Duration>,
+    /// A window is of so many training iterations.
+    pub iterations: Option<u64>,
 }
 
 /// Ends a recording from another thread.
@@ -231,6 +234,8 @@ pub enum Notice<'a> {
     },
     /// With [`Targets::All`]: why a process that has NCCL is not traced.
     PassedOver(&'a str),
+    /// Why a container's flag file opens no windows.
+    FlagNotSeen(&'a str),
     /// Why what was resolved is not kept for the next time.
     NotCached(&'a str),
     /// A window's folder was removed, to make room for others or for its age.

@@ -40,6 +40,8 @@ pub struct Pipeline {
     pub(super) traced: Traced,
     node: Node,
     pub(super) output: Output,
+    /// Records of messages are passed over, and ops do not wait for them.
+    without_messages: bool,
     /// Records that could not be understood.
     pub(super) undecodable: u64,
     /// The first reason.
@@ -75,6 +77,13 @@ impl Pipeline {
             following: host.map(|host| Following { bindings: Bindings::default(), host }),
             ..Self::new(Vec::new(), files)
         }
+    }
+
+    /// The same for who wants to know of ops and calls as they come, and of no message.
+    pub(super) fn reading_ops(session: &recording::Session, files: SessionFiles) -> Self {
+        let mut pipeline = Self::reading(session, files);
+        (pipeline.traced.steps, pipeline.without_messages) = (false, true);
+        pipeline
     }
 
     /// Takes what was read of a recording.
@@ -153,6 +162,9 @@ impl Pipeline {
         header.lost = lost;
         if self.traced.steps && known != (process.pid(), lost) {
             self.node.proxy_ranks.note_process(header.tgid, process.pid(), lost);
+        }
+        if self.without_messages && matches!(binding.kind, ProbeKind::ProxyStep(_) | ProbeKind::SendSize(_)) {
+            return Ok(());
         }
         let event = binding.decoder.decode(&binding.kind, &view)?;
         if let Some(live) = &self.output.live {

@@ -1,7 +1,7 @@
 //! The processes that records come from. Each has a model of its own; all models give their rows to one
 //! output.
 
-use crate::sinks::{LiveStatistics, SessionFiles, Sink};
+use crate::sinks::{LiveStatistics, SessionFiles, Sink, WindowIterations};
 use flow::{
     model::{
         ApiOutput, ApiSession, FlowRecord, ModelCounters, Node, Rows, Sampling, Session, other_call_row,
@@ -75,6 +75,8 @@ pub(super) struct Output {
     pub(super) limit_bytes: Option<u64>,
     /// They were reached when an op came, or the folder had no room for it.
     is_over_limit: bool,
+    /// The window's iterations: files have what is in them.
+    pub(super) iterations: Option<WindowIterations>,
     /// Those that came when there was no room.
     pub(super) left_out: u64,
     /// Statistics of what passes, whether there is room for it or not.
@@ -90,7 +92,8 @@ impl Output {
     pub(super) fn push(&mut self, host: Option<&HostInfo>, record: &FlowRecord) {
         // A record of the model always stems from one of the kernel, whose process is known.
         let Some(host) = host else { return };
-        let (rows, mut sinks) = self.rows_and_sinks();
+        let (rows, mut sinks) =
+            self.rows_and_sinks(host.pid, record.origin().map_or(0, |origin| origin.ts_ns));
         let op = rows.op(record, host);
         sinks.iter_mut().flatten().for_each(|sink| sink.op(&op));
         rows.messages(record, &op, |messages| {
@@ -100,7 +103,11 @@ impl Output {
 
     pub(super) fn push_api(&mut self, host: Option<&HostInfo>, output: &ApiOutput) {
         let Some(host) = host else { return };
-        let (rows, sinks) = self.rows_and_sinks();
+        let ts_ns = match output {
+            ApiOutput::Call(record) => record.event.origin.ts_ns,
+            ApiOutput::Other(call) => call.origin.ts_ns,
+        };
+        let (rows, sinks) = self.rows_and_sinks(host.pid, ts_ns);
         match output {
             ApiOutput::Call(record) => {
                 let call = rows.call(record, host);
@@ -114,7 +121,13 @@ impl Output {
     }
 
     /// For the next op or call. Statistics take everything, files only what there is room for.
-    fn rows_and_sinks(&mut self) -> (&mut Rows, [Option<&mut dyn Sink>; 2]) {
+    fn rows_and_sinks(&mut self, pid: u32, ts_ns: u64) -> (&mut Rows, [Option<&mut dyn Sink>; 2]) {
+        if let Some(iterations) = &mut self.iterations
+            && !iterations.take(pid, ts_ns)
+        {
+            iterations.ops_outside += 1;
+            return (&mut self.rows, [self.live.as_mut().map(|live| live as &mut dyn Sink), None]);
+        }
         self.is_over_limit = self.is_over_limit
             || self.limit_bytes.is_some_and(|limit| self.files.bytes() >= limit)
             || !self.files.has_room();

@@ -8,7 +8,7 @@ use rustix::time::ClockId;
 
 use super::{
     accounts::Baseline,
-    files::{FilesRequest, FilesThread},
+    files::{FilesRequest, FilesThread, WindowFiles},
     follow::Follower,
     keeper::{Keeping, OpenRecording},
     limit,
@@ -35,7 +35,7 @@ use crate::{
     recording::{self, RecordingWriter},
     sinks::{
         Aggregated, ApiOutputOptions, AttachReport, FilesReport, FilesWhen, OutputDir, SessionFiles,
-        SessionReport, TargetReport,
+        SessionReport, TargetReport, WindowReport,
     },
     who::Who,
 };
@@ -201,14 +201,21 @@ impl<'a> Recording<'a> {
         ApiOutputOptions { format: self.options.format, realtime_offset_ns: self.report.clock.offset_ns }
     }
 
-    /// Begins a recording of this session in a folder.
-    pub(super) fn begin_recording(&self, dir: &OutputDir) -> Result<Box<RecordingWriter>> {
+    /// Begins a recording of this session, or of a window of it, in a folder.
+    pub(super) fn begin_recording(
+        &self,
+        dir: &OutputDir,
+        window: Option<&WindowReport>,
+    ) -> Result<Box<RecordingWriter>> {
         let RecordOptions { choice, sampling, .. } = self.options;
         let follows = self.follows();
         let session = recording::Session {
             ncclflow: env!("CARGO_PKG_VERSION").to_owned(),
             wire_version: WIRE_VERSION,
-            report: self.report.to_text()?,
+            report: match window {
+                None => self.report.to_text()?,
+                Some(window) => self.report.of_window(window).to_text()?,
+            },
             host: follows.then(|| self.report.host.clone()),
             steps: choice.level == Level::Steps,
             returns: choice.returns,
@@ -226,21 +233,20 @@ impl<'a> Recording<'a> {
         matches!(self.options.targets, Targets::All(_))
     }
 
-    /// Makes files of the recording in this folder, if anybody wants any. `window`: its number, and how many
-    /// ops it may have.
+    /// Makes files of the recording in this folder, if anybody wants any.
     pub(super) fn start_files(
         &self,
         dir: &OutputDir,
         options: FilesOptions,
         stop: &StopHandle,
         events: &EventSender,
-        window: Option<(u32, Option<u64>)>,
+        window: Option<WindowFiles>,
     ) -> Result<Option<FilesThread>> {
         let half = self.options.max_size.map(|limit| limit / 2);
         let limit_bytes = options.limit_bytes.into_iter().chain(half).min();
         let options = FilesOptions { limit_bytes, ..options };
         let live = self.options.statistics.clone();
-        let has_limit = window.is_some_and(|(_, limit)| limit.is_some());
+        let has_limit = window.is_some_and(WindowFiles::has_limit);
         if options.when == FilesWhen::None && live.is_none() && !has_limit {
             return Ok(None);
         }
@@ -263,7 +269,7 @@ impl<'a> Recording<'a> {
         };
         let (mut kept, mut files) = (None, None);
         if self.options.windows.is_none() {
-            let writer = self.begin_recording(dir)?;
+            let writer = self.begin_recording(dir, None)?;
             files = self.start_files(dir, self.options.files, stop, events, None)?;
             kept = Some(OpenRecording { writer, reader: files.as_ref().map(FilesThread::feed) });
         }
@@ -343,6 +349,13 @@ impl<'a> Recording<'a> {
     pub(super) fn write_failed(&mut self, error: String) {
         (self.notice)(Notice::WriteFailed(&error));
         self.report.errors.push(error);
+    }
+
+    /// Says that a container's flag file does not open windows, and has it in the report.
+    pub(super) fn flag_not_seen(&mut self, why: String) {
+        (self.notice)(Notice::FlagNotSeen(&why));
+        self.report.flags_not_seen.push(why);
+        self.is_outdated = true;
     }
 
     /// Adds a process to the report. Gives its index there.

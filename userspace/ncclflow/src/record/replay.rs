@@ -8,18 +8,20 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use serde::Deserialize;
 
 use super::pipeline::Pipeline;
 use crate::{
     capture::{self, CaptureHeader, CaptureReader},
     recording::{Damage, FOLDER, Item, Progress, RecordingReader, Selection},
-    sinks::{ApiOutputOptions, OutputDir, SessionFiles},
+    sinks::{ApiOutputOptions, Layout, OutputDir, SessionFiles, WindowIterations},
 };
 
 /// What was kept of a session.
 #[derive(Debug)]
 pub enum Kept {
-    Recording(Box<RecordingReader>),
+    /// With the iterations of its window, if it has any.
+    Recording(Box<RecordingReader>, Option<WindowIterations>),
     Capture(CaptureReader<BufReader<File>>, Box<CaptureHeader>),
 }
 
@@ -110,13 +112,19 @@ impl Kept {
                 folder.with_context(|| format!("opening the recording in `{}`", dir.path().display()))?
             }
         };
-        Ok(Self::Recording(Box::new(RecordingReader::open(folder)?)))
+        let reader = RecordingReader::open(folder.try_clone()?)?;
+        let iterations = iterations_of(&reader.session().report).filter(|asked| asked.wanted > 0);
+        let iterations = match iterations {
+            None => None,
+            Some(_) => iterations_at_end(RecordingReader::open(folder)?)?,
+        };
+        Ok(Self::Recording(Box::new(reader), iterations))
     }
 
     /// How the session wrote API calls.
     pub fn api(&self) -> ApiOutputOptions {
         match self {
-            Self::Recording(reader) => reader.session().api,
+            Self::Recording(reader, _) => reader.session().api,
             Self::Capture(_, header) => header.api,
         }
     }
@@ -124,9 +132,20 @@ impl Kept {
     /// `session.json` as it was when the session began.
     pub fn first_report(&self) -> &str {
         match self {
-            Self::Recording(reader) => &reader.session().report,
+            Self::Recording(reader, _) => &reader.session().report,
             Self::Capture(_, header) => &header.report,
         }
+    }
+
+    /// Where the session's files lay.
+    pub fn layout(&self) -> Layout {
+        #[derive(Deserialize)]
+        struct Report {
+            window: Option<serde_json::Value>,
+        }
+        let report = serde_json::from_str::<Report>(self.first_report());
+        let is_window = report.is_ok_and(|report| report.window.is_some());
+        if is_window { Layout::ByProcess } else { Layout::ByCommunicator }
     }
 
     /// Reads all of it.
@@ -138,19 +157,46 @@ impl Kept {
     /// Reads a part and gives its rows to `files`, which come back complete.
     pub fn read(self, files: SessionFiles, part: ReadPart<'_>) -> Result<(Read, SessionFiles)> {
         match self {
-            Self::Recording(reader) => read_recording(*reader, files, part),
+            Self::Recording(reader, iterations) => read_recording(*reader, iterations, files, part),
             Self::Capture(reader, header) => read_capture(reader, *header, files, part.progress),
         }
     }
 }
 
+/// What a report says of iterations, if it is of a window with any.
+fn iterations_of(report: &str) -> Option<WindowIterations> {
+    #[derive(Deserialize)]
+    struct Report {
+        window: Option<Window>,
+    }
+    #[derive(Deserialize)]
+    struct Window {
+        iterations: Option<WindowIterations>,
+    }
+    serde_json::from_str::<Report>(report).ok()?.window?.iterations
+}
+
+/// The same by the report at the end: until then it is not known. Without an end, it is not known at all.
+fn iterations_at_end(mut reader: RecordingReader) -> Result<Option<WindowIterations>> {
+    let mut found = None;
+    let mut take = |item: Item<'_>| {
+        if let Item::End(text) = item {
+            found = iterations_of(&text);
+        }
+    };
+    while reader.read_next(&Selection::NOTHING, &mut take)? == Progress::Read {}
+    Ok(found)
+}
+
 fn read_recording(
     mut reader: RecordingReader,
+    iterations: Option<WindowIterations>,
     files: SessionFiles,
     part: ReadPart<'_>,
 ) -> Result<(Read, SessionFiles)> {
     let ReadPart { mut selection, until_ns, progress, goes_on } = part;
     let mut pipeline = Pipeline::reading(reader.session(), files);
+    pipeline.output.iterations = iterations;
     let (mut records, mut report) = (0, None);
     let mut take = |item: Item<'_>, pipeline: &mut Pipeline| {
         records += u64::from(matches!(item, Item::Record(_)));

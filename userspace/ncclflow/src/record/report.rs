@@ -78,6 +78,7 @@ pub(super) fn first_report(
         max_size: None,
         compressed: None,
         passed_over: setup.passed_over.clone(),
+        flags_not_seen: Vec::new(),
         errors: Vec::new(),
         window: None,
         windows: Vec::new(),

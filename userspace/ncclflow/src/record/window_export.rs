@@ -25,7 +25,10 @@ use super::{
     threads::Taken,
 };
 use crate::{
-    sinks::{FilesReport, FilesWhen, OutputDir, SessionFiles, SessionReport, is_over_max_size},
+    sinks::{
+        FilesReport, FilesWhen, OutputDir, SessionFiles, SessionReport, host_in_names, is_over_max_size,
+        process_name,
+    },
     who::WhoReport,
 };
 
@@ -159,6 +162,7 @@ fn complete(window: ClosedWindow, compress: bool, totals: &mut WindowTotals, eve
                 complete_files(&mut report, &made.pipeline, Some(made.report));
                 if let Some(window) = &mut report.window {
                     window.ops_left_out = made.pipeline.output.left_out;
+                    window.iterations.clone_from(&made.pipeline.output.iterations);
                 }
                 written = made.pipeline.output.files;
             }
@@ -178,7 +182,8 @@ fn complete(window: ClosedWindow, compress: bool, totals: &mut WindowTotals, eve
     }
     totals.add(&report);
     let opened_ms = report.window.as_ref().map_or(0, |window| window.opened_unix_ms);
-    let linked = dir.for_lines().and_then(|dir| link_by_process(&dir, &ranks, opened_ms));
+    let linked =
+        dir.for_lines().and_then(|dir| link_by_process(&dir, &report.host, &ranks, opened_ms));
     // From here on it may be removed, to make room for others.
     dir.complete();
     if let Err(error) = linked
@@ -191,14 +196,19 @@ fn complete(window: ClosedWindow, compress: bool, totals: &mut WindowTotals, eve
     }
 }
 
-/// Gives the one file of each rank a second name, by its process and the window:
-/// `flow_rank0_pid77_1755877674248.json`. Under these names the files of many windows and hosts can lie in
-/// one folder.
-fn link_by_process(dir: &OutputDir, ranks: &[CommunicatorReport], opened_ms: u64) -> io::Result<()> {
+/// Gives the one file of each rank a second name, by communicator, host, process and window:
+/// `flow_rank0_0x8f2c…_node7_pid77_1755877674248.json`. Under these names the files of many windows and hosts
+/// can lie in one folder.
+fn link_by_process(
+    dir: &OutputDir,
+    host: &str,
+    ranks: &[CommunicatorReport],
+    opened_ms: u64,
+) -> io::Result<()> {
     for rank in ranks {
-        let folder = dir.open_subfolder(&rank.folder)?;
-        let tag = format!("pid{}_{opened_ms}", rank.pid);
-        let number = rank.rank;
+        let CommunicatorReport { folder, rank: number, pid, .. } = rank;
+        let tag = format!("{folder}_{}_pid{pid}_{opened_ms}", host_in_names(host));
+        let folder = dir.open_below(&format!("{}/{folder}", process_name(host, *pid)))?;
         for (stem, extension) in [
             ("flow_rank", "json"),
             ("api_rank", "jsonl"),

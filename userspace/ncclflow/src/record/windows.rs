@@ -7,6 +7,7 @@
 //! recording, or is accounted for as lost. Its files can be made later.
 
 use std::{
+    collections::{BTreeMap, BTreeSet},
     mem,
     os::fd::BorrowedFd,
     time::{Duration, Instant},
@@ -17,7 +18,8 @@ use rustix::time::ClockId;
 
 use super::{
     accounts::{Accounts, Baseline},
-    files::FilesThread,
+    container_flags::MountNamespace,
+    files::{FilesThread, WindowFiles},
     keeper::OpenRecording,
     limit::keep_room,
     mailbox::EventSender,
@@ -26,13 +28,17 @@ use super::{
     report::complete_accounts,
     threads::{Taken, Threads},
     window_export::{ClosedWindow, Exporter, WindowsExport},
-    window_flag::FlagFile,
+    window_flags::{FlagsSeen, Scope, WindowFlags},
 };
 use crate::{
     clock::now_ns,
-    kernel::stream::ProbeCounts,
+    kernel::{loader::Attachment, stream::ProbeCounts},
     recording::Event,
-    sinks::{FilesWhen, OutputDir, WindowEnd, WindowReport, is_over_max_size},
+    sinks::{
+        FilesWhen, OutputDir, WindowContainer, WindowEnd, WindowIterations, WindowReport, is_over_max_size,
+        window_name,
+    },
+    target::in_first_pid_namespace,
 };
 
 /// How often the flag file is asked for where its folder tells nothing.
@@ -43,22 +49,24 @@ const ASK_FOR_ROOM: Duration = Duration::from_millis(100);
 
 /// How often it is seen whether windows are too old.
 const ASK_FOR_AGE: Duration = Duration::from_secs(1);
+/// Processes that a window of some containers can be open to.
+const MAX_ADMITTED: usize = ncclflow_common::MAX_ADMITTED as usize;
+
+/// How long after a window was opened a tenant's flag can open the next: whoever plays with one makes no flood
+/// of windows.
+const CONTAINER_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Windows whose files wait to be completed. While there are more, files of further ones are made when it is
 /// their turn.
 const MAX_FOLLOWED: usize = 2;
 
 #[derive(Debug)]
-enum State {
-    Closed,
-    Open(Box<Open>),
-    /// It was closed by a limit, and does not open again before the flag has gone.
-    Spent,
-}
-
-#[derive(Debug)]
 struct Open {
     report: WindowReport,
+    scope: Scope,
+    /// If it is of some containers: their processes until now, and those that are admitted.
+    members: BTreeMap<MountNamespace, BTreeSet<u32>>,
+    admitted: BTreeSet<u32>,
     dir: OutputDir,
     since: Instant,
     baseline: Baseline,
@@ -69,12 +77,12 @@ struct Open {
 #[derive(Debug)]
 pub(super) struct Windows<'a> {
     options: &'a WindowOptions,
-    flag: Option<FlagFile>,
+    flags: WindowFlags,
     dir: OutputDir,
     events: EventSender,
     stop: StopHandle,
     exporter: Exporter,
-    state: State,
+    open: Option<Box<Open>>,
     number: u32,
     /// How long windows are kept.
     max_age: Option<Duration>,
@@ -84,46 +92,55 @@ pub(super) struct Windows<'a> {
     late: u64,
     /// There was no room for the next one.
     is_late: bool,
+    last_opened: Option<Instant>,
 }
 
 impl<'a> Windows<'a> {
     /// Without an output folder there are no windows.
     pub(super) fn new(
-        recording: &Recording<'a>,
+        recording: &mut Recording<'a>,
         stop: &StopHandle,
         events: &EventSender,
     ) -> Result<Option<Self>> {
         let (Some(options), Some(dir)) = (&recording.options.windows, &recording.dir) else {
             return Ok(None);
         };
+        let dir = dir.try_clone().context("keeping the output folder open")?;
+        // Processes are admitted by the numbers that the kernel gives them.
+        let in_containers = in_first_pid_namespace().unwrap_or(false);
+        if options.flag.is_some() && !in_containers {
+            let why = "flag files in containers are not looked at: that needs the host's PID namespace (docker run --pid=host)";
+            recording.flag_not_seen(why.to_owned());
+        }
         Ok(Some(Self {
             options,
-            flag: options.flag.as_deref().map(FlagFile::watch).transpose()?,
-            dir: dir.try_clone().context("keeping the output folder open")?,
+            flags: WindowFlags::watch(options.flag.as_deref(), in_containers, events)?,
+            dir,
             events: events.clone(),
             stop: stop.clone(),
             exporter: Exporter::start(recording.options.compress, events)?,
-            state: State::Closed,
+            open: None,
             number: 0,
             max_age: recording.options.max_age,
             accounts: Accounts::default(),
             late: 0,
             is_late: false,
+            last_opened: None,
         }))
     }
 
     /// Readable when a window may have to be opened or closed.
     pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.flag.as_ref().map(FlagFile::fd)
+        self.flags.fd()
     }
 
     /// When to look again, at the latest.
     pub(super) fn timeout(&self) -> Option<Duration> {
-        let ask = self.flag.as_ref().map(|_| ASK);
+        let ask = self.options.flag.as_ref().map(|_| ASK);
         let ask_for_room = self.is_late.then_some(ASK_FOR_ROOM);
         let ask_for_age = self.max_age.map(|_| ASK_FOR_AGE);
-        let limit = match (&self.state, self.options.max_duration) {
-            (State::Open(open), Some(limit)) => Some(limit.saturating_sub(open.since.elapsed())),
+        let limit = match (&self.open, self.options.max_duration) {
+            (Some(open), Some(limit)) => Some(limit.saturating_sub(open.since.elapsed())),
             _ => None,
         };
         ask.into_iter().chain(ask_for_room).chain(ask_for_age).chain(limit).min()
@@ -141,33 +158,45 @@ impl<'a> Windows<'a> {
         if let (Some(max_age), Some(budget)) = (self.max_age, self.dir.budget()) {
             budget.remove_older_than(max_age);
         }
-        let has_gone = self.flag.as_ref().is_some_and(FlagFile::has_gone);
-        let is_wanted = self.flag.as_ref().is_none_or(FlagFile::is_there);
-        if let State::Open(open) = &self.state {
+        let mut seen = self.flags.look(|| traced_pids(recording));
+        if let Some(open) = &self.open {
             let is_late = self.options.max_duration.is_some_and(|limit| open.since.elapsed() >= limit);
+            let counts_ops = self.options.iterations.is_none();
             let ends = [
-                (has_gone || !is_wanted, WindowEnd::Flag),
-                (full == Some(open.report.number), WindowEnd::MaxOps),
+                (seen.has_gone(&open.scope), WindowEnd::Flag),
+                (full == Some(open.report.number) && counts_ops, WindowEnd::MaxOps),
+                (full == Some(open.report.number), WindowEnd::Iterations),
                 (is_late, WindowEnd::MaxSecs),
                 (rotate, WindowEnd::Signal),
+                (
+                    seen.wanted.as_ref().is_some_and(|wanted| *wanted != open.scope && self.may_open(wanted)),
+                    WindowEnd::OtherFlag,
+                ),
             ];
             if let Some((_, end)) = ends.into_iter().find(|(is_reached, _)| *is_reached) {
-                self.close(end, recording, threads)?;
-                let is_limit = matches!(end, WindowEnd::MaxOps | WindowEnd::MaxSecs);
-                if is_limit && self.flag.is_some() {
-                    self.state = State::Spent;
+                if matches!(end, WindowEnd::MaxOps | WindowEnd::MaxSecs | WindowEnd::Iterations)
+                    && self.options.flag.is_some()
+                {
+                    self.flags.spend(&open.scope);
+                    seen = self.flags.look(|| traced_pids(recording));
                 }
+                self.close(end, recording, threads)?;
             }
         }
-        if matches!(self.state, State::Spent) && (has_gone || !is_wanted) {
-            self.state = State::Closed;
+        if let Some(open) = &mut self.open {
+            return open.admit(&seen, &mut recording.attachment);
         }
-        if matches!(self.state, State::Closed) && is_wanted {
-            self.open(recording, threads)?;
-        } else {
-            self.is_late = false;
+        match &seen.wanted {
+            Some(scope) if self.may_open(scope) => self.open(scope.clone(), &seen, recording, threads),
+            _ => {
+                self.is_late = false;
+                Ok(())
+            }
         }
-        Ok(())
+    }
+
+    fn may_open(&self, scope: &Scope) -> bool {
+        *scope == Scope::All || self.last_opened.is_none_or(|last| last.elapsed() >= CONTAINER_INTERVAL)
     }
 
     /// The recording ends: closes what is open, and gives the accounts of all windows. Their folders may
@@ -183,9 +212,17 @@ impl<'a> Windows<'a> {
         closed.map(|()| (export, self.accounts))
     }
 
-    fn open(&mut self, recording: &mut Recording<'_>, threads: &Threads) -> Result<()> {
+    fn open(
+        &mut self,
+        scope: Scope,
+        seen: &FlagsSeen,
+        recording: &mut Recording<'_>,
+        threads: &Threads,
+    ) -> Result<()> {
         let opened_ms = now_ns(ClockId::Realtime) / 1_000_000;
-        let folder = format!("window_{:04}_{opened_ms}", self.number + 1);
+        let containers = seen.members(&scope).map(|members| describe(&members, recording));
+        let name = containers.as_deref().map(scope_name);
+        let folder = window_name(self.number + 1, opened_ms, &recording.report.host, name.as_deref());
         let room = keep_room(&self.dir, &recording.report, recording.attachment.probes().len(), true);
         let dir = match self.dir.window(&folder, room) {
             // It is opened when a window before it is complete, and can be removed.
@@ -201,19 +238,6 @@ impl<'a> Windows<'a> {
         recording.attachment.forget_what_was_sent()?;
         let baseline = Baseline::of(&recording.attachment)?;
         let hits = baseline.next_hits();
-        let mut writer = recording.begin_recording(&dir)?;
-        let begun = writer.push_event(&Event::HitsBegin { hits: hits.clone() });
-        begun.context("beginning a window's recording")?;
-        // Few threads make files at a time, however many windows wait.
-        let mut options = recording.options.files;
-        if options.when == FilesWhen::Live && self.exporter.waiting() > MAX_FOLLOWED {
-            options.when = FilesWhen::End;
-        }
-        let window = (self.number, self.options.max_ops);
-        let files = recording.start_files(&dir, options, &self.stop, &self.events, Some(window))?;
-        let kept = OpenRecording { writer, reader: files.as_ref().map(FilesThread::feed) };
-        threads.swap_recording(Some(kept), hits)?;
-        recording.attachment.arm()?;
         let report = WindowReport {
             number: self.number,
             folder,
@@ -223,16 +247,44 @@ impl<'a> Windows<'a> {
             closed_by: None,
             ops_left_out: 0,
             lines_removed: false,
+            containers,
+            iterations: self.options.iterations.map(WindowIterations::wanted),
         };
-        (recording.notice)(Notice::WindowOpened(&report));
+        let mut writer = recording.begin_recording(&dir, Some(&report))?;
+        let begun = writer.push_event(&Event::HitsBegin { hits: hits.clone() });
+        begun.context("beginning a window's recording")?;
+        // Few threads make files at a time, however many windows wait.
+        let mut options = recording.options.files;
+        if options.when == FilesWhen::Live && self.exporter.waiting() > MAX_FOLLOWED {
+            options.when = FilesWhen::End;
+        }
+        let WindowOptions { max_ops, iterations, .. } = *self.options;
+        let window = WindowFiles { number: self.number, max_ops, iterations };
+        let files = recording.start_files(&dir, options, &self.stop, &self.events, Some(window))?;
+        let kept = OpenRecording { writer, reader: files.as_ref().map(FilesThread::feed) };
+        threads.swap_recording(Some(kept), hits)?;
+        let (members, admitted) = (BTreeMap::new(), BTreeSet::new());
         let (since, dropped) = (Instant::now(), threads.dropped());
-        self.state = State::Open(Box::new(Open { report, dir, since, baseline, dropped, files }));
+        let mut open =
+            Box::new(Open { report, scope, members, admitted, dir, since, baseline, dropped, files });
+        if open.scope == Scope::All {
+            recording.attachment.arm()?;
+        } else {
+            open.admit(seen, &mut recording.attachment)?;
+        }
+        open.report.opened_monotonic_ns = now_ns(ClockId::Monotonic);
+        (recording.notice)(Notice::WindowOpened(&open.report));
+        self.open = Some(open);
+        self.last_opened = Some(Instant::now());
         Ok(())
     }
 
     fn close(&mut self, end: WindowEnd, recording: &mut Recording<'_>, threads: &Threads) -> Result<()> {
-        let State::Open(open) = mem::replace(&mut self.state, State::Closed) else { return Ok(()) };
-        let Open { mut report, dir, since: _, baseline, dropped, files } = *open;
+        let Some(open) = self.open.take() else { return Ok(()) };
+        let Open { mut report, members, dir, baseline, dropped, files, .. } = *open;
+        if report.containers.is_some() {
+            report.containers = Some(describe(&members, recording));
+        }
         // Before the word is changed, as `opened_monotonic_ns` is after it: what is hit between them is
         // recorded for certain.
         report.closed_monotonic_ns = Some(now_ns(ClockId::Monotonic));
@@ -243,13 +295,57 @@ impl<'a> Windows<'a> {
         let dropped = threads.dropped().since(&dropped);
         self.accounts.append(&accounts);
         let mut taken = Taken { accounts, kept, dropped, ..Taken::default() };
-        let mut session = recording.report.clone();
-        session.windows.clear();
-        session.max_size = None;
-        session.window = Some(report.clone());
+        let mut session = recording.report.of_window(&report);
         complete_accounts(&mut session, &recording.attachment, &mut taken, &baseline)?;
         recording.report.windows.push(report);
         let who = recording.who.report();
         self.exporter.push(ClosedWindow { dir, taken, report: session, files, who })
+    }
+}
+
+impl Open {
+    /// Opens a window of some containers to their processes as they are now.
+    fn admit(&mut self, seen: &FlagsSeen, attachment: &mut Attachment) -> Result<()> {
+        let Some(members) = seen.members(&self.scope) else { return Ok(()) };
+        let admitted: BTreeSet<u32> = members.values().flatten().copied().take(MAX_ADMITTED).collect();
+        for (namespace, pids) in members {
+            self.members.entry(namespace).or_default().extend(pids);
+        }
+        if self.admitted != admitted {
+            attachment.arm_for(&admitted)?;
+            self.admitted = admitted;
+        }
+        Ok(())
+    }
+}
+
+fn traced_pids(recording: &Recording<'_>) -> Vec<u32> {
+    let targets = recording.report.targets.iter();
+    targets.filter(|target| !target.exited && !target.libraries.is_empty()).map(|target| target.pid).collect()
+}
+
+fn describe(
+    members: &BTreeMap<MountNamespace, BTreeSet<u32>>,
+    recording: &Recording<'_>,
+) -> Vec<WindowContainer> {
+    let targets = &recording.report.targets;
+    let container = |pids: &BTreeSet<u32>| {
+        let mut whose = targets.iter().filter(|target| pids.contains(&target.pid));
+        whose.find_map(|target| target.whose.as_ref()?.container.clone())
+    };
+    let of = |(namespace, pids): (&MountNamespace, &BTreeSet<u32>)| WindowContainer {
+        mount_namespace: *namespace,
+        container: container(pids),
+        pids: pids.clone(),
+    };
+    members.iter().map(of).collect()
+}
+
+/// What the folder's name says of the containers.
+fn scope_name(containers: &[WindowContainer]) -> String {
+    match containers {
+        [WindowContainer { container: Some(container), .. }] => container.short().replace(':', "-"),
+        [WindowContainer { mount_namespace, .. }] => format!("mnt-{mount_namespace}"),
+        _ => format!("{}-containers", containers.len()),
     }
 }

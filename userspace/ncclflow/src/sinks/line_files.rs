@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     budget::is_over_max_size,
     json_lines::{JsonLinesFile, LostLines},
+    layout::{Layout, host_in_names},
     megatrace::MegatraceLines,
     output_dir::OutputDir,
     output_file::Source,
@@ -94,7 +95,10 @@ impl Owner {
 
 #[derive(Debug)]
 struct Files {
+    /// From the output folder on.
     folder: String,
+    /// What `session.json` calls it.
+    communicator: String,
     n_ranks: i32,
     /// Of ops, or of calls.
     lines: JsonLinesFile,
@@ -104,9 +108,10 @@ struct Files {
 }
 
 impl Files {
-    fn of_ops(dir: &OutputDir, op: &Op) -> io::Result<Self> {
-        let folder = op.rank.comm_name();
-        let subfolder = dir.subfolder(&folder)?;
+    fn of_ops(dir: &OutputDir, layout: Layout, op: &Op) -> io::Result<Self> {
+        let communicator = op.rank.comm_name();
+        let folder = layout.folder(&op.row.host, op.rank.pid, &communicator);
+        let subfolder = dir.subfolders(&folder)?;
         let names = ["proxy_flow", "flow_steps"].map(|kind| format!("{kind}_rank{}.jsonl", op.row.rank));
         let lines = subfolder.create_source(&names[0], Source::ProxyFlow)?;
         let flow_steps = subfolder.create_source(&names[1], Source::FlowSteps).inspect_err(|_| {
@@ -114,6 +119,7 @@ impl Files {
         })?;
         Ok(Self {
             folder,
+            communicator,
             n_ranks: op.row.n_ranks,
             lines: JsonLinesFile::new(lines),
             flow_steps: Some(JsonLinesFile::new(flow_steps)),
@@ -121,23 +127,31 @@ impl Files {
         })
     }
 
-    fn of_calls(dir: &OutputDir, rank: RankKey, call: &ApiCall, is_megatrace: bool) -> io::Result<Self> {
-        let folder = rank.comm_name();
+    fn of_calls(
+        dir: &OutputDir,
+        layout: Layout,
+        rank: RankKey,
+        call: &ApiCall,
+        is_megatrace: bool,
+    ) -> io::Result<Self> {
+        let communicator = rank.comm_name();
+        let folder = layout.folder(&call.row.host, rank.pid, &communicator);
         let name = if is_megatrace {
             format!("megatrace_rank{}.log", rank.rank)
         } else {
             format!("api_rank{}.jsonl", rank.rank)
         };
-        let lines = dir.subfolder(&folder)?.create_source(&name, Source::Lines)?;
+        let lines = dir.subfolders(&folder)?.create_source(&name, Source::Lines)?;
         let names = if is_megatrace { Vec::new() } else { vec![name] };
         let n_ranks = call.row.n_ranks.unwrap_or(0);
-        Ok(Self { folder, n_ranks, lines: JsonLinesFile::new(lines), flow_steps: None, names })
+        Ok(Self { folder, communicator, n_ranks, lines: JsonLinesFile::new(lines), flow_steps: None, names })
     }
 
-    fn of_process(dir: &OutputDir, pid: u32, host: &str) -> io::Result<Self> {
+    fn of_process(dir: &OutputDir, layout: Layout, pid: u32, host: &str) -> io::Result<Self> {
+        let path = layout.folder(host, pid, PROCESSES);
+        let folder = dir.subfolders(&path)?;
         // With the host's name: folders of several hosts are copied into one.
-        let host: String = host.chars().filter(|c| c.is_ascii_alphanumeric() || "-_.".contains(*c)).collect();
-        let folder = dir.subfolder(PROCESSES)?;
+        let host = host_in_names(host);
         let mut name = format!("api_{host}_{pid}.jsonl");
         let mut file = folder.create_source(&name, Source::Lines);
         // An earlier process had this number.
@@ -148,7 +162,14 @@ impl Files {
             }
         }
         let lines = JsonLinesFile::new(file?);
-        Ok(Self { folder: PROCESSES.to_owned(), n_ranks: 0, lines, flow_steps: None, names: vec![name] })
+        Ok(Self {
+            folder: path,
+            communicator: String::new(),
+            n_ranks: 0,
+            lines,
+            flow_steps: None,
+            names: vec![name],
+        })
     }
 
     /// Bytes of lines in both.
@@ -169,7 +190,7 @@ impl Files {
         };
         Some(CommunicatorReport {
             comm_hash: comm_hash_name(key.hash),
-            folder: self.folder.clone(),
+            folder: self.communicator.clone(),
             rank: key.rank,
             n_ranks: self.n_ranks,
             pid: key.pid,
@@ -185,6 +206,7 @@ impl Files {
 #[derive(Debug)]
 pub(super) struct LineFiles {
     dir: Arc<OutputDir>,
+    layout: Layout,
     open: HashMap<Owner, Files>,
     /// Of ranks whose files are complete.
     closed: BTreeMap<Owner, CommunicatorReport>,
@@ -204,9 +226,10 @@ pub(super) struct LineFiles {
 }
 
 impl LineFiles {
-    pub(super) fn new(dir: Arc<OutputDir>, api: ApiOutputOptions) -> Self {
+    pub(super) fn new(dir: Arc<OutputDir>, api: ApiOutputOptions, layout: Layout) -> Self {
         Self {
             dir,
+            layout,
             open: HashMap::new(),
             closed: BTreeMap::new(),
             made: Vec::new(),
@@ -278,7 +301,8 @@ impl LineFiles {
     }
 
     fn push_to_process(&mut self, pid: u32, host: &str, row: &impl Serialize) {
-        let create = |dir: &OutputDir| Files::of_process(dir, pid, host);
+        let layout = self.layout;
+        let create = |dir: &OutputDir| Files::of_process(dir, layout, pid, host);
         // It is counted.
         let _ = self.push(Owner::Process(pid), create, |files| {
             files.lines.push(|line| serde_json::to_writer(line, row))
@@ -287,10 +311,10 @@ impl LineFiles {
 
     fn push_to_rank(&mut self, rank: RankKey, call: &ApiCall) {
         let mut megatrace = self.megatrace.take();
-        let is_megatrace = megatrace.is_some();
+        let (is_megatrace, layout) = (megatrace.is_some(), self.layout);
         let _ = self.push(
             Owner::Calls(rank),
-            |dir| Files::of_calls(dir, rank, call, is_megatrace),
+            |dir| Files::of_calls(dir, layout, rank, call, is_megatrace),
             |files| match &mut megatrace {
                 None => files.lines.push(|line| call.row.write_json(line)),
                 Some(megatrace) => files.lines.push_text(&megatrace.line(rank, &call.row)),
@@ -331,7 +355,8 @@ fn by_rank(owners: BTreeMap<Owner, CommunicatorReport>) -> Vec<CommunicatorRepor
 
 impl Sink for LineFiles {
     fn op(&mut self, op: &Op) {
-        let create = |dir: &OutputDir| Files::of_ops(dir, op);
+        let layout = self.layout;
+        let create = |dir: &OutputDir| Files::of_ops(dir, layout, op);
         self.refused = self
             .push(Owner::Ops(op.rank), create, |files| files.lines.push(|line| op.row.write_json(line)))
             .err();

@@ -6,6 +6,7 @@ mod aggregate;
 mod budget;
 mod compress;
 mod json_lines;
+mod layout;
 mod line_files;
 mod live_statistics;
 mod made;
@@ -18,6 +19,7 @@ mod read_lines;
 mod session_file;
 mod session_files;
 mod sink;
+mod window_iterations;
 
 pub use aggregate::{Aggregated, MAX_AGGREGATED, aggregate_directory};
 pub(crate) use budget::is_over_max_size;
@@ -25,6 +27,8 @@ pub use budget::{DiskBudget, DiskNews, Share};
 pub use compress::{Compressed, compress_files};
 pub(crate) use json_lines::JsonLinesFile;
 pub use json_lines::LostLines;
+pub use layout::Layout;
+pub(crate) use layout::{host_in_names, process_name, window_folders, window_name};
 pub use line_files::{ApiFormat, ApiOutputOptions};
 pub use live_statistics::LiveStatistics;
 pub(crate) use megatrace::MegatraceLines;
@@ -32,10 +36,11 @@ pub use output_dir::OutputDir;
 pub use output_file::OutputFile;
 #[cfg(feature = "program")]
 pub use parquet::{ParquetFormats, ParquetInput, ParquetTables, ParquetTotals};
-pub(crate) use read_lines::{for_each_line, for_each_rank};
+pub(crate) use read_lines::{for_each_line, for_each_rank, has_ranks};
 pub use session_file::{
     AttachReport, BufferReport, FilesReport, FilesState, FilesWhen, LibraryReport, MaxSizeReport,
-    ProbeReport, SessionReport, SessionState, TargetReport, WindowEnd, WindowReport,
+    ProbeReport, SessionReport, SessionState, TargetReport, WindowContainer, WindowEnd, WindowReport,
 };
 pub use session_files::SessionFiles;
 pub use sink::{Sink, Written};
+pub use window_iterations::{ProcessIterations, WindowIterations};

@@ -204,6 +204,11 @@ impl OutputDir {
         self.make_folder(name, account, account.inside(name)).inspect_err(|_| account.give_back(needed))
     }
 
+    /// The folder at a path with slashes; those that are not there are made.
+    pub(super) fn subfolders(&self, path: &str) -> io::Result<Self> {
+        path.split('/').try_fold(self.try_clone()?, |dir, name| dir.subfolder(name))
+    }
+
     /// A new folder inside for a window. With a limit, the window has an account of its own, and `report`
     /// bytes are kept for its `session.json`.
     pub fn window(&self, name: &str, report: u64) -> io::Result<Self> {
@@ -231,7 +236,7 @@ impl OutputDir {
     }
 
     /// The folder at a path with slashes, of which none is a link.
-    pub(super) fn open_below(&self, path: &str) -> io::Result<Self> {
+    pub(crate) fn open_below(&self, path: &str) -> io::Result<Self> {
         path.split('/')
             .filter(|name| !name.is_empty())
             .try_fold(self.try_clone()?, |dir, name| dir.open_subfolder(name))

@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use flate2::bufread::MultiGzDecoder;
 
-use super::output_dir::OutputDir;
+use super::{layout::is_window, output_dir::OutputDir};
 
 /// What a compressed file's name has at its end.
 pub(super) const COMPRESSED: &str = ".gz";
@@ -24,29 +24,59 @@ const MAX_RATIO: u64 = 250;
 /// … unless it is small.
 const SMALL: u64 = 16 << 20;
 
-/// Calls `each` with the folder and number of every rank of every communicator of a recording, in order. A
-/// folder without any is an error.
+/// Calls `each` with the folder and number of every rank of every communicator of a recording or a window, in
+/// order. A folder without any is an error.
 pub(crate) fn for_each_rank(
     dir: &OutputDir,
     mut each: impl FnMut(&str, &OutputDir, i32) -> Result<()>,
 ) -> Result<()> {
-    let mut is_recording = false;
-    for folder in dir.names().with_context(|| format!("cannot list `{}`", dir.path().display()))? {
-        let Ok(subfolder) = dir.open_subfolder(&folder) else { continue };
-        let names =
-            subfolder.names().with_context(|| format!("cannot list `{}`", subfolder.path().display()))?;
-        for rank in ranks_of(&names) {
-            is_recording = true;
-            each(&folder, &subfolder, rank)?;
-        }
-    }
-    if !is_recording {
+    if !each_rank(dir, &mut each)? {
         bail!(
             "`{}` holds no `<commHash>/proxy_flow_rank<r>.jsonl`: is it the folder of a recording?",
             dir.path().display()
         );
     }
     Ok(())
+}
+
+/// Whether a folder has files of ops of any rank.
+pub(crate) fn has_ranks(dir: &OutputDir) -> Result<bool> {
+    each_rank(dir, &mut |_, _, _| Ok(()))
+}
+
+/// As [`for_each_rank`]. Says whether there are any.
+fn each_rank(dir: &OutputDir, each: &mut impl FnMut(&str, &OutputDir, i32) -> Result<()>) -> Result<bool> {
+    let mut has_any = false;
+    for folder in folders(dir)? {
+        let Ok(subfolder) = dir.open_subfolder(&folder) else { continue };
+        has_any |= each_rank_of(&folder, &subfolder, each)?;
+        if folder.contains('.') {
+            // In a window, the communicators of a process.
+            for communicator in folders(&subfolder)? {
+                let Ok(inner) = subfolder.open_subfolder(&communicator) else { continue };
+                has_any |= each_rank_of(&communicator, &inner, each)?;
+            }
+        }
+    }
+    Ok(has_any)
+}
+
+fn folders(dir: &OutputDir) -> Result<Vec<String>> {
+    let names = dir.names().with_context(|| format!("cannot list `{}`", dir.path().display()))?;
+    // Windows are recordings of their own.
+    Ok(names.into_iter().filter(|name| !is_window(name)).collect())
+}
+
+/// Whether there are any.
+fn each_rank_of(
+    name: &str,
+    dir: &OutputDir,
+    each: &mut impl FnMut(&str, &OutputDir, i32) -> Result<()>,
+) -> Result<bool> {
+    let names = dir.names().with_context(|| format!("cannot list `{}`", dir.path().display()))?;
+    let ranks = ranks_of(&names);
+    ranks.iter().try_for_each(|rank| each(name, dir, *rank))?;
+    Ok(!ranks.is_empty())
 }
 
 /// Ranks that have a `proxy_flow` among these names, each once.

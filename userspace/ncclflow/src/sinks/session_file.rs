@@ -1,6 +1,6 @@
 //! `session.json`: what was traced, how well, and what was lost.
 
-use std::io::Write as _;
+use std::{collections::BTreeSet, io::Write as _};
 
 use serde::Serialize;
 
@@ -8,12 +8,14 @@ use super::{
     budget::{Share, is_over_max_size},
     compress::Compressed,
     output_dir::OutputDir,
+    window_iterations::WindowIterations,
 };
 use crate::kernel::{
     loader::{BufferKind, LinkKind},
     probe::{Level, MissingProbe, ProbePlace, ProbeStrategy, StepDetail},
 };
 use crate::recording::RecordingTotals;
+use crate::target::Container;
 use crate::who::{Job, Whose};
 use flow::{
     model::{ModelCounters, Sampling},
@@ -63,6 +65,9 @@ pub struct SessionReport {
     /// Libraries that look like NCCL and could not be traced, and why.
     pub passed_over: Vec<String>,
     pub errors: Vec<String>,
+    /// Containers whose flag files are not looked at, and why.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub flags_not_seen: Vec<String>,
     /// What was kept in the folder `recording`, but for its last blocks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recording: Option<RecordingTotals>,
@@ -190,6 +195,23 @@ pub struct WindowReport {
     pub ops_left_out: u64,
     /// Its files of lines were removed, as `max_size` wanted it.
     pub lines_removed: bool,
+    /// Of a window of some containers' processes: which. Hits of others are counted as `disarmed`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub containers: Option<Vec<WindowContainer>>,
+    /// With `--window-iterations`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub iterations: Option<WindowIterations>,
+}
+
+/// A container whose flag file opened a window of its processes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct WindowContainer {
+    /// Inode of `/proc/PID/ns/mnt`.
+    pub mount_namespace: u64,
+    /// As its runtime names it, where a control group tells.
+    pub container: Option<Container>,
+    /// Traced processes that were in it while the window was open, as ncclflow sees them.
+    pub pids: BTreeSet<u32>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -197,8 +219,12 @@ pub struct WindowReport {
 pub enum WindowEnd {
     /// The flag file had gone.
     Flag,
+    /// A flag came in another container, or the host's did: the next window is of more processes.
+    OtherFlag,
     MaxOps,
     MaxSecs,
+    /// It has as many iterations as were asked for.
+    Iterations,
     Signal,
     Recording,
 }
@@ -315,6 +341,15 @@ impl SessionReport {
             Err(error) if is_over_max_size(&error) => write(&self.shortened()),
             written => written,
         }
+    }
+
+    /// The report of a window of this session, as it begins.
+    #[must_use]
+    pub fn of_window(&self, window: &WindowReport) -> Self {
+        let mut report = self.clone();
+        report.windows.clear();
+        (report.max_size, report.window) = (None, Some(window.clone()));
+        report
     }
 
     fn shortened(&self) -> Self {

@@ -6,6 +6,7 @@ use flow::schema::{ApiCall, CommunicatorReport, MessageRow, Op, OtherCallRow};
 
 use super::{
     json_lines::LostLines,
+    layout::Layout,
     line_files::{ApiOutputOptions, LineFiles},
     output_dir::OutputDir,
     sink::{Sink, Written},
@@ -20,9 +21,9 @@ pub struct SessionFiles {
 }
 
 impl SessionFiles {
-    pub fn new(dir: OutputDir, api: ApiOutputOptions) -> Self {
+    pub fn new(dir: OutputDir, api: ApiOutputOptions, layout: Layout) -> Self {
         let dir = Arc::new(dir);
-        let sinks: Vec<Box<dyn Sink>> = vec![Box::new(LineFiles::new(Arc::clone(&dir), api))];
+        let sinks: Vec<Box<dyn Sink>> = vec![Box::new(LineFiles::new(Arc::clone(&dir), api, layout))];
         Self { dir: Some(dir), sinks, errors: Vec::new() }
     }
 

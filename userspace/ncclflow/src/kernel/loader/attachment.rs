@@ -1,6 +1,7 @@
 //! The probes of a session: stored, attached, armed, disarmed, counted, detached.
 
 use std::{
+    collections::BTreeSet,
     fmt,
     num::NonZeroU32,
     path::{Path, PathBuf},
@@ -13,7 +14,7 @@ use ncclflow_common::{FetchPlan, MAX_PROBES, ProbeCounters, Walk};
 use super::{
     buffer::Buffer,
     link::{Link, LinkError, LinkKind, Place, Site, detach},
-    object::LoadedObject,
+    object::{Gate, LoadedObject},
     programs::Program,
 };
 use crate::kernel::{
@@ -227,12 +228,19 @@ impl Attachment {
 
     /// Opens the session: hits are recorded from now on.
     pub fn arm(&mut self) -> Result<()> {
-        self.object.set_armed(true)
+        self.object.set_gate(Gate::Open)
+    }
+
+    /// Opens the session to these processes (in the initial PID namespace), or changes to whom it is open.
+    /// Hits of others are counted as those of a closed one.
+    pub fn arm_for(&mut self, tgids: &BTreeSet<u32>) -> Result<()> {
+        self.object.admit(tgids)?;
+        self.object.set_gate(Gate::ToAdmitted)
     }
 
     /// Closes the session: hits are only counted from now on, until the probes are detached.
     pub fn disarm(&mut self) -> Result<()> {
-        self.object.set_armed(false)
+        self.object.set_gate(Gate::Closed)
     }
 
     /// The stored probes, by cookie.

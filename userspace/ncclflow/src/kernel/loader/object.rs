@@ -1,6 +1,6 @@
 //! The embedded eBPF object in the kernel: its maps, its programs, and links to them.
 
-use std::{borrow::Cow, fmt, io, os::fd::AsFd as _};
+use std::{borrow::Cow, collections::BTreeSet, fmt, io, os::fd::AsFd as _};
 
 use anyhow::{Context as _, Result, bail};
 use aya::{
@@ -11,7 +11,8 @@ use aya_log::EbpfLogger;
 use log::Log;
 use memchr::memmem;
 use ncclflow_common::{
-    FetchPlan, MAX_RINGS, ProbeCounters, SCRATCH_SLOTS, Seen, WIRE_VERSION, Walk, loss_slot, wakeup_bytes,
+    CLOSED, FetchPlan, MAX_RINGS, OPEN, OPEN_TO_ADMITTED, ProbeCounters, SCRATCH_SLOTS, Seen, WIRE_VERSION,
+    Walk, loss_slot, wakeup_bytes,
 };
 
 use super::{
@@ -69,6 +70,15 @@ struct SeenValue(Seen);
 
 // SAFETY: as above.
 unsafe impl Pod for SeenValue {}
+
+/// Whose hits are recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Gate {
+    Closed = CLOSED,
+    Open = OPEN,
+    ToAdmitted = OPEN_TO_ADMITTED,
+}
 
 /// The object in the kernel.
 pub struct LoadedObject {
@@ -146,10 +156,24 @@ impl LoadedObject {
         open(self.ebpf.map_mut(name), name)
     }
 
-    /// Opens or closes the session. Hits are recorded only while it is open.
-    pub fn set_armed(&mut self, armed: bool) -> Result<()> {
+    /// Opens or closes the session. Hits are recorded only while it is open, and, if so, only of those that
+    /// were admitted.
+    pub fn set_gate(&mut self, gate: Gate) -> Result<()> {
         let mut map: Array<_, u32> = self.map_mut("ARMED")?;
-        map.set(0, &u32::from(armed), 0).context("arming the probes")
+        map.set(0, &(gate as u32), 0).context("arming the probes")
+    }
+
+    /// Has these processes (in the initial PID namespace) admitted instead of those before.
+    pub fn admit(&mut self, tgids: &BTreeSet<u32>) -> Result<()> {
+        let mut map: HashMap<_, u32, u32> = self.map_mut("ADMITTED")?;
+        let before: BTreeSet<u32> = map.keys().filter_map(Result::ok).collect();
+        for tgid in before.difference(tgids) {
+            map.remove(tgid).context("writing the map `ADMITTED`")?;
+        }
+        for tgid in tgids.difference(&before) {
+            map.insert(tgid, &1, 0).context("writing the map `ADMITTED`")?;
+        }
+        Ok(())
     }
 
     /// Stores the plan of the probe with this cookie. Call it once, before the probe is attached.

@@ -15,7 +15,7 @@ use ncclflow_common::{FetchPlan, RecordHeader, STACK_POINTER_SLOT, Step, StepOp}
 use super::{
     buffer::{Buffer, BufferKind},
     link::{LinkKind, Site},
-    object::LoadedObject,
+    object::{Gate, LoadedObject},
     programs::Program,
 };
 use crate::target::maps::{self, Mapping};
@@ -98,7 +98,7 @@ pub fn try_uprobe() -> Result<Trial, TrialError> {
     let link = object.link(Program::Fetch, site, &[(offset, 0)]);
     let link = link.map_err(|(_, refused)| TrialError::Attach(refused.error))?;
     let attach = begun.elapsed();
-    object.set_armed(true).map_err(TrialError::Other)?;
+    object.set_gate(Gate::Open).map_err(TrialError::Other)?;
     let hit = (0..ROUNDS).map(|_| round()).min().unwrap_or_default();
     let counted = object.counters(0).context("reading the counters").map_err(TrialError::Other)?;
     let counted = counted.iter().map(|cpu| cpu.hits).sum();

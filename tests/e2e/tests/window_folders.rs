@@ -1,0 +1,354 @@
+//! Whose a window is, and how its folders and files are called: flags in containers, windows of several hosts
+//! in one folder.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::{self, File},
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _},
+    path::{Path, PathBuf},
+    process::Command,
+    thread,
+    time::Duration,
+};
+
+use ncclflow_e2e::{
+    harness::{bed::Bed, node::outer_pid, programs, progress, recorder::Recorder},
+    truth::call_log,
+};
+use rustix::process::Signal;
+use serde_json::Value;
+use test_support::{need, root, wait_until};
+
+const PATIENCE: Duration = Duration::from_mins(1);
+
+fn json(path: &Path) -> Value {
+    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+}
+
+fn names(folder: &Path) -> BTreeSet<String> {
+    let entries = fs::read_dir(folder).unwrap().flatten();
+    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}
+
+fn windows(output: &Path) -> Vec<String> {
+    names(output).into_iter().filter(|name| name.starts_with("window_")).collect()
+}
+
+fn wait_until_open(output: &Path, count: usize) {
+    wait_until("the window is open", PATIENCE, || windows(output).len() >= count);
+}
+
+/// Processes that have a folder in the window.
+fn processes(window: &Path) -> BTreeSet<u32> {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let pid = |name: &String| name.strip_prefix(&format!("{host}."))?.parse().ok();
+    names(window).iter().filter_map(pid).collect()
+}
+
+fn script(folder: &Path, name: &str, text: &str) -> PathBuf {
+    let path = folder.join(name);
+    fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    path
+}
+
+const ARGUMENTS: &str =
+    "--iters 1000000 --interval-ms 20 --bytes 4096 --sync --channels 1 --timeout 600 --ranks 2";
+
+fn start(program: &Path, library: &Path, folder: &Path, mode: &str) -> anyhow::Result<Bed> {
+    fs::create_dir_all(folder).unwrap();
+    let calls = folder.join("calls").display().to_string();
+    let mut all: Vec<&str> = ARGUMENTS.split(' ').collect();
+    all.extend(["--mode", mode, "--call-log", &calls]);
+    Bed::start(program, library, folder, &all)
+}
+
+/// A job of two processes, and two containers of one process each, in which the folder of the flag is
+/// another than outside.
+struct Containers {
+    folder: tempfile::TempDir,
+    beds: Vec<Bed>,
+    recorder: Option<Recorder>,
+    output: PathBuf,
+    flag: PathBuf,
+    /// The processes in the containers, as they are seen outside.
+    inner: [u32; 2],
+    windows: usize,
+}
+
+impl Containers {
+    fn start() -> Option<Self> {
+        let (Some(ncclflow), Some(bed), true) = (programs::ncclflow(), programs::bed(), root()) else {
+            return None;
+        };
+        let library = programs::nccl("2.27.5-cu12")?;
+        let folder = tempfile::tempdir().unwrap();
+        let flags = folder.path().join("flags");
+        fs::create_dir(&flags).unwrap();
+        let text = format!(
+            "exec unshare --mount --pid --fork --mount-proc --kill-child sh -c 'mount -t tmpfs none \"$0\" && exec \"$@\"' '{}' '{}' \"$@\"",
+            flags.display(),
+            bed.display()
+        );
+        let inside = script(folder.path(), "bed-in-container", &text);
+        let mut beds = vec![start(&bed, &library, &folder.path().join("host"), "processes").unwrap()];
+        for name in ["a", "b"] {
+            let started = start(&inside, &library, &folder.path().join(name), "threads");
+            if !need("mount", started.is_ok(), "run where namespaces may be made") {
+                return None;
+            }
+            beds.push(started.unwrap());
+        }
+        let inner = [1, 2].map(|at| outer_pid(&beds[at]).unwrap());
+        let pids: Vec<String> = beds[0].ready.pids.iter().chain(&inner).map(ToString::to_string).collect();
+        let (output, flag) = (folder.path().join("out"), flags.join("flag"));
+        let flag_text = flag.display().to_string();
+        let arguments = ["--level", "api", "--window-flag", &flag_text];
+        let recorder = Recorder::start(&ncclflow, &pids.join(","), &output, &arguments).unwrap();
+        beds.iter().for_each(|bed| bed.go().unwrap());
+        let job = Self { folder, beds, recorder: Some(recorder), output, flag, inner, windows: 0 };
+        job.wait_for_calls(3);
+        Some(job)
+    }
+
+    /// Waits until every process has made so many calls more.
+    fn wait_for_calls(&self, more: usize) {
+        for (bed, name) in self.beds.iter().zip(["host", "a", "b"]) {
+            progress::wait_for_calls(&self.folder.path().join(name).join("calls"), &bed.ready.pids, more);
+        }
+    }
+
+    /// The flag as a container sees it.
+    fn inner_flag(&self, container: usize) -> PathBuf {
+        let path = self.flag.strip_prefix("/").unwrap();
+        Path::new("/proc").join(self.inner[container].to_string()).join("root").join(path)
+    }
+
+    /// What is done to a flag ends one window more, or begins one.
+    fn opens(&mut self, act: impl FnOnce(&Self)) {
+        act(self);
+        self.windows += 1;
+        wait_until_open(&self.output, self.windows);
+        self.wait_for_calls(5);
+    }
+
+    fn end(&mut self) -> (Value, String) {
+        let recorder = self.recorder.take().unwrap();
+        recorder.signal(Signal::INT).unwrap();
+        let (status, said) = recorder.finish().unwrap();
+        assert!(status.success(), "{said}");
+        (json(&self.output.join("session.json")), said)
+    }
+}
+
+#[test]
+fn a_flag_in_a_container_opens_windows_of_its_processes_only() {
+    let Some(mut job) = Containers::start() else { return };
+    let touch = |path: PathBuf| drop(File::create(path).unwrap());
+    // The first alone.
+    job.opens(|job| touch(job.inner_flag(0)));
+    fs::remove_file(job.inner_flag(0)).unwrap();
+    progress::wait_for_windows(&job.output, 1);
+    // Both, one after the other.
+    job.opens(|job| touch(job.inner_flag(0)));
+    job.opens(|job| touch(job.inner_flag(1)));
+    job.opens(|job| fs::remove_file(job.inner_flag(0)).unwrap());
+    // Somebody means no good: a pipe that nobody writes to.
+    job.opens(|job| assert!(Command::new("mkfifo").arg(job.inner_flag(0)).status().unwrap().success()));
+    fs::remove_file(job.inner_flag(1)).unwrap();
+    job.opens(|_| ());
+    // Our own, which is for all.
+    job.opens(|job| touch(job.flag.clone()));
+    job.opens(|job| fs::remove_file(&job.flag).unwrap());
+    fs::remove_file(job.inner_flag(0)).unwrap();
+    progress::wait_for_windows(&job.output, 8);
+    let (session, said) = job.end();
+
+    let [a, b] = job.inner;
+    let host: BTreeSet<u32> = job.beds[0].ready.pids.iter().copied().collect();
+    let all: BTreeSet<u32> = host.iter().copied().chain([a, b]).collect();
+    let set = |pids: &[u32]| pids.iter().copied().collect::<BTreeSet<u32>>();
+    let expected = [
+        (set(&[a]), "flag"),
+        (set(&[a]), "other_flag"),
+        (set(&[a, b]), "flag"),
+        (set(&[b]), "other_flag"),
+        (set(&[a, b]), "flag"),
+        (set(&[a]), "other_flag"),
+        (all.clone(), "flag"),
+        (set(&[a]), "flag"),
+    ];
+    let listed = session["windows"].as_array().unwrap();
+    assert_eq!(listed.len(), expected.len(), "{said}");
+    let namespace = |pid: u32| fs::metadata(format!("/proc/{pid}/ns/mnt")).unwrap().ino();
+    for (window, (pids, end)) in listed.iter().zip(&expected) {
+        assert_eq!(window["closed_by"], *end, "{window:#}");
+        let name = window["folder"].as_str().unwrap();
+        let folder = job.output.join(name);
+        assert_eq!(&processes(&folder), pids, "{name}");
+        let own = json(&folder.join("session.json"));
+        assert!(own["loss"].as_object().unwrap().values().all(|count| count == 0), "{:#}", own["loss"]);
+        if *pids == all {
+            assert!(window["containers"].is_null(), "{window:#}");
+            continue;
+        }
+        let containers = window["containers"].as_array().unwrap();
+        let of =
+            |container: &Value| (container["mount_namespace"].as_u64().unwrap(), container["pids"].clone());
+        let described: BTreeMap<u64, Value> = containers.iter().map(of).collect();
+        let wanted = pids.iter().map(|pid| (namespace(*pid), serde_json::json!([pid])));
+        assert_eq!(described, wanted.collect());
+        let ending = if pids.len() == 1 {
+            format!("_mnt-{}", namespace(*pids.first().unwrap()))
+        } else {
+            "_2-containers".to_owned()
+        };
+        assert!(name.ends_with(&ending), "{name}");
+    }
+    // What was hit outside was counted, and not taken for lost.
+    let probes = session["probes"].as_array().unwrap();
+    let sum = |key: &str| probes.iter().map(|probe| probe[key].as_u64().unwrap()).sum::<u64>();
+    assert!(sum("hits") == sum("delivered") + sum("disarmed") && sum("disarmed") > 0);
+
+    // All calls of the process in the container that lie whole inside of its first window.
+    let (opened, closed) =
+        ["opened_monotonic_ns", "closed_monotonic_ns"].map(|key| listed[0][key].as_u64().unwrap()).into();
+    let folder = job.output.join(listed[0]["folder"].as_str().unwrap());
+    job.beds.clear();
+    let calls = call_log::read(&job.folder.path().join("a/calls")).unwrap();
+    let calls: Vec<_> = calls.iter().filter(|call| call.function == "ncclAllReduce").collect();
+    let inside = calls.iter().filter(|call| call.begin_ns > opened && call.end_ns < closed).count();
+    let lines: usize = json(&folder.join("session.json"))["communicators"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|rank| usize::try_from(rank["apiLines"].as_u64().unwrap()).unwrap())
+        .sum();
+    // One call of each rank can lie across each end.
+    assert!(inside >= 8 && (inside..=inside + 4).contains(&lines), "{inside} calls, {lines} lines");
+}
+
+fn copy_into(from: &Path, to: &Path) {
+    for name in names(from) {
+        let (from, to) = (from.join(&name), to.join(&name));
+        assert!(!to.exists(), "{} is there already", to.display());
+        if from.is_dir() {
+            fs::create_dir(&to).unwrap();
+            copy_into(&from, &to);
+        } else {
+            fs::copy(&from, &to).unwrap();
+        }
+    }
+}
+
+/// Files of a name that says which process and window exported them.
+fn exports(folder: &Path, found: &mut Vec<String>) {
+    for entry in fs::read_dir(folder).unwrap().flatten() {
+        if entry.path().is_dir() {
+            exports(&entry.path(), found);
+        } else if entry.file_name().to_string_lossy().contains("_pid") {
+            found.push(entry.file_name().to_string_lossy().into_owned());
+        }
+    }
+}
+
+#[test]
+fn windows_of_two_hosts_lie_in_one_folder_and_are_read_in_their_order() {
+    let (Some(ncclflow), Some(bed), true) = (programs::ncclflow(), programs::bed(), root()) else { return };
+    let Some(library) = programs::nccl("2.27.5-cu12") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let job = start(&bed, &library, &path("job"), "processes").unwrap();
+    let text = format!(
+        "exec unshare --uts sh -c 'echo another-host > /proc/sys/kernel/hostname && exec \"$0\" \"$@\"' '{}' \"$@\"",
+        ncclflow.display()
+    );
+    let elsewhere = script(folder.path(), "ncclflow-elsewhere", &text);
+    let flag = path("flag").display().to_string();
+    let arguments = ["--window-flag", &flag];
+    let mut recorders = Vec::new();
+    for (program, (pid, output)) in
+        [&ncclflow, &elsewhere].into_iter().zip(job.ready.pids.iter().zip(["one", "two"]))
+    {
+        recorders.push(Recorder::start(program, &pid.to_string(), &path(output), &arguments).unwrap());
+    }
+    job.go().unwrap();
+    for count in 1..=2 {
+        File::create(&flag).unwrap();
+        progress::wait_for_calls(&path("job").join("calls"), &job.ready.pids, 10);
+        thread::sleep(Duration::from_millis(300));
+        fs::remove_file(&flag).unwrap();
+        for output in ["one", "two"] {
+            progress::wait_for_windows(&path(output), count);
+        }
+    }
+    for recorder in recorders {
+        recorder.signal(Signal::INT).unwrap();
+        let (status, said) = recorder.finish().unwrap();
+        assert!(status.success(), "{said}");
+    }
+    drop(job);
+
+    let all = path("all");
+    fs::create_dir(&all).unwrap();
+    for output in ["one", "two"] {
+        fs::remove_file(path(output).join("session.json")).unwrap();
+        copy_into(&path(output), &all);
+    }
+    let windows = windows(&all);
+    assert_eq!(windows.len(), 4, "{windows:?}");
+    let mut found = Vec::new();
+    exports(&all, &mut found);
+    assert_eq!(found.len(), 4, "{found:?}");
+    assert_eq!(found.iter().collect::<BTreeSet<_>>().len(), 4, "{found:?}");
+    let merged = path("merged");
+    fs::create_dir(&merged).unwrap();
+    // What processes exported, of both hosts and one window.
+    for window in windows.iter().filter(|name| name.starts_with("window_0001")) {
+        for name in
+            names(&all.join(window)).into_iter().filter(|name| name.contains('.') && !name.ends_with("json"))
+        {
+            fs::create_dir(merged.join(&name)).unwrap();
+            copy_into(&all.join(window).join(&name), &merged.join(&name));
+        }
+    }
+
+    let run = |arguments: &[&str], folder: &Path| {
+        let output = Command::new(&ncclflow).args(arguments).arg(folder).output().unwrap();
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (said, error) = run(&["check", "--json"], &all);
+    let check: Value = serde_json::from_str(&said).unwrap_or_else(|_| panic!("{error}"));
+    let checked = check["communicators"].as_array().unwrap();
+    assert_eq!(checked.len(), 2, "{check:#}");
+    for (communicator, number) in checked.iter().zip(["window_0001", "window_0002"]) {
+        assert_eq!(communicator["ranks"], serde_json::json!([0, 1]));
+        assert!(communicator["collectives"].as_u64().unwrap() > 5);
+        let window = communicator["window"].as_str().unwrap();
+        let parts: Vec<&str> = window.split(", ").collect();
+        assert!(parts.len() == 2 && parts.iter().all(|name| name.starts_with(number)), "{window}");
+        assert!(window.contains("_another-host."), "{window}");
+    }
+    let (said, error) = run(&["summary", "--json"], &all);
+    let summary: Value = serde_json::from_str(&said).unwrap_or_else(|_| panic!("{error}"));
+    let ranks = summary["ranks"].as_array().unwrap();
+    let of_windows: Vec<&str> = ranks.iter().map(|rank| rank["window"].as_str().unwrap()).collect();
+    assert!(of_windows.len() == 4 && of_windows.is_sorted(), "{of_windows:?}");
+    assert!(ranks.iter().all(|rank| rank["links"][0]["messages"].as_u64().unwrap() > 0));
+    let (said, error) = run(&["aggregate"], &all);
+    assert_eq!(said.lines().filter(|line| line.starts_with("window_")).count(), 4, "{said}{error}");
+    // A window, and what processes of several hosts exported in one, without a recording.
+    for folder in [all.join(&windows[0]), merged] {
+        let (said, error) = run(&["check", "--json"], &folder);
+        let check: Value = serde_json::from_str(&said).unwrap_or_else(|_| panic!("{error}"));
+        let ranks = check["communicators"][0]["ranks"].as_array().unwrap().len();
+        assert_eq!(ranks, if folder.ends_with("merged") { 2 } else { 1 }, "{check:#}");
+        assert!(check["communicators"][0]["window"].is_null());
+    }
+    let exported = path("exported");
+    let exported = exported.to_str().unwrap();
+    let (said, error) = run(&["export", "-f", "jsonl", "-o", exported], &all);
+    assert!(said.contains("exported into"), "{said}{error}");
+}

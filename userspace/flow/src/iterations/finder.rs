@@ -1,0 +1,223 @@
+//! The smallest part of a sequence that recurs.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
+/// Collectives of a process that are looked at; a part can have a third of them.
+pub const MAX_COLLECTIVES: usize = 32_768;
+
+/// How often the part must stand in a row.
+const REPETITIONS: usize = 3;
+
+/// A part is believed when so many collectives in all are repetitions of it …
+const ENOUGH_COLLECTIVES: usize = 256;
+
+/// … or it went on for so long. Until then, it can be one of the layers of a step.
+const ENOUGH_NS: u64 = 10_000_000_000;
+
+/// A collective as a process called it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Collective {
+    /// What recurs: function, size, datatype and communicator.
+    symbol: u64,
+    /// The same, with the communicator's size instead of its identity: what ranks of several communicators
+    /// have in common.
+    shape: u64,
+    /// When it was called or launched, in nanoseconds.
+    pub ts_ns: u64,
+    /// `commHash`, and NCCL's number of the collective: the same on all ranks.
+    pub comm_hash: Option<u64>,
+    pub seq: u64,
+}
+
+impl Collective {
+    pub fn new(
+        (function, count, datatype): (&str, Option<u64>, Option<&str>),
+        (comm_hash, n_ranks): (Option<u64>, i32),
+        seq: u64,
+        ts_ns: u64,
+    ) -> Self {
+        let hash = |with: Option<u64>| {
+            let mut hasher = DefaultHasher::new();
+            (function, count, datatype, n_ranks, with).hash(&mut hasher);
+            hasher.finish()
+        };
+        Self { symbol: hash(comm_hash), shape: hash(None), ts_ns, comm_hash, seq }
+    }
+}
+
+/// What recurs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Period {
+    /// The collectives of an iteration, by function, size and datatype, beginning with the first.
+    word: Vec<u64>,
+    /// The same, by their shapes.
+    shapes: Vec<u64>,
+    /// Collectives that are repetitions of it.
+    pub covered: usize,
+}
+
+impl Period {
+    /// Collectives of an iteration.
+    pub fn collectives(&self) -> usize {
+        self.word.len()
+    }
+
+    /// Has iterations begin where those of `other` begin, if they are of the same shapes.
+    pub fn align_with(&mut self, other: &Self) {
+        let length = self.shapes.len();
+        if length != other.shapes.len() {
+            return;
+        }
+        let is_at = |at: &usize| {
+            let turned = self.shapes.iter().cycle().skip(*at).take(length);
+            turned.eq(&other.shapes)
+        };
+        if let Some(at) = (0..length).find(is_at) {
+            self.word.rotate_left(at);
+            self.shapes.rotate_left(at);
+        }
+    }
+
+    pub(super) fn is_at(&self, collectives: &[Collective]) -> bool {
+        collectives.len() >= self.word.len()
+            && collectives.iter().zip(&self.word).all(|(collective, symbol)| collective.symbol == *symbol)
+    }
+}
+
+/// Looks for the iteration of a process.
+#[derive(Clone, Debug, Default)]
+pub struct IterationFinder {
+    collectives: Vec<Collective>,
+    /// Another look is worth its time when there are so many.
+    next_look: usize,
+}
+
+/// A stretch of a sequence in which a part recurs: from, until before.
+type Stretch = (usize, usize);
+
+impl IterationFinder {
+    /// The next collective. What comes after [`MAX_COLLECTIVES`] is not kept.
+    pub fn push(&mut self, collective: Collective) {
+        if self.collectives.len() < MAX_COLLECTIVES {
+            self.collectives.push(collective);
+        }
+    }
+
+    pub fn collectives(&self) -> &[Collective] {
+        &self.collectives
+    }
+
+    /// Forgets the first so many, as it is known what recurs.
+    pub fn forget(&mut self, count: usize) {
+        self.collectives.drain(..count.min(self.collectives.len()));
+    }
+
+    pub fn is_full(&self) -> bool {
+        self.collectives.len() >= MAX_COLLECTIVES
+    }
+
+    /// Enough has come since this was last true: a look takes time that grows with the square of what has
+    /// come.
+    pub fn is_due(&mut self) -> bool {
+        let length = self.collectives.len();
+        let is_due = length >= self.next_look;
+        if is_due {
+            self.next_look = length + length / 4 + 1;
+        }
+        is_due
+    }
+
+    /// The smallest part that recurs. `is_last`: nothing more will come, so that less is enough.
+    pub fn find(&self, is_last: bool) -> Option<Period> {
+        let symbols: Vec<u64> = self.collectives.iter().map(|collective| collective.symbol).collect();
+        let mut stretches = Vec::new();
+        for length in 1..=symbols.len() / REPETITIONS {
+            find_stretches(&symbols, length, &mut stretches);
+            if self.is_iteration(&stretches, length, is_last) {
+                return self.period(&stretches, length);
+            }
+        }
+        None
+    }
+
+    fn is_iteration(&self, stretches: &[Stretch], length: usize, is_last: bool) -> bool {
+        let (Some((first, _)), Some((_, end))) = (stretches.first(), stretches.last()) else { return false };
+        let covered: usize = stretches.iter().map(|(from, until)| until - from).sum();
+        let at = |index: usize| self.collectives.get(index).map_or(0, |collective| collective.ts_ns);
+        let is_long = covered >= ENOUGH_COLLECTIVES || at(end - 1).saturating_sub(at(*first)) >= ENOUGH_NS;
+        // More than half of all, and most of what came since it began; of the end it is not known yet.
+        let is_most = covered * 2 >= self.collectives.len() && covered * 5 >= (end - first) * 4;
+        let is_open = self.collectives.len() - end <= REPETITIONS * length;
+        (is_long || is_last) && is_most && is_open && !is_part(stretches, length, is_last)
+    }
+
+    fn period(&self, stretches: &[Stretch], length: usize) -> Option<Period> {
+        let longest = stretches.iter().max_by_key(|(from, until)| until - from)?;
+        let collectives = self.collectives.get(longest.0..longest.1)?;
+        let part = collectives.get(..length)?;
+        let mut word: Vec<u64> = part.iter().map(|collective| collective.symbol).collect();
+        let mut shapes: Vec<u64> = part.iter().map(|collective| collective.shape).collect();
+        let begin = longest_pause(collectives, length);
+        word.rotate_left(begin);
+        shapes.rotate_left(begin);
+        let covered = stretches.iter().map(|(from, until)| until - from).sum();
+        Some(Period { word, shapes, covered })
+    }
+}
+
+/// Where a part of this length recurs often enough.
+fn find_stretches(symbols: &[u64], length: usize, stretches: &mut Vec<Stretch>) {
+    stretches.clear();
+    let mut begin = 0;
+    let pairs = symbols.iter().zip(symbols.iter().skip(length)).map(|(first, second)| first == second);
+    for (at, is_same) in pairs.chain([false]).enumerate() {
+        if !is_same {
+            if at - begin >= (REPETITIONS - 1) * length {
+                stretches.push((begin, at + length));
+            }
+            begin = at + 1;
+        }
+    }
+    keep_alike(symbols, length, stretches);
+}
+
+/// Leaves the stretches in which the same recurs as in the longest: a sum is the same wherever a cycle begins.
+fn keep_alike(symbols: &[u64], length: usize, stretches: &mut Vec<Stretch>) {
+    let sum = |(from, _): &Stretch| {
+        let part = symbols.iter().skip(*from).take(length);
+        part.fold(0u64, |sum, symbol| sum.wrapping_add(*symbol))
+    };
+    let longest = stretches.iter().max_by_key(|(from, until)| until - from).map(sum);
+    stretches.retain(|stretch| Some(sum(stretch)) == longest);
+}
+
+/// It is interrupted regularly, or may be: then it is a part of an iteration.
+fn is_part(stretches: &[Stretch], length: usize, is_last: bool) -> bool {
+    let lengths: Vec<usize> = stretches.iter().map(|(from, until)| until - from).collect();
+    match lengths.as_slice() {
+        [] | [_] => false,
+        // One interruption says nothing of the next.
+        [_, _] => !is_last,
+        // The first may have begun before we looked, and the last goes on.
+        [first, between @ .., last] => {
+            let longest = between.iter().copied().max().unwrap_or(0);
+            let is_even = between.iter().all(|other| longest - other < length);
+            is_even && *first < longest + length && *last < longest + length
+        }
+    }
+}
+
+/// Before which of the collectives of a part the median pause is longest.
+fn longest_pause(collectives: &[Collective], length: usize) -> usize {
+    let median = |place: usize| {
+        let mut pauses: Vec<u64> = collectives
+            .windows(2)
+            .skip((place + length - 1) % length)
+            .step_by(length)
+            .map(|pair| pair[1].ts_ns.saturating_sub(pair[0].ts_ns))
+            .collect();
+        let middle = pauses.len() / 2;
+        if pauses.is_empty() { 0 } else { *pauses.select_nth_unstable(middle).1 }
+    };
+    (0..length).max_by_key(|place| (median(*place), length - place)).unwrap_or(0)
+}

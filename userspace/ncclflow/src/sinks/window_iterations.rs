@@ -1,0 +1,59 @@
+//! Which iterations a window is of (`--window-iterations`).
+
+use serde::{Deserialize, Serialize};
+
+/// The training iterations of a window. They are inferred from the sequence of collectives.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct WindowIterations {
+    /// As many as were asked for.
+    pub wanted: u64,
+    /// If not, the window is as long as the flag was there.
+    pub found: bool,
+    /// Always: NCCL knows of no iterations.
+    pub inferred: bool,
+    /// Why none were found, or not as many as were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why_not: Option<String>,
+    /// Collectives of an iteration; of several processes, those of most of them.
+    pub period_collectives: Option<u64>,
+    /// Where they begin and end.
+    pub processes: Vec<ProcessIterations>,
+    /// Ops on a channel, and calls, that are in the recording and in none of these iterations.
+    pub ops_outside: u64,
+}
+
+/// The iterations of a process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessIterations {
+    /// As ncclflow sees it.
+    pub pid: u32,
+    pub period_collectives: u64,
+    pub iterations: u64,
+    /// When the first began, by the records' clock …
+    pub from_ns: u64,
+    /// … and when the one after the last did; nothing: nothing came after it.
+    pub until_ns: Option<u64>,
+}
+
+impl WindowIterations {
+    /// Those of a window that begins.
+    pub fn wanted(wanted: u64) -> Self {
+        Self { wanted, inferred: true, ..Self::default() }
+    }
+
+    /// Whether what this process did at this time belongs to them. Of a process without iterations of its own,
+    /// what it did while others had theirs does.
+    pub(crate) fn take(&self, pid: u32, ts_ns: u64) -> bool {
+        let is_in = |from: u64, until: Option<u64>| ts_ns >= from && until.is_none_or(|until| ts_ns < until);
+        if !self.found {
+            return true;
+        }
+        if let Some(own) = self.processes.iter().find(|process| process.pid == pid) {
+            return is_in(own.from_ns, own.until_ns);
+        }
+        let from = self.processes.iter().map(|process| process.from_ns).min().unwrap_or(0);
+        let until = self.processes.iter().map(|process| process.until_ns.unwrap_or(u64::MAX)).max();
+        is_in(from, until)
+    }
+}
