@@ -25,7 +25,7 @@ impl WatchedRecording {
     /// out, but for those that later ones need.
     pub fn open(path: &Path, from_ns: u64, live: LiveStatistics) -> Result<Self> {
         let context = || format!("in `{}`", path.display());
-        let Kept::Recording(reader) = Kept::open(path).with_context(context)? else {
+        let Kept::Recording(reader, _) = Kept::open(path).with_context(context)? else {
             bail!("`{}` is a capture: only recordings can be watched", path.display());
         };
         let mut pipeline = Pipeline::reading(reader.session(), SessionFiles::nowhere());
