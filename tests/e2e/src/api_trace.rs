@@ -49,6 +49,9 @@ pub struct ApiLine {
     pub host_ns: Option<u64>,
     #[serde(default)]
     pub result: Option<String>,
+    /// Recorded by the exported function's arguments.
+    #[serde(default)]
+    pub by_arguments: bool,
 }
 
 /// A call of an exported function that does not communicate.

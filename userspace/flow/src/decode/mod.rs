@@ -67,6 +67,9 @@ impl Decoder {
             ProbeKind::ApiLine(spans) => {
                 api::api_line(spans, &self.names, record).map(Box::new).map(Event::ApiLine)
             }
+            ProbeKind::ApiArguments(spans) => {
+                api::api_arguments(spans, &self.names, record).map(Box::new).map(Event::ApiLine)
+            }
             ProbeKind::ApiEntry(spans) => api::api_entry(spans, record).map(Event::ApiEntry),
             ProbeKind::ApiReturn(spans) => api::api_return(spans, &self.names, record).map(Event::ApiReturn),
             ProbeKind::Plan(spans) => plan::plan(self, spans, record).map(Box::new).map(Event::Plan),

@@ -147,6 +147,7 @@ impl Pipeline {
         if self.traced.steps && known != (process.pid(), lost) {
             self.node.proxy_ranks.note_process(header.tgid, process.pid(), lost);
         }
+        let tgid = header.tgid;
         let event = binding.decoder.decode(&binding.kind, &view)?;
         if let Some(live) = &self.output.live {
             live.lock().event(&event, process.host.as_ref(), lost);
@@ -162,7 +163,7 @@ impl Pipeline {
                 match event {
                     Event::ApiLine(event) => api.call(*event, node, out),
                     Event::ApiEntry(event) => api.entry(event, out),
-                    Event::ApiReturn(event) => api.returned(event, out),
+                    Event::ApiReturn(event) => api.returned(event, node, out),
                     _ => {}
                 }
             }
@@ -173,7 +174,7 @@ impl Pipeline {
             }
             event => {
                 session.apply(event, node, &mut |record| output.push(host.as_ref(), &record));
-                node.calls.take_ready(&mut |call| output.push_api(host.as_ref(), &call));
+                api.take_joined(tgid, node, &mut |call| output.push_api(host.as_ref(), &call));
             }
         }
         self.neighbours.look_again(&mut self.processes, &mut self.node, &mut self.output);
