@@ -22,9 +22,7 @@ fn names(argument: Argument) -> &'static [&'static str] {
         Argument::Peer => &["peer"],
         Argument::Comm => &["comm"],
         Argument::Stream => &["stream"],
-        Argument::Other => {
-            &["peerWin", "peerWinOffset", "sigIdx", "ctx", "flags", "nDesc", "signalDescs"]
-        }
+        Argument::Other => &["peerWin", "peerWinOffset", "sigIdx", "ctx", "flags", "nDesc", "signalDescs"],
     }
 }
 
@@ -40,7 +38,11 @@ fn arguments_are_where_the_debugging_information_has_them() {
                 let declared = copy.params.iter().filter(|param| param.name != "config").count();
                 assert_eq!(declared, function.arguments().len(), "{whose}");
                 for (number, (argument, param)) in function.arguments().iter().zip(&copy.params).enumerate() {
-                    assert!(names(*argument).contains(&param.name.as_str()), "{whose}: {argument:?} is {}", param.name);
+                    assert!(
+                        names(*argument).contains(&param.name.as_str()),
+                        "{whose}: {argument:?} is {}",
+                        param.name
+                    );
                     assert_eq!(integer_argument(resolution.machine, number), param.location, "{whose}");
                     compared += 1;
                 }
@@ -68,7 +70,10 @@ fn names_are_those_of_every_library() {
             .into_iter()
             .enumerate()
             {
-                assert!(stated.is_none() || stated == declared, "{name}: {number} is {stated:?}, not {declared:?}");
+                assert!(
+                    stated.is_none() || stated == declared,
+                    "{name}: {number} is {stated:?}, not {declared:?}"
+                );
                 known[of] += usize::from(stated.is_some());
             }
         }

@@ -170,8 +170,7 @@ pub(super) fn api_arguments(
         recv_buffer: word(&spans.recv_buffer)?,
         count: word(&spans.count)?,
         datatype: int(&spans.datatype)?.and_then(|number| names.datatype(number.into()).cloned()),
-        reduction_op: reduction_op_number
-            .map_or(ReductionOp::Unknown, |number| reduction_op(names, number)),
+        reduction_op: reduction_op_number.map_or(ReductionOp::Unknown, |number| reduction_op(names, number)),
         reduction_op_number: reduction_op_number.unwrap_or(0),
         root: int(&spans.root)?.unwrap_or(0),
         stream: record.unsigned(&spans.stream)?,

@@ -110,12 +110,7 @@ pub(super) struct Returns {
 
 impl Returns {
     /// A call begins: on `key`'s communicator, if that is known. [`Returns::joined`] gets it afterwards.
-    pub(super) fn call(
-        &mut self,
-        record: &ApiRecord,
-        key: Option<CommKey>,
-        out: &mut impl FnMut(ApiOutput),
-    ) {
+    pub(super) fn call(&mut self, record: &ApiRecord, key: Option<CommKey>, out: &mut impl FnMut(ApiOutput)) {
         let Some(thread) = thread(&mut self.threads, record.event.origin) else {
             self.unreturned += 1;
             return;

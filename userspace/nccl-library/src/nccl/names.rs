@@ -122,7 +122,9 @@ impl NameTables {
     /// With the names of nccl.h for the enums of the API that the library does not state.
     #[must_use]
     pub fn or_as_declared(mut self) -> Self {
-        let declared = |names: &[&str]| -> Vec<(i64, Name)> { (0..).zip(names.iter().map(|name| Name::from(*name))).collect() };
+        let declared = |names: &[&str]| -> Vec<(i64, Name)> {
+            (0..).zip(names.iter().map(|name| Name::from(*name))).collect()
+        };
         for (names, of_header) in [
             (&mut self.datatypes, &DATATYPES[..]),
             (&mut self.reduction_ops, &REDUCTION_OPS[..]),

@@ -36,7 +36,9 @@ pub fn integer_argument(machine: Machine, number: usize) -> ParamLocation {
         Machine::X86_64 => 8,
         Machine::Aarch64 => 0,
         Machine::Other(_) => {
-            return ParamLocation::Unknown("the calling convention of this processor is not known".to_owned());
+            return ParamLocation::Unknown(
+                "the calling convention of this processor is not known".to_owned(),
+            );
         }
     };
     let behind = i64::try_from(number - registers.len()).unwrap_or(i64::MAX);

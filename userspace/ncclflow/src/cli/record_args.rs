@@ -245,7 +245,9 @@ impl RecordArgs {
                 Some("--api is for --level flow and steps; --level api records the calls alone")
             }
             (Level::Api, _) => None,
-            (_, ApiFormat::Megatrace) if self.returns => Some("--format megatrace has no place for --returns"),
+            (_, ApiFormat::Megatrace) if self.returns => {
+                Some("--format megatrace has no place for --returns")
+            }
             _ if self.returns && !self.api => {
                 Some("--returns needs --level api, or --api: without, the other levels see no call")
             }

@@ -241,8 +241,12 @@ impl ResolvedLibrary {
             };
             bail!("`{shown}` cannot be traced: {why}. See `ncclflow symbols {shown}`{instead}");
         }
+        let op_fields = match ProxyOpFields::from_layouts(&resolution.layouts) {
+            Err(_) if choice.level == Level::Api => None,
+            fields => Some(fields.with_context(context)?),
+        };
         let decoder = Arc::new(Decoder {
-            op_fields: ProxyOpFields::from_layouts(&resolution.layouts).with_context(context)?,
+            op_fields,
             names: NameTables::from_layouts(&resolution.layouts).or_as_declared(),
             plan_fields: PlanFields::from_layouts(&resolution.layouts, resolution.nccl_version),
             op_work: OpWorkFields::from_layouts(&resolution.layouts),
