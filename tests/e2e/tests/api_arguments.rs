@@ -1,5 +1,5 @@
-//! `ncclflow record --level api` on a build of the real NCCL whose layouts nobody knows: every call by the arguments of the exported
-//! functions. The truth is NCCL's own log, and what the program says it called.
+//! `ncclflow record --level api` on a build of the real NCCL whose layouts nobody knows: every call by the
+//! arguments of the exported functions. The truth is NCCL's own log, and what the program says it called.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

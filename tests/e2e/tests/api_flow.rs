@@ -1,6 +1,6 @@
-//! `--level flow --api` and `--level steps --api` on the real NCCL: each call with its op. The truth is NCCL's own log of the calls, and
-//! what a call and its op say independently of each other: function, bytes, root or peer, and that no other
-//! call was made between them.
+//! `ncclflow record --level flow --api` and `--level steps --api` on the real NCCL: each call with its op. The
+//! truth is NCCL's own log of the calls, and what a call and its op say independently of each other: function,
+//! bytes, root or peer, and that no other call was made between them.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -255,8 +255,8 @@ fn calls_that_differ_in_their_buffers_only_are_told_apart() {
     }
 }
 
-/// How each call returned, as the program saw it, beside the ops: in groups all calls return before the first op, outside of
-/// them after it.
+/// How each call returned, as the program saw it, beside the ops: in groups all calls return before the first
+/// op, outside of them after it.
 #[test]
 fn calls_have_their_returns_and_their_ops() {
     let (plans, steps, per_call): (&[&str], &[&str], &[&str]) = (

@@ -1,7 +1,5 @@
-//! The exported functions' arguments and the names of the API's enums, as they are declared here, against what the debugging
-//! information of every library in the cache states.
-
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+//! The exported functions' arguments and the names of the API's enums, as they are declared here, against
+//! what the debugging information of every library in the cache states.
 
 use nccl_library::{
     elf::Image,

@@ -33,8 +33,8 @@ pub fn copy(library: &Path, folder: &Path, options: &[&str]) -> Result<PathBuf> 
     );
 }
 
-/// Makes `folder/libnccl.so.2` as somebody else's build of NCCL is: stripped, without a build ID, and of a version that nobody knows.
-/// So its layouts cannot be known. Its code is that of `library`.
+/// Makes `folder/libnccl.so.2` as somebody else's build of NCCL is: stripped, without a build ID, and of a
+/// version that nobody knows. So its layouts cannot be known. Its code is that of `library`.
 ///
 /// # Errors
 /// If it cannot be made.

@@ -33,6 +33,7 @@ pub struct JoinedCalls {
     held: usize,
     /// Batches in which something changed.
     changed: Vec<CommKey>,
+    #[expect(clippy::vec_box, reason = "they come in boxes, and go on in them")]
     ready: Vec<Box<ApiRecord>>,
     /// A call has come: calls are recorded.
     is_on: bool,
@@ -132,6 +133,7 @@ impl JoinedCalls {
     }
 
     /// The calls of a process that wait no longer.
+    #[expect(clippy::vec_box, reason = "they go on in their boxes")]
     pub(super) fn take_ready(&mut self, tgid: u32) -> Vec<Box<ApiRecord>> {
         let is_done = |held: &Held| matches!(held.ops, Ops::One(_));
         for key in self.changed.extract_if(.., |key| key.tgid == tgid).collect::<Vec<_>>() {

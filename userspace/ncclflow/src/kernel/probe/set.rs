@@ -162,9 +162,8 @@ fn api_calls(resolution: &Resolution) -> ProbeSet {
         }
     }
     set.calls = (!set.probes.is_empty()).then_some(CallSource::ExportedFunctions);
-    if set.calls.is_some()
-        && let Some(missing) = set.missing.first_mut()
-    {
+    let is_replaced = |missing: &&mut MissingProbe| missing.function == "ncclEnqueueCheck";
+    for missing in set.missing.iter_mut().filter(is_replaced).filter(|_| set.calls.is_some()) {
         "which communicator and rank a call is of, but for the communicator's address: calls are recorded by the \
          arguments of the exported functions instead"
             .clone_into(&mut missing.lost);
