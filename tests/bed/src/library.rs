@@ -7,7 +7,7 @@ use std::fs::File;
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
-use object::{Object, ObjectSymbol, ReadCache, SymbolKind};
+use object::{Object, ObjectSection as _, ObjectSymbol, ReadCache, SymbolKind};
 
 /// A symbol of `.symtab`, at its address in this process.
 #[derive(Debug, Clone)]
@@ -33,7 +33,7 @@ impl Library {
         let file = File::open(symbols).with_context(|| format!("opening `{}`", symbols.display()))?;
         let cache = ReadCache::new(file);
         let elf = object::File::parse(&cache).with_context(|| format!("reading `{}`", symbols.display()))?;
-        if symbols != path && build_id(symbols)? != build_id(path)? {
+        if symbols != path && !is_same_build(symbols, path)? {
             bail!("`{}` is of another build than `{}`", symbols.display(), path.display());
         }
         let mut library = Self {
@@ -113,11 +113,28 @@ fn is_kernel(name: &str) -> bool {
     name.contains("ncclDevKernel_") || name.contains("ncclKernel_")
 }
 
-fn build_id(path: &Path) -> Result<Vec<u8>> {
+/// By the build-ids, or, of a library that has none, by the code.
+fn is_same_build(symbols: &Path, path: &Path) -> Result<bool> {
+    let (build_id, of_symbols) = (build_id(path)?, self::build_id(symbols)?);
+    Ok(if build_id.is_none() { code(path)? == code(symbols)? } else { build_id == of_symbols })
+}
+
+fn build_id(path: &Path) -> Result<Option<Vec<u8>>> {
+    of_file(path, |elf| Ok(elf.build_id()?.map(<[u8]>::to_vec)))
+}
+
+/// The bytes of `.text`, and where they are.
+fn code(path: &Path) -> Result<(u64, Vec<u8>)> {
+    of_file(path, |elf| {
+        let text =
+            elf.section_by_name(".text").with_context(|| format!("`{}` has no code", path.display()))?;
+        Ok((text.address(), text.data()?.to_vec()))
+    })
+}
+
+fn of_file<T>(path: &Path, read: impl FnOnce(&object::File<'_, &ReadCache<File>>) -> Result<T>) -> Result<T> {
     let cache = ReadCache::new(File::open(path).with_context(|| format!("opening `{}`", path.display()))?);
-    let elf = object::File::parse(&cache).with_context(|| format!("reading `{}`", path.display()))?;
-    let build_id = elf.build_id()?.with_context(|| format!("`{}` has no build-id", path.display()))?;
-    Ok(build_id.to_vec())
+    read(&object::File::parse(&cache).with_context(|| format!("reading `{}`", path.display()))?)
 }
 
 /// Documented CUDA names begin with `cuda` and a capital letter; others are the runtime's private code.

@@ -1,4 +1,4 @@
-//! What ncclflow wrote at the API level: `DIR/<commHash>/api_rank<r>.jsonl` and
+//! What ncclflow wrote of API calls: `DIR/<commHash>/api_rank<r>.jsonl` and
 //! `DIR/processes/api_<host>_<pid>.jsonl`.
 //!
 //! Declared from the format's description, not from the writer's types.
@@ -49,6 +49,12 @@ pub struct ApiLine {
     pub host_ns: Option<u64>,
     #[serde(default)]
     pub result: Option<String>,
+    /// With `--api`: its op.
+    #[serde(default)]
+    pub seq: Option<u64>,
+    /// Recorded by the exported function's arguments.
+    #[serde(default)]
+    pub by_arguments: bool,
 }
 
 /// A call of an exported function that does not communicate.
@@ -125,11 +131,14 @@ impl ApiTrace {
                     }
                     continue;
                 }
+                if name.starts_with("proxy_flow_rank") || name.starts_with("flow_") {
+                    continue;
+                }
                 let rank = name.strip_prefix("api_rank");
                 let rank = rank.map(|rest| rest.strip_suffix(".gz").unwrap_or(rest));
                 let rank = rank.and_then(|rest| rest.strip_suffix(".jsonl"));
                 let Some(rank) = rank.and_then(|rank| rank.parse().ok()) else {
-                    bail!("`{}` is no file of the API level", path.display());
+                    bail!("`{}` is no file of API calls", path.display());
                 };
                 let lines: Vec<ApiLine> = json_lines::read(&path)?;
                 trace.ranks.push(ApiRank { folder: folder_name.clone(), rank, lines });

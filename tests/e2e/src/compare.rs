@@ -20,6 +20,7 @@ pub mod witnesses;
 use std::fmt;
 
 pub use api::check as api_calls;
+pub use api::check_arguments as api_arguments;
 pub use api_returns::check as api_returns;
 pub use identity::check as identity;
 pub use pat::check as pat_messages;

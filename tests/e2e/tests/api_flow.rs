@@ -1,14 +1,20 @@
-//! `--level flow --api` and `--level steps --api` on the real NCCL: each call with its op. The truth is NCCL's own log of the calls, and
-//! what a call and its op say independently of each other: function, bytes, root or peer, and that no other
-//! call was made between them.
+//! `ncclflow record --level flow --api` and `--level steps --api` on the real NCCL: each call with its op. The
+//! truth is NCCL's own log of the calls, and what a call and its op say independently of each other: function,
+//! bytes, root or peer, and that no other call was made between them.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{collections::BTreeMap, fs, path::Path, process::Command};
 
 use ncclflow_e2e::{
+    api_trace::ApiTrace,
+    compare,
     harness::{bed::Bed, programs, recorder::Recorder, replay},
-    truth::{debug_log::DebugLog, plugin::PluginTruth},
+    truth::{
+        call_log::{self, Call},
+        debug_log::DebugLog,
+        plugin::PluginTruth,
+    },
 };
 use serde_json::Value;
 use test_support::root;
@@ -19,6 +25,9 @@ struct Run {
     session: Value,
     plugin: PluginTruth,
     log: DebugLog,
+    trace: ApiTrace,
+    /// What the program says it called.
+    called: Vec<Call>,
     /// Of each rank of each communicator: its calls, and its ops on their first channels.
     ranks: BTreeMap<(String, i64), (Vec<Value>, Vec<Value>)>,
 }
@@ -38,8 +47,10 @@ fn run(version: &str, tracing: &[&str], workload: &[&str]) -> Option<Run> {
         format!("NCCL_PROFILER_PLUGIN={}", profiler.display()),
         format!("NCCLFLOW_TRUTH_DIR={}", truth.display()),
     ];
-    let common = ["--debug-file", &log, "--bytes", "4096", "--env", &of_plugin[0], "--env", &of_plugin[1]];
-    let all = [&common[..], workload].concat();
+    let calls = folder.path().join("calls");
+    let call_log = calls.display().to_string();
+    let common = ["--debug-file", &log, "--call-log", &call_log, "--bytes", "4096"];
+    let all = [&common[..], &["--env", &of_plugin[0], "--env", &of_plugin[1]], workload].concat();
     let mut bed = Bed::start(&bed, &library, folder.path(), &all).unwrap();
     let out = folder.path().join("out");
     let options = [&["--strict", "--api"][..], tracing].concat();
@@ -68,10 +79,20 @@ fn run(version: &str, tracing: &[&str], workload: &[&str]) -> Option<Run> {
                 None => ops.push(op),
             }
         }
+        check_flow_rank(&out.join(&name).join(format!("flow_rank{rank}.json")), &ops);
         assert!(ranks.insert((name, rank), (calls, ops)).is_none(), "a rank has one row");
     }
     let (log, plugin) = (DebugLog::read_directory(&logs).unwrap(), PluginTruth::read(&truth).unwrap());
-    Some(Run { session, plugin, log, ranks })
+    let (trace, called) = (ApiTrace::read(&out).unwrap(), call_log::read(&calls).unwrap());
+    Some(Run { session, plugin, log, trace, called, ranks })
+}
+
+/// Each op names the call that its lines name.
+fn check_flow_rank(path: &Path, ops: &[Value]) {
+    let flow: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+    let of_ops = |op: &Value| (op["seq"].as_u64().unwrap(), op.get("apiCall").cloned());
+    let theirs: BTreeMap<_, _> = flow["ops"].as_array().unwrap().iter().map(of_ops).collect();
+    assert_eq!(theirs, ops.iter().map(of_ops).collect(), "{}", path.display());
 }
 
 fn lines(path: &Path) -> Vec<Value> {
@@ -231,5 +252,112 @@ fn calls_that_differ_in_their_buffers_only_are_told_apart() {
             }
         }
         println!("{version}: {orders} ops that were not launched in the order of their calls");
+    }
+}
+
+/// How each call returned, as the program saw it, beside the ops: in groups all calls return before the first
+/// op, outside of them after it.
+#[test]
+fn calls_have_their_returns_and_their_ops() {
+    let (plans, steps, per_call): (&[&str], &[&str], &[&str]) = (
+        &["--returns"],
+        &["--returns", "--level", "steps", "--links", "perf"],
+        &["--returns", "--probes", "per-call"],
+    );
+    for (version, tracing, group) in [
+        ("2.21.5-cu12", plans, "1"),
+        ("2.27.5-cu12", plans, "1"),
+        ("2.27.5-cu12", per_call, "3"),
+        ("2.28.9-cu13", steps, "3"),
+        ("2.32.3-cu12", plans, "6"),
+    ] {
+        let workload = ["--ops", ALL_OPS, "--iters", "3", "--ranks", "3", "--comms", "2", "--group", group];
+        // Before 2.23, a call without a communicator is none that ops can be of, and is counted.
+        let refuses = version > "2.23";
+        let more: &[&str] =
+            if refuses { &["--mode", "threads", "--invalid-calls"] } else { &["--mode", "threads"] };
+        let Some(run) = run(version, tracing, &[&workload[..], more].concat()) else { return };
+        let since = run.session["clock"]["started_monotonic_ns"].as_u64().unwrap();
+        compare::api_returns(&run.trace, &run.called, since).assert_clean(version);
+        let model = &run.session["model"];
+        assert_eq!(
+            (&model["unreturned_calls"], &model["uncalled_returns"]),
+            (&0.into(), &0.into()),
+            "{version}"
+        );
+        let joined =
+            run.trace.ranks.iter().flat_map(|rank| &rank.lines).filter(|line| line.seq.is_some()).count();
+        assert!(joined >= 3 * 2 * 3 * 5 / 2, "{version}: {joined} calls with their ops");
+        let refused = run.trace.ranks.iter().flat_map(|rank| &rank.lines);
+        let refused = refused.filter(|line| line.result.as_deref() == Some("ncclInvalidArgument"));
+        assert!(refused.clone().all(|line| line.seq.is_none()), "{version}");
+        assert_eq!(refused.count(), if refuses { 6 } else { 0 }, "{version}");
+    }
+}
+
+/// From the middle of a recording, of which what is 10 s before is not read.
+#[test]
+fn calls_of_a_part_are_those_of_the_whole() {
+    let (Some(ncclflow), Some(bed), Some(library)) =
+        (programs::ncclflow(), programs::bed(), programs::nccl("2.27.5-cu12"))
+    else {
+        return;
+    };
+    if !root() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let ops = ["--ops", "allreduce,sendrecv", "--iters", "36", "--group", "2", "--interval-ms", "400"];
+    let mut bed = Bed::start(&bed, &library, folder.path(), &ops).unwrap();
+    let recorder =
+        Recorder::start(&ncclflow, &bed.pid_list(), &path("whole"), &["--strict", "--api"]).unwrap();
+    bed.go().unwrap();
+    assert!(bed.finish().unwrap().1.ok);
+    let (status, said) = recorder.finish().unwrap();
+    assert!(status.success(), "{said}");
+    // Until a second before the end; the times by the recording's clock.
+    let export = |to: &str, more: &[&str]| {
+        let done = Command::new(&ncclflow)
+            .args(["export", "--json", "-f", "jsonl", "--from", "+11s", "--to=-1s", "-o"])
+            .args([path(to), path("whole")])
+            .args(more)
+            .output()
+            .unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        let summary: Value = serde_json::from_slice(&done.stdout).unwrap();
+        let source = &summary["sources"][0];
+        source["from_ns"].as_u64().unwrap()..source["until_ns"].as_u64().unwrap()
+    };
+    let range = export("part", &[]);
+    assert_eq!(export("exact", &["--exact"]), range);
+    let files = replay::files_below(&path("whole"));
+    let of_calls = files.keys().filter(|name| name.to_string_lossy().contains("api_rank"));
+    let whole: BTreeMap<_, _> = of_calls.map(|name| (name, lines(&path("whole").join(name)))).collect();
+    assert_eq!(whole.len(), 2);
+    let ts_ns = |line: &Value| line["ts_ns"].as_u64().unwrap();
+    let first = whole.values().flatten().map(ts_ns).min().unwrap();
+    assert_eq!(range.start, first + 11_000_000_000);
+    for (name, lines_of_whole) in whole {
+        let mut expected = lines_of_whole.clone();
+        expected.retain(|line| range.contains(&ts_ns(line)));
+        assert!((1..lines_of_whole.len()).contains(&expected.len()), "{}", expected.len());
+        assert_eq!(lines(&path("exact").join(name)), expected, "{}", name.display());
+        // What is counted from the beginning is not known, or counted from another moment, and says so.
+        for line in &mut expected {
+            line["call"] = Value::Null;
+            if !line["peer"].is_null() {
+                line.as_object_mut().unwrap().remove("seq").unwrap();
+            }
+        }
+        let mut part = lines(&path("part").join(name));
+        for line in &mut part {
+            let line = line.as_object_mut().unwrap();
+            if !line["peer"].is_null() {
+                assert_eq!(line.remove("seqLocal"), Some(true.into()), "{line:?}");
+                assert!(line.remove("seq").unwrap().is_u64(), "{line:?}");
+            }
+        }
+        assert_eq!(part, expected, "{}", name.display());
     }
 }

@@ -56,6 +56,41 @@ pub fn check(trace: &ApiTrace, log: &DebugLog) -> Findings {
     findings
 }
 
+/// Checks every call that was recorded by the arguments of the exported functions. What these lines cannot
+/// say, they must not say; all else is in NCCL's log, by the address of the communicator.
+pub fn check_arguments(trace: &ApiTrace, log: &DebugLog) -> Findings {
+    let mut findings = Findings::default();
+    findings.compare(trace.ranks.is_empty(), || "there are ranks in the trace".to_owned());
+    let mut lines: BTreeMap<(u32, u64), Vec<&ApiLine>> = BTreeMap::new();
+    for line in &trace.processes {
+        let unknown = (line.rank, line.n_ranks, line.op_count, line.call, line.launched);
+        findings.compare(
+            line.by_arguments && line.comm_hash.is_none() && unknown == (None, None, None, None, None),
+            || format!("{line:?} says what is not known"),
+        );
+        lines.entry((line.pid, line.comm)).or_default().push(line);
+    }
+    let logged = log.communicators.iter().filter(|logged| !logged.calls.is_empty());
+    let (have, want) = (lines.len(), logged.clone().count());
+    findings.compare(have == want, || format!("{have} communicators, {want} in NCCL's log"));
+    for logged in logged {
+        let whose = format!("communicator {:#x} of process {}", logged.comm, logged.pid);
+        let lines = lines.get(&(logged.pid, logged.comm)).map_or(&[][..], Vec::as_slice);
+        let (have, want) = (lines.len(), logged.calls.len());
+        findings.compare(have == want, || format!("{whose}: {have} calls, {want} in NCCL's log"));
+        for (number, (line, truth)) in lines.iter().zip(&logged.calls).enumerate() {
+            let of_log = (Some(truth.call.op_count), Some(truth.call.n_ranks));
+            let line = ApiLine { op_count: of_log.0, n_ranks: of_log.1, ..(*line).clone() };
+            let traced = as_logged(&line);
+            let is_same = |traced: &ApiCall| *traced == truth.call || in_bytes(traced, &line) == truth.call;
+            findings.compare(traced.as_ref().is_some_and(is_same), || {
+                format!("{whose}: call {number} is {traced:?} of {line:?}, logged {:?}", truth.call)
+            });
+        }
+    }
+    findings
+}
+
 /// The line as NCCL prints the call: what a function has no use for is 0, and a send's buffer
 /// stands with the receives'.
 fn as_logged(line: &ApiLine) -> Option<ApiCall> {

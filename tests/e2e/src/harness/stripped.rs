@@ -1,11 +1,13 @@
 //! A copy of a library as a distribution ships it: without symbols and debugging information.
 
 use std::{
+    fs,
     path::{Path, PathBuf},
     process::Command,
 };
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
+use memchr::memmem;
 
 /// Makes `folder/libnccl.so.2` with `strip` and these options; or, as binutils may know no processor but this
 /// machine's, with `llvm-strip`.
@@ -29,4 +31,27 @@ pub fn copy(library: &Path, folder: &Path, options: &[&str]) -> Result<PathBuf> 
         library.display(),
         said.join("; ")
     );
+}
+
+/// Makes `folder/libnccl.so.2` as somebody else's build of NCCL is: stripped, without a build ID, and of a
+/// version that nobody knows. So its layouts cannot be known. Its code is that of `library`.
+///
+/// # Errors
+/// If it cannot be made.
+pub fn foreign(library: &Path, folder: &Path) -> Result<PathBuf> {
+    const VERSION: &[u8] = b"NCCL version 2.";
+    let copy = copy(library, folder, &["--strip-all", "--remove-section", ".note.gnu.build-id"])?;
+    let mut bytes = fs::read(&copy).context("reading the stripped library")?;
+    let places: Vec<usize> = memmem::find_iter(&bytes, VERSION).collect();
+    if places.is_empty() {
+        bail!("`{}` does not say its version", library.display());
+    }
+    for at in places {
+        // Version 9.
+        if let Some(major) = bytes.get_mut(at + VERSION.len() - 2) {
+            *major = b'9';
+        }
+    }
+    fs::write(&copy, bytes).context("writing the stripped library")?;
+    Ok(copy)
 }

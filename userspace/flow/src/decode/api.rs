@@ -3,7 +3,7 @@
 use super::{
     CommunicatorId, DecodeError, Origin, RecordView, communicator::communicator, text::function_name,
 };
-use crate::wire::{ApiCallSpans, ApiEntrySpans, ApiLineSpans, ApiReturnSpans};
+use crate::wire::{ApiArgumentsSpans, ApiCallSpans, ApiEntrySpans, ApiLineSpans, ApiReturnSpans, Span};
 use nccl_library::nccl::{ApiFunction, Name, NameTables};
 
 /// A call of `ncclEnqueueCheck`: every collective and p2p call of the API comes through it.
@@ -32,11 +32,13 @@ pub enum ReductionOp {
     Unknown,
 }
 
-/// A call of `ncclEnqueueCheck`, as the program made it. Nothing but what the call itself says.
+/// A call of the API, as the program made it: of `ncclEnqueueCheck`, or of an exported function. Nothing but
+/// what the call itself says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiLineEvent {
     pub origin: Origin,
-    /// `None`: the communicator could not be read. The program gave none, or one that is no more.
+    /// `None`: the communicator could not be read. The program gave none, or one that is no more; or the
+    /// library's layouts are not known.
     pub comm: Option<CommunicatorId>,
     /// Address of the `ncclComm`, as given.
     pub comm_pointer: u64,
@@ -53,10 +55,12 @@ pub struct ApiLineEvent {
     /// Root of a collective, peer of a p2p or one-sided call.
     pub root: i32,
     pub stream: u64,
-    /// At the entry of `ncclEnqueueCheck`.
+    /// At the entry of the function that was probed.
     pub stack_pointer: u64,
     /// Ops are recorded, too.
     pub with_ops: bool,
+    /// It is of an exported function, as the library's layouts are not known.
+    pub by_arguments: bool,
 }
 
 /// The program enters an exported function.
@@ -122,11 +126,7 @@ pub(super) fn api_line(
         .or_else(|| names.function(number).cloned())
         .unwrap_or_else(|| Name::from("unknown"));
     let reduction_op_number = record.int(&spans.reduction_op)?;
-    let reduction_op = match names.reduction_op(reduction_op_number.into()) {
-        Some(name) => ReductionOp::BuiltIn(name.clone()),
-        None if names.has_reduction_ops() => ReductionOp::User,
-        None => ReductionOp::Unknown,
-    };
+    let reduction_op = reduction_op(names, reduction_op_number);
     let op_count = match (&comm, &spans.op_count) {
         (Some(_), Some(span)) => record.unsigned(span).ok(),
         _ => None,
@@ -146,8 +146,46 @@ pub(super) fn api_line(
         root: record.int(&spans.root)?,
         stream: record.unsigned(&spans.stream)?,
         with_ops: spans.with_ops,
+        by_arguments: false,
         stack_pointer: record.unsigned(&spans.stack_pointer)?,
     })
+}
+
+/// Decodes a record of an exported function that communicates.
+pub(super) fn api_arguments(
+    spans: &ApiArgumentsSpans,
+    names: &NameTables,
+    record: &RecordView<'_>,
+) -> Result<ApiLineEvent, DecodeError> {
+    let int = |span: &Option<Span>| span.as_ref().map(|span| record.int(span)).transpose();
+    let word = |span: &Option<Span>| Ok(record.optional(span.as_ref())?.unwrap_or(0));
+    let reduction_op_number = int(&spans.reduction_op)?;
+    Ok(ApiLineEvent {
+        origin: record.origin(),
+        comm: None,
+        comm_pointer: record.unsigned(&spans.comm)?,
+        op_count: None,
+        name: names.function_named(spans.function.call_name()),
+        send_buffer: word(&spans.send_buffer)?,
+        recv_buffer: word(&spans.recv_buffer)?,
+        count: word(&spans.count)?,
+        datatype: int(&spans.datatype)?.and_then(|number| names.datatype(number.into()).cloned()),
+        reduction_op: reduction_op_number.map_or(ReductionOp::Unknown, |number| reduction_op(names, number)),
+        reduction_op_number: reduction_op_number.unwrap_or(0),
+        root: int(&spans.root)?.unwrap_or(0),
+        stream: record.unsigned(&spans.stream)?,
+        stack_pointer: record.unsigned(&spans.stack_pointer)?,
+        with_ops: false,
+        by_arguments: true,
+    })
+}
+
+fn reduction_op(names: &NameTables, number: i32) -> ReductionOp {
+    match names.reduction_op(number.into()) {
+        Some(name) => ReductionOp::BuiltIn(name.clone()),
+        None if names.has_reduction_ops() => ReductionOp::User,
+        None => ReductionOp::Unknown,
+    }
 }
 
 /// Decodes a record of `ncclEnqueueCheck`.

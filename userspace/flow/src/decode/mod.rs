@@ -42,7 +42,8 @@ use nccl_library::nccl::NameTables;
 /// What a probe's records of one library mean.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Decoder {
-    pub op_fields: ProxyOpFields,
+    /// Nothing: the library's layouts are not known, and only its API's calls are recorded.
+    pub op_fields: Option<ProxyOpFields>,
     pub names: NameTables,
     /// For libraries with plans that can be walked.
     pub plan_fields: Option<PlanFields>,
@@ -56,6 +57,10 @@ pub struct Decoder {
 }
 
 impl Decoder {
+    fn op_fields(&self) -> Result<&ProxyOpFields, DecodeError> {
+        self.op_fields.as_ref().ok_or(DecodeError::Unreadable("an op, whose layout is not known"))
+    }
+
     /// Decodes one record of a probe of this kind.
     pub fn decode(&self, kind: &ProbeKind, record: &RecordView<'_>) -> Result<Event, DecodeError> {
         match kind {
@@ -66,6 +71,9 @@ impl Decoder {
             ProbeKind::ApiCall(spans) => api::api_call(spans, &self.names, record).map(Event::ApiCall),
             ProbeKind::ApiLine(spans) => {
                 api::api_line(spans, &self.names, record).map(Box::new).map(Event::ApiLine)
+            }
+            ProbeKind::ApiArguments(spans) => {
+                api::api_arguments(spans, &self.names, record).map(Box::new).map(Event::ApiLine)
             }
             ProbeKind::ApiEntry(spans) => api::api_entry(spans, record).map(Event::ApiEntry),
             ProbeKind::ApiReturn(spans) => api::api_return(spans, &self.names, record).map(Event::ApiReturn),

@@ -140,7 +140,7 @@ pub(super) fn plan(
     spans: &PlanSpans,
     record: &RecordView<'_>,
 ) -> Result<PlanEvent, DecodeError> {
-    let fields = &decoder.op_fields;
+    let fields = decoder.op_fields()?;
     Ok(PlanEvent {
         origin: record.origin(),
         comm: communicator(&spans.comm, record)?,
@@ -182,7 +182,7 @@ pub(super) fn node(
         PlanList::Batches => PlanPart::Batch(batch(fields, bytes).ok_or_else(short)?),
         PlanList::OpCounts => PlanPart::OpCounts(op_counts(fields, bytes).ok_or_else(short)?),
         PlanList::ProxyOps => {
-            let op = op(&decoder.op_fields, &decoder.names, bytes)?;
+            let op = op(decoder.op_fields()?, &decoder.names, bytes)?;
             let task = task::of_op(spans.task.as_ref(), op.pattern, &decoder.names, record)?;
             PlanPart::ProxyOp(Box::new(QueuedOp { address, op, task }))
         }

@@ -117,7 +117,7 @@ pub(super) fn proxy_op(
     record: &RecordView<'_>,
 ) -> Result<ProxyOpEvent, DecodeError> {
     let names = &decoder.names;
-    let mut op = op(&decoder.op_fields, names, record.bytes(&spans.op)?)?;
+    let mut op = op(decoder.op_fields()?, names, record.bytes(&spans.op)?)?;
     if let (Some(fields), Some(spans)) = (&decoder.op_work, &spans.work) {
         match op_work::complete(&mut op, fields, spans, record) {
             // The op is itself without it.

@@ -59,19 +59,37 @@ impl ApiSession {
         Self { returns: traces_returns.then(Returns::default), ..Self::default() }
     }
 
-    /// Takes a call; `out` gets what it completes. Where ops are recorded, too, [`Node::calls`] gives it out.
+    /// Takes a call; `out` gets what it completes. Where ops are recorded, too, it waits in [`Node::calls`].
     /// `node`: what the session shares with those of other processes.
     pub fn call(&mut self, event: ApiLineEvent, node: &mut Node, out: &mut impl FnMut(ApiOutput)) {
+        let tgid = event.origin.tgid;
         let Some((key, mut record)) = self.record(event, node) else { return };
+        if let Some(returns) = &mut self.returns {
+            record.returned = Observed::Unknown;
+            returns.call(&record, key, out);
+        }
         if record.event.with_ops {
             record.seq = Observed::Unknown;
             node.calls.hold(key, Box::new(record));
-            node.calls.take_ready(out);
-            return;
+            self.take_joined(tgid, node, out);
+        } else {
+            self.joined(Box::new(record), out);
         }
+    }
+
+    /// Gives out the calls that no longer wait for their ops. To be called after each record of the process,
+    /// which is `tgid`.
+    pub fn take_joined(&mut self, tgid: u32, node: &mut Node, out: &mut impl FnMut(ApiOutput)) {
+        for record in node.calls.take_ready(tgid) {
+            self.joined(record, out);
+        }
+    }
+
+    /// Nothing more is looked for but the return, if it is traced and has not come.
+    fn joined(&mut self, record: Box<ApiRecord>, out: &mut impl FnMut(ApiOutput)) {
         match &mut self.returns {
-            None => out(ApiOutput::Call(Box::new(record))),
-            Some(returns) => returns.call(record, out),
+            Some(returns) if record.returned == Observed::Unknown => returns.joined(record, out),
+            _ => out(ApiOutput::Call(record)),
         }
     }
 
@@ -83,9 +101,9 @@ impl ApiSession {
     }
 
     /// An exported function returns.
-    pub fn returned(&mut self, event: ApiReturnEvent, out: &mut impl FnMut(ApiOutput)) {
+    pub fn returned(&mut self, event: ApiReturnEvent, node: &mut Node, out: &mut impl FnMut(ApiOutput)) {
         if let Some(returns) = &mut self.returns {
-            returns.returned(event, out);
+            returns.returned(event, &mut node.calls, out);
         }
     }
 
@@ -95,7 +113,9 @@ impl ApiSession {
             node.instances.forget(key);
             node.calls.release(key);
         }
-        node.calls.take_ready(out);
+        if let Some(tgid) = self.communicators.keys().next().map(|key| key.tgid) {
+            self.take_joined(tgid, node, out);
+        }
         if let Some(returns) = &mut self.returns {
             returns.finish(out);
         }

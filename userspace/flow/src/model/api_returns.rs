@@ -5,13 +5,20 @@
 //! (`ncclSend` calls `ncclGroupEnd`, `ncclCommInitAll` too): what is called inside of another call is left
 //! out, as the program did not call it.
 //!
+//! Where ops are recorded, too, a call waits for its op elsewhere ([`JoinedCalls`]), before and after its
+//! return, whichever comes first.
+//!
 //! Not every call returns: the session ends before, a record is lost, an exception or `longjmp` passes
 //! through. Whatever is then still open on the thread is known by the stack: what lies below the pointer of a
 //! later entry or return is over.
 
 use foldhash::HashMap;
 
-use super::api::{ApiOutput, ApiRecord};
+use super::{
+    api::{ApiOutput, ApiRecord},
+    communicator::CommKey,
+    joined_calls::JoinedCalls,
+};
 use crate::{
     decode::{ApiEntryEvent, ApiReturnEvent, Origin},
     schema::Observed,
@@ -49,9 +56,29 @@ pub struct OtherCall {
 #[derive(Debug, Default)]
 struct Thread {
     /// A call that has not returned yet.
-    pending: Option<Box<ApiRecord>>,
+    pending: Option<Pending>,
     /// Entered functions that have not returned yet, the innermost last.
     open: Vec<Open>,
+}
+
+#[derive(Debug)]
+struct Pending {
+    ts_ns: u64,
+    stack_pointer: u64,
+    /// Its communicator and its number there, by which [`JoinedCalls`] knows it.
+    held: Option<(CommKey, u64)>,
+    /// Itself, once it waits for nothing but its return.
+    record: Option<Box<ApiRecord>>,
+}
+
+impl Pending {
+    /// Its return was not seen.
+    fn give_up(self, unreturned: &mut u64, out: &mut impl FnMut(ApiOutput)) {
+        *unreturned += 1;
+        if let Some(record) = self.record {
+            out(ApiOutput::Call(record));
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -82,14 +109,31 @@ pub(super) struct Returns {
 }
 
 impl Returns {
-    pub(super) fn call(&mut self, record: ApiRecord, out: &mut impl FnMut(ApiOutput)) {
+    /// A call begins: on `key`'s communicator, if that is known. [`Returns::joined`] gets it afterwards.
+    pub(super) fn call(&mut self, record: &ApiRecord, key: Option<CommKey>, out: &mut impl FnMut(ApiOutput)) {
         let Some(thread) = thread(&mut self.threads, record.event.origin) else {
             self.unreturned += 1;
-            return out(not_seen(Box::new(record)));
+            return;
         };
-        if let Some(before) = thread.pending.replace(Box::new(record)) {
-            self.unreturned += 1;
-            out(not_seen(before));
+        let pending = Pending {
+            ts_ns: record.event.origin.ts_ns,
+            stack_pointer: record.event.stack_pointer,
+            held: key.map(|key| (key, record.number)),
+            record: None,
+        };
+        if let Some(before) = thread.pending.replace(pending) {
+            before.give_up(&mut self.unreturned, out);
+        }
+    }
+
+    /// The call waits for nothing but its return.
+    pub(super) fn joined(&mut self, record: Box<ApiRecord>, out: &mut impl FnMut(ApiOutput)) {
+        let Origin { tgid, tid, ts_ns, .. } = record.event.origin;
+        let pending = self.threads.get_mut(&(tgid, tid)).and_then(|thread| thread.pending.as_mut());
+        match pending.filter(|pending| pending.ts_ns == ts_ns && pending.record.is_none()) {
+            Some(pending) => pending.record = Some(record),
+            // It was given up.
+            None => out(ApiOutput::Call(record)),
         }
     }
 
@@ -106,25 +150,38 @@ impl Returns {
             let Some(open) = thread.open.pop() else { break };
             open.give_up(&mut self.unreturned, out);
         }
-        let in_call = |record: &ApiRecord| event.stack_pointer <= record.event.stack_pointer;
-        let is_inner = !thread.open.is_empty() || thread.pending.as_deref().is_some_and(in_call);
+        let in_call = |pending: &Pending| event.stack_pointer <= pending.stack_pointer;
+        let is_inner = !thread.open.is_empty() || thread.pending.as_ref().is_some_and(in_call);
         thread.open.push(Open { entry: event, is_inner });
     }
 
-    pub(super) fn returned(&mut self, event: ApiReturnEvent, out: &mut impl FnMut(ApiOutput)) {
+    pub(super) fn returned(
+        &mut self,
+        event: ApiReturnEvent,
+        calls: &mut JoinedCalls,
+        out: &mut impl FnMut(ApiOutput),
+    ) {
         let Some(thread) = thread(&mut self.threads, event.origin) else {
             self.uncalled += 1;
             return;
         };
         if event.function.kind() == ApiKind::Communicates
-            && let Some(mut record) = thread.pending.take()
+            && let Some(pending) = thread.pending.take()
         {
-            record.returned = Observed::Known(Returned {
+            let returned = Returned {
                 function: event.function,
-                host_ns: event.origin.ts_ns.saturating_sub(record.event.origin.ts_ns),
+                host_ns: event.origin.ts_ns.saturating_sub(pending.ts_ns),
                 result: event.result,
-            });
-            return out(ApiOutput::Call(record));
+            };
+            match (pending.record, pending.held) {
+                (Some(mut record), _) => {
+                    record.returned = Observed::Known(returned);
+                    out(ApiOutput::Call(record));
+                }
+                (None, Some((key, number))) => calls.returned(&key, number, returned),
+                (None, None) => {}
+            }
+            return;
         }
         let Some(at) = thread.open.iter().rposition(|open| is_return_of(&event, &open.entry)) else {
             self.uncalled += 1;
@@ -149,7 +206,8 @@ impl Returns {
     pub(super) fn finish(&mut self, out: &mut impl FnMut(ApiOutput)) {
         let mut left: Vec<(u64, ApiOutput)> = Vec::new();
         for thread in std::mem::take(&mut self.threads).into_values() {
-            left.extend(thread.pending.map(|record| (record.event.origin.ts_ns, not_seen(record))));
+            let pending = thread.pending.and_then(|pending| pending.record);
+            left.extend(pending.map(|record| (record.event.origin.ts_ns, ApiOutput::Call(record))));
             let open = thread.open.iter().filter(|open| !open.is_inner).map(|open| &open.entry);
             left.extend(open.map(|open| (open.origin.ts_ns, ApiOutput::Other(open_call(open)))));
         }
@@ -174,11 +232,6 @@ fn is_return_of(event: &ApiReturnEvent, open: &ApiEntryEvent) -> bool {
     open.function == event.function
         && (event.stack_pointer == open.stack_pointer
             || event.stack_pointer == open.stack_pointer.wrapping_add(8))
-}
-
-fn not_seen(mut record: Box<ApiRecord>) -> ApiOutput {
-    record.returned = Observed::Unknown;
-    ApiOutput::Call(record)
 }
 
 fn open_call(open: &ApiEntryEvent) -> OtherCall {

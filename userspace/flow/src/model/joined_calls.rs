@@ -13,10 +13,7 @@ use std::collections::VecDeque;
 
 use foldhash::HashMap;
 
-use super::{
-    api::{ApiOutput, ApiRecord},
-    communicator::CommKey,
-};
+use super::{api::ApiRecord, api_returns::Returned, communicator::CommKey};
 use crate::{
     decode::{ApiLineEvent, ProxyOpEvent},
     schema::Observed,
@@ -36,7 +33,8 @@ pub struct JoinedCalls {
     held: usize,
     /// Batches in which something changed.
     changed: Vec<CommKey>,
-    ready: Vec<ApiOutput>,
+    #[expect(clippy::vec_box, reason = "they come in boxes, and go on in them")]
+    ready: Vec<Box<ApiRecord>>,
     /// A call has come: calls are recorded.
     is_on: bool,
 }
@@ -71,7 +69,7 @@ impl JoinedCalls {
         self.is_on = true;
         let is_alone = record.comm.is_none_or(|comm| comm.n_ranks == 1);
         let Some(key) = key.filter(|_| !is_alone && self.held < MAX_HELD) else {
-            self.ready.push(ApiOutput::Call(record));
+            self.ready.push(record);
             return;
         };
         if self.batches.get(&key).is_some_and(|batch| batch.has_launched) {
@@ -84,7 +82,7 @@ impl JoinedCalls {
             && let Some(oldest) = batch.calls.pop_front()
         {
             self.held -= 1;
-            self.ready.push(oldest.output());
+            self.ready.push(oldest.record());
         }
     }
 
@@ -121,28 +119,39 @@ impl JoinedCalls {
     pub(super) fn release(&mut self, key: &CommKey) {
         let Some(batch) = self.batches.remove(key) else { return };
         self.held = self.held.saturating_sub(batch.calls.len());
-        self.ready.extend(batch.calls.into_iter().map(Held::output));
+        self.ready.extend(batch.calls.into_iter().map(Held::record));
     }
 
-    /// Gives out the calls that wait no longer. To be called after each record.
-    pub fn take_ready(&mut self, out: &mut impl FnMut(ApiOutput)) {
-        for key in std::mem::take(&mut self.changed) {
-            let is_done = |held: &Held| matches!(held.ops, Ops::One(_));
+    /// A call has returned, which waits for its op or not: the communicator's with this number.
+    pub(super) fn returned(&mut self, key: &CommKey, number: u64, returned: Returned) {
+        let Some(batch) = self.batches.get_mut(key) else { return };
+        // It came last, but for calls on other threads.
+        let held = batch.calls.iter_mut().rev().find(|held| held.record.number == number);
+        if let Some(held) = held {
+            held.record.returned = Observed::Known(returned);
+        }
+    }
+
+    /// The calls of a process that wait no longer.
+    #[expect(clippy::vec_box, reason = "they go on in their boxes")]
+    pub(super) fn take_ready(&mut self, tgid: u32) -> Vec<Box<ApiRecord>> {
+        let is_done = |held: &Held| matches!(held.ops, Ops::One(_));
+        for key in self.changed.extract_if(.., |key| key.tgid == tgid).collect::<Vec<_>>() {
             if self.batches.get(&key).is_some_and(|batch| batch.calls.iter().all(is_done)) {
                 self.release(&key);
             }
         }
-        self.ready.drain(..).for_each(out);
+        self.ready.extract_if(.., |record| record.event.origin.tgid == tgid).collect()
     }
 }
 
 impl Held {
-    fn output(self) -> ApiOutput {
+    fn record(self) -> Box<ApiRecord> {
         let mut record = self.record;
         if let Ops::One(seq) = self.ops {
             record.seq = Observed::Known(seq);
         }
-        ApiOutput::Call(record)
+        record
     }
 }
 

@@ -150,6 +150,7 @@ impl Rows {
             result: record.returned.map(|returned| returned.result.clone()),
             seq: record.seq,
             seq_local: None,
+            by_arguments: event.by_arguments.then_some(true),
         };
         ApiCall { rank: record.comm.map(|comm| rank_key(&comm, host)), row }
     }

@@ -50,7 +50,8 @@ row! {
         "count": Measured "elements", count: u64;
         /// `count` times the size of an element.
         "bytes": Derived "bytes", bytes: Option<u64>;
-        /// By the library's own names; `null`: there is no such type, and NCCL will refuse the call.
+        /// By the library's own names, or those of nccl.h; `null`: there is no such type, and NCCL will refuse
+        /// the call; or with `byArguments` the function has none.
         "datatype": Measured, datatype: Option<Name>;
         /// Of reductions: `sum` `prod` `max` `min` `avg`; `user`: an operator that the program made
         /// (`ncclRedOpCreatePreMulSum` is the only maker), or a number that is none.
@@ -103,6 +104,9 @@ row! {
         "seq": Derived, seq: Observed<u64>, unless is_absent;
         /// As in `proxy_flow`: `seq` is counted from the beginning of the part.
         "seqLocal": Derived, seq_local: Option<bool>, unless is_none;
+        /// `true`: the layouts of the library are not known, so the call was recorded by the arguments of its
+        /// exported function. Of the communicator `comm` is known, its address in this process.
+        "byArguments": Identity, by_arguments: Option<bool>, unless is_none;
     }
 }
 

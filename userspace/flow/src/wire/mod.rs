@@ -5,8 +5,8 @@ mod spans;
 
 pub use span::Span;
 pub use spans::{
-    ApiCallSpans, ApiEntrySpans, ApiLineSpans, ApiReturnSpans, ChannelSpans, CommunicatorSpans,
-    ConnectorSpans, ConnectorsSpans, OpWorkSpans, PlanList, PlanNodeSpans, PlanSpans, ProbeKind,
-    ProxyOpSpans, ProxyOwnerSpans, ProxyPeerSpans, ProxyStepSpans, SendSizeSpans, SlotSizesSpans, StepHook,
-    TaskSpans,
+    ApiArgumentsSpans, ApiCallSpans, ApiEntrySpans, ApiLineSpans, ApiReturnSpans, ChannelSpans,
+    CommunicatorSpans, ConnectorSpans, ConnectorsSpans, OpWorkSpans, PlanList, PlanNodeSpans, PlanSpans,
+    ProbeKind, ProxyOpSpans, ProxyOwnerSpans, ProxyPeerSpans, ProxyStepSpans, SendSizeSpans, SlotSizesSpans,
+    StepHook, TaskSpans,
 };

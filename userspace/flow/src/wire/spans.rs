@@ -142,6 +142,25 @@ pub struct ApiLineSpans {
     pub with_ops: bool,
 }
 
+/// Where the record of an exported function that communicates has its arguments, where NCCL's own structs are
+/// not known (`--level api`). What the function does not have is `None`.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct ApiArgumentsSpans {
+    pub function: ApiFunction,
+    /// Address of the `ncclComm`: nothing of it can be read.
+    pub comm: Span,
+    pub stream: Span,
+    pub send_buffer: Option<Span>,
+    pub recv_buffer: Option<Span>,
+    pub count: Option<Span>,
+    pub datatype: Option<Span>,
+    pub reduction_op: Option<Span>,
+    /// Root of a collective, peer of a p2p or one-sided call.
+    pub root: Option<Span>,
+    /// At the function's entry.
+    pub stack_pointer: Span,
+}
+
 /// Where the record of an exported function's entry has what.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct ApiEntrySpans {
@@ -342,6 +361,7 @@ pub enum ProbeKind {
     ProxyPeer(ProxyPeerSpans),
     ApiCall(ApiCallSpans),
     ApiLine(ApiLineSpans),
+    ApiArguments(ApiArgumentsSpans),
     ApiEntry(ApiEntrySpans),
     ApiReturn(ApiReturnSpans),
     ProxyStep(ProxyStepSpans),

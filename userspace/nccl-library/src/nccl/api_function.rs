@@ -1,4 +1,5 @@
-//! The exported functions whose host time and result `--returns` tells.
+//! The exported functions that are probed: for what they return, and, where NCCL's own structs are not known,
+//! for what they are called with.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,46 +17,79 @@ pub enum ApiKind {
     Manages,
 }
 
+/// What an argument says of a call that communicates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Argument {
+    SendBuffer,
+    RecvBuffer,
+    Count,
+    Datatype,
+    ReductionOp,
+    Root,
+    Peer,
+    /// `ncclComm_t`
+    Comm,
+    /// `cudaStream_t`
+    Stream,
+    /// Windows, offsets and signals of one-sided calls.
+    Other,
+}
+
 use ApiKind::{Communicates, Manages};
+use Argument::{Comm, Count, Datatype, Other, Peer, RecvBuffer, ReductionOp, Root, SendBuffer, Stream};
+
+// Declared in nccl.h (src/nccl.h.in), with the same arguments in every version that has the function, as the
+// debugging information of the official libraries has them (tests/api_functions.rs). All are integers and
+// addresses. `…Config` takes one more, which is not read.
+const UNROOTED: &[Argument] = &[SendBuffer, RecvBuffer, Count, Datatype, Comm, Stream];
+const ROOTED: &[Argument] = &[SendBuffer, RecvBuffer, Count, Datatype, Root, Comm, Stream];
+const REDUCING: &[Argument] = &[SendBuffer, RecvBuffer, Count, Datatype, ReductionOp, Comm, Stream];
+const REDUCE: &[Argument] = &[SendBuffer, RecvBuffer, Count, Datatype, ReductionOp, Root, Comm, Stream];
+const SEND: &[Argument] = &[SendBuffer, Count, Datatype, Peer, Comm, Stream];
+const RECV: &[Argument] = &[RecvBuffer, Count, Datatype, Peer, Comm, Stream];
+const PUT: &[Argument] =
+    &[SendBuffer, Count, Datatype, Peer, Other, Other, Other, Other, Other, Comm, Stream];
+const SIGNAL: &[Argument] = &[Peer, Other, Other, Other, Comm, Stream];
+const WAIT: &[Argument] = &[Other, Other, Comm, Stream];
 
 /// Names as exported, 2.16 to 2.32; no version has all. `pnccl…` is the same address as `nccl…` in all of
-/// them.
+/// them. With the arguments of those that communicate.
 ///
 /// Left out: `ncclBcast`, which calls `ncclBroadcast`; `ncclGroupStart`, which only counts; what only asks
 /// (`ncclCommGetAsyncError` is polled by frameworks), allocates or registers.
-const FUNCTIONS: [(&str, ApiKind); 32] = [
-    ("ncclAllGather", Communicates),
-    ("ncclAllGatherConfig", Communicates),
-    ("ncclAllReduce", Communicates),
-    ("ncclAllReduceConfig", Communicates),
-    ("ncclAlltoAll", Communicates),
-    ("ncclAlltoAllConfig", Communicates),
-    ("ncclBroadcast", Communicates),
-    ("ncclBroadcastConfig", Communicates),
-    ("ncclGather", Communicates),
-    ("ncclGatherConfig", Communicates),
-    ("ncclPutSignal", Communicates),
-    ("ncclRecv", Communicates),
-    ("ncclReduce", Communicates),
-    ("ncclReduceConfig", Communicates),
-    ("ncclReduceScatter", Communicates),
-    ("ncclReduceScatterConfig", Communicates),
-    ("ncclScatter", Communicates),
-    ("ncclScatterConfig", Communicates),
-    ("ncclSend", Communicates),
-    ("ncclSignal", Communicates),
-    ("ncclWaitSignal", Communicates),
-    ("ncclGroupEnd", Manages),
-    ("ncclCommAbort", Manages),
-    ("ncclCommDestroy", Manages),
-    ("ncclCommFinalize", Manages),
-    ("ncclCommGrow", Manages),
-    ("ncclCommInitAll", Manages),
-    ("ncclCommInitRank", Manages),
-    ("ncclCommInitRankConfig", Manages),
-    ("ncclCommInitRankScalable", Manages),
-    ("ncclCommShrink", Manages),
-    ("ncclCommSplit", Manages),
+const FUNCTIONS: [(&str, ApiKind, &[Argument]); 32] = [
+    ("ncclAllGather", Communicates, UNROOTED),
+    ("ncclAllGatherConfig", Communicates, UNROOTED),
+    ("ncclAllReduce", Communicates, REDUCING),
+    ("ncclAllReduceConfig", Communicates, REDUCING),
+    ("ncclAlltoAll", Communicates, UNROOTED),
+    ("ncclAlltoAllConfig", Communicates, UNROOTED),
+    ("ncclBroadcast", Communicates, ROOTED),
+    ("ncclBroadcastConfig", Communicates, ROOTED),
+    ("ncclGather", Communicates, ROOTED),
+    ("ncclGatherConfig", Communicates, ROOTED),
+    ("ncclPutSignal", Communicates, PUT),
+    ("ncclRecv", Communicates, RECV),
+    ("ncclReduce", Communicates, REDUCE),
+    ("ncclReduceConfig", Communicates, REDUCE),
+    ("ncclReduceScatter", Communicates, REDUCING),
+    ("ncclReduceScatterConfig", Communicates, REDUCING),
+    ("ncclScatter", Communicates, ROOTED),
+    ("ncclScatterConfig", Communicates, ROOTED),
+    ("ncclSend", Communicates, SEND),
+    ("ncclSignal", Communicates, SIGNAL),
+    ("ncclWaitSignal", Communicates, WAIT),
+    ("ncclGroupEnd", Manages, &[]),
+    ("ncclCommAbort", Manages, &[]),
+    ("ncclCommDestroy", Manages, &[]),
+    ("ncclCommFinalize", Manages, &[]),
+    ("ncclCommGrow", Manages, &[]),
+    ("ncclCommInitAll", Manages, &[]),
+    ("ncclCommInitRank", Manages, &[]),
+    ("ncclCommInitRankConfig", Manages, &[]),
+    ("ncclCommInitRankScalable", Manages, &[]),
+    ("ncclCommShrink", Manages, &[]),
+    ("ncclCommSplit", Manages, &[]),
 ];
 
 impl ApiFunction {
@@ -72,9 +106,21 @@ impl ApiFunction {
         self.entry().1
     }
 
-    fn entry(self) -> (&'static str, ApiKind) {
+    /// Its arguments, in their order, if it communicates; without those behind the stream.
+    pub fn arguments(self) -> &'static [Argument] {
+        self.entry().2
+    }
+
+    /// NCCL's name of the call, as `ncclInfo.opName` has it: `AllReduce`, also of `ncclAllReduceConfig`.
+    pub fn call_name(self) -> &'static str {
+        let name = self.name();
+        let name = name.strip_prefix("nccl").unwrap_or(name);
+        name.strip_suffix("Config").unwrap_or(name)
+    }
+
+    fn entry(self) -> (&'static str, ApiKind, &'static [Argument]) {
         // Only numbers below the length are ever made.
-        FUNCTIONS.get(usize::from(self.0)).copied().unwrap_or(("unknown", Manages))
+        FUNCTIONS.get(usize::from(self.0)).copied().unwrap_or(("unknown", Manages, &[]))
     }
 }
 

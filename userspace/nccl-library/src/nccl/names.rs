@@ -19,6 +19,39 @@ pub struct NameTables {
     results: Vec<(i64, Name)>,
 }
 
+// Enums of nccl.h by their numbers, which programs are compiled with: versions add names at the end and
+// change none (2.16 to 2.32; tests/api_functions.rs compares them with the libraries').
+
+/// `ncclDataType_t`
+const DATATYPES: [&str; 12] = [
+    "int8",
+    "uint8",
+    "int32",
+    "uint32",
+    "int64",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+    "bfloat16",
+    "float8e4m3",
+    "float8e5m2",
+];
+/// `ncclRedOp_t`
+const REDUCTION_OPS: [&str; 5] = ["sum", "prod", "max", "min", "avg"];
+/// `ncclResult_t`
+const RESULTS: [&str; 9] = [
+    "ncclSuccess",
+    "ncclUnhandledCudaError",
+    "ncclSystemError",
+    "ncclInternalError",
+    "ncclInvalidArgument",
+    "ncclInvalidUsage",
+    "ncclRemoteError",
+    "ncclInProgress",
+    "ncclTimeout",
+];
+
 /// States of a message in the network proxy: `ncclProfilerEventState_t`, 2.23 and later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StepState {
@@ -57,10 +90,10 @@ impl NameTables {
             let mut names: Vec<(i64, Name)> = Vec::new();
             for (name, value) in enumerators(layouts, enumeration) {
                 // Aliases follow the proper name (ncclFloat16 = 6, ncclHalf = 6): the first wins. Markers
-                // such as ncclNumFuncs carry the number after the last.
+                // such as ncclNumFuncs carry the number after the last, ncclMaxRedOp the largest.
                 let Some(short) = name.strip_prefix(prefix) else { continue };
                 if short.starts_with("Num")
-                    || short.starts_with("Max")
+                    || short == "MaxRedOp"
                     || names.iter().any(|(known, _)| *known == value)
                 {
                     continue;
@@ -84,6 +117,24 @@ impl NameTables {
             datatypes: names("ncclDataType_t", "nccl", str::to_lowercase),
             reduction_ops: names("ncclRedOp_t", "nccl", str::to_lowercase),
         }
+    }
+
+    /// With the names of nccl.h for the enums of the API that the library does not state.
+    #[must_use]
+    pub fn or_as_declared(mut self) -> Self {
+        let declared = |names: &[&str]| -> Vec<(i64, Name)> {
+            (0..).zip(names.iter().map(|name| Name::from(*name))).collect()
+        };
+        for (names, of_header) in [
+            (&mut self.datatypes, &DATATYPES[..]),
+            (&mut self.reduction_ops, &REDUCTION_OPS[..]),
+            (&mut self.results, &RESULTS[..]),
+        ] {
+            if names.is_empty() {
+                *names = declared(of_header);
+            }
+        }
+        self
     }
 
     pub fn pattern(&self, number: i64) -> Option<Pattern> {

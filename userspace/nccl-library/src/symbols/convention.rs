@@ -24,6 +24,27 @@ pub fn argument_registers(machine: Machine) -> &'static [u16] {
     }
 }
 
+/// Where a function of C finds one of its arguments, counted from 0, when all up to it are integers and
+/// addresses.
+pub fn integer_argument(machine: Machine, number: usize) -> ParamLocation {
+    let registers = argument_registers(machine);
+    if let Some(register) = registers.get(number) {
+        return ParamLocation::Register(*register);
+    }
+    let first = match machine {
+        // The return address is before it.
+        Machine::X86_64 => 8,
+        Machine::Aarch64 => 0,
+        Machine::Other(_) => {
+            return ParamLocation::Unknown(
+                "the calling convention of this processor is not known".to_owned(),
+            );
+        }
+    };
+    let behind = i64::try_from(number - registers.len()).unwrap_or(i64::MAX);
+    ParamLocation::EntryStack { sp_offset: behind.saturating_mul(8).saturating_add(first) }
+}
+
 /// Locations of the parameters in order. From the first parameter on whose place depends on more than its
 /// size, all are unknown.
 pub(super) fn locations(machine: Machine, params: &[DeclaredParam], c_linkage: bool) -> Vec<ParamLocation> {
@@ -76,7 +97,7 @@ fn on_stack(next: &mut i64, size: u64) -> ParamLocation {
 
 #[cfg(test)]
 mod tests {
-    use super::{DeclaredParam, Machine, TypeClass, locations};
+    use super::{DeclaredParam, Machine, TypeClass, integer_argument, locations};
     use crate::parameter::ParamLocation;
 
     fn params(classes: &[TypeClass]) -> Vec<DeclaredParam> {
@@ -99,6 +120,10 @@ mod tests {
         let registers: Vec<_> = [5, 4, 1, 2, 8, 9].map(ParamLocation::Register).into();
         assert_eq!(found[..6], registers);
         assert_eq!(found[6..], [stack(8), stack(16)]);
+        for machine in [Machine::X86_64, Machine::Aarch64] {
+            let found = locations(machine, &params(&[TypeClass::Integer; 11]), true);
+            assert_eq!((0..11).map(|number| integer_argument(machine, number)).collect::<Vec<_>>(), found);
+        }
         assert_eq!(locations(Machine::Aarch64, &params(&[TypeClass::Integer; 9]), true)[8], stack(0));
     }
 

@@ -28,7 +28,7 @@ mod slot_reset;
 mod stripped;
 
 pub use catalog::{lost_without_type, nccl_request, nccl_request_with_api};
-pub use convention::argument_registers;
+pub use convention::{argument_registers, integer_argument};
 pub use debug_file::DebugFiles;
 pub use function::{FoundBy, Function, Param, ParamSource};
 pub use machine_code::{CallSite, MachineCode};

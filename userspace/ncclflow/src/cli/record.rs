@@ -14,12 +14,13 @@ use rustix::time::ClockId;
 use super::{exit, progress::FilesProgress, record_args::RecordArgs, signals::with_signals, write_json};
 use crate::{
     clock::now_ns,
-    kernel::probe::Level,
+    kernel::probe::{CallSource, Level, ProbePlace},
     record::{LibraryInUse, Notice, Outcome, Setup, record},
-    sinks::{FilesState, LiveStatistics, SessionState, WindowIterations},
+    sinks::{FilesState, LiveStatistics, ProbeReport, SessionReport, SessionState, WindowIterations},
     target::Process,
     views::metrics::{Exposition, MetricsServer},
 };
+use nccl_library::nccl::{ApiFunction, ApiKind};
 
 pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<ExitCode> {
     let output = (!args.no_files).then(|| args.output.clone().unwrap_or_else(default_output));
@@ -199,6 +200,18 @@ fn joined(process: &Process, library: &LibraryInUse) {
     }
 }
 
+/// Calls that came by the arguments of exported functions.
+fn calls_by_arguments(report: &SessionReport) -> u64 {
+    let is_so = |probe: &&ProbeReport| {
+        let library = report.libraries.get(probe.library);
+        library.is_some_and(|library| library.calls == Some(CallSource::ExportedFunctions))
+            && probe.at == ProbePlace::Entry
+            && ApiFunction::try_from(probe.function.clone())
+                .is_ok_and(|function| function.kind() == ApiKind::Communicates)
+    };
+    report.probes.iter().filter(is_so).map(|probe| probe.delivered).sum()
+}
+
 /// `no_files`: nobody has counted what is in files.
 fn summarize(outcome: &Outcome, no_files: bool) {
     let report = &outcome.report;
@@ -211,12 +224,18 @@ fn summarize(outcome: &Outcome, no_files: bool) {
         };
         tell!("{} rank {}/{} (process {}): {lines}", rank.folder, rank.rank, rank.n_ranks, rank.pid);
     }
+    let by_arguments = calls_by_arguments(report);
+    if by_arguments > 0 {
+        tell!(
+            "{by_arguments} calls of libraries whose layouts are not known, without commHash and rank: processes/api_*.jsonl"
+        );
+    }
     if !report.windows.is_empty() {
         let removed = report.max_size.as_ref().map_or(0, |max_size| max_size.windows_removed);
         let removed =
             if removed > 0 { format!("; {removed} older ones were removed") } else { String::new() };
         tell!("{} windows{removed}", report.windows.len());
-    } else if report.communicators.is_empty() && !no_files {
+    } else if report.communicators.is_empty() && by_arguments == 0 && !no_files {
         let done = if report.level == Level::Api { "called for" } else { "planned or posted" };
         tell!("no NCCL operation was {done} in this time");
     }

@@ -48,13 +48,16 @@ Examples:
   ncclflow record -p 4242 --level api --returns -d 5
                                                and its result, and how long it took
   ncclflow record -p 4242 --api                ops and calls, each with the number of the other
+  ncclflow record -p 4242 --api --returns      and how each call returned
   ncclflow record -p 4242 --rank-map ranks.txt --job llm-7b
                                                the job's ranks, where a launcher has not said them to the processes
   ncclflow record -p 4242 --metrics 9400       and metrics at http://127.0.0.1:9400/metrics
 
 DIR holds session.json, recording/ (all records, compressed) and, made of it per communicator, <commHash>/proxy_flow_rank<r>.jsonl (a line per op and channel),
 flow_steps_rank<r>.jsonl (a line per message) and flow_rank<r>.json (both, grouped by op); with --level api, api_rank<r>.jsonl (a line
-per call) instead; with --api, that too.
+per call) instead; with --api, that too. --level api also records the calls of a libnccl whose layouts are not known (stripped and of no known
+build, another vendor's): by the arguments of its exported functions, into processes/api_<host>_<pid>.jsonl, with the communicator's address and
+without commHash and rank.
 The processes are not stopped, restarted or written to. Needs root, or CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH and, on
 some kernels without uprobe_multi, CAP_SYS_ADMIN; `ncclflow doctor` tells.")]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
@@ -99,7 +102,8 @@ pub struct RecordArgs {
     #[arg(long)]
     pub api: bool,
 
-    /// With --level api: also the result of each call, and how long it took; two more probe hits a call
+    /// With --level api, or --api: also the result of each call, and how long it took; two more probe hits a
+    /// call
     #[arg(long)]
     pub returns: bool,
 
@@ -244,7 +248,12 @@ impl RecordArgs {
                 Some("--api is for --level flow and steps; --level api records the calls alone")
             }
             (Level::Api, _) => None,
-            _ if self.returns => Some("--returns needs --level api: the other levels see no call"),
+            (_, ApiFormat::Megatrace) if self.returns => {
+                Some("--format megatrace has no place for --returns")
+            }
+            _ if self.returns && !self.api => {
+                Some("--returns needs --level api, or --api: without, the other levels see no call")
+            }
             (_, ApiFormat::Megatrace) if !self.api => {
                 Some("--format megatrace needs --level api, or --api: without, the other levels see no call")
             }

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result};
 
 use super::args::SymbolsArgs;
 use crate::{
-    kernel::probe::{Level, ProbeSet, add_api_returns, compile},
+    kernel::probe::{CallSource, Level, ProbeSet, add_api_returns, compile},
     target::{Process, nccl_libraries},
 };
 use nccl_library::{
@@ -67,10 +67,15 @@ fn levels(resolution: &Resolution) -> String {
         ("flow", compile(resolution, Level::Flow, None)),
         ("steps", compile(resolution, Level::Steps, None)),
     ];
+    let by_arguments = rows.iter().any(|(_, set)| set.calls == Some(CallSource::ExportedFunctions));
+    let by_arguments = by_arguments.then(|| {
+        "  api: calls are recorded by the arguments of the exported functions; of communicators only their addresses are known\n"
+            .to_owned()
+    });
     let lines = rows.iter().map(|(level, set)| {
         let (probes, missing) = (set.probes.len(), set.missing.len());
         let missing = if missing == 0 { String::new() } else { format!(", {missing} missing") };
         format!("  {level:9}  {probes}{missing}\n")
     });
-    std::iter::once("\nprobes of a process, by level\n".to_owned()).chain(lines).collect()
+    std::iter::once("\nprobes of a process, by level\n".to_owned()).chain(lines).chain(by_arguments).collect()
 }

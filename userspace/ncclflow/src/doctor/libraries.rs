@@ -9,14 +9,14 @@ use std::{
 
 use super::checks::{Check, Finding, degraded, no, ok};
 use crate::{
-    kernel::probe::{Level, ProbeStrategy, compile},
+    kernel::probe::{CallSource, Level, ProbeStrategy, compile},
     target::{
         Discovered, LibraryId, MappedLibrary, denied_remedy, nccl_libraries, nccl_processes, printable,
     },
 };
 use nccl_library::{
     elf::Image,
-    symbols::{DebugFiles, Resolution, nccl_request, resolve_with},
+    symbols::{DebugFiles, Resolution, nccl_request_with_api, resolve_with},
 };
 
 /// At most this many libraries are examined. Each takes some tenths of a second.
@@ -88,7 +88,7 @@ fn mapped(library: &MappedLibrary, pid: u32) -> Finding {
 
 fn judge(path: &str, whose: &str, image: anyhow::Result<Image>) -> Finding {
     let files = DebugFiles::new(Vec::new(), Vec::new());
-    let resolution = image.and_then(|image| Ok(resolve_with(&image, &nccl_request(), &files)?));
+    let resolution = image.and_then(|image| Ok(resolve_with(&image, &nccl_request_with_api(), &files)?));
     match resolution {
         Ok(resolution) => of_resolution(path, whose, &resolution),
         Err(error) => degraded(
@@ -104,8 +104,15 @@ fn of_resolution(path: &str, whose: &str, resolution: &Resolution) -> Finding {
     let probes = compile(resolution, Level::Flow, None);
     let symbols = format!("see `ncclflow symbols {path}`");
     if resolution.missing_required().next().is_some() || probes.probes.is_empty() {
+        let calls = match compile(resolution, Level::Api, None).calls {
+            Some(CallSource::EnqueueCheck) => ", API calls can (--level api)",
+            Some(CallSource::ExportedFunctions) => {
+                ", API calls can, by the arguments of the exported functions (--level api)"
+            }
+            None => "",
+        };
         return degraded(
-            format!("{found}; ops cannot be traced"),
+            format!("{found}; ops cannot be traced{calls}"),
             format!("its debugging information (--debug-file, --debug-dir); {symbols}"),
         );
     }

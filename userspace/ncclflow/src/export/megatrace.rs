@@ -31,6 +31,10 @@ pub(super) struct Megatrace {
     calls: u64,
     /// Calls that belong to no communicator: the interceptor does not know them.
     other_calls: u64,
+    /// Calls by the arguments of exported functions: the communicator's address stands for its hash.
+    by_arguments: u64,
+    /// The same of processes whose job rank nobody said, by host and process ID.
+    without_rank: BTreeMap<(String, u32), u64>,
     is_partial: bool,
     errors: Vec<String>,
 }
@@ -54,13 +58,30 @@ impl Megatrace {
             twice: Vec::new(),
             calls: 0,
             other_calls: 0,
+            by_arguments: 0,
+            without_rank: BTreeMap::new(),
             is_partial: false,
             errors: Vec::new(),
         }
     }
 
+    /// Of a call by arguments: whose it is as far as its line says it. Nothing: not even the job rank is
+    /// known, as there is no rank in a communicator that it could be derived from.
+    fn rank_of_address(&mut self, call: &ApiCall) -> Option<RankKey> {
+        let pid = call.row.pid;
+        let Some(job) = self.job_ranks.get(&pid) else {
+            let key = (self.host.clone(), pid);
+            if self.without_rank.len() < MAX_PROCESSES || self.without_rank.contains_key(&key) {
+                *self.without_rank.entry(key).or_default() += 1;
+            }
+            return None;
+        };
+        self.by_arguments += 1;
+        Some(RankKey { hash: Some(call.row.comm.0), instance: 0, rank: job.rank, pid })
+    }
+
     fn write(&mut self, rank: RankKey, call: &ApiCall) -> std::io::Result<()> {
-        self.is_partial |= call.row.call.is_none();
+        self.is_partial |= call.row.call.is_none() && call.row.by_arguments.is_none();
         let key = (self.host.clone(), call.row.pid);
         if !self.processes.contains_key(&key) {
             if self.processes.len() >= MAX_PROCESSES {
@@ -74,6 +95,18 @@ impl Megatrace {
         let Some(process) = self.processes.get_mut(&key) else { return Ok(()) };
         let line = process.lines.line(RankKey { rank: process.rank, ..rank }, &call.row);
         process.file.push_text(&line)
+    }
+
+    /// Which processes have calls and no job rank.
+    fn unknown_ranks(&self) -> String {
+        let shown = self.without_rank.iter().take(8);
+        let shown: Vec<String> = shown.map(|((_, pid), calls)| format!("{pid} ({calls} calls)")).collect();
+        let more = if self.without_rank.len() > 8 { ", …" } else { "" };
+        format!(
+            "nothing says which rank process {}{more} has: no environment, no rank map, and no rank in a \
+             communicator, as the layouts of its NCCL are not known",
+            shown.join(", ")
+        )
     }
 
     fn create(&mut self, rank: RankKey, (host, pid): &(String, u32)) -> std::io::Result<Process> {
@@ -96,7 +129,15 @@ impl Megatrace {
 
 impl Sink for Megatrace {
     fn call(&mut self, call: &ApiCall) {
-        let Some(rank) = call.rank else {
+        let is_by_address = call.row.by_arguments == Some(true) && call.row.comm.0 != 0;
+        let rank = match call.rank {
+            None if is_by_address => match self.rank_of_address(call) {
+                None => return,
+                rank => rank,
+            },
+            rank => rank,
+        };
+        let Some(rank) = rank else {
             self.other_calls += 1;
             return;
         };
@@ -127,6 +168,15 @@ impl View for Megatrace {
         for process in self.processes.values_mut() {
             process.file.flush()?;
         }
+        let is_from_middle = exported.sources.iter().any(|source| source.from_ns > 0);
+        self.is_partial |= self.by_arguments > 0 && is_from_middle;
+        if self.calls == 0 && !self.without_rank.is_empty() {
+            bail!(
+                "a Megatrace log is of a rank of the job, and {}. Record with `--rank-map FILE`, or where a \
+                 launcher has set RANK, SLURM_PROCID or the like in the processes' environment",
+                self.unknown_ranks()
+            );
+        }
         if self.calls == 0 && exported.rows.ops > 0 {
             bail!(
                 "there are no API calls in what is asked for, but ops of --level flow or steps: \
@@ -150,6 +200,16 @@ impl View for Megatrace {
             notes.push(format!(
                 "several processes have one job rank: the later ones are in {}",
                 self.twice.join(", ")
+            ));
+        }
+        if !self.without_rank.is_empty() {
+            notes.push(format!("calls are left out: {} (`record --rank-map`)", self.unknown_ranks()));
+        }
+        if self.by_arguments > 0 {
+            notes.push(format!(
+                "groupHash of {} calls is the communicator's address in its process: its hash is not known, as the \
+                 library's layouts are not. It says nothing about other ranks",
+                self.by_arguments
             ));
         }
         if self.other_calls > 0 {

@@ -103,8 +103,19 @@ impl SourceReport {
     }
 }
 
-/// Makes the files that are asked for.
+/// Makes the files that are asked for. If it fails before there is a file, there is no new folder either.
 pub fn export(options: ExportOptions, progress: &mut dyn FnMut(ExportProgress)) -> Result<Exported> {
+    let output = options.output.clone();
+    let is_new = !output.exists();
+    let exported = make_files(options, progress);
+    if exported.is_err() && is_new {
+        // A folder that has files stays: this removes empty ones only.
+        let _ = std::fs::remove_dir(&output);
+    }
+    exported
+}
+
+fn make_files(options: ExportOptions, progress: &mut dyn FnMut(ExportProgress)) -> Result<Exported> {
     let ExportOptions { inputs, output, format, view, choice } = options;
     let choice = choice.checked()?;
     let sources = sources(&inputs)?;

@@ -48,7 +48,7 @@ pub struct ProbeChoice {
     pub detail: StepDetail,
     /// With the other levels: the calls of the API too.
     pub api: bool,
-    /// With [`Level::Api`]: the returns of the exported functions too.
+    /// With [`Level::Api`] or `api`: the returns of the exported functions too.
     pub returns: bool,
 }
 

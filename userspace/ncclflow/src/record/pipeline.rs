@@ -166,6 +166,7 @@ impl Pipeline {
         if self.without_messages && matches!(binding.kind, ProbeKind::ProxyStep(_) | ProbeKind::SendSize(_)) {
             return Ok(());
         }
+        let tgid = header.tgid;
         let event = binding.decoder.decode(&binding.kind, &view)?;
         if let Some(live) = &self.output.live {
             live.lock().event(&event, process.host.as_ref(), lost);
@@ -181,7 +182,7 @@ impl Pipeline {
                 match event {
                     Event::ApiLine(event) => api.call(*event, node, out),
                     Event::ApiEntry(event) => api.entry(event, out),
-                    Event::ApiReturn(event) => api.returned(event, out),
+                    Event::ApiReturn(event) => api.returned(event, node, out),
                     _ => {}
                 }
             }
@@ -192,7 +193,7 @@ impl Pipeline {
             }
             event => {
                 session.apply(event, node, &mut |record| output.push(host.as_ref(), &record));
-                node.calls.take_ready(&mut |call| output.push_api(host.as_ref(), &call));
+                api.take_joined(tgid, node, &mut |call| output.push_api(host.as_ref(), &call));
             }
         }
         self.neighbours.look_again(&mut self.processes, &mut self.node, &mut self.output);

@@ -484,8 +484,11 @@ fn find_and_load(wanted: &Wanted<'_>, times: &mut AttachReport) -> (Result<Setup
 /// What the libraries of today need; what others need is loaded with their first probe.
 fn likely_programs(choice: ProbeChoice) -> &'static [Program] {
     match (choice.level, choice.way) {
-        (Level::Api, _) if choice.returns => &[Program::Fetch, Program::Return],
+        (Level::Api, _) | (_, Some(ProbeStrategy::PerCall)) if choice.returns => {
+            &[Program::Fetch, Program::Return]
+        }
         (Level::Api, _) | (_, Some(ProbeStrategy::PerCall)) => &[Program::Fetch],
+        _ if choice.returns => &[Program::Fetch, Program::Walk, Program::Return],
         (Level::Flow, _) if !choice.api => &[Program::Walk],
         (Level::Flow | Level::Steps, _) => &[Program::Fetch, Program::Walk],
     }

@@ -193,7 +193,8 @@ impl ResolvedLibrary {
         let shown = file.shown();
         let context = || format!("reading the NCCL library `{shown}`");
         let image = Image::from_file(file.try_clone_file().with_context(context)?).with_context(context)?;
-        let request = if choice.returns { symbols::nccl_request_with_api() } else { symbols::nccl_request() };
+        let with_exports = choice.returns || choice.level == Level::Api;
+        let request = if with_exports { symbols::nccl_request_with_api() } else { symbols::nccl_request() };
         let key = wanted.cache.and_then(|cache| Some((cache, CacheKey::new(&image, &request)?)));
         let known = key.as_ref().and_then(|(cache, key)| cache.load(key));
         let cached = known.is_some();
@@ -226,17 +227,27 @@ impl ResolvedLibrary {
             probe::add_api_returns(&mut probes, &resolution);
         }
         let is_indispensable = |probe: &Probe| match choice.level {
-            Level::Api => probe.function == "ncclEnqueueCheck",
+            Level::Api => matches!(probe.kind, ProbeKind::ApiLine(_) | ProbeKind::ApiArguments(_)),
             Level::Flow | Level::Steps => probe.walk.is_some() || probe.function == "ncclProxySaveOp",
         };
         if !probes.probes.iter().any(is_indispensable) {
             let why = probes.missing.iter().map(|missing| format!("{}: {}", missing.function, missing.why));
             let why = why.collect::<Vec<_>>().join("; ");
-            bail!("`{shown}` cannot be traced: {why}. See `ncclflow symbols {shown}`");
+            let instead = match choice.level {
+                Level::Api => "",
+                Level::Flow | Level::Steps => {
+                    "; `--level api` records the calls of a library whose layouts are not known, too"
+                }
+            };
+            bail!("`{shown}` cannot be traced: {why}. See `ncclflow symbols {shown}`{instead}");
         }
+        let op_fields = match ProxyOpFields::from_layouts(&resolution.layouts) {
+            Err(_) if choice.level == Level::Api => None,
+            fields => Some(fields.with_context(context)?),
+        };
         let decoder = Arc::new(Decoder {
-            op_fields: ProxyOpFields::from_layouts(&resolution.layouts).with_context(context)?,
-            names: NameTables::from_layouts(&resolution.layouts),
+            op_fields,
+            names: NameTables::from_layouts(&resolution.layouts).or_as_declared(),
             plan_fields: PlanFields::from_layouts(&resolution.layouts, resolution.nccl_version),
             op_work: OpWorkFields::from_layouts(&resolution.layouts),
             communicator: CommunicatorPlaces::find(&resolution.layouts, 0).ok(),
@@ -258,6 +269,7 @@ fn report(file: &MappedLibrary, resolution: &Resolution, cached: bool, probes: &
         symbols: resolution.symbol_source,
         cached,
         probes: probes.way,
+        calls: probes.calls,
         missing_probes: probes.missing.clone(),
     }
 }

@@ -157,7 +157,7 @@ fn write_rank(file: &mut OutputFile, rank: i32, index: &mut Index, steps: &mut F
 
 fn write_op_head(out: &mut impl Write, op: &Op) -> io::Result<()> {
     let Some(head) = &op.head else { return Ok(()) };
-    let OpRow { seq, op_count, pattern, protocol, algorithm, coll, coll_api, posted, .. } = head;
+    let OpRow { seq, op_count, pattern, protocol, algorithm, coll, coll_api, posted, api_call, .. } = head;
     let fields = [
         ("seq", serde_json::json!(seq)),
         ("opCount", serde_json::json!(op_count)),
@@ -169,7 +169,12 @@ fn write_op_head(out: &mut impl Write, op: &Op) -> io::Result<()> {
         ("posted", serde_json::json!(posted)),
         ("channels", serde_json::json!(op.channels)),
     ];
-    fields.iter().try_for_each(|(key, value)| write!(out, "\"{key}\":{value},"))
+    fields.iter().try_for_each(|(key, value)| write!(out, "\"{key}\":{value},"))?;
+    // Only where calls were recorded, too.
+    if !api_call.is_absent() {
+        write!(out, "\"apiCall\":{},", serde_json::json!(api_call))?;
+    }
+    Ok(())
 }
 
 /// Copies lines, with commas between them.

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::kernel::{
     loader::{BufferKind, LinkKind},
-    probe::{Level, MissingProbe, ProbePlace, ProbeStrategy, StepDetail},
+    probe::{CallSource, Level, MissingProbe, ProbePlace, ProbeStrategy, StepDetail},
 };
 use crate::recording::RecordingTotals;
 use crate::target::Container;
@@ -287,6 +287,8 @@ pub struct LibraryReport {
     pub cached: bool,
     /// Where ops are seen: whole plans at their launch, or call by call.
     pub probes: Option<ProbeStrategy>,
+    /// Where the calls of the API are seen; nothing if they are not recorded.
+    pub calls: Option<CallSource>,
     pub missing_probes: Vec<MissingProbe>,
 }
 

@@ -26,8 +26,9 @@ fn call(ts_ns: u64) -> ApiRecord {
         stream: 0,
         stack_pointer: 0xf0,
         with_ops: false,
+        by_arguments: false,
     };
-    ApiRecord { comm: None, number: ts_ns, event, returned: Observed::Absent, seq: Observed::Absent }
+    ApiRecord { comm: None, number: ts_ns, event, returned: Observed::Unknown, seq: Observed::Absent }
 }
 
 fn entry(name: &str, ts_ns: u64, stack_pointer: u64) -> ApiEntryEvent {
@@ -60,6 +61,15 @@ fn brief(output: &ApiOutput) -> (String, Option<u64>, Option<String>) {
     }
 }
 
+fn begin(returns: &mut Returns, record: ApiRecord, out: &mut impl FnMut(ApiOutput)) {
+    returns.call(&record, None, out);
+    returns.joined(Box::new(record), out);
+}
+
+fn end(returns: &mut Returns, event: ApiReturnEvent, out: &mut impl FnMut(ApiOutput)) {
+    returns.returned(event, &mut JoinedCalls::default(), out);
+}
+
 fn run(steps: impl FnOnce(&mut Returns, &mut dyn FnMut(ApiOutput))) -> (Vec<String>, u64, u64) {
     let (mut returns, mut out) = (Returns::default(), Vec::new());
     steps(&mut returns, &mut |output| out.push(output));
@@ -75,11 +85,11 @@ fn run(steps: impl FnOnce(&mut Returns, &mut dyn FnMut(ApiOutput))) -> (Vec<Stri
 fn calls_and_returns_of_a_group() {
     let (out, unreturned, uncalled) = run(|returns, mut out| {
         for ts in [10, 20] {
-            returns.call(call(ts), &mut out);
-            returns.returned(exit("ncclAllReduce", ts + 3, 0x108, "ncclSuccess"), &mut out);
+            begin(returns, call(ts), &mut out);
+            end(returns, exit("ncclAllReduce", ts + 3, 0x108, "ncclSuccess"), &mut out);
         }
         returns.entry(entry("ncclGroupEnd", 30, 0x100), &mut out);
-        returns.returned(exit("ncclGroupEnd", 90, 0x108, "ncclInternalError"), &mut out);
+        end(returns, exit("ncclGroupEnd", 90, 0x108, "ncclInternalError"), &mut out);
     });
     let expected =
         ["ncclAllReduce 3 ncclSuccess", "ncclAllReduce 3 ncclSuccess", "ncclGroupEnd 60 ncclInternalError"];
@@ -92,19 +102,19 @@ fn functions_inside_each_other() {
     let (out, unreturned, _) = run(|returns, mut out| {
         returns.entry(entry("ncclCommInitAll", 1, 0x200), &mut out);
         returns.entry(entry("ncclGroupEnd", 2, 0x100), &mut out);
-        returns.returned(exit("ncclGroupEnd", 5, 0x108, "ncclSuccess"), &mut out);
-        returns.returned(exit("ncclCommInitAll", 9, 0x208, "ncclSuccess"), &mut out);
+        end(returns, exit("ncclGroupEnd", 5, 0x108, "ncclSuccess"), &mut out);
+        end(returns, exit("ncclCommInitAll", 9, 0x208, "ncclSuccess"), &mut out);
     });
     assert_eq!(out, ["ncclCommInitAll 8 ncclSuccess"], "the program did not call the other");
     assert_eq!(unreturned, 0);
     // ncclSend of older versions.
     let (out, unreturned, _) = run(|returns, mut out| {
-        returns.call(call(1), &mut out);
+        begin(returns, call(1), &mut out);
         returns.entry(entry("ncclGroupEnd", 2, 0xf0), &mut out);
-        returns.returned(exit("ncclGroupEnd", 3, 0xf8, "ncclSuccess"), &mut out);
-        returns.returned(exit("ncclSend", 4, 0x108, "ncclSuccess"), &mut out);
+        end(returns, exit("ncclGroupEnd", 3, 0xf8, "ncclSuccess"), &mut out);
+        end(returns, exit("ncclSend", 4, 0x108, "ncclSuccess"), &mut out);
         returns.entry(entry("ncclGroupEnd", 5, 0x100), &mut out);
-        returns.returned(exit("ncclGroupEnd", 9, 0x108, "ncclSuccess"), &mut out);
+        end(returns, exit("ncclGroupEnd", 9, 0x108, "ncclSuccess"), &mut out);
     });
     assert_eq!(out, ["ncclSend 3 ncclSuccess", "ncclGroupEnd 4 ncclSuccess"]);
     assert_eq!(unreturned, 0);
@@ -118,10 +128,10 @@ fn what_never_returns_is_told_and_spoils_nothing() {
         returns.entry(entry("ncclGroupEnd", 2, 0x100), &mut out);
         // Its return was lost, and it is called again from the same place.
         returns.entry(entry("ncclGroupEnd", 4, 0x100), &mut out);
-        returns.returned(exit("ncclGroupEnd", 6, 0x108, "ncclSuccess"), &mut out);
+        end(returns, exit("ncclGroupEnd", 6, 0x108, "ncclSuccess"), &mut out);
         // So was this one's.
-        returns.call(call(7), &mut out);
-        returns.call(call(8), &mut out);
+        begin(returns, call(7), &mut out);
+        begin(returns, call(8), &mut out);
         // The session ends in it.
     });
     assert_eq!(
@@ -140,8 +150,8 @@ fn what_never_returns_is_told_and_spoils_nothing() {
 #[test]
 fn a_return_whose_call_was_before_the_session() {
     let (out, unreturned, uncalled) = run(|returns, mut out| {
-        returns.returned(exit("ncclAllReduce", 5, 0x108, "ncclSuccess"), &mut out);
-        returns.returned(exit("ncclGroupEnd", 6, 0x108, "ncclSystemError"), &mut out);
+        end(returns, exit("ncclAllReduce", 5, 0x108, "ncclSuccess"), &mut out);
+        end(returns, exit("ncclGroupEnd", 6, 0x108, "ncclSystemError"), &mut out);
     });
     assert_eq!(out, ["ncclGroupEnd - ncclSystemError"], "an error is told all the same");
     assert_eq!((unreturned, uncalled), (0, 2));
@@ -154,7 +164,7 @@ fn threads_do_not_mix_and_are_bounded() {
     for tid in 0..MAX_THREADS + 10 {
         let mut record = call(1);
         record.event.origin.tid = u32::try_from(tid).unwrap();
-        returns.call(record, &mut |output| out.push(output));
+        begin(&mut returns, record, &mut |output| out.push(output));
     }
     assert_eq!((out.len(), returns.unreturned, returns.threads.len()), (10, 10, MAX_THREADS));
 }

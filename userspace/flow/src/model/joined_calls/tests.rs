@@ -1,10 +1,10 @@
 use super::*;
 use crate::{
-    decode::{ApiLineEvent, CommunicatorId, Event, Origin, ReductionOp, TaskInfo},
+    decode::{ApiLineEvent, ApiReturnEvent, CommunicatorId, Event, Origin, ReductionOp, TaskInfo},
     made::calls::{Call, call, p2p},
-    model::{ApiSession, FlowRecord, Node, Session},
+    model::{ApiOutput, ApiSession, FlowRecord, Node, Session},
 };
-use nccl_library::nccl::Pattern;
+use nccl_library::nccl::{ApiFunction, Pattern};
 
 /// A process whose calls and ops are recorded.
 #[derive(Default)]
@@ -12,6 +12,8 @@ struct Process {
     session: Session,
     api: ApiSession,
     node: Node,
+    /// Calls that were made.
+    made: u64,
     calls: Vec<ApiRecord>,
     ops: Vec<FlowRecord>,
 }
@@ -19,8 +21,9 @@ struct Process {
 impl Process {
     fn call(&mut self, name: &str, count: u64, buffer: u64, root: i32) {
         let id = call(Pattern::RingTwice, 0, 0, 0).event.comm;
+        self.made += 1;
         let event = ApiLineEvent {
-            origin: Origin { ts_ns: 1, tgid: 10, tid: 100, lost: 0 },
+            origin: Origin { ts_ns: 10 * self.made, tgid: 10, tid: 100, lost: 0 },
             comm: Some(id),
             comm_pointer: id.pointer,
             op_count: None,
@@ -35,6 +38,7 @@ impl Process {
             stream: 0,
             stack_pointer: 0,
             with_ops: true,
+            by_arguments: false,
         };
         let (calls, ops) = (&mut self.calls, &mut self.ops);
         self.session.called(&event.origin, &mut self.node, &mut |op| ops.push(op));
@@ -45,7 +49,20 @@ impl Process {
         let (calls, ops) = (&mut self.calls, &mut self.ops);
         self.session
             .apply(Event::ProxyOp(Box::new(op.on_nvlink().event)), &mut self.node, &mut |op| ops.push(op));
-        self.node.calls.take_ready(&mut |output| keep(calls, output));
+        self.api.take_joined(10, &mut self.node, &mut |output| keep(calls, output));
+    }
+
+    /// The call that is open on the thread returns.
+    fn returned(&mut self) {
+        let event = ApiReturnEvent {
+            origin: Origin { ts_ns: 10 * self.made + 6, tgid: 10, tid: 100, lost: 0 },
+            function: ApiFunction::try_from("ncclAllReduce".to_owned()).unwrap(),
+            result: "ncclSuccess".into(),
+            is_error: false,
+            stack_pointer: 8,
+        };
+        let calls = &mut self.calls;
+        self.api.returned(event, &mut self.node, &mut |output| keep(calls, output));
     }
 
     /// The op's call is known when the next op begins.
@@ -164,4 +181,46 @@ fn without_calls_an_op_has_no_place_for_them() {
     let mut process = Process::default();
     process.op(collective(0, 10, 0x10));
     assert_eq!(process.finish().1, [Observed::Absent]);
+}
+
+/// A call goes out when it has both, whichever comes first.
+#[test]
+fn calls_wait_for_their_returns_and_their_ops() {
+    let process = || Process { api: ApiSession::new(true), ..Process::default() };
+    let returned = |process: &Process| -> Vec<Option<u64>> {
+        let host_ns = |call: &ApiRecord| match &call.returned {
+            Observed::Known(returned) => Some(returned.host_ns),
+            _ => None,
+        };
+        process.calls.iter().map(host_ns).collect()
+    };
+    // In a group all calls return before the first op.
+    let mut group = process();
+    for count in [10, 20] {
+        group.call("AllReduce", count, 0x10, 0);
+        group.returned();
+    }
+    assert!(group.calls.is_empty(), "they wait for their ops");
+    for (place, count) in [(0, 20), (1, 10)] {
+        group.op(collective(place, count, 0x10));
+    }
+    // The second op's call is known when it is over.
+    group.call("AllReduce", 30, 0x10, 0);
+    assert_eq!(returned(&group), [Some(6), Some(6)]);
+    // Outside of one the op comes first.
+    let mut alone = process();
+    alone.call("AllReduce", 10, 0x10, 0);
+    alone.op(collective(0, 10, 0x10));
+    alone.call("AllReduce", 20, 0x10, 0);
+    alone.returned();
+    alone.op(collective(1, 20, 0x10));
+    assert_eq!(returned(&alone), [None], "the first one's return was lost");
+    assert_eq!(alone.finish().0, [KNOWN(0), KNOWN(2)]);
+    let mut late = process();
+    late.call("AllReduce", 10, 0x10, 0);
+    late.op(collective(0, 10, 0x10));
+    late.op(collective(1, 10, 0x20));
+    assert!(late.calls.is_empty(), "it has not returned");
+    late.returned();
+    assert_eq!(returned(&late), [Some(6)]);
 }

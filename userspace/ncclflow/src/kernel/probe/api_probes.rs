@@ -3,18 +3,22 @@
 //! Every collective, p2p and one-sided call goes through `ncclEnqueueCheck(ncclInfo*)`, whatever its exported
 //! name is. The first 72 bytes of `ncclInfo` have not moved from 2.16 to 2.32, but they are taken from the
 //! library's own layout all the same.
+//!
+//! Where that layout is not known, the exported functions' own arguments are taken, as nccl.h and the
+//! platform's calling convention have them. They do not say whose the call is: `ncclComm_t` is an address.
 
 use super::{
+    error::PlanError,
     lookup::{Compiled, place, place_of},
     op_probes::called_info,
     plan_builder::PlanBuilder,
 };
-use flow::wire::{ApiEntrySpans, ApiLineSpans, ApiReturnSpans, ProbeKind};
+use flow::wire::{ApiArgumentsSpans, ApiEntrySpans, ApiLineSpans, ApiReturnSpans, ProbeKind};
 use nccl_library::{
     elf::Machine,
     fields::{comm, info},
-    nccl::ApiFunction,
-    symbols::{Function, Resolution},
+    nccl::{ApiFunction, Argument},
+    symbols::{Function, Resolution, integer_argument},
 };
 
 /// `ncclEnqueueCheck`. `with_ops`: ops are probed, too.
@@ -59,6 +63,32 @@ pub(super) fn api_line(resolution: &Resolution, function: &Function, with_ops: b
         with_ops,
     };
     Ok((plan.finish()?, ProbeKind::ApiLine(spans), None))
+}
+
+/// The arguments of an exported function that communicates.
+pub(super) fn api_arguments(machine: Machine, function: ApiFunction) -> Compiled {
+    let mut plan = PlanBuilder::new(machine);
+    let mut argument = |wanted: &[Argument]| {
+        let number = function.arguments().iter().position(|argument| wanted.contains(argument))?;
+        let value = plan.parameter(&integer_argument(machine, number));
+        Some(plan.emit(value))
+    };
+    let spans = ApiArgumentsSpans {
+        function,
+        comm: argument(&[Argument::Comm]).ok_or(PlanError::NoParameter("comm"))?,
+        stream: argument(&[Argument::Stream]).ok_or(PlanError::NoParameter("stream"))?,
+        send_buffer: argument(&[Argument::SendBuffer]),
+        recv_buffer: argument(&[Argument::RecvBuffer]),
+        count: argument(&[Argument::Count]),
+        datatype: argument(&[Argument::Datatype]),
+        reduction_op: argument(&[Argument::ReductionOp]),
+        root: argument(&[Argument::Root, Argument::Peer]),
+        stack_pointer: {
+            let stack_pointer = plan.stack_pointer();
+            plan.emit(stack_pointer)
+        },
+    };
+    Ok((plan.finish()?, ProbeKind::ApiArguments(spans), None))
 }
 
 /// An exported function's entry.

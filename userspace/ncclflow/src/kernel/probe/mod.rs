@@ -19,7 +19,7 @@ mod walk_rows;
 pub use error::PlanError;
 pub use plan_builder::{PlanBuilder, Slot};
 pub use set::{
-    Level, MissingProbe, Part, Probe, ProbePlace, ProbeSet, ProbeStrategy, WalkProgram, add_api_calls,
-    add_api_returns, compile,
+    CallSource, Level, MissingProbe, Part, Probe, ProbePlace, ProbeSet, ProbeStrategy, WalkProgram,
+    add_api_calls, add_api_returns, compile,
 };
 pub use step_places::{StepDetail, add_steps};

@@ -4,7 +4,7 @@ use ncclflow_common::{FetchPlan, Walk};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    api_probes::{api_entry, api_line, api_return},
+    api_probes::{api_arguments, api_entry, api_line, api_return},
     error::PlanError,
     lookup::Compiled,
     op_probes::{api_call, proxy_op, proxy_peer},
@@ -64,6 +64,17 @@ pub enum ProbeStrategy {
     PerCall,
 }
 
+/// Where the calls of the API are seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CallSource {
+    /// Where all of them pass, with the communicator's identity.
+    EnqueueCheck,
+    /// At the exported functions, by their arguments: of the communicator its address is known, and nothing
+    /// else. For libraries whose layouts are not known.
+    ExportedFunctions,
+}
+
 /// A plan that a walk runs for a node or a row, with records of its own.
 #[derive(Clone, Debug)]
 pub struct Part {
@@ -109,18 +120,18 @@ pub struct ProbeSet {
     pub missing: Vec<MissingProbe>,
     /// How ops are seen; nothing if they are not.
     pub way: Option<ProbeStrategy>,
+    /// How calls are seen; nothing if they are not.
+    pub calls: Option<CallSource>,
 }
 
 /// Compiles the probes that a level needs. Those of [`Level::Steps`] are at the entries of the hooks;
 /// [`add_steps`] knows better places. Without a wanted strategy it is the first that the library allows:
 /// plans, then calls.
 pub fn compile(resolution: &Resolution, level: Level, wanted: Option<ProbeStrategy>) -> ProbeSet {
-    let mut set = ProbeSet::default();
     if level == Level::Api {
-        let lost = "the calls of the API: nothing can be recorded";
-        set.add(resolution, "ncclEnqueueCheck", lost, |function| api_line(resolution, function, false));
-        return set;
+        return api_calls(resolution);
     }
+    let mut set = ProbeSet::default();
     if wanted != Some(ProbeStrategy::PerCall) {
         let walked = plans(resolution);
         if wanted == Some(ProbeStrategy::Plan) || !walked.probes.is_empty() {
@@ -132,6 +143,30 @@ pub fn compile(resolution: &Resolution, level: Level, wanted: Option<ProbeStrate
     }
     if level == Level::Steps {
         add_steps(&mut set, resolution, None, StepDetail::Transitions);
+    }
+    set
+}
+
+/// One probe for all calls; where the library does not allow that, one for each exported function.
+fn api_calls(resolution: &Resolution) -> ProbeSet {
+    let mut set = ProbeSet { calls: Some(CallSource::EnqueueCheck), ..ProbeSet::default() };
+    let lost = "the calls of the API: nothing can be recorded";
+    set.add(resolution, "ncclEnqueueCheck", lost, |function| api_line(resolution, function, false));
+    if !set.probes.is_empty() {
+        return set;
+    }
+    for function in ApiFunction::all().filter(|function| function.kind() == ApiKind::Communicates) {
+        let name = function.name();
+        if !resolution.functions(name).is_empty() {
+            set.add(resolution, name, "its calls", |_| api_arguments(resolution.machine, function));
+        }
+    }
+    set.calls = (!set.probes.is_empty()).then_some(CallSource::ExportedFunctions);
+    let is_replaced = |missing: &&mut MissingProbe| missing.function == "ncclEnqueueCheck";
+    for missing in set.missing.iter_mut().filter(is_replaced).filter(|_| set.calls.is_some()) {
+        "which communicator and rank a call is of, but for the communicator's address: calls are recorded by the \
+         arguments of the exported functions instead"
+            .clone_into(&mut missing.lost);
     }
     set
 }
@@ -173,8 +208,9 @@ fn calls(resolution: &Resolution) -> ProbeSet {
 
 /// Adds the probe of `--api` to those of another level.
 pub fn add_api_calls(set: &mut ProbeSet, resolution: &Resolution) {
-    let lost = "the calls of the API";
+    let (lost, before) = ("the calls of the API", set.probes.len());
     set.add(resolution, "ncclEnqueueCheck", lost, |function| api_line(resolution, function, true));
+    set.calls = (set.probes.len() > before).then_some(CallSource::EnqueueCheck);
 }
 
 /// Adds the probes of `--returns`: at the return of every exported function that the library has, and at the
