@@ -202,7 +202,14 @@ impl Collector {
         if track >= self.threads.len() {
             self.threads.resize_with(track + 1, Vec::new);
         }
-        self.threads[track].push(ThreadSlice { begin: slice.begin, end: slice.end, name, launch });
+        let slices = &mut self.threads[track];
+        let mut at = slices.len();
+        if slice.is_after_inner {
+            // Of those that take the same time the outer comes first, as where slices are told by their begin.
+            let is_same = |inner: &ThreadSlice| (inner.begin, inner.end) == (slice.begin, slice.end);
+            at -= slices.iter().rev().take_while(|inner| is_same(inner)).count();
+        }
+        slices.insert(at, ThreadSlice { begin: slice.begin, end: slice.end, name, launch });
         Ok(())
     }
 

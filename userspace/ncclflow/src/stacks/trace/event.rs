@@ -56,6 +56,8 @@ pub(super) struct Slice<'a> {
     pub(super) correlation: Option<u64>,
     /// Flows that begin, pass or end here.
     pub(super) flows: &'a [FlowId],
+    /// It is told where it ends: those that it encloses were told before. Else they are told after it.
+    pub(super) is_after_inner: bool,
 }
 
 /// One end of a flow, where it is not told with its slice.

@@ -56,7 +56,8 @@ impl OpenSlices {
         let Some(open) = self.tracks.get_mut(&track).and_then(Vec::pop) else { return Ok(false) };
         self.count -= 1;
         self.bytes -= open.name.len() + std::mem::size_of_val(&*open.flows);
-        consumer.slice(&open.slice(track, at.max(open.begin)))?;
+        let slice = Slice { is_after_inner: true, ..open.slice(track, at.max(open.begin)) };
+        consumer.slice(&slice)?;
         Ok(true)
     }
 
@@ -72,6 +73,15 @@ impl OpenSlices {
 impl Open {
     fn slice(&self, track: TrackId, end: i64) -> Slice<'_> {
         let Self { name, kind, begin, correlation, flows } = self;
-        Slice { track, kind: *kind, name, begin: *begin, end, correlation: *correlation, flows }
+        Slice {
+            track,
+            kind: *kind,
+            name,
+            begin: *begin,
+            end,
+            correlation: *correlation,
+            flows,
+            is_after_inner: false,
+        }
     }
 }

@@ -175,6 +175,7 @@ impl Events<'_> {
             end: begin.saturating_add(raw.duration.unwrap_or(0).max(0)),
             correlation: raw.correlation,
             flows: flow.as_slice(),
+            is_after_inner: false,
         };
         if is_open { self.open.begin(&slice) } else { self.consumer.slice(&slice) }
     }

@@ -237,6 +237,7 @@ impl Trace<'_> {
             end: at.saturating_add(duration),
             correlation: None,
             flows: &flows,
+            is_after_inner: false,
         };
         if is_complete { self.consumer.slice(&slice) } else { self.open.begin(&slice) }
     }
