@@ -224,3 +224,31 @@ fn write_out(path: Option<&Path>, bytes: &[u8]) -> Result<()> {
     tell!("Results written to: {shown}");
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(answers: &str) -> (Result<usize>, String) {
+        let trace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/traces/kineto_ddp_rank0.json.gz");
+        let found = find_functions(&mut TraceFile::open(&trace).unwrap(), "%evaluate", &mut |_| ()).unwrap();
+        let mut out = Vec::new();
+        let chosen = choose(&found, &mut answers.as_bytes(), &mut out);
+        (chosen, String::from_utf8(out).unwrap())
+    }
+
+    #[test]
+    fn a_slice_is_chosen_by_its_index() {
+        let (index, out) = chosen("one\n2\n-1\n 1 \n");
+        assert_eq!(index.unwrap(), 1);
+        assert_eq!(out.matches("Select a slice index (0-1): ").count(), 4, "{out}");
+        assert_eq!(out.matches("Please enter a valid integer.").count(), 2, "{out}");
+        assert_eq!(out.matches("Index must be between 0 and 1.").count(), 1, "{out}");
+        assert_eq!(out.matches("prof.py(23): evaluate").count(), 2, "{out}");
+    }
+
+    #[test]
+    fn no_answer_is_no_choice() {
+        assert!(chosen("5\n").0.unwrap_err().to_string().contains("cancelled"));
+    }
+}

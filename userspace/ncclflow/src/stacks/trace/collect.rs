@@ -3,7 +3,7 @@
 //! A kernel and its launch have the same correlation: CUPTI's number, which Kineto keeps. Without it, a flow
 //! leads from one to the other. What two threads could have launched is not given to either.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use anyhow::{Result, bail};
 
@@ -53,6 +53,10 @@ pub fn stacks_of(
 ) -> Result<Found> {
     let mut collector = Collector::new(query);
     let left_out = trace.read(&mut collector, progress)?;
+    if let Some(mut flows) = FlowEvents::needed_by(&collector) {
+        trace.read(&mut flows, progress)?;
+        collector.take_flows(flows);
+    }
     let mut found = collector.finish(query.stack_depth)?;
     found.notes = notes(left_out);
     Ok(found)
@@ -137,12 +141,45 @@ impl Consumer for Collector {
             Kind::CudaCall | Kind::Cpu => self.thread_slice(slice),
         }
     }
+}
+
+/// Flows that are events of their own. They are read for kernels that have neither a correlation nor flows of their slices
+/// only: Kineto has them besides its correlations, and they would take more memory than all else.
+struct FlowEvents {
+    window: Window,
+    /// Those of the kernels.
+    tracks: HashSet<TrackId>,
+    outgoing: Vec<FlowEnd>,
+    incoming: HashMap<TrackId, Vec<(i64, FlowId)>, foldhash::quality::RandomState>,
+}
+
+impl FlowEvents {
+    fn needed_by(collector: &Collector) -> Option<Self> {
+        let without = collector.kernels.iter().filter(|kernel| kernel.correlation.is_none() && kernel.flows.is_empty());
+        let tracks: HashSet<_> = without.map(|kernel| kernel.track).collect();
+        (!tracks.is_empty()).then(|| Self {
+            window: collector.window,
+            tracks,
+            outgoing: Vec::new(),
+            incoming: HashMap::default(),
+        })
+    }
+}
+
+impl Consumer for FlowEvents {
+    fn slice(&mut self, _: &Slice<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    fn takes_flows(&self) -> bool {
+        true
+    }
 
     fn flow(&mut self, end: FlowEnd) -> Result<()> {
-        if end.is_incoming {
+        if !end.is_incoming && self.window.has_launch(end.at) {
+            self.outgoing.push(end);
+        } else if end.is_incoming && self.tracks.contains(&end.track) {
             self.incoming.entry(end.track).or_default().push((end.at, end.flow));
-        } else if self.window.has_launch(end.at) {
-            self.outgoing.entry(end.flow).or_default().push((end.at, Origin::Point(end.track)));
         }
         Ok(())
     }
@@ -258,6 +295,13 @@ impl Collector {
             (None, Some(_)) => Launched::ByOneOfSeveral,
             (None, None) => Launched::Unknown,
         }
+    }
+
+    fn take_flows(&mut self, flows: FlowEvents) {
+        for end in flows.outgoing {
+            self.outgoing.entry(end.flow).or_default().push((end.at, Origin::Point(end.track)));
+        }
+        self.incoming = flows.incoming;
     }
 
     fn finish(mut self, depth: usize) -> Result<Found> {

@@ -73,7 +73,15 @@ pub(super) struct FlowEnd {
 /// Takes the events of a trace, in the order of the file.
 pub(super) trait Consumer {
     fn slice(&mut self, slice: &Slice<'_>) -> Result<()>;
-    fn flow(&mut self, end: FlowEnd) -> Result<()>;
+
+    /// Flows that are events of their own are told to those that take them only.
+    fn takes_flows(&self) -> bool {
+        false
+    }
+
+    fn flow(&mut self, _: FlowEnd) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// What a reader could not make sense of, and left out.

@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 
 use super::{
     Window,
-    event::{Consumer, FlowEnd, Slice},
+    event::{Consumer, Slice},
     file::{Progress, TraceFile},
     names::{NameId, Names, Pattern},
 };
@@ -85,10 +85,6 @@ impl Consumer for Search {
             }
             self.matches.push((slice.begin, slice.end, self.names.id(slice.name)?));
         }
-        Ok(())
-    }
-
-    fn flow(&mut self, _: FlowEnd) -> Result<()> {
         Ok(())
     }
 }

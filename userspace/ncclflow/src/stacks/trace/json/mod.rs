@@ -155,6 +155,7 @@ impl Events<'_> {
                 self.left_out.ends_alone += u64::from(!was_open);
                 Ok(())
             }
+            b's' | b't' | b'f' if !self.consumer.takes_flows() => Ok(()),
             b's' | b't' | b'f' => {
                 let raw = &self.raw;
                 let flow = FlowId(self.hasher.hash_one((&raw.id, &raw.category, &raw.name)));

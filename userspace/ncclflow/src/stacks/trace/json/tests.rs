@@ -23,6 +23,10 @@ impl Consumer for Told {
         Ok(())
     }
 
+    fn takes_flows(&self) -> bool {
+        true
+    }
+
     fn flow(&mut self, end: FlowEnd) -> Result<()> {
         self.0.push(format!("{} {} {}", end.track.0, if end.is_incoming { "<-" } else { "->" }, end.at));
         Ok(())
