@@ -13,10 +13,7 @@ use super::{
     write_json,
 };
 use crate::{
-    export::{
-        Choice, ExportOptions, Exported, Format, Moment, SourceReport, ViewOptions, export,
-        replay,
-    },
+    export::{Choice, ExportOptions, Exported, Format, Moment, SourceReport, ViewOptions, export, replay},
     record::Read,
     recording::Damage,
 };

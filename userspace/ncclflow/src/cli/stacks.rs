@@ -78,7 +78,12 @@ fn window(trace: &mut TraceFile, args: &StacksArgs) -> Result<Window> {
         }
     };
     let Some(chosen) = found.get(index) else { bail!("index {index} is out of range") };
-    tell!("window: {}: --start-ts {}{}", chosen.name.as_str(), chosen.start, duration_of(&chosen, " --duration "));
+    tell!(
+        "window: {}: --start-ts {}{}",
+        chosen.name.as_str(),
+        chosen.start,
+        duration_of(&chosen, " --duration ")
+    );
     Ok(chosen.window())
 }
 
@@ -111,7 +116,8 @@ fn write_matches(found: &Functions, most: usize, out: &mut dyn Write) -> io::Res
     writeln!(out, "{:<8} {:<20} {:<20} {:<20} Name", "Index", "Start Time", "Duration", "End Time")?;
     for (index, slice) in found.iter().enumerate().take(most) {
         let Match { name, start, duration } = slice;
-        let end = duration.map_or_else(|| "-".to_owned(), |duration| start.saturating_add_unsigned(duration).to_string());
+        let end = duration
+            .map_or_else(|| "-".to_owned(), |duration| start.saturating_add_unsigned(duration).to_string());
         let duration = duration.map_or_else(|| "-".to_owned(), |duration| duration.to_string());
         writeln!(out, "{index:<8} {start:<20} {duration:<20} {end:<20} {}", name.as_str())?;
     }
@@ -154,7 +160,10 @@ fn write_stacks(found: &Found, args: &StacksArgs, window: Window, out: &mut Vec<
 fn explain(found: &Found, kernel: &str, place: &str, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "No call stacks found matching the criteria.\n")?;
     if found.ambiguous > 0 {
-        writeln!(out, "The kernel '{kernel}' was found in the {place}, but several calls may have launched it.")
+        writeln!(
+            out,
+            "The kernel '{kernel}' was found in the {place}, but several calls may have launched it."
+        )
     } else if found.has_kernel {
         let before = if place == "window" { ", or before the window begins" } else { "" };
         writeln!(
@@ -175,10 +184,15 @@ fn explain(found: &Found, kernel: &str, place: &str, out: &mut dyn Write) -> io:
             })
             .collect();
         if meant.is_empty() {
-            return writeln!(out, "No relevant kernels found in the {place}: none has {} in its name.", WORDS.join(", "));
+            return writeln!(
+                out,
+                "No relevant kernels found in the {place}: none has {} in its name.",
+                WORDS.join(", ")
+            );
         }
         writeln!(out, "\nFound {} possibly relevant kernels:\n\n{:<10} Kernel Name", meant.len(), "Count")?;
-        meant.iter().try_for_each(|(name, count)| writeln!(out, "{count:<10} {}", name.as_str()))
+        meant.iter().try_for_each(|(name, count)| writeln!(out, "{count:<10} {}", name.as_str()))?;
+        writeln!(out, "\n--kernel-name takes one of them, or a pattern: 'nccl%' is all of NCCL's.")
     }
 }
 
@@ -193,7 +207,10 @@ fn say(found: &Found, window: Window) {
     }
     // With a window, most of the others were launched outside of it.
     if window.is_whole() && !found.stacks.is_empty() && found.without_launch > 0 {
-        tell!("{} kernels of that name are left out: the trace does not have what launched them", found.without_launch);
+        tell!(
+            "{} kernels of that name are left out: the trace does not have what launched them",
+            found.without_launch
+        );
     }
     if found.ambiguous > 0 {
         tell!(
@@ -213,7 +230,9 @@ fn write_out(path: Option<&Path>, bytes: &[u8]) -> Result<()> {
         return Ok(out.flush()?);
     };
     let shown = path.display();
-    let Some(name) = path.file_name().and_then(|name| name.to_str()) else { bail!("`{shown}` is no name of a file") };
+    let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
+        bail!("`{shown}` is no name of a file")
+    };
     if path.symlink_metadata().is_ok_and(|there| !there.is_file()) {
         bail!("`{shown}` is there, and is no regular file: give another, or a pipe instead of --output");
     }

@@ -32,7 +32,7 @@ pub struct StacksArgs {
     pub trace: PathBuf,
 
     /// Only kernels of this name
-    #[arg(long, value_name = "NAME", default_value = KERNEL, hide_default_value = false)]
+    #[arg(long, value_name = "NAME", default_value = KERNEL)]
     pub kernel_name: String,
 
     /// Most callers of a launch that are shown, from the innermost on

@@ -13,7 +13,11 @@ pub struct Frame(String);
 impl Frame {
     /// Control characters become U+FFFD.
     pub fn new(text: &str) -> Self {
-        Self(text.chars().map(|char| if char.is_control() { char::REPLACEMENT_CHARACTER } else { char }).collect())
+        Self(
+            text.chars()
+                .map(|char| if char.is_control() { char::REPLACEMENT_CHARACTER } else { char })
+                .collect(),
+        )
     }
 
     pub fn as_str(&self) -> &str {
@@ -96,8 +100,11 @@ mod tests {
         counter.add(frames(&["main", "c"]), 1);
         counter.add(frames(&["main"]), 3);
         let grouped = counter.finish();
-        let shown: Vec<_> =
-            grouped.stacks().iter().map(|stack| (stack.count, stack.frames.last().unwrap().as_str())).collect();
+        let shown: Vec<_> = grouped
+            .stacks()
+            .iter()
+            .map(|stack| (stack.count, stack.frames.last().unwrap().as_str()))
+            .collect();
         assert_eq!(shown, [(5, "main"), (1, "a"), (1, "b"), (1, "c")]);
         assert_eq!(grouped.total(), 8);
         assert!(GroupedStacks::default().is_empty() && !grouped.is_empty());

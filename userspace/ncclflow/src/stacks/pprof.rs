@@ -121,7 +121,9 @@ fn profile(stacks: &GroupedStacks, counted: &str) -> Profile {
             })
         };
         let location_id = stack.frames.iter().rev().map(&mut location_of).collect();
-        profile.sample.push(Sample { location_id, value: vec![i64::try_from(stack.count).unwrap_or(i64::MAX)] });
+        profile
+            .sample
+            .push(Sample { location_id, value: vec![i64::try_from(stack.count).unwrap_or(i64::MAX)] });
     }
     profile.string_table = strings.texts;
     profile

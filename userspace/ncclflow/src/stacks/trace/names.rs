@@ -141,7 +141,9 @@ mod tests {
     fn patterns_are_those_of_sqlite() {
         let like = |pattern: &str, name: &str| Pattern::new(pattern).matches(name);
         assert!(like("a_b", "a_b") && !like("a_b", "axb") && !like("a_b", "A_B"));
-        assert!(like("%", "") && like("%%", "x") && like("a%", "Abc") && like("%C", "abc") && like("a_%", "axb"));
+        assert!(
+            like("%", "") && like("%%", "x") && like("a%", "Abc") && like("%C", "abc") && like("a_%", "axb")
+        );
         assert!(like("%ab%ab", "xababab") && like("%(%): f_rward%", "m.py(3): forward_batch"));
         assert!(!like("a%", "ba") && !like("%a_", "a") && !like("É%", "é") && like("É%", "É1"));
     }

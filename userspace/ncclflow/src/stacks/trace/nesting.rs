@@ -108,11 +108,18 @@ mod tests {
         ThreadSlice { begin, end, name: NameId(name), launch: LaunchId::new(launch) }
     }
 
-    fn walked(mut slices: Vec<ThreadSlice>, points: &[(i64, u64)], depth: usize) -> (Vec<(Vec<u32>, u64)>, u64) {
+    fn walked(
+        mut slices: Vec<ThreadSlice>,
+        points: &[(i64, u64)],
+        depth: usize,
+    ) -> (Vec<(Vec<u32>, u64)>, u64) {
         let mut found = Vec::new();
-        let mut points: Vec<_> = points.iter().map(|(at, kernels)| Point { at: *at, kernels: *kernels }).collect();
-        let each = |names: &[NameId], kernels| found.push((names.iter().map(|name| name.0).collect(), kernels));
-        let alone = walk(&mut slices, |launch| u64::from(launch.get() - 1), &mut points, depth, each).unwrap();
+        let mut points: Vec<_> =
+            points.iter().map(|(at, kernels)| Point { at: *at, kernels: *kernels }).collect();
+        let each =
+            |names: &[NameId], kernels| found.push((names.iter().map(|name| name.0).collect(), kernels));
+        let alone =
+            walk(&mut slices, |launch| u64::from(launch.get() - 1), &mut points, depth, each).unwrap();
         (found, alone)
     }
 

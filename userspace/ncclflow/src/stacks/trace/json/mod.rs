@@ -49,7 +49,7 @@ pub(super) fn read(bytes: impl Read, consumer: &mut dyn Consumer) -> Result<Left
         failed: None,
         count: 0,
         is_between: false,
-        has_events: false,
+        is_trace: false,
     };
     let mut json = serde_json::Deserializer::from_reader(bytes);
     let parsed = json.deserialize_any(Document(&mut events)).and_then(|()| json.end());
@@ -61,7 +61,7 @@ pub(super) fn read(bytes: impl Read, consumer: &mut dyn Consumer) -> Result<Left
         if !(error.is_eof() && events.is_between) {
             return Err(explained(error, events.count));
         }
-    } else if !events.has_events {
+    } else if !events.is_trace {
         return Err(anyhow!("not a trace: this JSON has no `traceEvents`"));
     }
     events.open.finish(events.consumer)?;
@@ -90,8 +90,11 @@ impl<R: Read> Read for Bounded<R> {
         let left = self.left.get().checked_sub(read as u64).ok_or_else(|| {
             io::Error::new(
                 io::ErrorKind::InvalidData,
-                format!("an event is longer than {} MiB, or something else is longer than {} MiB",
-                    MAX_EVENT >> 20, MAX_OTHER >> 20),
+                format!(
+                    "an event is longer than {} MiB, or something else is longer than {} MiB",
+                    MAX_EVENT >> 20,
+                    MAX_OTHER >> 20
+                ),
             )
         })?;
         self.left.set(left);
@@ -132,7 +135,7 @@ struct Events<'c> {
     count: u64,
     /// Between two events of an array that is the whole trace.
     is_between: bool,
-    has_events: bool,
+    is_trace: bool,
 }
 
 impl Events<'_> {
@@ -148,7 +151,8 @@ impl Events<'_> {
             return Ok(());
         };
         let track = self.tracks.id(&self.raw.pid, &self.raw.tid);
-        let track = track.ok_or_else(|| anyhow!("it has more than {MAX_TRACKS} threads: not a profiler's trace"))?;
+        let track =
+            track.ok_or_else(|| anyhow!("it has more than {MAX_TRACKS} threads: not a profiler's trace"))?;
         match phase {
             b'E' => {
                 let was_open = self.open.end(track, at, self.consumer)?;
@@ -195,7 +199,7 @@ impl<'de> Visitor<'de> for Document<'_, '_> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         while let Some(IsEvents(is_events)) = map.next_key()? {
             if is_events {
-                self.0.has_events = true;
+                self.0.is_trace = true;
                 map.next_value_seed(EventList { events: self.0, is_whole: false })?;
             } else {
                 self.0.left.set(MAX_OTHER);
@@ -207,7 +211,7 @@ impl<'de> Visitor<'de> for Document<'_, '_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<(), A::Error> {
-        self.0.has_events = true;
+        self.0.is_trace = true;
         EventList { events: self.0, is_whole: true }.visit_seq(seq)
     }
 }

@@ -51,7 +51,8 @@ const SLICES: &str = r#"
     {"ph": "X", "cat": "cuda_runtime", "name": "l", "pid": "5", "tid": 6, "ts": 2, "dur": 0, "args": {"correlation": 7}},
     {"ph": "s", "id": 9, "cat": "ac2g", "name": "ac2g", "pid": 5, "tid": 6, "ts": 2}"#;
 
-const TOLD: [&str; 4] = ["0 Cpu a 1500 3500", "1 Kernel ké 3000 3500 c7", "0 CudaCall l 2000 2000 c7", "0 -> 2000"];
+const TOLD: [&str; 4] =
+    ["0 Cpu a 1500 3500", "1 Kernel ké 3000 3500 c7", "0 CudaCall l 2000 2000 c7", "0 -> 2000"];
 
 #[test]
 fn events_are_told_from_both_forms() {
@@ -59,7 +60,9 @@ fn events_are_told_from_both_forms() {
         format!("[{SLICES}]"),
         format!("[{SLICES}"),
         format!("[{SLICES},\n"),
-        format!(r#"{{"schemaVersion": 1, "deep": [{{"a": [[]]}}], "traceEvents": [{SLICES}], "traceName": "x"}}"#),
+        format!(
+            r#"{{"schemaVersion": 1, "deep": [{{"a": [[]]}}], "traceEvents": [{SLICES}], "traceName": "x"}}"#
+        ),
     ] {
         let (told, left_out) = told(&json).unwrap();
         assert_eq!(told, TOLD, "{json}");
@@ -81,7 +84,8 @@ fn slices_of_two_events_and_slices_with_flows() {
         {"ph": "E", "pid": 1, "tid": 1, "ts": 6},
         {"ph": "X", "name": "negative", "pid": 1, "tid": 1, "ts": 6, "dur": -1}]"#;
     let (told, left_out) = told(json).unwrap();
-    let expected = ["0 Cpu b 2000 4000 f1", "0 Cpu a 1000 3000", "0 Cpu negative 6000 6000", "1 Cpu other 2000 -"];
+    let expected =
+        ["0 Cpu b 2000 4000 f1", "0 Cpu a 1000 3000", "0 Cpu negative 6000 6000", "1 Cpu other 2000 -"];
     assert_eq!(told, expected);
     assert_eq!(left_out, LeftOut { ends_alone: 2, ..LeftOut::default() });
 }
@@ -122,11 +126,15 @@ fn what_is_no_trace_says_so() {
 #[test]
 fn absurd_events_are_refused() {
     let nested = |count: usize| format!("{}{}", r#"{"a":["#.repeat(count), "]}".repeat(count));
-    let skipped = format!("[{{\"ph\": \"X\", \"ts\": 1, \"args\": {}, \"dur\": {}}}]", nested(100_000), nested(100_000));
+    let skipped = format!(
+        "[{{\"ph\": \"X\", \"ts\": 1, \"args\": {}, \"dur\": {}}}]",
+        nested(100_000),
+        nested(100_000)
+    );
     assert_eq!(told(&skipped).unwrap().0, ["0 Cpu  1000 1000"]);
     assert!(refused(&nested(100_000)).contains("no `traceEvents`"));
     let long = format!("[{{\"name\": \"{}\"}}]", "x".repeat(20 << 20));
     assert!(refused(&long).contains("longer than 16 MiB"), "{}", refused(&long));
-    let open = format!("[{}]", [r#"{"ph": "B", "ts": 1}"#; 10_001].join(","));
+    let open = format!("[{}]", vec![r#"{"ph": "B", "ts": 1}"#; 10_001].join(","));
     assert!(refused(&open).contains("event 10001"), "{}", refused(&open));
 }

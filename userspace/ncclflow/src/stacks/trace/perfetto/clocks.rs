@@ -60,18 +60,18 @@ impl Clocks {
             })
             .collect();
         // The trace's clock, or one that is known by it already.
-        let trace_at = units.iter().find(|(clock, ..)| clock.clock_id == self.trace).map(|(_, at, _)| *at);
+        let trace_at = units.iter().find(|(clock, ..)| clock.id == self.trace).map(|(_, at, _)| *at);
         let by_others = || {
             units.iter().find_map(|(clock, at, _)| {
-                let known = self.known.get(&key(sequence, clock.clock_id))?;
-                (clock.clock_id < FIRST_OF_SEQUENCE).then(|| at.saturating_add(known.offset))
+                let known = self.known.get(&key(sequence, clock.id))?;
+                (clock.id < FIRST_OF_SEQUENCE).then(|| at.saturating_add(known.offset))
             })
         };
         // None of them is known: those of the snapshot are taken as they are.
         let trace_at = trace_at.or_else(by_others);
         for (clock, at, unit) in units {
             let offset = trace_at.map_or(0, |trace_at| trace_at.saturating_sub(at));
-            let clock_key = key(sequence, clock.clock_id);
+            let clock_key = key(sequence, clock.id);
             if self.known.len() < MAX_CLOCKS || self.known.contains_key(&clock_key) {
                 let incremental = clock.is_incremental.then_some(at);
                 self.known.insert(clock_key, Clock { offset, unit, incremental });
@@ -107,7 +107,7 @@ mod tests {
 
     fn snapshot(clocks: &[(u32, u64, bool, u64)]) -> ClockSnapshot {
         let clocks = clocks.iter().map(|(clock_id, timestamp, is_incremental, unit)| messages::Clock {
-            clock_id: *clock_id,
+            id: *clock_id,
             timestamp: *timestamp,
             is_incremental: *is_incremental,
             unit_multiplier_ns: Some(*unit),
@@ -121,7 +121,10 @@ mod tests {
         assert_eq!(clocks.time(1, None, 5), Some(5));
         assert_eq!(clocks.time(1, Some(3), 5), Some(5));
         assert_eq!(clocks.time(1, Some(64), 5), None);
-        clocks.snapshot(1, &snapshot(&[(6, 1_000_000, false, 1), (3, 400_000, false, 1), (64, 100, true, 1000)]));
+        clocks.snapshot(
+            1,
+            &snapshot(&[(6, 1_000_000, false, 1), (3, 400_000, false, 1), (64, 100, true, 1000)]),
+        );
         assert_eq!(clocks.time(2, Some(3), 400_007), Some(1_000_007));
         // Steps of a µs, from the snapshot on.
         assert_eq!(clocks.time(1, Some(64), 2), Some(1_002_000));

@@ -64,7 +64,7 @@ pub(super) struct ClockSnapshot {
 #[derive(Clone, Copy, PartialEq, Message)]
 pub(super) struct Clock {
     #[prost(uint32, tag = "1")]
-    pub(super) clock_id: u32,
+    pub(super) id: u32,
     #[prost(uint64, tag = "2")]
     pub(super) timestamp: u64,
     #[prost(bool, tag = "3")]

@@ -111,7 +111,9 @@ impl Trace<'_> {
         while let Some(tag) = varint(bytes).map_err(|error| self.explained(error))? {
             if tag != PACKET {
                 let packets = self.packets;
-                bail!("after {packets} packets, what follows is none: not a trace of Perfetto's, or a damaged one");
+                bail!(
+                    "after {packets} packets, what follows is none: not a trace of Perfetto's, or a damaged one"
+                );
             }
             let length = varint(bytes).map_err(|error| self.explained(error))?;
             let length = length.ok_or_else(|| self.is_cut())?;
@@ -129,7 +131,8 @@ impl Trace<'_> {
                 return Err(self.is_cut());
             }
             self.packets += 1;
-            let decoded = TracePacket::decode(&*packet).with_context(|| format!("packet {}", self.packets))?;
+            let decoded =
+                TracePacket::decode(&*packet).with_context(|| format!("packet {}", self.packets))?;
             self.packet(decoded, may_be_compressed).with_context(|| format!("packet {}", self.packets))?;
         }
         Ok(())
@@ -217,7 +220,8 @@ impl Trace<'_> {
         };
         let interned = event.category_iids.iter().filter_map(|iid| sequence.category(*iid));
         let categories = event.categories.iter().filter_map(|name| std::str::from_utf8(name).ok());
-        let kind = interned.chain(categories).map(Kind::of).find(|kind| *kind != Kind::Cpu).unwrap_or(Kind::Cpu);
+        let kind =
+            interned.chain(categories).map(Kind::of).find(|kind| *kind != Kind::Cpu).unwrap_or(Kind::Cpu);
         let flows: Vec<_> = [
             &event.flow_ids,
             &event.terminating_flow_ids,

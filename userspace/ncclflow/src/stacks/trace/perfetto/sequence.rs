@@ -4,7 +4,7 @@ use std::{collections::HashMap, rc::Rc};
 
 use anyhow::{Result, bail};
 
-use super::messages::{Defaults, InternedData, Interned};
+use super::messages::{Defaults, Interned, InternedData};
 
 /// Most bytes of names of all writers, with what it takes to keep them.
 const MAX_BYTES: usize = 256 << 20;
