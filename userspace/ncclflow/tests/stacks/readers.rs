@@ -83,18 +83,29 @@ fn stacks_are_those_of_an_independent_reader() {
         let folder = tempfile::tempdir().unwrap();
         let forms = forms(trace, folder.path());
         let (mut kernels, mut empty) = (0, 0);
-        for question in questions(trace) {
+        let questions = questions(trace);
+        for (number, question) in questions.iter().enumerate() {
             let question: Vec<_> = question.iter().map(String::as_str).collect();
             let kineto = kineto(trace);
             let arguments = [&[kineto.to_str().unwrap()], &*question].concat();
             let expected: Value = serde_json::from_str(&python("reader.py", &arguments)).unwrap();
-            for form in &forms {
-                let found = json(form, &question);
-                assert!(found == expected, "{} {question:?}: {found:#} and not {expected:#}", form.display());
+            for (form, path) in forms.iter().enumerate() {
+                // Kineto's own and Perfetto's usual form answer all; the others some, and the last, of all kernels.
+                if form % 4 == 0 || (number + form) % 4 == 0 || number + 1 == questions.len() {
+                    let found = json(path, &question);
+                    assert!(
+                        found == expected,
+                        "{} {question:?}: {found:#} and not {expected:#}",
+                        path.display()
+                    );
+                }
             }
             kernels += expected["kernels"].as_u64().unwrap();
             empty += usize::from(expected["stacks"].as_array().unwrap().is_empty());
         }
+        // A packet of each writer needs one that was lost.
+        let (_, said) = written(&forms[4], &[]);
+        assert!(said.contains("packets could not be read, because others were lost"), "{said}");
         // The questions say something.
         assert!(kernels > 300 && empty < 6, "{trace}: {kernels} {empty}");
     }
