@@ -16,7 +16,16 @@ use anyhow::{Context as _, Result};
 use crate::{programs, repository, tool};
 
 const FOLDER: &str = "tests/fuzz";
-const TARGETS: [&str; 3] = ["library", "sections", "recording"];
+const TARGETS: [&str; 4] = ["library", "sections", "recording", "trace"];
+
+/// A trace in Chrome's JSON with what is looked at.
+const TRACE: &str = r#"{"traceEvents":[
+{"ph":"X","cat":"python_function","name":"a.py(1): main","pid":1,"tid":1,"ts":1.5,"dur":90,"args":{"Python id":1}},
+{"ph":"B","cat":"cpu_op","name":"x1","pid":1,"tid":1,"ts":2},{"ph":"E","pid":1,"tid":1,"ts":40},
+{"ph":"X","cat":"cuda_runtime","name":"cudaLaunchKernel","pid":1,"tid":1,"ts":3,"dur":1,"bind_id":"0x1","args":{"correlation":5}},
+{"ph":"s","cat":"ac2g","name":"ac2g","id":5,"pid":1,"tid":1,"ts":3},{"ph":"f","bp":"e","cat":"ac2g","name":"ac2g","id":5,"pid":0,"tid":7,"ts":9},
+{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":9,"dur":4},
+{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":14,"dur":4,"args":{"correlation":5}}]}"#;
 
 /// Ways to compile the seeds: each gives other debugging information, or none.
 const FORMS: [(&str, &[&str]); 7] = [
@@ -32,7 +41,7 @@ const FORMS: [(&str, &[&str]); 7] = [
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// `library` changes whole files, `sections` what is in the sections of a file whose headers are right, `recording` segments of
-    /// recordings and what is in their blocks
+    /// recordings and what is in their blocks, `trace` traces of profilers
     #[arg(long, value_name = "TARGET", value_parser = TARGETS, num_args = 1.., default_values = TARGETS)]
     target: Vec<String>,
     /// Captures (`record --capture`) that seeds of recordings are made of
@@ -88,6 +97,15 @@ fn make_seeds(folder: &Path, captures: &[PathBuf]) -> Result<()> {
         program.arg(folder.join("corpus/sections").join(form)).current_dir(folder);
         tool::run(&mut program, &format!("the seed of the sections of `{}`", library.display()))?;
     }
+    for form in ["plain", "interned", "compressed"] {
+        let mut program = Command::new("python3");
+        program
+            .args(["../stacks/to_perfetto.py", form, "../traces/kineto_ddp_rank0.json.gz"])
+            .arg(folder.join("corpus/trace").join(form))
+            .current_dir(folder);
+        tool::run(&mut program, "the seeds of traces")?;
+    }
+    fs::write(folder.join("corpus/trace/json"), TRACE).context("writing the seed of traces in JSON")?;
     if !captures.is_empty() {
         let captures = captures.iter().map(|capture| capture.canonicalize()).collect::<Result<Vec<_>, _>>();
         let mut program = Command::new(programs::cargo());

@@ -3,6 +3,7 @@
 pub mod assembly;
 pub mod recording;
 pub mod recording_blocks;
+pub mod trace;
 
 use std::{fs::File, io::Write as _, time::Duration};
 

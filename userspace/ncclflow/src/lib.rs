@@ -38,6 +38,9 @@ pub mod threads;
 pub mod dump;
 pub mod ps;
 
+// Who called it.
+pub mod stacks;
+
 // Whether this host can trace.
 pub mod doctor;
 

@@ -8,6 +8,7 @@ use super::{
     export_args::{ExportArgs, ReplayArgs},
     filter_args::FilterArgs,
     record_args::RecordArgs,
+    stacks_args::StacksArgs,
     top_args::TopArgs,
 };
 use nccl_library::symbols::DebugFiles;
@@ -61,6 +62,8 @@ pub enum Command {
     Check(CheckArgs),
     /// Say what every communicator is doing now, and who waits for whom: reads memory, stops nothing
     Dump(DumpArgs),
+    /// Count the call stacks behind NCCL's kernels, out of a profiler's trace
+    Stacks(StacksArgs),
     /// Show live what NCCL does: ops, bytes, algorithms, waits, ranks that lag
     Top(TopArgs),
     /// Say whether this host can trace: kernel, privileges, limits, what a probe costs, and what to do

@@ -9,7 +9,7 @@ use anyhow::Result;
 
 use super::{
     export_args::{ExportArgs, ReplayArgs},
-    progress::ReadingProgress,
+    progress::BytesLine,
     write_json,
 };
 use crate::export::{Choice, ExportOptions, Exported, Format, Moment, ViewOptions, export, replay};
@@ -34,7 +34,7 @@ pub(super) fn run(args: &ExportArgs) -> Result<ExitCode> {
             exact: args.exact,
         },
     };
-    let mut line = ReadingProgress::new();
+    let mut line = BytesLine::new("");
     let exported = export(options, &mut |progress| line.show(progress.bytes, progress.of_bytes));
     line.clear();
     let exported = exported?;

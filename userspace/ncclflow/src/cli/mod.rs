@@ -22,6 +22,8 @@ mod record;
 mod record_args;
 mod record_groups;
 mod signals;
+mod stacks;
+mod stacks_args;
 mod summary;
 mod symbols;
 mod top;
@@ -58,6 +60,7 @@ pub fn main() -> ExitCode {
         Command::Aggregate(args) => offline::run_aggregate(args),
         Command::Check(args) => offline::run_check(args),
         Command::Dump(args) => dump::run(args),
+        Command::Stacks(args) => stacks::run(args),
         Command::Top(args) => top::run(args, started),
         Command::Doctor(args) => doctor::run(args),
         Command::Summary(args) => summary::run(args),

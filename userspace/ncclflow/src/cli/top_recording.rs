@@ -16,7 +16,7 @@ use ratatui::{
 };
 use rustix::time::ClockId;
 
-use super::{progress::ReadingProgress, signals::with_signals, top::print_once, top_args::TopArgs};
+use super::{progress::BytesLine, signals::with_signals, top::print_once, top_args::TopArgs};
 use crate::{
     clock::now_ns,
     export::Source,
@@ -50,7 +50,7 @@ fn watch(args: &TopArgs, path: &Path, stop: &StopHandle) -> Result<()> {
     let recording = WatchedRecording::open(path, from_ns, live.clone())?;
     let subject = subject(&source);
     let mut view = View { recording, live, subject, at_ns: from_ns, grown: Instant::now() };
-    let mut progress = ReadingProgress::new();
+    let mut progress = BytesLine::new("");
     while view.read_next()? {
         progress.show(view.recording.position(), source.bytes);
         if stop.is_stopped() {

@@ -1,0 +1,15 @@
+//! Call stacks behind NCCL's kernels and collectives, grouped and counted.
+//!
+//! [`trace`] finds them in the trace of a profiler. What was found is a [`GroupedStacks`], and the forms of
+//! output are made of that alone: [`write_text`], [`write_folded`], [`pprof`], and JSON by `serde`.
+
+mod folded;
+mod grouped;
+mod pprof;
+mod text;
+pub mod trace;
+
+pub use folded::write_folded;
+pub use grouped::{Frame, GroupedStacks, Stack, StackCounter};
+pub use pprof::pprof;
+pub use text::write_text;

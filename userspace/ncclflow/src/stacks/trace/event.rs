@@ -1,0 +1,96 @@
+//! What the readers of all formats tell.
+
+use anyhow::Result;
+
+/// The timeline that a slice is on: a thread of a process, or a stream of a device. Numbers are given as
+/// tracks are met, from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct TrackId(pub(super) u32);
+
+/// An arrow between slices. It can have several ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct FlowId(pub(super) u64);
+
+/// What a slice's category says that it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A kernel on a device.
+    Kernel,
+    /// Something else on a device.
+    Device,
+    /// A call of CUDA's runtime or driver.
+    CudaCall,
+    /// Something else on a thread.
+    Cpu,
+}
+
+impl Kind {
+    /// By the names that Kineto has for categories, and had before torch 1.12.
+    pub(super) fn of(category: &str) -> Self {
+        if category.eq_ignore_ascii_case("kernel") {
+            Self::Kernel
+        } else if category.starts_with("gpu_") {
+            Self::Device
+        } else if matches!(category, "cuda_runtime" | "cuda_driver" | "Runtime") {
+            Self::CudaCall
+        } else {
+            Self::Cpu
+        }
+    }
+
+    pub(super) fn is_on_device(self) -> bool {
+        matches!(self, Self::Kernel | Self::Device)
+    }
+}
+
+/// What happened on a track from one time to another.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slice<'a> {
+    pub(super) track: TrackId,
+    pub(super) kind: Kind,
+    pub(super) name: &'a str,
+    pub(super) begin: i64,
+    /// `i64::MAX`: it had not ended when the trace did.
+    pub(super) end: i64,
+    /// CUPTI's number of a call of CUDA, and of what it launched.
+    pub(super) correlation: Option<u64>,
+    /// Flows that begin, pass or end here.
+    pub(super) flows: &'a [FlowId],
+    /// It is told where it ends: those that it encloses were told before. Else they are told after it.
+    pub(super) is_after_inner: bool,
+}
+
+/// One end of a flow, where it is not told with its slice.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FlowEnd {
+    pub(super) flow: FlowId,
+    pub(super) track: TrackId,
+    pub(super) at: i64,
+    /// It comes to the slice that encloses this time; else it goes out from it.
+    pub(super) is_incoming: bool,
+}
+
+/// Takes the events of a trace, in the order of the file.
+pub(super) trait Consumer {
+    fn slice(&mut self, slice: &Slice<'_>) -> Result<()>;
+
+    /// Flows that are events of their own are told to those that take them only.
+    fn takes_flows(&self) -> bool {
+        false
+    }
+
+    fn flow(&mut self, _: FlowEnd) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// What a reader could not make sense of, and left out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct LeftOut {
+    /// Events without a usable time.
+    pub(super) without_time: u64,
+    /// Ends of slices that have no beginning.
+    pub(super) ends_alone: u64,
+    /// Perfetto: packets that need others, which were lost before the trace was written.
+    pub(super) without_state: u64,
+}
