@@ -10,7 +10,7 @@ use flow::{
     statistics::RankLinks,
 };
 
-use super::row_source::{TakeRows, read_rows};
+use super::row_source::{Gather, ReadingProgress, TakeRows, read_rows};
 
 #[derive(Clone, Debug, Serialize)]
 pub struct RankReport {
@@ -29,27 +29,48 @@ pub struct SummaryReport {
     pub notes: Vec<String>,
 }
 
-/// Links by rank, while they are gathered.
+/// Links of all folders, while they are gathered.
 #[derive(Debug, Default)]
 struct Summary {
-    /// Which folder is read.
-    folder: usize,
-    ranks: BTreeMap<(usize, String, i32), usize>,
+    ranks: Vec<RankReport>,
+}
+
+impl Gather for Summary {
+    type Folder = Folder;
+
+    fn folder(&self, _clock: Option<ClockReport>) -> Folder {
+        Folder::default()
+    }
+
+    fn add(&mut self, mut folder: Folder) -> bool {
+        for ((communicator, rank), at) in folder.ranks {
+            let Some(links) = folder.links.get_mut(at) else { continue };
+            let ops = links.ops();
+            self.ranks.push(RankReport { communicator, rank, links: links.rows(), ops });
+        }
+        true
+    }
+}
+
+/// Links of a folder, by rank.
+#[derive(Debug, Default)]
+struct Folder {
+    ranks: BTreeMap<(String, i32), usize>,
     links: Vec<RankLinks>,
 }
 
-impl TakeRows for Summary {
-    fn begin(&mut self, _clock: Option<ClockReport>) {
-        self.folder += 1;
-    }
-
+impl TakeRows for Folder {
     fn rank(&mut self, communicator: &str, rank: i32) -> Option<usize> {
-        self.ranks.insert((self.folder, communicator.to_owned(), rank), self.links.len());
+        self.ranks.insert((communicator.to_owned(), rank), self.links.len());
         self.links.push(RankLinks::default());
         Some(self.links.len() - 1)
     }
 
     fn op(&mut self, _rank: usize, _row: &OpRow) {}
+
+    fn wants_messages(&self, _rank: usize, _row: &OpRow) -> bool {
+        true
+    }
 
     fn message(&mut self, rank: usize, row: &MessageRow) {
         if let Some(links) = self.links.get_mut(rank) {
@@ -58,13 +79,11 @@ impl TakeRows for Summary {
     }
 }
 
-pub fn summarize(dirs: &[PathBuf]) -> Result<SummaryReport> {
-    let (mut summary, notes) = read_rows(dirs, Summary::default())?;
-    let mut ranks = Vec::new();
-    for ((_, communicator, rank), at) in summary.ranks {
-        let Some(links) = summary.links.get_mut(at) else { continue };
-        let ops = links.ops();
-        ranks.push(RankReport { communicator, rank, links: links.rows(), ops });
-    }
-    Ok(SummaryReport { ranks, notes })
+/// The links of all ranks of these folders, in the order of the folders.
+///
+/// # Errors
+/// If a folder has no recording and no files of lines, or cannot be read.
+pub fn summarize(dirs: &[PathBuf], progress: ReadingProgress<'_>) -> Result<SummaryReport> {
+    let (summary, notes) = read_rows(dirs, Summary::default(), progress)?;
+    Ok(SummaryReport { ranks: summary.ranks, notes })
 }

@@ -1,22 +1,19 @@
 //! `ncclflow export` and `replay`: files out of recordings, without root.
 
 use std::{
-    io::{self, IsTerminal as _, Write, stderr, stdout},
+    io::{self, Write, stdout},
     process::ExitCode,
-    time::{Duration, Instant},
 };
 
 use anyhow::Result;
 
 use super::{
     export_args::{ExportArgs, ReplayArgs},
+    progress::ReadingProgress,
     write_json,
 };
 use crate::{
-    export::{
-        Choice, ExportOptions, ExportProgress, Exported, Format, Moment, SourceReport, ViewOptions, export,
-        replay,
-    },
+    export::{Choice, ExportOptions, Exported, Format, Moment, SourceReport, ViewOptions, export, replay},
     record::Read,
     recording::Damage,
 };
@@ -41,8 +38,8 @@ pub(super) fn run(args: &ExportArgs) -> Result<ExitCode> {
             exact: args.exact,
         },
     };
-    let mut line = ProgressLine::new();
-    let exported = export(options, &mut |progress| line.show(progress));
+    let mut line = ReadingProgress::new();
+    let exported = export(options, &mut |progress| line.show(progress.bytes, progress.of_bytes));
     line.clear();
     let exported = exported?;
     let mut out = stdout().lock();
@@ -131,45 +128,4 @@ pub(super) fn run_replay(args: &ReplayArgs) -> Result<ExitCode> {
     writeln!(out, "{records} records replayed into {}", args.output.display())?;
     notes(is_cut, damage, undecodable).iter().try_for_each(|note| writeln!(out, "{note}"))?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// How far the export is, on a line of the terminal that is written over; nothing where standard error is no
-/// terminal.
-struct ProgressLine {
-    is_terminal: bool,
-    begun: Instant,
-    shown: Option<Instant>,
-}
-
-impl ProgressLine {
-    /// What is over before is not worth a line.
-    const PATIENCE: Duration = Duration::from_secs(1);
-    const INTERVAL: Duration = Duration::from_millis(200);
-
-    fn new() -> Self {
-        Self { is_terminal: stderr().is_terminal(), begun: Instant::now(), shown: None }
-    }
-
-    fn show(&mut self, progress: ExportProgress) {
-        let is_due = self.shown.is_none_or(|shown| shown.elapsed() >= Self::INTERVAL);
-        if !self.is_terminal || self.begun.elapsed() < Self::PATIENCE || !is_due {
-            return;
-        }
-        let ExportProgress { bytes, of_bytes } = progress;
-        let percent = bytes.saturating_mul(100).checked_div(of_bytes).unwrap_or(100).min(100);
-        // Nobody may be there to read it.
-        let _ = write!(
-            stderr(),
-            "\r\x1b[K{percent}% of {} MiB read, {} s",
-            of_bytes >> 20,
-            self.begun.elapsed().as_secs()
-        );
-        self.shown = Some(Instant::now());
-    }
-
-    fn clear(&self) {
-        if self.shown.is_some() {
-            let _ = write!(stderr(), "\r\x1b[K");
-        }
-    }
 }

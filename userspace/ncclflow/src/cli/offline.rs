@@ -9,7 +9,9 @@ use anyhow::Result;
 
 use super::{
     args::{AggregateArgs, CheckArgs},
-    exit, write_json,
+    exit,
+    progress::ReadingProgress,
+    write_json,
 };
 use crate::{
     check::{check, write_check},
@@ -31,7 +33,10 @@ pub(super) fn run_aggregate(args: &AggregateArgs) -> Result<ExitCode> {
 }
 
 pub(super) fn run_check(args: &CheckArgs) -> Result<ExitCode> {
-    let report = check(&args.dirs)?;
+    let mut line = ReadingProgress::new();
+    let report = check(&args.dirs, &mut |bytes, of_bytes| line.show(bytes, of_bytes));
+    line.clear();
+    let report = report?;
     let mut out = stdout().lock();
     if args.json {
         write_json(&mut out, &report)?;

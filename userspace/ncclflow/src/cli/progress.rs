@@ -79,3 +79,41 @@ impl FilesProgress {
         }
     }
 }
+
+/// How far the reading of recordings is, on a line of the terminal that is written over; nothing where standard error is no
+/// terminal.
+pub(super) struct ReadingProgress {
+    is_terminal: bool,
+    begun: Instant,
+    shown: Option<Instant>,
+}
+
+impl ReadingProgress {
+    const INTERVAL: Duration = Duration::from_millis(200);
+
+    pub(super) fn new() -> Self {
+        Self { is_terminal: stderr().is_terminal(), begun: Instant::now(), shown: None }
+    }
+
+    pub(super) fn show(&mut self, bytes: u64, of_bytes: u64) {
+        let is_due = self.shown.is_none_or(|shown| shown.elapsed() >= Self::INTERVAL);
+        if !self.is_terminal || self.begun.elapsed() < ProgressLine::PATIENCE || !is_due {
+            return;
+        }
+        let percent = bytes.saturating_mul(100).checked_div(of_bytes).unwrap_or(100).min(100);
+        // Nobody may be there to read it.
+        let _ = write!(
+            stderr(),
+            "\r\x1b[K{percent}% of {} MiB read, {} s",
+            of_bytes >> 20,
+            self.begun.elapsed().as_secs()
+        );
+        self.shown = Some(Instant::now());
+    }
+
+    pub(super) fn clear(&self) {
+        if self.shown.is_some() {
+            let _ = write!(stderr(), "\r\x1b[K");
+        }
+    }
+}

@@ -93,6 +93,9 @@ impl Output {
         let (rows, mut sinks) = self.rows_and_sinks();
         let op = rows.op(record, host);
         sinks.iter_mut().flatten().for_each(|sink| sink.op(&op));
+        if !sinks.iter().flatten().any(|sink| sink.wants_messages(&op)) {
+            return;
+        }
         rows.messages(record, &op, |messages| {
             sinks.iter_mut().flatten().for_each(|sink| sink.messages(&op, messages));
         });
