@@ -230,6 +230,8 @@ pub enum Notice<'a> {
     PassedOver(&'a str),
     /// Why what was resolved is not kept for the next time.
     NotCached(&'a str),
+    /// Why the changed file of `--rank-map` is not believed.
+    RankMapBroken(&'a str),
     /// A window's folder was removed, to make room for others.
     WindowRemoved(&'a str),
     /// The files of this folder are as large as `--files-limit` allows. The recording goes on.
