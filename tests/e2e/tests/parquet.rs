@@ -3,7 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{fs, path::Path, time::Duration};
+use std::{fs, path::Path, process::Command, time::Duration};
 
 use ncclflow_e2e::harness::{
     bed::Bed,
@@ -67,6 +67,31 @@ fn calls_are_those_of_the_lines() {
     let _ = tables::export(&[&out], &folder);
     let compared = tables::compare(&folder, &[&out], &[]);
     assert!(rows(&compared, "calls") > 20 && rows(&compared, "ops") == 0, "{compared}");
+}
+
+/// The end of the committed captures: real jobs, one of which measured nothing.
+#[test]
+fn captures_are_those_of_their_lines() {
+    let Some(ncclflow) = programs::ncclflow().filter(|_| tables::can_read()) else { return };
+    // What DuckDB gives is compared in Python: some ten thousand rows of each take seconds.
+    for (name, part, measured) in [("nvlink_flow", "0.05s", false), ("net_steps", "2.5s", true)] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let compressed = concat!(env!("CARGO_MANIFEST_DIR"), "/../traces");
+        let compressed = Path::new(compressed).join(format!("{name}.cap.gz"));
+        let capture = Command::new("gzip").arg("-dc").arg(&compressed).output().unwrap();
+        assert!(capture.status.success(), "{}: {capture:?}", compressed.display());
+        fs::write(path("capture"), capture.stdout).unwrap();
+        for (format, output) in [("parquet", "tables"), ("jsonl", "lines")] {
+            let mut export = Command::new(&ncclflow);
+            export.arg("export").arg(path("capture")).args(["--last", part, "-f", format, "-o"]);
+            let done = export.arg(path(output)).output().unwrap();
+            assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        }
+        let compared = tables::compare(&path("tables"), &[&path("lines")], &[]);
+        assert!(rows(&compared, "ops") > 100 && rows(&compared, "messages") > 5000, "{compared}");
+        assert_eq!(rows(&compared, "delays") > 0, measured, "{compared}");
+    }
 }
 
 /// Another size on one rank, from its fourth call on: the query names that collective.

@@ -1,9 +1,10 @@
-//! `cargo xtask bench fleet`: a job of many ranks, made of a capture of few, as Parquet tables; time and memory of each query on them.
+//! `cargo xtask bench fleet`: a job of many ranks, made of a capture of few: time and memory of `check`, of the
+//! export as Parquet tables, and of each query on them.
 
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -19,15 +20,16 @@ const LOOK: Duration = Duration::from_millis(100);
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// A capture of `record --level steps`, as it is or compressed with gzip
+    /// A capture, as it is or compressed with gzip
+    #[arg(default_value = "tests/traces/net_steps.cap.gz")]
     capture: PathBuf,
 
     #[arg(long, default_value_t = 1024)]
     ranks: u32,
 
-    /// How often all of the capture happens
-    #[arg(long, default_value_t = 1)]
-    runs: u32,
+    /// Collectives of each rank: the capture happens again and again
+    #[arg(long, default_value_t = 1000)]
+    collectives: u64,
 
     /// Also run the queries in Spark, which is fetched (450 MB) and needs Java
     #[arg(long)]
@@ -46,13 +48,25 @@ pub(crate) fn run(args: &Args) -> Result<Value> {
     let (recordings, tables) = (folder.join("recordings"), folder.join("tables"));
     let mut make = Command::new(programs.join("ncclflow-bench"));
     make.arg("fleet").arg(&args.capture).arg(&recordings);
-    make.args(["--ranks", &args.ranks.to_string(), "--runs", &args.runs.to_string()]);
+    make.args(["--ranks", &args.ranks.to_string(), "--collectives", &args.collectives.to_string()]);
     let made: Value = serde_json::from_slice(&tool::output(&mut make)?)?;
+    eprintln!("checking");
+    let mut hosts = fs::read_dir(&recordings)?
+        .map(|host| host.map(|host| host.path()))
+        .collect::<Result<Vec<_>, _>>()
+        .context("listing the recordings")?;
+    hosts.sort();
+    let mut check = Command::new(programs.join("ncclflow"));
+    check.arg("check").arg("--json").args(&hosts).stdout(fs::File::create(folder.join("check.json"))?);
+    // The capture's last ops did not end: findings.
+    let checked = measured(&mut check, &[0, 3])?;
+    eprintln!("exporting");
     let mut export = Command::new(programs.join("ncclflow"));
     export.arg("export").arg(&recordings).args(["-f", "parquet", "-o"]).arg(&tables);
-    let exported = measured(&mut export)?;
+    let exported = measured(export.stdout(Stdio::null()), &[0])?;
     let mut queries = serde_json::Map::new();
     for engine in ["duckdb", "spark"].into_iter().take(if args.spark { 2 } else { 1 }) {
+        eprintln!("queries in {engine}");
         let mut query = Command::new("python3");
         query.arg(repository::root().join("tests/parquet/queries.py")).arg(engine).arg(&tables);
         let answers = tool::output(query.env("PYTHONPATH", &python_path))?;
@@ -63,25 +77,40 @@ pub(crate) fn run(args: &Args) -> Result<Value> {
     {
         bail!("DuckDB and Spark do not give the same rows: {duckdb} {spark}");
     }
-    Ok(json!({ "recordings": made, "export": exported, "bytes": size(&tables)?, "queries": queries }))
+    Ok(
+        json!({ "recordings": made, "check": checked, "export": exported, "bytes": size(&tables)?, "queries": queries }),
+    )
 }
 
-/// Runs it. Gives its time, and the peak of its memory.
-fn measured(command: &mut Command) -> Result<Value> {
+/// Runs it. Gives its time, that of the processors, and the peak of its memory. `codes`: exit codes of a run
+/// that is done.
+fn measured(command: &mut Command, codes: &[i32]) -> Result<Value> {
     let begun = Instant::now();
     let mut child = command.spawn().context("starting a program")?;
-    let mut peak = 0;
+    let (mut peak, mut cpu) = (0, 0.0);
     let status = loop {
         peak = peak.max(status_kib(child.id(), "VmHWM"));
+        cpu = cpu_seconds(child.id()).unwrap_or(cpu);
         if let Some(status) = child.try_wait()? {
             break status;
         }
         thread::sleep(LOOK);
     };
-    if !status.success() {
-        bail!("the export failed ({status})");
+    if status.code().is_none_or(|code| !codes.contains(&code)) {
+        bail!("`{}` failed ({status})", command.get_program().display());
     }
-    Ok(json!({ "seconds": begun.elapsed().as_secs_f64(), "peak_kib": peak }))
+    Ok(json!({ "seconds": begun.elapsed().as_secs_f64(), "cpu_seconds": cpu, "peak_kib": peak }))
+}
+
+/// Time that the processors have spent on a process, all its threads together.
+fn cpu_seconds(pid: u32) -> Option<f64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // Behind the name, which can hold anything: utime and stime are fields 14 and 15 of the whole.
+    let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
+    let ticks = |at: usize| fields.get(at)?.parse::<f64>().ok();
+    #[expect(clippy::cast_precision_loss, reason = "some hundred a second")]
+    let per_second = rustix::param::clock_ticks_per_second() as f64;
+    Some((ticks(11)? + ticks(12)?) / per_second)
 }
 
 fn size(folder: &Path) -> Result<u64> {

@@ -5,8 +5,9 @@
 //! bytes. Of a number of a hit only its difference from the expected one is stored: the one before it of that
 //! probe and CPU, and 1.
 
-use std::{collections::HashMap, fmt};
+use std::fmt;
 
+use foldhash::HashMap;
 use ncclflow_common::RecordHeader;
 
 use super::{

@@ -67,6 +67,12 @@ row! {
         /// Its UUID, as the recording host's driver has it for that address; of a divided GPU, that of the
         /// whole.
         "gpuUuid": Identity, #[serde(default)] gpu_uuid: Option<String>;
+        /// The GPU as the recording host's driver numbers it, whatever a container sees: the N of
+        /// `/dev/nvidiaN`.
+        "gpuMinor": Identity, #[serde(default)] gpu_minor: Option<u32>;
+        /// GPU instances (MIG) that it is divided into, as the recording host's driver says; 0: it is not
+        /// divided. Which of them this rank has is not known.
+        "gpuInstances": Identity, #[serde(default)] gpu_instances: Option<u32>;
         /// Rank in the job: see `job` of `targets`. Of a process with several GPUs for which nobody says one,
         /// that of this GPU.
         "jobRank": Identity, #[serde(default)] job_rank: Option<u32>;

@@ -92,6 +92,16 @@ impl BitField {
         Some(if self.width >= 64 { value } else { value & ((1 << self.width) - 1) })
     }
 
+    /// Puts a value into a copy of the struct, and leaves the bits beside it as they are: for records that are
+    /// made. Nothing if the copy does not have the field.
+    pub fn put(self, copy: &mut [u8], value: u64) -> Option<()> {
+        let bytes = copy.get_mut(self.at..self.at.checked_add(self.size)?)?;
+        let mask = if self.width >= 64 { u64::MAX } else { (1 << self.width) - 1 }.checked_shl(self.shift)?;
+        let word = unsigned(bytes)? & !mask | value.checked_shl(self.shift)? & mask;
+        bytes.iter_mut().zip(word.to_le_bytes()).for_each(|(to, from)| *to = from);
+        Some(())
+    }
+
     /// Its value as an `int`.
     #[expect(clippy::cast_possible_truncation, reason = "an `int` has these 32 bits")]
     pub fn int_of(self, copy: &[u8]) -> Option<i32> {
@@ -102,6 +112,17 @@ impl BitField {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_put_is_read_and_what_is_beside_it_stays() {
+        let field = BitField { at: 1, size: 2, shift: 3, width: 5 };
+        let mut copy = [0xff; 4];
+        assert_eq!(field.put(&mut copy, 0b0_1010), Some(()));
+        assert_eq!((field.of(&copy), copy), (Some(0b0_1010), [0xff, 0b0101_0111, 0xff, 0xff]));
+        let whole = BitField { at: 0, size: 4, shift: 0, width: 64 };
+        assert_eq!(whole.put(&mut copy, 7), Some(()));
+        assert_eq!((whole.of(&copy), field.put(&mut copy[..2], 1)), (Some(7), None));
+    }
 
     #[test]
     fn integers_of_every_size_keep_their_sign() {

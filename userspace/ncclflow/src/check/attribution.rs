@@ -7,9 +7,10 @@
 //! where the way turns, the children's. So the time from one send to the next is the wait for whichever came
 //! last, and after that the GPU's own. All times are of one rank: no clock is compared with another's.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
 
 use flow::schema::{MessageRow, Stage};
+use foldhash::{HashMap, HashMapExt as _, HashSet};
 use nccl_library::nccl::Direction;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -43,13 +44,70 @@ enum DataPlace {
     Down(u64),
 }
 
+/// What of a message's row tells what it waited for.
 #[derive(Clone, Copy, Debug)]
-struct Input {
-    arrived: Option<u64>,
+pub struct Step {
+    pub seq: u64,
+    pub channel: u32,
+    op: Direction,
     peer: i32,
+    stage: Stage,
+    step: u64,
+    loop_index: u64,
+    ring_step: Option<u64>,
+    slice: u64,
+    is_measured: bool,
+    begin: Option<u64>,
+    filled: Option<u64>,
+    arrived: Option<u64>,
+    end: Option<u64>,
 }
 
-fn place_of(line: &MessageRow) -> Option<DataPlace> {
+impl Step {
+    pub fn of(row: &MessageRow) -> Self {
+        Self {
+            seq: row.seq,
+            channel: row.channel,
+            op: row.op,
+            peer: row.peer,
+            stage: row.stage,
+            step: row.step,
+            loop_index: row.loop_index,
+            ring_step: row.ring_step,
+            slice: row.slice,
+            is_measured: row.is_measured(),
+            begin: row.begin(),
+            filled: row.t_ready_ns.get().or(row.t_sent_ns.get()),
+            arrived: row.t_arrived_ns.get(),
+            end: row.t_end_ns.get(),
+        }
+    }
+}
+
+/// The receives that a send is made of.
+#[derive(Clone, Copy, Debug)]
+struct Inputs {
+    /// The first one that has not come: its peer.
+    missing: Option<i32>,
+    /// The one that came last: when, and from whom.
+    last: Option<(u64, i32)>,
+}
+
+impl Inputs {
+    const NONE: Self = Self { missing: None, last: None };
+
+    fn add(&mut self, step: &Step) {
+        match step.arrived {
+            None => self.missing = self.missing.or(Some(step.peer)),
+            Some(arrived) if self.last.is_none_or(|(last, _)| last <= arrived) => {
+                self.last = Some((arrived, step.peer));
+            }
+            Some(_) => {}
+        }
+    }
+}
+
+fn place_of(line: &Step) -> Option<DataPlace> {
     match (line.stage, line.ring_step) {
         (Stage::Ring | Stage::ReduceScatter | Stage::Allgather, Some(ring_step)) => {
             Some(DataPlace::Ring(line.loop_index, ring_step, line.slice))
@@ -70,23 +128,25 @@ impl Attribution {
 
     /// Takes all messages of one op on one channel. `horizon`: until when the job was watched, for what did
     /// not end.
-    pub fn add_op(&mut self, lines: &[MessageRow], horizon: Option<u64>) {
+    pub fn add_op(&mut self, lines: &[Step], horizon: Option<u64>) {
         // Connections without a proxy are not measured: what comes over NVLink counts as this rank's own.
-        let connection = |line: &MessageRow| (line.op, line.peer);
-        let seen: HashSet<_> = lines.iter().filter(|line| line.is_measured()).map(connection).collect();
-        let measured: Vec<&MessageRow> =
-            lines.iter().filter(|line| seen.contains(&connection(line))).collect();
+        let mut seen: Vec<(Direction, i32)> = Vec::new();
+        for line in lines.iter().filter(|line| line.is_measured) {
+            if !seen.contains(&(line.op, line.peer)) {
+                seen.push((line.op, line.peer));
+            }
+        }
+        let measured: Vec<&Step> = lines.iter().filter(|line| seen.contains(&(line.op, line.peer))).collect();
         if measured.is_empty() {
             return;
         }
-        let mut inputs: HashMap<DataPlace, Vec<Input>> = HashMap::new();
+        let mut inputs: HashMap<DataPlace, Inputs> = HashMap::with_capacity(measured.len());
         let (mut goes_down, mut judged) = (false, true);
         for line in &measured {
             match place_of(line) {
                 Some(place) if line.op == Direction::Recv => {
                     goes_down |= matches!(place, DataPlace::Down(_));
-                    let input = Input { arrived: line.t_arrived_ns.get(), peer: line.peer };
-                    inputs.entry(place).or_default().push(input);
+                    inputs.entry(place).or_insert(Inputs::NONE).add(line);
                 }
                 Some(_) => {}
                 None => judged &= line.stage == Stage::P2p,
@@ -110,8 +170,8 @@ impl Attribution {
             match line.op {
                 Direction::Send => {
                     let needs = place.and_then(|place| needed(place, goes_down));
-                    let inputs = needs.and_then(|place| inputs.get(&place)).map_or(&[][..], Vec::as_slice);
-                    self.send(line, inputs, before, horizon);
+                    let inputs = needs.and_then(|place| inputs.get(&place)).copied();
+                    self.send(line, inputs.unwrap_or(Inputs::NONE), before, horizon);
                 }
                 Direction::Recv => {
                     let is_used = place.is_some_and(|place| used.contains(&place));
@@ -121,23 +181,17 @@ impl Attribution {
         }
     }
 
-    fn send(&mut self, line: &MessageRow, inputs: &[Input], before: &mut Before, horizon: Option<u64>) {
-        let free = line.begin();
-        // The last input, or one that has not come.
-        let missing = inputs.iter().find(|input| input.arrived.is_none());
-        let last = inputs.iter().max_by_key(|input| input.arrived);
-        let filled = line.t_ready_ns.get().or(line.t_sent_ns.get());
+    fn send(&mut self, line: &Step, inputs: Inputs, before: &mut Before, horizon: Option<u64>) {
+        let Step { begin: free, filled, .. } = *line;
         let since = before.done.or(free);
         let (Some(since), Some(until)) = (since, filled.or(horizon)) else {
             before.is_stuck = true;
             return;
         };
-        let (cause, came) = match (free, missing, last) {
+        let (cause, came) = match (free, inputs.missing, inputs.last) {
             (None, _, _) => (Cause::Slot(line.peer), until),
-            (Some(_), Some(missing), _) => (Cause::Data(missing.peer), until),
-            (Some(free), None, Some(Input { arrived: Some(arrived), peer })) if *arrived > free => {
-                (Cause::Data(*peer), *arrived)
-            }
+            (Some(_), Some(missing), _) => (Cause::Data(missing), until),
+            (Some(free), None, Some((arrived, peer))) if arrived > free => (Cause::Data(peer), arrived),
             (Some(free), None, _) => (Cause::Slot(line.peer), free),
         };
         let came = came.clamp(since, until.max(since));
@@ -148,12 +202,12 @@ impl Attribution {
     }
 
     /// Of what goes into a send, only the arrival counts, and the send has it.
-    fn receive(&mut self, line: &MessageRow, is_used: bool, before: &mut Before, horizon: Option<u64>) {
-        let end = line.t_end_ns.get();
-        let since = before.done.or(line.begin());
+    fn receive(&mut self, line: &Step, is_used: bool, before: &mut Before, horizon: Option<u64>) {
+        let end = line.end;
+        let since = before.done.or(line.begin);
         *before = Before { done: end, is_stuck: end.is_none() || (since.is_none() && !is_used) };
         if !is_used && let (Some(since), Some(until)) = (since, end.or(horizon)) {
-            let arrived = line.t_arrived_ns.get().unwrap_or(until).clamp(since, until.max(since));
+            let arrived = line.arrived.unwrap_or(until).clamp(since, until.max(since));
             self.blame(Cause::Data(line.peer), since, arrived);
             self.blame(Cause::Own, arrived, until);
         }
@@ -219,7 +273,8 @@ mod tests {
 
     fn attributed(lines: &[MessageRow], horizon: Option<u64>) -> Attribution {
         let mut attribution = Attribution::default();
-        attribution.add_op(lines, horizon);
+        let steps: Vec<Step> = lines.iter().map(Step::of).collect();
+        attribution.add_op(&steps, horizon);
         attribution
     }
 

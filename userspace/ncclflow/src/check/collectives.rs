@@ -3,9 +3,14 @@
 //! A collective has one number (`seq`) on all ranks, which is NCCL's own count, so ranks that ran different
 //! things, or the same in another order, have different ops under one number.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 
-use super::communicator_check::{Finding, FindingKind};
+use super::{
+    by_number::{ByNumber, Collective},
+    communicator_check::{Finding, FindingKind},
+    ranges::Ranges,
+    room::Room,
+};
 
 use flow::schema::OpRow;
 use nccl_library::nccl::Name;
@@ -66,8 +71,8 @@ impl Call {
 
 #[derive(Debug, Default)]
 struct RankOps {
-    /// Index into the calls, and when it was first seen.
-    by_seq: BTreeMap<u64, (usize, u64)>,
+    /// The collectives that it ran.
+    ran: Ranges,
     /// When its recording ended, and how far its clock is from wall time.
     ended: Option<u64>,
     offset: u64,
@@ -77,14 +82,24 @@ struct RankOps {
 #[derive(Debug, Default)]
 pub(super) struct Collectives {
     calls: Vec<Call>,
-    numbers: HashMap<String, usize>,
+    numbers: HashMap<String, u32>,
+    /// What the first rank ran under each number.
+    by_number: ByNumber,
+    /// By number and rank, what ranks ran that is another call.
+    others: BTreeMap<(u64, i32), u32>,
     ranks: BTreeMap<i32, RankOps>,
     pub(super) n_ranks: i32,
+    /// From this number on some are not known, for want of memory: none is compared.
+    not_compared_from: Option<u64>,
 }
 
 /// A rank that was watched for this much longer than an op took to come on another has not joined it. Wall
 /// clocks of hosts differ less.
 const LATE_NS: u64 = 1_000_000_000;
+
+/// Memory of a call, and of a rank that ran another one, about.
+const CALL_BYTES: usize = 512;
+const OTHER_BYTES: usize = 48;
 
 impl Collectives {
     pub(super) fn rank(&mut self, rank: i32, ended: Option<u64>, offset: u64) {
@@ -92,19 +107,108 @@ impl Collectives {
         (ops.ended, ops.offset) = (ended, offset);
     }
 
-    pub(super) fn add(&mut self, line: &OpRow) {
+    pub(super) fn add(&mut self, line: &OpRow, room: &mut Room) {
         self.n_ranks = self.n_ranks.max(line.n_ranks);
         let Some(rank) = self.ranks.get_mut(&line.rank) else { return };
         rank.lost |= line.incomplete;
-        if line.pattern.is_p2p() {
+        // The lowest bit of a collective's is 0.
+        let number = line.seq / 2;
+        if line.pattern.is_p2p() || line.seq % 2 == 1 {
             return;
         }
-        let call = Call::of(line);
-        let number = *self.numbers.entry(call.describe()).or_insert_with(|| {
-            self.calls.push(call);
-            self.calls.len() - 1
-        });
-        rank.by_seq.entry(line.seq).or_insert((number, line.ts_ns));
+        let ranges = rank.ran.ranges();
+        if !rank.ran.insert(number) {
+            return;
+        }
+        let wall_ns = line.ts_ns.saturating_add(rank.offset);
+        let has_room = rank.ran.ranges() <= ranges || room.take(Ranges::BYTES);
+        let call = self.number_of(Call::of(line), room);
+        let noted = call.filter(|_| has_room).and_then(|call| self.note(number, call, wall_ns, room));
+        match noted {
+            Some(true) => {}
+            Some(false) if room.take(OTHER_BYTES) => {
+                self.others.insert((number, line.rank), call.unwrap_or_default());
+            }
+            _ => self.leave_out(number),
+        }
+    }
+
+    /// The number of a call; nothing if there is no room for it.
+    fn number_of(&mut self, call: Call, room: &mut Room) -> Option<u32> {
+        let described = call.describe();
+        if let Some(number) = self.numbers.get(&described) {
+            return Some(*number);
+        }
+        let number = u32::try_from(self.calls.len()).ok().filter(|_| room.take(CALL_BYTES))?;
+        self.numbers.insert(described, number);
+        self.calls.push(call);
+        Some(number)
+    }
+
+    /// A rank ran this. False: others ran another call. Nothing: there is no room for it.
+    fn note(&mut self, number: u64, call: u32, wall_ns: u64, room: &mut Room) -> Option<bool> {
+        let known = self.by_number.get(number);
+        if known.is_none() && self.by_number.needs_chunk(number) && !room.take(ByNumber::CHUNK_BYTES) {
+            return None;
+        }
+        let first = Collective { call, first_seen: wall_ns };
+        let known = known.unwrap_or(first);
+        let first_seen = known.first_seen.min(wall_ns);
+        self.by_number.put(number, Collective { first_seen, ..known });
+        Some(known.call == call)
+    }
+
+    fn leave_out(&mut self, number: u64) {
+        self.not_compared_from = Some(self.not_compared_from.map_or(number, |from| from.min(number)));
+    }
+
+    /// Adds what was read of further ranks, after these. `self` has none of them.
+    pub(super) fn append(&mut self, more: Self, room: &mut Room) {
+        self.n_ranks = self.n_ranks.max(more.n_ranks);
+        if let Some(number) = more.not_compared_from {
+            self.leave_out(number);
+        }
+        let calls: Vec<Option<u32>> = more.calls.into_iter().map(|call| self.number_of(call, room)).collect();
+        let known_as = |call: u32| calls.get(call as usize).copied().flatten();
+        for (number, collective) in more.by_number.iter() {
+            let noted = known_as(collective.call).and_then(|call| {
+                self.note(number, call, collective.first_seen, room).map(|same| (call, same))
+            });
+            let Some((call, is_same)) = noted else {
+                self.leave_out(number);
+                continue;
+            };
+            if is_same {
+                continue;
+            }
+            // What is the first call there is another one here.
+            for (rank, _) in more.ranks.iter().filter(|(_, ops)| ops.ran.contains(number)) {
+                if more.others.contains_key(&(number, *rank)) {
+                    continue;
+                }
+                if !room.take(OTHER_BYTES) {
+                    self.leave_out(number);
+                    break;
+                }
+                self.others.insert((number, *rank), call);
+            }
+        }
+        for ((number, rank), call) in more.others {
+            let known = self.by_number.get(number).map(|known| known.call);
+            match known_as(call) {
+                Some(call) if known == Some(call) => {}
+                Some(call) if room.take(OTHER_BYTES) => {
+                    self.others.insert((number, rank), call);
+                }
+                _ => self.leave_out(number),
+            }
+        }
+        for (rank, ops) in more.ranks {
+            if !room.take(ops.ran.ranges() * Ranges::BYTES) {
+                self.not_compared_from = Some(0);
+            }
+            self.ranks.insert(rank, ops);
+        }
     }
 
     pub(super) fn ranks(&self) -> Vec<i32> {
@@ -113,15 +217,20 @@ impl Collectives {
 
     /// Collectives of the rank that has most.
     pub(super) fn ops(&self) -> u64 {
-        self.ranks.values().map(|rank| rank.by_seq.len() as u64).max().unwrap_or(0)
+        self.ranks.values().map(|rank| rank.ran.count()).max().unwrap_or(0)
+    }
+
+    /// The first collective that is not compared, nor are those after it: there was no memory for all.
+    pub(super) fn not_compared_from(&self) -> Option<u64> {
+        self.not_compared_from
     }
 
     pub(super) fn check(&self, findings: &mut Vec<Finding>) {
-        let all: BTreeSet<u64> = self.ranks.values().flat_map(|rank| rank.by_seq.keys().copied()).collect();
         let (mut differing, mut missing) = (Vec::new(), BTreeMap::new());
-        for seq in all {
-            self.same_call(seq, &mut differing);
-            self.all_joined(seq, &mut missing);
+        let until = self.not_compared_from.unwrap_or(u64::MAX);
+        for (number, collective) in self.by_number.iter().take_while(|(number, _)| *number < until) {
+            self.same_call(number, collective.call, &mut differing);
+            self.all_joined(number, collective.first_seen, &mut missing);
         }
         let more = differing.len().saturating_sub(MAX_LISTED);
         findings.extend(differing.into_iter().take(MAX_LISTED));
@@ -133,78 +242,90 @@ impl Collectives {
         findings.extend(missing.into_values());
     }
 
-    /// Whether the ranks that ran it ran the same.
-    fn same_call(&self, seq: u64, differing: &mut Vec<Finding>) {
-        let mut by_call: BTreeMap<usize, Vec<i32>> = BTreeMap::new();
+    fn others(&self, number: u64) -> impl Iterator<Item = (i32, u32)> {
+        self.others.range((number, i32::MIN)..=(number, i32::MAX)).map(|((_, rank), call)| (*rank, *call))
+    }
+
+    /// What a rank ran under this number.
+    fn call_of(&self, rank: i32, ops: &RankOps, number: u64) -> Option<u32> {
+        let first = || Some(self.by_number.get(number)?.call);
+        self.others.get(&(number, rank)).copied().or_else(first).filter(|_| ops.ran.contains(number))
+    }
+
+    /// Whether the ranks that ran it ran the same: `first` is what one of them ran.
+    fn same_call(&self, number: u64, first: u32, differing: &mut Vec<Finding>) {
+        if self.others(number).next().is_none() {
+            return;
+        }
+        let mut by_call: BTreeMap<u32, Vec<i32>> = BTreeMap::new();
         for (rank, ops) in &self.ranks {
-            if let Some((call, _)) = ops.by_seq.get(&seq) {
-                by_call.entry(*call).or_default().push(*rank);
+            if let Some(call) = self.call_of(*rank, ops, number) {
+                by_call.entry(call).or_default().push(*rank);
             }
         }
         // What most ranks ran is taken for right.
-        let Some(usual) = by_call.iter().max_by_key(|(_, ranks)| ranks.len()).map(|(call, _)| *call) else {
-            return;
-        };
+        let usual = by_call.iter().max_by_key(|(_, ranks)| ranks.len()).map_or(first, |(call, _)| *call);
         for (call, ranks) in by_call.iter().filter(|(call, _)| **call != usual) {
-            let (Some(call), Some(usual)) = (self.calls.get(*call), self.calls.get(usual)) else { continue };
+            let (Some(call), Some(usual)) = (self.call(*call), self.call(usual)) else { continue };
             let Some(what) = call.difference(usual) else { continue };
-            let kind = if what == "another operation" && self.is_elsewhere(seq, call, ranks) {
+            let kind = if what == "another operation" && self.is_elsewhere(number, call, ranks) {
                 FindingKind::OrderMismatch
             } else {
                 FindingKind::CollectiveMismatch
             };
             let text = format!(
-                "collective {}: {what} on {}: {}; the others run {}",
-                seq / 2,
+                "collective {number}: {what} on {}: {}; the others run {}",
                 name_ranks(ranks),
                 call.describe(),
                 usual.describe()
             );
-            differing.push(Finding { kind, seq: Some(seq), ranks: ranks.clone(), text });
+            differing.push(Finding { kind, seq: Some(number * 2), ranks: ranks.clone(), text });
         }
     }
 
+    fn call(&self, number: u32) -> Option<&Call> {
+        self.calls.get(number as usize)
+    }
+
     /// Whether another rank runs this call just before or after: then the order differs.
-    fn is_elsewhere(&self, seq: u64, call: &Call, except: &[i32]) -> bool {
-        self.ranks.iter().filter(|(rank, _)| !except.contains(rank)).any(|(_, ops)| {
-            [seq.wrapping_sub(2), seq + 2].iter().filter_map(|seq| ops.by_seq.get(seq)).any(|(other, _)| {
-                self.calls.get(*other).is_some_and(|other| other.difference(call).is_none())
-            })
+    fn is_elsewhere(&self, number: u64, call: &Call, except: &[i32]) -> bool {
+        self.ranks.iter().filter(|(rank, _)| !except.contains(rank)).any(|(rank, ops)| {
+            let near = [number.wrapping_sub(1), number.saturating_add(1)];
+            near.iter()
+                .filter_map(|number| self.call_of(*rank, ops, *number))
+                .any(|other| self.call(other).is_some_and(|other| other.difference(call).is_none()))
         })
     }
 
     /// Whether the ranks that could be seen to run it did.
-    fn all_joined(&self, seq: u64, missing: &mut BTreeMap<i32, Finding>) {
-        let seen =
-            self.ranks.values().filter_map(|ops| Some(ops.by_seq.get(&seq)?.1.saturating_add(ops.offset)));
-        let Some(first_seen) = seen.min() else { return };
+    fn all_joined(&self, number: u64, first_seen: u64, missing: &mut BTreeMap<i32, Finding>) {
         for (rank, ops) in &self.ranks {
-            if ops.by_seq.contains_key(&seq) || missing.contains_key(rank) {
+            if ops.ran.contains(number) || missing.contains_key(rank) {
                 continue;
             }
-            let last = ops.by_seq.keys().next_back();
+            let last = ops.ran.last();
             // Before its first it was not watched yet.
-            if ops.by_seq.keys().next().is_some_and(|first| seq < *first) {
+            if ops.ran.first().is_some_and(|first| number < first) {
                 continue;
             }
-            let (kind, text) = if last.is_some_and(|last| seq < *last) {
+            let (kind, text) = if last.is_some_and(|last| number < last) {
                 let lost = if ops.lost { "; records of its process were lost" } else { "" };
                 (
                     FindingKind::MissingOp,
-                    format!("rank {rank} has no collective {}, and later ones{lost}", seq / 2),
+                    format!("rank {rank} has no collective {number}, and later ones{lost}"),
                 )
             } else {
                 let watched_until = ops.ended.map(|ended| ended.saturating_add(ops.offset));
                 if watched_until.is_none_or(|until| until < first_seen.saturating_add(LATE_NS)) {
                     continue;
                 }
-                let done = last.map_or_else(|| "none".to_owned(), |last| (last / 2).to_string());
+                let done = last.map_or_else(|| "none".to_owned(), |last| last.to_string());
                 (
                     FindingKind::MissingJoin,
-                    format!("rank {rank} has not joined collective {} (its last: {done})", seq / 2),
+                    format!("rank {rank} has not joined collective {number} (its last: {done})"),
                 )
             };
-            missing.insert(*rank, Finding { kind, seq: Some(seq), ranks: vec![*rank], text });
+            missing.insert(*rank, Finding { kind, seq: Some(number * 2), ranks: vec![*rank], text });
         }
     }
 }
@@ -240,7 +361,7 @@ mod tests {
             collectives.rank(rank, Some(ended), 7);
         }
         for line in lines {
-            collectives.add(line);
+            collectives.add(line, &mut Room::default());
         }
         let mut findings = Vec::new();
         collectives.check(&mut findings);
@@ -291,5 +412,55 @@ mod tests {
         assert_eq!(checked(&missing, 100), [(FindingKind::MissingOp, Some(4), vec![1])]);
         let never = job(|rank, seq| (seq < 4).then(|| usual(rank, seq)));
         assert_eq!(checked(&never, 3 * LATE_NS), [(FindingKind::MissingJoin, Some(4), vec![1])]);
+    }
+
+    /// Ranks of several folders, whichever comes first, are as those of one.
+    #[test]
+    fn folders_are_put_together() {
+        let changed = |rank: i32, seq: u64| {
+            (seq != 6).then(|| line(rank, seq, if seq == 4 { "Broadcast" } else { "AllReduce" }, 10))
+        };
+        let lines = job(changed);
+        let expected = checked(&lines, 3 * LATE_NS);
+        assert_eq!(expected.len(), 2);
+        for order in [[0, 1, 2], [1, 0, 2], [2, 1, 0]] {
+            let (mut room, mut all) = (Room::default(), Collectives::default());
+            for rank in order {
+                let mut of_rank = Collectives::default();
+                of_rank.rank(rank, Some(3 * LATE_NS), 7);
+                lines.iter().filter(|line| line.rank == rank).for_each(|line| of_rank.add(line, &mut room));
+                all.append(of_rank, &mut room);
+            }
+            let mut findings = Vec::new();
+            all.check(&mut findings);
+            let found: Vec<_> =
+                findings.into_iter().map(|finding| (finding.kind, finding.seq, finding.ranks)).collect();
+            assert_eq!(found, expected, "{order:?}");
+        }
+    }
+
+    /// Where memory ends, nothing false is found, and it is said from where on nothing is.
+    #[test]
+    fn what_does_not_fit_is_not_compared() {
+        for bytes in [0, CALL_BYTES, 4 * CALL_BYTES, 1 << 20] {
+            let (mut room, mut collectives) = (Room::of(bytes), Collectives::default());
+            (0..3).for_each(|rank| collectives.rank(rank, Some(u64::MAX), 0));
+            for number in 0..1000u64 {
+                for rank in 0..3 {
+                    // The last rank runs something else from 900 on.
+                    let count = if rank == 2 && number >= 900 { 11 } else { 10 };
+                    collectives.add(&line(rank, number * 2, "AllReduce", count), &mut room);
+                }
+            }
+            let mut findings = Vec::new();
+            collectives.check(&mut findings);
+            let from = collectives.not_compared_from();
+            if bytes == 1 << 20 {
+                assert_eq!((from, findings.len()), (None, MAX_LISTED + 1));
+            } else {
+                assert!(from.is_some_and(|from| from < 900), "{bytes}: {from:?}");
+                assert_eq!(findings, [], "{bytes}");
+            }
+        }
     }
 }

@@ -9,11 +9,12 @@ use anyhow::Result;
 use serde::Serialize;
 
 use super::{
-    attribution::Attribution,
+    attribution::{Attribution, Step},
     collectives::{Collectives, name_ranks},
     p2p::PointToPoint,
     parts::parts,
-    row_source::{TakeRows, read_rows},
+    room::Room,
+    row_source::{Gather, ReadingProgress, TakeRows, read_rows},
     verdict::{self, Culprit, RankWaits, Reason, Verdict},
 };
 use flow::schema::{ClockReport, MessageRow, OpRow, Outcome};
@@ -81,18 +82,19 @@ pub struct CheckReport {
     pub notes: Vec<String>,
 }
 
-pub fn check(dirs: &[PathBuf]) -> Result<CheckReport> {
-    let (mut communicators, mut notes) = (Vec::<CommunicatorCheck>::new(), Vec::new());
+/// Compares what these folders have. They are read by as many threads as there are processors.
+///
+/// # Errors
+/// If a folder has no recording and no files of lines, or cannot be read.
+pub fn check(dirs: &[PathBuf], progress: ReadingProgress<'_>) -> Result<CheckReport> {
+    let (mut communicators, mut notes) = (Vec::new(), Vec::new());
     for part in parts(dirs)? {
-        let (mut checker, said) = read_rows(&part, Checker::default())?;
-        checker.end_ranks();
+        let (fleet, said) = read_rows(&part, Fleet::default(), &mut *progress)?;
         notes.extend(said);
-        communicators.extend(
-            checker
-                .communicators
-                .into_iter()
-                .map(|(name, rows)| CommunicatorCheck { window: part.windows.clone(), ..rows.checked(name) }),
-        );
+        for (name, rows) in fleet.communicators {
+            notes.extend(rows.not_compared(&name));
+            communicators.push(CommunicatorCheck { window: part.windows.clone(), ..rows.checked(name) });
+        }
     }
     Ok(CheckReport {
         consistent: communicators.iter().all(|communicator| communicator.findings.is_empty()),
@@ -102,13 +104,51 @@ pub fn check(dirs: &[PathBuf]) -> Result<CheckReport> {
     })
 }
 
-/// Takes the rows of all folders.
+/// The communicators of all folders.
 #[derive(Debug, Default)]
-struct Checker {
+struct Fleet {
     communicators: BTreeMap<String, CommunicatorRows>,
-    /// Ranks of the present folder.
+    room: Room,
+}
+
+impl Gather for Fleet {
+    type Folder = Folder;
+
+    fn folder(&self, clock: Option<ClockReport>) -> Folder {
+        let earlier = self.communicators.iter().map(|(name, rows)| (name.clone(), rows.seen.clone()));
+        Folder {
+            communicators: BTreeMap::new(),
+            ranks: Vec::new(),
+            earlier: earlier.collect(),
+            clock,
+            room: Room::default(),
+        }
+    }
+
+    fn add(&mut self, mut folder: Folder) -> bool {
+        let is_twice = |(name, rows): (&String, &CommunicatorRows)| {
+            self.communicators.get(name).is_some_and(|known| !known.seen.is_disjoint(&rows.seen))
+        };
+        if folder.communicators.iter().any(is_twice) {
+            return false;
+        }
+        folder.end_ranks();
+        for (name, rows) in folder.communicators {
+            self.communicators.entry(name).or_default().append(rows, &mut self.room);
+        }
+        true
+    }
+}
+
+/// Takes the rows of a folder.
+#[derive(Debug)]
+struct Folder {
+    communicators: BTreeMap<String, CommunicatorRows>,
     ranks: Vec<RankRows>,
+    /// Ranks that folders before it have.
+    earlier: BTreeMap<String, BTreeSet<i32>>,
     clock: Option<ClockReport>,
+    room: Room,
 }
 
 #[derive(Debug, Default)]
@@ -135,18 +175,14 @@ struct RankRows {
     /// How long its messages were in the network, by peer.
     in_network: BTreeMap<i32, u64>,
     /// Messages of the op that came last.
-    op: Vec<MessageRow>,
+    op: Vec<Step>,
 }
 
-impl TakeRows for Checker {
-    fn begin(&mut self, clock: Option<ClockReport>) {
-        self.end_ranks();
-        self.clock = clock;
-    }
-
+impl TakeRows for Folder {
     fn rank(&mut self, communicator: &str, rank: i32) -> Option<usize> {
         let rows = self.communicators.entry(communicator.to_owned()).or_default();
-        if !rows.seen.insert(rank) {
+        let is_known = self.earlier.get(communicator).is_some_and(|earlier| earlier.contains(&rank));
+        if is_known || !rows.seen.insert(rank) {
             let text = format!("rank {rank} is in two of the folders: only the first counts");
             let kind = FindingKind::TwoRecordings;
             rows.findings.push(Finding { kind, seq: None, ranks: vec![rank], text });
@@ -170,13 +206,18 @@ impl TakeRows for Checker {
     }
 
     fn op(&mut self, rank: usize, row: &OpRow) {
-        let Some(rank) = self.ranks.get(rank) else { return };
+        let Some(rank) = self.ranks.get_mut(rank) else { return };
         let Some(rows) = self.communicators.get_mut(&rank.communicator) else { return };
-        rows.collectives.add(row);
-        rows.p2p.add(row, rank.offset);
+        rows.collectives.add(row, &mut self.room);
+        rows.p2p.add(row, rank.offset, &mut self.room);
         if let Some(outcome) = row.measured {
             *rows.measured.entry(outcome).or_default() += 1;
         }
+    }
+
+    /// Messages of which nothing was seen tell nothing of waits.
+    fn wants_messages(&self, _rank: usize, row: &OpRow) -> bool {
+        row.peers.iter().any(|peer| peer.messages_measured.is_some())
     }
 
     fn message(&mut self, rank: usize, row: &MessageRow) {
@@ -187,11 +228,11 @@ impl TakeRows for Checker {
         if rank.op.first().is_some_and(|first| (first.seq, first.channel) != (row.seq, row.channel)) {
             rank.end_op();
         }
-        rank.op.push(row.clone());
+        rank.op.push(Step::of(row));
     }
 }
 
-impl Checker {
+impl Folder {
     /// All rows of the folder's ranks have come.
     fn end_ranks(&mut self) {
         for mut rank in self.ranks.drain(..) {
@@ -212,6 +253,35 @@ impl RankRows {
 }
 
 impl CommunicatorRows {
+    /// Adds what a further folder has of it: other ranks.
+    fn append(&mut self, more: Self, room: &mut Room) {
+        let Self { collectives, p2p, measured, findings, waits, messages, messages_not_judged, seen } = more;
+        self.collectives.append(collectives, room);
+        self.p2p.append(p2p, room);
+        for (outcome, ops) in measured {
+            *self.measured.entry(outcome).or_default() += ops;
+        }
+        self.findings.extend(findings);
+        self.waits.extend(waits);
+        self.messages += messages;
+        self.messages_not_judged += messages_not_judged;
+        self.seen.extend(seen);
+    }
+
+    /// What there was no memory to compare.
+    fn not_compared(&self, communicator: &str) -> Vec<String> {
+        let why = "more than can be kept in memory; recordings of shorter windows can be checked whole";
+        let collectives = self
+            .collectives
+            .not_compared_from()
+            .map(|from| format!("{communicator}: collectives from {from} on were not compared: {why}"));
+        let pairs = self
+            .p2p
+            .is_cut()
+            .then(|| format!("{communicator}: not all sends and receives were compared: {why}"));
+        collectives.into_iter().chain(pairs).collect()
+    }
+
     fn checked(self, communicator: String) -> CommunicatorCheck {
         let Self { collectives, p2p, measured, mut findings, waits, messages, messages_not_judged, seen: _ } =
             self;

@@ -5,12 +5,15 @@
 //! times of the same rank.
 
 mod attribution;
+mod by_number;
 mod check_text;
 mod collectives;
 mod communicator_check;
 mod p2p;
 mod parts;
+mod ranges;
 mod rank_reader;
+mod room;
 mod row_source;
 mod summary;
 mod verdict;
@@ -19,5 +22,6 @@ pub use attribution::{Attribution, Cause};
 pub use check_text::write_check;
 pub use communicator_check::{CheckReport, CommunicatorCheck, Finding, FindingKind, check};
 pub use rank_reader::{RankFile, Recording};
+pub use row_source::ReadingProgress;
 pub use summary::{RankReport, SummaryReport, summarize};
 pub use verdict::{Culprit, RankWaits, Reason, Verdict};

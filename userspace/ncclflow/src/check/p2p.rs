@@ -8,12 +8,17 @@ use std::collections::BTreeMap;
 use super::{
     collectives::MAX_LISTED,
     communicator_check::{Finding, FindingKind},
+    room::Room,
 };
 use flow::schema::OpRow;
 use nccl_library::nccl::Direction;
 
 /// What is this near to the beginning or the end of a recording can have its other half outside.
 const BORDER_NS: u64 = 1_000_000_000;
+
+/// Memory of a pair of ranks, and of a call, about: vectors grow by doubling.
+const PAIR_BYTES: usize = 160;
+const CALL_BYTES: usize = 2 * size_of::<Call>();
 
 #[derive(Clone, Copy, Debug)]
 struct Call {
@@ -23,9 +28,19 @@ struct Call {
 }
 
 #[derive(Debug, Default)]
+struct Pair {
+    /// Sends, receives.
+    calls: [Vec<Call>; 2],
+    /// There was no memory for all: they are not compared.
+    is_cut: bool,
+}
+
+#[derive(Debug, Default)]
 pub(super) struct PointToPoint {
-    /// By sender and receiver: sends, receives.
-    pairs: BTreeMap<(i32, i32), [Vec<Call>; 2]>,
+    /// By sender and receiver.
+    pairs: BTreeMap<(i32, i32), Pair>,
+    /// Pairs that are not compared, for want of memory, whether there is something of them or not.
+    no_pairs: bool,
     /// By rank: from when to when it was watched, as wall time.
     watched: BTreeMap<i32, (u64, u64)>,
 }
@@ -38,7 +53,7 @@ impl PointToPoint {
         }
     }
 
-    pub(super) fn add(&mut self, line: &OpRow, offset: u64) {
+    pub(super) fn add(&mut self, line: &OpRow, offset: u64, room: &mut Room) {
         if !line.pattern.is_p2p() || line.captured_seq.is_some() {
             return;
         }
@@ -47,18 +62,52 @@ impl PointToPoint {
                 Direction::Send => ((line.rank, peer.peer), 0),
                 Direction::Recv => ((peer.peer, line.rank), 1),
             };
-            let Some(calls) = self.pairs.entry(pair).or_default().get_mut(side) else { continue };
+            if !self.pairs.contains_key(&pair) && !room.take(PAIR_BYTES) {
+                self.no_pairs = true;
+                continue;
+            }
+            let pair = self.pairs.entry(pair).or_default();
+            let Some(calls) = pair.calls.get_mut(side).filter(|_| !pair.is_cut) else { continue };
             // A call has a line for each channel.
             if calls.iter().rev().take(64).all(|call| call.seq != line.seq) {
+                if !room.take(CALL_BYTES) {
+                    pair.is_cut = true;
+                    continue;
+                }
                 let wall_ns = line.ts_ns.saturating_add(offset);
                 calls.push(Call { seq: line.seq, bytes: line.bytes, wall_ns });
             }
         }
     }
 
+    /// Adds what was read of further ranks.
+    pub(super) fn append(&mut self, more: Self, room: &mut Room) {
+        self.watched.extend(more.watched);
+        self.no_pairs |= more.no_pairs;
+        for (ranks, pair) in more.pairs {
+            if !self.pairs.contains_key(&ranks) && !room.take(PAIR_BYTES) {
+                self.no_pairs = true;
+                continue;
+            }
+            let known = self.pairs.entry(ranks).or_default();
+            let calls = pair.calls.iter().map(Vec::len).sum::<usize>();
+            known.is_cut |= pair.is_cut || !room.take(calls * CALL_BYTES);
+            if !known.is_cut {
+                known.calls.iter_mut().zip(pair.calls).for_each(|(known, more)| known.extend(more));
+            }
+        }
+    }
+
+    /// Whether there was no memory to compare all of them.
+    pub(super) fn is_cut(&self) -> bool {
+        self.no_pairs || self.pairs.values().any(|pair| pair.is_cut)
+    }
+
     pub(super) fn check(&self, findings: &mut Vec<Finding>) {
         let mut listed = 0;
-        for ((from, to), [sent, received]) in &self.pairs {
+        // Of ranks whose pairs are missing altogether, one side can be there.
+        let whole = self.pairs.iter().filter(|(_, pair)| !pair.is_cut && !self.no_pairs);
+        for ((from, to), Pair { calls: [sent, received], .. }) in whole {
             let (Some(sender), Some(receiver)) = (self.watched.get(from), self.watched.get(to)) else {
                 continue;
             };
@@ -143,10 +192,10 @@ mod tests {
             p2p.rank(rank, Some(0), Some(20 * S), 5);
         }
         for (seq, bytes) in sends {
-            p2p.add(&line(0, Direction::Send, 1, *seq, *bytes), 5);
+            p2p.add(&line(0, Direction::Send, 1, *seq, *bytes), 5, &mut Room::default());
         }
         for (seq, bytes) in receives {
-            p2p.add(&line(1, Direction::Recv, 0, *seq, *bytes), 5);
+            p2p.add(&line(1, Direction::Recv, 0, *seq, *bytes), 5, &mut Room::default());
         }
         let mut findings = Vec::new();
         p2p.check(&mut findings);
@@ -162,5 +211,19 @@ mod tests {
         assert_eq!(checked(&calls, &[(5, 10), (7, 21), (9, 10)]), [FindingKind::SizeMismatch]);
         // At the border of the recording.
         assert_eq!(checked(&[(5, 10), (19, 10)], &[(5, 10)]), []);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_not_compared() {
+        let mut p2p = PointToPoint::default();
+        (0..2).for_each(|rank| p2p.rank(rank, Some(0), Some(20 * S), 5));
+        let mut room = Room::of(PAIR_BYTES + 3 * CALL_BYTES);
+        for seq in [5, 7, 9] {
+            p2p.add(&line(0, Direction::Send, 1, seq, 10), 5, &mut room);
+            p2p.add(&line(1, Direction::Recv, 0, seq, 10), 5, &mut room);
+        }
+        let mut findings = Vec::new();
+        p2p.check(&mut findings);
+        assert!(p2p.is_cut() && findings.is_empty(), "{findings:?}");
     }
 }

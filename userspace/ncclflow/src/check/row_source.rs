@@ -2,62 +2,211 @@
 //! of lines.
 
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     fmt::Debug,
-    path::Path,
-    sync::{Arc, Mutex, PoisonError},
+    num::NonZero,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread,
 };
 
 use anyhow::{Context as _, Result, bail};
 use flow::schema::{ClockReport, MessageRow, Op, OpRow, RankKey};
+use foldhash::HashMap;
 
 use super::{parts::Part, rank_reader::recording};
 use crate::{
     export::Source,
-    record::Read,
-    recording::FOLDER,
+    record::{Read, ReadPart},
+    recording::{FOLDER, Selection},
     sinks::{OutputDir, SessionFiles, Sink},
 };
 
-/// Takes the rows of one folder after the other. The messages of an op on a channel come together; the ops of
-/// a rank can all come before.
-pub(super) trait TakeRows: Debug + Default + Send {
-    /// What comes now is of another folder.
-    fn begin(&mut self, clock: Option<ClockReport>);
-
+/// Takes the rows of one folder. The messages of an op on a channel come together; the ops of a rank can all
+/// come before.
+pub(super) trait TakeRows: Debug + Send + 'static {
     /// A rank of this folder, before its rows. Gives the number by which it is called from now on; nothing:
     /// its rows are not wanted.
     fn rank(&mut self, communicator: &str, rank: i32) -> Option<usize>;
 
     fn op(&mut self, rank: usize, row: &OpRow);
 
+    /// Whether the messages of the op that came last, of this rank, are of use.
+    fn wants_messages(&self, rank: usize, row: &OpRow) -> bool;
+
     fn message(&mut self, rank: usize, row: &MessageRow);
 }
 
-/// Gives all rows of these folders to `taker`, and says what could not be read. A window in which nothing ran
+/// Puts together what several folders have. They are read side by side, and come in their order.
+pub(super) trait Gather: Send {
+    /// What is made of the rows of a folder.
+    type Folder: TakeRows;
+
+    /// For the rows of a folder with this clock. Folders before it can still be missing here.
+    fn folder(&self, clock: Option<ClockReport>) -> Self::Folder;
+
+    /// Takes what the next folder has. False: that depends on the folders before it, of which some were
+    /// missing when it was begun; it must be read once more.
+    fn add(&mut self, folder: Self::Folder) -> bool;
+}
+
+/// How far the reading of recordings is, in bytes. Called by several threads, one at a time.
+pub type ReadingProgress<'a> = &'a mut (dyn FnMut(u64, u64) + Send);
+
+/// Gives all rows of these folders to `gather`, and says what could not be read. A window in which nothing ran
 /// is said, too; another folder without ops is an error.
-pub(super) fn read_rows<T: TakeRows + 'static>(part: &Part, mut taker: T) -> Result<(T, Vec<String>)> {
-    let mut notes = Vec::new();
-    for dir in &part.folders {
-        if has_recording(dir)? {
-            let (read, has_ops);
-            (taker, read, has_ops) = read_recording(dir, taker)?;
-            notes.extend(said(dir, &read));
-            if !has_ops {
-                let none = format!(
-                    "the recording in `{}` has no ops: it is of --level api, or nothing ran while it was made",
-                    dir.display()
-                );
-                if part.windows.is_none() {
-                    bail!(none);
-                }
-                notes.push(none);
-            }
-        } else {
-            read_lines(dir, &mut taker)?;
+pub(super) fn read_rows<G: Gather>(
+    part: &Part,
+    gather: G,
+    progress: ReadingProgress<'_>,
+) -> Result<(G, Vec<String>)> {
+    let inputs = part.folders.iter().map(|dir| Input::look(dir)).collect::<Result<Vec<_>>>()?;
+    let of_bytes = inputs.iter().map(|input| input.bytes).sum();
+    let work = Work {
+        inputs: &inputs,
+        is_window: part.windows.is_some(),
+        progress: Mutex::new(Told { bytes: vec![0; inputs.len()], sum: 0, of_bytes, progress }),
+        state: Mutex::new(State {
+            begun: 0,
+            added: 0,
+            waiting: BTreeMap::new(),
+            gather,
+            notes: Vec::new(),
+            failed: None,
+        }),
+    };
+    let threads = thread::available_parallelism().map_or(1, NonZero::get).min(inputs.len());
+    thread::scope(|scope| {
+        // This thread is one of them.
+        for _ in 1..threads {
+            scope.spawn(|| work.run());
+        }
+        work.run();
+    });
+    let State { gather, notes, failed, .. } = work.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+    failed.map_or(Ok((gather, notes)), Err)
+}
+
+/// A folder that was looked at.
+struct Input {
+    path: PathBuf,
+    /// Of its recording; without one, its lines are read.
+    recording: Option<Source>,
+    bytes: u64,
+}
+
+impl Input {
+    fn look(path: &Path) -> Result<Self> {
+        let recording = if has_recording(path)? { Some(Source::look(path.to_path_buf())?) } else { None };
+        let bytes = recording.as_ref().map_or(0, |source| source.bytes);
+        Ok(Self { path: path.to_path_buf(), recording, bytes })
+    }
+
+    /// Its clock, as its report has it.
+    fn clock(&self) -> Option<ClockReport> {
+        match &self.recording {
+            Some(source) => source.clock(),
+            None => recording(&self.path).ok().and_then(|recording| recording.clock),
         }
     }
-    Ok((taker, notes))
+}
+
+/// What the threads that read have in common.
+struct Work<'a, G: Gather> {
+    inputs: &'a [Input],
+    /// Nothing need have run in them.
+    is_window: bool,
+    progress: Mutex<Told<'a>>,
+    state: Mutex<State<G>>,
+}
+
+struct Told<'a> {
+    /// Bytes read of each folder, and of all.
+    bytes: Vec<u64>,
+    sum: u64,
+    of_bytes: u64,
+    progress: ReadingProgress<'a>,
+}
+
+struct State<G: Gather> {
+    /// Folders that a thread has taken, and those of them that `gather` has.
+    begun: usize,
+    added: usize,
+    /// Folders that were read before those before them.
+    waiting: BTreeMap<usize, Result<(G::Folder, Vec<String>)>>,
+    gather: G,
+    notes: Vec<String>,
+    failed: Option<anyhow::Error>,
+}
+
+impl<G: Gather> Work<'_, G> {
+    /// Reads folders until there are no more.
+    fn run(&self) {
+        loop {
+            let (at, input, folder) = {
+                let mut state = lock(&self.state);
+                let at = state.begun;
+                let Some(input) = self.inputs.get(at).filter(|_| state.failed.is_none()) else { return };
+                state.begun += 1;
+                (at, input, state.gather.folder(input.clock()))
+            };
+            let read = self.read(at, input, folder);
+            let mut state = lock(&self.state);
+            state.waiting.insert(at, read);
+            while let Some(read) = {
+                let next = state.added;
+                state.waiting.remove(&next)
+            } {
+                let added = state.added;
+                let result = read.and_then(|(folder, notes)| self.add(&mut state, added, folder, notes));
+                if let Err(error) = result {
+                    state.failed.get_or_insert(error);
+                }
+                state.added += 1;
+            }
+        }
+    }
+
+    fn add(&self, state: &mut State<G>, at: usize, folder: G::Folder, notes: Vec<String>) -> Result<()> {
+        if state.failed.is_some() {
+            return Ok(());
+        }
+        if !state.gather.add(folder)
+            && let Some(input) = self.inputs.get(at)
+        {
+            // It has all those before it now.
+            let (folder, _) = self.read(at, input, state.gather.folder(input.clock()))?;
+            state.gather.add(folder);
+        }
+        state.notes.extend(notes);
+        Ok(())
+    }
+
+    fn read(&self, at: usize, input: &Input, folder: G::Folder) -> Result<(G::Folder, Vec<String>)> {
+        let Some(source) = &input.recording else {
+            return Ok((read_lines(&input.path, folder)?, Vec::new()));
+        };
+        let (folder, read, has_ops) = read_recording(source, folder, &mut |bytes| {
+            let mut told = lock(&self.progress);
+            let Told { bytes: by_folder, sum, of_bytes, progress } = &mut *told;
+            let Some(before) = by_folder.get_mut(at) else { return };
+            *sum += bytes.saturating_sub(*before);
+            *before = bytes.max(*before);
+            progress(*sum, *of_bytes);
+        })?;
+        let mut notes = said(&input.path, &read);
+        if !has_ops {
+            let none = format!(
+                "the recording in `{}` has no ops: it is of --level api, or nothing ran while it was made",
+                input.path.display()
+            );
+            if !self.is_window {
+                bail!(none);
+            }
+            notes.push(none);
+        }
+        Ok((folder, notes))
+    }
 }
 
 /// A window's parent has no recording of its own.
@@ -65,63 +214,76 @@ fn has_recording(path: &Path) -> Result<bool> {
     Ok(OutputDir::open(path)?.open_subfolder(FOLDER).is_ok())
 }
 
-fn read_lines(path: &Path, taker: &mut impl TakeRows) -> Result<()> {
-    let recording = recording(path)?;
-    taker.begin(recording.clock);
-    for file in &recording.ranks {
+fn read_lines<T: TakeRows>(path: &Path, mut taker: T) -> Result<T> {
+    for file in &recording(path)?.ranks {
         let Some(rank) = taker.rank(&file.folder, file.rank) else { continue };
         file.flows(|row| taker.op(rank, &row))?;
         file.steps(|row| taker.message(rank, &row))?;
     }
-    Ok(())
+    Ok(taker)
 }
 
-fn read_recording<T: TakeRows + 'static>(path: &Path, mut taker: T) -> Result<(T, Read, bool)> {
-    let source = Source::look(path.to_path_buf())?;
-    taker.begin(source.clock());
-    let taker = Arc::new(Mutex::new(taker));
-    let rows = Rows { taker: Arc::clone(&taker), ranks: HashMap::new(), at: None, has_ops: Arc::default() };
-    let has_ops = Arc::clone(&rows.has_ops);
-    let context = || format!("reading the recording in `{}`", path.display());
-    let read = source.open()?.read_all(SessionFiles::of_sink(Box::new(rows))).with_context(context)?.0;
-    let (taker, has_ops) = (std::mem::take(&mut *lock(&taker)), *lock(&has_ops));
+fn read_recording<T: TakeRows>(
+    source: &Source,
+    taker: T,
+    progress: &mut dyn FnMut(u64),
+) -> Result<(T, Read, bool)> {
+    let shown = source.path.display();
+    let shared = Arc::new(Mutex::new(Shared { taker, has_ops: false }));
+    let rows = Rows { shared: Arc::clone(&shared), ranks: HashMap::default(), at: None };
+    let part = ReadPart { selection: Selection::ALL, until_ns: u64::MAX, progress, goes_on: &mut || () };
+    let (read, files) = source
+        .open()?
+        .read(SessionFiles::of_sink(Box::new(rows)), part)
+        .with_context(|| format!("reading the recording in `{shown}`"))?;
+    drop(files);
+    let shared =
+        Arc::into_inner(shared).with_context(|| format!("the rows of `{shown}` are still in use"))?;
+    let Shared { taker, has_ops } = shared.into_inner().unwrap_or_else(PoisonError::into_inner);
     Ok((taker, read, has_ops))
 }
 
 /// A panic elsewhere ends the program anyway.
-fn lock<T>(shared: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[derive(Debug)]
+struct Shared<T> {
+    taker: T,
+    has_ops: bool,
+}
+
+/// Hands rows on to what takes them.
+#[derive(Debug)]
 struct Rows<T> {
-    taker: Arc<Mutex<T>>,
+    shared: Arc<Mutex<Shared<T>>>,
     /// How the taker calls them.
     ranks: HashMap<RankKey, Option<usize>>,
     /// Of the op that came last.
     at: Option<usize>,
-    has_ops: Arc<Mutex<bool>>,
 }
 
 impl<T: TakeRows> Sink for Rows<T> {
     fn op(&mut self, op: &Op) {
-        let mut taker = lock(&self.taker);
-        if self.ranks.is_empty() {
-            *lock(&self.has_ops) = true;
-        }
-        let name = |taker: &mut T| taker.rank(&op.rank.comm_name(), op.rank.rank);
-        self.at = *self.ranks.entry(op.rank).or_insert_with(|| name(&mut taker));
+        let mut shared = lock(&self.shared);
+        shared.has_ops = true;
+        let taker = &mut shared.taker;
+        self.at =
+            *self.ranks.entry(op.rank).or_insert_with(|| taker.rank(&op.rank.comm_name(), op.rank.rank));
         if let Some(rank) = self.at {
             taker.op(rank, &op.row);
         }
     }
 
+    fn wants_messages(&self, op: &Op) -> bool {
+        self.at.is_some_and(|rank| lock(&self.shared).taker.wants_messages(rank, &op.row))
+    }
+
     fn messages(&mut self, _op: &Op, messages: &[MessageRow]) {
         let Some(rank) = self.at else { return };
-        let mut taker = lock(&self.taker);
-        for message in messages {
-            taker.message(rank, message);
-        }
+        let mut shared = lock(&self.shared);
+        messages.iter().for_each(|message| shared.taker.message(rank, message));
     }
 }
 

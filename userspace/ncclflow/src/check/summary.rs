@@ -12,7 +12,7 @@ use flow::{
 
 use super::{
     parts::parts,
-    row_source::{TakeRows, read_rows},
+    row_source::{Gather, ReadingProgress, TakeRows, read_rows},
 };
 
 #[derive(Clone, Debug, Serialize)]
@@ -35,27 +35,48 @@ pub struct SummaryReport {
     pub notes: Vec<String>,
 }
 
-/// Links by rank, while they are gathered.
+/// Links of all folders, while they are gathered.
 #[derive(Debug, Default)]
 struct Summary {
-    /// Which folder is read.
-    folder: usize,
-    ranks: BTreeMap<(usize, String, i32), usize>,
+    ranks: Vec<RankReport>,
+}
+
+impl Gather for Summary {
+    type Folder = Folder;
+
+    fn folder(&self, _clock: Option<ClockReport>) -> Folder {
+        Folder::default()
+    }
+
+    fn add(&mut self, mut folder: Folder) -> bool {
+        for ((communicator, rank), at) in folder.ranks {
+            let Some(links) = folder.links.get_mut(at) else { continue };
+            let ops = links.ops();
+            self.ranks.push(RankReport { window: None, communicator, rank, links: links.rows(), ops });
+        }
+        true
+    }
+}
+
+/// Links of a folder, by rank.
+#[derive(Debug, Default)]
+struct Folder {
+    ranks: BTreeMap<(String, i32), usize>,
     links: Vec<RankLinks>,
 }
 
-impl TakeRows for Summary {
-    fn begin(&mut self, _clock: Option<ClockReport>) {
-        self.folder += 1;
-    }
-
+impl TakeRows for Folder {
     fn rank(&mut self, communicator: &str, rank: i32) -> Option<usize> {
-        self.ranks.insert((self.folder, communicator.to_owned(), rank), self.links.len());
+        self.ranks.insert((communicator.to_owned(), rank), self.links.len());
         self.links.push(RankLinks::default());
         Some(self.links.len() - 1)
     }
 
     fn op(&mut self, _rank: usize, _row: &OpRow) {}
+
+    fn wants_messages(&self, _rank: usize, _row: &OpRow) -> bool {
+        true
+    }
 
     fn message(&mut self, rank: usize, row: &MessageRow) {
         if let Some(links) = self.links.get_mut(rank) {
@@ -64,16 +85,16 @@ impl TakeRows for Summary {
     }
 }
 
-pub fn summarize(dirs: &[PathBuf]) -> Result<SummaryReport> {
+/// The links of all ranks of these folders, in the order of the folders.
+///
+/// # Errors
+/// If a folder has no recording and no files of lines, or cannot be read.
+pub fn summarize(dirs: &[PathBuf], progress: ReadingProgress<'_>) -> Result<SummaryReport> {
     let (mut ranks, mut notes) = (Vec::new(), Vec::new());
     for part in parts(dirs)? {
-        let (mut summary, said) = read_rows(&part, Summary::default())?;
+        let (summary, said) = read_rows(&part, Summary::default(), &mut *progress)?;
         notes.extend(said);
-        for ((_, communicator, rank), at) in summary.ranks {
-            let Some(links) = summary.links.get_mut(at) else { continue };
-            let (window, ops) = (part.windows.clone(), links.ops());
-            ranks.push(RankReport { window, communicator, rank, links: links.rows(), ops });
-        }
+        ranks.extend(summary.ranks.into_iter().map(|rank| RankReport { window: part.windows.clone(), ..rank }));
     }
     Ok(SummaryReport { ranks, notes })
 }

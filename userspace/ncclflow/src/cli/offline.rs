@@ -9,7 +9,9 @@ use anyhow::Result;
 
 use super::{
     args::{AggregateArgs, CheckArgs},
-    exit, write_json,
+    exit,
+    progress::BytesLine,
+    write_json,
 };
 use crate::{
     check::{check, write_check},
@@ -49,7 +51,10 @@ fn aggregate(dir: &OutputDir, out: &mut dyn Write) -> Result<ExitCode> {
 }
 
 pub(super) fn run_check(args: &CheckArgs) -> Result<ExitCode> {
-    let report = check(&args.dirs)?;
+    let mut line = BytesLine::new("");
+    let report = check(&args.dirs, &mut |bytes, of_bytes| line.show(bytes, of_bytes));
+    line.clear();
+    let report = report?;
     let mut out = stdout().lock();
     if args.json {
         write_json(&mut out, &report)?;

@@ -136,6 +136,7 @@ impl Console {
             Notice::Hang(what) => tell!("{what}"),
             Notice::NothingToRotate => tell!("SIGUSR1: there are no windows (--window-flag, --rotate)"),
             Notice::FlagNotSeen(why) => tell!("{why}"),
+            Notice::RankMapBroken(why) => tell!("--rank-map {why}"),
             Notice::PassedOver(why) => tell!("passed over: {why}"),
             Notice::FilesLimit(folder) => {
                 tell!(

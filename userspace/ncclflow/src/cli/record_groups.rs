@@ -15,7 +15,7 @@ use super::args::seconds;
 use crate::{
     record::{FilesOptions, WindowOptions},
     sinks::FilesWhen,
-    who::{RankMap, WhoOptions},
+    who::{RankMapFile, WhoOptions},
 };
 use flow::model::Sampling;
 
@@ -105,9 +105,10 @@ impl WindowArgs {
 pub struct WhoArgs {
     /// Ranks in the job, where the processes' environment does not have them (mp.spawn, Ray): lines `PID
     /// RANK` or
-    /// `HOST PID RANK`, or JSON, {"PID": RANK} or [{"host", "pid", "rank"}]
+    /// `HOST PID RANK`, or JSON, {"PID": RANK} or [{"host", "pid", "rank"}]; with --all read again when it
+    /// changes
     #[arg(help_heading = "Who is who", long, value_name = "FILE", value_parser = rank_map)]
-    pub rank_map: Option<RankMap>,
+    pub rank_map: Option<RankMapFile>,
 
     /// Name of the job [default: SLURM_JOB_ID of the processes]
     #[arg(help_heading = "Who is who", long, value_name = "NAME", value_parser = job_name)]
@@ -116,13 +117,12 @@ pub struct WhoArgs {
 
 impl WhoArgs {
     pub(super) fn options(&self) -> Arc<WhoOptions> {
-        let rank_map = self.rank_map.clone().unwrap_or_default();
-        Arc::new(WhoOptions { rank_map, job: self.job.clone() })
+        Arc::new(WhoOptions { rank_map: self.rank_map.clone(), job: self.job.clone() })
     }
 }
 
-fn rank_map(path: &str) -> Result<RankMap, String> {
-    RankMap::read(Path::new(path))
+fn rank_map(path: &str) -> Result<RankMapFile, String> {
+    RankMapFile::read(Path::new(path))
 }
 
 fn job_name(name: &str) -> Result<String, String> {

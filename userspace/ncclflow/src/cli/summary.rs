@@ -7,11 +7,14 @@ use std::{
 
 use anyhow::Result;
 
-use super::{args::SummaryArgs, write_json};
+use super::{args::SummaryArgs, progress::BytesLine, write_json};
 use crate::check::{RankReport, summarize};
 
 pub(super) fn run(args: &SummaryArgs) -> Result<ExitCode> {
-    let report = summarize(&args.dirs)?;
+    let mut line = BytesLine::new("");
+    let report = summarize(&args.dirs, &mut |bytes, of_bytes| line.show(bytes, of_bytes));
+    line.clear();
+    let report = report?;
     let mut out = stdout().lock();
     if args.json {
         write_json(&mut out, &report)?;

@@ -1,7 +1,9 @@
 //! Steps of one process's proxy that are of another process's ops (PXN): NCCL sends through another GPU of
 //! the node, and the process of that GPU's rank executes the op.
 
-use std::{collections::HashMap, mem};
+use std::mem;
+
+use foldhash::HashMap;
 
 use super::processes::{Output, TracedProcess};
 use flow::{

@@ -238,6 +238,8 @@ pub enum Notice<'a> {
     FlagNotSeen(&'a str),
     /// Why what was resolved is not kept for the next time.
     NotCached(&'a str),
+    /// Why the changed file of `--rank-map` is not believed.
+    RankMapBroken(&'a str),
     /// A window's folder was removed, to make room for others or for its age.
     WindowRemoved(&'a str),
     /// The files of lines in this folder of the recording were removed, to make room or for their age. The

@@ -1,8 +1,7 @@
 //! Records in, files written: decode → model → sinks. Knows nothing of the kernel, so a replay can drive it
 //! too.
 
-use std::collections::HashMap;
-
+use foldhash::HashMap;
 use ncclflow_common::LOSS_MARK;
 
 use super::{

@@ -96,6 +96,9 @@ impl Output {
             self.rows_and_sinks(host.pid, record.origin().map_or(0, |origin| origin.ts_ns));
         let op = rows.op(record, host);
         sinks.iter_mut().flatten().for_each(|sink| sink.op(&op));
+        if !sinks.iter().flatten().any(|sink| sink.wants_messages(&op)) {
+            return;
+        }
         rows.messages(record, &op, |messages| {
             sinks.iter_mut().flatten().for_each(|sink| sink.messages(&op, messages));
         });

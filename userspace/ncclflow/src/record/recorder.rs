@@ -1,6 +1,6 @@
 //! A recording from beginning to end.
 
-use std::{os::fd::AsFd as _, sync::Arc, time::Duration};
+use std::{os::fd::AsFd as _, time::Duration};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use ncclflow_common::WIRE_VERSION;
@@ -37,7 +37,7 @@ use crate::{
         Aggregated, ApiOutputOptions, AttachReport, FilesReport, FilesWhen, OutputDir, SessionFiles,
         SessionReport, TargetReport, WindowReport,
     },
-    who::Who,
+    who::{Who, WhoOptions},
 };
 use flow::model::Sampling;
 
@@ -138,7 +138,7 @@ impl<'a> Recording<'a> {
         let dir = options.output.as_deref().map(|path| limit::create_folder(path, options)).transpose()?;
         let report = first_report(setup, options.choice, options.buffer, options.queue_bytes);
         let begun = attachment.and_then(|attachment| {
-            let who = Who::new(Arc::clone(&options.who), report.host.clone());
+            let who = Who::new(WhoOptions::clone(&options.who), report.host.clone());
             let mut recording = Self {
                 options,
                 setup,
@@ -364,6 +364,14 @@ impl<'a> Recording<'a> {
         self.who.describe(&mut target);
         self.report.targets.push(target);
         self.report.targets.len() - 1
+    }
+
+    /// Sees whether `--rank-map` says something else by now.
+    pub(super) fn refresh_ranks(&mut self) {
+        match self.who.refresh_ranks(&mut self.report.targets) {
+            Ok(has_changed) => self.is_outdated |= has_changed,
+            Err(error) => (self.notice)(Notice::RankMapBroken(&error)),
+        }
     }
 
     /// Says in the recording, and in `session.json`, that the recording is whole.

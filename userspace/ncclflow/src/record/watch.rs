@@ -156,6 +156,7 @@ impl<'a, 'r> Watch<'a, 'r> {
         }
         if Instant::now() >= self.next_round {
             follower.round(recording)?;
+            recording.refresh_ranks();
             self.next_round = Instant::now() + ROUND;
         }
         Ok(())

@@ -90,6 +90,10 @@ impl Sink for SessionFiles {
         self.each(|sink| sink.op(op));
     }
 
+    fn wants_messages(&self, op: &Op) -> bool {
+        self.sinks.iter().any(|sink| sink.wants_messages(op))
+    }
+
     fn messages(&mut self, op: &Op, messages: &[MessageRow]) {
         self.each(|sink| sink.messages(op, messages));
     }

@@ -11,6 +11,11 @@ pub trait Sink: fmt::Debug + Send {
     /// An op on a channel. Its messages follow.
     fn op(&mut self, _op: &Op) {}
 
+    /// Whether the messages of this op, which came last, are of use: rows that nobody wants are not made.
+    fn wants_messages(&self, _op: &Op) -> bool {
+        true
+    }
+
     /// Some messages of the op that came last, in the order of peers and steps.
     fn messages(&mut self, _op: &Op, _messages: &[MessageRow]) {}
 

@@ -4,7 +4,7 @@ use flow::{decode::CommunicatorPlaces, schema::CommunicatorReport};
 use nccl_library::{elf::RuntimeAddr, fields::IntField};
 use serde::{Deserialize, Serialize};
 
-use super::gpu;
+use super::gpu::{self, DriverFacts};
 use crate::memory::Memory;
 
 /// `NCCL_MAGIC`, src/include/comm.h.
@@ -47,8 +47,12 @@ pub struct CommunicatorFacts {
     pub nvml_dev: Option<u32>,
     /// PCI address, as the driver writes it: `0000:3b:00.0`.
     pub bus_id: Option<String>,
-    /// As the driver has it for that address.
+    /// As the driver has it for that address, and so are the next two.
     pub gpu_uuid: Option<String>,
+    /// The N of the host's `/dev/nvidiaN`.
+    pub gpu_minor: Option<u32>,
+    /// Instances (MIG) that the GPU is divided into.
+    pub gpu_instances: Option<u32>,
 }
 
 impl CommunicatorFacts {
@@ -106,13 +110,16 @@ impl CommunicatorFacts {
             nvml_dev: small(nvml_dev),
             bus_id: bus_id.and_then(gpu::bus_id),
             gpu_uuid: None,
+            gpu_minor: None,
+            gpu_instances: None,
         })
     }
 
     /// Adds what the driver of this host says of the GPU.
-    pub(super) fn with_uuid(self) -> Self {
-        let gpu_uuid = self.bus_id.as_deref().and_then(gpu::uuid);
-        Self { gpu_uuid, ..self }
+    pub(super) fn with_driver(self) -> Self {
+        let DriverFacts { uuid, minor, instances } =
+            self.bus_id.as_deref().map(DriverFacts::read).unwrap_or_default();
+        Self { gpu_uuid: uuid, gpu_minor: minor, gpu_instances: instances, ..self }
     }
 
     /// What both say: of communicators that cannot be told from each other.
@@ -129,6 +136,8 @@ impl CommunicatorFacts {
             nvml_dev: same(self.nvml_dev, other.nvml_dev.as_ref()),
             bus_id: same(self.bus_id, other.bus_id.as_ref()),
             gpu_uuid: same(self.gpu_uuid, other.gpu_uuid.as_ref()),
+            gpu_minor: same(self.gpu_minor, other.gpu_minor.as_ref()),
+            gpu_instances: same(self.gpu_instances, other.gpu_instances.as_ref()),
             ..self
         }
     }
@@ -143,6 +152,8 @@ impl CommunicatorFacts {
         row.nvml_dev = self.nvml_dev;
         row.bus_id.clone_from(&self.bus_id);
         row.gpu_uuid.clone_from(&self.gpu_uuid);
+        row.gpu_minor = self.gpu_minor;
+        row.gpu_instances = self.gpu_instances;
     }
 }
 
@@ -222,6 +233,8 @@ mod tests {
             nvml_dev: None,
             bus_id: Some("0000:3b:00.0".to_owned()),
             gpu_uuid: None,
+            gpu_minor: None,
+            gpu_instances: None,
         };
         assert_eq!(read(seen).unwrap(), expected);
         for other in [

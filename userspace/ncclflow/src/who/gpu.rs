@@ -16,13 +16,53 @@ pub(super) fn bus_id(number: u64) -> Option<String> {
     Some(format!("{domain:04x}:{bus:02x}:{device:02x}.{function:x}"))
 }
 
-/// The UUID of the GPU at this PCI address, as `nvidia-smi -L` has it; of a GPU that is divided (MIG), that
-/// of the whole.
-pub(super) fn uuid(bus_id: &str) -> Option<String> {
-    let mut text = String::new();
-    let file = File::open(Path::new(GPUS).join(bus_id).join("information")).ok()?;
-    file.take(MAX_INFORMATION).read_to_string(&mut text).ok()?;
-    uuid_in(&text)
+/// What the driver lets be divided, and how it is: a folder for each GPU, by its minor number.
+const CAPABILITIES: &str = "/proc/driver/nvidia/capabilities";
+
+/// Instances of a GPU that are counted; there are seven at most.
+const MAX_INSTANCES: usize = 64;
+
+/// What the driver of this host says of a GPU.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct DriverFacts {
+    /// As `nvidia-smi -L` has it; of a GPU that is divided (MIG), that of the whole.
+    pub(super) uuid: Option<String>,
+    /// The N of `/dev/nvidiaN`, on the host.
+    pub(super) minor: Option<u32>,
+    /// GPU instances (MIG) that it is divided into.
+    pub(super) instances: Option<u32>,
+}
+
+impl DriverFacts {
+    /// Of the GPU at this PCI address. What the driver does not say is not there.
+    pub(super) fn read(bus_id: &str) -> Self {
+        Self::read_in(Path::new(GPUS), Path::new(CAPABILITIES), bus_id)
+    }
+
+    fn read_in(gpus: &Path, capabilities: &Path, bus_id: &str) -> Self {
+        let mut text = String::new();
+        let file = File::open(gpus.join(bus_id).join("information"));
+        let read = file.and_then(|file| file.take(MAX_INFORMATION).read_to_string(&mut text));
+        if read.is_err() {
+            return Self::default();
+        }
+        let minor = minor_in(&text);
+        let instances = minor.and_then(|minor| instances_in(&capabilities.join(format!("gpu{minor}/mig"))));
+        Self { uuid: uuid_in(&text), minor, instances }
+    }
+}
+
+fn minor_in(information: &str) -> Option<u32> {
+    information.lines().find_map(|line| line.strip_prefix("Device Minor:"))?.trim().parse().ok()
+}
+
+/// Folders `gi1`, `gi2` …, each an instance. A GPU that is not divided has none of them; a driver that cannot
+/// divide GPUs does not have the folder.
+fn instances_in(folder: &Path) -> Option<u32> {
+    let entries = std::fs::read_dir(folder).ok()?.take(MAX_INSTANCES).flatten();
+    let is_instance = |name: &str| name.strip_prefix("gi").is_some_and(|id| id.parse::<u32>().is_ok());
+    let instances = entries.filter(|entry| entry.file_name().to_str().is_some_and(is_instance));
+    u32::try_from(instances.count()).ok()
 }
 
 fn uuid_in(information: &str) -> Option<String> {
@@ -54,5 +94,29 @@ mod tests {
         assert_eq!(uuid_in(text).as_deref(), Some("GPU-3f0e3e0c-2c5d-6b5e-9d5a-0123456789ab"));
         assert_eq!(uuid_in("GPU UUID: \t GPU-????????-????-????-????-????????????\n"), None);
         assert_eq!(uuid_in(""), None);
+    }
+
+    /// Folders as in NVIDIA's MIG User Guide ("Device Nodes and Capabilities").
+    #[test]
+    fn the_host_s_number_and_the_instances_are_told_by_the_driver_or_not_at_all() {
+        let folder = tempfile::tempdir().unwrap();
+        let (gpus, capabilities) = (folder.path().join("gpus"), folder.path().join("capabilities"));
+        let bus_id = "0000:3b:00.0";
+        let facts = || DriverFacts::read_in(&gpus, &capabilities, bus_id);
+        assert_eq!(facts(), DriverFacts::default());
+        std::fs::create_dir_all(gpus.join(bus_id)).unwrap();
+        let uuid = "GPU-3f0e3e0c-2c5d-6b5e-9d5a-0123456789ab";
+        let text = format!("Model: \t\t NVIDIA H200\nGPU UUID: \t {uuid}\nDevice Minor: \t 3\n");
+        std::fs::write(gpus.join(bus_id).join("information"), text).unwrap();
+        let expected = DriverFacts { uuid: Some(uuid.to_owned()), minor: Some(3), instances: None };
+        assert_eq!(facts(), expected);
+        let mig = capabilities.join("gpu3/mig");
+        std::fs::create_dir_all(&mig).unwrap();
+        std::fs::create_dir_all(capabilities.join("gpu0/mig/gi1")).unwrap();
+        std::fs::write(mig.join("config"), "").unwrap();
+        assert_eq!(facts().instances, Some(0), "not divided");
+        std::fs::create_dir_all(mig.join("gi1/ci0")).unwrap();
+        std::fs::create_dir_all(mig.join("gi2/ci0")).unwrap();
+        assert_eq!(facts().instances, Some(2));
     }
 }

@@ -23,5 +23,5 @@ pub use environment::{JobVariable, Variables};
 pub use job::{Job, JobSource, Largest};
 pub use known::Known;
 pub use process::{ProcessFacts, WhoOptions, Whose};
-pub use rank_map::RankMap;
+pub use rank_map::{RankMap, RankMapFile};
 pub(crate) use watch::{CommunicatorWatch, Who, WhoReport};

@@ -2,15 +2,22 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{environment::Variables, rank_map::RankMap};
+use super::{environment::Variables, rank_map::RankMapFile};
 use crate::target::{Container, Description, Process, Users};
 
 /// What is asked for with `--rank-map` and `--job`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WhoOptions {
-    pub rank_map: RankMap,
+    pub rank_map: Option<RankMapFile>,
     /// Name of the job of all processes.
     pub job: Option<String>,
+}
+
+impl WhoOptions {
+    /// By `--rank-map`.
+    pub(super) fn rank(&self, host: &str, pid: u32) -> Option<u32> {
+        self.rank_map.as_ref().and_then(|file| file.map().rank(host, pid))
+    }
 }
 
 /// A process, and whose it is.
@@ -62,7 +69,7 @@ impl ProcessFacts {
         let Description { uid, user, cgroup, container, .. } = Description::read(&process, users);
         let environment = Variables::read(&process);
         // Its number can belong to another process only once it has ended.
-        let (mapped_rank, named_job) = (options.rank_map.rank(host, pid), options.job.clone());
+        let (mapped_rank, named_job) = (options.rank(host, pid), options.job.clone());
         let whose = Whose { uid, user, cgroup, container, environment, mapped_rank, named_job };
         (!process.has_exited()).then(|| Self {
             pid,

@@ -1,6 +1,12 @@
 //! `--rank-map FILE`: the job's ranks of processes, where their environment does not have them.
 
-use std::{collections::HashMap, fs::File, io::Read as _, path::Path};
+use std::{
+    collections::HashMap,
+    fs::{File, Metadata},
+    io::Read as _,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+};
 
 use serde::Deserialize;
 
@@ -35,8 +41,11 @@ impl RankMap {
     /// # Errors
     /// If it cannot be read, or is not such a file; which line is wrong.
     pub fn read(path: &Path) -> Result<Self, String> {
+        Self::read_file(&File::open(path).map_err(|error| error.to_string())?)
+    }
+
+    fn read_file(file: &File) -> Result<Self, String> {
         let mut text = String::new();
-        let file = File::open(path).map_err(|error| error.to_string())?;
         file.take(MAX_FILE + 1).read_to_string(&mut text).map_err(|error| error.to_string())?;
         if text.len() as u64 > MAX_FILE {
             return Err(format!("larger than {MAX_FILE} bytes"));
@@ -89,9 +98,102 @@ impl RankMap {
     }
 }
 
+/// A rank map, and the file that it is from, which can change while a recording goes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RankMapFile {
+    path: PathBuf,
+    map: RankMap,
+    /// The file that was read last, whether it was a rank map or not.
+    seen: Option<Identity>,
+}
+
+/// What changes when somebody writes to a file, or puts another one in its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Identity {
+    file: (u64, u64),
+    bytes: u64,
+    modified: (i64, i64),
+}
+
+impl Identity {
+    fn of(about: &Metadata) -> Self {
+        Self {
+            file: (about.dev(), about.ino()),
+            bytes: about.len(),
+            modified: (about.mtime(), about.mtime_nsec()),
+        }
+    }
+}
+
+impl RankMapFile {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// As [`RankMap::read`].
+    pub fn read(path: &Path) -> Result<Self, String> {
+        let file = File::open(path).map_err(|error| error.to_string())?;
+        let seen = file.metadata().ok().map(|about| Identity::of(&about));
+        Ok(Self { path: path.to_owned(), map: RankMap::read_file(&file)?, seen })
+    }
+
+    pub fn map(&self) -> &RankMap {
+        &self.map
+    }
+
+    /// Reads the file again if it is another one than before. Gives whether the map has changed. What is no
+    /// file, as a pipe, is read once only.
+    ///
+    /// # Errors
+    /// If the changed file cannot be read, or is no rank map: each change once. The map stays as it was.
+    pub fn refresh(&mut self) -> Result<bool, String> {
+        let now = match std::fs::metadata(&self.path) {
+            Ok(about) if !about.is_file() => return Ok(false),
+            Ok(about) => Ok(Identity::of(&about)),
+            Err(error) => Err(error),
+        };
+        if now.as_ref().ok() == self.seen.as_ref() {
+            return Ok(false);
+        }
+        self.seen = now.as_ref().ok().copied();
+        let shown = self.path.display();
+        let stays = |error: String| format!("`{shown}`: {error}; ranks stay as they were");
+        now.map_err(|error| stays(error.to_string()))?;
+        let map = Self::read(&self.path).map_err(stays)?;
+        let has_changed = map.map != self.map;
+        *self = map;
+        Ok(has_changed)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_changed_file_is_read_again_and_a_broken_one_changes_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("map");
+        let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+        write("map", "7 0");
+        let mut file = RankMapFile::read(&path).unwrap();
+        assert_eq!(file.refresh(), Ok(false));
+        write("map", "7 0\n8 1");
+        assert_eq!((file.refresh(), file.map().rank("here", 8)), (Ok(true), Some(1)));
+        write("map", "7 0\n8 one");
+        let error = file.refresh().unwrap_err();
+        assert!(error.contains("map`: line 2: `one`") && error.contains("stay"), "{error}");
+        assert_eq!((file.refresh(), file.map().rank("here", 8)), (Ok(false), Some(1)), "said once");
+        std::fs::remove_file(&path).unwrap();
+        assert!(file.refresh().is_err());
+        assert_eq!((file.refresh(), file.map().rank("here", 8)), (Ok(false), Some(1)));
+        // In place of it, as launchers do it.
+        write("new", "8 5");
+        std::fs::rename(folder.path().join("new"), &path).unwrap();
+        assert_eq!((file.refresh(), file.map().rank("here", 8)), (Ok(true), Some(5)));
+        assert_eq!(file.map().rank("here", 7), None);
+        write("map", &" ".repeat(usize::try_from(MAX_FILE).unwrap() + 1));
+        assert!(file.refresh().unwrap_err().contains("larger than"));
+    }
 
     #[test]
     fn lines_and_both_forms_of_json_say_the_same() {

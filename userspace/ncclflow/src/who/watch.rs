@@ -41,7 +41,7 @@ const SETTLE_LIMIT: Duration = Duration::from_millis(200);
 /// What a recording has to tell who is who.
 #[derive(Debug)]
 pub(crate) struct Who {
-    options: Arc<WhoOptions>,
+    options: WhoOptions,
     host: String,
     /// Read when they are first asked for: attaching does not wait for them.
     users: OnceLock<Users>,
@@ -61,7 +61,7 @@ struct Look {
 
 impl Who {
     /// Where the thread cannot be started, communicators have no facts.
-    pub(crate) fn new(options: Arc<WhoOptions>, host: String) -> Self {
+    pub(crate) fn new(options: WhoOptions, host: String) -> Self {
         let (registry, waiting) = (Registry::default(), Arc::new(AtomicUsize::new(0)));
         let (to_thread, looks) = sync_channel(MAX_WAITING);
         let (found, still_waiting) = (registry.clone(), Arc::clone(&waiting));
@@ -80,6 +80,33 @@ impl Who {
             self.registry.push(Event::Process(Box::new(facts.clone())));
         }
         target.whose = facts.map(|facts| facts.whose);
+    }
+
+    /// Reads the rank map again if its file has changed, and tells the ranks of these processes that are others
+    /// now. Gives whether there are any.
+    ///
+    /// # Errors
+    /// See [`RankMapFile::refresh`](super::RankMapFile::refresh).
+    pub(crate) fn refresh_ranks(&mut self, targets: &mut [TargetReport]) -> Result<bool, String> {
+        let Some(file) = &mut self.options.rank_map else { return Ok(false) };
+        if !file.refresh()? {
+            return Ok(false);
+        }
+        let (known, mut has_changed) = (self.registry.known(), false);
+        for target in targets.iter_mut().filter(|target| !target.exited) {
+            let rank = self.options.rank(&self.host, target.pid);
+            let Some(whose) = target.whose.as_mut().filter(|whose| whose.mapped_rank != rank) else {
+                continue;
+            };
+            whose.mapped_rank = rank;
+            has_changed = true;
+            let facts = known.process(target.pid);
+            if let Some(facts) = facts.filter(|facts| facts.started_ticks == target.started_ticks) {
+                let facts = ProcessFacts { whose: whose.clone(), ..facts.clone() };
+                self.registry.push(Event::Process(Box::new(facts)));
+            }
+        }
+        Ok(has_changed)
     }
 
     /// For whoever writes a recording: has communicators looked at as they come, and is told.
@@ -193,7 +220,7 @@ fn look_at_communicators(looks: &Receiver<Look>, registry: &Registry, waiting: &
             && let Ok(process) = Process::open(pid)
             && let Some(facts) = CommunicatorFacts::read(Memory::new(&process), places, &seen, pid)
         {
-            registry.push(Event::Communicator(Box::new(facts.with_uuid())));
+            registry.push(Event::Communicator(Box::new(facts.with_driver())));
         }
         waiting.fetch_sub(1, Ordering::AcqRel);
     }

@@ -22,7 +22,7 @@ impl Recording {
     fn new() -> Self {
         let traced = Traced { steps: true, ..Traced::default() };
         let new = |tgid| (tgid, TracedProcess::new(traced));
-        let processes = [POSTER, EXECUTOR, ANOTHER].map(new).into();
+        let processes = [POSTER, EXECUTOR, ANOTHER].map(new).into_iter().collect();
         Self {
             node: Node::default(),
             neighbours: Neighbours::default(),

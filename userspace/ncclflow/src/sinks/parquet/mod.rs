@@ -33,6 +33,9 @@ const NO_JOB: &str = "unknown";
 /// Jobs and hosts of a recording; containers have host names of their own.
 const MAX_PARTITIONS: usize = 1024;
 
+/// Files that are written at a time. Hosts and jobs beyond that get more and smaller ones.
+const MAX_OPEN_FILES: usize = 256;
+
 /// Rows after which the memory of those that wait is looked at.
 const LOOK_EVERY: u32 = 4096;
 
@@ -215,10 +218,14 @@ impl ParquetTables {
         }
         self.until_look = LOOK_EVERY;
         while self.partitions.iter().map(|(_, _, partition)| partition.bytes()).sum::<usize>() > MEMORY {
+            let open: usize = self.partitions.iter().map(|(_, _, partition)| partition.open_files()).sum();
             let partitions = self.partitions.iter_mut().map(|(_, _, partition)| partition);
             let Some(largest) = partitions.max_by_key(|partition| partition.bytes()) else { break };
             let before = largest.bytes();
             largest.write_largest()?;
+            if open >= MAX_OPEN_FILES {
+                largest.finish_files()?;
+            }
             if largest.bytes() >= before {
                 break;
             }
@@ -265,3 +272,6 @@ impl Sink for ParquetTables {
         mem::take(&mut self.errors)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -214,6 +214,16 @@ impl Partition {
         largest.map_or(Ok(()), |table| self.write_rows(table, false))
     }
 
+    /// Files that are being written.
+    pub(super) fn open_files(&self) -> usize {
+        self.tables.iter().filter(|state| state.file.is_some()).count()
+    }
+
+    /// Completes its files; further rows go to others.
+    pub(super) fn finish_files(&mut self) -> io::Result<()> {
+        Table::ALL.into_iter().try_for_each(|table| self.finish_file(table))
+    }
+
     fn columns(&self, rank: Option<RankKey>, ts_ns: u64) -> FleetColumns {
         let clock_offset_ns = self.common.offset_ns;
         FleetColumns {

@@ -1,0 +1,91 @@
+//! What is known of each collective of a communicator.
+
+use std::collections::BTreeMap;
+
+/// Collectives that are kept together: their numbers follow one another.
+const CHUNK: usize = 32;
+
+/// What the first rank ran that has it, and when any rank was first seen in it, as wall time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Collective {
+    /// Which call.
+    pub(super) call: u32,
+    pub(super) first_seen: u64,
+}
+
+/// Collectives by number. Those that follow one another take 12 bytes each.
+#[derive(Debug, Default)]
+pub(super) struct ByNumber(BTreeMap<u64, Box<Chunk>>);
+
+#[derive(Debug)]
+struct Chunk {
+    calls: [u32; CHUNK],
+    first_seen: [u64; CHUNK],
+}
+
+/// No call.
+const NONE: u32 = u32::MAX;
+
+impl ByNumber {
+    /// Memory that a chunk takes, about.
+    pub(super) const CHUNK_BYTES: usize = size_of::<Chunk>() + 48;
+
+    fn split(number: u64) -> (u64, usize) {
+        // The remainder is small.
+        (number / CHUNK as u64, usize::try_from(number % CHUNK as u64).unwrap_or(0))
+    }
+
+    /// Whether putting this one needs memory for a chunk.
+    pub(super) fn needs_chunk(&self, number: u64) -> bool {
+        !self.0.contains_key(&Self::split(number).0)
+    }
+
+    pub(super) fn get(&self, number: u64) -> Option<Collective> {
+        let (chunk, at) = Self::split(number);
+        self.0.get(&chunk)?.get(at)
+    }
+
+    pub(super) fn put(&mut self, number: u64, collective: Collective) {
+        let (chunk, at) = Self::split(number);
+        let empty = || Box::new(Chunk { calls: [NONE; CHUNK], first_seen: [0; CHUNK] });
+        let chunk = self.0.entry(chunk).or_insert_with(empty);
+        if let (Some(call), Some(seen)) = (chunk.calls.get_mut(at), chunk.first_seen.get_mut(at)) {
+            (*call, *seen) = (collective.call, collective.first_seen);
+        }
+    }
+
+    /// All of them, by their numbers.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, Collective)> {
+        self.0.iter().flat_map(|(chunk, of)| {
+            (0..CHUNK).filter_map(move |at| Some((chunk * CHUNK as u64 + at as u64, of.get(at)?)))
+        })
+    }
+}
+
+impl Chunk {
+    fn get(&self, at: usize) -> Option<Collective> {
+        let call = self.calls.get(at).copied().filter(|call| *call != NONE)?;
+        Some(Collective { call, first_seen: self.first_seen.get(at).copied()? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_put_is_found_and_comes_in_order() {
+        let mut known = ByNumber::default();
+        let numbers = [31u64, 32, 5, u64::MAX >> 1, 1 << 40, 63];
+        for (call, number) in (0..).zip(numbers) {
+            assert!(known.get(number).is_none());
+            known.put(number, Collective { call, first_seen: number + 1 });
+        }
+        assert!(!known.needs_chunk(33) && known.needs_chunk(64));
+        let mut sorted = numbers;
+        sorted.sort_unstable();
+        let found: Vec<u64> = known.iter().map(|(number, _)| number).collect();
+        assert_eq!(found, sorted);
+        assert_eq!(known.get(5), Some(Collective { call: 2, first_seen: 6 }));
+    }
+}

@@ -1,0 +1,92 @@
+//! Numbers that mostly follow one another.
+
+use std::collections::BTreeMap;
+
+/// A set of numbers, kept as ranges: what a rank ran without a gap takes the memory of one.
+#[derive(Debug, Default)]
+pub(super) struct Ranges {
+    /// By its first number, the last one of each range. No two ranges touch.
+    lasts: BTreeMap<u64, u64>,
+    count: u64,
+}
+
+impl Ranges {
+    /// Memory that one range takes, about.
+    pub(super) const BYTES: usize = 32;
+
+    /// Adds a number. False: it was there.
+    pub(super) fn insert(&mut self, number: u64) -> bool {
+        let before = self.lasts.range_mut(..=number).next_back();
+        if let Some((first, last)) = before {
+            if number <= *last {
+                return false;
+            }
+            let first = *first;
+            if *last == number - 1 {
+                *last = number;
+                self.join_next(first, number);
+                self.count += 1;
+                return true;
+            }
+        }
+        self.lasts.insert(number, number);
+        self.join_next(number, number);
+        self.count += 1;
+        true
+    }
+
+    /// If the next range begins right behind this one, the two are one.
+    fn join_next(&mut self, first: u64, last: u64) {
+        if let Some(next) = last.checked_add(1)
+            && let Some(end) = self.lasts.remove(&next)
+        {
+            self.lasts.insert(first, end);
+        }
+    }
+
+    pub(super) fn contains(&self, number: u64) -> bool {
+        self.lasts.range(..=number).next_back().is_some_and(|(_, last)| number <= *last)
+    }
+
+    pub(super) fn first(&self) -> Option<u64> {
+        self.lasts.keys().next().copied()
+    }
+
+    pub(super) fn last(&self) -> Option<u64> {
+        self.lasts.values().next_back().copied()
+    }
+
+    /// How many numbers it has.
+    pub(super) fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// How many ranges they make.
+    pub(super) fn ranges(&self) -> usize {
+        self.lasts.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::Ranges;
+
+    #[test]
+    fn in_any_order_it_has_what_was_added() {
+        // A full cycle of a generator modulo 101, twice.
+        let numbers = (0..200u64).map(|n| (n * 37 + 11) % 101).filter(|number| number % 10 != 3);
+        let (mut ranges, mut set) = (Ranges::default(), BTreeSet::new());
+        for number in numbers {
+            assert_eq!(ranges.insert(number), set.insert(number), "{number}");
+            assert_eq!(ranges.count(), set.len() as u64);
+            for number in 0..103 {
+                assert_eq!(ranges.contains(number), set.contains(&number), "{number}");
+            }
+        }
+        assert_eq!((ranges.first(), ranges.last()), (set.first().copied(), set.last().copied()));
+        assert_eq!(ranges.ranges(), 11);
+        assert!(ranges.insert(u64::MAX) && ranges.contains(u64::MAX));
+    }
+}
