@@ -63,7 +63,7 @@ mod tests {
             let filters = ["user", "cgroup", "container", "comm", "nccl_version"];
             assert_eq!(below(command, super::HEADING), filters, "{command}");
         }
-        let windows = ["window_flag", "window_max_ops", "window_max_secs", "rotate"];
+        let windows = ["window_flag", "window_max_ops", "window_max_secs", "window_iterations", "rotate"];
         assert_eq!(below("record", "Windows"), windows);
         assert_eq!(below("record", "Disk"), ["files", "files_limit", "max_size", "compress"]);
     }
