@@ -378,7 +378,7 @@ fn a_folder_with_a_limit_keeps_the_latest_windows_and_never_takes_more() {
     let folders = fs::read_dir(&job.output).unwrap().flatten().filter(|entry| entry.path().is_dir());
     assert_eq!(folders.count(), kept.len());
     // Files of lines of older ones are gone, and made again of the recording.
-    let has_lines = |folder: &str| communicators(&job.output.join(folder)).count() > 0;
+    let has_lines = |folder: &str| !communicators(&job.output.join(folder)).is_empty();
     for window in windows {
         let folder = window["folder"].as_str().unwrap();
         assert!(!has_lines(folder) || window["lines_removed"] == false, "{window:#}");
