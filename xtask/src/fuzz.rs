@@ -6,12 +6,13 @@
 //! gives.
 
 use std::{
-    fs,
+    fs, io,
     path::{Path, PathBuf},
     process::Command,
 };
 
 use anyhow::{Context as _, Result};
+use flate2::read::GzDecoder;
 
 use crate::{programs, repository, tool};
 
@@ -26,6 +27,8 @@ const TRACE: &str = r#"{"traceEvents":[
 {"ph":"s","cat":"ac2g","name":"ac2g","id":5,"pid":1,"tid":1,"ts":3},{"ph":"f","bp":"e","cat":"ac2g","name":"ac2g","id":5,"pid":0,"tid":7,"ts":9},
 {"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":9,"dur":4},
 {"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":14,"dur":4,"args":{"correlation":5}}]}"#;
+
+const CAPTURES: [&str; 2] = ["tests/traces/nvlink_flow.cap.gz", "tests/traces/net_steps.cap.gz"];
 
 /// Ways to compile the seeds: each gives other debugging information, or none.
 const FORMS: [(&str, &[&str]); 7] = [
@@ -44,8 +47,8 @@ pub(crate) struct Args {
     /// recordings and what is in their blocks, `trace` traces of profilers
     #[arg(long, value_name = "TARGET", value_parser = TARGETS, num_args = 1.., default_values = TARGETS)]
     target: Vec<String>,
-    /// Captures (`record --capture`) that seeds of recordings are made of
-    #[arg(long, value_name = "FILE", num_args = 1..)]
+    /// Captures (`record --capture`, also with gzip) that seeds of recordings are made of
+    #[arg(long, value_name = "FILE", num_args = 1.., default_values = CAPTURES)]
     captures: Vec<PathBuf>,
     /// How long each runs
     #[arg(long, value_name = "SECONDS", default_value_t = 900)]
@@ -106,15 +109,23 @@ fn make_seeds(folder: &Path, captures: &[PathBuf]) -> Result<()> {
         tool::run(&mut program, "the seeds of traces")?;
     }
     fs::write(folder.join("corpus/trace/json"), TRACE).context("writing the seed of traces in JSON")?;
-    if !captures.is_empty() {
-        let captures = captures.iter().map(|capture| capture.canonicalize()).collect::<Result<Vec<_>, _>>();
-        let mut program = Command::new(programs::cargo());
-        program.args(["run", "--quiet", "--release", "--example", "recording-seeds", "--"]);
-        program
-            .arg(folder.join("corpus/recording"))
-            .args(captures.context("finding the captures")?)
-            .current_dir(folder);
-        tool::run(&mut program, "the seeds of recordings")?;
+    let captures = captures.iter().map(|capture| unpacked(capture, folder)).collect::<Result<Vec<_>>>()?;
+    let mut program = Command::new(programs::cargo());
+    program.args(["run", "--quiet", "--release", "--example", "recording-seeds", "--"]);
+    program.arg(folder.join("corpus/recording")).args(captures).current_dir(folder);
+    tool::run(&mut program, "the seeds of recordings")
+}
+
+/// The capture without gzip.
+fn unpacked(capture: &Path, folder: &Path) -> Result<PathBuf> {
+    let capture = repository::root().join(capture);
+    let context = || format!("reading the capture `{}`", capture.display());
+    if capture.extension().is_none_or(|extension| extension != "gz") {
+        return capture.canonicalize().with_context(context);
     }
-    Ok(())
+    let to = folder.join("corpus").join(capture.file_stem().unwrap_or_default());
+    let mut packed = GzDecoder::new(fs::File::open(&capture).with_context(context)?);
+    let mut file = fs::File::create(&to).with_context(|| format!("making `{}`", to.display()))?;
+    io::copy(&mut packed, &mut file).with_context(context)?;
+    Ok(to)
 }

@@ -65,6 +65,6 @@ mod tests {
         }
         let windows = ["window_flag", "window_max_ops", "window_max_secs", "window_iterations", "rotate"];
         assert_eq!(below("record", "Windows"), windows);
-        assert_eq!(below("record", "Disk"), ["files", "files_limit", "max_size", "compress"]);
+        assert_eq!(below("record", "Disk"), ["files", "files_limit", "max_size", "max_age", "compress"]);
     }
 }

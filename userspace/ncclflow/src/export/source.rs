@@ -80,7 +80,7 @@ impl Source {
     }
 
     /// `session.json`, of its end or else of its beginning.
-    pub(crate) fn report(&self) -> &str {
+    pub fn report(&self) -> &str {
         &self.text
     }
 
