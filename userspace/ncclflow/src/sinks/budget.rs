@@ -6,14 +6,20 @@
 //! windows. A recording without windows removes its own oldest segments
 //! ([`crate::recording::RecordingWriter`]).
 
+mod state;
+
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::HashMap,
     io,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
 use super::{made::Made, output_dir::OutputDir, session_file::MaxSizeReport};
+use state::{MAIN, Part, State, some_room};
+
+pub(super) use state::Need;
+pub use state::{DiskNews, Share};
 
 /// What a name takes in its folder at most: an entry of 72 bytes, in blocks that are half full, as ext4
 /// splits them.
@@ -30,53 +36,6 @@ const BLOCK_SIZES: std::ops::RangeInclusive<u64> = 4096..=65536;
 
 /// Folders of removed windows that are named; of those before only the number is told.
 const MAX_NAMED: usize = 256;
-
-/// An op is written where there is room for so much, or a 16th of the whole: not the half of one, and not one
-/// now and then.
-const SOME_ROOM: u64 = 1 << 20;
-
-fn some_room(limit: u64) -> u64 {
-    SOME_ROOM.min(limit / 16)
-}
-
-/// The part of what lies beside the windows, or of a recording without.
-const MAIN: u64 = 0;
-
-/// What a file is written from, besides what is free.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Share {
-    /// Nothing else.
-    Free,
-    /// Nothing else. Where there is no room, the writer removes what is its own before anything is lost.
-    Records,
-    Aggregates,
-    Compressed,
-    /// What is kept for `session.json`.
-    Report,
-    /// What is kept so that a next window can be opened.
-    Opening,
-    /// What is kept for what lasts of segments that are removed.
-    Lasting,
-}
-
-const SHARES: usize = 7;
-
-/// Bytes by [`Share`].
-type ByShare = [u64; SHARES];
-
-/// What a file takes, and what is to be kept free for what is made of it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Need {
-    pub(super) disk: u64,
-    pub(super) kept: ByShare,
-}
-
-impl Need {
-    pub(super) fn keeping(mut self, share: Share, bytes: u64) -> Self {
-        self.kept[share as usize] = bytes;
-        self
-    }
-}
 
 /// The limit of a recording, and what is left of it.
 #[derive(Clone, Debug)]
@@ -95,55 +54,6 @@ struct Shared {
     removing: Mutex<()>,
 }
 
-#[derive(Debug, Default)]
-struct State {
-    /// What is on disk, or is about to be.
-    used: u64,
-    /// What is kept, over all parts.
-    kept: u64,
-    parts: HashMap<u64, Part>,
-    next_part: u64,
-    /// Windows that may be removed, oldest first, and since when they are complete.
-    complete: VecDeque<(u64, Instant)>,
-    /// Files of lines that may be removed, oldest first.
-    removable_lines: VecDeque<u64>,
-    /// Names in the root that are free again; its blocks are not.
-    spare_entries: u64,
-    is_full: bool,
-    was_refused: bool,
-    /// Windows; the folders are the latest of them.
-    removed: MaxSizeReport,
-    news: DiskNews,
-    /// That there is something to tell.
-    was_said: bool,
-}
-
-/// A window, or what lies beside the windows; or the files of lines of either.
-#[derive(Debug, Default)]
-struct Part {
-    /// The folder of the window, from the root.
-    folder: Arc<str>,
-    /// The part of its files of lines.
-    lines: Option<u64>,
-    is_lines: bool,
-    used: u64,
-    kept: ByShare,
-    /// Of `kept`, what was set as a whole.
-    fixed: ByShare,
-    made: Made,
-}
-
-/// What the budget has to tell.
-#[derive(Debug, Default)]
-pub struct DiskNews {
-    /// Folders of windows that were removed.
-    pub removed: Vec<String>,
-    /// Folders of which the files of lines were removed; the empty name is the root.
-    pub lines_removed: Vec<String>,
-    /// For the first time there was no room.
-    pub is_first_refusal: bool,
-}
-
 /// Whose the bytes are that a folder's files take.
 #[derive(Clone, Debug)]
 pub(super) struct Account {
@@ -151,49 +61,6 @@ pub(super) struct Account {
     part: u64,
     /// Path of the folder from the root.
     pub(super) within: Arc<str>,
-}
-
-impl State {
-    /// Changes what a part takes and keeps, if it stays within the limit. `borrowed`: of what is kept, what
-    /// need not be free now.
-    fn change(&mut self, limit: u64, part: u64, from: &Need, to: &Need, borrowed: u64) -> bool {
-        let Some(entry) = self.parts.get(&part) else { return false };
-        let mut kept = entry.kept;
-        for (share, bytes) in kept.iter_mut().enumerate() {
-            *bytes = bytes.saturating_add(to.kept[share]).saturating_sub(from.kept[share]);
-        }
-        let sum = |kept: &ByShare| kept.iter().sum::<u64>();
-        let used = self.used.saturating_add(to.disk).saturating_sub(from.disk);
-        let all_kept = self.kept.saturating_sub(sum(&entry.kept)).saturating_add(sum(&kept));
-        let needs_more = used.saturating_add(all_kept) > self.used.saturating_add(self.kept);
-        let is_too_much = used.saturating_add(all_kept.saturating_sub(borrowed)) > limit;
-        if needs_more && is_too_much || used > self.used && used > limit {
-            return false;
-        }
-        if let Some(entry) = self.parts.get_mut(&part) {
-            entry.used = entry.used.saturating_add(to.disk).saturating_sub(from.disk);
-            entry.kept = kept;
-        }
-        (self.used, self.kept) = (used, all_kept);
-        true
-    }
-
-    /// Bytes that are neither taken nor kept.
-    fn left(&self, limit: u64) -> u64 {
-        limit.saturating_sub(self.used.saturating_add(self.kept))
-    }
-
-    fn resume_if_room(&mut self, limit: u64) {
-        if self.left(limit) >= some_room(limit) {
-            self.is_full = false;
-        }
-    }
-
-    fn refuse(&mut self) {
-        self.is_full = true;
-        self.news.is_first_refusal |= !self.was_refused;
-        self.was_refused = true;
-    }
 }
 
 impl DiskBudget {

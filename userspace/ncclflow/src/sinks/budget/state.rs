@@ -1,0 +1,148 @@
+//! What is taken and kept of the budget, by windows and files.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+    time::Instant,
+};
+
+use crate::sinks::{made::Made, session_file::MaxSizeReport};
+
+/// An op is written where there is room for so much, or a 16th of the whole: not the half of one, and not one
+/// now and then.
+const SOME_ROOM: u64 = 1 << 20;
+
+pub(super) fn some_room(limit: u64) -> u64 {
+    SOME_ROOM.min(limit / 16)
+}
+
+/// The part of what lies beside the windows, or of a recording without.
+pub(super) const MAIN: u64 = 0;
+
+/// What a file is written from, besides what is free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Share {
+    /// Nothing else.
+    Free,
+    /// Nothing else. Where there is no room, the writer removes what is its own before anything is lost.
+    Records,
+    Aggregates,
+    Compressed,
+    /// What is kept for `session.json`.
+    Report,
+    /// What is kept so that a next window can be opened.
+    Opening,
+    /// What is kept for what lasts of segments that are removed.
+    Lasting,
+}
+
+const SHARES: usize = 7;
+
+/// Bytes by [`Share`].
+pub(super) type ByShare = [u64; SHARES];
+
+/// What a file takes, and what is to be kept free for what is made of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::sinks) struct Need {
+    pub(in crate::sinks) disk: u64,
+    pub(in crate::sinks) kept: ByShare,
+}
+
+impl Need {
+    pub(in crate::sinks) fn keeping(mut self, share: Share, bytes: u64) -> Self {
+        self.kept[share as usize] = bytes;
+        self
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct State {
+    /// What is on disk, or is about to be.
+    pub(super) used: u64,
+    /// What is kept, over all parts.
+    pub(super) kept: u64,
+    pub(super) parts: HashMap<u64, Part>,
+    pub(super) next_part: u64,
+    /// Windows that may be removed, oldest first, and since when they are complete.
+    pub(super) complete: VecDeque<(u64, Instant)>,
+    /// Files of lines that may be removed, oldest first.
+    pub(super) removable_lines: VecDeque<u64>,
+    /// Names in the root that are free again; its blocks are not.
+    pub(super) spare_entries: u64,
+    pub(super) is_full: bool,
+    pub(super) was_refused: bool,
+    /// Windows; the folders are the latest of them.
+    pub(super) removed: MaxSizeReport,
+    pub(super) news: DiskNews,
+    /// That there is something to tell.
+    pub(super) was_said: bool,
+}
+
+/// A window, or what lies beside the windows; or the files of lines of either.
+#[derive(Debug, Default)]
+pub(super) struct Part {
+    /// The folder of the window, from the root.
+    pub(super) folder: Arc<str>,
+    /// The part of its files of lines.
+    pub(super) lines: Option<u64>,
+    pub(super) is_lines: bool,
+    pub(super) used: u64,
+    pub(super) kept: ByShare,
+    /// Of `kept`, what was set as a whole.
+    pub(super) fixed: ByShare,
+    pub(super) made: Made,
+}
+
+/// What the budget has to tell.
+#[derive(Debug, Default)]
+pub struct DiskNews {
+    /// Folders of windows that were removed.
+    pub removed: Vec<String>,
+    /// Folders of which the files of lines were removed; the empty name is the root.
+    pub lines_removed: Vec<String>,
+    /// For the first time there was no room.
+    pub is_first_refusal: bool,
+}
+
+impl State {
+    /// Changes what a part takes and keeps, if it stays within the limit. `borrowed`: of what is kept, what
+    /// need not be free now.
+    pub(super) fn change(&mut self, limit: u64, part: u64, from: &Need, to: &Need, borrowed: u64) -> bool {
+        let Some(entry) = self.parts.get(&part) else { return false };
+        let mut kept = entry.kept;
+        for (share, bytes) in kept.iter_mut().enumerate() {
+            *bytes = bytes.saturating_add(to.kept[share]).saturating_sub(from.kept[share]);
+        }
+        let sum = |kept: &ByShare| kept.iter().sum::<u64>();
+        let used = self.used.saturating_add(to.disk).saturating_sub(from.disk);
+        let all_kept = self.kept.saturating_sub(sum(&entry.kept)).saturating_add(sum(&kept));
+        let needs_more = used.saturating_add(all_kept) > self.used.saturating_add(self.kept);
+        let is_too_much = used.saturating_add(all_kept.saturating_sub(borrowed)) > limit;
+        if needs_more && is_too_much || used > self.used && used > limit {
+            return false;
+        }
+        if let Some(entry) = self.parts.get_mut(&part) {
+            entry.used = entry.used.saturating_add(to.disk).saturating_sub(from.disk);
+            entry.kept = kept;
+        }
+        (self.used, self.kept) = (used, all_kept);
+        true
+    }
+
+    /// Bytes that are neither taken nor kept.
+    pub(super) fn left(&self, limit: u64) -> u64 {
+        limit.saturating_sub(self.used.saturating_add(self.kept))
+    }
+
+    pub(super) fn resume_if_room(&mut self, limit: u64) {
+        if self.left(limit) >= some_room(limit) {
+            self.is_full = false;
+        }
+    }
+
+    pub(super) fn refuse(&mut self) {
+        self.is_full = true;
+        self.news.is_first_refusal |= !self.was_refused;
+        self.was_refused = true;
+    }
+}
