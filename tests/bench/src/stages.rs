@@ -13,7 +13,7 @@ use ncclflow::{
     capture::{Binding, CaptureHeader, CaptureReader, Item},
     kernel::stream::Batch,
     record::Pipeline,
-    sinks::{ApiOutputOptions, OutputDir, SessionFiles},
+    sinks::{ApiOutputOptions, Layout, OutputDir, SessionFiles},
 };
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
@@ -85,7 +85,8 @@ fn model(bindings: &[Binding], batch: &Batch) -> Duration {
 fn write(bindings: &[Binding], batch: &Batch) -> Result<(Duration, u64)> {
     let folder = tempfile::tempdir()?;
     let dir = OutputDir::create(&folder.path().join("out"))?;
-    let mut pipeline = Pipeline::new(bindings.to_vec(), SessionFiles::new(dir, ApiOutputOptions::default()));
+    let files = SessionFiles::new(dir, ApiOutputOptions::default(), Layout::default());
+    let mut pipeline = Pipeline::new(bindings.to_vec(), files);
     let time = timed(|| {
         batch.records().for_each(|record| pipeline.record(record));
         pipeline.finish();

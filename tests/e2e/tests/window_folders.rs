@@ -107,7 +107,9 @@ impl Containers {
         let flag_text = flag.display().to_string();
         let arguments = ["--level", "api", "--window-flag", &flag_text];
         let recorder = Recorder::start(&ncclflow, &pids.join(","), &output, &arguments).unwrap();
-        beds.iter().for_each(|bed| bed.go().unwrap());
+        for bed in beds {
+            bed.go().unwrap();
+        }
         let job = Self { folder, beds, recorder: Some(recorder), output, flag, inner, windows: 0 };
         job.wait_for_calls(3);
         Some(job)

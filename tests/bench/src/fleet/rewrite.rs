@@ -159,7 +159,7 @@ fn node(
                 Pattern::Recv => false,
                 _ => return None,
             };
-            let root = binding.decoder.op_fields.root;
+            let root = binding.decoder.op_fields.as_ref()?.root;
             let at = usize::try_from(root.offset()).ok()?;
             let peer = place.peer(queued.op.root, sends).to_le_bytes();
             bytes.get_mut(at..at + root.size())?.get_mut(..4)?.copy_from_slice(&peer);

@@ -46,7 +46,7 @@ enum DataPlace {
 
 /// What of a message's row tells what it waited for.
 #[derive(Clone, Copy, Debug)]
-pub struct Step {
+pub struct TimedMessage {
     pub seq: u64,
     pub channel: u32,
     op: Direction,
@@ -63,7 +63,7 @@ pub struct Step {
     end: Option<u64>,
 }
 
-impl Step {
+impl TimedMessage {
     pub fn of(row: &MessageRow) -> Self {
         Self {
             seq: row.seq,
@@ -96,7 +96,7 @@ struct Inputs {
 impl Inputs {
     const NONE: Self = Self { missing: None, last: None };
 
-    fn add(&mut self, step: &Step) {
+    fn add(&mut self, step: &TimedMessage) {
         match step.arrived {
             None => self.missing = self.missing.or(Some(step.peer)),
             Some(arrived) if self.last.is_none_or(|(last, _)| last <= arrived) => {
@@ -107,7 +107,7 @@ impl Inputs {
     }
 }
 
-fn place_of(line: &Step) -> Option<DataPlace> {
+fn place_of(line: &TimedMessage) -> Option<DataPlace> {
     match (line.stage, line.ring_step) {
         (Stage::Ring | Stage::ReduceScatter | Stage::Allgather, Some(ring_step)) => {
             Some(DataPlace::Ring(line.loop_index, ring_step, line.slice))
@@ -128,7 +128,7 @@ impl Attribution {
 
     /// Takes all messages of one op on one channel. `horizon`: until when the job was watched, for what did
     /// not end.
-    pub fn add_op(&mut self, lines: &[Step], horizon: Option<u64>) {
+    pub fn add_op(&mut self, lines: &[TimedMessage], horizon: Option<u64>) {
         // Connections without a proxy are not measured: what comes over NVLink counts as this rank's own.
         let mut seen: Vec<(Direction, i32)> = Vec::new();
         for line in lines.iter().filter(|line| line.is_measured) {
@@ -136,7 +136,8 @@ impl Attribution {
                 seen.push((line.op, line.peer));
             }
         }
-        let measured: Vec<&Step> = lines.iter().filter(|line| seen.contains(&(line.op, line.peer))).collect();
+        let measured: Vec<&TimedMessage> =
+            lines.iter().filter(|line| seen.contains(&(line.op, line.peer))).collect();
         if measured.is_empty() {
             return;
         }
@@ -181,8 +182,8 @@ impl Attribution {
         }
     }
 
-    fn send(&mut self, line: &Step, inputs: Inputs, before: &mut Before, horizon: Option<u64>) {
-        let Step { begin: free, filled, .. } = *line;
+    fn send(&mut self, line: &TimedMessage, inputs: Inputs, before: &mut Before, horizon: Option<u64>) {
+        let TimedMessage { begin: free, filled, .. } = *line;
         let since = before.done.or(free);
         let (Some(since), Some(until)) = (since, filled.or(horizon)) else {
             before.is_stuck = true;
@@ -202,7 +203,7 @@ impl Attribution {
     }
 
     /// Of what goes into a send, only the arrival counts, and the send has it.
-    fn receive(&mut self, line: &Step, is_used: bool, before: &mut Before, horizon: Option<u64>) {
+    fn receive(&mut self, line: &TimedMessage, is_used: bool, before: &mut Before, horizon: Option<u64>) {
         let end = line.end;
         let since = before.done.or(line.begin);
         *before = Before { done: end, is_stuck: end.is_none() || (since.is_none() && !is_used) };
@@ -273,7 +274,7 @@ mod tests {
 
     fn attributed(lines: &[MessageRow], horizon: Option<u64>) -> Attribution {
         let mut attribution = Attribution::default();
-        let steps: Vec<Step> = lines.iter().map(Step::of).collect();
+        let steps: Vec<TimedMessage> = lines.iter().map(TimedMessage::of).collect();
         attribution.add_op(&steps, horizon);
         attribution
     }

@@ -9,7 +9,7 @@ use anyhow::Result;
 use serde::Serialize;
 
 use super::{
-    attribution::{Attribution, Step},
+    attribution::{Attribution, TimedMessage},
     collectives::{Collectives, name_ranks},
     p2p::PointToPoint,
     parts::parts,
@@ -175,7 +175,7 @@ struct RankRows {
     /// How long its messages were in the network, by peer.
     in_network: BTreeMap<i32, u64>,
     /// Messages of the op that came last.
-    op: Vec<Step>,
+    op: Vec<TimedMessage>,
 }
 
 impl TakeRows for Folder {
@@ -228,7 +228,7 @@ impl TakeRows for Folder {
         if rank.op.first().is_some_and(|first| (first.seq, first.channel) != (row.seq, row.channel)) {
             rank.end_op();
         }
-        rank.op.push(Step::of(row));
+        rank.op.push(TimedMessage::of(row));
     }
 }
 

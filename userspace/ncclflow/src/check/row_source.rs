@@ -128,12 +128,15 @@ struct Told<'a> {
     progress: ReadingProgress<'a>,
 }
 
+/// What was made of a folder's rows, and what a reader should know of them.
+type ReadFolder<G> = (<G as Gather>::Folder, Vec<String>);
+
 struct State<G: Gather> {
     /// Folders that a thread has taken, and those of them that `gather` has.
     begun: usize,
     added: usize,
     /// Folders that were read before those before them.
-    waiting: BTreeMap<usize, Result<(G::Folder, Vec<String>)>>,
+    waiting: BTreeMap<usize, Result<ReadFolder<G>>>,
     gather: G,
     notes: Vec<String>,
     failed: Option<anyhow::Error>,
@@ -182,7 +185,7 @@ impl<G: Gather> Work<'_, G> {
         Ok(())
     }
 
-    fn read(&self, at: usize, input: &Input, folder: G::Folder) -> Result<(G::Folder, Vec<String>)> {
+    fn read(&self, at: usize, input: &Input, folder: G::Folder) -> Result<ReadFolder<G>> {
         let Some(source) = &input.recording else {
             return Ok((read_lines(&input.path, folder)?, Vec::new()));
         };
@@ -283,7 +286,9 @@ impl<T: TakeRows> Sink for Rows<T> {
     fn messages(&mut self, _op: &Op, messages: &[MessageRow]) {
         let Some(rank) = self.at else { return };
         let mut shared = lock(&self.shared);
-        messages.iter().for_each(|message| shared.taker.message(rank, message));
+        for message in messages {
+            shared.taker.message(rank, message);
+        }
     }
 }
 

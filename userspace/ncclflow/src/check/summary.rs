@@ -94,7 +94,9 @@ pub fn summarize(dirs: &[PathBuf], progress: ReadingProgress<'_>) -> Result<Summ
     for part in parts(dirs)? {
         let (summary, said) = read_rows(&part, Summary::default(), &mut *progress)?;
         notes.extend(said);
-        ranks.extend(summary.ranks.into_iter().map(|rank| RankReport { window: part.windows.clone(), ..rank }));
+        ranks.extend(
+            summary.ranks.into_iter().map(|rank| RankReport { window: part.windows.clone(), ..rank }),
+        );
     }
     Ok(SummaryReport { ranks, notes })
 }

@@ -199,7 +199,11 @@ impl<'a> Follower<'a> {
         let reader = RecordingReader::open(dir.open_subfolder(FOLDER)?)?;
         let has_files = options.when != FilesWhen::None;
         let layout = if window.is_some() { Layout::ByProcess } else { Layout::ByCommunicator };
-        let files = if has_files { SessionFiles::new(dir.for_lines()?, api, layout) } else { SessionFiles::nowhere() };
+        let files = if has_files {
+            SessionFiles::new(dir.for_lines()?, api, layout)
+        } else {
+            SessionFiles::nowhere()
+        };
         let mut pipeline = Pipeline::reading(reader.session(), files);
         let max_age = max_age.filter(|_| window.is_none() && has_files);
         pipeline.output.room = window.and_then(|window| window.max_ops);

@@ -182,8 +182,7 @@ fn complete(window: ClosedWindow, compress: bool, totals: &mut WindowTotals, eve
     }
     totals.add(&report);
     let opened_ms = report.window.as_ref().map_or(0, |window| window.opened_unix_ms);
-    let linked =
-        dir.for_lines().and_then(|dir| link_by_process(&dir, &report.host, &ranks, opened_ms));
+    let linked = dir.for_lines().and_then(|dir| link_by_process(&dir, &report.host, &ranks, opened_ms));
     // From here on it may be removed, to make room for others.
     dir.complete();
     if let Err(error) = linked
