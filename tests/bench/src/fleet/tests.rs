@@ -14,13 +14,11 @@ use ncclflow::{
 };
 use ncclflow_common::RecordHeader;
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
 use super::{Args, make};
 use crate::volume::{Captured, read_capture};
 
 const S: u64 = 1_000_000_000;
-const RANKS: u32 = 4;
 
 /// The capture until its processes do nothing for 2 ms: 16 sends of each rank. Both have launched the same.
 const QUIET_NS: u64 = 55_155_000_000;
@@ -49,15 +47,18 @@ fn beginning() -> Result<Captured> {
 }
 
 /// `check` of a fleet of two hosts.
-fn checked(captured: &Captured, keeps: impl Fn(u32, RecordHeader) -> bool) -> Result<(TempDir, CheckReport)> {
+fn checked(
+    captured: &Captured,
+    ranks: u32,
+    keeps: impl Fn(u32, RecordHeader) -> bool,
+) -> Result<CheckReport> {
     let folder = tempfile::tempdir()?;
     let output = folder.path().join("fleet");
     let hosts = [0, 1].map(|host| output.join(format!("node-{host:04}")));
-    let args = Args { capture: capture(), output, ranks: RANKS, per_host: 2, collectives: None };
+    let args = Args { capture: capture(), output, ranks, per_host: ranks / 2, collectives: None };
     let fleet = make(captured, &args, keeps)?;
     assert_eq!(fleet.hosts, 2);
-    let report = check(&hosts, &mut |_, _| ())?;
-    Ok((folder, report))
+    check(&hosts, &mut |_, _| ())
 }
 
 /// Findings, but for what the capture itself has: its GPUs are behind at any time, with messages on their way.
@@ -92,8 +93,14 @@ fn sends(captured: &Captured) -> Vec<(u32, u64)> {
 
 #[test]
 fn a_fleet_is_consistent() -> Result<()> {
-    let (_folder, report) = checked(&beginning()?, |_, _| true)?;
-    assert_eq!(found(&report), []);
+    let captured = beginning()?;
+    let (capture, report) = (checked(&captured, 2, |_, _| true)?, checked(&captured, 4, |_, _| true)?);
+    assert_eq!((found(&capture), found(&report)), (vec![], vec![]));
+    // Twice as many ranks have twice as many ops with messages, and these end as in the capture.
+    for (of_2, of_4) in capture.communicators.iter().zip(&report.communicators) {
+        let twice: BTreeMap<_, _> = of_2.measured.iter().map(|(outcome, ops)| (*outcome, 2 * ops)).collect();
+        assert_eq!((of_4.collectives, &of_4.measured), (of_2.collectives, &twice));
+    }
     let most = report.communicators.iter().max_by_key(|of| of.collectives).context("no communicator")?;
     assert_eq!((most.n_ranks, &most.ranks[..]), (4, &[0, 1, 2, 3][..]));
     // All messages go around the ring: from the rank before, and to the one after.
@@ -110,8 +117,8 @@ fn a_send_that_is_missing_is_found() -> Result<()> {
     let captured = beginning()?;
     let (tid, ts_ns) = *sends(&captured).get(7).context("too few sends")?;
     // NCCL launched the send together with a receive.
-    let (_folder, report) =
-        checked(&captured, |rank, header| rank != 1 || (header.tid, header.ts_ns) != (tid, ts_ns))?;
+    let report =
+        checked(&captured, 4, |rank, header| rank != 1 || (header.tid, header.ts_ns) != (tid, ts_ns))?;
     let unmatched = [(FindingKind::UnmatchedSend, vec![0, 1]), (FindingKind::UnmatchedRecv, vec![1, 2])];
     assert_eq!(found(&report), unmatched);
     Ok(())
