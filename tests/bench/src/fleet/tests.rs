@@ -69,23 +69,18 @@ fn found(report: &CheckReport) -> Vec<(FindingKind, Vec<i32>)> {
         .collect()
 }
 
-/// When ranks 1 and 3 of the fleet, which do what rank 1 of the capture did, sent: the threads and the times
-/// of these walks.
+/// When rank 1 of the capture sent to rank 0: threads and times of these launches.
 fn sends(captured: &Captured) -> Vec<(u32, u64)> {
     let mut threads = BTreeMap::new();
     for record in captured.blocks.iter().flatten().flat_map(|batch| batch.records()) {
         let Ok(view) = RecordView::new(record) else { continue };
         let Some(binding) = captured.bindings.get(usize::from(view.header.probe)) else { continue };
-        match binding.decoder.decode(&binding.kind, &view) {
-            Ok(Event::PlanPart(part)) => {
-                if let PlanPart::P2pTask(task) = part.part
-                    && task.function.as_deref() == Some("Send")
-                    && task.peer == 0
-                {
-                    threads.insert(part.origin.ts_ns, part.origin.tid);
-                }
-            }
-            _ => {}
+        if let Ok(Event::PlanPart(part)) = binding.decoder.decode(&binding.kind, &view)
+            && let PlanPart::P2pTask(task) = part.part
+            && task.function.as_deref() == Some("Send")
+            && task.peer == 0
+        {
+            threads.insert(part.origin.ts_ns, part.origin.tid);
         }
     }
     threads.into_iter().map(|(ts_ns, tid)| (tid, ts_ns)).collect()
