@@ -9,6 +9,8 @@
 
 mod job;
 mod rewrite;
+#[cfg(test)]
+mod tests;
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
@@ -58,17 +60,23 @@ pub(crate) struct Fleet {
 }
 
 pub(crate) fn run(args: &Args) -> Result<Fleet> {
-    let captured = read_capture(&args.capture)?;
-    let originals = processes(&captured);
+    make(&read_capture(&args.capture)?, args, |_, _| true)
+}
+
+/// Makes it of this capture. `keeps`: whether a rank has this record, by the capture's own header.
+fn make(captured: &Captured, args: &Args, keeps: impl Fn(u32, RecordHeader) -> bool) -> Result<Fleet> {
+    let originals = processes(captured);
     let copied = u32::try_from(originals.len())?;
     ensure!(
         copied > 0 && args.ranks.is_multiple_of(copied),
         "{} ranks are no multiple of {copied}",
         args.ranks
     );
-    let job = Job::of(&captured)?;
+    let job = Job::of(captured)?;
     let collectives = args.collectives.unwrap_or(job.collectives);
     let (runs, until_ns) = job.runs(collectives)?;
+    // As long as the capture's session was still open.
+    let open_ns = open_ns(captured, &job)?;
     std::fs::create_dir(&args.output)?;
     let mut fleet = Fleet { collectives, ..Fleet::default() };
     for host in 0..args.ranks.div_ceil(args.per_host) {
@@ -86,8 +94,8 @@ pub(crate) fn run(args: &Args) -> Result<Fleet> {
             shift_ns: up_ns + u64::from(run) * job.span_ns + u64::from(rank % 97) * 1000,
         };
         let pids: Vec<u32> = ranks.clone().map(|rank| place(0, 0, rank).tgid).collect();
-        let ended_ns = until_ns + up_ns + u64::from(runs - 1) * job.span_ns + 1_000_000;
-        let session = session(&captured, &name, up_ns, ended_ns, &pids)?;
+        let ended_ns = until_ns + up_ns + u64::from(runs - 1) * job.span_ns + open_ns;
+        let session = session(captured, &name, up_ns, ended_ns, &pids)?;
         let dir = OutputDir::create(&args.output.join(&name))?;
         let mut writer = RecordingWriter::create(&dir, session.clone())?;
         writer.bind(|known| known.clone_from(&captured.bindings));
@@ -100,7 +108,8 @@ pub(crate) fn run(args: &Args) -> Result<Fleet> {
                     if run + 1 == runs && header.ts_ns > until_ns {
                         continue;
                     }
-                    for rank in ranks.clone().filter(|rank| rank % copied == *original) {
+                    let copies = ranks.clone().filter(|rank| rank % copied == *original);
+                    for rank in copies.filter(|rank| keeps(*rank, header)) {
                         let place = place(run, *original, rank);
                         batch.push(&rewritten(record, header, &captured.bindings, place, &job));
                         if batch.is_full() {
@@ -135,6 +144,13 @@ fn processes(captured: &Captured) -> BTreeMap<u32, u32> {
         }
     }
     ranks
+}
+
+/// How long the session was open after its last record; a millisecond at least.
+fn open_ns(captured: &Captured, job: &Job) -> Result<u64> {
+    let report: Value = serde_json::from_str(&captured.session.report)?;
+    let ended = report["clock"]["ended_monotonic_ns"].as_u64().unwrap_or(0);
+    Ok(ended.saturating_sub(job.last_ns).max(1_000_000))
 }
 
 /// `session.json` of a host.

@@ -8,7 +8,9 @@ use ncclflow::stacks::trace::{Query, TraceFile, Window, find_functions, stacks_o
 /// and memory.
 pub fn use_trace(bytes: &[u8]) {
     let Ok(file) = crate::in_memory(bytes) else { return };
-    let Ok(mut trace) = TraceFile::open(format!("/proc/self/fd/{}", file.as_raw_fd()).as_ref()) else { return };
+    let Ok(mut trace) = TraceFile::open(format!("/proc/self/fd/{}", file.as_raw_fd()).as_ref()) else {
+        return;
+    };
     let functions = find_functions(&mut trace, "%a_%", &mut |_| ());
     let window = functions.ok().and_then(|found| Some(found.get(0)?.window()));
     for window in [Some(Window::WHOLE), window].into_iter().flatten() {

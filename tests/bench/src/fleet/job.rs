@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, ensure};
 use flow::{
     decode::{Event, PlanPart, RecordView},
     wire::{PlanList, ProbeKind},
@@ -44,9 +44,8 @@ pub(super) struct Job {
     posted: [Counted; 2],
     /// When a process had launched so many collectives.
     launches: Vec<(u64, u64)>,
-    last_ns: u64,
-    /// Its ops were recorded call by call, which this cannot continue.
-    has_calls: bool,
+    /// When the last record was made.
+    pub(super) last_ns: u64,
 }
 
 impl Job {
@@ -58,9 +57,10 @@ impl Job {
             posted: [Counted::NONE; 2],
             launches: Vec::new(),
             last_ns: 0,
-            has_calls: false,
         };
         let (mut first_ns, mut of_processes) = (u64::MAX, BTreeMap::<u32, u64>::new());
+        // Ops that were recorded call by call, and name their peers elsewhere.
+        let mut has_calls = false;
         for record in captured.blocks.iter().flatten().flat_map(|batch| batch.records()) {
             let Ok(view) = RecordView::new(record) else { continue };
             let Some(binding) = captured.bindings.get(usize::from(view.header.probe)) else { continue };
@@ -69,7 +69,7 @@ impl Job {
             }
             let at_ns = view.header.ts_ns;
             (first_ns, job.last_ns) = (first_ns.min(at_ns), job.last_ns.max(at_ns));
-            job.has_calls |= matches!(binding.kind, ProbeKind::ProxyOp(_));
+            has_calls |= matches!(binding.kind, ProbeKind::ProxyOp(_));
             let Ok(event) = binding.decoder.decode(&binding.kind, &view) else { continue };
             let [collectives, p2p] = &mut job.posted;
             match event {
@@ -96,6 +96,7 @@ impl Job {
                 _ => {}
             }
         }
+        ensure!(!has_calls, "only captures of whole plans (NCCL 2.23 and later) are made larger");
         job.collectives = job.launched.values().map(|launched| launched.count()).sum();
         ensure!(job.last_ns > 0, "a capture without records");
         job.span_ns = job.last_ns - first_ns + 1_000_000_000;
@@ -108,9 +109,7 @@ impl Job {
         if collectives <= self.collectives && self.collectives == collectives {
             return Ok((1, self.last_ns));
         }
-        if self.has_calls || self.collectives == 0 {
-            bail!("only captures of whole plans (NCCL 2.23 and later) that begin with collectives can go on");
-        }
+        ensure!(self.collectives > 0, "a capture without collectives cannot go on");
         let before = (collectives - 1) / self.collectives;
         let left = collectives - before * self.collectives;
         let reached = self.launches.iter().find(|(_, launched)| *launched >= left);

@@ -2,7 +2,7 @@
 
 use flow::{
     decode::{Event, PlanPart, RecordView, WorkKind},
-    wire::{CommunicatorSpans, PlanNodeSpans, ProbeKind, Span},
+    wire::{CommunicatorSpans, ConnectorSpans, PlanNodeSpans, ProbeKind, Span},
 };
 use nccl_library::nccl::Pattern;
 use ncclflow::capture::Binding;
@@ -45,7 +45,6 @@ impl Place {
 pub(super) fn communicator(kind: &ProbeKind) -> Option<&CommunicatorSpans> {
     match kind {
         ProbeKind::Plan(spans) => Some(&spans.comm),
-        ProbeKind::ProxyOp(spans) => Some(&spans.comm),
         ProbeKind::ApiCall(spans) => Some(&spans.comm),
         ProbeKind::ApiLine(spans) => Some(&spans.comm),
         _ => None,
@@ -83,21 +82,17 @@ pub(super) fn rewritten(
             add(&mut record, span, u64::from(run) * job.launched(hash));
         }
     }
-    let ring = [place.before(), place.after(), rank];
     match &binding.kind {
         ProbeKind::Channel(spans) => {
-            spans.ring.iter().zip(ring).for_each(|(span, value)| put(&mut record, *span, value));
+            let ring = [place.before(), place.after(), rank];
+            for (span, value) in spans.ring.iter().zip(ring) {
+                put_if_any(&mut record, &view, *span, value);
+            }
         }
-        ProbeKind::ProxyOp(spans) => {
-            spans.ring.iter().zip(ring).for_each(|(span, value)| put(&mut record, *span, value));
-        }
-        ProbeKind::Connectors(spans) => {
+        ProbeKind::Connectors(spans) if follows_ring(&spans.connectors) => {
             for connector in &spans.connectors {
-                put(
-                    &mut record,
-                    connector.peer,
-                    if connector.sends { place.after() } else { place.before() },
-                );
+                let Ok(peer) = view.int(&connector.peer) else { continue };
+                put_if_any(&mut record, &view, connector.peer, place.peer(peer, connector.sends));
             }
         }
         ProbeKind::PlanNode(spans) => {
@@ -169,10 +164,29 @@ fn node(
     }
 }
 
-/// A 32-bit number of the target's.
+/// Whether these are the connectors to a ring's neighbours, or to the peer of a send or receive. Those of the
+/// other graphs lead along trees.
+fn follows_ring(connectors: &[ConnectorSpans]) -> bool {
+    let of = |connector: &ConnectorSpans| (connector.sends, connector.connection_index);
+    // NCCL gives rings connectors of index 0, and sends and receives those of index 1.
+    match connectors {
+        [one] => of(one).1 == 1,
+        [receives, sends] => of(receives) == (false, 0) && of(sends) == (true, 0),
+        _ => false,
+    }
+}
+
+/// A rank, where there is one: -1 stays.
+fn put_if_any(record: &mut [u8], view: &RecordView<'_>, span: Span, value: u32) {
+    if view.int(&span).is_ok_and(|rank| rank >= 0) {
+        put(record, span, value);
+    }
+}
+
+/// An `int` of the target's. Records have some in 4 bytes, and some in the low half of 8.
 fn put(record: &mut [u8], span: Span, value: u32) {
     let at = usize::from(span.at);
-    if let Some(place) = record.get_mut(at..at + 4).filter(|_| span.len == 4) {
+    if let Some(place) = record.get_mut(at..at + 4).filter(|_| matches!(span.len, 4 | 8)) {
         place.copy_from_slice(&value.to_le_bytes());
     }
 }

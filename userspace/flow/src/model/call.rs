@@ -18,6 +18,8 @@ pub struct ProxyCall {
     pub incomplete: bool,
     /// The op was not seen itself: it follows from the device work of its plan.
     pub derived: bool,
+    /// It stands in its plan's queue: NCCL posts it, whatever is known of its connectors.
+    pub queued: bool,
 }
 
 impl ProxyCall {
@@ -52,7 +54,7 @@ impl CallAssembler {
     /// A `ncclProxySaveOp` begins on its thread; the one before it on that thread is complete.
     pub fn begin(&mut self, event: ProxyOpEvent) -> Option<ProxyCall> {
         let Origin { tgid, tid, lost, .. } = event.origin;
-        let call = ProxyCall { event, peers: Vec::new(), incomplete: false, derived: false };
+        let call = ProxyCall { event, peers: Vec::new(), incomplete: false, derived: false, queued: false };
         let before = self.open.insert((tgid, tid), OpenCall { call, is_given_out: false });
         before.and_then(OpenCall::left).map(|call| call.over(lost))
     }

@@ -49,7 +49,7 @@ pub struct FlowRecord {
     pub tree: Tree,
     pub task: Option<TaskInfo>,
     pub peers: Vec<PeerFlow>,
-    /// A peer has a proxy: without it there is no post pass.
+    /// A peer has a proxy: without it there is no post pass. NCCL queues no other op.
     pub needed: bool,
     /// When the plan pass was seen.
     pub planned_at: Option<Origin>,
@@ -77,7 +77,7 @@ pub struct FlowRecord {
 impl FlowRecord {
     /// The op of this call, and nothing of what other calls say of it.
     pub(super) fn new(comm: FlowCommunicator, seq: u64, call: ProxyCall) -> Self {
-        let ProxyCall { event, peers, incomplete, derived } = call;
+        let ProxyCall { event, peers, incomplete, derived, queued } = call;
         // NCCL calls `SaveProxy` with -1 for a place in a tree where nobody is, and does nothing then.
         let peers = peers.into_iter().map(|peer| (peer.nsteps, peer.connector));
         let peers = peers.filter(|(_, connector)| connector.peer >= 0);
@@ -91,7 +91,7 @@ impl FlowRecord {
         Self {
             comm,
             seq,
-            needed: peers.iter().any(|peer| peer.connector.has_proxy),
+            needed: queued || peers.iter().any(|peer| peer.connector.has_proxy),
             peers,
             planned_at: event.plan_pass.then_some(event.origin),
             posted_at: (!event.plan_pass).then_some(event.origin),

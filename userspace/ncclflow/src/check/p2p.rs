@@ -3,10 +3,10 @@
 //! Sends and receives between two ranks match in their order. Where a recording begins in the middle, one
 //! side can have some more at its beginning, and where it ends in the middle, at its end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    collectives::MAX_LISTED,
+    collectives::{MAX_LISTED, name_ranks},
     communicator_check::{Finding, FindingKind},
     room::Room,
 };
@@ -43,6 +43,8 @@ pub(super) struct PointToPoint {
     no_pairs: bool,
     /// By rank: from when to when it was watched, as wall time.
     watched: BTreeMap<i32, (u64, u64)>,
+    /// Ranks of whose processes records were lost: sends and receives can be missing.
+    lost: BTreeSet<i32>,
 }
 
 impl PointToPoint {
@@ -54,6 +56,9 @@ impl PointToPoint {
     }
 
     pub(super) fn add(&mut self, line: &OpRow, offset: u64, room: &mut Room) {
+        if line.incomplete {
+            self.lost.insert(line.rank);
+        }
         if !line.pattern.is_p2p() || line.captured_seq.is_some() {
             return;
         }
@@ -83,6 +88,7 @@ impl PointToPoint {
     /// Adds what was read of further ranks.
     pub(super) fn append(&mut self, more: Self, room: &mut Room) {
         self.watched.extend(more.watched);
+        self.lost.extend(more.lost);
         self.no_pairs |= more.no_pairs;
         for (ranks, pair) in more.pairs {
             if !self.pairs.contains_key(&ranks) && !room.take(PAIR_BYTES) {
@@ -147,7 +153,13 @@ impl PointToPoint {
                 continue;
             };
             let first = longer.get(shorter.len()).map(|call| call.seq);
-            say(kind, first, format!("{extra} {} from {from} to {to} without a {}{why}", what[0], what[1]));
+            let lost: Vec<i32> = [*from, *to].into_iter().filter(|rank| self.lost.contains(rank)).collect();
+            let lost = match &lost[..] {
+                [] => String::new(),
+                ranks => format!("; records of {} were lost", name_ranks(ranks)),
+            };
+            let [this, other] = what;
+            say(kind, first, format!("{extra} {this} from {from} to {to} without a {other}{why}{lost}"));
         }
         if listed > MAX_LISTED {
             let text = format!("{} more of sends and receives", listed - MAX_LISTED);
@@ -211,6 +223,27 @@ mod tests {
         assert_eq!(checked(&calls, &[(5, 10), (7, 21), (9, 10)]), [FindingKind::SizeMismatch]);
         // At the border of the recording.
         assert_eq!(checked(&[(5, 10), (19, 10)], &[(5, 10)]), []);
+    }
+
+    /// Of a process that lost records a call can be missing that the job made.
+    #[test]
+    fn a_finding_says_that_records_were_lost() {
+        let mut folders = [0, 1].map(|rank| {
+            let mut p2p = PointToPoint::default();
+            p2p.rank(rank, Some(0), Some(20 * S), 5);
+            p2p
+        });
+        for seq in [5, 7, 9] {
+            folders[0].add(&line(0, Direction::Send, 1, seq, 10), 5, &mut Room::default());
+        }
+        let lossy = OpRow { incomplete: true, ..line(1, Direction::Recv, 0, 5, 10) };
+        folders[1].add(&lossy, 5, &mut Room::default());
+        let [mut p2p, receiver] = folders;
+        p2p.append(receiver, &mut Room::default());
+        let mut findings = Vec::new();
+        p2p.check(&mut findings);
+        let texts: Vec<_> = findings.into_iter().map(|finding| finding.text).collect();
+        assert_eq!(texts, ["2 SEND from 0 to 1 without a RECV: 3 against 1; records of rank 1 were lost"]);
     }
 
     #[test]

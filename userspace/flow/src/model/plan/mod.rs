@@ -209,7 +209,7 @@ impl PlanAssembler {
         ops.into_iter()
             .filter_map(|(op, task, left)| {
                 let call = self.call(plan, plan.comm, key, true, 0, op, task, left)?;
-                Some(ProxyCall { derived: left.is_none(), ..call })
+                Some(ProxyCall { derived: left.is_none(), queued: left.is_some(), ..call })
             })
             .collect()
     }
@@ -327,7 +327,7 @@ impl PlanAssembler {
             .collect();
         let (ring, tree) = (graphs.ring, graphs.tree);
         let event = ProxyOpEvent { origin, comm, op_pointer, plan_pass, op, ring, tree, task };
-        Some(ProxyCall { event, peers, incomplete, derived: false })
+        Some(ProxyCall { event, peers, incomplete, derived: false, queued: !plan_pass })
     }
 }
 

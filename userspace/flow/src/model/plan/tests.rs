@@ -4,7 +4,10 @@ use super::{
     peers::tests::{graphs, op},
     *,
 };
-use crate::decode::OpShape;
+use crate::{
+    decode::{Event, OpShape},
+    model::{FlowRecord, Node, Session},
+};
 
 fn plan() -> PlanEvent {
     PlanEvent {
@@ -40,4 +43,26 @@ fn an_op_of_a_channel_without_a_count_gets_no_number() {
     let posts = assembler.posts(&plan, &parts, key);
     let numbers: Vec<_> = posts.iter().map(|call| (call.event.op.channel, call.event.op.op_count)).collect();
     assert_eq!(numbers, [(0, 13)]);
+}
+
+/// The record of its connector was lost: that it has a proxy is known from the queue.
+#[test]
+fn a_queued_op_without_its_connector_is_one_op() {
+    let plan = plan();
+    let op_counts = OpCounts { collectives: 9, p2p: vec![5] };
+    let parts =
+        [PlanPart::Channel(0, graphs()), PlanPart::OpCounts(op_counts), PlanPart::ProxyOp(Box::new(send(0)))];
+    let (mut session, mut node, mut out) = (Session::default(), Node::default(), Vec::new());
+    let mut take = |record: FlowRecord| out.push(record);
+    for part in parts {
+        let event = PlanPartEvent { origin: plan.origin, part };
+        session.apply(Event::PlanPart(event), &mut node, &mut take);
+    }
+    session.apply(Event::Plan(Box::new(plan)), &mut node, &mut take);
+    session.finish(|_| 0, &mut node, &mut take);
+    let ops: Vec<_> = out
+        .iter()
+        .map(|op| (op.op.op_count, op.planned_at.is_some(), op.posted_at.is_some(), op.needed, op.incomplete))
+        .collect();
+    assert_eq!(ops, [(13, true, true, true, true)]);
 }
