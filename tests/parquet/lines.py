@@ -3,6 +3,9 @@
 import gzip
 import json
 import pathlib
+import re
+
+OWN_NAME = re.compile(r"\w+_rank\d+\.jsonl(\.gz)?")
 
 
 def read_lines(path):
@@ -22,12 +25,13 @@ class Session:
         jobs = {t["pid"]: (t.get("job") or {}).get("name") for t in self.report["targets"]}
         self.job_of = lambda pid: jobs.get(pid) or "unknown"
         self.ops, self.messages, self.calls = [], [], []
-        for path in sorted(folder.glob("*/*_rank*.jsonl*")):
+        # Of a window each process has a folder. Files have second names there, which are not counted again.
+        for path in sorted(path for path in folder.glob("**/*_rank*.jsonl*") if OWN_NAME.fullmatch(path.name)):
             kind = path.name.split("_rank")[0]
             rows = {"proxy_flow": self.ops, "flow_steps": self.messages, "api": self.calls}.get(kind)
             if rows is not None:
                 rows.extend({"communicator": path.parent.name, **row} for row in read_lines(path))
-        for path in sorted(folder.glob("processes/api_*.jsonl*")):
+        for path in sorted(folder.glob("**/processes/api_*.jsonl*")):
             self.calls.extend({"communicator": None, **row} for row in read_lines(path))
         by_op = {(o["communicator"], o["rank"], o["seq"], o["channel"]): o for o in self.ops}
         for row in self.messages:

@@ -218,7 +218,7 @@ fn a_part_of_a_recording_that_goes_on() {
         "{flows:?}"
     );
     let whole = run.export(&["-f", "jsonl", "-o", &run.path("whole").display().to_string()]);
-    assert!(String::from_utf8_lossy(&whole.stdout).contains("it has no end"), "{whole:?}");
+    assert!(String::from_utf8_lossy(&whole.stdout).contains("the recording has no end"), "{whole:?}");
     // The same rows as in the whole.
     let whole = replay::files_below(&run.path("whole"));
     for name in flows {

@@ -63,7 +63,7 @@ fn a_killed_recording_has_whole_blocks_and_says_that_it_has_no_end() {
     let replayed = Command::new(&ncclflow).arg("replay").arg(&out).arg("-o").arg(&again).output().unwrap();
     let said = String::from_utf8_lossy(&replayed.stdout);
     assert!(replayed.status.success(), "{}", String::from_utf8_lossy(&replayed.stderr));
-    assert!(said.contains("it has no end") && !said.contains("damaged"), "{said}");
+    assert!(said.contains("the recording has no end") && !said.contains("damaged"), "{said}");
     let times = |folder: &Path| {
         let files = replay::files_below(folder).into_iter();
         let ops = files.filter(|(name, _)| name.to_string_lossy().contains("proxy_flow_rank0"));
