@@ -86,7 +86,7 @@ impl ContainerFlags {
             members: HashMap::new(),
             rounds: 0,
             stuck: HashSet::new(),
-            eyes: None,
+            thread: None,
         };
         let thread = thread::Builder::new().name("ncclflow-flags".to_owned());
         thread.spawn(move || looker.run(&told)).context("starting a thread")?;
@@ -118,7 +118,7 @@ struct Looker {
     rounds: u32,
     /// Containers whose file system did not answer.
     stuck: HashSet<MountNamespace>,
-    eyes: Option<Eyes>,
+    thread: Option<LookThread>,
 }
 
 impl Looker {
@@ -175,17 +175,17 @@ impl Looker {
             return None;
         }
         for pid in pids {
-            let eyes = match self.eyes.take() {
-                Some(eyes) => eyes,
-                None => Eyes::open(&self.path).ok()?,
+            let thread = match self.thread.take() {
+                Some(thread) => thread,
+                None => LookThread::open(&self.path).ok()?,
             };
             let look = Look { pid: *pid, namespace };
-            match eyes.look(look) {
+            match thread.look(look) {
                 Some(Some(seen)) => {
-                    self.eyes = Some(eyes);
+                    self.thread = Some(thread);
                     return seen;
                 }
-                Some(None) => self.eyes = Some(eyes),
+                Some(None) => self.thread = Some(thread),
                 // The thread is lost; it ends when the file system answers.
                 None => {
                     self.give_up(namespace, *pid);
@@ -221,12 +221,12 @@ type Seen = Option<Option<FlagId>>;
 
 /// A thread that can be lost.
 #[derive(Debug)]
-struct Eyes {
+struct LookThread {
     looks: Sender<Look>,
     seen: Receiver<Seen>,
 }
 
-impl Eyes {
+impl LookThread {
     fn open(path: &Path) -> io::Result<Self> {
         let (looks, asked) = mpsc::channel();
         let (told, seen) = mpsc::channel();
