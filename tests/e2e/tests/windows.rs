@@ -91,9 +91,7 @@ impl Windowed {
 
     fn end(&mut self) -> (Value, String) {
         let recorder = self.recorder.take().unwrap();
-        recorder.signal(Signal::INT).unwrap();
-        let (status, said) = recorder.finish().unwrap();
-        assert!(status.success(), "{said}");
+        let said = recorder.interrupt().unwrap();
         (json(&self.output.join("session.json")), said)
     }
 

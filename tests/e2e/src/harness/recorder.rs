@@ -76,6 +76,16 @@ impl Recorder {
         self.said.push_str(&rest);
         Ok((status, std::mem::take(&mut self.said)))
     }
+
+    /// Ends the recording as Ctrl-C does, which must succeed; gives back all that was said.
+    pub fn interrupt(self) -> Result<String> {
+        self.signal(Signal::INT)?;
+        let (status, said) = self.finish()?;
+        if !status.success() {
+            bail!("ncclflow ended with {status}: {said}");
+        }
+        Ok(said)
+    }
 }
 
 impl Drop for Recorder {

@@ -15,6 +15,7 @@ use ratatui::{
     crossterm::event::{self, Event},
 };
 use rustix::time::ClockId;
+use serde::Deserialize as _;
 
 use super::{progress::BytesLine, signals::with_signals, top::print_once, top_args::TopArgs};
 use crate::{
@@ -26,6 +27,7 @@ use crate::{
     sinks::LiveStatistics,
     views::top::{Action, Rates, Snapshot, State, Subject, draw},
 };
+use nccl_library::nccl::NcclVersion;
 
 /// What is read of a recording that is being written, before its end.
 const TAIL_NS: u64 = 10_000_000_000;
@@ -77,8 +79,7 @@ fn subject(source: &Source) -> Subject {
     let report: serde_json::Value = serde_json::from_str(source.report()).unwrap_or_default();
     let version = |index: &serde_json::Value| {
         let library = report["libraries"].get(usize::try_from(index.as_u64()?).ok()?)?;
-        let part = |name: &str| library["nccl_version"][name].as_u64();
-        Some(format!("{}.{}.{}", part("major")?, part("minor")?, part("patch")?))
+        Some(NcclVersion::deserialize(&library["nccl_version"]).ok()?.to_string())
     };
     let process = |target: &serde_json::Value| {
         let pid = u32::try_from(target["pid"].as_u64()?).ok()?;

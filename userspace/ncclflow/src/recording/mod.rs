@@ -6,6 +6,7 @@
 //! others who want to read it.
 
 mod contents;
+mod open_block;
 mod reader;
 mod segments;
 mod what_lasts;

@@ -11,15 +11,14 @@ use std::{
 
 use flow::{
     decode::RecordView,
-    recording::{BlockAbout, BlockKind, Members, append_block, encode_records},
-    wire::ProbeKind,
+    recording::{BlockAbout, BlockKind, append_block, encode_records},
 };
-use ncclflow_common::LOSS_MARK;
 use serde::Serialize;
 
 use super::{
     FOLDER,
     contents::{NewBindings, RemovedRecords},
+    open_block::OpenBlock,
     preamble, segments,
     what_lasts::WhatLasts,
 };
@@ -121,19 +120,6 @@ struct Segment {
     /// have.
     who: u64,
     who_before: u64,
-}
-
-/// Records that are not written yet.
-#[derive(Debug, Default)]
-struct OpenBlock {
-    batches: Vec<Arc<Batch>>,
-    /// Bytes of the batches.
-    bytes: usize,
-    records: u64,
-    members: Members,
-    is_lasting: bool,
-    first_ns: u64,
-    last_ns: u64,
 }
 
 impl RecordingWriter {
@@ -428,35 +414,6 @@ impl Segment {
             self.file = None;
         }
         written
-    }
-}
-
-impl OpenBlock {
-    fn note(&mut self, record: &[u8], bindings: &[Binding], who: Option<&mut CommunicatorWatch>) {
-        let Ok(view) = RecordView::new(record) else { return };
-        let binding = bindings.get(usize::from(view.header.probe));
-        let kind = binding.map(|binding| &binding.kind);
-        self.members.note(kind, &view);
-        if let (Some(who), Some(binding)) = (who, binding) {
-            who.note(binding, &view);
-        }
-        if view.header.probe == LOSS_MARK {
-            return; // it has no time
-        }
-        let at = view.header.ts_ns;
-        self.first_ns = if self.last_ns == 0 { at } else { self.first_ns.min(at) };
-        self.last_ns = self.last_ns.max(at);
-        self.is_lasting |= kind.is_some_and(|kind| is_lasting(kind, &view));
-    }
-}
-
-/// Whether later records cannot be understood without this one: the kernel sends channels and connectors once
-/// for a communicator, and the plan of a CUDA graph comes when it is captured, not when it is replayed.
-fn is_lasting(kind: &ProbeKind, record: &RecordView<'_>) -> bool {
-    match kind {
-        ProbeKind::Channel(_) | ProbeKind::Connectors(_) => true,
-        ProbeKind::Plan(spans) => record.unsigned(&spans.persistent).is_ok_and(|persistent| persistent != 0),
-        _ => false,
     }
 }
 

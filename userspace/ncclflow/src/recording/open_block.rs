@@ -1,0 +1,51 @@
+//! The block that records are gathered in before they are written.
+
+use std::sync::Arc;
+
+use flow::{decode::RecordView, recording::Members, wire::ProbeKind};
+use ncclflow_common::LOSS_MARK;
+
+use crate::{capture::Binding, kernel::stream::Batch, who::CommunicatorWatch};
+
+/// Records that are not written yet.
+#[derive(Debug, Default)]
+pub(super) struct OpenBlock {
+    pub(super) batches: Vec<Arc<Batch>>,
+    /// Bytes of the batches.
+    pub(super) bytes: usize,
+    pub(super) records: u64,
+    pub(super) members: Members,
+    pub(super) is_lasting: bool,
+    pub(super) first_ns: u64,
+    pub(super) last_ns: u64,
+}
+
+impl OpenBlock {
+    /// Notes whose a record is, and when it was.
+    pub(super) fn note(&mut self, record: &[u8], bindings: &[Binding], who: Option<&mut CommunicatorWatch>) {
+        let Ok(view) = RecordView::new(record) else { return };
+        let binding = bindings.get(usize::from(view.header.probe));
+        let kind = binding.map(|binding| &binding.kind);
+        self.members.note(kind, &view);
+        if let (Some(who), Some(binding)) = (who, binding) {
+            who.note(binding, &view);
+        }
+        if view.header.probe == LOSS_MARK {
+            return; // it has no time
+        }
+        let at = view.header.ts_ns;
+        self.first_ns = if self.last_ns == 0 { at } else { self.first_ns.min(at) };
+        self.last_ns = self.last_ns.max(at);
+        self.is_lasting |= kind.is_some_and(|kind| is_lasting(kind, &view));
+    }
+}
+
+/// Whether later records cannot be understood without this one: the kernel sends channels and connectors once
+/// for a communicator, and the plan of a CUDA graph comes when it is captured, not when it is replayed.
+fn is_lasting(kind: &ProbeKind, record: &RecordView<'_>) -> bool {
+    match kind {
+        ProbeKind::Channel(_) | ProbeKind::Connectors(_) => true,
+        ProbeKind::Plan(spans) => record.unsigned(&spans.persistent).is_ok_and(|persistent| persistent != 0),
+        _ => false,
+    }
+}
