@@ -10,13 +10,14 @@ use super::{
     call_arguments::Arguments,
     flow::{FlowCommunicator, FlowRecord, PeerFlow},
     message::{Measured, Message, waits},
+    message_sums::KnownSums,
     transfers::{Layout, Transfer},
 };
 use crate::{
     decode::{Connector, ProxyRank, ReductionOp},
     schema::{
-        ApiCall, ApiCallRow, HostInfo, MessageRow, Observed, Op, OpRow, OtherCallRow, PeerRow, Pointer,
-        RankKey, comm_hash_name,
+        ApiCall, ApiCallRow, HostInfo, MessageRow, MessageSums, Observed, Op, OpRow, OtherCallRow, PeerRow,
+        Pointer, RankKey, comm_hash_name,
     },
 };
 
@@ -32,6 +33,7 @@ pub struct Rows {
     /// By `commHash`.
     comm_names: HashMap<Option<u64>, Name>,
     messages: Vec<MessageRow>,
+    sums: KnownSums,
 }
 
 impl Rows {
@@ -108,6 +110,11 @@ impl Rows {
             each(&self.messages);
             self.messages.clear();
         }
+    }
+
+    /// The op's messages as they were planned, added up by peer.
+    pub fn message_sums(&mut self, record: &FlowRecord, op: &Op) -> Vec<MessageSums> {
+        self.sums.of(record, op)
     }
 
     /// The row of a call that communicates.

@@ -163,3 +163,10 @@ row! {
         "bytesMeasured": Measured "bytes", bytes_measured: Option<u64>, unless is_none;
     }
 }
+
+impl OpRow {
+    /// Whether something was looked for in its messages: they say more than the op does.
+    pub fn has_measured_messages(&self) -> bool {
+        self.peers.iter().any(|peer| peer.messages_measured.is_some())
+    }
+}

@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use super::{op_window::OpWindows, rank::RankStatistics, totals::Statistics};
 use crate::{
     decode::{CommunicatorId, Event},
-    schema::{ApiCall, HostInfo, MessageRow, Op, RankKey},
+    schema::{ApiCall, HostInfo, MessageRow, MessageSums, Op, RankKey},
 };
 
 /// Ranks that are kept apart: 64 communicators of the 8 ranks of a host. Each has some kilobytes, more with
@@ -66,6 +66,14 @@ impl Tally {
         let Statistics { ranks, folded, .. } = &mut self.statistics;
         if self.counted.contains_key(&op.rank) {
             ranks.get_mut(&op.rank).unwrap_or(folded).messages(messages);
+        }
+    }
+
+    /// Messages of an op that was counted, which were only planned.
+    pub fn message_sums(&mut self, op: &Op, sums: &[MessageSums]) {
+        let Statistics { ranks, folded, .. } = &mut self.statistics;
+        if self.counted.contains_key(&op.rank) {
+            ranks.get_mut(&op.rank).unwrap_or(folded).message_sums(sums);
         }
     }
 

@@ -18,11 +18,18 @@ pub(super) fn run(args: &ExportArgs) -> Result<ExitCode> {
     if args.flat && args.format != Format::Compat {
         anyhow::bail!("--flat is for -f compat only");
     }
+    if args.planned_messages && args.format != Format::Parquet {
+        anyhow::bail!("--planned-messages is for -f parquet only");
+    }
     let options = ExportOptions {
         inputs: args.inputs.clone(),
         output: args.output.clone(),
         format: args.format,
-        view: ViewOptions { flat: args.flat, ..ViewOptions::default() },
+        view: ViewOptions {
+            flat: args.flat,
+            planned_messages: args.planned_messages,
+            ..ViewOptions::default()
+        },
         choice: Choice {
             from: args.last.map(Moment::BeforeEnd).or(args.from),
             to: args.to,
@@ -86,6 +93,13 @@ fn write_exported(exported: &Exported, args: &ExportArgs, out: &mut dyn Write) -
     }
     if exported.twice.len() > 20 {
         writeln!(out, "{} more ranks come twice", exported.twice.len() - 20)?;
+    }
+    if rows.planned_messages > 0 {
+        writeln!(
+            out,
+            "{} messages were only planned: they are summed up by link and second, and --planned-messages writes a row for each",
+            rows.planned_messages
+        )?;
     }
     exported.notes.iter().try_for_each(|note| writeln!(out, "{note}"))
 }

@@ -80,6 +80,11 @@ pub struct ExportArgs {
     #[arg(long)]
     pub flat: bool,
 
+    /// With -f parquet: rows of messages that were only planned, too. They follow from their ops: a ring of 1,024
+    /// ranks has 2,046 for each loop, channel and direction. Without it, link_1s has their sums
+    #[arg(long)]
+    pub planned_messages: bool,
+
     /// What was exported, as JSON
     #[arg(long)]
     pub json: bool,

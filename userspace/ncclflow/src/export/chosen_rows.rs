@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-use flow::schema::{ApiCall, MessageRow, Observed, Op, OtherCallRow, Outcome, RankKey};
+use flow::schema::{ApiCall, MessageRow, MessageSums, Observed, Op, OtherCallRow, Outcome, RankKey};
 use serde::Serialize;
 
 use super::{choice::SourceChoice, format::View, ranks::Ranks};
@@ -21,6 +21,8 @@ pub struct RowCounts {
     /// Ops on a channel.
     pub ops: u64,
     pub messages: u64,
+    /// Messages that were only planned, of which the view has sums and no rows.
+    pub planned_messages: u64,
     /// API calls.
     pub calls: u64,
     /// Sends and receives whose `seq` is counted from the beginning of the part, and API calls without their
@@ -131,6 +133,22 @@ impl Sink for ChosenRows {
             self.changed = Some(changed);
         }
         view.op(self.changed.as_ref().unwrap_or(op));
+    }
+
+    fn wants_messages(&self, op: &Op) -> bool {
+        self.is_taken && lock(&self.shared).view.wants_messages(self.changed.as_ref().unwrap_or(op))
+    }
+
+    fn wants_message_sums(&self, op: &Op) -> bool {
+        self.is_taken && lock(&self.shared).view.wants_message_sums(self.changed.as_ref().unwrap_or(op))
+    }
+
+    fn message_sums(&mut self, op: &Op, sums: &[MessageSums]) {
+        let mut shared = lock(&self.shared);
+        let Shared { view, counts, .. } = &mut *shared;
+        let messages = sums.iter().map(|sums| sums.messages);
+        counts.planned_messages = messages.fold(counts.planned_messages, u64::saturating_add);
+        view.message_sums(self.changed.as_ref().unwrap_or(op), sums);
     }
 
     fn messages(&mut self, op: &Op, messages: &[MessageRow]) {

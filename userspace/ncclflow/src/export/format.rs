@@ -30,6 +30,8 @@ pub enum Format {
 pub struct ViewOptions {
     /// All files in one folder.
     pub flat: bool,
+    /// With [`Format::Parquet`]: messages that were only planned have rows, too.
+    pub planned_messages: bool,
     /// How API calls are written, where a view has a choice.
     pub api: ApiOutputOptions,
 }
@@ -57,7 +59,7 @@ impl Format {
             Self::Compat => Box::new(Compat::new(dir, options)),
             Self::Megatrace => Box::new(Megatrace::new(dir)),
             #[cfg(feature = "program")]
-            Self::Parquet => Box::new(Parquet::new(dir)?),
+            Self::Parquet => Box::new(Parquet::new(dir, options.planned_messages)?),
         })
     }
 }

@@ -96,12 +96,17 @@ impl Output {
             self.rows_and_sinks(host.pid, record.origin().map_or(0, |origin| origin.ts_ns));
         let op = rows.op(record, host);
         sinks.iter_mut().flatten().for_each(|sink| sink.op(&op));
-        if !sinks.iter().flatten().any(|sink| sink.wants_messages(&op)) {
-            return;
+        if sinks.iter().flatten().any(|sink| sink.wants_message_sums(&op)) {
+            let sums = rows.message_sums(record, &op);
+            let takers = sinks.iter_mut().flatten().filter(|sink| sink.wants_message_sums(&op));
+            takers.for_each(|sink| sink.message_sums(&op, &sums));
         }
-        rows.messages(record, &op, |messages| {
-            sinks.iter_mut().flatten().for_each(|sink| sink.messages(&op, messages));
-        });
+        if sinks.iter().flatten().any(|sink| sink.wants_messages(&op)) {
+            rows.messages(record, &op, |messages| {
+                let takers = sinks.iter_mut().flatten().filter(|sink| sink.wants_messages(&op));
+                takers.for_each(|sink| sink.messages(&op, messages));
+            });
+        }
     }
 
     pub(super) fn push_api(&mut self, host: Option<&HostInfo>, output: &ApiOutput) {

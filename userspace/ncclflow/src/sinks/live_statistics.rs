@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use flow::{
-    schema::{ApiCall, MessageRow, Op},
+    schema::{ApiCall, MessageRow, MessageSums, Op},
     statistics::{Statistics, Tally},
 };
 
@@ -28,6 +28,18 @@ impl LiveStatistics {
 impl Sink for LiveStatistics {
     fn op(&mut self, op: &Op) {
         self.lock().op(op);
+    }
+
+    fn wants_messages(&self, op: &Op) -> bool {
+        op.row.has_measured_messages()
+    }
+
+    fn wants_message_sums(&self, op: &Op) -> bool {
+        !op.row.has_measured_messages()
+    }
+
+    fn message_sums(&mut self, op: &Op, sums: &[MessageSums]) {
+        self.lock().message_sums(op, sums);
     }
 
     fn messages(&mut self, op: &Op, messages: &[MessageRow]) {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use flow::schema::{ApiCall, CommunicatorReport, MessageRow, Op, OtherCallRow};
+use flow::schema::{ApiCall, CommunicatorReport, MessageRow, MessageSums, Op, OtherCallRow};
 
 use super::{
     json_lines::LostLines,
@@ -95,7 +95,23 @@ impl Sink for SessionFiles {
     }
 
     fn messages(&mut self, op: &Op, messages: &[MessageRow]) {
-        self.each(|sink| sink.messages(op, messages));
+        self.each(|sink| {
+            if sink.wants_messages(op) {
+                sink.messages(op, messages);
+            }
+        });
+    }
+
+    fn wants_message_sums(&self, op: &Op) -> bool {
+        self.sinks.iter().any(|sink| sink.wants_message_sums(op))
+    }
+
+    fn message_sums(&mut self, op: &Op, sums: &[MessageSums]) {
+        self.each(|sink| {
+            if sink.wants_message_sums(op) {
+                sink.message_sums(op, sums);
+            }
+        });
     }
 
     fn call(&mut self, call: &ApiCall) {

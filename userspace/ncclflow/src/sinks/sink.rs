@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use flow::schema::{ApiCall, CommunicatorReport, MessageRow, Op, OtherCallRow};
+use flow::schema::{ApiCall, CommunicatorReport, MessageRow, MessageSums, Op, OtherCallRow};
 
 use super::json_lines::LostLines;
 
@@ -18,6 +18,14 @@ pub trait Sink: fmt::Debug + Send {
 
     /// Some messages of the op that came last, in the order of peers and steps.
     fn messages(&mut self, _op: &Op, _messages: &[MessageRow]) {}
+
+    /// Whether the sums of the op's messages are of use, where the messages are not.
+    fn wants_message_sums(&self, _op: &Op) -> bool {
+        false
+    }
+
+    /// The messages of the op that came last, added up by peer.
+    fn message_sums(&mut self, _op: &Op, _sums: &[MessageSums]) {}
 
     /// A call of the API that communicates.
     fn call(&mut self, _call: &ApiCall) {}
