@@ -67,8 +67,17 @@ pub(crate) fn commands() -> Result<()> {
 }
 
 /// Packages of Python that tests read our output with: what is imported, and what pip installs for it.
-const PACKAGES: [(&str, &str); 2] =
-    [("prometheus_client.openmetrics.parser", "prometheus-client"), ("duckdb", "duckdb")];
+const PACKAGES: [(&str, &str); 4] = [
+    ("prometheus_client.openmetrics.parser", "prometheus-client"),
+    ("duckdb", "duckdb"),
+    // Brings protobuf, too.
+    ("perfetto.protos.perfetto.trace.perfetto_trace_pb2", "perfetto==0.59.1"),
+    ("chakra.src.jsonizer.jsonizer", "mlc-chakra==1.0.0"),
+];
+
+/// Installed without what they name as dependencies: of those the tests need nothing, and they are hundreds of
+/// megabytes (mlc-chakra's: Jupyter, Plotly and more).
+const WITHOUT_DEPENDENCIES: [&str; 1] = ["mlc-chakra==1.0.0"];
 
 /// Spark is some 450 MB, and needs Java: only `cargo xtask parquet --spark` fetches it.
 pub(crate) const SPARK: (&str, &str) = ("pyspark.sql", "pyspark");
@@ -90,7 +99,9 @@ pub(crate) fn python_path(more: &[(&str, &str)]) -> Result<OsString> {
         let pip = nccl::pip()?;
         let install =
             ["install", "--quiet", "--disable-pip-version-check", "--root-user-action", "ignore", "--target"];
-        do_or_fail(Command::new(pip[0]).args(&pip[1..]).args(install).arg(&folder).arg(package))?;
+        let alone = WITHOUT_DEPENDENCIES.contains(package).then_some("--no-deps");
+        let mut command = Command::new(pip[0]);
+        do_or_fail(command.args(&pip[1..]).args(install).arg(&folder).args(alone).arg(package))?;
     }
     Ok(path)
 }
