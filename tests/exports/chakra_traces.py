@@ -86,6 +86,7 @@ def run(ranks, groups):
                 children[r][of].append(n["id"])
     ready = deque((r, i) for r in waiting for i in sorted(waiting[r]) if not waiting[r][i])
     ended, arrived, pairs = {r: [] for r in ranks}, defaultdict(list), defaultdict(lambda: (deque(), deque()))
+    begun = defaultdict(int)
 
     def end(r, i):
         ended[r].append(i)
@@ -102,8 +103,8 @@ def run(ranks, groups):
         elif node["type"] == "COMM_COLL_NODE":
             # The nth collective of a group on one rank is the nth on each.
             group = node["pg_name"]
-            n = sum(1 for where in arrived if where[0] == group and r in [of for of, _ in arrived[where]])
-            here = arrived[group, n]
+            here = arrived[group, begun[group, r]]
+            begun[group, r] += 1
             here.append((r, i))
             kinds = {(by_id[of][at]["comm_type"], by_id[of][at].get("comm_size")) for of, at in here}
             if len(kinds) != 1:

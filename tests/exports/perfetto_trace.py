@@ -106,7 +106,7 @@ class Reader:
 
     def rank_of(self, track):
         """Communicator and rank of the track that this one is in."""
-        while track.parent in self.tracks:
+        while track.descriptor.HasField("parent_uuid"):
             found = re.search(r"(0x[0-9a-f]{16}(?:-\d+)?|no-hash)", track.name)
             rank = re.search(r"rank (\d+)( of \d+)?(?:$| \()", track.name)
             if found and rank and "channel" not in track.name:
@@ -145,9 +145,6 @@ def compare(reader, lines):
                 side = re.fullmatch(r"channel (\d+) (to|from) rank (-?\d+)", track.name)
                 channel, peer = int(side[1]), int(side[3])
                 same("direction", name, {"to": "send", "from": "receive"}[side[2]])
-                if end is None:
-                    counts["open"] += 1
-                    continue
                 size = values["bytes"] if "bytes" in values else ("at most", values["bytes_at_most"])
                 have_messages.append(
                     (*rank, channel, peer, name, values["seq"], values["step"], at, end, size, values.get("bytes_measured"), values.get("proxy_pid"))
@@ -181,10 +178,15 @@ def compare(reader, lines):
         name = "send" if m["op"] == "SEND" else "receive"
         return (
             m["communicator"], m["rank"], m["channel"], m["peer"], name, m["seq"], m["step"],
-            wall(m, begin(m)), wall(m, m["t_end_ns"]), size, m.get("bytes_measured"), m.get("proxy_pid"),
+            wall(m, begin(m)), None if m.get("t_end_ns") is None else wall(m, m["t_end_ns"]), size, m.get("bytes_measured"), m.get("proxy_pid"),
         )  # fmt: skip
 
-    same("messages", have_messages, [message_of(m) for m in measured])
+    # What was on its way when the recording ended has a begin only.
+    ends = {(o["communicator"], o["rank"], o["seq"], o["channel"]) for o in lines.ops if o.get("measured") == "session_ended"}
+    of_end = [m for m in lines.messages if (m["communicator"], m["rank"], m["seq"], m["channel"]) in ends]
+    on_way = [m for m in of_end if begin(m) is not None and m.get("t_end_ns") is None]
+    same("messages", have_messages, [message_of(m) for m in measured + on_way])
+    counts["open"] = len(on_way)
     want_ops, want_instants = [], []
     for o in lines.ops:
         of = by_op.get((o["communicator"], o["rank"], o["seq"], o["channel"]))
@@ -219,7 +221,7 @@ def compare(reader, lines):
         if flow in out:
             same("flow", key, out[flow])
     by_end = {"SEND": set(), "RECV": set()}
-    for m in measured:
+    for m in measured + [m for m in on_way if m["op"] == "SEND"]:
         o = ops[(m["communicator"], m["rank"]), m["seq"], m["channel"]]
         if not is_p2p(o) and not o.get("seqLocal") and 0 <= m["peer"] < o["nRanks"]:
             ends = (m["rank"], m["peer"]) if m["op"] == "SEND" else (m["peer"], m["rank"])

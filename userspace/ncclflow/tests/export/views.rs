@@ -101,7 +101,7 @@ fn perfetto_of_a_part_is_that_of_its_lines() {
     }
     let captured = captured("net_steps.cap.gz").cut_to(45_000);
     let (first, last) = captured.span();
-    let from = Some(Moment::Wall(first + (last - first) / 2 + captured.offset()));
+    let from = Some(Moment::Wall(first + (last - first) / 4 + captured.offset()));
     let world = World::new(&captured);
     let choice = Choice { from, ..Choice::default() };
     let trace = world.export(Format::Perfetto, "job.pftrace", choice.clone());

@@ -6,13 +6,14 @@
 //! the time between two launches is not it: there are no nodes for it. `order` says which node waits for which.
 
 mod job;
+mod job_rank_trace;
 mod messages;
 mod order;
 mod trace_file;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    io::{self, Write as _},
+    io::Write as _,
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -22,43 +23,15 @@ use serde_json::{Value, json};
 
 use self::{
     job::Job,
+    job_rank_trace::{JobRankTrace, Lane, MAX_ORDERS},
     messages::{Attribute, AttributeValue, COLLECTIVES, Node, NodeType},
-    order::{Chain, Order, Told, follow},
-    trace_file::EtFile,
+    order::{Chain, Told},
 };
 use super::{format::View, run::Exported, source::Source};
 use crate::sinks::{OutputDir, Share, Sink};
 
-/// Files of ranks of the job.
-const MAX_RANKS: usize = 4096;
-
-/// Streams of a rank, and chains of nodes.
-const MAX_ORDERS: usize = 65_536;
-
-/// Ops of a communicator that are known to have a node: the rows of an op's channels do not always come in a
-/// row.
-const MAX_SEEN: usize = 4096;
-
-/// What comes in its own order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Lane {
-    /// Calls of a thread on a stream.
-    Stream(u64, u32),
-    /// Ops of a communicator.
-    Communicator(i32),
-}
-
-/// A rank of the job.
-#[derive(Debug)]
-struct JobRankTrace {
-    /// Host and process.
-    owner: (String, u32),
-    file: EtFile,
-    last_id: u64,
-    orders: HashMap<Lane, Order>,
-    chains: HashMap<Chain, u64>,
-    seen: HashMap<i32, BTreeSet<u64>>,
-}
+/// Nodes, and ends of chains, that are kept of all ranks.
+const MAX_KEPT: usize = 1 << 21;
 
 /// A communicator.
 #[derive(Clone, Debug)]
@@ -94,6 +67,16 @@ struct Grouping {
     number: u64,
 }
 
+/// What nodes are made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum MadeOf {
+    /// `by_launch`: those of one launch have one moment.
+    Ops { by_launch: bool },
+    /// `in_order`: they come in the order in which they returned, and so do begins and ends of groups. Beside
+    /// ops, a call comes when its op is known.
+    Calls { in_order: bool },
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 struct Totals {
     nodes: u64,
@@ -111,17 +94,14 @@ pub(super) struct Chakra {
     job: Job,
     host: String,
     offset_ns: u64,
-    /// Of the present source, calls are taken, not ops.
-    takes_calls: bool,
-    /// Calls come in the order in which they returned, and so do begin and end of groups. Beside ops, a call
-    /// comes when its op is known.
-    are_calls_in_order: bool,
-    /// Ops that were launched together have one moment.
-    knows_launches: bool,
+    /// Of the present source.
+    made_of: MadeOf,
     groupings: HashMap<(u32, u32), Grouping>,
     ranks: BTreeMap<i32, JobRankTrace>,
     groups: BTreeMap<u64, Group>,
     derived: BTreeSet<i32>,
+    /// Nodes since what is kept was counted.
+    uncounted: usize,
     totals: Totals,
     failed: bool,
     errors: Vec<String>,
@@ -134,13 +114,12 @@ impl Chakra {
             job: Job::default(),
             host: String::new(),
             offset_ns: 0,
-            takes_calls: false,
-            are_calls_in_order: false,
-            knows_launches: false,
+            made_of: MadeOf::Ops { by_launch: false },
             groupings: HashMap::new(),
             ranks: BTreeMap::new(),
             groups: BTreeMap::new(),
             derived: BTreeSet::new(),
+            uncounted: 0,
             totals: Totals::default(),
             failed: false,
             errors: Vec::new(),
@@ -190,18 +169,19 @@ impl Chakra {
         let (kind, comm_type) = match work.function {
             "Send" => (NodeType::Send, None),
             "Recv" => (NodeType::Receive, None),
-            name => match COLLECTIVES.iter().find(|(known, _)| *known == name) {
-                Some((_, comm_type)) => (NodeType::Collective, Some(*comm_type)),
-                None => {
+            name => {
+                let Some((_, comm_type)) = COLLECTIVES.iter().find(|(known, _)| *known == name) else {
                     self.totals.not_in_chakra += 1;
                     return Ok(());
-                }
-            },
+                };
+                (NodeType::Collective, Some(*comm_type))
+            }
         };
         if work.n_ranks <= 1 {
             self.totals.of_one_rank += 1;
             return Ok(());
         }
+        self.bound()?;
         let group = self.group(work.key, work.n_ranks)?;
         let of_job = |rank: i32| usize::try_from(rank).ok().and_then(|rank| group.ranks.get(rank)).copied();
         let (Some(own), peer) = (of_job(work.key.rank), work.peer.map(of_job)) else {
@@ -249,46 +229,11 @@ impl Chakra {
         let lane = work.lane.unwrap_or(Lane::Communicator(group.number));
         let mut told = work.told;
         told.launched = work.launched.map(|launched| (group.number, launched));
-        let trace = trace_of(&mut self.ranks, &self.dir, own, owner)?;
-        let JobRankTrace { file, last_id, orders, chains, seen, .. } = trace;
-        if let (None, Some(seq)) = (work.lane, work.seq) {
-            let seen = seen.entry(group.number).or_default();
-            if !seen.insert(seq) {
-                return Ok(());
-            }
-            if seen.len() > MAX_SEEN {
-                seen.pop_first();
-            }
+        let trace = JobRankTrace::of(&mut self.ranks, &self.dir, own, &owner)?;
+        if work.lane.is_none() && work.seq.is_some_and(|seq| !trace.is_first_of(group.number, seq)) {
+            return Ok(());
         }
-        if (orders.len() >= MAX_ORDERS && !orders.contains_key(&lane)) || chains.len() >= MAX_ORDERS {
-            bail!("rank {own} of the job has more than {MAX_ORDERS} streams or peers");
-        }
-        let ids = std::cell::Cell::new(*last_id);
-        let new_id = || {
-            ids.set(ids.get() + 1);
-            ids.get()
-        };
-        let joins = &mut self.totals.joins;
-        let join = |over: Vec<u64>| -> io::Result<u64> {
-            *joins += 1;
-            let id = new_id();
-            file.node(&Node {
-                id,
-                name: "join".to_owned(),
-                kind: NodeType::Metadata.into(),
-                data_deps: over,
-                start_time_micros,
-                attributes: vec![Attribute::new("is_cpu_op", AttributeValue::Flag(false))],
-            })?;
-            Ok(id)
-        };
-        let is_collective = kind == NodeType::Collective;
-        let order = orders.entry(lane).or_default();
-        let (id, mut data_deps) = order.add(told, is_collective, &mut { new_id }, join)?;
-        *last_id = ids.get();
-        follow(chains, chain, id, &mut data_deps);
-        self.totals.nodes += 1;
-        file.node(&Node {
+        self.totals.joins += trace.add(lane, told, chain, start_time_micros, |id, data_deps| Node {
             id,
             name: work.function.to_owned(),
             kind: kind.into(),
@@ -296,50 +241,38 @@ impl Chakra {
             start_time_micros,
             attributes,
         })?;
+        self.totals.nodes += 1;
+        Ok(())
+    }
+
+    /// Counts what is kept, now and then, and keeps less where it is too much.
+    fn bound(&mut self) -> Result<()> {
+        self.uncounted += 1;
+        if self.uncounted < MAX_KEPT / 2 {
+            return Ok(());
+        }
+        self.uncounted = 0;
+        let chains: usize = self.ranks.values().map(JobRankTrace::chains).sum();
+        if chains >= MAX_KEPT / 2 {
+            bail!(
+                "more than {} peers of sends and receives: choose a part with --comm or --pid",
+                MAX_KEPT / 2
+            );
+        }
+        if self.ranks.values().map(JobRankTrace::kept).sum::<usize>() >= MAX_KEPT / 4 {
+            self.ranks.values_mut().for_each(JobRankTrace::forget);
+        }
         Ok(())
     }
 
     /// The number of the group that a call is in, if that is known.
     fn group_of_call(&mut self, pid: u32, tid: u32) -> Option<u64> {
-        let grouping = self.groupings.get_mut(&(pid, tid)).filter(|_| self.are_calls_in_order)?;
+        let grouping = self.groupings.get_mut(&(pid, tid))?;
         if grouping.depth == 0 {
             grouping.number += 1;
         }
         Some(grouping.number)
     }
-}
-
-fn trace_of<'a>(
-    ranks: &'a mut BTreeMap<i32, JobRankTrace>,
-    dir: &OutputDir,
-    rank: i32,
-    owner: (String, u32),
-) -> Result<&'a mut JobRankTrace> {
-    if !ranks.contains_key(&rank) {
-        if ranks.len() >= MAX_RANKS {
-            bail!("the job has more than {MAX_RANKS} ranks");
-        }
-        let file = EtFile::create(dir, format!("ncclflow.{rank}.et"))?;
-        let trace = JobRankTrace {
-            owner: owner.clone(),
-            file,
-            last_id: 0,
-            orders: HashMap::new(),
-            chains: HashMap::new(),
-            seen: HashMap::new(),
-        };
-        ranks.insert(rank, trace);
-    }
-    let trace = ranks.get_mut(&rank).context("a rank's file is missing")?;
-    if trace.owner != owner {
-        let (host, pid) = &trace.owner;
-        bail!(
-            "processes {pid} on {host} and {} on {} are both rank {rank} of their job: choose one job with --job or --pid",
-            owner.1,
-            owner.0
-        );
-    }
-    Ok(trace)
 }
 
 /// What a rank puts in, as ASTRA-sim counts it (`system/collective/Ring.cc`): of a reduce-scatter and an
@@ -365,11 +298,13 @@ impl View for Chakra {
         self.offset_ns = source.offset_ns();
         let report: Value = serde_json::from_str(&source.text).unwrap_or_default();
         let is_api = report["level"] == "api";
-        self.takes_calls = is_api || report["api"] == true;
-        self.are_calls_in_order = is_api;
         let libraries = report["libraries"].as_array().map_or(&[][..], Vec::as_slice);
-        self.knows_launches =
-            !libraries.is_empty() && libraries.iter().all(|library| library["probes"] == "plan");
+        let by_launch = !libraries.is_empty() && libraries.iter().all(|library| library["probes"] == "plan");
+        self.made_of = if is_api || report["api"] == true {
+            MadeOf::Calls { in_order: is_api }
+        } else {
+            MadeOf::Ops { by_launch }
+        };
         self.groupings.clear();
         Ok(())
     }
@@ -387,7 +322,7 @@ impl View for Chakra {
             );
         }
         for trace in self.ranks.values_mut() {
-            trace.file.finish().context("writing a rank's trace")?;
+            trace.finish().context("writing a rank's trace")?;
         }
         let groups: serde_json::Map<String, Value> =
             self.groups.values().map(|group| (group.number.to_string(), json!(group.ranks))).collect();
@@ -442,10 +377,10 @@ impl View for Chakra {
 impl Sink for Chakra {
     fn op(&mut self, op: &Op) {
         let row = &op.row;
-        if self.takes_calls {
+        let MadeOf::Ops { by_launch } = self.made_of else {
             self.totals.replays += u64::from(row.captured_seq.is_some());
             return;
-        }
+        };
         let is_p2p = row.pattern.is_p2p();
         let function = match row.pattern {
             Pattern::Send => "Send",
@@ -462,7 +397,7 @@ impl Sink for Chakra {
             ts_ns: row.ts_ns,
             seq: Some(row.seq),
             lane: None,
-            told: Told { launch_ns: self.knows_launches.then_some(row.ts_ns), ..Told::default() },
+            told: Told { launch_ns: by_launch.then_some(row.ts_ns), ..Told::default() },
             launched: None,
         };
         self.put(|this| this.take(&work));
@@ -474,7 +409,7 @@ impl Sink for Chakra {
             self.totals.without_communicator += 1;
             return;
         };
-        if !self.takes_calls {
+        if matches!(self.made_of, MadeOf::Ops { .. }) {
             return;
         }
         let group = self.group_of_call(row.pid, row.tid);
@@ -497,7 +432,8 @@ impl Sink for Chakra {
     fn other_call(&mut self, row: &OtherCallRow) {
         let key = (row.pid, row.tid);
         let is_full = self.groupings.len() >= MAX_ORDERS && !self.groupings.contains_key(&key);
-        if is_full || !matches!(&*row.function, "ncclGroupStart" | "ncclGroupEnd") {
+        let is_of_group = matches!(&*row.function, "ncclGroupStart" | "ncclGroupEnd");
+        if is_full || !is_of_group || self.made_of != (MadeOf::Calls { in_order: true }) {
             return;
         }
         let grouping = self.groupings.entry(key).or_default();

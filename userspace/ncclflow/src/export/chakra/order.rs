@@ -84,6 +84,18 @@ impl Order {
     }
 }
 
+impl Order {
+    /// Nodes that it keeps.
+    pub(super) fn kept(&self) -> usize {
+        self.before.len() + self.open.len()
+    }
+
+    /// Keeps fewer: nodes that come wait for fewer.
+    pub(super) fn forget(&mut self) {
+        self.open = Vec::new();
+    }
+}
+
 impl Open {
     /// It was launched before this was called, and so were all that were called before it.
     fn is_over(&self, now: Told) -> bool {

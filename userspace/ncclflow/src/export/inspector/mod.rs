@@ -32,6 +32,9 @@ const MAX_WAITING: usize = 64 << 20;
 /// Ops of a rank whose channels may not all have come.
 const MAX_OPEN_OPS: usize = 512;
 
+/// The same of all ranks.
+const MAX_ALL_OPEN: usize = 1 << 17;
+
 /// Ranks of communicators.
 const MAX_RANKS: usize = 65_536;
 
@@ -112,6 +115,8 @@ pub(super) struct Inspector {
     files: BTreeMap<(String, u32), ProcessFile>,
     ranks: HashMap<(String, RankKey), RankRecords>,
     waiting: usize,
+    /// Ops that are open, of all ranks.
+    open: usize,
     /// The op that came last, and its messages.
     last: Option<(RankKey, Op, Vec<ProxyStep>)>,
     totals: Totals,
@@ -129,6 +134,7 @@ impl Inspector {
             files: BTreeMap::new(),
             ranks: HashMap::new(),
             waiting: 0,
+            open: 0,
             last: None,
             totals: Totals::default(),
             failed: false,
@@ -179,7 +185,7 @@ impl Inspector {
         let offset_ns = self.offset_ns;
         let mut totals = self.totals;
         let rank = self.rank(&op)?;
-        let before = rank.lines.len();
+        let (before, were_open) = (rank.lines.len(), rank.order.len());
         let seq = op.row.seq;
         if !rank.open.contains_key(&seq) {
             rank.order.push_back(seq);
@@ -193,15 +199,16 @@ impl Inspector {
             close_oldest(rank, offset_ns, &mut totals)?;
         }
         let (added, is_full) = (rank.lines.len() - before, rank.lines.len() >= MAX_BATCH);
+        let are_open = rank.order.len();
+        self.open = (self.open + are_open).saturating_sub(were_open);
         self.totals = totals;
         self.waiting += added;
         if is_full {
             let key = (self.host.clone(), op.rank);
             self.write_batch(&key)?;
         }
-        if self.waiting >= MAX_WAITING {
-            let keys: Vec<_> = self.ranks.keys().cloned().collect();
-            keys.iter().try_for_each(|key| self.write_batch(key))?;
+        if self.waiting >= MAX_WAITING || self.open >= MAX_ALL_OPEN {
+            return self.close_all();
         }
         Ok(())
     }
@@ -246,7 +253,7 @@ impl Inspector {
                 self.waiting += rank.lines.len() - before;
             }
         }
-        self.totals = totals;
+        (self.totals, self.open) = (totals, 0);
         let mut keys: Vec<_> = self.ranks.keys().cloned().collect();
         keys.sort_unstable();
         keys.iter().try_for_each(|key| self.write_batch(key))

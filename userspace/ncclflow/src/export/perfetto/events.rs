@@ -64,6 +64,7 @@ fn measured_begin(message: &MessageRow) -> Option<u64> {
     }
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "as values are given that may not be known")]
 fn text(text: &str) -> Option<Value<'_>> {
     Some(Value::Text(text))
 }
@@ -112,8 +113,8 @@ impl<'a> OpEvent<'a> {
             ("posted", Some(Value::Flag(row.posted))),
             ("peers", text(&self.peers)),
             ("messages", Some(Value::Unsigned(*messages))),
-            ("messages_measured", Some(Value::Unsigned(*measured)).filter(|_| outcome.is_some())),
-            ("bytes_measured", Some(Value::Unsigned(*bytes_measured)).filter(|_| is_slice)),
+            ("messages_measured", outcome.is_some().then_some(Value::Unsigned(*measured))),
+            ("bytes_measured", is_slice.then_some(Value::Unsigned(*bytes_measured))),
             ("begin", text(begin).filter(|_| is_slice)),
             ("outcome", outcome.and_then(text)),
             ("incomplete", row.incomplete.then_some(Value::Flag(true))),

@@ -6,7 +6,7 @@
 use std::{io, mem};
 
 use flow::schema::RankKey;
-use foldhash::HashMap;
+use foldhash::{HashMap, HashSet};
 
 use super::{
     messages::{
@@ -22,6 +22,9 @@ const MAX_TRACKS: usize = 1 << 18;
 
 /// Lanes of a track: a connection has 8 or 16 slots.
 const MAX_LANES: usize = 64;
+
+/// The most that Linux gives (`PID_MAX_LIMIT`).
+const MAX_PID: i32 = 1 << 22;
 
 /// The number of a rank of a communicator in the trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -81,7 +84,9 @@ pub(super) struct Tracks {
     /// Processes of all sources by host and process ID: windows go on in the same.
     known: HashMap<(String, u32), u64>,
     /// Process IDs that the trace has: two hosts can have the same.
-    pids: HashMap<i32, ()>,
+    pids: HashSet<i32>,
+    /// IDs that no process has, for those whose own is taken.
+    made_pids: i32,
     /// Of the present source.
     ranks: HashMap<RankKey, RankId>,
     known_ranks: HashMap<(String, RankKey), RankId>,
@@ -126,11 +131,12 @@ impl Tracks {
 
     fn describe_process(&mut self, pid: u32, file: &mut TraceFile) -> io::Result<u64> {
         let track = self.next()?;
-        let own = i32::try_from(pid).unwrap_or(i32::MAX);
-        let is_free = |pid: &i32| !self.pids.contains_key(pid);
-        // 4,194,304 is the most that Linux gives (PID_MAX_LIMIT).
-        let shown = Some(own).filter(is_free).or_else(|| (1 << 22..i32::MAX).find(is_free)).unwrap_or(own);
-        self.pids.insert(shown, ());
+        let own = i32::try_from(pid).ok().filter(|own| !self.pids.contains(own));
+        let shown = own.unwrap_or_else(|| {
+            self.made_pids = self.made_pids.saturating_add(1);
+            MAX_PID.saturating_add(self.made_pids)
+        });
+        self.pids.insert(shown);
         let ranks = self.who.job_ranks(pid);
         let described = process_name(&ranks, &self.host, pid, self.who.ranks_of(pid));
         file.describe(TrackDescriptor {
