@@ -17,6 +17,9 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackDescri
 from sessions import Lines, begin, fail, is_p2p, same
 
 BEGIN, END = TrackEvent.TYPE_SLICE_BEGIN, TrackEvent.TYPE_SLICE_END
+# What of an op's row its event has.
+OP_VALUES = ["opCount", "nsteps", "count", "dtype", "redOp", "algorithm", "protocol", "pattern", "root", "posted", "capturedSeq"]
+
 INSTANT, COUNTER, STATE = TrackEvent.TYPE_INSTANT, TrackEvent.TYPE_COUNTER, TrackEvent.TYPE_STATE
 REALTIME = 1
 
@@ -158,7 +161,8 @@ def compare(reader, lines):
                         where[flow] = key
                 correlations.append((correlation, (rank, values["seq"], channel)))
             elif category == ["op"]:
-                have_ops.append((*rank, values["channel"], values["seq"], name, at, end, values["messages_measured"], values["bytes_measured"]))
+                of_row = tuple(values.get(key) for key in OP_VALUES)
+                have_ops.append((*rank, values["channel"], values["seq"], name, of_row, at, end, values["messages_measured"], values["bytes_measured"]))
                 same("what", values["what"], "measured")
                 correlations.append((correlation, (rank, values["seq"], values["channel"])))
             elif category == ["call"]:
@@ -168,7 +172,8 @@ def compare(reader, lines):
         for at, event, name, category, values in track.events:
             if event.type == INSTANT and category == ["op"]:
                 same("what", values["what"], "planned")
-                have_instants.append((*rank, values["channel"], values["seq"], name, at))
+                of_row = tuple(values.get(key) for key in OP_VALUES)
+                have_instants.append((*rank, values["channel"], values["seq"], name, of_row, at))
                 correlations.append((event.correlation_id, (rank, values["seq"], values["channel"])))
             elif event.type == INSTANT:
                 have_calls.append((name, at, None))
@@ -190,7 +195,8 @@ def compare(reader, lines):
     want_ops, want_instants = [], []
     for o in lines.ops:
         of = by_op.get((o["communicator"], o["rank"], o["seq"], o["channel"]))
-        key = (o["communicator"], o["rank"], o["channel"], o["seq"], o["coll"] or o["pattern"])
+        of_row = tuple(o.get(key) for key in OP_VALUES)
+        key = (o["communicator"], o["rank"], o["channel"], o["seq"], o["coll"] or o["pattern"], of_row)
         if of:
             size = sum(m.get("bytes_measured") or 0 for m in of)
             first, last = min(begin(m) for m in of), max(m["t_end_ns"] for m in of)

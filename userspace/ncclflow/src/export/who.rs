@@ -15,8 +15,8 @@ const MAX_RANKS: usize = 65_536;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct RankFacts {
-    comm_hash: String,
-    folder: String,
+    pub(super) comm_hash: String,
+    pub(super) folder: String,
     pub(super) rank: i32,
     pub(super) n_ranks: i32,
     pub(super) pid: u32,

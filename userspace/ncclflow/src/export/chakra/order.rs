@@ -155,9 +155,9 @@ mod tests {
     #[test]
     fn what_was_launched_before_the_call_is_over() {
         let mut nodes = Nodes::default();
-        assert_eq!(nodes.call(1, 5, true), []);
-        assert_eq!(nodes.call(1, 5, true), [], "in one group, perhaps");
-        assert_eq!(nodes.call(2, 9, false), [], "another communicator's count proves nothing");
+        assert!(nodes.call(1, 5, true).is_empty());
+        assert!(nodes.call(1, 5, true).is_empty(), "in one group, perhaps");
+        assert!(nodes.call(2, 9, false).is_empty(), "another communicator's count proves nothing");
         // 1 and 2 were launched. 3 came after 2, and can be in the group of 4.
         assert_eq!(nodes.call(1, 7, true), [1, 2]);
         assert_eq!(nodes.call(1, 7, false), [1, 2]);
