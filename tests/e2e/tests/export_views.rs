@@ -74,19 +74,15 @@ fn steps_are_drawn_simulated_and_told_as_inspector_tells_them() {
         "{drawn}"
     );
     let simulated = compare(&run, "chakra", "chakra_traces.py", &["--bytes", "65536"]);
-    // Of each communicator and iteration a collective of each kind on four ranks, and sends and receives.
-    assert_eq!(
-        (of(&simulated, "COMM_COLL_NODE"), of(&simulated, "groups")),
-        (2 * 10 * 4 * 4, 2),
-        "{simulated}"
-    );
-    assert!(of(&simulated, "COMM_SEND_NODE") >= 2 * 10 * 4, "{simulated}");
+    // An iteration is on one of the communicators: a collective of each kind, a send and a receive of each rank.
+    assert_eq!((of(&simulated, "COMM_COLL_NODE"), of(&simulated, "groups")), (10 * 4 * 4, 2), "{simulated}");
+    assert!(of(&simulated, "COMM_SEND_NODE") == 10 * 4, "{simulated}");
     assert_eq!(of(&simulated, "COMM_SEND_NODE"), of(&simulated, "COMM_RECV_NODE"), "{simulated}");
     let told = compare(&run, "inspector", "inspector_records.py", &[]);
     assert!(of(&told, "steps") > 1000 && of(&told, "timed") > 100, "{told}");
 }
 
-/// Calls say the stream, and with their returns the groups.
+/// Calls say the stream, and how many collectives were launched before; those of a group run together.
 #[test]
 fn calls_are_nodes_and_slices() {
     if !can_read() {

@@ -19,7 +19,7 @@ use crate::sinks::OutputDir;
 const MAX_RANKS: usize = 4096;
 
 /// Streams of a rank, and chains of nodes.
-pub(super) const MAX_ORDERS: usize = 65_536;
+const MAX_ORDERS: usize = 65_536;
 
 /// Ops of a communicator that are known to have a node: the rows of an op's channels do not always come in a
 /// row.

@@ -12,18 +12,18 @@ mod order;
 mod trace_file;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     io::Write as _,
 };
 
 use anyhow::{Context as _, Result, bail};
-use flow::schema::{ApiCall, Op, OtherCallRow, RankKey};
+use flow::schema::{ApiCall, Op, RankKey};
 use nccl_library::nccl::Pattern;
 use serde_json::{Value, json};
 
 use self::{
     job::Job,
-    job_rank_trace::{JobRankTrace, Lane, MAX_ORDERS},
+    job_rank_trace::{JobRankTrace, Lane},
     messages::{Attribute, AttributeValue, COLLECTIVES, Node, NodeType},
     order::{Chain, Told},
 };
@@ -59,22 +59,14 @@ struct Work<'a> {
     launched: Option<u64>,
 }
 
-/// Groups of a thread, of which the begin or end of one was seen: how deep it is in, and the number of the
-/// present one. Before, a call can be in a group that began earlier.
-#[derive(Clone, Copy, Debug, Default)]
-struct Grouping {
-    depth: u32,
-    number: u64,
-}
-
 /// What nodes are made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MadeOf {
     /// `by_launch`: those of one launch have one moment.
-    Ops { by_launch: bool },
-    /// `in_order`: they come in the order in which they returned, and so do begins and ends of groups. Beside
-    /// ops, a call comes when its op is known.
-    Calls { in_order: bool },
+    Ops {
+        by_launch: bool,
+    },
+    Calls,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -96,7 +88,6 @@ pub(super) struct Chakra {
     offset_ns: u64,
     /// Of the present source.
     made_of: MadeOf,
-    groupings: HashMap<(u32, u32), Grouping>,
     ranks: BTreeMap<i32, JobRankTrace>,
     groups: BTreeMap<u64, Group>,
     derived: BTreeSet<i32>,
@@ -115,7 +106,6 @@ impl Chakra {
             host: String::new(),
             offset_ns: 0,
             made_of: MadeOf::Ops { by_launch: false },
-            groupings: HashMap::new(),
             ranks: BTreeMap::new(),
             groups: BTreeMap::new(),
             derived: BTreeSet::new(),
@@ -264,15 +254,6 @@ impl Chakra {
         }
         Ok(())
     }
-
-    /// The number of the group that a call is in, if that is known.
-    fn group_of_call(&mut self, pid: u32, tid: u32) -> Option<u64> {
-        let grouping = self.groupings.get_mut(&(pid, tid))?;
-        if grouping.depth == 0 {
-            grouping.number += 1;
-        }
-        Some(grouping.number)
-    }
 }
 
 /// What a rank puts in, as ASTRA-sim counts it (`system/collective/Ring.cc`): of a reduce-scatter and an
@@ -300,12 +281,8 @@ impl View for Chakra {
         let is_api = report["level"] == "api";
         let libraries = report["libraries"].as_array().map_or(&[][..], Vec::as_slice);
         let by_launch = !libraries.is_empty() && libraries.iter().all(|library| library["probes"] == "plan");
-        self.made_of = if is_api || report["api"] == true {
-            MadeOf::Calls { in_order: is_api }
-        } else {
-            MadeOf::Ops { by_launch }
-        };
-        self.groupings.clear();
+        self.made_of =
+            if is_api || report["api"] == true { MadeOf::Calls } else { MadeOf::Ops { by_launch } };
         Ok(())
     }
 
@@ -412,7 +389,6 @@ impl Sink for Chakra {
         if matches!(self.made_of, MadeOf::Ops { .. }) {
             return;
         }
-        let group = self.group_of_call(row.pid, row.tid);
         let work = Work {
             key,
             function: &row.function,
@@ -423,28 +399,10 @@ impl Sink for Chakra {
             ts_ns: row.ts_ns,
             seq: row.seq.get(),
             lane: Some(Lane::Stream(row.stream.0, row.tid)),
-            told: Told { group, ..Told::default() },
+            told: Told::default(),
             launched: row.launched,
         };
         self.put(|this| this.take(&work));
-    }
-
-    fn other_call(&mut self, row: &OtherCallRow) {
-        let key = (row.pid, row.tid);
-        let is_full = self.groupings.len() >= MAX_ORDERS && !self.groupings.contains_key(&key);
-        let is_of_group = matches!(&*row.function, "ncclGroupStart" | "ncclGroupEnd");
-        if is_full || !is_of_group || self.made_of != (MadeOf::Calls { in_order: true }) {
-            return;
-        }
-        let grouping = self.groupings.entry(key).or_default();
-        if row.function == "ncclGroupEnd" {
-            grouping.depth = grouping.depth.saturating_sub(1);
-            return;
-        }
-        if grouping.depth == 0 {
-            grouping.number += 1;
-        }
-        grouping.depth = grouping.depth.saturating_add(1);
     }
 
     fn take_errors(&mut self) -> Vec<String> {

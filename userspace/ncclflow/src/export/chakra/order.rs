@@ -1,10 +1,10 @@
 //! What must be over before a node begins, as far as the recording proves it.
 //!
 //! What one thread calls on one stream runs in its order. But calls of one group run together, and a send and
-//! a receive that wait for each other in the order of a file would never end. So a node waits only for those
+//! a receive that wait for each other in the order of a file would never end; and where a group begins and
+//! ends is not recorded. So a node waits only for those
 //! that are proven to have been launched before it was called:
 //!
-//! - in other groups of its thread, where groups were recorded;
 //! - called before a collective that NCCL had launched when the node was called (`launched`): whatever a
 //!   thread calls before that is in the same group, or in one before;
 //! - in another launch of the same communicator, where launches were recorded and calls were not: NCCL runs
@@ -34,8 +34,6 @@ pub(super) enum Chain {
 /// What a call or a launch tells of those before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Told {
-    /// Group of the calling thread, where groups were recorded.
-    pub(super) group: Option<u64>,
     /// Communicator, and how many collectives NCCL had launched on it.
     pub(super) launched: Option<(i32, u64)>,
     /// Moment of the launch that it is part of.
@@ -102,8 +100,7 @@ impl Open {
         let is_other = |before: Option<u64>, now: Option<u64>| {
             before.zip(now).is_some_and(|(before, now)| before != now)
         };
-        is_other(self.told.group, now.group)
-            || is_other(self.told.launch_ns, now.launch_ns)
+        is_other(self.told.launch_ns, now.launch_ns)
             || (self.is_collective
                 && self
                     .told
@@ -167,12 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_and_launches_follow_each_other() {
-        let mut nodes = Nodes::default();
-        let group = |group| Told { group: Some(group), ..Told::default() };
-        assert_eq!((nodes.add(group(1), false).1, nodes.add(group(1), false).1), (vec![], vec![]));
-        assert_eq!((nodes.add(group(2), false).1, nodes.add(group(2), false).1), (vec![1, 2], vec![1, 2]));
-        assert_eq!(nodes.add(group(3), true).1, [3, 4]);
+    fn launches_follow_each_other() {
         let mut nodes = Nodes::default();
         let launch = |at| Told { launch_ns: Some(at), ..Told::default() };
         assert_eq!((nodes.add(launch(7), true).1, nodes.add(launch(7), true).1), (vec![], vec![]));
