@@ -20,7 +20,7 @@ mod controller;
 mod data;
 mod emulator;
 mod environment;
-mod hosted;
+pub mod hosted;
 mod library;
 mod link;
 mod nccl_api;
