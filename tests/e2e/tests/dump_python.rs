@@ -30,7 +30,13 @@ impl Ranks {
         let (bed, nvml) = (programs::bed_library()?, programs::nvml_double()?);
         let rank = |rank: u32| {
             let mut command = Command::new(python);
-            command.args(["-I".as_ref(), SCRIPT.as_ref(), bed.as_os_str(), nccl.as_os_str(), nvml.as_os_str()]);
+            command.args([
+                "-I".as_ref(),
+                SCRIPT.as_ref(),
+                bed.as_os_str(),
+                nccl.as_os_str(),
+                nvml.as_os_str(),
+            ]);
             command.arg(folder).args([rank, ranks, ABSENT].map(|number| number.to_string()));
             let errors = File::create(folder.join(format!("{rank}.err"))).unwrap();
             command.stdin(Stdio::piped()).stderr(errors).spawn().unwrap()
@@ -74,7 +80,8 @@ fn stuck(ncclflow: &Path, ranks: &Ranks) -> Dump {
 /// (function, file's name, line) of each frame.
 fn frames(of: &Value) -> Vec<(String, String, u64)> {
     let frame = |frame: &Value| {
-        let file = Path::new(frame["file"].as_str().unwrap()).file_name().unwrap().to_string_lossy().into_owned();
+        let file =
+            Path::new(frame["file"].as_str().unwrap()).file_name().unwrap().to_string_lossy().into_owned();
         (frame["function"].as_str().unwrap().to_owned(), file, frame["line"].as_u64().unwrap())
     };
     of["frames"].as_array().unwrap().iter().map(frame).collect()
@@ -92,9 +99,13 @@ fn check(python: &Interpreter, version: &str) -> Option<()> {
     let json: Value = serde_json::from_str(&dump.text).unwrap();
     let groups = json["communicators"][0]["pythonStacks"].as_array().unwrap();
     let [largest, other] = &**groups else { panic!("{groups:#?}") };
-    assert_eq!((largest["ranks"].clone(), &largest["isLargest"]), (serde_json::json!([0, 2]), &Value::Bool(true)));
+    assert_eq!(
+        (largest["ranks"].clone(), &largest["isLargest"]),
+        (serde_json::json!([0, 2]), &Value::Bool(true))
+    );
     assert_eq!(other["ranks"], serde_json::json!([ABSENT]));
-    let functions = |group: &Value| frames(group).into_iter().map(|(function, ..)| function).collect::<Vec<_>>();
+    let functions =
+        |group: &Value| frames(group).into_iter().map(|(function, ..)| function).collect::<Vec<_>>();
     assert_eq!(functions(other), ["load_batch", "main", "<module>"]);
     assert_eq!(functions(largest), ["synchronize", "step", "main", "<module>"]);
     assert_eq!(frames(largest)[0].2, line_of("waits here"));
@@ -105,7 +116,10 @@ fn check(python: &Interpreter, version: &str) -> Option<()> {
         let said = &process["python"];
         assert_eq!(said["version"], format!("{minor}{suffix}"), "{said:#}");
         let main = &said["threads"][0];
-        assert!(main["isMain"] == true && main["tid"] == process["pid"] && main["unknown"].is_null(), "{said:#}");
+        assert!(
+            main["isMain"] == true && main["tid"] == process["pid"] && main["unknown"].is_null(),
+            "{said:#}"
+        );
     }
     let text = Command::new(&ncclflow).args(["dump", "-p", &ranks.pids()]).output().unwrap();
     let text = String::from_utf8(text.stdout).unwrap();

@@ -60,7 +60,8 @@ pub fn pythons() -> Vec<Interpreter> {
 #[must_use]
 pub fn need_pythons() -> Option<Vec<Interpreter>> {
     let found = pythons();
-    let remedy = "install two versions of CPython, 3.8 or later (pyenv, `uv python install`, or NCCLFLOW_PYTHONS)";
+    let remedy =
+        "install two versions of CPython, 3.8 or later (pyenv, `uv python install`, or NCCLFLOW_PYTHONS)";
     need("pythons", found.len() >= 2, remedy).then_some(found)
 }
 
@@ -71,7 +72,8 @@ fn children(folder: &Path) -> impl Iterator<Item = PathBuf> {
 /// `python3`, `python3.11`; not `python3-config`.
 fn is_python3(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    name.strip_prefix("python3").is_some_and(|rest| rest.chars().all(|c| c == '.' || c == 't' || c.is_ascii_digit()))
+    name.strip_prefix("python3")
+        .is_some_and(|rest| rest.chars().all(|c| c == '.' || c == 't' || c.is_ascii_digit()))
 }
 
 fn interpreter(program: &Path) -> Option<Interpreter> {

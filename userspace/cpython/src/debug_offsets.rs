@@ -107,7 +107,10 @@ pub fn from_debug_offsets(bytes: &[u8]) -> Result<Option<Offsets>, Unknown> {
     Ok(Some(Offsets {
         version,
         runtime: RuntimeOffsets { interpreters_head: runtime.pointer(1)? },
-        interpreter: InterpreterOffsets { next: interpreter.pointer(1)?, threads_head: interpreter.pointer(2)? },
+        interpreter: InterpreterOffsets {
+            next: interpreter.pointer(1)?,
+            threads_head: interpreter.pointer(2)?,
+        },
         thread: ThreadOffsets {
             next: thread.pointer(1)?,
             interpreter: thread.pointer(2)?,
@@ -143,4 +146,115 @@ pub fn from_debug_offsets(bytes: &[u8]) -> Result<Option<Offsets>, Unknown> {
             compact_data: ascii_data + 16,
         },
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The struct as a version has it: each section's size, and its fields from 8 on, in the order of the header.
+    fn made(hex: u64, free_threaded: u64) -> Vec<u64> {
+        let is_314 = (hex >> 16) & 0xff >= 14;
+        let mut words = vec![u64::from_le_bytes(COOKIE), hex, free_threaded];
+        let fields =
+            |minor_13: &[u64], minor_14: &[u64]| if is_314 { minor_14.to_vec() } else { minor_13.to_vec() };
+        let mut section = |size: u64, fields: &[u64]| {
+            words.push(size);
+            words.extend(fields);
+        };
+        // finalizing, interpreters_head
+        section(300_000, &[600, 632]);
+        // id, next, threads_head, then others
+        section(
+            200_000,
+            &fields(
+                &[[7256, 7264, 7344].as_slice(), &[0; 9]].concat(),
+                &[[7256, 7264, 7344].as_slice(), &[0; 12]].concat(),
+            ),
+        );
+        // prev, next, interp, current_frame, thread_id, native_thread_id, datastack_chunk, status
+        section(320, &[0, 8, 16, 72, 152, 160, 200, 32]);
+        // previous, executable, instr_ptr, localsplus, owner; stackpointer, tlbc_index
+        section(96, &fields(&[8, 0, 56, 80, 70], &[8, 0, 56, 80, 78, 64, 72]));
+        // filename, name, qualname, linetable, firstlineno, argcount, two, co_code_adaptive; co_tlbc
+        let code = [112, 120, 128, 136, 68, 52, 96, 104, 208];
+        section(216, &fields(&code, &[code.as_slice(), &[200]].concat()));
+        section(16, &[8]);
+        section(416, &[24, 88, 168]);
+        section(32, &[24, 16]);
+        section(40, &[24, 16]);
+        if is_314 {
+            section(200, &[24, 32, 40]);
+        }
+        section(48, &[32, 40]);
+        section(24, &[16]);
+        section(32, &[16, 24]);
+        section(40, &[16, 32]);
+        section(64, &[32, 16, 40]);
+        section(200, &[100]);
+        words
+    }
+
+    fn read(words: &[u64]) -> Result<Option<Offsets>, Unknown> {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        from_debug_offsets(&bytes)
+    }
+
+    #[test]
+    fn each_versions_struct_is_read_field_by_field() {
+        for (hex, free_threaded, version) in [
+            (0x030d_00f0, 0, "3.13"),
+            (0x030d_01f0, 1, "3.13t"),
+            (0x030e_00f0, 0, "3.14"),
+            (0x030e_02f0, 1, "3.14t"),
+        ] {
+            let offsets = read(&made(hex, free_threaded)).unwrap().unwrap();
+            assert_eq!(offsets.version.to_string(), version);
+            assert_eq!(offsets.runtime.interpreters_head, 632);
+            assert_eq!((offsets.interpreter.next, offsets.interpreter.threads_head), (7264, 7344));
+            let thread = offsets.thread;
+            let thread = [thread.next, thread.interpreter, thread.frame, thread.thread_id];
+            assert_eq!((thread, offsets.thread.native_thread_id), ([8, 16, 72, 152], Some(160)));
+            let frame = offsets.frame;
+            assert_eq!((frame.previous, frame.code, frame.instruction), (8, 0, 56));
+            let is_314 = version.starts_with("3.14");
+            assert_eq!(frame.owner, Some(if is_314 { 78 } else { 70 }));
+            assert_eq!(frame.bytecode_copy, (version == "3.14t").then_some(72));
+            let code = offsets.code;
+            assert_eq!(
+                (code.filename, code.name, code.qualname, code.line_table),
+                (112, 120, Some(128), 136)
+            );
+            assert_eq!((code.first_line, code.instructions), (68, Some(208)));
+            assert_eq!(code.bytecode_copies, (version == "3.14t").then_some(200));
+            assert_eq!((offsets.object.kind, offsets.object.type_name), (8, 24));
+            assert_eq!((offsets.bytes.length, offsets.bytes.data), (16, 32));
+            assert_eq!((offsets.text.length, offsets.text.state), (16, 32));
+            assert_eq!((offsets.text.ascii_data, offsets.text.compact_data), (40, 56));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let good = made(0x030d_00f0, 0);
+        let with = |place: usize, value: u64| {
+            let mut words = good.clone();
+            words[place] = value;
+            read(&words)
+        };
+        assert_eq!(with(0, 0), Ok(None), "no cookie: an older version");
+        assert_eq!(with(1, 0x030f_00f0), Err(Unknown::Version(Some(Version::new(3, 15)))));
+        assert_eq!(with(1, 0x0202_00f0), Err(NONSENSE));
+        assert_eq!(with(2, 2), Err(NONSENSE));
+        // interpreters_head, and the thread's current_frame: behind the end, unaligned, huge.
+        for place in [5, 23] {
+            for wrong in [400_000, 321, 4, u64::MAX, u64::MAX - 7] {
+                assert!(with(place, wrong).is_err(), "{place}: {wrong}");
+            }
+        }
+        assert_eq!(with(3, 1 << 40), Err(NONSENSE), "a runtime of a terabyte");
+        for length in 3..71 {
+            assert!(read(&good[..length]).is_err(), "{length} words");
+        }
+    }
 }

@@ -30,12 +30,13 @@ pub use debug_offsets::{COOKIE, DEBUG_OFFSETS_SIZE, from_debug_offsets};
 pub use lines::{LineTable, line_at};
 pub use memory::{Memory, Unreadable};
 pub use offsets::{
-    BytesOffsets, CodeOffsets, FrameOffsets, FrameRoot, Instruction, InterpreterOffsets, ObjectOffsets, Offsets,
-    RuntimeOffsets, TextOffsets, ThreadOffsets,
+    BytesOffsets, CodeOffsets, FrameOffsets, FrameRoot, Instruction, InterpreterOffsets, ObjectOffsets,
+    Offsets, RuntimeOffsets, TextOffsets, ThreadOffsets,
 };
 pub use tables::{ShippedRow, shipped, shipped_rows};
 pub use unknown::Unknown;
 pub use version::Version;
 pub use walker::{
-    MAX_FRAMES, MAX_INTERPRETERS, MAX_THREADS, PyFrame, Python, RawFrame, RawStack, StackEnd, ThreadState, Walker,
+    MAX_FRAMES, MAX_INTERPRETERS, MAX_THREADS, PyFrame, Python, RawFrame, RawStack, StackEnd, ThreadState,
+    Walker,
 };

@@ -104,13 +104,19 @@ mod tests {
     fn lnotab_as_in_cpythons_own_notes() {
         let table = [0, 1, 6, 1, 44, 5, 255, 0, 45, 127, 0, 73, 11, 1].map(|byte: u8| byte);
         let at = |offset| line_at(LineTable::Lnotab, &table, 0, offset).unwrap();
-        for (offset, line) in [(0, 1), (5, 1), (6, 2), (49, 2), (50, 7), (349, 7), (350, 207), (361, 208), (9999, 208)] {
+        for (offset, line) in
+            [(0, 1), (5, 1), (6, 2), (49, 2), (50, 7), (349, 7), (350, 207), (361, 208), (9999, 208)]
+        {
             assert_eq!(at(offset), line, "{offset}");
         }
         // A line that goes back, as in a call over several lines.
         assert_eq!(line_at(LineTable::Lnotab, &[4, 3, 4, 0xfe], 10, 8), Some(11));
         assert_eq!(line_at(LineTable::Lnotab, &[4, 3], 10, -1), Some(10));
-        assert_eq!(line_at(LineTable::Lnotab, &[4, 0x80, 4], 10, 8), None, "before the first line there is none");
+        assert_eq!(
+            line_at(LineTable::Lnotab, &[4, 0x80, 4], 10, 8),
+            None,
+            "before the first line there is none"
+        );
     }
 
     /// From Objects/lnotab_notes.txt of 3.10: ranges of 6 bytes at line 1, 44 at 2, and some without a line.
@@ -118,7 +124,9 @@ mod tests {
     fn the_table_of_3_10_has_ranges_without_a_line() {
         let table = [6, 1, 44, 1, 2, 0x80, 254, 0, 46, 5];
         let at = |offset| line_at(LineTable::Lines, &table, 0, offset);
-        for (offset, line) in [(0, Some(1)), (5, Some(1)), (6, Some(2)), (49, Some(2)), (50, None), (52, Some(2))] {
+        for (offset, line) in
+            [(0, Some(1)), (5, Some(1)), (6, Some(2)), (49, Some(2)), (50, None), (52, Some(2))]
+        {
             assert_eq!(at(offset), line, "{offset}");
         }
         assert_eq!(at(306), Some(7));
@@ -129,12 +137,23 @@ mod tests {
     #[test]
     fn locations_of_every_form_are_read() {
         let table = [
-            0x80, 0x23, // short form 0, 1 instruction, the same line
-            0x80 | (11 << 3) | 1, 4, 9, // one line on, 2 instructions
-            0x80 | (13 << 3), 0b100_0001, 0b000_0001, // no columns: number 65, which is -32
-            0x80 | (14 << 3) | 2, 20, 0, 1, 1, // long form: 10 lines on, 3 instructions
+            0x80,
+            0x23, // short form 0, 1 instruction, the same line
+            0x80 | (11 << 3) | 1,
+            4,
+            9, // one line on, 2 instructions
+            0x80 | (13 << 3),
+            0b100_0001,
+            0b000_0001, // no columns: number 65, which is -32
+            0x80 | (14 << 3) | 2,
+            20,
+            0,
+            1,
+            1,                // long form: 10 lines on, 3 instructions
             0x80 | (15 << 3), // no line
-            0x80 | (12 << 3), 1, 2, // two lines on
+            0x80 | (12 << 3),
+            1,
+            2, // two lines on
         ];
         let at = |offset| line_at(LineTable::Locations, &table, 100, offset);
         let lines: Vec<Option<u32>> = (0..9).map(|instruction| at(2 * instruction)).collect();

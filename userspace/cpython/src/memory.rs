@@ -52,7 +52,8 @@ impl<'m> Reader<'m> {
     }
 
     pub(crate) fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Unknown> {
-        const TOO_MUCH: Unknown = Unknown::TooMuch("reading its Python takes more work than any real one does");
+        const TOO_MUCH: Unknown =
+            Unknown::TooMuch("reading its Python takes more work than any real one does");
         let reads = self.reads.get().checked_sub(1).ok_or(TOO_MUCH)?;
         let bytes = self.bytes.get().checked_sub(into.len() as u64).ok_or(TOO_MUCH)?;
         self.reads.set(reads);

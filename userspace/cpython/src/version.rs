@@ -69,7 +69,9 @@ mod tests {
         ] {
             assert_eq!(named(name).as_deref(), Some(version), "{name}");
         }
-        for name in ["python3", "libpython3.so", "libpython2.7.so.1.0", "pythonx.y", "ipython3.8", "", "python3.999"] {
+        for name in
+            ["python3", "libpython3.so", "libpython2.7.so.1.0", "pythonx.y", "ipython3.8", "", "python3.999"]
+        {
             assert_eq!(named(name), None, "{name}");
         }
         assert_eq!(Version::from_hex(0x030b_07f0), Some(Version::new(3, 11)));

@@ -5,13 +5,7 @@
 
 mod support;
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    path::Path,
-    process::Command,
-    time::Instant,
-};
+use std::{collections::BTreeMap, fs, path::Path, process::Command, time::Instant};
 
 use cpython::{MAX_FRAMES, PyFrame, StackEnd, Walker};
 use serde::Deserialize;
@@ -41,8 +35,10 @@ fn compare(command: &mut Command, what: &str) -> BTreeMap<String, usize> {
         let stack = walker.stack(subject.thread(&threads, told.thread));
         assert!(!stack.moving, "{what}: {line}");
         let frames: Vec<PyFrame> = stack.frames.iter().map(|frame| walker.frame(*frame).unwrap()).collect();
-        let read: Vec<_> =
-            frames.into_iter().map(|frame| (frame.function, frame.file, frame.line, frame.qualname)).collect();
+        let read: Vec<_> = frames
+            .into_iter()
+            .map(|frame| (frame.function, frame.file, frame.line, frame.qualname))
+            .collect();
         let (innermost, read) = read.split_first().unwrap();
         assert_eq!(innermost.0, "check", "{what}");
         let (expected, end) = if told.frames.len() >= MAX_FRAMES {
@@ -77,7 +73,8 @@ fn every_stack_of_every_interpreter_is_what_python_says_it_is() {
         let stacks: usize = cases.values().sum();
         println!("{what}: {stacks} stacks of {} cases in {:?}", cases.len(), started.elapsed());
         // Cases that the program must have come to.
-        for case in ["compiled", "coroutine", "generator", "lambda", "decorated", "import", "plain", "module"] {
+        for case in ["compiled", "coroutine", "generator", "lambda", "decorated", "import", "plain", "module"]
+        {
             assert!(cases.contains_key(case), "{what}: {case}");
         }
         total += stacks;
@@ -129,7 +126,9 @@ fn a_runtime_without_a_symbol_is_found_by_its_section() {
     use cpython::locate::{self, FoundBy};
     use nccl_library::elf::Image;
 
-    let (Some(mut compiler), Some(_)) = (tool("cc", "CC", "cc"), tool("strip", "STRIP", "strip")) else { return };
+    let (Some(mut compiler), Some(_)) = (tool("cc", "CC", "cc"), tool("strip", "STRIP", "strip")) else {
+        return;
+    };
     let folder = tempfile::tempdir().unwrap();
     let source = folder.path().join("program.c");
     let text = "__attribute__((section(\".PyRuntime\"))) char _PyRuntime[800] = \"xdebugpy\";\n\

@@ -43,9 +43,11 @@ fn layouts_are_those_of_the_headers_of_every_interpreter() {
             println!("{}: no headers", python.program.display());
             continue;
         };
-        let mut subject = Subject::start(
-            Command::new(&python.program).args(["-I", "-c", "import os; os.write(1, b'\\n'); os.read(0, 1)"]),
-        );
+        let mut subject = Subject::start(Command::new(&python.program).args([
+            "-I",
+            "-c",
+            "import os; os.write(1, b'\\n'); os.read(0, 1)",
+        ]));
         subject.line().unwrap();
         assert_eq!(subject.python().offsets, expected, "{}", python.program.display());
         // 3.13 and later state them themselves.

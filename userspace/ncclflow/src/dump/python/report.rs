@@ -104,7 +104,9 @@ pub(in crate::dump) fn place(thread: &PythonThread) -> Option<String> {
 
 /// Groups of ranks with equal stacks, the largest first. `is_largest` is set for one, or for none if several are
 /// as large.
-pub(in crate::dump) fn groups<'a>(threads: impl IntoIterator<Item = (u32, &'a PythonThread)>) -> Vec<PythonGroup> {
+pub(in crate::dump) fn groups<'a>(
+    threads: impl IntoIterator<Item = (u32, &'a PythonThread)>,
+) -> Vec<PythonGroup> {
     let mut by_stack: BTreeMap<&[PythonFrame], Vec<u32>> = BTreeMap::new();
     for (rank, thread) in threads {
         if !thread.frames.is_empty() && !thread.moving && thread.unknown.is_none() {
