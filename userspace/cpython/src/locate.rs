@@ -34,9 +34,9 @@ struct Symbols {
 }
 
 impl Symbols {
-    fn of(table: Option<SymbolTable>) -> Self {
+    fn of(table: Option<&SymbolTable>) -> Self {
         let mut symbols = Self::default();
-        for object in table.iter().flat_map(SymbolTable::objects) {
+        for object in table.into_iter().flat_map(SymbolTable::objects) {
             match object.name {
                 "_PyRuntime" => symbols.runtime = Some(object.address),
                 "Py_Version" => symbols.version = Some(object.address),
@@ -51,9 +51,9 @@ impl Symbols {
 pub fn runtime(image: &Image) -> Result<Option<Runtime>, Error> {
     let mut budget = Budget::new(MAX_BYTES, 0);
     // The exported symbols are fewer, and enough nearly always.
-    let mut symbols = Symbols::of(SymbolTable::read_exported(image, &mut budget)?);
+    let mut symbols = Symbols::of(SymbolTable::read_exported(image, &mut budget)?.as_ref());
     if symbols.runtime.is_none() {
-        symbols = Symbols::of(SymbolTable::read(image, &mut budget)?);
+        symbols = Symbols::of(SymbolTable::read(image, &mut budget)?.as_ref());
     }
     let found = symbols.runtime.map(|address| (address, FoundBy::Symbol));
     let by_section = || {

@@ -1,6 +1,6 @@
 //! Bounded reads of an interpreter's memory.
 
-use std::{cell::Cell, collections::HashMap, fmt};
+use std::{cell::Cell, collections::HashMap, fmt, hash::BuildHasher};
 
 use crate::Unknown;
 
@@ -23,7 +23,7 @@ pub trait Memory {
 }
 
 /// Addresses and what is there: for tests and fuzz targets.
-impl Memory for HashMap<u64, Vec<u8>> {
+impl<S: BuildHasher> Memory for HashMap<u64, Vec<u8>, S> {
     fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Unreadable> {
         let found = self.iter().find_map(|(start, bytes)| {
             let from = usize::try_from(address.checked_sub(*start)?).ok()?;

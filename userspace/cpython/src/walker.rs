@@ -213,15 +213,12 @@ impl<'m> Walker<'m> {
             }
             let code = state.u64(frame.code) & !offsets.code_tags();
             self.prove_code(code)?;
-            let offset = match offsets.instruction() {
-                Instruction::Pointer => {
-                    let copy = frame.bytecode_copy.map(|field| state.i32(field));
-                    self.pointer_offset(code, state.u64(frame.instruction), copy)?
-                }
-                _ => {
-                    let last = i64::from(state.i32(frame.instruction));
-                    offsets.instruction_offset(code, last.cast_unsigned())
-                }
+            let offset = if offsets.instruction() == Instruction::Pointer {
+                let copy = frame.bytecode_copy.map(|field| state.i32(field));
+                self.pointer_offset(code, state.u64(frame.instruction), copy)?
+            } else {
+                let last = i64::from(state.i32(frame.instruction));
+                offsets.instruction_offset(code, last.cast_unsigned())
             };
             frames.push(RawFrame { code, offset });
         }
@@ -232,11 +229,11 @@ impl<'m> Walker<'m> {
     /// number of copies and pointers to them, the first of which is the code object's own
     /// (`_PyCodeArray`, Include/cpython/code.h of 3.14).
     fn pointer_offset(&self, code: u64, instruction: u64, copy: Option<i32>) -> Result<i64, Unknown> {
+        const WRONG: Unknown = Unknown::Contradiction("a frame runs a copy of its code that is not there");
         let offsets = &self.python.offsets;
         let (Some(number), Some(field)) = (copy, offsets.code.bytecode_copies) else {
             return Ok(offsets.instruction_offset(code, instruction));
         };
-        const WRONG: Unknown = Unknown::Contradiction("a frame runs a copy of its code that is not there");
         let number = u32::try_from(number).map_err(|_| WRONG)?;
         if number == 0 {
             return Ok(offsets.instruction_offset(code, instruction));

@@ -122,10 +122,10 @@ fn write_thread(out: &mut String, thread: &Thread) -> fmt::Result {
 
 /// `Python 3.11: main thread 812 is at train.py:41 in load_batch`
 fn write_python(out: &mut String, python: &PythonReport) -> fmt::Result {
-    let version = python.version.as_deref().unwrap_or("of unknown version");
     if let Some(why) = &python.unknown {
-        return wrapped(out, &format!("unknown Python ({version}): {why}"), 2);
+        return wrapped(out, &format!("unknown Python: {why}"), 2);
     }
+    let version = python.version.as_deref().unwrap_or_default();
     for thread in python.threads.iter().take(MAX_THREADS) {
         let what = if thread.is_main { "main thread" } else { "thread" };
         let known = python::place(thread).map(|place| format!("is at {place}"));

@@ -1,6 +1,6 @@
 //! The interpreter of a process: which mapped file has `_PyRuntime`, and where that is in memory.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, os::unix::ffi::OsStrExt as _};
 
 use cpython::{Memory as _, Python, Unreadable, Version, locate};
 use nccl_library::elf::{Image, RuntimeAddr};
@@ -10,6 +10,7 @@ use crate::{
     target::{
         LibraryId, MappedLibrary, Process,
         maps::{self, Mapping},
+        printable,
     },
 };
 
@@ -56,7 +57,15 @@ impl Runtimes {
         for mapping in candidates(process, &mappings) {
             let known = match self.of_file(process, mapping) {
                 Ok(Some(known)) => known,
-                Ok(None) => continue,
+                // The program itself need not be an interpreter.
+                Ok(None) if !is_library(mapping) => continue,
+                Ok(None) => {
+                    let name = printable(&mapping.path.to_string_lossy());
+                    why_not.get_or_insert_with(|| {
+                        format!("`{name}` has no `_PyRuntime` that can be found (3.7 and later have it)")
+                    });
+                    continue;
+                }
                 Err(error) => {
                     why_not.get_or_insert(error);
                     continue;
@@ -94,6 +103,10 @@ fn is_initialised(python: &Python, memory: TargetMemory<'_>) -> bool {
     memory.read(at, &mut head).is_ok() && head != [0; 8]
 }
 
+fn is_library(mapping: &Mapping) -> bool {
+    mapping.path.file_name().is_some_and(|name| name.as_bytes().starts_with(b"libpython"))
+}
+
 /// Mappings of the first byte of files that may be an interpreter: libraries of its name, and the program itself.
 fn candidates<'m>(process: &Process, mappings: &'m [Mapping]) -> Vec<&'m Mapping> {
     /// A process maps one, or none.
@@ -105,11 +118,11 @@ fn candidates<'m>(process: &Process, mappings: &'m [Mapping]) -> Vec<&'m Mapping
     let begins = |mapping: &&Mapping| mapping.inode != 0 && mapping.file_offset.0 == 0;
     for mapping in mappings.iter().filter(begins) {
         let is_new = found.iter().all(|other| (other.device, other.inode) != (mapping.device, mapping.inode));
-        if is_new && (name(mapping).starts_with("libpython") || mapping.path == program) {
+        if is_new && (is_library(mapping) || mapping.path == program) {
             found.push(mapping);
         }
     }
-    found.sort_by_key(|mapping| !name(mapping).starts_with("libpython"));
+    found.sort_by_key(|mapping| !is_library(mapping));
     found.truncate(MAX);
     found
 }
