@@ -111,14 +111,15 @@ fn is_library(mapping: &Mapping) -> bool {
 fn candidates<'m>(process: &Process, mappings: &'m [Mapping]) -> Vec<&'m Mapping> {
     /// A process maps one, or none.
     const MAX: usize = 8;
-    let name =
-        |mapping: &Mapping| mapping.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let program = std::fs::read_link(process.proc_path().join("exe")).unwrap_or_default();
+    // As the kernel writes it of a file that was replaced since.
+    let program = program.as_os_str().as_bytes();
+    let program = program.strip_suffix(b" (deleted)").unwrap_or(program);
     let mut found: Vec<&Mapping> = Vec::new();
     let begins = |mapping: &&Mapping| mapping.inode != 0 && mapping.file_offset.0 == 0;
     for mapping in mappings.iter().filter(begins) {
         let is_new = found.iter().all(|other| (other.device, other.inode) != (mapping.device, mapping.inode));
-        if is_new && (is_library(mapping) || mapping.path == program) {
+        if is_new && (is_library(mapping) || mapping.path.as_os_str().as_bytes() == program) {
             found.push(mapping);
         }
     }

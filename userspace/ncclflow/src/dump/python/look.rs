@@ -45,22 +45,20 @@ fn threads(process: &Process, python: Python, wanted: Wanted<'_>) -> Result<Vec<
     let numbers = thread_numbers(process);
     let mut found: BTreeMap<u32, ThreadState> = BTreeMap::new();
     for state in walker.threads()? {
-        let own = match state.native_id {
-            Some(number) => u32::try_from(number).ok().filter(|number| numbers.contains_key(number)),
-            None => {
-                let likely = pthread::thread_numbers(&memory, MACHINE, state.pthread);
-                likely.into_iter().find(|number| numbers.contains_key(number))
-            }
+        let likely = match state.native_id {
+            Some(number) => u32::try_from(number).into_iter().collect(),
+            None => pthread::thread_numbers(&memory, MACHINE, state.pthread),
         };
-        if let Some(tid) = own.and_then(|own| numbers.get(&own)) {
+        let tid = likely.iter().find_map(|own| numbers.get(own));
+        if let Some(tid) = tid {
             found.insert(*tid, state);
         }
     }
     let main = process.pid();
     let mut threads = Vec::new();
     for (tid, state) in &found {
-        if threads.len() >= MAX_THREADS {
-            break;
+        if threads.len() >= MAX_THREADS && *tid != main {
+            continue;
         }
         let thread = thread(&mut walker, *tid, *state, *tid == main);
         let is_wanted = match wanted {

@@ -12,7 +12,7 @@ pub(super) fn add(case: &Case<'_>, verdict: &mut Verdict) {
         let Some(place) = case.ranks.get(number).and_then(|rank| place(case, rank)) else { continue };
         let about = format!("rank {number} ");
         match verdict.evidence.iter_mut().find(|sentence| sentence.starts_with(&about)) {
-            Some(sentence) => sentence.push_str(&format!("; its main thread is at {place}")),
+            Some(sentence) => sentence.extend(["; its main thread is at ", &place]),
             None => verdict.evidence.push(format!("the main thread of rank {number} is at {place}")),
         }
     }
