@@ -102,6 +102,11 @@ impl CallAssembler {
         in_order(ended.map(|call| call.over(by.lost)))
     }
 
+    /// Whether calls are not over.
+    pub fn has_open(&self) -> bool {
+        !self.open.is_empty()
+    }
+
     /// Calls that post an op of this number, on any thread of the process, and are not over.
     pub fn posting(&self, tgid: u32, op_count: u64) -> impl Iterator<Item = &ProxyCall> {
         let open = self.open.iter().filter(move |((of, _), open)| *of == tgid && !open.is_given_out);

@@ -262,15 +262,16 @@ impl Executions {
         let measured = peer.measured.as_mut().ok_or(())?;
         if let Some((step, bytes)) = event.bytes_before
             && let Some(before) =
-                usize::try_from(step / slots).ok().and_then(|at| measured.messages.get_mut(at))
+                usize::try_from(step / slots).ok().and_then(|at| measured.seen().get_mut(at))
         {
             before.bytes = Some(bytes);
         }
         let told = usize::try_from(event.step / slots).map_err(|_| ())?;
         let at =
             if event.moment == StepMoment::Stop { measured.stopped(told, event.direction) } else { told };
-        let last = measured.messages.len() - 1;
-        let message = measured.messages.get_mut(at).ok_or(())?;
+        let messages = measured.seen();
+        let is_last = at + 1 == messages.len();
+        let message = messages.get_mut(at).ok_or(())?;
         // If the user's own buffer is sent, the slot's size means something else.
         let bytes = event.bytes.filter(|_| !(event.is_per_fifo_step && execution.record.op.registered));
         message.note(event.moment, event.origin.ts_ns, bytes);
@@ -286,7 +287,7 @@ impl Executions {
             ends.insert(key.line(), event.origin.ts_ns);
         }
         // The proxy completes a connection's messages in their order.
-        if event.moment != StepMoment::Stop || at != last {
+        if event.moment != StepMoment::Stop || !is_last {
             return Ok(None);
         }
         queue.pop_front();

@@ -56,8 +56,11 @@ impl Message {
 /// All messages of an op with one peer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Measured {
-    /// In the order of their steps.
+    /// In the order of their steps. Empty until something is seen of one: ops wait for long, and a host
+    /// posts them far ahead.
     pub messages: Vec<Message>,
+    /// How many there are.
+    pub count: usize,
     /// When the connection was free for the op: it was posted, and the op before it on the connection was
     /// done.
     pub free_since: Option<u64>,
@@ -68,8 +71,23 @@ pub struct Measured {
 }
 
 impl Measured {
-    pub(super) fn new(messages: usize) -> Self {
-        Self { messages: vec![Message::default(); messages], ..Self::default() }
+    /// Of so many messages nothing was seen yet.
+    pub(super) fn new(count: usize) -> Self {
+        Self { count, ..Self::default() }
+    }
+
+    /// Its messages, as something is seen of one.
+    pub(super) fn seen(&mut self) -> &mut [Message] {
+        if self.messages.is_empty() {
+            self.messages.resize(self.count, Message::default());
+        }
+        &mut self.messages
+    }
+
+    /// What was seen of a message; nothing: it has no such message.
+    pub fn message(&self, index: usize) -> Option<Message> {
+        let seen = self.messages.get(index).copied();
+        seen.or_else(|| (index < self.count).then(Message::default))
     }
 
     /// Which message it is that stops, where NCCL tells this one. 2.24 to 2.26 tell the first of those that
@@ -144,7 +162,7 @@ mod tests {
         let mut measured = Measured { free_since: Some(5), ..Measured::new(6) };
         assert_eq!(measured.slot_free(0), None, "nothing was seen of it");
         measured.set_depth(1, 2);
-        for (message, end) in measured.messages.iter_mut().zip([10, 20, 30]) {
+        for (message, end) in measured.seen().iter_mut().zip([10, 20, 30]) {
             message.end = Some(end);
         }
         let free: Vec<Option<u64>> = (0..6).map(|index| measured.slot_free(index)).collect();
@@ -159,7 +177,7 @@ mod tests {
         for (told, stops) in [(0, 0), (1, 1), (1, 2), (3, 3)] {
             assert_eq!(measured.stopped(told, Direction::Recv), stops);
             assert_eq!(measured.stopped(told, Direction::Send), told);
-            measured.messages[stops].end = Some(1);
+            measured.seen()[stops].end = Some(1);
         }
         assert_eq!(measured.stopped(2, Direction::Recv), 4, "there are no more");
     }

@@ -213,10 +213,10 @@ fn message_row(
     at: usize,
 ) -> MessageRow {
     let measured = peer.measured.as_ref();
-    let message = measured.and_then(|measured| measured.messages.get(at));
+    let message = measured.and_then(|measured| measured.message(at));
     let slot_free = measured.and_then(|measured| measured.slot_free(at));
     let observed = |value: fn(&Message) -> Option<u64>| {
-        message.map_or(Observed::Absent, |message| Observed::looked_for(value(message)))
+        message.as_ref().map_or(Observed::Absent, |message| Observed::looked_for(value(message)))
     };
     let mut row = MessageRow {
         op_count: op.op_count,
@@ -260,7 +260,7 @@ fn message_row(
         wait_flush_or_gpu_consume_ns: Observed::Absent,
     };
     if let Some(message) = message {
-        row.set_waits(&waits(row.op, message, slot_free));
+        row.set_waits(&waits(row.op, &message, slot_free));
     }
     row
 }

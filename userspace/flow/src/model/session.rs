@@ -292,7 +292,7 @@ impl Session {
         node: &mut Node,
         out: &mut impl FnMut(FlowRecord),
     ) -> bool {
-        if !self.executions.expects(&key) {
+        if self.calls.has_open() && !self.executions.expects(&key) {
             let posting = self.calls.end_where(by, |open| {
                 let hash = open.event.comm.hash;
                 !open.event.plan_pass

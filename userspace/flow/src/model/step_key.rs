@@ -1,10 +1,12 @@
 //! What an op on a connection is called by the proxy that executes it.
 
+use std::hash::{Hash, Hasher};
+
 use super::proxy_ranks::CommunicatorRank;
 use crate::decode::{Connector, ProxyStepEvent};
 
 /// What an op on a connection is called by the proxy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StepKey {
     /// The process that posted the op.
     pub(super) tgid: u32,
@@ -12,6 +14,15 @@ pub(super) struct StepKey {
     pub(super) elsewhere: Option<CommunicatorRank>,
     pub(super) connection: u64,
     pub(super) op_count: u64,
+}
+
+/// Each step of each message is looked up by it. Keys that differ in `elsewhere` alone are rare.
+impl Hash for StepKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u32(self.tgid);
+        state.write_u64(self.connection);
+        state.write_u64(self.op_count);
+    }
 }
 
 impl StepKey {

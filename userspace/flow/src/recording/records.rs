@@ -223,6 +223,7 @@ struct DecodedBlock<'a> {
     order: Vec<usize>,
     odd: Vec<&'a [u8]>,
     headers: Headers,
+    /// Records one after the other, whose headers are not written yet.
     tables: Vec<(Shape, Vec<u8>)>,
 }
 
@@ -268,20 +269,19 @@ impl<'a> DecodedBlock<'a> {
 
     fn for_each(mut self, each: &mut dyn FnMut(&[u8])) -> Option<()> {
         let (mut rows, mut odd) = (vec![0usize; self.tables.len()], self.odd.into_iter());
-        let mut record = Vec::with_capacity(MAX_RECORD);
         let mut in_tables = 0;
         for number in self.order {
             let Some(number) = number.checked_sub(1) else {
                 each(odd.next()?);
                 continue;
             };
-            let (shape, table) = self.tables.get(number)?;
+            let (shape, table) = self.tables.get_mut(number)?;
             let row = rows.get_mut(number)?;
-            let len = usize::from(shape.len) - HEADER;
-            record.clear();
-            record.extend_from_slice(&self.headers.header(in_tables, *shape)?.to_bytes());
-            record.extend_from_slice(table.get(*row * len..(*row + 1) * len)?);
-            each(&record);
+            let len = usize::from(shape.len);
+            let record = table.get_mut(*row * len..(*row + 1) * len)?;
+            let header = self.headers.header(in_tables, *shape)?.to_bytes();
+            record.get_mut(..HEADER)?.copy_from_slice(&header);
+            each(record);
             in_tables += 1;
             *row += 1;
         }
@@ -296,17 +296,17 @@ fn shape(input: &mut Input<'_>) -> Option<Shape> {
     (HEADER..=MAX_RECORD).contains(&usize::from(len)).then_some(Shape { probe, len, tgid })
 }
 
-/// The rows of a table, one after the other, without headers.
+/// The records of a table, one after the other. In the place of each header there are zeros.
 fn read_table(input: &mut Input<'_>, shape: Shape, rows: usize, column: &mut Vec<u64>) -> Option<Vec<u8>> {
-    let len = usize::from(shape.len) - HEADER;
+    let len = usize::from(shape.len);
     let mut table = vec![0; rows.checked_mul(len)?];
     if rows == 0 {
         return Some(table);
     }
-    for word in 0..len.div_ceil(8) {
+    for word in 0..(len - HEADER).div_ceil(8) {
         columns::decode(input, rows, column)?;
         for (row, value) in table.chunks_exact_mut(len).zip(column.iter()) {
-            let place = row.get_mut(word * 8..)?;
+            let place = row.get_mut(HEADER + word * 8..)?;
             for (to, from) in place.iter_mut().zip(value.to_le_bytes()) {
                 *to = from;
             }

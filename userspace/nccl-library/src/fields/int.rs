@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::layouts::Field;
 
 /// Reads an unsigned integer of up to 8 bytes.
+#[inline]
 pub fn unsigned(bytes: &[u8]) -> Option<u64> {
     let mut word = [0; 8];
     word.get_mut(..bytes.len())?.copy_from_slice(bytes);
