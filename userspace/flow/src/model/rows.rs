@@ -16,7 +16,7 @@ use crate::{
     decode::{Connector, ProxyRank, ReductionOp},
     schema::{
         ApiCall, ApiCallRow, HostInfo, MessageRow, Observed, Op, OpRow, OtherCallRow, PeerRow, Pointer,
-        RankKey, comm_hash_name,
+        RankKey, StackId, comm_hash_name,
     },
 };
 
@@ -84,6 +84,8 @@ impl Rows {
             measured: record.outcome,
             seq_local: None,
             api_call: record.api_call,
+            stack: record.stack.map(|(id, _)| id),
+            stack_of: record.stack.map(|(_, of)| of),
             peers: record.peers.iter().map(|peer| peer_row(record, peer)).collect(),
         };
         Op { rank: rank_key(&record.comm, host), row, call_bytes: record.call_bytes() }
@@ -151,6 +153,7 @@ impl Rows {
             seq: record.seq,
             seq_local: None,
             by_arguments: event.by_arguments.then_some(true),
+            stack: event.origin.stack.map(StackId),
         };
         ApiCall { rank: record.comm.map(|comm| rank_key(&comm, host)), row }
     }

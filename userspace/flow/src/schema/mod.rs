@@ -20,6 +20,7 @@ mod named;
 mod observed;
 mod op;
 mod outcome;
+mod stack;
 mod stage;
 mod wait;
 
@@ -36,5 +37,6 @@ pub use message::{BytesKind, MessageRow};
 pub use observed::Observed;
 pub use op::{Op, OpRow, PeerRow};
 pub use outcome::Outcome;
+pub use stack::{FrameRow, StackId, StackOf, StackRow};
 pub use stage::Stage;
 pub use wait::{Wait, WaitTimes};
