@@ -11,7 +11,7 @@ pub const STACK_COOKIE: u32 = 0;
 pub const MAX_STACK_FRAMES: usize = 48;
 
 /// Frames of one stack where nobody asks for another number.
-pub const STACK_FRAMES: u16 = 24;
+pub const STACK_FRAMES: u8 = 24;
 
 /// Words of a code object that are compared at most.
 pub const MAX_CODE_WORDS: usize = 12;
@@ -127,7 +127,7 @@ pub const fn mix(hash: u64, word: u64) -> u64 {
 }
 
 const _: () = {
-    assert!(size_of::<PythonWalk>() == 96 && size_of::<PythonWalk>() % 8 == 0);
+    assert!(size_of::<PythonWalk>() == 88);
     assert!(size_of::<RawFrame>() == 24 && size_of::<StackHead>() == 16);
     assert!(LARGEST_STACK <= LARGEST_RECORD);
 };

@@ -39,6 +39,7 @@ pub mod dump;
 pub mod ps;
 
 // Who called it.
+pub mod python;
 pub mod stacks;
 
 // Whether this host can trace.

@@ -85,7 +85,7 @@ impl Decoder {
             ProbeKind::Connectors(spans) => connector::connectors(spans, record).map(Event::PlanPart),
             ProbeKind::Head => Err(DecodeError::UnknownProbe(record.header.probe)),
             ProbeKind::ProxyStep(spans) => step::proxy_step(spans, &self.names, record).map(Event::ProxyStep),
-            ProbeKind::Stack => stack::stack(record).map(Event::Stack),
+            ProbeKind::Stack => StackEvent::of(record).map(Event::Stack),
             ProbeKind::SendSize(spans) => step::send_size(spans, record).map(Event::SendSize),
         }
     }

@@ -20,8 +20,17 @@ pub struct StackEvent {
     pub frames: Option<Vec<RawFrame>>,
 }
 
-/// Decodes a record of a stack.
-pub(super) fn stack(record: &RecordView<'_>) -> Result<StackEvent, DecodeError> {
+impl StackEvent {
+    /// Decodes a record of a stack.
+    ///
+    /// # Errors
+    /// When it is none.
+    pub fn of(record: &RecordView<'_>) -> Result<Self, DecodeError> {
+        stack(record)
+    }
+}
+
+fn stack(record: &RecordView<'_>) -> Result<StackEvent, DecodeError> {
     let content = record.content();
     let short = DecodeError::Short { have: content.len(), want: size_of::<StackHead>() };
     let (head, frames) = content.split_at_checked(size_of::<StackHead>()).ok_or(short)?;

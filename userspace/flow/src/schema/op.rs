@@ -2,7 +2,12 @@
 
 use nccl_library::nccl::{Algorithm, Direction, Name, Pattern, Protocol, Transport};
 
-use super::{communicator::RankKey, observed::Observed, outcome::Outcome};
+use super::{
+    communicator::RankKey,
+    observed::Observed,
+    outcome::Outcome,
+    stack::{StackId, StackOf},
+};
 
 /// An op on its way to sinks.
 #[derive(Clone, Debug)]

@@ -3,7 +3,6 @@
 use std::fmt;
 
 use super::named::named;
-use nccl_library::nccl::Name;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 /// Which call stack: 16 hexadecimal digits, as JSON's readers lose digits of large numbers.
@@ -54,14 +53,11 @@ pub struct FrameRow {
 
 row! {
     /// A line of `stacks.jsonl`: a call stack that calls or ops name.
-    #[derive(Eq)]
     pub struct StackRow {
         /// Names it within its process, for as long as its code is there.
         "stack": Identity, stack: StackId;
         /// Process as ncclflow sees it.
         "pid": Identity, pid: u32;
-        /// Host name.
-        "host": Identity, host: Name;
         /// Python's frames from the top-level function to the innermost: objects with `function` and, where known, `file`
         /// and `line`. `function` is the qualified name (before Python 3.11 the name) of the code; `?`: the code was gone
         /// before it was read.

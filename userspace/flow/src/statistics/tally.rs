@@ -152,6 +152,7 @@ fn communicator_of(event: &Event) -> Option<&CommunicatorId> {
         | Event::ProxyPeer(_)
         | Event::ProxyStep(_)
         | Event::SendSize(_)
-        | Event::PlanPart(_) => None,
+        | Event::PlanPart(_)
+        | Event::Stack(_) => None,
     }
 }

@@ -30,6 +30,7 @@ impl Cli {
         let chosen = match &self.command {
             Command::Record(args) => Some((args.all, &args.filter)),
             Command::Top(args) => Some((args.all, &args.filter)),
+            Command::Stacks(args) => Some((args.all, &args.filter)),
             _ => None,
         };
         let message = match &self.command {
@@ -37,6 +38,7 @@ impl Cli {
                 Some("--user, --cgroup, --container, --comm and --nccl-version choose among --all")
             }
             Command::Record(args) => args.contradiction(),
+            Command::Stacks(args) => args.contradiction(),
             _ => None,
         };
         message.map_or(Ok(()), |message| Err(Self::command().error(ErrorKind::ArgumentConflict, message)))
@@ -62,8 +64,8 @@ pub enum Command {
     Check(CheckArgs),
     /// Say what every communicator is doing now, and who waits for whom: reads memory, stops nothing
     Dump(DumpArgs),
-    /// Count the call stacks behind NCCL's kernels, out of a profiler's trace
-    Stacks(StacksArgs),
+    /// Count the call stacks behind NCCL's calls: of running processes, of a recording, or out of a profiler's trace
+    Stacks(Box<StacksArgs>),
     /// Show live what NCCL does: ops, bytes, algorithms, waits, ranks that lag
     Top(TopArgs),
     /// Say whether this host can trace: kernel, privileges, limits, what a probe costs, and what to do

@@ -15,6 +15,7 @@ mod exit;
 mod export;
 mod export_args;
 mod filter_args;
+mod live_stacks;
 mod offline;
 mod progress;
 mod ps;
@@ -60,7 +61,7 @@ pub fn main() -> ExitCode {
         Command::Aggregate(args) => offline::run_aggregate(args),
         Command::Check(args) => offline::run_check(args),
         Command::Dump(args) => dump::run(args),
-        Command::Stacks(args) => stacks::run(args),
+        Command::Stacks(args) => stacks::run(args, started),
         Command::Top(args) => top::run(args, started),
         Command::Doctor(args) => doctor::run(args),
         Command::Summary(args) => summary::run(args),

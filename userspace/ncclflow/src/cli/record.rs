@@ -99,6 +99,7 @@ impl Console {
                 );
             }
             _ if self.quiet => {}
+            Notice::NoStacks { pid, why } => tell!("process {pid}: no call stacks: {why}"),
             Notice::NotCached(why) => tell!("layouts are not kept for the next time: {why}"),
             Notice::Found(setup) => found(setup),
             Notice::Recording { probes } => {

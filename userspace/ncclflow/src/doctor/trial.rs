@@ -25,6 +25,10 @@ fn without(program: Program, said: &str) -> Finding {
             format!("returns cannot be seen: {said}"),
             "--level api without --returns; and report it, with this whole output",
         ),
+        Program::FetchWithStack | Program::WalkWithStack => degraded(
+            format!("call stacks cannot be recorded: {said}"),
+            "record without --stacks; and report it, with this whole output",
+        ),
         // Without it the trial fails.
         Program::Fetch => no(said, "report it, with this whole output"),
     }

@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-use flow::schema::{ApiCall, MessageRow, Observed, Op, OtherCallRow, Outcome, RankKey};
+use flow::schema::{ApiCall, MessageRow, Observed, Op, OtherCallRow, Outcome, RankKey, StackRow};
 use serde::Serialize;
 
 use super::{choice::SourceChoice, format::View, ranks::Ranks};
@@ -185,6 +185,10 @@ impl Sink for ChosenRows {
             changed.row.seq_local = is_local.then_some(true);
         }
         view.call(&changed);
+    }
+
+    fn stack(&mut self, stack: &StackRow) {
+        lock(&self.shared).view.stack(stack);
     }
 
     fn other_call(&mut self, row: &OtherCallRow) {

@@ -21,7 +21,8 @@ pub(super) fn decode_directly(
     mut pipeline: Pipeline,
     events: &EventSender,
 ) -> (Pipeline, Accounts) {
-    let mut intake = Intake::new(pipeline.following.is_some());
+    let feed = pipeline.stacks.as_ref().map(|(feed, _)| feed.clone());
+    let mut intake = Intake::new(pipeline.following.is_some(), feed);
     inbox.consume(LOOK, |step| {
         match step {
             Step::Records(batch) => {
@@ -37,7 +38,10 @@ pub(super) fn decode_directly(
                 pipeline.close_ended_before(now_ns(ClockId::Monotonic).saturating_sub(STRAGGLE_NS));
             }
             Step::Flush => {}
-            Step::End => pipeline.finish(),
+            Step::End => {
+                pipeline.finish();
+                pipeline.take_stacks();
+            }
         }
         !pipeline.ended_ns.is_empty()
     });

@@ -110,6 +110,7 @@ impl<'a> Follower<'a> {
                 }
             }
             recording.is_outdated = true;
+            recording.leave_stacks(pid);
             ended.push(pid);
         }
         ended
@@ -206,7 +207,11 @@ impl<'a> Follower<'a> {
             untraced,
             ..target_report(pid, Some(&process), traced.clone())
         };
+        let is_traced = report.untraced.is_none();
         let target = recording.add_target(report);
+        if is_traced {
+            recording.follow_stacks(pid);
+        }
         self.processes.insert(pid, Followed { process, target, libraries: traced, links });
     }
 

@@ -16,6 +16,7 @@ use super::{
 use crate::{
     clock::now_ns,
     kernel::stream::{Batch, Popped},
+    python::StackFeed,
     recording::{BLOCK_TIME, Event, RecordingWriter},
     sinks::is_over_max_size,
 };
@@ -36,16 +37,18 @@ pub(super) struct Keeping {
     pub(super) bindings: Bindings,
     /// Processes are announced at their first record.
     pub(super) announces: bool,
+    /// Who finds out what call stacks are.
+    pub(super) stacks: Option<StackFeed>,
 }
 
 /// Keeps the records in the recording until the inbox is closed. Without a recording, between windows, they
 /// are passed over.
 pub(super) fn keep_recording(
     inbox: &Inbox<KeeperMessage>,
-    Keeping { kept, bindings, announces }: Keeping,
+    Keeping { kept, bindings, announces, stacks }: Keeping,
     events: &EventSender,
 ) -> (Option<OpenRecording>, Accounts) {
-    let intake = Intake::new(announces);
+    let intake = Intake::new(announces, stacks);
     let mut keeper = Keeper { inbox, kept, bindings, events, intake, has_failed: false };
     inbox.consume(BLOCK_TIME, |step| {
         keeper.step(step);

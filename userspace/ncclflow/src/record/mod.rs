@@ -7,6 +7,7 @@ mod setup;
 
 // The recording, and what it watches while it goes on.
 mod recorder;
+mod stacks;
 mod watch;
 
 mod container_flags;

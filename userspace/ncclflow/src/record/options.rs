@@ -19,6 +19,7 @@ use crate::{
         stream::Waker,
     },
     sinks::{Aggregated, ApiFormat, FilesWhen, LiveStatistics, SessionReport, WindowReport},
+    stacks::LiveStacks,
     target::{Filter, Process},
     who::WhoOptions,
 };
@@ -50,6 +51,8 @@ pub struct ProbeChoice {
     pub api: bool,
     /// With [`Level::Api`] or `api`: the returns of the exported functions too.
     pub returns: bool,
+    /// Call stacks, of so many frames at most.
+    pub stacks: Option<u8>,
 }
 
 /// The files of lines that are made of the recording.
@@ -73,6 +76,8 @@ pub struct RecordOptions {
     pub choice: ProbeChoice,
     /// Of which ops messages are measured, with [`Level::Steps`].
     pub sampling: Sampling,
+    /// Where rows go as they come, if nothing is written.
+    pub watcher: Option<LiveStacks>,
     /// How calls are written, with [`Level::Api`].
     pub format: ApiFormat,
     /// `None`: until stopped, or until the targets have exited.
@@ -126,8 +131,10 @@ impl RecordOptions {
                 detail: StepDetail::default(),
                 api: false,
                 returns: false,
+                stacks: None,
             },
             sampling: Sampling::default(),
+            watcher: None,
             format: ApiFormat::default(),
             duration: None,
             buffer: Buffer { kind: buffer, bytes: 16 << 20, rings: Buffer::rings_for(processes) },
@@ -236,6 +243,11 @@ pub enum Notice<'a> {
     PassedOver(&'a str),
     /// Why a container's flag file opens no windows.
     FlagNotSeen(&'a str),
+    /// Why the call stacks of a process are not known.
+    NoStacks {
+        pid: u32,
+        why: &'a str,
+    },
     /// Why what was resolved is not kept for the next time.
     NotCached(&'a str),
     /// Why the changed file of `--rank-map` is not believed.

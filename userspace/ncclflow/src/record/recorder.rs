@@ -18,6 +18,7 @@ use super::{
     processes::Traced,
     report::{complete_accounts, complete_files, end_recording, first_report, write_results},
     setup::{Bindings, Setup, Wanted},
+    stacks::Stacks,
     threads::{FirstTaker, Taken, Threads},
     watch::Watch,
     window_export::WindowsExport,
@@ -37,6 +38,7 @@ use crate::{
         Aggregated, ApiOutputOptions, AttachReport, FilesReport, FilesWhen, OutputDir, SessionFiles,
         SessionReport, TargetReport, WindowReport,
     },
+    target::in_first_pid_namespace,
     who::{Who, WhoOptions},
 };
 use flow::model::Sampling;
@@ -55,6 +57,12 @@ pub fn record(
         bail!(
             "`--returns` with a link for each probe (`--links perf`, or a kernel without uprobe_multi, before Linux 6.6) needs \
              the host's PID namespace: it could not be told whose returns they are; `--level api` works without `--returns`"
+        );
+    }
+    if options.choice.stacks.is_some() && !in_first_pid_namespace().context("reading our PID namespace")? {
+        bail!(
+            "--stacks needs the host's PID namespace (docker run --pid=host, Kubernetes hostPID: true): the kernel numbers \
+             processes by it"
         );
     }
     // Without a cache everything is resolved anew.
@@ -122,6 +130,7 @@ pub(super) struct Recording<'a> {
     /// The report has changed since it was last written.
     pub(super) is_outdated: bool,
     pub(super) who: Who,
+    pub(super) stacks: Option<Stacks>,
     pub(super) notice: &'a mut (dyn FnMut(Notice<'_>) + 'a),
 }
 
@@ -148,6 +157,7 @@ impl<'a> Recording<'a> {
                 dir: None,
                 is_outdated: false,
                 who,
+                stacks: options.choice.stacks.map(Stacks::start).transpose()?,
                 notice,
             };
             let capture = recording.begin(dir.as_ref(), times, bindings)?;
@@ -175,6 +185,9 @@ impl<'a> Recording<'a> {
         bindings: &Bindings,
     ) -> Result<Option<CaptureWriter>> {
         let Self { options, setup, attachment, report, .. } = self;
+        if options.choice.stacks.is_some() {
+            bindings.push_stacks();
+        }
         setup.attach(attachment, &report.host, bindings)?;
         if let Some(first) = attachment.first_link() {
             times.first_probe_ms = ms(first.saturating_duration_since(options.started));
@@ -224,7 +237,8 @@ impl<'a> Recording<'a> {
         };
         let writer = RecordingWriter::create(dir, session);
         let writer = writer
-            .map(|writer| Box::new(writer.telling_who(self.who.watch()).keeping_for(self.options.max_age)));
+            .map(|writer| writer.telling_who(self.who.watch()).telling_stacks(self.stacks.as_ref().map(Stacks::book)))
+            .map(|writer| Box::new(writer.keeping_for(self.options.max_age)));
         writer.with_context(|| format!("beginning a recording in `{}`", dir.path().display()))
     }
 
@@ -273,14 +287,17 @@ impl<'a> Recording<'a> {
             files = self.start_files(dir, self.options.files, stop, events, None)?;
             kept = Some(OpenRecording { writer, reader: files.as_ref().map(FilesThread::feed) });
         }
-        let keeping = Keeping { kept, bindings: bindings.clone(), announces: self.follows() };
+        let stacks = self.stacks.as_ref().map(Stacks::feed);
+        let keeping = Keeping { kept, bindings: bindings.clone(), announces: self.follows(), stacks };
         Ok((FirstTaker::Keeper(keeping), files))
     }
 
     /// The way from records to statistics alone.
     fn watching(&self, bindings: Bindings) -> Pipeline {
         let options = self.options;
-        let mut pipeline = Pipeline::new(bindings.list(), SessionFiles::nowhere());
+        let files = options.watcher.clone().map(|watcher| SessionFiles::of_sink(Box::new(watcher)));
+        let mut pipeline = Pipeline::new(bindings.list(), files.unwrap_or_else(SessionFiles::nowhere));
+        pipeline.stacks = self.stacks.as_ref().map(|stacks| (stacks.feed(), stacks.book()));
         if self.follows() {
             let (steps, returns) = (options.choice.level == Level::Steps, options.choice.returns);
             pipeline.traced = Traced { steps, returns, ..Traced::default() };
@@ -300,6 +317,10 @@ impl<'a> Recording<'a> {
         bindings: &Bindings,
         capture: Option<CaptureWriter>,
     ) -> Result<Closed> {
+        let setup = self.setup;
+        for target in &setup.targets {
+            self.follow_stacks(target.process.pid());
+        }
         if let Some(follower) = &mut follower {
             follower.round(self)?;
         }
@@ -356,6 +377,27 @@ impl<'a> Recording<'a> {
         (self.notice)(Notice::FlagNotSeen(&why));
         self.report.flags_not_seen.push(why);
         self.is_outdated = true;
+    }
+
+    /// Has the stacks of this process recorded, if it runs Python and they are wanted.
+    pub(super) fn follow_stacks(&mut self, pid: u32) {
+        let Self { stacks: Some(stacks), attachment, report, notice, .. } = self else { return };
+        let python = stacks.follow(pid, attachment);
+        if let Err(why) = &python {
+            notice(Notice::NoStacks { pid, why });
+        }
+        let python = python.unwrap_or_else(|why| format!("not known: {why}"));
+        for target in report.targets.iter_mut().filter(|target| target.pid == pid && !target.exited) {
+            target.python = Some(python.clone());
+        }
+        self.is_outdated = true;
+    }
+
+    /// The process has ended.
+    pub(super) fn leave_stacks(&mut self, pid: u32) {
+        if let Some(stacks) = &self.stacks {
+            stacks.leave(pid, &mut self.attachment);
+        }
     }
 
     /// Adds a process to the report. Gives its index there.
@@ -471,9 +513,13 @@ fn find_and_load(wanted: &Wanted<'_>, times: &mut AttachReport) -> (Result<Setup
     std::thread::scope(|scope| {
         let loading = scope.spawn(|| {
             options.links.prepare();
-            let mut attachment = Attachment::new(options.buffer, options.links, options.development_log);
+            let stacks = options.choice.stacks.is_some();
+            let mut attachment =
+                Attachment::new(options.buffer, options.links, options.development_log, stacks);
             if let Ok(attachment) = &mut attachment {
-                attachment.load_ahead(likely_programs(options.choice));
+                let programs = likely_programs(options.choice).iter();
+                let programs = programs.map(|program| if stacks { program.with_stack() } else { *program });
+                attachment.load_ahead(&programs.collect::<Vec<_>>());
             }
             (attachment, ms(options.started.elapsed()))
         });

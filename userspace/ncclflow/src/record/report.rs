@@ -98,6 +98,7 @@ pub(super) fn target_report(pid: u32, process: Option<&Process>, libraries: Vec<
         untraced: None,
         whose: None,
         job: None,
+        python: None,
     }
 }
 

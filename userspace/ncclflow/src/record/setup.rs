@@ -163,6 +163,19 @@ impl Bindings {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(binding);
     }
 
+    /// The binding of call stacks: the first, in sessions that have them.
+    pub(super) fn push_stacks(&self) {
+        let decoder = Decoder {
+            op_fields: None,
+            names: NameTables::default(),
+            plan_fields: None,
+            op_work: None,
+            communicator: None,
+        };
+        let binding = Binding { kind: ProbeKind::Stack, decoder: Arc::new(decoder), host: None };
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(binding);
+    }
+
     /// Adds to `known` what has come since.
     pub(super) fn update(&self, known: &mut Vec<Binding>) {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -225,6 +238,9 @@ impl ResolvedLibrary {
         }
         if choice.returns {
             probe::add_api_returns(&mut probes, &resolution);
+        }
+        if choice.stacks.is_some() {
+            probe::take_stacks(&mut probes);
         }
         let is_indispensable = |probe: &Probe| match choice.level {
             Level::Api => matches!(probe.kind, ProbeKind::ApiLine(_) | ProbeKind::ApiArguments(_)),

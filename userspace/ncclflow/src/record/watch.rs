@@ -144,6 +144,7 @@ impl<'a, 'r> Watch<'a, 'r> {
             (recording.notice)(Notice::TargetExited { pid });
             let reports = recording.report.targets.iter_mut().filter(|target| target.pid == pid);
             reports.for_each(|target| target.exited = true);
+            recording.leave_stacks(pid);
         }
         let Some(follower) = &mut self.follower else { return Ok(()) };
         for tgid in follower.let_go(recording) {

@@ -25,8 +25,9 @@ use super::{
 use crate::{
     capture::Binding,
     kernel::stream::Batch,
-    recording::{Event, LostRecords, Session},
+    recording::{Event, LostRecords, Session, StackFacts},
     sinks::{DiskBudget, OutputDir, OutputFile, Share, is_over_max_size},
+    python::StackBook,
     who::CommunicatorWatch,
 };
 
@@ -52,6 +53,9 @@ const SEGMENTS_IN_AGE: u32 = 16;
 /// Bindings in one block: they and the decoders of as many libraries stay far below
 /// [`flow::recording::MAX_BODY`].
 const BINDINGS_IN_BLOCK: usize = 64;
+
+/// Stacks in one block: each has a kilobyte or so.
+const STACKS_IN_BLOCK: usize = 256;
 
 /// What was written; `recording` of `session.json`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -88,6 +92,8 @@ pub struct RecordingWriter {
     unmarked: BTreeMap<u32, u64>,
     /// Who is who, if anybody asks.
     who: Option<CommunicatorWatch>,
+    /// Call stacks, if they are recorded.
+    stacks: Option<StackBook>,
     /// Processes that have ended.
     ended: HashSet<u32>,
     /// Used again for each block.
@@ -120,6 +126,8 @@ struct Segment {
     /// have.
     who: u64,
     who_before: u64,
+    /// Of the stacks that became known, what it has.
+    stacks: u64,
 }
 
 impl RecordingWriter {
@@ -141,6 +149,7 @@ impl RecordingWriter {
             block: OpenBlock::default(),
             unmarked: BTreeMap::new(),
             who: None,
+            stacks: None,
             ended: HashSet::new(),
             encoded: Vec::new(),
             bytes: Vec::new(),
@@ -154,6 +163,12 @@ impl RecordingWriter {
     #[must_use]
     pub(crate) fn telling_who(self, who: CommunicatorWatch) -> Self {
         Self { who: Some(who), ..self }
+    }
+
+    /// Writes what call stacks are.
+    #[must_use]
+    pub(crate) fn telling_stacks(self, stacks: Option<StackBook>) -> Self {
+        Self { stacks, ..self }
     }
 
     /// Has records removed, by segments, when they are so old.
@@ -231,7 +246,10 @@ impl RecordingWriter {
     /// Adds the session's report, which says that the recording is whole. One that comes later takes its
     /// place.
     pub fn write_end(&mut self, report: &str) -> io::Result<()> {
-        let closed = self.close_block().and_then(|()| self.write_who());
+        if let Some(stacks) = &self.stacks {
+            stacks.settle();
+        }
+        let closed = self.close_block().and_then(|()| self.write_who()).and_then(|()| self.write_stacks());
         let ended = self.write_block(&BlockAbout::json(BlockKind::End), report.as_bytes());
         closed.and(ended)
     }
@@ -249,6 +267,7 @@ impl RecordingWriter {
         self.write_bindings()?;
         self.mark_lost()?;
         self.write_who()?;
+        self.write_stacks()?;
         let mut encoded = mem::take(&mut self.encoded);
         encoded.clear();
         encode_records(block.batches.iter().flat_map(|batch| batch.records()), &mut encoded);
@@ -373,6 +392,18 @@ impl RecordingWriter {
             self.segment.who = number + 1;
         }
         self.segment.who = next;
+        Ok(())
+    }
+
+    /// Writes the stacks that became known and the segment does not have.
+    fn write_stacks(&mut self) -> io::Result<()> {
+        let Some(stacks) = &self.stacks else { return Ok(()) };
+        let (new, next) = stacks.since(self.segment.stacks);
+        for stacks in new.chunks(STACKS_IN_BLOCK) {
+            let stacks = stacks.iter().map(|facts| StackFacts::clone(facts)).collect();
+            self.write_json(BlockKind::Event, &Event::Stacks { stacks })?;
+        }
+        self.segment.stacks = next;
         Ok(())
     }
 

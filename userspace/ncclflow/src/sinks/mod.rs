@@ -19,6 +19,7 @@ mod read_lines;
 mod session_file;
 mod session_files;
 mod sink;
+mod stack_lines;
 mod window_iterations;
 
 pub use aggregate::{Aggregated, MAX_AGGREGATED, aggregate_directory};

@@ -272,6 +272,9 @@ pub struct TargetReport {
     /// At the end of the recording or window.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub job: Option<Job>,
+    /// With `--stacks`: the version of its Python, or `not known: ` and why its stacks are not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub python: Option<String>,
 }
 
 #[derive(Clone, Debug, Serialize)]

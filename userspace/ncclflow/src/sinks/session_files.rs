@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use flow::schema::{ApiCall, CommunicatorReport, MessageRow, Op, OtherCallRow};
+use flow::schema::{ApiCall, CommunicatorReport, MessageRow, Op, OtherCallRow, StackRow};
 
 use super::{
     json_lines::LostLines,
@@ -10,6 +10,7 @@ use super::{
     line_files::{ApiOutputOptions, LineFiles},
     output_dir::OutputDir,
     sink::{Sink, Written},
+    stack_lines::StackLines,
 };
 
 /// The sinks that write to one output folder; or none.
@@ -23,7 +24,10 @@ pub struct SessionFiles {
 impl SessionFiles {
     pub fn new(dir: OutputDir, api: ApiOutputOptions, layout: Layout) -> Self {
         let dir = Arc::new(dir);
-        let sinks: Vec<Box<dyn Sink>> = vec![Box::new(LineFiles::new(Arc::clone(&dir), api, layout))];
+        let sinks: Vec<Box<dyn Sink>> = vec![
+            Box::new(LineFiles::new(Arc::clone(&dir), api, layout)),
+            Box::new(StackLines::new(Arc::clone(&dir))),
+        ];
         Self { dir: Some(dir), sinks, errors: Vec::new() }
     }
 
@@ -100,6 +104,10 @@ impl Sink for SessionFiles {
 
     fn call(&mut self, call: &ApiCall) {
         self.each(|sink| sink.call(call));
+    }
+
+    fn stack(&mut self, stack: &StackRow) {
+        self.each(|sink| sink.stack(stack));
     }
 
     fn other_call(&mut self, row: &OtherCallRow) {

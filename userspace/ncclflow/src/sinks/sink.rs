@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use flow::schema::{ApiCall, CommunicatorReport, MessageRow, Op, OtherCallRow};
+use flow::schema::{ApiCall, CommunicatorReport, MessageRow, Op, OtherCallRow, StackRow};
 
 use super::json_lines::LostLines;
 
@@ -21,6 +21,9 @@ pub trait Sink: fmt::Debug + Send {
 
     /// A call of the API that communicates.
     fn call(&mut self, _call: &ApiCall) {}
+
+    /// A call stack that ops and calls name; before them or after.
+    fn stack(&mut self, _stack: &StackRow) {}
 
     /// A call of another function of the API.
     fn other_call(&mut self, _row: &OtherCallRow) {}

@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use ncclflow_common::{FetchPlan, MAX_PROBES, ProbeCounters, Walk};
+use ncclflow_common::{FetchPlan, MAX_PROBES, ProbeCounters, PythonWalk, STACK_COOKIE, Walk};
 
 use super::{
     buffer::Buffer,
@@ -89,10 +89,29 @@ impl fmt::Debug for Attachment {
 }
 
 impl Attachment {
-    /// Loads the eBPF object.
-    pub fn new(buffer: Buffer, links: LinkKind, development_log: bool) -> Result<Self> {
-        let object = LoadedObject::load(buffer, links, development_log)?;
-        Ok(Self { object, probes: Vec::new(), links: Vec::new(), first_link: None })
+    /// Loads the eBPF object. `stacks`: call stacks are recorded; they have the first cookie.
+    pub fn new(buffer: Buffer, links: LinkKind, development_log: bool, stacks: bool) -> Result<Self> {
+        let object = LoadedObject::load(buffer, links, development_log, stacks)?;
+        let stacks = stacks.then(|| ArmedProbe {
+            cookie: STACK_COOKIE,
+            function: "call stacks".to_owned(),
+            symbol: String::new(),
+            place: ProbePlace::Entry,
+            part: Some("stack"),
+            pid: None,
+            library: 0,
+        });
+        Ok(Self { object, probes: stacks.into_iter().collect(), links: Vec::new(), first_link: None })
+    }
+
+    /// Has the stacks of this process (in the initial PID namespace) walked, from now on.
+    pub fn walk_stacks(&mut self, tgid: u32, walk: &PythonWalk) -> Result<()> {
+        self.object.set_python(tgid, walk)
+    }
+
+    /// Has no stacks of this process walked any more: it has ended.
+    pub fn leave_stacks(&mut self, tgid: u32) -> Result<()> {
+        self.object.remove_python(tgid)
     }
 
     /// Stores the plans that a library's walking probe runs for nodes and rows, the head plan first. Each has
@@ -281,11 +300,12 @@ impl Attachment {
 }
 
 fn program_of(probe: &Probe) -> Program {
-    match probe.place() {
+    let program = match probe.place() {
         ProbePlace::Return => Program::Return,
         ProbePlace::Entry if probe.walk.is_some() => Program::Walk,
         ProbePlace::Entry => Program::Fetch,
-    }
+    };
+    if probe.takes_stack { program.with_stack() } else { program }
 }
 
 /// The walk, with its plans' indices replaced by their cookies.

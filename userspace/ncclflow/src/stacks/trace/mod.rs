@@ -22,5 +22,6 @@ mod window;
 
 pub use collect::{Found, Query, stacks_of};
 pub use file::{Progress, TraceFile};
+pub(crate) use names::Pattern;
 pub use functions::{Functions, Match, find_functions};
 pub use window::Window;
