@@ -17,6 +17,7 @@ mod output_docs;
 mod parquet;
 mod prerequisites;
 mod programs;
+mod python_offsets;
 mod repository;
 mod test;
 mod tool;
@@ -44,6 +45,8 @@ enum Command {
     Nccl(nccl::Args),
     /// Make the table of struct layouts for libraries without debugging information
     Layouts(layouts::Args),
+    /// Make the table of CPython's struct layouts, of 3.8 to 3.12 (or compare it with --check)
+    PythonOffsets(python_offsets::Args),
     /// Make the tables of docs/OUTPUT.md and docs/PARQUET.md from the rows that are written (or compare them
     /// with --check)
     OutputDocs(output_docs::Args),
@@ -70,6 +73,7 @@ fn main() -> Result<()> {
         Command::BuildEbpf(args) => build_ebpf::run(&args),
         Command::Nccl(args) => nccl::run(&args),
         Command::Layouts(args) => layouts::run(&args),
+        Command::PythonOffsets(args) => python_offsets::run(&args),
         Command::OutputDocs(args) => output_docs::run(&args),
         Command::Parquet(args) => parquet::run(&args),
         Command::Conformance(args) => conformance::run(&args),

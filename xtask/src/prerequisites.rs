@@ -3,7 +3,7 @@
 use std::{
     env,
     ffi::OsString,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
@@ -93,6 +93,41 @@ pub(crate) fn python_path(more: &[(&str, &str)]) -> Result<OsString> {
         do_or_fail(Command::new(pip[0]).args(&pip[1..]).args(install).arg(&folder).arg(package))?;
     }
     Ok(path)
+}
+
+/// Versions that are fetched where fewer than two interpreters are installed: one whose layouts are in our table, one that
+/// states them, and one without the GIL.
+const FETCHED_PYTHONS: [&str; 3] = ["3.10", "3.13t", "3.14"];
+
+/// `$NCCLFLOW_PYTHONS` with which tests find at least two versions of CPython. Where the machine has fewer, uv fetches
+/// some into a folder of ours. If that fails, it is said, and tests are skipped or fail.
+pub(crate) fn pythons() -> Result<OsString> {
+    let given = env::var_os("NCCLFLOW_PYTHONS").filter(|list| !list.is_empty());
+    let folder = programs::target_folder()?.join("pythons");
+    let fetched = || {
+        let versions = std::fs::read_dir(&folder).into_iter().flatten().flatten();
+        versions.map(|version| version.path().join("bin/python3")).filter(|program| program.exists())
+    };
+    if test_support::pythons().len() + fetched().count() < 2 {
+        say(&format!("fetching CPython {} into {}", FETCHED_PYTHONS.join(", "), folder.display()));
+        if let Err(error) = fetch_pythons(&folder) {
+            say(&format!("{error:#}: tests that need two versions of CPython are skipped"));
+        }
+    }
+    let given = given.iter().flat_map(|list| env::split_paths(list));
+    env::join_paths(given.chain(fetched())).context("the path of an interpreter")
+}
+
+fn fetch_pythons(folder: &Path) -> Result<()> {
+    let tools = programs::target_folder()?.join("uv");
+    let uv = tools.join("bin/uv");
+    if !uv.exists() {
+        let pip = nccl::pip()?;
+        let install =
+            ["install", "--quiet", "--disable-pip-version-check", "--root-user-action", "ignore", "--target"];
+        do_or_fail(Command::new(pip[0]).args(&pip[1..]).args(install).arg(&tools).arg("uv"))?;
+    }
+    do_or_fail(Command::new(uv).args(["python", "install", "--install-dir"]).arg(folder).args(FETCHED_PYTHONS))
 }
 
 /// The standard library of a target, which rustup fetches; without rustup it is for the machine to have it.

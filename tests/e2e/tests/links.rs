@@ -53,6 +53,7 @@ fn probe(function: &str, offset: u64) -> Probe {
         kind: ProbeKind::Head,
         plan: FetchPlan::default(),
         walk: None,
+        takes_stack: false,
     }
 }
 

@@ -27,24 +27,35 @@ pub struct Runtime {
     pub version: Option<Version>,
 }
 
-/// Finds `_PyRuntime`; `None` where the file has none that can be found.
-pub fn runtime(image: &Image) -> Result<Option<Runtime>, Error> {
-    let mut budget = Budget::new(MAX_BYTES, 0);
-    let mut found = None;
-    let mut version_at = None;
-    // The exported symbols are fewer, and enough nearly always.
-    for table in [SymbolTable::read_exported(image, &mut budget)?, SymbolTable::read(image, &mut budget)?] {
+#[derive(Default)]
+struct Symbols {
+    runtime: Option<ElfVaddr>,
+    version: Option<ElfVaddr>,
+}
+
+impl Symbols {
+    fn of(table: Option<SymbolTable>) -> Self {
+        let mut symbols = Self::default();
         for object in table.iter().flat_map(SymbolTable::objects) {
             match object.name {
-                "_PyRuntime" => found = Some((object.address, FoundBy::Symbol)),
-                "Py_Version" => version_at = Some(object.address),
+                "_PyRuntime" => symbols.runtime = Some(object.address),
+                "Py_Version" => symbols.version = Some(object.address),
                 _ => {}
             }
         }
-        if found.is_some() {
-            break;
-        }
+        symbols
     }
+}
+
+/// Finds `_PyRuntime`; `None` where the file has none that can be found.
+pub fn runtime(image: &Image) -> Result<Option<Runtime>, Error> {
+    let mut budget = Budget::new(MAX_BYTES, 0);
+    // The exported symbols are fewer, and enough nearly always.
+    let mut symbols = Symbols::of(SymbolTable::read_exported(image, &mut budget)?);
+    if symbols.runtime.is_none() {
+        symbols = Symbols::of(SymbolTable::read(image, &mut budget)?);
+    }
+    let found = symbols.runtime.map(|address| (address, FoundBy::Symbol));
     let by_section = || {
         let section = image.section(SECTION).filter(|section| section.address.0 != 0);
         section.map(|section| (section.address, FoundBy::Section))
@@ -52,7 +63,7 @@ pub fn runtime(image: &Image) -> Result<Option<Runtime>, Error> {
     let Some((address, found_by)) = found.or_else(by_section) else { return Ok(None) };
     let stated = stated_version(image, address, &mut budget);
     let version = stated.or_else(|| {
-        let [hex] = words(image, version_at?, &mut budget)?;
+        let [hex] = words(image, symbols.version?, &mut budget)?;
         Version::from_hex(hex)
     });
     Ok(Some(Runtime { address, found_by, version }))

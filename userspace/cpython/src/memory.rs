@@ -71,10 +71,6 @@ impl<'m> Reader<'m> {
         self.bytes(base, offset).map(u64::from_le_bytes)
     }
 
-    pub(crate) fn i32(&self, base: u64, offset: u32) -> Result<i32, Unknown> {
-        self.bytes(base, offset).map(i32::from_le_bytes)
-    }
-
     /// A struct's bytes from `base` on, as far as its fields at these offsets reach (8 bytes each).
     pub(crate) fn record(&self, base: u64, fields: &[u32]) -> Result<Record, Unknown> {
         /// Longer than any struct whose fields are read at once.

@@ -203,13 +203,13 @@ impl<'m> Walker<'m> {
             if at == 0 {
                 return Ok(StackEnd::Outermost);
             }
-            if frames.len() >= MAX_FRAMES {
-                return Ok(StackEnd::Limit);
-            }
             let state = self.reader.record(at, &fields)?;
             at = state.u64(frame.previous);
             if offsets.first_owner_without_code().is_some_and(|first| state.u8(owner) >= first) {
                 continue;
+            }
+            if frames.len() >= MAX_FRAMES {
+                return Ok(StackEnd::Limit);
             }
             let code = state.u64(frame.code) & !offsets.code_tags();
             self.prove_code(code)?;

@@ -30,6 +30,16 @@ pub fn bed() -> Option<PathBuf> {
     built("ncclflow-bed")
 }
 
+/// The bed as a shared library, for programs that call NCCL themselves.
+pub fn bed_library() -> Option<PathBuf> {
+    built("libncclflow_bed.so")
+}
+
+/// The double of NVML, which the bed's library is told of.
+pub fn nvml_double() -> Option<PathBuf> {
+    built("libnvidia_ml.so")
+}
+
 /// `ncclflow-patterns`.
 pub fn patterns() -> Option<PathBuf> {
     built("ncclflow-patterns")

@@ -2,7 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{rank_report::RankReport, verdict::Verdict};
+use super::{
+    python::{PythonGroup, PythonReport},
+    rank_report::RankReport,
+    verdict::Verdict,
+};
 use crate::{memory::ScanReport, threads::Thread};
 use nccl_library::symbols::{LayoutSource, SymbolSource};
 
@@ -38,6 +42,9 @@ pub struct ProcessReport {
     /// Threads inside NCCL, and with `--stacks` the first thread.
     #[serde(default)]
     pub threads: Vec<Thread>,
+    /// Its Python threads; null if it is no Python program.
+    #[serde(default)]
+    pub python: Option<PythonReport>,
     /// Its communicators are copies that it was forked with, from this process that was read too; they are
     /// not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -45,6 +52,13 @@ pub struct ProcessReport {
     /// Why it was not read, or not to the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+}
+
+impl ProcessReport {
+    /// Whether a rank runs in it.
+    pub(super) fn is_of(&self, rank: &RankReport) -> bool {
+        (self.pid, &self.host) == (rank.pid, &rank.host)
+    }
 }
 
 /// The state of a process, as the kernel has it: `State:` in /proc/PID/status.
@@ -84,4 +98,7 @@ pub struct CommunicatorReport {
     pub n_ranks: u32,
     pub ranks: Vec<RankReport>,
     pub verdict: Verdict,
+    /// Ranks by the Python stacks of their main threads, as far as those are known and stand still.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub python_stacks: Vec<PythonGroup>,
 }

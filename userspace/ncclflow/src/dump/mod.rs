@@ -15,6 +15,7 @@ mod motion;
 mod places;
 mod process;
 mod proxy;
+mod python;
 mod rank_report;
 mod text;
 mod verdict;
@@ -26,6 +27,7 @@ use std::{
 };
 
 pub use dump_report::{CommunicatorReport, DumpReport, LibraryReport, ProcessReport, ProcessState, SCHEMA};
+pub use python::{PythonFrame, PythonGroup, PythonReport, PythonThread};
 pub use rank_report::{
     ChannelReport, CommStatus, ConnectionReport, Counters, Motion, OpReport, ProxyListState, ProxyReport,
     RankReport,
@@ -98,9 +100,11 @@ pub fn dump(
         thread::sleep(options.interval);
     }
     // Last, so that it does not delay a reading.
+    let mut runtimes = python::Runtimes::default();
     let mut names = Names::new(options.debug_files.clone());
     for target in &mut targets {
         target.look_at_threads(options.stacks, &mut names);
+        target.look_at_python(options.stacks, &mut runtimes);
     }
     let mut ranks = motion::over(readings);
     leave_out_forked_copies(&mut targets, &mut ranks);
@@ -231,10 +235,19 @@ fn communicators(ranks: Vec<RankReport>, processes: &[ProcessReport]) -> Vec<Com
                 name: ranks.iter().find_map(|rank| rank.comm_name.clone()),
                 n_ranks,
                 verdict: judge(&ranks, processes),
+                python_stacks: python_stacks(&ranks, processes),
                 ranks,
             }
         })
         .collect()
+}
+
+fn python_stacks(ranks: &[RankReport], processes: &[ProcessReport]) -> Vec<PythonGroup> {
+    let main = |rank: &RankReport| {
+        let process = processes.iter().find(|process| process.is_of(rank))?;
+        process.python.as_ref()?.main_thread()
+    };
+    python::groups(ranks.iter().filter_map(|rank| Some((rank.rank, main(rank)?))))
 }
 
 impl DumpReport {

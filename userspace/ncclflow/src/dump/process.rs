@@ -15,6 +15,7 @@ use super::{
     dump_report::{LibraryReport, ProcessReport, ProcessState},
     host_name, layout,
     proxy::{self, ProxyLayout, ProxyList, ProxyOp},
+    python::{self, Runtimes, Wanted},
     rank_report::{OpReport, ProxyListState, ProxyReport, RankReport},
 };
 use crate::{
@@ -177,6 +178,16 @@ impl Target {
         if !self.inodes.is_empty() && self.report.state != ProcessState::Exited {
             self.report.threads = threads::look(&self.process, &self.inodes, with_stacks, names);
         }
+    }
+
+    /// After [`Self::look_at_threads`]: those inside NCCL are given with their Python lines, too.
+    pub(super) fn look_at_python(&mut self, all: bool, runtimes: &mut Runtimes) {
+        if self.report.state == ProcessState::Exited {
+            return;
+        }
+        let inside: BTreeSet<u32> = self.report.threads.iter().map(|thread| thread.tid).collect();
+        let wanted = if all { Wanted::All } else { Wanted::These(&inside) };
+        self.report.python = python::look(&self.process, wanted, runtimes);
     }
 
     /// Reads all communicators once. Those that ended since they were found are left out.

@@ -137,7 +137,7 @@ pub(super) fn ops_are_unreadable(rank: &RankReport) -> bool {
 }
 
 /// `rank 3`, `ranks 1, 2, 5`, `ranks 0, 1, 2 and 61 more`.
-pub(super) fn named<R: std::borrow::Borrow<u32>>(ranks: impl IntoIterator<Item = R>) -> String {
+pub(in crate::dump) fn named<R: std::borrow::Borrow<u32>>(ranks: impl IntoIterator<Item = R>) -> String {
     const SHOWN: usize = 8;
     let ranks: Vec<u32> = ranks.into_iter().map(|rank| *rank.borrow()).collect();
     let shown: Vec<String> = ranks.iter().take(SHOWN).map(u32::to_string).collect();

@@ -15,6 +15,7 @@ mod failed;
 mod idle;
 mod in_flight;
 mod inside_calls;
+mod lines;
 mod moving;
 mod not_joined;
 mod not_judged;
@@ -29,6 +30,7 @@ use std::fmt::Display;
 use serde::{Deserialize, Serialize};
 
 use self::case::Case;
+pub(super) use self::case::named;
 use super::{dump_report::ProcessReport, rank_report::RankReport};
 
 /// Whether a communicator hangs. The order is that of severity: of several communicators the highest counts.
@@ -90,7 +92,9 @@ const RULES: [Rule; 12] = [
 pub fn judge(ranks: &[RankReport], processes: &[ProcessReport]) -> Verdict {
     let Some(first) = ranks.first() else { return Verdict::default() };
     let case = Case::new(ranks, first.n_ranks, processes);
-    RULES.iter().find_map(|rule| rule(&case)).unwrap_or_else(|| idle::idle(&case))
+    let mut verdict = RULES.iter().find_map(|rule| rule(&case)).unwrap_or_else(|| idle::idle(&case));
+    lines::add(&case, &mut verdict);
+    verdict
 }
 
 #[cfg(test)]
