@@ -15,39 +15,12 @@ use std::{
 
 use ncclflow_e2e::harness::{programs, recorder::Recorder, replay};
 use serde_json::Value;
-use test_support::{need, root};
+use test_support::{Interpreter, need_pythons, root};
 
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/python/stacks.py");
 
 /// Calls of one run, at least.
 const CALLS: usize = 10_000;
-
-/// Every CPython from 3.8 on that is installed, by its version.
-fn pythons() -> BTreeMap<String, PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut candidates: Vec<PathBuf> = std::env::split_paths(&path)
-        .flat_map(|folder| {
-            let names = (8..=14).flat_map(|minor| [format!("python3.{minor}"), format!("python3.{minor}t")]);
-            names.chain(["python3".to_owned()]).map(move |name| folder.join(name)).collect::<Vec<_>>()
-        })
-        .collect();
-    let home = PathBuf::from(std::env::var_os("HOME").unwrap_or_default());
-    for version in fs::read_dir(home.join(".pyenv/versions")).into_iter().flatten().flatten() {
-        candidates.push(version.path().join("bin/python3"));
-    }
-    let mut found = BTreeMap::new();
-    for candidate in candidates.into_iter().filter(|candidate| candidate.exists()) {
-        let script = "import sys,sysconfig,platform;v=sys.version_info;\
-            assert v>=(3,8) and platform.python_implementation()=='CPython';\
-            print('%d.%d.%d%s'%(v[0],v[1],v[2],'t' if sysconfig.get_config_var('Py_GIL_DISABLED') else ''))";
-        let Ok(output) = Command::new(&candidate).args(["-c", script]).output() else { continue };
-        if output.status.success() {
-            let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-            found.entry(version).or_insert(candidate);
-        }
-    }
-    found
-}
 
 /// A frame: function, file, line.
 type Frame = (String, String, u64);
@@ -197,19 +170,19 @@ fn record(python: &Path, library: &Path, options: &[&str]) -> (BTreeMap<u64, Cal
     (truth, out)
 }
 
-fn prepared() -> Option<(BTreeMap<String, PathBuf>, PathBuf)> {
+fn prepared() -> Option<(Vec<Interpreter>, PathBuf)> {
     let library = programs::nccl("2.27.5-cu12")?;
     programs::ncclflow()?;
-    let pythons = pythons();
-    let has_two = need("pythons", pythons.len() >= 2, "install two CPythons from 3.8 on, as with pyenv");
-    (has_two && root()).then_some((pythons, library))
+    let pythons = need_pythons()?;
+    root().then_some((pythons, library))
 }
 
 #[test]
 fn every_call_has_the_stack_that_the_program_itself_knows() {
     let Some((pythons, library)) = prepared() else { return };
-    for (version, python) in &pythons {
-        let (truth, out) = record(python, &library, &[]);
+    for python in &pythons {
+        let version = python.release.as_str();
+        let (truth, out) = record(&python.program, &library, &[]);
         let folder = out.path().join("out");
         let recorded = Recorded::read(&folder);
         let unknown = compare(version, &truth, &recorded, 24);
@@ -221,7 +194,7 @@ fn every_call_has_the_stack_that_the_program_itself_knows() {
         let session: Value =
             serde_json::from_str(&fs::read_to_string(folder.join("session.json")).unwrap()).unwrap();
         let said = session["targets"][0]["python"].as_str().unwrap();
-        assert!(said.starts_with(version.trim_end_matches('t')) || version.starts_with(said), "{said} {version}");
+        assert!(said.starts_with(&format!("3.{}", python.minor)), "{said} {version}");
         // The recording has it all.
         replay::check(&programs::ncclflow().unwrap(), &folder, &folder);
     }
@@ -230,10 +203,10 @@ fn every_call_has_the_stack_that_the_program_itself_knows() {
 #[test]
 fn the_depth_is_what_was_asked_for() {
     let Some((pythons, library)) = prepared() else { return };
-    let (version, python) = pythons.last_key_value().unwrap();
+    let python = pythons.last().unwrap();
     for depth in [1, 48] {
-        let (truth, out) = record(python, &library, &["--stack-depth", &depth.to_string()]);
-        compare(version, &truth, &Recorded::read(&out.path().join("out")), depth);
+        let (truth, out) = record(&python.program, &library, &["--stack-depth", &depth.to_string()]);
+        compare(&python.release, &truth, &Recorded::read(&out.path().join("out")), depth);
     }
 }
 
@@ -242,7 +215,7 @@ fn the_depth_is_what_was_asked_for() {
 fn stacks_are_counted() {
     let Some((pythons, library)) = prepared() else { return };
     let ncclflow = programs::ncclflow().unwrap();
-    let (_, python) = pythons.first_key_value().unwrap();
+    let python = &pythons.first().unwrap().program;
     let expected = |truth: &BTreeMap<u64, Called>| {
         let mut counts: BTreeMap<Vec<Frame>, u64> = BTreeMap::new();
         for called in truth.values().filter(|called| called.kind != "dropped") {
@@ -300,7 +273,7 @@ fn stacks_are_counted() {
 #[test]
 fn without_stacks_there_are_none() {
     let Some((pythons, library)) = prepared() else { return };
-    let (_, python) = pythons.last_key_value().unwrap();
+    let python = &pythons.last().unwrap().program;
     let ncclflow = programs::ncclflow().unwrap();
     let mut program = Program::start(python, &library);
     let out = tempfile::tempdir().unwrap();

@@ -19,7 +19,7 @@ use flow::{
 };
 use ncclflow_common::{RawFrame, STACK_COOKIE};
 
-use super::{book::StackBook, interpreter::Interpreter, reader::ProcessMemory, walk::guard_of};
+use super::{book::StackBook, find::TargetMemory, interpreter::Interpreter, walk::guard_of};
 use crate::{
     recording::StackFacts,
     target::{Process, printable},
@@ -188,7 +188,7 @@ impl Names {
         if let Some(known) = self.codes.get(&key) {
             return known.clone();
         }
-        let memory = ProcessMemory(&traced.process);
+        let memory = TargetMemory::new(&traced.process);
         let mut walker = Walker::new(traced.interpreter.python, &memory);
         let code = walker.code_object(frame.code).ok();
         // After it was read: what is there now was there then, too.

@@ -7,7 +7,6 @@ use ncclflow_common::{
     FRAME_BYTES, MAX_CODE_WORDS, MAX_STACK_FRAMES, NO_OFFSET, PythonWalk, mix,
 };
 
-use super::reader::word;
 use crate::target::Process;
 
 /// `PROC_PID_INIT_INO` (include/linux/proc_ns.h): the first PID namespace.
@@ -101,6 +100,13 @@ pub(super) fn guard_of(walk: &PythonWalk, memory: &dyn cpython::Memory, code: u6
         guard = mix(guard, word(memory, name.checked_add(u64::from(walk.string_hash))).unwrap_or(0));
     }
     Some(guard)
+}
+
+/// A word; `None` where there is none.
+fn word(memory: &dyn cpython::Memory, address: Option<u64>) -> Option<u64> {
+    let mut bytes = [0; 8];
+    memory.read(address?, &mut bytes).ok()?;
+    Some(u64::from_le_bytes(bytes))
 }
 
 /// Device and inode as the kernel has them; an inode of 0: the first.

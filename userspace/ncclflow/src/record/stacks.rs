@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result};
 
 use crate::{
     kernel::loader::Attachment,
-    python::{Interpreter, Interpreters, StackBook, StackFeed, start},
+    python::{Interpreter, Interpreters, Runtimes, StackBook, StackFeed, start},
     target::Process,
 };
 
@@ -12,6 +12,7 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Stacks {
     depth: u8,
+    runtimes: Runtimes,
     interpreters: Interpreters,
     book: StackBook,
     feed: StackFeed,
@@ -22,7 +23,7 @@ impl Stacks {
     pub(super) fn start(depth: u8) -> Result<Self> {
         let (interpreters, book) = (Interpreters::default(), StackBook::default());
         let feed = start(interpreters.clone(), book.clone()).context("starting a thread")?;
-        Ok(Self { depth, interpreters, book, feed })
+        Ok(Self { depth, runtimes: Runtimes::default(), interpreters, book, feed })
     }
 
     pub(super) fn book(&self) -> StackBook {
@@ -34,9 +35,9 @@ impl Stacks {
     }
 
     /// Has the stacks of a process walked. Gives its version of Python, or why its stacks are not known.
-    pub(super) fn follow(&self, pid: u32, attachment: &mut Attachment) -> Result<String, String> {
+    pub(super) fn follow(&mut self, pid: u32, attachment: &mut Attachment) -> Result<String, String> {
         let process = Process::open(pid).map_err(|error| error.to_string())?;
-        let interpreter = Interpreter::find(&process, self.depth)?.ok_or("it runs no Python")?;
+        let interpreter = Interpreter::find(&process, &mut self.runtimes, self.depth)?.ok_or("it runs no Python")?;
         let version = interpreter.version();
         let walk = *interpreter.walk();
         // First the thread that names: it must know the process when the first stack comes. In the first PID namespace

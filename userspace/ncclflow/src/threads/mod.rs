@@ -19,8 +19,8 @@ use serde::{Deserialize, Serialize};
 
 pub use names::Names;
 
-pub(crate) use self::modules::Modules;
 use self::{
+    modules::Modules,
     sample::Samples,
     task::{Position, Task},
     unwind::{Frame, Stack},

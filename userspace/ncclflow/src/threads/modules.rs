@@ -21,30 +21,25 @@ use nccl_library::elf::RuntimeAddr;
 const MAX_HEADERS: u16 = 64;
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Module {
+pub(super) struct Module {
     /// To be added to the file's own addresses.
-    pub(crate) bias: u64,
+    pub(super) bias: u64,
     /// Address in memory of `.eh_frame_hdr`, if the file has one.
     pub(super) eh_frame_hdr: Option<u64>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Modules {
+pub(super) struct Modules {
     mappings: Vec<Mapping>,
     /// By the address of the mapping that begins the file.
     known: HashMap<u64, Option<Module>>,
 }
 
 impl Modules {
-    pub(crate) fn read(process: &Process) -> io::Result<Self> {
+    pub(super) fn read(process: &Process) -> io::Result<Self> {
         let mut mappings = maps::read(process.pid())?;
         mappings.sort_by_key(|mapping| mapping.start);
         Ok(Self { mappings, known: HashMap::new() })
-    }
-
-    /// All mappings, by their addresses.
-    pub(crate) fn all(&self) -> &[Mapping] {
-        &self.mappings
     }
 
     pub(super) fn at(&self, address: u64) -> Option<&Mapping> {
@@ -76,7 +71,7 @@ impl Modules {
     }
 
     /// The module that an address is in; the kernel's vDSO is one too.
-    pub(crate) fn module(&mut self, memory: Memory<'_>, address: u64) -> Option<Module> {
+    pub(super) fn module(&mut self, memory: Memory<'_>, address: u64) -> Option<Module> {
         let mapping = self.at(address).filter(|mapping| mapping.is_executable())?;
         // The file begins at the nearest mapping of its first byte at or below.
         let first = self.mappings.iter().rev().find(|other| {

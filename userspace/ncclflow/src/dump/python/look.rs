@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use cpython::{Python, StackEnd, ThreadState, Unknown, Walker, pthread};
 use nccl_library::elf::Machine;
 
-use super::{
-    find::{Runtimes, TargetMemory},
-    report::{PythonFrame, PythonReport, PythonThread},
+use super::report::{PythonFrame, PythonReport, PythonThread};
+use crate::{
+    python::{Runtimes, TargetMemory},
+    target::{Process, printable, read_text, status_field},
 };
-use crate::target::{Process, printable, read_text, status_field};
 
 /// Threads of one process that are given with their stacks.
 const MAX_THREADS: usize = 256;

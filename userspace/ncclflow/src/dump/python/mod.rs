@@ -1,13 +1,12 @@
 //! Where the Python threads of a running process are, found out without stopping them and without the GIL.
 //!
-//! [`find`] looks for the interpreter among the mapped files, [`look`] walks the stacks by the crate `cpython`, and
+//! [`Runtimes`] looks for the interpreter among the mapped files, [`look`] walks the stacks by the crate `cpython`, and
 //! [`report`] is what is known of them, as data and in words. A process whose interpreter is not understood says why.
 
-mod find;
 mod look;
 mod report;
 
-pub(super) use find::Runtimes;
+pub(super) use crate::python::Runtimes;
 pub(super) use look::{Wanted, look};
 pub use report::{PythonFrame, PythonGroup, PythonReport, PythonThread};
 pub(super) use report::{groups, place};

@@ -15,10 +15,10 @@ use crate::{
 
 /// The memory of a process, as the walk through an interpreter wants it.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::dump) struct TargetMemory<'p>(Memory<'p>);
+pub(crate) struct TargetMemory<'p>(Memory<'p>);
 
 impl<'p> TargetMemory<'p> {
-    pub(in crate::dump) fn new(process: &'p Process) -> Self {
+    pub(crate) fn new(process: &'p Process) -> Self {
         Self(Memory::new(process))
     }
 }
@@ -39,7 +39,7 @@ struct Known {
 
 /// What is known of files that were read already: several processes map the same ones.
 #[derive(Debug, Default)]
-pub(in crate::dump) struct Runtimes {
+pub(crate) struct Runtimes {
     files: BTreeMap<LibraryId, Result<Option<Known>, String>>,
 }
 
@@ -48,7 +48,7 @@ impl Runtimes {
     ///
     /// # Errors
     /// A sentence that says why an interpreter that seems to be there is not understood.
-    pub(in crate::dump) fn find(&mut self, process: &Process) -> Result<Option<Python>, String> {
+    pub(crate) fn find(&mut self, process: &Process) -> Result<Option<Python>, String> {
         let mappings = maps::read(process.pid()).map_err(|error| format!("its mappings cannot be read: {error}"))?;
         let memory = TargetMemory::new(process);
         let mut why_not = None;
