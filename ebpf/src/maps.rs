@@ -10,8 +10,8 @@ use aya_ebpf::{
 
 use crate::{
     common::{
-        CLOSED, FetchPlan, LOSS_SLOTS, MAX_ADMITTED, MAX_PROBES, MAX_PYTHONS, MAX_STACKS, OPEN, ProbeCounters,
-        PythonWalk, SCRATCH_SLOTS, Seen, WIRE_VERSION, Walk, ring_of,
+        CLOSED, FetchPlan, LOSS_SLOTS, MAX_ADMITTED, MAX_PROBES, MAX_PYTHONS, MAX_STACKS, OPEN,
+        ProbeCounters, PythonWalk, SCRATCH_SLOTS, Seen, WIRE_VERSION, Walk, ring_of,
     },
     python::Stack,
     scratch::{ScratchSlot, Slot},

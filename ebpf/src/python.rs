@@ -229,8 +229,7 @@ pub extern "C" fn take_frame(stack: *mut Stack) -> u64 {
     if stack.frame == 0 {
         return OVER;
     }
-    let n = stack.head.n_frames as usize;
-    if n >= stack.walk.depth as usize || n >= MAX_STACK_FRAMES || stack.steps >= STEPS as u64 {
+    if stack.steps >= STEPS as u64 {
         stack.head.flags |= STACK_CUT;
         return OVER;
     }
@@ -238,9 +237,7 @@ pub extern "C" fn take_frame(stack: *mut Stack) -> u64 {
     let fields = (&raw mut stack.fields).cast();
     let len = stack.walk.frame_len;
     // SAFETY: at most so many bytes as are there; the helper checks the address.
-    if len > FRAME_BYTES as u32
-        || unsafe { bpf_probe_read_user(fields, len, stack.frame as *const _) } < 0
-    {
+    if len > FRAME_BYTES as u32 || unsafe { bpf_probe_read_user(fields, len, stack.frame as *const _) } < 0 {
         stack.head.flags |= STACK_UNREADABLE;
         return OVER;
     }
@@ -251,7 +248,14 @@ pub extern "C" fn take_frame(stack: *mut Stack) -> u64 {
     if walk.owners_left_out >> owner & 1 != 0 || code == 0 {
         return NEXT;
     }
-    let mut frame = RawFrame { code, instr: field(&stack.fields, walk.frame_instr, walk.instr_len), guard: 0 };
+    // Not before: what calls the outermost frame can be one that is left out.
+    let n = stack.head.n_frames as usize;
+    if n >= stack.walk.depth as usize || n >= MAX_STACK_FRAMES {
+        stack.head.flags |= STACK_CUT;
+        return OVER;
+    }
+    let mut frame =
+        RawFrame { code, instr: field(&stack.fields, walk.frame_instr, walk.instr_len), guard: 0 };
     let len = walk.code_words as u32 * 8;
     let words = (&raw mut stack.code).cast();
     // SAFETY: at most so many bytes as are there; the helper checks the address.
@@ -297,7 +301,9 @@ fn send(stack: &mut Stack, hit: u64, origin: Origin, ctx: *mut bpf_user_pt_regs_
             break;
         }
         // SAFETY: within the room, which is 8-byte aligned.
-        unsafe { room.add(STACK_RECORD + i * size_of::<RawFrame>()).cast::<RawFrame>().write(stack.frames[i]) };
+        unsafe {
+            room.add(STACK_RECORD + i * size_of::<RawFrame>()).cast::<RawFrame>().write(stack.frames[i])
+        };
         i += 1;
     }
     write_head(room, stack, STACK_RECORD + i * size_of::<RawFrame>(), hit, origin);

@@ -127,7 +127,9 @@ fn fetch_pythons(folder: &Path) -> Result<()> {
             ["install", "--quiet", "--disable-pip-version-check", "--root-user-action", "ignore", "--target"];
         do_or_fail(Command::new(pip[0]).args(&pip[1..]).args(install).arg(&tools).arg("uv"))?;
     }
-    do_or_fail(Command::new(uv).args(["python", "install", "--install-dir"]).arg(folder).args(FETCHED_PYTHONS))
+    do_or_fail(
+        Command::new(uv).args(["python", "install", "--install-dir"]).arg(folder).args(FETCHED_PYTHONS),
+    )
 }
 
 /// The standard library of a target, which rustup fetches; without rustup it is for the machine to have it.

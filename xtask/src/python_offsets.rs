@@ -43,7 +43,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
         let old = rows.insert(version, row.clone());
         if args.check && old.as_deref().map(without_release) != Some(without_release(&row)) {
-            bail!("`{}` has other layouts than the table:\n{row}\n{}", python.display(), old.unwrap_or_default());
+            bail!(
+                "`{}` has other layouts than the table:\n{row}\n{}",
+                python.display(),
+                old.unwrap_or_default()
+            );
         }
         say(&format!("{}: {}.{}", python.display(), version.0, version.1));
     }
@@ -75,7 +79,8 @@ fn without_release(row: &str) -> &str {
 
 fn version_of(row: &str) -> Result<(u64, u64)> {
     let value: serde_json::Value = serde_json::from_str(row).context("a line of the table")?;
-    let number = |key: &str| value["version"][key].as_u64().context("a line of the table without its version");
+    let number =
+        |key: &str| value["version"][key].as_u64().context("a line of the table without its version");
     Ok((number("major")?, number("minor")?))
 }
 

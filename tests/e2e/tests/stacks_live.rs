@@ -137,7 +137,9 @@ fn compare(version: &str, truth: &BTreeMap<u64, Called>, recorded: &Recorded, de
         };
         let found = frames(row);
         let is_right = |(found, expected): (&Option<Frame>, &Frame)| {
-            found.as_ref().map_or(called.kind == "dropped" && expected.1 == "made.py", |found| found == expected)
+            found
+                .as_ref()
+                .map_or(called.kind == "dropped" && expected.1 == "made.py", |found| found == expected)
         };
         unknown += usize::from(found.iter().any(Option::is_none));
         if *tid != called.tid
@@ -264,8 +266,10 @@ fn stacks_are_counted() {
     let of_lines: u64 =
         text.lines().map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum();
     assert_eq!(of_lines, truth.len() as u64);
-    let innermost: BTreeSet<_> =
-        text.lines().map(|line| line.rsplit_once(' ').unwrap().0.rsplit_once(';').unwrap().1.to_owned()).collect();
+    let innermost: BTreeSet<_> = text
+        .lines()
+        .map(|line| line.rsplit_once(' ').unwrap().0.rsplit_once(';').unwrap().1.to_owned())
+        .collect();
     assert_eq!(innermost, BTreeSet::from(["ncclAllReduce".to_owned()]));
 }
 
@@ -287,7 +291,8 @@ fn without_stacks_there_are_none() {
     assert!(!folder.join("stacks.jsonl").exists());
     let session: Value =
         serde_json::from_str(&fs::read_to_string(folder.join("session.json")).unwrap()).unwrap();
-    let hits: u64 = session["probes"].as_array().unwrap().iter().map(|probe| probe["hits"].as_u64().unwrap()).sum();
+    let hits: u64 =
+        session["probes"].as_array().unwrap().iter().map(|probe| probe["hits"].as_u64().unwrap()).sum();
     assert_eq!((session["probes"].as_array().unwrap().len(), hits), (1, truth.len() as u64));
     assert!(session["targets"][0].get("python").is_none());
 }

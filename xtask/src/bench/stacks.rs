@@ -34,7 +34,8 @@ pub(crate) struct Args {
 }
 
 /// Frames of the stack, and whether the stack was sent before.
-const SHAPES: [(u32, &str); 6] = [(3, "known"), (12, "known"), (24, "known"), (4, "new"), (12, "new"), (24, "new")];
+const SHAPES: [(u32, &str); 6] =
+    [(3, "known"), (12, "known"), (24, "known"), (4, "new"), (12, "new"), (24, "new")];
 const WAYS: [(&str, &[&str]); 3] = [
     ("untraced", &[]),
     ("api", &["--level", "api"]),
@@ -74,7 +75,9 @@ pub(crate) fn run(args: &Args) -> Result<Value> {
             "ratio": stacks.median / api.median,
         }));
     }
-    Ok(json!({ "bench": "stacks", "nccl": args.nccl, "python": args.python, "rounds": args.rounds, "rows": rows }))
+    Ok(
+        json!({ "bench": "stacks", "nccl": args.nccl, "python": args.python, "rounds": args.rounds, "rows": rows }),
+    )
 }
 
 /// A program that is ended with its turn.

@@ -137,6 +137,9 @@ def several_lines():
     ]
 
 
+KEPT = compile("call()\n\n\ncall()", "kept.py", "exec")
+
+
 def plain():
     nested(3)
     list(generator(3))
@@ -159,7 +162,7 @@ def plain():
     class Body:
         call()
 
-    exec("call()\n\n\ncall()")
+    exec(KEPT)
 
 
 def recurse(depth):

@@ -9,8 +9,8 @@ use nccl_library::nccl::{Algorithm, Direction, Name, Pattern, Protocol, Transpor
 use serde::Serialize;
 
 use super::{
-    BytesKind, FrameRow, LinkKey, Observed, Outcome, PeerRow, Pointer, SecondOf, StackId, StackOf, Stage, Wait,
-    WaitRow,
+    BytesKind, FrameRow, LinkKey, Observed, Outcome, PeerRow, Pointer, SecondOf, StackId, StackOf, Stage,
+    Wait, WaitRow,
 };
 
 /// What the values of a column are.

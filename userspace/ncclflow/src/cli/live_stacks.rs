@@ -9,7 +9,9 @@ use std::{
 
 use anyhow::{Result, bail};
 
-use super::{progress::BytesLine, signals::with_signals, stacks::write_out, stacks_args::StacksArgs, write_json};
+use super::{
+    progress::BytesLine, signals::with_signals, stacks::write_out, stacks_args::StacksArgs, write_json,
+};
 use crate::{
     export::sources,
     record::{Notice, ReadPart, record},

@@ -50,7 +50,9 @@ impl StackBook {
 
     /// What was named from the number `first` on, and the number that is next.
     pub(crate) fn since(&self, first: u64) -> (Vec<Arc<StackFacts>>, u64) {
-        self.with(|stacks| (stacks.facts.range(first..).map(|(_, facts)| Arc::clone(facts)).collect(), stacks.next))
+        self.with(|stacks| {
+            (stacks.facts.range(first..).map(|(_, facts)| Arc::clone(facts)).collect(), stacks.next)
+        })
     }
 
     /// Waits until what has come is named, for a limited time.

@@ -49,7 +49,8 @@ impl Runtimes {
     /// # Errors
     /// A sentence that says why an interpreter that seems to be there is not understood.
     pub(crate) fn find(&mut self, process: &Process) -> Result<Option<Python>, String> {
-        let mappings = maps::read(process.pid()).map_err(|error| format!("its mappings cannot be read: {error}"))?;
+        let mappings =
+            maps::read(process.pid()).map_err(|error| format!("its mappings cannot be read: {error}"))?;
         let memory = TargetMemory::new(process);
         let mut why_not = None;
         for mapping in candidates(process, &mappings) {
@@ -97,7 +98,8 @@ fn is_initialised(python: &Python, memory: TargetMemory<'_>) -> bool {
 fn candidates<'m>(process: &Process, mappings: &'m [Mapping]) -> Vec<&'m Mapping> {
     /// A process maps one, or none.
     const MAX: usize = 8;
-    let name = |mapping: &Mapping| mapping.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let name =
+        |mapping: &Mapping| mapping.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let program = std::fs::read_link(process.proc_path().join("exe")).unwrap_or_default();
     let mut found: Vec<&Mapping> = Vec::new();
     let begins = |mapping: &&Mapping| mapping.inode != 0 && mapping.file_offset.0 == 0;

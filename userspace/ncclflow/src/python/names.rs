@@ -19,7 +19,12 @@ use flow::{
 };
 use ncclflow_common::{RawFrame, STACK_COOKIE};
 
-use super::{book::StackBook, find::TargetMemory, interpreter::Interpreter, walk::guard_of};
+use super::{
+    book::StackBook,
+    find::TargetMemory,
+    interpreter::Interpreter,
+    walk::{guard_of, is_alive},
+};
 use crate::{
     recording::StackFacts,
     target::{Process, printable},
@@ -191,9 +196,13 @@ impl Names {
         let memory = TargetMemory::new(&traced.process);
         let mut walker = Walker::new(traced.interpreter.python, &memory);
         let code = walker.code_object(frame.code).ok();
-        // After it was read: what is there now was there then, too.
-        let is_same = guard_of(&traced.interpreter.walk, &memory, frame.code) == Some(frame.guard);
-        let code = code.filter(|_| is_same && frame.guard != 0);
+        // In this order: if the code of the hit was in use after it was read, it was until then. If other code has taken its
+        // place before it was looked at, that shows now.
+        let Interpreter { python, walk } = &traced.interpreter;
+        let code = code.filter(|_| {
+            is_alive(&python.offsets, &memory, frame.code)
+                && guard_of(walk, &memory, frame.code) == Some(frame.guard)
+        });
         if self.codes.len() >= MAX_KNOWN {
             self.codes.clear();
         }

@@ -3,9 +3,7 @@
 use std::{io, os::unix::fs::MetadataExt as _};
 
 use cpython::{FrameRoot, Instruction, Offsets, Python};
-use ncclflow_common::{
-    FRAME_BYTES, MAX_CODE_WORDS, MAX_STACK_FRAMES, NO_OFFSET, PythonWalk, mix,
-};
+use ncclflow_common::{FRAME_BYTES, MAX_CODE_WORDS, MAX_STACK_FRAMES, NO_OFFSET, PythonWalk, mix};
 
 use crate::target::Process;
 
@@ -100,6 +98,27 @@ pub(super) fn guard_of(walk: &PythonWalk, memory: &dyn cpython::Memory, code: u6
         guard = mix(guard, word(memory, name.checked_add(u64::from(walk.string_hash))).unwrap_or(0));
     }
     Some(guard)
+}
+
+/// Whether an object is in use, by its references. A freed one can look as before but for its first word, where the
+/// allocator keeps a pointer or nothing: `PyObject` (Include/object.h).
+pub(super) fn is_alive(offsets: &Offsets, memory: &dyn cpython::Memory, object: u64) -> bool {
+    /// No code object has so many references, and no pointer to the heap is so small.
+    const MANY: u32 = 1 << 20;
+    /// Immortal objects have at least so many (3.12 and later).
+    const IMMORTAL: u32 = 1 << 31;
+    let word = |at: u64| word(memory, object.checked_add(at));
+    if offsets.version.free_threaded {
+        // `ob_ref_local`, the upper half, and `ob_ref_shared`, whose lowest bits are flags.
+        return word(8).is_some_and(|local| local >> 32 != 0)
+            || word(16).is_some_and(|shared| shared >> 2 != 0);
+    }
+    // From 3.14 on the upper half has flags of the object in its upper half.
+    word(0).is_some_and(|references| {
+        #[expect(clippy::cast_possible_truncation, reason = "the lower half is what is asked for")]
+        let low = references as u32;
+        references >> 32 & 0xffff == 0 && ((1..MANY).contains(&low) || low >= IMMORTAL)
+    })
 }
 
 /// A word; `None` where there is none.

@@ -57,7 +57,8 @@ impl Intake {
     /// Gives the accounts until now, and begins others at these hits. All processes are announced again.
     pub(super) fn begin_anew(&mut self, hits: &[FirstHit]) -> Accounts {
         let announces = self.arrivals.is_some();
-        let begun = Self { accounts: Accounts::beginning_at(hits), ..Self::new(announces, self.stacks.clone()) };
+        let begun =
+            Self { accounts: Accounts::beginning_at(hits), ..Self::new(announces, self.stacks.clone()) };
         std::mem::replace(self, begun).accounts
     }
 

@@ -63,7 +63,14 @@ impl LastStacks {
 impl TracedProcess {
     pub(super) fn new(traced: Traced) -> Self {
         let session = Session::new(traced.steps).sampling(traced.sampling);
-        Self { host: None, lost: 0, marked: 0, session, api: ApiSession::new(traced.returns), stacks: LastStacks::default() }
+        Self {
+            host: None,
+            lost: 0,
+            marked: 0,
+            session,
+            api: ApiSession::new(traced.returns),
+            stacks: LastStacks::default(),
+        }
     }
 
     pub(super) fn pid(&self) -> Option<u32> {

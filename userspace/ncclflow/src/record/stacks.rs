@@ -37,7 +37,8 @@ impl Stacks {
     /// Has the stacks of a process walked. Gives its version of Python, or why its stacks are not known.
     pub(super) fn follow(&mut self, pid: u32, attachment: &mut Attachment) -> Result<String, String> {
         let process = Process::open(pid).map_err(|error| error.to_string())?;
-        let interpreter = Interpreter::find(&process, &mut self.runtimes, self.depth)?.ok_or("it runs no Python")?;
+        let interpreter =
+            Interpreter::find(&process, &mut self.runtimes, self.depth)?.ok_or("it runs no Python")?;
         let version = interpreter.version();
         let walk = *interpreter.walk();
         // First the thread that names: it must know the process when the first stack comes. In the first PID namespace

@@ -25,9 +25,9 @@ use super::{
 use crate::{
     capture::Binding,
     kernel::stream::Batch,
+    python::StackBook,
     recording::{Event, LostRecords, Session, StackFacts},
     sinks::{DiskBudget, OutputDir, OutputFile, Share, is_over_max_size},
-    python::StackBook,
     who::CommunicatorWatch,
 };
 

@@ -107,7 +107,8 @@ impl LiveStacks {
         let pattern = name.map(Pattern::new);
         let is_wanted = |function: &Name| {
             pattern.as_ref().is_none_or(|pattern| {
-                let names = [function.to_string(), format!("nccl{function}"), format!("ncclDevKernel_{function}")];
+                let names =
+                    [function.to_string(), format!("nccl{function}"), format!("ncclDevKernel_{function}")];
                 names.iter().any(|name| pattern.matches(name))
             })
         };
@@ -133,7 +134,8 @@ impl LiveStacks {
                 ),
             }
             let Called { function, communicator, rank, pid, .. } = called.clone();
-            let key = (function.clone(), communicator.clone(), rank, pid, frames.clone(), cut, unknown.clone());
+            let key =
+                (function.clone(), communicator.clone(), rank, pid, frames.clone(), cut, unknown.clone());
             let group = groups.entry(key).or_insert_with(|| CallGroup {
                 function,
                 comm_hash: communicator,
@@ -263,9 +265,14 @@ mod tests {
         live.stack(&stack(1, &[("main", 1), ("step", 5)], false));
         live.stack(&stack(2, &[("main", 1), ("step", 5)], false));
         live.stack(&stack(3, &[("step", 9)], true));
-        for (seq, rank, stack) in
-            [(2, 0, Some(1)), (2, 0, Some(1)), (4, 0, Some(2)), (2, 1, Some(1)), (6, 1, Some(3)), (8, 1, None)]
-        {
+        for (seq, rank, stack) in [
+            (2, 0, Some(1)),
+            (2, 0, Some(1)),
+            (4, 0, Some(2)),
+            (2, 1, Some(1)),
+            (6, 1, Some(3)),
+            (8, 1, None),
+        ] {
             live.op(&op(seq, rank, stack));
         }
         let found = live.finish(None, 48);

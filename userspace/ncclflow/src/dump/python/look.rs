@@ -23,7 +23,11 @@ pub(in crate::dump) enum Wanted<'a> {
 }
 
 /// Where the Python threads of a process are; `None` if it is no Python program.
-pub(in crate::dump) fn look(process: &Process, wanted: Wanted<'_>, runtimes: &mut Runtimes) -> Option<PythonReport> {
+pub(in crate::dump) fn look(
+    process: &Process,
+    wanted: Wanted<'_>,
+    runtimes: &mut Runtimes,
+) -> Option<PythonReport> {
     let python = match runtimes.find(process) {
         Ok(python) => python?,
         Err(why) => return Some(PythonReport { unknown: Some(why), ..PythonReport::default() }),

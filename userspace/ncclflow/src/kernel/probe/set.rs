@@ -178,10 +178,9 @@ fn plans(resolution: &Resolution) -> ProbeSet {
     let mut set = ProbeSet { way: Some(ProbeStrategy::Plan), ..ProbeSet::default() };
     let lost = "every op";
     if walk_probes::is_possible(resolution) {
-        for (name, place) in [
-            (walk_probes::LAUNCH, PlanProbe::AfterLaunch),
-            ("hostStreamPlanCallback", PlanProbe::Callback),
-        ] {
+        for (name, place) in
+            [(walk_probes::LAUNCH, PlanProbe::AfterLaunch), ("hostStreamPlanCallback", PlanProbe::Callback)]
+        {
             set.add(resolution, name, lost, |function| walk_probes::walk(resolution, function, place));
         }
     } else {
@@ -265,7 +264,15 @@ impl ProbeSet {
         match compiled {
             Ok((plan, kind, walk)) => {
                 let function = name.to_owned();
-                self.probes.push(Probe { function, symbol, file_offset, kind, plan, walk, takes_stack: false });
+                self.probes.push(Probe {
+                    function,
+                    symbol,
+                    file_offset,
+                    kind,
+                    plan,
+                    walk,
+                    takes_stack: false,
+                });
             }
             Err(why) => self.add_missing(name, why, lost),
         }

@@ -22,6 +22,6 @@ mod window;
 
 pub use collect::{Found, Query, stacks_of};
 pub use file::{Progress, TraceFile};
-pub(crate) use names::Pattern;
 pub use functions::{Functions, Match, find_functions};
+pub(crate) use names::Pattern;
 pub use window::Window;
