@@ -120,6 +120,7 @@ pub const fn mix_begun(tgid: u32) -> u64 {
 }
 
 /// Mixes a word into a hash.
+#[expect(clippy::inline_always, reason = "the kernel side calls it for each word of a stack")]
 #[inline(always)]
 pub const fn mix(hash: u64, word: u64) -> u64 {
     let mixed = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
