@@ -33,7 +33,7 @@ const AUTO_LINKS: &str = "One link to many, where the kernel has it (Linux 6.6 a
 
 /// Frames that the kernel side can walk.
 pub(super) fn stack_depth() -> clap::builder::RangedI64ValueParser<u8> {
-    clap::value_parser!(u8).range(1..=MAX_STACK_FRAMES as i64)
+    clap::value_parser!(u8).range(1..=i64::try_from(MAX_STACK_FRAMES).unwrap_or(i64::MAX))
 }
 
 #[derive(Debug, Args)]

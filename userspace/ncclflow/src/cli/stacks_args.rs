@@ -51,6 +51,7 @@ may be compressed by gzip. Equal stacks are counted, the most frequent first; di
 name and addresses of objects are dropped before, so that layers are one. A name with a % in it is a pattern, as of SQL's LIKE: % is any
 text, _ any character, in either case.
 docs/STACKS.md has the forms of output. Exit codes: 0 done, also where nothing was found, which is said; 1 not done; 2 wrong usage.")]
+#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub struct StacksArgs {
     /// Folder of a recording that was made with --stacks; or the trace of a profiler: Kineto's or Chrome's JSON, or
     /// Perfetto's protobuf

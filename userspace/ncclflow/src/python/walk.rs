@@ -117,7 +117,7 @@ pub(super) fn is_alive(offsets: &Offsets, memory: &dyn cpython::Memory, object: 
     word(0).is_some_and(|references| {
         #[expect(clippy::cast_possible_truncation, reason = "the lower half is what is asked for")]
         let low = references as u32;
-        references >> 32 & 0xffff == 0 && ((1..MANY).contains(&low) || low >= IMMORTAL)
+        (references >> 32).trailing_zeros() >= 16 && ((1..MANY).contains(&low) || low >= IMMORTAL)
     })
 }
 

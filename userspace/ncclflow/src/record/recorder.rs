@@ -397,8 +397,8 @@ impl<'a> Recording<'a> {
 
     /// The process has ended.
     pub(super) fn leave_stacks(&mut self, pid: u32) {
-        if let Some(stacks) = &self.stacks {
-            stacks.leave(pid, &mut self.attachment);
+        if self.stacks.is_some() {
+            Stacks::leave(pid, &mut self.attachment);
         }
     }
 

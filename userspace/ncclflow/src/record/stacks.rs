@@ -49,7 +49,7 @@ impl Stacks {
     }
 
     /// The process has ended. What it was is known to the thread that names until another has its number.
-    pub(super) fn leave(&self, pid: u32, attachment: &mut Attachment) {
+    pub(super) fn leave(pid: u32, attachment: &mut Attachment) {
         // It is not there where no stacks were walked.
         let _ = attachment.leave_stacks(pid);
     }
