@@ -162,7 +162,7 @@ fn differences(own: &Resolution, found: &Resolution, images: [&Image; 2]) -> Vec
         let [own_image, found_image] = images;
         let sets = [(own, own_image), (found, found_image)].map(|(resolution, image)| {
             let mut set = ProbeSet::default();
-            probe::add_steps(&mut set, resolution, Some(image), detail);
+            probe::add_steps(&mut set, resolution, Some(&Code::read(image, resolution)), detail);
             set
         });
         compare(&format!("steps, {detail:?}"), sets);

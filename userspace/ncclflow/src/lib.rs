@@ -7,6 +7,9 @@
 // What there is to trace: processes, and the layouts of their libraries.
 pub mod target;
 
+// Who looks at what belongs to tenants, and can be lost.
+pub mod resolver;
+
 pub mod layout_cache;
 
 // From a hit to a record, in the kernel and out of it.

@@ -72,6 +72,21 @@ pub enum Command {
     Symbols(SymbolsArgs),
 }
 
+impl Command {
+    /// Whether file systems are asked that may not answer.
+    pub(super) fn allows_fuse(&self) -> bool {
+        match self {
+            Self::Ps(args) => args.debug.allow_fuse,
+            Self::Record(args) => args.debug.allow_fuse,
+            Self::Dump(args) => args.debug.allow_fuse,
+            Self::Top(args) => args.debug.allow_fuse,
+            // A file that is named on the command line is wanted.
+            Self::Symbols(_) => true,
+            _ => false,
+        }
+    }
+}
+
 /// Where debugging information is that the library itself has not.
 #[derive(Clone, Debug, Args)]
 pub struct DebugArgs {
@@ -82,6 +97,11 @@ pub struct DebugArgs {
     /// Folder to look for it in, by build-id or debug link; /usr/lib/debug is looked at anyway
     #[arg(long, value_name = "DIR")]
     pub debug_dir: Vec<PathBuf>,
+
+    /// Look at libraries on file systems in user space (FUSE), too. Whoever runs such a file system can leave
+    /// ncclflow without an answer: the process that looked is lost then, and the library is not looked at again
+    #[arg(long)]
+    pub allow_fuse: bool,
 }
 
 impl DebugArgs {

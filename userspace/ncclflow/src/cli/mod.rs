@@ -36,6 +36,7 @@ use anyhow::Result;
 use clap::Parser as _;
 use serde::Serialize;
 
+use crate::resolver;
 pub use args::{Cli, Command};
 
 /// A document of JSON, and the end of its line.
@@ -48,10 +49,14 @@ fn write_json(out: &mut dyn Write, value: &impl Serialize) -> Result<()> {
 /// Parses the command line, does what it says, and turns the outcome into an exit code.
 pub fn main() -> ExitCode {
     let started = Instant::now();
+    if let Some(code) = resolver::serve_if_asked() {
+        return code;
+    }
     let cli = Cli::parse();
     if let Err(error) = cli.check() {
         error.exit();
     }
+    resolver::allow_fuse(cli.command.allows_fuse());
     let done = match &cli.command {
         Command::Ps(args) => ps::run(args),
         Command::Record(args) => record::run(args, started),

@@ -138,6 +138,7 @@ impl Console {
             Notice::FlagNotSeen(why) => tell!("{why}"),
             Notice::RankMapBroken(why) => tell!("--rank-map {why}"),
             Notice::PassedOver(why) => tell!("passed over: {why}"),
+            Notice::LibraryChanged(what) => tell!("{what}"),
             Notice::FilesLimit(folder) => {
                 tell!(
                     "the files of lines end here (--files-limit, or half of --max-size); the recording goes on, and \
@@ -187,12 +188,12 @@ fn found(setup: &Setup) {
 
 fn joined(process: &Process, library: &LibraryInUse) {
     let version =
-        library.resolution.nccl_version.map_or_else(|| "?".to_owned(), |version| version.to_string());
+        library.resolved.resolution.nccl_version.map_or_else(|| "?".to_owned(), |version| version.to_string());
     tell!(
         "process {} ({}): NCCL {version}, symbols from {}, {}{}",
         process.pid(),
         process.name(),
-        library.resolution.symbol_source.describe(),
+        library.resolved.resolution.symbol_source.describe(),
         library.file.shown(),
         if library.file.deleted { " (deleted)" } else { "" },
     );

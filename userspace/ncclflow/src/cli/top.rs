@@ -81,6 +81,7 @@ fn session_thread(options: &RecordOptions, stop: &StopHandle, sender: &mpsc::Sen
             say(News::Process(process.pid(), process.name().to_owned(), versions([library])));
         }
         Notice::PassedOver(why) => say(News::Line(format!("passed over: {why}"))),
+        Notice::LibraryChanged(what) => say(News::Line(what.to_owned())),
         Notice::Recording { .. } => say(News::Armed),
         Notice::TargetExited { pid } => say(News::Line(format!("process {pid} exited"))),
         Notice::WriteFailed(error) => say(News::Line(error.to_owned())),
@@ -95,7 +96,7 @@ fn session_thread(options: &RecordOptions, stop: &StopHandle, sender: &mpsc::Sen
 }
 
 fn versions<'a>(libraries: impl IntoIterator<Item = &'a LibraryInUse>) -> String {
-    let versions = libraries.into_iter().filter_map(|library| library.resolution.nccl_version);
+    let versions = libraries.into_iter().filter_map(|library| library.resolved.resolution.nccl_version);
     versions.map(|version| version.to_string()).collect::<Vec<_>>().join(",")
 }
 

@@ -8,7 +8,7 @@ use nccl_library::{
     symbols::Request,
 };
 
-pub(super) fn request() -> Request {
+pub(crate) fn request() -> Request {
     let structs = [
         fields::comm::STRUCT,
         fields::channel::STRUCT,

@@ -30,6 +30,7 @@ pub use rank_report::{
     ChannelReport, CommStatus, ConnectionReport, Counters, Motion, OpReport, ProxyListState, ProxyReport,
     RankReport,
 };
+pub(crate) use layout::request;
 pub use text::render;
 pub use verdict::{State, Verdict, judge};
 
@@ -39,7 +40,8 @@ use rustix::time::ClockId;
 use crate::{
     clock::now_ns,
     memory::{ScanLimits, ScanProgress},
-    target::{MappedLibrary, Process, ProcessError, denied_remedy, nccl_processes},
+    resolver::nccl_processes,
+    target::{MappedLibrary, Process, ProcessError, denied_remedy},
     threads::Names,
 };
 use nccl_library::symbols::DebugFiles;

@@ -13,18 +13,18 @@ use super::{
     communicator::{self, Communicator},
     connections::{ConnectionLayout, Peers},
     dump_report::{LibraryReport, ProcessReport, ProcessState},
-    host_name, layout,
+    host_name,
     proxy::{self, ProxyLayout, ProxyList, ProxyOp},
     rank_report::{OpReport, ProxyListState, ProxyReport, RankReport},
 };
 use crate::{
     memory::{AddressSpace, Memory, ReadError},
-    target::{LibraryId, MappedLibrary, Process, age_seconds, nccl_libraries, read_text, status_field},
+    resolver::{self, What},
+    target::{LibraryId, MappedLibrary, Process, age_seconds, read_text, status_field},
     threads::{self, Names},
 };
 use nccl_library::{
-    elf::Image,
-    symbols::{self, DebugFiles, LayoutSource, ProblemKind},
+    symbols::{DebugFiles, LayoutSource, ProblemKind},
 };
 
 #[derive(Debug)]
@@ -56,9 +56,8 @@ impl Libraries {
     }
 
     fn layout(&self, file: &MappedLibrary, report: &mut LibraryReport) -> Result<Layout> {
-        let image = Image::from_file(file.try_clone_file()?).context("reading the library")?;
-        let resolution = symbols::resolve_with(&image, &layout::request(), &self.debug_files)
-            .context("reading the library")?;
+        let resolved = resolver::resolve(file, What::Dump, &self.debug_files);
+        let resolution = resolved.context("reading the library")?.resolution;
         report.version = resolution.nccl_version.map(|version| version.to_string());
         report.build_id = resolution.build_id.as_ref().map(ToString::to_string);
         report.symbols = Some(resolution.symbol_source);
@@ -144,7 +143,7 @@ impl Target {
         progress: &mut dyn FnMut(&Progress<'_>),
     ) -> Result<()> {
         let space = AddressSpace::read(&self.process)?;
-        let files = files.map_or_else(|| nccl_libraries(&self.process, None), Ok)?;
+        let files = files.map_or_else(|| resolver::libraries(&self.process, None), Ok)?;
         for file in &files {
             self.inodes.insert(file.id.inode);
             let (report, layout) = libraries.resolve(file);

@@ -29,8 +29,10 @@ mod mailbox;
 mod threads;
 
 // From records to files.
+mod file_watch;
 mod files;
 mod iterations;
+mod named_files;
 mod neighbours;
 mod pipeline;
 mod processes;

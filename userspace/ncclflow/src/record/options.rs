@@ -234,6 +234,8 @@ pub enum Notice<'a> {
     },
     /// With [`Targets::All`]: why a process that has NCCL is not traced.
     PassedOver(&'a str),
+    /// The probes of a library are gone, because its file was changed: why, and whose it was.
+    LibraryChanged(&'a str),
     /// Why a container's flag file opens no windows.
     FlagNotSeen(&'a str),
     /// Why what was resolved is not kept for the next time.

@@ -33,8 +33,9 @@ use crate::{
     },
     layout_cache::LayoutCache,
     recording::{self, RecordingWriter},
+    resolver,
     sinks::{
-        Aggregated, ApiOutputOptions, AttachReport, FilesReport, FilesWhen, OutputDir, SessionFiles,
+        Aggregated, ApiOutputOptions, AttachReport, ChangedLibrary, FilesReport, FilesWhen, OutputDir, SessionFiles,
         SessionReport, TargetReport, WindowReport,
     },
     who::{Who, WhoOptions},
@@ -61,6 +62,7 @@ pub fn record(
     let cache = options.cache.as_deref().and_then(|path| {
         LayoutCache::open(path).inspect_err(|error| notice(Notice::NotCached(&format!("{error:#}")))).ok()
     });
+    resolver::prepare();
     let wanted = Wanted { options, cache: cache.as_ref() };
     let mut times = AttachReport { links: Some(options.links), ..AttachReport::default() };
     let (setup, attachment) = find_and_load(&wanted, &mut times);
@@ -355,6 +357,24 @@ impl<'a> Recording<'a> {
     pub(super) fn flag_not_seen(&mut self, why: String) {
         (self.notice)(Notice::FlagNotSeen(&why));
         self.report.flags_not_seen.push(why);
+        self.is_outdated = true;
+    }
+
+    /// Says that the probes of a library are gone, because its file was changed, and has it in the report.
+    pub(super) fn library_changed(&mut self, changed: ChangedLibrary) {
+        /// Those beyond it are told, and not reported.
+        const MAX: usize = 1000;
+        let whose = if changed.pids.is_empty() {
+            "no traced process had it mapped".to_owned()
+        } else {
+            let pids: Vec<String> = changed.pids.iter().map(ToString::to_string).collect();
+            format!("process {} had it mapped, and is not traced any more", pids.join(", "))
+        };
+        let text = format!("`{}`: {}; its probes are taken away; {whose}", changed.path, changed.what);
+        (self.notice)(Notice::LibraryChanged(&text));
+        if self.report.changed_libraries.len() < MAX {
+            self.report.changed_libraries.push(changed);
+        }
         self.is_outdated = true;
     }
 

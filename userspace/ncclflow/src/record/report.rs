@@ -78,6 +78,8 @@ pub(super) fn first_report(
         max_size: None,
         compressed: None,
         passed_over: setup.passed_over.clone(),
+        changed_libraries: Vec::new(),
+        lost_readers: None,
         flags_not_seen: Vec::new(),
         errors: Vec::new(),
         window: None,

@@ -14,6 +14,7 @@ use super::{
     hang::HangWatch,
     limit::keep_room,
     mailbox::Events,
+    named_files::NamedFiles,
     options::{Notice, StopHandle},
     recorder::Recording,
     threads::Threads,
@@ -41,6 +42,8 @@ pub(super) struct Watch<'a, 'r> {
     running: Vec<&'r Process>,
     /// The number of a window that has as many ops as it may have.
     full_window: Option<u32>,
+    /// The files of named targets; with `--all` the follower has its own.
+    files: NamedFiles,
     next_round: Instant,
     next_report: Instant,
 }
@@ -58,6 +61,7 @@ impl<'a, 'r> Watch<'a, 'r> {
         Self {
             hang: options.on_hang.map(|limit| HangWatch::new(limit, options.debug_files.clone())),
             running: recording.setup.targets.iter().map(|target| &target.process).collect(),
+            files: NamedFiles::new(recording.setup),
             recording,
             stop,
             events,
@@ -116,6 +120,9 @@ impl<'a, 'r> Watch<'a, 'r> {
         let mut fds = vec![self.stop.waker.as_fd(), self.events.mailbox.as_fd()];
         fds.extend(self.running.iter().map(|process| process.exit_fd()));
         let mut timeouts: Vec<Duration> = left.into_iter().collect();
+        let follower = self.follower.as_ref();
+        fds.extend(follower.map_or_else(|| self.files.fd(), |follower| follower.watch_fd()));
+        timeouts.push(follower.map_or_else(|| self.files.timeout(), |follower| follower.watch_timeout()));
         timeouts.extend(self.hang.as_ref().map(HangWatch::timeout));
         if let Some(windows) = &self.windows {
             fds.extend(windows.fd());
@@ -145,7 +152,11 @@ impl<'a, 'r> Watch<'a, 'r> {
             let reports = recording.report.targets.iter_mut().filter(|target| target.pid == pid);
             reports.for_each(|target| target.exited = true);
         }
-        let Some(follower) = &mut self.follower else { return Ok(()) };
+        let Some(follower) = &mut self.follower else {
+            self.files.watch(recording);
+            return Ok(());
+        };
+        follower.watch_files(recording);
         for tgid in follower.let_go(recording) {
             threads.process_ended(tgid);
         }

@@ -15,6 +15,7 @@ use crate::kernel::{
     probe::{CallSource, Level, MissingProbe, ProbePlace, ProbeStrategy, StepDetail},
 };
 use crate::recording::RecordingTotals;
+use crate::resolver::Lost;
 use crate::target::Container;
 use crate::who::{Job, Whose};
 use flow::{
@@ -64,6 +65,12 @@ pub struct SessionReport {
     pub first_undecodable: Option<String>,
     /// Libraries that look like NCCL and could not be traced, and why.
     pub passed_over: Vec<String>,
+    /// Libraries whose files were changed while probes were on them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub changed_libraries: Vec<ChangedLibrary>,
+    /// Children of ncclflow that looked at tenants' files and were lost; nothing: none was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lost_readers: Option<Lost>,
     pub errors: Vec<String>,
     /// Containers whose flag files are not looked at, and why.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -272,6 +279,24 @@ pub struct TargetReport {
     /// At the end of the recording or window.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub job: Option<Job>,
+}
+
+/// A library whose file was changed while probes were on it. They were taken away at once.
+#[derive(Clone, Debug, Serialize)]
+pub struct ChangedLibrary {
+    /// Index into `libraries`.
+    pub library: usize,
+    pub path: String,
+    /// When it was seen, by the records' clock.
+    pub seen_ns: u64,
+    /// What was found.
+    pub what: String,
+    /// The processes that had it mapped. They are not traced any more: what their memory has of the file is a
+    /// mixture of both contents.
+    pub pids: Vec<u32>,
+    /// The probes could have been on other instructions from this moment on, by the records' clock: the last
+    /// look that found the file as it was resolved.
+    pub unchanged_until_ns: u64,
 }
 
 #[derive(Clone, Debug, Serialize)]

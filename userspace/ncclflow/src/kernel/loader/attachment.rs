@@ -78,7 +78,8 @@ pub struct StoredParts {
 pub struct Attachment {
     object: LoadedObject,
     probes: Vec<ArmedProbe>,
-    links: Vec<Link>,
+    /// Each with the index of its library, where it is one of a named process.
+    links: Vec<(Option<usize>, Link)>,
     first_link: Option<Instant>,
 }
 
@@ -134,7 +135,7 @@ impl Attachment {
         pid: NonZeroU32,
     ) -> Result<()> {
         let links = self.link(probes, path, shown, Some(pid))?;
-        self.links.extend(links);
+        self.keep(links);
         Ok(())
     }
 
@@ -216,7 +217,17 @@ impl Attachment {
 
     /// Keeps links until [`Attachment::detach`].
     pub fn keep(&mut self, links: impl IntoIterator<Item = Link>) {
-        self.links.extend(links);
+        self.links.extend(links.into_iter().map(|link| (None, link)));
+    }
+
+    /// The same of links to a library, by its index: [`Attachment::take_of`] gives them back.
+    pub fn keep_of(&mut self, library: usize, links: impl IntoIterator<Item = Link>) {
+        self.links.extend(links.into_iter().map(|link| (Some(library), link)));
+    }
+
+    /// The links to a library that are kept.
+    pub fn take_of(&mut self, library: usize) -> Vec<Link> {
+        self.links.extract_if(.., |(of, _)| *of == Some(library)).map(|(_, link)| link).collect()
     }
 
     fn next_cookie(&self) -> Result<u32> {
@@ -276,7 +287,8 @@ impl Attachment {
 
     /// Detaches all probes, see [`detach`].
     pub fn detach(&mut self, before_each: impl FnMut(usize)) {
-        detach(std::mem::take(&mut self.links), before_each);
+        let links = std::mem::take(&mut self.links).into_iter().map(|(_, link)| link);
+        detach(links.collect(), before_each);
     }
 }
 
