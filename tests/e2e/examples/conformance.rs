@@ -17,7 +17,7 @@ use anyhow::{Context as _, Result};
 use nccl_library::{
     elf::{Image, Machine},
     nccl::{PatRule, Pattern},
-    symbols::{Function, ParamSource, Resolution, nccl_request, resolve},
+    symbols::{Code, Function, ParamSource, Resolution, nccl_request, resolve},
 };
 use ncclflow::kernel::probe::{self, Level, Probe, ProbeSet, ProbeStrategy, StepDetail};
 use ncclflow_e2e::{

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use flow::wire::ProbeKind;
 use nccl_library::elf::Image;
-use nccl_library::symbols::{nccl_request, resolve};
+use nccl_library::symbols::{Code, nccl_request, resolve};
 use ncclflow::kernel::probe::{self, ProbeSet, StepDetail};
 use tempfile::TempDir;
 use test_support::{is_long, nccl, tool};

@@ -250,12 +250,17 @@ pub struct DumpArgs {
 #[command(after_help = "\
 Examples:
   ncclflow doctor                              as root: all that tracing needs
+  ncclflow doctor -p 4242                      and what may be done to that process, what not, and why
   ncclflow doctor --json | jq '.checks[] | select(.verdict != \"ok\")'
 
 Each line is ok, degraded (something is lost, the rest works) or no (nothing can be traced), with the remedy. A uprobe is put on
 ncclflow itself for a moment, and nowhere else. Runs without root as far as it can.
 Exit codes: 0 this host can trace; 1 it cannot, or not as this user; 2 wrong usage.")]
 pub struct DoctorArgs {
+    /// Say what may be done to this process: probes, returns, reading its memory. It is not touched
+    #[arg(short, long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    pub pid: Option<u32>,
+
     /// As JSON (docs/OUTPUT.md)
     #[arg(long)]
     pub json: bool,

@@ -11,7 +11,7 @@ use super::{args::DoctorArgs, write_json};
 use crate::doctor::{Verdict, examine};
 
 pub(super) fn run(args: &DoctorArgs) -> Result<ExitCode> {
-    let report = examine();
+    let report = examine(args.pid);
     let mut out = stdout().lock();
     if args.json {
         write_json(&mut out, &report)?;

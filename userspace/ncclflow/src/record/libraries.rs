@@ -29,7 +29,7 @@ use crate::{
         probe::ProbePlace,
     },
     resolver,
-    target::{Filter, MappedLibrary},
+    target::{Filter, MappedLibrary, can_end_processes, no_return_probes},
 };
 use nccl_library::{
     elf::{BuildId, FileOffset},
@@ -171,7 +171,9 @@ impl<'a> Libraries<'a> {
             (index, library.store_probes(&walks, index, None, attachment, &self.bindings)?)
         };
         // A process that still has the former content mapped must get no probe for this one.
-        let by_process = !self.filter.is_empty() || self.changed.since(name_of(&library.file)).is_some();
+        let by_process = !self.filter.is_empty()
+            || (self.wanted.options.choice.returns && can_end_processes())
+            || self.changed.since(name_of(&library.file)).is_some();
         let links = if by_process { Vec::new() } else { library.link(&cookies, None, attachment)? };
         Ok((index, Traced { library, cookies, links, by_process }))
     }
@@ -199,6 +201,11 @@ impl<'a> Libraries<'a> {
                 library.file.shown()
             ),
             Ok(Traced { library, by_process: false, .. }) => Ok((library, Vec::new())),
+            Ok(_) if self.wanted.options.choice.returns
+                && let Some(why) = no_return_probes(pid) =>
+            {
+                bail!("`--returns` cannot be used with it: {why}")
+            }
             Ok(Traced { library, cookies, .. }) => {
                 Ok((library, library.link(cookies, NonZeroU32::new(pid), attachment)?))
             }

@@ -177,7 +177,7 @@ impl<'a> Recording<'a> {
         bindings: &Bindings,
     ) -> Result<Option<CaptureWriter>> {
         let Self { options, setup, attachment, report, .. } = self;
-        setup.attach(attachment, &report.host, bindings)?;
+        setup.attach(attachment, &report.host, bindings, options.choice.returns)?;
         if let Some(first) = attachment.first_link() {
             times.first_probe_ms = ms(first.saturating_duration_since(options.started));
         }

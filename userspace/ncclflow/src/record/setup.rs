@@ -19,7 +19,7 @@ use crate::{
     layout_cache::{CacheKey, LayoutCache},
     sinks::LibraryReport,
     resolver::{self, ResolverError, Status, What},
-    target::{LibraryId, MappedLibrary, Process},
+    target::{LibraryId, MappedLibrary, Process, no_return_probes},
 };
 use flow::{
     decode::{CommunicatorPlaces, Decoder, OpWorkFields, PlanFields, ProxyOpFields},
@@ -125,7 +125,13 @@ impl Setup {
     }
 
     /// Attaches every probe of every library to every target that uses it.
-    pub(super) fn attach(&self, attachment: &mut Attachment, host: &str, bindings: &Bindings) -> Result<()> {
+    pub(super) fn attach(
+        &self,
+        attachment: &mut Attachment,
+        host: &str,
+        bindings: &Bindings,
+        returns: bool,
+    ) -> Result<()> {
         let mut walks = Vec::new();
         for (index, library) in self.libraries.iter().enumerate() {
             walks.push(library.store_walks(index, attachment, bindings)?);
@@ -133,6 +139,9 @@ impl Setup {
         for target in &self.targets {
             let pid = target.process.pid();
             let number = NonZeroU32::new(pid).context("0 is no process")?;
+            if returns && let Some(why) = no_return_probes(pid) {
+                bail!("`--returns` cannot be used with process {pid}: {why}; it works without `--returns`");
+            }
             for &index in &target.libraries {
                 let (Some(library), Some(walks)) = (self.libraries.get(index), walks.get(index)) else {
                     continue;
@@ -338,7 +347,7 @@ impl LibraryInUse {
     ) -> Result<Vec<Link>> {
         self.unchanged()?;
         let probes: Vec<_> = self.probes.probes.iter().zip(cookies.iter().copied()).collect();
-        let links = attachment.link(&probes, &self.file.stable_path(), &self.file.path, pid)?;
+        let links = attachment.link_to(&probes, self.file.held(), &self.file.path, pid)?;
         if let Err(change) = self.unchanged() {
             detach(links, |_| {});
             return Err(change.into());

@@ -185,3 +185,50 @@ impl Helper {
         (Self { child: None, channel, file }, Channel::new(theirs).unwrap())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WALL: Duration = Duration::from_millis(100);
+
+    #[test]
+    fn an_answer_is_given_and_silence_is_not_waited_for() {
+        let (helper, child) = Helper::of_test();
+        let answering = thread::spawn(move || {
+            let asked = child.receive(100, None).unwrap();
+            child.send(&asked.json, b"bytes", &[]).unwrap();
+            child
+        });
+        let answer = helper.ask(b"question", &[], 100, Duration::from_secs(10)).unwrap();
+        assert_eq!((&*answer.json, &*answer.bytes), (&b"question"[..], &b"bytes"[..]));
+        let child = answering.join().unwrap();
+        let begun = Instant::now();
+        let why = helper.ask(b"question", &[], 100, WALL).unwrap_err();
+        assert!(matches!(why, NoFrame::TimeUp) && begun.elapsed() < Duration::from_secs(5));
+        assert!(matches!(helper.give_up(why, WALL).0, NoAnswer::Lost(_)));
+        drop(child);
+    }
+
+    #[test]
+    fn one_that_ends_or_talks_nonsense_is_told_apart() {
+        let (helper, child) = Helper::of_test();
+        drop(child);
+        let why = helper.ask(b"question", &[], 100, WALL).unwrap_err();
+        assert!(matches!(helper.give_up(why, WALL).0, NoAnswer::Died(_)));
+        let (helper, child) = Helper::of_test();
+        child.send(&[b'x'; 200], &[], &[]).unwrap();
+        let why = helper.ask(b"question", &[], 100, WALL).unwrap_err();
+        assert!(matches!(helper.give_up(why, WALL).0, NoAnswer::Garbage(_)), "more than was allowed");
+    }
+
+    #[test]
+    fn the_note_says_at_which_file_it_was() {
+        let (helper, _child) = Helper::of_test();
+        helper.clear_note();
+        assert_eq!(helper.note(), None);
+        let bytes = [&253u32.to_le_bytes()[..], &7u32.to_le_bytes(), &4711u64.to_le_bytes()].concat();
+        helper.file.write_all_at(&bytes, 0).unwrap();
+        assert_eq!(helper.note(), Some(((253, 7), 4711)));
+    }
+}

@@ -167,6 +167,12 @@ impl Service {
                     self.give_up(at, about);
                     ResolverError::Garbage(what)
                 }
+                // Whoever was asked was stopped: nothing says that it was at a file. What does not answer does not do so twice.
+                NoAnswer::Lost(_) if again && at.is_none() => {
+                    self.lost.unanswered += 1;
+                    again = false;
+                    continue;
+                }
                 NoAnswer::Lost(after) => {
                     self.lost.unanswered += 1;
                     self.give_up(at, about);
@@ -444,4 +450,73 @@ pub(crate) fn proc_bytes(pid: u32, file: ProcFile) -> io::Result<Vec<u8>> {
 /// Reads and parses `/proc/PID/maps`.
 pub(crate) fn maps(pid: u32) -> io::Result<Vec<Mapping>> {
     Ok(maps::parse(&proc_bytes(pid, ProcFile::Maps)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use nccl_library::{
+        elf::{ElfVaddr, Machine},
+        layouts::Layouts,
+        symbols::{Code, FoundBy, Function, LayoutSource, ParamSource, Resolution, SymbolSource},
+    };
+
+    use super::*;
+
+    fn resolved(file_offset: u64, uprobe_offset: u64) -> Resolved {
+        let function = Function {
+            name: "f".to_owned(),
+            symbol: "f".to_owned(),
+            found_by: FoundBy::Symbol,
+            vaddr: ElfVaddr(0),
+            file_offset: FileOffset(file_offset),
+            uprobe_offset,
+            size: 1,
+            params: Vec::new(),
+            params_from: ParamSource::Unknown,
+        };
+        let resolution = Resolution {
+            build_id: None,
+            nccl_version: None,
+            cuda_version: None,
+            machine: Machine::X86_64,
+            symbol_source: SymbolSource::OwnDwarf,
+            debug_file: None,
+            layouts_from: LayoutSource::Dwarf,
+            functions: BTreeMap::from([("f".to_owned(), vec![function])]),
+            layouts: Layouts::default(),
+            problems: Vec::new(),
+        };
+        Resolved { resolution, code: Code::default() }
+    }
+
+    #[test]
+    fn a_place_that_is_not_in_the_file_is_not_believed() {
+        assert!(is_sound(&resolved(99, 0), 100).is_ok());
+        for (at, further) in [(100, 0), (99, 1), (u64::MAX, 1), (0, u64::MAX)] {
+            assert!(matches!(is_sound(&resolved(at, further), 100), Err(ResolverError::Garbage(_))), "{at} {further}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_answer_is_not_taken_for_one() {
+        for json in [&b""[..], b"{}", b"\"Read", b"{\"Looked\":7}", b"[[[[[[[[", b"{\"HasNccl\":\"yes\"}"] {
+            let frame = Frame { json: json.to_vec(), ..Frame::default() };
+            assert!(matches!(understand(frame), Err(ResolverError::Garbage(_))), "{json:?}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_did_not_answer_is_not_asked_again_and_two_of_a_device_stand_for_all() {
+        let mut service = Service::default();
+        service.give_up(Some(((8, 1), 10)), Some(1));
+        service.give_up(Some(((8, 2), 10)), None);
+        assert_eq!(service.limits().given_up, [((8, 1), 10), ((8, 2), 10)]);
+        service.give_up(Some(((8, 1), 11)), None);
+        assert_eq!(service.limits().given_up, [((8, 2), 10), ((8, 1), 0)]);
+        assert!(!service.is_silent(1), "it was the file, and not the process");
+        service.give_up(None, Some(std::process::id()));
+        assert!(service.is_silent(std::process::id()));
+    }
 }

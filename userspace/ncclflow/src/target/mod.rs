@@ -13,6 +13,7 @@ pub mod pid_namespace;
 pub mod proc_text;
 pub mod process;
 pub(crate) mod raw_path;
+mod returns;
 
 pub use census::Census;
 pub use container::Container;
@@ -24,6 +25,7 @@ pub use library::{LibraryError, LibraryId, MappedLibrary};
 pub use pid_namespace::in_first_pid_namespace;
 pub use proc_text::{MAX_TEXT, read_text, status_field};
 pub use process::{Process, ProcessError};
+pub(crate) use returns::{can_end_processes, no_return_probes};
 
 /// Makes a name or path that the target chose safe for root's terminal: control characters, and so escape
 /// sequences, are replaced.

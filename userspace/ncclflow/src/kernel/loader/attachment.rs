@@ -4,6 +4,7 @@ use std::{
     collections::BTreeSet,
     fmt,
     num::NonZeroU32,
+    os::fd::BorrowedFd,
     path::{Path, PathBuf},
     time::Instant,
 };
@@ -174,6 +175,22 @@ impl Attachment {
         shown: &Path,
         pid: Option<NonZeroU32>,
     ) -> Result<Vec<Link>> {
+        self.link_at(probes, Site { path, held: None, pid }, shown)
+    }
+
+    /// The same to a file that is held.
+    pub(crate) fn link_to(
+        &mut self,
+        probes: &[(&Probe, u32)],
+        held: BorrowedFd<'_>,
+        shown: &Path,
+        pid: Option<NonZeroU32>,
+    ) -> Result<Vec<Link>> {
+        self.link_at(probes, Site { path: shown, held: Some(held), pid }, shown)
+    }
+
+    fn link_at(&mut self, probes: &[(&Probe, u32)], site: Site<'_>, shown: &Path) -> Result<Vec<Link>> {
+        let pid = site.pid;
         let of_each = Program::ALL.map(|program| {
             let of_it = probes.iter().filter(|(probe, _)| program_of(probe) == program);
             (program, of_it.copied().collect::<Vec<_>>())
@@ -184,7 +201,7 @@ impl Attachment {
         for (program, probes) in needed {
             let places: Vec<Place> =
                 probes.iter().map(|(probe, cookie)| (probe.file_offset.0, *cookie)).collect();
-            match self.object.link(*program, Site { path, pid }, &places) {
+            match self.object.link(*program, site, &places) {
                 Ok(made) => {
                     links.extend(made);
                     self.first_link.get_or_insert_with(Instant::now);

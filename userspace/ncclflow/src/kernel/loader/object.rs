@@ -201,7 +201,7 @@ impl LoadedObject {
         site: Site<'_>,
         places: &[Place],
     ) -> Result<Vec<Link>, (usize, LinkError)> {
-        let program = program.find(&mut self.ebpf).map_err(|error| (0, LinkError::of(self.links, error)))?;
+        let program = program.find(&mut self.ebpf).map_err(|error| (0, LinkError::of(error)))?;
         link::attach(self.links, program, site, places)
     }
 
