@@ -113,8 +113,7 @@ fn a_library_rewritten_in_place_gets_no_probe_where_its_former_content_had_one()
     let folder = tempfile::tempdir().unwrap();
     let library = folder.path().join("libnccl.so.2");
     fs::copy(&old, &library).unwrap();
-    let former =
-        memory::function_addresses(&ncclflow, &library, &["ncclLaunchKernelAfter_NoCuda"]).unwrap();
+    let former = memory::function_addresses(&ncclflow, &library, &["ncclLaunchKernelAfter_NoCuda"]).unwrap();
     let output = folder.path().join("out");
     let recorder = Recorder::start_all(&ncclflow, &output, &[]).unwrap();
     let first = folder.path().join("first");
@@ -211,18 +210,21 @@ fn a_file_system_that_does_not_answer_keeps_nobody_waiting() {
     let folder = tempfile::tempdir().unwrap();
     let mount = folder.path().join("mount");
     fs::create_dir(&mount).unwrap();
+    // Dropped last: it can only end when the file system has.
+    let target: Killed;
     let mounted = Fuse::mount(&mount, "libnccl.so.2", vec![0x90; 8192]);
     if !need("mount", mounted.is_ok(), "run where /dev/fuse may be mounted") {
         return;
     }
     let fuse = mounted.unwrap();
-    let target = mapping(&mount.join("libnccl.so.2"));
+    target = mapping(&mount.join("libnccl.so.2"));
     let pid = target.0.id().to_string();
     fuse.fall_silent();
 
     // Not asked: named.
     let output = folder.path().join("out").display().to_string();
-    let done = run(&ncclflow, &["record", "--all", "--no-cache", "-d", "1", "-o", &output], Duration::from_secs(20));
+    let done =
+        run(&ncclflow, &["record", "--all", "--no-cache", "-d", "1", "-o", &output], Duration::from_secs(20));
     let said = String::from_utf8_lossy(&done.stderr).into_owned();
     assert!(done.status.success(), "{said}");
     let session = session(Path::new(&output));
@@ -305,8 +307,9 @@ fn resident(pid: u32) -> u64 {
     };
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let children = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
-    let children: Vec<u32> =
-        children.flat_map(|text| text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()).collect();
+    let children: Vec<u32> = children
+        .flat_map(|text| text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
+        .collect();
     field("VmRSS:") * 1024 + children.into_iter().map(resident).sum::<u64>()
 }
 
@@ -363,13 +366,20 @@ fn who_reads_has_no_capability_and_no_descriptor_of_the_session() {
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("out");
     let recorder = Recorder::start_all(&ncclflow, &output, &[]).unwrap();
-    let looker = child_of(recorder.pid(), "look").unwrap();
-    let reader = child_of(looker.as_raw_pid().cast_unsigned(), "look").unwrap();
     let status = |pid: Pid, name: &str| {
-        let text = fs::read_to_string(format!("/proc/{}/status", pid.as_raw_pid())).unwrap();
-        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(":\t").map(str::to_owned));
-        value.unwrap()
+        let text = fs::read_to_string(format!("/proc/{}/status", pid.as_raw_pid())).unwrap_or_default();
+        let value =
+            text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(":\t").map(str::to_owned));
+        value.unwrap_or_default()
     };
+    let looker = child_of(recorder.pid(), "look").unwrap();
+    // A new one comes after each library; it restricts itself before it reads.
+    let reader = || {
+        let reader = child_of(looker.as_raw_pid().cast_unsigned(), "look")?;
+        (status(reader, "Seccomp_filters") == "2").then_some(reader)
+    };
+    wait_until("a reader waits for work", Duration::from_secs(30), || reader().is_some());
+    let reader = reader().unwrap();
     for pid in [looker, reader] {
         assert_eq!((status(pid, "NoNewPrivs").as_str(), status(pid, "Seccomp").as_str()), ("1", "2"));
         let descriptors: Vec<PathBuf> = fs::read_dir(format!("/proc/{}/fd", pid.as_raw_pid()))
@@ -379,7 +389,9 @@ fn who_reads_has_no_capability_and_no_descriptor_of_the_session() {
             .collect();
         for path in descriptors {
             let path = path.display().to_string();
-            let is_known = ["socket:", "/memfd:ncclflow", "/dev/null", "/proc/"].iter().any(|known| path.starts_with(known));
+            let is_known = ["socket:", "/memfd:ncclflow", "/dev/null", "/proc/"]
+                .iter()
+                .any(|known| path.starts_with(known));
             assert!(is_known, "{path}");
         }
     }

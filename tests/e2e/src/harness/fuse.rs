@@ -13,10 +13,11 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    thread,
+    thread::{self, JoinHandle},
 };
 
 use anyhow::{Context as _, Result, bail};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 const ROOT: u64 = 1;
 const FILE: u64 = 2;
 
@@ -34,12 +35,13 @@ mod op {
     pub(super) const BATCH_FORGET: u32 = 42;
 }
 
-/// It is unmounted when this is dropped; whoever waits for it gets an error then.
+/// It ends when this is dropped; whoever waits for it gets an error then.
 #[derive(Debug)]
 pub struct Fuse {
     point: PathBuf,
-    device: Option<Arc<File>>,
     is_silent: Arc<AtomicBool>,
+    is_over: Arc<AtomicBool>,
+    server: Option<JoinHandle<()>>,
 }
 
 impl Fuse {
@@ -57,11 +59,11 @@ impl Fuse {
         if done != 0 {
             return Err(io::Error::last_os_error()).context("mounting it");
         }
-        let (device, is_silent) = (Arc::new(device), Arc::new(AtomicBool::new(false)));
-        let server = Server { device: Arc::clone(&device), name: name.to_owned(), content };
-        let silent = Arc::clone(&is_silent);
-        thread::spawn(move || server.run(&silent));
-        Ok(Self { point: point.to_path_buf(), device: Some(device), is_silent })
+        let (is_silent, is_over) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let server = Server { device, name: name.to_owned(), content };
+        let (silent, over) = (Arc::clone(&is_silent), Arc::clone(&is_over));
+        let server = Some(thread::spawn(move || server.run(&silent, &over)));
+        Ok(Self { point: point.to_path_buf(), is_silent, is_over, server })
     }
 
     /// From now on nothing is answered.
@@ -72,26 +74,31 @@ impl Fuse {
 
 impl Drop for Fuse {
     fn drop(&mut self) {
-        // The server has another descriptor, and waits for requests. So the connection is ended by its number.
-        self.device = None;
-        for entry in std::fs::read_dir("/sys/fs/fuse/connections").into_iter().flatten().flatten() {
-            let _ = std::fs::write(entry.path().join("abort"), "1");
+        // With its descriptor the connection ends.
+        self.is_over.store(true, Ordering::SeqCst);
+        if let Some(server) = self.server.take() {
+            let _ = server.join();
         }
         let _ = Command::new("umount").arg("-l").arg(&self.point).output();
     }
 }
 
 struct Server {
-    device: Arc<File>,
+    device: File,
     name: String,
     content: Vec<u8>,
 }
 
 impl Server {
-    fn run(&self, is_silent: &AtomicBool) {
+    fn run(self, is_silent: &AtomicBool, is_over: &AtomicBool) {
         let mut request = vec![0; 1 << 20];
-        loop {
-            let read = match (&*self.device).read(&mut request) {
+        while !is_over.load(Ordering::SeqCst) {
+            let mut fds = [PollFd::new(&self.device, PollFlags::IN)];
+            let timeout = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+            if !poll(&mut fds, Some(&timeout)).is_ok_and(|ready| ready > 0) {
+                continue;
+            }
+            let read = match (&self.device).read(&mut request) {
                 Ok(read) => read,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(_) => return,
@@ -103,8 +110,9 @@ impl Server {
             let Ok(answer) = self.answer(request) else { return };
             let Some((unique, error, body)) = answer else { continue };
             let length = u32::try_from(16 + body.len()).unwrap_or(16);
-            let reply = [&length.to_le_bytes()[..], &error.to_le_bytes(), &unique.to_le_bytes(), &body].concat();
-            let _ = (&*self.device).write_all(&reply);
+            let reply =
+                [&length.to_le_bytes()[..], &error.to_le_bytes(), &unique.to_le_bytes(), &body].concat();
+            let _ = (&self.device).write_all(&reply);
         }
     }
 

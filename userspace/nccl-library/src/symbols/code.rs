@@ -123,7 +123,10 @@ mod tests {
         assert_eq!(code.at(FileOffset(10), 2), Some(&[1, 2][..]));
         assert_eq!(code.at(FileOffset(12), 15), Some(&[3, 4, 5, 6][..]), "the longer of two");
         assert_eq!(code.at(FileOffset(100), 15), Some(&[9][..]));
-        assert_eq!((code.at(FileOffset(9), 1), code.at(FileOffset(16), 1), code.at(FileOffset(101), 1)), (None, None, None));
+        assert_eq!(
+            (code.at(FileOffset(9), 1), code.at(FileOffset(16), 1), code.at(FileOffset(101), 1)),
+            (None, None, None)
+        );
     }
 
     #[test]

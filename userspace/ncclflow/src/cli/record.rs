@@ -133,12 +133,11 @@ impl Console {
                     tell_iterations(iterations);
                 }
             }
-            Notice::Hang(what) => tell!("{what}"),
+            Notice::Hang(what) | Notice::LibraryChanged(what) => tell!("{what}"),
             Notice::NothingToRotate => tell!("SIGUSR1: there are no windows (--window-flag, --rotate)"),
             Notice::FlagNotSeen(why) => tell!("{why}"),
             Notice::RankMapBroken(why) => tell!("--rank-map {why}"),
             Notice::PassedOver(why) => tell!("passed over: {why}"),
-            Notice::LibraryChanged(what) => tell!("{what}"),
             Notice::FilesLimit(folder) => {
                 tell!(
                     "the files of lines end here (--files-limit, or half of --max-size); the recording goes on, and \
@@ -187,8 +186,11 @@ fn found(setup: &Setup) {
 }
 
 fn joined(process: &Process, library: &LibraryInUse) {
-    let version =
-        library.resolved.resolution.nccl_version.map_or_else(|| "?".to_owned(), |version| version.to_string());
+    let version = library
+        .resolved
+        .resolution
+        .nccl_version
+        .map_or_else(|| "?".to_owned(), |version| version.to_string());
     tell!(
         "process {} ({}): NCCL {version}, symbols from {}, {}{}",
         process.pid(),

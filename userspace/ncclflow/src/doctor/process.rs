@@ -29,7 +29,9 @@ pub(super) fn checks(pid: u32) -> Vec<Check> {
     let status = read_text(format!("/proc/{pid}/status")).unwrap_or_default();
     let filter = match status_field(&status, "Seccomp") {
         Some("0") => ok("no filter"),
-        Some(mode) => ok(format!("mode {mode}: probes on entries make no system call in it, so it does not matter to them")),
+        Some(mode) => ok(format!(
+            "mode {mode}: probes on entries make no system call in it, so it does not matter to them"
+        )),
         None => ok("not known"),
     };
     checks.push(filter.named("seccomp"));
@@ -59,11 +61,17 @@ fn libraries(pid: u32) -> Vec<Check> {
             Err(error) => no(format!("{}: {error}", library.shown()), "another copy of the library"),
             Ok(resolved) => {
                 let levels = [(Level::Api, "api"), (Level::Flow, "flow"), (Level::Steps, "steps")];
-                let can = levels.into_iter().filter(|(level, _)| !compile(&resolved.resolution, *level, None).probes.is_empty());
+                let can = levels
+                    .into_iter()
+                    .filter(|(level, _)| !compile(&resolved.resolution, *level, None).probes.is_empty());
                 let can: Vec<&str> = can.map(|(_, name)| name).collect();
-                let found = format!("{}: probes can be attached, for --level {}", library.shown(), can.join(", "));
+                let found =
+                    format!("{}: probes can be attached, for --level {}", library.shown(), can.join(", "));
                 if can.is_empty() {
-                    no(format!("{}: nothing of it can be probed", library.shown()), "`ncclflow symbols` says why")
+                    no(
+                        format!("{}: nothing of it can be probed", library.shown()),
+                        "`ncclflow symbols` says why",
+                    )
                 } else {
                     ok(found)
                 }

@@ -44,7 +44,14 @@ pub(super) fn of_facts(facts: &Facts) -> Vec<Check> {
 impl Report {
     pub(super) fn new(checks: Vec<Check>, libraries: Vec<Check>) -> Self {
         let verdict = checks.iter().map(|check| check.verdict).max().unwrap_or(Verdict::Ok);
-        Self { ncclflow: env!("CARGO_PKG_VERSION"), schema: 1, verdict, checks, libraries, process: Vec::new() }
+        Self {
+            ncclflow: env!("CARGO_PKG_VERSION"),
+            schema: 1,
+            verdict,
+            checks,
+            libraries,
+            process: Vec::new(),
+        }
     }
 
     /// Prints a line for each check, with its remedy below.

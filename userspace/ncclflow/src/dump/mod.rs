@@ -26,11 +26,11 @@ use std::{
 };
 
 pub use dump_report::{CommunicatorReport, DumpReport, LibraryReport, ProcessReport, ProcessState, SCHEMA};
+pub(crate) use layout::request;
 pub use rank_report::{
     ChannelReport, CommStatus, ConnectionReport, Counters, Motion, OpReport, ProxyListState, ProxyReport,
     RankReport,
 };
-pub(crate) use layout::request;
 pub use text::render;
 pub use verdict::{State, Verdict, judge};
 

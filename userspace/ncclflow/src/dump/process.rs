@@ -23,9 +23,7 @@ use crate::{
     target::{LibraryId, MappedLibrary, Process, age_seconds, read_text, status_field},
     threads::{self, Names},
 };
-use nccl_library::{
-    symbols::{DebugFiles, LayoutSource, ProblemKind},
-};
+use nccl_library::symbols::{DebugFiles, LayoutSource, ProblemKind};
 
 #[derive(Debug)]
 pub(super) struct Layout {

@@ -8,13 +8,7 @@ use nccl_library::{elf::Machine, symbols::Resolution};
 
 fn key(inode: u64) -> CacheKey {
     let file = LibraryId { device: 1, inode, size: 3, modified: (4, 5), changed: (6, 7) };
-    CacheKey {
-        format: FORMAT,
-        version: "0".into(),
-        program: file,
-        library: file,
-        request: "all".into(),
-    }
+    CacheKey { format: FORMAT, version: "0".into(), program: file, library: file, request: "all".into() }
 }
 
 fn resolved() -> Resolved {

@@ -27,9 +27,7 @@ use crate::{
     layout_cache::{CacheKey, LayoutCache},
     memory::ScanLimits,
     resolver::{self, ResolverError, Unseen, What},
-    target::{
-        Description, Evidence, Filter, LibraryId, MappedLibrary, Process, Sighting, Users, pids,
-    },
+    target::{Description, Evidence, Filter, LibraryId, MappedLibrary, Process, Sighting, Users, pids},
 };
 use nccl_library::{
     nccl::NcclVersion,

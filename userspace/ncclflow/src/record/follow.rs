@@ -20,8 +20,8 @@ use super::{
 use crate::{
     clock::now_ns,
     kernel::loader::Link,
-    sinks::{ChangedLibrary, TargetReport},
     resolver::{self, ResolverError, Unseen},
+    sinks::{ChangedLibrary, TargetReport},
     target::{Census, Description, Filter, Process, Sighting, Users, in_first_pid_namespace},
 };
 
@@ -136,8 +136,7 @@ impl<'a> Follower<'a> {
         // What may not be looked at cannot be told from what has no NCCL.
         match resolver::look(pid) {
             Ok(Some(sighting)) => self.consider(sighting, recording),
-            Ok(None) | Err(Unseen::Denied) => {}
-            Err(Unseen::Unanswered(ResolverError::GivenUp)) => {}
+            Ok(None) | Err(Unseen::Denied | Unseen::Unanswered(ResolverError::GivenUp)) => {}
             Err(Unseen::Unanswered(error)) => {
                 self.pass_over(recording, &format!("process {pid}: {error}"));
                 recording.report.lost_readers = Some(resolver::lost());

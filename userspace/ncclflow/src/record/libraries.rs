@@ -201,8 +201,9 @@ impl<'a> Libraries<'a> {
                 library.file.shown()
             ),
             Ok(Traced { library, by_process: false, .. }) => Ok((library, Vec::new())),
-            Ok(_) if self.wanted.options.choice.returns
-                && let Some(why) = no_return_probes(pid) =>
+            Ok(_)
+                if self.wanted.options.choice.returns
+                    && let Some(why) = no_return_probes(pid) =>
             {
                 bail!("`--returns` cannot be used with it: {why}")
             }
@@ -255,7 +256,8 @@ impl<'a> Libraries<'a> {
     pub(super) fn look_for_changes(&mut self) {
         let Self { known, reaper, changed, gone, .. } = self;
         for (index, library) in known.iter_mut().enumerate() {
-            let (Some(file), Ok(Traced { library: in_use, .. })) = (&mut library.file, &mut library.traced) else {
+            let (Some(file), Ok(Traced { library: in_use, .. })) = (&mut library.file, &mut library.traced)
+            else {
                 continue;
             };
             match in_use.unchanged() {

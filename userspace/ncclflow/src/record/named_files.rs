@@ -58,7 +58,14 @@ impl NamedFiles {
                 }
             }
             let seen_ns = now_ns(ClockId::Monotonic);
-            recording.library_changed(ChangedLibrary { library: index, path, seen_ns, what, pids, unchanged_until_ns });
+            recording.library_changed(ChangedLibrary {
+                library: index,
+                path,
+                seen_ns,
+                what,
+                pids,
+                unchanged_until_ns,
+            });
         }
     }
 }

@@ -33,10 +33,10 @@ use crate::{
     },
     layout_cache::LayoutCache,
     recording::{self, RecordingWriter},
-    resolver,
+    resolver::{self, Lost},
     sinks::{
-        Aggregated, ApiOutputOptions, AttachReport, ChangedLibrary, FilesReport, FilesWhen, OutputDir, SessionFiles,
-        SessionReport, TargetReport, WindowReport,
+        Aggregated, ApiOutputOptions, AttachReport, ChangedLibrary, FilesReport, FilesWhen, OutputDir,
+        SessionFiles, SessionReport, TargetReport, WindowReport,
     },
     who::{Who, WhoOptions},
 };
@@ -398,6 +398,8 @@ impl<'a> Recording<'a> {
     fn end(&mut self, closed: &mut Closed, stop: &StopHandle) -> Result<()> {
         let Self { attachment, report, dir, notice, .. } = self;
         attachment.print_log();
+        let lost = resolver::lost();
+        report.lost_readers = (lost != Lost::default()).then_some(lost);
         complete_accounts(report, attachment, &mut closed.taken, &Baseline::default())?;
         end_recording(&mut closed.taken, report, notice)?;
         // From here on, and before anybody can read so, a second signal ends the files, and not the program.

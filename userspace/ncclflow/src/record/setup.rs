@@ -17,8 +17,8 @@ use crate::{
         probe::{self, Level, Probe, ProbeSet},
     },
     layout_cache::{CacheKey, LayoutCache},
-    sinks::LibraryReport,
     resolver::{self, ResolverError, Status, What},
+    sinks::LibraryReport,
     target::{LibraryId, MappedLibrary, Process, no_return_probes},
 };
 use flow::{

@@ -4,10 +4,7 @@ use std::{
     env,
     fs::File,
     io,
-    os::{
-        fd::FromRawFd as _,
-        unix::net::UnixStream,
-    },
+    os::{fd::FromRawFd as _, unix::net::UnixStream},
     process::ExitCode,
 };
 
@@ -56,7 +53,7 @@ fn serve(role: Role) -> Result<()> {
     let (socket, file) = unsafe { (UnixStream::from_raw_fd(0), File::from_raw_fd(1)) };
     let channel = Channel::new(socket)?;
     match role {
-        Role::Looker => looker::serve(channel, file),
+        Role::Looker => looker::serve(&channel, file),
         Role::Peeker => peeker::serve(&channel, &file),
     }
 }

@@ -58,7 +58,9 @@ impl Channel {
     pub(super) fn send(&self, json: &[u8], bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let length = |part: usize| u32::try_from(part).map_err(io::Error::other);
         let mut header = [0; 12];
-        for (into, number) in header.as_chunks_mut::<4>().0.iter_mut().zip([json.len(), bytes.len(), fds.len()]) {
+        for (into, number) in
+            header.as_chunks_mut::<4>().0.iter_mut().zip([json.len(), bytes.len(), fds.len()])
+        {
             *into = length(number)?.to_le_bytes();
         }
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
@@ -154,8 +156,8 @@ mod tests {
 
     const SOON: Duration = Duration::from_millis(50);
 
-    fn soon() -> Option<Instant> {
-        Some(Instant::now() + SOON)
+    fn soon() -> Instant {
+        Instant::now() + SOON
     }
 
     #[test]
@@ -170,24 +172,27 @@ mod tests {
         let frame = ours.receive(4 << 20, None).unwrap();
         sender.join().unwrap();
         assert_eq!((&*frame.json, frame.bytes.len(), frame.fds.len()), (&b"{}"[..], 3 << 20, 2));
-        assert!(matches!(ours.receive(100, soon()), Err(NoFrame::End)), "it was closed");
+        assert!(matches!(ours.receive(100, Some(soon())), Err(NoFrame::End)), "it was closed");
     }
 
     #[test]
     fn who_is_silent_or_stops_in_the_middle_is_not_waited_for() {
         let (ours, mut theirs) = Channel::pair().unwrap();
-        assert!(matches!(ours.receive(100, soon()), Err(NoFrame::TimeUp)));
+        assert!(matches!(ours.receive(100, Some(soon())), Err(NoFrame::TimeUp)));
         // 5 bytes are announced, and one comes.
         theirs.write_all(&[5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]).unwrap();
-        assert!(matches!(ours.receive(100, soon()), Err(NoFrame::TimeUp)));
+        assert!(matches!(ours.receive(100, Some(soon())), Err(NoFrame::TimeUp)));
     }
 
     #[test]
     fn too_much_is_refused_before_it_is_taken() {
         let (ours, mut theirs) = Channel::pair().unwrap();
         theirs.write_all(&[255; 12]).unwrap();
-        assert!(matches!(ours.receive(1 << 20, soon()), Err(NoFrame::Garbage(_))));
+        assert!(matches!(ours.receive(1 << 20, Some(soon())), Err(NoFrame::Garbage(_))));
         theirs.write_all(&[1, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0]).unwrap();
-        assert!(matches!(ours.receive(1 << 20, soon()), Err(NoFrame::Garbage(_))), "no descriptor came");
+        assert!(
+            matches!(ours.receive(1 << 20, Some(soon())), Err(NoFrame::Garbage(_))),
+            "no descriptor came"
+        );
     }
 }

@@ -157,7 +157,7 @@ fn leave(mut child: Child) -> bool {
 /// Starts a child from a thread that lives as long as the program: the child ends with the thread that
 /// started it (`PR_SET_PDEATHSIG`).
 fn spawn(command: Command) -> io::Result<Child> {
-    type Asked = (Command, Sender<io::Result<Child>>);
+    type Asked = (Box<Command>, Sender<io::Result<Child>>);
     static SPAWNER: OnceLock<Option<Sender<Asked>>> = OnceLock::new();
     let spawner = SPAWNER.get_or_init(|| {
         let (sender, asked) = channel::<Asked>();
@@ -169,9 +169,9 @@ fn spawn(command: Command) -> io::Result<Child> {
         thread::Builder::new().name("ncclflow-spawn".to_owned()).spawn(run).is_ok().then_some(sender)
     });
     let (answer, child) = channel();
-    let sent = spawner.as_ref().map(|spawner| spawner.send((command, answer)));
+    let sent = spawner.as_ref().map(|spawner| spawner.send((Box::new(command), answer)).is_ok());
     match sent {
-        Some(Ok(())) => child.recv().unwrap_or_else(|_| Err(io::Error::other("nobody starts it"))),
+        Some(true) => child.recv().unwrap_or_else(|_| Err(io::Error::other("nobody starts it"))),
         _ => Err(io::Error::other("the thread that starts children cannot be started")),
     }
 }

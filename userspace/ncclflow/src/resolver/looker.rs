@@ -42,7 +42,7 @@ const MAX_PLACES: usize = 4096;
 const MAX_PLACE: u32 = 64;
 
 /// Serves until the other end is closed. `note`: where it writes which file it is at.
-pub(super) fn serve(channel: Channel, note: File) -> Result<()> {
+pub(super) fn serve(channel: &Channel, note: File) -> Result<()> {
     let reader = Arc::new(Mutex::new(ReaderLink::Child(None)));
     let mut looker = Looker::new(reader, Some(note));
     // It comes up while nobody waits.
@@ -98,9 +98,9 @@ impl Looker {
     /// What is answered: a [`Reply`], bytes, and descriptors.
     pub(super) fn answer(&mut self, request: Request, fds: Vec<OwnedFd>) -> Frame {
         let mut frame = Frame::default();
-        let reply = self
-            .reply(request, fds, &mut frame)
-            .unwrap_or_else(|error| Reply::Failed(OsError { text: text_of(&error), ..OsError::from(&error) }));
+        let reply = self.reply(request, fds, &mut frame).unwrap_or_else(|error| {
+            Reply::Failed(OsError { text: text_of(&error), ..OsError::from(&error) })
+        });
         frame.json = serde_json::to_vec(&reply).unwrap_or_default();
         frame
     }
@@ -121,7 +121,9 @@ impl Looker {
                             frame.fds.push(library.into_held());
                         }
                         let failed = sighting.unopened.iter().filter_map(|error| match error {
-                            LibraryError::Open { path, error, .. } => Some((RawPath(path.clone()), error.into())),
+                            LibraryError::Open { path, error, .. } => {
+                                Some((RawPath(path.clone()), error.into()))
+                            }
                             _ => None,
                         });
                         looked.unopened = failed.collect();
@@ -147,14 +149,15 @@ impl Looker {
             Request::Resolve { what, debug_files } => {
                 let mut reader = self.reader();
                 reader.start(&debug_files)?;
-                let reply = parse(&mut reader, &ReaderRequest::Resolve { what, debug_files }, held()?, frame);
+                let reply =
+                    parse(&mut reader, &ReaderRequest::Resolve { what, debug_files }, &held()?, frame);
                 reader.stop();
                 reply?
             }
             Request::Symbols { of_nccl } => {
                 let mut reader = self.reader();
                 reader.start(of_nccl.as_ref().unwrap_or(&DebugFiles::default()))?;
-                parse(&mut reader, &ReaderRequest::Symbols { of_nccl }, held()?, frame)?
+                parse(&mut reader, &ReaderRequest::Symbols { of_nccl }, &held()?, frame)?
             }
             Request::Check { places } => {
                 let file = library::open_held(held()?.as_fd())?;
@@ -226,7 +229,12 @@ fn no_libraries(error: LibraryError) -> NoLibraries {
 }
 
 /// Has a file read by the reader.
-fn parse(reader: &mut ReaderLink, request: &ReaderRequest, held: OwnedFd, frame: &mut Frame) -> io::Result<Reply> {
+fn parse(
+    reader: &mut ReaderLink,
+    request: &ReaderRequest,
+    held: &OwnedFd,
+    frame: &mut Frame,
+) -> io::Result<Reply> {
     let file = library::open_held(held.as_fd())?;
     let before = LibraryId::from(&file.metadata()?);
     Ok(match reader.ask(request, file.try_clone()?.into()) {

@@ -72,17 +72,41 @@ pub(super) struct Limits {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Request {
     /// Which of the process's files are NCCL?
-    Look { pid: u32, limits: Limits },
-    HasNccl { pid: u32, limits: Limits },
+    Look {
+        pid: u32,
+        limits: Limits,
+    },
+    HasNccl {
+        pid: u32,
+        limits: Limits,
+    },
     /// The same as `Look`; NCCL by its name needs no other evidence.
-    Libraries { pid: u32, wanted: Option<RawPath>, limits: Limits },
+    Libraries {
+        pid: u32,
+        wanted: Option<RawPath>,
+        limits: Limits,
+    },
     /// Take hold of the file of this mapping.
-    Open { pid: u32, mapping: Mapping, limits: Limits },
-    Resolve { what: What, debug_files: DebugFiles },
-    Symbols { of_nccl: Option<DebugFiles> },
+    Open {
+        pid: u32,
+        mapping: Mapping,
+        limits: Limits,
+    },
+    Resolve {
+        what: What,
+        debug_files: DebugFiles,
+    },
+    Symbols {
+        of_nccl: Option<DebugFiles>,
+    },
     /// Its status, and bytes of it.
-    Check { places: Vec<(u64, u32)> },
-    Read { pid: u32, file: ProcFile },
+    Check {
+        places: Vec<(u64, u32)>,
+    },
+    Read {
+        pid: u32,
+        file: ProcFile,
+    },
 }
 
 /// To the reader, with an open file.
@@ -141,7 +165,7 @@ pub(crate) struct Symbol {
     pub(crate) size: u64,
     pub(crate) name: Box<str>,
     /// It stands in the table; otherwise it was found by its code.
-    pub(crate) is_symbol: bool,
+    pub(crate) in_table: bool,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -157,7 +181,10 @@ pub(super) enum Reply {
     /// The bytes that were asked for come.
     Read,
     /// The reader's answer comes as bytes. It is of the file as it was before and after.
-    FromReader { before: LibraryId, after: LibraryId },
+    FromReader {
+        before: LibraryId,
+        after: LibraryId,
+    },
     /// How the reader ended.
     ReaderDied(String),
     Failed(OsError),

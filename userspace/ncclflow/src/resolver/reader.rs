@@ -48,10 +48,12 @@ pub(super) fn answer(request: ReaderRequest, file: OwnedFd) -> Vec<u8> {
     let file = File::from(file);
     match request {
         ReaderRequest::Judge(depth) => json(&Ok(identify::evidence(file, depth))),
-        ReaderRequest::Resolve { what, debug_files } => json(&resolve(file, |image| {
-            Ok(Resolved::of(image, &what.request(), &debug_files)?)
-        })),
-        ReaderRequest::Symbols { of_nccl } => json(&resolve(file, |image| Ok(symbols(image, of_nccl.as_ref())))),
+        ReaderRequest::Resolve { what, debug_files } => {
+            json(&resolve(file, |image| Ok(Resolved::of(image, &what.request(), &debug_files)?)))
+        }
+        ReaderRequest::Symbols { of_nccl } => {
+            json(&resolve(file, |image| Ok(symbols(image, of_nccl.as_ref()))))
+        }
     }
 }
 
@@ -74,7 +76,7 @@ fn symbols(image: &Image, of_nccl: Option<&DebugFiles>) -> Vec<Symbol> {
             address: function.address.0,
             size: function.size,
             name: function.name.into(),
-            is_symbol: true,
+            in_table: true,
         })
         .collect();
     if let Some(debug_files) = of_nccl
@@ -86,7 +88,7 @@ fn symbols(image: &Image, of_nccl: Option<&DebugFiles>) -> Vec<Symbol> {
             address: function.vaddr.0,
             size: function.size,
             name: function.name.into(),
-            is_symbol: false,
+            in_table: false,
         }));
     }
     all

@@ -53,11 +53,16 @@ pub(super) fn enter(role: Role) -> Result<()> {
     limit(Resource::Fsize, if role == Role::Looker { 4096 } else { 0 })?;
     keep_capabilities(match role {
         Role::Looker => {
-            let reading =
-                CapabilitySet::SYS_PTRACE | CapabilitySet::DAC_READ_SEARCH | CapabilitySet::CHECKPOINT_RESTORE;
+            let reading = CapabilitySet::SYS_PTRACE
+                | CapabilitySet::DAC_READ_SEARCH
+                | CapabilitySet::CHECKPOINT_RESTORE;
             let has = capabilities(None).context("capget")?.permitted;
             // Without the smaller one (Linux 5.9), the larger one opens /proc/PID/map_files.
-            if has.contains(CapabilitySet::CHECKPOINT_RESTORE) { reading } else { reading | CapabilitySet::SYS_ADMIN }
+            if has.contains(CapabilitySet::CHECKPOINT_RESTORE) {
+                reading
+            } else {
+                reading | CapabilitySet::SYS_ADMIN
+            }
         }
         Role::Peeker => CapabilitySet::SYS_PTRACE,
     })?;

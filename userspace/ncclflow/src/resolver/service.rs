@@ -28,9 +28,8 @@ use super::{
     sandbox::Role,
 };
 use crate::target::{
-    Discovered, LibraryError, LibraryId, MappedLibrary, Process, Sighting, identify::Named,
-    maps, maps::Mapping, pids,
-    process::is_kernel_thread,
+    Discovered, LibraryError, LibraryId, MappedLibrary, Process, Sighting, identify::Named, maps,
+    maps::Mapping, pids, process::is_kernel_thread,
 };
 
 /// How long a look at a process may take. Cold files of frameworks have gigabytes.
@@ -122,7 +121,7 @@ impl Service {
         wall: Duration,
     ) -> Result<(Reply, Frame), ResolverError> {
         if !has_children() {
-            let fds = fds.iter().map(|fd| fd.try_clone_to_owned()).collect::<io::Result<_>>();
+            let fds = fds.iter().map(BorrowedFd::try_clone_to_owned).collect::<io::Result<_>>();
             let looker = self.in_process.get_or_insert_with(Looker::in_process);
             let fds = fds.map_err(|error| ResolverError::Unavailable(error.to_string()))?;
             return understand(looker.answer(request.clone(), fds));
@@ -236,7 +235,11 @@ fn ask_about(
     })
 }
 
-fn ask_of(library: BorrowedFd<'_>, wall: Duration, request: &Request) -> Result<(Reply, Frame), ResolverError> {
+fn ask_of(
+    library: BorrowedFd<'_>,
+    wall: Duration,
+    request: &Request,
+) -> Result<(Reply, Frame), ResolverError> {
     with_service(|service| service.ask(request, None, &[library], wall))
 }
 
@@ -334,7 +337,10 @@ fn may_not_be_read(pid: u32) -> bool {
 
 /// The libraries of `process` that are NCCL: by name; by content, if no name says so; or because `wanted`
 /// names their file. Never empty.
-pub(crate) fn libraries(process: &Process, wanted: Option<&Path>) -> Result<Vec<MappedLibrary>, LibraryError> {
+pub(crate) fn libraries(
+    process: &Process,
+    wanted: Option<&Path>,
+) -> Result<Vec<MappedLibrary>, LibraryError> {
     let pid = process.pid();
     let wanted = wanted.map(|path| RawPath(path.to_path_buf()));
     let failed = |error: ResolverError| LibraryError::Maps(pid, error.into());
@@ -495,7 +501,10 @@ mod tests {
     fn a_place_that_is_not_in_the_file_is_not_believed() {
         assert!(is_sound(&resolved(99, 0), 100).is_ok());
         for (at, further) in [(100, 0), (99, 1), (u64::MAX, 1), (0, u64::MAX)] {
-            assert!(matches!(is_sound(&resolved(at, further), 100), Err(ResolverError::Garbage(_))), "{at} {further}");
+            assert!(
+                matches!(is_sound(&resolved(at, further), 100), Err(ResolverError::Garbage(_))),
+                "{at} {further}"
+            );
         }
     }
 

@@ -38,8 +38,9 @@ pub use output_file::OutputFile;
 pub use parquet::{ParquetFormats, ParquetInput, ParquetTables, ParquetTotals};
 pub(crate) use read_lines::{for_each_line, for_each_rank, has_ranks};
 pub use session_file::{
-    AttachReport, BufferReport, ChangedLibrary, FilesReport, FilesState, FilesWhen, LibraryReport, MaxSizeReport,
-    ProbeReport, SessionReport, SessionState, TargetReport, WindowContainer, WindowEnd, WindowReport,
+    AttachReport, BufferReport, ChangedLibrary, FilesReport, FilesState, FilesWhen, LibraryReport,
+    MaxSizeReport, ProbeReport, SessionReport, SessionState, TargetReport, WindowContainer, WindowEnd,
+    WindowReport,
 };
 pub use session_files::SessionFiles;
 pub use sink::{Sink, Written};

@@ -120,7 +120,9 @@ pub(crate) fn has_nccl(pid: u32, identifier: &mut Identifier) -> io::Result<bool
     };
     identifier.begin(&process);
     Ok(files.iter().any(|mapping| mapping.is_nccl())
-        || files.iter().any(|mapping| matches!(identifier.judge(&process, mapping, Depth::Exports), Ok(Some(_)))))
+        || files
+            .iter()
+            .any(|mapping| matches!(identifier.judge(&process, mapping, Depth::Exports), Ok(Some(_)))))
 }
 
 #[cfg(test)]

@@ -101,7 +101,7 @@ impl fmt::Debug for Identifier {
 
 impl Default for Identifier {
     fn default() -> Self {
-        Self::new(Box::new(|_| {}), Box::new(|file, depth| evidence(file, depth)))
+        Self::new(Box::new(|_| {}), Box::new(evidence))
     }
 }
 
@@ -163,9 +163,11 @@ impl Identifier {
 
     fn may_ask(&mut self, mapping: &Mapping) -> Result<(), NotAsked> {
         self.mounts.check(mapping.device).map_err(NotAsked::FileSystem)?;
-        if self.given_up.iter().any(|(device, inode)| {
-            *device == mapping.device && (*inode == mapping.inode || *inode == 0)
-        }) {
+        if self
+            .given_up
+            .iter()
+            .any(|(device, inode)| *device == mapping.device && (*inode == mapping.inode || *inode == 0))
+        {
             return Err(NotAsked::GivenUp);
         }
         (self.before)((mapping.device, mapping.inode));

@@ -6,6 +6,7 @@
 //! that is in none (unmounted while it is in use, or mounted where we cannot see) could be anything.
 
 use std::{
+    cell::OnceCell,
     collections::HashMap,
     fmt,
     fs::File,
@@ -50,9 +51,11 @@ pub(crate) enum Unsafe {
 impl fmt::Display for Unsafe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Fuse(kind) => write!(f, "it is on a file system in user space ({kind})")?,
+            Self::Fuse(kind) => write!(f, "it is on a file system in user space (FUSE, {kind})")?,
             Self::OverFuse => f.write_str("it is on an overlay over a file system in user space (FUSE)")?,
-            Self::Unknown => f.write_str("its file system is in no mount table, and could be one in user space (FUSE)")?,
+            Self::Unknown => {
+                f.write_str("its file system is in no mount table, and could be one in user space (FUSE)")?;
+            }
         }
         f.write_str(", which can keep ncclflow waiting for ever: `--allow-fuse` looks at it all the same")
     }
@@ -66,7 +69,7 @@ pub(crate) struct MountTable {
     /// Of the first process, where ours is not the host's.
     first: Watched,
     /// Of the process that is looked at; read when a device is in no other.
-    theirs: Option<HashMap<Device, Kind>>,
+    theirs: OnceCell<HashMap<Device, Kind>>,
     pid: u32,
     /// The kernel's own, for memory that has a name (memfd): it is mounted nowhere.
     of_memory: Option<Device>,
@@ -85,7 +88,7 @@ impl MountTable {
     pub(super) fn refresh(&mut self, pid: u32) {
         self.ours.refresh("/proc/self/mountinfo");
         self.first.refresh("/proc/1/mountinfo");
-        (self.theirs, self.pid) = (None, pid);
+        (self.theirs, self.pid) = (OnceCell::new(), pid);
         if self.of_memory.is_none() {
             let memory = memfd_create("ncclflow", MemfdFlags::CLOEXEC).and_then(|memory| fstat(&memory));
             self.of_memory = memory.ok().map(|status| of_number(status.st_dev));
@@ -93,14 +96,11 @@ impl MountTable {
     }
 
     /// Whether files of the device may be asked for.
-    pub(super) fn check(&mut self, device: Device) -> Result<(), Unsafe> {
+    pub(super) fn check(&self, device: Device) -> Result<(), Unsafe> {
         if self.allow_fuse || Some(device) == self.of_memory {
             return Ok(());
         }
-        if self.kind(device).is_none() && self.theirs.is_none() {
-            self.theirs = Some(kinds(&read(&format!("/proc/{}/mountinfo", self.pid))));
-        }
-        match self.kind(device) {
+        match self.kind_anywhere(device) {
             Some(Kind::Safe | Kind::Overlay) => Ok(()),
             Some(Kind::OverFuse) => Err(Unsafe::OverFuse),
             Some(Kind::Fuse(kind)) => Err(Unsafe::Fuse(kind.clone())),
@@ -110,18 +110,19 @@ impl MountTable {
 
     /// Whether the device, as stat(2) has it, is an overlay.
     pub(super) fn is_overlay(&self, device: u64) -> bool {
-        let device = of_number(device);
-        matches!(self.kind(device), Some(Kind::Overlay | Kind::OverFuse))
-            || (self.kind(device).is_none()
-                && self.theirs.is_none()
-                // Older kernels have the device below the overlay in maps, so that theirs was not needed.
-                && kinds(&read(&format!("/proc/{}/mountinfo", self.pid)))
-                    .get(&device)
-                    .is_some_and(|kind| matches!(kind, Kind::Overlay | Kind::OverFuse)))
+        matches!(self.kind_anywhere(of_number(device)), Some(Kind::Overlay | Kind::OverFuse))
+    }
+
+    /// Also where only the process's own table has it, which is read when it is needed first.
+    fn kind_anywhere(&self, device: Device) -> Option<&Kind> {
+        if self.kind(device).is_none() {
+            self.theirs.get_or_init(|| kinds(&read(&format!("/proc/{}/mountinfo", self.pid))));
+        }
+        self.kind(device)
     }
 
     fn kind(&self, device: Device) -> Option<&Kind> {
-        let tables = [Some(&self.ours.kinds), Some(&self.first.kinds), self.theirs.as_ref()];
+        let tables = [Some(&self.ours.kinds), Some(&self.first.kinds), self.theirs.get()];
         // A number that a table of before had may mean another file system now; the worst counts.
         let all = tables.into_iter().flatten().filter_map(|table| table.get(&device));
         all.max_by_key(|kind| match kind {
@@ -216,9 +217,10 @@ fn unescape(text: &str) -> String {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((&byte, tail)) = rest.split_first() {
-        let octal = tail.get(..3).filter(|_| byte == b'\\').and_then(|digits| {
-            u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok()
-        });
+        let octal = tail
+            .get(..3)
+            .filter(|_| byte == b'\\')
+            .and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
         out.push(octal.unwrap_or(byte));
         rest = if octal.is_some() { tail.get(3..).unwrap_or_default() } else { tail };
     }
@@ -245,7 +247,7 @@ nonsense
     fn file_systems_in_user_space_are_told_by_their_type() {
         let mut table = MountTable::default();
         table.ours.kinds = kinds(MOUNTS);
-        table.theirs = Some(HashMap::new());
+        table.theirs = OnceCell::from(HashMap::new());
         assert_eq!(table.check((253, 0)), Ok(()));
         assert_eq!(table.check((0, 50)), Err(Unsafe::Fuse("fuse.sshfs".to_owned())));
         assert_eq!(table.check((0, 51)), Err(Unsafe::Fuse("fuseblk".to_owned())));
@@ -254,7 +256,9 @@ nonsense
         assert_eq!(table.check((0, 54)), Ok(()), "the kernel's own");
         assert_eq!(table.check((0, 55)), Ok(()));
         assert_eq!(table.check((0, 99)), Err(Unsafe::Unknown), "unmounted, and still in use");
-        assert!(table.is_overlay(rustix::fs::makedev(0, 53)) && !table.is_overlay(rustix::fs::makedev(253, 0)));
+        assert!(
+            table.is_overlay(rustix::fs::makedev(0, 53)) && !table.is_overlay(rustix::fs::makedev(253, 0))
+        );
         table.allow_fuse = true;
         assert_eq!((table.check((0, 50)), table.check((0, 99))), (Ok(()), Ok(())));
     }
@@ -263,7 +267,7 @@ nonsense
     fn a_device_that_two_tables_know_differently_is_the_worse() {
         let mut table = MountTable::default();
         table.ours.kinds = kinds("1 1 0:50 / / rw - tmpfs none rw\n");
-        table.theirs = Some(kinds(MOUNTS));
+        table.theirs = OnceCell::from(kinds(MOUNTS));
         assert!(table.check((0, 50)).is_err());
     }
 

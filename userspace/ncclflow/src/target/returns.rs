@@ -47,7 +47,8 @@ fn reason(status: &str, release: &str, arch: &str) -> Option<String> {
 
 /// Whether this kernel makes the system call, and lets filters refuse it.
 fn refuses_its_own_call(release: &str) -> bool {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|number| number.parse::<u32>().ok());
+    let mut numbers =
+        release.split(|c: char| !c.is_ascii_digit()).map_while(|number| number.parse::<u32>().ok());
     let (Some(major), Some(minor)) = (numbers.next(), numbers.next()) else { return true };
     let patch = numbers.next().unwrap_or(0);
     match (major, minor) {
@@ -63,7 +64,8 @@ mod tests {
     use super::*;
 
     fn of(seccomp: &str, features: &str, release: &str) -> Option<String> {
-        let status = format!("Name:\tx\nSeccomp:\t{seccomp}\nSeccomp_filters:\t1\nx86_Thread_features:\t{features}\n");
+        let status =
+            format!("Name:\tx\nSeccomp:\t{seccomp}\nSeccomp_filters:\t1\nx86_Thread_features:\t{features}\n");
         reason(&status, release, "x86_64")
     }
 
@@ -73,7 +75,9 @@ mod tests {
             assert!(of("2", "", release).unwrap().contains("seccomp"), "{release}");
             assert_eq!(of("0", "", release), None, "{release}");
         }
-        for release in ["5.15.0-1", "6.8.0-45-generic", "6.10.9", "6.12.14", "6.12.48+deb13", "6.13.3", "6.14.0", "7.0"] {
+        for release in
+            ["5.15.0-1", "6.8.0-45-generic", "6.10.9", "6.12.14", "6.12.48+deb13", "6.13.3", "6.14.0", "7.0"]
+        {
             assert_eq!(of("2", "", release), None, "{release}");
         }
         assert_eq!(reason("Seccomp:\t2\n", "6.11.0", "aarch64"), None, "only x86-64 has the call");

@@ -73,9 +73,11 @@ impl Names {
     fn read(&self, process: &Process, mapping: &Mapping, is_nccl: bool) -> Option<Functions> {
         let file = resolver::open_mapping(process, mapping).ok()?;
         let mut functions = Functions::new();
-        for Symbol { address, size, name, is_symbol } in resolver::symbols(&file, is_nccl.then_some(&self.debug_files)).ok()? {
+        for Symbol { address, size, name, in_table } in
+            resolver::symbols(&file, is_nccl.then_some(&self.debug_files)).ok()?
+        {
             let end = address.saturating_add(size);
-            if !is_symbol {
+            if !in_table {
                 functions.entry(address).or_insert(Function { end, symbol: name, is_api: false });
                 continue;
             }

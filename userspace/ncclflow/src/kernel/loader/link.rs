@@ -152,7 +152,8 @@ struct Attaching {
     is_return: bool,
     path: CString,
     /// Keeps a path of ours, below /proc/self/fd, the path of the same file.
-    _held: Option<OwnedFd>,
+    #[expect(dead_code, reason = "held, not looked at")]
+    held: Option<OwnedFd>,
     pid: Option<NonZeroU32>,
 }
 
@@ -175,7 +176,7 @@ pub(super) fn attach(
             program: fd.as_fd().try_clone_to_owned()?,
             is_return: matches!(program.kind(), ProbeKind::Return),
             path: CString::new(site.path.as_os_str().as_bytes())?,
-            _held: None,
+            held: None,
             pid: site.pid,
         })
     };
@@ -183,8 +184,9 @@ pub(super) fn attach(
     if let Some(held) = site.held {
         let held = held.try_clone_to_owned().map_err(failed("duplicating descriptors"))?;
         let path = format!("/proc/self/fd/{}", held.as_raw_fd());
-        attaching.path = CString::new(path).map_err(|error| failed("duplicating descriptors")(error.into()))?;
-        attaching._held = Some(held);
+        attaching.path =
+            CString::new(path).map_err(|error| failed("duplicating descriptors")(error.into()))?;
+        attaching.held = Some(held);
     }
     let places = places.to_vec();
     let made = in_thread_that_may_be_lost(LIMIT, move || attach_now(&attaching, &places));
@@ -267,7 +269,8 @@ mod tests {
     fn who_does_not_come_back_is_not_waited_for() {
         let quick = in_thread_that_may_be_lost(Duration::from_secs(10), || 7).unwrap();
         let begun = std::time::Instant::now();
-        let slow = in_thread_that_may_be_lost(Duration::from_millis(20), || thread::sleep(Duration::from_secs(60)));
+        let slow =
+            in_thread_that_may_be_lost(Duration::from_millis(20), || thread::sleep(Duration::from_secs(60)));
         assert_eq!((quick, slow.unwrap_err().kind()), (7, io::ErrorKind::TimedOut));
         assert!(begun.elapsed() < Duration::from_secs(30));
     }

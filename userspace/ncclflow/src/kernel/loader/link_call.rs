@@ -8,9 +8,10 @@ use std::{
 };
 
 use aya_obj::generated::{
+    PERF_FLAG_FD_CLOEXEC,
     bpf_attach_type::{BPF_PERF_EVENT, BPF_TRACE_UPROBE_MULTI},
     bpf_cmd::BPF_LINK_CREATE,
-    PERF_FLAG_FD_CLOEXEC, perf_event_attr,
+    perf_event_attr,
 };
 
 /// `link_create` of `union bpf_attr` with its `uprobe_multi` (include/uapi/linux/bpf.h); `perf_event` has its
@@ -45,7 +46,12 @@ fn link_create(attr: &LinkCreate) -> io::Result<OwnedFd> {
     // SAFETY: the structure is as long as it is said to be, and what it points to lives until the call returns:
     // both callers borrow it.
     let made = unsafe {
-        libc::syscall(libc::SYS_bpf, BPF_LINK_CREATE as libc::c_int, &raw const *attr, size_of::<LinkCreate>())
+        libc::syscall(
+            libc::SYS_bpf,
+            BPF_LINK_CREATE as libc::c_int,
+            &raw const *attr,
+            size_of::<LinkCreate>(),
+        )
     };
     owned(made)
 }
@@ -83,11 +89,13 @@ pub(super) fn event(path: &CStr, offset: u64, pid: Option<u32>, is_return: bool)
     // SAFETY: integers and unions of integers, of which zeroes are values.
     let mut attr = unsafe { std::mem::zeroed::<perf_event_attr>() };
     attr.size = u32::try_from(size_of::<perf_event_attr>()).map_err(io::Error::other)?;
-    attr.type_ = fs::read_to_string(format!("{UPROBE_EVENTS}/type"))?.trim().parse().map_err(io::Error::other)?;
+    attr.type_ =
+        fs::read_to_string(format!("{UPROBE_EVENTS}/type"))?.trim().parse().map_err(io::Error::other)?;
     if is_return {
         let format = fs::read_to_string(format!("{UPROBE_EVENTS}/format/retprobe"))?;
         let bit = format.trim().strip_prefix("config:").and_then(|bit| bit.parse::<u32>().ok());
-        let bit = bit.filter(|bit| *bit < 64).ok_or_else(|| io::Error::other("no bit for returns is known"))?;
+        let bit =
+            bit.filter(|bit| *bit < 64).ok_or_else(|| io::Error::other("no bit for returns is known"))?;
         attr.config = 1 << bit;
     }
     attr.__bindgen_anon_3.config1 = path.as_ptr().expose_provenance() as u64;
@@ -98,7 +106,9 @@ pub(super) fn event(path: &CStr, offset: u64, pid: Option<u32>, is_return: bool)
         None => (-1, 0),
     };
     // SAFETY: the structure is as long as it says, and the path lives until the call returns.
-    owned(unsafe { libc::syscall(libc::SYS_perf_event_open, &raw const attr, pid, cpu, -1, PERF_FLAG_FD_CLOEXEC) })
+    owned(unsafe {
+        libc::syscall(libc::SYS_perf_event_open, &raw const attr, pid, cpu, -1, PERF_FLAG_FD_CLOEXEC)
+    })
 }
 
 /// The link of a program to a performance event, which keeps the event.

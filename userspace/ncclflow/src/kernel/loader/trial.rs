@@ -93,7 +93,8 @@ pub fn try_uprobe() -> Result<Trial, TrialError> {
     let load = begun.elapsed();
 
     let offset = file_offset(probed as *const () as usize).map_err(TrialError::Other)?;
-    let site = Site { path: Path::new("/proc/self/exe"), held: None, pid: NonZeroU32::new(std::process::id()) };
+    let site =
+        Site { path: Path::new("/proc/self/exe"), held: None, pid: NonZeroU32::new(std::process::id()) };
     let begun = Instant::now();
     let link = object.link(Program::Fetch, site, &[(offset, 0)]);
     let link = link.map_err(|(_, refused)| TrialError::Attach(refused.error))?;
