@@ -152,7 +152,6 @@ struct Attaching {
     is_return: bool,
     path: CString,
     /// Keeps a path of ours, below /proc/self/fd, the path of the same file.
-    #[expect(dead_code, reason = "held, not looked at")]
     held: Option<OwnedFd>,
     pid: Option<NonZeroU32>,
 }
