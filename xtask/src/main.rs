@@ -6,6 +6,7 @@ mod btf_names;
 mod build_ebpf;
 mod conformance;
 mod demo;
+mod deny;
 mod dist;
 #[path = "../../ebpf/digest.rs"]
 mod ebpf_digest;
@@ -53,6 +54,8 @@ enum Command {
     Conformance(conformance::Args),
     /// Feed changed libraries to the resolver, to see that none does harm (cargo-fuzz)
     Fuzz(fuzz::Args),
+    /// Check licences, banned crates and sources of what the program is made of (cargo-deny)
+    Deny(deny::Args),
     /// Measure what tracing costs: ratios with their spread
     Bench(bench::Args),
     /// Make what users install: tarball and Debian package of a static program
@@ -74,6 +77,7 @@ fn main() -> Result<()> {
         Command::Parquet(args) => parquet::run(&args),
         Command::Conformance(args) => conformance::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
+        Command::Deny(args) => deny::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Dist(args) => dist::run(&args),
         Command::Bed(args) => bed::run(&args),

@@ -3,7 +3,7 @@
 use std::{
     env,
     ffi::OsString,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
@@ -66,9 +66,10 @@ pub(crate) fn commands() -> Result<()> {
     do_or_fail(Command::new("apt-get").env("DEBIAN_FRONTEND", "noninteractive").args(install).args(missing))
 }
 
-/// Packages of Python that tests read our output with: what is imported, and what pip installs for it.
+/// Packages of Python that tests read our output with: what is imported, and what pip installs for it. A version is
+/// named: what a test compares with does not change by itself.
 const PACKAGES: [(&str, &str); 2] =
-    [("prometheus_client.openmetrics.parser", "prometheus-client"), ("duckdb", "duckdb")];
+    [("prometheus_client.openmetrics.parser", "prometheus-client==0.26.0"), ("duckdb", "duckdb==2.0.0")];
 
 /// Spark is some 450 MB, and needs Java: only `cargo xtask parquet --spark` fetches it.
 pub(crate) const SPARK: (&str, &str) = ("pyspark.sql", "pyspark");
@@ -87,12 +88,24 @@ pub(crate) fn python_path(more: &[(&str, &str)]) -> Result<OsString> {
             continue;
         }
         say(&format!("fetching {package} into {}", folder.display()));
-        let pip = nccl::pip()?;
-        let install =
-            ["install", "--quiet", "--disable-pip-version-check", "--root-user-action", "ignore", "--target"];
-        do_or_fail(Command::new(pip[0]).args(&pip[1..]).args(install).arg(&folder).arg(package))?;
+        install_wheel(package, &folder)?;
     }
     Ok(path)
+}
+
+/// Puts a package of pip, and what it needs, into this folder.
+fn install_wheel(package: &str, folder: &Path) -> Result<()> {
+    let pip = nccl::pip()?;
+    let install =
+        ["install", "--quiet", "--disable-pip-version-check", "--root-user-action", "ignore", "--target"];
+    do_or_fail(Command::new(pip[0]).args(&pip[1..]).args(install).arg(folder).arg(package))
+}
+
+/// Fetches a package of pip, of a version that is named, into a folder of its own.
+pub(crate) fn fetch_wheel(package: &str, folder: &Path) -> Result<()> {
+    commands()?;
+    say(&format!("fetching {package} into {}", folder.display()));
+    install_wheel(package, folder)
 }
 
 /// The standard library of a target, which rustup fetches; without rustup it is for the machine to have it.

@@ -15,6 +15,11 @@ pub mod kernel;
 pub mod clock;
 pub mod text;
 
+// Whether a session is well, and what tests break.
+mod fault;
+pub mod health;
+mod privileges;
+
 // From records to files.
 pub mod record;
 

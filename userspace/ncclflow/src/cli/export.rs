@@ -1,7 +1,7 @@
 //! `ncclflow export` and `replay`: files out of recordings, without root.
 
 use std::{
-    io::{self, Write, stdout},
+    io::{self, Write},
     process::ExitCode,
 };
 
@@ -10,7 +10,7 @@ use anyhow::Result;
 use super::{
     export_args::{ExportArgs, ReplayArgs},
     progress::BytesLine,
-    write_json,
+    terminal, write_json,
 };
 use crate::export::{Choice, ExportOptions, Exported, Format, Moment, ViewOptions, export, replay};
 
@@ -38,7 +38,7 @@ pub(super) fn run(args: &ExportArgs) -> Result<ExitCode> {
     let exported = export(options, &mut |progress| line.show(progress.bytes, progress.of_bytes));
     line.clear();
     let exported = exported?;
-    let mut out = stdout().lock();
+    let mut out = terminal::out();
     if args.json {
         write_json(&mut out, &exported)?;
     } else {
@@ -92,7 +92,7 @@ fn write_exported(exported: &Exported, args: &ExportArgs, out: &mut dyn Write) -
 
 pub(super) fn run_replay(args: &ReplayArgs) -> Result<ExitCode> {
     let read = replay(&args.capture, &args.output)?;
-    let mut out = stdout().lock();
+    let mut out = terminal::out();
     writeln!(out, "{} records replayed into {}", read.records, args.output.display())?;
     read.notes().iter().try_for_each(|note| writeln!(out, "{note}"))?;
     Ok(ExitCode::SUCCESS)

@@ -1,11 +1,10 @@
 //! Arguments, messages and exit codes.
 
-/// A line on standard error, for people. Nobody may be there to read it, and that is no reason to stop.
+/// A line on standard error, for people.
 macro_rules! tell {
-    ($($argument:tt)*) => {{
-        use std::io::Write as _;
-        let _ = writeln!(std::io::stderr(), $($argument)*);
-    }};
+    ($($argument:tt)*) => {
+        crate::cli::terminal::tell(format_args!($($argument)*))
+    };
 }
 
 mod args;
@@ -26,6 +25,7 @@ mod stacks;
 mod stacks_args;
 mod summary;
 mod symbols;
+mod terminal;
 mod top;
 mod top_args;
 mod top_recording;
@@ -36,11 +36,20 @@ use anyhow::Result;
 use clap::Parser as _;
 use serde::Serialize;
 
+use crate::text::PlainWriter;
+
 pub use args::{Cli, Command};
 
 /// A document of JSON, and the end of its line.
 fn write_json(out: &mut dyn Write, value: &impl Serialize) -> Result<()> {
-    serde_json::to_writer_pretty(&mut *out, value)?;
+    serde_json::to_writer_pretty(PlainWriter::of_json(&mut *out), value)?;
+    writeln!(out)?;
+    Ok(())
+}
+
+/// The same on one line.
+fn write_json_line(out: &mut dyn Write, value: &impl Serialize) -> Result<()> {
+    serde_json::to_writer(PlainWriter::of_json(&mut *out), value)?;
     writeln!(out)?;
     Ok(())
 }

@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use serde::Serialize;
 
-use super::{progress::BytesLine, stacks_args::StacksArgs, write_json};
+use super::{progress::BytesLine, stacks_args::StacksArgs, terminal, write_json};
 use crate::{
     sinks::{OutputDir, Share},
     stacks::{
@@ -38,7 +38,7 @@ pub(super) fn run(args: &StacksArgs) -> Result<ExitCode> {
     let found = found?;
     let mut out = Vec::new();
     write_stacks(&found, args, window, &mut out)?;
-    write_out(args.output.as_deref(), &out)?;
+    write_out(args.output.as_deref(), &out, args.pprof)?;
     say(&found, window);
     Ok(ExitCode::SUCCESS)
 }
@@ -65,7 +65,7 @@ fn window(trace: &mut TraceFile, args: &StacksArgs) -> Result<Window> {
         Some(index) => index,
         None if found.len() == 1 => 0,
         None if stdin().is_terminal() && stderr().is_terminal() => {
-            choose(&found, &mut stdin().lock(), &mut stderr())?
+            choose(&found, &mut stdin().lock(), &mut terminal::err())?
         }
         None => {
             let mut list = Vec::new();
@@ -150,7 +150,7 @@ fn write_stacks(found: &Found, args: &StacksArgs, window: Window, out: &mut Vec<
         if is_text {
             explain(found, &args.kernel_name, place, out)?;
         } else {
-            explain(found, &args.kernel_name, place, &mut stderr())?;
+            explain(found, &args.kernel_name, place, &mut terminal::err())?;
         }
     }
     Ok(())
@@ -223,9 +223,10 @@ fn say(found: &Found, window: Window) {
 }
 
 /// Writes to the file, whole or not at all, or to standard output.
-fn write_out(path: Option<&Path>, bytes: &[u8]) -> Result<()> {
+fn write_out(path: Option<&Path>, bytes: &[u8], is_binary: bool) -> Result<()> {
     let Some(path) = path else {
-        let mut out = stdout().lock();
+        let mut out: Box<dyn Write> =
+            if is_binary { Box::new(stdout().lock()) } else { Box::new(terminal::out()) };
         out.write_all(bytes)?;
         return Ok(out.flush()?);
     };

@@ -1,14 +1,10 @@
 //! `ncclflow symbols`
 
-use std::{
-    io::{Write as _, stdout},
-    path::Path,
-    process::ExitCode,
-};
+use std::{io::Write as _, path::Path, process::ExitCode};
 
 use anyhow::{Context as _, Result};
 
-use super::args::SymbolsArgs;
+use super::{args::SymbolsArgs, terminal, write_json_line};
 use crate::{
     kernel::probe::{CallSource, Level, ProbeSet, add_api_returns, compile},
     target::{Process, nccl_libraries},
@@ -44,10 +40,9 @@ fn show(path: &Path, image: &Image, debug_files: &DebugFiles, json: bool) -> Res
     let request = nccl_request_with_api();
     let resolution = resolve_with(image, &request, debug_files)
         .with_context(|| format!("reading `{}`", path.display()))?;
-    let mut out = stdout().lock();
+    let mut out = terminal::out();
     if json {
-        serde_json::to_writer(&mut out, &resolution)?;
-        writeln!(out)?;
+        write_json_line(&mut out, &resolution)?;
     } else {
         writeln!(out, "{}", path.display())?;
         write!(out, "{}", render(&resolution, &request))?;

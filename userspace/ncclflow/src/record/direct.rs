@@ -15,13 +15,30 @@ use rustix::time::ClockId;
 /// How often it is seen which processes have ended.
 const LOOK: Duration = Duration::from_millis(500);
 
+/// What the thread works on, and leaves behind.
+#[derive(Debug)]
+pub(super) struct Watching {
+    pipeline: Pipeline,
+    intake: Intake,
+}
+
+impl Watching {
+    pub(super) fn new(pipeline: Pipeline) -> Self {
+        let intake = Intake::new(pipeline.following.is_some());
+        Self { pipeline, intake }
+    }
+
+    pub(super) fn into_parts(self) -> (Pipeline, Accounts) {
+        (self.pipeline, self.intake.into_accounts())
+    }
+}
+
 /// Decodes and models until the inbox is closed.
 pub(super) fn decode_directly(
     inbox: &Inbox<WatcherMessage>,
-    mut pipeline: Pipeline,
+    Watching { pipeline, intake }: &mut Watching,
     events: &EventSender,
-) -> (Pipeline, Accounts) {
-    let mut intake = Intake::new(pipeline.following.is_some());
+) {
     inbox.consume(LOOK, |step| {
         match step {
             Step::Records(batch) => {
@@ -41,5 +58,4 @@ pub(super) fn decode_directly(
         }
         !pipeline.ended_ns.is_empty()
     });
-    (pipeline, intake.into_accounts())
 }

@@ -2,7 +2,8 @@
 //!
 //! A library's probes have one cookie for all processes. The number of cookies is limited, while files come
 //! and go with the environments and the containers of jobs, for months. So a library whose file is deleted
-//! leaves its cookies to the next file with the same build of NCCL.
+//! leaves its cookies to the next file of which all that is recorded is equal. Files that are there at the same
+//! time share them.
 
 use std::{
     io, mem,
@@ -13,22 +14,19 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, anyhow, bail};
+use rustix::thread::CapabilitySet;
 
 use super::{
+    meaning::Meaning,
     options::Notice,
     recorder::Recording,
     setup::{Bindings, LibraryInUse, ResolvedLibrary, Wanted},
 };
 use crate::{
-    kernel::{
-        loader::{Attachment, Link, detach},
-        probe::ProbePlace,
-    },
+    health::Health,
+    kernel::loader::{Attachment, Link, detach},
+    privileges,
     target::{Filter, MappedLibrary},
-};
-use nccl_library::{
-    elf::{BuildId, FileOffset},
-    symbols::LayoutSource,
 };
 
 /// A library, under its index in the report.
@@ -38,13 +36,14 @@ struct Library {
     traced: Result<Traced, String>,
     is_wanted: bool,
     /// Its cookies, and what they stand for, once it is over.
-    spare: Option<(Build, Vec<u32>)>,
+    spare: Option<(Meaning, Vec<u32>)>,
 }
 
 struct Traced {
     library: LibraryInUse,
-    /// Cookies of its probes, in their order.
+    /// Cookies of its probes, in their order, and what they stand for.
     cookies: Vec<u32>,
+    meaning: Option<Meaning>,
     /// To the inode, where there is no filter.
     links: Vec<Link>,
 }
@@ -56,12 +55,14 @@ pub(super) struct Libraries<'a> {
     bindings: Bindings,
     reaper: Reaper,
     known: Vec<Library>,
+    /// Cookies of a library that was refused in the end.
+    unused: Vec<(Meaning, Vec<u32>)>,
 }
 
 impl<'a> Libraries<'a> {
     pub(super) fn new(wanted: Wanted<'a>, filter: &'a Filter, bindings: Bindings) -> Result<Self> {
-        let reaper = Reaper::start().context("starting a thread")?;
-        Ok(Self { wanted, filter, bindings, reaper, known: Vec::new() })
+        let reaper = Reaper::start(&wanted.options.health).context("starting a thread")?;
+        Ok(Self { wanted, filter, bindings, reaper, known: Vec::new(), unused: Vec::new() })
     }
 
     /// Whether the library is of a version that is asked for.
@@ -117,23 +118,46 @@ impl<'a> Libraries<'a> {
     /// Gives the library's probes cookies, and, without a filter, attaches them for all processes. The index
     /// is that of the library whose cookies they were, or of the next one.
     fn trace(&mut self, library: LibraryInUse, attachment: &mut Attachment) -> Result<(usize, Traced)> {
-        let (index, cookies) = if let Some(spare) = self.take_spare(&library) {
+        let meaning = Meaning::of(&library);
+        let (index, cookies) = if let Some(spare) = self.take_spare(meaning.as_ref()) {
             spare
+        } else if let Some(cookies) = self.equal_cookies(meaning.as_ref()) {
+            (self.known.len(), cookies)
         } else {
             let index = self.known.len();
             let walks = library.store_walks(index, attachment, &self.bindings)?;
             (index, library.store_probes(&walks, index, None, attachment, &self.bindings)?)
         };
         let links =
-            if self.filter.is_empty() { library.link(&cookies, None, attachment)? } else { Vec::new() };
-        Ok((index, Traced { library, cookies, links }))
+            if self.filter.is_empty() { library.link(&cookies, None, attachment) } else { Ok(Vec::new()) };
+        let links = match links {
+            Ok(links) => links,
+            Err(error) => {
+                // They are for the next library of the same kind: this one may be refused again and again.
+                self.unused.extend(meaning.map(|meaning| (meaning, cookies)));
+                return Err(error);
+            }
+        };
+        Ok((index, Traced { library, cookies, meaning, links }))
     }
 
-    /// The index and the cookies of a library of the same build that is over.
-    fn take_spare(&mut self, library: &LibraryInUse) -> Option<(usize, Vec<u32>)> {
-        let build = Build::of(library)?;
+    /// The cookies of a library that is traced, or was refused, and of which all is equal.
+    fn equal_cookies(&mut self, meaning: Option<&Meaning>) -> Option<Vec<u32>> {
+        let meaning = meaning?;
+        let traced = self.known.iter().filter_map(|library| library.traced.as_ref().ok());
+        let shared = traced.into_iter().find(|traced| traced.meaning.as_ref() == Some(meaning));
+        if let Some(shared) = shared {
+            return Some(shared.cookies.clone());
+        }
+        let at = self.unused.iter().position(|(unused, _)| unused == meaning)?;
+        Some(self.unused.swap_remove(at).1)
+    }
+
+    /// The index and the cookies of a library that is over, and of which all was equal.
+    fn take_spare(&mut self, meaning: Option<&Meaning>) -> Option<(usize, Vec<u32>)> {
+        let meaning = meaning?;
         self.known.iter_mut().enumerate().find_map(|(index, known)| {
-            let (_, cookies) = known.spare.take_if(|(spare, _)| *spare == build)?;
+            let (_, cookies) = known.spare.take_if(|(spare, _)| spare == meaning)?;
             Some((index, cookies))
         })
     }
@@ -165,9 +189,9 @@ impl<'a> Libraries<'a> {
             if is_deleted && !is_used(index) {
                 library.file = None;
                 let traced = mem::replace(&mut library.traced, Err("its file was deleted".to_owned()));
-                if let Ok(Traced { library: in_use, cookies, links }) = traced {
+                if let Ok(Traced { cookies, meaning, links, .. }) = traced {
                     reaper.take(links);
-                    library.spare = Build::of(&in_use).map(|build| (build, cookies));
+                    library.spare = meaning.map(|meaning| (meaning, cookies));
                 }
             }
         }
@@ -180,26 +204,6 @@ impl<'a> Libraries<'a> {
     }
 }
 
-/// What cookies stand for. It does not hold the file.
-#[derive(PartialEq, Eq)]
-struct Build {
-    id: BuildId,
-    layouts_from: LayoutSource,
-    probes: Vec<(String, FileOffset, ProbePlace)>,
-}
-
-impl Build {
-    /// `None`: the library does not say which build it is.
-    fn of(library: &LibraryInUse) -> Option<Self> {
-        let probes = library.probes.probes.iter();
-        Some(Self {
-            id: library.resolution.build_id.clone()?,
-            layouts_from: library.resolution.layouts_from,
-            probes: probes.map(|probe| (probe.symbol.clone(), probe.file_offset, probe.place())).collect(),
-        })
-    }
-}
-
 /// A thread that takes probes out of the kernel beside the recording: that takes about 0.1 s on Linux 6.12
 /// and later, or, without links to many, as long for each probe, and nobody is to wait for it.
 struct Reaper {
@@ -208,12 +212,16 @@ struct Reaper {
 }
 
 impl Reaper {
-    fn start() -> io::Result<Self> {
+    fn start(health: &Health) -> io::Result<Self> {
         let (sender, links) = mpsc::channel::<Vec<Link>>();
+        let health = health.clone();
         let thread = thread::Builder::new().name("ncclflow-detach".to_owned()).spawn(move || {
+            let guard = health.guard("ncclflow-detach");
+            privileges::keep_only(CapabilitySet::empty());
             for links in links {
                 detach(links, |_| {});
             }
+            guard.done();
         })?;
         Ok(Self { links: Some(sender), thread: Some(thread) })
     }

@@ -19,6 +19,7 @@ mod windows;
 // Processes and libraries that come and go, with `--all`.
 mod follow;
 mod libraries;
+mod meaning;
 
 // From the drain to those who take records.
 mod consumers;

@@ -13,6 +13,7 @@ use anyhow::{Context as _, Result};
 
 use super::setup::{LibraryInUse, Setup};
 use crate::{
+    health::Health,
     kernel::{
         loader::{Buffer, BufferKind, LinkKind},
         probe::{Level, ProbeStrategy, StepDetail},
@@ -104,6 +105,8 @@ pub struct RecordOptions {
     pub who: Arc<WhoOptions>,
     /// Print the eBPF side's development log on standard error.
     pub development_log: bool,
+    /// Told of the session's threads. One session has one.
+    pub health: Health,
 }
 
 impl RecordOptions {
@@ -144,6 +147,7 @@ impl RecordOptions {
             capture: None,
             who: Arc::default(),
             development_log: false,
+            health: Health::default(),
         }
     }
 }
@@ -262,6 +266,8 @@ pub enum Notice<'a> {
     /// A rotation was asked for, and there are no windows.
     NothingToRotate,
     WriteFailed(&'a str),
+    /// The session has failed, and ends: why.
+    Failed(&'a str),
     /// The recording is whole. So many probes are still to be taken out of the kernel.
     Detaching {
         left: usize,

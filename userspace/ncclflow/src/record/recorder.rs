@@ -1,10 +1,14 @@
 //! A recording from beginning to end.
 
-use std::{os::fd::AsFd as _, time::Duration};
+use std::{
+    os::fd::AsFd as _,
+    panic::{AssertUnwindSafe, catch_unwind},
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use ncclflow_common::WIRE_VERSION;
-use rustix::time::ClockId;
+use rustix::{thread::CapabilitySet, time::ClockId};
 
 use super::{
     accounts::Baseline,
@@ -32,10 +36,11 @@ use crate::{
         stream::wait_for,
     },
     layout_cache::LayoutCache,
+    privileges,
     recording::{self, RecordingWriter},
     sinks::{
         Aggregated, ApiOutputOptions, AttachReport, FilesReport, FilesWhen, OutputDir, SessionFiles,
-        SessionReport, TargetReport, WindowReport,
+        SessionReport, SessionState, TargetReport, WindowReport,
     },
     who::{Who, WhoOptions},
 };
@@ -76,7 +81,11 @@ pub fn record(
     };
     raise_descriptor_limit();
     let (mut recording, capture) = Recording::prepare(wanted, &setup, attachment, times, &bindings, notice)?;
-    let events = Events::new(recording.dir.as_ref().and_then(OutputDir::budget).cloned())?;
+    let budget = recording.dir.as_ref().and_then(OutputDir::budget).cloned();
+    let is_ours = recording.dir.as_ref().is_none_or(|dir| dir.is_private().unwrap_or(false));
+    let writes = if is_ours { CapabilitySet::empty() } else { privileges::WRITES_ELSEWHERE };
+    let events = Events::new(budget, options.health.clone(), writes)?;
+    options.health.wakes(&stop.waker);
     let mut closed = recording.run(stop, &events, follower.as_mut(), &bindings, capture)?;
     recording.end(&mut closed, stop)?;
     closed.files.begin_to_finish();
@@ -121,6 +130,8 @@ pub(super) struct Recording<'a> {
     pub(super) dir: Option<OutputDir>,
     /// The report has changed since it was last written.
     pub(super) is_outdated: bool,
+    /// Of what the session's health knows of, so many failures are in the report.
+    failures_told: usize,
     pub(super) who: Who,
     pub(super) notice: &'a mut (dyn FnMut(Notice<'_>) + 'a),
 }
@@ -138,7 +149,7 @@ impl<'a> Recording<'a> {
         let dir = options.output.as_deref().map(|path| limit::create_folder(path, options)).transpose()?;
         let report = first_report(setup, options.choice, options.buffer, options.queue_bytes);
         let begun = attachment.and_then(|attachment| {
-            let who = Who::new(WhoOptions::clone(&options.who), report.host.clone());
+            let who = Who::new(WhoOptions::clone(&options.who), report.host.clone(), &options.health);
             let mut recording = Self {
                 options,
                 setup,
@@ -147,6 +158,7 @@ impl<'a> Recording<'a> {
                 report,
                 dir: None,
                 is_outdated: false,
+                failures_told: 0,
                 who,
                 notice,
             };
@@ -251,8 +263,9 @@ impl<'a> Recording<'a> {
             return Ok(None);
         }
         let dir = dir.try_clone().context("keeping the output folder open")?;
-        let (api, max_age, stop) = (self.api(), self.options.max_age, stop.files_flag());
-        let request = FilesRequest { dir, options, api, live, window, max_age, stop };
+        let (api, stop) = (self.api(), stop.files_flag());
+        let RecordOptions { max_age, compress, .. } = *self.options;
+        let request = FilesRequest { dir, options, api, live, window, max_age, compress, stop };
         FilesThread::start(request, events).map(Some)
     }
 
@@ -273,7 +286,7 @@ impl<'a> Recording<'a> {
             files = self.start_files(dir, self.options.files, stop, events, None)?;
             kept = Some(OpenRecording { writer, reader: files.as_ref().map(FilesThread::feed) });
         }
-        let keeping = Keeping { kept, bindings: bindings.clone(), announces: self.follows() };
+        let keeping = Keeping::new(kept, bindings.clone(), self.follows());
         Ok((FirstTaker::Keeper(keeping), files))
     }
 
@@ -308,21 +321,49 @@ impl<'a> Recording<'a> {
         let source = self.attachment.source()?;
         let threads = Threads::start(source, self.options.queue_bytes, first, capture, &events.sender)?;
         let opened = self.open(windows.is_some());
-        let watched =
-            opened.and_then(|()| Watch::new(self, stop, events, &threads, follower, windows.as_mut()).run());
-        let closed_windows = windows.map(|windows| windows.finish(self, &threads)).transpose();
+        let watched = opened.and_then(|()| {
+            // What was recorded until then is kept, and the probes go, whatever happens to this thread.
+            catch_unwind(AssertUnwindSafe(|| {
+                Watch::new(self, stop, events, &threads, follower, windows.as_mut()).run()
+            }))
+            .unwrap_or_else(|_| Err(anyhow!("the recording's thread panicked")))
+        });
+        let closed_windows = windows.map(|windows| windows.finish(self, &threads));
         let disarmed = self.attachment.disarm();
-        let (mut taken, drained) = threads.end(&self.attachment)?;
+        self.options.health.end_recording();
+        let (mut taken, settled) = threads.end(&self.attachment)?;
         events.receive(self);
-        watched.and(disarmed).and(drained)?;
-        let files = match closed_windows? {
-            Some((export, accounts)) => {
+        self.note_failures();
+        let (files, closed) = match closed_windows {
+            Some((export, mut accounts, closed)) => {
+                // Of a window that could not be closed.
+                accounts.append(&taken.accounts);
                 taken.accounts = accounts;
-                ClosedFiles::Windows(export)
+                (ClosedFiles::Windows(export), closed)
             }
-            None => files.map_or(ClosedFiles::None, ClosedFiles::Thread),
+            None => (files.map_or(ClosedFiles::None, ClosedFiles::Thread), Ok(())),
         };
+        // Of several the first is the cause.
+        if let Err(error) = watched.and(disarmed).and(settled).and(closed) {
+            self.fail(&format!("{error:#}"));
+        }
         Ok(Closed { taken, files })
+    }
+
+    /// Takes over what the session's health knows of failures.
+    fn note_failures(&mut self) {
+        let failures = self.options.health.failures();
+        for why in failures.iter().skip(self.failures_told) {
+            self.fail(why);
+        }
+        self.failures_told = failures.len();
+    }
+
+    /// The session has failed: it is not what was asked for, although what there is of it is whole.
+    fn fail(&mut self, why: &str) {
+        (self.notice)(Notice::Failed(why));
+        self.report.errors.push(why.to_owned());
+        self.report.state = SessionState::Failed;
     }
 
     /// Opens the session, unless windows do.
@@ -330,6 +371,7 @@ impl<'a> Recording<'a> {
         if !has_windows {
             self.attachment.arm()?;
         }
+        self.options.health.begin_recording();
         self.report.attach.armed_ms = ms(self.options.started.elapsed());
         self.report.attach.armed_monotonic_ns = Some(now_ns(ClockId::Monotonic));
         let targets = self.report.targets.iter_mut().filter(|target| target.whose.is_none());
@@ -358,12 +400,13 @@ impl<'a> Recording<'a> {
         self.is_outdated = true;
     }
 
-    /// Adds a process to the report. Gives its index there.
+    /// Adds a process to the report. Gives its number there.
     pub(super) fn add_target(&mut self, mut target: TargetReport) -> usize {
         self.is_outdated = true;
         self.who.describe(&mut target);
-        self.report.targets.push(target);
-        self.report.targets.len() - 1
+        let number = self.report.targets.push(target);
+        self.report.left_out.targets = self.report.targets.forgotten();
+        number
     }
 
     /// Sees whether `--rank-map` says something else by now.
@@ -430,14 +473,16 @@ impl<'a> Recording<'a> {
                     complete_files(&mut self.report, &made.pipeline, Some(made.report));
                     pipeline = Some(made.pipeline);
                 }
-                Err(error) => {
-                    self.report.files = Some(FilesReport::failed(self.options.files.when));
-                    self.write_failed(format!("making the files stopped: {error:#}"));
-                }
+                // It has said so when it happened.
+                Err(_) => self.report.files = Some(FilesReport::failed(self.options.files.when)),
             },
-            ClosedFiles::Windows(export) => export.join()?.add_to(&mut self.report),
+            ClosedFiles::Windows(export) => match export.join() {
+                Ok(totals) => totals.add_to(&mut self.report),
+                Err(error) => self.fail(&format!("completing windows: {error:#}")),
+            },
         }
         events.receive(self);
+        self.note_failures();
         let Self { options, report, dir, who, notice, .. } = self;
         who.report().complete(report);
         let budget = dir.as_ref().and_then(OutputDir::budget);

@@ -19,7 +19,7 @@ use super::{
     threads::Threads,
     windows::Windows,
 };
-use crate::{kernel::stream::wait_for, target::Process};
+use crate::{fault, kernel::stream::wait_for, target::Process};
 
 /// How often the node is looked through for new processes.
 const ROUND: Duration = Duration::from_millis(500);
@@ -72,7 +72,8 @@ impl<'a, 'r> Watch<'a, 'r> {
 
     pub(super) fn run(mut self) -> Result<()> {
         let deadline = self.recording.options.duration.map(|duration| Instant::now() + duration);
-        while !self.stop.is_stopped() {
+        while !self.stop.is_stopped() && !self.recording.options.health.has_failed() {
+            fault::here("session")?;
             if self.follower.is_none() && self.running.is_empty() {
                 break;
             }
@@ -147,11 +148,13 @@ impl<'a, 'r> Watch<'a, 'r> {
         }
         let Some(follower) = &mut self.follower else { return Ok(()) };
         for tgid in follower.let_go(recording) {
-            threads.process_ended(tgid);
+            threads.process_ended(tgid, &recording.attachment);
+            recording.who.ended(tgid);
         }
         for tgid in received.new_processes {
             if !follower.arrived(tgid, recording) {
-                threads.process_ended(tgid);
+                threads.process_ended(tgid, &recording.attachment);
+                recording.who.ended(tgid);
             }
         }
         if Instant::now() >= self.next_round {

@@ -53,6 +53,9 @@ const SEGMENTS_IN_AGE: u32 = 16;
 /// [`flow::recording::MAX_BODY`].
 const BINDINGS_IN_BLOCK: usize = 64;
 
+/// Processes that have ended are looked through when there are so many.
+const MAX_ENDED: usize = 4096;
+
 /// What was written; `recording` of `session.json`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RecordingTotals {
@@ -205,8 +208,20 @@ impl RecordingWriter {
         self.close_block()?;
         if let Event::ProcessEnded { tgid, .. } = event {
             self.ended.insert(*tgid);
+            self.forget_ended();
         }
         self.write_json(BlockKind::Event, event)
+    }
+
+    /// Forgets those of whom nothing is known any more: nothing of them can be repeated.
+    fn forget_ended(&mut self) {
+        if self.ended.len() < MAX_ENDED {
+            return;
+        }
+        match &self.who {
+            Some(who) => who.registry.retain_known(&mut self.ended),
+            None => self.ended.clear(),
+        }
     }
 
     /// Writes the records that are there.
@@ -463,5 +478,19 @@ mod tests {
         };
         while reader.read_next(&Selection::ALL, &mut take).unwrap() == Progress::Read {}
         assert_eq!(read, [1, 2, 3, 0, 0, 1, 3, 0, 1, 3, 0]);
+    }
+
+    /// What is remembered of processes that have ended does not grow with their number.
+    #[test]
+    fn processes_that_ended_long_ago_are_forgotten() {
+        let folder = tempfile::tempdir().unwrap();
+        let session = Session { wire_version: WIRE_VERSION, ..Session::default() };
+        let writer = RecordingWriter::create(&OutputDir::open(folder.path()).unwrap(), session);
+        let mut writer = writer.unwrap().telling_who(CommunicatorWatch::knowing([7].map(process)));
+        for tgid in 0..20_000 {
+            writer.push_event(&Event::ProcessEnded { tgid, at_ns: u64::from(tgid) }).unwrap();
+        }
+        assert!(writer.ended.len() <= MAX_ENDED, "{} are remembered", writer.ended.len());
+        assert!(writer.ended.contains(&7), "something is known of it that a later segment would repeat");
     }
 }

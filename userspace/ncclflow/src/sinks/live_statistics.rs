@@ -20,8 +20,9 @@ impl LiveStatistics {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn read(&self) -> Statistics {
-        self.lock().statistics().clone()
+    /// As they are now. Nothing is copied while the lock is held.
+    pub fn read(&self) -> Arc<Statistics> {
+        self.lock().snapshot()
     }
 }
 

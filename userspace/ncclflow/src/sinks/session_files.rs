@@ -12,6 +12,9 @@ use super::{
     sink::{Sink, Written},
 };
 
+/// Errors that are kept; what is lost by further ones is counted all the same.
+const MAX_ERRORS: usize = 1000;
+
 /// The sinks that write to one output folder; or none.
 #[derive(Debug, Default)]
 pub struct SessionFiles {
@@ -25,6 +28,14 @@ impl SessionFiles {
         let dir = Arc::new(dir);
         let sinks: Vec<Box<dyn Sink>> = vec![Box::new(LineFiles::new(Arc::clone(&dir), api, layout))];
         Self { dir: Some(dir), sinks, errors: Vec::new() }
+    }
+
+    /// The same for a session that may go on for months, with processes that come and go: of those that have
+    /// ended not all are remembered. `keeps_names`: the files are to be compressed.
+    pub fn of_node(dir: OutputDir, api: ApiOutputOptions, layout: Layout, keeps_names: bool) -> Self {
+        let dir = Arc::new(dir);
+        let lines = LineFiles::new(Arc::clone(&dir), api, layout).forgetting_ended(keeps_names);
+        Self { dir: Some(dir), sinks: vec![Box::new(lines)], errors: Vec::new() }
     }
 
     /// Gives the rows to this sink.
@@ -68,6 +79,11 @@ impl SessionFiles {
         self.written().flat_map(|written| written.ranks).collect()
     }
 
+    /// Ranks of processes that have ended, and that [`Self::ranks`] does not list any more.
+    pub fn forgotten_ranks(&self) -> u64 {
+        self.written().map(|written| written.forgotten_ranks).sum()
+    }
+
     /// Bytes of lines until now, before they are compressed.
     pub fn bytes(&self) -> u64 {
         self.sinks.iter().map(|sink| sink.bytes()).sum()
@@ -80,7 +96,9 @@ impl SessionFiles {
     fn each(&mut self, mut hand_on: impl FnMut(&mut dyn Sink)) {
         for sink in &mut self.sinks {
             hand_on(sink.as_mut());
-            self.errors.append(&mut sink.take_errors());
+            let errors = sink.take_errors();
+            let room = MAX_ERRORS.saturating_sub(self.errors.len());
+            self.errors.extend(errors.into_iter().take(room));
         }
     }
 }

@@ -52,6 +52,8 @@ pub trait Sink: fmt::Debug + Send {
 #[derive(Clone, Debug, Default)]
 pub struct Written {
     pub ranks: Vec<CommunicatorReport>,
+    /// Ranks that are not among them any more.
+    pub(super) forgotten_ranks: u64,
     /// Files of JSON lines that were made: folder and name.
     pub(super) files: Vec<(String, String)>,
     /// Files of ops were made.

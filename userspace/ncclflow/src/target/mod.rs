@@ -23,8 +23,9 @@ pub use pid_namespace::in_first_pid_namespace;
 pub use proc_text::{MAX_TEXT, read_text, status_field};
 pub use process::{Process, ProcessError};
 
-/// Makes a name or path that the target chose safe for root's terminal: control characters, and so escape
-/// sequences, are replaced.
+use crate::text::plain;
+
+/// Makes a name or path that the target chose safe for root's terminal, see [`plain`].
 pub fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
+    plain(text).into_owned()
 }
