@@ -40,8 +40,7 @@ fn threads_that_parse_write_or_serve_hold_no_capability() {
     let job = ["--ranks", "2", "--iters", "20000", "--interval-ms", "5", "--channels", "1"];
     let bed = Bed::start(&bed, &library, folder.path(), &job).unwrap();
     let out = folder.path().join("out");
-    let capture = folder.path().join("capture").display().to_string();
-    let more = ["--metrics", "127.0.0.1:0", "--capture", &capture];
+    let more = ["--metrics", "127.0.0.1:0"];
     let recorder = Recorder::start_all(&ncclflow, &out, &more).unwrap();
     bed.go().unwrap();
     wait_until("there are lines", Duration::from_secs(60), || {
@@ -52,7 +51,6 @@ fn threads_that_parse_write_or_serve_hold_no_capability() {
         "ncclflow",
         "ncclflow-drain",
         "ncclflow-keep",
-        "ncclflow-capt",
         "ncclflow-files",
         "ncclflow-metric",
         "ncclflow-detach",
