@@ -21,7 +21,7 @@ use test_support::{root, wait_until};
 
 const VERSION: &str = "2.27.5-cu12";
 const JOB: [&str; 10] =
-    ["--ranks", "2", "--iters", "1500", "--bytes", "65536", "--ops", "allreduce", "--channels", "1"];
+    ["--ranks", "2", "--iters", "800", "--bytes", "65536", "--ops", "allreduce", "--channels", "1"];
 
 struct World {
     ncclflow: PathBuf,
@@ -78,7 +78,7 @@ fn fails(fault: &str, more: &[&str]) -> Option<(String, Value, World)> {
         "{fault}: probes are left"
     );
     let (job, summary) = bed.finish().unwrap();
-    assert!(job.success() && summary.ok, "{fault}: the job's results");
+    assert!(job.success() && summary.ok, "{fault}: the job's results: {job} {summary:?} {said}");
     let session: Value = serde_json::from_slice(&fs::read(out.join("session.json")).unwrap()).unwrap();
     assert_eq!(session["state"], "failed", "{fault}: {session:#}");
     Some((said, session, world))

@@ -24,7 +24,14 @@ struct ProbeMeaning {
     offset: FileOffset,
     place: ProbePlace,
     plan: FetchPlan,
-    walk: Option<(FetchPlan, Vec<(&'static str, FetchPlan)>, Walk)>,
+    walk: Option<WalkMeaning>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct WalkMeaning {
+    head: FetchPlan,
+    parts: Vec<(&'static str, FetchPlan)>,
+    walk: Walk,
 }
 
 impl Meaning {
@@ -43,9 +50,10 @@ impl Meaning {
             offset: probe.file_offset,
             place: probe.place(),
             plan: probe.plan,
-            walk: probe.walk.as_ref().map(|walk| {
-                let parts = walk.parts.iter().map(|part| (part.name, part.plan)).collect();
-                (walk.head, parts, walk.walk)
+            walk: probe.walk.as_ref().map(|program| WalkMeaning {
+                head: program.head,
+                parts: program.parts.iter().map(|part| (part.name, part.plan)).collect(),
+                walk: program.walk,
             }),
         };
         Some(Self {

@@ -122,10 +122,10 @@ impl Outlet {
     }
 
     fn tell_when_there_is_room(&mut self) {
-        if let Some(marks) = self.marks() {
-            if self.queue.push_when_there_is_room(&marks) {
-                self.untold.clear();
-            }
+        if let Some(marks) = self.marks()
+            && self.queue.push_when_there_is_room(&marks)
+        {
+            self.untold.clear();
         }
     }
 
