@@ -23,7 +23,7 @@ const TURNS: usize = 16;
 const MIDDLE: usize = 8;
 
 /// Maps a library as the loader does, says so, and waits to be ended. It makes no call.
-const MAPPER: &str = r#"
+const MAPPER: &str = r"
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -35,7 +35,7 @@ int main(int count, char **words) {
     while (read(0, &byte, 1) > 0) {}
     return 0;
 }
-"#;
+";
 
 fn mapper(folder: &Path) -> Option<std::path::PathBuf> {
     let (source, program) = (folder.join("mapper.c"), folder.join("mapper"));
@@ -105,10 +105,14 @@ fn the_tracer_is_as_large_after_thousands_of_processes_as_after_half_of_them() {
             middle = Some((size, resident(pid)));
         }
     }
+    let (size, _) = session(&out).unwrap();
     let resident = resident(pid);
     kill_process(Pid::from_child(&recorder.0), Signal::INT).unwrap();
     assert!(recorder.0.wait().unwrap().success());
-    let (size, session) = session(&out).unwrap();
+    // In the end each process that is listed is told its job, too.
+    let (_, session) = session(&out).unwrap();
+    let listed = session["targets"].as_array().unwrap().len();
+    assert!(listed <= 1064 + AT_ONCE + 100, "{listed} processes are listed");
     let (size_then, resident_then) = middle.unwrap();
     // 64 more can be listed before the oldest are forgotten together.
     assert!(size <= size_then + size_then / 5, "session.json had {size_then} bytes and has {size}");
