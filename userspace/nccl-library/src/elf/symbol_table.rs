@@ -75,12 +75,31 @@ impl SymbolTable {
         self.kind
     }
 
+    fn symbols(&self) -> &[elf::Sym64<Little>] {
+        let whole = self.symbols.len() - self.symbols.len() % size_of::<elf::Sym64<Little>>();
+        pod::slice_from_all_bytes(&self.symbols[..whole]).unwrap_or_default()
+    }
+
+    /// The addresses of variables of these names; `None` for one that is not there, or there twice.
+    pub fn objects<const N: usize>(&self, names: [&str; N]) -> [Option<ElfVaddr>; N] {
+        let mut found = [None; N];
+        let mut is_twice = [false; N];
+        for symbol in self.symbols() {
+            let defined = symbol.st_shndx(Little) != elf::SHN_UNDEF && symbol.st_value(Little) != 0;
+            if !defined || symbol.st_type() != elf::STT_OBJECT {
+                continue;
+            }
+            let name = self.name(symbol.st_name(Little));
+            let Some(at) = names.iter().position(|wanted| name == Some(*wanted)) else { continue };
+            is_twice[at] = found[at].is_some();
+            found[at] = Some(ElfVaddr(symbol.st_value(Little)));
+        }
+        std::array::from_fn(|at| found[at].filter(|_| !is_twice[at]))
+    }
+
     /// The functions with an address in this file, in the table's order.
     pub fn functions(&self) -> impl Iterator<Item = FunctionSymbol<'_>> {
-        let whole = self.symbols.len() - self.symbols.len() % size_of::<elf::Sym64<Little>>();
-        let symbols =
-            pod::slice_from_all_bytes::<elf::Sym64<Little>>(&self.symbols[..whole]).unwrap_or_default();
-        symbols.iter().filter_map(move |symbol| {
+        self.symbols().iter().filter_map(move |symbol| {
             let kind = symbol.st_type();
             let defined = symbol.st_shndx(Little) != elf::SHN_UNDEF && symbol.st_value(Little) != 0;
             if !defined || (kind != elf::STT_FUNC && kind != elf::STT_GNU_IFUNC) {
