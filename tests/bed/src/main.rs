@@ -17,6 +17,7 @@ mod call_log;
 mod children;
 mod controller;
 mod data;
+mod elsewhere;
 mod emulator;
 mod environment;
 mod library;

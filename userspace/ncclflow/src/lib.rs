@@ -35,6 +35,8 @@ pub mod memory;
 
 pub mod threads;
 
+pub mod gpu;
+
 pub mod dump;
 pub mod ps;
 

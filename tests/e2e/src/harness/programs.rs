@@ -35,6 +35,11 @@ pub fn patterns() -> Option<PathBuf> {
     built("ncclflow-patterns")
 }
 
+/// The NVML double.
+pub fn nvml_double() -> Option<PathBuf> {
+    built("libnvidia_ml.so")
+}
+
 /// The profiler plugin.
 pub fn truth_profiler() -> Option<PathBuf> {
     built("libncclflow_truth_profiler.so")

@@ -18,6 +18,7 @@ use crate::{
 
 const STUCK: u8 = 3;
 const UNKNOWN: u8 = 4;
+const WAITING: u8 = 5;
 /// Longest file that is merged.
 const MAX_FILE: u64 = 1 << 30;
 
@@ -62,6 +63,7 @@ pub(super) fn run(args: &DumpArgs) -> Result<ExitCode> {
         State::Healthy => ExitCode::SUCCESS,
         State::Stuck => ExitCode::from(STUCK),
         State::Unknown => ExitCode::from(UNKNOWN),
+        State::Waiting => ExitCode::from(WAITING),
     })
 }
 

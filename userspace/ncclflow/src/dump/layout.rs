@@ -26,6 +26,9 @@ pub(super) fn request() -> Request {
         fields::recv_mem::STRUCT,
         fields::send_net_resources::STRUCT,
         fields::recv_net_resources::STRUCT,
+        fields::peer_info::STRUCT,
+        fields::kernel_plan::STRUCT,
+        fields::task_p2p::STRUCT,
     ];
     let enums = [FUNC, PATTERN, RESULT, PROXY_OP_STATE, DATA_TYPE, RED_OP];
     Request {

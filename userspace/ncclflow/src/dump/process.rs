@@ -9,11 +9,16 @@ use anyhow::{Context as _, Result, bail};
 
 use super::{
     DumpOptions, Progress,
+    absent::{AbsentRank, LiveProcesses, PeerTable},
+    activity::Sample,
     comm_layout::CommLayout,
     communicator::{self, Communicator},
     connections::{ConnectionLayout, Peers},
     dump_report::{LibraryReport, ProcessReport, ProcessState},
     host_name, layout,
+    own_list::OwnList,
+    pending::PendingLayout,
+    places,
     proxy::{self, ProxyLayout, ProxyList, ProxyOp},
     rank_report::{OpReport, ProxyListState, ProxyReport, RankReport},
 };
@@ -21,9 +26,11 @@ use crate::{
     memory::{AddressSpace, Memory, ReadError},
     target::{LibraryId, MappedLibrary, Process, age_seconds, nccl_libraries, read_text, status_field},
     threads::{self, Names},
+    who::bus_id,
 };
 use nccl_library::{
     elf::Image,
+    fields::{IntField, comm},
     symbols::{self, DebugFiles, LayoutSource, ProblemKind},
 };
 
@@ -32,6 +39,10 @@ pub(super) struct Layout {
     comm: CommLayout,
     connections: ConnectionLayout,
     proxy: ProxyLayout,
+    pending: PendingLayout,
+    bus_id: Option<IntField>,
+    peers: Option<PeerTable>,
+    own_list: Option<OwnList>,
 }
 
 /// Libraries that were resolved already: several processes map the same one.
@@ -72,6 +83,10 @@ impl Libraries {
             comm: CommLayout::new(&resolution.layouts, resolution.nccl_version)?,
             connections: ConnectionLayout::new(&resolution.layouts)?,
             proxy: ProxyLayout::new(&resolution.layouts)?,
+            pending: PendingLayout::new(&resolution.layouts),
+            bus_id: comm::BUS_ID.find_int(&resolution.layouts),
+            peers: PeerTable::new(&resolution.layouts),
+            own_list: OwnList::of(&image),
         })
     }
 }
@@ -85,6 +100,8 @@ pub(super) struct Target {
     inodes: BTreeSet<u64>,
     /// When it was started, in ticks since the system was.
     pub(super) started: Option<u64>,
+    /// One for each reading.
+    samples: Vec<Sample>,
 }
 
 #[derive(Debug)]
@@ -124,7 +141,14 @@ impl Target {
             ..ProcessReport::default()
         };
         let started = process.started();
-        let mut target = Self { process, report, found: Vec::new(), inodes: BTreeSet::new(), started };
+        let mut target = Self {
+            process,
+            report,
+            found: Vec::new(),
+            inodes: BTreeSet::new(),
+            started,
+            samples: Vec::new(),
+        };
         if target.report.state == ProcessState::Exited {
             let pid = target.report.pid;
             target.report.error =
@@ -152,14 +176,18 @@ impl Target {
             self.report.libraries.push(report);
             let Some(layout) = layout else { continue };
             let process = &self.process;
-            let (found, scan) = communicator::find(
-                Memory::new(process),
-                &layout.comm,
-                &space,
-                options.limits,
-                options.first_only,
-                &mut |scan| progress(&Progress { process, scan }),
-            )?;
+            let listed = layout.own_list.and_then(|list| list.read(process, file, &layout.comm, &space));
+            let (found, scan) = match listed {
+                Some(listed) => listed,
+                None => communicator::find(
+                    Memory::new(process),
+                    &layout.comm,
+                    &space,
+                    options.limits,
+                    options.first_only,
+                    &mut |scan| progress(&Progress { process, scan }),
+                )?,
+            };
             self.report.scan = Some(scan);
             self.found.extend(found.into_iter().map(|comm| Found {
                 layout: Rc::clone(&layout),
@@ -169,6 +197,18 @@ impl Target {
             }));
         }
         Ok(())
+    }
+
+    /// Where the ranks of this rank's communicator are that are not among `known`.
+    pub(super) fn absent(&self, rank: &RankReport, known: &[u32], live: &LiveProcesses) -> Vec<AbsentRank> {
+        let found = self.found.iter().find(|found| found.address == rank.address);
+        let peers = found.and_then(|found| found.layout.peers);
+        peers.map(|peers| peers.absent(Memory::new(&self.process), rank, known, live)).unwrap_or_default()
+    }
+
+    /// What the process did between its readings.
+    pub(super) fn sum_up_activity(&mut self) {
+        self.report.activity = super::activity::over(&self.samples);
     }
 
     pub(super) fn look_at_threads(&mut self, with_stacks: bool, names: &mut Names) {
@@ -182,6 +222,7 @@ impl Target {
     /// Reads all communicators once. Those that ended since they were found are left out.
     pub(super) fn read(&mut self) -> Vec<RankReport> {
         self.report.state = state_of(&self.process);
+        self.samples.push(Sample::take(&self.process));
         self.try_read().unwrap_or_else(|error| {
             self.report.error = Some(error.to_string());
             Vec::new()
@@ -219,6 +260,8 @@ impl Target {
                 nccl_version: found.version.clone(),
                 shares_resources: shared,
                 connections: layout.connections.of_neighbours(memory, &layout.comm, &comm.report),
+                bus_id: places::read_one(memory, comm.report.address, layout.bus_id).and_then(bus_id),
+                pending: layout.pending.read(memory, comm.report.address, comm.report.n_ranks),
                 ..comm.report.clone()
             };
             rank.counters.coll_op_count_is_shared = shared && layout.comm.shares_coll_op_count;

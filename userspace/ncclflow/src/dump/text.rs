@@ -4,6 +4,7 @@ use std::fmt::{self, Write as _};
 
 use super::{
     dump_report::{CommunicatorReport, DumpReport, ProcessReport, ProcessState},
+    gpu_text,
     rank_report::{OpReport, RankReport},
     verdict::State,
 };
@@ -26,9 +27,14 @@ pub fn render(report: &DumpReport) -> String {
 }
 
 fn write_report(out: &mut String, report: &DumpReport) -> fmt::Result {
+    if let Some(job) = &report.job {
+        wrapped(out, &job.sentence, 0)?;
+        writeln!(out)?;
+    }
     for process in &report.processes {
         write_process(out, process)?;
     }
+    gpu_text::write(out, report)?;
     for communicator in &report.communicators {
         writeln!(out)?;
         write_communicator(out, communicator)?;
@@ -66,6 +72,7 @@ fn write_process(out: &mut String, process: &ProcessReport) -> fmt::Result {
             match scan.ended_by {
                 None => "",
                 Some(ScanEnd::Found) => "; ended at the first communicator",
+                Some(ScanEnd::Listed) => "; NCCL has a list of its communicators",
                 Some(ScanEnd::ByteLimit) => "; not to the end: the byte limit was reached (--max-gib)",
                 Some(ScanEnd::TimeLimit) => "; not to the end: the time limit was reached (--max-seconds)",
             }
@@ -117,6 +124,7 @@ fn write_communicator(out: &mut String, communicator: &CommunicatorReport) -> fm
     let state = match verdict.state {
         State::Healthy => "healthy",
         State::Stuck => "STUCK",
+        State::Waiting => "waiting",
         State::Unknown => "cannot tell",
     };
     let name = communicator.name.as_ref().map(|name| format!(" \"{name}\"")).unwrap_or_default();

@@ -121,6 +121,7 @@ fn write_dump(pids: Vec<u32>, options: &DumpOptions, dir: &OutputDir) -> Result<
     let state = match report.state() {
         dump::State::Healthy => "healthy",
         dump::State::Stuck => "stuck",
+        dump::State::Waiting => "ranks wait for one that makes progress elsewhere",
         dump::State::Unknown => "there is no telling why",
     };
     Ok((name, state.to_owned()))
