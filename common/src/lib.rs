@@ -7,6 +7,7 @@
 mod counters;
 mod gate;
 mod plan;
+mod python;
 mod record;
 mod walk;
 
@@ -15,6 +16,11 @@ pub use gate::{CLOSED, MAX_ADMITTED, OPEN, OPEN_TO_ADMITTED};
 pub use plan::{
     ARG_SLOTS, COOKIE_BITS, FetchPlan, MAX_COPY, MAX_PROBES, MAX_STEPS, SLOTS, STACK_POINTER_SLOT, Step,
     StepOp, TEMP_SLOTS,
+};
+pub use python::{
+    FRAME_BYTES, LARGEST_STACK, MAX_CODE_WORDS, MAX_PYTHONS, MAX_STACK_FRAMES, MAX_STACKS,
+    MAX_THREADS_WALKED, NO_OFFSET, PythonWalk, RawFrame, STACK_COOKIE, STACK_CUT, STACK_FRAMES,
+    STACK_NO_THREAD, STACK_RECORD, STACK_UNREADABLE, StackHead, mix, mix_begun,
 };
 pub use record::{
     LARGEST_RECORD, LOSS_MARK, LOSS_SLOTS, MAX_RINGS, RECORD_CLASSES, RecordClass, RecordHeader,

@@ -82,8 +82,8 @@ pub fn context(ctx: &ProbeContext) -> *mut bpf_user_pt_regs_t {
 
 /// Sends one record for the probe that was hit.
 #[inline(always)]
-pub fn record(ctx: &ProbeContext) {
-    send_record(ctx, fetch::entry(ctx, &mut MaybeUninit::uninit()));
+pub fn record(ctx: &ProbeContext, origin: Origin) {
+    send_record(ctx, fetch::entry(ctx, &mut MaybeUninit::uninit()), origin);
 }
 
 /// Sends one record for the return that was hit.
@@ -94,14 +94,14 @@ pub fn record_return(ctx: &RetProbeContext) {
     if only != 0 && only != bpf_get_current_pid_tgid() >> 32 {
         return; // not a hit: see COOKIE_BITS
     }
-    send_record(ctx, fetch::at_return(ctx, &mut MaybeUninit::uninit()));
+    send_record(ctx, fetch::at_return(ctx, &mut MaybeUninit::uninit()), Origin::here());
 }
 
 #[inline(always)]
-fn send_record(ctx: &impl EbpfContext, words: &mut Words<SLOTS>) {
+fn send_record(ctx: &impl EbpfContext, words: &mut Words<SLOTS>, origin: Origin) {
     let cookie = cookie(ctx);
     if let Some(hit) = hit(cookie)
-        && of_probe(hit, words, Origin::here(), ctx.as_ptr().cast()) == 0
+        && of_probe(hit, words, origin, ctx.as_ptr().cast()) == 0
     {
         // The development log: at level 0, the default, the verifier drops this.
         debug!(ctx, "a record of probe {} of process {} was lost", cookie, ctx.tgid());

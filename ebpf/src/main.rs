@@ -1,6 +1,7 @@
 //! The kernel side of ncclflow: one program, in three record sizes, that runs the fetch plan of the probe
 //! that was hit, one that does so at a function's return, and one that walks lists in the target's memory and
-//! runs a plan for each node.
+//! runs a plan for each node. Two of them also walk the call stack of the thread, in programs of their own: who
+//! wants no stacks does not load them.
 //!
 //! It knows nothing of NCCL. A uprobe program can be preempted by another task's on the same CPU, so a record
 //! is built in room that is its own, and counters are atomic.
@@ -21,6 +22,7 @@ mod gates;
 mod maps;
 mod output;
 mod pack;
+mod python;
 mod scratch;
 mod short;
 mod tally;
@@ -31,9 +33,19 @@ use aya_ebpf::{
     programs::{ProbeContext, RetProbeContext},
 };
 
+use crate::emit::Origin;
+
 #[uprobe(multi)]
 pub fn fetch_record(ctx: ProbeContext) -> u32 {
-    emit::record(&ctx);
+    emit::record(&ctx, Origin::here());
+    0
+}
+
+#[uprobe(multi)]
+pub fn fetch_with_stack(ctx: ProbeContext) -> u32 {
+    let origin = Origin::here();
+    python::record(&ctx, origin);
+    emit::record(&ctx, origin);
     0
 }
 
@@ -45,7 +57,15 @@ pub fn fetch_return(ctx: RetProbeContext) -> u32 {
 
 #[uprobe(multi)]
 pub fn walk(ctx: ProbeContext) -> u32 {
-    walk::record(&ctx);
+    walk::record(&ctx, Origin::here());
+    0
+}
+
+#[uprobe(multi)]
+pub fn walk_with_stack(ctx: ProbeContext) -> u32 {
+    let origin = Origin::here();
+    python::record(&ctx, origin);
+    walk::record(&ctx, origin);
     0
 }
 

@@ -10,9 +10,10 @@ use aya_ebpf::{
 
 use crate::{
     common::{
-        CLOSED, FetchPlan, LOSS_SLOTS, MAX_ADMITTED, MAX_PROBES, OPEN, ProbeCounters, SCRATCH_SLOTS, Seen,
-        WIRE_VERSION, Walk, ring_of,
+        CLOSED, FetchPlan, LOSS_SLOTS, MAX_ADMITTED, MAX_PROBES, MAX_PYTHONS, MAX_STACKS, OPEN,
+        ProbeCounters, PythonWalk, SCRATCH_SLOTS, Seen, WIRE_VERSION, Walk, ring_of,
     },
+    python::Stack,
     scratch::{ScratchSlot, Slot},
     walk::State,
 };
@@ -79,6 +80,22 @@ pub static ARMED: Array<u32> = Array::with_max_entries(1, 0);
 /// probe may not use a map that takes its memory as it grows.
 #[map]
 pub static ADMITTED: HashMap<u32, u32> = HashMap::with_max_entries(MAX_ADMITTED, 0);
+
+/// Where the stacks of processes are, by process. The loader keeps the maps of stacks small where there are none.
+#[map]
+pub static PYTHONS: HashMap<u32, PythonWalk> = HashMap::with_max_entries(MAX_PYTHONS, 0);
+
+/// Where CPython keeps the state of threads, by process and thread.
+#[map]
+pub static PYTHON_THREADS: LruHashMap<u64, u64> = LruHashMap::with_max_entries(MAX_STACKS, 0);
+
+/// Stacks that were sent, by their ids. One that is pushed out is sent again.
+#[map]
+pub static STACKS_SENT: LruHashMap<u64, u32> = LruHashMap::with_max_entries(MAX_STACKS, 0);
+
+/// Where stacks are put together.
+#[map]
+pub static STACKS: PerCpuArray<Slot<Stack>> = PerCpuArray::with_max_entries(SCRATCH_SLOTS, 0);
 
 /// Counters by cookie.
 #[map]

@@ -89,6 +89,18 @@ impl<const SIZE: usize> Entry<SIZE> {
         true
     }
 
+    /// Sends what was written and wakes the reader. Says whether it is on its way.
+    #[must_use]
+    #[inline(always)]
+    pub fn send_at_once(self, ctx: *mut bpf_user_pt_regs_t) -> bool {
+        if maps::through_perf() {
+            return self.send(ctx, |_| {}); // each of these wakes
+        }
+        // SAFETY: a reservation of ours.
+        unsafe { bpf_ringbuf_submit(self.room.cast(), BPF_RB_FORCE_WAKEUP.into()) };
+        true
+    }
+
     /// Sends nothing.
     #[inline(always)]
     pub fn discard(self) {

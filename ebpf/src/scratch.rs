@@ -12,6 +12,7 @@ use crate::{
     common::{LARGEST_RECORD, SCRATCH_SLOTS},
     fetch::Room,
     maps,
+    python::Stack,
     walk::State,
 };
 
@@ -58,6 +59,7 @@ macro_rules! claims {
 
 claims!(claim, claim_index, SCRATCH, Room<LARGEST_RECORD>);
 claims!(claim_state, claim_state_index, STATES, State);
+claims!(claim_stack, claim_stack_index, STACKS, Stack);
 
 /// The slot is for others again.
 #[inline(always)]

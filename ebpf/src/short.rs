@@ -28,14 +28,13 @@ const HEADS: usize = SHORT_HEADS / 8;
 
 /// Sends the records of the hit; 0 if the walk is to do it.
 #[inline(never)]
-pub fn record(ctx: &ProbeContext, cookie: u32) -> u64 {
+pub fn record(ctx: &ProbeContext, cookie: u32, origin: Origin) -> u64 {
     let Some(walk) = maps::WALKS.get(cookie) else { return 0 };
     let short = &walk.short;
     let len = short.heads_len as u32;
     if len == 0 || len > SHORT_HEADS as u32 || !maps::armed() {
         return 0;
     }
-    let origin = Origin::here();
     let mut room = MaybeUninit::uninit();
     let words = &mut fetch::entry::<HEADS>(ctx, &mut room).0;
     let from = [words[short.args[0] as usize % ARG_SLOTS], words[short.args[1] as usize % ARG_SLOTS]];

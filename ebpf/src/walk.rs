@@ -96,9 +96,9 @@ pub struct State {
 
 /// Runs the walk of the probe that was hit.
 #[inline(always)]
-pub fn record(ctx: &ProbeContext) {
+pub fn record(ctx: &ProbeContext, origin: Origin) {
     let cookie = emit::cookie(ctx);
-    if short::record(ctx, cookie) != 0 {
+    if short::record(ctx, cookie, origin) != 0 {
         return;
     }
     let Some(hit) = emit::hit(cookie) else { return };
@@ -107,7 +107,7 @@ pub fn record(ctx: &ProbeContext) {
         return;
     };
     // SAFETY: a live element of STATES, ours until it is released.
-    let state = unsafe { State::begun(&raw mut (*slot).room, cookie, hit.hit) };
+    let state = unsafe { State::begun(&raw mut (*slot).room, cookie, hit.hit, origin) };
     follow(ctx, state);
     scratch::release(slot);
 }
@@ -136,7 +136,7 @@ impl State {
     ///
     /// There is room for a state, which nothing else refers to.
     #[inline(always)]
-    unsafe fn begun<'a>(room: *mut Self, cookie: u32, hit: u64) -> &'a mut Self {
+    unsafe fn begun<'a>(room: *mut Self, cookie: u32, hit: u64, origin: Origin) -> &'a mut Self {
         const { assert!(size_of::<State>() % 8 == 0 && align_of::<State>() == 8) };
         let mut word = 0;
         while word < size_of::<Self>() / 8 {
@@ -146,7 +146,6 @@ impl State {
         }
         // SAFETY: all of it was written, and 0 is a value of every field.
         let state = unsafe { &mut *room };
-        let origin = Origin::here();
         (state.ts_ns, state.pid_tgid) = (origin.ts_ns, origin.pid_tgid);
         (state.cookie, state.hit) = (cookie, hit);
         state

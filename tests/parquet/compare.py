@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares the tables of `ncclflow export -f parquet` with the JSON lines of the same recordings.
 
-compare.py TABLES LINES… [--engine duckdb] [--engine spark] [--expect-difference SEQ]
+compare.py TABLES LINES… [--engine duckdb] [--engine spark] [--planned-messages] [--expect-difference SEQ]
 
 LINES are folders with `session.json`. Each engine reads the tables with the shipped views, row by row and with the shipped
 queries; what they must give is computed from the lines. Says what differs, and exits with 1.
@@ -66,10 +66,10 @@ def compare_links(rows, messages):
         fail(f"link_1s: {len(have)} of {len(want)}: {[(k, have.get(k), want[k]) for k in want if have.get(k) != want[k]][:2]}")
 
 
-def compare_comms(rows, sessions):
+def compare_comms(rows, sessions, messages_of):
     want = Counter()
     for session in sessions:
-        for table, lines in zip(COUNTED, (session.ops, session.messages, session.calls)):
+        for table, lines in zip(COUNTED, (session.ops, messages_of(session), session.calls)):
             for line in lines:
                 if line["communicator"] is not None:
                     want[line["job"], line["host"], line["communicator"], line["rank"], line["pid"], table] += 1
@@ -111,20 +111,22 @@ def main():
     parser.add_argument("tables")
     parser.add_argument("lines", nargs="+")
     parser.add_argument("--engine", action="append", choices=engines.ENGINES)
+    parser.add_argument("--planned-messages", action="store_true", help="messages that were only planned have rows, too")
     parser.add_argument("--expect-difference", type=int, help="`first_difference` gives this number, and no other")
     arguments = parser.parse_args()
     sessions = [Session(folder) for folder in arguments.lines]
     ops, messages, calls = ([row for s in sessions for row in rows(s)] for rows in (
         lambda s: s.ops, lambda s: s.messages, lambda s: s.calls))
+    messages_of = lambda s: s.messages if arguments.planned_messages else s.measured
     answers = []
     for name in arguments.engine or ["duckdb"]:
         engine = engines.ENGINES[name](arguments.tables)
         table = lambda of: engine.rows(f"SELECT * FROM {of}")
         compare_rows("op", table("op"), ops)
-        compare_rows("message", table("message"), messages)
+        compare_rows("message", table("message"), [row for s in sessions for row in messages_of(s)])
         compare_rows("call", table("call"), calls)
         compare_links(table("link_1s"), messages)
-        compare_comms(table("comm"), sessions)
+        compare_comms(table("comm"), sessions, messages_of)
         compare_hosts(table("host"), sessions)
         found = {}
         for query in engines.QUERIES:

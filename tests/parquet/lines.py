@@ -37,6 +37,9 @@ class Session:
         for row in self.messages:
             op = by_op[row["communicator"], row["rank"], row["seq"], row["channel"]]
             row.update(ts_ns=op["ts_ns"], pid=op["pid"], host=op["host"])
+        # Those of ops of which something was measured.
+        self.measured = [row for row in self.messages if any("messagesMeasured" in peer for peer in by_op[
+            row["communicator"], row["rank"], row["seq"], row["channel"]]["peers"])]
         for row in self.ops + self.messages + self.calls:
             wall = None if self.offset is None else row["ts_ns"] + self.offset
             row.update(job=self.job_of(row["pid"]), wall_ns=wall, clock_offset_ns=self.offset)

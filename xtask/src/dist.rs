@@ -3,6 +3,7 @@
 //! Kubernetes DaemonSet and a dashboard.
 
 mod debian;
+mod notices;
 mod staging;
 mod static_program;
 mod trial;
@@ -64,6 +65,8 @@ fn make(args: &Args, program: &Path, output: &Path, scratch: &Path) -> Result<Ve
     let name = format!("ncclflow-{version}-{}", args.target);
     let tree = scratch.join(&name);
     staging::fill(&tree, program, &pages)?;
+    let notices = notices::notices(&args.target)?;
+    fs::write(tree.join(notices::NAME), notices).context("writing the licences of others")?;
     let mut made = vec![staging::pack(scratch, &name, output)?];
     if !args.no_deb {
         let package = debian::pack(&scratch.join("deb"), &tree, &version, &args.target, output)?;

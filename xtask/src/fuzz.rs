@@ -17,7 +17,7 @@ use flate2::read::GzDecoder;
 use crate::{programs, repository, tool};
 
 const FOLDER: &str = "tests/fuzz";
-const TARGETS: [&str; 4] = ["library", "sections", "recording", "trace"];
+const TARGETS: [&str; 5] = ["library", "sections", "recording", "trace", "python"];
 
 /// A trace in Chrome's JSON with what is looked at.
 const TRACE: &str = r#"{"traceEvents":[
@@ -44,12 +44,15 @@ const FORMS: [(&str, &[&str]); 7] = [
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// `library` changes whole files, `sections` what is in the sections of a file whose headers are right, `recording` segments of
-    /// recordings and what is in their blocks, `trace` traces of profilers
+    /// recordings and what is in their blocks, `trace` traces of profilers, `python` the memory of interpreters
     #[arg(long, value_name = "TARGET", value_parser = TARGETS, num_args = 1.., default_values = TARGETS)]
     target: Vec<String>,
     /// Captures (`record --capture`, also with gzip) that seeds of recordings are made of
     #[arg(long, value_name = "FILE", num_args = 1.., default_values = CAPTURES)]
     captures: Vec<PathBuf>,
+    /// Interpreters that seeds of `python` are made of
+    #[arg(long, value_name = "PROGRAM", num_args = 1.., default_value = "python3")]
+    pythons: Vec<PathBuf>,
     /// How long each runs
     #[arg(long, value_name = "SECONDS", default_value_t = 900)]
     seconds: u64,
@@ -60,7 +63,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let folder = repository::root().join(FOLDER);
-    make_seeds(&folder, &args.captures)?;
+    make_seeds(&folder, &args.captures, &args.pythons)?;
     for target in &args.target {
         let mut cargo = Command::new("cargo");
         cargo
@@ -78,7 +81,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-fn make_seeds(folder: &Path, captures: &[PathBuf]) -> Result<()> {
+fn make_seeds(folder: &Path, captures: &[PathBuf], pythons: &[PathBuf]) -> Result<()> {
     for target in TARGETS {
         let corpus = folder.join("corpus").join(target);
         fs::create_dir_all(&corpus).with_context(|| format!("making `{}`", corpus.display()))?;
@@ -109,6 +112,10 @@ fn make_seeds(folder: &Path, captures: &[PathBuf]) -> Result<()> {
         tool::run(&mut program, "the seeds of traces")?;
     }
     fs::write(folder.join("corpus/trace/json"), TRACE).context("writing the seed of traces in JSON")?;
+    let mut program = Command::new(programs::cargo());
+    program.args(["run", "--quiet", "--release", "--example", "python-seeds", "--"]);
+    program.arg(folder.join("corpus/python")).args(pythons).current_dir(folder);
+    tool::run(&mut program, "the seeds of interpreters")?;
     let captures = captures.iter().map(|capture| unpacked(capture, folder)).collect::<Result<Vec<_>>>()?;
     let mut program = Command::new(programs::cargo());
     program.args(["run", "--quiet", "--release", "--example", "recording-seeds", "--"]);

@@ -6,6 +6,7 @@ mod btf_names;
 mod build_ebpf;
 mod conformance;
 mod demo;
+mod deny;
 mod dist;
 #[path = "../../ebpf/digest.rs"]
 mod ebpf_digest;
@@ -17,6 +18,7 @@ mod output_docs;
 mod parquet;
 mod prerequisites;
 mod programs;
+mod python_offsets;
 mod repository;
 mod test;
 mod tool;
@@ -44,6 +46,8 @@ enum Command {
     Nccl(nccl::Args),
     /// Make the table of struct layouts for libraries without debugging information
     Layouts(layouts::Args),
+    /// Make the table of CPython's struct layouts, of 3.8 to 3.12 (or compare it with --check)
+    PythonOffsets(python_offsets::Args),
     /// Make the tables of docs/OUTPUT.md and docs/PARQUET.md from the rows that are written (or compare them
     /// with --check)
     OutputDocs(output_docs::Args),
@@ -53,6 +57,8 @@ enum Command {
     Conformance(conformance::Args),
     /// Feed changed libraries to the resolver, to see that none does harm (cargo-fuzz)
     Fuzz(fuzz::Args),
+    /// Check licences, banned crates and sources of what the program is made of (cargo-deny)
+    Deny(deny::Args),
     /// Measure what tracing costs: ratios with their spread
     Bench(bench::Args),
     /// Make what users install: tarball and Debian package of a static program
@@ -70,10 +76,12 @@ fn main() -> Result<()> {
         Command::BuildEbpf(args) => build_ebpf::run(&args),
         Command::Nccl(args) => nccl::run(&args),
         Command::Layouts(args) => layouts::run(&args),
+        Command::PythonOffsets(args) => python_offsets::run(&args),
         Command::OutputDocs(args) => output_docs::run(&args),
         Command::Parquet(args) => parquet::run(&args),
         Command::Conformance(args) => conformance::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
+        Command::Deny(args) => deny::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Dist(args) => dist::run(&args),
         Command::Bed(args) => bed::run(&args),

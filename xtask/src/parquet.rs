@@ -38,7 +38,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let export = |format: &str, output: &Path| -> Result<f64> {
             let begun = Instant::now();
             let mut export = Command::new(programs.join("ncclflow"));
-            tool::output(export.arg("export").arg(&plain).args(["-f", format, "-o"]).arg(output))?;
+            export.arg("export").arg(&plain).args(["-f", format]);
+            if format == "parquet" {
+                export.arg("--planned-messages");
+            }
+            tool::output(export.arg("-o").arg(output))?;
             Ok(begun.elapsed().as_secs_f64())
         };
         let (as_lines, as_tables) = (export("jsonl", &lines)?, export("parquet", &tables)?);
@@ -46,7 +50,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         for engine in engines {
             let mut compare = Command::new("python3");
             compare.arg(repository::root().join("tests/parquet/compare.py")).arg(&tables).arg(&lines);
-            compare.args(["--engine", engine]).env("PYTHONPATH", &python_path);
+            compare.args(["--planned-messages", "--engine", engine]).env("PYTHONPATH", &python_path);
             let begun = Instant::now();
             let rows = tool::output(&mut compare)?;
             let rows = String::from_utf8_lossy(&rows).trim().to_owned();

@@ -3,7 +3,7 @@
 use std::{
     env,
     ffi::OsString,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
@@ -66,9 +66,19 @@ pub(crate) fn commands() -> Result<()> {
     do_or_fail(Command::new("apt-get").env("DEBIAN_FRONTEND", "noninteractive").args(install).args(missing))
 }
 
-/// Packages of Python that tests read our output with: what is imported, and what pip installs for it.
-const PACKAGES: [(&str, &str); 2] =
-    [("prometheus_client.openmetrics.parser", "prometheus-client"), ("duckdb", "duckdb")];
+/// Packages of Python that tests read our output with: what is imported, and what pip installs for it. A version is
+/// named: what a test compares with does not change by itself.
+const PACKAGES: [(&str, &str); 4] = [
+    ("prometheus_client.openmetrics.parser", "prometheus-client==0.26.0"),
+    ("duckdb", "duckdb==2.0.0"),
+    // Brings protobuf, too.
+    ("perfetto.protos.perfetto.trace.perfetto_trace_pb2", "perfetto==0.59.1"),
+    ("chakra.src.jsonizer.jsonizer", "mlc-chakra==1.0.0"),
+];
+
+/// Installed without what they name as dependencies: of those the tests need nothing, and they are hundreds of
+/// megabytes (mlc-chakra's: Jupyter, Plotly and more).
+const WITHOUT_DEPENDENCIES: [&str; 1] = ["mlc-chakra==1.0.0"];
 
 /// Spark is some 450 MB, and needs Java: only `cargo xtask parquet --spark` fetches it.
 pub(crate) const SPARK: (&str, &str) = ("pyspark.sql", "pyspark");
@@ -87,12 +97,59 @@ pub(crate) fn python_path(more: &[(&str, &str)]) -> Result<OsString> {
             continue;
         }
         say(&format!("fetching {package} into {}", folder.display()));
-        let pip = nccl::pip()?;
-        let install =
-            ["install", "--quiet", "--disable-pip-version-check", "--root-user-action", "ignore", "--target"];
-        do_or_fail(Command::new(pip[0]).args(&pip[1..]).args(install).arg(&folder).arg(package))?;
+        install_wheel(package, &folder)?;
     }
     Ok(path)
+}
+
+/// Versions that are fetched where fewer than two interpreters are installed: one whose layouts are in our table, one that
+/// states them, and one without the GIL.
+const FETCHED_PYTHONS: [&str; 3] = ["3.10", "3.13t", "3.14"];
+
+/// `$NCCLFLOW_PYTHONS` with which tests find at least two versions of CPython. Where the machine has fewer, uv fetches
+/// some into a folder of ours. If that fails, it is said, and tests are skipped or fail.
+pub(crate) fn pythons() -> Result<OsString> {
+    let given = env::var_os("NCCLFLOW_PYTHONS").filter(|list| !list.is_empty());
+    let folder = programs::target_folder()?.join("pythons");
+    let fetched = || {
+        let versions = std::fs::read_dir(&folder).into_iter().flatten().flatten();
+        versions.map(|version| version.path().join("bin/python3")).filter(|program| program.exists())
+    };
+    if test_support::pythons().len() + fetched().count() < 2 {
+        say(&format!("fetching CPython {} into {}", FETCHED_PYTHONS.join(", "), folder.display()));
+        if let Err(error) = fetch_pythons(&folder) {
+            say(&format!("{error:#}: tests that need two versions of CPython are skipped"));
+        }
+    }
+    let given = given.iter().flat_map(|list| env::split_paths(list));
+    env::join_paths(given.chain(fetched())).context("the path of an interpreter")
+}
+
+fn fetch_pythons(folder: &Path) -> Result<()> {
+    let tools = programs::target_folder()?.join("uv");
+    let uv = tools.join("bin/uv");
+    if !uv.exists() {
+        install_wheel("uv", &tools)?;
+    }
+    do_or_fail(
+        Command::new(uv).args(["python", "install", "--install-dir"]).arg(folder).args(FETCHED_PYTHONS),
+    )
+}
+
+/// Puts a package of pip, and what it needs, into this folder.
+fn install_wheel(package: &str, folder: &Path) -> Result<()> {
+    let pip = nccl::pip()?;
+    let install =
+        ["install", "--quiet", "--disable-pip-version-check", "--root-user-action", "ignore", "--target"];
+    let alone = WITHOUT_DEPENDENCIES.contains(&package).then_some("--no-deps");
+    do_or_fail(Command::new(pip[0]).args(&pip[1..]).args(install).arg(folder).args(alone).arg(package))
+}
+
+/// Fetches a package of pip, of a version that is named, into a folder of its own.
+pub(crate) fn fetch_wheel(package: &str, folder: &Path) -> Result<()> {
+    commands()?;
+    say(&format!("fetching {package} into {}", folder.display()));
+    install_wheel(package, folder)
 }
 
 /// The standard library of a target, which rustup fetches; without rustup it is for the machine to have it.

@@ -21,6 +21,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<()> {
     prerequisites::commands()?;
     let python_path = prerequisites::python_path(&[])?;
+    let pythons = prerequisites::pythons()?;
     prerequisites::rust_target(prerequisites::STATIC_TARGET)?;
     for version in nccl::tested_versions() {
         nccl::library_path(version)?;
@@ -36,6 +37,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         .env("NCCLFLOW_REQUIRE", &args.require)
         .env("NCCLFLOW_SKIPS", &skips)
         .env("PYTHONPATH", python_path)
+        .env("NCCLFLOW_PYTHONS", pythons)
         .status()
         .context("starting cargo test")?;
     let skipped = skipped(&skips)?;

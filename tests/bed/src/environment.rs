@@ -34,7 +34,11 @@ pub(crate) fn settings(options: &Options) -> Vec<(String, String)> {
             set(&format!("NCCL_{name}"), &channels.to_string());
         }
     }
-    if options.absent.is_some() || !options.is_consistent() {
+    if options.absent.is_some()
+        || options.busy.is_some()
+        || options.checkpoint.is_some()
+        || !options.is_consistent()
+    {
         // A rank that never joins must be missing in the kernels, not while the others connect.
         set("NCCL_RUNTIME_CONNECT", "0");
     }

@@ -89,6 +89,26 @@ pub(crate) struct Options {
     #[arg(long, value_name = "RANK=FILE", value_parser = parse_stall)]
     pub(crate) stall: Vec<(u32, PathBuf)>,
 
+    /// RANK=FILE: while the file exists, the GPU of this rank runs another kernel first, which uses its memory
+    #[arg(long, value_name = "RANK=FILE", value_parser = parse_stall)]
+    pub(crate) compute: Vec<(u32, PathBuf)>,
+
+    /// RANK=FILE: while the file exists, the kernels of this rank do not begin, as behind an event
+    #[arg(long, value_name = "RANK=FILE", value_parser = parse_stall)]
+    pub(crate) hold: Vec<(u32, PathBuf)>,
+
+    /// What the emulated GPUs do, for the NVML double (NVML_DOUBLE_STATES)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) gpu_states: Option<PathBuf>,
+
+    /// RANK@N: before its operation N the first thread of this rank computes for the rest of the run
+    #[arg(long, value_name = "RANK@N", value_parser = parse_absent)]
+    pub(crate) busy: Option<(u32, u64)>,
+
+    /// RANK@N: before its operation N this rank writes a file for the rest of the run
+    #[arg(long, value_name = "RANK@N", value_parser = parse_absent)]
+    pub(crate) checkpoint: Option<(u32, u64)>,
+
     /// RANK[@N]: this rank joins the first N operations (none) and then no more
     #[arg(long, value_name = "RANK[@N]", value_parser = parse_absent)]
     pub(crate) absent: Option<(u32, u64)>,
@@ -228,6 +248,8 @@ impl Options {
         let of_ranks = [
             ("absent", self.absent.map(|(rank, _)| rank)),
             ("swap", self.swap.map(|(rank, _)| rank)),
+            ("busy", self.busy.map(|(rank, _)| rank)),
+            ("checkpoint", self.checkpoint.map(|(rank, _)| rank)),
             ("size-of", self.size_of.map(|(rank, ..)| rank)),
         ];
         for (option, rank) in of_ranks {
@@ -243,8 +265,10 @@ impl Options {
                 self.dtype.size()
             );
         }
-        if let Some((rank, _)) = self.stall.iter().find(|(rank, _)| *rank >= self.ranks) {
-            bail!("--stall {rank}: there are only {} ranks", self.ranks);
+        for (option, files) in [("stall", &self.stall), ("compute", &self.compute), ("hold", &self.hold)] {
+            if let Some((rank, _)) = files.iter().find(|(rank, _)| *rank >= self.ranks) {
+                bail!("--{option} {rank}: there are only {} ranks", self.ranks);
+            }
         }
         Ok(())
     }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use crate::data::Shape;
+use crate::elsewhere;
 use crate::link::Report;
 use crate::nccl_api::Buffers;
 use crate::options::{OpKind, Options};
@@ -92,6 +93,7 @@ fn run_all(
     let mut next = 0;
     while next < joins {
         let end = (next + u64::from(options.group)).min(joins);
+        elsewhere::go(options, rank, next..end, deadline)?;
         let grouped = end - next > 1;
         let first_of_group = flights.len();
         if grouped {

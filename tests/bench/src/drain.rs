@@ -134,6 +134,7 @@ impl Session {
             Buffer { kind, bytes: args.buffer_size << 20, rings: 1 },
             LinkKind::best(),
             false,
+            false,
         )?;
         let this = Path::new("/proc/self/exe");
         let plan = plan()?;
@@ -145,6 +146,7 @@ impl Session {
             kind: ProbeKind::ApiCall(no_spans()),
             plan,
             walk: None,
+            takes_stack: false,
         };
         let pid = NonZeroU32::new(std::process::id()).context("we are a process")?;
         let cookie = attachment.store(&probe, None, 0, Some(pid))?;

@@ -17,7 +17,7 @@ use anyhow::{Context as _, Result};
 use nccl_library::{
     elf::{Image, Machine},
     nccl::{PatRule, Pattern},
-    symbols::{Function, ParamSource, Resolution, nccl_request, resolve},
+    symbols::{Code, Function, ParamSource, Resolution, nccl_request, resolve},
 };
 use ncclflow::kernel::probe::{self, Level, Probe, ProbeSet, ProbeStrategy, StepDetail};
 use ncclflow_e2e::{
@@ -162,7 +162,7 @@ fn differences(own: &Resolution, found: &Resolution, images: [&Image; 2]) -> Vec
         let [own_image, found_image] = images;
         let sets = [(own, own_image), (found, found_image)].map(|(resolution, image)| {
             let mut set = ProbeSet::default();
-            probe::add_steps(&mut set, resolution, Some(image), detail);
+            probe::add_steps(&mut set, resolution, Some(&Code::read(image, resolution)), detail);
             set
         });
         compare(&format!("steps, {detail:?}"), sets);

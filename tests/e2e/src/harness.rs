@@ -3,6 +3,7 @@
 pub mod bed;
 pub mod conformance;
 pub mod dumper;
+pub mod fuse;
 pub mod job;
 pub mod kernel_objects;
 pub mod memory;

@@ -53,6 +53,7 @@ fn probe(function: &str, offset: u64) -> Probe {
         kind: ProbeKind::Head,
         plan: FetchPlan::default(),
         walk: None,
+        takes_stack: false,
     }
 }
 
@@ -98,7 +99,7 @@ fn probes_go_as_they_came_and_a_refusal_leaves_none() {
     assert!(untouched.0 != BREAKPOINT && untouched.1 != BREAKPOINT);
     for (kind, expected) in [(LinkKind::Multi, 1), (LinkKind::Perf, 2)] {
         let buffer = Buffer { kind: BufferKind::Ring, bytes: 1 << 20, rings: 1 };
-        let mut attachment = Attachment::new(buffer, kind, false).unwrap();
+        let mut attachment = Attachment::new(buffer, kind, false, false).unwrap();
         let probes = [probe("first", offset), probe("second", other_offset), probe("nowhere", 1 << 40)];
         let stored: Vec<(&Probe, u32)> =
             probes.iter().map(|probe| (probe, attachment.store(probe, None, 0, own).unwrap())).collect();

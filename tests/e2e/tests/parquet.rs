@@ -82,15 +82,23 @@ fn captures_are_those_of_their_lines() {
         let capture = Command::new("gzip").arg("-dc").arg(&compressed).output().unwrap();
         assert!(capture.status.success(), "{}: {capture:?}", compressed.display());
         fs::write(path("capture"), capture.stdout).unwrap();
-        for (format, output) in [("parquet", "tables"), ("jsonl", "lines")] {
+        let export = |arguments: &[&str], output: &str| {
             let mut export = Command::new(&ncclflow);
-            export.arg("export").arg(path("capture")).args(["--last", part, "-f", format, "-o"]);
-            let done = export.arg(path(output)).output().unwrap();
+            export.arg("export").arg(path("capture")).args(["--last", part, "-f"]).args(arguments);
+            let done = export.arg("-o").arg(path(output)).output().unwrap();
             assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+            String::from_utf8(done.stdout).unwrap()
+        };
+        export(&["jsonl"], "lines");
+        export(&["parquet", "--planned-messages"], "all");
+        let said = export(&["parquet"], "tables");
+        assert_eq!(said.contains("only planned"), !measured, "{said}");
+        // The sums by link are those of all messages, whether these have rows or not.
+        for (tables, arguments) in [("all", &["--planned-messages"][..]), ("tables", &[])] {
+            let compared = tables::compare(&path(tables), &[&path("lines")], arguments);
+            assert!(rows(&compared, "ops") > 100 && rows(&compared, "messages") > 5000, "{compared}");
+            assert_eq!(rows(&compared, "delays") > 0, measured, "{compared}");
         }
-        let compared = tables::compare(&path("tables"), &[&path("lines")], &[]);
-        assert!(rows(&compared, "ops") > 100 && rows(&compared, "messages") > 5000, "{compared}");
-        assert_eq!(rows(&compared, "delays") > 0, measured, "{compared}");
     }
 }
 

@@ -1,6 +1,7 @@
 //! What all targets do with a file, and what must never happen.
 
 pub mod assembly;
+pub mod python;
 pub mod recording;
 pub mod recording_blocks;
 pub mod trace;

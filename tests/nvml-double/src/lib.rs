@@ -1,8 +1,11 @@
-//! A double of NVML for machines without a GPU: the functions that NCCL looks up by name, and nothing else.
+//! A double of NVML for machines without a GPU: the functions that NCCL looks up by name and, where a file says
+//! what the GPUs do (`states.rs`), those that ncclflow asks.
 //!
 //! It reports [`DEVICES`] devices of compute capability 9.0 without NVLink, peer access, fabric or
 //! confidential computing. The PCI addresses agree with the bed's replacement of the CUDA runtime
 //! (`tests/bed/src/runtime/device.rs`): device `i` sits on bus [`FIRST_BUS`]` + i`.
+
+pub mod states;
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr;
@@ -326,7 +329,6 @@ not_supported! {
     nvmlDeviceGetNvLinkRemotePciInfo
     nvmlDeviceGetNvLinkRemotePciInfo_v2
     nvmlDeviceGetNvLinkCapability
-    nvmlDeviceGetFieldValues
     nvmlDeviceGetNvLinkRemoteDeviceType
     nvmlDeviceGetMemoryErrorCounter
     nvmlDeviceGetGpuFabricInfoV

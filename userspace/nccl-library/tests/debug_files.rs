@@ -66,6 +66,7 @@ fn resolved(library: &Path, files: &[&Path], folders: &[&Path]) -> Resolution {
         }],
         structs: vec!["Comm".into()],
         enums: Vec::new(),
+        variables: Vec::new(),
     };
     let own = |paths: &[&Path]| paths.iter().map(|path| path.to_path_buf()).collect();
     let debug_files = DebugFiles::new(own(files), own(folders));

@@ -54,6 +54,7 @@ fn resolved(entries: &str, more_abbreviations: &str) -> Option<Resolution> {
         functions: vec![FunctionSpec::optional("f", &["x"], "nothing")],
         structs: ["Circle", "Other", "Huge", "Deep"].map(Into::into).into(),
         enums: vec!["Endless".into()],
+        variables: Vec::new(),
     };
     let start = Instant::now();
     let resolution = resolve(&Image::open(&library).unwrap(), &request).unwrap();

@@ -92,6 +92,7 @@ fn request() -> Request {
         ],
         structs: ["Comm", "Ring", "Nowhere"].map(Into::into).into(),
         enums: vec!["pattern_t".into()],
+        variables: Vec::new(),
     }
 }
 

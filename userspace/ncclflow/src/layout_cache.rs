@@ -4,7 +4,7 @@
 //! # When an entry is this library's
 //!
 //! The library belongs to a tenant, who can give it any build-id. So the key names the file as it is now:
-//! device, inode, size, mtime, ctime and build-id. On the file systems of a kernel a tenant can set the
+//! device, inode, size, mtime and ctime. On the file systems of a kernel a tenant can set the
 //! mtime, but not the ctime: every write and every `utimensat` sets it to the present. A file that is changed
 //! after it was resolved therefore has another ctime, and one that was changed a moment before is not kept
 //! (two changes in one tick of the clock have one ctime; a file that is mapped for writing gets its ctime
@@ -15,7 +15,8 @@
 //! made from, and everything that probes send is distrusted.
 //!
 //! The key also has this program (version, and its file: development builds share a version) and all that was
-//! asked for. Only answers out of the library's own debugging information are kept: others depend on debug
+//! asked for. With an entry goes the machine code that it is of: it is compared with the file's before a
+//! probe is attached. Only answers out of the library's own debugging information are kept: others depend on debug
 //! files or on what is shipped.
 //!
 //! # Whose the entries are
@@ -24,7 +25,7 @@
 //! write to is not used. An entry that is damaged, foreign or of another key is written anew.
 
 use std::{
-    fs::{DirBuilder, File, Metadata},
+    fs::{DirBuilder, File},
     io::{Read as _, Write as _},
     os::unix::fs::{DirBuilderExt as _, MetadataExt as _},
     path::{Path, PathBuf},
@@ -34,14 +35,15 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use crate::sinks::{OutputDir, Share};
-use nccl_library::{
-    elf::Image,
-    symbols::{Request, Resolution, SymbolSource},
+use crate::{
+    resolver::What,
+    sinks::{OutputDir, Share},
+    target::LibraryId,
 };
+use nccl_library::symbols::{Resolved, SymbolSource};
 
 /// Raised when what is kept, or how, changes.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 
 /// An entry is some hundred kilobytes.
 const MAX_BYTES: u64 = 16 << 20;
@@ -63,47 +65,21 @@ pub struct LayoutCache {
 pub struct CacheKey {
     format: u32,
     version: String,
-    program: FileIdentity,
-    library: FileIdentity,
-    build_id: String,
+    program: LibraryId,
+    library: LibraryId,
     request: String,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct FileIdentity {
-    device: u64,
-    inode: u64,
-    bytes: u64,
-    /// Seconds and nanoseconds since 1970.
-    modified: (i64, i64),
-    changed: (i64, i64),
-}
-
-impl From<&Metadata> for FileIdentity {
-    fn from(metadata: &Metadata) -> Self {
-        Self {
-            device: metadata.dev(),
-            inode: metadata.ino(),
-            bytes: metadata.size(),
-            modified: (metadata.mtime(), metadata.mtime_nsec()),
-            changed: (metadata.ctime(), metadata.ctime_nsec()),
-        }
-    }
-}
-
 impl CacheKey {
-    /// The key of a library for what is asked of it; none if it has no build-id, or its status cannot be
-    /// read.
-    pub fn new(image: &Image, request: &Request) -> Option<Self> {
+    /// The key of a library for what is asked of it; none if this program's own file has no status.
+    pub(crate) fn new(library: LibraryId, what: What) -> Option<Self> {
         let program = std::fs::metadata("/proc/self/exe").ok()?;
-        let library = image.file().metadata().ok()?;
         Some(Self {
             format: FORMAT,
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            program: FileIdentity::from(&program),
-            library: FileIdentity::from(&library),
-            build_id: image.build_id()?.to_string(),
-            request: format!("{request:?}"),
+            program: LibraryId::from(&program),
+            library,
+            request: format!("{what:?}"),
         })
     }
 
@@ -150,30 +126,30 @@ impl LayoutCache {
         Ok(Self { dir })
     }
 
-    pub fn load(&self, key: &CacheKey) -> Option<Resolution> {
+    pub fn load(&self, key: &CacheKey) -> Option<Resolved> {
         let file = self.dir.open_file(&key.file_name()).ok()?;
         let metadata = file.metadata().ok()?;
         let ours = metadata.uid() == rustix::process::geteuid().as_raw() && metadata.mode() & OTHERS == 0;
         if !ours || metadata.len() > MAX_BYTES {
             return None;
         }
-        let (known, resolution) = sound(&file, metadata.len())?;
-        (known == *key).then_some(resolution)
+        let (known, resolved) = sound(&file, metadata.len())?;
+        (known == *key).then_some(resolved)
     }
 
     /// Keeps what was resolved, if it can be kept: see the module's text.
-    pub fn store(&self, key: &CacheKey, image: &Image, resolution: &Resolution) -> Result<bool> {
-        let still = image.file().metadata().is_ok_and(|now| FileIdentity::from(&now) == key.library);
-        if resolution.symbol_source != SymbolSource::OwnDwarf || !still || !key.is_settled(SystemTime::now())
-        {
+    /// The key's library is that which was resolved: whoever resolved it has seen to it.
+    pub fn store(&self, key: &CacheKey, resolved: &Resolved) -> Result<bool> {
+        let is_own = resolved.resolution.symbol_source == SymbolSource::OwnDwarf;
+        if !is_own || !key.is_settled(SystemTime::now()) {
             return Ok(false);
         }
-        self.write(key, resolution).map(|()| true)
+        self.write(key, resolved).map(|()| true)
     }
 
-    fn write(&self, key: &CacheKey, resolution: &Resolution) -> Result<()> {
+    fn write(&self, key: &CacheKey, resolved: &Resolved) -> Result<()> {
         self.make_room().context("making room in the cache")?;
-        let entry = serde_json::to_vec(&(key, resolution))?;
+        let entry = serde_json::to_vec(&(key, resolved))?;
         let check = crc32fast::hash(&entry).to_le_bytes();
         self.dir
             .replace_file(Share::Free, &key.file_name(), |file| {
@@ -201,7 +177,7 @@ impl LayoutCache {
 }
 
 /// An entry, unless it is damaged.
-fn sound(file: &File, bytes: u64) -> Option<(CacheKey, Resolution)> {
+fn sound(file: &File, bytes: u64) -> Option<(CacheKey, Resolved)> {
     let mut content = Vec::with_capacity(usize::try_from(bytes).ok()?);
     file.take(MAX_BYTES).read_to_end(&mut content).ok()?;
     let (entry, check) = content.split_last_chunk::<4>()?;

@@ -7,6 +7,9 @@
 // What there is to trace: processes, and the layouts of their libraries.
 pub mod target;
 
+// Who looks at what belongs to tenants, and can be lost.
+pub mod resolver;
+
 pub mod layout_cache;
 
 // From a hit to a record, in the kernel and out of it.
@@ -14,6 +17,11 @@ pub mod kernel;
 
 pub mod clock;
 pub mod text;
+
+// Whether a session is well, and what tests break.
+mod fault;
+pub mod health;
+mod privileges;
 
 // From records to files.
 pub mod record;
@@ -35,10 +43,13 @@ pub mod memory;
 
 pub mod threads;
 
+pub mod gpu;
+
 pub mod dump;
 pub mod ps;
 
 // Who called it.
+pub mod python;
 pub mod stacks;
 
 // Whether this host can trace.

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use flow::wire::ProbeKind;
 use nccl_library::elf::Image;
-use nccl_library::symbols::{nccl_request, resolve};
+use nccl_library::symbols::{Code, nccl_request, resolve};
 use ncclflow::kernel::probe::{self, ProbeSet, StepDetail};
 use tempfile::TempDir;
 use test_support::{is_long, nccl, tool};
@@ -36,7 +36,7 @@ fn check(name: &str, library: &Path, file_offset: u64, in_frame: i64) {
     let image = Image::open(library).unwrap();
     let resolution = resolve(&image, &nccl_request()).unwrap();
     let mut set = ProbeSet::default();
-    probe::add_steps(&mut set, &resolution, Some(&image), StepDetail::Waits);
+    probe::add_steps(&mut set, &resolution, Some(&Code::read(&image, &resolution)), StepDetail::Waits);
     assert!(set.missing.is_empty(), "{name}: {:?}", set.missing);
     let sizes: Vec<_> =
         set.probes.iter().filter(|probe| matches!(probe.kind, ProbeKind::SendSize(_))).collect();

@@ -11,6 +11,7 @@ mod resolve;
 mod saturate;
 mod scale;
 mod spread;
+mod stacks;
 mod traced_job;
 mod tracefs;
 mod volume;
@@ -65,6 +66,8 @@ enum Bench {
     Volume(volume::Args),
     /// Parquet tables of a job of many ranks, made of a capture of few: time, memory, and the shipped queries
     Fleet(fleet::Args),
+    /// What call stacks cost a call, by their frames, seen before and new (root, python3)
+    Stacks(stacks::Args),
     /// A job that never pauses, for a long time: delivered + lost = hits, to the record (root)
     Saturate(saturate::Args),
 }
@@ -81,6 +84,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Bench::Scale(args) => scale::run(args),
         Bench::Volume(args) => volume::run(args),
         Bench::Fleet(args) => fleet::run(args),
+        Bench::Stacks(args) => stacks::run(args),
         Bench::Saturate(args) => saturate::run(args),
     }?;
     let text = serde_json::to_string_pretty(&result)? + "\n";

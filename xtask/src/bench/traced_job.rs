@@ -73,9 +73,14 @@ impl Bench {
 
     /// Begins to record a job.
     pub(crate) fn record(&mut self, job: &WaitingJob, arguments: &[&str]) -> Result<Recording> {
+        self.record_pids(&job.pid_list(), arguments)
+    }
+
+    /// Begins to record these processes, as `ncclflow -p` takes them.
+    pub(crate) fn record_pids(&mut self, pids: &str, arguments: &[&str]) -> Result<Recording> {
         let output = self.fresh("out");
         let mut child = Command::new(self.programs.join("ncclflow"))
-            .args(["record", "-p", &job.pid_list(), "-o"])
+            .args(["record", "-p", pids, "-o"])
             .arg(&output)
             .args(arguments)
             .stdout(Stdio::null())

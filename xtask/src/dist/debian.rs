@@ -13,7 +13,7 @@ use super::staging::{copy, copy_folder, source_time};
 use crate::tool;
 
 /// Files of the tree, where they are installed, and their modes.
-const PLACES: [(&str, &str, u32); 10] = [
+const PLACES: [(&str, &str, u32); 13] = [
     ("ncclflow", "usr/bin/ncclflow", 0o755),
     ("dist/systemd/ncclflow-record.service", "usr/lib/systemd/system/ncclflow-record.service", 0o644),
     ("dist/debian/ncclflow.default", "etc/default/ncclflow", 0o644),
@@ -23,6 +23,9 @@ const PLACES: [(&str, &str, u32); 10] = [
     ("README.md", "usr/share/doc/ncclflow/README.md", 0o644),
     ("LICENSE-MIT", "usr/share/doc/ncclflow/copyright", 0o644),
     ("LICENSE-APACHE", "usr/share/doc/ncclflow/LICENSE-APACHE", 0o644),
+    ("LICENSE-GPL-2.0", "usr/share/doc/ncclflow/LICENSE-GPL-2.0", 0o644),
+    ("THIRD-PARTY-LICENSES", "usr/share/doc/ncclflow/THIRD-PARTY-LICENSES", 0o644),
+    ("SECURITY.md", "usr/share/doc/ncclflow/SECURITY.md", 0o644),
     ("CHANGELOG.md", "usr/share/doc/ncclflow/CHANGELOG.md", 0o644),
 ];
 /// What the README points to: what each file and metric means, the dashboard, the container file and the

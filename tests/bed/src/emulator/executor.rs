@@ -9,6 +9,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::gpu_states::GpuState;
 use super::memory;
 use crate::environment::exists;
 
@@ -22,11 +23,37 @@ pub(crate) struct Control {
     /// While one of these exists nothing moves.
     stalls: Vec<PathBuf>,
     moved: Cell<u64>,
+    gpu: Option<GpuState>,
 }
 
 impl Control {
-    pub(crate) fn new(abort_flag: usize, stalls: Vec<PathBuf>) -> Self {
-        Self { abort_flag, stalls, moved: Cell::new(0) }
+    pub(crate) fn new(abort_flag: usize, stalls: Vec<PathBuf>, gpu: Option<GpuState>) -> Self {
+        Self { abort_flag, stalls, moved: Cell::new(0), gpu }
+    }
+
+    /// Counts what the GPU sends to others.
+    pub(crate) fn sent(&self, bytes: usize) {
+        if let Some(gpu) = self.gpu {
+            gpu.sent(bytes);
+        }
+    }
+
+    /// Counts what the GPU gets from others.
+    pub(crate) fn received(&self, bytes: usize) {
+        if let Some(gpu) = self.gpu {
+            gpu.received(bytes);
+        }
+    }
+
+    /// Waits while one of these files exists; false when the kernel was aborted first.
+    pub(crate) fn wait_while(&self, files: &[PathBuf]) -> bool {
+        while files.iter().any(|file| exists(file)) {
+            if self.aborted() {
+                return false;
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+        true
     }
 
     /// Waits until `ready` returns true.

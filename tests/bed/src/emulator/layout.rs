@@ -322,8 +322,7 @@ pub(crate) struct Layout {
 impl HostComm {
     /// What a bed needs whose kernels move nothing.
     pub(crate) fn read(library: &Path) -> Result<Self> {
-        let request =
-            Request { functions: Vec::new(), structs: vec!["ncclComm".to_owned()], enums: Vec::new() };
+        let request = Request { structs: vec!["ncclComm".to_owned()], ..Request::default() };
         let resolution = resolve(&Image::open(library)?, &request)?;
         let layouts = &resolution.layouts;
         Ok(Self {
@@ -339,6 +338,7 @@ impl Layout {
         let strings = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         let request = Request {
             functions: Vec::new(),
+            variables: Vec::new(),
             structs: strings(&[
                 "ncclKernelComm",
                 "ncclDevComm",

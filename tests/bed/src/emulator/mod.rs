@@ -11,6 +11,7 @@ mod bcast;
 mod connection;
 mod executor;
 mod functions;
+mod gpu_states;
 mod kernel;
 mod layout;
 mod lists;
@@ -33,6 +34,7 @@ use anyhow::{Context, Result, bail};
 
 use self::executor::Control;
 use self::functions::Functions;
+use self::gpu_states::{GpuState, GpuStates};
 use self::kernel::Kernel;
 use self::layout::{HostComm, Layout, Work};
 use self::transfer_log::{LaunchName, TransferLog};
@@ -48,6 +50,11 @@ struct State {
     /// None where kernels complete at once, so that versions can run whose device structs are not known here.
     emulation: Option<(Layout, Functions)>,
     stalls: Vec<(u32, PathBuf)>,
+    /// Files while which kernels of a rank wait behind another kernel, or behind something else.
+    computes: Vec<(u32, PathBuf)>,
+    holds: Vec<(u32, PathBuf)>,
+    /// By rank.
+    gpus: Vec<Option<GpuState>>,
     log: TransferLog,
     /// By the address of the device's communicator.
     comms: Mutex<HashMap<usize, KnownComm>>,
@@ -80,9 +87,21 @@ pub(crate) fn prepare(options: &Options, library: &Library) -> Result<Shared> {
         host_comm,
         emulation,
         stalls: options.stall.clone(),
+        computes: options.compute.clone(),
+        holds: options.hold.clone(),
+        gpus: gpus(options)?,
         log: TransferLog::new(options.transfer_log.clone()),
         comms: Mutex::default(),
     })))
+}
+
+/// The slots of all ranks; of those that are other processes nothing is written.
+fn gpus(options: &Options) -> Result<Vec<Option<GpuState>>> {
+    let Some(path) = &options.gpu_states else { return Ok(Vec::new()) };
+    let states = GpuStates::open(path)?;
+    let is_ours = |rank: &u32| options.child.is_none_or(|child| child == *rank);
+    let slot = |rank: u32| is_ours(&rank).then(|| states.of(options.device_of(rank))).flatten();
+    Ok((0..options.ranks).map(slot).collect())
 }
 
 /// Called by the runtime at each launch.
@@ -144,10 +163,32 @@ impl State {
         let comm = self.comm_of(launch).context("a launch without arguments")?;
         let rank = layout.comm.rank.get_i32(comm);
         let stalls = self.stalls.iter().filter(|(of, _)| i64::from(*of) == i64::from(rank));
+        let gpu = usize::try_from(rank).ok().and_then(|rank| self.gpus.get(rank).copied().flatten());
         let control = Control::new(
             layout.comm.abort_flag.get_usize(comm),
             stalls.map(|(_, file)| file.clone()).collect(),
+            gpu,
         );
+        let of_rank = |files: &[(u32, PathBuf)]| -> Vec<PathBuf> {
+            files
+                .iter()
+                .filter(|(of, _)| i64::from(*of) == i64::from(rank))
+                .map(|(_, file)| file.clone())
+                .collect()
+        };
+        if !control.wait_while(&of_rank(&self.holds)) {
+            return Ok(());
+        }
+        let _running = gpu.map(GpuState::run);
+        if let Some(gpu) = gpu {
+            let computes = of_rank(&self.computes);
+            gpu.computes(computes.iter().any(|file| crate::environment::exists(file)));
+            let goes_on = control.wait_while(&computes);
+            gpu.computes(false);
+            if !goes_on {
+                return Ok(());
+            }
+        }
         let kernel = Kernel {
             layout,
             functions,

@@ -76,12 +76,14 @@ impl<'a> Primitives<'a> {
             combine(self.elem, &sources, &targets, bytes);
             if step.recv {
                 for conn in &mut self.recv {
+                    self.control.received(bytes);
                     conn.transfer.message(bytes, bytes);
                     conn.post(self.steps_per_slice);
                 }
             }
             if step.send {
                 for conn in &mut self.send {
+                    self.control.sent(bytes);
                     conn.transfer.message(bytes, bytes);
                     conn.post(self.steps_per_slice);
                 }
@@ -109,6 +111,7 @@ impl<'a> Primitives<'a> {
                     Some(data) => self.elem.add(data, &part),
                     None => data = Some(part),
                 }
+                self.control.received(wire_bytes);
                 conn.transfer.message(bytes, wire_bytes);
                 conn.post(1);
             }
@@ -120,6 +123,7 @@ impl<'a> Primitives<'a> {
         if step.send {
             for conn in &mut self.send {
                 format.send(conn.slot(), conn.step, &data);
+                self.control.sent(wire_bytes);
                 conn.transfer.message(bytes, wire_bytes);
                 if self.proto == Proto::Ll128 {
                     conn.post(1);

@@ -19,9 +19,17 @@ pub struct DumpedCommunicator {
 #[derive(Clone, Debug, Deserialize)]
 pub struct Verdict {
     pub state: String,
+    pub kind: Option<String>,
     pub culprits: Vec<u32>,
     pub victims: Vec<u32>,
     pub evidence: Vec<String>,
+}
+
+/// What a dump says of the whole job.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct DumpedJob {
+    pub state: String,
+    pub sentence: String,
 }
 
 /// A dump and its exit code.
@@ -31,14 +39,25 @@ pub struct Dump {
     /// The JSON, whole.
     pub text: String,
     pub communicators: Vec<DumpedCommunicator>,
+    pub job: DumpedJob,
     pub said: String,
 }
 
 impl Dump {
     /// Dumps the processes of `pids`, a comma list, as JSON.
     pub fn take(ncclflow: &Path, pids: &str, arguments: &[&str]) -> Result<Self> {
+        Self::take_with(ncclflow, pids, arguments, &[])
+    }
+
+    /// The same, with variables in its environment.
+    pub fn take_with(
+        ncclflow: &Path,
+        pids: &str,
+        arguments: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Result<Self> {
         let mut command = Command::new(ncclflow);
-        command.args(["dump", "--json"]).args(arguments);
+        command.args(["dump", "--json"]).args(arguments).envs(variables.iter().copied());
         if !pids.is_empty() {
             command.args(["-p", pids]);
         }
@@ -48,6 +67,7 @@ impl Dump {
         let mut json: serde_json::Value =
             serde_json::from_str(&text).with_context(|| format!("no JSON: `{text}` {said}"))?;
         let communicators = serde_json::from_value(json["communicators"].take()).context("communicators")?;
-        Ok(Self { code: output.status.code(), text, communicators, said })
+        let job = serde_json::from_value(json["job"].take()).ok().unwrap_or_default();
+        Ok(Self { code: output.status.code(), text, communicators, job, said })
     }
 }

@@ -30,9 +30,19 @@ pub fn bed() -> Option<PathBuf> {
     built("ncclflow-bed")
 }
 
+/// The bed as a shared library, for programs that call NCCL themselves.
+pub fn bed_library() -> Option<PathBuf> {
+    built("libncclflow_bed.so")
+}
+
 /// `ncclflow-patterns`.
 pub fn patterns() -> Option<PathBuf> {
     built("ncclflow-patterns")
+}
+
+/// The NVML double.
+pub fn nvml_double() -> Option<PathBuf> {
+    built("libnvidia_ml.so")
 }
 
 /// The profiler plugin.

@@ -20,15 +20,32 @@ pub struct Recorder {
 impl Recorder {
     /// Starts a recording of `pids` into `output` and waits until its probes are armed.
     pub fn start(ncclflow: &Path, pids: &str, output: &Path, arguments: &[&str]) -> Result<Self> {
-        Self::start_of(ncclflow, &["-p", pids], output, arguments)
+        Self::start_of(ncclflow, &["-p", pids], output, arguments, &[])
+    }
+
+    /// The same with further variables in its environment.
+    pub fn start_in(
+        ncclflow: &Path,
+        pids: &str,
+        output: &Path,
+        arguments: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Result<Self> {
+        Self::start_of(ncclflow, &["-p", pids], output, arguments, environment)
     }
 
     /// The same of all processes of the node that `arguments` do not filter out.
     pub fn start_all(ncclflow: &Path, output: &Path, arguments: &[&str]) -> Result<Self> {
-        Self::start_of(ncclflow, &["--all"], output, arguments)
+        Self::start_of(ncclflow, &["--all"], output, arguments, &[])
     }
 
-    fn start_of(ncclflow: &Path, whom: &[&str], output: &Path, arguments: &[&str]) -> Result<Self> {
+    fn start_of(
+        ncclflow: &Path,
+        whom: &[&str],
+        output: &Path,
+        arguments: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Result<Self> {
         let mut child = Command::new(ncclflow)
             .arg("record")
             .args(whom)
@@ -37,6 +54,7 @@ impl Recorder {
             .args(arguments)
             // What earlier runs have left on this machine is no business of a test's.
             .args((!arguments.contains(&"--cache-dir")).then_some("--no-cache"))
+            .envs(environment.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())

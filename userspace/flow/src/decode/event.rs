@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::{
     ApiCallEvent, ApiEntryEvent, ApiLineEvent, ApiReturnEvent, PlanEvent, PlanPartEvent, ProxyOpEvent,
-    ProxyPeerEvent, ProxyStepEvent, SendSizeEvent,
+    ProxyPeerEvent, ProxyStepEvent, SendSizeEvent, StackEvent,
 };
 
 /// When and where a record was made.
@@ -18,6 +18,8 @@ pub struct Origin {
     pub tid: u32,
     /// Records of the process that were lost before this one, in the kernel and since.
     pub lost: u64,
+    /// The call stack, if it was recorded: what [`StackEvent::id`] says.
+    pub stack: Option<u64>,
 }
 
 /// One decoded record.
@@ -31,6 +33,7 @@ pub enum Event {
     ApiReturn(ApiReturnEvent),
     ProxyStep(ProxyStepEvent),
     SendSize(SendSizeEvent),
+    Stack(StackEvent),
     PlanPart(PlanPartEvent),
     Plan(Box<PlanEvent>),
 }

@@ -15,6 +15,7 @@ mod plan;
 mod plan_fields;
 mod proxy_op;
 mod record;
+mod stack;
 mod step;
 mod task;
 mod text;
@@ -33,6 +34,7 @@ pub use plan::{
 pub use plan_fields::PlanFields;
 pub use proxy_op::{ProxyOp, ProxyOpEvent, ProxyOpFields};
 pub use record::{DecodeError, RecordView};
+pub use stack::StackEvent;
 pub use step::{BytesSum, ProxyStepEvent, SendSizeEvent, StepMoment};
 pub use task::TaskInfo;
 
@@ -83,6 +85,7 @@ impl Decoder {
             ProbeKind::Connectors(spans) => connector::connectors(spans, record).map(Event::PlanPart),
             ProbeKind::Head => Err(DecodeError::UnknownProbe(record.header.probe)),
             ProbeKind::ProxyStep(spans) => step::proxy_step(spans, &self.names, record).map(Event::ProxyStep),
+            ProbeKind::Stack => StackEvent::of(record).map(Event::Stack),
             ProbeKind::SendSize(spans) => step::send_size(spans, record).map(Event::SendSize),
         }
     }

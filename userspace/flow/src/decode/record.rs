@@ -43,6 +43,8 @@ impl std::error::Error for DecodeError {}
 pub struct RecordView<'a> {
     pub header: RecordHeader,
     bytes: &'a [u8],
+    /// The call stack that the kernel side sent for the same hit.
+    pub stack: Option<u64>,
 }
 
 impl<'a> RecordView<'a> {
@@ -54,13 +56,18 @@ impl<'a> RecordView<'a> {
         let header = RecordHeader::from_bytes(item).ok_or(short(header_len))?;
         let want = usize::from(header.len).max(header_len);
         let bytes = item.get(..want).ok_or(short(want))?;
-        Ok(Self { header, bytes })
+        Ok(Self { header, bytes, stack: None })
     }
 
     /// When and where the record was made.
     pub fn origin(&self) -> Origin {
         let RecordHeader { ts_ns, tgid, tid, lost, .. } = self.header;
-        Origin { ts_ns, tgid, tid, lost }
+        Origin { ts_ns, tgid, tid, lost, stack: self.stack }
+    }
+
+    /// What is behind the header.
+    pub(super) fn content(&self) -> &'a [u8] {
+        self.bytes.get(RecordHeader::SIZE..).unwrap_or_default()
     }
 
     /// The bytes that a plan put at `span`, unless a read that they rest on failed.

@@ -16,7 +16,7 @@ pub struct Call {
 
 pub fn call(pattern: Pattern, channel: u32, op_count: u64, launched: u64) -> Call {
     let event = ProxyOpEvent {
-        origin: Origin { ts_ns: 1, tgid: 10, tid: APPLICATION, lost: 0 },
+        origin: Origin { ts_ns: 1, tgid: 10, tid: APPLICATION, lost: 0, stack: None },
         comm: CommunicatorId {
             pointer: 0x1000,
             hash: Some(7),

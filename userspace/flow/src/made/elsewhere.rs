@@ -53,7 +53,7 @@ pub fn steps(tgid: u32) -> Vec<ProxyStepEvent> {
     let moments =
         [(0, StepMoment::Sent), (0, StepMoment::Stop), (2, StepMoment::Sent), (2, StepMoment::Stop)];
     let step = |(time, (step, moment))| ProxyStepEvent {
-        origin: Origin { ts_ns: time, tgid, tid: 300, lost: 0 },
+        origin: Origin { ts_ns: time, tgid, tid: 300, lost: 0, stack: None },
         moment,
         connection: CONNECTION,
         op_count: 40,

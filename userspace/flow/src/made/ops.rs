@@ -43,7 +43,7 @@ pub fn messages(waits: &[u64]) -> Option<Measured> {
 impl Op {
     pub fn record(self) -> FlowRecord {
         let made = calls::call(Pattern::RingTwice, self.channel, self.seq, 0).event;
-        let origin = Some(Origin { ts_ns: 1_000, tgid: 1, tid: 1, lost: 0 });
+        let origin = Some(Origin { ts_ns: 1_000, tgid: 1, tid: 1, lost: 0, stack: None });
         let (prev, next) = ((self.rank + 3) % 4, (self.rank + 1) % 4);
         let peer = |direction, peer| PeerFlow {
             connector: calls::connector(direction, peer),
@@ -70,6 +70,7 @@ impl Op {
             api_name: None,
             count: Some(1024),
             api_call: Observed::Absent,
+            stack: None,
         }
     }
 }
@@ -78,7 +79,7 @@ impl Op {
 pub fn launch(rank: i32, launched: u64) -> Event {
     let comm = CommunicatorId { pointer: 0x1000, hash: Some(7), rank, n_ranks: 4, launched: Some(launched) };
     Event::ApiCall(ApiCallEvent {
-        origin: Origin { ts_ns: 1_000, tgid: 1, tid: 1, lost: 0 },
+        origin: Origin { ts_ns: 1_000, tgid: 1, tid: 1, lost: 0, stack: None },
         comm,
         name: "AllReduce".into(),
         function: Some("AllReduce".into()),

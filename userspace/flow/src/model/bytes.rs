@@ -21,7 +21,7 @@ pub(super) struct Position {
 }
 
 /// The sizes of one op's messages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Sizes {
     /// Ring all-reduce: the loop's payload is dealt out to the ranks' chunks.
     RingAllReduce { ring: Slicing, n_ranks: u64 },
@@ -38,7 +38,7 @@ pub(super) enum Sizes {
 }
 
 /// How a ring's chunks are cut.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Slicing {
     protocol: Protocol,
     /// Payload of the channel, bytes.

@@ -7,13 +7,13 @@ use foldhash::HashMap;
 use super::{
     call::ProxyCall,
     flow::{FlowCommunicator, FlowRecord},
-    joined_calls::JoinedCalls,
+    joined_calls::{JoinedCall, JoinedCalls},
     post_match::{Matched, PostMatcher},
     sequence::Sequencer,
 };
 use crate::{
     decode::{ApiCallEvent, CommunicatorId, ProxyOp, ProxyOpEvent},
-    schema::Observed,
+    schema::{StackId, StackOf},
 };
 use nccl_library::nccl::Pattern;
 
@@ -51,8 +51,8 @@ pub(super) struct Communicator {
     /// pattern and peer, as they interleave.
     planned_calls: HashMap<OpKey, (u64, ApiCallEvent)>,
     key: CommKey,
-    /// Numbers of the calls of ops whose channels are still coming in, as above, with the ops' own.
-    joined: HashMap<OpKey, (u64, Observed<u64>)>,
+    /// The calls of ops whose channels are still coming in, as above, with the ops' own.
+    joined: HashMap<OpKey, (u64, JoinedCall)>,
     /// Post passes whose plan pass was not seen.
     pub(super) unplanned_posts: u64,
 }
@@ -120,10 +120,13 @@ impl Communicator {
         }
         let mut record = FlowRecord::new(self.flow, numbered.seq, call);
         let joined = self.joined.get(&call_key).filter(|(seq, _)| *seq == numbered.seq);
-        record.api_call = joined.map_or(calls.unknown(), |(_, joined)| *joined);
+        record.api_call = joined.map_or(calls.unknown(), |(_, joined)| joined.number);
+        let called_at = |id: Option<u64>| id.map(|id| (StackId(id), StackOf::Call));
+        record.stack = joined.and_then(|(_, joined)| called_at(joined.stack)).or(record.stack);
         if let Some((_, api)) = self.planned_calls.get(&call_key).filter(|(seq, _)| *seq == numbered.seq) {
             record.count = record.count.or(Some(api.count));
             record.api_name = Some(api.name.clone());
+            record.stack = called_at(api.origin.stack).or(record.stack);
         }
         record.p2p_part = p2p.then_some(numbered.part);
         if record.is_copy_to_self() {

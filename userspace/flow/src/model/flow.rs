@@ -3,7 +3,7 @@
 use super::{call::ProxyCall, message::Measured};
 use crate::{
     decode::{Connector, Origin, ProxyOp, Ring, TaskInfo, Tree},
-    schema::{Observed, Outcome},
+    schema::{Observed, Outcome, StackId, StackOf},
 };
 use nccl_library::nccl::{Name, datatype_bytes};
 
@@ -72,6 +72,8 @@ pub struct FlowRecord {
     pub count: Option<u64>,
     /// Number of the call that it comes from; [`Observed::Absent`] where calls are not recorded.
     pub api_call: Observed<u64>,
+    /// The call stack behind it; of a replay, behind what was captured.
+    pub stack: Option<(StackId, StackOf)>,
 }
 
 impl FlowRecord {
@@ -103,6 +105,7 @@ impl FlowRecord {
             api_name: None,
             count: event.task.as_ref().and_then(|task| task.count),
             api_call: Observed::Absent,
+            stack: event.origin.stack.map(|id| (StackId(id), StackOf::Launch)),
             op: event.op,
             ring: event.ring,
             tree: event.tree,

@@ -63,6 +63,14 @@ enum Ops {
     Several,
 }
 
+/// What is known of the call of an op.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct JoinedCall {
+    pub(super) number: Observed<u64>,
+    /// The call stack behind it.
+    pub(super) stack: Option<u64>,
+}
+
 impl JoinedCalls {
     /// Takes a call. `key`: its communicator, if that could be read.
     pub(super) fn hold(&mut self, key: Option<CommKey>, record: Box<ApiRecord>) {
@@ -95,10 +103,10 @@ impl JoinedCalls {
         }
     }
 
-    /// An op was planned, which is numbered `seq`. Gives the number of its call.
-    pub(super) fn join(&mut self, key: &CommKey, op: &ProxyOpEvent, seq: u64) -> Observed<u64> {
+    /// An op was planned, which is numbered `seq`. Gives its call.
+    pub(super) fn join(&mut self, key: &CommKey, op: &ProxyOpEvent, seq: u64) -> JoinedCall {
         self.launched(key);
-        let unknown = self.unknown();
+        let unknown = JoinedCall { number: self.unknown(), stack: None };
         let Some(batch) = self.batches.get_mut(key) else { return unknown };
         let mut fitting = batch.calls.iter_mut().filter_map(|held| match fit(&held.record.event, op) {
             Fit::No => None,
@@ -107,7 +115,7 @@ impl JoinedCalls {
         });
         let (Some((held, fit)), None) = (fitting.next(), fitting.next()) else { return unknown };
         held.ops = if fit == Fit::One { Ops::One(seq) } else { Ops::Several };
-        Observed::Known(held.record.number)
+        JoinedCall { number: Observed::Known(held.record.number), stack: held.record.event.origin.stack }
     }
 
     /// The number of a call that is not known.

@@ -14,6 +14,7 @@ mod flow;
 mod joined_calls;
 mod measured;
 mod message;
+mod message_sums;
 mod node;
 mod plan;
 mod post_match;

@@ -10,13 +10,14 @@ use super::{
     call_arguments::Arguments,
     flow::{FlowCommunicator, FlowRecord, PeerFlow},
     message::{Measured, Message, waits},
+    message_sums::KnownSums,
     transfers::{Layout, Transfer},
 };
 use crate::{
     decode::{Connector, ProxyRank, ReductionOp},
     schema::{
-        ApiCall, ApiCallRow, HostInfo, MessageRow, Observed, Op, OpRow, OtherCallRow, PeerRow, Pointer,
-        RankKey, comm_hash_name,
+        ApiCall, ApiCallRow, HostInfo, MessageRow, MessageSums, Observed, Op, OpRow, OtherCallRow, PeerRow,
+        Pointer, RankKey, StackId, comm_hash_name,
     },
 };
 
@@ -32,6 +33,7 @@ pub struct Rows {
     /// By `commHash`.
     comm_names: HashMap<Option<u64>, Name>,
     messages: Vec<MessageRow>,
+    sums: KnownSums,
 }
 
 impl Rows {
@@ -84,6 +86,8 @@ impl Rows {
             measured: record.outcome,
             seq_local: None,
             api_call: record.api_call,
+            stack: record.stack.map(|(id, _)| id),
+            stack_of: record.stack.map(|(_, of)| of),
             peers: record.peers.iter().map(|peer| peer_row(record, peer)).collect(),
         };
         Op { rank: rank_key(&record.comm, host), row, call_bytes: record.call_bytes() }
@@ -108,6 +112,11 @@ impl Rows {
             each(&self.messages);
             self.messages.clear();
         }
+    }
+
+    /// The op's messages as they were planned, added up by peer.
+    pub fn message_sums(&mut self, record: &FlowRecord, op: &Op) -> Vec<MessageSums> {
+        self.sums.of(record, op)
     }
 
     /// The row of a call that communicates.
@@ -151,6 +160,7 @@ impl Rows {
             seq: record.seq,
             seq_local: None,
             by_arguments: event.by_arguments.then_some(true),
+            stack: event.origin.stack.map(StackId),
         };
         ApiCall { rank: record.comm.map(|comm| rank_key(&comm, host)), row }
     }

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     fn origin(tid: u32, ts_ns: u64, lost: u64) -> Origin {
-        Origin { ts_ns, tgid: 10, tid, lost }
+        Origin { ts_ns, tgid: 10, tid, lost, stack: None }
     }
 
     fn told(sizes: &mut SendSizes, tid: u32, ts_ns: u64, bytes: u64) {

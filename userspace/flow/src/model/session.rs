@@ -80,7 +80,7 @@ impl Session {
                 }
             }
             // Of another level; the pipeline gives it to the API's side of the session.
-            Event::ApiLine(_) | Event::ApiEntry(_) | Event::ApiReturn(_) => {}
+            Event::ApiLine(_) | Event::ApiEntry(_) | Event::ApiReturn(_) | Event::Stack(_) => {}
             Event::ProxyPeer(peer) => {
                 self.posts_elsewhere |= peer.connector.elsewhere().is_some();
                 self.calls.peer(peer);

@@ -210,7 +210,7 @@ fn what_is_no_flow_is_no_record_and_what_has_no_op_is_counted() {
     assert_eq!(seqs(&run([plan(0), profiler.clone(), plan(1), profiler]).0), [0, 0]);
 
     let mut session = Alone::default();
-    let origin = Origin { ts_ns: 1, tgid: 10, tid: APPLICATION, lost: 0 };
+    let origin = Origin { ts_ns: 1, tgid: 10, tid: APPLICATION, lost: 0, stack: None };
     let peer = peer_event(origin, connector(Direction::Send, 2));
     session.apply(Event::ProxyPeer(peer), &mut |_| ());
     assert_eq!(session.counters().orphan_peers, 1);

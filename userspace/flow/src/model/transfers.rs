@@ -53,6 +53,19 @@ pub(super) struct Layout<'a> {
     planned: u64,
 }
 
+/// Layouts with the same key have messages of the same sizes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct LayoutKey {
+    /// Of a ring all-reduce, in which each message is of another rank's chunk: the direction, this rank's index, and
+    /// the ranks.
+    ring: Option<(Direction, i32, u64)>,
+    sizes: Sizes,
+    slots: u64,
+    chunk_steps: u64,
+    steps_per_loop: u64,
+    planned: u64,
+}
+
 impl<'a> Layout<'a> {
     pub(super) fn new(record: &'a FlowRecord, peer: &PeerFlow) -> Self {
         let op = &record.op;
@@ -77,6 +90,17 @@ impl<'a> Layout<'a> {
             first_stage: first_stage(record, peer),
             planned: nsteps.div_ceil(slots),
         }
+    }
+
+    /// What the messages' sizes follow from.
+    pub(super) fn key(&self) -> LayoutKey {
+        let ring = (self.record.op.pattern == Pattern::RingTwice).then_some((
+            self.direction,
+            self.record.ring.index,
+            self.n_ranks,
+        ));
+        let Self { sizes, slots, chunk_steps, steps_per_loop, planned, .. } = *self;
+        LayoutKey { ring, sizes, slots, chunk_steps, steps_per_loop, planned }
     }
 
     /// Messages that are laid out.

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use nccl_library::nccl::Name;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
-use super::{communicator::RankKey, observed::Observed};
+use super::{communicator::RankKey, observed::Observed, stack::StackId};
 
 /// An address in the target: a string, as JSON's readers lose digits of large numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,6 +107,8 @@ row! {
         /// `true`: the layouts of the library are not known, so the call was recorded by the arguments of its
         /// exported function. Of the communicator `comm` is known, its address in this process.
         "byArguments": Identity, by_arguments: Option<bool>, unless is_none;
+        /// With `--stacks`: the call stack, a `stack` of `stacks.jsonl`.
+        "stack": Measured, stack: Option<StackId>, unless is_none;
     }
 }
 

@@ -8,7 +8,10 @@ use std::{borrow::Cow, collections::BTreeMap};
 use nccl_library::nccl::{Algorithm, Direction, Name, Pattern, Protocol, Transport};
 use serde::Serialize;
 
-use super::{BytesKind, LinkKey, Observed, Outcome, PeerRow, Pointer, SecondOf, Stage, Wait, WaitRow};
+use super::{
+    BytesKind, FrameRow, LinkKey, Observed, Outcome, PeerRow, Pointer, SecondOf, StackId, StackOf, Stage,
+    Wait, WaitRow,
+};
 
 /// What the values of a column are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +101,7 @@ texts! {
     BytesKind: |value| value.name();
     Outcome: |value| value.name();
     SecondOf: |value| value.name();
+    StackOf: |value| value.name();
 }
 
 impl Cell for Pointer {
@@ -105,6 +109,14 @@ impl Cell for Pointer {
 
     fn put(&self, cells: &mut impl Cells) {
         cells.text(&format!("{:#x}", self.0));
+    }
+}
+
+impl Cell for StackId {
+    const TYPE: CellType = CellType::Text;
+
+    fn put(&self, cells: &mut impl Cells) {
+        cells.text(&self.to_string());
     }
 }
 
@@ -120,7 +132,7 @@ macro_rules! json {
     )+};
 }
 
-json!([i32; 3] Vec<PeerRow> LinkKey WaitRow BTreeMap<Wait, WaitRow>);
+json!([i32; 3] Vec<PeerRow> Vec<FrameRow> LinkKey WaitRow BTreeMap<Wait, WaitRow>);
 
 fn put_json(value: &impl Serialize, cells: &mut impl Cells) {
     // Rows can always be written as JSON: their keys are strings.

@@ -2,7 +2,7 @@
 
 use super::{
     ApiCallRow, CellType, ClockReport, CommunicatorReport, CpuReport, Gap, LinkKey, LinkRow, LossReport,
-    MessageRow, OpRow, OpTimes, OtherCallRow, PeerRow, WaitRow,
+    MessageRow, OpRow, OpTimes, OtherCallRow, PeerRow, StackRow, WaitRow,
     fleet::{FleetColumns, FleetComm, FleetHost, FleetMessage, LinkSecond},
 };
 
@@ -127,6 +127,7 @@ pub const TABLES: &[(&str, &[Column])] = &[
     ("op-times", OpTimes::COLUMNS),
     ("api-call", ApiCallRow::COLUMNS),
     ("other-call", OtherCallRow::COLUMNS),
+    ("stack", StackRow::COLUMNS),
     ("clock", ClockReport::COLUMNS),
     ("communicator", CommunicatorReport::COLUMNS),
     ("cpu", CpuReport::COLUMNS),

@@ -80,7 +80,7 @@ row! {
         "kernel": Identity, kernel: Option<String>;
         /// `api` `flow` `steps`
         "level": Identity, level: Option<String>;
-        /// `complete` `write_failed`; `recording`: it has no end, as it was killed, its disk was full, or it still goes on.
+        /// `complete` `write_failed` `failed`; `recording`: it has no end, as it was killed, a part of ncclflow failed, its disk was full, or it still goes on.
         "state": Measured, state: Option<String>;
         /// Records that were read of it.
         "records": Measured, records: u64;

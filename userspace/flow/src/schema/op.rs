@@ -2,7 +2,12 @@
 
 use nccl_library::nccl::{Algorithm, Direction, Name, Pattern, Protocol, Transport};
 
-use super::{communicator::RankKey, observed::Observed, outcome::Outcome};
+use super::{
+    communicator::RankKey,
+    observed::Observed,
+    outcome::Outcome,
+    stack::{StackId, StackOf},
+};
 
 /// An op on its way to sinks.
 #[derive(Clone, Debug)]
@@ -128,6 +133,12 @@ row! {
         /// as calls that are alike wait in one group; or a replay of a CUDA graph, or called before the
         /// recording; or where calls have no number.
         "apiCall": Derived, api_call: Observed<u64>, unless is_absent;
+        /// With `--stacks`: the call stack behind the op, a `stack` of `stacks.jsonl`. A replay of a CUDA graph has that
+        /// of the op that was captured.
+        "stack": Measured, stack: Option<StackId>, unless is_none;
+        /// There as `stack` is. `launch`: it is that of the launch of the op's kernel, often in `ncclGroupEnd`; `call`:
+        /// with `--api`, or where ops need it to be known (before NCCL 2.23), of the call of the API.
+        "stack_of": Measured, stack_of: Option<StackOf>, unless is_none;
         /// One for each `SaveProxy` call: objects with the keys below.
         "peers": Planned, peers: Vec<PeerRow>;
     }
@@ -161,5 +172,12 @@ row! {
         "messagesMeasured": Measured, messages_measured: Option<u64>, unless is_none;
         /// With `--level steps`: of the messages whose size was seen.
         "bytesMeasured": Measured "bytes", bytes_measured: Option<u64>, unless is_none;
+    }
+}
+
+impl OpRow {
+    /// Whether something was looked for in its messages: they say more than the op does.
+    pub fn has_measured_messages(&self) -> bool {
+        self.peers.iter().any(|peer| peer.messages_measured.is_some())
     }
 }

@@ -11,6 +11,7 @@ mod peer;
 mod quantiles;
 mod rank;
 mod rank_links;
+mod shares;
 mod sum;
 mod tally;
 mod totals;

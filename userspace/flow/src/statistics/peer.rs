@@ -1,7 +1,7 @@
 //! What passes between a rank and its peers.
 
 use super::{histogram::Histogram, sum::Sum};
-use crate::schema::{BytesKind, MessageRow, Wait};
+use crate::schema::{BytesKind, MessageRow, MessageSums, Wait};
 
 /// What connects a rank with a peer: NCCL's transports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -87,6 +87,14 @@ impl Traffic {
         }
         self.messages += u64::from(message.t_end_ns.get().is_some());
         self.bytes = self.bytes.saturating_add(message.bytes_measured.get().unwrap_or(0));
+    }
+}
+
+impl Traffic {
+    /// Adds messages that were only planned.
+    pub(super) fn add_sums(&mut self, sums: &MessageSums) {
+        self.planned_exact = self.planned_exact.saturating_add(sums.bytes_exact);
+        self.planned_capacity = self.planned_capacity.saturating_add(sums.bytes_capacity);
     }
 }
 

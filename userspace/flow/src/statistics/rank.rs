@@ -7,7 +7,7 @@ use super::{
     op_window::{OpWindows, Seen},
     peer::{PeerKind, PeerStatistics, Traffic},
 };
-use crate::schema::{ApiCallRow, MessageRow, Observed, Op};
+use crate::schema::{ApiCallRow, MessageRow, MessageSums, Observed, Op};
 use nccl_library::nccl::{Algorithm, Direction};
 
 /// Kinds of op and names of functions that are kept apart for each rank. NCCL has 20 functions, 7 algorithms
@@ -103,6 +103,14 @@ impl RankStatistics {
                 sums.add(message);
                 self.last_ns = self.last_ns.max(message.t_end_ns.get().unwrap_or(0));
             }
+        }
+    }
+
+    /// Messages of an op that was counted, which were only planned.
+    pub(super) fn message_sums(&mut self, sums: &[MessageSums]) {
+        for with_peer in sums {
+            let traffic = self.traffic.entry((PeerKind::of(&with_peer.transport), with_peer.op)).or_default();
+            traffic.add_sums(with_peer);
         }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::quantiles::Quantiles;
-use crate::schema::{LinkKey, LinkRow, MessageRow, OpTimes, OpTimesRow, Wait, WaitRow};
+use crate::schema::{LinkKey, LinkRow, MessageRow, MessageSums, OpTimes, OpTimesRow, Wait, WaitRow};
 use nccl_library::nccl::{Direction, Transport};
 
 #[derive(Debug, Default)]
@@ -88,6 +88,17 @@ impl RankLinks {
         op.unended += u64::from(!has_ended);
         let network = op.network.entry(key).or_default();
         *network = network.saturating_add(message.wait_network_ns.get().unwrap_or(0));
+    }
+
+    /// Messages that were only planned.
+    pub fn add_sums(&mut self, sums: &MessageSums) {
+        let link =
+            self.links.entry(LinkKey { op: sums.op, peer: sums.peer, channel: sums.channel }).or_default();
+        if link.transport.as_deref().is_none_or(str::is_empty) {
+            link.transport = Some(sums.transport);
+        }
+        link.messages = link.messages.saturating_add(sums.messages);
+        link.bytes = link.bytes.saturating_add(sums.bytes_exact).saturating_add(sums.bytes_capacity);
     }
 
     /// By link.

@@ -1,11 +1,14 @@
 //! Fills the statistics of a session.
 
-use std::collections::{HashMap, VecDeque};
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+};
 
-use super::{op_window::OpWindows, rank::RankStatistics, totals::Statistics};
+use super::{op_window::OpWindows, rank::RankStatistics, shares::Shares, totals::Statistics};
 use crate::{
     decode::{CommunicatorId, Event},
-    schema::{ApiCall, HostInfo, MessageRow, Op, RankKey},
+    schema::{ApiCall, HostInfo, MessageRow, MessageSums, Op, RankKey},
 };
 
 /// Ranks that are kept apart: 64 communicators of the 8 ranks of a host. Each has some kilobytes, more with
@@ -23,8 +26,12 @@ const KEPT_AFTER_END_NS: u64 = 600_000_000_000;
 /// Takes what passes through a pipeline.
 #[derive(Debug, Default)]
 pub struct Tally {
-    statistics: Statistics,
+    /// Whoever reads them takes them as they are; they are copied, rank by rank, when they change after that.
+    statistics: Arc<Statistics>,
     counted: HashMap<RankKey, OpWindows>,
+    /// Who has how many of `statistics.ranks`, and of `counted`.
+    kept: Shares,
+    known: Shares,
     /// Processes that have ended, and when, by the records' clock.
     ended: VecDeque<(u32, u64)>,
 }
@@ -35,10 +42,19 @@ impl Tally {
         &self.statistics
     }
 
+    /// The same, to keep. It copies nothing.
+    pub fn snapshot(&self) -> Arc<Statistics> {
+        Arc::clone(&self.statistics)
+    }
+
+    fn change(&mut self) -> &mut Statistics {
+        Arc::make_mut(&mut self.statistics)
+    }
+
     /// An event, before the model has it. `lost`: records of its process that are missing until now.
     pub fn event(&mut self, event: &Event, host: Option<&HostInfo>, lost: u64) {
         let Some(host) = host else { return };
-        let Statistics { processes, launched, .. } = &mut self.statistics;
+        let Statistics { processes, launched, launched_left_out, .. } = self.change();
         if processes.len() < MAX_PROCESSES || processes.contains_key(&host.pid) {
             let process = processes.entry(host.pid).or_default();
             process.records += 1;
@@ -51,6 +67,8 @@ impl Tally {
         if launched.len() < MAX_RANKS || launched.contains_key(&key) {
             let known = launched.entry(key).or_default();
             *known = count.max(*known);
+        } else {
+            *launched_left_out += 1;
         }
     }
 
@@ -63,9 +81,17 @@ impl Tally {
 
     /// Messages of an op that was counted.
     pub fn messages(&mut self, op: &Op, messages: &[MessageRow]) {
-        let Statistics { ranks, folded, .. } = &mut self.statistics;
         if self.counted.contains_key(&op.rank) {
-            ranks.get_mut(&op.rank).unwrap_or(folded).messages(messages);
+            let Statistics { ranks, folded, .. } = self.change();
+            ranks.get_mut(&op.rank).map_or(folded, Arc::make_mut).messages(messages);
+        }
+    }
+
+    /// Messages of an op that was counted, which were only planned.
+    pub fn message_sums(&mut self, op: &Op, sums: &[MessageSums]) {
+        if self.counted.contains_key(&op.rank) {
+            let Statistics { ranks, folded, .. } = self.change();
+            ranks.get_mut(&op.rank).map_or(folded, Arc::make_mut).message_sums(sums);
         }
     }
 
@@ -78,17 +104,17 @@ impl Tally {
 
     /// A record could not be understood.
     pub fn undecodable(&mut self) {
-        self.statistics.undecodable += 1;
+        self.change().undecodable += 1;
     }
 
     /// So many records wait to be counted.
     pub fn behind(&mut self, records: u64) {
-        self.statistics.behind = records;
+        self.change().behind = records;
     }
 
     /// Records of a process that are missing, as is known now.
     pub fn lost(&mut self, host: &HostInfo, lost: u64) {
-        if let Some(process) = self.statistics.processes.get_mut(&host.pid) {
+        if let Some(process) = self.change().processes.get_mut(&host.pid) {
             process.lost = process.lost.max(lost);
         }
     }
@@ -110,11 +136,14 @@ impl Tally {
     }
 
     fn forget(&mut self, pid: u32) {
-        let Statistics { ranks, processes, launched, .. } = &mut self.statistics;
+        let Statistics { ranks, processes, launched, folded_by_process, .. } = self.change();
+        folded_by_process.remove(&pid);
         ranks.retain(|key, _| key.pid != pid);
         processes.remove(&pid);
         launched.retain(|key, _| key.0 != pid);
         self.counted.retain(|key, _| key.pid != pid);
+        self.kept.forget(pid);
+        self.known.forget(pid);
     }
 
     fn rank(&mut self, key: RankKey) -> Option<(&mut RankStatistics, &mut OpWindows)> {
@@ -125,19 +154,65 @@ impl Tally {
         {
             self.forget(pid);
         }
-        let Statistics { ranks, folded, folded_ranks, left_out, .. } = &mut self.statistics;
-        if self.counted.len() >= MAX_KNOWN_RANKS && !self.counted.contains_key(&key) {
-            *left_out += 1;
-            return None;
+        let Self { statistics, counted, kept, known, .. } = self;
+        let statistics = Arc::make_mut(statistics);
+        let is_new = !counted.contains_key(&key);
+        if is_new {
+            if counted.len() >= MAX_KNOWN_RANKS && !forget_one(statistics, counted, kept, known, key.pid) {
+                statistics.left_out += 1;
+                return None;
+            }
+            known.take(key.pid);
         }
-        let is_new = !self.counted.contains_key(&key);
-        let windows = self.counted.entry(key).or_default();
+        if is_new && statistics.ranks.len() >= MAX_RANKS {
+            fold_one(statistics, kept, key.pid);
+        }
+        let windows = counted.entry(key).or_default();
+        let Statistics { ranks, folded, folded_ranks, folded_by_process, .. } = statistics;
         if ranks.len() >= MAX_RANKS && !ranks.contains_key(&key) {
-            *folded_ranks += usize::from(is_new);
+            if is_new {
+                *folded_ranks += 1;
+                *folded_by_process.entry(key.pid).or_default() += 1;
+            }
             return Some((folded, windows));
         }
-        Some((ranks.entry(key).or_default(), windows))
+        let rank = ranks.entry(key).or_insert_with(|| {
+            kept.take(key.pid);
+            Arc::default()
+        });
+        Some((Arc::make_mut(rank), windows))
     }
+}
+
+/// Makes room for a rank of this process among those that are kept apart: a rank of the process that has the
+/// most of them is counted with others from now on.
+fn fold_one(statistics: &mut Statistics, kept: &mut Shares, pid: u32) {
+    let Some(largest) = kept.largest_for(pid) else { return };
+    let Some(key) = statistics.ranks.keys().rev().find(|key| key.pid == largest).copied() else { return };
+    statistics.ranks.remove(&key);
+    statistics.launched.remove(&(key.pid, key.hash, key.rank));
+    kept.give_up(largest);
+    statistics.folded_ranks += 1;
+    *statistics.folded_by_process.entry(largest).or_default() += 1;
+}
+
+/// Makes room for a rank of this process among those that are known: a rank of the process that has the most of
+/// them is forgotten. `false`: this process has the most itself.
+fn forget_one(
+    statistics: &mut Statistics,
+    counted: &mut HashMap<RankKey, OpWindows>,
+    kept: &mut Shares,
+    known: &mut Shares,
+    pid: u32,
+) -> bool {
+    let Some(largest) = known.largest_for(pid) else { return false };
+    let Some(key) = counted.keys().find(|key| key.pid == largest).copied() else { return false };
+    counted.remove(&key);
+    known.give_up(largest);
+    if statistics.ranks.remove(&key).is_some() {
+        kept.give_up(largest);
+    }
+    true
 }
 
 /// Whose event it is, where it says.
@@ -152,6 +227,7 @@ fn communicator_of(event: &Event) -> Option<&CommunicatorId> {
         | Event::ProxyPeer(_)
         | Event::ProxyStep(_)
         | Event::SendSize(_)
-        | Event::PlanPart(_) => None,
+        | Event::PlanPart(_)
+        | Event::Stack(_) => None,
     }
 }

@@ -1,6 +1,9 @@
 //! What is known of a session at a moment.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
 use super::rank::RankStatistics;
 use crate::schema::RankKey;
@@ -19,14 +22,18 @@ pub struct ProcessStatistics {
 #[derive(Clone, Debug, Default)]
 pub struct Statistics {
     /// The ranks that are kept apart.
-    pub ranks: BTreeMap<RankKey, RankStatistics>,
+    pub ranks: BTreeMap<RankKey, Arc<RankStatistics>>,
     /// What the ranks beyond the number that is kept apart did together.
     pub folded: RankStatistics,
     /// How many those are.
     pub folded_ranks: usize,
+    /// Whose they are: processes that go on.
+    pub folded_by_process: BTreeMap<u32, usize>,
     /// Records of ranks that are not even counted together with others.
     pub left_out: u64,
     pub processes: BTreeMap<u32, ProcessStatistics>,
+    /// Records of ranks beyond the number of which launches are kept.
+    pub launched_left_out: u64,
     /// Records that could not be understood.
     pub undecodable: u64,
     /// Records that are in the recording and not counted here yet.

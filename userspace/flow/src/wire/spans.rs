@@ -366,4 +366,6 @@ pub enum ProbeKind {
     ApiReturn(ApiReturnSpans),
     ProxyStep(ProxyStepSpans),
     SendSize(SendSizeSpans),
+    /// The call stack of a thread at another probe's hit: [`ncclflow_common::StackHead`].
+    Stack,
 }

@@ -129,6 +129,12 @@ impl Image {
         self.sections.iter().find(|section| section.name == name)
     }
 
+    /// The address of the file's first byte, in the file's own terms. Where a process has that byte mapped is the
+    /// beginning of what is loaded; the difference is to be added to addresses.
+    pub fn base(&self) -> Option<ElfVaddr> {
+        self.loads.first().map(|load| ElfVaddr(load.vaddr.wrapping_sub(load.offset)))
+    }
+
     /// The file offset of an address that is loaded from the file; `None` for any other address.
     pub fn file_offset(&self, address: ElfVaddr) -> Option<FileOffset> {
         self.loaded_at(address).map(|(offset, _)| FileOffset(offset))

@@ -1,4 +1,4 @@
-//! The functions of `.symtab`, or of `.dynsym` where a library was stripped.
+//! The functions and objects of `.symtab`, or of `.dynsym` where a library was stripped.
 
 use object::LittleEndian as Little;
 use object::elf;
@@ -20,6 +20,13 @@ pub enum TableKind {
     Full,
     /// `.dynsym`: exported functions only.
     Exported,
+}
+
+/// A variable.
+#[derive(Clone, Copy, Debug)]
+pub struct ObjectSymbol<'a> {
+    pub name: &'a str,
+    pub address: ElfVaddr,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -77,18 +84,28 @@ impl SymbolTable {
 
     /// The functions with an address in this file, in the table's order.
     pub fn functions(&self) -> impl Iterator<Item = FunctionSymbol<'_>> {
-        let whole = self.symbols.len() - self.symbols.len() % size_of::<elf::Sym64<Little>>();
-        let symbols =
-            pod::slice_from_all_bytes::<elf::Sym64<Little>>(&self.symbols[..whole]).unwrap_or_default();
-        symbols.iter().filter_map(move |symbol| {
-            let kind = symbol.st_type();
-            let defined = symbol.st_shndx(Little) != elf::SHN_UNDEF && symbol.st_value(Little) != 0;
-            if !defined || (kind != elf::STT_FUNC && kind != elf::STT_GNU_IFUNC) {
-                return None;
-            }
+        self.defined(&[elf::STT_FUNC, elf::STT_GNU_IFUNC]).filter_map(|symbol| {
             let name = self.name(symbol.st_name(Little))?;
             let (address, size) = (ElfVaddr(symbol.st_value(Little)), symbol.st_size(Little));
             Some(FunctionSymbol { name, address, size })
+        })
+    }
+
+    /// The variables with an address in this file, in the table's order.
+    pub fn objects(&self) -> impl Iterator<Item = ObjectSymbol<'_>> {
+        self.defined(&[elf::STT_OBJECT]).filter_map(|symbol| {
+            let name = self.name(symbol.st_name(Little))?;
+            Some(ObjectSymbol { name, address: ElfVaddr(symbol.st_value(Little)) })
+        })
+    }
+
+    fn defined<'a>(&'a self, kinds: &'a [u8]) -> impl Iterator<Item = &'a elf::Sym64<Little>> {
+        let whole = self.symbols.len() - self.symbols.len() % size_of::<elf::Sym64<Little>>();
+        let symbols =
+            pod::slice_from_all_bytes::<elf::Sym64<Little>>(&self.symbols[..whole]).unwrap_or_default();
+        symbols.iter().filter(move |symbol| {
+            let is_here = symbol.st_shndx(Little) != elf::SHN_UNDEF && symbol.st_value(Little) != 0;
+            is_here && kinds.contains(&symbol.st_type())
         })
     }
 

@@ -49,6 +49,27 @@ fields! {
         /// The first `ncclWorkList` of a collective that is not yet part of a plan.
         WAITING_WORK = "planner.collWorkQueue.head" since "2.22";
         P2P_SCHED_GROUP_SIZE = "p2pSchedGroupSize" since "2.28.7";
+        /// Calls of the API that are not yet part of a plan: collectives (src/include/comm.h,
+        /// ncclKernelPlanner; ncclTasks up to 2.21).
+        WAITING_COLLECTIVES = "planner.nTasksColl" since "2.22", "tasks.nTasksColl" until "2.21";
+        /// The same, sends and receives.
+        WAITING_P2P = "planner.nTasksP2p" since "2.22", "tasks.nTasksP2p" until "2.21";
+        /// The same, broadcasts that are planned together.
+        WAITING_BROADCASTS = "planner.nTasksBcast" since "2.29";
+        /// Pointer to one struct for each peer: two `bool`, a queue of sends, a queue of receives and, where
+        /// there is `nTasksBcast`, one of broadcasts.
+        WAITING_PEERS = "planner.peers" since "2.22", "tasks.peers" until "2.21";
+        /// Queue of plans (`ncclIntruQueue`), as large as any other queue.
+        PLAN_QUEUE = "planner.planQueue" since "2.22", "planQueue" until "2.21";
+        /// The first plan that is not launched yet.
+        UNLAUNCHED_PLANS = "planner.unlaunchedPlansHead" since "2.22", "unlaunchedPlansHead" until "2.21";
+        /// The next communicator of the thread's group, one for each kind of task from 2.27 on; 1 while the
+        /// communicator is in no group (src/include/group.h, ncclGroupCommLeave).
+        GROUP_NEXT = "groupNext";
+        /// The job of a call that goes on in another thread.
+        GROUP_JOB = "groupJob" since "2.19";
+        /// Pointer to an `ncclPeerInfo` for each rank.
+        PEER_INFO = "peerInfo";
         /// `ncclResult_t`.
         INIT_STATE = "initState";
         /// `ncclResult_t`.
@@ -70,5 +91,14 @@ fields! {
         COLL_OP_COUNT = "collOpCount" since "2.18";
         /// Sends and receives that were launched, a `uint64_t` for each channel.
         P2P_OP_COUNT = "p2pOpCount" since "2.18";
+    }
+
+    peer_info = "ncclPeerInfo", lost "the host and the process of each rank" {
+        RANK = "rank";
+        /// Of the host's name and its boot ID, plus `commHash` (src/misc/utils.cc, getHostHash; src/init.cc,
+        /// fillInfo).
+        HOST_HASH = "hostHash";
+        /// Of the process's PID and its PID namespace, plus `commHash` (getPidHash).
+        PID_HASH = "pidHash";
     }
 }

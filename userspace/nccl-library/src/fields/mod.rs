@@ -21,7 +21,7 @@ mod versions;
 
 pub use api_info::info;
 pub use channels::{channel, channel_peer};
-pub use communicator::{comm, shared_resources};
+pub use communicator::{comm, peer_info, shared_resources};
 pub use connectors::{connector, transport, transport_comm};
 pub use device_work::{
     dev_kernel_args, dev_work_batch, dev_work_coll, dev_work_p2p, work, work_elem, work_elem_p2p,
@@ -65,7 +65,7 @@ pub const STRUCTS: &[StructRef] = &[
     info::STRUCT,
     kernel_plan::STRUCT,
     StructRef::whole("ncclNvls", "the neighbours in the NVLink SHARP graph"),
-    StructRef::whole("ncclPeerInfo", "the host and the GPU of each rank"),
+    peer_info::STRUCT,
     proxy_args::STRUCT,
     proxy_connection::STRUCT,
     PROXY_CONNECTOR,

@@ -5,6 +5,8 @@ use super::field_ref::fields;
 fields! {
     kernel_plan = "ncclKernelPlan", lost "whole plans at one probe" {
         COMM = "comm";
+        /// The next plan of the communicator's queue.
+        NEXT = "next";
         /// It is part of a CUDA graph.
         PERSISTENT = "persistent";
         /// CUDA's callback thread posts its ops.

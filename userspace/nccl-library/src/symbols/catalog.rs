@@ -161,6 +161,7 @@ pub fn nccl_request() -> Request {
         functions: FUNCTIONS.iter().map(spec).collect(),
         structs: STRUCTS.iter().map(|strukt| strukt.name.to_owned()).collect(),
         enums: ENUMS.iter().map(|(name, _)| (*name).to_owned()).collect(),
+        variables: Vec::new(),
     }
 }
 

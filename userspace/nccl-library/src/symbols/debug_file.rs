@@ -9,6 +9,8 @@ use std::fs;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
+
 use super::Problem;
 use super::problems;
 use crate::elf::{Budget, BuildId, Error, ErrorKind, Image};
@@ -21,7 +23,7 @@ const MAX_DEPTH: usize = 6;
 /// A name and a checksum.
 const MAX_LINK: u64 = 4096;
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DebugFiles {
     files: Vec<PathBuf>,
     folders: Vec<PathBuf>,
@@ -33,6 +35,12 @@ impl DebugFiles {
     /// files.
     pub fn new(files: Vec<PathBuf>, folders: Vec<PathBuf>) -> Self {
         Self { files, folders, system: true }
+    }
+
+    /// The files and folders that are looked at.
+    pub fn places(&self) -> impl Iterator<Item = &Path> {
+        let system = self.system.then_some(Path::new(SYSTEM));
+        self.files.iter().chain(&self.folders).map(PathBuf::as_path).chain(system)
     }
 
     /// The first file that belongs to the library and has debugging information.

@@ -7,7 +7,10 @@ use iced_x86::{
     Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpKind, Register,
 };
 
-use super::probe_point::{reads, writes};
+use super::{
+    Code as KeptCode, Function,
+    probe_point::{reads, writes},
+};
 use crate::elf::{Budget, ElfVaddr, Image};
 
 /// Longest function that is looked at. NCCL's longest of interest has 5,200 bytes.
@@ -38,6 +41,15 @@ impl MachineCode {
             return None;
         }
         Self::read(&image.loaded_bytes(address, size, budget).ok()?, address.0)
+    }
+
+    /// Of a function whose code was kept, as [`MachineCode::of_function`].
+    pub fn of_kept(code: &KeptCode, function: &Function) -> Option<Self> {
+        if function.size == 0 || function.size > MAX_CODE {
+            return None;
+        }
+        let bytes = code.at(function.file_offset, function.size)?;
+        (bytes.len() as u64 == function.size).then(|| Self::read(bytes, function.vaddr.0))?
     }
 
     /// The code at `address`. `None` if something in it is no instruction.

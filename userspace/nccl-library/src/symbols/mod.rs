@@ -6,6 +6,7 @@
 //! for each thing missing. Nothing here knows of processes, probes or the kernel.
 
 mod catalog;
+mod code;
 mod convention;
 mod copies;
 mod debug_file;
@@ -28,6 +29,7 @@ mod slot_reset;
 mod stripped;
 
 pub use catalog::{lost_without_type, nccl_request, nccl_request_with_api};
+pub use code::{Code, PLACE_BYTES, Resolved};
 pub use convention::{argument_registers, integer_argument};
 pub use debug_file::DebugFiles;
 pub use function::{FoundBy, Function, Param, ParamSource};

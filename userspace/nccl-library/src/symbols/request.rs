@@ -8,6 +8,8 @@ pub struct Request {
     pub structs: Vec<String>,
     /// Enumerations, by name or by the name of their `typedef`.
     pub enums: Vec<String>,
+    /// Variables, by the names of their symbols.
+    pub variables: Vec<&'static str>,
 }
 
 /// A function to look up. All copies of it are wanted.

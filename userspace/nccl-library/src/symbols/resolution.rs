@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::Function;
-use crate::elf::{BuildId, Machine};
+use crate::elf::{BuildId, ElfVaddr, Machine};
 use crate::{layouts::Layouts, nccl::NcclVersion};
 
 /// How good the symbols of a library are, best first.
@@ -71,6 +71,10 @@ pub struct Resolution {
     /// All copies of each function found, by the name asked for, in the order of their addresses.
     pub functions: BTreeMap<String, Vec<Function>>,
     pub layouts: Layouts,
+    /// Where variables are, counted from where the beginning of the file is mapped. Not of a file that is linked for a
+    /// fixed address, nor of a variable that the symbol table has twice.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub variables: BTreeMap<String, ElfVaddr>,
     /// What could not be found out, and what is lost with it.
     pub problems: Vec<Problem>,
 }

@@ -10,7 +10,7 @@ use super::probe_point::{self, MAX_FUNCTION};
 use super::stripped::{self, Search};
 use super::{Function, LayoutSource, Param, Problem, Request, Resolution, SymbolSource, mangled, problems};
 use crate::dwarf::{self, Found};
-use crate::elf::{Budget, ElfVaddr, Error, Image, Machine, SymbolTable, TableKind};
+use crate::elf::{Budget, ElfVaddr, Error, FileOffset, Image, Machine, SymbolTable, TableKind};
 use crate::layouts::Layouts;
 use crate::nccl::{Versions, find_versions};
 
@@ -72,7 +72,8 @@ pub fn resolve_with(image: &Image, request: &Request, debug_files: &DebugFiles) 
             without_debugging_information(image, request, table.as_ref(), copies, versions, budget, problems)
         }),
     };
-    Ok(answer(image, request, versions, evidence, problems, &mut budget))
+    let variables = variables(image, request, table.as_ref());
+    Ok(Resolution { variables, ..answer(image, request, versions, evidence, problems, &mut budget) })
 }
 
 fn says_nothing(found: &Found) -> bool {
@@ -201,6 +202,21 @@ fn answer(
         layouts_from,
         functions,
         layouts: found.layouts,
+        variables: BTreeMap::new(),
         problems,
     }
+}
+
+fn variables(image: &Image, request: &Request, table: Option<&SymbolTable>) -> BTreeMap<String, ElfVaddr> {
+    let mut found: BTreeMap<String, Option<ElfVaddr>> = BTreeMap::new();
+    if request.variables.is_empty() || image.file_offset(ElfVaddr(0)) != Some(FileOffset(0)) {
+        return BTreeMap::new();
+    }
+    for symbol in table.into_iter().flat_map(SymbolTable::objects) {
+        if request.variables.contains(&symbol.name) {
+            let address = Some(symbol.address);
+            found.entry(symbol.name.to_owned()).and_modify(|known| *known = None).or_insert(address);
+        }
+    }
+    found.into_iter().filter_map(|(name, address)| Some((name, address?))).collect()
 }

@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use flow::schema::{ClockReport, MessageRow, Op, OpRow, RankKey};
+use flow::schema::{ClockReport, MessageRow, MessageSums, Op, OpRow, RankKey};
 use foldhash::HashMap;
 
 use super::{parts::Part, rank_reader::recording};
@@ -35,6 +35,13 @@ pub(super) trait TakeRows: Debug + Send + 'static {
     fn wants_messages(&self, rank: usize, row: &OpRow) -> bool;
 
     fn message(&mut self, rank: usize, row: &MessageRow);
+
+    /// Whether the sums of its messages are of use, where the messages are not.
+    fn wants_message_sums(&self, _rank: usize, _row: &OpRow) -> bool {
+        false
+    }
+
+    fn message_sums(&mut self, _rank: usize, _sums: &MessageSums) {}
 }
 
 /// Puts together what several folders have. They are read side by side, and come in their order.
@@ -281,6 +288,18 @@ impl<T: TakeRows> Sink for Rows<T> {
 
     fn wants_messages(&self, op: &Op) -> bool {
         self.at.is_some_and(|rank| lock(&self.shared).taker.wants_messages(rank, &op.row))
+    }
+
+    fn wants_message_sums(&self, op: &Op) -> bool {
+        self.at.is_some_and(|rank| lock(&self.shared).taker.wants_message_sums(rank, &op.row))
+    }
+
+    fn message_sums(&mut self, _op: &Op, sums: &[MessageSums]) {
+        let Some(rank) = self.at else { return };
+        let mut shared = lock(&self.shared);
+        for sums in sums {
+            shared.taker.message_sums(rank, sums);
+        }
     }
 
     fn messages(&mut self, _op: &Op, messages: &[MessageRow]) {

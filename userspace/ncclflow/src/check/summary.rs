@@ -6,7 +6,7 @@ use anyhow::Result;
 use serde::Serialize;
 
 use flow::{
-    schema::{ClockReport, LinkRow, MessageRow, OpRow, OpTimesRow},
+    schema::{ClockReport, LinkRow, MessageRow, MessageSums, OpRow, OpTimesRow},
     statistics::RankLinks,
 };
 
@@ -74,8 +74,18 @@ impl TakeRows for Folder {
 
     fn op(&mut self, _rank: usize, _row: &OpRow) {}
 
-    fn wants_messages(&self, _rank: usize, _row: &OpRow) -> bool {
-        true
+    fn wants_messages(&self, _rank: usize, row: &OpRow) -> bool {
+        row.has_measured_messages()
+    }
+
+    fn wants_message_sums(&self, _rank: usize, row: &OpRow) -> bool {
+        !row.has_measured_messages()
+    }
+
+    fn message_sums(&mut self, rank: usize, sums: &MessageSums) {
+        if let Some(links) = self.links.get_mut(rank) {
+            links.add_sums(sums);
+        }
     }
 
     fn message(&mut self, rank: usize, row: &MessageRow) {

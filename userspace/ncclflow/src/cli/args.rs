@@ -30,6 +30,7 @@ impl Cli {
         let chosen = match &self.command {
             Command::Record(args) => Some((args.all, &args.filter)),
             Command::Top(args) => Some((args.all, &args.filter)),
+            Command::Stacks(args) => Some((args.all, &args.filter)),
             _ => None,
         };
         let message = match &self.command {
@@ -37,6 +38,7 @@ impl Cli {
                 Some("--user, --cgroup, --container, --comm and --nccl-version choose among --all")
             }
             Command::Record(args) => args.contradiction(),
+            Command::Stacks(args) => args.contradiction(),
             _ => None,
         };
         message.map_or(Ok(()), |message| Err(Self::command().error(ErrorKind::ArgumentConflict, message)))
@@ -62,14 +64,29 @@ pub enum Command {
     Check(CheckArgs),
     /// Say what every communicator is doing now, and who waits for whom: reads memory, stops nothing
     Dump(DumpArgs),
-    /// Count the call stacks behind NCCL's kernels, out of a profiler's trace
-    Stacks(StacksArgs),
+    /// Count the call stacks behind NCCL's calls: of running processes, of a recording, or out of a profiler's trace
+    Stacks(Box<StacksArgs>),
     /// Show live what NCCL does: ops, bytes, algorithms, waits, ranks that lag
     Top(TopArgs),
     /// Say whether this host can trace: kernel, privileges, limits, what a probe costs, and what to do
     Doctor(DoctorArgs),
     /// Show what can be resolved in a libnccl, how, and what is lost if not
     Symbols(SymbolsArgs),
+}
+
+impl Command {
+    /// Whether file systems are asked that may not answer.
+    pub(super) fn allows_fuse(&self) -> bool {
+        match self {
+            Self::Ps(args) => args.debug.allow_fuse,
+            Self::Record(args) => args.debug.allow_fuse,
+            Self::Dump(args) => args.debug.allow_fuse,
+            Self::Top(args) => args.debug.allow_fuse,
+            // A file that is named on the command line is wanted.
+            Self::Symbols(_) => true,
+            _ => false,
+        }
+    }
 }
 
 /// Where debugging information is that the library itself has not.
@@ -82,6 +99,11 @@ pub struct DebugArgs {
     /// Folder to look for it in, by build-id or debug link; /usr/lib/debug is looked at anyway
     #[arg(long, value_name = "DIR")]
     pub debug_dir: Vec<PathBuf>,
+
+    /// Look at libraries on file systems in user space (FUSE), too. Whoever runs such a file system can leave
+    /// ncclflow without an answer: the process that looked is lost then, and the library is not looked at again
+    #[arg(long)]
+    pub allow_fuse: bool,
 }
 
 impl DebugArgs {
@@ -183,7 +205,7 @@ Examples:
 
 Nothing needs to be prepared in the processes; they are read, not stopped. docs/DUMP.md has the JSON's schema.
 Needs root, or CAP_SYS_PTRACE (and CAP_SYS_ADMIN where the library's file was replaced).
-Exit codes: 0 healthy; 3 stuck; 4 cannot tell; 1 error; 2 wrong usage.")]
+Exit codes: 0 healthy; 3 stuck; 5 waiting for a rank that makes progress elsewhere; 4 cannot tell; 1 error; 2 wrong usage.")]
 pub struct DumpArgs {
     /// Processes to read
     #[arg(short, long = "pid", value_name = "PID", value_delimiter = ',', num_args = 1..)]
@@ -230,12 +252,17 @@ pub struct DumpArgs {
 #[command(after_help = "\
 Examples:
   ncclflow doctor                              as root: all that tracing needs
+  ncclflow doctor -p 4242                      and what may be done to that process, what not, and why
   ncclflow doctor --json | jq '.checks[] | select(.verdict != \"ok\")'
 
 Each line is ok, degraded (something is lost, the rest works) or no (nothing can be traced), with the remedy. A uprobe is put on
 ncclflow itself for a moment, and nowhere else. Runs without root as far as it can.
 Exit codes: 0 this host can trace; 1 it cannot, or not as this user; 2 wrong usage.")]
 pub struct DoctorArgs {
+    /// Say what may be done to this process: probes, returns, reading its memory. It is not touched
+    #[arg(short, long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    pub pid: Option<u32>,
+
     /// As JSON (docs/OUTPUT.md)
     #[arg(long)]
     pub json: bool,

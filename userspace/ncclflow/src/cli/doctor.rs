@@ -1,18 +1,15 @@
 //! `ncclflow doctor`
 
-use std::{
-    io::{Write as _, stdout},
-    process::ExitCode,
-};
+use std::{io::Write as _, process::ExitCode};
 
 use anyhow::Result;
 
-use super::{args::DoctorArgs, write_json};
+use super::{args::DoctorArgs, terminal, write_json};
 use crate::doctor::{Verdict, examine};
 
 pub(super) fn run(args: &DoctorArgs) -> Result<ExitCode> {
-    let report = examine();
-    let mut out = stdout().lock();
+    let report = examine(args.pid);
+    let mut out = terminal::out();
     if args.json {
         write_json(&mut out, &report)?;
     } else {

@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    io::{Read as _, Write as _, stdout},
+    io::{Read as _, Write as _},
     path::Path,
     process::ExitCode,
     time::Duration,
@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use super::{args::DumpArgs, progress::ProgressLine, write_json};
+use super::{args::DumpArgs, progress::ProgressLine, terminal, write_json};
 use crate::{
     dump::{self, Choice, DumpOptions, DumpReport, SCHEMA, State},
     memory::ScanLimits,
@@ -18,6 +18,7 @@ use crate::{
 
 const STUCK: u8 = 3;
 const UNKNOWN: u8 = 4;
+const WAITING: u8 = 5;
 /// Longest file that is merged.
 const MAX_FILE: u64 = 1 << 30;
 
@@ -44,7 +45,7 @@ pub(super) fn run(args: &DumpArgs) -> Result<ExitCode> {
         reports.push(read(path).with_context(|| format!("reading `{}`", path.display()))?);
     }
     let report = if args.merge.is_empty() { reports.pop().unwrap_or_default() } else { dump::merge(reports) };
-    let mut out = stdout().lock();
+    let mut out = terminal::out();
     if args.json {
         write_json(&mut out, &report)?;
     } else {
@@ -62,6 +63,7 @@ pub(super) fn run(args: &DumpArgs) -> Result<ExitCode> {
         State::Healthy => ExitCode::SUCCESS,
         State::Stuck => ExitCode::from(STUCK),
         State::Unknown => ExitCode::from(UNKNOWN),
+        State::Waiting => ExitCode::from(WAITING),
     })
 }
 

@@ -1,7 +1,7 @@
 //! `ncclflow export` and `replay`: files out of recordings, without root.
 
 use std::{
-    io::{self, Write, stdout},
+    io::{self, Write},
     process::ExitCode,
 };
 
@@ -10,7 +10,7 @@ use anyhow::Result;
 use super::{
     export_args::{ExportArgs, ReplayArgs},
     progress::BytesLine,
-    write_json,
+    terminal, write_json,
 };
 use crate::export::{Choice, ExportOptions, Exported, Format, Moment, ViewOptions, export, replay};
 
@@ -18,11 +18,18 @@ pub(super) fn run(args: &ExportArgs) -> Result<ExitCode> {
     if args.flat && args.format != Format::Compat {
         anyhow::bail!("--flat is for -f compat only");
     }
+    if args.planned_messages && args.format != Format::Parquet {
+        anyhow::bail!("--planned-messages is for -f parquet only");
+    }
     let options = ExportOptions {
         inputs: args.inputs.clone(),
         output: args.output.clone(),
         format: args.format,
-        view: ViewOptions { flat: args.flat, ..ViewOptions::default() },
+        view: ViewOptions {
+            flat: args.flat,
+            planned_messages: args.planned_messages,
+            ..ViewOptions::default()
+        },
         choice: Choice {
             from: args.last.map(Moment::BeforeEnd).or(args.from),
             to: args.to,
@@ -38,7 +45,7 @@ pub(super) fn run(args: &ExportArgs) -> Result<ExitCode> {
     let exported = export(options, &mut |progress| line.show(progress.bytes, progress.of_bytes));
     line.clear();
     let exported = exported?;
-    let mut out = stdout().lock();
+    let mut out = terminal::out();
     if args.json {
         write_json(&mut out, &exported)?;
     } else {
@@ -87,12 +94,19 @@ fn write_exported(exported: &Exported, args: &ExportArgs, out: &mut dyn Write) -
     if exported.twice.len() > 20 {
         writeln!(out, "{} more ranks come twice", exported.twice.len() - 20)?;
     }
+    if rows.planned_messages > 0 {
+        writeln!(
+            out,
+            "{} messages were only planned: they are summed up by link and second, and --planned-messages writes a row for each",
+            rows.planned_messages
+        )?;
+    }
     exported.notes.iter().try_for_each(|note| writeln!(out, "{note}"))
 }
 
 pub(super) fn run_replay(args: &ReplayArgs) -> Result<ExitCode> {
     let read = replay(&args.capture, &args.output)?;
-    let mut out = stdout().lock();
+    let mut out = terminal::out();
     writeln!(out, "{} records replayed into {}", read.records, args.output.display())?;
     read.notes().iter().try_for_each(|note| writeln!(out, "{note}"))?;
     Ok(ExitCode::SUCCESS)

@@ -1,11 +1,10 @@
 //! Arguments, messages and exit codes.
 
-/// A line on standard error, for people. Nobody may be there to read it, and that is no reason to stop.
+/// A line on standard error, for people.
 macro_rules! tell {
-    ($($argument:tt)*) => {{
-        use std::io::Write as _;
-        let _ = writeln!(std::io::stderr(), $($argument)*);
-    }};
+    ($($argument:tt)*) => {
+        crate::cli::terminal::tell(format_args!($($argument)*))
+    };
 }
 
 mod args;
@@ -15,6 +14,7 @@ mod exit;
 mod export;
 mod export_args;
 mod filter_args;
+mod live_stacks;
 mod offline;
 mod progress;
 mod ps;
@@ -26,6 +26,7 @@ mod stacks;
 mod stacks_args;
 mod summary;
 mod symbols;
+mod terminal;
 mod top;
 mod top_args;
 mod top_recording;
@@ -36,11 +37,20 @@ use anyhow::Result;
 use clap::Parser as _;
 use serde::Serialize;
 
+use crate::{resolver, text::PlainWriter};
+
 pub use args::{Cli, Command};
 
 /// A document of JSON, and the end of its line.
 fn write_json(out: &mut dyn Write, value: &impl Serialize) -> Result<()> {
-    serde_json::to_writer_pretty(&mut *out, value)?;
+    serde_json::to_writer_pretty(PlainWriter::of_json(&mut *out), value)?;
+    writeln!(out)?;
+    Ok(())
+}
+
+/// The same on one line.
+fn write_json_line(out: &mut dyn Write, value: &impl Serialize) -> Result<()> {
+    serde_json::to_writer(PlainWriter::of_json(&mut *out), value)?;
     writeln!(out)?;
     Ok(())
 }
@@ -48,10 +58,14 @@ fn write_json(out: &mut dyn Write, value: &impl Serialize) -> Result<()> {
 /// Parses the command line, does what it says, and turns the outcome into an exit code.
 pub fn main() -> ExitCode {
     let started = Instant::now();
+    if let Some(code) = resolver::serve_if_asked() {
+        return code;
+    }
     let cli = Cli::parse();
     if let Err(error) = cli.check() {
         error.exit();
     }
+    resolver::allow_fuse(cli.command.allows_fuse());
     let done = match &cli.command {
         Command::Ps(args) => ps::run(args),
         Command::Record(args) => record::run(args, started),
@@ -60,7 +74,7 @@ pub fn main() -> ExitCode {
         Command::Aggregate(args) => offline::run_aggregate(args),
         Command::Check(args) => offline::run_check(args),
         Command::Dump(args) => dump::run(args),
-        Command::Stacks(args) => stacks::run(args),
+        Command::Stacks(args) => stacks::run(args, started),
         Command::Top(args) => top::run(args, started),
         Command::Doctor(args) => doctor::run(args),
         Command::Summary(args) => summary::run(args),

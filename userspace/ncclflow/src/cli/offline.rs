@@ -1,9 +1,6 @@
 //! `ncclflow aggregate` and `check`: what is made of recordings, without root.
 
-use std::{
-    io::{Write, stdout},
-    process::ExitCode,
-};
+use std::{io::Write, process::ExitCode};
 
 use anyhow::Result;
 
@@ -11,7 +8,7 @@ use super::{
     args::{AggregateArgs, CheckArgs},
     exit,
     progress::BytesLine,
-    write_json,
+    terminal, write_json,
 };
 use crate::{
     check::{check, write_check},
@@ -20,7 +17,7 @@ use crate::{
 
 pub(super) fn run_aggregate(args: &AggregateArgs) -> Result<ExitCode> {
     let dir = OutputDir::open(&args.dir)?;
-    let mut out = stdout().lock();
+    let mut out = terminal::out();
     let windows = window_folders(&dir)?;
     if windows.is_empty() {
         return aggregate(&dir, &mut out);
@@ -55,7 +52,7 @@ pub(super) fn run_check(args: &CheckArgs) -> Result<ExitCode> {
     let report = check(&args.dirs, &mut |bytes, of_bytes| line.show(bytes, of_bytes));
     line.clear();
     let report = report?;
-    let mut out = stdout().lock();
+    let mut out = terminal::out();
     if args.json {
         write_json(&mut out, &report)?;
     } else {

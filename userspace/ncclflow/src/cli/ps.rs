@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::Result;
 
-use super::{args::PsArgs, progress::ProgressLine};
+use super::{args::PsArgs, progress::ProgressLine, terminal, write_json, write_json_line};
 use crate::{
     layout_cache::{LayoutCache, default_folder},
     memory::ScanLimits,
@@ -39,20 +39,19 @@ pub(super) fn run(args: &PsArgs) -> Result<ExitCode> {
 }
 
 fn show(report: &PsReport, args: &PsArgs) -> Result<()> {
-    let mut out = stdout().lock();
+    let mut out = terminal::out();
     if args.json {
         if args.watch.is_some() {
-            serde_json::to_writer(&mut out, report)?;
+            write_json_line(&mut out, report)?;
         } else {
-            serde_json::to_writer_pretty(&mut out, report)?;
+            write_json(&mut out, report)?;
         }
-        writeln!(out)?;
     } else {
-        let is_terminal = out.is_terminal();
+        let is_terminal = stdout().is_terminal();
         let width = is_terminal.then(terminal_width).flatten();
         if is_terminal && args.watch.is_some() {
             // Home, and clear to the end of the screen.
-            write!(out, "\x1b[H\x1b[J")?;
+            stdout().write_all(b"\x1b[H\x1b[J")?;
         }
         write!(out, "{}", render(report, width))?;
     }

@@ -1,7 +1,6 @@
 //! `ncclflow record`
 
 use std::{
-    io::stdout,
     net::SocketAddr,
     path::{Path, PathBuf},
     process::ExitCode,
@@ -9,11 +8,13 @@ use std::{
 };
 
 use anyhow::Result;
-use rustix::time::ClockId;
 
-use super::{exit, progress::FilesProgress, record_args::RecordArgs, signals::with_signals, write_json};
+use super::{
+    exit, progress::FilesProgress, record_args::RecordArgs, signals::with_signals, terminal, write_json,
+};
 use crate::{
-    clock::now_ns,
+    clock::realtime_offset_ns,
+    health::Health,
     kernel::probe::{CallSource, Level, ProbePlace},
     record::{LibraryInUse, Notice, Outcome, Setup, record},
     sinks::{FilesState, LiveStatistics, ProbeReport, SessionReport, SessionState, WindowIterations},
@@ -27,7 +28,8 @@ pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<ExitCode> {
     let live = args.metrics.map(|_| LiveStatistics::default());
     let options = args.options(started, output.clone(), live.clone());
     let quiet = args.quiet;
-    let metrics = args.metrics.zip(live).map(|(address, live)| serve(address, live, quiet)).transpose()?;
+    let serve = |(address, live)| serve(address, live, &options.health, quiet);
+    let metrics = args.metrics.zip(live).map(serve).transpose()?;
     let outcome = with_signals(
         move |stop| {
             let mut console = Console {
@@ -48,9 +50,9 @@ pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<ExitCode> {
         summarize(&outcome, args.no_files);
     }
     if args.json {
-        write_json(&mut stdout().lock(), &outcome.report)?;
+        write_json(&mut terminal::out(), &outcome.report)?;
     }
-    Ok(if outcome.report.state == SessionState::WriteFailed {
+    Ok(if matches!(outcome.report.state, SessionState::WriteFailed | SessionState::Failed) {
         ExitCode::FAILURE
     } else if args.strict && !outcome.report.loss.is_zero() {
         ExitCode::from(exit::INCOMPLETE)
@@ -61,9 +63,8 @@ pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<ExitCode> {
 
 /// Serves metrics. It begins before anything is attached, so that an address that is taken ends the
 /// recording before it begins.
-fn serve(address: SocketAddr, live: LiveStatistics, quiet: bool) -> Result<MetricsServer> {
-    let offset_ns = now_ns(ClockId::Realtime).saturating_sub(now_ns(ClockId::Monotonic));
-    let server = MetricsServer::start(address, Exposition::new(live, offset_ns))?;
+fn serve(address: SocketAddr, live: LiveStatistics, health: &Health, quiet: bool) -> Result<MetricsServer> {
+    let server = MetricsServer::start(address, Exposition::new(live, realtime_offset_ns), health)?;
     if !quiet {
         let to_all =
             if server.address().ip().is_loopback() { "" } else { ", for whoever reaches this address" };
@@ -93,12 +94,14 @@ impl Console {
     fn say(&mut self, notice: &Notice<'_>) {
         match notice {
             Notice::WriteFailed(error) => tell!("ncclflow: {error}"),
+            Notice::Failed(why) => tell!("ncclflow: the session has failed: {why}"),
             Notice::OverMaxSize(bytes) => {
                 tell!(
                     "ncclflow: the folder has reached its limit of {bytes} bytes: what comes now is lost (--max-size)"
                 );
             }
             _ if self.quiet => {}
+            Notice::NoStacks { pid, why } => tell!("process {pid}: no call stacks: {why}"),
             Notice::NotCached(why) => tell!("layouts are not kept for the next time: {why}"),
             Notice::Found(setup) => found(setup),
             Notice::Recording { probes } => {
@@ -133,7 +136,7 @@ impl Console {
                     tell_iterations(iterations);
                 }
             }
-            Notice::Hang(what) => tell!("{what}"),
+            Notice::Hang(what) | Notice::LibraryChanged(what) => tell!("{what}"),
             Notice::NothingToRotate => tell!("SIGUSR1: there are no windows (--window-flag, --rotate)"),
             Notice::FlagNotSeen(why) => tell!("{why}"),
             Notice::RankMapBroken(why) => tell!("--rank-map {why}"),
@@ -186,13 +189,16 @@ fn found(setup: &Setup) {
 }
 
 fn joined(process: &Process, library: &LibraryInUse) {
-    let version =
-        library.resolution.nccl_version.map_or_else(|| "?".to_owned(), |version| version.to_string());
+    let version = library
+        .resolved
+        .resolution
+        .nccl_version
+        .map_or_else(|| "?".to_owned(), |version| version.to_string());
     tell!(
         "process {} ({}): NCCL {version}, symbols from {}, {}{}",
         process.pid(),
         process.name(),
-        library.resolution.symbol_source.describe(),
+        library.resolved.resolution.symbol_source.describe(),
         library.file.shown(),
         if library.file.deleted { " (deleted)" } else { "" },
     );

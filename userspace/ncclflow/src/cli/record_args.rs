@@ -24,11 +24,17 @@ use crate::{
     views::metrics::parse_address,
 };
 use flow::model::Sampling;
+use ncclflow_common::{MAX_STACK_FRAMES, STACK_FRAMES};
 
 /// What `auto` means, for `--help`.
 const AUTO_PROBES: &str = "Whole plans, where the library allows it; else call by call";
 const AUTO_BUFFER: &str = "The ring buffer where the kernel has it, or else the perf event array";
 const AUTO_LINKS: &str = "One link to many, where the kernel has it (Linux 6.6 and later), or else one each";
+
+/// Frames that the kernel side can walk.
+pub(super) fn stack_depth() -> clap::builder::RangedI64ValueParser<u8> {
+    clap::value_parser!(u8).range(1..=i64::try_from(MAX_STACK_FRAMES).unwrap_or(i64::MAX))
+}
 
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("whom").required(true).args(["pids", "all"]))]
@@ -49,6 +55,8 @@ Examples:
                                                and its result, and how long it took
   ncclflow record -p 4242 --api                ops and calls, each with the number of the other
   ncclflow record -p 4242 --api --returns      and how each call returned
+  ncclflow record -p 4242 --level api --stacks --stack-depth 40
+                                               and the Python code that called it
   ncclflow record -p 4242 --rank-map ranks.txt --job llm-7b
                                                the job's ranks, where a launcher has not said them to the processes
   ncclflow record -p 4242 --metrics 9400       and metrics at http://127.0.0.1:9400/metrics
@@ -57,7 +65,7 @@ DIR holds session.json, recording/ (all records, compressed) and, made of it per
 flow_steps_rank<r>.jsonl (a line per message) and flow_rank<r>.json (both, grouped by op); with --level api, api_rank<r>.jsonl (a line
 per call) instead; with --api, that too. --level api also records the calls of a libnccl whose layouts are not known (stripped and of no known
 build, another vendor's): by the arguments of its exported functions, into processes/api_<host>_<pid>.jsonl, with the communicator's address and
-without commHash and rank.
+without commHash and rank. With --stacks, stacks.jsonl has the call stacks that lines name.
 The processes are not stopped, restarted or written to. Needs root, or CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH and, on
 some kernels without uprobe_multi, CAP_SYS_ADMIN; `ncclflow doctor` tells.")]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
@@ -106,6 +114,14 @@ pub struct RecordArgs {
     /// call
     #[arg(long)]
     pub returns: bool,
+
+    /// Also the Python call stack behind each call of the API, or, without --api, behind each launch
+    #[arg(long)]
+    pub stacks: bool,
+
+    /// With --stacks: frames of a stack at most, the innermost ones
+    #[arg(long, value_name = "N", requires = "stacks", default_value_t = STACK_FRAMES, value_parser = stack_depth())]
+    pub stack_depth: u8,
 
     /// With --level api, or --api: how the calls are written
     #[arg(long, value_enum, default_value_t = ApiFormat::Json)]
@@ -205,6 +221,7 @@ impl RecordArgs {
                 detail: self.step_detail,
                 api: self.api,
                 returns: self.returns,
+                stacks: self.stacks.then_some(self.stack_depth),
             },
             sampling: self.sampling.sampling(),
             format: self.format,

@@ -2,10 +2,11 @@
 //! recording is whole, only what is still made of it. SIGUSR1 asks for the next window.
 
 use anyhow::{Context as _, Result};
+use rustix::thread::CapabilitySet;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::exit;
-use crate::record::StopHandle;
+use crate::{privileges, record::StopHandle};
 
 /// Runs `work` on a thread of its own. `at_once` is done before a second signal ends the program.
 pub(super) fn with_signals<T: Send + 'static>(
@@ -24,6 +25,8 @@ pub(super) fn with_signals<T: Send + 'static>(
         );
         let handle = stop.clone();
         let mut work = tokio::task::spawn_blocking(move || work(&handle));
+        // That thread has been started, with what we had. Here signals are waited for, and lines printed.
+        privileges::keep_only(CapabilitySet::empty());
         let mut times = 0;
         loop {
             tokio::select! {

@@ -4,12 +4,13 @@ use std::{
     io::{self, BufRead, IsTerminal as _, Write, stderr, stdin, stdout},
     path::Path,
     process::ExitCode,
+    time::Instant,
 };
 
 use anyhow::{Context as _, Result, bail};
 use serde::Serialize;
 
-use super::{progress::BytesLine, stacks_args::StacksArgs, write_json};
+use super::{live_stacks, progress::BytesLine, stacks_args::StacksArgs, terminal, write_json};
 use crate::{
     sinks::{OutputDir, Share},
     stacks::{
@@ -25,20 +26,28 @@ const WORDS: [&str; 5] = ["nccl", "reduce", "gather", "broadcast", "scatter"];
 /// Most calls of a function that an error lists.
 const LISTED: usize = 100;
 
-pub(super) fn run(args: &StacksArgs) -> Result<ExitCode> {
+pub(super) fn run(args: &StacksArgs, started: Instant) -> Result<ExitCode> {
     if args.pprof && args.output.is_none() && stdout().is_terminal() {
         bail!("a profile is no text: give --output FILE, or a pipe");
     }
-    let mut trace = TraceFile::open(&args.trace)?;
+    match &args.source {
+        None => live_stacks::run(args, started),
+        Some(folder) if folder.is_dir() => live_stacks::run_recording(args, folder),
+        Some(trace) => run_trace(args, trace),
+    }
+}
+
+fn run_trace(args: &StacksArgs, path: &Path) -> Result<ExitCode> {
+    let mut trace = TraceFile::open(path)?;
     let window = window(&mut trace, args)?;
-    let query = Query { window, kernel_name: args.kernel_name.clone(), stack_depth: args.stack_depth };
+    let query = Query { window, kernel_name: args.kernel().to_owned(), stack_depth: args.callers() };
     let mut line = BytesLine::new("");
     let found = stacks_of(&mut trace, &query, &mut |progress| line.show(progress.bytes, progress.of_bytes));
     line.clear();
     let found = found?;
     let mut out = Vec::new();
     write_stacks(&found, args, window, &mut out)?;
-    write_out(args.output.as_deref(), &out)?;
+    write_out(args.output.as_deref(), &out, args.pprof)?;
     say(&found, window);
     Ok(ExitCode::SUCCESS)
 }
@@ -65,7 +74,7 @@ fn window(trace: &mut TraceFile, args: &StacksArgs) -> Result<Window> {
         Some(index) => index,
         None if found.len() == 1 => 0,
         None if stdin().is_terminal() && stderr().is_terminal() => {
-            choose(&found, &mut stdin().lock(), &mut stderr())?
+            choose(&found, &mut stdin().lock(), &mut terminal::err())?
         }
         None => {
             let mut list = Vec::new();
@@ -148,9 +157,9 @@ fn write_stacks(found: &Found, args: &StacksArgs, window: Window, out: &mut Vec<
     if stacks.is_empty() {
         let place = if window.is_whole() { "trace" } else { "window" };
         if is_text {
-            explain(found, &args.kernel_name, place, out)?;
+            explain(found, args.kernel(), place, out)?;
         } else {
-            explain(found, &args.kernel_name, place, &mut stderr())?;
+            explain(found, args.kernel(), place, &mut terminal::err())?;
         }
     }
     Ok(())
@@ -223,9 +232,10 @@ fn say(found: &Found, window: Window) {
 }
 
 /// Writes to the file, whole or not at all, or to standard output.
-fn write_out(path: Option<&Path>, bytes: &[u8]) -> Result<()> {
+pub(super) fn write_out(path: Option<&Path>, bytes: &[u8], is_binary: bool) -> Result<()> {
     let Some(path) = path else {
-        let mut out = stdout().lock();
+        let mut out: Box<dyn Write> =
+            if is_binary { Box::new(stdout().lock()) } else { Box::new(terminal::out()) };
         out.write_all(bytes)?;
         return Ok(out.flush()?);
     };

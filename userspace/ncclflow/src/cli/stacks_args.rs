@@ -1,8 +1,23 @@
 //! The arguments of `stacks`.
 
-use std::path::PathBuf;
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant},
+};
 
 use clap::Args;
+
+use super::{args::seconds, filter_args::FilterArgs};
+use crate::{
+    kernel::{
+        loader::{BufferKind, LinkKind},
+        probe::Level,
+    },
+    layout_cache::default_folder,
+    record::{RecordOptions, Targets},
+    stacks::LiveStacks,
+};
+use ncclflow_common::{MAX_STACK_FRAMES, STACK_FRAMES};
 
 const WINDOW: &str = "Window";
 const OUTPUT: &str = "Output";
@@ -10,9 +25,17 @@ const OUTPUT: &str = "Output";
 /// What the NCCL Call Stack Analyzer looks for: NCCL's kernel for what has none of its own.
 const KERNEL: &str = "ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)";
 
+/// Callers of a launch in a trace, where nobody asks for another number.
+const CALLERS: usize = 12;
+
 #[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("what").required(true).args(["source", "pids", "all"]))]
 #[command(after_help = "\
 Examples:
+  ncclflow stacks -p 4242 -d 10                          behind the calls of a running process, for ten seconds
+  ncclflow stacks --all --comm train.py -d 10 --kernel-name AllReduce
+  ncclflow stacks -p 4242 --json | jq '.groups[] | [.count, .function, .rank, .frames[-1].line]'
+  ncclflow stacks /var/tmp/flows                         behind what a recording has, if it was made with --stacks
   ncclflow stacks trace.json.gz                          behind ncclDevKernel_Generic_1, in the whole trace
   ncclflow stacks trace.json.gz --kernel-name 'ncclDevKernel_%'    behind all of NCCL's kernels
   ncclflow stacks trace.json --function-name 'train.py(41): step' --index 3 --kernel-name 'ncclDevKernel_AllReduce%'
@@ -21,26 +44,48 @@ Examples:
   ncclflow stacks trace.json.gz --folded | flamegraph.pl > stacks.svg
   ncclflow stacks trace.json.gz --pprof --output stacks.pb.gz; go tool pprof -top stacks.pb.gz
 
+Of processes and recordings, the Python stacks behind NCCL's calls are counted, by function, communicator and rank: nothing has to be prepared in
+the job. Native frames are not recorded. Needs what `ncclflow record` needs.
 TRACE is of torch.profiler (with_stack=True gives Python's frames) or of any program that writes Chrome's JSON or Perfetto's protobuf; each
-may be compressed by gzip. Processes and recordings are not read yet. Equal stacks are counted, the most frequent first; digits at the end of a
+may be compressed by gzip. Equal stacks are counted, the most frequent first; digits at the end of a
 name and addresses of objects are dropped before, so that layers are one. A name with a % in it is a pattern, as of SQL's LIKE: % is any
 text, _ any character, in either case.
 docs/STACKS.md has the forms of output. Exit codes: 0 done, also where nothing was found, which is said; 1 not done; 2 wrong usage.")]
+#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub struct StacksArgs {
-    /// Trace of a profiler: Kineto's or Chrome's JSON, or Perfetto's protobuf
-    #[arg(value_name = "TRACE")]
-    pub trace: PathBuf,
+    /// Folder of a recording that was made with --stacks; or the trace of a profiler: Kineto's or Chrome's JSON, or
+    /// Perfetto's protobuf
+    #[arg(value_name = "DIR|TRACE")]
+    pub source: Option<PathBuf>,
 
-    /// Only kernels of this name
-    #[arg(long, value_name = "NAME", default_value = KERNEL)]
-    pub kernel_name: String,
+    /// Processes whose calls are watched; other processes on the same library are left alone
+    #[arg(short, long = "pid", value_name = "PID", value_delimiter = ',', num_args = 1..)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub pids: Vec<u32>,
 
-    /// Most callers of a launch that are shown, from the innermost on
-    #[arg(long, value_name = "N", default_value_t = 12)]
-    pub stack_depth: usize,
+    /// Every process of this node that uses NCCL, also those that start later
+    #[arg(long, conflicts_with = "pids")]
+    pub all: bool,
+
+    #[command(flatten)]
+    pub filter: FilterArgs,
+
+    /// Seconds to watch [default: until Ctrl-C or until the processes exit]
+    #[arg(short = 'd', value_name = "SECS", value_parser = seconds, conflicts_with = "source")]
+    pub seconds: Option<Duration>,
+
+    /// Only kernels of this name [default in a trace: ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)]; of
+    /// processes and recordings, only calls of this function: AllReduce
+    #[arg(long, value_name = "NAME")]
+    pub kernel_name: Option<String>,
+
+    /// Most frames that are shown, from the innermost on: of a trace callers of a launch [default: 12]; of processes
+    /// [default: 24] and recordings, 48 at most
+    #[arg(long, value_name = "N")]
+    pub stack_depth: Option<usize>,
 
     /// Only what was launched during a call of this function; of several, --index says which, or you are asked
-    #[arg(help_heading = WINDOW, long, value_name = "NAME")]
+    #[arg(help_heading = WINDOW, long, value_name = "NAME", conflicts_with_all = ["pids", "all"])]
     pub function_name: Option<String>,
 
     /// Which call of the function, from 0, in the order of time
@@ -70,4 +115,42 @@ pub struct StacksArgs {
     /// Write to this file
     #[arg(help_heading = OUTPUT, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+}
+
+impl StacksArgs {
+    /// The kernels of a trace.
+    pub(super) fn kernel(&self) -> &str {
+        self.kernel_name.as_deref().unwrap_or(KERNEL)
+    }
+
+    /// Callers of a launch.
+    pub(super) fn callers(&self) -> usize {
+        self.stack_depth.unwrap_or(CALLERS)
+    }
+
+    /// Frames of a stack that the kernel side is to walk.
+    pub(super) fn frames(&self) -> u8 {
+        self.stack_depth.map_or(STACK_FRAMES, |depth| u8::try_from(depth).unwrap_or(u8::MAX))
+    }
+
+    /// What is wrong with options that make sense with some values of others only.
+    pub(super) fn contradiction(&self) -> Option<&'static str> {
+        let most = u8::try_from(MAX_STACK_FRAMES).unwrap_or(u8::MAX);
+        (self.source.is_none() && !(1..=most).contains(&self.frames()))
+            .then_some("--stack-depth is from 1 to 48 where processes are watched")
+    }
+
+    /// As the library takes it: nothing is written, calls and their stacks are counted.
+    pub(super) fn options(&self, started: Instant, live: LiveStacks) -> RecordOptions {
+        let targets = Targets::new(self.all, &self.pids, &self.filter.filter());
+        let mut options = RecordOptions {
+            watcher: Some(live),
+            duration: self.seconds,
+            cache: default_folder(),
+            ..RecordOptions::new(started, targets, BufferKind::best(), LinkKind::best())
+        };
+        options.choice.level = Level::Api;
+        options.choice.stacks = Some(self.frames());
+        options
+    }
 }

@@ -1,13 +1,13 @@
 //! `ncclflow summary`
 
 use std::{
-    io::{self, Write, stdout},
+    io::{self, Write},
     process::ExitCode,
 };
 
 use anyhow::Result;
 
-use super::{args::SummaryArgs, progress::BytesLine, write_json};
+use super::{args::SummaryArgs, progress::BytesLine, terminal, write_json};
 use crate::check::{RankReport, summarize};
 
 pub(super) fn run(args: &SummaryArgs) -> Result<ExitCode> {
@@ -15,7 +15,7 @@ pub(super) fn run(args: &SummaryArgs) -> Result<ExitCode> {
     let report = summarize(&args.dirs, &mut |bytes, of_bytes| line.show(bytes, of_bytes));
     line.clear();
     let report = report?;
-    let mut out = stdout().lock();
+    let mut out = terminal::out();
     if args.json {
         write_json(&mut out, &report)?;
     } else {

@@ -1,56 +1,44 @@
 //! `ncclflow symbols`
 
-use std::{
-    io::{Write as _, stdout},
-    path::Path,
-    process::ExitCode,
-};
+use std::{io::Write as _, process::ExitCode};
 
 use anyhow::{Context as _, Result};
 
-use super::args::SymbolsArgs;
+use super::{args::SymbolsArgs, terminal, write_json_line};
 use crate::{
     kernel::probe::{CallSource, Level, ProbeSet, add_api_returns, compile},
-    target::{Process, nccl_libraries},
+    resolver::{self, What},
+    target::{MappedLibrary, Process, printable},
 };
-use nccl_library::{
-    elf::Image,
-    symbols::{DebugFiles, Resolution, nccl_request_with_api, render, resolve_with},
-};
+use nccl_library::symbols::{DebugFiles, Resolution, nccl_request_with_api, render};
 
 pub(super) fn run(args: &SymbolsArgs) -> Result<ExitCode> {
-    let mut images = Vec::new();
+    let mut libraries = Vec::new();
     if let Some(path) = &args.library {
-        let image = Image::open(path).with_context(|| format!("reading `{}`", path.display()))?;
-        images.push((path.clone(), image));
+        let context = || format!("reading `{}`", printable(&path.display().to_string()));
+        libraries.push(resolver::take_hold(path).with_context(context)?);
     }
     if let Some(pid) = args.pid {
-        for library in nccl_libraries(&Process::open(pid)?, None)? {
-            let context = || format!("reading `{}`", library.path.display());
-            let file = library.try_clone_file().with_context(context)?;
-            images.push((library.path.clone(), Image::from_file(file).with_context(context)?));
-        }
+        libraries.extend(resolver::libraries(&Process::open(pid)?, None)?);
     }
     let debug_files = args.debug.files();
     let mut traceable = true;
-    for (path, image) in &images {
-        traceable &= show(path, image, &debug_files, args.json)?;
+    for library in &libraries {
+        traceable &= show(library, &debug_files, args.json)?;
     }
     Ok(if traceable { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Whether the library has everything that tracing cannot do without.
-fn show(path: &Path, image: &Image, debug_files: &DebugFiles, json: bool) -> Result<bool> {
-    let request = nccl_request_with_api();
-    let resolution = resolve_with(image, &request, debug_files)
-        .with_context(|| format!("reading `{}`", path.display()))?;
-    let mut out = stdout().lock();
+fn show(library: &MappedLibrary, debug_files: &DebugFiles, json: bool) -> Result<bool> {
+    let resolved = resolver::resolve(library, What::Api, debug_files);
+    let resolution = resolved.with_context(|| format!("reading `{}`", library.shown()))?.resolution;
+    let mut out = terminal::out();
     if json {
-        serde_json::to_writer(&mut out, &resolution)?;
-        writeln!(out)?;
+        write_json_line(&mut out, &resolution)?;
     } else {
-        writeln!(out, "{}", path.display())?;
-        write!(out, "{}", render(&resolution, &request))?;
+        writeln!(out, "{}", library.shown())?;
+        write!(out, "{}", render(&resolution, &nccl_request_with_api()))?;
         write!(out, "{}", levels(&resolution))?;
     }
     let traceable = resolution.missing_required().next().is_none();

@@ -14,13 +14,14 @@ use ratatui::{
     DefaultTerminal,
     crossterm::event::{self, Event},
 };
-use rustix::time::ClockId;
+use rustix::{thread::CapabilitySet, time::ClockId};
 
-use super::{signals::with_signals, top_args::TopArgs, top_recording, write_json};
+use super::{signals::with_signals, terminal, top_args::TopArgs, top_recording, write_json};
 use crate::{
     clock::now_ns,
+    privileges,
     record::{LibraryInUse, Notice, RecordOptions, StopHandle, record},
-    sinks::LiveStatistics,
+    sinks::{LiveStatistics, SessionState},
     views::top::{Action, Rates, Snapshot, State, Subject, TopReport, draw, print_table, rows},
 };
 
@@ -58,6 +59,7 @@ fn watch(options: &RecordOptions, live: &LiveStatistics, stop: &StopHandle, args
         let session = session
             .spawn_scoped(scope, move || session_thread(options, stop, &sender))
             .context("starting the session's thread")?;
+        privileges::keep_only(CapabilitySet::empty());
         let shown = follow(live, stop, args, &news);
         stop.stop();
         let outcome = session.join().map_err(|_| anyhow::anyhow!("the session's thread failed"))?;
@@ -81,9 +83,10 @@ fn session_thread(options: &RecordOptions, stop: &StopHandle, sender: &mpsc::Sen
             say(News::Process(process.pid(), process.name().to_owned(), versions([library])));
         }
         Notice::PassedOver(why) => say(News::Line(format!("passed over: {why}"))),
+        Notice::LibraryChanged(what) => say(News::Line(what.to_owned())),
         Notice::Recording { .. } => say(News::Armed),
         Notice::TargetExited { pid } => say(News::Line(format!("process {pid} exited"))),
-        Notice::WriteFailed(error) => say(News::Line(error.to_owned())),
+        Notice::WriteFailed(error) | Notice::Failed(error) => say(News::Line(error.to_owned())),
         Notice::Detaching { .. } if !counted => {
             counted = true;
             say(News::Counted);
@@ -91,11 +94,15 @@ fn session_thread(options: &RecordOptions, stop: &StopHandle, sender: &mpsc::Sen
         // Of files, of which there are none.
         _ => {}
     };
-    record(options, stop, &mut notice).map(drop)
+    let report = record(options, stop, &mut notice)?.report;
+    if report.state == SessionState::Failed {
+        bail!("the session has failed: {}", report.errors.shown().collect::<Vec<_>>().join("; "));
+    }
+    Ok(())
 }
 
 fn versions<'a>(libraries: impl IntoIterator<Item = &'a LibraryInUse>) -> String {
-    let versions = libraries.into_iter().filter_map(|library| library.resolution.nccl_version);
+    let versions = libraries.into_iter().filter_map(|library| library.resolved.resolution.nccl_version);
     versions.map(|version| version.to_string()).collect::<Vec<_>>().join(",")
 }
 
@@ -183,7 +190,7 @@ impl Session<'_> {
         let now = self.read();
         let now = Snapshot { at_ns: ended.unwrap_or(now.at_ns), ..now };
         let rates = Rates::with_lag_since(&before, &earlier, &now);
-        print_once(args, &self.subject, &now, &rates, &mut stdout().lock())
+        print_once(args, &self.subject, &now, &rates, &mut terminal::out())
     }
 
     /// Draws on the terminal and takes keys until the user wants it to end, or it has ended.

@@ -2,7 +2,7 @@
 //! moments while it is written.
 
 use std::{
-    io::{self, Write as _, stdout},
+    io::{self, Write as _},
     path::Path,
     process::ExitCode,
     time::{Duration, Instant},
@@ -17,7 +17,7 @@ use ratatui::{
 use rustix::time::ClockId;
 use serde::Deserialize as _;
 
-use super::{progress::BytesLine, signals::with_signals, top::print_once, top_args::TopArgs};
+use super::{progress::BytesLine, signals::with_signals, terminal, top::print_once, top_args::TopArgs};
 use crate::{
     clock::now_ns,
     export::Source,
@@ -154,7 +154,7 @@ impl View {
         }
         let now = self.snapshot();
         let rates = Rates::with_lag_since(&before, &earlier, &now);
-        let mut out = stdout().lock();
+        let mut out = terminal::out();
         print_once(args, &self.subject, &now, &rates, &mut out)?;
         if let Some(note) = self.note().filter(|_| !args.json) {
             writeln!(out, "{note}")?;

@@ -3,21 +3,16 @@
 use std::{
     collections::BTreeSet,
     fs,
-    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
 };
 
 use super::checks::{Check, Finding, degraded, no, ok};
 use crate::{
     kernel::probe::{CallSource, Level, ProbeStrategy, compile},
-    target::{
-        Discovered, LibraryId, MappedLibrary, denied_remedy, nccl_libraries, nccl_processes, printable,
-    },
+    resolver::{self, What},
+    target::{Discovered, LibraryId, MappedLibrary, denied_remedy},
 };
-use nccl_library::{
-    elf::Image,
-    symbols::{DebugFiles, Resolution, nccl_request_with_api, resolve_with},
-};
+use nccl_library::symbols::{DebugFiles, Resolution};
 
 /// At most this many libraries are examined. Each takes some tenths of a second.
 const MAX_LIBRARIES: usize = 32;
@@ -36,13 +31,13 @@ pub(super) fn checks() -> Vec<Check> {
     let mut checks = Vec::new();
     let mut seen: BTreeSet<LibraryId> = BTreeSet::new();
     let mut is_new = |id| seen.len() < MAX_LIBRARIES && seen.insert(id);
-    let found = nccl_processes().unwrap_or_else(|error| {
+    let found = resolver::nccl_processes().unwrap_or_else(|error| {
         let remedy = "mount it, or run where it is";
         checks.push(no(format!("/proc cannot be read: {error}"), remedy).named("processes"));
         Discovered::default()
     });
     for process in &found.processes {
-        match nccl_libraries(process, None) {
+        match resolver::libraries(process, None) {
             Ok(libraries) => {
                 let new = libraries.iter().filter(|library| is_new(library.id));
                 checks.extend(new.map(|library| mapped(library, process.pid()).named("NCCL")));
@@ -58,10 +53,9 @@ pub(super) fn checks() -> Vec<Check> {
         checks.push(degraded(what, denied_remedy()).named("processes"));
     }
     for path in installed() {
-        let Ok(metadata) = fs::metadata(&path) else { continue };
-        if is_new(LibraryId { device: metadata.dev(), inode: metadata.ino() }) {
-            let shown = printable(&path.to_string_lossy());
-            checks.push(judge(&shown, "installed", Image::open(&path).map_err(Into::into)).named("NCCL"));
+        let Ok(library) = resolver::take_hold(&path) else { continue };
+        if is_new(library.id) {
+            checks.push(judge(&library, "installed").named("NCCL"));
         }
     }
     if checks.is_empty() {
@@ -81,16 +75,15 @@ fn installed() -> impl Iterator<Item = PathBuf> {
 }
 
 fn mapped(library: &MappedLibrary, pid: u32) -> Finding {
-    let image = library.try_clone_file().map_err(Into::into).and_then(|file| Ok(Image::from_file(file)?));
     let deleted = if library.deleted { ", deleted" } else { "" };
-    judge(&library.shown(), &format!("process {pid}{deleted}"), image)
+    judge(library, &format!("process {pid}{deleted}"))
 }
 
-fn judge(path: &str, whose: &str, image: anyhow::Result<Image>) -> Finding {
+fn judge(library: &MappedLibrary, whose: &str) -> Finding {
+    let path = library.shown();
     let files = DebugFiles::new(Vec::new(), Vec::new());
-    let resolution = image.and_then(|image| Ok(resolve_with(&image, &nccl_request_with_api(), &files)?));
-    match resolution {
-        Ok(resolution) => of_resolution(path, whose, &resolution),
+    match resolver::resolve(library, What::Api, &files) {
+        Ok(resolved) => of_resolution(&path, whose, &resolved.resolution),
         Err(error) => degraded(
             format!("{path} ({whose}): {error}"),
             "another copy of the library; `ncclflow symbols` says more",

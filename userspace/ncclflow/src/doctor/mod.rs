@@ -8,6 +8,7 @@ mod facts;
 mod kernel;
 mod libraries;
 mod privileges;
+mod process;
 mod report;
 mod trial;
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::{
     checks::{Check, Finding, Verdict},
     facts::Facts,
-    kernel, libraries, privileges, trial,
+    kernel, libraries, privileges, process, trial,
 };
 use crate::kernel::loader::try_uprobe;
 
@@ -19,14 +19,19 @@ pub struct Report {
     pub verdict: Verdict,
     pub checks: Vec<Check>,
     pub libraries: Vec<Check>,
+    /// With `-p`: what may be done to that process. It does not count for the verdict.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub process: Vec<Check>,
 }
 
-/// Examines this host, tries a uprobe on this process, and examines the NCCL libraries.
-pub fn examine() -> Report {
+/// Examines this host, tries a uprobe on this process, and examines the NCCL libraries; or, instead of these,
+/// one process.
+pub fn examine(pid: Option<u32>) -> Report {
     let facts = Facts::read();
     let mut checks = of_facts(&facts);
     checks.extend(trial::checks(&try_uprobe()));
-    Report::new(checks, libraries::checks())
+    let libraries = if pid.is_none() { libraries::checks() } else { Vec::new() };
+    Report { process: pid.map(process::checks).unwrap_or_default(), ..Report::new(checks, libraries) }
 }
 
 pub(super) type NamedCheck = (&'static str, fn(&Facts) -> Finding);
@@ -39,7 +44,14 @@ pub(super) fn of_facts(facts: &Facts) -> Vec<Check> {
 impl Report {
     pub(super) fn new(checks: Vec<Check>, libraries: Vec<Check>) -> Self {
         let verdict = checks.iter().map(|check| check.verdict).max().unwrap_or(Verdict::Ok);
-        Self { ncclflow: env!("CARGO_PKG_VERSION"), schema: 1, verdict, checks, libraries }
+        Self {
+            ncclflow: env!("CARGO_PKG_VERSION"),
+            schema: 1,
+            verdict,
+            checks,
+            libraries,
+            process: Vec::new(),
+        }
     }
 
     /// Prints a line for each check, with its remedy below.
@@ -47,7 +59,7 @@ impl Report {
     /// # Errors
     /// Those of writing.
     pub fn print(&self, out: &mut impl Write) -> io::Result<()> {
-        let all = || self.checks.iter().chain(&self.libraries);
+        let all = || self.checks.iter().chain(&self.libraries).chain(&self.process);
         let width = all().map(|check| check.name.len()).max().unwrap_or(0);
         for check in all() {
             writeln!(out, "{:8}  {:width$}  {}", check.verdict.name(), check.name, check.found)?;

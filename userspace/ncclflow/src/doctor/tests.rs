@@ -101,6 +101,9 @@ fn a_program_that_the_kernel_refuses_takes_what_it_does_and_no_more() {
     };
     let verdict = |trial| Report::new(trial::checks(&Ok(trial)), Vec::new()).verdict;
     assert_eq!(verdict(trial.clone()), Verdict::Ok);
+    let least = |links| trial::checks(&Ok(Trial { links, ..trial.clone() })).pop().unwrap().found;
+    assert!(least(LinkKind::Perf).contains("CAP_SYS_ADMIN,"));
+    assert!(least(LinkKind::Multi).contains("CAP_CHECKPOINT_RESTORE"));
     let without = |program| Trial { refused: vec![(program, "it said no".to_owned())], ..trial.clone() };
     let of_walk = trial::checks(&Ok(without(Program::Walk)));
     assert!(

@@ -8,11 +8,23 @@ use crate::kernel::loader::{LinkKind, Program, Trial, TrialError};
 /// A hit that takes longer slows small launches down.
 const SLOW_HIT: Duration = Duration::from_micros(20);
 
-/// A check of the uprobe, and one for each program that the kernel refused.
+/// A check of the uprobe, one for each program that the kernel refused, and the least capabilities.
 pub(super) fn checks(outcome: &Result<Trial, TrialError>) -> Vec<Check> {
     let refused = outcome.iter().flat_map(|trial| &trial.refused);
     let refused = refused.map(|(program, said)| without(*program, said).named("eBPF programs"));
-    iter::once(uprobe(outcome).named("uprobe")).chain(refused).collect()
+    let least = outcome.iter().map(|trial| ok(least_capabilities(trial.links)).named("least capabilities"));
+    iter::once(uprobe(outcome).named("uprobe")).chain(refused).chain(least).collect()
+}
+
+/// With which everything works on this kernel, under `--all`, too.
+fn least_capabilities(links: LinkKind) -> &'static str {
+    match links {
+        LinkKind::Multi => {
+            "CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH, CAP_CHECKPOINT_RESTORE (uprobe_multi: no CAP_SYS_ADMIN)"
+        }
+        // CAP_SYS_ADMIN stands for three of them.
+        LinkKind::Perf => "CAP_SYS_ADMIN, CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH",
+    }
 }
 
 fn without(program: Program, said: &str) -> Finding {
@@ -24,6 +36,10 @@ fn without(program: Program, said: &str) -> Finding {
         Program::Return => degraded(
             format!("returns cannot be seen: {said}"),
             "--level api without --returns; and report it, with this whole output",
+        ),
+        Program::FetchWithStack | Program::WalkWithStack => degraded(
+            format!("call stacks cannot be recorded: {said}"),
+            "record without --stacks; and report it, with this whole output",
         ),
         // Without it the trial fails.
         Program::Fetch => no(said, "report it, with this whole output"),

@@ -2,8 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{rank_report::RankReport, verdict::Verdict};
-use crate::{memory::ScanReport, threads::Thread};
+use super::{
+    activity::Activity,
+    python::{PythonGroup, PythonReport},
+    rank_report::RankReport,
+    verdict::{JobVerdict, Verdict},
+};
+use crate::{gpu::GpuReport, memory::ScanReport, threads::Thread};
 use nccl_library::symbols::{LayoutSource, SymbolSource};
 
 /// Version of the schema. Fields may be added within one version; none changes its meaning.
@@ -16,8 +21,17 @@ pub struct DumpReport {
     pub hosts: Vec<String>,
     /// Unix time of the last reading, in seconds.
     pub unix_time: u64,
+    /// What the job waits for; null without a communicator.
+    #[serde(default)]
+    pub job: Option<JobVerdict>,
     pub processes: Vec<ProcessReport>,
     pub communicators: Vec<CommunicatorReport>,
+    /// All GPUs that the drivers of the hosts tell of.
+    #[serde(default)]
+    pub gpus: Vec<GpuReport>,
+    /// Why nothing, or not everything, is known of GPUs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gpu_remarks: Vec<String>,
 }
 
 /// A process that was read, or that could not be.
@@ -35,9 +49,15 @@ pub struct ProcessReport {
     /// Seconds since the process was started, at the last reading.
     #[serde(default)]
     pub age_seconds: Option<f64>,
+    /// Whether it makes progress outside NCCL, over the readings.
+    #[serde(default)]
+    pub activity: Option<Activity>,
     /// Threads inside NCCL, and with `--stacks` the first thread.
     #[serde(default)]
     pub threads: Vec<Thread>,
+    /// Its Python threads; null if it is no Python program.
+    #[serde(default)]
+    pub python: Option<PythonReport>,
     /// Its communicators are copies that it was forked with, from this process that was read too; they are
     /// not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -45,6 +65,13 @@ pub struct ProcessReport {
     /// Why it was not read, or not to the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+}
+
+impl ProcessReport {
+    /// Whether a rank runs in it.
+    pub(super) fn is_of(&self, rank: &RankReport) -> bool {
+        (self.pid, &self.host) == (rank.pid, &rank.host)
+    }
 }
 
 /// The state of a process, as the kernel has it: `State:` in /proc/PID/status.
@@ -84,4 +111,37 @@ pub struct CommunicatorReport {
     pub n_ranks: u32,
     pub ranks: Vec<RankReport>,
     pub verdict: Verdict,
+    /// Ranks by the Python stacks of their main threads, as far as those are known and stand still.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub python_stacks: Vec<PythonGroup>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a dump had before GPUs, pending calls and kinds were added to schema 1.
+    #[test]
+    fn a_dump_of_an_older_program_is_still_read() {
+        let rank = r#"{ "commHash": "0x1", "commName": null, "nRanks": 2, "rank": 0, "host": "a", "pid": 7,
+            "processState": "running", "ncclVersion": "2.27.5", "address": 4096, "node": 0, "nNodes": 1,
+            "localRank": 0, "cudaDev": 0, "nvmlDev": 0, "nChannels": 0,
+            "counters": { "seqNumber": { "AllReduce": 3 }, "collOpCount": null, "collOpCountIsShared": false,
+                "p2pOpCount": null, "opCount": null },
+            "status": { "init": null, "asyncResult": null, "proxyResult": null, "abort": null,
+                "finalizeCalled": null, "destroying": null, "revoked": null },
+            "channels": [], "proxy": { "state": "none", "carriesRings": null, "ops": [] },
+            "motion": { "readings": 3, "seconds": 1.0, "stepsMoved": false, "countersMoved": false } }"#;
+        let text = format!(
+            r#"{{ "schema": 1, "hosts": ["a"], "unixTime": 5,
+                "processes": [{{ "host": "a", "pid": 7, "name": "x", "state": "running", "libraries": [],
+                    "scan": null, "communicators": 1 }}],
+                "communicators": [{{ "commHash": "0x1", "name": null, "nRanks": 2, "ranks": [{rank}],
+                    "verdict": {{ "state": "stuck", "culprits": [1], "victims": [0], "evidence": [] }} }}] }}"#
+        );
+        let report: DumpReport = serde_json::from_str(&text).unwrap();
+        let merged = super::super::merge(vec![report]);
+        assert_eq!(merged.communicators[0].ranks[0].counters.launched(), Some(3));
+        assert!(merged.job.is_some());
+    }
 }

@@ -1,5 +1,6 @@
 //! What a dump asks of a library.
 
+use super::own_list;
 use nccl_library::{
     fields::{
         self,
@@ -8,7 +9,7 @@ use nccl_library::{
     symbols::Request,
 };
 
-pub(super) fn request() -> Request {
+pub(crate) fn request() -> Request {
     let structs = [
         fields::comm::STRUCT,
         fields::channel::STRUCT,
@@ -26,11 +27,15 @@ pub(super) fn request() -> Request {
         fields::recv_mem::STRUCT,
         fields::send_net_resources::STRUCT,
         fields::recv_net_resources::STRUCT,
+        fields::peer_info::STRUCT,
+        fields::kernel_plan::STRUCT,
+        fields::task_p2p::STRUCT,
     ];
     let enums = [FUNC, PATTERN, RESULT, PROXY_OP_STATE, DATA_TYPE, RED_OP];
     Request {
         functions: Vec::new(),
         structs: structs.map(|strukt| strukt.name.to_owned()).into(),
         enums: enums.map(str::to_owned).into(),
+        variables: own_list::VARIABLES.into(),
     }
 }

@@ -6,15 +6,23 @@
 //! ([`proxy`]); what changed from one reading to the next is their [`motion`]; and the [`verdict`] over all
 //! ranks is pure, so that dumps of several hosts can be judged together.
 
+mod absent;
+mod activity;
 mod comm_layout;
 mod communicator;
 mod connections;
 mod dump_report;
+mod gpu_text;
+mod gpus;
 mod layout;
 mod motion;
+mod own_list;
+mod pending;
 mod places;
 mod process;
 mod proxy;
+mod python;
+mod rank_gpu;
 mod rank_report;
 mod text;
 mod verdict;
@@ -25,27 +33,37 @@ use std::{
     time::{Duration, Instant},
 };
 
+pub use absent::{AbsentRank, Place};
+pub use activity::Activity;
 pub use dump_report::{CommunicatorReport, DumpReport, LibraryReport, ProcessReport, ProcessState, SCHEMA};
+pub(crate) use layout::request;
+pub use pending::Pending;
+pub use python::{PythonFrame, PythonGroup, PythonReport, PythonThread};
+pub use rank_gpu::RankGpu;
 pub use rank_report::{
     ChannelReport, CommStatus, ConnectionReport, Counters, Motion, OpReport, ProxyListState, ProxyReport,
     RankReport,
 };
 pub use text::render;
-pub use verdict::{State, Verdict, judge};
+pub use verdict::{JobVerdict, Kind, State, Verdict, judge};
 
 use anyhow::{Context as _, Result, bail};
 use rustix::time::ClockId;
 
 use crate::{
     clock::now_ns,
+    gpu::GpuWatch,
     memory::{ScanLimits, ScanProgress},
-    target::{MappedLibrary, Process, ProcessError, denied_remedy, nccl_processes},
+    resolver::nccl_processes,
+    target::{MappedLibrary, Process, ProcessError, denied_remedy},
     threads::Names,
 };
 use nccl_library::symbols::DebugFiles;
 
 /// Readings, if nothing moves. Two are enough if something does.
 const MAX_READINGS: usize = 3;
+/// For how long the GPUs' driver may answer after the last reading. A query takes some milliseconds.
+const GPU_PATIENCE: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Debug)]
 pub enum Choice {
@@ -85,10 +103,13 @@ pub fn dump(
     progress: &mut dyn FnMut(&Progress<'_>),
 ) -> Result<DumpReport> {
     let (processes, refused) = chosen(choice)?;
+    // Loading NVML takes a moment; the search goes on meanwhile.
+    let mut gpus = GpuWatch::start();
     let mut targets = process::find(processes.into_iter().map(|process| (process, None)), options, progress);
     let mut readings = Vec::new();
     loop {
         let at = Instant::now();
+        gpus.ask();
         let ranks: Vec<RankReport> = targets.iter_mut().flat_map(process::Target::read).collect();
         let is_last = ranks.is_empty();
         readings.push(motion::Reading { at, ranks });
@@ -98,12 +119,18 @@ pub fn dump(
         thread::sleep(options.interval);
     }
     // Last, so that it does not delay a reading.
+    let mut runtimes = python::Runtimes::default();
     let mut names = Names::new(options.debug_files.clone());
     for target in &mut targets {
         target.look_at_threads(options.stacks, &mut names);
+        target.look_at_python(options.stacks, &mut runtimes);
+    }
+    for target in &mut targets {
+        target.sum_up_activity();
     }
     let mut ranks = motion::over(readings);
     leave_out_forked_copies(&mut targets, &mut ranks);
+    find_absent(&targets, &mut ranks);
     let unread = refused.into_iter().map(|(pid, error)| ProcessReport {
         host: host_name(),
         pid,
@@ -116,13 +143,41 @@ pub fn dump(
     });
     let processes: Vec<ProcessReport> =
         targets.into_iter().map(|target| target.report).chain(unread).collect();
+    let (gpus, gpu_remarks) = gpus::of_host(&host_name(), gpus.finish(GPU_PATIENCE));
+    for rank in &mut ranks {
+        rank.gpu = RankGpu::of(rank, &processes, &gpus);
+    }
+    let communicators = communicators(ranks, &processes);
     Ok(DumpReport {
         schema: SCHEMA,
         hosts: vec![host_name()],
         unix_time: now_ns(ClockId::Realtime) / 1_000_000_000,
-        communicators: communicators(ranks, &processes),
+        job: verdict::over_all(&communicators),
+        communicators,
         processes,
+        gpus,
+        gpu_remarks,
     })
+}
+
+/// Finds where the ranks are that no process that was read has. The table of a communicator's ranks is read
+/// once for each communicator.
+fn find_absent(targets: &[process::Target], ranks: &mut [RankReport]) {
+    let mut read: BTreeMap<(String, u32), Vec<u32>> = BTreeMap::new();
+    for rank in ranks.iter() {
+        read.entry((rank.comm_hash.clone(), rank.n_ranks)).or_default().push(rank.rank);
+    }
+    read.retain(|(_, n_ranks), known| known.len() < *n_ranks as usize);
+    if read.is_empty() {
+        return;
+    }
+    let live = absent::LiveProcesses::read();
+    for rank in ranks {
+        let Some(known) = read.remove(&(rank.comm_hash.clone(), rank.n_ranks)) else { continue };
+        if let Some(target) = targets.iter().find(|target| target.report.pid == rank.pid) {
+            rank.absent = target.absent(rank, &known, &live);
+        }
+    }
 }
 
 /// Finds the communicators of processes whose NCCL libraries are known, and reads them once: `ncclflow ps`.
@@ -209,9 +264,12 @@ pub fn merge(reports: Vec<DumpReport>) -> DumpReport {
         }
         all.unix_time = all.unix_time.max(report.unix_time);
         all.processes.extend(report.processes);
+        all.gpus.extend(report.gpus);
+        all.gpu_remarks.extend(report.gpu_remarks);
         ranks.extend(report.communicators.into_iter().flat_map(|communicator| communicator.ranks));
     }
     all.communicators = communicators(ranks, &all.processes);
+    all.job = verdict::over_all(&all.communicators);
     all
 }
 
@@ -222,7 +280,7 @@ fn communicators(ranks: Vec<RankReport>, processes: &[ProcessReport]) -> Vec<Com
     for rank in ranks {
         by_hash.entry((rank.comm_hash.clone(), rank.n_ranks)).or_default().push(rank);
     }
-    by_hash
+    let mut all: Vec<CommunicatorReport> = by_hash
         .into_iter()
         .map(|((comm_hash, n_ranks), mut ranks)| {
             ranks.sort_by_key(|rank| rank.rank);
@@ -230,11 +288,22 @@ fn communicators(ranks: Vec<RankReport>, processes: &[ProcessReport]) -> Vec<Com
                 comm_hash,
                 name: ranks.iter().find_map(|rank| rank.comm_name.clone()),
                 n_ranks,
-                verdict: judge(&ranks, processes),
+                python_stacks: python_stacks(&ranks, processes),
                 ranks,
+                verdict: Verdict::default(),
             }
         })
-        .collect()
+        .collect();
+    verdict::judge_all(&mut all, processes);
+    all
+}
+
+fn python_stacks(ranks: &[RankReport], processes: &[ProcessReport]) -> Vec<PythonGroup> {
+    let main = |rank: &RankReport| {
+        let process = processes.iter().find(|process| process.is_of(rank))?;
+        process.python.as_ref()?.main_thread()
+    };
+    python::groups(ranks.iter().filter_map(|rank| Some((rank.rank, main(rank)?))))
 }
 
 impl DumpReport {

@@ -9,22 +9,30 @@ use anyhow::{Context as _, Result, bail};
 
 use super::{
     DumpOptions, Progress,
+    absent::{AbsentRank, LiveProcesses, PeerTable},
+    activity::Sample,
     comm_layout::CommLayout,
     communicator::{self, Communicator},
     connections::{ConnectionLayout, Peers},
     dump_report::{LibraryReport, ProcessReport, ProcessState},
-    host_name, layout,
+    host_name,
+    own_list::OwnList,
+    pending::PendingLayout,
+    places,
     proxy::{self, ProxyLayout, ProxyList, ProxyOp},
+    python::{self, Runtimes, Wanted},
     rank_report::{OpReport, ProxyListState, ProxyReport, RankReport},
 };
 use crate::{
     memory::{AddressSpace, Memory, ReadError},
-    target::{LibraryId, MappedLibrary, Process, age_seconds, nccl_libraries, read_text, status_field},
+    resolver::{self, What},
+    target::{LibraryId, MappedLibrary, Process, age_seconds, read_text, status_field},
     threads::{self, Names},
+    who::bus_id,
 };
 use nccl_library::{
-    elf::Image,
-    symbols::{self, DebugFiles, LayoutSource, ProblemKind},
+    fields::{IntField, comm},
+    symbols::{DebugFiles, LayoutSource, ProblemKind},
 };
 
 #[derive(Debug)]
@@ -32,6 +40,10 @@ pub(super) struct Layout {
     comm: CommLayout,
     connections: ConnectionLayout,
     proxy: ProxyLayout,
+    pending: PendingLayout,
+    bus_id: Option<IntField>,
+    peers: Option<PeerTable>,
+    own_list: Option<OwnList>,
 }
 
 /// Libraries that were resolved already: several processes map the same one.
@@ -56,9 +68,8 @@ impl Libraries {
     }
 
     fn layout(&self, file: &MappedLibrary, report: &mut LibraryReport) -> Result<Layout> {
-        let image = Image::from_file(file.try_clone_file()?).context("reading the library")?;
-        let resolution = symbols::resolve_with(&image, &layout::request(), &self.debug_files)
-            .context("reading the library")?;
+        let resolved = resolver::resolve(file, What::Dump, &self.debug_files);
+        let resolution = resolved.context("reading the library")?.resolution;
         report.version = resolution.nccl_version.map(|version| version.to_string());
         report.build_id = resolution.build_id.as_ref().map(ToString::to_string);
         report.symbols = Some(resolution.symbol_source);
@@ -72,6 +83,10 @@ impl Libraries {
             comm: CommLayout::new(&resolution.layouts, resolution.nccl_version)?,
             connections: ConnectionLayout::new(&resolution.layouts)?,
             proxy: ProxyLayout::new(&resolution.layouts)?,
+            pending: PendingLayout::new(&resolution.layouts),
+            bus_id: comm::BUS_ID.find_int(&resolution.layouts),
+            peers: PeerTable::new(&resolution.layouts),
+            own_list: OwnList::of(&resolution),
         })
     }
 }
@@ -85,6 +100,8 @@ pub(super) struct Target {
     inodes: BTreeSet<u64>,
     /// When it was started, in ticks since the system was.
     pub(super) started: Option<u64>,
+    /// One for each reading.
+    samples: Vec<Sample>,
 }
 
 #[derive(Debug)]
@@ -124,7 +141,14 @@ impl Target {
             ..ProcessReport::default()
         };
         let started = process.started();
-        let mut target = Self { process, report, found: Vec::new(), inodes: BTreeSet::new(), started };
+        let mut target = Self {
+            process,
+            report,
+            found: Vec::new(),
+            inodes: BTreeSet::new(),
+            started,
+            samples: Vec::new(),
+        };
         if target.report.state == ProcessState::Exited {
             let pid = target.report.pid;
             target.report.error =
@@ -144,7 +168,7 @@ impl Target {
         progress: &mut dyn FnMut(&Progress<'_>),
     ) -> Result<()> {
         let space = AddressSpace::read(&self.process)?;
-        let files = files.map_or_else(|| nccl_libraries(&self.process, None), Ok)?;
+        let files = files.map_or_else(|| resolver::libraries(&self.process, None), Ok)?;
         for file in &files {
             self.inodes.insert(file.id.inode);
             let (report, layout) = libraries.resolve(file);
@@ -152,14 +176,18 @@ impl Target {
             self.report.libraries.push(report);
             let Some(layout) = layout else { continue };
             let process = &self.process;
-            let (found, scan) = communicator::find(
-                Memory::new(process),
-                &layout.comm,
-                &space,
-                options.limits,
-                options.first_only,
-                &mut |scan| progress(&Progress { process, scan }),
-            )?;
+            let listed = layout.own_list.and_then(|list| list.read(process, file, &layout.comm, &space));
+            let (found, scan) = match listed {
+                Some(listed) => listed,
+                None => communicator::find(
+                    Memory::new(process),
+                    &layout.comm,
+                    &space,
+                    options.limits,
+                    options.first_only,
+                    &mut |scan| progress(&Progress { process, scan }),
+                )?,
+            };
             self.report.scan = Some(scan);
             self.found.extend(found.into_iter().map(|comm| Found {
                 layout: Rc::clone(&layout),
@@ -171,6 +199,18 @@ impl Target {
         Ok(())
     }
 
+    /// Where the ranks of this rank's communicator are that are not among `known`.
+    pub(super) fn absent(&self, rank: &RankReport, known: &[u32], live: &LiveProcesses) -> Vec<AbsentRank> {
+        let found = self.found.iter().find(|found| found.address == rank.address);
+        let peers = found.and_then(|found| found.layout.peers);
+        peers.map(|peers| peers.absent(Memory::new(&self.process), rank, known, live)).unwrap_or_default()
+    }
+
+    /// What the process did between its readings.
+    pub(super) fn sum_up_activity(&mut self) {
+        self.report.activity = super::activity::over(&self.samples);
+    }
+
     pub(super) fn look_at_threads(&mut self, with_stacks: bool, names: &mut Names) {
         let age = self.started.and_then(age_seconds);
         self.report.age_seconds = age.map(|age| f64::from(u32::try_from(age).unwrap_or(u32::MAX)));
@@ -179,9 +219,20 @@ impl Target {
         }
     }
 
+    /// After [`Self::look_at_threads`]: those inside NCCL are given with their Python lines, too.
+    pub(super) fn look_at_python(&mut self, all: bool, runtimes: &mut Runtimes) {
+        if self.report.state == ProcessState::Exited {
+            return;
+        }
+        let inside: BTreeSet<u32> = self.report.threads.iter().map(|thread| thread.tid).collect();
+        let wanted = if all { Wanted::All } else { Wanted::These(&inside) };
+        self.report.python = python::look(&self.process, wanted, runtimes);
+    }
+
     /// Reads all communicators once. Those that ended since they were found are left out.
     pub(super) fn read(&mut self) -> Vec<RankReport> {
         self.report.state = state_of(&self.process);
+        self.samples.push(Sample::take(&self.process));
         self.try_read().unwrap_or_else(|error| {
             self.report.error = Some(error.to_string());
             Vec::new()
@@ -219,6 +270,8 @@ impl Target {
                 nccl_version: found.version.clone(),
                 shares_resources: shared,
                 connections: layout.connections.of_neighbours(memory, &layout.comm, &comm.report),
+                bus_id: places::read_one(memory, comm.report.address, layout.bus_id).and_then(bus_id),
+                pending: layout.pending.read(memory, comm.report.address, comm.report.n_ranks),
                 ..comm.report.clone()
             };
             rank.counters.coll_op_count_is_shared = shared && layout.comm.shares_coll_op_count;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::dump_report::ProcessState;
+use super::{absent::AbsentRank, dump_report::ProcessState, pending::Pending, rank_gpu::RankGpu};
 use nccl_library::nccl::Direction;
 
 /// One rank of a communicator, as its own process has it.
@@ -44,6 +44,18 @@ pub struct RankReport {
     /// can differ from rank to rank.
     #[serde(default)]
     pub shares_resources: bool,
+    /// Of the GPU, as NCCL and the kernel write it: `0000:3b:00.0`.
+    #[serde(default)]
+    pub bus_id: Option<String>,
+    /// What the communicator was asked for and has not launched.
+    #[serde(default)]
+    pub pending: Option<Pending>,
+    /// What its GPU did between the readings, by the driver; null without NVML.
+    #[serde(default)]
+    pub gpu: Option<RankGpu>,
+    /// Of the first rank of each host: the ranks that no process that was read has, and where they are.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub absent: Vec<AbsentRank>,
     pub motion: Motion,
     /// What was not read, or may be incomplete.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

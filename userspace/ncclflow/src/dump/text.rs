@@ -4,8 +4,10 @@ use std::fmt::{self, Write as _};
 
 use super::{
     dump_report::{CommunicatorReport, DumpReport, ProcessReport, ProcessState},
+    gpu_text,
+    python::{self, PythonGroup, PythonReport},
     rank_report::{OpReport, RankReport},
-    verdict::State,
+    verdict::{State, named},
 };
 use crate::{memory::ScanEnd, text::write_wrapped, threads::Thread};
 use nccl_library::nccl::Direction;
@@ -18,6 +20,10 @@ const MAX_THREADS: usize = 16;
 /// Ranks that are shown of a healthy communicator.
 const MAX_HEALTHY_RANKS: usize = 16;
 
+/// Groups of equal Python stacks that are shown, and frames of each.
+const MAX_GROUPS: usize = 8;
+const MAX_FRAMES: usize = 12;
+
 pub fn render(report: &DumpReport) -> String {
     let mut out = String::new();
     // Writing to a string cannot fail.
@@ -26,9 +32,14 @@ pub fn render(report: &DumpReport) -> String {
 }
 
 fn write_report(out: &mut String, report: &DumpReport) -> fmt::Result {
+    if let Some(job) = &report.job {
+        wrapped(out, &job.sentence, 0)?;
+        writeln!(out)?;
+    }
     for process in &report.processes {
         write_process(out, process)?;
     }
+    gpu_text::write(out, report)?;
     for communicator in &report.communicators {
         writeln!(out)?;
         write_communicator(out, communicator)?;
@@ -66,6 +77,7 @@ fn write_process(out: &mut String, process: &ProcessReport) -> fmt::Result {
             match scan.ended_by {
                 None => "",
                 Some(ScanEnd::Found) => "; ended at the first communicator",
+                Some(ScanEnd::Listed) => "; NCCL has a list of its communicators",
                 Some(ScanEnd::ByteLimit) => "; not to the end: the byte limit was reached (--max-gib)",
                 Some(ScanEnd::TimeLimit) => "; not to the end: the time limit was reached (--max-seconds)",
             }
@@ -81,6 +93,9 @@ fn write_process(out: &mut String, process: &ProcessReport) -> fmt::Result {
     }
     if process.threads.len() > MAX_THREADS {
         writeln!(out, "  and {} more threads in NCCL", process.threads.len() - MAX_THREADS)?;
+    }
+    if let Some(python) = &process.python {
+        write_python(out, python)?;
     }
     let unusable = process.libraries.iter().filter_map(|library| library.unusable.as_deref());
     for why in unusable.chain(process.error.as_deref()) {
@@ -112,11 +127,56 @@ fn write_thread(out: &mut String, thread: &Thread) -> fmt::Result {
     Ok(())
 }
 
+/// `Python 3.11: main thread 812 is at train.py:41 in load_batch`
+fn write_python(out: &mut String, python: &PythonReport) -> fmt::Result {
+    if let Some(why) = &python.unknown {
+        return wrapped(out, &format!("unknown Python: {why}"), 2);
+    }
+    let version = python.version.as_deref().unwrap_or_default();
+    for thread in python.threads.iter().take(MAX_THREADS) {
+        let what = if thread.is_main { "main thread" } else { "thread" };
+        let known = python::place(thread).map(|place| format!("is at {place}"));
+        let how = match (known, &thread.unknown) {
+            (Some(known), None) => known,
+            (Some(known), Some(why)) => format!("{known}; the rest of its stack is unknown: {why}"),
+            (None, Some(why)) => format!("is at an unknown place: {why}"),
+            (None, None) => "runs no Python code".to_owned(),
+        };
+        wrapped(out, &format!("Python {version}: {what} {} {how}", thread.tid), 2)?;
+    }
+    if python.threads.len() > MAX_THREADS {
+        writeln!(out, "  and {} more Python threads", python.threads.len() - MAX_THREADS)?;
+    }
+    Ok(())
+}
+
+/// The ranks by the stacks of their main threads: the largest group in a line, the others with their frames.
+fn write_groups(out: &mut String, groups: &[PythonGroup], state: State) -> fmt::Result {
+    for group in groups.iter().take(MAX_GROUPS) {
+        let is_usual = group.is_largest && (groups.len() > 1 || state == State::Healthy);
+        let frames = if is_usual { 1 } else { MAX_FRAMES };
+        let largest = if group.is_largest && groups.len() > 1 { ", as most ranks" } else { "" };
+        wrapped(out, &format!("Python, main thread of {}{largest}:", named(&group.ranks)), 2)?;
+        for frame in group.frames.iter().take(frames) {
+            let line = frame.line.map_or_else(|| "?".to_owned(), |line| line.to_string());
+            wrapped(out, &format!("{} ({}:{line})", frame.function, frame.file), 4)?;
+        }
+        if group.frames.len() > frames {
+            writeln!(out, "    and {} more frames", group.frames.len() - frames)?;
+        }
+    }
+    if groups.len() > MAX_GROUPS {
+        writeln!(out, "  and {} more stacks", groups.len() - MAX_GROUPS)?;
+    }
+    Ok(())
+}
+
 fn write_communicator(out: &mut String, communicator: &CommunicatorReport) -> fmt::Result {
     let verdict = &communicator.verdict;
     let state = match verdict.state {
         State::Healthy => "healthy",
         State::Stuck => "STUCK",
+        State::Waiting => "waiting",
         State::Unknown => "cannot tell",
     };
     let name = communicator.name.as_ref().map(|name| format!(" \"{name}\"")).unwrap_or_default();
@@ -137,6 +197,7 @@ fn write_communicator(out: &mut String, communicator: &CommunicatorReport) -> fm
     for sentence in &verdict.evidence {
         wrapped(out, &format!("- {sentence}"), 2)?;
     }
+    write_groups(out, &communicator.python_stacks, verdict.state)?;
     let shown = if verdict.state == State::Healthy { MAX_HEALTHY_RANKS } else { usize::MAX };
     for rank in communicator.ranks.iter().take(shown) {
         write_rank(out, rank)?;

@@ -9,7 +9,9 @@ use std::{
     },
 };
 
-use flow::schema::{ApiCall, MessageRow, Observed, Op, OtherCallRow, Outcome, RankKey};
+use flow::schema::{
+    ApiCall, MessageRow, MessageSums, Observed, Op, OtherCallRow, Outcome, RankKey, StackRow,
+};
 use serde::Serialize;
 
 use super::{choice::SourceChoice, format::View, ranks::Ranks};
@@ -21,6 +23,8 @@ pub struct RowCounts {
     /// Ops on a channel.
     pub ops: u64,
     pub messages: u64,
+    /// Messages that were only planned, of which the view has sums and no rows.
+    pub planned_messages: u64,
     /// API calls.
     pub calls: u64,
     /// Sends and receives whose `seq` is counted from the beginning of the part, and API calls without their
@@ -133,6 +137,22 @@ impl Sink for ChosenRows {
         view.op(self.changed.as_ref().unwrap_or(op));
     }
 
+    fn wants_messages(&self, op: &Op) -> bool {
+        self.is_taken && lock(&self.shared).view.wants_messages(self.changed.as_ref().unwrap_or(op))
+    }
+
+    fn wants_message_sums(&self, op: &Op) -> bool {
+        self.is_taken && lock(&self.shared).view.wants_message_sums(self.changed.as_ref().unwrap_or(op))
+    }
+
+    fn message_sums(&mut self, op: &Op, sums: &[MessageSums]) {
+        let mut shared = lock(&self.shared);
+        let Shared { view, counts, .. } = &mut *shared;
+        let messages = sums.iter().map(|sums| sums.messages);
+        counts.planned_messages = messages.fold(counts.planned_messages, u64::saturating_add);
+        view.message_sums(self.changed.as_ref().unwrap_or(op), sums);
+    }
+
     fn messages(&mut self, op: &Op, messages: &[MessageRow]) {
         if !self.is_taken {
             return;
@@ -185,6 +205,10 @@ impl Sink for ChosenRows {
             changed.row.seq_local = is_local.then_some(true);
         }
         view.call(&changed);
+    }
+
+    fn stack(&mut self, stack: &StackRow) {
+        lock(&self.shared).view.stack(stack);
     }
 
     fn other_call(&mut self, row: &OtherCallRow) {

@@ -6,7 +6,10 @@ use anyhow::Result;
 
 #[cfg(feature = "program")]
 use super::parquet::Parquet;
-use super::{compat::Compat, json_lines::JsonLines, megatrace::Megatrace, run::Exported, source::Source};
+use super::{
+    chakra::Chakra, compat::Compat, inspector::Inspector, json_lines::JsonLines, megatrace::Megatrace,
+    perfetto::Perfetto, run::Exported, source::Source,
+};
 use crate::sinks::{ApiOutputOptions, OutputDir, Sink};
 
 /// Formats of `ncclflow export`.
@@ -23,6 +26,19 @@ pub enum Format {
     /// hosts, links by seconds
     #[cfg(feature = "program")]
     Parquet,
+    /// One trace for ui.perfetto.dev, of all ranks and hosts: PATH is the new file, as job.pftrace
+    Perfetto,
+    /// Execution traces for ASTRA-sim and other readers of Chakra: ncclflow.<job rank>.et, ncclflow.groups.json
+    Chakra,
+    /// JSON as NCCL Inspector writes it (v4.3): <host>-pid<pid>.log
+    Inspector,
+}
+
+impl Format {
+    /// It makes one file, not a folder.
+    pub(super) fn is_one_file(self) -> bool {
+        self == Self::Perfetto
+    }
 }
 
 /// How files are written, besides their format.
@@ -30,12 +46,19 @@ pub enum Format {
 pub struct ViewOptions {
     /// All files in one folder.
     pub flat: bool,
+    /// With [`Format::Parquet`]: messages that were only planned have rows, too.
+    pub planned_messages: bool,
     /// How API calls are written, where a view has a choice.
     pub api: ApiOutputOptions,
 }
 
 /// Takes the rows of one source after the other.
 pub trait View: Sink {
+    /// These are all sources, before the first row of the first comes.
+    fn look_at(&mut self, _sources: &[Source]) -> Result<()> {
+        Ok(())
+    }
+
     /// The next rows are of this source.
     fn begin(&mut self, source: &Source) -> Result<()>;
 
@@ -49,15 +72,18 @@ pub trait View: Sink {
 }
 
 impl Format {
-    /// A view that writes to the new folder `path`.
+    /// A view that writes to the new folder `path`, or is the new file.
     pub(super) fn open(self, path: &Path, options: &ViewOptions) -> Result<Box<dyn View>> {
-        let dir = OutputDir::create(path)?;
+        let dir = || OutputDir::create(path);
         Ok(match self {
-            Self::Jsonl => Box::new(JsonLines::new(dir, options)),
-            Self::Compat => Box::new(Compat::new(dir, options)),
-            Self::Megatrace => Box::new(Megatrace::new(dir)),
+            Self::Jsonl => Box::new(JsonLines::new(dir()?, options)),
+            Self::Compat => Box::new(Compat::new(dir()?, options)),
+            Self::Megatrace => Box::new(Megatrace::new(dir()?)),
             #[cfg(feature = "program")]
-            Self::Parquet => Box::new(Parquet::new(dir)?),
+            Self::Parquet => Box::new(Parquet::new(dir()?, options.planned_messages)?),
+            Self::Perfetto => Box::new(Perfetto::create(path)?),
+            Self::Chakra => Box::new(Chakra::new(dir()?)),
+            Self::Inspector => Box::new(Inspector::new(dir()?)),
         })
     }
 }

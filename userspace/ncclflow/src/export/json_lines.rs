@@ -3,7 +3,7 @@
 use std::io::Write as _;
 
 use anyhow::{Context as _, Result, bail};
-use flow::schema::{ApiCall, MessageRow, Op, OtherCallRow};
+use flow::schema::{ApiCall, MessageRow, Op, OtherCallRow, StackRow};
 
 use super::{
     format::{View, ViewOptions},
@@ -81,6 +81,10 @@ impl Sink for JsonLines {
 
     fn call(&mut self, call: &ApiCall) {
         self.files.call(call);
+    }
+
+    fn stack(&mut self, stack: &StackRow) {
+        self.files.stack(stack);
     }
 
     fn other_call(&mut self, row: &OtherCallRow) {

@@ -8,19 +8,23 @@
 //! not asked for are left out ([`choice`]); where two sources have the same rank, it gets a place of its own
 //! ([`ranks`]); what is left goes to the view.
 
+mod chakra;
 mod choice;
 mod chosen_rows;
 mod compat;
 mod format;
+mod inspector;
 mod job_ranks;
 mod json_lines;
 mod megatrace;
 mod moment;
 #[cfg(feature = "program")]
 mod parquet;
+mod perfetto;
 mod ranks;
 mod run;
 mod source;
+mod who;
 
 pub use choice::{Choice, RankRange};
 pub use chosen_rows::RowCounts;

@@ -1,7 +1,7 @@
 //! Tables for fleets: those of each recording, in one folder (docs/PARQUET.md).
 
 use anyhow::Result;
-use flow::schema::{ApiCall, MessageRow, Op, OtherCallRow};
+use flow::schema::{ApiCall, MessageRow, MessageSums, Op, OtherCallRow};
 
 use super::{format::View, run::Exported, source::Source};
 use crate::sinks::{OutputDir, ParquetFormats, ParquetInput, ParquetTables, ParquetTotals, Sink};
@@ -10,15 +10,18 @@ use crate::sinks::{OutputDir, ParquetFormats, ParquetInput, ParquetTables, Parqu
 pub(super) struct Parquet {
     dir: OutputDir,
     formats: ParquetFormats,
+    /// Messages that were only planned have rows, too.
+    planned_messages: bool,
     /// One for each source; the last takes rows.
     tables: Vec<ParquetTables>,
     totals: ParquetTotals,
 }
 
 impl Parquet {
-    pub(super) fn new(dir: OutputDir) -> Result<Self> {
+    pub(super) fn new(dir: OutputDir, planned_messages: bool) -> Result<Self> {
         Ok(Self {
             dir,
+            planned_messages,
             formats: ParquetFormats::new()?,
             tables: Vec::new(),
             totals: ParquetTotals::default(),
@@ -72,6 +75,18 @@ impl View for Parquet {
 impl Sink for Parquet {
     fn op(&mut self, op: &Op) {
         self.last(|tables| tables.op(op));
+    }
+
+    fn wants_messages(&self, op: &Op) -> bool {
+        self.planned_messages || op.row.has_measured_messages()
+    }
+
+    fn wants_message_sums(&self, op: &Op) -> bool {
+        !self.wants_messages(op)
+    }
+
+    fn message_sums(&mut self, op: &Op, sums: &[MessageSums]) {
+        self.last(|tables| tables.message_sums(op, sums));
     }
 
     fn messages(&mut self, op: &Op, messages: &[MessageRow]) {

@@ -125,7 +125,8 @@ fn make_files(options: ExportOptions, progress: &mut dyn FnMut(ExportProgress)) 
         .iter()
         .map(|source| choice.of_source(source, span.unwrap_or_default()))
         .collect::<Result<Vec<_>>>()?;
-    let view = format.open(&output, &view)?;
+    let mut view = format.open(&output, &view)?;
+    view.look_at(&sources)?;
     let shared = Shared { view, ranks: Ranks::default(), counts: RowCounts::default() };
     let shared = Arc::new(Mutex::new(shared));
     let of_bytes = sources.iter().map(|source| source.bytes).sum();
@@ -153,7 +154,7 @@ fn make_files(options: ExportOptions, progress: &mut dyn FnMut(ExportProgress)) 
     };
     view.finish(&exported)?;
     exported.notes = view.notes();
-    if !choice.is_all() || exported.sources.len() > 1 {
+    if !format.is_one_file() && (!choice.is_all() || exported.sources.len() > 1) {
         write_summary(&output, &exported)?;
     }
     Ok(exported)

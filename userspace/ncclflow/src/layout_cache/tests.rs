@@ -4,22 +4,15 @@ use std::{
 };
 
 use super::*;
-use nccl_library::elf::Machine;
+use nccl_library::{elf::Machine, symbols::Resolution};
 
 fn key(inode: u64) -> CacheKey {
-    let file = FileIdentity { device: 1, inode, bytes: 3, modified: (4, 5), changed: (6, 7) };
-    CacheKey {
-        format: FORMAT,
-        version: "0".into(),
-        program: file,
-        library: file,
-        build_id: "ab".into(),
-        request: "all".into(),
-    }
+    let file = LibraryId { device: 1, inode, size: 3, modified: (4, 5), changed: (6, 7) };
+    CacheKey { format: FORMAT, version: "0".into(), program: file, library: file, request: "all".into() }
 }
 
-fn resolution() -> Resolution {
-    Resolution {
+fn resolved() -> Resolved {
+    let resolution = Resolution {
         build_id: None,
         nccl_version: None,
         cuda_version: None,
@@ -29,8 +22,10 @@ fn resolution() -> Resolution {
         layouts_from: nccl_library::symbols::LayoutSource::Dwarf,
         functions: std::collections::BTreeMap::new(),
         layouts: nccl_library::layouts::Layouts::default(),
+        variables: std::collections::BTreeMap::new(),
         problems: Vec::new(),
-    }
+    };
+    Resolved { resolution, code: nccl_library::symbols::Code::default() }
 }
 
 fn cache() -> (tempfile::TempDir, LayoutCache) {
@@ -43,19 +38,18 @@ fn cache() -> (tempfile::TempDir, LayoutCache) {
 fn what_is_kept_is_there_for_the_same_key_only() {
     let (folder, cache) = cache();
     assert!(cache.load(&key(1)).is_none());
-    cache.write(&key(1), &resolution()).unwrap();
-    assert_eq!(cache.load(&key(1)).unwrap().symbol_source, SymbolSource::OwnDwarf);
+    cache.write(&key(1), &resolved()).unwrap();
+    assert_eq!(cache.load(&key(1)).unwrap().resolution.symbol_source, SymbolSource::OwnDwarf);
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(&folder.path().join("a/layouts")), 0o700);
     assert_eq!(mode(&folder.path().join("a/layouts").join(key(1).file_name())), 0o600);
     let library = key(1).library;
     let others = [
-        CacheKey { library: FileIdentity { changed: (6, 8), ..library }, ..key(1) },
-        CacheKey { library: FileIdentity { modified: (4, 6), ..library }, ..key(1) },
-        CacheKey { library: FileIdentity { bytes: 4, ..library }, ..key(1) },
-        CacheKey { library: FileIdentity { device: 2, ..library }, ..key(1) },
-        CacheKey { program: FileIdentity { inode: 9, ..library }, ..key(1) },
-        CacheKey { build_id: "cd".into(), ..key(1) },
+        CacheKey { library: LibraryId { changed: (6, 8), ..library }, ..key(1) },
+        CacheKey { library: LibraryId { modified: (4, 6), ..library }, ..key(1) },
+        CacheKey { library: LibraryId { size: 4, ..library }, ..key(1) },
+        CacheKey { library: LibraryId { device: 2, ..library }, ..key(1) },
+        CacheKey { program: LibraryId { inode: 9, ..library }, ..key(1) },
         CacheKey { version: "1".into(), ..key(1) },
         CacheKey { request: "more".into(), ..key(1) },
         CacheKey { format: FORMAT + 1, ..key(1) },
@@ -68,9 +62,9 @@ fn what_is_kept_is_there_for_the_same_key_only() {
 #[test]
 fn a_changed_library_takes_the_place_of_its_former_self() {
     let (folder, cache) = cache();
-    cache.write(&key(1), &resolution()).unwrap();
-    let changed = CacheKey { library: FileIdentity { changed: (9, 9), ..key(1).library }, ..key(1) };
-    cache.write(&changed, &resolution()).unwrap();
+    cache.write(&key(1), &resolved()).unwrap();
+    let changed = CacheKey { library: LibraryId { changed: (9, 9), ..key(1).library }, ..key(1) };
+    cache.write(&changed, &resolved()).unwrap();
     assert!(cache.load(&key(1)).is_none() && cache.load(&changed).is_some());
     assert_eq!(fs::read_dir(folder.path().join("a/layouts")).unwrap().count(), 1);
 }
@@ -79,7 +73,7 @@ fn a_changed_library_takes_the_place_of_its_former_self() {
 fn what_is_damaged_or_foreign_is_not_there_and_is_written_anew() {
     let (folder, cache) = cache();
     let path = folder.path().join("a/layouts").join(key(1).file_name());
-    cache.write(&key(1), &resolution()).unwrap();
+    cache.write(&key(1), &resolved()).unwrap();
     let whole = fs::read(&path).unwrap();
     for at in 0..whole.len() {
         let mut damaged = whole.clone();
@@ -98,7 +92,7 @@ fn what_is_damaged_or_foreign_is_not_there_and_is_written_anew() {
     fs::set_permissions(&target, fs::Permissions::from_mode(0o600)).unwrap();
     symlink(&target, &path).unwrap();
     assert!(cache.load(&key(1)).is_none(), "links are not followed");
-    cache.write(&key(1), &resolution()).unwrap();
+    cache.write(&key(1), &resolved()).unwrap();
     assert!(cache.load(&key(1)).is_some());
     assert_eq!(fs::read(&target).unwrap(), whole, "nor written through");
 }
@@ -121,7 +115,7 @@ fn a_folder_that_others_can_write_to_is_refused() {
 fn the_number_of_entries_is_bounded() {
     let (folder, cache) = cache();
     for inode in 0..MAX_ENTRIES as u64 + 20 {
-        cache.write(&key(inode), &resolution()).unwrap();
+        cache.write(&key(inode), &resolved()).unwrap();
     }
     assert_eq!(fs::read_dir(folder.path().join("a/layouts")).unwrap().count(), MAX_ENTRIES);
     assert!(cache.load(&key(MAX_ENTRIES as u64 + 19)).is_some());

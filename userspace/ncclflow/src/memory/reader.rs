@@ -2,7 +2,7 @@
 
 use std::{fmt, io};
 
-use crate::target::Process;
+use crate::{resolver, target::Process};
 use nccl_library::elf::RuntimeAddr;
 
 pub(super) const MAX_READ: usize = 8 << 20;
@@ -15,6 +15,8 @@ pub enum ReadError {
     /// The process has exited; what was read before it was noticed is not to be used.
     Gone(u32),
     Denied(u32, io::Error),
+    /// A copy did not end in time: what backs the memory does not answer. The process is not read again.
+    Blocked(u32),
     /// No memory there, or memory of a device that cannot be copied.
     Unmapped(RuntimeAddr),
     /// More than [`MAX_READ`] at once: a length that came out of the process and cannot be right.
@@ -29,6 +31,11 @@ impl fmt::Display for ReadError {
             Self::Denied(pid, error) => write!(
                 f,
                 "the memory of process {pid} cannot be read ({error}): run as root, or with CAP_SYS_PTRACE"
+            ),
+            Self::Blocked(pid) => write!(
+                f,
+                "the memory of process {pid} does not answer: it is backed by a file system in user space (FUSE) or by \
+                 userfaultfd; it is not read any more"
             ),
             Self::Unmapped(at) => write!(f, "nothing can be read at {at}"),
             Self::TooLong(bytes) => write!(f, "{bytes} bytes at once are not read"),
@@ -46,13 +53,14 @@ impl ReadError {
             Some(libc::EFAULT) => Self::Unmapped(at),
             Some(libc::ESRCH | libc::ENOENT) => Self::Gone(process.pid()),
             Some(libc::EPERM | libc::EACCES) => Self::Denied(process.pid(), error),
+            _ if error.kind() == io::ErrorKind::TimedOut => Self::Blocked(process.pid()),
             _ => Self::Other(process.pid(), error),
         }
     }
 
     /// The process, not the address, is the reason: other reads will fail too.
     pub fn is_final(&self) -> bool {
-        matches!(self, Self::Gone(_) | Self::Denied(..) | Self::Other(..))
+        matches!(self, Self::Gone(_) | Self::Denied(..) | Self::Blocked(_) | Self::Other(..))
     }
 }
 
@@ -159,30 +167,13 @@ impl<'p> Memory<'p> {
         if self.process.has_exited() { Err(ReadError::Gone(self.process.pid())) } else { Ok(()) }
     }
 
-    /// One system call. `pieces` are at most [`MAX_PIECES`] and together as long as `into`.
+    /// One copy, by a child that can be lost. `pieces` are at most [`MAX_PIECES`] and together as long as `into`.
     fn transfer(self, into: &mut [u8], pieces: &[(RuntimeAddr, usize)]) -> Result<usize, ReadError> {
         let first = pieces.first().map_or(RuntimeAddr(0), |(at, _)| *at);
-        let explain = |error| ReadError::new(self.process, error, first);
-        let pid =
-            libc::pid_t::try_from(self.process.pid()).map_err(|error| explain(io::Error::other(error)))?;
-        let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
-        let remote: Vec<libc::iovec> = pieces
-            .iter()
-            .map(|(at, length)| libc::iovec {
-                // An address of the other process: never followed in this one.
-                iov_base: std::ptr::without_provenance_mut(usize::try_from(at.0).unwrap_or(usize::MAX)),
-                iov_len: *length,
-            })
-            .collect();
-        let pieces = remote.len() as libc::c_ulong;
-        // SAFETY: `local` is one valid, writable buffer that lives until the call returns; the kernel writes
-        // nothing else here. `remote` is only read as numbers. The call copies from the other process and
-        // never to it.
-        let read = unsafe { libc::process_vm_readv(pid, &raw const local, 1, remote.as_ptr(), pieces, 0) };
-        usize::try_from(read).or_else(|_| {
-            let error = io::Error::last_os_error();
+        let pieces: Vec<(u64, usize)> = pieces.iter().map(|(at, length)| (at.0, *length)).collect();
+        resolver::peek(self.process.pid(), &pieces, into).or_else(|error| {
             self.still_there()?;
-            Err(explain(error))
+            Err(ReadError::new(self.process, error, first))
         })
     }
 }

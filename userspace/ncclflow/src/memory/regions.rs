@@ -3,9 +3,9 @@
 use std::os::unix::ffi::OsStrExt as _;
 
 use super::ReadError;
-use crate::target::{
-    Process,
-    maps::{self, Mapping},
+use crate::{
+    resolver,
+    target::{Process, maps::Mapping},
 };
 use nccl_library::elf::RuntimeAddr;
 
@@ -35,7 +35,7 @@ pub struct AddressSpace {
 impl AddressSpace {
     pub fn read(process: &Process) -> Result<Self, ReadError> {
         let mappings =
-            maps::read(process.pid()).map_err(|error| ReadError::new(process, error, RuntimeAddr(0)))?;
+            resolver::maps(process.pid()).map_err(|error| ReadError::new(process, error, RuntimeAddr(0)))?;
         if process.has_exited() {
             return Err(ReadError::Gone(process.pid()));
         }
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn only_private_anonymous_data_is_scanned_the_heap_and_small_ones_first() {
-        let space = AddressSpace::of(&maps::parse(MAPS.as_bytes()));
+        let space = AddressSpace::of(&crate::target::maps::parse(MAPS.as_bytes()));
         let starts: Vec<u64> = space.regions.iter().map(|region| region.start).collect();
         assert_eq!(starts, [0x0100_0000, 0x7f00_0080_0000, 0x7f00_0000_0000]);
         assert!(space.regions[0].is_heap);
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn a_range_may_span_mappings_that_touch_and_no_gap() {
-        let space = AddressSpace::of(&maps::parse(MAPS.as_bytes()));
+        let space = AddressSpace::of(&crate::target::maps::parse(MAPS.as_bytes()));
         assert!(space.is_readable(0x7f00_007f_fff0, 32));
         assert!(!space.is_readable(0x7f00_008f_fff0, 32));
         assert!(!space.is_readable(0, 8));

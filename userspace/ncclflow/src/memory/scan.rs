@@ -68,6 +68,8 @@ pub enum ScanEnd {
     ByteLimit,
     /// [`ScanLimits::time`]
     TimeLimit,
+    /// Nothing was searched, because the library has a list of what was looked for.
+    Listed,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -26,15 +26,12 @@ use crate::{
     dump::{self, DumpOptions, Progress, RankReport},
     layout_cache::{CacheKey, LayoutCache},
     memory::ScanLimits,
-    target::{
-        Denied, Description, Evidence, Filter, Identifier, LibraryId, MappedLibrary, Process, Sighting,
-        Users, look_for_nccl, pids,
-    },
+    resolver::{self, ResolverError, Unseen, What},
+    target::{Description, Evidence, Filter, LibraryId, MappedLibrary, Process, Sighting, Users, pids},
 };
 use nccl_library::{
-    elf::Image,
     nccl::NcclVersion,
-    symbols::{self, DebugFiles, Resolution},
+    symbols::{DebugFiles, Resolution},
 };
 
 #[derive(Clone, Debug, Default)]
@@ -51,7 +48,6 @@ pub struct PsOptions {
 pub struct Lister {
     options: PsOptions,
     cache: Option<LayoutCache>,
-    identifier: Identifier,
     users: Users,
     libraries: HashMap<LibraryId, Known>,
     looks: Looks,
@@ -68,8 +64,8 @@ struct Known {
 impl Lister {
     /// `cache`: where resolved layouts are kept from one time to the next.
     pub fn new(options: PsOptions, cache: Option<LayoutCache>) -> Self {
-        let (identifier, users) = (Identifier::default(), Users::read());
-        Self { options, cache, identifier, users, libraries: HashMap::new(), looks: Looks::default() }
+        let users = Users::read();
+        Self { options, cache, users, libraries: HashMap::new(), looks: Looks::default() }
     }
 
     /// Looks through all processes once. `progress` is called some times a second while one is scanned.
@@ -87,11 +83,15 @@ impl Lister {
         };
         let (mut to_scan, mut in_use) = (Vec::new(), Vec::new());
         for pid in pids().context("listing /proc")?.into_iter().filter(|pid| *pid != std::process::id()) {
-            let sighting = match look_for_nccl(pid, &mut self.identifier) {
+            let sighting = match resolver::look(pid) {
                 Ok(Some(sighting)) => sighting,
                 Ok(None) => continue,
-                Err(Denied) => {
+                Err(Unseen::Denied) => {
                     report.denied += 1;
+                    continue;
+                }
+                Err(Unseen::Unanswered(error)) => {
+                    report.processes.extend(self.silent(pid, &error));
                     continue;
                 }
             };
@@ -121,7 +121,7 @@ impl Lister {
             admitted |= self.options.filter.admits_version(version);
             libraries.push(entry);
         }
-        let errors = sighting.unopened.iter().map(ToString::to_string);
+        let errors = sighting.unopened.iter().map(ToString::to_string).chain(sighting.not_asked.clone());
         let exited = process.has_exited().then(|| "it exited while it was looked at".to_owned());
         admitted.then(|| ProcessEntry {
             pid: process.pid(),
@@ -130,6 +130,20 @@ impl Lister {
             description,
             libraries,
             errors: errors.chain(exited).collect(),
+            ..ProcessEntry::default()
+        })
+    }
+
+    /// What is said of a process that could not be looked at, because something does not answer.
+    fn silent(&self, pid: u32, error: &ResolverError) -> Option<ProcessEntry> {
+        let process = Process::open(pid).ok()?;
+        let description = Description { uid: u32::MAX, user: "?".to_owned(), ..Description::default() };
+        self.options.filter.is_empty().then(|| ProcessEntry {
+            pid,
+            own_pid: process.own_pid(),
+            name: process.name().to_owned(),
+            description,
+            errors: vec![error.to_string()],
             ..ProcessEntry::default()
         })
     }
@@ -150,13 +164,11 @@ impl Lister {
     }
 
     fn resolve(&self, file: &MappedLibrary) -> Result<Resolution> {
-        let image = Image::from_file(file.try_clone_file()?)?;
-        let request = symbols::nccl_request();
-        let key = self.cache.as_ref().and_then(|cache| Some((cache, CacheKey::new(&image, &request)?)));
+        let key = self.cache.as_ref().and_then(|cache| Some((cache, CacheKey::new(file.id, What::Ops)?)));
         if let Some(known) = key.and_then(|(cache, key)| cache.load(&key)) {
-            return Ok(known);
+            return Ok(known.resolution);
         }
-        Ok(symbols::resolve_with(&image, &request, &self.options.debug_files)?)
+        Ok(resolver::resolve(file, What::Ops, &self.options.debug_files)?.resolution)
     }
 
     fn add_communicators(

@@ -39,6 +39,11 @@ impl Accounts {
         self.gaps.note(header);
     }
 
+    /// Records that came.
+    pub(super) fn delivered(&self) -> u64 {
+        self.delivered.total()
+    }
+
     /// Adds accounts of what came after.
     pub(super) fn append(&mut self, later: &Self) {
         self.delivered.add(&later.delivered);

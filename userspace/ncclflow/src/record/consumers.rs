@@ -6,6 +6,7 @@
 use std::{
     convert::Infallible,
     io,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, mpsc},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
@@ -16,7 +17,9 @@ use anyhow::{Result, anyhow};
 use super::mailbox::{EventSender, SessionEvent};
 use crate::{
     capture::CaptureWriter,
+    fault,
     kernel::stream::{Batch, Outlet, Popped, Queue},
+    privileges,
 };
 
 /// How often the capture is brought up to date for whoever reads along.
@@ -28,30 +31,48 @@ pub(super) const STRAGGLE_NS: u64 = 1_000_000_000;
 
 /// A consumer, as the other threads see it.
 #[derive(Debug)]
-pub(super) struct Consumer<M, T> {
+pub(super) struct Consumer<M, S> {
     pub(super) inbox: InboxSender<M>,
-    thread: JoinHandle<T>,
+    thread: JoinHandle<Ended<S>>,
 }
 
-impl<M: Send + 'static, T: Send + 'static> Consumer<M, T> {
+/// What a consumer leaves behind.
+#[derive(Debug)]
+pub(super) struct Ended<S> {
+    pub(super) state: S,
+    /// It panicked. The state is as it was then: good for counting, and for nothing else.
+    pub(super) has_failed: bool,
+}
+
+impl<M: Send + 'static, S: Send + 'static> Consumer<M, S> {
     /// Starts it. What the drain puts into the outlet comes into its inbox, up to so many bytes at a time.
     pub(super) fn start(
-        name: &str,
+        name: &'static str,
         queue_bytes: usize,
         events: &EventSender,
-        work: impl FnOnce(&Inbox<M>, &EventSender) -> T + Send + 'static,
+        mut state: S,
+        work: impl FnOnce(&Inbox<M>, &mut S, &EventSender) + Send + 'static,
     ) -> io::Result<(Self, Outlet)> {
         let (sender, inbox) = Inbox::new(queue_bytes);
         let resumed = events.clone();
         let outlet = Outlet::new(Arc::clone(&sender.records))
             .on_resumption(move || resumed.send(SessionEvent::RecordsResumed));
         let events = events.clone();
-        let thread = thread::Builder::new().name(name.to_owned()).spawn(move || work(&inbox, &events))?;
+        let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
+            privileges::keep_only(events.writes);
+            // What it has taken is to be counted, whatever happens to it.
+            let worked = catch_unwind(AssertUnwindSafe(|| work(&inbox, &mut state, &events)));
+            drop(inbox);
+            if worked.is_err() {
+                events.health.fail(format!("the thread `{name}` panicked"));
+            }
+            Ended { state, has_failed: worked.is_err() }
+        })?;
         Ok((Self { inbox: sender, thread }, outlet))
     }
 
     /// Waits until it has taken what is in its inbox.
-    pub(super) fn end(self) -> Result<T> {
+    pub(super) fn end(self) -> Result<Ended<S>> {
         // The drain has closed it already, unless that has failed.
         drop(self.inbox);
         join(self.thread)
@@ -165,14 +186,10 @@ impl<M> Drop for InboxSender<M> {
 }
 
 /// Keeps the records as they are until the inbox is closed.
-pub(super) fn keep_capture(
-    inbox: &Inbox<Infallible>,
-    mut capture: CaptureWriter,
-    events: &EventSender,
-) -> CaptureWriter {
+pub(super) fn keep_capture(inbox: &Inbox<Infallible>, capture: &mut CaptureWriter, events: &EventSender) {
     inbox.consume(FLUSH_INTERVAL, |step| {
         let done = match step {
-            Step::Records(batch) => capture.push(&batch),
+            Step::Records(batch) => fault::here("capture").and_then(|()| capture.push(&batch)),
             Step::Flush | Step::End => capture.flush(),
             Step::Idle => Ok(()),
             Step::Message(message) => match message {},
@@ -182,12 +199,14 @@ pub(super) fn keep_capture(
         }
         false
     });
-    capture
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{health::Health, record::mailbox::Events};
+
+    const PATIENCE: Duration = Duration::from_secs(10);
 
     fn records() -> Arc<Batch> {
         let mut batch = Batch::default();
@@ -225,7 +244,32 @@ mod tests {
         assert!(sender.records.push(&records()), "one always finds room");
         assert!(!sender.records.push(&records()));
         drop(inbox);
-        sender.records.push_when_there_is_room(&records());
+        assert!(!sender.records.push_when_there_is_room(&records()));
         assert!(sender.send(4).is_err());
+    }
+
+    #[test]
+    fn a_consumer_that_panics_leaves_what_it_had_and_the_session_has_failed() {
+        let events = Events::new(None, Health::default(), rustix::thread::CapabilitySet::empty()).unwrap();
+        let (consumer, _outlet) =
+            Consumer::<(), u32>::start("ncclflow-test", 1 << 20, &events.sender, 0, |inbox, taken, _| {
+                inbox.consume(FLUSH_INTERVAL, |step| {
+                    if matches!(step, Step::Records(_)) {
+                        *taken += 1;
+                        assert!(*taken < 2, "as a test wants it");
+                    }
+                    false
+                });
+            })
+            .unwrap();
+        let queue = Arc::clone(&consumer.inbox.records);
+        assert!(queue.push(&records()));
+        test_support::wait_until("the first is taken", PATIENCE, || queue.is_empty());
+        assert!(queue.push(&records()));
+        test_support::wait_until("the session has failed", PATIENCE, || events.sender.health.has_failed());
+        assert!(!queue.push(&records()), "nobody takes it");
+        let Ended { state, has_failed } = consumer.end().unwrap();
+        assert_eq!((state, has_failed), (2, true));
+        assert_eq!(events.sender.health.failures(), ["the thread `ncclflow-test` panicked"]);
     }
 }

@@ -24,6 +24,7 @@ use rustix::{
 };
 
 use super::mailbox::{EventSender, SessionEvent};
+use crate::privileges;
 
 /// How often containers are looked into.
 const ASK: Duration = Duration::from_millis(250);
@@ -89,7 +90,13 @@ impl ContainerFlags {
             thread: None,
         };
         let thread = thread::Builder::new().name("ncclflow-flags".to_owned());
-        thread.spawn(move || looker.run(&told)).context("starting a thread")?;
+        let started = thread.spawn(move || {
+            let guard = looker.events.health.guard("ncclflow-flags");
+            privileges::keep_only(privileges::READS_PROCESSES);
+            looker.run(&told);
+            guard.done();
+        });
+        started.context("starting a thread")?;
         Ok(Self { pids, told: Vec::new(), found })
     }
 

@@ -15,13 +15,31 @@ use rustix::time::ClockId;
 /// How often it is seen which processes have ended.
 const LOOK: Duration = Duration::from_millis(500);
 
+/// What the thread works on, and leaves behind.
+#[derive(Debug)]
+pub(super) struct Watching {
+    pipeline: Pipeline,
+    intake: Intake,
+}
+
+impl Watching {
+    pub(super) fn new(pipeline: Pipeline) -> Self {
+        let stacks = pipeline.stacks.as_ref().map(|(feed, _)| feed.clone());
+        let intake = Intake::new(pipeline.following.is_some(), stacks);
+        Self { pipeline, intake }
+    }
+
+    pub(super) fn into_parts(self) -> (Pipeline, Accounts) {
+        (self.pipeline, self.intake.into_accounts())
+    }
+}
+
 /// Decodes and models until the inbox is closed.
 pub(super) fn decode_directly(
     inbox: &Inbox<WatcherMessage>,
-    mut pipeline: Pipeline,
+    Watching { pipeline, intake }: &mut Watching,
     events: &EventSender,
-) -> (Pipeline, Accounts) {
-    let mut intake = Intake::new(pipeline.following.is_some());
+) {
     inbox.consume(LOOK, |step| {
         match step {
             Step::Records(batch) => {
@@ -37,9 +55,11 @@ pub(super) fn decode_directly(
                 pipeline.close_ended_before(now_ns(ClockId::Monotonic).saturating_sub(STRAGGLE_NS));
             }
             Step::Flush => {}
-            Step::End => pipeline.finish(),
+            Step::End => {
+                pipeline.finish();
+                pipeline.take_stacks();
+            }
         }
         !pipeline.ended_ns.is_empty()
     });
-    (pipeline, intake.into_accounts())
 }

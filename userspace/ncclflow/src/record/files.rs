@@ -29,6 +29,7 @@ use super::{
 };
 use crate::{
     clock::now_ns,
+    fault, privileges,
     recording::{BLOCK_TIME, FOLDER, Item, Progress, RecordingReader, Selection},
     sinks::{
         ApiOutputOptions, FilesReport, FilesState, FilesWhen, Layout, LiveStatistics, OutputDir,
@@ -58,6 +59,8 @@ pub(super) struct FilesRequest {
     pub(super) window: Option<WindowFiles>,
     /// Files without a window are removed when their first record is so old.
     pub(super) max_age: Option<Duration>,
+    /// The files are compressed in the end.
+    pub(super) compress: bool,
     /// The files end where they are.
     pub(super) stop: Arc<AtomicBool>,
 }
@@ -126,10 +129,20 @@ impl FilesThread {
         let (records, events) = (Arc::<AtomicU64>::default(), events.clone());
         let feed = FilesFeed { messages, written: Arc::default() };
         let [read, written] = [&records, &feed.written].map(Arc::clone);
+        let is_window = request.window.is_some();
         let make = move || {
+            let guard = events.health.guard("ncclflow-files");
+            privileges::keep_only(events.writes);
             let follower = Follower::open(request, read, written, &events);
             let made = follower.and_then(|follower| follower.run(&inbox));
+            if let Err(error) = &made
+                && !is_window
+            {
+                // The recording goes on, and files can be made of it later.
+                events.send(SessionEvent::WriteFailed(format!("making the files stopped: {error:#}")));
+            }
             events.send(SessionEvent::FilesEnded);
+            guard.done();
             made
         };
         let thread = thread::Builder::new().name("ncclflow-files".to_owned()).spawn(make);
@@ -193,14 +206,18 @@ impl<'a> Follower<'a> {
         written: Arc<AtomicU64>,
         events: &'a EventSender,
     ) -> Result<Self> {
-        let FilesRequest { dir, options, api, live, window, max_age, stop } = request;
+        let FilesRequest { dir, options, api, live, window, max_age, compress, stop } = request;
         let folder = dir.path().to_owned();
         let own_dir = dir.try_clone()?;
         let reader = RecordingReader::open(dir.open_subfolder(FOLDER)?)?;
         let has_files = options.when != FilesWhen::None;
         let layout = if window.is_some() { Layout::ByProcess } else { Layout::ByCommunicator };
         let files = if has_files {
-            SessionFiles::new(dir.for_lines()?, api, layout)
+            if reader.session().host.is_some() {
+                SessionFiles::of_node(dir.for_lines()?, api, layout, compress)
+            } else {
+                SessionFiles::new(dir.for_lines()?, api, layout)
+            }
         } else {
             SessionFiles::nowhere()
         };
@@ -335,6 +352,7 @@ impl<'a> Follower<'a> {
                 self.ended.get_or_insert(FilesState::Stopped);
                 break;
             }
+            fault::here("files")?;
             let Self { reader, pipeline, .. } = self;
             let mut records = 0;
             let progress = reader.read_next(&Selection::ALL, &mut |item| {

@@ -5,13 +5,13 @@
 //! from its first instruction, before anybody has looked at it. With a filter it is attached process by
 //! process: in those that are not wanted the kernel then places no breakpoint.
 
-use std::{collections::HashMap, os::fd::BorrowedFd};
+use std::{collections::HashMap, os::fd::BorrowedFd, time::Duration};
 
 use anyhow::{Context as _, Result, bail};
 use rustix::time::ClockId;
 
 use super::{
-    libraries::Libraries,
+    libraries::{Gone, Libraries},
     options::Notice,
     recorder::Recording,
     report::target_report,
@@ -20,11 +20,9 @@ use super::{
 use crate::{
     clock::now_ns,
     kernel::loader::Link,
-    sinks::TargetReport,
-    target::{
-        Census, Description, Filter, Identifier, Process, Sighting, Users, in_first_pid_namespace,
-        look_for_nccl,
-    },
+    resolver::{self, ResolverError, Unseen},
+    sinks::{ChangedLibrary, TargetReport},
+    target::{Census, Description, Filter, Process, Sighting, Users, in_first_pid_namespace},
 };
 
 /// Rounds between two looks for libraries that nobody uses any more.
@@ -38,15 +36,14 @@ struct Followed {
     /// Index in the report's targets.
     target: usize,
     libraries: Vec<usize>,
-    /// To this process alone, where there is a filter.
-    links: Vec<Link>,
+    /// To this process alone, by the index of the library.
+    links: Vec<(usize, Link)>,
 }
 
 pub(super) struct Follower<'a> {
     filter: &'a Filter,
     libraries: Libraries<'a>,
     users: Users,
-    identifier: Identifier,
     census: Census,
     processes: HashMap<u32, Followed>,
     rounds: u32,
@@ -65,7 +62,6 @@ impl<'a> Follower<'a> {
             filter,
             libraries: Libraries::new(wanted, filter, bindings)?,
             users: Users::read(),
-            identifier: Identifier::default(),
             census: Census::default(),
             processes: HashMap::new(),
             rounds: 0,
@@ -102,7 +98,7 @@ impl<'a> Follower<'a> {
         let mut ended = Vec::new();
         for (pid, followed) in self.processes.extract_if(|_, followed| followed.process.has_exited()) {
             self.census.forget(pid);
-            self.libraries.detach(followed.links);
+            self.libraries.detach(followed.links.into_iter().map(|(_, link)| link).collect());
             if let Some(target) = recording.report.targets.get_mut(followed.target) {
                 target.exited = true;
                 if target.untraced.is_none() {
@@ -110,6 +106,7 @@ impl<'a> Follower<'a> {
                 }
             }
             recording.is_outdated = true;
+            recording.leave_stacks(pid);
             ended.push(pid);
         }
         ended
@@ -138,13 +135,18 @@ impl<'a> Follower<'a> {
             return;
         }
         // What may not be looked at cannot be told from what has no NCCL.
-        if let Ok(Some(sighting)) = look_for_nccl(pid, &mut self.identifier) {
-            self.consider(sighting, recording);
+        match resolver::look(pid) {
+            Ok(Some(sighting)) => self.consider(sighting, recording),
+            Ok(None) | Err(Unseen::Denied | Unseen::Unanswered(ResolverError::GivenUp)) => {}
+            Err(Unseen::Unanswered(error)) => {
+                self.pass_over(recording, &format!("process {pid}: {error}"));
+                recording.report.lost_readers = Some(resolver::lost());
+            }
         }
     }
 
     fn consider(&mut self, sighting: Sighting, recording: &mut Recording<'_>) {
-        let Sighting { process, libraries, unopened } = sighting;
+        let Sighting { process, libraries, unopened, not_asked } = sighting;
         let pid = process.pid();
         let known = self.processes.get(&pid).map(|followed| followed.libraries.clone());
         if known.is_none() {
@@ -153,7 +155,14 @@ impl<'a> Follower<'a> {
                 return;
             }
         }
+        let is_new = known.is_none();
         let (mut traced, mut links) = (known.unwrap_or_default(), Vec::new());
+        if let Some(why) = not_asked {
+            if is_new {
+                self.pass_over(recording, &format!("process {pid} ({}): {why}", process.name()));
+            }
+            return;
+        }
         let mut reasons: Vec<String> = unopened.iter().map(ToString::to_string).collect();
         let mut is_wanted = !reasons.is_empty() && self.filter.nccl_versions.is_empty();
         for (file, _) in libraries {
@@ -169,9 +178,9 @@ impl<'a> Follower<'a> {
                 continue;
             }
             is_wanted = true;
-            match self.libraries.attach(index, pid, &mut recording.attachment) {
+            match self.libraries.attach(index, pid, process.started(), &mut recording.attachment) {
                 Ok((library, new)) => {
-                    links.extend(new);
+                    links.extend(new.into_iter().map(|link| (index, link)));
                     traced.push(index);
                     (recording.notice)(Notice::Joined { process: &process, library });
                 }
@@ -206,8 +215,53 @@ impl<'a> Follower<'a> {
             untraced,
             ..target_report(pid, Some(&process), traced.clone())
         };
+        let is_traced = report.untraced.is_none();
         let target = recording.add_target(report);
+        if is_traced {
+            recording.follow_stacks(pid);
+        }
         self.processes.insert(pid, Followed { process, target, libraries: traced, links });
+    }
+
+    /// Files with probes on them are looked at now and then, and when the kernel says that one was changed.
+    pub(super) fn watch_files(&mut self, recording: &mut Recording<'_>) {
+        if self.libraries.watch().is_due() {
+            self.libraries.look_for_changes();
+        }
+        for Gone { index, path, why, unchanged_ns } in self.libraries.take_gone() {
+            let mut pids = Vec::new();
+            for (pid, followed) in &mut self.processes {
+                if !followed.libraries.contains(&index) {
+                    continue;
+                }
+                pids.push(*pid);
+                followed.libraries.retain(|library| *library != index);
+                let links = followed.links.extract_if(.., |(library, _)| *library == index);
+                self.libraries.detach(links.map(|(_, link)| link).collect());
+                if let Some(target) = recording.report.targets.get_mut(followed.target)
+                    && followed.libraries.is_empty()
+                {
+                    target.untraced = Some(format!("`{path}`, which it had mapped: {why}"));
+                }
+            }
+            pids.sort_unstable();
+            recording.library_changed(ChangedLibrary {
+                library: index,
+                path,
+                seen_ns: now_ns(ClockId::Monotonic),
+                what: why,
+                pids,
+                unchanged_until_ns: unchanged_ns,
+            });
+        }
+    }
+
+    pub(super) fn watch_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.libraries.watch_fd()
+    }
+
+    pub(super) fn watch_timeout(&self) -> Duration {
+        self.libraries.watch_timeout()
     }
 
     fn pass_over(&mut self, recording: &mut Recording<'_>, why: &str) {
@@ -225,6 +279,7 @@ impl<'a> Follower<'a> {
     /// All links: the recording is over.
     pub(super) fn into_links(self) -> Vec<Link> {
         let of_processes = self.processes.into_values().flat_map(|followed| followed.links);
+        let of_processes = of_processes.map(|(_, link)| link);
         self.libraries.into_links().chain(of_processes).collect()
     }
 }

@@ -2,11 +2,12 @@
 
 use std::{
     io::Write as _,
+    panic::{AssertUnwindSafe, catch_unwind},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 use rustix::time::ClockId;
 
 use super::mailbox::{EventSender, SessionEvent};
@@ -15,6 +16,7 @@ use crate::{
     dump::{self, Choice, DumpOptions},
     kernel::loader::Attachment,
     memory::ScanLimits,
+    privileges,
     sinks::{OutputDir, Share},
 };
 use nccl_library::symbols::DebugFiles;
@@ -74,6 +76,7 @@ impl HangWatch {
         (self.dumped, self.dumps) = (true, self.dumps + 1);
         self.join();
         let (dir, events) = (dir.try_clone().context("keeping the output folder open")?, events.clone());
+        let writes = events.writes;
         let options = DumpOptions {
             interval: Duration::from_millis(500),
             first_only: false,
@@ -84,7 +87,11 @@ impl HangWatch {
         let limit = self.limit;
         let thread = thread::Builder::new().name("ncclflow-dump".to_owned());
         self.running = Some(thread.spawn(move || {
-            events.send(match write_dump(pids, &options, &dir) {
+            privileges::keep_only(privileges::DUMPS.union(writes));
+            // Others' memory is read for it. Whatever is wrong with that is no end of the recording.
+            let dumped = catch_unwind(AssertUnwindSafe(|| write_dump(pids, &options, &dir)))
+                .unwrap_or_else(|_| Err(anyhow!("the thread `ncclflow-dump` panicked")));
+            events.send(match dumped {
                 Ok((name, state)) => SessionEvent::Dumped(format!(
                     "nothing moved for {} s: {state}; see {name}",
                     limit.as_secs_f64()
@@ -121,6 +128,7 @@ fn write_dump(pids: Vec<u32>, options: &DumpOptions, dir: &OutputDir) -> Result<
     let state = match report.state() {
         dump::State::Healthy => "healthy",
         dump::State::Stuck => "stuck",
+        dump::State::Waiting => "ranks wait for one that makes progress elsewhere",
         dump::State::Unknown => "there is no telling why",
     };
     Ok((name, state.to_owned()))

@@ -10,7 +10,7 @@ use super::{
     accounts::Accounts,
     mailbox::{EventSender, SessionEvent},
 };
-use crate::{kernel::stream::Batch, recording::FirstHit};
+use crate::{kernel::stream::Batch, python::StackFeed, recording::FirstHit};
 
 /// Processes that have ended are forgotten when there are so many.
 const MAX_ENDED: usize = 1024;
@@ -20,22 +20,28 @@ pub(super) struct Intake {
     accounts: Accounts,
     /// With probes that several processes share.
     arrivals: Option<Arrivals>,
+    /// Who finds out what call stacks are.
+    stacks: Option<StackFeed>,
 }
 
 impl Intake {
     /// `announces`: processes are told of at their first record.
-    pub(super) fn new(announces: bool) -> Self {
-        Self { accounts: Accounts::default(), arrivals: announces.then(Arrivals::default) }
+    pub(super) fn new(announces: bool, stacks: Option<StackFeed>) -> Self {
+        Self { accounts: Accounts::default(), arrivals: announces.then(Arrivals::default), stacks }
     }
 
     pub(super) fn note(&mut self, batch: &Batch, events: &EventSender) {
         for record in batch.records() {
             // What is no record of ours is told of by whoever decodes it.
-            let Ok(RecordView { header, .. }) = RecordView::new(record) else { continue };
+            let Ok(view) = RecordView::new(record) else { continue };
+            let header = view.header;
             if header.probe == LOSS_MARK {
                 continue;
             }
             self.accounts.note(&header);
+            if let Some(stacks) = &self.stacks {
+                stacks.note(&view);
+            }
             if self.arrivals.as_mut().is_some_and(|arrivals| arrivals.is_new(&header)) {
                 events.send(SessionEvent::NewProcess(header.tgid));
             }
@@ -51,7 +57,8 @@ impl Intake {
     /// Gives the accounts until now, and begins others at these hits. All processes are announced again.
     pub(super) fn begin_anew(&mut self, hits: &[FirstHit]) -> Accounts {
         let announces = self.arrivals.is_some();
-        let begun = Self { accounts: Accounts::beginning_at(hits), ..Self::new(announces) };
+        let begun =
+            Self { accounts: Accounts::beginning_at(hits), ..Self::new(announces, self.stacks.clone()) };
         std::mem::replace(self, begun).accounts
     }
 

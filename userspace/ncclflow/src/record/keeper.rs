@@ -15,7 +15,9 @@ use super::{
 };
 use crate::{
     clock::now_ns,
+    fault,
     kernel::stream::{Batch, Popped},
+    python::StackFeed,
     recording::{BLOCK_TIME, Event, RecordingWriter},
     sinks::is_over_max_size,
 };
@@ -28,40 +30,47 @@ pub(super) struct OpenRecording {
     pub(super) reader: Option<FilesFeed>,
 }
 
-/// What the keeper begins with.
+/// What the keeper works on, and leaves behind.
 #[derive(Debug)]
 pub(super) struct Keeping {
     /// With windows there is none before the first.
-    pub(super) kept: Option<OpenRecording>,
-    pub(super) bindings: Bindings,
-    /// Processes are announced at their first record.
-    pub(super) announces: bool,
+    kept: Option<OpenRecording>,
+    bindings: Bindings,
+    intake: Intake,
+    /// The last block could not be written. It is said once, until one can be again.
+    has_failed: bool,
+}
+
+impl Keeping {
+    /// `announces`: processes are announced at their first record. `stacks`: who finds out what call stacks are.
+    pub(super) fn new(
+        kept: Option<OpenRecording>,
+        bindings: Bindings,
+        announces: bool,
+        stacks: Option<StackFeed>,
+    ) -> Self {
+        Self { kept, bindings, intake: Intake::new(announces, stacks), has_failed: false }
+    }
+
+    pub(super) fn into_parts(self) -> (Option<OpenRecording>, Accounts) {
+        (self.kept, self.intake.into_accounts())
+    }
 }
 
 /// Keeps the records in the recording until the inbox is closed. Without a recording, between windows, they
 /// are passed over.
-pub(super) fn keep_recording(
-    inbox: &Inbox<KeeperMessage>,
-    Keeping { kept, bindings, announces }: Keeping,
-    events: &EventSender,
-) -> (Option<OpenRecording>, Accounts) {
-    let intake = Intake::new(announces);
-    let mut keeper = Keeper { inbox, kept, bindings, events, intake, has_failed: false };
+pub(super) fn keep_recording(inbox: &Inbox<KeeperMessage>, keeping: &mut Keeping, events: &EventSender) {
+    let mut keeper = Keeper { inbox, keeping, events };
     inbox.consume(BLOCK_TIME, |step| {
         keeper.step(step);
-        keeper.kept.as_ref().is_some_and(|kept| kept.writer.grows_old())
+        keeper.keeping.kept.as_ref().is_some_and(|kept| kept.writer.grows_old())
     });
-    (keeper.kept, keeper.intake.into_accounts())
 }
 
 struct Keeper<'a> {
     inbox: &'a Inbox<KeeperMessage>,
-    kept: Option<OpenRecording>,
-    bindings: Bindings,
+    keeping: &'a mut Keeping,
     events: &'a EventSender,
-    intake: Intake,
-    /// The last block could not be written. It is said once, until one can be again.
-    has_failed: bool,
 }
 
 impl Keeper<'_> {
@@ -69,7 +78,7 @@ impl Keeper<'_> {
         match step {
             Step::Records(batch) => self.push(&batch),
             Step::Message(KeeperMessage::ProcessEnded { tgid, at_ns }) => {
-                self.intake.process_ended(tgid, at_ns);
+                self.keeping.intake.process_ended(tgid, at_ns);
                 self.write(|writer| writer.push_event(&Event::ProcessEnded { tgid, at_ns }));
             }
             Step::Message(KeeperMessage::Swap { next, hits, reply }) => {
@@ -77,10 +86,10 @@ impl Keeper<'_> {
                     self.push(&batch);
                 }
                 self.write(RecordingWriter::close_block);
-                self.has_failed = false;
-                let before = mem::replace(&mut self.kept, next.map(|kept| *kept));
+                self.keeping.has_failed = false;
+                let before = mem::replace(&mut self.keeping.kept, next.map(|kept| *kept));
                 // Whoever asked for it waits for it, unless the recording has failed.
-                let _ = reply.send((before, self.intake.begin_anew(&hits)));
+                let _ = reply.send((before, self.keeping.intake.begin_anew(&hits)));
             }
             Step::Idle => self.write(|writer| writer.remove_old(now_ns(ClockId::Monotonic))),
             Step::Flush => self.write(|writer| {
@@ -92,15 +101,18 @@ impl Keeper<'_> {
     }
 
     fn push(&mut self, batch: &Arc<Batch>) {
-        let Self { kept: Some(kept), bindings, .. } = self else { return };
-        self.intake.note(batch, self.events);
+        let Keeping { kept: Some(kept), bindings, intake, .. } = &mut *self.keeping else { return };
+        intake.note(batch, self.events);
         // The binding of a cookie is there before its probe is.
         kept.writer.bind(|known| bindings.update(known));
-        self.write(|writer| writer.push(batch));
+        self.write(|writer| fault::here("keep").and_then(|()| writer.push(batch)));
     }
 
     fn write(&mut self, write: impl FnOnce(&mut RecordingWriter) -> io::Result<()>) {
-        let Some(OpenRecording { writer, reader }) = &mut self.kept else { return };
+        let Keeping { kept: Some(OpenRecording { writer, reader }), has_failed, .. } = &mut *self.keeping
+        else {
+            return;
+        };
         let blocks = writer.totals().blocks;
         let written = write(writer);
         self.events.look_at_budget();
@@ -111,7 +123,7 @@ impl Keeper<'_> {
         }
         match written {
             Err(error) => {
-                if !mem::replace(&mut self.has_failed, true) && !is_over_max_size(&error) {
+                if !mem::replace(has_failed, true) && !is_over_max_size(&error) {
                     let error = format!(
                         "writing the recording failed: {error}; it goes on when it can be written again"
                     );
@@ -119,7 +131,7 @@ impl Keeper<'_> {
                 }
             }
             // Records that only wait for their block say nothing of the disk.
-            Ok(()) => self.has_failed &= writer.totals().blocks == blocks,
+            Ok(()) => *has_failed &= writer.totals().blocks == blocks,
         }
     }
 }

@@ -4,9 +4,11 @@
 use std::{path::PathBuf, sync::mpsc};
 
 use anyhow::{Context as _, Result};
+use rustix::thread::CapabilitySet;
 
 use super::{accounts::Accounts, keeper::OpenRecording, limit, options::Notice, recorder::Recording};
 use crate::{
+    health::Health,
     kernel::stream::{MailSender, Mailbox},
     recording::FirstHit,
     sinks::{DiskBudget, FilesReport, SessionReport, WindowReport},
@@ -66,6 +68,9 @@ pub(super) struct EventSender {
     pub(super) events: MailSender<SessionEvent>,
     /// With `--max-size`.
     pub(super) budget: Option<DiskBudget>,
+    pub(super) health: Health,
+    /// What a thread that writes into the output folder needs.
+    pub(super) writes: CapabilitySet,
 }
 
 impl EventSender {
@@ -97,9 +102,10 @@ pub(super) struct Received {
 }
 
 impl Events {
-    pub(super) fn new(budget: Option<DiskBudget>) -> Result<Self> {
+    /// `writes`: what a thread that writes needs.
+    pub(super) fn new(budget: Option<DiskBudget>, health: Health, writes: CapabilitySet) -> Result<Self> {
         let (events, mailbox) = Mailbox::new().context("making an eventfd")?;
-        Ok(Self { mailbox, sender: EventSender { events, budget } })
+        Ok(Self { mailbox, sender: EventSender { events, budget, health, writes } })
     }
 
     /// Passes on what went wrong, and gives back the rest.

@@ -7,6 +7,7 @@ mod setup;
 
 // The recording, and what it watches while it goes on.
 mod recorder;
+mod stacks;
 mod watch;
 
 mod container_flags;
@@ -19,6 +20,7 @@ mod windows;
 // Processes and libraries that come and go, with `--all`.
 mod follow;
 mod libraries;
+mod meaning;
 
 // From the drain to those who take records.
 mod consumers;
@@ -29,8 +31,10 @@ mod mailbox;
 mod threads;
 
 // From records to files.
+mod file_watch;
 mod files;
 mod iterations;
+mod named_files;
 mod neighbours;
 mod pipeline;
 mod processes;

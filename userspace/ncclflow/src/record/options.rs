@@ -13,12 +13,14 @@ use anyhow::{Context as _, Result};
 
 use super::setup::{LibraryInUse, Setup};
 use crate::{
+    health::Health,
     kernel::{
         loader::{Buffer, BufferKind, LinkKind},
         probe::{Level, ProbeStrategy, StepDetail},
         stream::Waker,
     },
     sinks::{Aggregated, ApiFormat, FilesWhen, LiveStatistics, SessionReport, WindowReport},
+    stacks::LiveStacks,
     target::{Filter, Process},
     who::WhoOptions,
 };
@@ -50,6 +52,8 @@ pub struct ProbeChoice {
     pub api: bool,
     /// With [`Level::Api`] or `api`: the returns of the exported functions too.
     pub returns: bool,
+    /// Call stacks, of so many frames at most.
+    pub stacks: Option<u8>,
 }
 
 /// The files of lines that are made of the recording.
@@ -73,6 +77,8 @@ pub struct RecordOptions {
     pub choice: ProbeChoice,
     /// Of which ops messages are measured, with [`Level::Steps`].
     pub sampling: Sampling,
+    /// Where rows go as they come, if nothing is written.
+    pub watcher: Option<LiveStacks>,
     /// How calls are written, with [`Level::Api`].
     pub format: ApiFormat,
     /// `None`: until stopped, or until the targets have exited.
@@ -104,6 +110,8 @@ pub struct RecordOptions {
     pub who: Arc<WhoOptions>,
     /// Print the eBPF side's development log on standard error.
     pub development_log: bool,
+    /// Told of the session's threads. One session has one.
+    pub health: Health,
 }
 
 impl RecordOptions {
@@ -126,8 +134,10 @@ impl RecordOptions {
                 detail: StepDetail::default(),
                 api: false,
                 returns: false,
+                stacks: None,
             },
             sampling: Sampling::default(),
+            watcher: None,
             format: ApiFormat::default(),
             duration: None,
             buffer: Buffer { kind: buffer, bytes: 16 << 20, rings: Buffer::rings_for(processes) },
@@ -144,6 +154,7 @@ impl RecordOptions {
             capture: None,
             who: Arc::default(),
             development_log: false,
+            health: Health::default(),
         }
     }
 }
@@ -234,8 +245,15 @@ pub enum Notice<'a> {
     },
     /// With [`Targets::All`]: why a process that has NCCL is not traced.
     PassedOver(&'a str),
+    /// The probes of a library are gone, because its file was changed: why, and whose it was.
+    LibraryChanged(&'a str),
     /// Why a container's flag file opens no windows.
     FlagNotSeen(&'a str),
+    /// Why the call stacks of a process are not known.
+    NoStacks {
+        pid: u32,
+        why: &'a str,
+    },
     /// Why what was resolved is not kept for the next time.
     NotCached(&'a str),
     /// Why the changed file of `--rank-map` is not believed.
@@ -262,6 +280,8 @@ pub enum Notice<'a> {
     /// A rotation was asked for, and there are no windows.
     NothingToRotate,
     WriteFailed(&'a str),
+    /// The session has failed, and ends: why.
+    Failed(&'a str),
     /// The recording is whole. So many probes are still to be taken out of the kernel.
     Detaching {
         left: usize,

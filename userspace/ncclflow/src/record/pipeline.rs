@@ -12,13 +12,14 @@ use super::{
 };
 use crate::{
     capture::Binding,
+    python::{StackBook, StackFeed},
     recording::{self, Item},
     sinks::{SessionFiles, Sink as _},
 };
 use flow::{
     decode::{DecodeError, Event, RecordView},
     model::{ApiOutput, ModelCounters, Node},
-    schema::HostInfo,
+    schema::{HostInfo, StackRow},
     wire::ProbeKind,
 };
 
@@ -39,6 +40,8 @@ pub struct Pipeline {
     pub(super) traced: Traced,
     node: Node,
     pub(super) output: Output,
+    /// Who finds out what call stacks are, where no recording says it.
+    pub(super) stacks: Option<(StackFeed, StackBook)>,
     /// Records of messages are passed over, and ops do not wait for them.
     without_messages: bool,
     /// Records that could not be understood.
@@ -105,8 +108,27 @@ impl Pipeline {
                     self.mark_lost(tgid, 1);
                 }
             }
+            Item::Event(recording::Event::Stacks { stacks }) => {
+                for facts in stacks {
+                    self.take_stack(facts);
+                }
+            }
             Item::Event(_) | Item::End(_) => {}
         }
+    }
+
+    /// Takes what call stacks are from where they were named.
+    pub(super) fn take_stacks(&mut self) {
+        let Some((_, book)) = &self.stacks else { return };
+        book.settle();
+        for facts in book.since(0).0 {
+            self.take_stack(recording::StackFacts::clone(&facts));
+        }
+    }
+
+    fn take_stack(&mut self, facts: recording::StackFacts) {
+        let recording::StackFacts { pid, stack, frames, cut, unknown } = facts;
+        self.output.push_stack(&StackRow { stack, pid, frames, cut, unknown });
     }
 
     /// Records of a process are missing before those that come.
@@ -165,8 +187,13 @@ impl Pipeline {
         if self.without_messages && matches!(binding.kind, ProbeKind::ProxyStep(_) | ProbeKind::SendSize(_)) {
             return Ok(());
         }
-        let tgid = header.tgid;
+        let (tgid, tid, ts_ns) = (header.tgid, header.tid, header.ts_ns);
+        view.stack = process.stacks.of(tid, ts_ns);
         let event = binding.decoder.decode(&binding.kind, &view)?;
+        if let Event::Stack(stack) = &event {
+            process.stacks.note(stack);
+            return Ok(());
+        }
         if let Some(live) = &self.output.live {
             live.lock().event(&event, process.host.as_ref(), lost);
         }

@@ -1,12 +1,15 @@
 //! The processes that records come from. Each has a model of its own; all models give their rows to one
 //! output.
 
+use foldhash::HashMap;
+
 use crate::sinks::{LiveStatistics, SessionFiles, Sink, WindowIterations};
 use flow::{
+    decode::StackEvent,
     model::{
         ApiOutput, ApiSession, FlowRecord, ModelCounters, Node, Rows, Sampling, Session, other_call_row,
     },
-    schema::HostInfo,
+    schema::{HostInfo, StackRow},
 };
 
 /// What is traced, which the model has to know.
@@ -30,12 +33,44 @@ pub(super) struct TracedProcess {
     pub(super) marked: u64,
     pub(super) session: Session,
     pub(super) api: ApiSession,
+    pub(super) stacks: LastStacks,
+}
+
+/// Threads whose last stack is kept.
+const MAX_STACKS: usize = 4096;
+
+/// The last call stack of each thread: of the hit at the same time.
+#[derive(Debug, Default)]
+pub(super) struct LastStacks(HashMap<u32, (u64, u64)>);
+
+impl LastStacks {
+    pub(super) fn note(&mut self, stack: &StackEvent) {
+        if self.0.len() >= MAX_STACKS {
+            self.0.clear();
+        }
+        self.0.insert(stack.origin.tid, (stack.origin.ts_ns, stack.id));
+    }
+
+    /// The stack of a hit on this thread at this time.
+    pub(super) fn of(&self, tid: u32, ts_ns: u64) -> Option<u64> {
+        if self.0.is_empty() {
+            return None;
+        }
+        self.0.get(&tid).filter(|(at, _)| *at == ts_ns).map(|(_, id)| *id)
+    }
 }
 
 impl TracedProcess {
     pub(super) fn new(traced: Traced) -> Self {
         let session = Session::new(traced.steps).sampling(traced.sampling);
-        Self { host: None, lost: 0, marked: 0, session, api: ApiSession::new(traced.returns) }
+        Self {
+            host: None,
+            lost: 0,
+            marked: 0,
+            session,
+            api: ApiSession::new(traced.returns),
+            stacks: LastStacks::default(),
+        }
     }
 
     pub(super) fn pid(&self) -> Option<u32> {
@@ -96,12 +131,17 @@ impl Output {
             self.rows_and_sinks(host.pid, record.origin().map_or(0, |origin| origin.ts_ns));
         let op = rows.op(record, host);
         sinks.iter_mut().flatten().for_each(|sink| sink.op(&op));
-        if !sinks.iter().flatten().any(|sink| sink.wants_messages(&op)) {
-            return;
+        if sinks.iter().flatten().any(|sink| sink.wants_message_sums(&op)) {
+            let sums = rows.message_sums(record, &op);
+            let takers = sinks.iter_mut().flatten().filter(|sink| sink.wants_message_sums(&op));
+            takers.for_each(|sink| sink.message_sums(&op, &sums));
         }
-        rows.messages(record, &op, |messages| {
-            sinks.iter_mut().flatten().for_each(|sink| sink.messages(&op, messages));
-        });
+        if sinks.iter().flatten().any(|sink| sink.wants_messages(&op)) {
+            rows.messages(record, &op, |messages| {
+                let takers = sinks.iter_mut().flatten().filter(|sink| sink.wants_messages(&op));
+                takers.for_each(|sink| sink.messages(&op, messages));
+            });
+        }
     }
 
     pub(super) fn push_api(&mut self, host: Option<&HostInfo>, output: &ApiOutput) {
@@ -120,6 +160,13 @@ impl Output {
                 let row = other_call_row(call, host);
                 sinks.into_iter().flatten().for_each(|sink| sink.other_call(&row));
             }
+        }
+    }
+
+    /// What a call stack is that ops or calls have named, or will.
+    pub(super) fn push_stack(&mut self, stack: &StackRow) {
+        if !self.is_over_limit {
+            self.files.stack(stack);
         }
     }
 

@@ -1,10 +1,14 @@
 //! A recording from beginning to end.
 
-use std::{os::fd::AsFd as _, time::Duration};
+use std::{
+    os::fd::AsFd as _,
+    panic::{AssertUnwindSafe, catch_unwind},
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use ncclflow_common::WIRE_VERSION;
-use rustix::time::ClockId;
+use rustix::{thread::CapabilitySet, time::ClockId};
 
 use super::{
     accounts::Baseline,
@@ -18,6 +22,7 @@ use super::{
     processes::Traced,
     report::{complete_accounts, complete_files, end_recording, first_report, write_results},
     setup::{Bindings, Setup, Wanted},
+    stacks::Stacks,
     threads::{FirstTaker, Taken, Threads},
     watch::Watch,
     window_export::WindowsExport,
@@ -32,11 +37,14 @@ use crate::{
         stream::wait_for,
     },
     layout_cache::LayoutCache,
+    privileges,
     recording::{self, RecordingWriter},
+    resolver::{self, Lost},
     sinks::{
-        Aggregated, ApiOutputOptions, AttachReport, FilesReport, FilesWhen, OutputDir, SessionFiles,
-        SessionReport, TargetReport, WindowReport,
+        Aggregated, ApiOutputOptions, AttachReport, ChangedLibrary, FilesReport, FilesWhen, OutputDir,
+        SessionFiles, SessionReport, SessionState, TargetReport, WindowReport,
     },
+    target::in_first_pid_namespace,
     who::{Who, WhoOptions},
 };
 use flow::model::Sampling;
@@ -57,10 +65,17 @@ pub fn record(
              the host's PID namespace: it could not be told whose returns they are; `--level api` works without `--returns`"
         );
     }
+    if options.choice.stacks.is_some() && !in_first_pid_namespace().context("reading our PID namespace")? {
+        bail!(
+            "--stacks needs the host's PID namespace (docker run --pid=host, Kubernetes hostPID: true): the kernel numbers \
+             processes by it"
+        );
+    }
     // Without a cache everything is resolved anew.
     let cache = options.cache.as_deref().and_then(|path| {
         LayoutCache::open(path).inspect_err(|error| notice(Notice::NotCached(&format!("{error:#}")))).ok()
     });
+    resolver::prepare();
     let wanted = Wanted { options, cache: cache.as_ref() };
     let mut times = AttachReport { links: Some(options.links), ..AttachReport::default() };
     let (setup, attachment) = find_and_load(&wanted, &mut times);
@@ -76,7 +91,11 @@ pub fn record(
     };
     raise_descriptor_limit();
     let (mut recording, capture) = Recording::prepare(wanted, &setup, attachment, times, &bindings, notice)?;
-    let events = Events::new(recording.dir.as_ref().and_then(OutputDir::budget).cloned())?;
+    let budget = recording.dir.as_ref().and_then(OutputDir::budget).cloned();
+    let is_ours = recording.dir.as_ref().is_none_or(|dir| dir.is_private().unwrap_or(false));
+    let writes = if is_ours { CapabilitySet::empty() } else { privileges::WRITES_ELSEWHERE };
+    let events = Events::new(budget, options.health.clone(), writes)?;
+    options.health.wakes(&stop.waker);
     let mut closed = recording.run(stop, &events, follower.as_mut(), &bindings, capture)?;
     recording.end(&mut closed, stop)?;
     closed.files.begin_to_finish();
@@ -121,7 +140,10 @@ pub(super) struct Recording<'a> {
     pub(super) dir: Option<OutputDir>,
     /// The report has changed since it was last written.
     pub(super) is_outdated: bool,
+    /// Of what the session's health knows of, so many failures are in the report.
+    failures_told: usize,
     pub(super) who: Who,
+    pub(super) stacks: Option<Stacks>,
     pub(super) notice: &'a mut (dyn FnMut(Notice<'_>) + 'a),
 }
 
@@ -138,7 +160,7 @@ impl<'a> Recording<'a> {
         let dir = options.output.as_deref().map(|path| limit::create_folder(path, options)).transpose()?;
         let report = first_report(setup, options.choice, options.buffer, options.queue_bytes);
         let begun = attachment.and_then(|attachment| {
-            let who = Who::new(WhoOptions::clone(&options.who), report.host.clone());
+            let who = Who::new(WhoOptions::clone(&options.who), report.host.clone(), &options.health);
             let mut recording = Self {
                 options,
                 setup,
@@ -147,7 +169,9 @@ impl<'a> Recording<'a> {
                 report,
                 dir: None,
                 is_outdated: false,
+                failures_told: 0,
                 who,
+                stacks: options.choice.stacks.map(Stacks::start).transpose()?,
                 notice,
             };
             let capture = recording.begin(dir.as_ref(), times, bindings)?;
@@ -175,7 +199,10 @@ impl<'a> Recording<'a> {
         bindings: &Bindings,
     ) -> Result<Option<CaptureWriter>> {
         let Self { options, setup, attachment, report, .. } = self;
-        setup.attach(attachment, &report.host, bindings)?;
+        if options.choice.stacks.is_some() {
+            bindings.push_stacks();
+        }
+        setup.attach(attachment, &report.host, bindings, options.choice.returns)?;
         if let Some(first) = attachment.first_link() {
             times.first_probe_ms = ms(first.saturating_duration_since(options.started));
         }
@@ -224,7 +251,10 @@ impl<'a> Recording<'a> {
         };
         let writer = RecordingWriter::create(dir, session);
         let writer = writer
-            .map(|writer| Box::new(writer.telling_who(self.who.watch()).keeping_for(self.options.max_age)));
+            .map(|writer| {
+                writer.telling_who(self.who.watch()).telling_stacks(self.stacks.as_ref().map(Stacks::book))
+            })
+            .map(|writer| Box::new(writer.keeping_for(self.options.max_age)));
         writer.with_context(|| format!("beginning a recording in `{}`", dir.path().display()))
     }
 
@@ -251,8 +281,9 @@ impl<'a> Recording<'a> {
             return Ok(None);
         }
         let dir = dir.try_clone().context("keeping the output folder open")?;
-        let (api, max_age, stop) = (self.api(), self.options.max_age, stop.files_flag());
-        let request = FilesRequest { dir, options, api, live, window, max_age, stop };
+        let (api, stop) = (self.api(), stop.files_flag());
+        let RecordOptions { max_age, compress, .. } = *self.options;
+        let request = FilesRequest { dir, options, api, live, window, max_age, compress, stop };
         FilesThread::start(request, events).map(Some)
     }
 
@@ -273,14 +304,17 @@ impl<'a> Recording<'a> {
             files = self.start_files(dir, self.options.files, stop, events, None)?;
             kept = Some(OpenRecording { writer, reader: files.as_ref().map(FilesThread::feed) });
         }
-        let keeping = Keeping { kept, bindings: bindings.clone(), announces: self.follows() };
+        let stacks = self.stacks.as_ref().map(Stacks::feed);
+        let keeping = Keeping::new(kept, bindings.clone(), self.follows(), stacks);
         Ok((FirstTaker::Keeper(keeping), files))
     }
 
     /// The way from records to statistics alone.
     fn watching(&self, bindings: Bindings) -> Pipeline {
         let options = self.options;
-        let mut pipeline = Pipeline::new(bindings.list(), SessionFiles::nowhere());
+        let files = options.watcher.clone().map(|watcher| SessionFiles::of_sink(Box::new(watcher)));
+        let mut pipeline = Pipeline::new(bindings.list(), files.unwrap_or_else(SessionFiles::nowhere));
+        pipeline.stacks = self.stacks.as_ref().map(|stacks| (stacks.feed(), stacks.book()));
         if self.follows() {
             let (steps, returns) = (options.choice.level == Level::Steps, options.choice.returns);
             pipeline.traced = Traced { steps, returns, ..Traced::default() };
@@ -300,6 +334,10 @@ impl<'a> Recording<'a> {
         bindings: &Bindings,
         capture: Option<CaptureWriter>,
     ) -> Result<Closed> {
+        let setup = self.setup;
+        for target in &setup.targets {
+            self.follow_stacks(target.process.pid());
+        }
         if let Some(follower) = &mut follower {
             follower.round(self)?;
         }
@@ -308,21 +346,49 @@ impl<'a> Recording<'a> {
         let source = self.attachment.source()?;
         let threads = Threads::start(source, self.options.queue_bytes, first, capture, &events.sender)?;
         let opened = self.open(windows.is_some());
-        let watched =
-            opened.and_then(|()| Watch::new(self, stop, events, &threads, follower, windows.as_mut()).run());
-        let closed_windows = windows.map(|windows| windows.finish(self, &threads)).transpose();
+        let watched = opened.and_then(|()| {
+            // What was recorded until then is kept, and the probes go, whatever happens to this thread.
+            catch_unwind(AssertUnwindSafe(|| {
+                Watch::new(self, stop, events, &threads, follower, windows.as_mut()).run()
+            }))
+            .unwrap_or_else(|_| Err(anyhow!("the recording's thread panicked")))
+        });
+        let closed_windows = windows.map(|windows| windows.finish(self, &threads));
         let disarmed = self.attachment.disarm();
-        let (mut taken, drained) = threads.end(&self.attachment)?;
+        self.options.health.end_recording();
+        let (mut taken, settled) = threads.end(&self.attachment)?;
         events.receive(self);
-        watched.and(disarmed).and(drained)?;
-        let files = match closed_windows? {
-            Some((export, accounts)) => {
+        self.note_failures();
+        let (files, closed) = match closed_windows {
+            Some((export, mut accounts, closed)) => {
+                // Of a window that could not be closed.
+                accounts.append(&taken.accounts);
                 taken.accounts = accounts;
-                ClosedFiles::Windows(export)
+                (ClosedFiles::Windows(export), closed)
             }
-            None => files.map_or(ClosedFiles::None, ClosedFiles::Thread),
+            None => (files.map_or(ClosedFiles::None, ClosedFiles::Thread), Ok(())),
         };
+        // Of several the first is the cause.
+        if let Err(error) = watched.and(disarmed).and(settled).and(closed) {
+            self.fail(&format!("{error:#}"));
+        }
         Ok(Closed { taken, files })
+    }
+
+    /// Takes over what the session's health knows of failures.
+    fn note_failures(&mut self) {
+        let failures = self.options.health.failures();
+        for why in failures.iter().skip(self.failures_told) {
+            self.fail(why);
+        }
+        self.failures_told = failures.len();
+    }
+
+    /// The session has failed: it is not what was asked for, although what there is of it is whole.
+    fn fail(&mut self, why: &str) {
+        (self.notice)(Notice::Failed(why));
+        self.report.errors.push(why.to_owned());
+        self.report.state = SessionState::Failed;
     }
 
     /// Opens the session, unless windows do.
@@ -330,6 +396,7 @@ impl<'a> Recording<'a> {
         if !has_windows {
             self.attachment.arm()?;
         }
+        self.options.health.begin_recording();
         self.report.attach.armed_ms = ms(self.options.started.elapsed());
         self.report.attach.armed_monotonic_ns = Some(now_ns(ClockId::Monotonic));
         let targets = self.report.targets.iter_mut().filter(|target| target.whose.is_none());
@@ -358,12 +425,52 @@ impl<'a> Recording<'a> {
         self.is_outdated = true;
     }
 
-    /// Adds a process to the report. Gives its index there.
+    /// Has the stacks of this process recorded, if it runs Python and they are wanted.
+    pub(super) fn follow_stacks(&mut self, pid: u32) {
+        let Self { stacks: Some(stacks), attachment, report, notice, .. } = self else { return };
+        let python = stacks.follow(pid, attachment);
+        if let Err(why) = &python {
+            notice(Notice::NoStacks { pid, why });
+        }
+        let python = python.unwrap_or_else(|why| format!("not known: {why}"));
+        for target in report.targets.iter_mut().filter(|target| target.pid == pid && !target.exited) {
+            target.python = Some(python.clone());
+        }
+        self.is_outdated = true;
+    }
+
+    /// Says that the probes of a library are gone, because its file was changed, and has it in the report.
+    pub(super) fn library_changed(&mut self, changed: ChangedLibrary) {
+        /// Those beyond it are told, and not reported.
+        const MAX: usize = 1000;
+        let whose = if changed.pids.is_empty() {
+            "no traced process had it mapped".to_owned()
+        } else {
+            let pids: Vec<String> = changed.pids.iter().map(ToString::to_string).collect();
+            format!("process {} had it mapped, and is not traced any more", pids.join(", "))
+        };
+        let text = format!("`{}`: {}; its probes are taken away; {whose}", changed.path, changed.what);
+        (self.notice)(Notice::LibraryChanged(&text));
+        if self.report.changed_libraries.len() < MAX {
+            self.report.changed_libraries.push(changed);
+        }
+        self.is_outdated = true;
+    }
+
+    /// The process has ended.
+    pub(super) fn leave_stacks(&mut self, pid: u32) {
+        if self.stacks.is_some() {
+            Stacks::leave(pid, &mut self.attachment);
+        }
+    }
+
+    /// Adds a process to the report. Gives its number there.
     pub(super) fn add_target(&mut self, mut target: TargetReport) -> usize {
         self.is_outdated = true;
         self.who.describe(&mut target);
-        self.report.targets.push(target);
-        self.report.targets.len() - 1
+        let number = self.report.targets.push(target);
+        self.report.left_out.targets = self.report.targets.forgotten();
+        number
     }
 
     /// Sees whether `--rank-map` says something else by now.
@@ -378,6 +485,8 @@ impl<'a> Recording<'a> {
     fn end(&mut self, closed: &mut Closed, stop: &StopHandle) -> Result<()> {
         let Self { attachment, report, dir, notice, .. } = self;
         attachment.print_log();
+        let lost = resolver::lost();
+        report.lost_readers = (lost != Lost::default()).then_some(lost);
         complete_accounts(report, attachment, &mut closed.taken, &Baseline::default())?;
         end_recording(&mut closed.taken, report, notice)?;
         // From here on, and before anybody can read so, a second signal ends the files, and not the program.
@@ -430,14 +539,16 @@ impl<'a> Recording<'a> {
                     complete_files(&mut self.report, &made.pipeline, Some(made.report));
                     pipeline = Some(made.pipeline);
                 }
-                Err(error) => {
-                    self.report.files = Some(FilesReport::failed(self.options.files.when));
-                    self.write_failed(format!("making the files stopped: {error:#}"));
-                }
+                // It has said so when it happened.
+                Err(_) => self.report.files = Some(FilesReport::failed(self.options.files.when)),
             },
-            ClosedFiles::Windows(export) => export.join()?.add_to(&mut self.report),
+            ClosedFiles::Windows(export) => match export.join() {
+                Ok(totals) => totals.add_to(&mut self.report),
+                Err(error) => self.fail(&format!("completing windows: {error:#}")),
+            },
         }
         events.receive(self);
+        self.note_failures();
         let Self { options, report, dir, who, notice, .. } = self;
         who.report().complete(report);
         let budget = dir.as_ref().and_then(OutputDir::budget);
@@ -471,9 +582,13 @@ fn find_and_load(wanted: &Wanted<'_>, times: &mut AttachReport) -> (Result<Setup
     std::thread::scope(|scope| {
         let loading = scope.spawn(|| {
             options.links.prepare();
-            let mut attachment = Attachment::new(options.buffer, options.links, options.development_log);
+            let stacks = options.choice.stacks.is_some();
+            let mut attachment =
+                Attachment::new(options.buffer, options.links, options.development_log, stacks);
             if let Ok(attachment) = &mut attachment {
-                attachment.load_ahead(likely_programs(options.choice));
+                let programs = likely_programs(options.choice).iter();
+                let programs = programs.map(|program| if stacks { program.with_stack() } else { *program });
+                attachment.load_ahead(&programs.collect::<Vec<_>>());
             }
             (attachment, ms(options.started.elapsed()))
         });

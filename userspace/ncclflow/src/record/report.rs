@@ -12,14 +12,14 @@ use super::{
     threads::Taken,
 };
 use crate::{
-    clock::now_ns,
+    clock::{now_ns, realtime_offset_ns},
     kernel::{
         loader::{Attachment, Buffer},
         probe::Level,
     },
     sinks::{
-        Aggregated, AttachReport, BufferReport, DiskBudget, FilesReport, MAX_AGGREGATED, OutputDir,
-        SessionFiles, SessionReport, SessionState, Sink as _, TargetReport, aggregate_directory,
+        Aggregated, AttachReport, BufferReport, DiskBudget, FilesReport, LeftOut, MAX_AGGREGATED, Messages,
+        OutputDir, SessionFiles, SessionReport, SessionState, Sink as _, TargetReport, aggregate_directory,
         compress_files, is_over_max_size,
     },
     target::Process,
@@ -57,6 +57,7 @@ pub(super) fn first_report(
             offset_ns: realtime.saturating_sub(monotonic),
             ended_monotonic_ns: None,
         },
+        clock_moved_ns: None,
         attach: AttachReport::default(),
         targets: setup.targets.iter().map(report_of).collect(),
         libraries: setup.libraries.iter().map(LibraryInUse::report).collect(),
@@ -78,8 +79,11 @@ pub(super) fn first_report(
         max_size: None,
         compressed: None,
         passed_over: setup.passed_over.clone(),
-        flags_not_seen: Vec::new(),
-        errors: Vec::new(),
+        changed_libraries: Vec::new(),
+        lost_readers: None,
+        flags_not_seen: Messages::default(),
+        left_out: LeftOut::default(),
+        errors: Messages::default(),
         window: None,
         windows: Vec::new(),
     }
@@ -98,6 +102,7 @@ pub(super) fn target_report(pid: u32, process: Option<&Process>, libraries: Vec<
         untraced: None,
         whose: None,
         job: None,
+        python: None,
     }
 }
 
@@ -110,6 +115,7 @@ pub(super) fn complete_accounts(
 ) -> Result<()> {
     let ended = now_ns(ClockId::Monotonic);
     report.clock.ended_monotonic_ns = Some(ended);
+    report.clock_moved_ns = clock_moved(report.clock.offset_ns, realtime_offset_ns());
     let Taken { accounts, dropped, .. } = taken;
     let records_unaccounted = draw_up(report, attachment, accounts, dropped, baseline, ended)?;
     report.buffer.queue_peak_bytes = taken.queue_peak as u64;
@@ -121,8 +127,14 @@ pub(super) fn complete_accounts(
         let totals = kept.writer.totals();
         report.recording = Some(totals);
         report.loss.records_not_recorded = totals.lost;
+        if taken.is_cut_short {
+            // Of what it took, that is in the recording which is in blocks.
+            report.loss.records_not_recorded = taken.accounts.delivered().saturating_sub(totals.records);
+        }
     }
-    report.state = SessionState::MakingFiles;
+    if report.state != SessionState::Failed {
+        report.state = SessionState::MakingFiles;
+    }
     Ok(())
 }
 
@@ -136,6 +148,7 @@ pub(super) fn complete_files(report: &mut SessionReport, pipeline: &Pipeline, fi
     report.loss.lines_over_max_size = lost.over_max_size;
     report.model = pipeline.model_counters();
     report.communicators = pipeline.files().ranks();
+    report.left_out.communicators = pipeline.files().forgotten_ranks();
 }
 
 /// Writes into the recording that it is whole. An error is told and reported.
@@ -145,6 +158,10 @@ pub(super) fn end_recording(
     notice: &mut dyn FnMut(Notice<'_>),
 ) -> Result<()> {
     let Some(OpenRecording { writer, .. }) = &mut taken.kept else { return Ok(()) };
+    if taken.is_cut_short {
+        // It has no end, as that of a process that was killed.
+        return Ok(());
+    }
     let text = report.to_text()?;
     if let Err(error) = writer.write_end(&text)
         && !is_over_max_size(&error)
@@ -188,8 +205,10 @@ pub(super) fn write_results(
             fail(report, notice, error);
         }
     }
-    let state = |report: &SessionReport| {
-        if report.errors.is_empty() { SessionState::Complete } else { SessionState::WriteFailed }
+    let state = |report: &SessionReport| match report.state {
+        SessionState::Failed => SessionState::Failed,
+        _ if report.errors.is_empty() => SessionState::Complete,
+        _ => SessionState::WriteFailed,
     };
     report.state = state(report);
     end_recording(&mut taken, report, notice)?;
@@ -205,8 +224,27 @@ pub(super) fn write_results(
         }
         if let Err(error) = report.write(dir) {
             fail(report, notice, format!("writing `session.json`: {error}"));
-            report.state = SessionState::WriteFailed;
+            report.state = state(report);
         }
     }
     Ok(aggregated)
+}
+
+/// From one offset to wall time to a later one, if it is worth a word.
+fn clock_moved(before_ns: u64, now_ns: u64) -> Option<i64> {
+    const WORTH_A_WORD_NS: u64 = 1_000_000;
+    let moved = i64::try_from(i128::from(now_ns) - i128::from(before_ns)).ok()?;
+    (moved.unsigned_abs() > WORTH_A_WORD_NS).then_some(moved)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_was_set_or_a_host_that_slept_is_told() {
+        assert_eq!(clock_moved(1_000_000_000, 1_000_400_000), None, "both clocks are not read at once");
+        assert_eq!(clock_moved(1_000_000_000, 61_000_000_000), Some(60_000_000_000), "it slept for a minute");
+        assert_eq!(clock_moved(5_000_000_000, 2_000_000_000), Some(-3_000_000_000), "it was set back");
+    }
 }

@@ -2,6 +2,7 @@
 //! and how they are attached.
 
 use std::{
+    fmt,
     num::NonZeroU32,
     sync::{Arc, Mutex, PoisonError},
 };
@@ -12,12 +13,13 @@ use super::options::{ProbeChoice, RecordOptions};
 use crate::{
     capture::Binding,
     kernel::{
-        loader::{Attachment, Link, StoredParts},
+        loader::{Attachment, Link, StoredParts, detach},
         probe::{self, Level, Probe, ProbeSet},
     },
     layout_cache::{CacheKey, LayoutCache},
+    resolver::{self, ResolverError, Status, What},
     sinks::LibraryReport,
-    target::{MappedLibrary, Process, nccl_libraries},
+    target::{LibraryId, MappedLibrary, Process, no_return_probes},
 };
 use flow::{
     decode::{CommunicatorPlaces, Decoder, OpWorkFields, PlanFields, ProxyOpFields},
@@ -25,9 +27,8 @@ use flow::{
     wire::ProbeKind,
 };
 use nccl_library::{
-    elf::Image,
     nccl::NameTables,
-    symbols::{self, Resolution},
+    symbols::{PLACE_BYTES, Resolution, Resolved},
 };
 
 /// What is looked for in the processes.
@@ -49,13 +50,13 @@ pub struct Target {
 #[derive(Debug)]
 pub struct LibraryInUse {
     pub file: MappedLibrary,
-    pub resolution: Resolution,
+    pub resolved: Resolved,
     pub probes: ProbeSet,
     pub decoder: Arc<Decoder>,
     /// What was resolved was kept from an earlier time.
     pub cached: bool,
     /// To be kept, and under which key.
-    to_keep: Option<(CacheKey, Image)>,
+    to_keep: Option<CacheKey>,
 }
 
 /// Everything that a recording needs to know before it touches the kernel.
@@ -98,7 +99,7 @@ impl Setup {
     fn add(&mut self, pid: u32, wanted: &Wanted<'_>) -> Result<()> {
         let process = Process::open(pid)?;
         let (mut libraries, mut refused) = (Vec::new(), Vec::new());
-        for file in nccl_libraries(&process, wanted.options.library.as_deref())? {
+        for file in resolver::libraries(&process, wanted.options.library.as_deref())? {
             let known = self.libraries.iter().position(|library| library.file.id == file.id);
             let index = known.unwrap_or(self.libraries.len());
             if known.is_none() {
@@ -124,7 +125,13 @@ impl Setup {
     }
 
     /// Attaches every probe of every library to every target that uses it.
-    pub(super) fn attach(&self, attachment: &mut Attachment, host: &str, bindings: &Bindings) -> Result<()> {
+    pub(super) fn attach(
+        &self,
+        attachment: &mut Attachment,
+        host: &str,
+        bindings: &Bindings,
+        returns: bool,
+    ) -> Result<()> {
         let mut walks = Vec::new();
         for (index, library) in self.libraries.iter().enumerate() {
             walks.push(library.store_walks(index, attachment, bindings)?);
@@ -132,6 +139,9 @@ impl Setup {
         for target in &self.targets {
             let pid = target.process.pid();
             let number = NonZeroU32::new(pid).context("0 is no process")?;
+            if returns && let Some(why) = no_return_probes(pid) {
+                bail!("`--returns` cannot be used with process {pid}: {why}; it works without `--returns`");
+            }
             for &index in &target.libraries {
                 let (Some(library), Some(walks)) = (self.libraries.get(index), walks.get(index)) else {
                     continue;
@@ -140,7 +150,7 @@ impl Setup {
                 let cookies = library.store_probes(walks, index, Some(&whose), attachment, bindings)?;
                 match library.link(&cookies, Some(number), attachment) {
                     Err(_) if target.process.has_exited() => break,
-                    links => attachment.keep(links?),
+                    links => attachment.keep_of(index, links?),
                 }
             }
             if target.process.has_exited() {
@@ -163,6 +173,19 @@ impl Bindings {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(binding);
     }
 
+    /// The binding of call stacks: the first, in sessions that have them.
+    pub(super) fn push_stacks(&self) {
+        let decoder = Decoder {
+            op_fields: None,
+            names: NameTables::default(),
+            plan_fields: None,
+            op_work: None,
+            communicator: None,
+        };
+        let binding = Binding { kind: ProbeKind::Stack, decoder: Arc::new(decoder), host: None };
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(binding);
+    }
+
     /// Adds to `known` what has come since.
     pub(super) fn update(&self, known: &mut Vec<Binding>) {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -180,51 +203,48 @@ impl Bindings {
 #[derive(Debug)]
 pub(super) struct ResolvedLibrary {
     file: MappedLibrary,
-    image: Image,
-    pub(super) resolution: Resolution,
+    pub(super) resolved: Resolved,
     cached: bool,
-    /// Under which the resolution is to be kept.
+    /// Under which it is to be kept.
     key: Option<CacheKey>,
 }
 
 impl ResolvedLibrary {
     pub(super) fn new(file: MappedLibrary, wanted: &Wanted<'_>) -> Result<Self> {
         let RecordOptions { choice, debug_files, .. } = wanted.options;
-        let shown = file.shown();
-        let context = || format!("reading the NCCL library `{shown}`");
-        let image = Image::from_file(file.try_clone_file().with_context(context)?).with_context(context)?;
-        let with_exports = choice.returns || choice.level == Level::Api;
-        let request = if with_exports { symbols::nccl_request_with_api() } else { symbols::nccl_request() };
-        let key = wanted.cache.and_then(|cache| Some((cache, CacheKey::new(&image, &request)?)));
+        let what = if choice.returns || choice.level == Level::Api { What::Api } else { What::Ops };
+        let key = wanted.cache.and_then(|cache| Some((cache, CacheKey::new(file.id, what)?)));
         let known = key.as_ref().and_then(|(cache, key)| cache.load(key));
         let cached = known.is_some();
-        let resolution = match known {
-            Some(resolution) => resolution,
-            None => symbols::resolve_with(&image, &request, debug_files).with_context(context)?,
-        };
+        let resolved = known.map_or_else(|| resolver::resolve(&file, what, debug_files), Ok);
+        let resolved = resolved.with_context(|| format!("reading the NCCL library `{}`", file.shown()))?;
         let key = key.filter(|_| !cached).map(|(_, key)| key);
-        Ok(Self { file, image, resolution, cached, key })
+        Ok(Self { file, resolved, cached, key })
     }
 
     /// What is said of it where it cannot be traced.
     pub(super) fn report(&self) -> LibraryReport {
-        report(&self.file, &self.resolution, self.cached, &ProbeSet::default())
+        report(&self.file, &self.resolved.resolution, self.cached, &ProbeSet::default())
     }
 
     /// Compiles its probes.
     pub(super) fn into_use(self, choice: ProbeChoice) -> Result<LibraryInUse> {
-        let Self { file, image, resolution, cached, key } = self;
+        let Self { file, resolved, cached, key } = self;
+        let resolution = &resolved.resolution;
         let shown = file.shown();
         let context = || format!("reading the NCCL library `{shown}`");
-        let mut probes = probe::compile(&resolution, choice.level.min(Level::Flow), choice.way);
+        let mut probes = probe::compile(resolution, choice.level.min(Level::Flow), choice.way);
         if choice.level == Level::Steps {
-            probe::add_steps(&mut probes, &resolution, Some(&image), choice.detail);
+            probe::add_steps(&mut probes, resolution, Some(&resolved.code), choice.detail);
         }
         if choice.api {
-            probe::add_api_calls(&mut probes, &resolution);
+            probe::add_api_calls(&mut probes, resolution);
         }
         if choice.returns {
-            probe::add_api_returns(&mut probes, &resolution);
+            probe::add_api_returns(&mut probes, resolution);
+        }
+        if choice.stacks.is_some() {
+            probe::take_stacks(&mut probes);
         }
         let is_indispensable = |probe: &Probe| match choice.level {
             Level::Api => matches!(probe.kind, ProbeKind::ApiLine(_) | ProbeKind::ApiArguments(_)),
@@ -252,10 +272,35 @@ impl ResolvedLibrary {
             op_work: OpWorkFields::from_layouts(&resolution.layouts),
             communicator: CommunicatorPlaces::find(&resolution.layouts, 0).ok(),
         });
-        let to_keep = key.map(|key| (key, image));
-        Ok(LibraryInUse { file, resolution, probes, decoder, cached, to_keep })
+        Ok(LibraryInUse { file, resolved, probes, decoder, cached, to_keep: key })
     }
 }
+
+/// Why a library's file is no longer what was resolved.
+#[derive(Debug)]
+pub(super) enum Change {
+    /// Its size or its mtime.
+    Changed,
+    /// Its instructions, although size and mtime are the same.
+    OtherCode,
+    /// A probe's place has no instruction to compare.
+    NotKept,
+    /// It is not known.
+    Unanswered(ResolverError),
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Changed => f.write_str("the file was changed in place after it was resolved"),
+            Self::OtherCode => f.write_str("the file has other instructions than those that were resolved"),
+            Self::NotKept => f.write_str("it is not known which instruction stands at a probe's place"),
+            Self::Unanswered(error) => write!(f, "the file cannot be looked at again: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for Change {}
 
 fn report(file: &MappedLibrary, resolution: &Resolution, cached: bool, probes: &ProbeSet) -> LibraryReport {
     LibraryReport {
@@ -308,26 +353,57 @@ impl LibraryInUse {
         self.probes.probes.iter().zip(walks).map(store).collect()
     }
 
-    /// Attaches its probes, stored with these cookies: to one process, or to all.
+    /// Attaches its probes, stored with these cookies: to one process, or to all. Before that, and after,
+    /// the file must be what was resolved: a probe stands on that instruction or nowhere.
     pub(super) fn link(
         &self,
         cookies: &[u32],
         pid: Option<NonZeroU32>,
         attachment: &mut Attachment,
     ) -> Result<Vec<Link>> {
+        self.unchanged()?;
         let probes: Vec<_> = self.probes.probes.iter().zip(cookies.iter().copied()).collect();
-        attachment.link(&probes, &self.file.stable_path(), &self.file.path, pid)
+        let links = attachment.link_to(&probes, self.file.held(), &self.file.path, pid)?;
+        if let Err(change) = self.unchanged() {
+            detach(links, |_| {});
+            return Err(change.into());
+        }
+        Ok(links)
+    }
+
+    /// Whether the file is what was resolved: its identity, and the instructions that probes stand on.
+    pub(super) fn unchanged(&self) -> Result<Status, Change> {
+        let code = &self.resolved.code;
+        let kept = |probe: &Probe| Some((probe.file_offset, code.at(probe.file_offset, PLACE_BYTES)?));
+        let kept: Option<Vec<_>> = self.probes.probes.iter().map(kept).collect();
+        let kept = kept.ok_or(Change::NotKept)?;
+        let length = |bytes: &[u8]| u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        let places: Vec<_> = kept.iter().map(|(at, bytes)| (*at, length(bytes))).collect();
+        let (status, found) = resolver::check(&self.file, &places).map_err(Change::Unanswered)?;
+        let (was, is) = (self.file.id, status.id);
+        if (was.size, was.modified) != (is.size, is.modified) || !was.is_same_file(&is) {
+            return Err(Change::Changed);
+        }
+        // A write through a mapping need not show in the times (tmpfs), or not yet. And what only sets the
+        // ctime, another name of the file for instance, changes no instruction.
+        let is_same = kept.iter().zip(&found).all(|((_, kept), found)| *kept == &**found);
+        if is_same { Ok(status) } else { Err(Change::OtherCode) }
+    }
+
+    /// The file is as it was resolved, and has this identity now.
+    pub(super) fn adopt(&mut self, id: LibraryId) {
+        self.file.id = id;
     }
 
     /// Keeps what was resolved for the next time.
     pub(super) fn keep(&self, cache: &LayoutCache) -> Result<()> {
-        if let Some((key, image)) = &self.to_keep {
-            cache.store(key, image, &self.resolution)?;
+        if let Some(key) = &self.to_keep {
+            cache.store(key, &self.resolved)?;
         }
         Ok(())
     }
 
     pub(super) fn report(&self) -> LibraryReport {
-        report(&self.file, &self.resolution, self.cached, &self.probes)
+        report(&self.file, &self.resolved.resolution, self.cached, &self.probes)
     }
 }

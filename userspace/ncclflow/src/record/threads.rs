@@ -6,7 +6,7 @@
 
 use std::{
     convert::Infallible,
-    io,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -16,12 +16,12 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use rustix::time::ClockId;
+use rustix::{thread::CapabilitySet, time::ClockId};
 
 use super::{
     accounts::Accounts,
-    consumers::{Consumer, join, keep_capture},
-    direct::decode_directly,
+    consumers::{Consumer, Ended, join, keep_capture},
+    direct::{Watching, decode_directly},
     keeper::{Keeping, OpenRecording, keep_recording},
     mailbox::{EventSender, KeeperMessage, WatcherMessage},
     pipeline::Pipeline,
@@ -29,10 +29,12 @@ use super::{
 use crate::{
     capture::CaptureWriter,
     clock::now_ns,
+    health::Health,
     kernel::{
         loader::Attachment,
         stream::{Drain, DrainMessage, MailSender, Mailbox, ProbeCounts, Source},
     },
+    privileges,
     recording::FirstHit,
 };
 
@@ -41,7 +43,7 @@ const SETTLE_LIMIT: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
 pub(super) struct Threads {
-    drain: JoinHandle<(Drain, io::Result<()>)>,
+    drain: JoinHandle<Ended<Drain>>,
     to_drain: DrainSender,
     /// Records that the drain has passed on, or dropped.
     taken_total: Arc<AtomicU64>,
@@ -62,8 +64,8 @@ pub(super) enum FirstTaker {
 
 #[derive(Debug)]
 enum Taker {
-    Keeper(Consumer<KeeperMessage, (Option<OpenRecording>, Accounts)>),
-    Watcher(Consumer<WatcherMessage, (Pipeline, Accounts)>),
+    Keeper(Consumer<KeeperMessage, Keeping>),
+    Watcher(Consumer<WatcherMessage, Watching>),
 }
 
 /// Whatever happens to who holds it, the drain does not go on.
@@ -90,6 +92,8 @@ pub(super) struct Taken {
     pub(super) not_captured: u64,
     /// Most bytes that waited for the first taker at a time.
     pub(super) queue_peak: usize,
+    /// The keeper has panicked: its recording is good for counting, and nothing more is written to it.
+    pub(super) is_cut_short: bool,
 }
 
 impl Threads {
@@ -106,41 +110,42 @@ impl Threads {
         let (to_drain, told) = Mailbox::new().context("making an eventfd")?;
         let (taker, outlet) = match first {
             FirstTaker::Keeper(keeping) => {
-                let keep = move |inbox: &_, events: &_| keep_recording(inbox, keeping, events);
-                let started = Consumer::start("ncclflow-keep", queue_bytes, events, keep);
+                let started = Consumer::start("ncclflow-keep", queue_bytes, events, keeping, keep_recording);
                 let (consumer, outlet) = started.context(context)?;
                 (Taker::Keeper(consumer), outlet)
             }
             FirstTaker::Watcher(pipeline) => {
-                let decode = move |inbox: &_, events: &_| decode_directly(inbox, *pipeline, events);
-                let started = Consumer::start("ncclflow-watch", queue_bytes, events, decode);
+                let watching = Watching::new(*pipeline);
+                let started =
+                    Consumer::start("ncclflow-watch", queue_bytes, events, watching, decode_directly);
                 let (consumer, outlet) = started.context(context)?;
                 (Taker::Watcher(consumer), outlet)
             }
         };
         let (dropped, mut outlets, mut capturer) = (outlet.shared_dropped(), vec![outlet], None);
         if let Some(capture) = capture {
-            let keep = move |inbox: &_, events: &_| keep_capture(inbox, capture, events);
-            let (consumer, outlet) =
-                Consumer::start("ncclflow-capt", queue_bytes, events, keep).context(context)?;
+            let started = Consumer::start("ncclflow-capt", queue_bytes, events, capture, keep_capture);
+            let (consumer, outlet) = started.context(context)?;
             capturer = Some(consumer);
             outlets.push(outlet);
         }
-        let mut drain = Drain::new(source, outlets);
+        let (health, each_pass) = (events.health.clone(), events.health.clone());
+        let drain = Drain::new(source, outlets).each_pass(move || each_pass.pass());
         let taken_total = drain.taken_total();
         // Last: it ends only when it is told to.
-        let drain = thread::Builder::new().name("ncclflow-drain".to_owned()).spawn(move || {
-            let drained = drain.run(&told);
-            (drain, drained)
-        });
+        let drain = thread::Builder::new()
+            .name("ncclflow-drain".to_owned())
+            .spawn(move || drain_until_told(drain, &told, &health));
         let drain = drain.context(context)?;
         let to_drain = DrainSender(to_drain);
         Ok(Self { drain, to_drain, taken_total, dropped, taker, capturer })
     }
 
-    /// Tells the first taker that a process has ended, or is not there any more.
-    pub(super) fn process_ended(&self, tgid: u32) {
+    /// Tells the first taker and the drain that a process has ended, or is not there any more.
+    pub(super) fn process_ended(&self, tgid: u32, attachment: &Attachment) {
         let at_ns = now_ns(ClockId::Monotonic);
+        let lost = attachment.lost_by_process(tgid).unwrap_or(0);
+        self.to_drain.0.send(DrainMessage::ProcessEnded { tgid, lost });
         // A thread that has failed is an error at the end.
         let _ = match &self.taker {
             Taker::Keeper(keeper) => keeper.inbox.send(KeeperMessage::ProcessEnded { tgid, at_ns }),
@@ -172,40 +177,80 @@ impl Threads {
         })
     }
 
-    /// Takes what is left, and ends them all. The session is closed. Says, too, whether the drain has worked
-    /// until now.
+    /// Takes what is left, and ends them all. The session is closed. Says, too, whether all that was left
+    /// came. A thread that has panicked is counted with, and told of by the session's health.
     pub(super) fn end(self, attachment: &Attachment) -> Result<(Taken, Result<()>)> {
         drop(self.to_drain);
-        let drain = join(self.drain).map(|(mut drain, drained)| {
-            let settled = settle(attachment, || {
-                while drain.take_all() > 0 {}
-                drain.taken().total()
-            });
+        let drain = join(self.drain).map(|Ended { state: mut drain, has_failed }| {
+            // Whatever it failed of would fail again.
+            let settled = if has_failed {
+                Ok(())
+            } else {
+                settle(attachment, || {
+                    while drain.take_all() > 0 {}
+                    drain.taken().total()
+                })
+            };
             drain.close(|tgid| attachment.lost_by_process(tgid).unwrap_or(0));
-            (drain, settled.and(drained.context("waiting for records")))
+            (drain, settled)
         });
         // Whatever fails, all have ended first.
         let taken = match self.taker {
-            Taker::Keeper(keeper) => keeper.end().map(|(kept, accounts)| (kept, None, accounts)),
-            Taker::Watcher(watcher) => {
-                watcher.end().map(|(watched, accounts)| (None, Some(watched), accounts))
-            }
+            Taker::Keeper(keeper) => keeper.end().map(|Ended { state, has_failed }| {
+                let (kept, accounts) = state.into_parts();
+                (kept, None, accounts, has_failed)
+            }),
+            Taker::Watcher(watcher) => watcher.end().map(|Ended { state, has_failed }| {
+                let (watched, accounts) = state.into_parts();
+                (None, Some(watched), accounts, has_failed)
+            }),
         };
         let capture = self.capturer.map(Consumer::end).transpose();
-        let ((drain, drained), (kept, watched, accounts), capture) = (drain?, taken?, capture?);
+        let ((mut drain, settled), (kept, watched, accounts, is_cut_short), capture) =
+            (drain?, taken?, capture?);
+        let has_lost_capture = capture.as_ref().is_some_and(|capture| capture.has_failed);
+        for (outlet, has_failed) in drain.outlets_mut().iter_mut().zip([is_cut_short, has_lost_capture]) {
+            if has_failed {
+                outlet.drop_what_is_left();
+            }
+        }
+        let taken_total = drain.taken().total();
         let (first, others) = drain.outlets().split_first().context("the drain gives to nobody")?;
         let of_capture: u64 = others.iter().map(|outlet| outlet.dropped().total()).sum();
+        let (not_captured, capture) = match capture {
+            // How much of what it took is in the file is not known.
+            Some(Ended { has_failed: true, .. }) => (taken_total, None),
+            Some(Ended { state, .. }) => (of_capture + state.lost(), Some(state)),
+            None => (of_capture, None),
+        };
         let taken = Taken {
             accounts,
             kept,
             watched,
             dropped: first.dropped(),
-            not_captured: of_capture + capture.as_ref().map_or(0, CaptureWriter::lost),
+            not_captured,
             queue_peak: first.peak(),
             capture,
+            is_cut_short,
         };
-        Ok((taken, drained))
+        Ok((taken, settled))
     }
+}
+
+/// Works until it is told to stop. If it ends before, the session has failed.
+fn drain_until_told(mut drain: Drain, told: &Mailbox<DrainMessage>, health: &Health) -> Ended<Drain> {
+    privileges::keep_only(CapabilitySet::empty());
+    // What was taken until then is to be counted.
+    let why = match catch_unwind(AssertUnwindSafe(|| drain.run(told))) {
+        Ok(Ok(())) => None,
+        Ok(Err(error)) => Some(format!("ended: {error}")),
+        Err(_) => Some("panicked".to_owned()),
+    };
+    let has_failed = why.is_some();
+    if let Some(why) = why {
+        health.fail(format!("the thread `ncclflow-drain`, which takes records out of the kernel, {why}"));
+    }
+    Ended { state: drain, has_failed }
 }
 
 /// Waits until every hit that was counted has been taken or was lost in the kernel, or it is clear that this

@@ -14,12 +14,13 @@ use super::{
     hang::HangWatch,
     limit::keep_room,
     mailbox::Events,
+    named_files::NamedFiles,
     options::{Notice, StopHandle},
     recorder::Recording,
     threads::Threads,
     windows::Windows,
 };
-use crate::{kernel::stream::wait_for, target::Process};
+use crate::{fault, kernel::stream::wait_for, target::Process};
 
 /// How often the node is looked through for new processes.
 const ROUND: Duration = Duration::from_millis(500);
@@ -41,6 +42,8 @@ pub(super) struct Watch<'a, 'r> {
     running: Vec<&'r Process>,
     /// The number of a window that has as many ops as it may have.
     full_window: Option<u32>,
+    /// The files of named targets; with `--all` the follower has its own.
+    files: NamedFiles,
     next_round: Instant,
     next_report: Instant,
 }
@@ -58,6 +61,7 @@ impl<'a, 'r> Watch<'a, 'r> {
         Self {
             hang: options.on_hang.map(|limit| HangWatch::new(limit, options.debug_files.clone())),
             running: recording.setup.targets.iter().map(|target| &target.process).collect(),
+            files: NamedFiles::new(recording.setup),
             recording,
             stop,
             events,
@@ -72,7 +76,8 @@ impl<'a, 'r> Watch<'a, 'r> {
 
     pub(super) fn run(mut self) -> Result<()> {
         let deadline = self.recording.options.duration.map(|duration| Instant::now() + duration);
-        while !self.stop.is_stopped() {
+        while !self.stop.is_stopped() && !self.recording.options.health.has_failed() {
+            fault::here("session")?;
             if self.follower.is_none() && self.running.is_empty() {
                 break;
             }
@@ -116,6 +121,9 @@ impl<'a, 'r> Watch<'a, 'r> {
         let mut fds = vec![self.stop.waker.as_fd(), self.events.mailbox.as_fd()];
         fds.extend(self.running.iter().map(|process| process.exit_fd()));
         let mut timeouts: Vec<Duration> = left.into_iter().collect();
+        let follower = self.follower.as_ref();
+        fds.extend(follower.map_or_else(|| self.files.fd(), |follower| follower.watch_fd()));
+        timeouts.push(follower.map_or_else(|| self.files.timeout(), |follower| follower.watch_timeout()));
         timeouts.extend(self.hang.as_ref().map(HangWatch::timeout));
         if let Some(windows) = &self.windows {
             fds.extend(windows.fd());
@@ -144,14 +152,21 @@ impl<'a, 'r> Watch<'a, 'r> {
             (recording.notice)(Notice::TargetExited { pid });
             let reports = recording.report.targets.iter_mut().filter(|target| target.pid == pid);
             reports.for_each(|target| target.exited = true);
+            recording.leave_stacks(pid);
         }
-        let Some(follower) = &mut self.follower else { return Ok(()) };
+        let Some(follower) = &mut self.follower else {
+            self.files.watch(recording);
+            return Ok(());
+        };
+        follower.watch_files(recording);
         for tgid in follower.let_go(recording) {
-            threads.process_ended(tgid);
+            threads.process_ended(tgid, &recording.attachment);
+            recording.who.ended(tgid);
         }
         for tgid in received.new_processes {
             if !follower.arrived(tgid, recording) {
-                threads.process_ended(tgid);
+                threads.process_ended(tgid, &recording.attachment);
+                recording.who.ended(tgid);
             }
         }
         if Instant::now() >= self.next_round {

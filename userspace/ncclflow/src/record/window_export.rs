@@ -25,6 +25,7 @@ use super::{
     threads::Taken,
 };
 use crate::{
+    privileges,
     sinks::{
         FilesReport, FilesWhen, OutputDir, SessionFiles, SessionReport, host_in_names, is_over_max_size,
         process_name,
@@ -91,7 +92,13 @@ impl Exporter {
         let waiting = Arc::<AtomicUsize>::default();
         let (still_waiting, events) = (Arc::clone(&waiting), events.clone());
         let thread = thread::Builder::new().name("ncclflow-export".to_owned());
-        let thread = thread.spawn(move || export(&closed, compress, &still_waiting, &events));
+        let thread = thread.spawn(move || {
+            let guard = events.health.guard("ncclflow-export");
+            privileges::keep_only(events.writes);
+            let totals = export(&closed, compress, &still_waiting, &events);
+            guard.done();
+            totals
+        });
         Ok(Self { windows, waiting, thread: thread.context("starting a thread")? })
     }
 

@@ -200,16 +200,16 @@ impl<'a> Windows<'a> {
     }
 
     /// The recording ends: closes what is open, and gives the accounts of all windows. Their folders may
-    /// still have to be completed.
+    /// still have to be completed. An error is of the last one.
     pub(super) fn finish(
         mut self,
         recording: &mut Recording<'_>,
         threads: &Threads,
-    ) -> Result<(WindowsExport, Accounts)> {
+    ) -> (WindowsExport, Accounts, Result<()>) {
         let closed = self.close(WindowEnd::Recording, recording, threads);
         recording.report.loss.windows_late = self.late;
         let export = self.exporter.close();
-        closed.map(|()| (export, self.accounts))
+        (export, self.accounts, closed)
     }
 
     fn open(
@@ -297,7 +297,7 @@ impl<'a> Windows<'a> {
         let mut taken = Taken { accounts, kept, dropped, ..Taken::default() };
         let mut session = recording.report.of_window(&report);
         complete_accounts(&mut session, &recording.attachment, &mut taken, &baseline)?;
-        recording.report.windows.push(report);
+        recording.report.push_window(report);
         let who = recording.who.report();
         self.exporter.push(ClosedWindow { dir, taken, report: session, files, who })
     }

@@ -2,7 +2,12 @@
 
 use std::sync::Arc;
 
-use flow::{decode::Decoder, model::Sampling, schema::HostInfo, wire::ProbeKind};
+use flow::{
+    decode::Decoder,
+    model::Sampling,
+    schema::{FrameRow, HostInfo, StackId},
+    wire::ProbeKind,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -55,6 +60,8 @@ pub enum Event {
     Process(Box<ProcessFacts>),
     /// A rank of a communicator became known. Since 1.1, and repeated as processes are.
     Communicator(Box<CommunicatorFacts>),
+    /// Call stacks became known that records name. Since 1.3, and repeated as processes are.
+    Stacks { stacks: Vec<StackFacts> },
     /// Something that a newer version writes.
     #[serde(other)]
     Unknown,
@@ -85,6 +92,22 @@ pub struct RemovedRecords {
     pub kept: u64,
 }
 
+/// A call stack.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StackFacts {
+    /// As ncclflow sees it.
+    pub pid: u32,
+    /// As the process's records name it.
+    pub stack: StackId,
+    /// From the top-level function to the innermost.
+    pub frames: Vec<FrameRow>,
+    /// There are more frames than were walked.
+    pub cut: bool,
+    /// As in [`StackRow`](flow::schema::StackRow).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unknown: Option<String>,
+}
+
 /// Bindings of further cookies. Decoders are large, and the same for all cookies of a library.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct NewBindings {
@@ -100,6 +123,10 @@ struct NewBinding {
     /// Which of `decoders`.
     decoder: usize,
     host: Option<HostInfo>,
+    /// It is [`ProbeKind::Stack`], and `kind` is one of which no records come: a reader from before 1.3 cannot read the
+    /// records, and reads all others.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    is_stack: bool,
 }
 
 impl NewBindings {
@@ -112,7 +139,9 @@ impl NewBindings {
                 decoders.push(Arc::clone(decoder));
                 decoders.len() - 1
             });
-            new.push(NewBinding { kind: kind.clone(), decoder: number, host: host.clone() });
+            let is_stack = matches!(kind, ProbeKind::Stack);
+            let kind = if is_stack { ProbeKind::Head } else { kind.clone() };
+            new.push(NewBinding { kind, decoder: number, host: host.clone(), is_stack });
         }
         Self { first, decoders, bindings: new }
     }
@@ -121,7 +150,8 @@ impl NewBindings {
     /// themselves, or they are more than there are cookies.
     pub(super) fn add_to(self, known: &mut Vec<Binding>) -> bool {
         let Some(to_skip) = known.len().checked_sub(self.first) else { return false };
-        for NewBinding { kind, decoder, host } in self.bindings.into_iter().skip(to_skip) {
+        for NewBinding { kind, decoder, host, is_stack } in self.bindings.into_iter().skip(to_skip) {
+            let kind = if is_stack { ProbeKind::Stack } else { kind };
             let decoder = self.decoders.get(decoder).filter(|_| u16::try_from(known.len()).is_ok());
             let Some(decoder) = decoder else { return false };
             known.push(Binding { kind, decoder: Arc::clone(decoder), host });

@@ -12,7 +12,7 @@ mod segments;
 mod what_lasts;
 mod writer;
 
-pub use contents::{Event, FirstHit, LostRecords, RemovedRecords, Session};
+pub use contents::{Event, FirstHit, LostRecords, RemovedRecords, Session, StackFacts};
 pub use reader::{Damage, Item, Progress, RecordingReader, Selection};
 pub use writer::{BLOCK_TIME, RecordingTotals, RecordingWriter};
 
@@ -22,7 +22,7 @@ pub const FOLDER: &str = "recording";
 /// Another major version cannot be read; of a newer minor version everything known is read, and the rest is
 /// counted.
 const MAJOR: u16 = 1;
-const MINOR: u16 = 2;
+const MINOR: u16 = 3;
 
 /// First bytes of a segment; its version follows, major and minor, 2 bytes little-endian each.
 const SEGMENT_MAGIC: &[u8; 12] = b"ncclflow rec";

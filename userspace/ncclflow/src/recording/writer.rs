@@ -25,7 +25,8 @@ use super::{
 use crate::{
     capture::Binding,
     kernel::stream::Batch,
-    recording::{Event, LostRecords, Session},
+    python::StackBook,
+    recording::{Event, LostRecords, Session, StackFacts},
     sinks::{DiskBudget, OutputDir, OutputFile, Share, is_over_max_size},
     who::CommunicatorWatch,
 };
@@ -52,6 +53,12 @@ const SEGMENTS_IN_AGE: u32 = 16;
 /// Bindings in one block: they and the decoders of as many libraries stay far below
 /// [`flow::recording::MAX_BODY`].
 const BINDINGS_IN_BLOCK: usize = 64;
+
+/// Stacks in one block: each has a kilobyte or so.
+const STACKS_IN_BLOCK: usize = 256;
+
+/// Processes that have ended are looked through when there are so many.
+const MAX_ENDED: usize = 4096;
 
 /// What was written; `recording` of `session.json`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -88,6 +95,8 @@ pub struct RecordingWriter {
     unmarked: BTreeMap<u32, u64>,
     /// Who is who, if anybody asks.
     who: Option<CommunicatorWatch>,
+    /// Call stacks, if they are recorded.
+    stacks: Option<StackBook>,
     /// Processes that have ended.
     ended: HashSet<u32>,
     /// Used again for each block.
@@ -120,6 +129,8 @@ struct Segment {
     /// have.
     who: u64,
     who_before: u64,
+    /// Of the stacks that became known, what it has.
+    stacks: u64,
 }
 
 impl RecordingWriter {
@@ -141,6 +152,7 @@ impl RecordingWriter {
             block: OpenBlock::default(),
             unmarked: BTreeMap::new(),
             who: None,
+            stacks: None,
             ended: HashSet::new(),
             encoded: Vec::new(),
             bytes: Vec::new(),
@@ -154,6 +166,12 @@ impl RecordingWriter {
     #[must_use]
     pub(crate) fn telling_who(self, who: CommunicatorWatch) -> Self {
         Self { who: Some(who), ..self }
+    }
+
+    /// Writes what call stacks are.
+    #[must_use]
+    pub(crate) fn telling_stacks(self, stacks: Option<StackBook>) -> Self {
+        Self { stacks, ..self }
     }
 
     /// Has records removed, by segments, when they are so old.
@@ -205,8 +223,20 @@ impl RecordingWriter {
         self.close_block()?;
         if let Event::ProcessEnded { tgid, .. } = event {
             self.ended.insert(*tgid);
+            self.forget_ended();
         }
         self.write_json(BlockKind::Event, event)
+    }
+
+    /// Forgets those of whom nothing is known any more: nothing of them can be repeated.
+    fn forget_ended(&mut self) {
+        if self.ended.len() < MAX_ENDED {
+            return;
+        }
+        match &self.who {
+            Some(who) => who.registry.retain_known(&mut self.ended),
+            None => self.ended.clear(),
+        }
     }
 
     /// Writes the records that are there.
@@ -231,7 +261,10 @@ impl RecordingWriter {
     /// Adds the session's report, which says that the recording is whole. One that comes later takes its
     /// place.
     pub fn write_end(&mut self, report: &str) -> io::Result<()> {
-        let closed = self.close_block().and_then(|()| self.write_who());
+        if let Some(stacks) = &self.stacks {
+            stacks.settle();
+        }
+        let closed = self.close_block().and_then(|()| self.write_who()).and_then(|()| self.write_stacks());
         let ended = self.write_block(&BlockAbout::json(BlockKind::End), report.as_bytes());
         closed.and(ended)
     }
@@ -249,6 +282,7 @@ impl RecordingWriter {
         self.write_bindings()?;
         self.mark_lost()?;
         self.write_who()?;
+        self.write_stacks()?;
         let mut encoded = mem::take(&mut self.encoded);
         encoded.clear();
         encode_records(block.batches.iter().flat_map(|batch| batch.records()), &mut encoded);
@@ -376,6 +410,18 @@ impl RecordingWriter {
         Ok(())
     }
 
+    /// Writes the stacks that became known and the segment does not have.
+    fn write_stacks(&mut self) -> io::Result<()> {
+        let Some(stacks) = &self.stacks else { return Ok(()) };
+        let (new, next) = stacks.since(self.segment.stacks);
+        for stacks in new.chunks(STACKS_IN_BLOCK) {
+            let stacks = stacks.iter().map(|facts| StackFacts::clone(facts)).collect();
+            self.write_json(BlockKind::Event, &Event::Stacks { stacks })?;
+        }
+        self.segment.stacks = next;
+        Ok(())
+    }
+
     fn write_json(&mut self, kind: BlockKind, content: &impl Serialize) -> io::Result<()> {
         let content = serde_json::to_vec(content)?;
         self.write_block(&BlockAbout::json(kind), &content)
@@ -463,5 +509,19 @@ mod tests {
         };
         while reader.read_next(&Selection::ALL, &mut take).unwrap() == Progress::Read {}
         assert_eq!(read, [1, 2, 3, 0, 0, 1, 3, 0, 1, 3, 0]);
+    }
+
+    /// What is remembered of processes that have ended does not grow with their number.
+    #[test]
+    fn processes_that_ended_long_ago_are_forgotten() {
+        let folder = tempfile::tempdir().unwrap();
+        let session = Session { wire_version: WIRE_VERSION, ..Session::default() };
+        let writer = RecordingWriter::create(&OutputDir::open(folder.path()).unwrap(), session);
+        let mut writer = writer.unwrap().telling_who(CommunicatorWatch::knowing([7].map(process)));
+        for tgid in 0..20_000 {
+            writer.push_event(&Event::ProcessEnded { tgid, at_ns: u64::from(tgid) }).unwrap();
+        }
+        assert!(writer.ended.len() <= MAX_ENDED, "{} are remembered", writer.ended.len());
+        assert!(writer.ended.contains(&7), "something is known of it that a later segment would repeat");
     }
 }

@@ -32,7 +32,8 @@ pub fn compress_files(files: &SessionFiles) -> (Compressed, Vec<String>) {
     let (mut done, mut errors) = (Compressed::default(), Vec::new());
     let Some(dir) = files.dir().filter(|dir| !dir.is_removed()) else { return (done, errors) };
     for (folder, name) in files.files() {
-        match dir.open_below(&folder).and_then(|folder| compress(&folder, &name)) {
+        let opened = if folder.is_empty() { dir.try_clone() } else { dir.open_below(&folder) };
+        match opened.and_then(|folder| compress(&folder, &name)) {
             Ok((bytes, compressed_bytes)) => {
                 done.files += 1;
                 done.bytes += bytes;

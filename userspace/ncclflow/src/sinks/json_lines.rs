@@ -52,9 +52,12 @@ pub(crate) struct JsonLinesFile {
     /// Bytes of whole lines in the file.
     written: u64,
     lines: u64,
-    /// Lines that could not be written, after the first failure all.
+    /// Lines that could not be written.
     lost: LostLines,
-    failed: bool,
+    /// The last batch could not be written: a disk that is full now may have room later.
+    is_failing: bool,
+    /// Half a line may stand at its end: nothing more is written.
+    is_broken: bool,
 }
 
 impl JsonLinesFile {
@@ -66,7 +69,8 @@ impl JsonLinesFile {
             written: 0,
             lines: 0,
             lost: LostLines::default(),
-            failed: false,
+            is_failing: false,
+            is_broken: false,
         }
     }
 
@@ -78,13 +82,13 @@ impl JsonLinesFile {
         })
     }
 
-    /// Adds the line that `write` appends. An error is returned once, when it happens; lines after it are
-    /// counted as lost, as are those that there is no room for under the limit.
+    /// Adds the line that `write` appends. An error is returned once, until lines can be written again; those that
+    /// could not be are counted as lost, as are those that there is no room for under the limit.
     pub(crate) fn push(
         &mut self,
         write: impl FnOnce(&mut Vec<u8>) -> serde_json::Result<()>,
     ) -> io::Result<()> {
-        if self.failed {
+        if self.is_broken {
             self.lost.lines += 1;
             return Ok(());
         }
@@ -105,22 +109,22 @@ impl JsonLinesFile {
     }
 
     pub(crate) fn flush(&mut self) -> io::Result<()> {
-        if self.batch.is_empty() || self.failed {
+        if self.batch.is_empty() || self.is_broken {
             return Ok(());
         }
         let lines = mem::take(&mut self.batch_lines);
         let written = self.file.write_all(&self.batch);
+        let was_failing = mem::replace(&mut self.is_failing, written.is_err());
         if written.is_ok() {
             self.written += self.batch.len() as u64;
             self.lines += lines;
         } else {
             // Part of the batch may be there: back to the last whole line that is known to be.
-            let _ = self.file.cut(self.written);
+            self.is_broken = self.file.cut(self.written).is_err();
             self.lost.lines += lines;
-            self.failed = true;
         }
         self.batch.clear();
-        written
+        if was_failing { Ok(()) } else { written }
     }
 
     /// Bytes of the lines that are in the file or on their way.
@@ -173,6 +177,27 @@ mod tests {
         assert_eq!(text.lines().count() as u64, lines.lines());
         assert_eq!(lines.lines() + lines.lost().lines, 100_000);
         assert!(lines.lost().lines > 0 && lines.lost().over_max_size == 0);
+    }
+
+    /// One full disk is not the end. A file that may grow again stands for the disk that has room again.
+    #[test]
+    fn a_disk_that_has_room_again_is_written_to_again() {
+        let mut lines = JsonLinesFile::new(rustix_memfd().into());
+        let long = "x".repeat(200_000);
+        assert!(lines.push_text(&long).is_err());
+        assert!(lines.push_text(&long).is_ok(), "the error is told once");
+        let mut file = tempfile::tempfile().unwrap();
+        lines.file = file.try_clone().unwrap().into();
+        for n in 0..100 {
+            lines.push_text(&format!("line {n}")).unwrap();
+        }
+        lines.flush().unwrap();
+        assert_eq!((lines.lines(), lines.lost().lines), (100, 2));
+        let text = read(&mut file);
+        assert!(text.starts_with("line 0\n") && text.ends_with("line 99\n"), "{text}");
+        lines.file = rustix_memfd().into();
+        lines.written = 0;
+        assert!(lines.push_text(&long).is_err(), "a later failure is told again");
     }
 
     /// A memory file that is sealed against growth beyond what it has: writing past that fails with EPERM.

@@ -2,7 +2,7 @@
 //! calls, and one of each process for calls that belong to no communicator.
 
 use std::{
-    collections::{BTreeMap, HashMap, btree_map::Entry},
+    collections::{BTreeMap, HashMap, VecDeque, btree_map::Entry},
     io, mem,
     sync::Arc,
 };
@@ -43,6 +43,8 @@ pub struct ApiOutputOptions {
 /// Ranks and processes that files are made for: two open files each at most. A process of many communicators
 /// has some hundreds of ranks.
 const MAX_OWNERS: usize = 4096;
+/// Ranks of processes that have ended and are still listed, in a session in which processes come and go.
+const MAX_ENDED: usize = 1000;
 /// Folder of the files of processes.
 const PROCESSES: &str = "processes";
 /// Processes of one number, one after the other, that have files of their own.
@@ -210,6 +212,13 @@ pub(super) struct LineFiles {
     open: HashMap<Owner, Files>,
     /// Of ranks whose files are complete.
     closed: BTreeMap<Owner, CommunicatorReport>,
+    /// Those of processes that have ended, oldest first, where not all are remembered.
+    ended: Option<VecDeque<Owner>>,
+    /// Of them, those that are forgotten.
+    forgotten: u64,
+    has_ops: bool,
+    /// Names of files are wanted in the end.
+    keeps_names: bool,
     /// Folders and names of all files of JSON lines that were made.
     made: Vec<(String, String)>,
     /// Lines that could not be written to files that are complete.
@@ -232,6 +241,10 @@ impl LineFiles {
             layout,
             open: HashMap::new(),
             closed: BTreeMap::new(),
+            ended: None,
+            forgotten: 0,
+            has_ops: false,
+            keeps_names: true,
             made: Vec::new(),
             closed_lost: LostLines::default(),
             without_file: LostLines::default(),
@@ -241,6 +254,11 @@ impl LineFiles {
                 .then(|| MegatraceLines::new(api.realtime_offset_ns)),
             errors: Vec::new(),
         }
+    }
+
+    /// Remembers not all ranks of processes that have ended.
+    pub(super) fn forgetting_ended(self, keeps_names: bool) -> Self {
+        Self { ended: Some(VecDeque::new()), keeps_names, ..self }
     }
 
     /// Writes a line to the owner's files, which are made if they are not there. An error: how the line is
@@ -278,7 +296,10 @@ impl LineFiles {
                 Err(io::Error::other(owner.limit()))
             };
             let mut files = files.map_err(|error| self.no_files(owner, &error))?;
-            self.made.extend(files.names.drain(..).map(|name| (files.folder.clone(), name)));
+            self.has_ops |= matches!(owner, Owner::Ops(_));
+            if self.keeps_names {
+                self.made.extend(files.names.drain(..).map(|name| (files.folder.clone(), name)));
+            }
             self.open.insert(owner, files);
         }
         self.open.get_mut(&owner).ok_or(LostLines { lines: 1, over_max_size: 0 })
@@ -327,7 +348,15 @@ impl LineFiles {
         self.flush();
         for (owner, files) in self.open.extract_if(|owner, _| is_closed(owner.pid())) {
             self.closed_lost += files.lost();
-            self.closed.extend(files.report(owner).map(|report| (owner, report)));
+            let Some(report) = files.report(owner) else { continue };
+            self.closed.insert(owner, report);
+            let Some(ended) = &mut self.ended else { continue };
+            ended.push_back(owner);
+            if ended.len() > MAX_ENDED
+                && let Some(oldest) = ended.pop_front()
+            {
+                self.forgotten += u64::from(self.closed.remove(&oldest).is_some());
+            }
         }
     }
 }
@@ -405,6 +434,8 @@ impl Sink for LineFiles {
     }
 
     fn close(&mut self) {
+        // Those that go on to the end are all remembered.
+        self.ended = None;
         self.close_files(|_| true);
     }
 
@@ -419,8 +450,46 @@ impl Sink for LineFiles {
     fn written(&self) -> Written {
         let mut owners = self.closed.clone();
         owners.extend(self.open.iter().filter_map(|(owner, files)| Some((*owner, files.report(*owner)?))));
-        let has_ops = owners.keys().any(|owner| matches!(owner, Owner::Ops(_)));
         let lost = self.open.values().map(Files::lost).chain([self.without_file, self.closed_lost]).sum();
-        Written { has_ops, ranks: by_rank(owners), files: self.made.clone(), lost }
+        let Self { has_ops, forgotten: forgotten_ranks, .. } = *self;
+        Written { has_ops, ranks: by_rank(owners), forgotten_ranks, files: self.made.clone(), lost }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use flow::{
+        made::ops::{Op as MadeOp, host},
+        model::Rows,
+    };
+
+    use super::*;
+
+    /// Ranks that are listed, and those that are forgotten, after so many short processes beside one that goes on.
+    fn after(processes: u32) -> (usize, u64) {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = Arc::new(OutputDir::open(folder.path()).unwrap());
+        let mut files = LineFiles::new(dir, ApiOutputOptions::default(), Layout::ByProcess);
+        files = files.forgetting_ended(false);
+        let mut rows = Rows::default();
+        for pid in 0..=processes {
+            files.op(&rows.op(&MadeOp::default().record(), &host(1000 + pid)));
+            if pid > 0 {
+                files.close_process(1000 + pid);
+            }
+        }
+        files.close();
+        let written = files.written();
+        assert!(written.ranks.iter().any(|rank| rank.pid == 1000), "it goes on to the end");
+        assert!(written.has_ops && written.files.is_empty());
+        (written.ranks.len(), written.forgotten_ranks)
+    }
+
+    #[test]
+    fn ranks_of_processes_that_ended_long_ago_are_forgotten_and_counted() {
+        assert_eq!(after(900), (901, 0));
+        assert_eq!(after(3000), (MAX_ENDED + 1, 2000));
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use flow::{
-    schema::{ApiCall, MessageRow, Op},
+    schema::{ApiCall, MessageRow, MessageSums, Op},
     statistics::{Statistics, Tally},
 };
 
@@ -20,14 +20,27 @@ impl LiveStatistics {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn read(&self) -> Statistics {
-        self.lock().statistics().clone()
+    /// As they are now. Nothing is copied while the lock is held.
+    pub fn read(&self) -> Arc<Statistics> {
+        self.lock().snapshot()
     }
 }
 
 impl Sink for LiveStatistics {
     fn op(&mut self, op: &Op) {
         self.lock().op(op);
+    }
+
+    fn wants_messages(&self, op: &Op) -> bool {
+        op.row.has_measured_messages()
+    }
+
+    fn wants_message_sums(&self, op: &Op) -> bool {
+        !op.row.has_measured_messages()
+    }
+
+    fn message_sums(&mut self, op: &Op, sums: &[MessageSums]) {
+        self.lock().message_sums(op, sums);
     }
 
     fn messages(&mut self, op: &Op, messages: &[MessageRow]) {

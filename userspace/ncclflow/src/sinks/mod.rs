@@ -11,6 +11,7 @@ mod line_files;
 mod live_statistics;
 mod made;
 mod megatrace;
+mod messages;
 mod output_dir;
 mod output_file;
 #[cfg(feature = "program")]
@@ -19,6 +20,8 @@ mod read_lines;
 mod session_file;
 mod session_files;
 mod sink;
+mod stack_lines;
+mod target_list;
 mod window_iterations;
 
 pub use aggregate::{Aggregated, MAX_AGGREGATED, aggregate_directory};
@@ -32,15 +35,18 @@ pub(crate) use layout::{host_in_names, process_name, window_folders, window_name
 pub use line_files::{ApiFormat, ApiOutputOptions};
 pub use live_statistics::LiveStatistics;
 pub(crate) use megatrace::MegatraceLines;
+pub use messages::Messages;
 pub use output_dir::OutputDir;
 pub use output_file::OutputFile;
 #[cfg(feature = "program")]
 pub use parquet::{ParquetFormats, ParquetInput, ParquetTables, ParquetTotals};
 pub(crate) use read_lines::{for_each_line, for_each_rank, has_ranks};
 pub use session_file::{
-    AttachReport, BufferReport, FilesReport, FilesState, FilesWhen, LibraryReport, MaxSizeReport,
-    ProbeReport, SessionReport, SessionState, TargetReport, WindowContainer, WindowEnd, WindowReport,
+    AttachReport, BufferReport, ChangedLibrary, FilesReport, FilesState, FilesWhen, LeftOut, LibraryReport,
+    MaxSizeReport, ProbeReport, SessionReport, SessionState, TargetReport, WindowContainer, WindowEnd,
+    WindowReport,
 };
 pub use session_files::SessionFiles;
 pub use sink::{Sink, Written};
+pub use target_list::TargetList;
 pub use window_iterations::{ProcessIterations, WindowIterations};

@@ -361,7 +361,7 @@ impl OutputDir {
     }
 
     /// Gives a file inside another name. One that exists is an error.
-    pub(super) fn rename_new(&self, from: &str, to: &str) -> io::Result<()> {
+    pub(crate) fn rename_new(&self, from: &str, to: &str) -> io::Result<()> {
         match renameat_with(&self.fd, from, &self.fd, to, RenameFlags::NOREPLACE) {
             // Not every file system knows how to.
             Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {

@@ -7,7 +7,9 @@ use serde::Serialize;
 use super::{
     budget::{Share, is_over_max_size},
     compress::Compressed,
+    messages::Messages,
     output_dir::OutputDir,
+    target_list::TargetList,
     window_iterations::WindowIterations,
 };
 use crate::kernel::{
@@ -15,6 +17,7 @@ use crate::kernel::{
     probe::{CallSource, Level, MissingProbe, ProbePlace, ProbeStrategy, StepDetail},
 };
 use crate::recording::RecordingTotals;
+use crate::resolver::Lost;
 use crate::target::Container;
 use crate::who::{Job, Whose};
 use flow::{
@@ -22,6 +25,9 @@ use flow::{
     schema::{ClockReport, CommunicatorReport, CpuReport, Gap, LossReport},
 };
 use nccl_library::{elf::BuildId, nccl::NcclVersion, symbols::SymbolSource};
+
+/// Windows that are listed in the report of their recording.
+const MAX_WINDOWS: usize = 1000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -33,6 +39,8 @@ pub enum SessionState {
     MakingFiles,
     /// Over, with files that could not be written in full.
     WriteFailed,
+    /// Ended before its time, as a part of ncclflow failed. `errors` says which; what was lost is counted.
+    Failed,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -49,8 +57,13 @@ pub struct SessionReport {
     /// Of which ops messages were measured, if not of all.
     pub sampling: Option<Sampling>,
     pub clock: ClockReport,
+    /// By so much wall time has moved against the records' clock from the beginning to the end, if it was more than
+    /// 1 ms: it was set, or the host slept. Wall times that were made with `clock.offset_ns` are wrong by up to as
+    /// much.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clock_moved_ns: Option<i64>,
     pub attach: AttachReport,
-    pub targets: Vec<TargetReport>,
+    pub targets: TargetList,
     pub libraries: Vec<LibraryReport>,
     pub communicators: Vec<CommunicatorReport>,
     pub buffer: BufferReport,
@@ -64,10 +77,19 @@ pub struct SessionReport {
     pub first_undecodable: Option<String>,
     /// Libraries that look like NCCL and could not be traced, and why.
     pub passed_over: Vec<String>,
-    pub errors: Vec<String>,
-    /// Containers whose flag files are not looked at, and why.
+    /// Libraries whose files were changed while probes were on them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub flags_not_seen: Vec<String>,
+    pub changed_libraries: Vec<ChangedLibrary>,
+    /// Children of ncclflow that looked at tenants' files and were lost; nothing: none was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lost_readers: Option<Lost>,
+    pub errors: Messages,
+    /// Containers whose flag files are not looked at, and why.
+    #[serde(skip_serializing_if = "Messages::is_empty")]
+    pub flags_not_seen: Messages,
+    /// What is not listed, as there was more of it than a report may have.
+    #[serde(skip_serializing_if = "LeftOut::is_nothing")]
+    pub left_out: LeftOut,
     /// What was kept in the folder `recording`, but for its last blocks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recording: Option<RecordingTotals>,
@@ -87,6 +109,23 @@ pub struct SessionReport {
     /// In the folder of a recording with windows: all that are closed, and were not removed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub windows: Vec<WindowReport>,
+}
+
+/// What a report has left out, by the list that lacks it. A report is as large after a year as after a day.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct LeftOut {
+    /// Processes that have ended; the latest 1,000 of them are listed.
+    pub targets: u64,
+    /// Ranks of processes that have ended; the latest 1,000 of them are listed.
+    pub communicators: u64,
+    /// Windows; the latest 1,000 are listed.
+    pub windows: u64,
+}
+
+impl LeftOut {
+    pub fn is_nothing(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// When the files of lines are made of the recording.
@@ -272,6 +311,27 @@ pub struct TargetReport {
     /// At the end of the recording or window.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub job: Option<Job>,
+    /// With `--stacks`: the version of its Python, or `not known: ` and why its stacks are not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub python: Option<String>,
+}
+
+/// A library whose file was changed while probes were on it. They were taken away at once.
+#[derive(Clone, Debug, Serialize)]
+pub struct ChangedLibrary {
+    /// Index into `libraries`.
+    pub library: usize,
+    pub path: String,
+    /// When it was seen, by the records' clock.
+    pub seen_ns: u64,
+    /// What was found.
+    pub what: String,
+    /// The processes that had it mapped. They are not traced any more: what their memory has of the file is a
+    /// mixture of both contents.
+    pub pids: Vec<u32>,
+    /// The probes could have been on other instructions from this moment on, by the records' clock: the last
+    /// look that found the file as it was resolved.
+    pub unchanged_until_ns: u64,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -342,6 +402,16 @@ impl SessionReport {
         match write(self) {
             Err(error) if is_over_max_size(&error) => write(&self.shortened()),
             written => written,
+        }
+    }
+
+    /// Adds a window that is over. The oldest are not listed any more when there are very many.
+    pub fn push_window(&mut self, window: WindowReport) {
+        self.windows.push(window);
+        if self.windows.len() > MAX_WINDOWS {
+            let over = self.windows.len() - MAX_WINDOWS;
+            self.windows.drain(..over);
+            self.left_out.windows += over as u64;
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use flow::schema::{ApiCall, CommunicatorReport, MessageRow, Op, OtherCallRow};
+use flow::schema::{ApiCall, CommunicatorReport, MessageRow, MessageSums, Op, OtherCallRow, StackRow};
 
 use super::{
     json_lines::LostLines,
@@ -10,7 +10,11 @@ use super::{
     line_files::{ApiOutputOptions, LineFiles},
     output_dir::OutputDir,
     sink::{Sink, Written},
+    stack_lines::StackLines,
 };
+
+/// Errors that are kept; what is lost by further ones is counted all the same.
+const MAX_ERRORS: usize = 1000;
 
 /// The sinks that write to one output folder; or none.
 #[derive(Debug, Default)]
@@ -23,8 +27,19 @@ pub struct SessionFiles {
 impl SessionFiles {
     pub fn new(dir: OutputDir, api: ApiOutputOptions, layout: Layout) -> Self {
         let dir = Arc::new(dir);
-        let sinks: Vec<Box<dyn Sink>> = vec![Box::new(LineFiles::new(Arc::clone(&dir), api, layout))];
+        let sinks: Vec<Box<dyn Sink>> = vec![
+            Box::new(LineFiles::new(Arc::clone(&dir), api, layout)),
+            Box::new(StackLines::new(Arc::clone(&dir))),
+        ];
         Self { dir: Some(dir), sinks, errors: Vec::new() }
+    }
+
+    /// The same for a session that may go on for months, with processes that come and go: of those that have
+    /// ended not all are remembered. `keeps_names`: the files are to be compressed.
+    pub fn of_node(dir: OutputDir, api: ApiOutputOptions, layout: Layout, keeps_names: bool) -> Self {
+        let dir = Arc::new(dir);
+        let lines = LineFiles::new(Arc::clone(&dir), api, layout).forgetting_ended(keeps_names);
+        Self { dir: Some(dir), sinks: vec![Box::new(lines)], errors: Vec::new() }
     }
 
     /// Gives the rows to this sink.
@@ -68,6 +83,11 @@ impl SessionFiles {
         self.written().flat_map(|written| written.ranks).collect()
     }
 
+    /// Ranks of processes that have ended, and that [`Self::ranks`] does not list any more.
+    pub fn forgotten_ranks(&self) -> u64 {
+        self.written().map(|written| written.forgotten_ranks).sum()
+    }
+
     /// Bytes of lines until now, before they are compressed.
     pub fn bytes(&self) -> u64 {
         self.sinks.iter().map(|sink| sink.bytes()).sum()
@@ -80,7 +100,9 @@ impl SessionFiles {
     fn each(&mut self, mut hand_on: impl FnMut(&mut dyn Sink)) {
         for sink in &mut self.sinks {
             hand_on(sink.as_mut());
-            self.errors.append(&mut sink.take_errors());
+            let errors = sink.take_errors();
+            let room = MAX_ERRORS.saturating_sub(self.errors.len());
+            self.errors.extend(errors.into_iter().take(room));
         }
     }
 }
@@ -95,11 +117,31 @@ impl Sink for SessionFiles {
     }
 
     fn messages(&mut self, op: &Op, messages: &[MessageRow]) {
-        self.each(|sink| sink.messages(op, messages));
+        self.each(|sink| {
+            if sink.wants_messages(op) {
+                sink.messages(op, messages);
+            }
+        });
+    }
+
+    fn wants_message_sums(&self, op: &Op) -> bool {
+        self.sinks.iter().any(|sink| sink.wants_message_sums(op))
+    }
+
+    fn message_sums(&mut self, op: &Op, sums: &[MessageSums]) {
+        self.each(|sink| {
+            if sink.wants_message_sums(op) {
+                sink.message_sums(op, sums);
+            }
+        });
     }
 
     fn call(&mut self, call: &ApiCall) {
         self.each(|sink| sink.call(call));
+    }
+
+    fn stack(&mut self, stack: &StackRow) {
+        self.each(|sink| sink.stack(stack));
     }
 
     fn other_call(&mut self, row: &OtherCallRow) {

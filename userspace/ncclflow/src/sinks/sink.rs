@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use flow::schema::{ApiCall, CommunicatorReport, MessageRow, Op, OtherCallRow};
+use flow::schema::{ApiCall, CommunicatorReport, MessageRow, MessageSums, Op, OtherCallRow, StackRow};
 
 use super::json_lines::LostLines;
 
@@ -19,8 +19,19 @@ pub trait Sink: fmt::Debug + Send {
     /// Some messages of the op that came last, in the order of peers and steps.
     fn messages(&mut self, _op: &Op, _messages: &[MessageRow]) {}
 
+    /// Whether the sums of the op's messages are of use, where the messages are not.
+    fn wants_message_sums(&self, _op: &Op) -> bool {
+        false
+    }
+
+    /// The messages of the op that came last, added up by peer.
+    fn message_sums(&mut self, _op: &Op, _sums: &[MessageSums]) {}
+
     /// A call of the API that communicates.
     fn call(&mut self, _call: &ApiCall) {}
+
+    /// A call stack that ops and calls name; before them or after.
+    fn stack(&mut self, _stack: &StackRow) {}
 
     /// A call of another function of the API.
     fn other_call(&mut self, _row: &OtherCallRow) {}
@@ -52,6 +63,8 @@ pub trait Sink: fmt::Debug + Send {
 #[derive(Clone, Debug, Default)]
 pub struct Written {
     pub ranks: Vec<CommunicatorReport>,
+    /// Ranks that are not among them any more.
+    pub(super) forgotten_ranks: u64,
     /// Files of JSON lines that were made: folder and name.
     pub(super) files: Vec<(String, String)>,
     /// Files of ops were made.

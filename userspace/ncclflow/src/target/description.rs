@@ -12,6 +12,7 @@ use super::{
     proc_text::{read_text, status_field},
     process::Process,
 };
+use crate::resolver::{self, ProcFile};
 
 /// Of a command line, what is kept.
 const MAX_COMMAND: usize = 4096;
@@ -73,7 +74,9 @@ impl Description {
         let uid = fs::metadata(&proc).map_or(u32::MAX, |metadata| real_uid(&proc).unwrap_or(metadata.uid()));
         let cgroup =
             read_text(proc.join("cgroup")).ok().and_then(|text| container::cgroup_path(&text).map(printable));
-        let command = read_text(proc.join("cmdline")).unwrap_or_default();
+        // It is read from the process's memory.
+        let command = resolver::proc_bytes(process.pid(), ProcFile::CommandLine).unwrap_or_default();
+        let command = String::from_utf8_lossy(&command);
         let command = command.trim_end_matches('\0').replace('\0', " ");
         Self {
             command: printable(&command.chars().take(MAX_COMMAND).collect::<String>()),

@@ -33,10 +33,12 @@ pub fn denied_remedy() -> &'static str {
 #[derive(Debug)]
 pub struct Sighting {
     pub process: Process,
-    /// Each inode once, with what shows that it is NCCL.
+    /// Each file once, with what shows that it is NCCL.
     pub libraries: Vec<(MappedLibrary, Evidence)>,
     /// Libraries that cannot be opened, and why.
     pub unopened: Vec<LibraryError>,
+    /// Where no library was found: one of the files that could be NCCL and were not asked for, and why.
+    pub not_asked: Option<String>,
 }
 
 /// The kernel does not let us look at a process.
@@ -54,33 +56,14 @@ pub fn pids() -> io::Result<Vec<u32>> {
     Ok(pids)
 }
 
-/// Looks through all processes that our PID namespace shows. NCCL that is linked statically into a program is
-/// not looked for.
-///
-/// # Errors
-/// When `/proc` cannot be listed.
-pub fn nccl_processes() -> io::Result<Discovered> {
-    let mut found = Discovered::default();
-    let mut identifier = Identifier::default();
-    for pid in pids()?.into_iter().filter(|pid| *pid != std::process::id()) {
-        match look_at(pid, &mut identifier) {
-            Ok(Some(process)) => found.processes.push(process),
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied && !is_kernel_thread(pid) => {
-                found.denied += 1;
-            }
-            // It has no NCCL, or it exited while we looked.
-            Ok(None) | Err(_) => {}
-        }
-    }
-    Ok(found)
-}
-
 /// Looks for NCCL in a process: files that are NCCL, and files that NCCL is linked into statically. `None`:
 /// the process has none, or it exited meanwhile.
 ///
+/// It asks the file systems of the process, see `resolver`.
+///
 /// # Errors
 /// When it may not be looked at.
-pub fn look_for_nccl(pid: u32, identifier: &mut Identifier) -> Result<Option<Sighting>, Denied> {
+pub(crate) fn look_for_nccl(pid: u32, identifier: &mut Identifier) -> Result<Option<Sighting>, Denied> {
     // What the kernel runs for itself is denied to users, too, and has nothing to see.
     let denied = || if is_kernel_thread(pid) { Ok(None) } else { Err(Denied) };
     let process = match Process::open(pid) {
@@ -93,11 +76,21 @@ pub fn look_for_nccl(pid: u32, identifier: &mut Identifier) -> Result<Option<Sig
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return denied(),
         Err(_) => return Ok(None),
     };
+    identifier.begin(&process);
     let (mut libraries, mut unopened) = (Vec::<(MappedLibrary, Evidence)>::new(), Vec::new());
+    let mut not_asked = None;
     let is_of = |error: &LibraryError, wanted: &Path| matches!(error, LibraryError::Open { path, .. } if path == wanted);
     for mapping in mappings.iter().filter(|mapping| mapping.is_file_code()) {
-        let Some(evidence) = identifier.evidence(&process, mapping) else { continue };
-        match MappedLibrary::open(&process, mapping) {
+        let evidence = match identifier.evidence(&process, mapping) {
+            Ok(Some(evidence)) => evidence,
+            Ok(None) => continue,
+            Err(why) => {
+                let path = super::printable(&mapping.path.to_string_lossy());
+                not_asked.get_or_insert_with(|| format!("`{path}` could be NCCL: {why}"));
+                continue;
+            }
+        };
+        match identifier.open(&process, mapping) {
             Ok(file) if libraries.iter().any(|(known, _)| known.id == file.id) => {}
             Ok(file) => libraries.push((file, evidence)),
             // A library has many mappings. They all fail for the same reason.
@@ -105,25 +98,31 @@ pub fn look_for_nccl(pid: u32, identifier: &mut Identifier) -> Result<Option<Sig
             Err(error) => unopened.push(LibraryError::Open { pid, path: mapping.path.clone(), error }),
         }
     }
-    let has_none = libraries.is_empty() && unopened.is_empty();
-    Ok((!has_none).then_some(Sighting { process, libraries, unopened }))
+    let not_asked = not_asked.filter(|_| libraries.is_empty() && unopened.is_empty());
+    let has_none = libraries.is_empty() && unopened.is_empty() && not_asked.is_none();
+    Ok((!has_none).then_some(Sighting { process, libraries, unopened, not_asked }))
 }
 
-/// The process, if it has NCCL mapped.
-fn look_at(pid: u32, identifier: &mut Identifier) -> io::Result<Option<Process>> {
+/// Whether the process has NCCL mapped, by its name or by what it exports. Asks as [`look_for_nccl`] does.
+///
+/// # Errors
+/// When it may not be looked at, or has ended.
+pub(crate) fn has_nccl(pid: u32, identifier: &mut Identifier) -> io::Result<bool> {
     let mappings = maps::read(pid)?;
     let files: Vec<_> = mappings.iter().filter(|mapping| mapping.is_file_code()).collect();
     if files.is_empty() {
-        return Ok(None);
+        return Ok(false);
     }
     let process = match Process::open(pid) {
         Ok(process) => process,
         Err(ProcessError::Denied(_, error)) => return Err(error),
-        Err(_) => return Ok(None),
+        Err(_) => return Ok(false),
     };
-    let is_nccl = files.iter().any(|mapping| mapping.is_nccl())
-        || files.iter().any(|mapping| identifier.judge(&process, mapping, Depth::Exports).is_some());
-    Ok(is_nccl.then_some(process))
+    identifier.begin(&process);
+    Ok(files.iter().any(|mapping| mapping.is_nccl())
+        || files
+            .iter()
+            .any(|mapping| matches!(identifier.judge(&process, mapping, Depth::Exports), Ok(Some(_)))))
 }
 
 #[cfg(test)]
@@ -133,8 +132,7 @@ mod tests {
     #[test]
     fn processes_without_nccl_are_not_among_them() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let found = nccl_processes().unwrap();
-        assert!(found.processes.iter().all(|process| process.pid() != child.id()));
+        assert!(!has_nccl(child.id(), &mut Identifier::default()).unwrap());
         assert!(look_for_nccl(child.id(), &mut Identifier::default()).unwrap().is_none());
         child.kill().unwrap();
         child.wait().unwrap();

@@ -4,11 +4,16 @@
 //! version string contains NCCL. If it exports NCCL's calls, it is NCCL under another name. A library that
 //! only wraps NCCL's calls has no version string.
 
-use std::{collections::HashMap, fs, os::unix::fs::MetadataExt as _};
+use std::{collections::HashMap, fmt, fs::File, io};
 
 use serde::{Deserialize, Serialize};
 
-use super::{library::MappedLibrary, maps::Mapping, process::Process};
+use super::{
+    library::{LibraryId, MappedLibrary},
+    maps::Mapping,
+    mounts::{MountTable, Unsafe},
+    process::Process,
+};
 use nccl_library::{
     elf::{Budget, Image, SymbolTable, may_export},
     nccl::find_versions,
@@ -23,8 +28,8 @@ const MAX_BYTES: u64 = 256 << 20;
 const MAX_KNOWN: usize = 1 << 16;
 
 /// How much of a file is looked at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Depth {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(crate) enum Depth {
     /// What it exports: some kilobytes.
     Exports,
     /// And whether NCCL is inside: all its constants.
@@ -45,64 +50,135 @@ pub enum Evidence {
     VersionString,
 }
 
-/// Identifies a file and its content: whatever changes the content changes the ctime too.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct FileIdentity {
-    device: u64,
-    inode: u64,
-    size: u64,
-    changed: (i64, i64),
+/// Why a file is not looked at. Nothing of it was touched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum NotAsked {
+    FileSystem(Unsafe),
+    /// Whoever asked for it, or for its neighbours on this device, did not come back.
+    GivenUp,
 }
 
-/// Remembers of each file whether it is NCCL: most processes of a host map the same ones.
-#[derive(Debug, Default)]
-pub struct Identifier {
+impl fmt::Display for NotAsked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::FileSystem(why) => why.fmt(f),
+            Self::GivenUp => f.write_str(
+                "its file system did not answer when it, or another file there, was asked for before; it is not asked again",
+            ),
+        }
+    }
+}
+
+impl From<NotAsked> for io::Error {
+    fn from(why: NotAsked) -> Self {
+        Self::new(io::ErrorKind::PermissionDenied, why.to_string())
+    }
+}
+
+/// A file as the lines of `/proc/PID/maps` name it: device, major and minor, and inode.
+pub(crate) type Named = ((u32, u32), u64);
+
+type Judge = Box<dyn FnMut(File, Depth) -> Option<Evidence> + Send>;
+
+/// Looks at the files of processes, and remembers of each whether it is NCCL: most processes of a host map the
+/// same ones.
+pub(crate) struct Identifier {
     /// By file, and by how much of it was looked at.
-    known: HashMap<(FileIdentity, Depth), Option<Evidence>>,
+    known: HashMap<(LibraryId, Depth), Option<Evidence>>,
+    mounts: MountTable,
+    /// Files, and devices (with inode 0), that are not asked.
+    given_up: Vec<Named>,
+    /// Is told of each file before its file system is asked for it.
+    before: Box<dyn FnMut(Named) + Send>,
+    judge: Judge,
+}
+
+impl fmt::Debug for Identifier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Identifier").field("known", &self.known.len()).finish_non_exhaustive()
+    }
+}
+
+impl Default for Identifier {
+    fn default() -> Self {
+        Self::new(Box::new(|_| {}), Box::new(evidence))
+    }
 }
 
 impl Identifier {
+    pub(crate) fn new(before: Box<dyn FnMut(Named) + Send>, judge: Judge) -> Self {
+        let (known, mounts, given_up) = (HashMap::new(), MountTable::default(), Vec::new());
+        Self { known, mounts, given_up, before, judge }
+    }
+
+    /// What is not to be asked from now on; with `allow_fuse` file systems that may block or lie are asked.
+    pub(crate) fn set_limits(&mut self, allow_fuse: bool, given_up: Vec<Named>) {
+        self.mounts.allow_fuse = allow_fuse;
+        self.given_up = given_up;
+    }
+
+    /// Before the files of a process are looked at.
+    pub(crate) fn begin(&mut self, process: &Process) {
+        self.mounts.refresh(process.pid());
+    }
+
     /// What shows that the file of a mapping is NCCL or holds it, by its name or all its content.
-    pub fn evidence(&mut self, process: &Process, mapping: &Mapping) -> Option<Evidence> {
+    pub(crate) fn evidence(
+        &mut self,
+        process: &Process,
+        mapping: &Mapping,
+    ) -> Result<Option<Evidence>, NotAsked> {
         if mapping.is_nccl() {
-            return Some(Evidence::Name);
+            return Ok(Some(Evidence::Name));
         }
         self.judge(process, mapping, Depth::Constants)
     }
 
     /// The same by its content, looked at so far.
-    pub(super) fn judge(&mut self, process: &Process, mapping: &Mapping, depth: Depth) -> Option<Evidence> {
-        let identity = identity(process, mapping);
-        if let Some(known) = identity.and_then(|identity| self.known.get(&(identity, depth))) {
-            return *known;
-        }
+    pub(crate) fn judge(
+        &mut self,
+        process: &Process,
+        mapping: &Mapping,
+        depth: Depth,
+    ) -> Result<Option<Evidence>, NotAsked> {
+        self.may_ask(mapping)?;
         // What cannot be opened or read is no library that could be used.
-        let answer = MappedLibrary::open(process, mapping).ok().and_then(|file| evidence(&file, depth));
-        if let Some(identity) = identity {
-            if self.known.len() >= MAX_KNOWN {
-                self.known.clear();
-            }
-            self.known.insert((identity, depth), answer);
+        let Ok(file) = MappedLibrary::open(process, mapping, &self.mounts) else { return Ok(None) };
+        if let Some(known) = self.known.get(&(file.id, depth)) {
+            return Ok(*known);
         }
-        answer
+        let answer = file.open_file().ok().and_then(|file| (self.judge)(file, depth));
+        if self.known.len() >= MAX_KNOWN {
+            self.known.clear();
+        }
+        self.known.insert((file.id, depth), answer);
+        Ok(answer)
+    }
+
+    /// Takes hold of the file of a mapping, if it may be asked for.
+    pub(crate) fn open(&mut self, process: &Process, mapping: &Mapping) -> io::Result<MappedLibrary> {
+        self.may_ask(mapping)?;
+        MappedLibrary::open(process, mapping, &self.mounts)
+    }
+
+    fn may_ask(&mut self, mapping: &Mapping) -> Result<(), NotAsked> {
+        self.mounts.check(mapping.device).map_err(NotAsked::FileSystem)?;
+        if self
+            .given_up
+            .iter()
+            .any(|(device, inode)| *device == mapping.device && (*inode == mapping.inode || *inode == 0))
+        {
+            return Err(NotAsked::GivenUp);
+        }
+        (self.before)((mapping.device, mapping.inode));
+        Ok(())
     }
 }
 
-/// Without opening the file: opening a device, or a file that is locked, could do something.
-fn identity(process: &Process, mapping: &Mapping) -> Option<FileIdentity> {
-    let by_range = process.proc_path().join("map_files").join(mapping.range_name());
-    let metadata = fs::metadata(by_range).ok()?;
-    metadata.is_file().then(|| FileIdentity {
-        device: metadata.dev(),
-        inode: metadata.ino(),
-        size: metadata.size(),
-        changed: (metadata.ctime(), metadata.ctime_nsec()),
-    })
-}
-
-fn evidence(file: &MappedLibrary, depth: Depth) -> Option<Evidence> {
+/// What the content of a file shows.
+pub(crate) fn evidence(file: File, depth: Depth) -> Option<Evidence> {
     let mut budget = Budget::new(MAX_BYTES, u64::MAX);
-    let image = file.try_clone_file().ok().and_then(|file| Image::from_file(file).ok())?;
+    let image = Image::from_file(file).ok()?;
     let exports = exports_calls(&image, &mut budget).unwrap_or(false);
     if !exports && depth == Depth::Exports {
         return None;

@@ -1,99 +1,138 @@
-//! The NCCL libraries that a process has mapped, each opened once by its inode.
+//! The NCCL libraries that a process has mapped, each once: a file, and the content that it has now.
 
 use std::{
     fmt,
-    fs::File,
+    fs::{File, Metadata},
     io,
     os::{
-        fd::AsRawFd as _,
+        fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd},
         unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     },
     path::{Path, PathBuf},
 };
 
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
+use serde::{Deserialize, Serialize};
+
 use super::{
     identify::Identifier,
     maps::{self, Mapping},
+    mounts::MountTable,
     process::Process,
 };
 
-/// What makes two mappings the same library: probes are attached to an inode, not to a path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// Identifies a file and its content. On the file systems of a kernel each write sets the ctime, and nobody
+/// can set it back. Probes are attached to an inode; what they stand on is known of this content only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct LibraryId {
     pub device: u64,
     pub inode: u64,
+    /// Bytes.
+    pub size: u64,
+    /// mtime: seconds and nanoseconds since 1970.
+    pub modified: (i64, i64),
+    /// ctime, as the mtime.
+    pub changed: (i64, i64),
 }
 
-/// Identifies a file below an overlay: its inode's number, size, and times to the nanosecond.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Lower {
-    inode: u64,
-    size: u64,
-    modified: (i64, i64),
-    changed: (i64, i64),
+impl From<&Metadata> for LibraryId {
+    fn from(metadata: &Metadata) -> Self {
+        Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            size: metadata.size(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
 }
 
-/// A library file that a process has mapped, open for reading.
+impl LibraryId {
+    /// Whether both are one file, whatever its content was.
+    pub fn is_same_file(&self, other: &Self) -> bool {
+        (self.device, self.inode) == (other.device, other.inode)
+    }
+
+    /// What of it an overlay does not change. Above 32 bits an overlay over several file systems puts which
+    /// of them a file is of (`xino`).
+    fn below_overlay(&self) -> (u64, u64, (i64, i64), (i64, i64)) {
+        (self.inode & u64::from(u32::MAX), self.size, self.modified, self.changed)
+    }
+}
+
+/// A library file that a process has mapped. It is held by a descriptor that cannot be read from (`O_PATH`):
+/// holding and closing it asks nothing of its file system.
 #[derive(Debug)]
 pub struct MappedLibrary {
     pub id: LibraryId,
     /// It is seen through an overlay, as containers see the files of their images.
-    is_overlaid: bool,
-    lower: Lower,
+    pub(crate) is_overlaid: bool,
     /// As the process names it.
     pub path: PathBuf,
     /// The file was unlinked or replaced after the process mapped it; this is still the mapped one.
     pub deleted: bool,
-    file: File,
+    held: OwnedFd,
 }
 
 impl MappedLibrary {
-    /// Opens the very file that is mapped: through `map_files` it is the mapped inode even if the path now names
-    /// another (needs CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE); otherwise by path, and only if the inode is the
-    /// mapped one.
-    pub fn open(process: &Process, mapping: &Mapping) -> io::Result<Self> {
+    pub(crate) fn new(id: LibraryId, is_overlaid: bool, path: PathBuf, deleted: bool, held: OwnedFd) -> Self {
+        Self { id, is_overlaid, path, deleted, held }
+    }
+
+    /// Takes hold of the very file that is mapped: through `map_files` it is the mapped inode even if the path
+    /// now names another (needs CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE); otherwise by path, and only if the
+    /// inode is the mapped one. The file is not opened: a device would do something.
+    ///
+    /// It asks the file system, which can keep the caller waiting: see `resolver`.
+    pub(crate) fn open(process: &Process, mapping: &Mapping, mounts: &MountTable) -> io::Result<Self> {
         let by_range = process.proc_path().join("map_files").join(mapping.range_name());
-        let file = match open_regular(&by_range) {
-            Ok(file) => file,
+        let held = match openat(CWD, &by_range, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
+            Ok(held) => held,
             Err(first) => {
-                let below = mapping.path.strip_prefix("/").unwrap_or(&mapping.path);
-                let file = open_regular(&process.proc_path().join("root").join(below)).map_err(|_| first)?;
-                if file.metadata()?.ino() != mapping.inode {
+                let held = below_root(process, &mapping.path).map_err(|_| first)?;
+                if rustix::fs::fstat(&held)?.st_ino != mapping.inode {
                     return Err(io::Error::new(
                         io::ErrorKind::NotFound,
                         "the file was replaced after the process mapped it, and the mapped one cannot be reached \
                          without CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE",
                     ));
                 }
-                file
+                held
             }
         };
-        let metadata = file.metadata()?;
-        Ok(Self {
-            id: LibraryId { device: metadata.dev(), inode: metadata.ino() },
-            is_overlaid: rustix::fs::fstatfs(&file).is_ok_and(|system| is_overlay(system.f_type)),
-            lower: Lower {
-                // Above these bits an overlay over several file systems puts which of them it is (`xino`).
-                inode: metadata.ino() & u64::from(u32::MAX),
-                size: metadata.size(),
-                modified: (metadata.mtime(), metadata.mtime_nsec()),
-                changed: (metadata.ctime(), metadata.ctime_nsec()),
-            },
-            path: mapping.path.clone(),
-            deleted: mapping.deleted,
-            file,
-        })
+        let held = File::from(held);
+        let metadata = held.metadata()?;
+        if !metadata.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+        }
+        let is_overlaid = mounts.is_overlay(metadata.dev());
+        Ok(Self::new(
+            LibraryId::from(&metadata),
+            is_overlaid,
+            mapping.path.clone(),
+            mapping.deleted,
+            held.into(),
+        ))
     }
 
-    /// A second descriptor of the same open file.
-    pub fn try_clone_file(&self) -> io::Result<File> {
-        self.file.try_clone()
+    /// Opens it for reading. It asks the file system, see `resolver`.
+    pub(crate) fn open_file(&self) -> io::Result<File> {
+        open_held(self.held.as_fd())
     }
 
-    /// The same open file once more.
+    /// The same file held once more.
     pub fn try_clone(&self) -> io::Result<Self> {
-        let Self { id, is_overlaid, lower, ref path, deleted, ref file } = *self;
-        Ok(Self { id, is_overlaid, lower, path: path.clone(), deleted, file: file.try_clone()? })
+        let Self { id, is_overlaid, ref path, deleted, ref held } = *self;
+        Ok(Self { id, is_overlaid, path: path.clone(), deleted, held: held.try_clone()? })
+    }
+
+    pub(crate) fn into_held(self) -> OwnedFd {
+        self.held
+    }
+
+    /// The descriptor that holds it.
+    pub(crate) fn held(&self) -> BorrowedFd<'_> {
+        self.held.as_fd()
     }
 
     /// Whether a uprobe on one is a uprobe on the other. Each overlay gives a file a device number of its
@@ -101,7 +140,16 @@ impl MappedLibrary {
     /// which two containers of one image share. No system call tells which inode that is. So files on
     /// overlays count as one if everything that overlays do not change is equal.
     pub fn shares_probes_with(&self, other: &Self) -> bool {
-        self.id == other.id || ((self.is_overlaid || other.is_overlaid) && self.lower == other.lower)
+        self.id == other.id
+            || ((self.is_overlaid || other.is_overlaid)
+                && self.id.below_overlay() == other.id.below_overlay())
+    }
+
+    /// Whether this can be the same inode with the content, or the rights and names, of before.
+    pub(crate) fn may_be_former_of(&self, other: &Self) -> bool {
+        let below = |of: &Self| of.id.inode & u64::from(u32::MAX);
+        self.id.is_same_file(&other.id)
+            || ((self.is_overlaid || other.is_overlaid) && below(self) == below(other))
     }
 
     /// The process's name of the file, for people.
@@ -111,8 +159,29 @@ impl MappedLibrary {
 
     /// A path of ours that names exactly this inode, whatever happens to the original path.
     pub fn stable_path(&self) -> PathBuf {
-        Path::new("/proc/self/fd").join(self.file.as_raw_fd().to_string())
+        held_path(self.held.as_fd())
     }
+}
+
+fn held_path(held: BorrowedFd<'_>) -> PathBuf {
+    Path::new("/proc/self/fd").join(held.as_raw_fd().to_string())
+}
+
+/// Opens a file that is held by an `O_PATH` descriptor. A pipe must not block.
+pub(crate) fn open_held(held: BorrowedFd<'_>) -> io::Result<File> {
+    if !rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(held)?.st_mode).is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+    }
+    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+    File::options().read(true).custom_flags(flags.bits().cast_signed()).open(held_path(held))
+}
+
+/// A path of a process, resolved within its root: an absolute link there leads to no file of ours.
+fn below_root(process: &Process, path: &Path) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let root = openat(CWD, process.proc_path().join("root"), flags | OFlags::DIRECTORY, Mode::empty())?;
+    let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    openat2(&root, path, flags, Mode::empty(), within)
 }
 
 /// Why a process has no library to trace.
@@ -158,7 +227,13 @@ impl std::error::Error for LibraryError {}
 
 /// The libraries of `process` that are NCCL: by name; by content, if no name says so; or because `wanted`
 /// names their file. Never empty.
-pub fn nccl_libraries(process: &Process, wanted: Option<&Path>) -> Result<Vec<MappedLibrary>, LibraryError> {
+///
+/// It asks the file systems of the process, see `resolver`.
+pub(crate) fn nccl_libraries(
+    process: &Process,
+    wanted: Option<&Path>,
+    identifier: &mut Identifier,
+) -> Result<Vec<MappedLibrary>, LibraryError> {
     let pid = process.pid();
     let mappings = maps::read(pid).map_err(|error| LibraryError::Maps(pid, error))?;
     if mappings.is_empty() {
@@ -168,17 +243,24 @@ pub fn nccl_libraries(process: &Process, wanted: Option<&Path>) -> Result<Vec<Ma
         );
         return Err(LibraryError::Maps(pid, why));
     }
+    identifier.begin(process);
     let files = || mappings.iter().filter(|mapping| mapping.is_file_code());
     let mut chosen: Vec<&Mapping> = files()
         .filter(|mapping| wanted.map_or_else(|| mapping.is_nccl(), |path| mapping.path == path))
         .collect();
+    let mut unread = None;
     if chosen.is_empty() && wanted.is_none() {
-        let mut identifier = Identifier::default();
-        chosen = files().filter(|mapping| identifier.evidence(process, mapping).is_some()).collect();
+        for mapping in files() {
+            match identifier.evidence(process, mapping) {
+                Ok(Some(_)) => chosen.push(mapping),
+                Ok(None) => {}
+                Err(why) => unread = unread.or(Some((mapping.path.clone(), why))),
+            }
+        }
     }
     let mut libraries: Vec<MappedLibrary> = Vec::new();
     for mapping in chosen {
-        let library = MappedLibrary::open(process, mapping).map_err(|error| LibraryError::Open {
+        let library = identifier.open(process, mapping).map_err(|error| LibraryError::Open {
             pid,
             path: mapping.path.clone(),
             error,
@@ -187,24 +269,10 @@ pub fn nccl_libraries(process: &Process, wanted: Option<&Path>) -> Result<Vec<Ma
             libraries.push(library);
         }
     }
-    if libraries.is_empty() {
-        return Err(LibraryError::NoNccl { pid, name: process.name().to_owned() });
+    match (libraries.is_empty(), unread) {
+        (false, _) => Ok(libraries),
+        // It may be NCCL.
+        (true, Some((path, why))) => Err(LibraryError::Open { pid, path, error: why.into() }),
+        (true, None) => Err(LibraryError::NoNccl { pid, name: process.name().to_owned() }),
     }
-    Ok(libraries)
-}
-
-/// `OVERLAYFS_SUPER_MAGIC`, include/uapi/linux/magic.h. The type of the number differs between architectures.
-fn is_overlay(kind: impl TryInto<u64>) -> bool {
-    const OVERLAY: u64 = 0x794c_7630;
-    kind.try_into().is_ok_and(|kind| kind == OVERLAY)
-}
-
-/// The tenant chooses what is under `/proc/PID/root`. A pipe there must not block.
-fn open_regular(path: &Path) -> io::Result<File> {
-    let nonblock = rustix::fs::OFlags::NONBLOCK.bits();
-    let file = File::options().read(true).custom_flags(nonblock.cast_signed()).open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
-    }
-    Ok(file)
 }

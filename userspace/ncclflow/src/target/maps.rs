@@ -10,9 +10,10 @@ use std::{
 
 use memchr::memmem;
 use nccl_library::elf::{FileOffset, RuntimeAddr};
+use serde::{Deserialize, Serialize};
 
 /// A line of `/proc/PID/maps`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mapping {
     pub start: RuntimeAddr,
     pub end: RuntimeAddr,
@@ -24,6 +25,7 @@ pub struct Mapping {
     /// 0 for memory that no file backs.
     pub inode: u64,
     /// As the process names it, in its own mount namespace; without the mark ` (deleted)`.
+    #[serde(with = "super::raw_path")]
     pub path: PathBuf,
     pub deleted: bool,
 }

@@ -119,13 +119,13 @@ impl Process {
 }
 
 /// [`Process::started`] of whatever has the number now.
-pub(super) fn started(pid: u32) -> Option<u64> {
+pub(crate) fn started(pid: u32) -> Option<u64> {
     stat_field(pid, 22)
 }
 
 /// Whether it is a kernel thread, which has no memory of its own. Any user may read this (proc(5), field 9;
 /// `PF_KTHREAD` in include/linux/sched.h).
-pub(super) fn is_kernel_thread(pid: u32) -> bool {
+pub(crate) fn is_kernel_thread(pid: u32) -> bool {
     const PF_KTHREAD: u64 = 0x0020_0000;
     stat_field(pid, 9).is_some_and(|flags| flags & PF_KTHREAD != 0)
 }

@@ -10,10 +10,8 @@ use object::{LittleEndian as Little, elf, pod, read::elf::ProgramHeader as _};
 
 use crate::{
     memory::Memory,
-    target::{
-        Process,
-        maps::{self, Mapping},
-    },
+    resolver,
+    target::{Process, maps::Mapping},
 };
 use nccl_library::elf::RuntimeAddr;
 
@@ -37,7 +35,7 @@ pub(super) struct Modules {
 
 impl Modules {
     pub(super) fn read(process: &Process) -> io::Result<Self> {
-        let mut mappings = maps::read(process.pid())?;
+        let mut mappings = resolver::maps(process.pid())?;
         mappings.sort_by_key(|mapping| mapping.start);
         Ok(Self { mappings, known: HashMap::new() })
     }

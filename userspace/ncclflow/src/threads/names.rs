@@ -2,14 +2,13 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::target::{MappedLibrary, Process, maps::Mapping};
-use nccl_library::{
-    elf::{Budget, Image, SymbolTable, TableKind},
-    symbols::{DebugFiles, nccl_request, resolve_with},
+use nccl_library::symbols::DebugFiles;
+
+use crate::{
+    resolver::{self, Symbol},
+    target::{Process, maps::Mapping},
 };
 
-/// Bytes that are read of one file. Frameworks have symbol tables of some tens of megabytes.
-const MAX_BYTES: u64 = 256 << 20;
 const MAX_FILES: usize = 64;
 /// A longer name is cut: C++ templates have names of kilobytes.
 const MAX_NAME: usize = 160;
@@ -72,27 +71,21 @@ impl Names {
     }
 
     fn read(&self, process: &Process, mapping: &Mapping, is_nccl: bool) -> Option<Functions> {
-        let file = MappedLibrary::open(process, mapping).ok()?;
-        let image = Image::from_file(file.try_clone_file().ok()?).ok()?;
-        let mut budget = Budget::new(MAX_BYTES, u64::MAX);
-        let table = SymbolTable::read(&image, &mut budget).ok().flatten();
+        let file = resolver::open_mapping(process, mapping).ok()?;
         let mut functions = Functions::new();
-        for function in table.iter().flat_map(SymbolTable::functions) {
-            let end = function.address.0.saturating_add(function.size);
+        for Symbol { address, size, name, in_table } in
+            resolver::symbols(&file, is_nccl.then_some(&self.debug_files)).ok()?
+        {
+            let end = address.saturating_add(size);
+            if !in_table {
+                functions.entry(address).or_insert(Function { end, symbol: name, is_api: false });
+                continue;
+            }
             // Of several names of one place the first stays; NCCL's calls have two.
-            let new = || Function::new(end, function.name);
-            let known = functions.entry(function.address.0).or_insert_with(new);
+            let new = || Function::new(end, &name);
+            let known = functions.entry(address).or_insert_with(new);
             if known.symbol.starts_with("pnccl") {
                 *known = new();
-            }
-        }
-        // Without symbols, the functions that can be found otherwise.
-        if is_nccl && table.is_none_or(|table| table.kind() == TableKind::Exported) {
-            let resolution = resolve_with(&image, &nccl_request(), &self.debug_files).ok()?;
-            for function in resolution.functions.values().flatten() {
-                let end = function.vaddr.0.saturating_add(function.size);
-                let found = Function { end, symbol: function.name.as_str().into(), is_api: false };
-                functions.entry(function.vaddr.0).or_insert(found);
             }
         }
         Some(functions)

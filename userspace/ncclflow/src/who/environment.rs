@@ -4,13 +4,15 @@
 
 use std::{
     collections::BTreeMap,
-    fs::File,
     io::{self, Read},
 };
 
 use serde::{Deserialize, Serialize};
 
-use crate::target::{Process, printable};
+use crate::{
+    resolver::{self, ProcFile},
+    target::{Process, printable},
+};
 
 /// Bytes of an environment that are read: the kernel gives arguments and environment 6 MiB together unless
 /// the stack has no limit (`_STK_LIM / 4 * 3`, fs/exec.c).
@@ -90,8 +92,9 @@ pub struct Variables(BTreeMap<JobVariable, String>);
 impl Variables {
     /// Reads those of a process. Nothing if it may not be looked at, or has ended meanwhile.
     pub fn read(process: &Process) -> Option<Self> {
-        let file = File::open(process.proc_path().join("environ")).ok()?;
-        let variables = Self::parse(file.take(MAX_ENVIRONMENT)).ok()?;
+        // It is read from the process's memory.
+        let bytes = resolver::proc_bytes(process.pid(), ProcFile::Environment).ok()?;
+        let variables = Self::parse(bytes.as_slice().take(MAX_ENVIRONMENT)).ok()?;
         // Its number can belong to another process only once it has ended.
         (!process.has_exited()).then_some(variables)
     }

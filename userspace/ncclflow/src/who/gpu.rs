@@ -10,7 +10,7 @@ const MAX_INFORMATION: u64 = 64 << 10;
 
 /// A PCI address as the driver writes it, of NCCL's number for it: `0000:3b:00.0` (src/misc/utils.cc,
 /// int64ToBusId).
-pub(super) fn bus_id(number: u64) -> Option<String> {
+pub(crate) fn bus_id(number: u64) -> Option<String> {
     let domain = u32::try_from(number >> 20).ok()?;
     let (bus, device, function) = ((number >> 12) & 0xff, (number >> 4) & 0xff, number & 0xf);
     Some(format!("{domain:04x}:{bus:02x}:{device:02x}.{function:x}"))

@@ -20,6 +20,7 @@ mod watch;
 
 pub use communicator::CommunicatorFacts;
 pub use environment::{JobVariable, Variables};
+pub(crate) use gpu::bus_id;
 pub use job::{Job, JobSource, Largest};
 pub use known::Known;
 pub use process::{ProcessFacts, WhoOptions, Whose};

@@ -1,7 +1,7 @@
 //! What was found out while a recording goes on: written by those who find out, read by those who write.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, HashSet, VecDeque},
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -12,6 +12,10 @@ use crate::recording::Event;
 /// recording began loses the oldest entries.
 pub(super) const MAX_ENTRIES: usize = 65_536;
 
+/// Processes that have ended and are still known: their last records, and windows that are being completed, ask
+/// for them.
+const MAX_ENDED: usize = 1000;
+
 /// Processes and communicators by the order in which they became known.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Registry(Arc<Mutex<Entries>>);
@@ -21,6 +25,8 @@ struct Entries {
     next: u64,
     events: BTreeMap<u64, Event>,
     seen: HashSet<Seen>,
+    /// Processes that have ended, and the number that was next then: what came later is of another process.
+    ended: VecDeque<(u32, u64)>,
 }
 
 impl Registry {
@@ -37,6 +43,25 @@ impl Registry {
                 entries.events.pop_first();
             }
         });
+    }
+
+    /// A process has ended. Of those that did the oldest are forgotten.
+    pub(super) fn ended(&self, pid: u32) {
+        self.with(|entries| {
+            entries.ended.push_back((pid, entries.next));
+            while entries.ended.len() > MAX_ENDED
+                && let Some((pid, before)) = entries.ended.pop_front()
+            {
+                entries.events.retain(|number, event| *number >= before || pid_of(event) != Some(pid));
+                entries.seen.retain(|seen| seen.tgid != pid);
+            }
+        });
+    }
+
+    /// Whether anything is known of a process with one of these numbers.
+    pub(crate) fn retain_known(&self, pids: &mut HashSet<u32>) {
+        let known: HashSet<u32> = self.with(|entries| entries.events.values().filter_map(pid_of).collect());
+        pids.retain(|pid| known.contains(pid));
     }
 
     /// Whether the communicator was not seen before, and is to be looked at.
@@ -64,5 +89,55 @@ impl Registry {
         let mut known = Known::default();
         self.with(|entries| entries.events.values().for_each(|event| known.note(event)));
         known
+    }
+}
+
+/// Whom it is about.
+fn pid_of(event: &Event) -> Option<u32> {
+    match event {
+        Event::Process(facts) => Some(facts.pid),
+        Event::Communicator(facts) => Some(facts.pid),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::who::ProcessFacts;
+
+    fn process(pid: u32, name: &str) -> Event {
+        Event::Process(Box::new(ProcessFacts { pid, name: name.to_owned(), ..ProcessFacts::default() }))
+    }
+
+    #[test]
+    fn as_much_is_known_after_a_hundred_thousand_processes_as_after_a_thousand() {
+        let registry = Registry::default();
+        registry.push(process(1, "goes on"));
+        for number in 0..100_000 {
+            // Process numbers come again.
+            let pid = 10 + number % 30_000;
+            registry.push(process(pid, "short"));
+            registry.ended(pid);
+        }
+        let (events, _) = registry.since(0);
+        assert!(events.len() <= MAX_ENDED + 2, "{} entries", events.len());
+        let known = registry.known();
+        assert_eq!(known.process(1).map(|facts| facts.name.as_str()), Some("goes on"));
+        assert!(known.process(10 + 99_999 % 30_000).is_some(), "the latest are known");
+    }
+
+    #[test]
+    fn a_process_that_has_the_number_of_one_that_is_forgotten_is_known() {
+        let registry = Registry::default();
+        registry.push(process(5, "first"));
+        registry.ended(5);
+        registry.push(process(5, "second"));
+        for pid in 100..100 + u32::try_from(MAX_ENDED).unwrap() {
+            registry.ended(pid);
+        }
+        let (events, _) = registry.since(0);
+        assert_eq!(events.len(), 1);
+        assert_eq!(registry.known().process(5).map(|facts| facts.name.clone()), Some("second".to_owned()));
     }
 }

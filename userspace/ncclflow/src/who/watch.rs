@@ -25,9 +25,12 @@ use super::{
 };
 use crate::{
     capture::Binding,
+    fault,
+    health::Health,
     memory::Memory,
+    privileges,
     recording::Event,
-    sinks::{SessionReport, TargetReport},
+    sinks::{SessionReport, TargetList, TargetReport},
     target::{Process, Users},
 };
 
@@ -61,13 +64,17 @@ struct Look {
 
 impl Who {
     /// Where the thread cannot be started, communicators have no facts.
-    pub(crate) fn new(options: WhoOptions, host: String) -> Self {
+    pub(crate) fn new(options: WhoOptions, host: String, health: &Health) -> Self {
         let (registry, waiting) = (Registry::default(), Arc::new(AtomicUsize::new(0)));
         let (to_thread, looks) = sync_channel(MAX_WAITING);
         let (found, still_waiting) = (registry.clone(), Arc::clone(&waiting));
-        let thread = thread::Builder::new()
-            .name("ncclflow-who".to_owned())
-            .spawn(move || look_at_communicators(&looks, &found, &still_waiting));
+        let health = health.clone();
+        let thread = thread::Builder::new().name("ncclflow-who".to_owned()).spawn(move || {
+            let guard = health.guard("ncclflow-who");
+            privileges::keep_only(privileges::READS_PROCESSES);
+            look_at_communicators(&looks, &found, &still_waiting);
+            guard.done();
+        });
         let to_thread = thread.is_ok().then_some(to_thread);
         Self { options, host, users: OnceLock::new(), registry, to_thread, waiting }
     }
@@ -82,12 +89,17 @@ impl Who {
         target.whose = facts.map(|facts| facts.whose);
     }
 
+    /// The process that had this number has ended. What is known of it is kept for those who may still ask.
+    pub(crate) fn ended(&self, pid: u32) {
+        self.registry.ended(pid);
+    }
+
     /// Reads the rank map again if its file has changed, and tells the ranks of these processes that are others
     /// now. Gives whether there are any.
     ///
     /// # Errors
     /// See [`RankMapFile::refresh`](super::RankMapFile::refresh).
-    pub(crate) fn refresh_ranks(&mut self, targets: &mut [TargetReport]) -> Result<bool, String> {
+    pub(crate) fn refresh_ranks(&mut self, targets: &mut TargetList) -> Result<bool, String> {
         let Some(file) = &mut self.options.rank_map else { return Ok(false) };
         if !file.refresh()? {
             return Ok(false);
@@ -215,6 +227,8 @@ fn seen(binding: &Binding, record: &RecordView<'_>) -> Option<Seen> {
 /// Looks until nobody can ask any more.
 fn look_at_communicators(looks: &Receiver<Look>, registry: &Registry, waiting: &AtomicUsize) {
     for Look { seen, pid, decoder } in looks {
+        // A look that fails is as one that finds nothing.
+        let _ = fault::here("who");
         // Where the process has ended, or freed the communicator, nothing is known.
         if let Some(places) = &decoder.communicator
             && let Ok(process) = Process::open(pid)

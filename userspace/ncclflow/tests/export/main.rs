@@ -13,3 +13,4 @@ mod parts;
 mod recording_blocks;
 mod several;
 mod traces;
+mod views;

@@ -1,6 +1,7 @@
 //! Real captures, made into recordings.
 
 use std::{
+    collections::BTreeSet,
     fs::{self, File},
     io::BufReader,
     path::Path,
@@ -106,6 +107,38 @@ impl Captured {
         self
     }
 
+    /// Processes by the number that records carry.
+    pub(crate) fn processes(&self) -> Vec<u32> {
+        let pids = self.records.iter().filter(|record| time(record).is_some());
+        let pids: BTreeSet<u32> = pids.map(|record| RecordView::new(record).unwrap().header.tgid).collect();
+        pids.into_iter().collect()
+    }
+
+    /// What this process recorded, by another host whose clock is so much ahead.
+    pub(crate) fn of_process(&self, pid: u32, host: &str, ahead_ns: u64) -> Self {
+        let mut report: Value = serde_json::from_str(&self.report).unwrap();
+        report["host"] = host.into();
+        report["clock"]["offset_ns"] = (self.offset() - ahead_ns).into();
+        let of_pid = |list: &Value| -> Value {
+            list.as_array().unwrap().iter().filter(|one| one["pid"] == pid).cloned().collect()
+        };
+        for list in ["targets", "communicators"] {
+            report[list] = of_pid(&report[list]);
+        }
+        let own = |record: &&Vec<u8>| {
+            RecordView::new(record)
+                .is_ok_and(|view| view.header.tgid == pid || view.header.probe == LOSS_MARK)
+        };
+        let report = report.to_string();
+        let one = Self {
+            session: Session { report: report.clone(), ..self.session.clone() },
+            bindings: self.bindings.clone(),
+            records: self.records.iter().filter(own).cloned().collect(),
+            report,
+        };
+        one.shifted(ahead_ns)
+    }
+
     /// Writes the records from the one of this number until before the other as a recording below `folder`.
     pub(crate) fn record(&self, folder: &Path, which: std::ops::Range<usize>) {
         fs::create_dir(folder).unwrap();
@@ -113,7 +146,7 @@ impl Captured {
         let mut writer = RecordingWriter::create(&dir, self.session.clone()).unwrap();
         writer.bind(|known| known.clone_from(&self.bindings));
         let (mut batch, mut begun) = (Batch::default(), 0);
-        for record in &self.records[which] {
+        for record in &self.records[which.start..which.end.min(self.records.len())] {
             let at = time(record).unwrap_or(begun);
             if at > begun + BLOCK_NS || batch.is_full() {
                 writer.push(&Arc::new(std::mem::take(&mut batch))).unwrap();

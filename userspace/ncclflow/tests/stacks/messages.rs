@@ -109,7 +109,10 @@ fn wrong_usage() {
     let help = String::from_utf8(stacks(&trace, &["--help"]).stdout).unwrap();
     // In lines as wide as the terminal.
     let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(help.contains("[default: ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)]"), "{help}");
+    assert!(
+        help.contains("[default in a trace: ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)]"),
+        "{help}"
+    );
     assert!(help.contains("[default: 12]") && help.contains("Examples:"), "{help}");
 }
 
@@ -153,7 +156,7 @@ fn what_is_empty_cut_or_no_trace_is_refused() {
     let damaged = [&whole[..whole.len() / 2], &[0; 64], &whole[whole.len() / 2..]].concat();
     assert!(said(&damaged).contains("trace`: after "), "{}", said(&damaged));
     let said = refused(folder.path(), &[], 1);
-    assert!(said.contains("is a folder: `stacks` reads traces of profilers only"), "{said}");
+    assert!(said.contains("has no recording: no folder `recording` in it"), "{said}");
     let said = refused(&folder.path().join("nothing"), &[], 1);
     assert!(said.contains("cannot open the trace"), "{said}");
     let said = refused(Path::new("/dev/null"), &[], 1);

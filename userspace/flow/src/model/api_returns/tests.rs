@@ -2,7 +2,7 @@ use super::*;
 use crate::decode::{ApiLineEvent, ReductionOp};
 
 const fn at(ts_ns: u64) -> Origin {
-    Origin { ts_ns, tgid: 1, tid: 2, lost: 0 }
+    Origin { ts_ns, tgid: 1, tid: 2, lost: 0, stack: None }
 }
 
 fn function(name: &str) -> ApiFunction {

@@ -23,7 +23,7 @@ impl Process {
         let id = call(Pattern::RingTwice, 0, 0, 0).event.comm;
         self.made += 1;
         let event = ApiLineEvent {
-            origin: Origin { ts_ns: 10 * self.made, tgid: 10, tid: 100, lost: 0 },
+            origin: Origin { ts_ns: 10 * self.made, tgid: 10, tid: 100, lost: 0, stack: None },
             comm: Some(id),
             comm_pointer: id.pointer,
             op_count: None,
@@ -55,7 +55,7 @@ impl Process {
     /// The call that is open on the thread returns.
     fn returned(&mut self) {
         let event = ApiReturnEvent {
-            origin: Origin { ts_ns: 10 * self.made + 6, tgid: 10, tid: 100, lost: 0 },
+            origin: Origin { ts_ns: 10 * self.made + 6, tgid: 10, tid: 100, lost: 0, stack: None },
             function: ApiFunction::try_from("ncclAllReduce".to_owned()).unwrap(),
             result: "ncclSuccess".into(),
             is_error: false,

@@ -11,7 +11,7 @@ use crate::{
 
 fn plan() -> PlanEvent {
     PlanEvent {
-        origin: Origin { ts_ns: 1, tgid: 10, tid: 100, lost: 0 },
+        origin: Origin { ts_ns: 1, tgid: 10, tid: 100, lost: 0, stack: None },
         comm: CommunicatorId { pointer: 0x1000, hash: Some(7), rank: 2, n_ranks: 4, launched: Some(0) },
         plan: 0x2000,
         in_callback: false,

@@ -22,7 +22,7 @@ fn posted_for_measuring(session: &mut Alone, out: &mut Vec<FlowRecord>) {
 
 fn step(connection: u64, number: u64, moment: StepMoment, ts_ns: u64) -> Event {
     Event::ProxyStep(ProxyStepEvent {
-        origin: Origin { ts_ns, tgid: 10, tid: 300, lost: 0 },
+        origin: Origin { ts_ns, tgid: 10, tid: 300, lost: 0, stack: None },
         moment,
         connection,
         op_count: 40,
@@ -150,7 +150,7 @@ fn a_size_that_is_told_before_is_that_of_the_message() {
         posted_for_measuring(&mut session, &mut out);
         let mut time = 100;
         for (number, bytes) in [(0, 700), (2, 0)] {
-            let origin = Origin { ts_ns: time, tgid: 10, tid: 300, lost };
+            let origin = Origin { ts_ns: time, tgid: 10, tid: 300, lost, stack: None };
             let size = SendSizeEvent { origin, bytes: Some(bytes) };
             session.apply(Event::SendSize(size), &mut |record| out.push(record));
             for step_of_message in [number, number + 1] {

@@ -132,3 +132,30 @@ fn numbers_that_begin_anew_are_of_new_ops() {
     let rank = tally.statistics().ranks.values().next().unwrap();
     assert_eq!(rank.ops.iter().map(|(_, op)| op.ops).sum::<u64>(), 4);
 }
+
+/// A process that makes up communicators without end has its own counted together, and no other's.
+#[test]
+fn a_process_that_floods_loses_its_own_ranks() {
+    let mut tally = Tally::default();
+    let made_up = |hash: u64| {
+        let mut record = Op { rank: 0, ..Op::default() }.record();
+        record.comm.hash = Some(hash);
+        record
+    };
+    for hash in 0..20_000 {
+        tally.flow(&made_up(hash), &host(666));
+    }
+    assert!(tally.statistics().left_out > 0, "it has used up all that there is");
+    for rank in 0..8 {
+        for seq in [0, 2, 4] {
+            tally.flow(&Op { seq, rank, ..Op::default() }.record(), &host(10 + rank.cast_unsigned()));
+        }
+    }
+    let statistics = tally.statistics();
+    let others: Vec<_> = statistics.ranks.iter().filter(|(key, _)| key.pid != 666).collect();
+    assert_eq!(others.len(), 8, "each rank of the others is kept apart");
+    assert!(others.iter().all(|(_, rank)| rank.ops[0].1.ops == 3), "and all its ops are counted");
+    assert_eq!(statistics.ranks.len(), 512);
+    assert_eq!(statistics.folded_by_process.keys().collect::<Vec<_>>(), [&666], "it is said whose are not");
+    assert!(statistics.folded_by_process[&666] >= 8192 - 512);
+}

@@ -1,9 +1,10 @@
 //! The facts about one communicator that rules share, and the sentences that several of them use.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Verdict;
 use crate::dump::{
+    absent::{AbsentRank, Place},
     dump_report::{ProcessReport, ProcessState},
     rank_report::{ProxyListState, RankReport},
 };
@@ -21,14 +22,82 @@ pub(super) struct Case<'a> {
     pub(super) seconds: f64,
     pub(super) processes: &'a [ProcessReport],
     exited: Vec<&'a ProcessReport>,
+    /// Processes (host and PID) that wait in another communicator.
+    explained: &'a BTreeSet<(String, u32)>,
 }
 
 impl<'a> Case<'a> {
-    pub(super) fn new(ranks: &'a [RankReport], n_ranks: u32, processes: &'a [ProcessReport]) -> Self {
+    pub(super) fn new(
+        ranks: &'a [RankReport],
+        n_ranks: u32,
+        processes: &'a [ProcessReport],
+        explained: &'a BTreeSet<(String, u32)>,
+    ) -> Self {
         let seconds = ranks.iter().map(|rank| rank.motion.seconds).fold(f64::INFINITY, f64::min);
         let exited = processes.iter().filter(|process| process.state == ProcessState::Exited).collect();
         let by_number = ranks.iter().map(|rank| (rank.rank, rank)).collect();
-        Self { ranks: by_number, n_reports: ranks.len(), n_ranks, seconds, processes, exited }
+        Self { ranks: by_number, n_reports: ranks.len(), n_ranks, seconds, processes, exited, explained }
+    }
+
+    pub(super) fn process_of(&self, rank: &RankReport) -> Option<&'a ProcessReport> {
+        self.processes.iter().find(|process| (process.pid, &process.host) == (rank.pid, &rank.host))
+    }
+
+    /// Whether the rank's process waits in another communicator.
+    pub(super) fn is_explained(&self, rank: u32) -> bool {
+        let process = self.ranks.get(&rank).map(|rank| (rank.host.clone(), rank.pid));
+        process.is_some_and(|process| self.explained.contains(&process))
+    }
+
+    /// Ranks that no process that was read has, and where they are.
+    pub(super) fn absent(&self) -> impl Iterator<Item = &'a AbsentRank> {
+        let known: BTreeSet<u32> = self.ranks.keys().copied().collect();
+        let mut seen = BTreeSet::new();
+        let all = self.ranks.values().flat_map(|rank| &rank.absent);
+        // A rank that is on the host of one dump is elsewhere for the others.
+        let (near, far): (Vec<_>, Vec<_>) = all.partition(|absent| absent.place != Place::Elsewhere);
+        let all = near.into_iter().chain(far);
+        all.filter(move |absent| !known.contains(&absent.rank) && seen.insert(absent.rank))
+    }
+
+    /// Ranks whose processes are gone: as all processes of the host can be seen, or as a process that was given
+    /// has exited and no other rank is missing.
+    pub(super) fn gone(&self) -> Vec<u32> {
+        let is_only = self.n_missing() == 1 && !self.exited.is_empty();
+        let is_gone = |place| place == Place::Gone || (place == Place::Unseen && is_only);
+        self.absent().filter(|absent| is_gone(absent.place)).map(|absent| absent.rank).collect()
+    }
+
+    /// `rank 3 is process 77, which was not read`; `None` where it is not known.
+    pub(super) fn absent_sentence(&self, rank: u32) -> Option<String> {
+        let absent = self.absent().find(|absent| absent.rank == rank)?;
+        Some(match (absent.place, absent.pid) {
+            (Place::Gone, _) => format!(
+                "no live process of this host is rank {rank}, and it was on this host: its process is gone"
+            ),
+            (Place::Unseen, _) => format!(
+                "no process that can be seen from here is rank {rank}, and it was on this host: it is gone, or in \
+                 another container"
+            ),
+            (Place::Here, Some(pid)) => format!("rank {rank} is process {pid}, which was not read"),
+            (Place::Here, None) => format!("rank {rank} is a process of this host that was not read"),
+            (Place::Elsewhere, _) => format!("rank {rank} is on another host, or in another container"),
+        })
+    }
+
+    pub(super) fn absent_sentences(&self) -> Vec<String> {
+        let near = self.absent().filter(|absent| absent.place != Place::Elsewhere);
+        near.take(MAX_SENTENCES).filter_map(|absent| self.absent_sentence(absent.rank)).collect()
+    }
+
+    /// `GPU of rank 0: 99 % busy, 0 % memory, NVLink still`
+    pub(super) fn gpu_sentences(&self) -> Vec<String> {
+        let known = self.ranks.iter().filter_map(|(number, rank)| Some((number, rank.gpu.as_ref()?)));
+        let known = known.filter(|(_, gpu)| gpu.sm_percent.is_some());
+        known
+            .take(MAX_SENTENCES)
+            .map(|(rank, gpu)| format!("GPU of rank {rank}: {}", gpu.describe()))
+            .collect()
     }
 
     pub(super) fn ranks_where(&self, holds: impl Fn(&RankReport) -> bool) -> Vec<u32> {
@@ -137,7 +206,7 @@ pub(super) fn ops_are_unreadable(rank: &RankReport) -> bool {
 }
 
 /// `rank 3`, `ranks 1, 2, 5`, `ranks 0, 1, 2 and 61 more`.
-pub(super) fn named<R: std::borrow::Borrow<u32>>(ranks: impl IntoIterator<Item = R>) -> String {
+pub(in crate::dump) fn named<R: std::borrow::Borrow<u32>>(ranks: impl IntoIterator<Item = R>) -> String {
     const SHOWN: usize = 8;
     let ranks: Vec<u32> = ranks.into_iter().map(|rank| *rank.borrow()).collect();
     let shown: Vec<String> = ranks.iter().take(SHOWN).map(u32::to_string).collect();

@@ -93,9 +93,9 @@ fn sure_cause(
     is_waited_for: bool,
 ) -> Option<String> {
     let Some(rank) = case.ranks.get(&number) else {
-        return Some(format!(
-            "rank {number} is waited for and was not read: it is gone, or its PID was not given"
-        ));
+        let why = "it is gone, or its PID was not given";
+        let why = case.absent_sentence(number).unwrap_or_else(|| why.to_owned());
+        return Some(format!("rank {number} is waited for and was not read: {why}"));
     };
     if rank.process_state == ProcessState::Stopped {
         return Some(stopped_sentence(rank));

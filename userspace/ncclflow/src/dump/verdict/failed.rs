@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    State, Verdict,
+    Kind, State, Verdict,
     case::{Case, MAX_SENTENCES, named},
     disagreement,
 };
@@ -57,6 +57,7 @@ pub(super) fn failed(case: &Case<'_>, or_aborted: bool) -> Option<Verdict> {
     evidence.extend(case.missing_sentence());
     Some(Verdict {
         state: State::Stuck,
+        kind: Some(Kind::Failed),
         victims: case.ranks_where(|rank| !culprits.contains(&rank.rank)),
         culprits: culprits.into_iter().collect(),
         evidence,

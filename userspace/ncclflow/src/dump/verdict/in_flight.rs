@@ -4,13 +4,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    State, Verdict,
+    Kind, State, Verdict,
     case::{Case, MAX_SENTENCES, ops_are_unreadable},
     causes,
     circle::circle,
     disagreement, pipelines,
     waits::{self, Waits},
 };
+use crate::dump::dump_report::ProcessState;
 use nccl_library::nccl::Direction;
 
 pub(super) fn in_flight(case: &Case<'_>) -> Option<Verdict> {
@@ -33,8 +34,10 @@ pub(super) fn in_flight(case: &Case<'_>) -> Option<Verdict> {
     }
     if causes.is_empty() && disagreement.is_empty() {
         causes = broken_links(&waits);
+        verdict.kind = (!causes.is_empty()).then_some(Kind::Failed);
     }
     if !disagreement.is_empty() {
+        verdict.kind = Some(Kind::OtherOperation);
         // It explains the waiting, and the waiting may end at a rank that did what most ranks did.
         verdict.evidence.extend(disagreement.evidence);
         causes.retain(|rank, _| disagreement.ranks.contains(rank));
@@ -55,6 +58,7 @@ pub(super) fn in_flight(case: &Case<'_>) -> Option<Verdict> {
         verdict.evidence.extend(case.missing_sentence());
     }
     verdict.culprits = causes.into_keys().collect();
+    verdict.kind = verdict.kind.or_else(|| kind_of(case, &verdict.culprits));
     verdict.victims = victims.into_iter().filter(|rank| !verdict.culprits.contains(rank)).collect();
     if verdict.culprits.is_empty() {
         let why = if waits.values().any(|waits| waits.unknown_peer) {
@@ -70,6 +74,25 @@ pub(super) fn in_flight(case: &Case<'_>) -> Option<Verdict> {
         verdict.state = State::Unknown;
     }
     Some(verdict)
+}
+
+/// What the surest of the culprits has done.
+fn kind_of(case: &Case<'_>, culprits: &[u32]) -> Option<Kind> {
+    let (behind, _) = case.behind();
+    let first = culprits.first()?;
+    if culprits.iter().any(|rank| case.is_missing(*rank)) {
+        let is_gone = case.gone().iter().any(|rank| culprits.contains(rank));
+        return Some(if is_gone { Kind::Gone } else { Kind::NotRead });
+    }
+    let is_stopped =
+        |rank: &u32| case.ranks.get(rank).is_some_and(|rank| rank.process_state == ProcessState::Stopped);
+    Some(if culprits.iter().any(is_stopped) {
+        Kind::Stopped
+    } else if behind.contains(first) {
+        Kind::NotJoined
+    } else {
+        Kind::NoProgress
+    })
 }
 
 /// Both ends of each connection that seems to have broken. NCCL does not keep which of them is to blame.

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::{
-    State, Verdict,
+    Kind, State, Verdict,
     case::{Case, MAX_SENTENCES, named},
 };
 use crate::dump::{dump_report::ProcessReport, rank_report::RankReport};
@@ -13,13 +13,17 @@ pub(super) fn inside_calls(case: &Case<'_>) -> Option<Verdict> {
     let mut inside: BTreeMap<u32, String> = BTreeMap::new();
     let mut is_sure = case.n_missing() == 0;
     for (number, rank) in &case.ranks {
-        let Some(process) = process_of(case, rank) else { continue };
-        let calls =
-            process.threads.iter().filter_map(|thread| Some((thread.tid, thread.nccl_api.as_deref()?)));
-        // One call of each rank is enough.
-        let Some((thread, call)) = calls.into_iter().find(|(_, call)| !asks_only(call)) else { continue };
-        // The communicator of a call was in registers that have been used again since.
-        is_sure &= process.communicators == 1 && !call.starts_with("ncclComm");
+        let Some((process, thread, call)) = call_of(case, rank) else { continue };
+        // The communicator of a call was in registers that have been used again since. The communicator itself
+        // knows whether it is part of a group.
+        let in_group = rank.pending.as_ref().and_then(|pending| pending.in_group);
+        if in_group == Some(false) && process.communicators > 1 && !call.starts_with("ncclComm") {
+            continue;
+        }
+        let is_known = process.communicators == 1 || in_group == Some(true);
+        // Sends and receives wait for their peers only, which may be inside, too.
+        let is_p2p = rank.pending.as_ref().is_some_and(|pending| pending.collectives == 0 && pending.p2p > 0);
+        is_sure &= is_known && !is_p2p && !call.starts_with("ncclComm");
         let pid = rank.pid;
         inside.insert(*number, format!("rank {number} is inside {call} (thread {thread} of process {pid})"));
     }
@@ -38,15 +42,28 @@ pub(super) fn inside_calls(case: &Case<'_>) -> Option<Verdict> {
              room",
             named(&outside)
         ));
-        return Some(Verdict { state: State::Stuck, culprits: outside, victims, evidence });
+        let kind = Some(Kind::Connecting);
+        return Some(Verdict { state: State::Stuck, kind, culprits: outside, victims, evidence });
     }
     let why = "cannot tell, because which communicator a call is for, or what it waits for, cannot be seen";
     evidence.push(why.to_owned());
-    Some(Verdict { state: State::Unknown, culprits: Vec::new(), victims: Vec::new(), evidence })
+    Some(Verdict { state: State::Unknown, evidence, ..Verdict::default() })
 }
 
-fn process_of<'a>(case: &Case<'a>, rank: &RankReport) -> Option<&'a ProcessReport> {
-    case.processes.iter().find(|process| (process.pid, &process.host) == (rank.pid, &rank.host))
+/// The process of a rank with a thread inside a call of NCCL's that does something; one of each is enough.
+fn call_of<'a>(case: &Case<'a>, rank: &RankReport) -> Option<(&'a ProcessReport, u32, &'a str)> {
+    let process = case.process_of(rank)?;
+    let mut calls =
+        process.threads.iter().filter_map(|thread| Some((thread.tid, thread.nccl_api.as_deref()?)));
+    let (thread, call) = calls.find(|(_, call)| !asks_only(call))?;
+    Some((process, thread, call))
+}
+
+/// The call in which a thread of the rank waits, if that is a call for this communicator.
+pub(super) fn waits_in_call(case: &Case<'_>, rank: &RankReport) -> Option<String> {
+    let is_in_group = rank.pending.as_ref()?.in_group == Some(true);
+    let (_, thread, call) = call_of(case, rank).filter(|_| is_in_group)?;
+    Some(format!("{call} (thread {thread})"))
 }
 
 /// Calls that wait for nothing.

@@ -12,24 +12,37 @@ mod causes;
 mod circle;
 mod disagreement;
 mod failed;
+mod gone;
+mod gpu_work;
 mod idle;
 mod in_flight;
 mod inside_calls;
+mod job;
+mod kind;
+mod lines;
 mod moving;
 mod not_joined;
 mod not_judged;
 mod op_waits;
+mod other_operation;
+mod pending_calls;
 mod pipelines;
 mod steps;
 mod topology;
+mod waiting;
 mod waits;
 
-use std::fmt::Display;
+use std::{collections::BTreeSet, fmt::Display};
 
 use serde::{Deserialize, Serialize};
 
 use self::case::Case;
-use super::{dump_report::ProcessReport, rank_report::RankReport};
+pub(super) use self::{case::named, job::over as over_all};
+pub use self::{job::JobVerdict, kind::Kind};
+use super::{
+    dump_report::{CommunicatorReport, ProcessReport},
+    rank_report::RankReport,
+};
 
 /// Whether a communicator hangs. The order is that of severity: of several communicators the highest counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -40,6 +53,8 @@ pub enum State {
     /// What was read does not tell.
     #[default]
     Unknown,
+    /// Ranks wait for one that still makes progress elsewhere: on its GPU, on the CPU, or with files.
+    Waiting,
     /// Ops are in flight, or some ranks launched fewer collectives than others, and nothing moved over all
     /// readings.
     Stuck,
@@ -48,6 +63,9 @@ pub enum State {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
     pub state: State,
+    /// Why ranks wait, for scripts; null where nobody does, or where nothing says why.
+    #[serde(default)]
+    pub kind: Option<Kind>,
     /// Ranks that the others wait for, and that wait for no rank themselves.
     pub culprits: Vec<u32>,
     pub victims: Vec<u32>,
@@ -60,6 +78,11 @@ impl Verdict {
         Self { state, evidence: vec![evidence.into()], ..Self::default() }
     }
 
+    fn with(mut self, evidence: impl IntoIterator<Item = String>) -> Self {
+        self.evidence.extend(evidence);
+        self
+    }
+
     fn cannot_tell(why: impl Display) -> Self {
         Self::new(State::Unknown, format!("cannot tell, because {why}"))
     }
@@ -68,7 +91,7 @@ impl Verdict {
 type Rule = fn(&Case<'_>) -> Option<Verdict>;
 
 /// All rules; the first one that answers decides.
-const RULES: [Rule; 12] = [
+const RULES: [Rule; 16] = [
     not_judged::duplicate_rank,
     not_judged::read_once,
     not_judged::setting_up,
@@ -77,20 +100,70 @@ const RULES: [Rule; 12] = [
     moving::moving,
     // An aborted communicator that moves is shutting down.
     |case| failed::failed(case, true),
+    gpu_work::gpu_error,
     in_flight::in_flight,
     // From here on no rank has an op in flight.
     not_judged::ops_unreadable,
+    gone::gone,
+    other_operation::other_operation,
     not_joined::not_joined,
     idle::stopped,
+    pending_calls::pending_calls,
     inside_calls::inside_calls,
     idle::over_nvlink,
 ];
 
 /// Judges one communicator. All `ranks` belong to it; `processes` are all that the dump was asked to read.
 pub fn judge(ranks: &[RankReport], processes: &[ProcessReport]) -> Verdict {
+    judge_beside(ranks, processes, &BTreeSet::new())
+}
+
+/// The same, where the ranks of these processes (host and PID) wait in another communicator, which explains
+/// what their GPUs do.
+fn judge_beside(
+    ranks: &[RankReport],
+    processes: &[ProcessReport],
+    explained: &BTreeSet<(String, u32)>,
+) -> Verdict {
     let Some(first) = ranks.first() else { return Verdict::default() };
-    let case = Case::new(ranks, first.n_ranks, processes);
-    RULES.iter().find_map(|rule| rule(&case)).unwrap_or_else(|| idle::idle(&case))
+    let case = Case::new(ranks, first.n_ranks, processes, explained);
+    let verdict = RULES.iter().find_map(|rule| rule(&case)).unwrap_or_else(|| idle::idle(&case));
+    let mut verdict = waiting::or_stuck(&case, verdict);
+    lines::add(&case, &mut verdict);
+    verdict
+}
+
+/// Judges all communicators. What a GPU waits for, its driver does not tell: so a communicator about which only
+/// the GPUs tell is judged after those that counters, ops in flight and calls tell of.
+pub(super) fn judge_all(communicators: &mut [CommunicatorReport], processes: &[ProcessReport]) {
+    for communicator in communicators.iter_mut() {
+        communicator.verdict = judge(&communicator.ranks, processes);
+    }
+    let mut explained = BTreeSet::new();
+    for CommunicatorReport { verdict, ranks, .. } in communicators.iter().filter(|one| !one.is_by_gpus()) {
+        // Of operations that differ, those that are named wait, too.
+        let all_wait = verdict.kind == Some(Kind::OtherOperation);
+        let waiting = ranks.iter().filter(|rank| all_wait || verdict.victims.contains(&rank.rank));
+        explained.extend(waiting.map(|rank| (rank.host.clone(), rank.pid)));
+    }
+    if explained.is_empty() {
+        return;
+    }
+    for communicator in communicators.iter_mut().filter(|one| one.is_by_gpus()) {
+        communicator.verdict = judge_beside(&communicator.ranks, processes, &explained);
+    }
+}
+
+impl CommunicatorReport {
+    /// Only the GPUs tell what is pending, or nothing does.
+    fn is_by_gpus(&self) -> bool {
+        let kind = self.verdict.kind;
+        !matches!(self.verdict.state, State::Stuck | State::Waiting)
+            || matches!(kind, Some(Kind::GpuIdle | Kind::Computing))
+            || (kind == Some(Kind::OtherOperation)
+                && self.ranks.iter().all(|rank| rank.proxy.ops.is_empty())
+                && !other_operation::counters_differ(&self.ranks))
+    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Communicators without ops in flight of which some ranks launched fewer collectives than others.
 
 use super::{
-    State, Verdict,
+    Kind, State, Verdict,
     case::{Case, MAX_SENTENCES},
 };
 
@@ -16,5 +16,7 @@ pub(super) fn not_joined(case: &Case<'_>) -> Option<Verdict> {
     case.add_stopped(&mut verdict);
     verdict.victims = case.ranks_where(|rank| !behind.contains(&rank.rank));
     verdict.culprits = behind;
+    verdict.kind = Some(Kind::NotJoined);
+    verdict.evidence.extend(case.gpu_sentences());
     Some(verdict)
 }

@@ -4,12 +4,13 @@ use std::{
     collections::BTreeSet,
     fmt,
     num::NonZeroU32,
+    os::fd::BorrowedFd,
     path::{Path, PathBuf},
     time::Instant,
 };
 
 use anyhow::{Context as _, Result};
-use ncclflow_common::{FetchPlan, MAX_PROBES, ProbeCounters, Walk};
+use ncclflow_common::{FetchPlan, MAX_PROBES, ProbeCounters, PythonWalk, STACK_COOKIE, Walk};
 
 use super::{
     buffer::Buffer,
@@ -78,7 +79,8 @@ pub struct StoredParts {
 pub struct Attachment {
     object: LoadedObject,
     probes: Vec<ArmedProbe>,
-    links: Vec<Link>,
+    /// Each with the index of its library, where it is one of a named process.
+    links: Vec<(Option<usize>, Link)>,
     first_link: Option<Instant>,
 }
 
@@ -89,10 +91,29 @@ impl fmt::Debug for Attachment {
 }
 
 impl Attachment {
-    /// Loads the eBPF object.
-    pub fn new(buffer: Buffer, links: LinkKind, development_log: bool) -> Result<Self> {
-        let object = LoadedObject::load(buffer, links, development_log)?;
-        Ok(Self { object, probes: Vec::new(), links: Vec::new(), first_link: None })
+    /// Loads the eBPF object. `stacks`: call stacks are recorded; they have the first cookie.
+    pub fn new(buffer: Buffer, links: LinkKind, development_log: bool, stacks: bool) -> Result<Self> {
+        let object = LoadedObject::load(buffer, links, development_log, stacks)?;
+        let stacks = stacks.then(|| ArmedProbe {
+            cookie: STACK_COOKIE,
+            function: "call stacks".to_owned(),
+            symbol: String::new(),
+            place: ProbePlace::Entry,
+            part: Some("stack"),
+            pid: None,
+            library: 0,
+        });
+        Ok(Self { object, probes: stacks.into_iter().collect(), links: Vec::new(), first_link: None })
+    }
+
+    /// Has the stacks of this process (in the initial PID namespace) walked, from now on.
+    pub fn walk_stacks(&mut self, tgid: u32, walk: &PythonWalk) -> Result<()> {
+        self.object.set_python(tgid, walk)
+    }
+
+    /// Has no stacks of this process walked any more: it has ended.
+    pub fn leave_stacks(&mut self, tgid: u32) -> Result<()> {
+        self.object.remove_python(tgid)
     }
 
     /// Stores the plans that a library's walking probe runs for nodes and rows, the head plan first. Each has
@@ -134,7 +155,7 @@ impl Attachment {
         pid: NonZeroU32,
     ) -> Result<()> {
         let links = self.link(probes, path, shown, Some(pid))?;
-        self.links.extend(links);
+        self.keep(links);
         Ok(())
     }
 
@@ -173,6 +194,22 @@ impl Attachment {
         shown: &Path,
         pid: Option<NonZeroU32>,
     ) -> Result<Vec<Link>> {
+        self.link_at(probes, Site { path, held: None, pid }, shown)
+    }
+
+    /// The same to a file that is held.
+    pub(crate) fn link_to(
+        &mut self,
+        probes: &[(&Probe, u32)],
+        held: BorrowedFd<'_>,
+        shown: &Path,
+        pid: Option<NonZeroU32>,
+    ) -> Result<Vec<Link>> {
+        self.link_at(probes, Site { path: shown, held: Some(held), pid }, shown)
+    }
+
+    fn link_at(&mut self, probes: &[(&Probe, u32)], site: Site<'_>, shown: &Path) -> Result<Vec<Link>> {
+        let pid = site.pid;
         let of_each = Program::ALL.map(|program| {
             let of_it = probes.iter().filter(|(probe, _)| program_of(probe) == program);
             (program, of_it.copied().collect::<Vec<_>>())
@@ -183,7 +220,7 @@ impl Attachment {
         for (program, probes) in needed {
             let places: Vec<Place> =
                 probes.iter().map(|(probe, cookie)| (probe.file_offset.0, *cookie)).collect();
-            match self.object.link(*program, Site { path, pid }, &places) {
+            match self.object.link(*program, site, &places) {
                 Ok(made) => {
                     links.extend(made);
                     self.first_link.get_or_insert_with(Instant::now);
@@ -216,7 +253,17 @@ impl Attachment {
 
     /// Keeps links until [`Attachment::detach`].
     pub fn keep(&mut self, links: impl IntoIterator<Item = Link>) {
-        self.links.extend(links);
+        self.links.extend(links.into_iter().map(|link| (None, link)));
+    }
+
+    /// The same of links to a library, by its index: [`Attachment::take_of`] gives them back.
+    pub fn keep_of(&mut self, library: usize, links: impl IntoIterator<Item = Link>) {
+        self.links.extend(links.into_iter().map(|link| (Some(library), link)));
+    }
+
+    /// The links to a library that are kept.
+    pub fn take_of(&mut self, library: usize) -> Vec<Link> {
+        self.links.extract_if(.., |(of, _)| *of == Some(library)).map(|(_, link)| link).collect()
     }
 
     fn next_cookie(&self) -> Result<u32> {
@@ -276,16 +323,18 @@ impl Attachment {
 
     /// Detaches all probes, see [`detach`].
     pub fn detach(&mut self, before_each: impl FnMut(usize)) {
-        detach(std::mem::take(&mut self.links), before_each);
+        let links = std::mem::take(&mut self.links).into_iter().map(|(_, link)| link);
+        detach(links.collect(), before_each);
     }
 }
 
 fn program_of(probe: &Probe) -> Program {
-    match probe.place() {
+    let program = match probe.place() {
         ProbePlace::Return => Program::Return,
         ProbePlace::Entry if probe.walk.is_some() => Program::Walk,
         ProbePlace::Entry => Program::Fetch,
-    }
+    };
+    if probe.takes_stack { program.with_stack() } else { program }
 }
 
 /// The walk, with its plans' indices replaced by their cookies.

@@ -7,18 +7,27 @@
 //! The programs return 0: some kernels (6.6) take the return value of a program at a link to many for that of
 //! a uprobe handler, where 1 removes the breakpoint from the process.
 
-use std::{fmt, io, num::NonZeroU32, path::Path, thread};
+use std::{
+    ffi::CString,
+    fmt, io,
+    num::NonZeroU32,
+    os::{
+        fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd},
+        unix::ffi::OsStrExt as _,
+    },
+    path::Path,
+    sync::mpsc,
+    thread,
+    time::Duration,
+};
 
 use aya::{
-    programs::{
-        ProbeKind, ProgramError, UProbe,
-        uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeLink, UProbeScope},
-    },
-    sys::{SyscallError, UProbeMultiFeature, is_uprobe_multi_supported},
+    programs::{ProbeKind, ProgramError, UProbe},
+    sys::{UProbeMultiFeature, is_uprobe_multi_supported},
 };
 use ncclflow_common::COOKIE_BITS;
 
-use super::warm_up::warm_up;
+use super::{link_call, warm_up::warm_up};
 use crate::target::in_first_pid_namespace;
 
 /// The two kinds of link.
@@ -61,7 +70,7 @@ impl LinkKind {
 pub struct Link {
     kind: LinkKind,
     probes: usize,
-    _attached: UProbeLink,
+    _attached: OwnedFd,
 }
 
 /// The kernel made no link.
@@ -84,17 +93,9 @@ impl std::error::Error for LinkError {
 }
 
 impl LinkError {
-    pub(super) fn of(kind: LinkKind, error: ProgramError) -> Self {
-        let (call, error) = match error {
-            ProgramError::SyscallError(SyscallError { call, io_error }) => (call, io_error),
-            error => ("", io::Error::other(error)),
-        };
-        let call = match (kind, call) {
-            (LinkKind::Multi, _) => "BPF_LINK_CREATE (uprobe_multi)",
-            (LinkKind::Perf, "perf_event_open") => "perf_event_open (uprobe)",
-            (LinkKind::Perf, _) => "BPF_LINK_CREATE (perf_event)",
-        };
-        Self { call, error }
+    /// There is no such program.
+    pub(super) fn of(error: ProgramError) -> Self {
+        Self { call: "finding the program", error: io::Error::other(error) }
     }
 }
 
@@ -102,6 +103,8 @@ impl LinkError {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Site<'a> {
     pub(super) path: &'a Path,
+    /// The file, where it is held: it is attached to, whatever the path is.
+    pub(super) held: Option<BorrowedFd<'a>>,
     pub(super) pid: Option<NonZeroU32>,
 }
 
@@ -115,35 +118,101 @@ impl Link {
     }
 
     /// Makes one link to all of these places; one to a performance event has one place.
-    fn new(
-        kind: LinkKind,
-        program: &mut UProbe,
-        site: Site<'_>,
-        places: &[Place],
-    ) -> Result<Self, LinkError> {
-        let is_marked = kind == LinkKind::Perf && matches!(program.kind(), ProbeKind::Return);
-        let mark = site.pid.filter(|_| is_marked).map_or(0, |pid| u64::from(pid.get()) << COOKIE_BITS);
-        let points = places.iter().map(|(offset, cookie)| UProbeAttachPoint {
-            location: UProbeAttachLocation::AbsoluteOffset(*offset),
-            cookie: Some(u64::from(*cookie) | mark),
-        });
-        let scope = site.pid.map_or(UProbeScope::AllProcesses, UProbeScope::OneProcess);
-        let link = program.attach(points, site.path, scope).and_then(|link| program.take_link(link));
-        let link = link.map_err(|error| LinkError::of(kind, error))?;
-        Ok(Self { kind, probes: places.len(), _attached: link })
+    fn new(attaching: &Attaching, places: &[Place]) -> Result<Self, LinkError> {
+        let Attaching { kind, program, is_return, path, pid, .. } = attaching;
+        let program = program.as_fd();
+        let number = pid.map(NonZeroU32::get);
+        let fail = |call: &'static str| move |error| LinkError { call, error };
+        let attached = match (kind, places) {
+            (LinkKind::Multi, places) => {
+                let (offsets, cookies): (Vec<u64>, Vec<u64>) =
+                    places.iter().map(|(offset, cookie)| (*offset, u64::from(*cookie))).unzip();
+                link_call::multi(program, path, &offsets, &cookies, number.unwrap_or(0), *is_return)
+                    .map_err(fail("BPF_LINK_CREATE (uprobe_multi)"))?
+            }
+            (LinkKind::Perf, [(offset, cookie)]) => {
+                let mark = number.filter(|_| *is_return).map_or(0, |pid| u64::from(pid) << COOKIE_BITS);
+                let event = link_call::event(path, *offset, number, *is_return);
+                let event = event.map_err(fail("perf_event_open (uprobe)"))?;
+                link_call::to_event(program, event.as_fd(), u64::from(*cookie) | mark)
+                    .map_err(fail("BPF_LINK_CREATE (perf_event)"))?
+            }
+            (LinkKind::Perf, _) => {
+                return Err(fail("perf_event_open (uprobe)")(io::ErrorKind::InvalidInput.into()));
+            }
+        };
+        Ok(Self { kind: *kind, probes: places.len(), _attached: attached })
     }
+}
+
+/// What a thread needs to make links, and owns: it may be left behind.
+struct Attaching {
+    kind: LinkKind,
+    program: OwnedFd,
+    is_return: bool,
+    path: CString,
+    /// Keeps a path of ours, below /proc/self/fd, the path of the same file.
+    held: Option<OwnedFd>,
+    pid: Option<NonZeroU32>,
 }
 
 /// Attaches a program to all of these places, or to none. The error has the index of the place
 /// that the kernel refused.
+///
+/// The kernel resolves the path, reads pages of the file and takes locks of the process for it. If one of them
+/// keeps it waiting, the thread that asked is left behind, and what it makes in the end goes with it.
 pub(super) fn attach(
     kind: LinkKind,
-    program: &mut UProbe,
+    program: &UProbe,
     site: Site<'_>,
     places: &[Place],
 ) -> Result<Vec<Link>, (usize, LinkError)> {
-    if kind == LinkKind::Multi {
-        match Link::new(kind, program, site, places) {
+    let failed = |call| move |error| (0, LinkError { call, error });
+    let attaching = || -> io::Result<Attaching> {
+        let fd = program.fd().map_err(io::Error::other)?;
+        Ok(Attaching {
+            kind,
+            program: fd.as_fd().try_clone_to_owned()?,
+            is_return: matches!(program.kind(), ProbeKind::Return),
+            path: CString::new(site.path.as_os_str().as_bytes())?,
+            held: None,
+            pid: site.pid,
+        })
+    };
+    let mut attaching = attaching().map_err(failed("duplicating descriptors"))?;
+    if let Some(held) = site.held {
+        let held = held.try_clone_to_owned().map_err(failed("duplicating descriptors"))?;
+        let path = format!("/proc/self/fd/{}", held.as_raw_fd());
+        attaching.path =
+            CString::new(path).map_err(|error| failed("duplicating descriptors")(error.into()))?;
+        attaching.held = Some(held);
+    }
+    let places = places.to_vec();
+    let made = in_thread_that_may_be_lost(LIMIT, move || attach_now(&attaching, &places));
+    made.unwrap_or_else(|error| Err(failed("attaching")(error)))
+}
+
+/// How long making links may take. The kernel waits some tenths of a second for the first one after a pause.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// What `act` gives; an error if that takes longer than `limit`: its thread is left behind.
+fn in_thread_that_may_be_lost<T: Send + 'static>(
+    limit: Duration,
+    act: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<T> {
+    let (sender, made) = mpsc::channel();
+    // If nobody waits any more, what was made is dropped here.
+    let run = move || drop(sender.send(act()));
+    thread::Builder::new().name("ncclflow-link".to_owned()).spawn(run)?;
+    made.recv_timeout(limit).map_err(|_| {
+        let what = format!("the kernel did not answer within {} s", limit.as_secs());
+        io::Error::new(io::ErrorKind::TimedOut, what)
+    })
+}
+
+fn attach_now(attaching: &Attaching, places: &[Place]) -> Result<Vec<Link>, (usize, LinkError)> {
+    if attaching.kind == LinkKind::Multi {
+        match Link::new(attaching, places) {
             Ok(link) => return Ok(vec![link]),
             Err(error) if places.len() == 1 => return Err((0, error)),
             // The kernel does not tell which place it refused. Links to one place each do.
@@ -152,7 +221,7 @@ pub(super) fn attach(
     }
     let mut links = Vec::with_capacity(places.len());
     for (at, place) in places.chunks(1).enumerate() {
-        match Link::new(kind, program, site, place) {
+        match Link::new(attaching, place) {
             Ok(link) => links.push(link),
             Err(error) => {
                 detach(links, |_| {});
@@ -188,5 +257,20 @@ pub fn detach(links: Vec<Link>, mut before_each: impl FnMut(usize)) {
         before_each(left);
         left = left.saturating_sub(link.probes);
         drop(link);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_does_not_come_back_is_not_waited_for() {
+        let quick = in_thread_that_may_be_lost(Duration::from_secs(10), || 7).unwrap();
+        let begun = std::time::Instant::now();
+        let slow =
+            in_thread_that_may_be_lost(Duration::from_millis(20), || thread::sleep(Duration::from_secs(60)));
+        assert_eq!((quick, slow.unwrap_err().kind()), (7, io::ErrorKind::TimedOut));
+        assert!(begun.elapsed() < Duration::from_secs(30));
     }
 }

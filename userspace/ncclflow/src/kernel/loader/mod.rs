@@ -4,6 +4,7 @@
 mod attachment;
 mod buffer;
 mod link;
+mod link_call;
 mod object;
 mod programs;
 mod trial;

@@ -11,8 +11,8 @@ use aya_log::EbpfLogger;
 use log::Log;
 use memchr::memmem;
 use ncclflow_common::{
-    CLOSED, FetchPlan, MAX_RINGS, OPEN, OPEN_TO_ADMITTED, ProbeCounters, SCRATCH_SLOTS, Seen, WIRE_VERSION,
-    Walk, loss_slot, wakeup_bytes,
+    CLOSED, FetchPlan, MAX_RINGS, OPEN, OPEN_TO_ADMITTED, ProbeCounters, PythonWalk, SCRATCH_SLOTS, Seen,
+    WIRE_VERSION, Walk, loss_slot, wakeup_bytes,
 };
 
 use super::{
@@ -56,12 +56,19 @@ struct WalkValue(Walk);
 #[repr(transparent)]
 struct CountersValue(ProbeCounters);
 
+/// [`PythonWalk`] as a value of aya's maps.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+struct PythonValue(PythonWalk);
+
 // SAFETY: repr(C) of integers without padding, so any bytes are a value and every byte is initialised.
 unsafe impl Pod for PlanValue {}
 // SAFETY: as above.
 unsafe impl Pod for WalkValue {}
 // SAFETY: as above.
 unsafe impl Pod for CountersValue {}
+// SAFETY: as above.
+unsafe impl Pod for PythonValue {}
 
 /// [`Seen`] as a key of aya's maps.
 #[derive(Clone, Copy, Debug)]
@@ -86,6 +93,7 @@ pub struct LoadedObject {
     ebpf: Ebpf,
     links: LinkKind,
     buffer: Buffer,
+    has_stacks: bool,
     log: Option<EbpfLogger<StandardError>>,
 }
 
@@ -113,8 +121,8 @@ impl fmt::Debug for LoadedObject {
 
 impl LoadedObject {
     /// Makes the maps; programs are loaded on first use. `development_log`: prints the eBPF
-    /// side's log on standard error.
-    pub fn load(buffer: Buffer, links: LinkKind, development_log: bool) -> Result<Self> {
+    /// side's log on standard error. `stacks`: the maps of call stacks have room.
+    pub fn load(buffer: Buffer, links: LinkKind, development_log: bool, stacks: bool) -> Result<Self> {
         // The maps of the other kind of buffer are as small as possible.
         let (ring_bytes, scratch_slots, through_perf) = match buffer.kind {
             BufferKind::Ring => (buffer.bytes_per_ring(), 1, 0u32),
@@ -131,6 +139,11 @@ impl LoadedObject {
             .override_global("WAKEUP_BYTES", &wakeup_bytes, true)
             .override_global("LOADER_WIRE_VERSION", &WIRE_VERSION, true)
             .map_max_entries("SCRATCH", scratch_slots);
+        if !stacks {
+            for map in ["PYTHONS", "PYTHON_THREADS", "STACKS_SENT", "STACKS"] {
+                loader.map_max_entries(map, 1);
+            }
+        }
         for name in ring_names(buffer.rings) {
             loader.map_max_entries(name, ring_bytes);
         }
@@ -145,7 +158,7 @@ impl LoadedObject {
         )?;
         let log = development_log.then(|| EbpfLogger::init_with_logger(&mut ebpf, StandardError));
         let log = log.transpose().context("opening the eBPF side's log")?;
-        Ok(Self { ebpf, links, buffer, log })
+        Ok(Self { ebpf, links, buffer, has_stacks: stacks, log })
     }
 
     fn map<'a, M: TryFrom<&'a Map, Error = MapError>>(&'a self, name: &str) -> Result<M> {
@@ -201,7 +214,7 @@ impl LoadedObject {
         site: Site<'_>,
         places: &[Place],
     ) -> Result<Vec<Link>, (usize, LinkError)> {
-        let program = program.find(&mut self.ebpf).map_err(|error| (0, LinkError::of(self.links, error)))?;
+        let program = program.find(&mut self.ebpf).map_err(|error| (0, LinkError::of(error)))?;
         link::attach(self.links, program, site, places)
     }
 
@@ -238,17 +251,31 @@ impl LoadedObject {
         RingBuf::try_from(map).context("mapping a ring buffer")
     }
 
-    /// Clears the set of what walks have sent and send only once.
+    /// Stores where the stacks of this process (in the initial PID namespace) are.
+    pub(super) fn set_python(&mut self, tgid: u32, walk: &PythonWalk) -> Result<()> {
+        let mut pythons: HashMap<_, u32, PythonValue> = self.map_mut("PYTHONS")?;
+        pythons.insert(&tgid, &PythonValue(*walk), 0).context("writing the map `PYTHONS`")
+    }
+
+    /// Forgets where they are, if they were stored.
+    pub(super) fn remove_python(&mut self, tgid: u32) -> Result<()> {
+        let mut pythons: HashMap<_, u32, PythonValue> = self.map_mut("PYTHONS")?;
+        remove(&mut pythons, &tgid).context("writing the map `PYTHONS`")
+    }
+
+    /// Clears the set of what was sent and is sent only once: of walks, and call stacks.
     pub(crate) fn forget_seen(&mut self) -> Result<()> {
+        if self.has_stacks {
+            let mut sent: HashMap<_, u64, u32> = self.map_mut("STACKS_SENT")?;
+            let ids: Vec<u64> = sent.keys().filter_map(Result::ok).collect();
+            for id in ids {
+                remove(&mut sent, &id).context("writing the map `STACKS_SENT`")?;
+            }
+        }
         let mut seen: HashMap<_, SeenValue, u32> = self.map_mut("SEEN")?;
         let keys: Vec<SeenValue> = seen.keys().filter_map(Result::ok).collect();
         for key in keys {
-            match seen.remove(&key) {
-                Ok(()) => {}
-                // The kernel evicts the oldest keys of a full map.
-                Err(MapError::SyscallError(error)) if error.io_error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(error).context("writing the map `SEEN`"),
-            }
+            remove(&mut seen, &key).context("writing the map `SEEN`")?;
         }
         Ok(())
     }
@@ -270,6 +297,14 @@ impl LoadedObject {
 fn open<S, M: TryFrom<S, Error = MapError>>(map: Option<S>, name: &str) -> Result<M> {
     let map = map.with_context(|| format!("the eBPF object has no map `{name}`"))?;
     M::try_from(map).with_context(|| format!("opening the map `{name}`"))
+}
+
+/// Removes a key, which the kernel may have evicted, as it does the oldest keys of a full map.
+fn remove<K: Pod, V: Pod>(map: &mut HashMap<&mut MapData, K, V>, key: &K) -> Result<(), MapError> {
+    match map.remove(key) {
+        Err(MapError::SyscallError(error)) if error.io_error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
 }
 
 /// The names of the maps of the ring buffers in use.

@@ -17,16 +17,33 @@ pub enum Program {
     Return,
     /// Walks lists.
     Walk,
+    /// As [`Self::Fetch`], and before it the call stack of the thread.
+    FetchWithStack,
+    /// As [`Self::Walk`], and before it the call stack of the thread.
+    WalkWithStack,
 }
 
 impl Program {
-    pub(super) const ALL: [Self; 3] = [Self::Fetch, Self::Return, Self::Walk];
+    pub(super) const ALL: [Self; 5] =
+        [Self::Fetch, Self::Return, Self::Walk, Self::FetchWithStack, Self::WalkWithStack];
+
+    /// The same with call stacks.
+    #[must_use]
+    pub fn with_stack(self) -> Self {
+        match self {
+            Self::Fetch | Self::FetchWithStack => Self::FetchWithStack,
+            Self::Walk | Self::WalkWithStack => Self::WalkWithStack,
+            Self::Return => Self::Return,
+        }
+    }
 
     fn name(self) -> &'static str {
         match self {
             Self::Fetch => "fetch_record",
             Self::Return => "fetch_return",
             Self::Walk => "walk",
+            Self::FetchWithStack => "fetch_with_stack",
+            Self::WalkWithStack => "walk_with_stack",
         }
     }
 
@@ -104,6 +121,7 @@ fn refusal(name: &str, error: ProgramError) -> anyhow::Error {
     };
     let hint = match name {
         _ if is_denied => " (run as root)",
+        "fetch_with_stack" | "walk_with_stack" => " (without --stacks it is not needed)",
         "walk" => " (`ncclflow record --probes per-call` does without it)",
         _ => "",
     };

@@ -81,7 +81,7 @@ pub fn try_uprobe() -> Result<Trial, TrialError> {
     let begun = Instant::now();
     let links = LinkKind::best();
     let buffer = Buffer { kind: BufferKind::best(), bytes: 4 << 20, rings: 1 };
-    let mut object = LoadedObject::load(buffer, links, false).map_err(TrialError::Load)?;
+    let mut object = LoadedObject::load(buffer, links, false, false).map_err(TrialError::Load)?;
     object.set_plan(0, &plan()).map_err(TrialError::Other)?;
     object.load_programs(&[Program::Fetch]).map_err(TrialError::Load)?;
     // Some kernels' verifiers refuse some programs.
@@ -93,7 +93,8 @@ pub fn try_uprobe() -> Result<Trial, TrialError> {
     let load = begun.elapsed();
 
     let offset = file_offset(probed as *const () as usize).map_err(TrialError::Other)?;
-    let site = Site { path: Path::new("/proc/self/exe"), pid: NonZeroU32::new(std::process::id()) };
+    let site =
+        Site { path: Path::new("/proc/self/exe"), held: None, pid: NonZeroU32::new(std::process::id()) };
     let begun = Instant::now();
     let link = object.link(Program::Fetch, site, &[(offset, 0)]);
     let link = link.map_err(|(_, refused)| TrialError::Attach(refused.error))?;

@@ -13,21 +13,21 @@ use super::{
 };
 use flow::wire::{ProbeKind, SendSizeSpans};
 use nccl_library::{
-    elf::{Budget, Image, Machine},
+    elf::Machine,
     fields::recv_mem,
     layouts::Field,
-    symbols::{Function, MachineCode, Resolution, SlotReset},
+    symbols::{Code, Function, MachineCode, Resolution, SlotReset},
 };
 
 /// Bytes of an entry of `sizesFifo`, and of what is stored into it.
 const SIZE_BYTES: u16 = 4;
 
 /// Adds the probe, if the library is one of those that need it.
-pub(super) fn add_send_sizes(set: &mut ProbeSet, resolution: &Resolution, image: &Image) {
+pub(super) fn add_send_sizes(set: &mut ProbeSet, resolution: &Resolution, kept: &Code) {
     let Some(sizes) = recv_mem::SIZES_FIFO.find(&resolution.layouts) else { return };
     let name = CALLERS[0];
     let lost = "measured sizes of messages; their times are there";
-    match place(resolution, image, &sizes) {
+    match place(resolution, kept, &sizes) {
         Ok((place, reset)) => {
             let compiled = send_size(resolution, &reset).map_err(|error| error.to_string());
             set.add_probe(name, (place.symbol, place.file_offset), compiled, lost);
@@ -38,7 +38,7 @@ pub(super) fn add_send_sizes(set: &mut ProbeSet, resolution: &Resolution, image:
 
 /// The instruction that resets a size, in the one copy of the function that tells of steps: that of CollNet
 /// does not.
-fn place(resolution: &Resolution, image: &Image, sizes: &Field) -> Result<(Instruction, SlotReset), String> {
+fn place(resolution: &Resolution, kept: &Code, sizes: &Field) -> Result<(Instruction, SlotReset), String> {
     if resolution.machine != Machine::X86_64 {
         return Err("machine code of this processor is not read".to_owned());
     }
@@ -52,8 +52,7 @@ fn place(resolution: &Resolution, image: &Image, sizes: &Field) -> Result<(Instr
     let state = state.ok_or("the parameters of `ncclProfilingRecord` are not known")?;
     let mut found: Vec<(&Function, SlotReset)> = Vec::new();
     for function in resolution.functions(CALLERS[0]) {
-        let code = MachineCode::of_function(image, function.vaddr, function.size, &mut Budget::default())
-            .ok_or("its code cannot be read")?;
+        let code = MachineCode::of_kept(kept, function).ok_or("its code cannot be read")?;
         for call in code.calls_of(hook.vaddr.0, state) {
             if call.constants == [RECORD_SENT] {
                 found.push((function, code.slot_reset_before(call.address, sizes.offset)?));
@@ -63,7 +62,7 @@ fn place(resolution: &Resolution, image: &Image, sizes: &Field) -> Result<(Instr
     let [(function, reset)] = &found[..] else {
         return Err("it is not one call there that tells of a message that it was sent".to_owned());
     };
-    let place = Instruction::inside(image, function, reset.address).ok_or("its code is not in the file")?;
+    let place = Instruction::inside(function, reset.address).ok_or("its code is not in the file")?;
     Ok((place, reset.clone()))
 }
 

@@ -104,6 +104,8 @@ pub struct Probe {
     pub kind: ProbeKind,
     pub plan: FetchPlan,
     pub walk: Option<WalkProgram>,
+    /// The call stack is recorded, too.
+    pub takes_stack: bool,
 }
 
 /// A probe that this library does not allow.
@@ -176,16 +178,15 @@ fn plans(resolution: &Resolution) -> ProbeSet {
     let mut set = ProbeSet { way: Some(ProbeStrategy::Plan), ..ProbeSet::default() };
     let lost = "every op";
     if walk_probes::is_possible(resolution) {
-        for (name, place) in [
-            ("ncclLaunchKernelAfter_NoCuda", PlanProbe::AfterLaunch),
-            ("hostStreamPlanCallback", PlanProbe::Callback),
-        ] {
+        for (name, place) in
+            [(walk_probes::LAUNCH, PlanProbe::AfterLaunch), ("hostStreamPlanCallback", PlanProbe::Callback)]
+        {
             set.add(resolution, name, lost, |function| walk_probes::walk(resolution, function, place));
         }
     } else {
         let why = "plans of this version do not hold all that their ops are made of (2.23 and later do), or their \
                    layout is not known";
-        set.add_missing("ncclLaunchKernelAfter_NoCuda", why, lost);
+        set.add_missing(walk_probes::LAUNCH, why, lost);
     }
     if !set.missing.is_empty() {
         set.probes.clear();
@@ -230,6 +231,21 @@ pub fn add_api_returns(set: &mut ProbeSet, resolution: &Resolution) {
     }
 }
 
+/// Has call stacks taken: at calls of the API, and where ops are launched. Of probes that are hit for each op and peer,
+/// where the call is; without one, where the op is planned.
+pub fn take_stacks(set: &mut ProbeSet) {
+    let has_calls = set.probes.iter().any(|probe| matches!(probe.kind, ProbeKind::ApiCall(_)));
+    for probe in &mut set.probes {
+        probe.takes_stack = match probe.kind {
+            ProbeKind::ApiLine(_) | ProbeKind::ApiArguments(_) | ProbeKind::ApiCall(_) => true,
+            // In a callback of CUDA's nobody has called.
+            ProbeKind::Plan(_) => probe.function == walk_probes::LAUNCH,
+            ProbeKind::ProxyOp(_) => !has_calls,
+            _ => false,
+        };
+    }
+}
+
 impl ProbeSet {
     /// Says that a probe is not possible.
     pub(super) fn add_missing(&mut self, name: &str, why: impl Into<String>, lost: &str) {
@@ -247,7 +263,16 @@ impl ProbeSet {
     ) {
         match compiled {
             Ok((plan, kind, walk)) => {
-                self.probes.push(Probe { function: name.to_owned(), symbol, file_offset, kind, plan, walk });
+                let function = name.to_owned();
+                self.probes.push(Probe {
+                    function,
+                    symbol,
+                    file_offset,
+                    kind,
+                    plan,
+                    walk,
+                    takes_stack: false,
+                });
             }
             Err(why) => self.add_missing(name, why, lost),
         }

@@ -16,10 +16,10 @@ use super::{
 };
 use flow::wire::StepHook;
 use nccl_library::{
-    elf::{Budget, ElfVaddr, FileOffset, Image, Machine},
+    elf::{FileOffset, Machine},
     nccl::{NameTables, StepState},
     parameter::ParamLocation,
-    symbols::{CallSite, Function, MachineCode, Resolution, x86_register},
+    symbols::{CallSite, Code, Function, MachineCode, Resolution, x86_register},
 };
 
 /// What of a message's way is measured.
@@ -48,18 +48,18 @@ const RECORD_WAITS: [i64; 2] = [RECORD_SENT, 4];
 pub(super) const RECORD_SENT: i64 = 2;
 const RECORD_ALL: [i64; 4] = [1, 2, 3, 4];
 
-/// Adds the probes of the steps. Without the library's file they are at the hooks' entries, and those that
+/// Adds the probes of the steps. Without the library's code they are at the hooks' entries, and those that
 /// can be nowhere else are not there.
-pub fn add_steps(set: &mut ProbeSet, resolution: &Resolution, image: Option<&Image>, detail: StepDetail) {
-    if let Some(image) = image {
-        add_send_sizes(set, resolution, image);
+pub fn add_steps(set: &mut ProbeSet, resolution: &Resolution, code: Option<&Code>, detail: StepDetail) {
+    if let Some(code) = code {
+        add_send_sizes(set, resolution, code);
     }
-    let image = image.filter(|_| resolution.machine == Machine::X86_64);
+    let code = code.filter(|_| resolution.machine == Machine::X86_64);
     for &(name, hook) in era(resolution) {
         let lost = "measured times and sizes of messages";
         for function in set.functions(resolution, name, lost) {
-            let places = image
-                .and_then(|image| at_calls(resolution, image, function, hook, detail))
+            let places = code
+                .and_then(|code| at_calls(resolution, code, function, hook, detail))
                 .unwrap_or_else(|| vec![Instruction::in_hook(function)]);
             for place in places {
                 let compiled = proxy_step(resolution, function, hook, place.in_send);
@@ -88,9 +88,9 @@ impl Instruction {
         }
     }
 
-    pub(super) fn inside(image: &Image, function: &Function, address: u64) -> Option<Self> {
-        let file_offset = image.file_offset(ElfVaddr(address))?;
-        let distance = address.checked_sub(function.vaddr.0)?;
+    pub(super) fn inside(function: &Function, address: u64) -> Option<Self> {
+        let distance = address.checked_sub(function.vaddr.0).filter(|distance| *distance < function.size)?;
+        let file_offset = FileOffset(function.file_offset.0.checked_add(distance)?);
         let in_send = function.name == CALLERS[0];
         Some(Self { symbol: symbol_at(function, distance), file_offset, in_send })
     }
@@ -103,7 +103,7 @@ fn symbol_at(function: &Function, distance: u64) -> String {
 /// The calls at which a wanted state is told, if all wanted states are known to be told at one.
 fn at_calls(
     resolution: &Resolution,
-    image: &Image,
+    code: &Code,
     function: &Function,
     hook: StepHook,
     detail: StepDetail,
@@ -114,11 +114,11 @@ fn at_calls(
     for (name, wanted) in CALLERS.iter().zip(wanted) {
         let mut told: Vec<i64> = Vec::new();
         for caller in resolution.functions(name) {
-            let code = MachineCode::of_function(image, caller.vaddr, caller.size, &mut Budget::default())?;
+            let code = MachineCode::of_kept(code, caller)?;
             for CallSite { address, constants } in code.calls_of(function.vaddr.0, state) {
                 // A state that is not known may be a wanted one.
                 if constants.is_empty() || constants.iter().any(|state| wanted.contains(state)) {
-                    places.push(Instruction::inside(image, caller, address)?);
+                    places.push(Instruction::inside(caller, address)?);
                 }
                 told.extend(constants);
             }

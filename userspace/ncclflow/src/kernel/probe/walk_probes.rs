@@ -35,6 +35,9 @@ use nccl_library::{
     symbols::{Function, Resolution},
 };
 
+/// The function that NCCL calls for each plan that it has launched.
+pub(super) const LAUNCH: &str = "ncclLaunchKernelAfter_NoCuda";
+
 /// Which of a plan's probes it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PlanProbe {

@@ -1,14 +1,14 @@
 //! Moves records out of the kernel.
 
 use std::{
-    collections::HashMap,
-    io,
+    collections::{HashMap, VecDeque},
+    fmt, io,
     os::fd::AsFd as _,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use ncclflow_common::RecordHeader;
@@ -17,6 +17,7 @@ use super::{
     batch::Batch, mailbox::Mailbox, outlet::Outlet, probe_counts::ProbeCounts, source::Source,
     waker::wait_for,
 };
+use crate::fault;
 
 /// Longest pause while records come: how late one can be that does not fill the buffer to the mark at which
 /// the kernel wakes us.
@@ -24,6 +25,9 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// Longest pause while none come.
 pub const MAX_PAUSE: Duration = Duration::from_millis(400);
+
+/// How long after the end of a process its last records can come: longer than any pause.
+const STRAGGLE: Duration = Duration::from_secs(1);
 
 /// Shortest pause where every record would wake us.
 const SHORT_PAUSE: Duration = Duration::from_millis(1);
@@ -43,16 +47,33 @@ struct Process {
 pub enum DrainMessage {
     /// Look for records at once, whatever the pause.
     LookNow,
+    /// This process has ended, or is not there any more; of its records the kernel has lost so many.
+    ProcessEnded {
+        tgid: u32,
+        lost: u64,
+    },
     Stop,
+}
+
+/// What is done at each pass. It must not wait.
+struct EachPass(Box<dyn Fn() + Send>);
+
+impl fmt::Debug for EachPass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("EachPass")
+    }
 }
 
 #[derive(Debug)]
 pub struct Drain {
     source: Source,
     outlets: Vec<Outlet>,
+    each_pass: Option<EachPass>,
     taken: ProbeCounts,
     taken_total: Arc<AtomicU64>,
     lost: HashMap<u32, u64>,
+    /// Processes that have ended, the kernel's count of their lost records, and when it was seen.
+    ended: VecDeque<(Instant, u32, u64)>,
     /// The process of the record before, which mostly is that of the next one too.
     last: Process,
 }
@@ -62,18 +83,31 @@ impl Drain {
         Self {
             source,
             outlets,
+            each_pass: None,
             taken: ProbeCounts::default(),
             taken_total: Arc::default(),
             lost: HashMap::new(),
+            ended: VecDeque::new(),
             last: Process::default(),
         }
+    }
+
+    /// Does this each time that it has looked for records, at least every [`MAX_PAUSE`]. It must not wait.
+    #[must_use]
+    pub fn each_pass(mut self, then: impl Fn() + Send + 'static) -> Self {
+        self.each_pass = Some(EachPass(Box::new(then)));
+        self
     }
 
     /// Moves records until it is told to stop. Never waits for a taker.
     pub fn run(&mut self, mailbox: &Mailbox<DrainMessage>) -> io::Result<()> {
         let mut pause = PAUSE;
         loop {
+            fault::here("drain")?;
             let taken = self.take(Outlet::push);
+            if let Some(EachPass(then)) = &self.each_pass {
+                then();
+            }
             pause = if taken > 0 { PAUSE } else { (pause * 2).min(MAX_PAUSE) };
             let mut fds = vec![mailbox.as_fd()];
             let timeout = if self.source.wakes_for_each_record() && taken > 0 {
@@ -85,8 +119,41 @@ impl Drain {
             };
             let ready = wait_for(&fds, Some(timeout))?;
             let is_told = ready.first() == Some(&true);
-            if is_told && mailbox.take().any(|message| message == DrainMessage::Stop) {
-                return Ok(());
+            if is_told {
+                let mut is_over = false;
+                for message in mailbox.take() {
+                    match message {
+                        DrainMessage::LookNow => {}
+                        DrainMessage::ProcessEnded { tgid, lost } => {
+                            self.ended.push_back((Instant::now(), tgid, lost));
+                        }
+                        DrainMessage::Stop => is_over = true,
+                    }
+                }
+                if is_over {
+                    return Ok(());
+                }
+            }
+            self.forget_ended(Instant::now());
+        }
+    }
+
+    /// Forgets processes that have ended so long ago that all their records have come, and tells the takers what
+    /// was lost of them after the last.
+    fn forget_ended(&mut self, now: Instant) {
+        while let Some(&(at, tgid, lost)) = self.ended.front()
+            && now.saturating_duration_since(at) > STRAGGLE
+        {
+            self.ended.pop_front();
+            if self.last.tgid == tgid {
+                self.lost.insert(tgid, self.last.lost);
+                self.last = Process::default();
+            }
+            // One that had no record has no op that could lack one.
+            let Some(known) = self.lost.remove(&tgid) else { continue };
+            let after_last = lost.saturating_sub(known);
+            if after_last > 0 {
+                self.outlets.iter_mut().for_each(|outlet| outlet.note_lost(tgid, after_last));
             }
         }
     }
@@ -138,8 +205,12 @@ impl Drain {
         &self.outlets
     }
 
+    pub fn outlets_mut(&mut self) -> &mut [Outlet] {
+        &mut self.outlets
+    }
+
     fn take(&mut self, pass_on: impl Fn(&mut Outlet, &Arc<Batch>)) -> usize {
-        let Self { source, outlets, taken: account, taken_total, lost, last } = self;
+        let Self { source, outlets, taken: account, taken_total, lost, last, .. } = self;
         let mut batch = Batch::default();
         let mut pass_on = |batch: &mut Batch| {
             if !batch.is_empty() {
@@ -166,5 +237,50 @@ impl Drain {
         pass_on(&mut batch);
         taken_total.fetch_add(taken as u64, Ordering::Release);
         taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::stream::{Popped, Queue};
+
+    fn record(tgid: u32, lost: u64) -> Vec<u8> {
+        let header = RecordHeader { len: 96, tgid, lost, ..RecordHeader::default() };
+        let mut record = header.to_bytes().to_vec();
+        record.resize(96, 0);
+        record
+    }
+
+    #[test]
+    fn processes_that_have_ended_are_forgotten_and_what_they_lost_last_is_told() {
+        let queue = Arc::new(Queue::new(64 << 20));
+        let mut drain = Drain::new(Source::Double(VecDeque::new()), vec![Outlet::new(Arc::clone(&queue))]);
+        let begun = Instant::now();
+        for tgid in 1..=20_000 {
+            drain.give(VecDeque::from([record(tgid, 2)]));
+            drain.round();
+            drain.ended.push_back((begun, tgid, if tgid % 1000 == 0 { 5 } else { 2 }));
+        }
+        drain.forget_ended(begun + STRAGGLE / 2);
+        assert!(drain.lost.len() > 19_000, "their last records may still come");
+        drain.forget_ended(begun + STRAGGLE * 2);
+        // 0 is no process's.
+        assert!(drain.lost.keys().all(|tgid| *tgid == 0) && drain.ended.is_empty());
+        drain.give(VecDeque::from([record(30_000, 0)]));
+        drain.round();
+        drain.close(|_| 0);
+        let (mut marks, mut records) = (Vec::new(), 0);
+        while let Popped::Batch(batch) = queue.pop(Some(Duration::ZERO)) {
+            for header in batch.records().filter_map(RecordHeader::from_bytes) {
+                if header.probe == ncclflow_common::LOSS_MARK {
+                    marks.push((header.tgid, header.lost));
+                } else {
+                    records += 1;
+                }
+            }
+        }
+        let expected: Vec<_> = (1..=20).map(|n| (n * 1000, 3)).collect();
+        assert_eq!((marks, records), (expected, 20_001));
     }
 }

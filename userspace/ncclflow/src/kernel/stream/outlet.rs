@@ -4,11 +4,16 @@ use std::{
     collections::BTreeMap,
     fmt,
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
-use ncclflow_common::RecordHeader;
+use ncclflow_common::{LOSS_MARK, RecordHeader};
 
-use super::{batch::Batch, probe_counts::ProbeCounts, queue::Queue};
+use super::{
+    batch::Batch,
+    probe_counts::ProbeCounts,
+    queue::{Popped, Queue},
+};
 
 #[derive(Debug)]
 pub struct Outlet {
@@ -43,11 +48,15 @@ impl Outlet {
     /// Passes a batch on if there is room. If not, its records are dropped and counted, and the taker is told
     /// in the place where they would have been.
     pub(super) fn push(&mut self, batch: &Arc<Batch>) {
-        if self.tell() && self.queue.push(batch) {
-            return;
+        if !self.tell() || !self.queue.push(batch) {
+            self.drop_batch(batch);
         }
+    }
+
+    fn drop_batch(&mut self, batch: &Batch) {
         let mut dropped = self.dropped.lock().unwrap_or_else(PoisonError::into_inner);
-        for header in batch.records().filter_map(RecordHeader::from_bytes) {
+        let headers = batch.records().filter_map(RecordHeader::from_bytes);
+        for header in headers.filter(|header| header.probe != LOSS_MARK) {
             dropped.count(header.probe, header.cpu);
             *self.untold.entry(header.tgid).or_insert(0) += 1;
         }
@@ -56,7 +65,23 @@ impl Outlet {
     /// Passes a batch on when there is room.
     pub(super) fn push_when_there_is_room(&mut self, batch: &Arc<Batch>) {
         self.tell_when_there_is_room();
-        self.queue.push_when_there_is_room(batch);
+        if !self.queue.push_when_there_is_room(batch) {
+            self.drop_batch(batch);
+        }
+    }
+
+    /// The taker has failed: what it has left in the queue is dropped, and counted.
+    pub fn drop_what_is_left(&mut self) {
+        self.queue.close();
+        while let Popped::Batch(batch) = self.queue.pop(Some(Duration::ZERO)) {
+            self.drop_batch(&batch);
+        }
+    }
+
+    /// The kernel lost so many records of a process after the last that came. The taker is told with the next
+    /// records.
+    pub(super) fn note_lost(&mut self, tgid: u32, lost: u64) {
+        *self.untold.entry(tgid).or_insert(0) += lost;
     }
 
     /// Nothing more comes. `lost` says how many records of a process the kernel lost after the last that
@@ -97,8 +122,9 @@ impl Outlet {
     }
 
     fn tell_when_there_is_room(&mut self) {
-        if let Some(marks) = self.marks() {
-            self.queue.push_when_there_is_room(&marks);
+        if let Some(marks) = self.marks()
+            && self.queue.push_when_there_is_room(&marks)
+        {
             self.untold.clear();
         }
     }

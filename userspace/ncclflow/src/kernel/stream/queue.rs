@@ -42,22 +42,28 @@ impl Queue {
         Self { limit, state: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// Adds a batch, if there is room for it. Says whether there was.
+    /// Adds a batch, if there is room for it and somebody to take it. Says whether it was added.
     #[must_use]
     pub fn push(&self, batch: &Arc<Batch>) -> bool {
         let mut state = self.lock();
-        if !self.has_room(&state, batch) {
-            return false;
+        let is_added = !state.closed && self.has_room(&state, batch);
+        if is_added {
+            self.add(&mut state, batch);
         }
-        self.add(&mut state, batch);
-        true
+        is_added
     }
 
-    /// Adds a batch, when there is room for it.
-    pub fn push_when_there_is_room(&self, batch: &Arc<Batch>) {
-        let is_full = |state: &mut State| !self.has_room(state, batch);
+    /// Adds a batch, when there is room for it. `false`: there is nobody to take it.
+    #[must_use]
+    pub fn push_when_there_is_room(&self, batch: &Arc<Batch>) -> bool {
+        let is_full = |state: &mut State| !state.closed && !self.has_room(state, batch);
         let state = self.changed.wait_while(self.lock(), is_full);
-        self.add(&mut state.unwrap_or_else(PoisonError::into_inner), batch);
+        let mut state = state.unwrap_or_else(PoisonError::into_inner);
+        let is_added = !state.closed;
+        if is_added {
+            self.add(&mut state, batch);
+        }
+        is_added
     }
 
     /// Takes the oldest batch, waiting for one for at most `timeout`.
@@ -97,19 +103,20 @@ impl Queue {
         self.changed.notify_all();
     }
 
+    /// Nothing waits in it.
+    pub fn is_empty(&self) -> bool {
+        self.lock().batches.is_empty()
+    }
+
     pub fn peak(&self) -> usize {
         self.lock().peak
     }
 
     fn has_room(&self, state: &State, batch: &Batch) -> bool {
-        // A closed queue takes everything: who should have taken it is gone.
-        state.closed || state.batches.is_empty() || state.bytes + batch.bytes().len() <= self.limit
+        state.batches.is_empty() || state.bytes + batch.bytes().len() <= self.limit
     }
 
     fn add(&self, state: &mut State, batch: &Arc<Batch>) {
-        if state.closed {
-            return;
-        }
         state.bytes += batch.bytes().len();
         state.peak = state.peak.max(state.bytes);
         state.batches.push_back(Arc::clone(batch));

@@ -111,7 +111,31 @@ fn a_queue_that_nobody_takes_from_any_more_keeps_nobody_waiting() {
     assert!(queue.push(&batch), "one always fits");
     assert!(!queue.push(&batch));
     queue.close();
-    queue.push_when_there_is_room(&batch);
+    assert!(!queue.push_when_there_is_room(&batch) && !queue.push(&batch), "nobody would take it");
     assert!(matches!(queue.pop(None), Popped::Batch(_)), "what was there before is still to be had");
     assert!(matches!(queue.pop(None), Popped::Closed));
+}
+
+/// A taker that has failed is as one that does not keep up: everything that it did not take is counted.
+#[test]
+fn what_a_taker_that_failed_has_left_is_dropped_and_counted() {
+    const COUNT: u64 = 3000;
+    let queue = Arc::new(Queue::new(64 << 20));
+    let mut all = records(COUNT).collect::<std::collections::VecDeque<_>>();
+    let late = all.split_off(1000);
+    let mut drain = Drain::new(Source::Double(all), vec![Outlet::new(Arc::clone(&queue))]);
+    assert_eq!(drain.round(), 1000);
+    let Popped::Batch(first) = queue.pop(None) else { panic!("nothing came") };
+    let taken = first.len() as u64;
+    // As its inbox does when the taker's thread ends.
+    queue.close();
+    let mut late = late.into_iter().collect::<std::collections::VecDeque<_>>();
+    let last = late.split_off(1000);
+    drain.give(late);
+    drain.round();
+    drain.give(last);
+    assert_eq!(drain.take_all(), 1000);
+    drain.close(|_| 0);
+    drain.outlets_mut()[0].drop_what_is_left();
+    assert_eq!(taken + drain.outlets()[0].dropped().total(), COUNT);
 }

@@ -1,6 +1,6 @@
 //! What went over each link of each rank, by seconds: the table `link_1s`.
 
-use flow::schema::{BytesKind, LinkSecond, MessageRow, Op, RankKey, SecondOf};
+use flow::schema::{BytesKind, LinkSecond, MessageRow, MessageSums, Op, RankKey, SecondOf};
 use foldhash::HashMap;
 use nccl_library::nccl::{Direction, Transport};
 
@@ -45,18 +45,36 @@ impl LinkSeconds {
                 second: at_ns.saturating_add(offset_ns) / NS_PER_SECOND,
                 second_of,
             };
-            let row = match &mut self.last {
-                Some((last, row)) if *last == key => row,
-                last => {
-                    let row = self.seconds.remove(&key).unwrap_or_else(|| empty(&key));
-                    if let Some((before, row)) = last.take() {
-                        self.seconds.insert(before, row);
-                    }
-                    &mut last.insert((key, row)).1
-                }
-            };
-            add(row, message);
+            add(self.row(key), message);
         }
+    }
+
+    /// Adds messages of an op that were only planned.
+    pub(super) fn add_sums(&mut self, op: &Op, sums: &[MessageSums], offset_ns: u64) {
+        for with_peer in sums {
+            let row = self.row(Key {
+                rank: op.rank,
+                peer: with_peer.peer,
+                channel: with_peer.channel,
+                op: with_peer.op,
+                transport: with_peer.transport,
+                second: op.row.ts_ns.saturating_add(offset_ns) / NS_PER_SECOND,
+                second_of: SecondOf::Op,
+            });
+            row.messages = row.messages.saturating_add(with_peer.messages);
+            row.bytes_exact = row.bytes_exact.saturating_add(with_peer.bytes_exact);
+            row.bytes_capacity = row.bytes_capacity.saturating_add(with_peer.bytes_capacity);
+        }
+    }
+
+    fn row(&mut self, key: Key) -> &mut LinkSecond {
+        if self.last.as_ref().is_none_or(|(last, _)| *last != key) {
+            let row = self.seconds.remove(&key).unwrap_or_else(|| empty(&key));
+            if let Some((before, row)) = self.last.replace((key, row)) {
+                self.seconds.insert(before, row);
+            }
+        }
+        &mut self.last.get_or_insert_with(|| (key, empty(&key))).1
     }
 
     pub(super) fn is_full(&self) -> bool {

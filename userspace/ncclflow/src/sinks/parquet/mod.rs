@@ -16,7 +16,7 @@ mod table;
 use std::{collections::HashMap, io, mem, sync::Arc};
 
 use anyhow::{Context as _, Result, bail};
-use flow::schema::{ApiCall, ClockReport, FleetHost, MessageRow, Op, OtherCallRow};
+use flow::schema::{ApiCall, ClockReport, FleetHost, MessageRow, MessageSums, Op, OtherCallRow};
 use nccl_library::nccl::Name;
 
 use self::{
@@ -258,6 +258,10 @@ impl Sink for ParquetTables {
     fn messages(&mut self, op: &Op, messages: &[MessageRow]) {
         let rows = u32::try_from(messages.len()).unwrap_or(u32::MAX);
         self.put(op.row.pid, &op.row.host, rows, |partition| partition.messages(op, messages));
+    }
+
+    fn message_sums(&mut self, op: &Op, sums: &[MessageSums]) {
+        self.put(op.row.pid, &op.row.host, 0, |partition| partition.message_sums(op, sums));
     }
 
     fn call(&mut self, call: &ApiCall) {

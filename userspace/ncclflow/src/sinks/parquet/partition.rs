@@ -3,8 +3,8 @@
 use std::{io, sync::Arc};
 
 use flow::schema::{
-    ApiCall, ClockReport, FleetColumns, FleetComm, FleetHost, FleetMessage, LossReport, MessageRow, Op,
-    OtherCallRow, RankKey, comm_hash_name,
+    ApiCall, ClockReport, FleetColumns, FleetComm, FleetHost, FleetMessage, LossReport, MessageRow,
+    MessageSums, Op, OtherCallRow, RankKey, comm_hash_name,
 };
 use foldhash::HashMap;
 
@@ -123,6 +123,12 @@ impl Partition {
         }
         self.rank(op.rank, op.row.ts_ns)?.messages += messages.len() as u64;
         self.links.add(op, messages, self.common.offset_ns.unwrap_or(0));
+        if self.links.is_full() { self.flush_links() } else { Ok(()) }
+    }
+
+    /// Messages that were only planned: they are in the sums of their links and nowhere else.
+    pub(super) fn message_sums(&mut self, op: &Op, sums: &[MessageSums]) -> io::Result<()> {
+        self.links.add_sums(op, sums, self.common.offset_ns.unwrap_or(0));
         if self.links.is_full() { self.flush_links() } else { Ok(()) }
     }
 

@@ -23,4 +23,5 @@ mod window;
 pub use collect::{Found, Query, stacks_of};
 pub use file::{Progress, TraceFile};
 pub use functions::{Functions, Match, find_functions};
+pub(crate) use names::Pattern;
 pub use window::Window;

@@ -74,16 +74,16 @@ fn without_addresses(name: &str) -> Cow<'_, str> {
 /// Which names are asked for: one; or, if it has a `%`, those that are like it, as SQL's LIKE has it in SQLite:
 /// `%` is any text, `_` any character, and ASCII letters of both cases are the same.
 #[derive(Clone, Debug)]
-pub(super) struct Pattern {
+pub(crate) struct Pattern {
     text: String,
 }
 
 impl Pattern {
-    pub(super) fn new(text: &str) -> Self {
+    pub(crate) fn new(text: &str) -> Self {
         Self { text: text.to_owned() }
     }
 
-    pub(super) fn matches(&self, name: &str) -> bool {
+    pub(crate) fn matches(&self, name: &str) -> bool {
         if self.text.contains('%') { is_like(name, &self.text) } else { self.text == name }
     }
 }

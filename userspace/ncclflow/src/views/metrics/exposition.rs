@@ -21,8 +21,9 @@ pub struct Exposition {
 }
 
 impl Exposition {
-    /// `realtime_offset_ns`: from the records' clock to wall time.
-    pub fn new(live: LiveStatistics, realtime_offset_ns: u64) -> Self {
+    /// `realtime_offset_ns`: from the records' clock to wall time. It is asked at each scrape: wall time is set, and
+    /// goes on while the host sleeps.
+    pub fn new(live: LiveStatistics, realtime_offset_ns: fn() -> u64) -> Self {
         let mut registry = Registry::with_prefix("ncclflow");
         registry.register_collector(Box::new(Session { live, realtime_offset_ns }));
         Self { registry }
@@ -39,7 +40,7 @@ impl Exposition {
 #[derive(Debug)]
 struct Session {
     live: LiveStatistics,
-    realtime_offset_ns: u64,
+    realtime_offset_ns: fn() -> u64,
 }
 
 impl Collector for Session {
@@ -52,7 +53,7 @@ impl Collector for Session {
         ops(&mut families, &ranks)?;
         calls(&mut families, &ranks)?;
         traffic(&mut families, &ranks)?;
-        progress(&mut families, &ranks, &statistics, self.realtime_offset_ns)
+        progress(&mut families, &ranks, &statistics, (self.realtime_offset_ns)())
     }
 }
 
@@ -64,7 +65,7 @@ impl<'a> Ranks<'a> {
         let kept = statistics
             .ranks
             .iter()
-            .map(|(key, rank)| ([key.comm_name(), key.rank.to_string(), key.pid.to_string()], rank));
+            .map(|(key, rank)| ([key.comm_name(), key.rank.to_string(), key.pid.to_string()], &**rank));
         let folded = (statistics.folded_ranks > 0)
             .then(|| (std::array::from_fn(|_| OTHER.to_owned()), &statistics.folded));
         Self(kept.chain(folded).collect())
@@ -129,12 +130,22 @@ fn loss(families: &mut Families<'_>, statistics: &Statistics) -> fmt::Result {
     families.counters("records_undecodable", None, help, [(Labels::new(), statistics.undecodable)])?;
     let help = "Records of ranks beyond the number that is counted.";
     families.counters("records_left_out", None, help, [(Labels::new(), statistics.left_out)])?;
+    let help = "Records of ranks beyond the number of which launches are kept.";
+    families.counters("launches_left_out", None, help, [(Labels::new(), statistics.launched_left_out)])?;
     let help = "Records that are in the recording and not in these numbers yet.";
     let behind = u32::try_from(statistics.behind).unwrap_or(u32::MAX);
     families.gauges("records_behind", None, help, [(Labels::new(), f64::from(behind))])?;
     let help = "Ranks beyond the number that is kept apart: their series have the labels other.";
     let folded = u32::try_from(statistics.folded_ranks).unwrap_or(u32::MAX);
-    families.gauges("folded_ranks", None, help, [(Labels::new(), f64::from(folded))])
+    families.gauges("folded_ranks", None, help, [(Labels::new(), f64::from(folded))])?;
+    let help = "Of them, those of a process that goes on.";
+    let of_processes: Vec<(String, f64)> = statistics
+        .folded_by_process
+        .iter()
+        .map(|(pid, ranks)| (pid.to_string(), f64::from(u32::try_from(*ranks).unwrap_or(u32::MAX))))
+        .collect();
+    let series = of_processes.iter().map(|(pid, ranks)| (vec![("pid", pid.as_str())], *ranks));
+    families.gauges("folded_ranks_of_process", None, help, series)
 }
 
 fn ops(families: &mut Families<'_>, ranks: &Ranks<'_>) -> fmt::Result {

@@ -1,11 +1,13 @@
 //! Serves the metrics over HTTP, from a thread of its own.
 
 use std::{
+    collections::VecDeque,
     convert::Infallible,
+    fmt,
     net::{SocketAddr, TcpListener},
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     thread::{self, JoinHandle},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result};
@@ -18,16 +20,21 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::sync::{Semaphore, oneshot};
+use rustix::thread::CapabilitySet;
+use tokio::{sync::oneshot, task::AbortHandle};
 
 use super::exposition::Exposition;
+use crate::{fault, health::Health, privileges};
 
-/// Connections that are served at a time; others wait. A scraper needs one.
-const MAX_CONNECTIONS: usize = 8;
+/// Connections that are served at a time. A further one ends the oldest: whoever connects and says nothing, or
+/// reads nothing, keeps nobody else from the metrics.
+const MAX_CONNECTIONS: usize = 256;
 /// How long a client may take to say what it wants.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a connection lasts, whatever it does. Scrapers open a new one.
-const CONNECTION_TIMEOUT: Duration = Duration::from_mins(5);
+/// How long a connection lasts, whatever it does. It is for one answer.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long an exposition is given to all who ask: so many clients cost as one.
+const FRESH: Duration = Duration::from_millis(200);
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -40,7 +47,8 @@ pub struct MetricsServer {
 }
 
 impl MetricsServer {
-    pub fn start(address: SocketAddr, exposition: Exposition) -> Result<Self> {
+    /// `health` is told of, and told if the server ends.
+    pub fn start(address: SocketAddr, exposition: Exposition, health: &Health) -> Result<Self> {
         let listener =
             TcpListener::bind(address).with_context(|| format!("cannot serve metrics on {address}"))?;
         listener.set_nonblocking(true).context("setting up the metrics' socket")?;
@@ -50,17 +58,22 @@ impl MetricsServer {
             .build()
             .context("starting tokio for the metrics")?;
         let (stop, stopped) = oneshot::channel();
-        let exposition = Arc::new(exposition);
+        let served = Arc::new(Served { exposition, latest: Mutex::default(), health: health.clone() });
         let thread = thread::Builder::new()
             .name("ncclflow-metric".to_owned())
             .spawn(move || {
-                runtime.block_on(async {
+                let guard = served.health.guard("ncclflow-metric");
+                privileges::keep_only(CapabilitySet::empty());
+                let is_told = runtime.block_on(async {
                     tokio::select! {
-                        () = serve(listener, exposition) => {}
-                        _ = stopped => {}
+                        () = serve(listener, served) => false,
+                        _ = stopped => true,
                     }
                 });
                 runtime.shutdown_background();
+                if is_told {
+                    guard.done();
+                }
             })
             .context("starting the metrics' thread")?;
         Ok(Self { address, stop: Some(stop), thread: Some(thread) })
@@ -81,35 +94,69 @@ impl Drop for MetricsServer {
     }
 }
 
-async fn serve(listener: TcpListener, exposition: Arc<Exposition>) {
+/// What there is to be asked for.
+#[derive(Debug)]
+struct Served {
+    exposition: Exposition,
+    /// What was last answered, and when: clients that read slowly share it.
+    latest: Mutex<Option<(Instant, Bytes)>>,
+    health: Health,
+}
+
+impl Served {
+    fn metrics(&self) -> Result<Bytes, fmt::Error> {
+        let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((made, text)) = &*latest
+            && made.elapsed() < FRESH
+        {
+            return Ok(text.clone());
+        }
+        let text = Bytes::from(self.exposition.encode()?);
+        *latest = Some((Instant::now(), text.clone()));
+        Ok(text)
+    }
+}
+
+async fn serve(listener: TcpListener, served: Arc<Served>) {
     let Ok(listener) = tokio::net::TcpListener::from_std(listener) else { return };
-    let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let mut connections: VecDeque<AbortHandle> = VecDeque::new();
     loop {
-        let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return };
+        if fault::here("metrics").is_err() {
+            return;
+        }
         let Ok((stream, _)) = listener.accept().await else {
             // Out of descriptors, or the client is gone already: neither ends the session.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
-        let exposition = Arc::clone(&exposition);
-        tokio::spawn(async move {
+        if connections.len() >= MAX_CONNECTIONS {
+            connections.retain(|connection| !connection.is_finished());
+        }
+        if connections.len() >= MAX_CONNECTIONS
+            && let Some(oldest) = connections.pop_front()
+        {
+            oldest.abort();
+        }
+        let served = Arc::clone(&served);
+        let connection = tokio::spawn(async move {
             let service = service_fn(move |request: Request<Incoming>| {
-                let answer = answer(&request, &exposition);
+                let answer = answer(&request, &served);
                 async move { Ok::<_, Infallible>(answer) }
             });
             let connection = http1::Builder::new()
                 .timer(TokioTimer::new())
+                .keep_alive(false)
                 .header_read_timeout(HEADER_TIMEOUT)
                 .max_buf_size(16 * 1024)
                 .serve_connection(TokioIo::new(stream), service);
             // What goes wrong with a client is the client's.
             let _ = tokio::time::timeout(CONNECTION_TIMEOUT, connection).await;
-            drop(permit);
         });
+        connections.push_back(connection.abort_handle());
     }
 }
 
-fn answer(request: &Request<Incoming>, exposition: &Exposition) -> Response<Full<Bytes>> {
+fn answer(request: &Request<Incoming>, served: &Served) -> Response<Full<Bytes>> {
     let plain = |status, text: &'static str| respond(status, "text/plain; charset=utf-8", text.into());
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         let mut response = plain(StatusCode::METHOD_NOT_ALLOWED, "GET /metrics\n");
@@ -117,12 +164,23 @@ fn answer(request: &Request<Incoming>, exposition: &Exposition) -> Response<Full
         return response;
     }
     match request.uri().path() {
-        "/metrics" => match exposition.encode() {
-            Ok(text) => respond(StatusCode::OK, OPEN_METRICS, text.into()),
+        "/metrics" => match served.metrics() {
+            Ok(text) => respond(StatusCode::OK, OPEN_METRICS, text),
             Err(_) => plain(StatusCode::INTERNAL_SERVER_ERROR, "the metrics could not be written\n"),
         },
+        "/healthz" => tell(served.health.is_alive()),
+        "/readyz" => tell(served.health.is_ready()),
         "/" => plain(StatusCode::OK, "ncclflow: metrics are at /metrics\n"),
         _ => plain(StatusCode::NOT_FOUND, "metrics are at /metrics\n"),
+    }
+}
+
+/// What an orchestrator asks for: by the status, and for people why.
+fn tell(state: Result<(), String>) -> Response<Full<Bytes>> {
+    const PLAIN: &str = "text/plain; charset=utf-8";
+    match state {
+        Ok(()) => respond(StatusCode::OK, PLAIN, "ok\n".into()),
+        Err(why) => respond(StatusCode::SERVICE_UNAVAILABLE, PLAIN, (why + "\n").into()),
     }
 }
 

@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::*;
-use crate::sinks::LiveStatistics;
+use crate::{health::Health, sinks::LiveStatistics};
 use flow::made::ops::{Op, host, launch, messages};
 
 fn live() -> LiveStatistics {
@@ -30,7 +30,7 @@ const RANK: &str = r#"comm="0x0000000000000007",rank="1",pid="10""#;
 
 #[test]
 fn numbers_stand_under_the_names_that_are_promised() {
-    let text = Exposition::new(live(), 1_000_000_000).encode().unwrap();
+    let text = Exposition::new(live(), || 1_000_000_000).encode().unwrap();
     let value = |series: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
         line.unwrap_or_else(|| panic!("no `{series}` in\n{text}")).to_owned()
@@ -61,7 +61,7 @@ fn names_that_a_target_made_up_are_no_labels() {
         record.op.coll = Some(name.into());
         live.lock().flow(&record, &host(10));
     }
-    let text = Exposition::new(live, 0).encode().unwrap();
+    let text = Exposition::new(live, || 0).encode().unwrap();
     assert!(!text.contains("evil") && !text.contains("xxx"), "{text}");
     assert!(text.contains(r#"coll="other",algorithm="RING",protocol="SIMPLE"} 3"#), "{text}");
 }
@@ -77,7 +77,9 @@ fn ask(server: &MetricsServer, request: &str) -> String {
 
 #[test]
 fn the_server_answers_what_it_is_asked_and_ends_when_it_is_dropped() {
-    let server = MetricsServer::start("127.0.0.1:0".parse().unwrap(), Exposition::new(live(), 0)).unwrap();
+    let health = Health::default();
+    let server =
+        MetricsServer::start("127.0.0.1:0".parse().unwrap(), Exposition::new(live(), || 0), &health).unwrap();
     let end = "HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
     let metrics = ask(&server, &format!("GET /metrics {end}"));
     assert!(metrics.starts_with("HTTP/1.1 200 OK"), "{metrics}");
@@ -88,13 +90,55 @@ fn the_server_answers_what_it_is_asked_and_ends_when_it_is_dropped() {
     assert!(ask(&server, &format!("POST /metrics {end}")).starts_with("HTTP/1.1 405"));
     assert!(ask(&server, "nonsense\r\n\r\n").starts_with("HTTP/1.1 400"));
 
+    let get = |path: &str| ask(&server, &format!("GET {path} {end}"));
+    assert!(get("/healthz").starts_with("HTTP/1.1 200") && get("/readyz").starts_with("HTTP/1.1 503"));
+    health.begin_recording();
+    assert!(get("/readyz").starts_with("HTTP/1.1 200"));
+    health.fail("the thread `x` panicked".to_owned());
+    for path in ["/healthz", "/readyz"] {
+        let answer = get(path);
+        assert!(
+            answer.starts_with("HTTP/1.1 503") && answer.ends_with("the thread `x` panicked\n"),
+            "{answer}"
+        );
+    }
+
     // One who says nothing does not keep others from it, nor the server from ending.
     let _silent: Vec<TcpStream> = (0..4).map(|_| TcpStream::connect(server.address()).unwrap()).collect();
     assert!(ask(&server, &format!("GET /metrics {end}")).starts_with("HTTP/1.1 200"));
-    let taken = MetricsServer::start(server.address(), Exposition::new(live(), 0));
+    let taken = MetricsServer::start(server.address(), Exposition::new(live(), || 0), &health);
     let error = format!("{:#}", taken.unwrap_err());
     assert!(error.contains("cannot serve metrics on 127.0.0.1:"), "{error}");
     let address = server.address();
     drop(server);
     assert!(TcpStream::connect(address).is_err());
+}
+
+/// Prometheus gives up after 10 s; it is to have its answer in far less, whoever else is connected.
+#[test]
+fn a_thousand_clients_that_say_nothing_or_read_nothing_do_not_keep_anybody_from_the_metrics() {
+    let health = Health::default();
+    let server =
+        MetricsServer::start("127.0.0.1:0".parse().unwrap(), Exposition::new(live(), || 0), &health).unwrap();
+    // Both ends of each are ours.
+    let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    limit.current = limit.maximum;
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
+    let mut clients = Vec::new();
+    for number in 0..1000 {
+        let mut client = TcpStream::connect(server.address()).unwrap();
+        match number % 3 {
+            0 => {}
+            1 => client.write_all(b"GET /metrics HTTP/1.1\r\nHo").unwrap(),
+            // It asks, and does not read.
+            _ => client.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap(),
+        }
+        clients.push(client);
+        if number % 100 == 99 {
+            let begun = std::time::Instant::now();
+            let answer = ask(&server, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+            assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+            assert!(begun.elapsed() < Duration::from_secs(2), "it took {:?}", begun.elapsed());
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! From two snapshots of the statistics to what happened in between.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use serde::Serialize;
 
@@ -12,7 +12,7 @@ use nccl_library::nccl::Direction;
 pub struct Snapshot {
     /// `CLOCK_MONOTONIC`, nanoseconds.
     pub at_ns: u64,
-    pub statistics: Statistics,
+    pub statistics: Arc<Statistics>,
 }
 
 /// What a rank did between two snapshots, and in all; without what names it, as JSON has it.
@@ -98,7 +98,7 @@ impl Rates {
             .ranks
             .iter()
             .map(|(key, rank)| {
-                let earlier = before.statistics.ranks.get(key).unwrap_or(&none);
+                let earlier = before.statistics.ranks.get(key).map_or(&none, |rank| &**rank);
                 RankRates {
                     key: Some(*key),
                     launched: now.statistics.launched(key),

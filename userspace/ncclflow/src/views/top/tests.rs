@@ -1,5 +1,7 @@
 //! The view on made-up statistics: rates, lags, rows, and what stands on a screen of 80 columns.
 
+use std::sync::Arc;
+
 use ratatui::{
     Terminal,
     backend::TestBackend,
@@ -14,7 +16,7 @@ use flow::statistics::{Statistics, Tally};
 const SECOND: u64 = 1_000_000_000;
 
 /// Four ranks, a process each, that did so many ops; rank 2 receives late, rank 1 is who it waits for.
-fn job(ops: [u64; 4]) -> Statistics {
+fn job(ops: [u64; 4]) -> Arc<Statistics> {
     let mut tally = Tally::default();
     for (rank, ops) in (0..).zip(ops) {
         for number in 0..ops {
@@ -24,7 +26,7 @@ fn job(ops: [u64; 4]) -> Statistics {
             tally.flow(&record, &host(100 + rank.cast_unsigned()));
         }
     }
-    tally.statistics().clone()
+    tally.snapshot()
 }
 
 fn subject() -> Subject {
@@ -93,7 +95,7 @@ fn a_rank_that_has_not_launched_what_others_had_a_refresh_ago_is_behind() {
             statistics.flow(&Op { rank, ..Op::default() }.record(), &host(pid));
             statistics.event(&flow::made::ops::launch(rank, launched), Some(&host(pid)), 0);
         }
-        Snapshot { at_ns: seconds * SECOND, statistics: statistics.statistics().clone() }
+        Snapshot { at_ns: seconds * SECOND, statistics: statistics.snapshot() }
     };
     let lags = |before, now| -> Vec<Option<Lag>> {
         Rates::between(&before, &now).ranks.iter().map(|rank| rank.lag).collect()

@@ -2,6 +2,7 @@
 
 use crate::dump::{
     dump_report::ProcessState,
+    rank_gpu::{RankGpu, Work},
     rank_report::{
         ChannelReport, ConnectionReport, Motion, OpReport, ProxyListState, ProxyReport, RankReport,
     },
@@ -58,6 +59,28 @@ pub(in crate::dump::verdict) fn rank(rank: u32, launched: u64, ops: Vec<OpReport
         ..RankReport::default()
     };
     report.counters.seq_number.insert("AllReduce".to_owned(), launched);
+    report
+}
+
+/// A rank of a ring over NVLink that launched `launched` all-reduces, none of which the host sees in flight.
+pub(in crate::dump::verdict) fn over_nvlink(number: u32, launched: u64, work: Option<Work>) -> RankReport {
+    let mut report = rank(number, launched, Vec::new());
+    report.proxy.carries_rings = Some(false);
+    report.gpu = work.map(|work| {
+        let (sm, memory, nvlink) = match work {
+            Work::Idle => (0, 0, 0),
+            Work::Waits => (99, 0, 0),
+            Work::Computes => (98, 20, 0),
+            Work::Moves => (98, 40, 64_000_000_000),
+        };
+        RankGpu {
+            seconds: 1.0,
+            sm_percent: Some(sm),
+            memory_percent: Some(memory),
+            nvlink_bytes: Some(nvlink),
+            ..RankGpu::default()
+        }
+    });
     report
 }
 

@@ -9,6 +9,7 @@ use super::*;
 use crate::{
     dump::{
         dump_report::ProcessState,
+        python::{PythonFrame, PythonReport, PythonThread},
         rank_report::{OpReport, ProxyListState},
     },
     threads::Thread,
@@ -102,6 +103,30 @@ fn one_reading_is_no_proof() {
     ranks[0].motion.readings = 1;
     check(&judge(&ranks, &[]), State::Unknown, &[], &[], "read only once");
     assert_eq!(judge(&[], &[]).state, State::Unknown);
+}
+
+#[test]
+fn what_is_said_of_a_culprit_has_the_line_of_its_main_thread() {
+    let mut ranks: Vec<_> = (0..N).map(|number| rank(number, 5, Vec::new())).collect();
+    ranks[1] = rank(1, 4, Vec::new());
+    let process = |rank: u32, line: u32, is_main: bool| {
+        let frame =
+            PythonFrame { file: "/a/train.py".to_owned(), line: Some(line), ..PythonFrame::default() };
+        let thread = PythonThread { is_main, frames: vec![frame], ..PythonThread::default() };
+        let python = Some(PythonReport { threads: vec![thread], ..PythonReport::default() });
+        ProcessReport { pid: 100 + rank, python, ..ProcessReport::default() }
+    };
+    let said = "rank 1 has not joined: AllReduce 4 of 5 launched";
+    let of_all: Vec<_> = (0..N).map(|rank| process(rank, 50 + rank, true)).collect();
+    let whole = format!("{said}; its main thread is at train.py:51 in ");
+    let verdict = judge(&ranks, &of_all);
+    check(&verdict, State::Stuck, &[1], &[0, 2, 3], &whole);
+    assert_eq!(verdict.evidence.iter().filter(|sentence| sentence.contains("train.py")).count(), 1);
+    // Another thread's line is not the main thread's, and nothing is known of a process that was not read.
+    for processes in [vec![process(1, 51, false)], Vec::new()] {
+        let verdict = judge(&ranks, &processes);
+        assert!(verdict.evidence.contains(&said.to_owned()), "{verdict:#?}");
+    }
 }
 
 #[test]

@@ -70,7 +70,7 @@ fn exported(text: &str) -> BTreeMap<String, String> {
 
 #[test]
 fn the_documentation_has_what_is_exported_and_nothing_else() {
-    let text = Exposition::new(live(), 0).encode().unwrap();
+    let text = Exposition::new(live(), || 0).encode().unwrap();
     let documented = documented();
     let exported: Vec<String> = exported(&text).into_keys().collect();
     assert_eq!(exported, documented.keys().cloned().collect::<Vec<_>>());
@@ -131,7 +131,7 @@ fn is_sample(name: &str, kinds: &BTreeMap<String, String>) -> bool {
 #[test]
 fn the_dashboard_asks_for_metrics_and_labels_that_are_exported() {
     let dashboard: Value = serde_json::from_str(&read("dist/grafana/ncclflow.json")).unwrap();
-    let kinds = exported(&Exposition::new(live(), 0).encode().unwrap());
+    let kinds = exported(&Exposition::new(live(), || 0).encode().unwrap());
     let documented = documented();
     let variables: BTreeSet<&str> = dashboard["templating"]["list"]
         .as_array()

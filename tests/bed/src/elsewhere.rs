@@ -1,0 +1,33 @@
+//! What a rank does instead of its next operation, on its first thread, for the rest of the run: it computes, or
+//! writes a file, as for a checkpoint.
+
+use std::hint::black_box;
+use std::io::{Seek as _, SeekFrom, Write as _};
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use crate::options::Options;
+
+pub(crate) fn go(options: &Options, rank: u32, ops: Range<u64>, deadline: Instant) -> Result<()> {
+    let is_now = |at: &(u32, u64)| at.0 == rank && ops.contains(&at.1);
+    if options.busy.as_ref().is_some_and(is_now) {
+        let mut value = 1_u64;
+        while Instant::now() < deadline {
+            for _ in 0..100_000 {
+                value = black_box(value.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1));
+            }
+        }
+    }
+    if options.checkpoint.as_ref().is_some_and(is_now) {
+        let mut file = std::fs::File::options().write(true).open("/dev/null")?;
+        let part = vec![0_u8; 1 << 20];
+        while Instant::now() < deadline {
+            file.write_all(&part)?;
+            file.seek(SeekFrom::Start(0))?;
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+    Ok(())
+}

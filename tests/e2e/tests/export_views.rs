@@ -1,0 +1,144 @@
+//! `ncclflow export -f perfetto|chakra|inspector` of recordings of the real NCCL, as their own readers, or what their documents
+//! say, take them apart (`tests/exports/*.py`), against the lines of the same recording and what the program was told to call.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+};
+
+use ncclflow_e2e::harness::{
+    programs,
+    traced_run::{Plugin, TracedRun},
+};
+use serde_json::Value;
+use test_support::need;
+
+const NCCL: &str = "2.27.5-cu12";
+
+/// Whether Python has what reads the views.
+fn can_read() -> bool {
+    let modules = "import perfetto.protos.perfetto.trace.perfetto_trace_pb2, chakra.src.jsonizer.jsonizer";
+    let found = Command::new("python3").args(["-c", modules]).stderr(Stdio::null()).status();
+    let found = found.is_ok_and(|status| status.success());
+    need("perfetto and mlc-chakra", found, "run `cargo xtask test`, which fetches them")
+}
+
+fn export(inputs: &[&Path], format: &str, output: &Path) -> Output {
+    let mut export = Command::new(programs::ncclflow().unwrap());
+    export.arg("export").args(inputs).args(["-f", format, "-o"]).arg(output).output().unwrap()
+}
+
+/// Exports a recording and compares the view with its lines.
+fn compare(run: &TracedRun, format: &str, script: &str, arguments: &[&str]) -> Value {
+    let (out, view) = (run.folder().join("out"), run.folder().join(format));
+    let done = export(&[&out], format, &view);
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let script: PathBuf = [env!("CARGO_MANIFEST_DIR"), "..", "exports", script].iter().collect();
+    let output = Command::new("python3").arg(script).arg(view).arg(out).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{format}: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn of(compared: &Value, key: &str) -> u64 {
+    compared[key].as_u64().unwrap_or(0)
+}
+
+#[test]
+fn steps_are_drawn_simulated_and_told_as_inspector_tells_them() {
+    if !can_read() {
+        return;
+    }
+    let ops = "allreduce,allgather,reducescatter,broadcast,sendrecv";
+    let arguments = [
+        "--ranks",
+        "4",
+        "--mode",
+        "processes",
+        "--ops",
+        ops,
+        "--bytes",
+        "65536",
+        "--iters",
+        "10",
+        "--comms",
+        "2",
+    ];
+    let options = ["--level", "steps", "--step-detail", "transitions"];
+    let Some(run) = TracedRun::traced(&options, NCCL, Plugin::No, &arguments) else { return };
+    let drawn = compare(&run, "perfetto", "perfetto_trace.py", &[]);
+    assert!(
+        of(&drawn, "messages") > 1000 && of(&drawn, "arrows") > 400 && of(&drawn, "processes") == 4,
+        "{drawn}"
+    );
+    let simulated = compare(&run, "chakra", "chakra_traces.py", &["--bytes", "65536"]);
+    // An iteration is on one of the communicators: a collective of each kind, a send and a receive of each rank.
+    assert_eq!((of(&simulated, "COMM_COLL_NODE"), of(&simulated, "groups")), (10 * 4 * 4, 2), "{simulated}");
+    assert!(of(&simulated, "COMM_SEND_NODE") == 10 * 4, "{simulated}");
+    assert_eq!(of(&simulated, "COMM_SEND_NODE"), of(&simulated, "COMM_RECV_NODE"), "{simulated}");
+    let told = compare(&run, "inspector", "inspector_records.py", &[]);
+    assert!(of(&told, "steps") > 1000 && of(&told, "timed") > 100, "{told}");
+}
+
+/// Calls say the stream, and how many collectives were launched before; those of a group run together.
+#[test]
+fn calls_are_nodes_and_slices() {
+    if !can_read() {
+        return;
+    }
+    let ops = "allreduce,allgather,reducescatter,sendrecv";
+    let arguments = [
+        "--ranks",
+        "2",
+        "--mode",
+        "processes",
+        "--ops",
+        ops,
+        "--bytes",
+        "4096",
+        "--iters",
+        "5",
+        "--group",
+        "2",
+    ];
+    let options = ["--level", "api", "--returns"];
+    let Some(run) = TracedRun::traced(&options, NCCL, Plugin::No, &arguments) else { return };
+    let drawn = compare(&run, "perfetto", "perfetto_trace.py", &[]);
+    assert!(of(&drawn, "calls") > 40, "{drawn}");
+    let simulated = compare(&run, "chakra", "chakra_traces.py", &["--bytes", "4096"]);
+    assert_eq!(of(&simulated, "COMM_COLL_NODE"), 5 * 3 * 2, "{simulated}");
+    assert!(of(&simulated, "COMM_SEND_NODE") >= 10 && of(&simulated, "dependencies") > 20, "{simulated}");
+    let refused = export(&[&run.folder().join("out")], "inspector", &run.folder().join("refused"));
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("`record --level flow`"), "{said}");
+    assert!(!run.folder().join("refused").exists());
+}
+
+/// A full disk is said, and leaves nothing that could be taken for a whole view.
+#[test]
+fn a_full_disk_leaves_no_half_view() {
+    let Some(ncclflow) = programs::ncclflow() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let capture = folder.path().join("capture");
+    let compressed = Path::new(env!("CARGO_MANIFEST_DIR")).join("../traces/net_steps.cap.gz");
+    let unpacked = Command::new("gzip").arg("-dc").arg(compressed).output().unwrap();
+    assert!(unpacked.status.success());
+    fs::write(&capture, unpacked.stdout).unwrap();
+    for format in ["perfetto", "chakra", "inspector"] {
+        let view = folder.path().join(format);
+        // The largest file may have 16 KiB: writing more is an error, and no signal.
+        let limited = "trap '' XFSZ; ulimit -f 32; exec \"$@\"";
+        let mut limited = vec!["-c", limited, "sh"];
+        let (program, input, output) =
+            (ncclflow.display().to_string(), capture.display().to_string(), view.display().to_string());
+        limited.extend([&*program, "export", &input, "-f", format, "-o", &output, "--last", "2.5s"]);
+        let done = Command::new("sh").args(&limited).output().unwrap();
+        let said = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert_eq!(done.status.code(), Some(1), "{format}: {said}");
+        assert!(said.contains("File too large"), "{format}: {said}");
+        assert!(!view.exists(), "{format} left something");
+    }
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "the capture only");
+}

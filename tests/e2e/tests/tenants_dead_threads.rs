@@ -1,0 +1,227 @@
+//! A session of which a thread dies ends as failed, loudly: with what was lost counted, no probe left, and the
+//! job as it was. systemd and Kubernetes are told of one that hangs.
+//!
+//! The faults are those of `NCCLFLOW_FAULT`, which a debug build has.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    fs,
+    io::{Read as _, Write as _},
+    net::TcpStream,
+    os::unix::net::UnixDatagram,
+    path::{Path, PathBuf},
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use ncclflow_e2e::harness::{bed::Bed, kernel_objects, programs, recorder::Recorder};
+use serde_json::Value;
+use test_support::{root, wait_until};
+
+const VERSION: &str = "2.27.5-cu12";
+const JOB: [&str; 10] =
+    ["--ranks", "2", "--iters", "800", "--bytes", "65536", "--ops", "allreduce", "--channels", "1"];
+
+struct World {
+    ncclflow: PathBuf,
+    folder: tempfile::TempDir,
+    bed: Bed,
+}
+
+/// A bed that waits. `None` if the machine lacks something.
+fn world() -> Option<World> {
+    let (ncclflow, bed, library) = (programs::ncclflow()?, programs::bed()?, programs::nccl(VERSION)?);
+    if !root() {
+        return None;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let bed = Bed::start(&bed, &library, folder.path(), &JOB).unwrap();
+    Some(World { ncclflow, folder, bed })
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+fn sum(session: &Value, key: &str) -> u64 {
+    session["probes"].as_array().unwrap().iter().map(|probe| number(&probe[key])).sum()
+}
+
+/// Records with this fault until the session ends by itself. Gives what it said and its `session.json`.
+fn fails(fault: &str, more: &[&str]) -> Option<(String, Value, World)> {
+    let mut world = world()?;
+    let World { ncclflow, folder, bed } = &mut world;
+    let out = folder.path().join("out");
+    let capture = folder.path().join("capture").display().to_string();
+    let more: Vec<&str> =
+        more.iter().map(|word| if *word == "{capture}" { &capture } else { *word }).collect();
+    // If it did not end by itself, it would end well, and that is no failure.
+    let arguments = [&["-d", "60"], &more[..]].concat();
+    let recorder =
+        Recorder::start_in(ncclflow, &bed.pid_list(), &out, &arguments, &[("NCCLFLOW_FAULT", fault)])
+            .unwrap();
+    let made = kernel_objects::of_process(recorder.pid()).unwrap();
+    assert!(!made.links.is_empty(), "it has probes");
+    bed.go().unwrap();
+    if let Some(address) = address(recorder.said()) {
+        TcpStream::connect(address).unwrap();
+    }
+    let begun = Instant::now();
+    let (status, said) = recorder.finish().unwrap();
+    assert_eq!(status.code(), Some(1), "{fault}: {said}");
+    assert!(begun.elapsed() < Duration::from_secs(40), "{fault}: it ended by its time: {said}");
+    assert!(said.contains("the session has failed"), "{fault}: {said}");
+    assert_eq!(
+        made.still_there().unwrap(),
+        kernel_objects::KernelObjects::default(),
+        "{fault}: probes are left"
+    );
+    let (job, summary) = bed.finish().unwrap();
+    assert!(job.success() && summary.ok, "{fault}: the job's results: {job} {summary:?} {said}");
+    let session: Value = serde_json::from_slice(&fs::read(out.join("session.json")).unwrap()).unwrap();
+    assert_eq!(session["state"], "failed", "{fault}: {session:#}");
+    Some((said, session, world))
+}
+
+fn names_thread(session: &Value, thread: &str) -> bool {
+    session["errors"].as_array().unwrap().iter().any(|error| error.as_str().unwrap().contains(thread))
+}
+
+/// Hits of an open session, as the kernel counted them, and what became of them.
+fn assert_counted(session: &Value) {
+    let hits = sum(session, "hits") - sum(session, "disarmed");
+    let (delivered, lost, dropped) =
+        (sum(session, "delivered"), sum(session, "lost"), sum(session, "dropped"));
+    let unaccounted = number(&session["loss"]["records_unaccounted"]);
+    assert!(
+        hits.abs_diff(delivered + lost + dropped) <= unaccounted,
+        "{hits} hits are not {delivered} delivered, {lost} lost, {dropped} dropped, {unaccounted} unaccounted for"
+    );
+}
+
+#[test]
+fn a_dead_keeper_ends_the_session_and_what_it_had_not_written_is_counted() {
+    let Some((_, session, world)) = fails("keep:panic:3", &[]) else { return };
+    assert!(names_thread(&session, "ncclflow-keep"), "{}", session["errors"]);
+    assert_counted(&session);
+    assert!(sum(&session, "delivered") > 0);
+    let loss = &session["loss"];
+    assert_eq!(number(&loss["records_unaccounted"]), 0, "{loss}");
+    let recorded = number(&session["recording"]["records"]);
+    assert_eq!(sum(&session, "delivered"), recorded + number(&loss["records_not_recorded"]), "{loss}");
+    assert!(number(&loss["records_not_recorded"]) + number(&loss["records_dropped"]) > 0, "{loss}");
+    // What is there is whole blocks.
+    let exported = Command::new(&world.ncclflow)
+        .arg("export")
+        .arg(world.folder.path().join("out"))
+        .args(["-f", "jsonl", "-o"])
+        .arg(world.folder.path().join("again"))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&exported.stderr);
+    assert!(exported.status.success() || exported.status.code() == Some(3), "{said}");
+}
+
+#[test]
+fn a_dead_drain_ends_the_session_and_what_it_left_in_the_kernel_is_counted() {
+    for (fault, how) in [("drain:panic:6", "panicked"), ("drain:error:6", "ended")] {
+        let Some((_, session, _world)) = fails(fault, &[]) else { return };
+        assert!(names_thread(&session, "ncclflow-drain"), "{}", session["errors"]);
+        assert!(names_thread(&session, how), "{}", session["errors"]);
+        assert_counted(&session);
+    }
+}
+
+#[test]
+fn each_other_thread_that_dies_ends_the_session_too() {
+    for (fault, name, more) in [
+        ("capture:panic:3", "ncclflow-capt", &["--capture", "{capture}"][..]),
+        ("files:panic:2", "ncclflow-files", &[]),
+        ("who:panic", "ncclflow-who", &[]),
+        ("session:panic:3", "the recording's thread", &["--on-hang", "1"]),
+        // When the first client has come.
+        ("metrics:panic:2", "ncclflow-metric", &["--metrics", "127.0.0.1:0"]),
+    ] {
+        let Some((said, session, _world)) = fails(fault, more) else { return };
+        assert!(names_thread(&session, name), "{fault}: {} {said}", session["errors"]);
+        assert_counted(&session);
+    }
+}
+
+/// A service manager's socket.
+struct Manager {
+    socket: UnixDatagram,
+    path: PathBuf,
+}
+
+impl Manager {
+    fn new(folder: &Path) -> Self {
+        let path = folder.join("notify");
+        Self { socket: UnixDatagram::bind(&path).unwrap(), path }
+    }
+
+    /// What comes in this time.
+    fn hears(&self, time: Duration) -> Vec<String> {
+        let (until, mut heard) = (Instant::now() + time, Vec::new());
+        while let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
+            self.socket.set_read_timeout(Some(left)).unwrap();
+            let mut bytes = [0; 256];
+            if let Ok(len) = self.socket.recv(&mut bytes) {
+                heard.push(String::from_utf8_lossy(&bytes[..len]).trim_end().to_owned());
+            }
+        }
+        heard
+    }
+
+    fn environment(&self) -> [(&str, &str); 2] {
+        [("NOTIFY_SOCKET", self.path.to_str().unwrap()), ("WATCHDOG_USEC", "1000000")]
+    }
+}
+
+/// Where its metrics are.
+fn address(said: &str) -> Option<&str> {
+    said.split("http://").nth(1)?.split('/').next()
+}
+
+/// Status and body.
+fn get(said: &str, path: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address(said).unwrap()).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+}
+
+#[test]
+fn systemd_hears_of_the_drain_as_long_as_it_comes_round() {
+    let Some(World { ncclflow, folder, bed }) = world() else { return };
+    let manager = Manager::new(folder.path());
+    let out = |name: &str| folder.path().join(name);
+    let metrics = ["--metrics", "127.0.0.1:0"];
+    let good = Recorder::start_in(&ncclflow, &bed.pid_list(), &out("good"), &metrics, &manager.environment())
+        .unwrap();
+    let heard = manager.hears(Duration::from_secs(2));
+    assert!(heard.contains(&"READY=1".to_owned()), "{heard:?}");
+    let fed = heard.iter().filter(|what| *what == "WATCHDOG=1").count();
+    // It wants to be fed once a second, and the drain pauses for 0.4 s.
+    assert!((3..=20).contains(&fed), "{heard:?}");
+    assert_eq!(get(good.said(), "/healthz").0, 200);
+    assert_eq!(get(good.said(), "/readyz").0, 200);
+    good.interrupt().unwrap();
+    let heard = manager.hears(Duration::from_millis(100));
+    assert!(heard.contains(&"STOPPING=1".to_owned()), "{heard:?}");
+
+    let environment = [&manager.environment()[..], &[("NCCLFLOW_FAULT", "drain:hang:4")]].concat();
+    let stuck =
+        Recorder::start_in(&ncclflow, &bed.pid_list(), &out("stuck"), &metrics, &environment).unwrap();
+    // It comes round a few times before.
+    manager.hears(Duration::from_secs(3));
+    let heard = manager.hears(Duration::from_secs(2));
+    assert!(heard.is_empty(), "the watchdog is fed although the drain hangs: {heard:?}");
+    wait_until("/healthz tells of it", Duration::from_secs(30), || get(stuck.said(), "/healthz").0 == 503);
+    let (status, why) = get(stuck.said(), "/readyz");
+    assert!(status == 503 && why.contains("not been taken"), "{status} {why}");
+}

@@ -1,0 +1,406 @@
+//! Files of tenants that change, do not answer, or take all memory, while the node is recorded.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    fs::{self, File},
+    io::{Read as _, Write as _},
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use ncclflow_e2e::harness::{
+    bed::Bed,
+    fuse::Fuse,
+    memory::{self, BREAKPOINT},
+    node::Killed,
+    programs,
+    recorder::Recorder,
+};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use test_support::{need, root, wait_until};
+
+const JOB: [&str; 9] =
+    ["--mode", "processes", "--iters", "5", "--bytes", "4096", "--channels", "1", "--sync"];
+
+fn session(output: &Path) -> Value {
+    serde_json::from_slice(&fs::read(output.join("session.json")).unwrap()).unwrap()
+}
+
+/// Writes over a file, which stays the same inode: `cat NEW > FILE`.
+fn write_over(file: &Path, new: &Path) {
+    let mut from = File::open(new).unwrap();
+    let mut to = File::options().write(true).truncate(true).open(file).unwrap();
+    std::io::copy(&mut from, &mut to).unwrap();
+}
+
+/// A process that has mapped the first page of a file as code.
+fn mapping(file: &Path) -> Killed {
+    let text = "import mmap, sys, time\n\
+                file = open(sys.argv[1], 'rb')\n\
+                code = mmap.mmap(file.fileno(), 4096, prot=mmap.PROT_READ | mmap.PROT_EXEC)\n\
+                print('done', flush=True)\ntime.sleep(600)\n";
+    let mut command = Command::new("python3");
+    command.args(["-c", text]).arg(file).stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = Killed(command.spawn().unwrap());
+    let mut word = [0; 4];
+    child.0.stdout.as_mut().unwrap().read_exact(&mut word).unwrap();
+    child
+}
+
+/// Runs a program that has to end by itself.
+fn run(program: &Path, arguments: &[&str], limit: Duration) -> Output {
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = Killed(command.spawn().unwrap());
+    let started = Instant::now();
+    while child.0.try_wait().unwrap().is_none() {
+        assert!(started.elapsed() < limit, "{arguments:?} does not end");
+        thread::sleep(Duration::from_millis(20));
+    }
+    let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+    child.0.stdout.as_mut().unwrap().read_to_end(&mut stdout).unwrap();
+    child.0.stderr.as_mut().unwrap().read_to_end(&mut stderr).unwrap();
+    Output { status: child.0.wait().unwrap(), stdout, stderr }
+}
+
+/// The child of a program with this argument.
+fn child_of(pid: u32, role: &str) -> Option<Pid> {
+    let children: String = fs::read_dir(format!("/proc/{pid}/task"))
+        .ok()?
+        .flatten()
+        .filter_map(|task| fs::read_to_string(task.path().join("children")).ok())
+        .collect();
+    children.split_whitespace().find_map(|child| {
+        let line = fs::read_to_string(format!("/proc/{child}/cmdline")).ok()?;
+        line.contains(role).then(|| Pid::from_raw(child.parse().ok()?))?
+    })
+}
+
+fn job(program: &Path, library: &Path, place: &Path) -> Bed {
+    fs::create_dir_all(place).unwrap();
+    let hold = place.join("hold").display().to_string();
+    Bed::start(program, library, place, &[&JOB[..], &["--hold-file", &hold]].concat()).unwrap()
+}
+
+fn let_end(mut bed: Bed, place: &Path) {
+    bed.go().unwrap();
+    fs::write(place.join("hold"), "").unwrap();
+    assert!(bed.finish().unwrap().1.ok, "the job's data was right");
+}
+
+/// Whether it is in the report as a traced process.
+fn is_traced(output: &Path, pid: u32) -> bool {
+    let session = session(output);
+    let targets = session["targets"].as_array().unwrap();
+    targets.iter().any(|target| target["pid"] == pid && target["untraced"].is_null())
+}
+
+#[test]
+fn a_library_rewritten_in_place_gets_no_probe_where_its_former_content_had_one() {
+    let (Some(ncclflow), Some(program), Some(old), Some(new), true) = (
+        programs::ncclflow(),
+        programs::bed(),
+        programs::nccl("2.27.5-cu12"),
+        programs::nccl("2.21.5-cu12"),
+        root(),
+    ) else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let library = folder.path().join("libnccl.so.2");
+    fs::copy(&old, &library).unwrap();
+    let former = memory::function_addresses(&ncclflow, &library, &["ncclLaunchKernelAfter_NoCuda"]).unwrap();
+    let output = folder.path().join("out");
+    let recorder = Recorder::start_all(&ncclflow, &output, &[]).unwrap();
+    let first = folder.path().join("first");
+    let bed = job(&program, &library, &first);
+    let pids = bed.ready.pids.clone();
+    wait_until("the first job is traced", Duration::from_secs(30), || {
+        pids.iter().all(|pid| is_traced(&output, *pid))
+    });
+    assert_eq!(memory::first_bytes(pids[0], &library, &former).unwrap(), [BREAKPOINT], "it is probed");
+    let_end(bed, &first);
+
+    write_over(&library, &new);
+    // Half a second is promised.
+    thread::sleep(Duration::from_millis(700));
+    let second = folder.path().join("second");
+    let bed = job(&program, &library, &second);
+    assert_eq!(bed.ready.nccl, "2.21.5");
+    let pids = bed.ready.pids.clone();
+    let now = memory::first_bytes(pids[0], &library, &former).unwrap();
+    assert_ne!(now, [BREAKPOINT], "a breakpoint at an address of the former content");
+    wait_until("the second job is traced", Duration::from_secs(30), || {
+        pids.iter().all(|pid| is_traced(&output, *pid))
+    });
+    let_end(bed, &second);
+    let said = recorder.interrupt().unwrap();
+    let session = session(&output);
+    let changed = session["changed_libraries"].as_array().unwrap();
+    assert_eq!(changed.len(), 1, "{said}");
+    assert_eq!(changed[0]["path"], library.display().to_string());
+    let versions: Vec<&Value> = session["libraries"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|known| known["path"] == library.display().to_string())
+        .map(|known| &known["nccl_version"])
+        .collect();
+    assert_eq!(versions.len(), 2, "{versions:?}");
+}
+
+#[test]
+fn probes_go_and_processes_are_named_when_a_mapped_library_changes() {
+    let (Some(ncclflow), Some(program), Some(library), true) =
+        (programs::ncclflow(), programs::bed(), programs::nccl("2.27.5-cu12"), root())
+    else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let copy = folder.path().join("libnccl.so.2");
+    fs::copy(&library, &copy).unwrap();
+    let place = folder.path().join("job");
+    let bed = job(&program, &copy, &place);
+    let address = memory::function_addresses(&ncclflow, &copy, &["ncclLaunchKernelAfter_NoCuda"]).unwrap();
+    let byte = |pid| memory::first_bytes(pid, &copy, &address).unwrap()[0];
+    let pid = bed.ready.pids[0];
+    let untouched = byte(pid);
+    for arguments in [vec!["--all"], vec!["-p", "PIDS"]] {
+        let pids = bed.pid_list();
+        let output = folder.path().join(format!("out{}", arguments.len()));
+        let recorder = if arguments.len() == 1 {
+            Recorder::start_all(&ncclflow, &output, &[]).unwrap()
+        } else {
+            Recorder::start(&ncclflow, &pids, &output, &[]).unwrap()
+        };
+        wait_until("it is probed", Duration::from_secs(30), || byte(pid) == BREAKPOINT);
+        // Another name of the file changes its ctime, and nothing else.
+        let link = folder.path().join("another-name");
+        fs::hard_link(&copy, &link).unwrap();
+        fs::remove_file(&link).unwrap();
+        thread::sleep(Duration::from_secs(1));
+        assert_eq!(byte(pid), BREAKPOINT, "what did not change stays probed");
+        // The last byte, which no probe stands on, and which no process needs.
+        let mut file = File::options().append(true).open(&copy).unwrap();
+        file.write_all(b"x").unwrap();
+        let changed = Instant::now();
+        wait_until("the probes are gone", Duration::from_secs(10), || byte(pid) == untouched);
+        assert!(changed.elapsed() < Duration::from_secs(2), "{:?}", changed.elapsed());
+        wait_until("it is in the report", Duration::from_secs(10), || {
+            session(&output)["changed_libraries"].as_array().is_some_and(|changed| changed.len() == 1)
+        });
+        let said = recorder.interrupt().unwrap();
+        let session = session(&output);
+        let changed = &session["changed_libraries"][0];
+        assert!(changed["pids"].as_array().unwrap().contains(&pid.into()), "{changed:#} {said}");
+        let target = session["targets"].as_array().unwrap().iter().find(|target| target["pid"] == pid);
+        assert!(target.unwrap()["untraced"].as_str().unwrap().contains("changed in place"), "{said}");
+        assert!(said.contains("changed in place"), "{said}");
+    }
+    let_end(bed, &place);
+}
+
+#[test]
+fn a_file_system_that_does_not_answer_keeps_nobody_waiting() {
+    let (Some(ncclflow), true) = (programs::ncclflow(), root()) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let mount = folder.path().join("mount");
+    fs::create_dir(&mount).unwrap();
+    // Dropped last: it can only end when the file system has.
+    let target: Killed;
+    let mounted = Fuse::mount(&mount, "libnccl.so.2", vec![0x90; 8192]);
+    if !need("mount", mounted.is_ok(), "run where /dev/fuse may be mounted") {
+        return;
+    }
+    let fuse = mounted.unwrap();
+    target = mapping(&mount.join("libnccl.so.2"));
+    let pid = target.0.id().to_string();
+    fuse.fall_silent();
+
+    // Not asked: named.
+    let output = folder.path().join("out").display().to_string();
+    let done =
+        run(&ncclflow, &["record", "--all", "--no-cache", "-d", "1", "-o", &output], Duration::from_secs(20));
+    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(done.status.success(), "{said}");
+    let session = session(Path::new(&output));
+    let passed_over = session["passed_over"].to_string() + &session["targets"].to_string();
+    assert!(passed_over.contains(&pid) && passed_over.contains("FUSE"), "{passed_over}\n{said}");
+    assert!(session["lost_readers"].is_null(), "nothing was asked: {session:#}");
+    let listed = run(&ncclflow, &["ps", "--no-comms", "--json"], Duration::from_secs(20));
+    let listed: Value = serde_json::from_slice(&listed.stdout).unwrap();
+    let entry = listed["processes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|entry| entry["pid"].as_u64() == pid.parse().ok());
+    assert!(entry.unwrap()["errors"].to_string().contains("FUSE"), "{listed:#}");
+
+    // Asked: whoever asked is lost, and the program goes on.
+    let output = folder.path().join("asked").display().to_string();
+    let arguments = ["record", "--all", "--allow-fuse", "--no-cache", "-d", "15", "-o", &output];
+    let done = run(&ncclflow, &arguments, Duration::from_secs(60));
+    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(done.status.success(), "{said}");
+    let session = self::session(Path::new(&output));
+    assert_eq!(session["lost_readers"]["unanswered"], 1, "{session:#}\n{said}");
+    assert!(session["passed_over"].to_string().contains("no answer"), "{session:#}");
+    drop(fuse);
+}
+
+/// 1 MB of debugging information: hundreds of units, each over a table of abbreviations that overlaps with all
+/// others', and is taken for a table of its own.
+fn overlapping_tables() -> Vec<u8> {
+    const RECORDS: usize = 150_000;
+    const UNITS: usize = 460;
+    let mut abbreviations = Vec::new();
+    for code in 1..=RECORDS {
+        // LEB128 of three bytes, a compilation unit without children and attributes.
+        let low = |shift: usize| u8::try_from(code >> shift & 0x7f).unwrap();
+        abbreviations.extend([low(0) | 0x80, low(7) | 0x80, low(14), 0x11, 0, 0, 0]);
+    }
+    abbreviations.push(0);
+    let mut info = Vec::new();
+    for unit in 0..UNITS {
+        let code = unit + 1;
+        let low = |shift: usize| u8::try_from(code >> shift & 0x7f).unwrap();
+        let offset = u32::try_from(unit * 7).unwrap();
+        let mut body = vec![4, 0];
+        body.extend(offset.to_le_bytes());
+        body.extend([8, low(0) | 0x80, low(7) | 0x80, low(14)]);
+        info.extend(u32::try_from(body.len()).unwrap().to_le_bytes());
+        info.extend(body);
+    }
+    let names = b"\0.debug_abbrev\0.debug_info\0.shstrtab\0";
+    let (at_abbreviations, at_info) = (64, 64 + abbreviations.len());
+    let at_names = at_info + info.len();
+    let at_sections = at_names + names.len();
+    let mut file = vec![0x7f, b'E', b'L', b'F', 2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    file.extend([3u16, 62].iter().flat_map(|number| number.to_le_bytes()));
+    file.extend(1u32.to_le_bytes());
+    file.extend([0u64, 0, at_sections as u64].iter().flat_map(|number| number.to_le_bytes()));
+    file.extend(0u32.to_le_bytes());
+    file.extend([64u16, 56, 0, 64, 4, 3].iter().flat_map(|number| number.to_le_bytes()));
+    file.extend(abbreviations.iter().chain(&info).chain(names));
+    let sections = [
+        (0u32, 0u32, 0usize, 0usize),
+        (1, 1, at_abbreviations, abbreviations.len()),
+        (15, 1, at_info, info.len()),
+        (27, 3, at_names, names.len()),
+    ];
+    for (name, kind, offset, size) in sections {
+        file.extend(name.to_le_bytes());
+        file.extend(kind.to_le_bytes());
+        file.extend([0u64, 0, offset as u64, size as u64].iter().flat_map(|number| number.to_le_bytes()));
+        file.extend([0u32; 2].iter().flat_map(|number| number.to_le_bytes()));
+        file.extend([1u64, 0].iter().flat_map(|number| number.to_le_bytes()));
+    }
+    file
+}
+
+/// Resident memory of a process and its descendants, in bytes.
+fn resident(pid: u32) -> u64 {
+    let field = |name: &str| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix(name).map(str::to_owned));
+        line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0)
+    };
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let children = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    let children: Vec<u32> = children
+        .flat_map(|text| text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
+        .collect();
+    field("VmRSS:") * 1024 + children.into_iter().map(resident).sum::<u64>()
+}
+
+#[test]
+fn a_small_file_that_takes_all_memory_ends_its_reader_and_nobody_else() {
+    const MOST: u64 = 1300 << 20;
+    let (Some(ncclflow), true) = (programs::ncclflow(), root()) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("libnccl.so.2");
+    fs::write(&file, overlapping_tables()).unwrap();
+    assert!(fs::metadata(&file).unwrap().len() < 1_200_000);
+    let target = mapping(&file);
+    let output = folder.path().join("out");
+    let recorder = Recorder::start_all(&ncclflow, &output, &[]).unwrap();
+    let mut peak = 0;
+    wait_until("the file was read", Duration::from_mins(2), || {
+        peak = resident(recorder.pid()).max(peak);
+        session(&output)["targets"].as_array().unwrap().iter().any(|known| known["pid"] == target.0.id())
+    });
+    let said = recorder.interrupt().unwrap();
+    assert!(peak < MOST, "{peak} bytes");
+    let session = session(&output);
+    let target = session["targets"].as_array().unwrap().iter().find(|known| known["pid"] == target.0.id());
+    assert!(target.unwrap()["untraced"].is_string(), "{session:#}\n{said}");
+}
+
+#[test]
+fn a_reader_that_is_killed_or_stopped_is_replaced() {
+    let (Some(ncclflow), Some(program), Some(library), true) =
+        (programs::ncclflow(), programs::bed(), programs::nccl("2.27.5-cu12"), root())
+    else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("out");
+    let recorder = Recorder::start_all(&ncclflow, &output, &[]).unwrap();
+    for (round, signal) in [Signal::KILL, Signal::STOP].into_iter().enumerate() {
+        kill_process(child_of(recorder.pid(), "look").unwrap(), signal).unwrap();
+        let place = folder.path().join(format!("job-{round}"));
+        let bed = job(&program, &library, &place);
+        wait_until("the job is traced", Duration::from_mins(1), || {
+            bed.ready.pids.iter().all(|pid| is_traced(&output, *pid))
+        });
+        let_end(bed, &place);
+    }
+    let said = recorder.interrupt().unwrap();
+    assert!(session(&output)["changed_libraries"].is_null(), "{said}");
+}
+
+/// What the children may not do, seen from outside.
+#[test]
+fn who_reads_has_no_capability_and_no_descriptor_of_the_session() {
+    let (Some(ncclflow), true) = (programs::ncclflow(), root()) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("out");
+    let recorder = Recorder::start_all(&ncclflow, &output, &[]).unwrap();
+    let status = |pid: Pid, name: &str| {
+        let text = fs::read_to_string(format!("/proc/{}/status", pid.as_raw_pid())).unwrap_or_default();
+        let value =
+            text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(":\t").map(str::to_owned));
+        value.unwrap_or_default()
+    };
+    let looker = child_of(recorder.pid(), "look").unwrap();
+    // A new one comes after each library; it restricts itself before it reads.
+    let reader = || {
+        let reader = child_of(looker.as_raw_pid().cast_unsigned(), "look")?;
+        (status(reader, "Seccomp_filters") == "2").then_some(reader)
+    };
+    wait_until("a reader waits for work", Duration::from_secs(30), || reader().is_some());
+    let reader = reader().unwrap();
+    for pid in [looker, reader] {
+        assert_eq!((status(pid, "NoNewPrivs").as_str(), status(pid, "Seccomp").as_str()), ("1", "2"));
+        let descriptors: Vec<PathBuf> = fs::read_dir(format!("/proc/{}/fd", pid.as_raw_pid()))
+            .unwrap()
+            .flatten()
+            .filter_map(|entry| fs::read_link(entry.path()).ok())
+            .collect();
+        for path in descriptors {
+            let path = path.display().to_string();
+            let is_known = ["socket:", "/memfd:ncclflow", "/dev/null", "/proc/"]
+                .iter()
+                .any(|known| path.starts_with(known));
+            assert!(is_known, "{path}");
+        }
+    }
+    assert_eq!(status(reader, "CapPrm"), "0000000000000000");
+    // CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE, CAP_CHECKPOINT_RESTORE
+    assert_eq!(status(looker, "CapPrm"), format!("{:016x}", 1u64 << 2 | 1 << 19 | 1 << 40));
+    recorder.interrupt().unwrap();
+}

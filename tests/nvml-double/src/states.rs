@@ -1,0 +1,254 @@
+//! What the GPUs do, out of the file that the environment variable `NVML_DOUBLE_STATES` names: 32 slots of eight
+//! 64-bit words, which the bed writes (`tests/bed/src/emulator/gpu_states.rs` has the same numbers). Without it
+//! nothing of this is supported, as for NCCL in the bed itself.
+//!
+//! With `NVML_DOUBLE_HANGS` set, no question about a GPU's use is ever answered, as by a driver that hangs.
+
+use std::ffi::{c_char, c_int, c_longlong, c_uint, c_ulonglong, c_void};
+use std::fs::File;
+use std::io::Read as _;
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use super::{DEVICES, INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED, SUCCESS, index_of, put, put_text};
+
+const INSUFFICIENT_SIZE: c_int = 7;
+const WORDS: usize = 8;
+/// A kernel that ended this long ago still shows: NVML's numbers are of the last 1/6 to 1 s.
+const PERIOD: u64 = 300_000_000;
+
+#[derive(Clone, Copy, Debug, Default)]
+struct State {
+    pid: u64,
+    running: u64,
+    ended: u64,
+    sent: u64,
+    received: u64,
+    computes: u64,
+}
+
+fn state(device: *mut c_void) -> Option<State> {
+    if std::env::var_os("NVML_DOUBLE_HANGS").is_some() {
+        loop {
+            thread::sleep(Duration::from_secs(3600));
+        }
+    }
+    let index = index_of(device)?;
+    let mut bytes = Vec::new();
+    let file = File::open(std::env::var_os("NVML_DOUBLE_STATES")?).ok()?;
+    file.take((DEVICES * WORDS * 8) as u64).read_to_end(&mut bytes).ok()?;
+    let slot = bytes.get(index * WORDS * 8..)?;
+    let word =
+        |number: usize| Some(u64::from_le_bytes(slot.get(8 * number..8 * number + 8)?.try_into().ok()?));
+    Some(State {
+        pid: word(0)?,
+        running: word(1)?,
+        ended: word(2)?,
+        sent: word(3)?,
+        received: word(4)?,
+        computes: word(5)?,
+    })
+}
+
+impl State {
+    /// Percent in which kernels ran, and in which memory was used.
+    fn used(self) -> (c_uint, c_uint) {
+        // A process that is gone has no kernels.
+        if !self.is_alive() {
+            return (0, 0);
+        }
+        let is_recent = self.ended > 0 && now().saturating_sub(self.ended) < PERIOD;
+        let busy = self.running > 0 || is_recent;
+        (if busy { 99 } else { 0 }, if busy { c_uint::try_from(self.computes).unwrap_or(0) } else { 0 })
+    }
+
+    fn is_alive(self) -> bool {
+        self.pid != 0 && std::path::Path::new("/proc").join(self.pid.to_string()).join("ns/pid").exists()
+    }
+}
+
+/// CLOCK_MONOTONIC in nanoseconds.
+fn now() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes one timespec.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
+}
+
+/// `nvmlUtilization_t`
+#[repr(C)]
+#[derive(Debug)]
+pub struct Utilization {
+    gpu: c_uint,
+    memory: c_uint,
+}
+
+/// `nvmlProcessInfo_v2_t`
+#[repr(C)]
+#[derive(Debug)]
+pub struct ProcessInfo {
+    pid: c_uint,
+    memory: c_ulonglong,
+    gpu_instance: c_uint,
+    compute_instance: c_uint,
+}
+
+/// `nvmlProcessUtilizationSample_t`
+#[repr(C)]
+#[derive(Debug)]
+pub struct ProcessSample {
+    pid: c_uint,
+    time: c_ulonglong,
+    sm: c_uint,
+    memory: c_uint,
+    encoder: c_uint,
+    decoder: c_uint,
+}
+
+/// `nvmlFieldValue_t`
+#[repr(C)]
+#[derive(Debug)]
+pub struct FieldValue {
+    field: c_uint,
+    scope: c_uint,
+    time: c_longlong,
+    latency: c_longlong,
+    value_type: c_uint,
+    answer: c_uint,
+    value: u64,
+}
+
+/// # Safety
+/// As in NVML: `used` is null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetUtilizationRates(device: *mut c_void, used: *mut Utilization) -> c_int {
+    let Some(state) = state(device) else { return NOT_SUPPORTED };
+    let (gpu, memory) = state.used();
+    // SAFETY: the caller's pointer.
+    unsafe { put(used, Utilization { gpu, memory }) }
+}
+
+/// Writes one entry into a list of NVML's.
+///
+/// # Safety
+/// As in NVML: `count` is null or says how many entries `list` has room for.
+unsafe fn put_one<T>(list: *mut T, count: *mut c_uint, entry: T) -> c_int {
+    if count.is_null() {
+        return INVALID_ARGUMENT;
+    }
+    // SAFETY: not null, and the caller's.
+    let room = unsafe { count.replace(1) };
+    if room < 1 || list.is_null() {
+        return INSUFFICIENT_SIZE;
+    }
+    // SAFETY: there is room for one.
+    unsafe { put(list, entry) }
+}
+
+/// # Safety
+/// As in NVML: `count` is null or says how many entries `list` has room for.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetComputeRunningProcesses_v3(
+    device: *mut c_void,
+    count: *mut c_uint,
+    list: *mut ProcessInfo,
+) -> c_int {
+    let Some(state) = state(device) else { return NOT_SUPPORTED };
+    if !state.is_alive() {
+        // SAFETY: the caller's pointer.
+        return unsafe { put(count, 0) };
+    }
+    let pid = c_uint::try_from(state.pid).unwrap_or(0);
+    let entry =
+        ProcessInfo { pid, memory: 1 << 30, gpu_instance: c_uint::MAX, compute_instance: c_uint::MAX };
+    // SAFETY: the caller's pointers.
+    unsafe { put_one(list, count, entry) }
+}
+
+/// # Safety
+/// As in NVML: `count` is null or says how many entries `list` has room for.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetProcessUtilization(
+    device: *mut c_void,
+    list: *mut ProcessSample,
+    count: *mut c_uint,
+    _since: c_ulonglong,
+) -> c_int {
+    let Some(state) = state(device) else { return NOT_SUPPORTED };
+    let (sm, memory) = state.used();
+    if sm == 0 {
+        return NOT_FOUND;
+    }
+    let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_micros());
+    let entry = ProcessSample {
+        pid: c_uint::try_from(state.pid).unwrap_or(0),
+        time: c_ulonglong::try_from(time).unwrap_or(0),
+        sm,
+        memory,
+        encoder: 0,
+        decoder: 0,
+    };
+    // SAFETY: the caller's pointers.
+    unsafe { put_one(list, count, entry) }
+}
+
+/// NVLink's bytes of all links (138, 139), in KiB; PCIe's (197, 198) are always the same.
+///
+/// # Safety
+/// As in NVML: `values` has `count` entries.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetFieldValues(
+    device: *mut c_void,
+    count: c_int,
+    values: *mut FieldValue,
+) -> c_int {
+    const UNSIGNED_LONG_LONG: c_uint = 3;
+    let Some(state) = state(device) else { return NOT_SUPPORTED };
+    for number in 0..usize::try_from(count).unwrap_or(0) {
+        // SAFETY: one of the caller's entries.
+        let value = unsafe { &mut *values.add(number) };
+        let known = match value.field {
+            138 => Some(state.sent >> 10),
+            139 => Some(state.received >> 10),
+            197 | 198 => Some(1 << 20),
+            _ => None,
+        };
+        value.answer = if known.is_some() { 0 } else { NOT_SUPPORTED.unsigned_abs() };
+        value.value_type = UNSIGNED_LONG_LONG;
+        value.value = known.unwrap_or(0);
+    }
+    SUCCESS
+}
+
+/// # Safety
+/// As in NVML: `uuid` is null or has room for `length` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetUUID(device: *mut c_void, uuid: *mut c_char, length: c_uint) -> c_int {
+    let Some(index) = index_of(device) else { return INVALID_ARGUMENT };
+    let text = format!("GPU-00000000-0000-0000-0000-{index:012x}\0");
+    match std::ffi::CStr::from_bytes_with_nul(text.as_bytes()) {
+        // SAFETY: the caller's buffer.
+        Ok(text) => unsafe { put_text(uuid, length, text) },
+        Err(_) => INVALID_ARGUMENT,
+    }
+}
+
+/// # Safety
+/// As in NVML: `milliwatts` is null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetPowerUsage(device: *mut c_void, milliwatts: *mut c_uint) -> c_int {
+    let Some(state) = state(device) else { return NOT_SUPPORTED };
+    // SAFETY: the caller's pointer.
+    unsafe { put(milliwatts, if state.used().0 > 0 { 350_000 } else { 75_000 }) }
+}
+
+/// # Safety
+/// As in NVML: `milliwatts` is null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetEnforcedPowerLimit(
+    _device: *mut c_void,
+    milliwatts: *mut c_uint,
+) -> c_int {
+    // SAFETY: the caller's pointer.
+    unsafe { put(milliwatts, 700_000) }
+}

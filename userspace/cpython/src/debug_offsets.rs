@@ -1,0 +1,260 @@
+//! `_Py_DebugOffsets`: from 3.13 on, CPython states its own layouts at the beginning of `_PyRuntime`, for
+//! debuggers and profilers (Include/internal/pycore_debug_offsets.h; 3.13.0: pycore_runtime.h).
+//!
+//! It stands in the target's memory, so it can be forged: what it says is checked against what can be.
+
+use crate::{
+    BytesOffsets, CodeOffsets, FrameOffsets, InterpreterOffsets, ObjectOffsets, Offsets, RuntimeOffsets,
+    TextOffsets, ThreadOffsets, Unknown, Version,
+};
+
+/// What the struct begins with.
+pub const COOKIE: [u8; 8] = *b"xdebugpy";
+
+/// As many bytes as are needed of it: 3.13 has 71 words up to the last one that is used, 3.14 83.
+pub const DEBUG_OFFSETS_SIZE: usize = 88 * 8;
+
+/// Sizes that no real struct exceeds; 3.13.0 has 283,320 bytes of runtime state.
+const MAX_RUNTIME: u64 = 4 << 20;
+const MAX_INTERPRETER: u64 = 4 << 20;
+const MAX_SMALL: u64 = 2048;
+
+/// A struct in it: its size, and the words that follow.
+struct Section<'a> {
+    size: u64,
+    fields: &'a [u64],
+}
+
+/// The words of the struct, taken from the front.
+struct Words<'a>(&'a [u64]);
+
+impl<'a> Words<'a> {
+    /// A section with its size and `fields` more words.
+    fn section(&mut self, fields: usize, largest: u64) -> Result<Section<'a>, Unknown> {
+        let (size, rest) = self.0.split_first().ok_or(NONSENSE)?;
+        let (fields, rest) = rest.split_at_checked(fields).ok_or(NONSENSE)?;
+        self.0 = rest;
+        if *size > largest {
+            return Err(NONSENSE);
+        }
+        Ok(Section { size: *size, fields })
+    }
+}
+
+const NONSENSE: Unknown = Unknown::Contradiction("what it says of its own layouts cannot be right");
+
+impl Section<'_> {
+    /// The offset of a field of `bytes` bytes, which must lie within the struct and be aligned.
+    fn at(&self, field: usize, bytes: u64) -> Result<u32, Unknown> {
+        let offset = *self.fields.get(field).ok_or(NONSENSE)?;
+        let fits = offset.checked_add(bytes).is_some_and(|end| end <= self.size) && offset % bytes == 0;
+        if fits { u32::try_from(offset).map_err(|_| NONSENSE) } else { Err(NONSENSE) }
+    }
+
+    fn pointer(&self, field: usize) -> Result<u32, Unknown> {
+        self.at(field, 8)
+    }
+}
+
+/// Reads the struct; `bytes` are what stands at `_PyRuntime`. `Ok(None)`: it does not begin with the cookie, as up
+/// to 3.12.
+///
+/// # Errors
+/// When its version is not known, or what it says cannot be.
+pub fn from_debug_offsets(bytes: &[u8]) -> Result<Option<Offsets>, Unknown> {
+    let words: Vec<u64> = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
+    let [cookie, hex, free_threaded, rest @ ..] = words.as_slice() else { return Ok(None) };
+    if cookie.to_le_bytes() != COOKIE {
+        return Ok(None);
+    }
+    let version = Version::from_hex(*hex).ok_or(NONSENSE)?;
+    let free_threaded = match free_threaded {
+        0 => false,
+        1 => true,
+        _ => return Err(NONSENSE),
+    };
+    let version = Version { free_threaded, ..version };
+    // 3.14 added fields.
+    let is_314 = match (version.major, version.minor) {
+        (3, 13) => false,
+        (3, 14) => true,
+        _ => return Err(Unknown::Version(Some(version))),
+    };
+    let mut words = Words(rest);
+    let runtime = words.section(2, MAX_RUNTIME)?;
+    let interpreter = words.section(if is_314 { 15 } else { 12 }, MAX_INTERPRETER)?;
+    let thread = words.section(8, MAX_SMALL)?;
+    let frame = words.section(if is_314 { 7 } else { 5 }, MAX_SMALL)?;
+    let code = words.section(if is_314 { 10 } else { 9 }, MAX_SMALL)?;
+    let object = words.section(1, MAX_SMALL)?;
+    let kind = words.section(3, MAX_SMALL)?;
+    let _tuple = words.section(2, MAX_SMALL)?;
+    let _list = words.section(2, MAX_SMALL)?;
+    if is_314 {
+        let _set = words.section(3, MAX_SMALL)?;
+    }
+    let _dict = words.section(2, MAX_SMALL)?;
+    let _float = words.section(1, MAX_SMALL)?;
+    let _long = words.section(2, MAX_SMALL)?;
+    let bytes = words.section(2, MAX_SMALL)?;
+    let text = words.section(3, MAX_SMALL)?;
+
+    let ascii_data = text.fields.get(2).and_then(|size| u32::try_from(*size).ok()).ok_or(NONSENSE)?;
+    if u64::from(ascii_data) >= text.size || !ascii_data.is_multiple_of(8) {
+        return Err(NONSENSE);
+    }
+    let copies = is_314 && free_threaded;
+    Ok(Some(Offsets {
+        version,
+        runtime: RuntimeOffsets { interpreters_head: runtime.pointer(1)? },
+        interpreter: InterpreterOffsets {
+            next: interpreter.pointer(1)?,
+            threads_head: interpreter.pointer(2)?,
+        },
+        thread: ThreadOffsets {
+            next: thread.pointer(1)?,
+            interpreter: thread.pointer(2)?,
+            frame: thread.pointer(3)?,
+            thread_id: thread.pointer(4)?,
+            native_thread_id: Some(thread.pointer(5)?),
+        },
+        frame: FrameOffsets {
+            previous: frame.pointer(0)?,
+            code: frame.pointer(1)?,
+            instruction: frame.pointer(2)?,
+            owner: Some(frame.at(4, 1)?),
+            bytecode_copy: copies.then(|| frame.at(6, 4)).transpose()?,
+            in_c_frame: None,
+        },
+        code: CodeOffsets {
+            filename: code.pointer(0)?,
+            name: code.pointer(1)?,
+            qualname: Some(code.pointer(2)?),
+            line_table: code.pointer(3)?,
+            first_line: code.at(4, 4)?,
+            // The struct ends with one byte of it.
+            instructions: Some(code.at(8, 1)?),
+            bytecode_copies: copies.then(|| code.pointer(9)).transpose()?,
+        },
+        object: ObjectOffsets { kind: object.pointer(0)?, type_name: kind.pointer(0)? },
+        bytes: BytesOffsets { length: bytes.pointer(0)?, data: bytes.at(1, 1)? },
+        text: TextOffsets {
+            state: text.at(0, 4)?,
+            length: text.pointer(1)?,
+            ascii_data,
+            // `utf8_length` and `utf8` follow (Include/cpython/unicodeobject.h).
+            compact_data: ascii_data + 16,
+        },
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The struct as a version has it: each section's size, and its fields from 8 on, in the order of the header.
+    fn made(hex: u64, free_threaded: u64) -> Vec<u64> {
+        let is_314 = (hex >> 16) & 0xff >= 14;
+        let mut words = vec![u64::from_le_bytes(COOKIE), hex, free_threaded];
+        let fields =
+            |minor_13: &[u64], minor_14: &[u64]| if is_314 { minor_14.to_vec() } else { minor_13.to_vec() };
+        let mut section = |size: u64, fields: &[u64]| {
+            words.push(size);
+            words.extend(fields);
+        };
+        // finalizing, interpreters_head
+        section(300_000, &[600, 632]);
+        // id, next, threads_head, then others
+        section(
+            200_000,
+            &fields(
+                &[[7256, 7264, 7344].as_slice(), &[0; 9]].concat(),
+                &[[7256, 7264, 7344].as_slice(), &[0; 12]].concat(),
+            ),
+        );
+        // prev, next, interp, current_frame, thread_id, native_thread_id, datastack_chunk, status
+        section(320, &[0, 8, 16, 72, 152, 160, 200, 32]);
+        // previous, executable, instr_ptr, localsplus, owner; stackpointer, tlbc_index
+        section(96, &fields(&[8, 0, 56, 80, 70], &[8, 0, 56, 80, 78, 64, 72]));
+        // filename, name, qualname, linetable, firstlineno, argcount, two, co_code_adaptive; co_tlbc
+        let code = [112, 120, 128, 136, 68, 52, 96, 104, 208];
+        section(216, &fields(&code, &[code.as_slice(), &[200]].concat()));
+        section(16, &[8]);
+        section(416, &[24, 88, 168]);
+        section(32, &[24, 16]);
+        section(40, &[24, 16]);
+        if is_314 {
+            section(200, &[24, 32, 40]);
+        }
+        section(48, &[32, 40]);
+        section(24, &[16]);
+        section(32, &[16, 24]);
+        section(40, &[16, 32]);
+        section(64, &[32, 16, 40]);
+        section(200, &[100]);
+        words
+    }
+
+    fn read(words: &[u64]) -> Result<Option<Offsets>, Unknown> {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        from_debug_offsets(&bytes)
+    }
+
+    #[test]
+    fn each_versions_struct_is_read_field_by_field() {
+        for (hex, free_threaded, version) in [
+            (0x030d_00f0, 0, "3.13"),
+            (0x030d_01f0, 1, "3.13t"),
+            (0x030e_00f0, 0, "3.14"),
+            (0x030e_02f0, 1, "3.14t"),
+        ] {
+            let offsets = read(&made(hex, free_threaded)).unwrap().unwrap();
+            assert_eq!(offsets.version.to_string(), version);
+            assert_eq!(offsets.runtime.interpreters_head, 632);
+            assert_eq!((offsets.interpreter.next, offsets.interpreter.threads_head), (7264, 7344));
+            let thread = offsets.thread;
+            let thread = [thread.next, thread.interpreter, thread.frame, thread.thread_id];
+            assert_eq!((thread, offsets.thread.native_thread_id), ([8, 16, 72, 152], Some(160)));
+            let frame = offsets.frame;
+            assert_eq!((frame.previous, frame.code, frame.instruction), (8, 0, 56));
+            let is_314 = version.starts_with("3.14");
+            assert_eq!(frame.owner, Some(if is_314 { 78 } else { 70 }));
+            assert_eq!(frame.bytecode_copy, (version == "3.14t").then_some(72));
+            let code = offsets.code;
+            assert_eq!(
+                (code.filename, code.name, code.qualname, code.line_table),
+                (112, 120, Some(128), 136)
+            );
+            assert_eq!((code.first_line, code.instructions), (68, Some(208)));
+            assert_eq!(code.bytecode_copies, (version == "3.14t").then_some(200));
+            assert_eq!((offsets.object.kind, offsets.object.type_name), (8, 24));
+            assert_eq!((offsets.bytes.length, offsets.bytes.data), (16, 32));
+            assert_eq!((offsets.text.length, offsets.text.state), (16, 32));
+            assert_eq!((offsets.text.ascii_data, offsets.text.compact_data), (40, 56));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let good = made(0x030d_00f0, 0);
+        let with = |place: usize, value: u64| {
+            let mut words = good.clone();
+            words[place] = value;
+            read(&words)
+        };
+        assert_eq!(with(0, 0), Ok(None), "no cookie: an older version");
+        assert_eq!(with(1, 0x030f_00f0), Err(Unknown::Version(Some(Version::new(3, 15)))));
+        assert_eq!(with(1, 0x0202_00f0), Err(NONSENSE));
+        assert_eq!(with(2, 2), Err(NONSENSE));
+        // interpreters_head, and the thread's current_frame: behind the end, unaligned, huge.
+        for place in [5, 23] {
+            for wrong in [400_000, 321, 4, u64::MAX, u64::MAX - 7] {
+                assert!(with(place, wrong).is_err(), "{place}: {wrong}");
+            }
+        }
+        assert_eq!(with(3, 1 << 40), Err(NONSENSE), "a runtime of a terabyte");
+        for length in 3..71 {
+            assert!(read(&good[..length]).is_err(), "{length} words");
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Call stacks: lines of `stacks.jsonl`.
+
+use std::fmt;
+
+use super::named::named;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+
+/// Which call stack: 16 hexadecimal digits, as JSON's readers lose digits of large numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StackId(pub u64);
+
+impl fmt::Display for StackId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl Serialize for StackId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for StackId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        u64::from_str_radix(&text, 16).map(Self).map_err(D::Error::custom)
+    }
+}
+
+named! {
+    /// What an op's call stack is of.
+    StackOf {
+        /// The launch of its kernel.
+        Launch = "launch",
+        /// The call of the API.
+        Call = "call",
+    }
+}
+
+/// A function on a call stack.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct FrameRow {
+    /// `co_qualname` from Python 3.11 on, `co_name` before. `?`: the code could not be read, or was another by then.
+    pub function: String,
+    /// `co_filename`; left out where it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    /// The line that was running; left out where it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub line: Option<u32>,
+}
+
+row! {
+    /// A line of `stacks.jsonl`: a call stack that calls or ops name.
+    pub struct StackRow {
+        /// Names it within its process, for as long as its code is there.
+        "stack": Identity, stack: StackId;
+        /// Process as ncclflow sees it.
+        "pid": Identity, pid: u32;
+        /// Python's frames from the top-level function to the innermost: objects with `function` and, where known, `file`
+        /// and `line`. `function` is the qualified name (before Python 3.11 the name) of the code; `?`: the code was gone
+        /// before it was read.
+        "frames": Measured, frames: Vec<FrameRow>;
+        /// There are more frames outside of these: as many as `--stack-depth` says were walked.
+        "cut": Measured, cut: bool;
+        /// Why frames are missing, or are not known: `page not there`: what is outside of these frames could not be read;
+        /// `no Python thread`: the interpreter does not know the thread; `code gone`: the code of some was freed before it
+        /// was read.
+        "unknown": Measured, unknown: Option<String>, unless is_none;
+    }
+}

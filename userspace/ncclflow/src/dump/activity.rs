@@ -1,0 +1,192 @@
+//! Whether a process makes progress outside NCCL, between the readings: by the processor time of the threads
+//! that run the program, by its input and output, and by where its first thread sleeps.
+
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::target::{Process, read_text};
+
+/// Threads that are looked at.
+const MAX_THREADS: usize = 512;
+/// Of PyTorch's threads for the backward pass (torch/csrc/autograd/engine.cpp).
+const BACKWARD: &str = "pt_autograd_";
+/// A thread that ran, or waited for a processor, for this part of the time computes. One that wakes up to look
+/// for something does not.
+const RUNS: f64 = 0.3;
+/// Of which it ran at least this part of the time.
+const RAN: f64 = 0.05;
+/// Bytes a second; a log line and a heartbeat are less.
+const READS: f64 = 65_536.0;
+
+/// What a process did between the first reading and the last.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Activity {
+    /// Seconds between them.
+    pub seconds: f64,
+    /// Processor time of its first thread, and of PyTorch's threads for the backward pass.
+    pub cpu_seconds: Option<f64>,
+    /// For how long these threads were ready to run, and waited for a processor.
+    #[serde(default)]
+    pub ready_seconds: Option<f64>,
+    /// Bytes that it read and wrote by read(2), write(2) and their like: files and pipes, and sockets that are
+    /// used so. NCCL's are not.
+    pub io_bytes: Option<u64>,
+    /// Its first thread slept in other places at some readings.
+    pub is_elsewhere: bool,
+}
+
+impl Activity {
+    /// What it does, if it does something. `spins`: processor time counts for nothing, as a thread that waits
+    /// for a GPU spins.
+    pub(super) fn progress(&self, spins: bool) -> Option<String> {
+        let seconds = self.seconds;
+        if seconds <= 0.0 {
+            return None;
+        }
+        let runs =
+            |cpu: &f64| *cpu >= RAN * seconds && cpu + self.ready_seconds.unwrap_or(0.0) >= RUNS * seconds;
+        if let Some(cpu) = self.cpu_seconds.filter(|cpu| !spins && runs(cpu)) {
+            return Some(format!("it ran on the CPU for {cpu:.1} of {seconds:.1} s"));
+        }
+        #[expect(clippy::cast_precision_loss, reason = "for a rate, and for people")]
+        let bytes = self.io_bytes.map_or(0.0, |bytes| bytes as f64);
+        if bytes >= READS * seconds {
+            return Some(format!("it read and wrote {:.1} MiB in {seconds:.1} s", bytes / 1_048_576.0));
+        }
+        self.is_elsewhere.then(|| format!("its first thread moved within {seconds:.1} s"))
+    }
+}
+
+/// A process at one moment.
+#[derive(Clone, Debug)]
+pub(super) struct Sample {
+    at: Instant,
+    /// Nanoseconds on a processor, and waiting for one, by thread.
+    cpu: Vec<(u32, [u64; 2])>,
+    io: Option<u64>,
+    /// Of the first thread, while it sleeps: system call, stack pointer and program counter.
+    place: Option<String>,
+}
+
+impl Sample {
+    pub(super) fn take(process: &Process) -> Self {
+        let folder = process.proc_path();
+        let first = process.pid();
+        let threads = fs::read_dir(folder.join("task")).into_iter().flatten().flatten();
+        let threads = threads.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        let is_program = |tid: &u32| {
+            let name = || read_text(folder.join(format!("task/{tid}/comm"))).unwrap_or_default();
+            *tid == first || name().starts_with(BACKWARD)
+        };
+        let cpu = threads.take(MAX_THREADS).filter(is_program).filter_map(|tid| {
+            // Nanoseconds on a CPU, then on a run queue (Documentation/scheduler/sched-stats.rst).
+            let text = read_text(folder.join(format!("task/{tid}/schedstat"))).ok()?;
+            let mut numbers = text.split_whitespace().map(|number| number.parse::<u64>().ok());
+            Some((tid, [numbers.next()??, numbers.next()??]))
+        });
+        let io = read_text(folder.join("io")).ok().and_then(|text| {
+            let value = |name: &str| {
+                let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+                line.trim().parse::<u64>().ok()
+            };
+            value("rchar:")?.checked_add(value("wchar:")?)
+        });
+        let place = read_text(folder.join("syscall")).ok().filter(|text| !text.starts_with("running"));
+        // Its arguments change when it waits for the same thing again, for the rest of a timeout.
+        let place = place.map(|text| {
+            let words: Vec<&str> = text.split_whitespace().collect();
+            let last = words.len().saturating_sub(2);
+            format!("{} {}", words.first().unwrap_or(&""), words.get(last..).unwrap_or_default().join(" "))
+        });
+        Self { at: Instant::now(), cpu: cpu.collect(), io, place }
+    }
+}
+
+/// What a process did over some samples; `None` of fewer than two.
+pub(super) fn over(samples: &[Sample]) -> Option<Activity> {
+    let (first, last) = (samples.first()?, samples.last()?);
+    if samples.len() < 2 {
+        return None;
+    }
+    let spent = |kind: usize| {
+        let of_thread = |(tid, after): &(u32, [u64; 2])| {
+            let before =
+                first.cpu.iter().find(|(known, _)| known == tid).map_or(0, |(_, before)| before[kind]);
+            after[kind].saturating_sub(before)
+        };
+        let nanoseconds: u64 = last.cpu.iter().map(of_thread).sum();
+        Duration::from_nanos(nanoseconds).as_secs_f64()
+    };
+    let is_known = !first.cpu.is_empty() && !last.cpu.is_empty();
+    let mut places = samples.iter().filter_map(|sample| sample.place.as_ref());
+    let place = places.next();
+    Some(Activity {
+        seconds: last.at.duration_since(first.at).as_secs_f64(),
+        cpu_seconds: is_known.then(|| spent(0)),
+        ready_seconds: is_known.then(|| spent(1)),
+        io_bytes: last.io.zip(first.io).and_then(|(after, before)| after.checked_sub(before)),
+        is_elsewhere: place.is_some_and(|place| places.any(|other| other != place)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        process::{Child, Command, Stdio},
+        thread,
+    };
+
+    use super::*;
+
+    /// What a program does, once `is_it` is so or after some looks: a busy machine lets it wait.
+    fn watch(mut child: Child, is_it: impl Fn(&Activity) -> bool) -> Activity {
+        let process = Process::open(child.id()).unwrap();
+        thread::sleep(Duration::from_millis(300));
+        let mut activity = Activity::default();
+        for _ in 0..20 {
+            let first = Sample::take(&process);
+            thread::sleep(Duration::from_millis(300));
+            activity = over(&[first, Sample::take(&process)]).unwrap();
+            if is_it(&activity) {
+                break;
+            }
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        activity
+    }
+
+    fn shell(script: &str) -> Child {
+        Command::new("sh").args(["-c", script]).stdout(Stdio::null()).spawn().unwrap()
+    }
+
+    #[test]
+    fn a_process_that_sleeps_makes_no_progress() {
+        let activity =
+            watch(Command::new("sleep").arg("60").spawn().unwrap(), |still| still.progress(false).is_none());
+        assert_eq!(activity.progress(false), None, "{activity:?}");
+    }
+
+    #[test]
+    fn one_that_computes_does_unless_spinning_is_what_waiting_looks_like() {
+        let runs = |activity: &Activity| {
+            activity.progress(false).is_some_and(|what| what.contains("ran on the CPU"))
+        };
+        let activity = watch(shell("while :; do :; done"), runs);
+        assert!(runs(&activity), "{activity:?}");
+        assert!(activity.progress(true).is_none_or(|what| what.contains("moved")), "{activity:?}");
+    }
+
+    #[test]
+    fn one_that_copies_does() {
+        let cat = Command::new("cat").arg("/dev/zero").stdout(Stdio::null()).spawn().unwrap();
+        let copies = |activity: &Activity| activity.progress(true).is_some_and(|what| what.contains("MiB"));
+        let activity = watch(cat, copies);
+        assert!(copies(&activity), "{activity:?}");
+    }
+}

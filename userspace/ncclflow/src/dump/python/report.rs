@@ -1,0 +1,128 @@
+//! Python stacks as data, in words, and in groups of equal ones.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// The interpreter of a process and its threads.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PythonReport {
+    /// Like `3.11`, or `3.13t` without the GIL.
+    pub version: Option<String>,
+    /// Why nothing is known of its threads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unknown: Option<String>,
+    /// The main thread first.
+    pub threads: Vec<PythonThread>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PythonThread {
+    /// In the PID namespace of this program.
+    pub tid: u32,
+    pub is_main: bool,
+    /// It ran while it was read: frames may belong to different moments.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub moving: bool,
+    /// It has more frames than are read (512).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cut: bool,
+    /// Why its stack is not known, or not to the end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unknown: Option<String>,
+    /// Innermost first. Empty: it runs no Python code now.
+    pub frames: Vec<PythonFrame>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PythonFrame {
+    pub function: String,
+    /// Python 3.11 and later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub qualname: Option<String>,
+    /// As Python was given it, often relative to the folder in which it was started.
+    pub file: String,
+    /// Null: the code has no line there.
+    pub line: Option<u32>,
+}
+
+/// Ranks whose main threads have equal stacks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PythonGroup {
+    pub ranks: Vec<u32>,
+    /// More ranks are here than in any other group: these do what most do.
+    pub is_largest: bool,
+    /// Innermost first.
+    pub frames: Vec<PythonFrame>,
+}
+
+impl PythonReport {
+    /// The main thread, if it is known where it is.
+    pub(in crate::dump) fn main_thread(&self) -> Option<&PythonThread> {
+        self.threads.iter().find(|thread| thread.is_main && !thread.frames.is_empty())
+    }
+}
+
+impl PythonThread {
+    /// Whether its innermost frame is in torch's collectives, or in its waits for them.
+    pub(super) fn is_in_torch_distributed(&self) -> bool {
+        self.frames.first().is_some_and(|frame| frame.file.contains("/torch/distributed/"))
+    }
+}
+
+impl PythonFrame {
+    /// `train.py:41 in load_batch`
+    fn shown(&self) -> String {
+        let name = self.file.rsplit('/').next().unwrap_or(&self.file);
+        let line = self.line.map_or_else(|| "?".to_owned(), |line| line.to_string());
+        format!("{name}:{line} in {}", self.function)
+    }
+
+    /// Code that somebody installed, not the user's own.
+    fn is_of_a_library(&self) -> bool {
+        const FOLDERS: [&str; 3] = ["/site-packages/", "/dist-packages/", "/lib/python3."];
+        self.file.starts_with('<') || FOLDERS.iter().any(|folder| self.file.contains(folder))
+    }
+}
+
+/// Where a thread is: `train.py:41 in load_batch`, or
+/// `distributed_c10d.py:2806 in all_reduce, called from train.py:52 in step` where the innermost frame is not the
+/// user's own code.
+pub(in crate::dump) fn place(thread: &PythonThread) -> Option<String> {
+    let first = thread.frames.first()?;
+    let moving = if thread.moving { " (it runs)" } else { "" };
+    let caller = thread.frames.iter().find(|frame| !frame.is_of_a_library());
+    Some(match caller.filter(|caller| *caller != first) {
+        Some(caller) => format!("{}, called from {}{moving}", first.shown(), caller.shown()),
+        None => format!("{}{moving}", first.shown()),
+    })
+}
+
+/// Groups of ranks with equal stacks, the largest first. `is_largest` is set for one, or for none if several are
+/// as large.
+pub(in crate::dump) fn groups<'a>(
+    threads: impl IntoIterator<Item = (u32, &'a PythonThread)>,
+) -> Vec<PythonGroup> {
+    let mut by_stack: BTreeMap<&[PythonFrame], Vec<u32>> = BTreeMap::new();
+    for (rank, thread) in threads {
+        if !thread.frames.is_empty() && !thread.moving && thread.unknown.is_none() {
+            by_stack.entry(&thread.frames).or_default().push(rank);
+        }
+    }
+    let group = |(frames, ranks): (&[PythonFrame], Vec<u32>)| PythonGroup {
+        ranks,
+        is_largest: false,
+        frames: frames.to_vec(),
+    };
+    let mut groups: Vec<PythonGroup> = by_stack.into_iter().map(group).collect();
+    groups.sort_by_key(|group| std::cmp::Reverse(group.ranks.len()));
+    let sizes: Vec<usize> = groups.iter().map(|group| group.ranks.len()).collect();
+    if let Some(first) = groups.first_mut() {
+        first.is_largest = sizes.get(1).is_none_or(|second| *second < first.ranks.len());
+    }
+    groups
+}

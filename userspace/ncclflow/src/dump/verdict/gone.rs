@@ -1,0 +1,75 @@
+//! Communicators of which a rank's process is gone while others wait on their GPUs or in a call. With ops in
+//! flight the waiting itself leads there ([`super::in_flight`]).
+
+use super::{
+    Kind, State, Verdict,
+    case::{Case, MAX_SENTENCES, named},
+    inside_calls,
+};
+use crate::dump::rank_gpu::Work;
+
+pub(super) fn gone(case: &Case<'_>) -> Option<Verdict> {
+    let gone = case.gone();
+    if gone.is_empty() {
+        return None;
+    }
+    let waiting = case.ranks_where(|rank| {
+        rank.work() == Some(Work::Waits) || inside_calls::waits_in_call(case, rank).is_some()
+    });
+    if waiting.is_empty() {
+        return None;
+    }
+    let mut evidence = vec![format!("nothing was launched for {:.1} s", case.seconds)];
+    evidence.extend(gone.iter().take(MAX_SENTENCES).filter_map(|rank| case.absent_sentence(*rank)));
+    let verb = if waiting.len() == 1 { "waits" } else { "wait" };
+    evidence.push(format!("{} {verb} for what a process that is gone does not do", named(&waiting)));
+    evidence.extend(case.gpu_sentences());
+    evidence.extend(case.exited_sentence());
+    Some(Verdict {
+        state: State::Stuck,
+        kind: Some(Kind::Gone),
+        victims: case.ranks_where(|_| true),
+        culprits: gone,
+        evidence,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::dump::{
+        ProcessReport, ProcessState,
+        absent::{AbsentRank, Place},
+        rank_gpu::Work,
+        verdict::{
+            State, judge,
+            tests::made::{check, over_nvlink},
+        },
+    };
+
+    #[test]
+    fn a_process_that_is_gone_is_the_cause_while_a_gpu_waits() {
+        let mut ranks = [0, 1, 3].map(|number| over_nvlink(number, 4, Some(Work::Waits)));
+        ranks[0].absent = vec![AbsentRank { rank: 2, place: Place::Gone, pid: None }];
+        check(&judge(&ranks, &[]), State::Stuck, &[2], &[0, 1, 3], "no live process of this host is rank 2");
+        // Nobody waits: a rank that has done all its work has left.
+        let mut ranks = [0, 1, 3].map(|number| over_nvlink(number, 4, Some(Work::Idle)));
+        ranks[0].absent = vec![AbsentRank { rank: 2, place: Place::Gone, pid: None }];
+        check(&judge(&ranks, &[]), State::Healthy, &[], &[], "no live process of this host is rank 2");
+        // From a container not all processes can be seen; but one that was given has exited.
+        let mut ranks = [0, 1, 3].map(|number| over_nvlink(number, 4, Some(Work::Waits)));
+        ranks[0].absent = vec![AbsentRank { rank: 2, place: Place::Unseen, pid: None }];
+        check(
+            &judge(&ranks, &[]),
+            State::Unknown,
+            &[],
+            &[],
+            "no process that can be seen from here is rank 2",
+        );
+        let exited = ProcessReport { pid: 102, state: ProcessState::Exited, ..ProcessReport::default() };
+        check(&judge(&ranks, &[exited]), State::Stuck, &[2], &[0, 1, 3], "process 102 has exited");
+        // It is there and was not read, so that it may wait, too.
+        let mut ranks = [0, 1, 3].map(|number| over_nvlink(number, 4, Some(Work::Waits)));
+        ranks[0].absent = vec![AbsentRank { rank: 2, place: Place::Here, pid: Some(77) }];
+        check(&judge(&ranks, &[]), State::Unknown, &[], &[], "rank 2 is process 77, which was not read");
+    }
+}

@@ -1,0 +1,33 @@
+//! What kind of trouble a verdict is about: for scripts, beside the sentences for people.
+
+use serde::{Deserialize, Serialize};
+
+/// Why ranks wait. Kinds may be added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Kind {
+    /// The culprits have launched fewer collectives.
+    NotJoined,
+    /// The culprits have launched other collectives, with other sizes, or in another order.
+    OtherOperation,
+    /// The GPUs of the culprits run another kernel.
+    Computing,
+    /// The GPUs of the culprits run nothing, though others wait for them.
+    GpuIdle,
+    /// An op of the culprits is in flight, and they do nothing for it.
+    NoProgress,
+    /// The processes of the culprits are gone.
+    Gone,
+    /// The culprits were not read.
+    NotRead,
+    /// The processes of the culprits are stopped.
+    Stopped,
+    /// The culprits have not made the send or the receive that others wait for.
+    NoCounterpart,
+    /// Others wait in a call for the culprits to connect.
+    Connecting,
+    /// NCCL reports a failure, or a connection has broken.
+    Failed,
+    /// A GPU has stopped with an error (Xid).
+    GpuError,
+}

@@ -1,0 +1,24 @@
+//! Where in its program each culprit is: the Python line of its main thread.
+
+use super::{
+    Verdict,
+    case::{Case, MAX_SENTENCES},
+};
+use crate::dump::{python, rank_report::RankReport};
+
+/// Adds the line to the sentence about each culprit; a sentence of its own if there is none.
+pub(super) fn add(case: &Case<'_>, verdict: &mut Verdict) {
+    for number in verdict.culprits.iter().take(MAX_SENTENCES) {
+        let Some(place) = case.ranks.get(number).and_then(|rank| place(case, rank)) else { continue };
+        let about = format!("rank {number} ");
+        match verdict.evidence.iter_mut().find(|sentence| sentence.starts_with(&about)) {
+            Some(sentence) => sentence.extend(["; its main thread is at ", &place]),
+            None => verdict.evidence.push(format!("the main thread of rank {number} is at {place}")),
+        }
+    }
+}
+
+fn place(case: &Case<'_>, rank: &RankReport) -> Option<String> {
+    let process = case.processes.iter().find(|process| process.is_of(rank))?;
+    python::place(process.python.as_ref()?.main_thread()?)
+}

@@ -1,0 +1,173 @@
+//! Which rank of the job each rank of a communicator is: Chakra knows the job's ranks only.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    sync::{Arc, Mutex},
+};
+
+use anyhow::Result;
+use flow::schema::{ApiCall, Op, RankKey};
+
+use crate::{
+    export::{
+        chosen_rows::lock,
+        job_ranks::{JobRank, job_ranks},
+        source::Source,
+        who::Who,
+    },
+    sinks::{SessionFiles, Sink},
+};
+
+/// Ranks of communicators that are kept, of all recordings.
+const MAX_MEMBERS: usize = 1 << 20;
+
+/// A rank of a communicator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Member {
+    pub(super) host: String,
+    pub(super) pid: u32,
+    /// Nothing: nobody says it.
+    pub(super) job_rank: Option<JobRank>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Job {
+    /// By `commHash` and rank.
+    members: HashMap<u64, BTreeMap<i32, Member>>,
+    count: usize,
+}
+
+impl Job {
+    /// Notes the ranks that a recording has.
+    pub(super) fn add(&mut self, source: &Source) -> Result<()> {
+        let who = Who::of(source);
+        let job_ranks = job_ranks(source)?;
+        let mut ranks: Vec<RankKey> = who.keys().collect();
+        if ranks.is_empty() {
+            // The report of a recording that was cut off is that of its beginning.
+            ranks = read_ranks(source)?;
+        }
+        for key in ranks {
+            let said = who.rank(key).and_then(|facts| facts.job_rank);
+            let said = said.map(|rank| JobRank { rank, is_derived: false });
+            let job_rank = said.or_else(|| job_ranks.get(&key.pid).copied());
+            self.note(key, Member { host: source.host().to_owned(), pid: key.pid, job_rank });
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, key: RankKey, member: Member) {
+        let Some(hash) = key.hash else { return };
+        let ranks = self.members.entry(hash).or_default();
+        if self.count < MAX_MEMBERS && !ranks.contains_key(&key.rank) {
+            self.count += 1;
+            ranks.insert(key.rank, member);
+        }
+    }
+
+    /// The job's ranks of a communicator in the order of its own, or why they are not known.
+    pub(super) fn ranks_of(&self, hash: u64, n_ranks: i32) -> Result<Vec<i32>, String> {
+        let known = self.members.get(&hash);
+        let member = |rank| known.and_then(|ranks| ranks.get(&rank));
+        let missing: Vec<i32> = (0..n_ranks).filter(|rank| member(*rank).is_none()).take(9).collect();
+        if !missing.is_empty() {
+            return Err(format!(
+                "rank {} of communicator 0x{hash:016x} is in none of the recordings, and Chakra's nodes name ranks by their number in the job: give the recordings of all hosts",
+                listed(&missing)
+            ));
+        }
+        let mut ranks = Vec::new();
+        for rank in 0..n_ranks {
+            let Some(Member { host, pid, job_rank }) = member(rank) else { continue };
+            let Some(job_rank) = job_rank else {
+                return Err(format!(
+                    "nothing says which rank of the job process {pid} on {host} is: no environment, no rank map (`record --rank-map`)"
+                ));
+            };
+            ranks.push(job_rank.rank);
+        }
+        let mut seen = HashSet::new();
+        if let Some(twice) = ranks.iter().find(|rank| !seen.insert(**rank)) {
+            return Err(format!(
+                "two ranks of communicator 0x{hash:016x} are rank {twice} of the job, as far as it is known: where a process has several GPUs, say its ranks with `record --rank-map`"
+            ));
+        }
+        Ok(ranks)
+    }
+
+    /// Whether the job's rank was derived from the largest communicator.
+    pub(super) fn is_derived(&self, hash: u64, rank: i32) -> bool {
+        let member = self.members.get(&hash).and_then(|ranks| ranks.get(&rank));
+        member.and_then(|member| member.job_rank).is_some_and(|rank| rank.is_derived)
+    }
+}
+
+fn listed(ranks: &[i32]) -> String {
+    let shown: Vec<String> = ranks.iter().take(8).map(i32::to_string).collect();
+    format!("{}{}", shown.join(", "), if ranks.len() > 8 { ", …" } else { "" })
+}
+
+#[derive(Debug)]
+struct Seen(Arc<Mutex<HashSet<RankKey>>>);
+
+impl Seen {
+    fn note(&self, key: RankKey) {
+        let mut seen = lock(&self.0);
+        if seen.len() < MAX_MEMBERS {
+            seen.insert(key);
+        }
+    }
+}
+
+impl Sink for Seen {
+    fn op(&mut self, op: &Op) {
+        self.note(op.rank);
+    }
+
+    fn wants_messages(&self, _op: &Op) -> bool {
+        false
+    }
+
+    fn call(&mut self, call: &ApiCall) {
+        call.rank.into_iter().for_each(|rank| self.note(rank));
+    }
+}
+
+fn read_ranks(source: &Source) -> Result<Vec<RankKey>> {
+    let seen = Arc::new(Mutex::new(HashSet::new()));
+    source.open()?.read_all(SessionFiles::of_sink(Box::new(Seen(Arc::clone(&seen)))))?;
+    let mut ranks: Vec<RankKey> = lock(&seen).drain().collect();
+    ranks.sort_unstable();
+    Ok(ranks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(pid: u32, rank: Option<i32>) -> Member {
+        let job_rank = rank.map(|rank| JobRank { rank, is_derived: false });
+        Member { host: "here".to_owned(), pid, job_rank }
+    }
+
+    fn job(ranks: &[(i32, u32, Option<i32>)]) -> Job {
+        let mut job = Job::default();
+        for (rank, pid, of_job) in ranks {
+            let key = RankKey { hash: Some(7), instance: 0, rank: *rank, pid: *pid };
+            job.note(key, member(*pid, *of_job));
+        }
+        job
+    }
+
+    #[test]
+    fn ranks_are_those_of_the_job_or_it_is_said_why_not() {
+        let known = job(&[(0, 10, Some(4)), (1, 11, Some(2))]);
+        assert_eq!(known.ranks_of(7, 2), Ok(vec![4, 2]));
+        assert!(known.ranks_of(7, 3).unwrap_err().contains("rank 2 of communicator"));
+        assert!(known.ranks_of(8, 1).unwrap_err().contains("none of the recordings"));
+        let unknown = job(&[(0, 10, None)]);
+        assert!(unknown.ranks_of(7, 1).unwrap_err().contains("--rank-map"));
+        let same = job(&[(0, 10, Some(3)), (1, 10, Some(3))]);
+        assert!(same.ranks_of(7, 2).unwrap_err().contains("rank 3 of the job"));
+    }
+}

@@ -1,0 +1,153 @@
+//! The trace of a rank of the job, while it is written: its nodes, and what the next ones wait for.
+
+use std::{
+    cell::Cell,
+    collections::{BTreeMap, BTreeSet, HashMap},
+    io,
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use super::{
+    messages::{Attribute, AttributeValue, Node, NodeType},
+    order::{Chain, Order, Told, follow},
+    trace_file::EtFile,
+};
+use crate::sinks::OutputDir;
+
+/// Files of ranks of the job.
+const MAX_RANKS: usize = 4096;
+
+/// Streams of a rank, and chains of nodes.
+const MAX_ORDERS: usize = 65_536;
+
+/// Ops of a communicator that are known to have a node: the rows of an op's channels do not always come in a
+/// row.
+const MAX_SEEN: usize = 1024;
+
+/// What comes in its own order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Lane {
+    /// Calls of a thread on a stream.
+    Stream(u64, u32),
+    /// Ops of a communicator.
+    Communicator(i32),
+}
+
+/// A rank of the job.
+#[derive(Debug)]
+pub(super) struct JobRankTrace {
+    rank: i32,
+    /// Host and process.
+    owner: (String, u32),
+    file: EtFile,
+    last_id: u64,
+    orders: HashMap<Lane, Order>,
+    chains: HashMap<Chain, u64>,
+    seen: HashMap<i32, BTreeSet<u64>>,
+}
+
+impl JobRankTrace {
+    /// That of a rank of the job, which only this process is.
+    pub(super) fn of<'a>(
+        ranks: &'a mut BTreeMap<i32, Self>,
+        dir: &OutputDir,
+        rank: i32,
+        owner: &(String, u32),
+    ) -> Result<&'a mut Self> {
+        if !ranks.contains_key(&rank) {
+            if ranks.len() >= MAX_RANKS {
+                bail!("the job has more than {MAX_RANKS} ranks");
+            }
+            let trace = Self {
+                rank,
+                owner: owner.clone(),
+                file: EtFile::create(dir, format!("ncclflow.{rank}.et"))?,
+                last_id: 0,
+                orders: HashMap::new(),
+                chains: HashMap::new(),
+                seen: HashMap::new(),
+            };
+            ranks.insert(rank, trace);
+        }
+        let trace = ranks.get_mut(&rank).context("a rank's file is missing")?;
+        if trace.owner != *owner {
+            let (host, pid) = &trace.owner;
+            bail!(
+                "processes {pid} on {host} and {} on {} are both rank {rank} of their job: choose one job with --job or --pid",
+                owner.1,
+                owner.0
+            );
+        }
+        Ok(trace)
+    }
+
+    /// No node stands for this op yet: its other channels have rows, too.
+    pub(super) fn is_first_of(&mut self, group: i32, seq: u64) -> bool {
+        let seen = self.seen.entry(group).or_default();
+        let is_first = seen.insert(seq);
+        if seen.len() > MAX_SEEN {
+            seen.pop_first();
+        }
+        is_first
+    }
+
+    /// Adds a node. Gives how many had to be joined for it.
+    pub(super) fn add(
+        &mut self,
+        lane: Lane,
+        told: Told,
+        chain: Chain,
+        start_time_micros: u64,
+        node: impl FnOnce(u64, Vec<u64>) -> Node,
+    ) -> Result<u64> {
+        let Self { rank, file, last_id, orders, chains, .. } = self;
+        if (orders.len() >= MAX_ORDERS && !orders.contains_key(&lane)) || chains.len() >= MAX_ORDERS {
+            bail!("rank {rank} of the job has more than {MAX_ORDERS} streams or peers");
+        }
+        let (ids, mut joins) = (Cell::new(*last_id), 0);
+        let mut new_id = || {
+            ids.set(ids.get() + 1);
+            ids.get()
+        };
+        let join = |over: Vec<u64>| -> io::Result<u64> {
+            joins += 1;
+            ids.set(ids.get() + 1);
+            file.node(&Node {
+                id: ids.get(),
+                name: "join".to_owned(),
+                kind: NodeType::Metadata.into(),
+                data_deps: over,
+                start_time_micros,
+                attributes: vec![Attribute::new("is_cpu_op", AttributeValue::Flag(false))],
+            })?;
+            Ok(ids.get())
+        };
+        let is_collective = matches!(chain, Chain::Collectives(_));
+        let order = orders.entry(lane).or_default();
+        let (id, mut data_deps) = order.add(told, is_collective, &mut new_id, join)?;
+        *last_id = ids.get();
+        follow(chains, chain, id, &mut data_deps);
+        file.node(&node(id, data_deps))?;
+        Ok(joins)
+    }
+
+    /// Ends of chains that are kept.
+    pub(super) fn chains(&self) -> usize {
+        self.chains.len()
+    }
+
+    /// Nodes that are kept.
+    pub(super) fn kept(&self) -> usize {
+        self.orders.values().map(Order::kept).sum()
+    }
+
+    /// Keeps fewer: nodes that come wait for fewer.
+    pub(super) fn forget(&mut self) {
+        self.orders.values_mut().for_each(Order::forget);
+    }
+
+    pub(super) fn finish(&mut self) -> io::Result<()> {
+        self.file.finish()
+    }
+}

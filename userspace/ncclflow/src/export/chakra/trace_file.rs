@@ -1,0 +1,76 @@
+//! A `.et` file: the metadata, then the nodes, each with its length before it.
+
+use std::io::{self, Write as _};
+
+use prost::Message;
+
+use super::messages::{Attribute, AttributeValue, GlobalMetadata, Node};
+use crate::sinks::{OutputDir, OutputFile};
+
+/// Bytes that are gathered before they are written: an export has a file for each rank of the job.
+const BATCH: usize = 64 << 10;
+
+/// `GlobalMetadata.version`: that of the schema.
+const VERSION: &str = "1.0.0";
+
+/// It has its name when it is complete. If this is dropped before, it is removed.
+#[derive(Debug)]
+pub(super) struct EtFile {
+    dir: OutputDir,
+    name: String,
+    file: Option<OutputFile>,
+    batch: Vec<u8>,
+}
+
+impl EtFile {
+    pub(super) fn create(dir: &OutputDir, name: String) -> io::Result<Self> {
+        let file = dir.create_file(&temporary(&name))?;
+        let mut made = Self { dir: dir.try_clone()?, name, file: Some(file), batch: Vec::new() };
+        let text = |text: &str| AttributeValue::Text(text.to_owned());
+        made.push(&GlobalMetadata {
+            version: VERSION.to_owned(),
+            attributes: vec![
+                Attribute::new("schema", text(VERSION)),
+                Attribute::new("made_by", text(concat!("ncclflow ", env!("CARGO_PKG_VERSION")))),
+            ],
+        })?;
+        Ok(made)
+    }
+
+    pub(super) fn node(&mut self, node: &Node) -> io::Result<()> {
+        self.push(node)
+    }
+
+    fn push(&mut self, message: &impl Message) -> io::Result<()> {
+        // A vector grows as it must.
+        message.encode_length_delimited(&mut self.batch).map_err(io::Error::other)?;
+        if self.batch.len() >= BATCH { self.write() } else { Ok(()) }
+    }
+
+    fn write(&mut self) -> io::Result<()> {
+        if let Some(file) = &mut self.file {
+            file.write_all(&self.batch)?;
+        }
+        self.batch.clear();
+        Ok(())
+    }
+
+    pub(super) fn finish(&mut self) -> io::Result<()> {
+        self.write()?;
+        self.dir.rename_new(&temporary(&self.name), &self.name)?;
+        self.file = None;
+        Ok(())
+    }
+}
+
+impl Drop for EtFile {
+    fn drop(&mut self) {
+        if self.file.take().is_some() {
+            self.dir.remove_file(&temporary(&self.name));
+        }
+    }
+}
+
+fn temporary(name: &str) -> String {
+    format!(".{name}.part")
+}

@@ -1,0 +1,367 @@
+//! Lines of NCCL Inspector. Times are Unix times in microseconds; what is not known has no key.
+
+use anyhow::Result;
+use flow::schema::{MessageRow, Op, OpRow, Outcome};
+use nccl_library::nccl::Direction;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::RankRecords;
+use crate::export::who::RankFacts;
+
+const VERSION: &str = "v4.3";
+
+/// Who made the records, where Inspector says which interface of NCCL it used.
+const MECHANISM: &str = concat!("ncclflow ", env!("CARGO_PKG_VERSION"));
+
+/// What a marker says of a rank.
+pub(super) fn rank_header(op: &Op, facts: Option<&RankFacts>) -> Value {
+    let name = facts.and_then(|facts| facts.comm_name.as_deref()).filter(|name| !name.is_empty());
+    let mut header = json!({
+        "id": op.rank.hash.map_or_else(|| "unknown".to_owned(), |hash| format!("{hash:#x}")),
+        "comm_name": name.unwrap_or("unknown"),
+        "rank": op.row.rank,
+        "n_ranks": op.row.n_ranks,
+    });
+    if let (Some(nodes), Some(header)) = (facts.and_then(|facts| facts.n_nodes), header.as_object_mut()) {
+        header.insert("nnodes".to_owned(), nodes.into());
+    }
+    header
+}
+
+/// The line before the records that wait.
+pub(super) fn marker(rank: &RankRecords) -> Result<Vec<u8>> {
+    let (host, pid) = &rank.process;
+    let marker = json!({
+        "header": rank.header,
+        "metadata": {
+            "inspector_output_format_version": VERSION,
+            "git_rev": "",
+            "rec_mechanism": MECHANISM,
+            "dump_timestamp_us": rank.last_us,
+            "hostname": host,
+            "pid": pid,
+        },
+        "dump_stats": {
+            "coll_records": rank.coll,
+            "p2p_records": rank.p2p,
+            "proxy_records": rank.proxy,
+            "proxy_steps_enabled": 1,
+        },
+    });
+    let mut line = serde_json::to_vec(&marker)?;
+    line.push(b'\n');
+    Ok(line)
+}
+
+fn push(rank: &mut RankRecords, kind: &'static str, record: &impl Serialize) -> Result<()> {
+    rank.lines.extend_from_slice(b"{\"");
+    rank.lines.extend_from_slice(kind.as_bytes());
+    rank.lines.extend_from_slice(b"\":");
+    serde_json::to_writer(&mut rank.lines, record)?;
+    rank.lines.extend_from_slice(b"}\n");
+    Ok(())
+}
+
+/// An op with all its channels.
+#[derive(Debug)]
+pub(super) struct OpRecord {
+    row: OpRow,
+    call_bytes: Option<u64>,
+    begin_ns: u64,
+    end_ns: u64,
+    /// All messages of all channels that came were measured.
+    is_measured: bool,
+}
+
+impl OpRecord {
+    pub(super) fn new(op: &Op) -> Self {
+        let row = OpRow { peers: Vec::new(), ..op.row.clone() };
+        let bytes = op.call_bytes.or(op.row.bytes.filter(|_| op.row.pattern.is_p2p()));
+        Self { row, call_bytes: bytes, begin_ns: u64::MAX, end_ns: 0, is_measured: true }
+    }
+
+    /// Adds a channel.
+    pub(super) fn add(&mut self, op: &Op, steps: &[ProxyStep]) {
+        self.is_measured &= op.row.measured == Some(Outcome::AsPlanned) && !op.row.incomplete;
+        for step in steps {
+            match step.begin_ns.zip(step.moments[3]) {
+                Some((begin, end)) => {
+                    self.begin_ns = self.begin_ns.min(begin);
+                    self.end_ns = self.end_ns.max(end);
+                }
+                None => self.is_measured = false,
+            }
+        }
+    }
+
+    pub(super) fn is_p2p(&self) -> bool {
+        self.row.pattern.is_p2p()
+    }
+
+    /// From the first message to the last.
+    pub(super) fn span_ns(&self) -> Option<u64> {
+        self.end_ns.checked_sub(self.begin_ns).filter(|_| self.is_measured)
+    }
+}
+
+#[derive(Serialize)]
+struct CollPerf<'a> {
+    coll: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    coll_algo: Option<&'a str>,
+    coll_proto: &'a str,
+    coll_sn: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    coll_msg_size_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    coll_exec_time_us: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    coll_timing_source: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    coll_algobw_gbs: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    coll_busbw_gbs: Option<f64>,
+}
+
+#[derive(Serialize)]
+struct P2pPerf<'a> {
+    p2p: &'a str,
+    p2p_sn: u64,
+    p2p_peer: i32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    p2p_msg_size_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    p2p_exec_time_us: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    p2p_timing_source: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    p2p_algobw_gbs: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    p2p_busbw_gbs: Option<f64>,
+}
+
+/// Bandwidths in GB/s: of the algorithm and of the bus, as Inspector computes them (`inspectorComputeOpBw`).
+#[expect(clippy::cast_precision_loss, reason = "bandwidths are floating point there, too")]
+fn bandwidths(function: &str, bytes: u64, n_ranks: i32, time_us: u64) -> Option<(f64, f64)> {
+    let (bytes, ranks) = (bytes as f64, f64::from(n_ranks));
+    let (traffic, factor) = match function {
+        "AllReduce" => (bytes, 2.0 * (ranks - 1.0) / ranks),
+        "ReduceScatter" | "AllGather" => (bytes * ranks, (ranks - 1.0) / ranks),
+        "Reduce" | "Broadcast" | "Send" | "Recv" => (bytes, 1.0),
+        _ => return None,
+    };
+    let algorithm = traffic / (time_us as f64 * 1e3);
+    (time_us > 0).then_some((algorithm, algorithm * factor))
+}
+
+/// Writes the record of an op.
+pub(super) fn write_op(rank: &mut RankRecords, record: &OpRecord, offset_ns: u64) -> Result<()> {
+    let row = &record.row;
+    let function = row.coll.as_deref().unwrap_or(row.pattern.name());
+    let time_us = record.span_ns().map(|ns| ns / 1000);
+    let bandwidths = time_us
+        .zip(record.call_bytes)
+        .and_then(|(time_us, bytes)| bandwidths(function, bytes, row.n_ranks, time_us));
+    let source = time_us.map(|_| "proxy_cpu");
+    let (algorithm, bus) = (bandwidths.map(|both| both.0), bandwidths.map(|both| both.1));
+    let at_ns = if time_us.is_some() { record.end_ns } else { row.ts_ns };
+    rank.last_us = rank.last_us.max(at_ns.saturating_add(offset_ns) / 1000);
+    if record.is_p2p() {
+        rank.p2p += 1;
+        return push(
+            rank,
+            "p2p_perf",
+            &P2pPerf {
+                p2p: function,
+                p2p_sn: row.seq >> 1,
+                p2p_peer: row.root,
+                p2p_msg_size_bytes: record.call_bytes,
+                p2p_exec_time_us: time_us,
+                p2p_timing_source: source,
+                p2p_algobw_gbs: algorithm,
+                p2p_busbw_gbs: bus,
+            },
+        );
+    }
+    rank.coll += 1;
+    push(
+        rank,
+        "coll_perf",
+        &CollPerf {
+            coll: function,
+            coll_algo: row.algorithm.map(nccl_library::nccl::Algorithm::name),
+            coll_proto: row.protocol.name(),
+            coll_sn: row.seq >> 1,
+            coll_msg_size_bytes: record.call_bytes,
+            coll_exec_time_us: time_us,
+            coll_timing_source: source,
+            coll_algobw_gbs: algorithm,
+            coll_busbw_gbs: bus,
+        },
+    )
+}
+
+/// What was measured of a message.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ProxyStep {
+    op: Direction,
+    peer: i32,
+    step: u64,
+    begin_ns: Option<u64>,
+    /// When it entered each of the three phases, and its end.
+    moments: [Option<u64>; 4],
+    bytes: Option<u64>,
+    is_measured: bool,
+}
+
+/// Inspector's names of the phases: a message enters the first when its slot is offered to the GPU, or the
+/// network is asked for it.
+const SEND_PHASES: [&str; 4] =
+    ["send_gpu_wait_ts", "send_peer_wait_ts", "send_wait_ts", "proxy_step_stop_ts"];
+const RECEIVE_PHASES: [&str; 4] =
+    ["recv_wait_ts", "recv_flush_wait_ts", "recv_gpu_wait_ts", "proxy_step_stop_ts"];
+
+impl ProxyStep {
+    pub(super) fn of(message: &MessageRow) -> Self {
+        let moments = match message.op {
+            Direction::Send => {
+                [&message.t_start_ns, &message.t_ready_ns, &message.t_sent_ns, &message.t_end_ns]
+            }
+            Direction::Recv => {
+                [&message.t_posted_ns, &message.t_arrived_ns, &message.t_handed_ns, &message.t_end_ns]
+            }
+        }
+        .map(flow::schema::Observed::get);
+        Self {
+            op: message.op,
+            peer: message.peer,
+            step: message.step,
+            begin_ns: message.begin(),
+            moments,
+            bytes: message.bytes_measured.get(),
+            is_measured: moments.iter().any(Option::is_some),
+        }
+    }
+
+    fn times(&self, offset_ns: u64) -> serde_json::Map<String, Value> {
+        let names = if self.op == Direction::Send { SEND_PHASES } else { RECEIVE_PHASES };
+        let known = names.into_iter().zip(self.moments).filter_map(|(name, at)| Some((name, at?)));
+        known.map(|(name, at)| (name.to_owned(), (at.saturating_add(offset_ns) / 1000).into())).collect()
+    }
+}
+
+#[derive(Serialize)]
+struct ProxyRecord<'a> {
+    record_type: &'a str,
+    record_sn: u64,
+    parent_type: &'a str,
+    parent_sn: u64,
+    proxy_op_sn: u64,
+    rank: i32,
+    channel_id: u32,
+    peer: i32,
+    direction: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    proxy_step_sn: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    step: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    n_steps: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    chunk_size_bytes: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    n_steps_completed: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trans_size_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "serde_json::Map::is_empty")]
+    event_trace_ts: serde_json::Map<String, Value>,
+}
+
+/// Writes what was measured of an op on a channel: its messages, and their sum for each peer. Gives the number
+/// of messages.
+pub(super) fn write_proxy(
+    rank: &mut RankRecords,
+    op: &Op,
+    steps: &[ProxyStep],
+    offset_ns: u64,
+) -> Result<u64> {
+    let row = &op.row;
+    let parent_type = if row.pattern.is_p2p() { "p2p" } else { "coll" };
+    let mut written = 0;
+    // Those of a peer come in a row.
+    for of_peer in steps.chunk_by(|a, b| (a.op, a.peer) == (b.op, b.peer)) {
+        if !of_peer.iter().any(|step| step.is_measured) {
+            continue;
+        }
+        rank.proxy_op_sn += 1;
+        let (mut completed, mut bytes, mut knows_bytes) = (0, 0u64, false);
+        let Some(first) = of_peer.first() else { continue };
+        let proxy_op_sn = rank.proxy_op_sn;
+        let base = |rank: &mut RankRecords, record_type| {
+            rank.record_sn += 1;
+            ProxyRecord {
+                record_type,
+                record_sn: rank.record_sn,
+                parent_type,
+                parent_sn: row.seq >> 1,
+                proxy_op_sn,
+                rank: row.rank,
+                channel_id: row.channel,
+                peer: first.peer,
+                direction: if first.op == Direction::Send { "send" } else { "recv" },
+                proxy_step_sn: None,
+                step: None,
+                n_steps: None,
+                chunk_size_bytes: None,
+                n_steps_completed: None,
+                trans_size_bytes: None,
+                event_trace_ts: serde_json::Map::new(),
+            }
+        };
+        for (number, step) in (1..).zip(of_peer).filter(|(_, step)| step.is_measured) {
+            completed += u64::from(step.moments[3].is_some());
+            knows_bytes |= step.bytes.is_some();
+            bytes = bytes.saturating_add(step.bytes.unwrap_or(0));
+            let last = step.moments.iter().flatten().max().copied().unwrap_or(0);
+            rank.last_us = rank.last_us.max(last.saturating_add(offset_ns) / 1000);
+            let record = ProxyRecord {
+                proxy_step_sn: Some(number),
+                step: Some(step.step),
+                trans_size_bytes: step.bytes,
+                event_trace_ts: step.times(offset_ns),
+                ..base(rank, "proxy_step")
+            };
+            push(rank, "proxy_trace", &record)?;
+            written += 1;
+        }
+        let record = ProxyRecord {
+            n_steps: Some(of_peer.len() as u64),
+            chunk_size_bytes: Some(row.nbytes),
+            n_steps_completed: Some(completed),
+            trans_size_bytes: knows_bytes.then_some(bytes),
+            ..base(rank, "proxy_op")
+        };
+        push(rank, "proxy_trace", &record)?;
+        rank.proxy += 1;
+    }
+    rank.proxy += written;
+    Ok(written)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::bandwidths;
+
+    /// By the formulas of nccl-tests' PERFORMANCE.md.
+    #[test]
+    fn bandwidths_are_those_of_the_bus() {
+        let close = |(a, b): (f64, f64), (c, d): (f64, f64)| (a - c).abs() < 1e-9 && (b - d).abs() < 1e-9;
+        // 1 GB in 1 s.
+        let of = |function| bandwidths(function, 1_000_000_000, 4, 1_000_000).unwrap();
+        assert!(close(of("AllReduce"), (1.0, 1.5)));
+        assert!(close(of("AllGather"), (4.0, 3.0)) && close(of("ReduceScatter"), (4.0, 3.0)));
+        assert!(close(of("Broadcast"), (1.0, 1.0)) && close(of("Send"), (1.0, 1.0)));
+        assert!(bandwidths("AlltoAll", 1, 4, 1).is_none() && bandwidths("AllReduce", 1, 4, 0).is_none());
+    }
+}

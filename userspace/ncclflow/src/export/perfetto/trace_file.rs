@@ -1,0 +1,241 @@
+//! A `.pftrace` while it is written: packets one after the other, each text that repeats once.
+
+use std::{
+    io::{self, Write as _},
+    path::Path,
+};
+
+use anyhow::{Context as _, Result, bail};
+use foldhash::HashMap;
+use prost::Message as _;
+
+use super::messages::{
+    CHILDREN_BY_RANK, Clock, ClockSnapshot, DebugAnnotation, Defaults, INCREMENTAL_STATE_CLEARED, Interned,
+    InternedData, MONOTONIC, NEEDS_INCREMENTAL_STATE, PROCESSES_BY_RANK, REALTIME, TracePacket,
+    TrackDescriptor, TrackEvent,
+};
+use crate::sinks::{OutputDir, OutputFile};
+
+/// Bytes that are gathered before they are written.
+const BATCH: usize = 1 << 20;
+
+/// Texts of a kind that are said once. Those beyond stand in each event.
+const MAX_TEXTS: usize = 65_536;
+
+/// All packets are of one writer.
+const SEQUENCE: u32 = 1;
+
+/// `packet`, field 1 of `Trace`, with a length.
+const PACKET_KEY: u8 = 1 << 3 | 2;
+
+/// Texts that have a number, and those that have one since the last packet.
+#[derive(Debug, Default)]
+struct Texts {
+    numbers: HashMap<String, u64>,
+    new: Vec<Interned>,
+}
+
+impl Texts {
+    /// Nothing: there are too many.
+    fn number(&mut self, text: &str) -> Option<u64> {
+        if let Some(number) = self.numbers.get(text) {
+            return Some(*number);
+        }
+        if self.numbers.len() >= MAX_TEXTS {
+            return None;
+        }
+        // 0 is no number.
+        let number = self.numbers.len() as u64 + 1;
+        self.numbers.insert(text.to_owned(), number);
+        self.new.push(Interned { iid: number, text: text.to_owned() });
+        Some(number)
+    }
+}
+
+/// A value that an event has besides its name and time.
+#[derive(Clone, Debug)]
+pub(super) enum Value<'a> {
+    Flag(bool),
+    Unsigned(u64),
+    Signed(i64),
+    Text(&'a str),
+}
+
+/// The file has its name when it is complete. If this is dropped before, it is removed.
+#[derive(Debug)]
+pub(super) struct TraceFile {
+    dir: OutputDir,
+    name: String,
+    file: Option<OutputFile>,
+    batch: Vec<u8>,
+    categories: Texts,
+    names: Texts,
+    keys: Texts,
+    values: Texts,
+    pub(super) packets: u64,
+    pub(super) bytes: u64,
+}
+
+impl TraceFile {
+    /// A new file. One that exists, or a link, is refused.
+    pub(super) fn create(path: &Path) -> Result<Self> {
+        let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
+            bail!("`{}` is no name of a file: -f perfetto writes one file, as job.pftrace", path.display());
+        };
+        let folder = match path.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+        if std::fs::symlink_metadata(path).is_ok() {
+            bail!("`{}` exists: -f perfetto writes one new file, as job.pftrace", path.display());
+        }
+        let dir = OutputDir::open(folder)?;
+        let mut made = Self {
+            dir,
+            name: name.to_owned(),
+            file: None,
+            batch: Vec::with_capacity(BATCH + (BATCH >> 3)),
+            categories: Texts::default(),
+            names: Texts::default(),
+            keys: Texts::default(),
+            values: Texts::default(),
+            packets: 0,
+            bytes: 0,
+        };
+        let temporary = made.temporary();
+        // One of a process that was killed, and had our number.
+        made.dir.remove_file(&temporary);
+        let file = made.dir.create_file(&temporary);
+        made.file = Some(file.with_context(|| format!("making a file in `{}`", folder.display()))?);
+        Ok(made)
+    }
+
+    fn temporary(&self) -> String {
+        format!(".{}.{}.part", self.name, std::process::id())
+    }
+
+    /// The first packets. All times of the trace are Unix times; `monotonic`: a moment by both clocks, where
+    /// all is of one host.
+    pub(super) fn begin(&mut self, at_ns: u64, monotonic_ns: Option<u64>) -> io::Result<()> {
+        let clock = |id, timestamp| Clock { id, timestamp };
+        let clocks = [Some(clock(REALTIME, at_ns)), monotonic_ns.map(|at| clock(MONOTONIC, at))];
+        self.push(&TracePacket {
+            sequence: SEQUENCE,
+            is_first_on_sequence: true,
+            sequence_flags: INCREMENTAL_STATE_CLEARED,
+            defaults: Some(Defaults { timestamp_clock_id: REALTIME }),
+            clock_snapshot: Some(ClockSnapshot {
+                clocks: clocks.into_iter().flatten().collect(),
+                primary_trace_clock: Some(REALTIME),
+            }),
+            ..TracePacket::default()
+        })?;
+        // The root of all tracks: it says how processes are ordered.
+        self.describe(TrackDescriptor {
+            uuid: Some(0),
+            process_ordering: PROCESSES_BY_RANK,
+            child_ordering: CHILDREN_BY_RANK,
+            ..TrackDescriptor::default()
+        })
+    }
+
+    /// A track. It comes before its events.
+    pub(super) fn describe(&mut self, track: TrackDescriptor) -> io::Result<()> {
+        self.push(&TracePacket {
+            sequence: SEQUENCE,
+            track_descriptor: Some(track),
+            ..TracePacket::default()
+        })
+    }
+
+    /// An event, with the number of its name if it has one.
+    pub(super) fn event(&mut self, at_ns: u64, name: Option<&str>, mut event: TrackEvent) -> io::Result<()> {
+        if let Some(name) = name {
+            // A state's end has an empty name.
+            event.name_iid = if name.is_empty() { None } else { self.names.number(name) };
+            event.name = event.name_iid.is_none().then(|| name.to_owned());
+        }
+        let texts = [&mut self.categories, &mut self.names, &mut self.keys, &mut self.values];
+        let interned_data = texts.iter().any(|texts| !texts.new.is_empty()).then(|| {
+            let [event_categories, event_names, debug_annotation_names, debug_annotation_string_values] =
+                texts.map(|texts| std::mem::take(&mut texts.new));
+            InternedData {
+                event_categories,
+                event_names,
+                debug_annotation_names,
+                debug_annotation_string_values,
+            }
+        });
+        self.push(&TracePacket {
+            timestamp: Some(at_ns),
+            sequence: SEQUENCE,
+            sequence_flags: NEEDS_INCREMENTAL_STATE,
+            track_event: Some(event),
+            interned_data,
+            ..TracePacket::default()
+        })
+    }
+
+    /// The number of a category.
+    pub(super) fn category(&mut self, name: &'static str) -> Vec<u64> {
+        self.categories.number(name).into_iter().collect()
+    }
+
+    /// Values of an event, in their order; those that are not known are left out.
+    pub(super) fn values<'a>(
+        &mut self,
+        values: impl IntoIterator<Item = (&'static str, Option<Value<'a>>)>,
+    ) -> Vec<DebugAnnotation> {
+        let mut annotations = Vec::new();
+        for (key, value) in values {
+            let (Some(value), Some(name_iid)) = (value, self.keys.number(key)) else { continue };
+            let mut annotation = DebugAnnotation { name_iid, ..DebugAnnotation::default() };
+            match value {
+                Value::Flag(flag) => annotation.flag = Some(flag),
+                Value::Unsigned(number) => annotation.unsigned = Some(number),
+                Value::Signed(number) => annotation.signed = Some(number),
+                Value::Text(text) => {
+                    annotation.text_iid = self.values.number(text);
+                    annotation.text = annotation.text_iid.is_none().then(|| text.to_owned());
+                }
+            }
+            annotations.push(annotation);
+        }
+        annotations
+    }
+
+    fn push(&mut self, packet: &TracePacket) -> io::Result<()> {
+        self.batch.push(PACKET_KEY);
+        // A vector grows as it must.
+        packet.encode_length_delimited(&mut self.batch).map_err(io::Error::other)?;
+        self.packets += 1;
+        if self.batch.len() >= BATCH { self.write() } else { Ok(()) }
+    }
+
+    fn write(&mut self) -> io::Result<()> {
+        if let Some(file) = &mut self.file {
+            file.write_all(&self.batch)?;
+        }
+        self.bytes += self.batch.len() as u64;
+        self.batch.clear();
+        Ok(())
+    }
+
+    /// Gives the file its name.
+    pub(super) fn finish(&mut self) -> Result<()> {
+        let context = || format!("writing `{}`", self.dir.path().join(&self.name).display());
+        let path = context();
+        self.write().with_context(|| path.clone())?;
+        self.dir.rename_new(&self.temporary(), &self.name).with_context(|| path)?;
+        self.file = None;
+        Ok(())
+    }
+}
+
+impl Drop for TraceFile {
+    fn drop(&mut self) {
+        if self.file.take().is_some() {
+            self.dir.remove_file(&self.temporary());
+        }
+    }
+}

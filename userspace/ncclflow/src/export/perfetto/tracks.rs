@@ -1,0 +1,363 @@
+//! Where each thing is drawn: processes, communicators in them, and tracks for channels and peers.
+//!
+//! Slices of one track must not overlap, and messages of one connection do: so many are on their way as its
+//! FIFO has room for. So a track has lanes, which have one name and which Perfetto draws as one.
+
+use std::{io, mem};
+
+use flow::schema::RankKey;
+use foldhash::{HashMap, HashSet};
+
+use super::{
+    messages::{
+        CHILDREN_BY_RANK, CounterDescriptor, ProcessDescriptor, StateDescriptor, TrackDescriptor,
+        UNIT_SIZE_BYTES,
+    },
+    trace_file::TraceFile,
+};
+use crate::export::who::{RankFacts, Who};
+
+/// Tracks of a trace. A job of thousands of ranks has some 100,000; a viewer shows none of it beyond that.
+const MAX_TRACKS: usize = 1 << 18;
+
+/// Lanes of a track: a connection has 8 or 16 slots.
+const MAX_LANES: usize = 64;
+
+/// The most that Linux gives (`PID_MAX_LIMIT`).
+const MAX_PID: i32 = 1 << 22;
+
+/// The number of a rank of a communicator in the trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct RankId(usize);
+
+#[cfg(test)]
+impl RankId {
+    pub(super) fn of_test(number: usize) -> Self {
+        Self(number)
+    }
+}
+
+/// What is on a track.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Content {
+    /// Ops that were measured, and instants of the others.
+    Ops,
+    /// Messages to this rank.
+    Sends(i32),
+    /// Messages from this rank.
+    Receives(i32),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Place {
+    Channel(RankId, u32, Content),
+    /// API calls of a thread.
+    Thread(u32, u32),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Lane {
+    track: u64,
+    /// What it waits for.
+    states: Option<u64>,
+    free_from_ns: u64,
+}
+
+/// Where a slice is drawn.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slot {
+    pub(super) track: u64,
+    pub(super) states: Option<u64>,
+}
+
+#[derive(Debug)]
+struct Rank {
+    track: u64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Tracks {
+    last: u64,
+    host: String,
+    /// Of the present source, by process ID.
+    processes: HashMap<u32, u64>,
+    /// Processes of all sources by host and process ID: windows go on in the same.
+    known: HashMap<(String, u32), u64>,
+    /// Process IDs that the trace has: two hosts can have the same.
+    pids: HashSet<i32>,
+    /// IDs that no process has, for those whose own is taken.
+    made_pids: i32,
+    /// Of the present source.
+    ranks: HashMap<RankKey, RankId>,
+    known_ranks: HashMap<(String, RankKey), RankId>,
+    by_id: Vec<Rank>,
+    lanes: HashMap<(String, Place), Vec<Lane>>,
+    who: Who,
+}
+
+impl Tracks {
+    /// What comes now is of this source.
+    pub(super) fn begin(&mut self, host: &str, who: Who) {
+        host.clone_into(&mut self.host);
+        self.processes.clear();
+        self.ranks.clear();
+        self.who = who;
+    }
+
+    fn next(&mut self) -> io::Result<u64> {
+        if self.last >= MAX_TRACKS as u64 {
+            return Err(io::Error::other(format!(
+                "the trace would have more than {MAX_TRACKS} tracks, which no viewer shows: choose a part with --comm, --rank or --pid"
+            )));
+        }
+        self.last += 1;
+        Ok(self.last)
+    }
+
+    /// The track of a process.
+    fn process(&mut self, pid: u32, file: &mut TraceFile) -> io::Result<u64> {
+        if let Some(track) = self.processes.get(&pid) {
+            return Ok(*track);
+        }
+        let key = (self.host.clone(), pid);
+        let track = match self.known.get(&key) {
+            Some(track) => *track,
+            None => self.describe_process(pid, file)?,
+        };
+        self.known.insert(key, track);
+        self.processes.insert(pid, track);
+        Ok(track)
+    }
+
+    fn describe_process(&mut self, pid: u32, file: &mut TraceFile) -> io::Result<u64> {
+        let track = self.next()?;
+        let own = i32::try_from(pid).ok().filter(|own| !self.pids.contains(own));
+        let shown = own.unwrap_or_else(|| {
+            self.made_pids = self.made_pids.saturating_add(1);
+            MAX_PID.saturating_add(self.made_pids)
+        });
+        self.pids.insert(shown);
+        let ranks = self.who.job_ranks(pid);
+        let described = process_name(&ranks, &self.host, pid, self.who.ranks_of(pid));
+        file.describe(TrackDescriptor {
+            uuid: Some(track),
+            process: Some(ProcessDescriptor { pid: shown, name: described }),
+            description: self
+                .who
+                .command(pid)
+                .map(|command| format!("process {pid} ({command}) on {}", self.host)),
+            sibling_order_rank: Some(ranks.first().copied().unwrap_or(i32::MAX)),
+            child_ordering: CHILDREN_BY_RANK,
+            ..TrackDescriptor::default()
+        })?;
+        Ok(track)
+    }
+
+    /// The number of a rank, whose track is there then.
+    pub(super) fn rank(&mut self, key: RankKey, file: &mut TraceFile) -> io::Result<RankId> {
+        if let Some(id) = self.ranks.get(&key) {
+            return Ok(*id);
+        }
+        let known = (self.host.clone(), key);
+        let id = match self.known_ranks.get(&known) {
+            Some(id) => *id,
+            None => self.describe_rank(key, file)?,
+        };
+        self.known_ranks.insert(known, id);
+        self.ranks.insert(key, id);
+        Ok(id)
+    }
+
+    fn describe_rank(&mut self, key: RankKey, file: &mut TraceFile) -> io::Result<RankId> {
+        let (parent, track) = (self.process(key.pid, file)?, self.next()?);
+        let id = RankId(self.by_id.len());
+        file.describe(TrackDescriptor {
+            uuid: Some(track),
+            parent_uuid: Some(parent),
+            name: Some(rank_name(key, self.who.rank(key))),
+            sibling_order_rank: i32::try_from(self.by_id.len()).ok(),
+            child_ordering: CHILDREN_BY_RANK,
+            ..TrackDescriptor::default()
+        })?;
+        self.by_id.push(Rank { track });
+        Ok(id)
+    }
+
+    /// A lane that is free from this moment until `end_ns`; nothing: there are too many at once.
+    pub(super) fn channel_slot(
+        &mut self,
+        rank: RankId,
+        channel: u32,
+        content: Content,
+        (begin_ns, end_ns): (u64, u64),
+        file: &mut TraceFile,
+    ) -> io::Result<Option<Slot>> {
+        self.slot(Place::Channel(rank, channel, content), (begin_ns, end_ns), file)
+    }
+
+    /// Where instants are drawn: they take no time, and no lane.
+    pub(super) fn channel_track(
+        &mut self,
+        rank: RankId,
+        channel: u32,
+        content: Content,
+        file: &mut TraceFile,
+    ) -> io::Result<u64> {
+        let place = Place::Channel(rank, channel, content);
+        let key = (String::new(), place);
+        if let Some(lane) = self.lanes.get(&key).and_then(|lanes| lanes.first()) {
+            return Ok(lane.track);
+        }
+        let lane = self.new_lane(place, file)?;
+        self.lanes.insert(key, vec![lane]);
+        Ok(lane.track)
+    }
+
+    /// The same as a lane of a channel, for a call of a thread.
+    pub(super) fn thread_slot(
+        &mut self,
+        (pid, tid): (u32, u32),
+        span: (u64, u64),
+        file: &mut TraceFile,
+    ) -> io::Result<Option<Slot>> {
+        self.slot(Place::Thread(pid, tid), span, file)
+    }
+
+    fn slot(&mut self, place: Place, span: (u64, u64), file: &mut TraceFile) -> io::Result<Option<Slot>> {
+        // A rank's number tells its host, a thread's does not.
+        let host = if matches!(place, Place::Thread(..)) { self.host.clone() } else { String::new() };
+        let key = (host, place);
+        let mut lanes = self.lanes.get_mut(&key).map(mem::take).unwrap_or_default();
+        let slot = self.slot_of(&mut lanes, place, span, file);
+        self.lanes.insert(key, lanes);
+        slot
+    }
+
+    fn slot_of(
+        &mut self,
+        lanes: &mut Vec<Lane>,
+        place: Place,
+        (begin_ns, end_ns): (u64, u64),
+        file: &mut TraceFile,
+    ) -> io::Result<Option<Slot>> {
+        if !lanes.iter().any(|lane| lane.free_from_ns <= begin_ns) {
+            if lanes.len() >= MAX_LANES {
+                return Ok(None);
+            }
+            let lane = self.new_lane(place, file)?;
+            lanes.push(lane);
+        }
+        let free = lanes.iter_mut().find(|lane| lane.free_from_ns <= begin_ns);
+        Ok(free.map(|lane| {
+            lane.free_from_ns = end_ns.max(begin_ns);
+            Slot { track: lane.track, states: lane.states }
+        }))
+    }
+
+    fn new_lane(&mut self, place: Place, file: &mut TraceFile) -> io::Result<Lane> {
+        let (parent, name, order, has_states) = match place {
+            Place::Channel(rank, channel, content) => {
+                let parent = self.by_id.get(rank.0).map_or(0, |rank| rank.track);
+                let (name, kind, has_states) = match content {
+                    Content::Ops => (format!("channel {channel}"), 0, false),
+                    Content::Sends(peer) => (format!("channel {channel} to rank {peer}"), 1, true),
+                    Content::Receives(peer) => (format!("channel {channel} from rank {peer}"), 3, true),
+                };
+                (parent, name, i32::try_from(channel).unwrap_or(1 << 20).saturating_mul(5) + kind, has_states)
+            }
+            Place::Thread(pid, tid) => {
+                (self.process(pid, file)?, format!("calls of thread {tid}"), -1, false)
+            }
+        };
+        let track = self.next()?;
+        let mut describe = |uuid, name: String, order, state| {
+            file.describe(TrackDescriptor {
+                uuid: Some(uuid),
+                parent_uuid: Some(parent),
+                name: Some(name),
+                sibling_order_rank: Some(order),
+                state,
+                ..TrackDescriptor::default()
+            })
+        };
+        describe(track, name.clone(), order, None)?;
+        let mut states = None;
+        if has_states {
+            let uuid = self.next()?;
+            describe(uuid, format!("{name}: waits"), order.saturating_add(1), Some(StateDescriptor {}))?;
+            states = Some(uuid);
+        }
+        Ok(Lane { track, states, free_from_ns: 0 })
+    }
+
+    /// A counter of bytes of a rank.
+    pub(super) fn counter(&mut self, rank: RankId, name: String, file: &mut TraceFile) -> io::Result<u64> {
+        let track = self.next()?;
+        file.describe(TrackDescriptor {
+            uuid: Some(track),
+            parent_uuid: self.by_id.get(rank.0).map(|rank| rank.track),
+            name: Some(name),
+            counter: Some(CounterDescriptor { unit: UNIT_SIZE_BYTES }),
+            sibling_order_rank: Some(-1),
+            ..TrackDescriptor::default()
+        })?;
+        Ok(track)
+    }
+
+    pub(super) fn count(&self) -> u64 {
+        self.last
+    }
+}
+
+/// `rank 3 on node-7, GPU 0000:3b:00.0`
+fn process_name(job_ranks: &[i32], host: &str, pid: u32, ranks: &[RankFacts]) -> String {
+    let listed = |numbers: &[String], one: &str, several: &str| match numbers {
+        [] => None,
+        [only] => Some(format!("{one} {only}")),
+        all => Some(format!("{several} {}", all.join(", "))),
+    };
+    let job: Vec<String> = job_ranks.iter().take(16).map(i32::to_string).collect();
+    let named = listed(&job, "rank", "ranks").unwrap_or_else(|| format!("process {pid}"));
+    let mut gpus: Vec<String> = ranks.iter().filter_map(gpu).collect();
+    gpus.sort();
+    gpus.dedup();
+    gpus.truncate(16);
+    let gpus = listed(&gpus, ", GPU", ", GPUs").unwrap_or_default();
+    format!("{named} on {host}{gpus}")
+}
+
+fn gpu(facts: &RankFacts) -> Option<String> {
+    facts.bus_id.clone().or_else(|| facts.cuda_dev.map(|device| device.to_string()))
+}
+
+/// `dp, rank 3 of 8 (0x8f2c…)`
+fn rank_name(key: RankKey, facts: Option<&RankFacts>) -> String {
+    let rank = match facts.map(|facts| facts.n_ranks).filter(|n| *n > 0) {
+        Some(n_ranks) => format!("rank {} of {n_ranks}", key.rank),
+        None => format!("rank {}", key.rank),
+    };
+    match facts.and_then(|facts| facts.comm_name.as_deref()).filter(|name| !name.is_empty()) {
+        Some(name) => format!("{name}, {rank} ({})", key.comm_name()),
+        None => format!("{}, {rank}", key.comm_name()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_say_rank_host_and_gpu() {
+        let facts =
+            |bus: &str| RankFacts { bus_id: Some(bus.to_owned()), n_ranks: 8, ..RankFacts::default() };
+        let two = [facts("0000:3b:00.0"), facts("0000:3b:00.0")];
+        assert_eq!(process_name(&[3], "node-7", 9, &two), "rank 3 on node-7, GPU 0000:3b:00.0");
+        let two = [facts("a"), facts("b")];
+        assert_eq!(process_name(&[3, 4], "node-7", 9, &two), "ranks 3, 4 on node-7, GPUs a, b");
+        assert_eq!(process_name(&[], "node-7", 9, &[]), "process 9 on node-7");
+        let key = RankKey { hash: Some(0x8f), instance: 1, rank: 3, pid: 9 };
+        assert_eq!(rank_name(key, None), "0x000000000000008f-1, rank 3");
+        let named = RankFacts { comm_name: Some("dp".to_owned()), ..facts("a") };
+        assert_eq!(rank_name(key, Some(&named)), "dp, rank 3 of 8 (0x000000000000008f-1)");
+    }
+}

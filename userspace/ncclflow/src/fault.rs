@@ -1,0 +1,51 @@
+//! Faults for tests. A debug build fails in the place that `NCCLFLOW_FAULT` names; a release build does not
+//! look.
+//!
+//! `PLACE:panic`, `PLACE:error` or `PLACE:hang`, and `:N` for the N-th time that the place is reached (from
+//! 1). Places are those that call [`here`].
+
+use std::io;
+
+/// Fails if this place is to fail now.
+///
+/// # Errors
+/// With `PLACE:error`, an error that says so.
+#[cfg(debug_assertions)]
+pub(crate) fn here(place: &str) -> io::Result<()> {
+    use std::{
+        sync::{
+            OnceLock,
+            atomic::{AtomicU64, Ordering},
+        },
+        thread,
+        time::Duration,
+    };
+
+    static WANTED: OnceLock<Option<(String, String, u64)>> = OnceLock::new();
+    static TIMES: AtomicU64 = AtomicU64::new(0);
+    let wanted = WANTED.get_or_init(|| {
+        let text = std::env::var("NCCLFLOW_FAULT").ok()?;
+        let mut parts = text.split(':').map(str::to_owned);
+        let (place, kind) = (parts.next()?, parts.next()?);
+        let times = parts.next().map_or(Some(1), |times| times.parse().ok())?;
+        Some((place, kind, times))
+    });
+    let Some((_, kind, at)) = wanted.as_ref().filter(|(wanted, ..)| wanted == place) else { return Ok(()) };
+    if TIMES.fetch_add(1, Ordering::Relaxed) + 1 != *at {
+        return Ok(());
+    }
+    match kind.as_str() {
+        "error" => Err(io::Error::other(format!("NCCLFLOW_FAULT: an error in `{place}`"))),
+        "hang" => loop {
+            thread::sleep(Duration::from_secs(3600));
+        },
+        _ => panic!("NCCLFLOW_FAULT: a panic in `{place}`"),
+    }
+}
+
+#[cfg(not(debug_assertions))]
+#[inline]
+#[expect(clippy::unnecessary_wraps, reason = "as in a debug build")]
+pub(crate) const fn here(_place: &str) -> io::Result<()> {
+    Ok(())
+}

@@ -1,0 +1,21 @@
+//! What the GPUs of this host do, by their driver's own word (NVML) and the kernel's log.
+//!
+//! NVML is loaded at run time and never required. Its calls go into a driver that can hang, so a thread makes
+//! them ([`GpuWatch`]); nobody waits for it longer than they say, and a thread that does not come back is
+//! given up. What GPUs did between two readings is a [`GpuReport`]. A GPU is known by its PCI address and its
+//! UUID; numbers differ from container to container.
+
+mod kernel_log;
+mod nvml;
+mod reading;
+mod report;
+mod watch;
+
+pub use kernel_log::{KernelXid, kernel_xids};
+pub use reading::{GpuProcess, GpuReading, Utilisation};
+pub(crate) use report::over;
+pub use report::{GpuReport, Traffic, XidReport};
+pub use watch::{GpuSurvey, GpuWatch};
+
+/// Names another library than `libnvidia-ml.so.1`.
+pub const LIBRARY_VARIABLE: &str = "NCCLFLOW_NVML";

@@ -1,0 +1,286 @@
+//! The calls of NVML. Each may be missing in an old library, refused by a GPU, or never return.
+
+use std::{
+    ffi::{CStr, OsStr},
+    fmt::Display,
+    ptr,
+    time::{Instant, SystemTime, UNIX_EPOCH},
+};
+
+use nvml_wrapper_sys::bindings::{
+    NvmlLib, field_id, nvmlDevice_t, nvmlFieldValue_t, nvmlPciInfo_t, nvmlProcessInfo_t,
+    nvmlProcessUtilizationSample_t, nvmlUtilization_t, nvmlValue_t,
+};
+
+use super::reading::{GpuProcess, GpuReading, Utilisation};
+
+/// `NVML_SUCCESS`, `NVML_ERROR_NOT_FOUND`, `NVML_ERROR_INSUFFICIENT_SIZE`.
+const SUCCESS: u32 = 0;
+const NOT_FOUND: u32 = 6;
+const INSUFFICIENT_SIZE: u32 = 7;
+/// More than a host has.
+const MAX_DEVICES: u32 = 256;
+const MAX_INSTANCES: u32 = 16;
+/// Processes, or samples of processes, of one GPU.
+const MAX_ENTRIES: u32 = 4096;
+const MICROSECONDS: u64 = 1_000_000;
+
+/// `nvmlClocksEventReasons`, as NVML's documentation names them. `GpuIdle` is left out: it is no reason to
+/// look into.
+const REASONS: [(u64, &str); 8] = [
+    (0x2, "applicationsClocksSetting"),
+    (0x4, "swPowerCap"),
+    (0x8, "hwSlowdown"),
+    (0x10, "syncBoost"),
+    (0x20, "swThermalSlowdown"),
+    (0x40, "hwThermalSlowdown"),
+    (0x80, "hwPowerBrakeSlowdown"),
+    (0x100, "displayClockSetting"),
+];
+
+/// Calls a getter whose last argument is the place of its answer: the answer, or `None` where the library has
+/// no such function or the driver refuses.
+macro_rules! get {
+    ($lib:expr, $function:ident($($argument:expr),*), $default:expr) => {{
+        let mut answer = $default;
+        let code = $lib.$function.as_ref().ok().map(|function| {
+            // SAFETY: the function has the signature that NVML documents, its handles came from NVML, and the
+            // place of the answer lives until it returns.
+            unsafe { function($($argument,)* &raw mut answer) }
+        });
+        (code == Some(SUCCESS)).then_some(answer)
+    }};
+}
+
+/// NVML, loaded and initialised. To be used by one thread.
+pub(super) struct Nvml {
+    lib: NvmlLib,
+}
+
+impl Nvml {
+    /// Loads the library of this name or path.
+    ///
+    /// # Errors
+    /// As sentences: no such library, or one that cannot be initialised.
+    pub(super) fn open(library: &OsStr) -> Result<Self, String> {
+        let failed = |why: &dyn Display| format!("NVML cannot be used: {why}");
+        // SAFETY: loading runs the library's initialisers. It is the driver's own library, found as any program
+        // finds it, or the one that the user who runs this named.
+        let lib = unsafe { NvmlLib::new(library) }.map_err(|error| failed(&error))?;
+        let init = lib.nvmlInit_v2.as_ref().map_err(|_| failed(&"it has no `nvmlInit_v2`"))?;
+        // SAFETY: takes no arguments.
+        let code = unsafe { init() };
+        if code != SUCCESS {
+            return Err(failed(&format_args!("`nvmlInit_v2` answered {code}{}", text_of(&lib, code))));
+        }
+        Ok(Self { lib })
+    }
+
+    /// All GPUs that can be read.
+    pub(super) fn read(&self) -> Vec<GpuReading> {
+        let count = get!(self.lib, nvmlDeviceGetCount_v2(), 0).unwrap_or(0).min(MAX_DEVICES);
+        (0..count).filter_map(|index| Some(self.read_one(index, self.device(index)?))).collect()
+    }
+
+    fn device(&self, index: u32) -> Option<nvmlDevice_t> {
+        get!(self.lib, nvmlDeviceGetHandleByIndex_v2(index), ptr::null_mut())
+    }
+
+    fn read_one(&self, index: u32, device: nvmlDevice_t) -> GpuReading {
+        /// `NVML_CLOCK_SM`, `NVML_TEMPERATURE_GPU`, `NVML_TEMPERATURE_THRESHOLD_SLOWDOWN`,
+        /// `NVML_MEMORY_ERROR_TYPE_UNCORRECTED`, `NVML_VOLATILE_ECC`.
+        const SM: u32 = 1;
+        const GPU: u32 = 0;
+        const SLOWDOWN: u32 = 1;
+        const UNCORRECTED: u32 = 1;
+        const VOLATILE: u32 = 0;
+        let lib = &self.lib;
+        let used = get!(lib, nvmlDeviceGetUtilizationRates(device), nvmlUtilization_t { gpu: 0, memory: 0 });
+        let used = used.map_or_else(Utilisation::default, |used| Utilisation {
+            sm_percent: Some(used.gpu),
+            memory_percent: Some(used.memory),
+        });
+        let [sent, received, pcie_sent, pcie_received] = self.counters(device);
+        let kib = |value: Option<u64>| value.and_then(|value| value.checked_mul(1024));
+        let reasons = get!(lib, nvmlDeviceGetCurrentClocksEventReasons(device), 0)
+            .or_else(|| get!(lib, nvmlDeviceGetCurrentClocksThrottleReasons(device), 0))
+            .unwrap_or(0);
+        let reasons = REASONS.iter().filter(|(bit, _)| reasons & bit != 0);
+        GpuReading {
+            at: Instant::now(),
+            index,
+            uuid: self.uuid(device),
+            bus_id: self.bus_id(device),
+            name: self.name(device),
+            used,
+            processes: self.processes(device, used),
+            nvlink: kib(sent).zip(kib(received)).map(|(sent, received)| [sent, received]),
+            pcie: pcie_sent.zip(pcie_received).map(|(sent, received)| [sent, received]),
+            sm_clock_mhz: get!(lib, nvmlDeviceGetClockInfo(device, SM), 0),
+            sm_clock_max_mhz: get!(lib, nvmlDeviceGetMaxClockInfo(device, SM), 0),
+            throttled_by: reasons.map(|(_, name)| (*name).to_owned()).collect(),
+            ecc_uncorrected: get!(lib, nvmlDeviceGetTotalEccErrors(device, UNCORRECTED, VOLATILE), 0),
+            temperature: get!(lib, nvmlDeviceGetTemperature(device, GPU), 0),
+            temperature_limit: get!(lib, nvmlDeviceGetTemperatureThreshold(device, SLOWDOWN), 0),
+            power: get!(lib, nvmlDeviceGetPowerUsage(device), 0),
+            power_limit: get!(lib, nvmlDeviceGetEnforcedPowerLimit(device), 0),
+            instances: self.instances(device),
+        }
+    }
+
+    fn uuid(&self, device: nvmlDevice_t) -> Option<String> {
+        let function = self.lib.nvmlDeviceGetUUID.as_ref().ok()?;
+        // SAFETY: NVML writes at most as many bytes as it is told.
+        short_text(|place, length| unsafe { function(device, place, length) })
+    }
+
+    fn name(&self, device: nvmlDevice_t) -> Option<String> {
+        let function = self.lib.nvmlDeviceGetName.as_ref().ok()?;
+        // SAFETY: NVML writes at most as many bytes as it is told.
+        short_text(|place, length| unsafe { function(device, place, length) })
+    }
+
+    fn bus_id(&self, device: nvmlDevice_t) -> Option<String> {
+        let none = nvmlPciInfo_t {
+            busIdLegacy: [0; 16],
+            domain: 0,
+            bus: 0,
+            device: 0,
+            pciDeviceId: 0,
+            pciSubSystemId: 0,
+            busId: [0; 32],
+        };
+        let pci = get!(self.lib, nvmlDeviceGetPciInfo_v3(device), none)?;
+        Some(format!("{:04x}:{:02x}:{:02x}.0", pci.domain, pci.bus, pci.device))
+    }
+
+    /// NVLink sent and received in KiB, PCIe sent and received in bytes.
+    fn counters(&self, device: nvmlDevice_t) -> [Option<u64>; 4] {
+        /// All links of the GPU together.
+        const ALL_LINKS: u32 = u32::MAX;
+        let field = |id, scope| nvmlFieldValue_t {
+            fieldId: id,
+            scopeId: scope,
+            timestamp: 0,
+            latencyUsec: 0,
+            valueType: 0,
+            // Whatever is not answered is not taken.
+            nvmlReturn: NOT_FOUND,
+            value: nvmlValue_t { ullVal: 0 },
+        };
+        let mut fields = [
+            field(field_id::NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, ALL_LINKS),
+            field(field_id::NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, ALL_LINKS),
+            field(field_id::NVML_FI_DEV_PCIE_COUNT_TX_BYTES, 0),
+            field(field_id::NVML_FI_DEV_PCIE_COUNT_RX_BYTES, 0),
+        ];
+        let Ok(function) = &self.lib.nvmlDeviceGetFieldValues else { return [None; 4] };
+        // SAFETY: NVML fills as many fields as it is told.
+        let code = unsafe { function(device, 4, fields.as_mut_ptr()) };
+        fields.map(|field| {
+            /// `NVML_VALUE_TYPE_UNSIGNED_INT` and the wider ones, all little-endian in the same union.
+            const UNSIGNED_INT: u32 = 1;
+            let is_known = code == SUCCESS && field.nvmlReturn == SUCCESS;
+            is_known.then(|| {
+                // SAFETY: eight bytes that were set to 0 above, whichever member NVML wrote.
+                let value = unsafe { field.value.ullVal };
+                if field.valueType == UNSIGNED_INT { value & u64::from(u32::MAX) } else { value }
+            })
+        })
+    }
+
+    /// The processes with compute contexts, and how much each used the GPU. A process that is the only one
+    /// used what all used.
+    fn processes(&self, device: nvmlDevice_t, used: Utilisation) -> Option<Vec<GpuProcess>> {
+        let function = self.lib.nvmlDeviceGetComputeRunningProcesses_v3.as_ref().ok()?;
+        let none = nvmlProcessInfo_t { pid: 0, usedGpuMemory: 0, gpuInstanceId: 0, computeInstanceId: 0 };
+        // SAFETY: NVML fills at most as many entries as it is told.
+        let running = entries(none, |place, count| unsafe { function(device, count, place) })?;
+        let samples = self.samples(device);
+        let is_only = running.len() == 1;
+        let of_process = |info: &nvmlProcessInfo_t| {
+            let own = samples.iter().flatten().filter(|sample| sample.pid == info.pid);
+            let latest = own.max_by_key(|sample| sample.timeStamp).map(|sample| Utilisation {
+                sm_percent: Some(sample.smUtil.min(100)),
+                memory_percent: Some(sample.memUtil.min(100)),
+            });
+            // Where nothing ran, no process ran.
+            let by_all = (is_only || used.sm_percent == Some(0)).then_some(used);
+            GpuProcess {
+                pid: info.pid,
+                memory_bytes: Some(info.usedGpuMemory).filter(|bytes| *bytes != u64::MAX),
+                used: latest.or(by_all).unwrap_or_default(),
+            }
+        };
+        Some(running.iter().map(of_process).collect())
+    }
+
+    /// The driver's samples of processes over the last second; it takes one every 1/6 to 1 s.
+    fn samples(&self, device: nvmlDevice_t) -> Option<Vec<nvmlProcessUtilizationSample_t>> {
+        let function = self.lib.nvmlDeviceGetProcessUtilization.as_ref().ok()?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_micros();
+        let since = u64::try_from(now).ok()?.saturating_sub(MICROSECONDS);
+        let none = nvmlProcessUtilizationSample_t {
+            pid: 0,
+            timeStamp: 0,
+            smUtil: 0,
+            memUtil: 0,
+            encUtil: 0,
+            decUtil: 0,
+        };
+        // SAFETY: NVML fills at most as many entries as it is told.
+        entries(none, |place, count| unsafe { function(device, place, count, since) })
+    }
+
+    fn instances(&self, device: nvmlDevice_t) -> Vec<String> {
+        let count = get!(self.lib, nvmlDeviceGetMaxMigDeviceCount(device), 0).unwrap_or(0);
+        let instance = |index| {
+            let handle = get!(self.lib, nvmlDeviceGetMigDeviceHandleByIndex(device, index), ptr::null_mut())?;
+            self.uuid(handle)
+        };
+        (0..count.min(MAX_INSTANCES)).filter_map(instance).collect()
+    }
+}
+
+/// ` (Driver Not Loaded)`
+fn text_of(lib: &NvmlLib, code: u32) -> String {
+    let Ok(function) = &lib.nvmlErrorString else { return String::new() };
+    // SAFETY: NVML answers with a constant string, or null.
+    let text = unsafe { function(code) };
+    if text.is_null() {
+        return String::new();
+    }
+    // SAFETY: not null, and a C string that is never freed.
+    let text = unsafe { CStr::from_ptr(text) };
+    format!(" ({})", text.to_string_lossy())
+}
+
+/// What a function writes into a buffer as a C string; without control characters.
+fn short_text(write: impl FnOnce(*mut std::ffi::c_char, u32) -> u32) -> Option<String> {
+    let mut bytes = [0u8; 96];
+    if write(bytes.as_mut_ptr().cast(), 95) != SUCCESS {
+        return None;
+    }
+    let text = CStr::from_bytes_until_nul(&bytes).ok()?.to_string_lossy();
+    Some(text.chars().filter(|c| !c.is_control()).collect())
+}
+
+/// A list that NVML writes: it answers with the length that it needs until the list is long enough.
+/// "Not found" is an empty list.
+fn entries<T: Clone>(none: T, fill: impl Fn(*mut T, *mut u32) -> u32) -> Option<Vec<T>> {
+    let mut room = 64;
+    for _ in 0..3 {
+        let mut list = vec![none.clone(); room as usize];
+        let mut count = room;
+        match fill(list.as_mut_ptr(), &raw mut count) {
+            SUCCESS => {
+                list.truncate(count.min(room) as usize);
+                return Some(list);
+            }
+            NOT_FOUND => return Some(Vec::new()),
+            INSUFFICIENT_SIZE => room = count.saturating_add(16).clamp(room, MAX_ENTRIES),
+            _ => return None,
+        }
+    }
+    None
+}

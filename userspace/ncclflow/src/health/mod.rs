@@ -1,0 +1,236 @@
+//! Whether a session is well: its threads live, and records are being moved out of the kernel.
+//!
+//! Three are told the same: the recording, which ends as failed if a thread has; systemd, whose watchdog is
+//! fed by each pass of the drain; and whoever asks for `/healthz` and `/readyz`.
+
+mod systemd;
+
+use std::{
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::kernel::stream::Waker;
+use systemd::Watchdog;
+
+/// A drain that has not come round for so long is stuck. It pauses for at most
+/// [`MAX_PAUSE`](crate::kernel::stream::MAX_PAUSE).
+const STUCK: Duration = Duration::from_secs(10);
+
+/// Failures that are kept: a thread fails once, and there are a dozen.
+const MAX_FAILURES: usize = 64;
+
+/// Whether a session is well. All clones are of the same session.
+#[derive(Clone, Debug, Default)]
+pub struct Health(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    begun: Instant,
+    /// Milliseconds from there to the drain's last pass.
+    passed_ms: AtomicU64,
+    state: Mutex<State>,
+    /// Wakes the thread that ends the recording.
+    waker: OnceLock<Waker>,
+    watchdog: Watchdog,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    stage: Stage,
+    failures: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Stage {
+    /// Libraries are resolved, and probes attached.
+    #[default]
+    Beginning,
+    Recording,
+    /// No more records are taken: files are completed, and probes detached.
+    Ending,
+}
+
+impl Default for Shared {
+    fn default() -> Self {
+        Self {
+            begun: Instant::now(),
+            passed_ms: AtomicU64::new(0),
+            state: Mutex::default(),
+            waker: OnceLock::new(),
+            watchdog: Watchdog::of_environment(),
+        }
+    }
+}
+
+impl Health {
+    /// Wakes this thread at a failure.
+    pub fn wakes(&self, waker: &Waker) {
+        // A session has one thread that ends it.
+        let _ = self.0.waker.set(waker.clone());
+    }
+
+    /// For a thread that the session cannot do without: if it ends before [`Guard::done`], the session has
+    /// failed.
+    pub fn guard(&self, thread: &'static str) -> Guard {
+        Guard { health: self.clone(), thread, is_done: false }
+    }
+
+    /// The session has failed, and ends.
+    pub fn fail(&self, why: String) {
+        self.with(|state| {
+            if state.failures.len() < MAX_FAILURES {
+                state.failures.push(why);
+            }
+        });
+        if let Some(waker) = self.0.waker.get() {
+            waker.wake();
+        }
+    }
+
+    /// What has failed until now.
+    pub fn failures(&self) -> Vec<String> {
+        self.with(|state| state.failures.clone())
+    }
+
+    pub fn has_failed(&self) -> bool {
+        self.with(|state| !state.failures.is_empty())
+    }
+
+    /// Records are taken from now on.
+    pub fn begin_recording(&self) {
+        self.pass();
+        self.with(|state| state.stage = Stage::Recording);
+        systemd::ready();
+    }
+
+    /// No more records are taken.
+    pub fn end_recording(&self) {
+        self.with(|state| state.stage = Stage::Ending);
+        systemd::stopping();
+    }
+
+    /// The drain has come round. Nothing else calls this: systemd's watchdog is fed here.
+    pub fn pass(&self) {
+        self.0.passed_ms.store(ms(self.0.begun.elapsed()), Ordering::Relaxed);
+        self.0.watchdog.feed();
+    }
+
+    /// Whether the session is alive, and if not, why.
+    pub fn is_alive(&self) -> Result<(), String> {
+        self.is_alive_at(ms(self.0.begun.elapsed()))
+    }
+
+    fn is_alive_at(&self, now_ms: u64) -> Result<(), String> {
+        let (stage, failure) = self.with(|state| (state.stage, state.failures.first().cloned()));
+        if let Some(why) = failure {
+            return Err(why);
+        }
+        let silent_ms = now_ms.saturating_sub(self.0.passed_ms.load(Ordering::Relaxed));
+        if stage == Stage::Recording && silent_ms > ms(STUCK) {
+            return Err(format!("records have not been taken for {} s", silent_ms / 1000));
+        }
+        Ok(())
+    }
+
+    /// Whether hits are recorded, and if not, why.
+    pub fn is_ready(&self) -> Result<(), String> {
+        self.is_alive()?;
+        match self.with(|state| state.stage) {
+            Stage::Beginning => Err("probes are being attached".to_owned()),
+            Stage::Recording => Ok(()),
+            Stage::Ending => Err("the recording is over".to_owned()),
+        }
+    }
+
+    fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
+        // What a panic leaves behind is whole.
+        work(&mut self.0.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Held by a thread while it works.
+#[derive(Debug)]
+pub struct Guard {
+    health: Health,
+    thread: &'static str,
+    is_done: bool,
+}
+
+impl Guard {
+    /// The thread has ended because there is nothing left to do.
+    pub fn done(mut self) {
+        self.is_done = true;
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if !self.is_done {
+            let how = if thread::panicking() { "panicked" } else { "ended too early" };
+            self.health.fail(format!("the thread `{}` {how}", self.thread));
+        }
+    }
+}
+
+fn ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_panics_or_ends_too_early_is_a_failure_and_one_that_is_done_is_none() {
+        let health = Health::default();
+        let [good, early, panicking] = ["good", "early", "panicking"].map(|name| health.guard(name));
+        thread::spawn(move || good.done()).join().unwrap();
+        assert!(!health.has_failed());
+        thread::spawn(move || drop(early)).join().unwrap();
+        let panicked = thread::spawn(move || {
+            let _held = panicking;
+            panic!("as a test wants it");
+        });
+        assert!(panicked.join().is_err());
+        assert_eq!(
+            health.failures(),
+            ["the thread `early` ended too early", "the thread `panicking` panicked"]
+        );
+    }
+
+    #[test]
+    fn a_failure_wakes_whoever_ends_the_recording() {
+        let (health, waker) = (Health::default(), Waker::new().unwrap());
+        health.wakes(&waker);
+        let is_awake = || {
+            use std::os::fd::AsFd as _;
+            crate::kernel::stream::wait_for(&[waker.as_fd()], Some(Duration::ZERO)).unwrap()[0]
+        };
+        assert!(!is_awake());
+        health.fail("broken".to_owned());
+        assert!(is_awake());
+    }
+
+    #[test]
+    fn a_session_is_ready_while_it_records_and_alive_while_its_drain_comes_round() {
+        let health = Health::default();
+        assert!(health.is_alive().is_ok() && health.is_ready().is_err(), "it begins");
+        // Attaching takes as long as it takes.
+        assert!(health.is_alive_at(1_000_000).is_ok());
+        health.begin_recording();
+        assert!(health.is_ready().is_ok());
+        assert!(health.is_alive_at(9_000).is_ok());
+        let why = health.is_alive_at(20_000).unwrap_err();
+        assert!(why.contains("not been taken"), "{why}");
+        health.end_recording();
+        assert!(health.is_alive_at(1_000_000).is_ok(), "files may take long");
+        assert!(health.is_ready().is_err());
+        health.fail("broken".to_owned());
+        assert_eq!(health.is_alive(), Err("broken".to_owned()));
+    }
+}

@@ -1,0 +1,115 @@
+//! The CPython of a process: which it is, and where.
+
+use std::collections::BTreeSet;
+
+use cpython::{Python, ThreadState, Walker, pthread};
+use nccl_library::elf::Machine;
+
+use super::{
+    find::{Runtimes, TargetMemory},
+    walk,
+};
+use crate::target::{Process, read_text, status_field};
+use ncclflow_common::PythonWalk;
+
+/// Threads whose numbers prove how they are numbered.
+const PROVING_THREADS: usize = 16;
+
+/// Where the C library keeps a thread's number: as `cpython::pthread` says, glibc's and musl's.
+const TID_PLACES: [u32; 3] = [0x2d0, 48, 0xd0];
+
+/// An interpreter in a process.
+#[derive(Clone, Copy, Debug)]
+pub struct Interpreter {
+    pub(super) python: Python,
+    pub(super) walk: PythonWalk,
+}
+
+impl Interpreter {
+    /// Finds the interpreter; `Ok(None)`: the process runs no Python. `depth`: frames that the kernel side is to
+    /// walk.
+    ///
+    /// # Errors
+    /// Why Python's stacks cannot be known, for people.
+    pub(crate) fn find(
+        process: &Process,
+        runtimes: &mut Runtimes,
+        depth: u8,
+    ) -> Result<Option<Self>, String> {
+        let Some(python) = runtimes.find(process)? else { return Ok(None) };
+        Self::proven(python, process, depth).map(Some)
+    }
+
+    /// Walks the interpreter's threads: layouts that are wrong end here.
+    fn proven(python: Python, process: &Process, depth: u8) -> Result<Self, String> {
+        let memory = TargetMemory::new(process);
+        let threads = Walker::new(python, &memory).threads().map_err(|unknown| unknown.to_string())?;
+        let tid_place = match python.offsets.thread.native_thread_id {
+            Some(_) => None,
+            None => Some(tid_place(process, &threads).ok_or(
+                "its C library is none that is known, and this Python does not say how the kernel numbers its threads",
+            )?),
+        };
+        let walk = walk::of(&python, process, tid_place, depth)?;
+        Ok(Self { python, walk })
+    }
+
+    /// For people: `3.12.1`.
+    pub fn version(&self) -> String {
+        self.python.offsets.version.to_string()
+    }
+
+    /// What the kernel side is told.
+    pub fn walk(&self) -> &PythonWalk {
+        &self.walk
+    }
+}
+
+/// Where in the C library's description of a thread its number is: the only place at which every thread that Python
+/// knows has the number of a thread of the process.
+fn tid_place(process: &Process, threads: &[ThreadState]) -> Option<u32> {
+    const MACHINE: Machine = if cfg!(target_arch = "aarch64") { Machine::Aarch64 } else { Machine::X86_64 };
+    let memory = TargetMemory::new(process);
+    let own = own_tids(process);
+    let fits = |place: &u32| {
+        let number = |thread: &ThreadState| {
+            let mut bytes = [0; 4];
+            let at = thread.pthread.checked_add(u64::from(*place))?;
+            cpython::Memory::read(&memory, at, &mut bytes).ok()?;
+            let number = u32::from_le_bytes(bytes);
+            // And the library's own marks are there.
+            pthread::thread_numbers(&memory, MACHINE, thread.pthread).contains(&number).then_some(number)
+        };
+        let proving = || threads.iter().take(PROVING_THREADS);
+        let numbers: BTreeSet<u32> = proving().filter_map(number).collect();
+        !numbers.is_empty() && numbers.len() == proving().count() && numbers.is_subset(&own)
+    };
+    TID_PLACES.into_iter().find(fits)
+}
+
+/// The numbers of the process's threads as it sees them.
+fn own_tids(process: &Process) -> BTreeSet<u32> {
+    let Ok(tasks) = std::fs::read_dir(process.proc_path().join("task")) else { return BTreeSet::new() };
+    let own = tasks.flatten().take(cpython::MAX_THREADS).filter_map(|task| {
+        let status = read_text(task.path().join("status")).ok()?;
+        status_field(&status, "NSpid")?.split_whitespace().last()?.parse().ok()
+    });
+    own.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_without_python_has_none() {
+        let process = Process::open(std::process::id()).unwrap();
+        assert!(Interpreter::find(&process, &mut Runtimes::default(), 24).unwrap().is_none());
+    }
+
+    #[test]
+    fn our_threads_are_numbered() {
+        let process = Process::open(std::process::id()).unwrap();
+        assert!(own_tids(&process).contains(&process.own_pid()));
+    }
+}

@@ -1,0 +1,17 @@
+//! Python of running processes: which interpreter it is ([`Runtimes`]), and its call stacks at probes' hits: where the kernel
+//! side finds them, and what their frames are called.
+//!
+//! [`Interpreter`] is a process's CPython, and what the kernel side is told of it. The kernel side sends a stack once, as
+//! addresses of code objects. [`StackBook`] gets what they are: a thread of its own reads the code objects from the
+//! process's memory, soon after, as code can be freed.
+
+mod book;
+mod find;
+mod interpreter;
+mod names;
+mod walk;
+
+pub(crate) use book::StackBook;
+pub(crate) use find::{Runtimes, TargetMemory};
+pub use interpreter::Interpreter;
+pub(crate) use names::{Interpreters, StackFeed, start};

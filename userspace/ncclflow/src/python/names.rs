@@ -1,0 +1,212 @@
+//! The thread that finds out what the frames of stacks are: function, file and line.
+
+use std::{
+    collections::{HashMap, HashSet},
+    io,
+    rc::Rc,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+        mpsc::{Receiver, SyncSender, sync_channel},
+    },
+    thread,
+};
+
+use cpython::{CodeObject, Instruction, Walker};
+use flow::{
+    decode::{RecordView, StackEvent},
+    schema::{FrameRow, StackId},
+};
+use ncclflow_common::{RawFrame, STACK_COOKIE};
+
+use super::{
+    book::StackBook,
+    find::TargetMemory,
+    interpreter::Interpreter,
+    walk::{guard_of, is_alive},
+};
+use crate::{
+    recording::StackFacts,
+    target::{Process, printable},
+};
+
+/// Stacks that may wait to be named. Those beyond it have no frames.
+const MAX_WAITING: usize = 4096;
+
+/// Code objects, and stacks, that are remembered.
+const MAX_KNOWN: usize = 65_536;
+
+/// Processes after which those that have ended are let go of.
+const MANY: usize = 256;
+
+/// What is said of a frame whose code was not read.
+const NOT_KNOWN: &str = "?";
+
+/// The interpreters of the processes that are traced, by process as records have it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Interpreters(Arc<Mutex<AllTraced>>);
+
+#[derive(Debug, Default)]
+struct AllTraced {
+    next: u64,
+    by_tgid: HashMap<u32, Arc<Traced>>,
+}
+
+#[derive(Debug)]
+struct Traced {
+    process: Process,
+    interpreter: Interpreter,
+    /// No other process has the same, though it has the number of one that has ended.
+    number: u64,
+}
+
+impl Interpreters {
+    fn with<T>(&self, work: impl FnOnce(&mut AllTraced) -> T) -> T {
+        work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// `tgid`: the process's number in the initial PID namespace.
+    pub(crate) fn insert(&self, tgid: u32, process: Process, interpreter: Interpreter) {
+        self.with(|all| {
+            if all.by_tgid.len() >= MANY {
+                all.by_tgid.retain(|_, traced| !traced.process.has_exited());
+            }
+            let number = all.next;
+            all.next += 1;
+            all.by_tgid.insert(tgid, Arc::new(Traced { process, interpreter, number }))
+        });
+    }
+
+    fn get(&self, tgid: u32) -> Option<Arc<Traced>> {
+        self.with(|all| all.by_tgid.get(&tgid).cloned())
+    }
+}
+
+/// For whoever takes records first: hands on stacks that were not seen before.
+#[derive(Clone, Debug)]
+pub(crate) struct StackFeed {
+    to_thread: SyncSender<StackEvent>,
+    waiting: Arc<AtomicUsize>,
+}
+
+impl StackFeed {
+    /// A record came; those of others than stacks are left alone.
+    pub(crate) fn note(&self, record: &RecordView<'_>) {
+        if u32::from(record.header.probe) != STACK_COOKIE {
+            return;
+        }
+        // What is no stack is counted by whoever decodes it.
+        let Ok(event) = StackEvent::of(record) else { return };
+        if event.frames.is_none() {
+            return;
+        }
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+        if self.to_thread.try_send(event).is_err() {
+            self.waiting.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+/// Starts the thread. It ends when nobody can feed it any more.
+pub(crate) fn start(interpreters: Interpreters, book: StackBook) -> io::Result<StackFeed> {
+    let (to_thread, events) = sync_channel(MAX_WAITING);
+    let waiting = Arc::clone(&book.waiting);
+    thread::Builder::new()
+        .name("ncclflow-stacks".to_owned())
+        .spawn(move || name_stacks(&events, &interpreters, &book))?;
+    Ok(StackFeed { to_thread, waiting })
+}
+
+fn name_stacks(events: &Receiver<StackEvent>, interpreters: &Interpreters, book: &StackBook) {
+    let mut names = Names::default();
+    for event in events {
+        if let Some(facts) = names.facts(&event, interpreters) {
+            book.push(facts);
+        }
+        book.waiting.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// A code object: process, address and what told it from others at the time.
+type CodeKey = (u64, u64, u64);
+
+#[derive(Debug, Default)]
+struct Names {
+    /// `None`: it was gone when it was looked for.
+    codes: HashMap<CodeKey, Option<Rc<CodeObject>>>,
+    named: HashSet<(u64, u64)>,
+}
+
+impl Names {
+    /// `None`: it was named before, or its process is gone.
+    fn facts(&mut self, event: &StackEvent, interpreters: &Interpreters) -> Option<StackFacts> {
+        let traced = interpreters.get(event.origin.tgid)?;
+        if self.named.len() >= MAX_KNOWN {
+            self.named.clear();
+        }
+        if !self.named.insert((traced.number, event.id)) {
+            return None;
+        }
+        let raw = event.frames.as_deref().unwrap_or_default();
+        // Innermost first: its code is the most likely to be gone soon.
+        let mut frames: Vec<FrameRow> = raw.iter().map(|frame| self.frame(&traced, frame)).collect();
+        frames.reverse();
+        let unknown = if event.has_no_thread {
+            Some("no Python thread")
+        } else if event.is_unreadable {
+            Some("page not there")
+        } else if frames.iter().any(|frame| frame.function == NOT_KNOWN) {
+            Some("code gone")
+        } else {
+            None
+        };
+        Some(StackFacts {
+            pid: traced.process.pid(),
+            stack: StackId(event.id),
+            frames,
+            cut: event.is_cut,
+            unknown: unknown.map(str::to_owned),
+        })
+    }
+
+    fn frame(&mut self, traced: &Traced, frame: &RawFrame) -> FrameRow {
+        let Some(code) = self.code(traced, frame) else {
+            return FrameRow { function: NOT_KNOWN.to_owned(), file: None, line: None };
+        };
+        let offsets = &traced.interpreter.python.offsets;
+        let raw = match offsets.instruction() {
+            Instruction::Pointer => frame.instr,
+            // An `int`.
+            #[expect(clippy::cast_possible_truncation, reason = "it has 32 bits")]
+            _ => i64::from((frame.instr as u32).cast_signed()).cast_unsigned(),
+        };
+        FrameRow {
+            function: printable(code.qualname.as_deref().unwrap_or(&code.name)),
+            file: Some(printable(&code.filename)),
+            line: code.line(offsets.instruction_offset(frame.code, raw)),
+        }
+    }
+
+    /// The code object, if the one that is at the address now is the one that was there at the hit.
+    fn code(&mut self, traced: &Traced, frame: &RawFrame) -> Option<Rc<CodeObject>> {
+        let key = (traced.number, frame.code, frame.guard);
+        if let Some(known) = self.codes.get(&key) {
+            return known.clone();
+        }
+        let memory = TargetMemory::new(&traced.process);
+        let mut walker = Walker::new(traced.interpreter.python, &memory);
+        let code = walker.code_object(frame.code).ok();
+        // In this order: if the code of the hit was in use after it was read, it was until then. If other code has taken its
+        // place before it was looked at, that shows now.
+        let Interpreter { python, walk } = &traced.interpreter;
+        let code = code.filter(|_| {
+            is_alive(&python.offsets, &memory, frame.code)
+                && guard_of(walk, &memory, frame.code) == Some(frame.guard)
+        });
+        if self.codes.len() >= MAX_KNOWN {
+            self.codes.clear();
+        }
+        self.codes.insert(key, code.clone());
+        code
+    }
+}

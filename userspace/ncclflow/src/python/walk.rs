@@ -1,0 +1,140 @@
+//! What the kernel side is told of an interpreter.
+
+use std::{io, os::unix::fs::MetadataExt as _};
+
+use cpython::{FrameRoot, Instruction, Offsets, Python};
+use ncclflow_common::{FRAME_BYTES, MAX_CODE_WORDS, MAX_STACK_FRAMES, NO_OFFSET, PythonWalk, mix};
+
+use crate::target::Process;
+
+/// `PROC_PID_INIT_INO` (include/linux/proc_ns.h): the first PID namespace.
+const FIRST_NAMESPACE: u64 = 0xEFFF_FFFC;
+
+/// Where a string keeps its hash, once it was asked for: `hash` of `PyASCIIObject` (Include/cpython/unicodeobject.h),
+/// before `state`.
+const HASH_BEFORE_STATE: u32 = 8;
+
+/// The walk of this interpreter. `tid_place`: see [`PythonWalk::pthread_tid`].
+///
+/// # Errors
+/// Why it cannot be walked, for people.
+pub(super) fn of(
+    python: &Python,
+    process: &Process,
+    tid_place: Option<u32>,
+    depth: u8,
+) -> Result<PythonWalk, String> {
+    let Python { offsets, runtime } = python;
+    let Offsets { interpreter, thread, frame, code, .. } = offsets;
+    let unlike = |_| "its layouts are like those of no CPython".to_owned();
+    let (words_at, words) = guard_words(offsets)?;
+    let instr_len: u8 = if offsets.instruction() == Instruction::Pointer { 8 } else { 4 };
+    let last = [frame.previous + 8, frame.code + 8, frame.instruction + u32::from(instr_len)];
+    let last = last.into_iter().chain(frame.owner.map(|owner| owner + 1)).max().unwrap_or(0);
+    let frame_len = last.next_multiple_of(8);
+    if frame_len as usize > FRAME_BYTES {
+        return Err("its frames are larger than those of any CPython".to_owned());
+    }
+    Ok(PythonWalk {
+        interpreters: runtime
+            .checked_add(u64::from(offsets.runtime.interpreters_head))
+            .ok_or("its runtime is at no address")?,
+        pid_namespace: pid_namespace(process).map_err(|error| format!("its PID namespace: {error}"))?,
+        interpreter_next: interpreter.next,
+        interpreter_threads: interpreter.threads_head,
+        thread_next: thread.next,
+        thread_tid: thread.native_thread_id.unwrap_or(NO_OFFSET),
+        thread_pthread: thread.thread_id,
+        pthread_tid: tid_place.unwrap_or(0),
+        thread_frame: thread.frame,
+        root_frame: match offsets.frame_root() {
+            FrameRoot::CFrame { current_frame } => current_frame,
+            FrameRoot::Object | FrameRoot::Direct => NO_OFFSET,
+        },
+        frame_previous: frame.previous.try_into().map_err(unlike)?,
+        frame_code: frame.code.try_into().map_err(unlike)?,
+        frame_instr: frame.instruction.try_into().map_err(unlike)?,
+        instr_len,
+        frame_owner: frame.owner.unwrap_or(0).try_into().map_err(unlike)?,
+        depth: depth.min(u8::try_from(MAX_STACK_FRAMES).unwrap_or(u8::MAX)),
+        owners_left_out: match (frame.owner, offsets.first_owner_without_code()) {
+            (Some(_), Some(first)) => u16::MAX.checked_shl(u32::from(first)).unwrap_or(0),
+            _ => 0,
+        },
+        code_tags: offsets.code_tags(),
+        code_words_at: words_at,
+        code_words: words,
+        // From 3.12 on code objects are numbered (`co_version`), and the number is among the words.
+        code_name: if offsets.version.since(3, 12) { NO_OFFSET } else { code.name },
+        string_hash: offsets.text.state.checked_sub(HASH_BEFORE_STATE).ok_or("its strings have no hash")?,
+        frame_len,
+    })
+}
+
+/// The words of a code object from the line in which it begins to its table of lines: what of it does not change, and
+/// tells it from another: from 3.12 on its number, too. Offset and number.
+fn guard_words(offsets: &Offsets) -> Result<(u16, u16), String> {
+    let code = &offsets.code;
+    let fields = [code.first_line, code.name, code.filename, code.line_table];
+    let first = fields.into_iter().min().unwrap_or(0) / 8 * 8;
+    let end = fields.into_iter().max().unwrap_or(0).saturating_add(8);
+    let words = end.saturating_sub(first).div_ceil(8);
+    match (u16::try_from(first), u16::try_from(words)) {
+        (Ok(first), Ok(words)) if usize::from(words) <= MAX_CODE_WORDS => Ok((first, words)),
+        _ => Err("its code objects are larger than those of any CPython".to_owned()),
+    }
+}
+
+/// What the kernel side takes of a code object to tell it from another: `RawFrame::guard`, of what is there now.
+pub(super) fn guard_of(walk: &PythonWalk, memory: &dyn cpython::Memory, code: u64) -> Option<u64> {
+    let mut bytes = [0; 8 * MAX_CODE_WORDS];
+    let bytes = bytes.get_mut(..8 * usize::from(walk.code_words))?;
+    memory.read(code.checked_add(u64::from(walk.code_words_at))?, bytes).ok()?;
+    let words: Vec<u64> = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
+    let mut guard = words.iter().fold(0, |guard, word| mix(guard, *word));
+    if walk.code_name != NO_OFFSET {
+        let at = usize::try_from(walk.code_name.checked_sub(u32::from(walk.code_words_at))? / 8).ok()?;
+        let name = words.get(at)?;
+        guard = mix(guard, word(memory, name.checked_add(u64::from(walk.string_hash))).unwrap_or(0));
+    }
+    Some(guard)
+}
+
+/// Whether an object is in use, by its references. A freed one can look as before but for its first word, where the
+/// allocator keeps a pointer or nothing: `PyObject` (Include/object.h).
+pub(super) fn is_alive(offsets: &Offsets, memory: &dyn cpython::Memory, object: u64) -> bool {
+    /// No code object has so many references, and no pointer to the heap is so small.
+    const MANY: u32 = 1 << 20;
+    /// Immortal objects have at least so many (3.12 and later).
+    const IMMORTAL: u32 = 1 << 31;
+    let word = |at: u64| word(memory, object.checked_add(at));
+    if offsets.version.free_threaded {
+        // `ob_ref_local`, the upper half, and `ob_ref_shared`, whose lowest bits are flags.
+        return word(8).is_some_and(|local| local >> 32 != 0)
+            || word(16).is_some_and(|shared| shared >> 2 != 0);
+    }
+    // From 3.14 on the upper half has flags of the object in its upper half.
+    word(0).is_some_and(|references| {
+        #[expect(clippy::cast_possible_truncation, reason = "the lower half is what is asked for")]
+        let low = references as u32;
+        (references >> 32).trailing_zeros() >= 16 && ((1..MANY).contains(&low) || low >= IMMORTAL)
+    })
+}
+
+/// A word; `None` where there is none.
+fn word(memory: &dyn cpython::Memory, address: Option<u64>) -> Option<u64> {
+    let mut bytes = [0; 8];
+    memory.read(address?, &mut bytes).ok()?;
+    Some(u64::from_le_bytes(bytes))
+}
+
+/// Device and inode as the kernel has them; an inode of 0: the first.
+fn pid_namespace(process: &Process) -> io::Result<[u64; 2]> {
+    let namespace = std::fs::metadata(process.proc_path().join("ns/pid"))?;
+    if namespace.ino() == FIRST_NAMESPACE {
+        return Ok([0, 0]);
+    }
+    let (major, minor) = (rustix::fs::major(namespace.dev()), rustix::fs::minor(namespace.dev()));
+    // `MKDEV`, include/linux/kdev_t.h.
+    Ok([u64::from(major) << 20 | u64::from(minor), namespace.ino()])
+}

@@ -1,0 +1,71 @@
+//! The library files of named processes (`-p`): when one is changed, its probes go.
+
+use std::{os::fd::BorrowedFd, thread, time::Duration};
+
+use rustix::time::ClockId;
+
+use super::{file_watch::FileWatch, recorder::Recording, setup::Setup};
+use crate::{clock::now_ns, kernel::loader::detach, sinks::ChangedLibrary};
+
+#[derive(Debug)]
+pub(super) struct NamedFiles {
+    watch: FileWatch,
+    /// By the index of the library: when it was last found to be as it was resolved, by the records' clock.
+    /// `None`: its probes are gone.
+    unchanged_ns: Vec<Option<u64>>,
+}
+
+impl NamedFiles {
+    pub(super) fn new(setup: &Setup) -> Self {
+        let watch = FileWatch::new();
+        let now = now_ns(ClockId::Monotonic);
+        setup.libraries.iter().for_each(|library| watch.add(library.file.held().try_clone_to_owned()));
+        Self { watch, unchanged_ns: vec![Some(now); setup.libraries.len()] }
+    }
+
+    pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.watch.fd()
+    }
+
+    pub(super) fn timeout(&self) -> Duration {
+        self.watch.timeout()
+    }
+
+    /// Looks at the files, if it is time.
+    pub(super) fn watch(&mut self, recording: &mut Recording<'_>) {
+        if !self.watch.is_due() {
+            return;
+        }
+        for (index, library) in recording.setup.libraries.iter().enumerate() {
+            let Some(known) = self.unchanged_ns.get_mut(index) else { continue };
+            let Some(unchanged_until_ns) = *known else { continue };
+            let Err(why) = library.unchanged() else {
+                *known = Some(now_ns(ClockId::Monotonic));
+                continue;
+            };
+            *known = None;
+            let links = recording.attachment.take_of(index);
+            // Nobody waits for the kernel; without a thread they are dropped here.
+            let _ = thread::Builder::new()
+                .name("ncclflow-detach".to_owned())
+                .spawn(move || detach(links, |_| {}));
+            let (path, what) = (library.file.shown(), why.to_string());
+            let mut pids = Vec::new();
+            for target in &mut recording.report.targets {
+                if !target.exited && target.libraries.contains(&index) {
+                    pids.push(target.pid);
+                    target.untraced = Some(format!("`{path}`, which it had mapped: {what}"));
+                }
+            }
+            let seen_ns = now_ns(ClockId::Monotonic);
+            recording.library_changed(ChangedLibrary {
+                library: index,
+                path,
+                seen_ns,
+                what,
+                pids,
+                unchanged_until_ns,
+            });
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Why there is no answer.
+
+use std::{fmt, io, time::Duration};
+
+/// Why nothing is known of a file or process.
+#[derive(Debug)]
+pub enum ResolverError {
+    /// Whoever was asked answered that it cannot be done, and why.
+    Refused(io::Error),
+    /// Whoever was asked did not answer within this time, and is left behind.
+    Lost(Duration),
+    /// Whoever was asked ended, and how.
+    Died(String),
+    /// The answer was none that could be.
+    Garbage(String),
+    /// It is not asked again.
+    GivenUp,
+    /// No child could be started, or too many were lost.
+    Unavailable(String),
+}
+
+impl fmt::Display for ResolverError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(why) => why.fmt(f),
+            Self::Lost(after) => write!(
+                f,
+                "no answer within {} s: its file system, or the process, keeps whoever asks waiting; it is not asked again",
+                after.as_secs()
+            ),
+            Self::Died(how) => write!(
+                f,
+                "reading it ended the process that read it ({how}): it takes more memory or time than any NCCL library, or a \
+                 fault of ncclflow; it is not read again"
+            ),
+            Self::Garbage(what) => write!(f, "what was read of it cannot be: {what}"),
+            Self::GivenUp => f.write_str("it did not answer before, and is not asked again"),
+            Self::Unavailable(why) => write!(f, "no foreign file can be looked at: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for ResolverError {}
+
+impl ResolverError {
+    pub(super) fn refused(why: &str) -> Self {
+        Self::Refused(io::Error::other(crate::target::printable(why)))
+    }
+}
+
+impl From<ResolverError> for io::Error {
+    fn from(error: ResolverError) -> Self {
+        match error {
+            ResolverError::Refused(error) => error,
+            error => Self::other(error),
+        }
+    }
+}

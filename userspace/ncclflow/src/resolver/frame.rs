@@ -1,0 +1,198 @@
+//! Messages between this program and its children: a document of JSON, bytes, and descriptors.
+
+use std::{
+    io::{self, IoSlice, IoSliceMut, Read as _, Write as _},
+    mem::MaybeUninit,
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::net::UnixStream,
+    },
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    net::{
+        RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+        SendFlags, recvmsg, sendmsg,
+    },
+};
+
+/// Descriptors of one message.
+pub(super) const MAX_FDS: usize = 64;
+/// How long a peer may take to fetch a message.
+const SEND_LIMIT: Duration = Duration::from_secs(2);
+
+#[derive(Debug, Default)]
+pub(super) struct Frame {
+    pub(super) json: Vec<u8>,
+    pub(super) bytes: Vec<u8>,
+    pub(super) fds: Vec<OwnedFd>,
+}
+
+/// Why no frame came.
+#[derive(Debug)]
+pub(super) enum NoFrame {
+    TimeUp,
+    /// The other end was closed.
+    End,
+    /// It is no frame, or too large a one.
+    Garbage(String),
+}
+
+/// One end of a connection.
+#[derive(Debug)]
+pub(super) struct Channel(UnixStream);
+
+impl Channel {
+    pub(super) fn pair() -> io::Result<(Self, UnixStream)> {
+        let (ours, theirs) = UnixStream::pair()?;
+        Ok((Self::new(ours)?, theirs))
+    }
+
+    pub(super) fn new(stream: UnixStream) -> io::Result<Self> {
+        stream.set_write_timeout(Some(SEND_LIMIT))?;
+        Ok(Self(stream))
+    }
+
+    pub(super) fn send(&self, json: &[u8], bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let length = |part: usize| u32::try_from(part).map_err(io::Error::other);
+        let mut header = [0; 12];
+        for (into, number) in
+            header.as_chunks_mut::<4>().0.iter_mut().zip([json.len(), bytes.len(), fds.len()])
+        {
+            *into = length(number)?.to_le_bytes();
+        }
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+            return Err(io::Error::other("more descriptors than one message takes"));
+        }
+        let sent = sendmsg(&self.0, &[IoSlice::new(&header)], &mut control, SendFlags::NOSIGNAL)?;
+        if sent != header.len() {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        (&self.0).write_all(json)?;
+        (&self.0).write_all(bytes)
+    }
+
+    /// The next message, of at most `limit` bytes. Without a deadline it is waited for as long as it takes.
+    pub(super) fn receive(&self, limit: usize, deadline: Option<Instant>) -> Result<Frame, NoFrame> {
+        let mut header = [0; 12];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        self.wait(deadline)?;
+        let received =
+            recvmsg(&self.0, &mut [IoSliceMut::new(&mut header)], &mut control, RecvFlags::CMSG_CLOEXEC);
+        let fds: Vec<OwnedFd> = control
+            .drain()
+            .flat_map(|message| match message {
+                RecvAncillaryMessage::ScmRights(fds) => fds.collect(),
+                _ => Vec::new(),
+            })
+            .collect();
+        match received {
+            Ok(received) if received.bytes == 0 => return Err(NoFrame::End),
+            Ok(received) if received.bytes == header.len() => {}
+            Ok(_) => return Err(NoFrame::Garbage("half a message".to_owned())),
+            Err(_) => return Err(NoFrame::End),
+        }
+        let mut numbers = header.as_chunks::<4>().0.iter().map(|part| u32::from_le_bytes(*part) as usize);
+        let mut next = || numbers.next().unwrap_or_default();
+        let (json, bytes, count) = (next(), next(), next());
+        if json.saturating_add(bytes) > limit || count != fds.len() {
+            return Err(NoFrame::Garbage(format!(
+                "a message of {json} and {bytes} bytes and {count} descriptors, where {limit} bytes are the most"
+            )));
+        }
+        Ok(Frame { json: self.take(json, deadline)?, bytes: self.take(bytes, deadline)?, fds })
+    }
+
+    fn take(&self, length: usize, deadline: Option<Instant>) -> Result<Vec<u8>, NoFrame> {
+        /// Room is made as bytes come, not for what is announced.
+        const STEP: usize = 1 << 20;
+        let mut taken = Vec::new();
+        while taken.len() < length {
+            self.wait(deadline)?;
+            let from = taken.len();
+            taken.resize(length.min(from + STEP), 0);
+            let into = taken.get_mut(from..).unwrap_or_default();
+            match (&self.0).read(into) {
+                Ok(0) => return Err(NoFrame::End),
+                Ok(read) => taken.truncate(from + read),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => taken.truncate(from),
+                Err(_) => return Err(NoFrame::End),
+            }
+        }
+        Ok(taken)
+    }
+
+    fn wait(&self, deadline: Option<Instant>) -> Result<(), NoFrame> {
+        let Some(deadline) = deadline else { return Ok(()) };
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let timeout = Timespec::try_from(left).unwrap_or(Timespec { tv_sec: 0, tv_nsec: 0 });
+            match poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&timeout)) {
+                Ok(0) => return Err(NoFrame::TimeUp),
+                Ok(_) => return Ok(()),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(_) => return Err(NoFrame::End),
+            }
+        }
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs::File, thread};
+
+    use super::*;
+
+    const SOON: Duration = Duration::from_millis(50);
+
+    fn soon() -> Instant {
+        Instant::now() + SOON
+    }
+
+    #[test]
+    fn documents_bytes_and_descriptors_arrive() {
+        let (ours, theirs) = Channel::pair().unwrap();
+        let theirs = Channel::new(theirs).unwrap();
+        let bytes = vec![7; 3 << 20];
+        let sender = thread::spawn(move || {
+            let file = File::open("/proc/self/stat").unwrap();
+            theirs.send(b"{}", &bytes, &[file.as_fd(), file.as_fd()]).unwrap();
+        });
+        let frame = ours.receive(4 << 20, None).unwrap();
+        sender.join().unwrap();
+        assert_eq!((&*frame.json, frame.bytes.len(), frame.fds.len()), (&b"{}"[..], 3 << 20, 2));
+        assert!(matches!(ours.receive(100, Some(soon())), Err(NoFrame::End)), "it was closed");
+    }
+
+    #[test]
+    fn who_is_silent_or_stops_in_the_middle_is_not_waited_for() {
+        let (ours, mut theirs) = Channel::pair().unwrap();
+        assert!(matches!(ours.receive(100, Some(soon())), Err(NoFrame::TimeUp)));
+        // 5 bytes are announced, and one comes.
+        theirs.write_all(&[5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]).unwrap();
+        assert!(matches!(ours.receive(100, Some(soon())), Err(NoFrame::TimeUp)));
+    }
+
+    #[test]
+    fn too_much_is_refused_before_it_is_taken() {
+        let (ours, mut theirs) = Channel::pair().unwrap();
+        theirs.write_all(&[255; 12]).unwrap();
+        assert!(matches!(ours.receive(1 << 20, Some(soon())), Err(NoFrame::Garbage(_))));
+        theirs.write_all(&[1, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0]).unwrap();
+        assert!(
+            matches!(ours.receive(1 << 20, Some(soon())), Err(NoFrame::Garbage(_))),
+            "no descriptor came"
+        );
+    }
+}

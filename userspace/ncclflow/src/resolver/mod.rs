@@ -1,0 +1,39 @@
+//! Tenants' files are asked for, and read, by somebody who can be lost.
+//!
+//! A file that a process has mapped belongs to whoever runs the process. Its file system may not answer, and
+//! then who asked sleeps in the kernel, out of the reach of SIGKILL. Its content may be made to take memory
+//! and time, or to use a fault in a parser. So whatever asks for such a file runs in children of this
+//! program, and this program reads their answers, bounded, from a socket:
+//!
+//! - the *looker* reads `/proc/PID`, takes hold of mapped files and opens them. It has no descriptor but its
+//!   socket, no BPF, cannot write, and keeps the capabilities that reading takes;
+//! - the *reader*, its child, gets open files and parses them. It has no capability, no network, no path, and
+//!   limits on memory, processor time and wall time. A new one comes after each library.
+//!
+//! Whoever does not answer in time is left behind, counted, and never waited for; the file that it was at is
+//! not asked for again. What this program itself holds of a file is a descriptor that cannot be read from
+//! (`O_PATH`): not even closing it asks the file system.
+//!
+//! Programs that use this library without [`serve_if_asked`] in their `main`, as tests do, do all of it in
+//! their own process.
+
+mod child;
+mod error;
+mod frame;
+mod helper;
+mod looker;
+mod peeker;
+mod protocol;
+mod reader;
+mod sandbox;
+mod service;
+
+pub use child::serve_if_asked;
+pub use error::ResolverError;
+pub(crate) use peeker::peek;
+pub(crate) use protocol::{Interpreter, ProcFile, Status, Symbol, What};
+pub use service::{Lost, allow_fuse, lost, prepare};
+pub(crate) use service::{
+    Unseen, check, interpreter, libraries, look, maps, nccl_processes, open_mapping, proc_bytes, resolve,
+    symbols, take_hold,
+};

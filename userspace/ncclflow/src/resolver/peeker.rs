@@ -1,0 +1,197 @@
+//! Copies memory of processes. What a process has mapped can be backed by a file system in user space, or by
+//! `userfaultfd`: then the process itself decides whether a copy of it ever ends.
+
+use std::{
+    fs::File,
+    io,
+    os::fd::AsRawFd as _,
+    ptr,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use anyhow::{Result, bail};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+
+use super::{
+    error::ResolverError,
+    frame::{Channel, NoFrame},
+    helper::{Helper, NoAnswer},
+    sandbox::{self, Role},
+    service::has_children,
+};
+use crate::target::process::started;
+
+/// The most that is copied at once.
+pub(crate) const MAX_BYTES: usize = 8 << 20;
+/// How long one copy may take: pages can have to come from a disk.
+const WALL: Duration = Duration::from_secs(5);
+/// Children that wait for work.
+const MAX_IDLE: usize = 16;
+/// Children that may be lost; after that no memory is read.
+const MAX_LOST: usize = 64;
+
+/// A piece of another process's memory: address and bytes.
+type Piece = (u64, usize);
+
+#[derive(Debug, Default)]
+struct Pool {
+    idle: Vec<Helper>,
+    /// Processes, by number and start, whose memory did not answer.
+    silent: Vec<(u32, Option<u64>)>,
+}
+
+static POOL: Mutex<Pool> = Mutex::new(Pool { idle: Vec::new(), silent: Vec::new() });
+
+fn pool() -> MutexGuard<'static, Pool> {
+    POOL.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Fills `into` from these pieces of the process's memory, as far as they can be read: the bytes read. At
+/// most 1,024 pieces and [`MAX_BYTES`], and together as long as `into`.
+///
+/// # Errors
+/// Those of process_vm_readv(2); `TimedOut` if it did not answer in time, now or before.
+pub(crate) fn peek(pid: u32, pieces: &[Piece], into: &mut [u8]) -> io::Result<usize> {
+    if !has_children() {
+        // SAFETY: a slice.
+        return unsafe { copy(pid, pieces, into.as_mut_ptr(), into.len()) };
+    }
+    let silent = |error: ResolverError| io::Error::new(io::ErrorKind::TimedOut, error);
+    let start = || Helper::start(Role::Peeker, memory()?);
+    let (idle, lost, is_silent) = {
+        let mut pool = pool();
+        let is_silent = !pool.silent.is_empty() && pool.silent.contains(&(pid, started(pid)));
+        (pool.idle.pop(), pool.silent.len(), is_silent)
+    };
+    if is_silent || lost >= MAX_LOST {
+        return Err(silent(ResolverError::GivenUp));
+    }
+    let mut request = Vec::with_capacity(4 + 16 * pieces.len());
+    request.extend(pid.to_le_bytes());
+    for (at, length) in pieces {
+        request.extend(at.to_le_bytes());
+        request.extend((*length as u64).to_le_bytes());
+    }
+    let mut helper = idle.map_or_else(start, Ok)?;
+    for attempt in 0.. {
+        let why = match helper.ask(&request, &[], 64, WALL) {
+            Ok(frame) => match <[u8; 8]>::try_from(&*frame.json).map(i64::from_le_bytes) {
+                Ok(read) if read >= 0 => {
+                    let read = usize::try_from(read).unwrap_or(usize::MAX).min(into.len());
+                    helper.read_file(into.get_mut(..read).unwrap_or_default())?;
+                    put_back(helper);
+                    return Ok(read);
+                }
+                Ok(error) => {
+                    put_back(helper);
+                    let number = i32::try_from(error.saturating_neg()).unwrap_or(libc::EIO);
+                    return Err(io::Error::from_raw_os_error(number));
+                }
+                Err(_) => NoFrame::Garbage("no number".to_owned()),
+            },
+            Err(why) => why,
+        };
+        let (no_answer, _) = helper.give_up(why, WALL);
+        match no_answer {
+            // It was killed from outside.
+            NoAnswer::Died(_) if attempt == 0 => helper = start()?,
+            NoAnswer::Died(how) => return Err(io::Error::other(ResolverError::Died(how))),
+            NoAnswer::Garbage(what) => return Err(io::Error::other(ResolverError::Garbage(what))),
+            NoAnswer::Lost(after) => {
+                pool().silent.push((pid, started(pid)));
+                return Err(silent(ResolverError::Lost(after)));
+            }
+        }
+    }
+    Err(io::ErrorKind::Other.into())
+}
+
+fn put_back(helper: Helper) {
+    let mut pool = pool();
+    if pool.idle.len() < MAX_IDLE {
+        pool.idle.push(helper);
+    }
+}
+
+/// Memory that is shared with the child. It cannot be cut, so that reading it cannot fail.
+fn memory() -> io::Result<File> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let memory = memfd_create("ncclflow", flags)?;
+    ftruncate(&memory, MAX_BYTES as u64)?;
+    fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    Ok(memory.into())
+}
+
+/// The child: copies until the other end is closed.
+pub(super) fn serve(channel: &Channel, memory: &File) -> Result<()> {
+    // SAFETY: a new mapping of a file that is sealed against becoming shorter; nothing else uses it.
+    let shared = unsafe {
+        libc::mmap(
+            ptr::null_mut(),
+            MAX_BYTES,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED,
+            memory.as_raw_fd(),
+            0,
+        )
+    };
+    if shared == libc::MAP_FAILED {
+        bail!("mmap: {}", io::Error::last_os_error());
+    }
+    loop {
+        let frame = match channel.receive(1 << 16, None) {
+            Ok(frame) => frame,
+            Err(NoFrame::End) => return Ok(()),
+            Err(_) => bail!("no request"),
+        };
+        let (Some(pid), pieces) = parse(&frame.json) else { bail!("no request") };
+        let total: usize = pieces.iter().map(|(_, length)| *length).fold(0, usize::saturating_add);
+        sandbox::alarm(2 * WALL);
+        let read = if total > MAX_BYTES {
+            Err(io::Error::from_raw_os_error(libc::EINVAL))
+        } else {
+            // SAFETY: the mapping is larger.
+            unsafe { copy(pid, &pieces, shared.cast(), total) }
+        };
+        sandbox::alarm(Duration::ZERO);
+        let answer = match read {
+            Ok(read) => i64::try_from(read)?,
+            Err(error) => -i64::from(error.raw_os_error().unwrap_or(libc::EIO)),
+        };
+        channel.send(&answer.to_le_bytes(), &[], &[])?;
+    }
+}
+
+fn parse(request: &[u8]) -> (Option<u32>, Vec<Piece>) {
+    let Some((pid, rest)) = request.split_first_chunk::<4>() else { return (None, Vec::new()) };
+    let numbers = rest.as_chunks::<8>().0.as_chunks::<2>().0;
+    let pieces = numbers.iter().map(|[at, length]| {
+        let length = usize::try_from(u64::from_le_bytes(*length)).unwrap_or(usize::MAX);
+        (u64::from_le_bytes(*at), length)
+    });
+    (Some(u32::from_le_bytes(*pid)), pieces.collect())
+}
+
+/// One system call.
+///
+/// # Safety
+/// `into` must be valid for writes of `length` bytes.
+unsafe fn copy(pid: u32, pieces: &[Piece], into: *mut u8, length: usize) -> io::Result<usize> {
+    let pid = libc::pid_t::try_from(pid).map_err(io::Error::other)?;
+    let local = libc::iovec { iov_base: into.cast(), iov_len: length };
+    let remote: Vec<libc::iovec> = pieces
+        .iter()
+        .map(|(at, length)| libc::iovec {
+            // An address of the other process: never followed in this one.
+            iov_base: ptr::without_provenance_mut(usize::try_from(*at).unwrap_or(usize::MAX)),
+            iov_len: *length,
+        })
+        .collect();
+    let count = remote.len() as libc::c_ulong;
+    // SAFETY: `local` is one writable buffer that lives until the call returns, as the caller promises; the
+    // kernel writes nothing else here. `remote` is only read as numbers.
+    // The call copies from the other process and never to it.
+    let read = unsafe { libc::process_vm_readv(pid, &raw const local, 1, remote.as_ptr(), count, 0) };
+    usize::try_from(read).map_err(|_| io::Error::last_os_error())
+}

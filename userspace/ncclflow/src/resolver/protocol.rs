@@ -1,0 +1,214 @@
+//! What the children are asked, and what they answer.
+
+use std::path::PathBuf;
+
+use cpython::Version;
+use nccl_library::symbols::{DebugFiles, Request as SymbolRequest, nccl_request, nccl_request_with_api};
+use serde::{Deserialize, Serialize};
+
+use crate::target::{
+    Evidence, LibraryId,
+    identify::{Depth, Named},
+    maps::Mapping,
+    raw_path,
+};
+
+/// What is looked up in a library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum What {
+    /// What probes and the proxy's ops need.
+    Ops,
+    /// And the exported functions.
+    Api,
+    /// What a dump reads in memory.
+    Dump,
+}
+
+impl What {
+    pub(crate) fn request(self) -> SymbolRequest {
+        match self {
+            Self::Ops => nccl_request(),
+            Self::Api => nccl_request_with_api(),
+            Self::Dump => crate::dump::request(),
+        }
+    }
+}
+
+/// Files of `/proc/PID` whose reading can take a lock of the process, or read its memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum ProcFile {
+    Maps,
+    CommandLine,
+    Environment,
+}
+
+impl ProcFile {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Maps => "maps",
+            Self::CommandLine => "cmdline",
+            Self::Environment => "environ",
+        }
+    }
+
+    /// Bytes that are read.
+    pub(super) fn limit(self) -> u64 {
+        match self {
+            // 65,530 mappings (the kernel's default limit) of about 100 bytes, and more.
+            Self::Maps => 64 << 20,
+            // The kernel gives arguments and environment 6 MiB together unless the stack's limit is raised.
+            Self::CommandLine | Self::Environment => 8 << 20,
+        }
+    }
+}
+
+/// What may not be asked.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Limits {
+    pub(super) allow_fuse: bool,
+    pub(super) given_up: Vec<Named>,
+}
+
+/// To the looker. A library comes as a descriptor that holds it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) enum Request {
+    /// Which of the process's files are NCCL?
+    Look {
+        pid: u32,
+        limits: Limits,
+    },
+    HasNccl {
+        pid: u32,
+        limits: Limits,
+    },
+    /// The same as `Look`; NCCL by its name needs no other evidence.
+    Libraries {
+        pid: u32,
+        wanted: Option<RawPath>,
+        limits: Limits,
+    },
+    /// Take hold of the file of this mapping.
+    Open {
+        pid: u32,
+        mapping: Mapping,
+        limits: Limits,
+    },
+    Resolve {
+        what: What,
+        debug_files: DebugFiles,
+    },
+    Symbols {
+        of_nccl: Option<DebugFiles>,
+    },
+    /// Its status, and bytes of it.
+    Interpreter,
+    Check {
+        places: Vec<(u64, u32)>,
+    },
+    Read {
+        pid: u32,
+        file: ProcFile,
+    },
+}
+
+/// To the reader, with an open file.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) enum ReaderRequest {
+    Judge(Depth),
+    Resolve { what: What, debug_files: DebugFiles },
+    Symbols { of_nccl: Option<DebugFiles> },
+    Interpreter,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct RawPath(#[serde(with = "raw_path")] pub(crate) PathBuf);
+
+/// A mapped file, whose descriptor comes at its place.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Held {
+    pub(super) id: LibraryId,
+    pub(super) is_overlaid: bool,
+    pub(super) path: RawPath,
+    pub(super) deleted: bool,
+}
+
+/// An error of the operating system.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct OsError {
+    pub(super) number: Option<i32>,
+    pub(super) text: String,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct Looked {
+    pub(super) libraries: Vec<(Held, Evidence)>,
+    pub(super) unopened: Vec<(RawPath, OsError)>,
+    pub(super) not_asked: Option<String>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum NoLibraries {
+    Maps(OsError),
+    NoNccl,
+    Open(RawPath, OsError),
+}
+
+/// A file's state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Status {
+    pub(crate) id: LibraryId,
+    /// Names that it has; 0 once it is deleted.
+    pub(crate) links: u64,
+}
+
+/// `_PyRuntime` in a file.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Interpreter {
+    /// Bytes behind the file's first byte, as it is loaded.
+    pub(crate) distance: u64,
+    pub(crate) version: Option<Version>,
+}
+
+/// A function of a symbol table.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Symbol {
+    pub(crate) address: u64,
+    pub(crate) size: u64,
+    pub(crate) name: Box<str>,
+    /// It stands in the table; otherwise it was found by its code.
+    pub(crate) in_table: bool,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Reply {
+    /// `None`: the process has no NCCL, or has ended.
+    Looked(Option<Looked>),
+    Denied,
+    HasNccl(bool),
+    Libraries(Result<Vec<Held>, NoLibraries>),
+    Held(Held),
+    /// Its bytes come one place after the other.
+    Checked(Status),
+    /// The bytes that were asked for come.
+    Read,
+    /// The reader's answer comes as bytes. It is of the file as it was before and after.
+    FromReader {
+        before: LibraryId,
+        after: LibraryId,
+    },
+    /// How the reader ended.
+    ReaderDied(String),
+    Failed(OsError),
+}
+
+impl From<&std::io::Error> for OsError {
+    fn from(error: &std::io::Error) -> Self {
+        Self { number: error.raw_os_error(), text: error.to_string() }
+    }
+}
+
+impl From<OsError> for std::io::Error {
+    fn from(OsError { number, text }: OsError) -> Self {
+        number.map_or_else(|| Self::other(text), Self::from_raw_os_error)
+    }
+}

@@ -1,0 +1,103 @@
+//! The reader: parses what it is given, and can do nothing else.
+
+use std::{fs::File, os::fd::OwnedFd, time::Duration};
+
+use anyhow::{Context as _, Result};
+use cpython::locate;
+use nccl_library::{
+    elf::{Budget, Image, SymbolTable, TableKind},
+    symbols::{DebugFiles, Resolved, nccl_request, resolve_with},
+};
+use serde::Serialize;
+
+use super::{
+    frame::{Channel, NoFrame},
+    protocol::{Interpreter, ReaderRequest, Symbol},
+    sandbox,
+};
+use crate::target::identify;
+
+/// Bytes of one request.
+pub(super) const MAX_REQUEST: usize = 1 << 20;
+/// How long it may take for one file.
+pub(super) const WALL: Duration = Duration::from_secs(60);
+/// Bytes that are read of one file for its symbols. Frameworks have symbol tables of some tens of megabytes.
+const MAX_SYMBOL_BYTES: u64 = 256 << 20;
+/// Functions of one file that are told.
+const MAX_SYMBOLS: usize = 1 << 20;
+
+/// Serves until the other end is closed.
+pub(super) fn serve(channel: &Channel, debug_files: &DebugFiles) -> Result<()> {
+    sandbox::enter_reader(debug_files.places())?;
+    loop {
+        let frame = match channel.receive(MAX_REQUEST, None) {
+            Ok(frame) => frame,
+            Err(NoFrame::End) => return Ok(()),
+            Err(_) => anyhow::bail!("no request"),
+        };
+        sandbox::alarm(WALL);
+        let request = serde_json::from_slice(&frame.json)?;
+        let file = frame.fds.into_iter().next().context("no file came")?;
+        let answer = answer(request, file);
+        channel.send(&answer, &[], &[])?;
+        sandbox::alarm(Duration::ZERO);
+    }
+}
+
+/// The answer as JSON: of the type that the request has, or an error's text.
+pub(super) fn answer(request: ReaderRequest, file: OwnedFd) -> Vec<u8> {
+    let file = File::from(file);
+    match request {
+        ReaderRequest::Judge(depth) => json(&Ok(identify::evidence(file, depth))),
+        ReaderRequest::Resolve { what, debug_files } => {
+            json(&resolve(file, |image| Ok(Resolved::of(image, &what.request(), &debug_files)?)))
+        }
+        ReaderRequest::Symbols { of_nccl } => {
+            json(&resolve(file, |image| Ok(symbols(image, of_nccl.as_ref()))))
+        }
+        ReaderRequest::Interpreter => json(&resolve(file, interpreter)),
+    }
+}
+
+fn json<T: Serialize>(answer: &Result<T, String>) -> Vec<u8> {
+    serde_json::to_vec(answer).unwrap_or_else(|_| br#"{"Err":"the answer cannot be written"}"#.to_vec())
+}
+
+fn resolve<T>(file: File, find: impl FnOnce(&Image) -> Result<T>) -> Result<T, String> {
+    let image = Image::from_file(file).map_err(|error| error.to_string())?;
+    find(&image).map_err(|error| crate::target::printable(&format!("{error:#}")))
+}
+
+/// `None`: it is no interpreter of Python.
+fn interpreter(image: &Image) -> Result<Option<Interpreter>> {
+    let (Some(found), Some(base)) = (locate::runtime(image)?, image.base()) else { return Ok(None) };
+    Ok(Some(Interpreter { distance: found.address.0.wrapping_sub(base.0), version: found.version }))
+}
+
+/// The functions of a file's symbol table; of NCCL without symbols, those that can be found otherwise.
+fn symbols(image: &Image, of_nccl: Option<&DebugFiles>) -> Vec<Symbol> {
+    let mut budget = Budget::new(MAX_SYMBOL_BYTES, u64::MAX);
+    let table = SymbolTable::read(image, &mut budget).ok().flatten();
+    let functions = table.iter().flat_map(SymbolTable::functions).take(MAX_SYMBOLS);
+    let mut all: Vec<Symbol> = functions
+        .map(|function| Symbol {
+            address: function.address.0,
+            size: function.size,
+            name: function.name.into(),
+            in_table: true,
+        })
+        .collect();
+    if let Some(debug_files) = of_nccl
+        && table.is_none_or(|table| table.kind() == TableKind::Exported)
+    {
+        let found = resolve_with(image, &nccl_request(), debug_files);
+        let found = found.map(|resolution| resolution.functions).unwrap_or_default();
+        all.extend(found.into_values().flatten().map(|function| Symbol {
+            address: function.vaddr.0,
+            size: function.size,
+            name: function.name.into(),
+            in_table: false,
+        }));
+    }
+    all
+}

@@ -1,0 +1,246 @@
+//! What the children may do. They restrict themselves, before they read anything foreign.
+//!
+//! Where the kernel lacks a part (Landlock before 5.13, a seccomp that is compiled out), the others hold. A
+//! system call that is not listed fails with EPERM.
+
+use std::{collections::BTreeMap, io, path::Path, time::Duration};
+
+use anyhow::{Context as _, Result};
+use landlock::{
+    ABI, Access as _, AccessFs, AccessNet, Ruleset, RulesetAttr as _, RulesetCreatedAttr as _, Scope,
+    path_beneath_rules,
+};
+use rustix::{
+    process::{
+        DumpableBehavior, Resource, Rlimit, Signal, set_dumpable_behavior, set_parent_process_death_signal,
+        setrlimit,
+    },
+    thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_no_new_privs},
+};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+};
+
+/// Address space of the looker, and of the one that copies memory.
+const LOOKER_SPACE: u64 = 1 << 30;
+/// Of the reader. The largest official libraries make it need a tenth of that.
+const READER_SPACE: u64 = 1 << 30;
+/// Processor time of one reader.
+const READER_SECONDS: u64 = 60;
+/// Descriptors that a child may have open.
+const DESCRIPTORS: u64 = 256;
+
+/// Which of the children it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// Reads `/proc/PID` and opens files.
+    Looker,
+    /// Copies memory of processes.
+    Peeker,
+}
+
+/// Gives up what no child needs, and what this one does not. Its descriptors are 0 (the socket), 1 and 2.
+pub(super) fn enter(role: Role) -> Result<()> {
+    // SAFETY: closes descriptors that nothing of this process refers to: it has opened none.
+    unsafe { libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, 0u32) };
+    set_parent_process_death_signal(Some(Signal::KILL)).context("PR_SET_PDEATHSIG")?;
+    set_no_new_privs(true).context("PR_SET_NO_NEW_PRIVS")?;
+    set_dumpable_behavior(DumpableBehavior::NotDumpable).context("PR_SET_DUMPABLE")?;
+    limit(Resource::Core, 0)?;
+    limit(Resource::Nofile, DESCRIPTORS)?;
+    limit(Resource::As, LOOKER_SPACE)?;
+    // The note about where it is has some bytes.
+    limit(Resource::Fsize, if role == Role::Looker { 4096 } else { 0 })?;
+    keep_capabilities(match role {
+        Role::Looker => {
+            let reading = CapabilitySet::SYS_PTRACE
+                | CapabilitySet::DAC_READ_SEARCH
+                | CapabilitySet::CHECKPOINT_RESTORE;
+            let has = capabilities(None).context("capget")?.permitted;
+            // Without the smaller one (Linux 5.9), the larger one opens /proc/PID/map_files.
+            if has.contains(CapabilitySet::CHECKPOINT_RESTORE) {
+                reading
+            } else {
+                reading | CapabilitySet::SYS_ADMIN
+            }
+        }
+        Role::Peeker => CapabilitySet::SYS_PTRACE,
+    })?;
+    let calls = match role {
+        Role::Looker => [COMMON, LOOKING, LIMITING].concat(),
+        Role::Peeker => [COMMON, &[libc::SYS_process_vm_readv]].concat(),
+    };
+    restrict_calls(&calls, role == Role::Looker)
+}
+
+/// Gives up all that parsing open files does not need. Only these places may be read besides.
+pub(super) fn enter_reader<'p>(debug_files: impl Iterator<Item = &'p Path>) -> Result<()> {
+    set_parent_process_death_signal(Some(Signal::KILL)).context("PR_SET_PDEATHSIG")?;
+    keep_capabilities(CapabilitySet::empty())?;
+    limit(Resource::As, READER_SPACE)?;
+    limit(Resource::Cpu, READER_SECONDS)?;
+    limit(Resource::Fsize, 0)?;
+    let all = ABI::V6;
+    let ruleset = Ruleset::default().handle_access(AccessFs::from_all(all))?;
+    let ruleset = ruleset.handle_access(AccessNet::from_all(all))?.scope(Scope::from_all(all))?.create()?;
+    let readable = AccessFs::ReadFile | AccessFs::ReadDir;
+    ruleset.add_rules(path_beneath_rules(debug_files, readable))?.restrict_self()?;
+    restrict_calls(&[COMMON, READING].concat(), true)
+}
+
+/// Ends the process after so long, whatever it does, unless it sleeps in the kernel out of reach.
+pub(super) fn alarm(after: Duration) {
+    let seconds = u32::try_from(after.as_secs()).unwrap_or(u32::MAX);
+    // SAFETY: sets a timer of this process; its signal ends it.
+    unsafe { libc::alarm(seconds) };
+}
+
+fn limit(resource: Resource, to: u64) -> Result<()> {
+    let limit = Rlimit { current: Some(to), maximum: Some(to) };
+    match setrlimit(resource, limit) {
+        // It has a lower one already.
+        Err(rustix::io::Errno::PERM | rustix::io::Errno::INVAL) => Ok(()),
+        done => done.with_context(|| format!("limiting {resource:?}")),
+    }
+}
+
+fn keep_capabilities(kept: CapabilitySet) -> Result<()> {
+    let has = capabilities(None).context("capget")?.permitted;
+    let kept = has & kept;
+    let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
+    set_capabilities(None, sets).context("capset")
+}
+
+fn restrict_calls(calls: &[i64], with_openat: bool) -> Result<()> {
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = calls.iter().map(|call| (*call, Vec::new())).collect();
+    if with_openat {
+        // For reading only: no access mode but O_RDONLY, nothing made or cut.
+        let writing = libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC | libc::O_APPEND;
+        let for_reading = |argument| -> Result<SeccompRule> {
+            let operator = SeccompCmpOp::MaskedEq(u64::from(writing.cast_unsigned()));
+            let condition = SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, 0)?;
+            Ok(SeccompRule::new(vec![condition])?)
+        };
+        rules.insert(libc::SYS_openat, vec![for_reading(2)?]);
+        #[cfg(target_arch = "x86_64")]
+        rules.insert(libc::SYS_open, vec![for_reading(1)?]);
+    }
+    let denied = SeccompAction::Errno(libc::EPERM.cast_unsigned());
+    let arch = std::env::consts::ARCH.try_into()?;
+    let filter: BpfProgram = SeccompFilter::new(rules, denied, SeccompAction::Allow, arch)?.try_into()?;
+    match seccompiler::apply_filter(&filter) {
+        Ok(()) => Ok(()),
+        // The kernel has no seccomp.
+        Err(seccompiler::Error::Seccomp(error) | seccompiler::Error::Prctl(error))
+            if error.kind() == io::ErrorKind::InvalidInput =>
+        {
+            Ok(())
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What the standard library and the allocator use, and what a message takes.
+const COMMON: &[i64] = &[
+    libc::SYS_read,
+    libc::SYS_pread64,
+    libc::SYS_write,
+    libc::SYS_writev,
+    libc::SYS_pwrite64,
+    libc::SYS_sendmsg,
+    libc::SYS_recvmsg,
+    libc::SYS_sendto,
+    libc::SYS_recvfrom,
+    libc::SYS_close,
+    libc::SYS_fstat,
+    libc::SYS_fcntl,
+    libc::SYS_ppoll,
+    libc::SYS_setsockopt,
+    libc::SYS_geteuid,
+    libc::SYS_brk,
+    libc::SYS_mmap,
+    libc::SYS_munmap,
+    libc::SYS_mremap,
+    libc::SYS_mprotect,
+    libc::SYS_madvise,
+    libc::SYS_futex,
+    libc::SYS_getrandom,
+    libc::SYS_clock_gettime,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_sigaltstack,
+    libc::SYS_getpid,
+    libc::SYS_gettid,
+    libc::SYS_tgkill,
+    libc::SYS_setitimer,
+    libc::SYS_restart_syscall,
+    libc::SYS_sched_yield,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_poll,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_alarm,
+];
+
+/// What reading files and folders takes.
+const READING: &[i64] = &[
+    libc::SYS_lseek,
+    libc::SYS_statx,
+    libc::SYS_newfstatat,
+    libc::SYS_getdents64,
+    libc::SYS_readlinkat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_stat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_lstat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_readlink,
+];
+
+/// And looking at processes.
+const LOOKING: &[i64] = &[
+    libc::SYS_lseek,
+    libc::SYS_statx,
+    libc::SYS_newfstatat,
+    libc::SYS_getdents64,
+    libc::SYS_readlinkat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_stat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_lstat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_readlink,
+    libc::SYS_openat2,
+    libc::SYS_pidfd_open,
+    libc::SYS_memfd_create,
+    libc::SYS_socketpair,
+    libc::SYS_clone,
+    libc::SYS_clone3,
+    libc::SYS_dup3,
+    libc::SYS_close_range,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_dup2,
+    libc::SYS_wait4,
+    libc::SYS_kill,
+    libc::SYS_set_robust_list,
+    libc::SYS_rseq,
+    libc::SYS_getppid,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_nanosleep,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_fork,
+];
+
+/// What its child, the reader, restricts itself with.
+const LIMITING: &[i64] = &[
+    libc::SYS_prctl,
+    libc::SYS_seccomp,
+    libc::SYS_prlimit64,
+    libc::SYS_capget,
+    libc::SYS_capset,
+    libc::SYS_landlock_create_ruleset,
+    libc::SYS_landlock_add_rule,
+    libc::SYS_landlock_restrict_self,
+];

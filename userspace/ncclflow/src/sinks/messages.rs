@@ -1,0 +1,63 @@
+//! What is said in a report, where it could be said without end.
+
+use serde::{Serialize, Serializer};
+
+/// Messages that are kept; a tenant can cause as many as it likes.
+const MAX_MESSAGES: usize = 500;
+
+/// Bytes of one: paths have up to 4,096.
+const MAX_BYTES: usize = 2048;
+
+/// Messages in their order: the first are kept, and the others counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Messages {
+    kept: Vec<String>,
+    more: u64,
+}
+
+impl Messages {
+    pub fn push(&mut self, mut message: String) {
+        if self.kept.len() >= MAX_MESSAGES {
+            self.more += 1;
+            return;
+        }
+        if message.len() > MAX_BYTES {
+            message.truncate(message.floor_char_boundary(MAX_BYTES));
+            message.push('…');
+        }
+        self.kept.push(message);
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.kept.is_empty()
+    }
+
+    /// As they are shown: the last says how many more there were.
+    pub fn shown(&self) -> impl Iterator<Item = String> {
+        let more = (self.more > 0).then(|| format!("and {} more", self.more));
+        self.kept.iter().cloned().chain(more)
+    }
+}
+
+impl Serialize for Messages {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.shown())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_without_end_is_counted_and_what_is_long_is_cut() {
+        let mut messages = Messages::default();
+        messages.push("ä".repeat(5000));
+        for number in 0..100_000 {
+            messages.push(format!("message {number}"));
+        }
+        let text = serde_json::to_string(&messages).unwrap();
+        assert!(text.len() < 16_000, "{} bytes", text.len());
+        assert!(text.ends_with(r#""message 498","and 99501 more"]"#), "{}", &text[text.len() - 60..]);
+    }
+}

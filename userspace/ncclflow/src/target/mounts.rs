@@ -1,0 +1,284 @@
+//! Which file systems may be asked: what `mountinfo` says of a device, without touching anything on it.
+//!
+//! A file system in user space (FUSE) belongs to whoever mounted it, who can leave a question unanswered for
+//! ever, and give each reader another answer. Who asked then sleeps in the kernel, where not even SIGKILL
+//! reaches him. Device numbers are the kernel's, so any mount table that has the device says what it is. One
+//! that is in none (unmounted while it is in use, or mounted where we cannot see) could be anything.
+
+use std::{
+    cell::OnceCell,
+    collections::HashMap,
+    fmt,
+    fs::File,
+    io::{Read as _, Seek as _},
+    path::Path,
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    fs::{MemfdFlags, fstat, memfd_create},
+};
+
+/// Bytes of a mount table that are read. A node with thousands of pods has one of a megabyte.
+const MAX_BYTES: u64 = 8 << 20;
+/// Mounts of one table that are kept.
+const MAX_MOUNTS: usize = 1 << 16;
+
+/// Device, major and minor, as in `/proc/PID/maps`.
+type Device = (u32, u32);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Mount {
+    device: Device,
+    point: String,
+    /// Such as `ext4`, `fuse.sshfs`.
+    kind: String,
+    /// The folders that an overlay lies over.
+    below: Vec<String>,
+}
+
+/// Why files of a device are not looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Unsafe {
+    /// It is a file system in user space, of this type.
+    Fuse(String),
+    /// It is an overlay over one.
+    OverFuse,
+    /// No mount table has it.
+    Unknown,
+}
+
+impl fmt::Display for Unsafe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fuse(kind) => write!(f, "it is on a file system in user space (FUSE, {kind})")?,
+            Self::OverFuse => f.write_str("it is on an overlay over a file system in user space (FUSE)")?,
+            Self::Unknown => {
+                f.write_str("its file system is in no mount table, and could be one in user space (FUSE)")?;
+            }
+        }
+        f.write_str(", which can keep ncclflow waiting for ever: `--allow-fuse` looks at it all the same")
+    }
+}
+
+/// What is mounted, here and in the process that is looked at.
+#[derive(Debug, Default)]
+pub(crate) struct MountTable {
+    pub(super) allow_fuse: bool,
+    ours: Watched,
+    /// Of the first process, where ours is not the host's.
+    first: Watched,
+    /// Of the process that is looked at; read when a device is in no other.
+    theirs: OnceCell<HashMap<Device, Kind>>,
+    pid: u32,
+    /// The kernel's own, for memory that has a name (memfd): it is mounted nowhere.
+    of_memory: Option<Device>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Kind {
+    Safe,
+    Overlay,
+    OverFuse,
+    Fuse(String),
+}
+
+impl MountTable {
+    /// Before files of this process are looked at.
+    pub(super) fn refresh(&mut self, pid: u32) {
+        self.ours.refresh("/proc/self/mountinfo");
+        self.first.refresh("/proc/1/mountinfo");
+        (self.theirs, self.pid) = (OnceCell::new(), pid);
+        if self.of_memory.is_none() {
+            let memory = memfd_create("ncclflow", MemfdFlags::CLOEXEC).and_then(|memory| fstat(&memory));
+            self.of_memory = memory.ok().map(|status| of_number(status.st_dev));
+        }
+    }
+
+    /// Whether files of the device may be asked for.
+    pub(super) fn check(&self, device: Device) -> Result<(), Unsafe> {
+        if self.allow_fuse || Some(device) == self.of_memory {
+            return Ok(());
+        }
+        match self.kind_anywhere(device) {
+            Some(Kind::Safe | Kind::Overlay) => Ok(()),
+            Some(Kind::OverFuse) => Err(Unsafe::OverFuse),
+            Some(Kind::Fuse(kind)) => Err(Unsafe::Fuse(kind.clone())),
+            None => Err(Unsafe::Unknown),
+        }
+    }
+
+    /// Whether the device, as stat(2) has it, is an overlay.
+    pub(super) fn is_overlay(&self, device: u64) -> bool {
+        matches!(self.kind_anywhere(of_number(device)), Some(Kind::Overlay | Kind::OverFuse))
+    }
+
+    /// Also where only the process's own table has it, which is read when it is needed first.
+    fn kind_anywhere(&self, device: Device) -> Option<&Kind> {
+        if self.kind(device).is_none() {
+            self.theirs.get_or_init(|| kinds(&read(&format!("/proc/{}/mountinfo", self.pid))));
+        }
+        self.kind(device)
+    }
+
+    fn kind(&self, device: Device) -> Option<&Kind> {
+        let tables = [Some(&self.ours.kinds), Some(&self.first.kinds), self.theirs.get()];
+        // A number that a table of before had may mean another file system now; the worst counts.
+        let all = tables.into_iter().flatten().filter_map(|table| table.get(&device));
+        all.max_by_key(|kind| match kind {
+            Kind::Safe => 0,
+            Kind::Overlay => 1,
+            Kind::OverFuse => 2,
+            Kind::Fuse(_) => 3,
+        })
+    }
+}
+
+/// A device number of stat(2), as maps and mountinfo show it.
+fn of_number(device: u64) -> Device {
+    (rustix::fs::major(device), rustix::fs::minor(device))
+}
+
+/// A mount table that is read again when it changes.
+#[derive(Debug, Default)]
+struct Watched {
+    file: Option<File>,
+    kinds: HashMap<Device, Kind>,
+}
+
+impl Watched {
+    fn refresh(&mut self, path: &str) {
+        if let Some(file) = &self.file {
+            // proc(5): a change makes the file readable with priority.
+            let mut fds = [PollFd::new(file, PollFlags::PRI)];
+            let ready = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+            if ready.is_ok_and(|ready| ready == 0) {
+                return;
+            }
+        } else {
+            self.file = File::open(path).ok();
+        }
+        let text = self.file.as_mut().map(|file| {
+            let mut text = Vec::new();
+            let _ = file.rewind().and_then(|()| file.take(MAX_BYTES).read_to_end(&mut text));
+            String::from_utf8_lossy(&text).into_owned()
+        });
+        self.kinds = kinds(&text.unwrap_or_default());
+    }
+}
+
+fn read(path: &str) -> String {
+    let mut text = Vec::new();
+    let _ = File::open(path).and_then(|file| file.take(MAX_BYTES).read_to_end(&mut text));
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+fn kinds(text: &str) -> HashMap<Device, Kind> {
+    let mounts: Vec<Mount> = text.lines().take(MAX_MOUNTS).filter_map(parse_line).collect();
+    let is_fuse_at = |path: &str| {
+        let holding = mounts.iter().filter(|mount| Path::new(path).starts_with(&mount.point));
+        holding.max_by_key(|mount| mount.point.len()).is_some_and(|mount| is_fuse(&mount.kind))
+    };
+    let kind = |mount: &Mount| match &*mount.kind {
+        kind if is_fuse(kind) => Kind::Fuse(super::printable(kind)),
+        "overlay" if mount.below.iter().any(|path| is_fuse_at(path)) => Kind::OverFuse,
+        "overlay" => Kind::Overlay,
+        _ => Kind::Safe,
+    };
+    mounts.iter().map(|mount| (mount.device, kind(mount))).collect()
+}
+
+/// `fuse`, `fuse.sshfs`, `fuseblk`. Not `fusectl`, which is the kernel's, nor `virtiofs`, which is the
+/// hypervisor's.
+fn is_fuse(kind: &str) -> bool {
+    kind == "fuse" || kind == "fuseblk" || kind.starts_with("fuse.") || kind.starts_with("fuseblk.")
+}
+
+/// proc(5): `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue`
+fn parse_line(line: &str) -> Option<Mount> {
+    let (before, after) = line.split_once(" - ")?;
+    let mut fields = before.split(' ');
+    let (major, minor) = fields.nth(2)?.split_once(':')?;
+    let point = fields.nth(1)?;
+    let mut rest = after.split(' ');
+    let kind = rest.next()?.to_owned();
+    let options = rest.nth(1).unwrap_or_default();
+    let below = options.split(',').filter_map(|option| {
+        let (name, value) = option.split_once('=')?;
+        matches!(name, "lowerdir" | "lowerdir+" | "datadir+" | "upperdir").then_some(value)
+    });
+    let below = below.flat_map(|paths| paths.split(':')).map(unescape).collect();
+    let device = (major.parse().ok()?, minor.parse().ok()?);
+    Some(Mount { device, point: unescape(point), kind, below })
+}
+
+/// The kernel writes blanks as `\040` and the like.
+fn unescape(text: &str) -> String {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&byte, tail)) = rest.split_first() {
+        let octal = tail
+            .get(..3)
+            .filter(|_| byte == b'\\')
+            .and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
+        out.push(octal.unwrap_or(byte));
+        rest = if octal.is_some() { tail.get(3..).unwrap_or_default() } else { tail };
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // As proc(5) and the kernel (fs/proc_namespace.c) have them.
+    const MOUNTS: &str = "\
+22 1 253:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
+40 22 0:50 / /mnt/a\\040b rw,nosuid - fuse.sshfs host:/ rw,user_id=1000,group_id=1000
+41 22 0:51 / /mnt/blk rw - fuseblk /dev/sdb1 rw
+42 22 0:52 / /over rw - overlay overlay rw,lowerdir=/usr:/mnt/a\\040b/x,upperdir=/tmp/u,workdir=/tmp/w
+43 22 0:53 / /image rw master:7 - overlay overlay rw,lowerdir=/var/lib/l1:/var/lib/l2,upperdir=/var/u
+44 22 0:54 / /sys/fs/fuse/connections rw - fusectl fusectl rw
+45 22 0:55 / /home rw - nfs4 server:/home rw,vers=4.2
+nonsense
+";
+
+    #[test]
+    fn file_systems_in_user_space_are_told_by_their_type() {
+        let mut table = MountTable::default();
+        table.ours.kinds = kinds(MOUNTS);
+        table.theirs = OnceCell::from(HashMap::new());
+        assert_eq!(table.check((253, 0)), Ok(()));
+        assert_eq!(table.check((0, 50)), Err(Unsafe::Fuse("fuse.sshfs".to_owned())));
+        assert_eq!(table.check((0, 51)), Err(Unsafe::Fuse("fuseblk".to_owned())));
+        assert_eq!(table.check((0, 52)), Err(Unsafe::OverFuse), "a blank in the lower folder's name");
+        assert_eq!(table.check((0, 53)), Ok(()));
+        assert_eq!(table.check((0, 54)), Ok(()), "the kernel's own");
+        assert_eq!(table.check((0, 55)), Ok(()));
+        assert_eq!(table.check((0, 99)), Err(Unsafe::Unknown), "unmounted, and still in use");
+        assert!(
+            table.is_overlay(rustix::fs::makedev(0, 53)) && !table.is_overlay(rustix::fs::makedev(253, 0))
+        );
+        table.allow_fuse = true;
+        assert_eq!((table.check((0, 50)), table.check((0, 99))), (Ok(()), Ok(())));
+    }
+
+    #[test]
+    fn a_device_that_two_tables_know_differently_is_the_worse() {
+        let mut table = MountTable::default();
+        table.ours.kinds = kinds("1 1 0:50 / / rw - tmpfs none rw\n");
+        table.theirs = OnceCell::from(kinds(MOUNTS));
+        assert!(table.check((0, 50)).is_err());
+    }
+
+    #[test]
+    fn our_own_files_may_be_asked_for_and_so_may_memory() {
+        use std::os::unix::fs::MetadataExt as _;
+        let mut table = MountTable::default();
+        table.refresh(std::process::id());
+        let program = std::fs::metadata("/proc/self/exe").unwrap();
+        assert_eq!(table.check(of_number(program.dev())), Ok(()));
+        let memory = File::from(memfd_create("test", MemfdFlags::CLOEXEC).unwrap());
+        assert_eq!(table.check(of_number(memory.metadata().unwrap().dev())), Ok(()));
+    }
+}

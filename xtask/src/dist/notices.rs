@@ -1,0 +1,172 @@
+//! What the program is made of, and the licences of all of it: `THIRD-PARTY-LICENSES` in the packages.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result, bail};
+use serde::Deserialize;
+
+use crate::{programs, repository, tool};
+
+/// The file in the packages.
+pub(super) const NAME: &str = "THIRD-PARTY-LICENSES";
+
+/// Beginnings of the names of files that have a licence or a notice.
+const NAMES: [&str; 5] = ["LICENSE", "LICENCE", "COPYING", "NOTICE", "UNLICENSE"];
+
+/// Programs that are shipped: the command, and what is in the eBPF object that it carries.
+const PROGRAMS: [(&str, &str); 2] = [("Cargo.toml", "ncclflow"), ("ebpf/Cargo.toml", "ncclflow-ebpf")];
+
+#[derive(Debug, Deserialize)]
+struct Metadata {
+    packages: Vec<Package>,
+    resolve: Resolve,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct Package {
+    id: String,
+    name: String,
+    version: String,
+    license: Option<String>,
+    repository: Option<String>,
+    /// Nothing: it is of this repository.
+    source: Option<String>,
+    manifest_path: PathBuf,
+}
+
+#[derive(Debug, Deserialize)]
+struct Resolve {
+    nodes: Vec<Node>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Node {
+    id: String,
+    deps: Vec<Dependency>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Dependency {
+    pkg: String,
+    dep_kinds: Vec<DependencyKind>,
+}
+
+#[derive(Debug, Deserialize)]
+struct DependencyKind {
+    /// Nothing: it is part of the program. Others are for its build and its tests.
+    kind: Option<String>,
+}
+
+/// The text: each crate of the program with its licence, and each text once. An error if a crate has no licence.
+pub(super) fn notices(target: &str) -> Result<String> {
+    let mut crates: BTreeMap<(String, String), Package> = BTreeMap::new();
+    for (manifest, program) in PROGRAMS {
+        let metadata = metadata(manifest, target)?;
+        for package in parts(&metadata, program)? {
+            crates.insert((package.name.clone(), package.version.clone()), package);
+        }
+    }
+    render(crates.values())
+}
+
+fn metadata(manifest: &str, target: &str) -> Result<Metadata> {
+    let mut cargo = Command::new(programs::cargo());
+    cargo.current_dir(repository::root()).args(["metadata", "--format-version", "1", "--locked"]);
+    // The eBPF side has one target, which cargo knows only with the nightly options of its build.
+    if manifest == "Cargo.toml" {
+        cargo.args(["--filter-platform", target]);
+    }
+    let text = tool::output(cargo.args(["--manifest-path", manifest]))?;
+    serde_json::from_slice(&text).with_context(|| format!("reading what `cargo metadata` says of {manifest}"))
+}
+
+/// The crates from elsewhere that are part of the program.
+fn parts(metadata: &Metadata, program: &str) -> Result<Vec<Package>> {
+    let nodes: BTreeMap<&str, &Node> =
+        metadata.resolve.nodes.iter().map(|node| (node.id.as_str(), node)).collect();
+    let packages: BTreeMap<&str, &Package> =
+        metadata.packages.iter().map(|package| (package.id.as_str(), package)).collect();
+    let root = metadata.packages.iter().find(|package| package.name == program && package.source.is_none());
+    let root = root.with_context(|| format!("there is no package `{program}`"))?;
+    let (mut seen, mut open) = (BTreeSet::new(), vec![root.id.as_str()]);
+    while let Some(id) = open.pop() {
+        if !seen.insert(id) {
+            continue;
+        }
+        let node = nodes.get(id).with_context(|| format!("`{id}` is not resolved"))?;
+        let is_part = |dependency: &&Dependency| dependency.dep_kinds.iter().any(|kind| kind.kind.is_none());
+        open.extend(node.deps.iter().filter(is_part).map(|dependency| dependency.pkg.as_str()));
+    }
+    let parts = seen.into_iter().filter_map(|id| packages.get(id)).filter(|package| package.source.is_some());
+    Ok(parts.map(|package| Package::clone(package)).collect())
+}
+
+fn render<'a>(crates: impl Iterator<Item = &'a Package>) -> Result<String> {
+    let mut list = String::new();
+    // By text: who has it.
+    let mut texts: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for package in crates {
+        let Package { name, version, repository, .. } = package;
+        let Some(license) = &package.license else { bail!("{name} {version} does not say its licence") };
+        let repository = repository.as_deref().unwrap_or("https://crates.io");
+        writeln!(list, "{name} {version}: {license}, {repository}")?;
+        let folder = package.manifest_path.parent().unwrap_or(Path::new("."));
+        for text in license_texts(folder)? {
+            texts.entry(text).or_default().push(format!("{name} {version}"));
+        }
+    }
+    let mut out = format!(
+        "ncclflow is made of these crates besides its own. Where there is a choice of licences, ours is MIT, or else\nApache-2.0.\n\n{list}"
+    );
+    let mut texts: Vec<(String, Vec<String>)> = texts.into_iter().collect();
+    texts.sort_by(|(_, one), (_, other)| one.cmp(other));
+    for (text, whose) in texts {
+        writeln!(out, "\n{}\n{}\n\n{}", "=".repeat(100), whose.join(", "), text.trim_end())?;
+    }
+    Ok(out)
+}
+
+/// Files of licences and notices at the top of a crate's folder.
+fn license_texts(folder: &Path) -> Result<Vec<String>> {
+    let mut texts = Vec::new();
+    for entry in fs::read_dir(folder).with_context(|| format!("listing `{}`", folder.display()))? {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().to_uppercase();
+        if path.is_file() && NAMES.iter().any(|beginning| name.starts_with(beginning)) {
+            let bytes = fs::read(&path).with_context(|| format!("reading `{}`", path.display()))?;
+            texts.push(String::from_utf8_lossy(&bytes).replace("\r\n", "\n"));
+        }
+    }
+    Ok(texts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What `cargo tree` says, independently, is what the notices name.
+    #[test]
+    fn every_crate_of_the_program_is_named_and_those_of_tests_are_not() {
+        let target = crate::prerequisites::STATIC_TARGET;
+        let text = notices(target).unwrap();
+        let mut tree = programs::cargo_command("tree");
+        tree.args(["--package", "ncclflow", "--edges", "normal", "--prefix", "none", "--target", target]);
+        let tree = String::from_utf8(tool::output(&mut tree).unwrap()).unwrap();
+        let ours = ["ncclflow ", "ncclflow-common ", "flow ", "nccl-library ", "cpython "];
+        for line in tree.lines().filter(|line| !ours.iter().any(|name| line.starts_with(name))) {
+            let mut words = line.split_whitespace();
+            let (Some(name), Some(version)) = (words.next(), words.next()) else { continue };
+            let named = format!("{name} {}: ", version.trim_start_matches('v'));
+            assert!(text.contains(&named), "{named} is missing");
+        }
+        assert!(text.contains("\naya-ebpf "), "the eBPF object's");
+        assert!(!text.contains("\ntempfile "), "only tests use it");
+        assert!(text.contains("Permission is hereby granted, free of charge"));
+    }
+}
