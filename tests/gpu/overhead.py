@@ -118,8 +118,11 @@ def rank_main(args):
 
 RECORD = {
     "api": ["--level", "api"],
+    "api-stacks": ["--level", "api", "--stacks"],
     "api-returns": ["--level", "api", "--returns"],
     "flow": ["--level", "flow"],
+    "flow-api": ["--level", "flow", "--api"],
+    "flow-stacks": ["--level", "flow", "--stacks"],
     "flow-per-call": ["--level", "flow", "--probes", "per-call"],
     "steps": ["--level", "steps"],
 }
