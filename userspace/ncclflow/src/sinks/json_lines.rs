@@ -188,6 +188,9 @@ mod tests {
         assert!(lines.push_text(&long).is_ok(), "the error is told once");
         let mut file = tempfile::tempfile().unwrap();
         lines.file = file.try_clone().unwrap().into();
+        // As a write that failed in the middle leaves it.
+        lines.file.write_all(b"half a li").unwrap();
+        lines.file.cut(0).unwrap();
         for n in 0..100 {
             lines.push_text(&format!("line {n}")).unwrap();
         }

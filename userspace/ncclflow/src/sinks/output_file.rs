@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    io::{self, Write},
+    io::{self, Seek as _, SeekFrom, Write},
 };
 
 use super::{
@@ -90,9 +90,10 @@ impl OutputFile {
         self.len
     }
 
-    /// Cuts it off.
+    /// Cuts it off. What is written next stands there.
     pub(crate) fn cut(&mut self, len: u64) -> io::Result<()> {
         self.file.set_len(len)?;
+        self.file.seek(SeekFrom::Start(len))?;
         self.len = len;
         Ok(())
     }
