@@ -287,7 +287,7 @@ fn a_communicator_that_is_idle_is_healthy_beside_one_that_is_stuck() {
         let states: Vec<&str> =
             dump.communicators.iter().map(|one: &DumpedCommunicator| one.verdict.state.as_str()).collect();
         assert_eq!((states.len(), states.iter().filter(|state| **state == "healthy").count()), (2, 1));
-        said(&dump, "waits in another communicator");
+        said(&dump, "in another communicator");
         assert!(dump.job.sentence.starts_with("stuck: communicator "), "{}", dump.job.sentence);
     });
 }

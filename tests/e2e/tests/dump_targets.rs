@@ -224,7 +224,7 @@ fn a_thread_inside_a_call_is_named_with_its_call() {
         let arguments = ["--absent", "1@0", "--iters", "6", "--ops", "sendrecv"];
         let Some(job) = Job::start(version, SMALL_PROCESSES, &arguments).unwrap() else { return };
         let dump = job.stuck().unwrap();
-        check_culprit(&dump, 1, "rank 0 is inside nccl");
+        check_culprit(&dump, 1, "ncclGroupEnd (thread");
         let dump = job.dump(&["--stacks"]).unwrap();
         let json: serde_json::Value = serde_json::from_str(&dump.text).unwrap();
         let threads = json["processes"][0]["threads"].as_array().unwrap();

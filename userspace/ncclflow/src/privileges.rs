@@ -16,6 +16,11 @@ pub(crate) const DUMPS: CapabilitySet = READS_PROCESSES
     .union(CapabilitySet::SYS_ADMIN)
     .union(CapabilitySet::PERFMON);
 
+/// What children that read tenants' files and memory keep, of which each takes what it needs. They also read where
+/// a library's file was replaced (CHECKPOINT_RESTORE; before Linux 5.9 SYS_ADMIN).
+pub(crate) const READ_BY_CHILDREN: CapabilitySet =
+    READS_PROCESSES.union(CapabilitySet::CHECKPOINT_RESTORE).union(CapabilitySet::SYS_ADMIN);
+
 /// To write in a folder of another user. What is in it belongs to us.
 pub(crate) const WRITES_ELSEWHERE: CapabilitySet = CapabilitySet::DAC_OVERRIDE;
 
@@ -25,6 +30,14 @@ pub(crate) fn keep_only(wanted: CapabilitySet) {
     let kept = effective & wanted;
     let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
     // To have less is always allowed.
+    let _ = set_capabilities(None, sets);
+}
+
+/// The same for a thread that starts programs: they inherit what it may hand on of this.
+pub(crate) fn keep_for_children(wanted: CapabilitySet) {
+    let Ok(CapabilitySets { effective, inheritable, .. }) = capabilities(None) else { return };
+    let kept = effective & wanted;
+    let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: inheritable & kept };
     let _ = set_capabilities(None, sets);
 }
 

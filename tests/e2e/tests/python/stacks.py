@@ -23,7 +23,7 @@ lock = threading.Lock()
 truth = open(TRUTH, "w")
 number = 0
 # For how long code stays after its last call: so that it can be named.
-PAUSE = 0.3
+PAUSE = 1.0
 kind = "plain"
 
 

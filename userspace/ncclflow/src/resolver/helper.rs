@@ -20,7 +20,7 @@ use super::{
     frame::{Channel, Frame, NoFrame},
     sandbox::Role,
 };
-use crate::target::identify::Named;
+use crate::{privileges, target::identify::Named};
 
 /// How often a child that has closed its socket is looked at, until it has ended.
 const LOOKS: usize = 100;
@@ -162,6 +162,7 @@ fn spawn(command: Command) -> io::Result<Child> {
     let spawner = SPAWNER.get_or_init(|| {
         let (sender, asked) = channel::<Asked>();
         let run = move || {
+            privileges::keep_for_children(privileges::READ_BY_CHILDREN);
             for (mut command, answer) in asked {
                 let _ = answer.send(command.spawn());
             }
