@@ -7,6 +7,7 @@
 
 mod job;
 mod job_rank_trace;
+mod launch_order;
 mod messages;
 mod order;
 mod trace_file;
@@ -18,12 +19,13 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use flow::schema::{ApiCall, Op, RankKey};
-use nccl_library::nccl::Pattern;
+use nccl_library::nccl::{Name, Pattern};
 use serde_json::{Value, json};
 
 use self::{
     job::Job,
     job_rank_trace::{JobRankTrace, Lane},
+    launch_order::LaunchOrder,
     messages::{Attribute, AttributeValue, COLLECTIVES, Node, NodeType},
     order::{Chain, Told},
 };
@@ -43,10 +45,10 @@ struct Group {
 }
 
 /// What a node is made of.
-#[derive(Debug)]
-struct Work<'a> {
+#[derive(Clone, Debug)]
+struct Work {
     key: RankKey,
-    function: &'a str,
+    function: Name,
     n_ranks: i32,
     /// As the program called it; nothing: not known.
     bytes: Option<u64>,
@@ -96,6 +98,7 @@ pub(super) struct Chakra {
     totals: Totals,
     failed: bool,
     errors: Vec<String>,
+    launches: LaunchOrder,
 }
 
 impl Chakra {
@@ -113,6 +116,7 @@ impl Chakra {
             totals: Totals::default(),
             failed: false,
             errors: Vec::new(),
+            launches: LaunchOrder::default(),
         }
     }
 
@@ -155,8 +159,8 @@ impl Chakra {
     }
 
     /// Makes a node, unless there is one.
-    fn take(&mut self, work: &Work<'_>) -> Result<()> {
-        let (kind, comm_type) = match work.function {
+    fn take(&mut self, work: &Work) -> Result<()> {
+        let (kind, comm_type) = match work.function.as_str() {
             "Send" => (NodeType::Send, None),
             "Recv" => (NodeType::Receive, None),
             name => {
@@ -225,7 +229,7 @@ impl Chakra {
         }
         self.totals.joins += trace.add(lane, told, chain, start_time_micros, |id, data_deps| Node {
             id,
-            name: work.function.to_owned(),
+            name: work.function.to_string(),
             kind: kind.into(),
             data_deps,
             start_time_micros,
@@ -233,6 +237,13 @@ impl Chakra {
         })?;
         self.totals.nodes += 1;
         Ok(())
+    }
+
+    /// No more ops of the present source come.
+    fn take_waiting(&mut self) {
+        for work in self.launches.take_all() {
+            self.put(|this| this.take(&work));
+        }
     }
 
     /// Counts what is kept, now and then, and keeps less where it is too much.
@@ -258,9 +269,9 @@ impl Chakra {
 
 /// What a rank puts in, as ASTRA-sim counts it (`system/collective/Ring.cc`): of a reduce-scatter and an
 /// all-to-all, all ranks' parts.
-fn comm_size(work: &Work<'_>) -> Option<u64> {
+fn comm_size(work: &Work) -> Option<u64> {
     let n_ranks = u64::try_from(work.n_ranks).ok()?;
-    match work.function {
+    match work.function.as_str() {
         "ReduceScatter" | "AlltoAll" | "Scatter" => work.bytes?.checked_mul(n_ranks),
         _ => work.bytes,
     }
@@ -275,6 +286,7 @@ impl View for Chakra {
     }
 
     fn begin(&mut self, source: &Source) -> Result<()> {
+        self.take_waiting();
         source.host().clone_into(&mut self.host);
         self.offset_ns = source.offset_ns();
         let report: Value = serde_json::from_str(&source.text).unwrap_or_default();
@@ -287,6 +299,7 @@ impl View for Chakra {
     }
 
     fn finish(&mut self, exported: &Exported) -> Result<()> {
+        self.take_waiting();
         if let Some(error) = self.errors.first() {
             bail!("{error}");
         }
@@ -329,6 +342,10 @@ impl View for Chakra {
             not_in_chakra,
             "calls are of functions that Chakra does not know (one-sided ones), and have no node",
         );
+        note(
+            self.launches.late(),
+            "ops ended so late after others that their nodes are not in the order of launches",
+        );
         note(without_size, "nodes have no comm_size: their bytes are not known");
         note(
             replays,
@@ -359,25 +376,31 @@ impl Sink for Chakra {
             return;
         };
         let is_p2p = row.pattern.is_p2p();
-        let function = match row.pattern {
-            Pattern::Send => "Send",
-            Pattern::Recv => "Recv",
-            _ => row.coll.as_deref().unwrap_or("unknown"),
+        let function: Name = match row.pattern {
+            Pattern::Send => "Send".into(),
+            Pattern::Recv => "Recv".into(),
+            _ => row.coll.clone().unwrap_or_else(|| "unknown".into()),
         };
         let work = Work {
             key: op.rank,
-            function,
             n_ranks: row.n_ranks,
             bytes: op.call_bytes.or(row.bytes.filter(|_| is_p2p)),
             peer: is_p2p.then_some(row.root),
-            root: matches!(function, "Broadcast" | "Reduce").then_some(row.root),
+            root: matches!(function.as_str(), "Broadcast" | "Reduce").then_some(row.root),
+            function,
             ts_ns: row.ts_ns,
             seq: Some(row.seq),
             lane: None,
             told: Told { launch_ns: by_launch.then_some(row.ts_ns), ..Told::default() },
             launched: None,
         };
-        self.put(|this| this.take(&work));
+        if let Some(work) = self.launches.add(work) {
+            self.put(|this| this.take(&work));
+        }
+    }
+
+    fn wants_messages(&self, _op: &Op) -> bool {
+        false
     }
 
     fn call(&mut self, call: &ApiCall) {
@@ -391,7 +414,7 @@ impl Sink for Chakra {
         }
         let work = Work {
             key,
-            function: &row.function,
+            function: row.function.clone(),
             n_ranks,
             bytes: row.bytes,
             peer: row.peer,
