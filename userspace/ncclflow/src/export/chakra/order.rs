@@ -19,7 +19,7 @@ use std::collections::HashMap;
 pub(super) const MAX_DEPENDENCIES: usize = 64;
 
 /// Nodes that are not proven to be over. Of those beyond that, it is not found out any more.
-const MAX_OPEN: usize = 65_536;
+const MAX_OPEN: usize = 8192;
 
 /// What follows each other in any case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
