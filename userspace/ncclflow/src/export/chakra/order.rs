@@ -97,9 +97,8 @@ impl Order {
 impl Open {
     /// It was launched before this was called, and so were all that were called before it.
     fn is_over(&self, now: Told) -> bool {
-        let is_earlier = |before: Option<u64>, now: Option<u64>| {
-            before.zip(now).is_some_and(|(before, now)| before < now)
-        };
+        let is_earlier =
+            |before: Option<u64>, now: Option<u64>| before.zip(now).is_some_and(|(before, now)| before < now);
         is_earlier(self.told.launch_ns, now.launch_ns)
             || (self.is_collective
                 && self
