@@ -11,10 +11,7 @@ pub(crate) const READS_PROCESSES: CapabilitySet =
     CapabilitySet::SYS_PTRACE.union(CapabilitySet::DAC_READ_SEARCH);
 
 /// The same, also where a library's file was replaced, and with the stacks of their threads.
-pub(crate) const DUMPS: CapabilitySet = READS_PROCESSES
-    .union(CapabilitySet::CHECKPOINT_RESTORE)
-    .union(CapabilitySet::SYS_ADMIN)
-    .union(CapabilitySet::PERFMON);
+pub(crate) const DUMPS: CapabilitySet = READ_BY_CHILDREN.union(CapabilitySet::PERFMON);
 
 /// What children that read tenants' files and memory keep, of which each takes what it needs. They also read where
 /// a library's file was replaced (CHECKPOINT_RESTORE; before Linux 5.9 SYS_ADMIN).
@@ -26,18 +23,21 @@ pub(crate) const WRITES_ELSEWHERE: CapabilitySet = CapabilitySet::DAC_OVERRIDE;
 
 /// Of what this thread may do, it keeps this. Threads that it starts keep no more.
 pub(crate) fn keep_only(wanted: CapabilitySet) {
-    let Ok(CapabilitySets { effective, .. }) = capabilities(None) else { return };
-    let kept = effective & wanted;
-    let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
-    // To have less is always allowed.
-    let _ = set_capabilities(None, sets);
+    keep(wanted, CapabilitySet::empty());
 }
 
 /// The same for a thread that starts programs: they inherit what it may hand on of this.
 pub(crate) fn keep_for_children(wanted: CapabilitySet) {
+    keep(wanted, wanted);
+}
+
+/// Keeps of `wanted` what the thread has, and of `handed_on` what programs that it starts inherit already.
+fn keep(wanted: CapabilitySet, handed_on: CapabilitySet) {
     let Ok(CapabilitySets { effective, inheritable, .. }) = capabilities(None) else { return };
     let kept = effective & wanted;
-    let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: inheritable & kept };
+    let sets =
+        CapabilitySets { effective: kept, permitted: kept, inheritable: inheritable & kept & handed_on };
+    // To have less is always allowed.
     let _ = set_capabilities(None, sets);
 }
 

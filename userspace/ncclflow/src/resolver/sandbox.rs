@@ -67,7 +67,7 @@ pub(super) fn enter(role: Role) -> Result<()> {
         Role::Peeker => CapabilitySet::SYS_PTRACE,
     })?;
     let calls = match role {
-        Role::Looker => [COMMON, LOOKING, LIMITING].concat(),
+        Role::Looker => [COMMON, READING, LOOKING, LIMITING].concat(),
         Role::Peeker => [COMMON, &[libc::SYS_process_vm_readv]].concat(),
     };
     restrict_calls(&calls, role == Role::Looker)
@@ -199,19 +199,8 @@ const READING: &[i64] = &[
     libc::SYS_readlink,
 ];
 
-/// And looking at processes.
+/// What looking at processes takes besides.
 const LOOKING: &[i64] = &[
-    libc::SYS_lseek,
-    libc::SYS_statx,
-    libc::SYS_newfstatat,
-    libc::SYS_getdents64,
-    libc::SYS_readlinkat,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_stat,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_lstat,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_readlink,
     libc::SYS_openat2,
     libc::SYS_pidfd_open,
     libc::SYS_memfd_create,
