@@ -5,6 +5,7 @@
 //! confidential computing. The PCI addresses agree with the bed's replacement of the CUDA runtime
 //! (`tests/bed/src/runtime/device.rs`): device `i` sits on bus [`FIRST_BUS`]` + i`.
 
+pub mod events;
 pub mod states;
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};

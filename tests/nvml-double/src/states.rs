@@ -25,6 +25,12 @@ struct State {
     sent: u64,
     received: u64,
     computes: u64,
+    xid: u64,
+}
+
+/// The error that a GPU had last; 0: none.
+pub(super) fn xid(index: usize) -> Option<u64> {
+    Some(state(super::handle(index))?.xid)
 }
 
 fn state(device: *mut c_void) -> Option<State> {
@@ -47,6 +53,7 @@ fn state(device: *mut c_void) -> Option<State> {
         sent: word(3)?,
         received: word(4)?,
         computes: word(5)?,
+        xid: word(6)?,
     })
 }
 
@@ -63,7 +70,10 @@ impl State {
     }
 
     fn is_alive(self) -> bool {
-        self.pid != 0 && std::path::Path::new("/proc").join(self.pid.to_string()).join("ns/pid").exists()
+        // What anybody may read: whoever asks may have no rights over the process. A zombie is gone.
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
+        let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+        self.pid != 0 && state.is_some_and(|state| state != 'Z' && state != 'X')
     }
 }
 

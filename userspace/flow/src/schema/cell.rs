@@ -9,8 +9,8 @@ use nccl_library::nccl::{Algorithm, Direction, Name, Pattern, Protocol, Transpor
 use serde::Serialize;
 
 use super::{
-    BytesKind, FrameRow, LinkKey, Observed, Outcome, PeerRow, Pointer, SecondOf, StackId, StackOf, Stage,
-    Wait, WaitRow,
+    BytesKind, FrameRow, GpuProcessRow, LinkKey, Observed, Outcome, PeerRow, Pointer, SecondOf, StackId,
+    StackOf, Stage, Wait, WaitRow,
 };
 
 /// What the values of a column are.
@@ -132,7 +132,7 @@ macro_rules! json {
     )+};
 }
 
-json!([i32; 3] Vec<PeerRow> Vec<FrameRow> LinkKey WaitRow BTreeMap<Wait, WaitRow>);
+json!([i32; 3] Vec<PeerRow> Vec<FrameRow> Vec<GpuProcessRow> Vec<String> Vec<u64> LinkKey WaitRow BTreeMap<Wait, WaitRow>);
 
 fn put_json(value: &impl Serialize, cells: &mut impl Cells) {
     // Rows can always be written as JSON: their keys are strings.

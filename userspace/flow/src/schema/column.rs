@@ -1,8 +1,8 @@
 //! Columns of rows, as documentation shows them.
 
 use super::{
-    ApiCallRow, CellType, ClockReport, CommunicatorReport, CpuReport, Gap, LinkKey, LinkRow, LossReport,
-    MessageRow, OpRow, OpTimes, OtherCallRow, PeerRow, StackRow, WaitRow,
+    ApiCallRow, CellType, ClockReport, CommunicatorReport, CpuReport, Gap, GpuRow, LinkKey, LinkRow,
+    LossReport, MessageRow, OpRow, OpTimes, OtherCallRow, PeerRow, StackRow, WaitRow,
     fleet::{FleetColumns, FleetComm, FleetHost, FleetMessage, LinkSecond},
 };
 
@@ -128,6 +128,7 @@ pub const TABLES: &[(&str, &[Column])] = &[
     ("api-call", ApiCallRow::COLUMNS),
     ("other-call", OtherCallRow::COLUMNS),
     ("stack", StackRow::COLUMNS),
+    ("gpu", GpuRow::COLUMNS),
     ("clock", ClockReport::COLUMNS),
     ("communicator", CommunicatorReport::COLUMNS),
     ("cpu", CpuReport::COLUMNS),

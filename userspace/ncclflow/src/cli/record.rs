@@ -7,13 +7,14 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
 use super::{
     exit, progress::FilesProgress, record_args::RecordArgs, signals::with_signals, terminal, write_json,
 };
 use crate::{
     clock::realtime_offset_ns,
+    gpu::GpuSamples,
     health::Health,
     kernel::probe::{CallSource, Level, ProbePlace},
     record::{LibraryInUse, Notice, Outcome, Setup, record},
@@ -26,9 +27,14 @@ use nccl_library::nccl::{ApiFunction, ApiKind};
 pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<ExitCode> {
     let output = (!args.no_files).then(|| args.output.clone().unwrap_or_else(default_output));
     let live = args.metrics.map(|_| LiveStatistics::default());
-    let options = args.options(started, output.clone(), live.clone());
+    let wants_gpus = !args.no_gpus && (output.is_some() || live.is_some());
+    let gpus = wants_gpus.then(GpuSamples::start).transpose().context("starting a thread")?;
+    let options = args.options(started, output.clone(), live.clone(), gpus.clone());
     let quiet = args.quiet;
-    let serve = |(address, live)| serve(address, live, &options.health, quiet);
+    let serve = |(address, live)| {
+        let exposition = Exposition::new(live, gpus.unwrap_or_default(), realtime_offset_ns);
+        serve(address, exposition, &options.health, quiet)
+    };
     let metrics = args.metrics.zip(live).map(serve).transpose()?;
     let outcome = with_signals(
         move |stop| {
@@ -63,8 +69,8 @@ pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<ExitCode> {
 
 /// Serves metrics. It begins before anything is attached, so that an address that is taken ends the
 /// recording before it begins.
-fn serve(address: SocketAddr, live: LiveStatistics, health: &Health, quiet: bool) -> Result<MetricsServer> {
-    let server = MetricsServer::start(address, Exposition::new(live, realtime_offset_ns), health)?;
+fn serve(address: SocketAddr, exposition: Exposition, health: &Health, quiet: bool) -> Result<MetricsServer> {
+    let server = MetricsServer::start(address, exposition, health)?;
     if !quiet {
         let to_all =
             if server.address().ip().is_loopback() { "" } else { ", for whoever reaches this address" };

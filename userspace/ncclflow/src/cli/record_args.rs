@@ -14,6 +14,7 @@ use super::{
     record_groups::{Auto, DiskArgs, SamplingArgs, WhoArgs, WindowArgs, auto_or},
 };
 use crate::{
+    gpu::GpuSamples,
     kernel::{
         loader::{BufferKind, LinkKind},
         probe::{Level, ProbeStrategy, StepDetail},
@@ -65,7 +66,8 @@ DIR holds session.json, recording/ (all records, compressed) and, made of it per
 flow_steps_rank<r>.jsonl (a line per message) and flow_rank<r>.json (both, grouped by op); with --level api, api_rank<r>.jsonl (a line
 per call) instead; with --api, that too. --level api also records the calls of a libnccl whose layouts are not known (stripped and of no known
 build, another vendor's): by the arguments of its exported functions, into processes/api_<host>_<pid>.jsonl, with the communicator's address and
-without commHash and rank. With --stacks, stacks.jsonl has the call stacks that lines name.
+without commHash and rank. With --stacks, stacks.jsonl has the call stacks that lines name. gpus.jsonl has, once a second, what the GPUs'
+driver says of each GPU of the host: how busy it is, bytes over NVLink and PCIe, clocks, power, errors (Xids).
 The processes are not stopped, restarted or written to. Needs root, or CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH and, on
 some kernels without uprobe_multi, CAP_SYS_ADMIN; `ncclflow doctor` tells.")]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
@@ -126,6 +128,10 @@ pub struct RecordArgs {
     /// With --level api, or --api: how the calls are written
     #[arg(long, value_enum, default_value_t = ApiFormat::Json)]
     pub format: ApiFormat,
+
+    /// Do not ask the GPUs' driver once a second what they do (gpus.jsonl)
+    #[arg(long)]
+    pub no_gpus: bool,
 
     /// Path of the NCCL library as the process maps it, if its name does not contain libnccl
     #[arg(long, value_name = "PATH")]
@@ -210,6 +216,7 @@ impl RecordArgs {
         started: Instant,
         output: Option<PathBuf>,
         statistics: Option<LiveStatistics>,
+        gpus: Option<GpuSamples>,
     ) -> RecordOptions {
         let targets = Targets::new(self.all, &self.pids, &self.filter.filter());
         let buffer = self.buffer.0.unwrap_or_else(BufferKind::best);
@@ -228,6 +235,7 @@ impl RecordArgs {
             output,
             files: self.disk.files(),
             statistics,
+            gpus,
             duration: self.duration,
             queue_bytes: usize::try_from(self.queue_size).unwrap_or(usize::MAX >> 20) << 20,
             library: self.library.clone(),

@@ -19,6 +19,7 @@ use rustix::{thread::CapabilitySet, time::ClockId};
 use super::{signals::with_signals, terminal, top_args::TopArgs, top_recording, write_json};
 use crate::{
     clock::now_ns,
+    gpu::GpuSamples,
     privileges,
     record::{LibraryInUse, Notice, RecordOptions, StopHandle, record},
     sinks::{LiveStatistics, SessionState},
@@ -115,7 +116,12 @@ fn follow(
 ) -> Result<()> {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let subject = Subject { host, level: Some(args.level), processes: BTreeMap::new() };
-    let mut session = Session { live, stop, news, subject, line: None, armed: false, over: false };
+    let gpus = if args.no_gpus {
+        GpuSamples::default()
+    } else {
+        GpuSamples::start().context("starting a thread")?
+    };
+    let mut session = Session { live, gpus, stop, news, subject, line: None, armed: false, over: false };
     while !session.armed {
         let Ok(news) = news.recv() else { return Ok(()) };
         session.take(news);
@@ -142,6 +148,7 @@ fn follow(
 /// A session, and what it has said.
 struct Session<'a> {
     live: &'a LiveStatistics,
+    gpus: GpuSamples,
     stop: &'a StopHandle,
     news: &'a mpsc::Receiver<News>,
     subject: Subject,
@@ -162,7 +169,8 @@ impl Session<'_> {
     }
 
     fn read(&self) -> Snapshot {
-        Snapshot { at_ns: now_ns(ClockId::Monotonic), statistics: self.live.read() }
+        let gpus = self.gpus.latest();
+        Snapshot { at_ns: now_ns(ClockId::Monotonic), statistics: self.live.read(), gpus }
     }
 
     /// Looks for one interval, or until the processes are gone, and prints.

@@ -85,6 +85,10 @@ pub struct TopArgs {
     #[arg(long, value_name = "TEXT")]
     pub rows: Option<String>,
 
+    /// Do not ask the GPUs' driver once a second what they do
+    #[arg(long)]
+    pub no_gpus: bool,
+
     /// Path of the NCCL library as the process maps it, if its name does not contain libnccl
     #[arg(long, value_name = "PATH")]
     pub library: Option<PathBuf>,

@@ -130,7 +130,7 @@ impl View {
         } else {
             now_ns(ClockId::Monotonic).max(self.at_ns)
         };
-        Snapshot { at_ns: self.at_ns, statistics: self.live.read() }
+        Snapshot { at_ns: self.at_ns, statistics: self.live.read(), gpus: Vec::new() }
     }
 
     /// Prints a table: of the whole recording, or, while it is written, of the next moments.

@@ -160,12 +160,16 @@ fn name(value: &Value) -> Option<String> {
 impl SourceChoice {
     /// Whether a row of this rank and time is asked for; calls that belong to no communicator have no rank.
     pub(super) fn takes(&self, rank: Option<&RankKey>, pid: u32, ts_ns: u64) -> bool {
-        (self.from_ns..self.until_ns).contains(&ts_ns)
+        self.takes_time(ts_ns)
             && self.takes_pid(pid)
             && match rank {
                 Some(key) => self.takes_comm(key.hash) && self.takes_rank(key.rank),
                 None => self.comms.is_empty() && self.ranks.is_empty(),
             }
+    }
+
+    pub(super) fn takes_time(&self, ts_ns: u64) -> bool {
+        (self.from_ns..self.until_ns).contains(&ts_ns)
     }
 
     /// Whether records of this member can be asked for. Those that name no communicator can be of any of

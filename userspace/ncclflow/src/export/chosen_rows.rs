@@ -10,7 +10,7 @@ use std::{
 };
 
 use flow::schema::{
-    ApiCall, MessageRow, MessageSums, Observed, Op, OtherCallRow, Outcome, RankKey, StackRow,
+    ApiCall, GpuRow, MessageRow, MessageSums, Observed, Op, OtherCallRow, Outcome, RankKey, StackRow,
 };
 use serde::Serialize;
 
@@ -209,6 +209,13 @@ impl Sink for ChosenRows {
 
     fn stack(&mut self, stack: &StackRow) {
         lock(&self.shared).view.stack(stack);
+    }
+
+    /// Whatever ranks are chosen: a GPU of the host that does something else says something, too.
+    fn gpu(&mut self, row: &GpuRow) {
+        if self.choice.takes_time(row.ts_ns) {
+            lock(&self.shared).view.gpu(row);
+        }
     }
 
     fn other_call(&mut self, row: &OtherCallRow) {

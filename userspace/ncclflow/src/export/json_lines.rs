@@ -3,7 +3,7 @@
 use std::io::Write as _;
 
 use anyhow::{Context as _, Result, bail};
-use flow::schema::{ApiCall, MessageRow, Op, OtherCallRow, StackRow};
+use flow::schema::{ApiCall, GpuRow, MessageRow, Op, OtherCallRow, StackRow};
 
 use super::{
     format::{View, ViewOptions},
@@ -85,6 +85,10 @@ impl Sink for JsonLines {
 
     fn stack(&mut self, stack: &StackRow) {
         self.files.stack(stack);
+    }
+
+    fn gpu(&mut self, row: &GpuRow) {
+        self.files.gpu(row);
     }
 
     fn other_call(&mut self, row: &OtherCallRow) {

@@ -9,12 +9,16 @@ mod kernel_log;
 mod nvml;
 mod reading;
 mod report;
+mod row;
+mod samples;
 mod watch;
+mod xid_events;
 
 pub use kernel_log::{KernelXid, kernel_xids};
 pub use reading::{GpuProcess, GpuReading, Utilisation};
 pub(crate) use report::over;
 pub use report::{GpuReport, Traffic, XidReport};
+pub use samples::{GpuSamples, GpuTotals};
 pub use watch::{GpuSurvey, GpuWatch};
 
 /// Names another library than `libnvidia-ml.so.1`.

@@ -12,10 +12,13 @@ use nvml_wrapper_sys::bindings::{
     nvmlProcessUtilizationSample_t, nvmlUtilization_t, nvmlValue_t,
 };
 
-use super::reading::{GpuProcess, GpuReading, Utilisation};
+use super::{
+    reading::{GpuProcess, GpuReading, Utilisation},
+    xid_events::XidEvents,
+};
 
 /// `NVML_SUCCESS`, `NVML_ERROR_NOT_FOUND`, `NVML_ERROR_INSUFFICIENT_SIZE`.
-const SUCCESS: u32 = 0;
+pub(super) const SUCCESS: u32 = 0;
 const NOT_FOUND: u32 = 6;
 const INSUFFICIENT_SIZE: u32 = 7;
 /// More than a host has.
@@ -54,7 +57,9 @@ macro_rules! get {
 
 /// NVML, loaded and initialised. To be used by one thread.
 pub(super) struct Nvml {
-    lib: NvmlLib,
+    pub(super) lib: NvmlLib,
+    /// Where somebody wants to know of errors as they come.
+    pub(super) events: Option<XidEvents>,
 }
 
 impl Nvml {
@@ -73,13 +78,23 @@ impl Nvml {
         if code != SUCCESS {
             return Err(failed(&format_args!("`nvmlInit_v2` answered {code}{}", text_of(&lib, code))));
         }
-        Ok(Self { lib })
+        Ok(Self { lib, events: None })
     }
 
     /// All GPUs that can be read.
     pub(super) fn read(&self) -> Vec<GpuReading> {
+        let xids = self.take_xids();
+        let read = |(index, device)| {
+            let of_device = xids.iter().filter(|(other, _)| *other == device);
+            GpuReading { xids: of_device.map(|(_, xid)| *xid).collect(), ..self.read_one(index, device) }
+        };
+        self.devices().map(read).collect()
+    }
+
+    /// Numbers and handles of all GPUs.
+    pub(super) fn devices(&self) -> impl Iterator<Item = (u32, nvmlDevice_t)> {
         let count = get!(self.lib, nvmlDeviceGetCount_v2(), 0).unwrap_or(0).min(MAX_DEVICES);
-        (0..count).filter_map(|index| Some(self.read_one(index, self.device(index)?))).collect()
+        (0..count).filter_map(|index| Some((index, self.device(index)?)))
     }
 
     fn device(&self, index: u32) -> Option<nvmlDevice_t> {
@@ -125,6 +140,7 @@ impl Nvml {
             power: get!(lib, nvmlDeviceGetPowerUsage(device), 0),
             power_limit: get!(lib, nvmlDeviceGetEnforcedPowerLimit(device), 0),
             instances: self.instances(device),
+            xids: Vec::new(),
         }
     }
 

@@ -38,6 +38,15 @@ pub struct GpuReading {
     pub power_limit: Option<u32>,
     /// UUIDs of the instances (MIG) that it is divided into.
     pub instances: Vec<String>,
+    /// Errors (Xids) since the reading before, where they are watched.
+    pub xids: Vec<u64>,
+}
+
+impl GpuReading {
+    /// Numbers can change while the driver runs; addresses and UUIDs do not.
+    pub(super) fn is_same_gpu(&self, other: &Self) -> bool {
+        (&self.bus_id, &self.uuid) == (&other.bus_id, &other.uuid)
+    }
 }
 
 /// Percent of a period.

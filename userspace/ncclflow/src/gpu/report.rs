@@ -59,6 +59,14 @@ pub struct Traffic {
 }
 
 impl Traffic {
+    /// What a counter of sent and received bytes moved by; nothing if it went back, as it was reset.
+    pub(super) fn between(
+        [sent_before, received_before]: [u64; 2],
+        [sent, received]: [u64; 2],
+    ) -> Option<Self> {
+        Some(Self { sent: sent.checked_sub(sent_before)?, received: received.checked_sub(received_before)? })
+    }
+
     pub fn total(self) -> u64 {
         self.sent.saturating_add(self.received)
     }
@@ -93,16 +101,11 @@ fn of_gpu(
     xids: &[KernelXid],
     uptime: f64,
 ) -> GpuReport {
-    let is_same = |other: &&GpuReading| (&other.bus_id, &other.uuid) == (&gpu.bus_id, &gpu.uuid);
-    let first = readings.iter().find_map(|all| all.iter().find(is_same)).filter(|first| first.at < gpu.at);
-    let moved = |count: fn(&GpuReading) -> Option<[u64; 2]>| {
-        let ([sent_before, received_before], [sent, received]) = (count(first?)?, count(gpu)?);
-        // A counter that went back was reset.
-        Some(Traffic {
-            sent: sent.checked_sub(sent_before)?,
-            received: received.checked_sub(received_before)?,
-        })
-    };
+    let first = readings
+        .iter()
+        .find_map(|all| all.iter().find(|other| other.is_same_gpu(gpu)))
+        .filter(|first| first.at < gpu.at);
+    let moved = |count: fn(&GpuReading) -> Option<[u64; 2]>| Traffic::between(count(first?)?, count(gpu)?);
     let is_own = |xid: &&KernelXid| {
         gpu.bus_id.as_deref().is_some_and(|bus_id| bus_id.strip_suffix(".0") == Some(&*xid.device))
     };
@@ -166,6 +169,7 @@ mod tests {
             power: Some(700_500),
             power_limit: None,
             instances: Vec::new(),
+            xids: Vec::new(),
         }
     }
 

@@ -37,8 +37,7 @@ impl GpuWatch {
     /// Starts the thread, which loads the library first. A host without a GPU has none; that is known at the
     /// first answer.
     pub fn start() -> Self {
-        let library = env::var_os(LIBRARY_VARIABLE).unwrap_or_else(|| LIBRARY.into());
-        Self::with_library(library)
+        Self::with_library(library())
     }
 
     fn with_library(library: OsString) -> Self {
@@ -82,6 +81,11 @@ impl GpuWatch {
         }
         survey
     }
+}
+
+/// The library's name or path.
+pub(super) fn library() -> OsString {
+    env::var_os(LIBRARY_VARIABLE).unwrap_or_else(|| LIBRARY.into())
 }
 
 fn serve(library: &OsStr, asked: &Receiver<()>, answer: &Sender<Answer>) {

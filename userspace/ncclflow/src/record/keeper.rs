@@ -63,7 +63,7 @@ pub(super) fn keep_recording(inbox: &Inbox<KeeperMessage>, keeping: &mut Keeping
     let mut keeper = Keeper { inbox, keeping, events };
     inbox.consume(BLOCK_TIME, |step| {
         keeper.step(step);
-        keeper.keeping.kept.as_ref().is_some_and(|kept| kept.writer.grows_old())
+        keeper.keeping.kept.as_ref().is_some_and(|kept| kept.writer.has_idle_work())
     });
 }
 
@@ -91,10 +91,10 @@ impl Keeper<'_> {
                 // Whoever asked for it waits for it, unless the recording has failed.
                 let _ = reply.send((before, self.keeping.intake.begin_anew(&hits)));
             }
-            Step::Idle => self.write(|writer| writer.remove_old(now_ns(ClockId::Monotonic))),
+            Step::Idle => self.write(|writer| writer.idle(now_ns(ClockId::Monotonic))),
             Step::Flush => self.write(|writer| {
                 writer.close_block()?;
-                writer.remove_old(now_ns(ClockId::Monotonic))
+                writer.idle(now_ns(ClockId::Monotonic))
             }),
             Step::End => self.write(RecordingWriter::close_block),
         }

@@ -13,6 +13,7 @@ use anyhow::{Context as _, Result};
 
 use super::setup::{LibraryInUse, Setup};
 use crate::{
+    gpu::GpuSamples,
     health::Health,
     kernel::{
         loader::{Buffer, BufferKind, LinkKind},
@@ -74,6 +75,8 @@ pub struct RecordOptions {
     pub files: FilesOptions,
     /// Statistics to keep while the recording goes on.
     pub statistics: Option<LiveStatistics>,
+    /// What the GPUs do, to be recorded.
+    pub gpus: Option<GpuSamples>,
     pub choice: ProbeChoice,
     /// Of which ops messages are measured, with [`Level::Steps`].
     pub sampling: Sampling,
@@ -128,6 +131,7 @@ impl RecordOptions {
             output: None,
             files: FilesOptions { when: FilesWhen::Live, limit_bytes: None },
             statistics: None,
+            gpus: None,
             choice: ProbeChoice {
                 level: Level::Flow,
                 way: None,

@@ -113,6 +113,9 @@ impl Pipeline {
                     self.take_stack(facts);
                 }
             }
+            Item::Event(recording::Event::Gpus { rows }) => {
+                rows.iter().for_each(|row| self.output.push_gpu(row));
+            }
             Item::Event(_) | Item::End(_) => {}
         }
     }

@@ -9,7 +9,7 @@ use flow::{
     model::{
         ApiOutput, ApiSession, FlowRecord, ModelCounters, Node, Rows, Sampling, Session, other_call_row,
     },
-    schema::{HostInfo, StackRow},
+    schema::{GpuRow, HostInfo, StackRow},
 };
 
 /// What is traced, which the model has to know.
@@ -167,6 +167,13 @@ impl Output {
     pub(super) fn push_stack(&mut self, stack: &StackRow) {
         if !self.is_over_limit {
             self.files.stack(stack);
+        }
+    }
+
+    /// What a GPU did.
+    pub(super) fn push_gpu(&mut self, row: &GpuRow) {
+        if !self.is_over_limit {
+            self.files.gpu(row);
         }
     }
 

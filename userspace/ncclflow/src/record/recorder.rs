@@ -251,7 +251,10 @@ impl<'a> Recording<'a> {
         let writer = RecordingWriter::create(dir, session);
         let writer = writer
             .map(|writer| {
-                writer.telling_who(self.who.watch()).telling_stacks(self.stacks.as_ref().map(Stacks::book))
+                writer
+                    .telling_who(self.who.watch())
+                    .telling_stacks(self.stacks.as_ref().map(Stacks::book))
+                    .telling_gpus(self.options.gpus.clone())
             })
             .map(|writer| Box::new(writer.keeping_for(self.options.max_age)));
         writer.with_context(|| format!("beginning a recording in `{}`", dir.path().display()))

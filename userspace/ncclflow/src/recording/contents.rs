@@ -5,7 +5,7 @@ use std::sync::Arc;
 use flow::{
     decode::Decoder,
     model::Sampling,
-    schema::{FrameRow, HostInfo, StackId},
+    schema::{FrameRow, GpuRow, HostInfo, StackId},
     wire::ProbeKind,
 };
 use serde::{Deserialize, Serialize};
@@ -62,6 +62,8 @@ pub enum Event {
     Communicator(Box<CommunicatorFacts>),
     /// Call stacks became known that records name. Since 1.3, and repeated as processes are.
     Stacks { stacks: Vec<StackFacts> },
+    /// What the GPUs of the host did until now, in the order in which the driver was asked. Since 1.4.
+    Gpus { rows: Vec<GpuRow> },
     /// Something that a newer version writes.
     #[serde(other)]
     Unknown,

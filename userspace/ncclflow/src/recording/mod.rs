@@ -22,7 +22,7 @@ pub const FOLDER: &str = "recording";
 /// Another major version cannot be read; of a newer minor version everything known is read, and the rest is
 /// counted.
 const MAJOR: u16 = 1;
-const MINOR: u16 = 3;
+const MINOR: u16 = 4;
 
 /// First bytes of a segment; its version follows, major and minor, 2 bytes little-endian each.
 const SEGMENT_MAGIC: &[u8; 12] = b"ncclflow rec";

@@ -12,6 +12,7 @@ use std::{
 use flow::{
     decode::RecordView,
     recording::{BlockAbout, BlockKind, append_block, encode_records},
+    schema::GpuRow,
 };
 use serde::Serialize;
 
@@ -24,6 +25,7 @@ use super::{
 };
 use crate::{
     capture::Binding,
+    gpu::GpuSamples,
     kernel::stream::Batch,
     python::StackBook,
     recording::{Event, LostRecords, Session, StackFacts},
@@ -56,6 +58,9 @@ const BINDINGS_IN_BLOCK: usize = 64;
 
 /// Stacks in one block: each has a kilobyte or so.
 const STACKS_IN_BLOCK: usize = 256;
+
+/// What GPUs do is written so often, or when the recording ends: many rows together take a tenth of the bytes.
+const GPU_TIME: Duration = Duration::from_secs(10);
 
 /// Processes that have ended are looked through when there are so many.
 const MAX_ENDED: usize = 4096;
@@ -97,6 +102,8 @@ pub struct RecordingWriter {
     who: Option<CommunicatorWatch>,
     /// Call stacks, if they are recorded.
     stacks: Option<StackBook>,
+    /// What the GPUs do, if that is recorded, and the number of the first row that is not written.
+    gpus: Option<(GpuSamples, u64)>,
     /// Processes that have ended.
     ended: HashSet<u32>,
     /// Used again for each block.
@@ -153,6 +160,7 @@ impl RecordingWriter {
             unmarked: BTreeMap::new(),
             who: None,
             stacks: None,
+            gpus: None,
             ended: HashSet::new(),
             encoded: Vec::new(),
             bytes: Vec::new(),
@@ -174,20 +182,36 @@ impl RecordingWriter {
         Self { stacks, ..self }
     }
 
+    /// Writes what the GPUs do from now on.
+    #[must_use]
+    pub(crate) fn telling_gpus(self, gpus: Option<GpuSamples>) -> Self {
+        let gpus = gpus.map(|gpus| {
+            let next = gpus.next();
+            (gpus, next)
+        });
+        Self { gpus, ..self }
+    }
+
     /// Has records removed, by segments, when they are so old.
     #[must_use]
     pub(crate) fn keeping_for(self, max_age: Option<Duration>) -> Self {
         Self { max_age, ..self }
     }
 
-    /// Records are removed for their age: [`Self::remove_old`] wants to be called from time to time.
-    pub(crate) fn grows_old(&self) -> bool {
-        self.max_age.is_some()
+    /// There is something to do although no records come: [`Self::idle`] wants to be called from time to time.
+    pub(crate) fn has_idle_work(&self) -> bool {
+        self.max_age.is_some() || self.gpus.is_some()
+    }
+
+    /// Does what does not wait for records, at this moment of the records' clock.
+    pub(crate) fn idle(&mut self, now_ns: u64) -> io::Result<()> {
+        self.write_gpus(GPU_TIME)?;
+        self.remove_old(now_ns)
     }
 
     /// Removes the segments of which all records are too old at this moment of the records' clock. An error
     /// is of a segment that could not be removed, or begun.
-    pub(crate) fn remove_old(&mut self, now_ns: u64) -> io::Result<()> {
+    pub(super) fn remove_old(&mut self, now_ns: u64) -> io::Result<()> {
         let Some(max_age) = self.max_age else { return Ok(()) };
         let ns = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         let age = now_ns.saturating_sub(self.segment.first_ns);
@@ -265,6 +289,7 @@ impl RecordingWriter {
             stacks.settle();
         }
         let closed = self.close_block().and_then(|()| self.write_who()).and_then(|()| self.write_stacks());
+        let closed = closed.and_then(|()| self.write_gpus(Duration::ZERO));
         let ended = self.write_block(&BlockAbout::json(BlockKind::End), report.as_bytes());
         closed.and(ended)
     }
@@ -419,6 +444,22 @@ impl RecordingWriter {
             self.write_json(BlockKind::Event, &Event::Stacks { stacks })?;
         }
         self.segment.stacks = next;
+        Ok(())
+    }
+
+    /// Writes what the GPUs did since the last time, if it is of so long.
+    fn write_gpus(&mut self, at_least: Duration) -> io::Result<()> {
+        let Some((gpus, first)) = &self.gpus else { return Ok(()) };
+        let (rows, next) = gpus.since(*first);
+        let (Some(oldest), Some(latest)) = (rows.first(), rows.last()) else { return Ok(()) };
+        if u128::from(latest.ts_ns.saturating_sub(oldest.ts_ns)) < at_least.as_nanos() {
+            return Ok(());
+        }
+        let rows = rows.iter().map(|row| GpuRow::clone(row)).collect();
+        self.write_json(BlockKind::Event, &Event::Gpus { rows })?;
+        if let Some((_, first)) = &mut self.gpus {
+            *first = next;
+        }
         Ok(())
     }
 

@@ -5,8 +5,10 @@
 mod aggregate;
 mod budget;
 mod compress;
+mod gpu_lines;
 mod json_lines;
 mod layout;
+mod lazy_lines;
 mod line_files;
 mod live_statistics;
 mod made;

@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
-use flow::schema::{ApiCall, CommunicatorReport, MessageRow, MessageSums, Op, OtherCallRow, StackRow};
+use flow::schema::{
+    ApiCall, CommunicatorReport, GpuRow, MessageRow, MessageSums, Op, OtherCallRow, StackRow,
+};
 
 use super::{
+    gpu_lines::GpuLines,
     json_lines::LostLines,
     layout::Layout,
     line_files::{ApiOutputOptions, LineFiles},
@@ -30,6 +33,7 @@ impl SessionFiles {
         let sinks: Vec<Box<dyn Sink>> = vec![
             Box::new(LineFiles::new(Arc::clone(&dir), api, layout)),
             Box::new(StackLines::new(Arc::clone(&dir))),
+            Box::new(GpuLines::new(Arc::clone(&dir))),
         ];
         Self { dir: Some(dir), sinks, errors: Vec::new() }
     }
@@ -39,7 +43,12 @@ impl SessionFiles {
     pub fn of_node(dir: OutputDir, api: ApiOutputOptions, layout: Layout, keeps_names: bool) -> Self {
         let dir = Arc::new(dir);
         let lines = LineFiles::new(Arc::clone(&dir), api, layout).forgetting_ended(keeps_names);
-        Self { dir: Some(dir), sinks: vec![Box::new(lines)], errors: Vec::new() }
+        let sinks: Vec<Box<dyn Sink>> = vec![
+            Box::new(lines),
+            Box::new(StackLines::new(Arc::clone(&dir))),
+            Box::new(GpuLines::new(Arc::clone(&dir))),
+        ];
+        Self { dir: Some(dir), sinks, errors: Vec::new() }
     }
 
     /// Gives the rows to this sink.
@@ -142,6 +151,10 @@ impl Sink for SessionFiles {
 
     fn stack(&mut self, stack: &StackRow) {
         self.each(|sink| sink.stack(stack));
+    }
+
+    fn gpu(&mut self, row: &GpuRow) {
+        self.each(|sink| sink.gpu(row));
     }
 
     fn other_call(&mut self, row: &OtherCallRow) {

@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use flow::schema::{ApiCall, CommunicatorReport, MessageRow, MessageSums, Op, OtherCallRow, StackRow};
+use flow::schema::{
+    ApiCall, CommunicatorReport, GpuRow, MessageRow, MessageSums, Op, OtherCallRow, StackRow,
+};
 
 use super::json_lines::LostLines;
 
@@ -32,6 +34,9 @@ pub trait Sink: fmt::Debug + Send {
 
     /// A call stack that ops and calls name; before them or after.
     fn stack(&mut self, _stack: &StackRow) {}
+
+    /// What a GPU of the host did, in the order of time.
+    fn gpu(&mut self, _row: &GpuRow) {}
 
     /// A call of another function of the API.
     fn other_call(&mut self, _row: &OtherCallRow) {}

@@ -8,8 +8,11 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 
-use super::families::{Families, Labels, seconds};
-use crate::sinks::LiveStatistics;
+use super::{
+    families::{Families, Labels, seconds},
+    gpu_families,
+};
+use crate::{gpu::GpuSamples, sinks::LiveStatistics};
 use flow::statistics::{
     CallStatistics, OTHER, OpStatistics, ProcessStatistics, RankStatistics, Statistics, Traffic, Wait,
 };
@@ -23,9 +26,9 @@ pub struct Exposition {
 impl Exposition {
     /// `realtime_offset_ns`: from the records' clock to wall time. It is asked at each scrape: wall time is set, and
     /// goes on while the host sleeps.
-    pub fn new(live: LiveStatistics, realtime_offset_ns: fn() -> u64) -> Self {
+    pub fn new(live: LiveStatistics, gpus: GpuSamples, realtime_offset_ns: fn() -> u64) -> Self {
         let mut registry = Registry::with_prefix("ncclflow");
-        registry.register_collector(Box::new(Session { live, realtime_offset_ns }));
+        registry.register_collector(Box::new(Session { live, gpus, realtime_offset_ns }));
         Self { registry }
     }
 
@@ -40,6 +43,7 @@ impl Exposition {
 #[derive(Debug)]
 struct Session {
     live: LiveStatistics,
+    gpus: GpuSamples,
     realtime_offset_ns: fn() -> u64,
 }
 
@@ -53,7 +57,8 @@ impl Collector for Session {
         ops(&mut families, &ranks)?;
         calls(&mut families, &ranks)?;
         traffic(&mut families, &ranks)?;
-        progress(&mut families, &ranks, &statistics, (self.realtime_offset_ns)())
+        progress(&mut families, &ranks, &statistics, (self.realtime_offset_ns)())?;
+        gpu_families::encode(&mut families, &self.gpus)
     }
 }
 

@@ -5,6 +5,7 @@
 mod address;
 mod exposition;
 mod families;
+mod gpu_families;
 mod server;
 
 #[cfg(test)]

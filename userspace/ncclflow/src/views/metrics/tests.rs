@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::*;
-use crate::{health::Health, sinks::LiveStatistics};
+use crate::{gpu::GpuSamples, health::Health, sinks::LiveStatistics};
 use flow::made::ops::{Op, host, launch, messages};
 
 fn live() -> LiveStatistics {
@@ -30,7 +30,7 @@ const RANK: &str = r#"comm="0x0000000000000007",rank="1",pid="10""#;
 
 #[test]
 fn numbers_stand_under_the_names_that_are_promised() {
-    let text = Exposition::new(live(), || 1_000_000_000).encode().unwrap();
+    let text = Exposition::new(live(), GpuSamples::default(), || 1_000_000_000).encode().unwrap();
     let value = |series: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
         line.unwrap_or_else(|| panic!("no `{series}` in\n{text}")).to_owned()
@@ -61,7 +61,7 @@ fn names_that_a_target_made_up_are_no_labels() {
         record.op.coll = Some(name.into());
         live.lock().flow(&record, &host(10));
     }
-    let text = Exposition::new(live, || 0).encode().unwrap();
+    let text = Exposition::new(live, GpuSamples::default(), || 0).encode().unwrap();
     assert!(!text.contains("evil") && !text.contains("xxx"), "{text}");
     assert!(text.contains(r#"coll="other",algorithm="RING",protocol="SIMPLE"} 3"#), "{text}");
 }
@@ -78,8 +78,12 @@ fn ask(server: &MetricsServer, request: &str) -> String {
 #[test]
 fn the_server_answers_what_it_is_asked_and_ends_when_it_is_dropped() {
     let health = Health::default();
-    let server =
-        MetricsServer::start("127.0.0.1:0".parse().unwrap(), Exposition::new(live(), || 0), &health).unwrap();
+    let server = MetricsServer::start(
+        "127.0.0.1:0".parse().unwrap(),
+        Exposition::new(live(), GpuSamples::default(), || 0),
+        &health,
+    )
+    .unwrap();
     let end = "HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
     let metrics = ask(&server, &format!("GET /metrics {end}"));
     assert!(metrics.starts_with("HTTP/1.1 200 OK"), "{metrics}");
@@ -106,7 +110,8 @@ fn the_server_answers_what_it_is_asked_and_ends_when_it_is_dropped() {
     // One who says nothing does not keep others from it, nor the server from ending.
     let _silent: Vec<TcpStream> = (0..4).map(|_| TcpStream::connect(server.address()).unwrap()).collect();
     assert!(ask(&server, &format!("GET /metrics {end}")).starts_with("HTTP/1.1 200"));
-    let taken = MetricsServer::start(server.address(), Exposition::new(live(), || 0), &health);
+    let taken =
+        MetricsServer::start(server.address(), Exposition::new(live(), GpuSamples::default(), || 0), &health);
     let error = format!("{:#}", taken.unwrap_err());
     assert!(error.contains("cannot serve metrics on 127.0.0.1:"), "{error}");
     let address = server.address();
@@ -118,8 +123,12 @@ fn the_server_answers_what_it_is_asked_and_ends_when_it_is_dropped() {
 #[test]
 fn a_thousand_clients_that_say_nothing_or_read_nothing_do_not_keep_anybody_from_the_metrics() {
     let health = Health::default();
-    let server =
-        MetricsServer::start("127.0.0.1:0".parse().unwrap(), Exposition::new(live(), || 0), &health).unwrap();
+    let server = MetricsServer::start(
+        "127.0.0.1:0".parse().unwrap(),
+        Exposition::new(live(), GpuSamples::default(), || 0),
+        &health,
+    )
+    .unwrap();
     // Both ends of each are ours.
     let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     limit.current = limit.maximum;

@@ -1,6 +1,7 @@
 //! Draws the screen: a heading, the table, the details of the selected row, and the keys. It fits 80 columns
 //! and 24 lines; a wider terminal shows more.
 
+use flow::schema::GpuRow;
 use ratatui::{
     Frame,
     layout::{Constraint, Layout, Rect},
@@ -27,12 +28,18 @@ const WIDE: u16 = 120;
 /// With fewer lines there is no room for details.
 const TALL: u16 = 16;
 
+/// With so many lines the GPUs are shown; with fewer, when the user wants them.
+const ROOM_FOR_GPUS: u16 = 32;
+/// GPUs that are shown: as many as most hosts have.
+const MAX_GPUS: usize = 8;
+
 const HELP: &str = "\
  q, Esc, Ctrl-C   quit: probes are detached
  Tab, v           ranks, communicators, processes
  s, r             sort by the next column; the other way round
  /                filter: rows that contain this text; Enter, Esc: none
  Space, f         freeze what is shown; the session goes on
+ u                show or hide the GPUs that watched processes use
  up, down, PgUp, PgDn, Home, End, j, k, g, G   select a row
  ?, h             this help
 
@@ -49,8 +56,12 @@ pub fn draw(frame: &mut Frame<'_>, state: &State, subject: &Subject) {
     let area = frame.area();
     let wide = area.width >= WIDE;
     let details = if area.height >= TALL { (area.height - 4) / 3 } else { 0 };
-    let [heading, choices, table, below, keys] = Layout::vertical([
+    let has_room = area.height >= ROOM_FOR_GPUS;
+    let shown = if has_room != state.toggled_gpus { state.gpus.len().min(MAX_GPUS) } else { 0 };
+    let gpus = u16::try_from(shown).unwrap_or(0);
+    let [heading, gpu_lines, choices, table, below, keys] = Layout::vertical([
         Constraint::Length(1),
+        Constraint::Length(gpus),
         Constraint::Length(1),
         Constraint::Min(3),
         Constraint::Length(details),
@@ -58,6 +69,8 @@ pub fn draw(frame: &mut Frame<'_>, state: &State, subject: &Subject) {
     ])
     .areas(area);
     frame.render_widget(Paragraph::new(heading_line(state, subject)), heading);
+    let lines: Vec<Line<'_>> = state.gpus.iter().take(shown).map(|gpu| gpu_line(gpu)).collect();
+    frame.render_widget(Paragraph::new(lines), gpu_lines);
     frame.render_widget(Paragraph::new(choices_line(state)), choices);
     draw_table(frame, table, state, wide);
     if details > 0 {
@@ -86,6 +99,35 @@ fn heading_line(state: &State, subject: &Subject) -> Line<'static> {
     let mut spans = vec![text.bold(), if rates.lost > 0 { lost.red() } else { lost.into() }];
     if rates.undecodable > 0 {
         spans.push(format!("  not understood {}", rates.undecodable).red());
+    }
+    Line::from(spans)
+}
+
+/// `GPU 0  99 % busy, 35 % memory  NVLink 64.0 GB/s out, 63.9 GB/s in  612 of 700 W  55 °C`
+fn gpu_line(gpu: &GpuRow) -> Line<'static> {
+    let known = |value: Option<u32>| value.map_or_else(|| "?".to_owned(), |value| value.to_string());
+    let mut text =
+        format!("GPU {}  {} % busy, {} % memory", gpu.gpu, known(gpu.sm_percent), known(gpu.memory_percent));
+    if let (Some(sent), Some(received), Some(period)) = (gpu.nvlink_sent, gpu.nvlink_received, gpu.period_ns)
+    {
+        #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
+        let rate = |moved: u64| bytes(moved as f64 / (period.max(1) as f64 / 1e9));
+        text += &format!("  NVLink {}/s out, {}/s in", rate(sent), rate(received));
+    }
+    if let (Some(power), Some(limit)) = (gpu.power_mw, gpu.power_limit_mw) {
+        text += &format!("  {} of {} W", power / 1000, limit / 1000);
+    }
+    if let Some(temperature) = gpu.temperature {
+        text += &format!("  {temperature} °C");
+    }
+    let mut spans = vec![Span::raw(text)];
+    if !gpu.throttled_by.is_empty() {
+        spans.push(format!("  slowed by {}", gpu.throttled_by.join(", ")).yellow());
+    }
+    if !gpu.xids.is_empty() {
+        spans.push(
+            format!("  Xid {}", gpu.xids.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")).red(),
+        );
     }
     Line::from(spans)
 }

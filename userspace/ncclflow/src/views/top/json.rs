@@ -7,7 +7,7 @@ use super::{
     subject::Subject,
 };
 use crate::kernel::probe::Level;
-use flow::statistics::RankKey;
+use flow::{schema::GpuRow, statistics::RankKey};
 
 #[derive(Debug, Serialize)]
 pub struct TopReport<'a> {
@@ -24,6 +24,8 @@ pub struct TopReport<'a> {
     folded_ranks: usize,
     records_lost: u64,
     records_undecodable: u64,
+    /// The latest row of each GPU of the host, as in `gpus.jsonl`.
+    gpus: Vec<&'a GpuRow>,
 }
 
 #[derive(Debug, Serialize)]
@@ -48,7 +50,7 @@ struct RankLine<'a> {
 }
 
 impl<'a> TopReport<'a> {
-    pub fn new(subject: &'a Subject, now: &Snapshot, rates: &'a Rates) -> Self {
+    pub fn new(subject: &'a Subject, now: &'a Snapshot, rates: &'a Rates) -> Self {
         let processes = subject.processes.iter().map(|(&pid, (name, nccl))| {
             let seen = now.statistics.processes.get(&pid).copied().unwrap_or_default();
             ProcessLine { pid, name, nccl, records: seen.records, lost: seen.lost }
@@ -64,6 +66,7 @@ impl<'a> TopReport<'a> {
             folded_ranks: rates.folded_ranks,
             records_lost: rates.lost,
             records_undecodable: rates.undecodable,
+            gpus: now.gpus.iter().map(|row| &**row).collect(),
         }
     }
 }

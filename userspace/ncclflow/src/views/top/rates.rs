@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use serde::Serialize;
 
 use super::lag::{self, Lag};
+use flow::schema::GpuRow;
 use flow::statistics::{OpKind, PeerStatistics, RankKey, RankStatistics, Statistics, Sum, Wait};
 use nccl_library::nccl::Direction;
 
@@ -13,6 +14,8 @@ pub struct Snapshot {
     /// `CLOCK_MONOTONIC`, nanoseconds.
     pub at_ns: u64,
     pub statistics: Arc<Statistics>,
+    /// The latest row of each GPU of the host.
+    pub gpus: Vec<Arc<GpuRow>>,
 }
 
 /// What a rank did between two snapshots, and in all; without what names it, as JSON has it.

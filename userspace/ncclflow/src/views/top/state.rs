@@ -1,5 +1,8 @@
 //! What the user has chosen: view, order, filter, row; and what keys do to it.
 
+use std::sync::Arc;
+
+use flow::schema::GpuRow;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use super::{
@@ -34,6 +37,10 @@ pub struct State {
     /// The user has chosen a row, which stays chosen wherever it goes; before, it is the first.
     has_chosen: bool,
     pub(super) rates: Rates,
+    /// GPUs that a watched process uses, or, where the driver does not say it, all.
+    pub(super) gpus: Vec<Arc<GpuRow>>,
+    /// They are shown although there is little room, or not although there is.
+    pub(super) toggled_gpus: bool,
     before: Snapshot,
     pub(super) rows: Vec<Row>,
     /// A line to show in place of the keys.
@@ -48,6 +55,11 @@ impl State {
     pub fn take(&mut self, now: Snapshot, subject: &Subject) {
         if !self.frozen {
             self.rates = Rates::between(&self.before, &now);
+            let is_watched = |pid: u32| subject.processes.contains_key(&pid);
+            let is_used = |gpu: &&Arc<GpuRow>| {
+                gpu.processes.as_ref().is_none_or(|all| all.iter().any(|process| is_watched(process.pid)))
+            };
+            self.gpus = now.gpus.iter().filter(is_used).cloned().collect();
         }
         self.before = now;
         self.arrange(subject);
@@ -84,6 +96,7 @@ impl State {
                 KeyCode::Char(' ' | 'f') => self.frozen = !self.frozen,
                 KeyCode::Char('/') => self.typing = true,
                 KeyCode::Char('s') => self.sort = next(&self.sort),
+                KeyCode::Char('u') => self.toggled_gpus = !self.toggled_gpus,
                 KeyCode::Char('r') => self.reversed = !self.reversed,
                 KeyCode::Tab | KeyCode::Char('v') => self.view = next(&self.view),
                 code => {

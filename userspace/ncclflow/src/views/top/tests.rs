@@ -11,6 +11,7 @@ use ratatui::{
 use super::*;
 use crate::kernel::probe::Level;
 use flow::made::ops::{Op, host, messages};
+use flow::schema::{GpuProcessRow, GpuRow};
 use flow::statistics::{Statistics, Tally};
 
 const SECOND: u64 = 1_000_000_000;
@@ -34,9 +35,27 @@ fn subject() -> Subject {
     Subject { host: "node-1".to_owned(), level: Some(Level::Steps), processes }
 }
 
+/// GPU 1 is another job's.
+fn gpus() -> Vec<Arc<GpuRow>> {
+    let gpu = |gpu: u32, pid: u32| GpuRow {
+        gpu,
+        period_ns: Some(2 * SECOND),
+        sm_percent: Some(99),
+        memory_percent: Some(0),
+        nvlink_sent: Some(128_000_000_000),
+        nvlink_received: Some(0),
+        processes: Some(vec![GpuProcessRow { pid, ..GpuProcessRow::default() }]),
+        ..GpuRow::default()
+    };
+    vec![Arc::new(gpu(0, 100)), Arc::new(gpu(1, 999))]
+}
+
 fn readings() -> [Snapshot; 2] {
-    [(0, [1; 4]), (2, [11, 11, 21, 11])]
-        .map(|(seconds, ops)| Snapshot { at_ns: seconds * SECOND + 1, statistics: job(ops) })
+    [(0, [1; 4]), (2, [11, 11, 21, 11])].map(|(seconds, ops)| Snapshot {
+        at_ns: seconds * SECOND + 1,
+        statistics: job(ops),
+        gpus: gpus(),
+    })
 }
 
 fn state() -> State {
@@ -95,7 +114,7 @@ fn a_rank_that_has_not_launched_what_others_had_a_refresh_ago_is_behind() {
             statistics.flow(&Op { rank, ..Op::default() }.record(), &host(pid));
             statistics.event(&flow::made::ops::launch(rank, launched), Some(&host(pid)), 0);
         }
-        Snapshot { at_ns: seconds * SECOND, statistics: statistics.snapshot() }
+        Snapshot { at_ns: seconds * SECOND, statistics: statistics.snapshot(), gpus: Vec::new() }
     };
     let lags = |before, now| -> Vec<Option<Lag>> {
         Rates::between(&before, &now).ranks.iter().map(|rank| rank.lag).collect()
@@ -128,6 +147,18 @@ fn all_that_matters_is_on_80_columns_and_24_lines() {
 }
 
 #[test]
+fn gpus_of_watched_processes_are_shown_where_there_is_room() {
+    let mut state = state();
+    let text = |state: &State, height| screen(state, 120, height).join("\n");
+    let tall = text(&state, 40);
+    assert!(tall.contains("GPU 0  99 % busy, 0 % memory  NVLink 64.0 GB/s out, 0 B/s in"), "{tall}");
+    assert!(!tall.contains("GPU 1"), "another job's: {tall}");
+    assert!(!text(&state, 24).contains("GPU 0"));
+    press(&mut state, "u");
+    assert!(text(&state, 24).contains("GPU 0") && !text(&state, 40).contains("GPU 0"));
+}
+
+#[test]
 fn keys_sort_filter_freeze_and_change_the_view() {
     let mut state = state();
     assert_eq!(press(&mut state, "s"), Action::Nothing);
@@ -150,7 +181,7 @@ fn keys_sort_filter_freeze_and_change_the_view() {
     press(&mut state, "f");
     let frozen = screen(&state, 80, 24);
     assert!(frozen[1].contains("FROZEN"));
-    state.take(Snapshot { at_ns: 5 * SECOND, statistics: job([90; 4]) }, &subject());
+    state.take(Snapshot { at_ns: 5 * SECOND, statistics: job([90; 4]), gpus: Vec::new() }, &subject());
     assert_eq!(screen(&state, 80, 24), frozen);
 
     press(&mut state, "/");

@@ -10,6 +10,7 @@ use std::{
 use serde_json::Value;
 
 use super::*;
+use flow::schema::GpuRow;
 
 /// Labels that Prometheus itself adds, and that of a histogram's buckets.
 const ADDED: [&str; 3] = ["instance", "job", "le"];
@@ -17,6 +18,27 @@ const ADDED: [&str; 3] = ["instance", "job", "le"];
 fn read(path: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path);
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// A GPU of which the driver says all.
+fn gpus() -> GpuSamples {
+    let count = Some(1);
+    GpuSamples::of_rows([GpuRow {
+        period_ns: Some(1_000_000_000),
+        gpu_uuid: Some("GPU-1".to_owned()),
+        sm_percent: count,
+        memory_percent: count,
+        nvlink_sent: Some(3),
+        nvlink_received: Some(4),
+        pcie_sent: Some(5),
+        pcie_received: Some(6),
+        sm_clock_mhz: count,
+        throttled_by: vec!["swPowerCap".to_owned()],
+        temperature: count,
+        power_mw: count,
+        xids: vec![79],
+        ..GpuRow::default()
+    }])
 }
 
 /// The words between backticks.
@@ -70,7 +92,7 @@ fn exported(text: &str) -> BTreeMap<String, String> {
 
 #[test]
 fn the_documentation_has_what_is_exported_and_nothing_else() {
-    let text = Exposition::new(live(), || 0).encode().unwrap();
+    let text = Exposition::new(live(), gpus(), || 0).encode().unwrap();
     let documented = documented();
     let exported: Vec<String> = exported(&text).into_keys().collect();
     assert_eq!(exported, documented.keys().cloned().collect::<Vec<_>>());
@@ -131,7 +153,7 @@ fn is_sample(name: &str, kinds: &BTreeMap<String, String>) -> bool {
 #[test]
 fn the_dashboard_asks_for_metrics_and_labels_that_are_exported() {
     let dashboard: Value = serde_json::from_str(&read("dist/grafana/ncclflow.json")).unwrap();
-    let kinds = exported(&Exposition::new(live(), || 0).encode().unwrap());
+    let kinds = exported(&Exposition::new(live(), gpus(), || 0).encode().unwrap());
     let documented = documented();
     let variables: BTreeSet<&str> = dashboard["templating"]["list"]
         .as_array()

@@ -1,0 +1,142 @@
+//! What the GPUs do, in recordings, metrics and `top`: against the file in which the bed notes it for the NVML
+//! double.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    fs::{self, OpenOptions},
+    os::unix::fs::FileExt as _,
+    path::Path,
+    process::Command,
+    thread,
+    time::Duration,
+};
+
+use ncclflow_e2e::harness::{
+    job::{Job, Shape},
+    programs,
+    recorder::Recorder,
+    replay, scrape,
+};
+use serde_json::Value;
+
+const RANKS: Shape = Shape { ranks: 2, processes: true, tree: false };
+const VERSION: &str = "2.28.9-cu13";
+/// Bytes of a GPU's slot in the file, and where its counters of sent and received bytes are, and its last error.
+const SLOT: u64 = 64;
+const SENT: u64 = 24;
+const RECEIVED: u64 = 32;
+const XID: u64 = 48;
+
+fn word(states: &Path, gpu: u64, at: u64) -> u64 {
+    let mut bytes = [0; 8];
+    fs::File::open(states).unwrap().read_exact_at(&mut bytes, gpu * SLOT + at).unwrap();
+    u64::from_le_bytes(bytes)
+}
+
+fn rows(folder: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(folder.join("gpus.jsonl")).unwrap_or_default();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn sum(rows: &[&Value], key: &str) -> u64 {
+    rows.iter().filter_map(|row| row[key].as_u64()).sum()
+}
+
+#[test]
+fn what_gpus_do_is_recorded_once_a_second() {
+    let Some(double) = programs::nvml_double() else { return };
+    let arguments =
+        ["--env", "NCCL_SHM_DISABLE=0", "--gpu-states", "{}/gpus", "--iters", "1000000", "--sync"];
+    let Some(job) = Job::start(VERSION, RANKS, &arguments).unwrap() else { return };
+    if !scrape::can_parse() {
+        return;
+    }
+    let states = job.folder.path().join("gpus");
+    let (double, states_text) = (double.display().to_string(), states.display().to_string());
+    let environment = [("NCCLFLOW_NVML", &*double), ("NVML_DOUBLE_STATES", &*states_text)];
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("out");
+    let before: Vec<[u64; 2]> =
+        (0..2).map(|gpu| [word(&states, gpu, SENT), word(&states, gpu, RECEIVED)]).collect();
+    let options = ["--metrics", "127.0.0.1:0"];
+    let pids = job.bed.pid_list();
+    let recorder = Recorder::start_in(&job.ncclflow, &pids, &output, &options, &environment).unwrap();
+    thread::sleep(Duration::from_millis(2500));
+    let file = OpenOptions::new().write(true).open(&states).unwrap();
+    file.write_all_at(&79u64.to_le_bytes(), SLOT + XID).unwrap();
+    thread::sleep(Duration::from_millis(2500));
+    let address =
+        recorder.said().split_once("metrics at http://").unwrap().1.split_once("/metrics").unwrap().0;
+    let samples = scrape::parse(&scrape::fetch(address).unwrap()).unwrap();
+    recorder.interrupt().unwrap();
+    let after: Vec<[u64; 2]> =
+        (0..2).map(|gpu| [word(&states, gpu, SENT), word(&states, gpu, RECEIVED)]).collect();
+
+    let all = rows(&output);
+    for gpu in 0..2u64 {
+        let own: Vec<&Value> = all.iter().filter(|row| row["gpu"] == gpu).collect();
+        assert!((4..=9).contains(&own.len()), "{} rows in 5 s", own.len());
+        assert!(own.iter().skip(1).all(|row| row["period_ns"].as_u64().unwrap() > 500_000_000), "{own:?}");
+        let at = usize::try_from(gpu).unwrap();
+        assert_eq!(own[1]["bus_id"], format!("0000:{:02x}:00.0", 0x10 + gpu));
+        assert_eq!(own[1]["processes"][0]["pid"], job.bed.ready.pids[at], "{}", own[1]);
+        assert!(own.iter().any(|row| row["sm_percent"] == 99), "its kernels run: {own:?}");
+        for (key, direction, counter) in [("nvlink_sent", "send", 0), ("nvlink_received", "recv", 1)] {
+            let moved = after[at][counter] - before[at][counter];
+            let seen = sum(&own, key);
+            // Between its first and its last reading, in whole KiB.
+            assert!(seen > moved / 4 && seen <= moved + 1024, "{key}: {seen} of {moved}");
+            let labels = [("gpu", &*gpu.to_string()), ("direction", direction)];
+            let scraped = scrape::count(&samples, "ncclflow_gpu_nvlink_bytes_total", &labels);
+            assert!(scraped > 0 && scraped <= seen, "{key}: {scraped} scraped, {seen} in rows");
+        }
+        let xids: Vec<&Value> =
+            own.iter().flat_map(|row| row["xids"].as_array().into_iter().flatten()).collect();
+        assert_eq!(xids, if gpu == 1 { vec![79] } else { Vec::new() });
+        let times: Vec<u64> = own.iter().map(|row| row["ts_ns"].as_u64().unwrap()).collect();
+        assert!(
+            times.windows(2).all(|pair| (500_000_000..3_000_000_000).contains(&(pair[1] - pair[0]))),
+            "{times:?}"
+        );
+    }
+    assert_eq!(scrape::count(&samples, "ncclflow_gpu_xids_total", &[("gpu", "1")]), 1);
+    replay::check(&job.ncclflow, &output, &output);
+
+    // Of a part of the time, the rows of that part.
+    let from = all[all.len() / 2]["ts_ns"].as_u64().unwrap();
+    let part = folder.path().join("part");
+    let mut export = Command::new(&job.ncclflow);
+    let export =
+        export.args(["export", "-f", "jsonl", "--last", "1", "-o"]).arg(&part).arg(&output).output().unwrap();
+    assert!(export.status.success(), "{}", String::from_utf8_lossy(&export.stderr));
+    let later = rows(&part);
+    assert!(!later.is_empty() && later.len() < all.len(), "{} of {}", later.len(), all.len());
+    assert!(later.iter().all(|row| row["ts_ns"].as_u64() >= Some(from)), "{later:?}");
+}
+
+#[test]
+fn a_driver_that_hangs_or_is_not_wanted_costs_the_recording_nothing() {
+    let Some(double) = programs::nvml_double() else { return };
+    let Some(job) = Job::start(VERSION, RANKS, &["--iters", "1000000", "--sync"]).unwrap() else { return };
+    let double = double.display().to_string();
+    let folder = tempfile::tempdir().unwrap();
+    for (name, options, variable) in
+        [("hangs", &[][..], "NVML_DOUBLE_HANGS"), ("unwanted", &["--no-gpus"], "NVML_DOUBLE_STATES")]
+    {
+        let output = folder.path().join(name);
+        let environment = [("NCCLFLOW_NVML", &*double), (variable, "1")];
+        let pids = job.bed.pid_list();
+        let recorder = Recorder::start_in(&job.ncclflow, &pids, &output, options, &environment).unwrap();
+        thread::sleep(Duration::from_millis(1500));
+        recorder.interrupt().unwrap();
+        let session: Value =
+            serde_json::from_str(&fs::read_to_string(output.join("session.json")).unwrap()).unwrap();
+        assert_eq!(
+            (&session["state"], &session["loss"]["records_lost"]),
+            (&"complete".into(), &0.into()),
+            "{name}"
+        );
+        assert!(!output.join("gpus.jsonl").exists(), "{name}");
+    }
+}
