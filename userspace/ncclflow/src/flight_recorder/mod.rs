@@ -9,12 +9,20 @@
 
 mod dump_writer;
 mod entry;
+mod files;
+mod global_ranks;
+mod operation;
 mod pickle;
+#[cfg(test)]
+mod tests;
 
 use std::io::{self, Write};
 
 pub use dump_writer::DumpWriter;
 pub use entry::{Entry, Frame, GroupStatus, ProcessGroup, State};
+pub use files::{RankFile, RankFiles};
+pub use global_ranks::GlobalRanks;
+pub use operation::{Function, Operation};
 
 /// The version of the format, as torch counts it.
 pub const VERSION: &str = "2.10";
