@@ -1,9 +1,10 @@
 """Files of torch's flight recorder, as Python's pickle and torch's own analyser read them, as JSON.
 
-usage: flight_recorder_files.py ANALYSER PREFIX_OF_PATHS
+usage: flight_recorder_files.py ANALYSER PREFIX_OF_PATHS [TORCHS_OWN.pkl.gz]
 """
 
 import glob
+import gzip
 import importlib
 import io
 import json
@@ -50,12 +51,40 @@ def analysed(folder, prefix):
     return {"said": said.getvalue().splitlines(), "collectives": collectives}
 
 
+def differences(dump, own):
+    """Where the form of a dump is not that of torch's own: keys, and types of values that are known."""
+    found = []
+
+    def compare(what, have, want):
+        for key in sorted(set(have) | set(want)):
+            if key not in want:
+                found.append("%s has %s" % (what, key))
+            # torch before 2.7 has no threads; the name of a thread is not recorded.
+            elif key not in have and key != "thread_name" and key != "frames":
+                found.append("%s lacks %s" % (what, key))
+            elif key in have and None not in (have[key], want[key]) and type(have[key]) is not type(want[key]):
+                found.append("%s: %s is %s, not %s" % (what, key, type(have[key]), type(want[key])))
+
+    compare("dump", {**dump, "comm_lib_version": ""}, own)
+    entry = next(entry for entry in own["entries"] if entry["profiling_name"] == "nccl:all_reduce")
+    for mine in dump["entries"]:
+        compare("entry", mine, entry)
+    for what in ["pg_config", "pg_status"]:
+        for mine in dump[what].values():
+            compare(what, mine, own[what]["0"])
+    return sorted(set(found))
+
+
 def main():
     dumps = {}
     for path in glob.glob(PREFIX + "*"):
         with open(path, "rb") as file:
             dumps[path[len(PREFIX) :]] = pickle.load(file)
     answer = {"dumps": dumps, **analysed(os.path.dirname(PREFIX), os.path.basename(PREFIX))}
+    if len(sys.argv) > 3:
+        with gzip.open(sys.argv[3], "rb") as file:
+            own = pickle.load(file)
+        answer["differences"] = sum((differences(dump, own) for dump in dumps.values()), [])
     json.dump(answer, sys.stdout)
 
 

@@ -234,7 +234,7 @@ fn another_collective_is_named_with_its_line() {
     );
     for name in ["calls", "ops"] {
         let (report, text) = job.check(name);
-        let first = &report["first_difference"];
+        let first = &report["firstDifference"];
         assert_eq!((&first["text"], &first["seq"]), (&json!(said), &json!(DIFFERS * 2)), "{report:#}");
         assert!(text.contains(&format!("first difference: {said}")), "{text}");
         let [other, most] = &**first["groups"].as_array().unwrap() else { panic!("{first:#}") };
@@ -264,7 +264,7 @@ fn another_size_is_named_with_its_line() {
     );
     for name in ["calls", "ops"] {
         let (report, _) = job.check(name);
-        assert_eq!(report["first_difference"]["text"], said, "{report:#}");
+        assert_eq!(report["firstDifference"]["text"], said, "{report:#}");
         let found = job.exported(name, &analyser);
         same_calls(&job, &found, name == "calls");
         let mismatches = &differing(&found)["mismatches"];
@@ -297,7 +297,7 @@ fn an_absent_rank_is_named_with_its_line() {
     );
     for name in ["calls", "ops"] {
         let (report, _) = job.check(name);
-        assert_eq!(report["first_difference"]["text"], said, "{report:#}");
+        assert_eq!(report["firstDifference"]["text"], said, "{report:#}");
         let found = job.exported(name, &analyser);
         same_calls(&job, &found, name == "calls");
         let first = differing(&found);

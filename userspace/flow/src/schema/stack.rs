@@ -70,3 +70,13 @@ row! {
         "unknown": Measured, unknown: Option<String>, unless is_none;
     }
 }
+
+impl StackRow {
+    /// Bytes of memory that it takes, about.
+    pub fn memory(&self) -> usize {
+        let frame = |frame: &FrameRow| {
+            size_of::<FrameRow>() + frame.function.len() + frame.file.as_ref().map_or(0, String::len)
+        };
+        self.frames.iter().map(frame).sum::<usize>() + size_of::<Self>()
+    }
+}

@@ -12,8 +12,8 @@ use crate::{export::CallNumbers, flight_recorder::Function};
 /// called it.
 const WAIT_NS: u64 = 60_000_000_000;
 
-/// Frames of all stacks of a folder that are kept until it is known which are asked for.
-const MAX_FRAMES: usize = 1 << 20;
+/// Memory of all stacks of a folder, about, that are kept until it is known which are asked for.
+const MAX_BYTES: usize = 256 << 20;
 
 /// Where a rank called a collective.
 #[derive(Clone, Debug)]
@@ -91,7 +91,7 @@ impl Gather for Lines {
 
     fn folder(&self, _clock: Option<ClockReport>) -> FolderLines {
         let wanted = self.wanted.clone();
-        FolderLines { wanted, ranks: Vec::new(), stacks: HashMap::new(), frames: 0 }
+        FolderLines { wanted, ranks: Vec::new(), stacks: HashMap::new(), bytes: 0 }
     }
 
     fn until_ns(&self) -> u64 {
@@ -126,7 +126,7 @@ pub(super) struct FolderLines {
     wanted: HashMap<String, u64>,
     ranks: Vec<Rank>,
     stacks: HashMap<(u32, StackId), Vec<FrameRow>>,
-    frames: usize,
+    bytes: usize,
 }
 
 impl TakeRows for FolderLines {
@@ -171,8 +171,8 @@ impl TakeRows for FolderLines {
     }
 
     fn stack(&mut self, row: &StackRow) {
-        self.frames += row.frames.len();
-        if self.frames <= MAX_FRAMES {
+        self.bytes = self.bytes.saturating_add(row.memory());
+        if self.bytes <= MAX_BYTES {
             self.stacks.insert((row.pid, row.stack), row.frames.clone());
         }
     }

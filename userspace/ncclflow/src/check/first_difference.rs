@@ -27,6 +27,7 @@ pub struct FirstDifference {
 
 /// Ranks that did the same.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct DifferingRanks {
     pub ranks: Vec<i32>,
     /// `function`, `count`, `datatype`, `redop`, `root`; null: they did not call it.

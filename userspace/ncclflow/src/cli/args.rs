@@ -177,6 +177,8 @@ Examples:
   ncclflow check /var/tmp/flows                one host
   ncclflow check host1/flows host2/flows       all ranks of a job
   ncclflow check flows --json | jq '.communicators[].verdict.culprit'
+  ncclflow check host*/calls                   of record --level api --stacks: with the line of each rank
+  ncclflow check flows --json | jq -r '.communicators[].firstDifference.text'
 
 Collectives that are not the same on all ranks, or in another order; ranks that have not joined; sends without receives; with
 recordings of --level steps also the rank or link that the others wait for. No clock of one rank is compared with another's for that.

@@ -12,7 +12,7 @@ use super::{
     rank_report::RankReport,
 };
 use crate::flight_recorder::{
-    Dump, Entry, Frame, Function, GlobalRanks, GroupStatus, Operation, ProcessGroup,
+    Dump, Entry, Frame, Function, GlobalRanks, GroupStatus, Operation, Places, ProcessGroup,
 };
 
 /// Collectives of a rank of which entries are made: the latest.
@@ -95,7 +95,7 @@ fn add(
     job_ranks: &BTreeMap<u32, u32>,
 ) {
     let common = Common::of(&communicator.ranks);
-    let mut unknown = BTreeSet::new();
+    let (mut unknown, places) = (BTreeSet::new(), Places::of(group));
     for rank in &communicator.ranks {
         let Some(job_rank) = job_ranks.get(&rank.rank) else { continue };
         let process = report.processes.iter().find(|process| process.is_of(rank));
@@ -139,7 +139,7 @@ fn add(
                 ..Entry::default()
             };
             Operation { function, count: None, datatype: None, rank: rank.rank, root: None, peer }
-                .describe(group, &mut entry);
+                .describe(group, &places, &mut entry);
             dump.entries.push(entry);
         }
     }

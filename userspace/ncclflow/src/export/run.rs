@@ -80,6 +80,9 @@ pub struct SourceReport {
     pub removed_records: u64,
     #[serde(skip)]
     pub(crate) read: Read,
+    /// From its own clock to wall time.
+    #[serde(skip)]
+    pub(super) offset_ns: u64,
 }
 
 impl SourceReport {
@@ -99,6 +102,7 @@ impl SourceReport {
             unknown_blocks: unknown,
             removed_records: removed,
             read,
+            offset_ns: source.offset_ns(),
         }
     }
 }

@@ -53,13 +53,30 @@ fn listed(ranks: impl Iterator<Item = u32>) -> String {
     texts.join(", ")
 }
 
-impl ProcessGroup {
-    /// The place of a rank among the job's ranks of the group: what torch's readers take a rank's number in a name for.
-    /// torch sorts the ranks of its groups, so that it is the rank in the group; other programs need not.
-    pub fn place_of(&self, rank: u32) -> u32 {
-        let Some(own) = self.ranks.get(rank as usize) else { return rank };
-        let before = self.ranks.iter().filter(|other| *other < own).count();
-        u32::try_from(before).unwrap_or(rank)
+/// The place of each rank among the job's ranks of its group: what torch's readers take a rank's number in a name for. torch
+/// sorts the ranks of its groups, so that it is the rank in the group; other programs need not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Places(Option<Vec<u32>>);
+
+impl Places {
+    pub fn of(group: &ProcessGroup) -> Self {
+        if group.ranks.is_sorted() {
+            return Self(None);
+        }
+        let mut sorted: Vec<(u64, usize)> = group.ranks.iter().copied().zip(0..).collect();
+        sorted.sort_unstable();
+        let mut places = vec![0; sorted.len()];
+        for (place, (_, rank)) in (0..).zip(sorted) {
+            if let Some(at) = places.get_mut(rank) {
+                *at = place;
+            }
+        }
+        Self(Some(places))
+    }
+
+    pub(super) fn place(&self, rank: u32) -> u32 {
+        let places = self.0.as_ref();
+        places.and_then(|places| places.get(rank as usize)).copied().unwrap_or(rank)
     }
 }
 

@@ -21,7 +21,7 @@ use std::io::{self, Write};
 pub use dump_writer::DumpWriter;
 pub use entry::{Entry, Frame, GroupStatus, ProcessGroup, State};
 pub use files::{RankFile, RankFiles};
-pub use global_ranks::GlobalRanks;
+pub use global_ranks::{GlobalRanks, Places};
 pub use operation::{Function, Operation};
 
 /// The version of the format, as torch counts it.

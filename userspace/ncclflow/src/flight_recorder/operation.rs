@@ -1,6 +1,6 @@
 //! What NCCL's calls are called in torch, and what tensors torch would have noted.
 
-use super::{Entry, ProcessGroup};
+use super::{Entry, Places, ProcessGroup};
 
 /// A function of NCCL that torch's recorder has an operation for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,15 +94,15 @@ pub struct Operation<'a> {
 impl Operation<'_> {
     /// Puts name, sizes and types into the entry, as torch would have them. A size that is not known is 0 elements: torch's
     /// readers multiply them.
-    pub fn describe(&self, group: &ProcessGroup, entry: &mut Entry) {
+    pub fn describe(&self, group: &ProcessGroup, places: &Places, entry: &mut Entry) {
         let (_, name) = self.function.names();
         entry.is_p2p = self.function.is_p2p();
         entry.profiling_name = match (self.function, self.peer) {
             (Function::Send, Some(peer)) => {
-                format!("nccl:{name} {}->{}", group.place_of(self.rank), group.place_of(peer))
+                format!("nccl:{name} {}->{}", places.place(self.rank), places.place(peer))
             }
             (Function::Recv, Some(peer)) => {
-                format!("nccl:{name} {}<-{}", group.place_of(self.rank), group.place_of(peer))
+                format!("nccl:{name} {}<-{}", places.place(self.rank), places.place(peer))
             }
             _ => format!("nccl:{name}"),
         };
@@ -161,7 +161,7 @@ mod tests {
             peer: Some(2),
         };
         let mut entry = Entry::default();
-        operation.describe(&group, &mut entry);
+        operation.describe(&group, &Places::of(&group), &mut entry);
         entry
     }
 

@@ -6,6 +6,7 @@
 
 mod checked;
 mod compat;
+mod flight_recorder;
 mod hostile;
 mod parts;
 #[expect(unreachable_pub, reason = "shared with the fuzz target")]

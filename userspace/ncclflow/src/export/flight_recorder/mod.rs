@@ -25,7 +25,7 @@ use self::{
 };
 use super::{call_numbers::CallNumbers, format::View, job::Job, run::Exported, source::Source, who::Who};
 use crate::{
-    flight_recorder::{Entry, Function, GlobalRanks, GroupStatus, Operation, ProcessGroup, RankFiles},
+    flight_recorder::{Entry, Function, GlobalRanks, GroupStatus, Operation, Places, ProcessGroup, RankFiles},
     sinks::Sink,
 };
 
@@ -35,6 +35,13 @@ const MAX_FILES: usize = 4096;
 /// Communicators, and ranks of them.
 const MAX_GROUPS: usize = 65_536;
 const MAX_RANKS: usize = 65_536;
+
+/// Ranks of all communicators, recorded or not.
+const MAX_MEMBERS: usize = 1 << 22;
+
+/// A rank that was watched for this much longer than a collective took to come on another has not joined it. Wall clocks of
+/// hosts differ less.
+const LATE_NS: u64 = 1_000_000_000;
 
 /// Ops of a rank that are known to have an entry: the rows of an op's channels do not always come in a row.
 const MAX_SEEN: usize = 256;
@@ -49,8 +56,10 @@ const MAX_NOTES: usize = 20;
 #[derive(Clone, Debug)]
 struct Group {
     process_group: ProcessGroup,
-    /// The first collective that all its recorded ranks have.
+    places: Places,
+    /// The first collective that all its recorded ranks have, and the last.
     from: u64,
+    until: u64,
 }
 
 /// A rank of the job.
@@ -61,8 +70,8 @@ struct JobRank {
     /// Of the process, in [`FlightRecorder::processes`].
     process: usize,
     spool: Spool,
-    /// Its communicators, with the first collective that it has of each.
-    groups: BTreeMap<u32, Option<u64>>,
+    /// Its communicators, with the first and the last collective that it has of each.
+    groups: BTreeMap<u32, Option<(u64, u64)>>,
     nccl_version: Option<String>,
 }
 
@@ -86,6 +95,7 @@ struct Totals {
     p2p: u64,
     left_out_p2p: u64,
     before: u64,
+    after: u64,
     without_stack: u64,
     uncertain: u64,
     inferred: u64,
@@ -100,6 +110,8 @@ pub(super) struct FlightRecorder {
     comm_names: HashMap<String, String>,
     host: String,
     offset_ns: u64,
+    /// When each source ended, as wall time.
+    ended_ns: Vec<Option<u64>>,
     /// Of the present source: entries are made of its calls.
     of_calls: bool,
     /// Of the present source: records were lost.
@@ -108,9 +120,12 @@ pub(super) struct FlightRecorder {
     comm_ranks: HashMap<RankKey, CommRank>,
     groups: Vec<Group>,
     group_numbers: BTreeMap<(u64, u32), Option<u32>>,
+    /// Ranks of all groups, also of those that were not recorded.
+    members: usize,
     /// By rank of the job.
     ranks: BTreeMap<i64, JobRank>,
-    processes: Vec<(String, u32)>,
+    /// Processes by number.
+    processes: HashMap<(String, u32), usize>,
     stacks: StackTable,
     datatypes: Vec<Name>,
     refused: Vec<String>,
@@ -130,14 +145,16 @@ impl FlightRecorder {
             comm_names: HashMap::new(),
             host: String::new(),
             offset_ns: 0,
+            ended_ns: Vec::new(),
             of_calls: false,
             was_lost: false,
             nccl_version: None,
             comm_ranks: HashMap::new(),
             groups: Vec::new(),
             group_numbers: BTreeMap::new(),
+            members: 0,
             ranks: BTreeMap::new(),
-            processes: Vec::new(),
+            processes: HashMap::new(),
             stacks: StackTable::default(),
             datatypes: Vec::new(),
             refused: Vec::new(),
@@ -160,11 +177,8 @@ impl FlightRecorder {
     }
 
     fn process(&mut self, pid: u32) -> usize {
-        let known = self.processes.iter().rposition(|(host, known)| *known == pid && *host == self.host);
-        known.unwrap_or_else(|| {
-            self.processes.push((self.host.clone(), pid));
-            self.processes.len() - 1
-        })
+        let next = self.processes.len();
+        *self.processes.entry((self.host.clone(), pid)).or_insert(next)
     }
 
     /// The communicator's number, if the job's ranks are known of its own.
@@ -184,6 +198,10 @@ impl FlightRecorder {
                 None
             }
             Ok(GlobalRanks { ranks, inferred }) => {
+                self.members += ranks.len();
+                if self.members > MAX_MEMBERS {
+                    bail!("the communicators have more than {MAX_MEMBERS} ranks");
+                }
                 self.totals.inferred += u64::from(inferred);
                 let is_derived = |rank: u32| known.get(&rank).is_some_and(|rank| rank.is_derived);
                 let derived = (0..n_ranks).filter(|rank| is_derived(*rank));
@@ -198,7 +216,8 @@ impl FlightRecorder {
                     ranks,
                     status: None,
                 };
-                self.groups.push(Group { process_group, from: 0 });
+                let places = Places::of(&process_group);
+                self.groups.push(Group { process_group, places, from: 0, until: u64::MAX });
                 u32::try_from(id).ok()
             }
         };
@@ -273,9 +292,10 @@ impl FlightRecorder {
                 owner.0
             );
         }
-        let first = rank.groups.entry(group).or_default();
+        let range = rank.groups.entry(group).or_default();
         if number != BY_PLACE {
-            *first = Some(first.map_or(number, |first| first.min(number)));
+            let (first, last) = range.unwrap_or((number, number));
+            *range = Some((first.min(number), last.max(number)));
         }
         rank.spool.push(operation)?;
         Ok(())
@@ -369,7 +389,7 @@ impl FlightRecorder {
     }
 
     /// Writes the file of a rank of the job. It has its name when it is complete.
-    fn write_file(&mut self, job_rank: i64, rank: JobRank) -> Result<()> {
+    fn write_file(&mut self, job_rank: i64, rank: JobRank, judged_until_ns: u64) -> Result<()> {
         let JobRank { process, spool, groups, nccl_version, owner: _ } = rank;
         let mut file = self.output.create(u64::try_from(job_rank)?)?;
         let mut counts: BTreeMap<u32, Counts> = BTreeMap::new();
@@ -381,11 +401,16 @@ impl FlightRecorder {
                 return Ok(());
             };
             let counts = counts.entry(operation.group).or_insert_with(|| Counts::of(&group.process_group, job_rank));
-            if counts.number(operation, function) < group.from {
+            let number = counts.number(operation, function);
+            if number < group.from {
                 totals.before += 1;
                 return Ok(());
             }
-            let entry = counts.entry(operation, function, &group.process_group, datatypes);
+            if number > group.until && operation.ts_ns > judged_until_ns {
+                totals.after += 1;
+                return Ok(());
+            }
+            let entry = counts.entry(operation, function, group, datatypes);
             let frames = operation.stack.and_then(|stack| stacks.get(process, stack));
             totals.without_stack += u64::from(frames.is_none());
             file.writer.entry(&Entry { record_id, frames, ..entry })?;
@@ -442,9 +467,10 @@ impl Counts {
         &mut self,
         operation: &Waiting,
         function: Function,
-        group: &ProcessGroup,
+        group: &Group,
         datatypes: &[Name],
     ) -> Entry {
+        let Group { process_group: group, places, .. } = group;
         self.operations += 1;
         if function.is_p2p() {
             self.p2p += 1;
@@ -472,7 +498,7 @@ impl Counts {
             root: operation.root,
             peer: operation.peer,
         }
-        .describe(group, &mut entry);
+        .describe(group, places, &mut entry);
         entry
     }
 }
@@ -493,6 +519,8 @@ impl View for FlightRecorder {
     fn begin(&mut self, source: &Source) -> Result<()> {
         source.host().clone_into(&mut self.host);
         self.offset_ns = source.offset_ns();
+        let ended_ns = source.clock().and_then(|clock| clock.ended_monotonic_ns);
+        self.ended_ns.push(ended_ns.map(|ended| ended.saturating_add(self.offset_ns)));
         let report: Value = serde_json::from_str(&source.text).unwrap_or_default();
         self.of_calls = source.is_of_calls() || report["api"] == true;
         self.was_lost = source.has_losses();
@@ -518,13 +546,15 @@ impl View for FlightRecorder {
                 )
             );
         }
-        for (group, first) in ranks.values().flat_map(|rank| &rank.groups) {
-            if let (Some(group), Some(first)) = (self.groups.get_mut(*group as usize), first) {
+        for (group, range) in ranks.values().flat_map(|rank| &rank.groups) {
+            if let (Some(group), Some((first, last))) = (self.groups.get_mut(*group as usize), range) {
                 group.from = group.from.max(*first);
+                group.until = group.until.min(*last);
             }
         }
+        let judged_until_ns = self.watched_until_ns(exported).map_or(u64::MAX, |end| end.saturating_sub(LATE_NS));
         for (job_rank, rank) in ranks {
-            self.write_file(job_rank, rank)?;
+            self.write_file(job_rank, rank, judged_until_ns)?;
         }
         Ok(())
     }
@@ -550,6 +580,10 @@ impl View for FlightRecorder {
             totals.before,
             "entries are left out, as they are from before the first collective that all recorded ranks of their group have",
         );
+        note(
+            totals.after,
+            "entries are left out, as they are from the last second, and other ranks of their group had not come to them when the recording ended",
+        );
         note(totals.without_stack, "entries have no frames: no stack was recorded for them (record --stacks)");
         note(
             totals.uncertain,
@@ -573,6 +607,21 @@ impl View for FlightRecorder {
 }
 
 impl FlightRecorder {
+    /// Until when all hosts were watched, as wall time; nothing: a recording has no end.
+    fn watched_until_ns(&self, exported: &Exported) -> Option<u64> {
+        let mut hosts: BTreeMap<&str, Option<u64>> = BTreeMap::new();
+        for (source, ended_ns) in exported.sources.iter().zip(&self.ended_ns) {
+            let until_ns = source.until_ns.map(|until| until.saturating_add(source.offset_ns));
+            let end = match (*ended_ns, until_ns) {
+                (Some(ended), Some(until)) => Some(ended.min(until)),
+                (ended, until) => ended.or(until),
+            };
+            // A host is watched until its last recording ends.
+            hosts.entry(&source.host).and_modify(|known| *known = known.zip(end).map(|(a, b)| a.max(b))).or_insert(end);
+        }
+        hosts.into_values().collect::<Option<Vec<_>>>()?.into_iter().min()
+    }
+
     /// No more rows of the present source come.
     fn end_source(&mut self) {
         for rank in self.comm_ranks.drain().map(|(_, rank)| rank) {

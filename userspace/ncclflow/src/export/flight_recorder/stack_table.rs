@@ -6,21 +6,21 @@ use flow::schema::{FrameRow, StackId, StackRow};
 
 use crate::flight_recorder::Frame;
 
-/// Frames of all stacks that are kept.
-const MAX_FRAMES: usize = 1 << 20;
+/// Memory of all stacks that are kept, about.
+const MAX_BYTES: usize = 256 << 20;
 
 #[derive(Debug, Default)]
 pub(super) struct StackTable {
     /// By process and number.
     stacks: HashMap<(usize, StackId), Arc<[Frame]>>,
-    frames: usize,
+    bytes: usize,
 }
 
 impl StackTable {
     /// Takes a stack; nothing if there is no room for it.
     pub(super) fn insert(&mut self, process: usize, row: &StackRow) {
-        self.frames += row.frames.len();
-        if self.frames <= MAX_FRAMES {
+        self.bytes = self.bytes.saturating_add(row.memory());
+        if self.bytes <= MAX_BYTES {
             // torch has the innermost first.
             let frames = row.frames.iter().rev().map(frame).collect();
             self.stacks.insert((process, row.stack), frames);
