@@ -72,8 +72,14 @@ impl Job {
         }
     }
 
-    fn pids(&self) -> String {
-        self.ranks.iter().map(|child| child.id().to_string()).collect::<Vec<_>>().join(",")
+    fn pids(&self, ranks: &[usize]) -> String {
+        ranks.iter().map(|rank| self.ranks[*rank].id().to_string()).collect::<Vec<_>>().join(",")
+    }
+
+    /// The folders of a recording: calls are recorded as if ranks 0 and 1 were on one host, and rank 2 on another.
+    fn folders(&self, name: &str) -> Vec<PathBuf> {
+        let names = if name == "calls" { vec!["calls0", "calls1"] } else { vec![name] };
+        names.into_iter().map(|name| self.path(name)).collect()
     }
 
     /// Runs until each rank has called all that it calls; records it twice, with ops and with calls only. `meanwhile` is told
@@ -85,7 +91,13 @@ impl Job {
         let folder = tempfile::tempdir().unwrap();
         let start = |rank: u32| {
             let mut command = Command::new(&python.program);
-            command.args(["-I".as_ref(), SCRIPT.as_ref(), bed.as_os_str(), library.as_os_str(), nvml.as_os_str()]);
+            command.args([
+                "-I".as_ref(),
+                SCRIPT.as_ref(),
+                bed.as_os_str(),
+                library.as_os_str(),
+                nvml.as_os_str(),
+            ]);
             command.arg(folder.path()).args([rank, RANKS].map(|number| number.to_string()));
             command.args([what, &CULPRIT.to_string()]);
             command.env("RANK", rank.to_string()).env("WORLD_SIZE", RANKS.to_string());
@@ -104,11 +116,15 @@ impl Job {
             }
         };
         wait_for("ready", &[0, 1, 2], &job);
-        let record = |name: &str, options: &[&str]| {
-            let options = [&["--stacks"], options].concat();
-            Recorder::start(&ncclflow, &job.pids(), &job.path(name), &options).unwrap()
+        let record = |name: &str, level: &str, ranks: &[usize]| {
+            let options = ["--stacks", "--level", level];
+            Recorder::start(&ncclflow, &job.pids(ranks), &job.path(name), &options).unwrap()
         };
-        let recorders = [record("calls", &["--level", "api"]), record("ops", &["--level", "flow"])];
+        let recorders = [
+            record("calls0", "api", &[0, 1]),
+            record("calls1", "api", &[2]),
+            record("ops", "flow", &[0, 1, 2]),
+        ];
         File::create(job.path("go")).unwrap();
         let others: Vec<usize> = if what == "absent" { vec![0, 2] } else { vec![0, 1, 2] };
         wait_for("called", &others, &job);
@@ -128,7 +144,7 @@ impl Job {
     fn check(&self, name: &str) -> (Value, String) {
         let check = |options: &[&str]| {
             let mut check = Command::new(programs::ncclflow().unwrap());
-            let output = check.arg("check").arg(self.path(name)).args(options).output().unwrap();
+            let output = check.arg("check").args(self.folders(name)).args(options).output().unwrap();
             assert_eq!(output.status.code(), Some(3), "{}", String::from_utf8_lossy(&output.stderr));
             String::from_utf8(output.stdout).unwrap()
         };
@@ -143,7 +159,7 @@ impl Job {
         fs::create_dir(&folder).unwrap();
         let prefix = folder.join("rank_");
         let mut export = Command::new(programs::ncclflow().unwrap());
-        export.arg("export").arg(self.path(name)).args(["-f", "flight-recorder", "-o"]).arg(&prefix);
+        export.arg("export").args(self.folders(name)).args(["-f", "flight-recorder", "-o"]).arg(&prefix);
         let output = export.output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         read(&prefix, analyser)
@@ -240,7 +256,13 @@ fn another_collective_is_named_with_its_line() {
         let [other, most] = &**first["groups"].as_array().unwrap() else { panic!("{first:#}") };
         assert_eq!((&other["ranks"], &most["ranks"]), (&json!([1]), &json!([0, 2])));
         assert_eq!(other["call"]["function"], "AllGather");
-        let whole: Vec<_> = other["frames"].as_array().unwrap().iter().rev().map(|frame| frame["line"].as_u64().unwrap()).collect();
+        let whole: Vec<_> = other["frames"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .rev()
+            .map(|frame| frame["line"].as_u64().unwrap())
+            .collect();
         let expected: Vec<u64> = job.truth[1].last().unwrap().frames.iter().map(|frame| frame.2).collect();
         assert_eq!(whole, expected);
         let found = job.exported(name, &analyser);
@@ -280,9 +302,10 @@ fn an_absent_rank_is_named_with_its_line() {
         let prefix = job.path("fr-dump/rank_");
         let begun = Instant::now();
         let mut dump = Command::new(programs::ncclflow().unwrap());
-        dump.args(["dump", "-p", &job.pids(), "--flight-recorder"]).arg(prefix);
+        dump.args(["dump", "-p", &job.pids(&[0, 1, 2]), "--flight-recorder"]).arg(prefix);
         let output = dump.output().unwrap();
-        let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let (said, errors) =
+            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert_eq!(output.status.code(), Some(3), "{said} {errors}");
         assert!(errors.contains(" entries of 3 ranks written to"), "{errors}");
         println!("a dump took {:.1} s", begun.elapsed().as_secs_f64());

@@ -49,7 +49,9 @@ impl RankLines {
     fn note(&mut self, wanted: u64, line: CallLine) {
         if line.number == wanted {
             self.at.get_or_insert(line);
-        } else if line.number < wanted && self.before.as_ref().is_none_or(|before| before.number < line.number) {
+        } else if line.number < wanted
+            && self.before.as_ref().is_none_or(|before| before.number < line.number)
+        {
             self.before = Some(line);
         }
     }
@@ -100,7 +102,7 @@ impl Gather for Lines {
 
     fn add(&mut self, folder: FolderLines) -> bool {
         let FolderLines { ranks, stacks, .. } = folder;
-        for Rank { communicator, rank, mut lines, .. } in ranks {
+        for FolderRank { communicator, rank, mut lines, .. } in ranks {
             for line in [&mut lines.at, &mut lines.before].into_iter().flatten() {
                 line.frames = line.stack.and_then(|stack| stacks.get(&(line.pid, stack))).cloned();
             }
@@ -111,8 +113,9 @@ impl Gather for Lines {
     }
 }
 
+/// A rank of the folder.
 #[derive(Debug)]
-struct Rank {
+struct FolderRank {
     communicator: String,
     rank: i32,
     wanted: u64,
@@ -124,7 +127,7 @@ struct Rank {
 #[derive(Debug)]
 pub(super) struct FolderLines {
     wanted: HashMap<String, u64>,
-    ranks: Vec<Rank>,
+    ranks: Vec<FolderRank>,
     stacks: HashMap<(u32, StackId), Vec<FrameRow>>,
     bytes: usize,
 }
@@ -132,7 +135,7 @@ pub(super) struct FolderLines {
 impl TakeRows for FolderLines {
     fn rank(&mut self, communicator: &str, rank: i32) -> Option<usize> {
         let wanted = *self.wanted.get(communicator)?;
-        self.ranks.push(Rank {
+        self.ranks.push(FolderRank {
             communicator: communicator.to_owned(),
             rank,
             wanted,

@@ -6,8 +6,9 @@ use flow::schema::FrameRow;
 use serde::Serialize;
 
 use super::{
+    call::Call,
     call_lines::{CallLine, Lines},
-    collectives::{At, Call},
+    collectives::At,
     communicator_check::{Finding, FindingKind},
 };
 
@@ -62,13 +63,16 @@ pub(super) fn first(findings: &[Finding]) -> Option<(u64, Vec<i32>)> {
     Some((seq / 2, absent))
 }
 
+/// The last collective of a rank that did not call the one that is asked for, and its stack, where they are known.
+type WhereCalled = (Option<u64>, Option<Vec<FrameRow>>);
+
 impl FirstDifference {
     /// By what ranks ran under this number, and by the lines that are known of them.
     pub(super) fn new(communicator: &str, number: u64, at: At, lines: &Lines) -> Self {
         let mut groups: Vec<DifferingRanks> = Vec::new();
         for (call, ranks) in at.groups {
             // Ranks by what their calls have in common: the last collective of those that did not call this one, the line.
-            let mut alike: BTreeMap<(Option<u64>, Option<Vec<FrameRow>>), Vec<i32>> = BTreeMap::new();
+            let mut alike: BTreeMap<WhereCalled, Vec<i32>> = BTreeMap::new();
             for rank in ranks {
                 let found = lines.of(communicator, rank);
                 let line = match &call {
@@ -96,9 +100,8 @@ impl FirstDifference {
 /// The innermost frame of the user's own code; of none, the innermost that is known.
 fn users_line(frames: &[FrameRow]) -> Option<&FrameRow> {
     let known = || frames.iter().rev().filter(|frame| frame.file.is_some());
-    let own = |frame: &&FrameRow| {
-        frame.file.as_deref().is_some_and(|file| !crate::python::is_of_a_library(file))
-    };
+    let own =
+        |frame: &&FrameRow| frame.file.as_deref().is_some_and(|file| !crate::python::is_of_a_library(file));
     known().find(own).or_else(|| known().next())
 }
 
@@ -200,7 +203,8 @@ mod tests {
     fn lines(lines: &[(i32, u64, u32)]) -> Lines {
         let mut known = Lines::default();
         for (rank, number, line) in lines {
-            let frames = vec![frame("/home/u/main.py", 1), frame("/home/u/model.py", *line), frame(LIBRARY, 7)];
+            let frames =
+                vec![frame("/home/u/main.py", 1), frame("/home/u/model.py", *line), frame(LIBRARY, 7)];
             known.insert_for_test("0x7", *rank, 5, CallLine::for_test(*number, frames));
         }
         known
@@ -208,9 +212,8 @@ mod tests {
 
     #[test]
     fn each_group_has_its_line_and_the_fewest_come_first() {
-        let groups = || {
-            vec![(Some(call("AllReduce", 10)), vec![0, 1, 2]), (Some(call("AllGather", 10)), vec![3])]
-        };
+        let groups =
+            || vec![(Some(call("AllReduce", 10)), vec![0, 1, 2]), (Some(call("AllGather", 10)), vec![3])];
         let lines = lines(&[(0, 5, 91), (1, 5, 91), (2, 5, 91), (3, 5, 88)]);
         let at = At { first_seen_ns: 0, groups: groups() };
         let found = FirstDifference::new("0x7", 5, at, &lines);
@@ -226,8 +229,7 @@ mod tests {
 
     #[test]
     fn of_equal_functions_what_differs_is_said() {
-        let groups =
-            vec![(Some(call("AllReduce", 10)), vec![0, 2]), (Some(call("AllReduce", 11)), vec![1])];
+        let groups = vec![(Some(call("AllReduce", 10)), vec![0, 2]), (Some(call("AllReduce", 11)), vec![1])];
         let lines = lines(&[(0, 5, 91), (1, 5, 91), (2, 5, 93)]);
         let found = FirstDifference::new("0x7", 5, At { first_seen_ns: 0, groups }, &lines);
         assert_eq!(
@@ -245,13 +247,15 @@ mod tests {
             found.text,
             "collective 5: rank 1 did not call it (last called collective 4 at model.py:40), ranks 0, 2 called AllReduce at model.py:91"
         );
-        let found = FirstDifference::new("0x7", 5, At { first_seen_ns: 0, groups: groups() }, &Lines::default());
+        let found =
+            FirstDifference::new("0x7", 5, At { first_seen_ns: 0, groups: groups() }, &Lines::default());
         assert_eq!(found.text, "collective 5: rank 1 did not call it, ranks 0, 2 called AllReduce");
     }
 
     #[test]
     fn the_first_finding_about_ranks_counts() {
-        let finding = |kind, seq, ranks: &[i32]| Finding { kind, seq, ranks: ranks.to_vec(), text: String::new() };
+        let finding =
+            |kind, seq, ranks: &[i32]| Finding { kind, seq, ranks: ranks.to_vec(), text: String::new() };
         let findings = [
             finding(FindingKind::Slowest, None, &[3]),
             finding(FindingKind::UnmatchedSend, Some(2), &[3]),

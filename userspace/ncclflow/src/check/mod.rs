@@ -6,6 +6,7 @@
 
 mod attribution;
 mod by_number;
+mod call;
 mod call_lines;
 mod check_text;
 mod collectives;

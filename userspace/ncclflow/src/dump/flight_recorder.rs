@@ -5,7 +5,10 @@
 //! functions as far as the counters or the ops in flight tell them; sizes are not. Frames are those of the moment of the
 //! dump: where a process's main thread is now, and not where it was at the call.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use super::{
     dump_report::{CommunicatorReport, DumpReport, ProcessReport},
@@ -17,6 +20,9 @@ use crate::flight_recorder::{
 
 /// Collectives of a rank of which entries are made: the latest.
 const MAX_COLLECTIVES: u64 = 64;
+
+/// Ranks of all communicators, read or not.
+const MAX_MEMBERS: usize = 1 << 22;
 
 /// Sends and receives of a rank to each peer of which entries are made.
 const MAX_P2P: u64 = 64;
@@ -33,7 +39,7 @@ pub struct RecorderDumps {
 /// What each rank's own flight recorder could have told, as far as its memory tells it.
 pub fn recorder_dumps(report: &DumpReport) -> RecorderDumps {
     let mut made = RecorderDumps::default();
-    let job_ranks = job_ranks(report);
+    let (job_ranks, mut members) = (job_ranks(report), 0);
     for (id, communicator) in (0..).zip(report.communicators.iter().filter(|one| one.n_ranks > 1)) {
         let key = |rank: &RankReport| (rank.host.clone(), rank.pid, rank.cuda_dev);
         let known = communicator
@@ -48,6 +54,13 @@ pub fn recorder_dumps(report: &DumpReport) -> RecorderDumps {
                 continue;
             }
         };
+        members += ranks.ranks.len();
+        if members > MAX_MEMBERS {
+            made.notes.push(format!(
+                "there are more than {MAX_MEMBERS} ranks of communicators: others are left out"
+            ));
+            break;
+        }
         if ranks.inferred > 0 {
             made.notes.push(format!(
                 "{} ranks of communicator {} were not read, and are taken for those ranks of the job that have their number",
@@ -75,7 +88,8 @@ fn job_ranks(report: &DumpReport) -> BTreeMap<(String, u32, u32), u32> {
             *known = (rank.n_ranks, rank.rank);
         }
     }
-    let gpus = |host: &str, pid: u32| largest.keys().filter(|key| (key.0.as_str(), key.1) == (host, pid)).count();
+    let gpus =
+        |host: &str, pid: u32| largest.keys().filter(|key| (key.0.as_str(), key.1) == (host, pid)).count();
     let told = |host: &str, pid: u32| {
         let process = report.processes.iter().find(|process| process.pid == pid && process.host == host)?;
         process.job_rank.filter(|_| gpus(host, pid) == 1)
@@ -111,7 +125,8 @@ fn add(
             }
         }
         let pending = rank.pending.iter();
-        let lists = pending.flat_map(|pending| [(Function::Send, &pending.sends), (Function::Recv, &pending.receives)]);
+        let lists = pending
+            .flat_map(|pending| [(Function::Send, &pending.sends), (Function::Recv, &pending.receives)]);
         for (function, peers) in lists {
             for (peer, count) in peers.iter().flatten() {
                 functions.extend((0..(*count).min(MAX_P2P)).map(|_| (enqueued, function, Some(*peer))));
@@ -128,7 +143,7 @@ fn add(
             let mut entry = Entry {
                 record_id: dump.entries.len() as u64,
                 pg_id: group.id,
-                process_group: (group.name.clone(), group.desc.clone()),
+                process_group: (Arc::clone(&group.name), Arc::clone(&group.desc)),
                 collective_seq_id: number,
                 p2p_seq_id: p2p,
                 op_id: number + p2p,
@@ -190,7 +205,11 @@ impl Common {
     }
 
     /// The last collective that all have, and those that this rank has more, with their functions where they are known.
-    fn collectives(&self, rank: &RankReport, process: Option<&ProcessReport>) -> Vec<(u64, Option<Function>)> {
+    fn collectives(
+        &self,
+        rank: &RankReport,
+        process: Option<&ProcessReport>,
+    ) -> Vec<(u64, Option<Function>)> {
         let own = &rank.counters.seq_number;
         let mut more: Vec<(&str, u64)> = Vec::new();
         for (function, count) in own {
@@ -222,7 +241,11 @@ impl Common {
         let last = self.number.saturating_add(count);
         all.extend((first..=last).map(|number| (number, function)));
         // One that waits for others to connect was called and not launched: the thread that called it is in it.
-        if rank.pending.as_ref().is_some_and(|pending| pending.collectives == 1 && pending.in_group != Some(false)) {
+        if rank
+            .pending
+            .as_ref()
+            .is_some_and(|pending| pending.collectives == 1 && pending.in_group != Some(false))
+        {
             all.push((last.saturating_add(1), process.and_then(called)));
         }
         all
@@ -245,7 +268,7 @@ fn called(process: &ProcessReport) -> Option<Function> {
 }
 
 /// Where the main thread of a process is now.
-fn frames(process: &ProcessReport) -> Option<std::sync::Arc<[Frame]>> {
+fn frames(process: &ProcessReport) -> Option<Arc<[Frame]>> {
     let thread = process.python.as_ref()?.main_thread()?;
     let frame = |frame: &super::PythonFrame| Frame {
         name: frame.function.clone(),
@@ -301,17 +324,21 @@ mod tests {
         DumpReport { processes, communicators: vec![communicator], unix_time: 9, ..DumpReport::default() }
     }
 
-    /// Number, name and function of the innermost frame, of each rank of the job.
-    fn entries(report: &DumpReport) -> Vec<(u32, Vec<(u64, String, Option<String>)>)> {
+    /// Number, name and function of the innermost frame.
+    type Made = (u64, String, Option<String>);
+
+    /// Of each rank of the job.
+    fn entries(report: &DumpReport) -> Vec<(u32, Vec<Made>)> {
         let entry = |entry: &Entry| {
-            let frame = entry.frames.as_ref().and_then(|frames| frames.first()).map(|frame| frame.name.clone());
+            let frame =
+                entry.frames.as_ref().and_then(|frames| frames.first()).map(|frame| frame.name.clone());
             (entry.collective_seq_id, entry.profiling_name.clone(), frame)
         };
         let made = recorder_dumps(report);
         made.ranks.iter().map(|(rank, dump)| (*rank, dump.entries.iter().map(entry).collect())).collect()
     }
 
-    fn named(number: u64, name: &str, frame: Option<&str>) -> (u64, String, Option<String>) {
+    fn named(number: u64, name: &str, frame: Option<&str>) -> Made {
         (number, format!("nccl:{name}"), frame.map(str::to_owned))
     }
 

@@ -98,25 +98,22 @@ impl<W: Write> Pickler<W> {
     pub(super) fn remember(&mut self) -> io::Result<Remembered> {
         let number = self.given;
         self.given = number.checked_add(1).ok_or_else(|| too_much("values"))?;
-        match u8::try_from(number) {
-            Ok(short) => self.put(&[op::BINPUT, short])?,
-            Err(_) => {
-                self.put(&[op::LONG_BINPUT])?;
-                self.put(&number.to_le_bytes())?;
-            }
+        if let Ok(short) = u8::try_from(number) {
+            self.put(&[op::BINPUT, short])?;
+        } else {
+            self.put(&[op::LONG_BINPUT])?;
+            self.put(&number.to_le_bytes())?;
         }
         Ok(Remembered(number))
     }
 
     /// The value again.
     pub(super) fn again(&mut self, value: Remembered) -> io::Result<()> {
-        match u8::try_from(value.0) {
-            Ok(short) => self.put(&[op::BINGET, short]),
-            Err(_) => {
-                self.put(&[op::LONG_BINGET])?;
-                self.put(&value.0.to_le_bytes())
-            }
+        if let Ok(short) = u8::try_from(value.0) {
+            return self.put(&[op::BINGET, short]);
         }
+        self.put(&[op::LONG_BINGET])?;
+        self.put(&value.0.to_le_bytes())
     }
 
     pub(super) fn none(&mut self) -> io::Result<()> {

@@ -52,7 +52,8 @@ impl World {
             choice,
         };
         let exported = export(options, &mut |_| ()).unwrap();
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/exports/flight_recorder_files.py");
+        let script =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/exports/flight_recorder_files.py");
         let traces = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/traces/fr_ddp_rank0.pkl.gz");
         let mut read = Command::new("python3");
         read.arg(script).arg(&self.analyser).arg(folder.join("nccl_trace_rank_")).arg(traces);
@@ -66,7 +67,9 @@ impl World {
         let lines = self.path("lines");
         run(&[&self.path("recorded")], &lines, Format::Jsonl, Choice::default());
         let mut found: BTreeMap<_, BTreeMap<u64, (String, u64)>> = BTreeMap::new();
-        for folder in fs::read_dir(&lines).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_dir()) {
+        for folder in
+            fs::read_dir(&lines).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_dir())
+        {
             for file in fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()) {
                 if !file.file_name().unwrap().to_string_lossy().starts_with("proxy_flow_rank") {
                     continue;
@@ -75,9 +78,13 @@ impl World {
                     let line: Value = serde_json::from_str(line).unwrap();
                     let seq = line["seq"].as_u64().unwrap();
                     if seq.is_multiple_of(2) {
-                        let key = (line["commHash"].as_str().unwrap().to_owned(), line["rank"].as_u64().unwrap());
+                        let key =
+                            (line["commHash"].as_str().unwrap().to_owned(), line["rank"].as_u64().unwrap());
                         let function = line["collApi"].as_str().unwrap().to_owned();
-                        found.entry(key).or_default().insert(seq / 2, (function, line["ts_ns"].as_u64().unwrap()));
+                        found
+                            .entry(key)
+                            .or_default()
+                            .insert(seq / 2, (function, line["ts_ns"].as_u64().unwrap()));
                     }
                 }
             }
@@ -102,7 +109,9 @@ fn sound_jobs_are_sound_to_torchs_analyser() {
     for ((hash, rank), collectives) in &lines {
         let first = lines.iter().filter(|((other, _), _)| other == hash);
         let (first, last): (Vec<u64>, Vec<u64>) = first
-            .map(|(_, collectives)| (*collectives.keys().next().unwrap(), *collectives.keys().next_back().unwrap()))
+            .map(|(_, collectives)| {
+                (*collectives.keys().next().unwrap(), *collectives.keys().next_back().unwrap())
+            })
             .unzip();
         // The recording ends between two ranks' launches of one collective.
         let (from, until) = (*first.iter().max().unwrap(), *last.iter().min().unwrap());
@@ -110,13 +119,20 @@ fn sound_jobs_are_sound_to_torchs_analyser() {
         let entries = dump["entries"].as_array().unwrap().iter();
         let entries: Vec<_> = entries
             .filter(|entry| entry["process_group"][0] == **hash)
-            .map(|entry| (entry["collective_seq_id"].as_u64().unwrap(), entry["profiling_name"].as_str().unwrap()))
+            .map(|entry| {
+                (entry["collective_seq_id"].as_u64().unwrap(), entry["profiling_name"].as_str().unwrap())
+            })
             .collect();
         let expected: Vec<_> = collectives
             .range(from..=until)
             .map(|(number, (function, _))| (number + 1, names[function.as_str()]))
             .collect();
-        assert!(entries == expected, "{hash} rank {rank}: {} entries, {} lines", entries.len(), expected.len());
+        assert!(
+            entries == expected,
+            "{hash} rank {rank}: {} entries, {} lines",
+            entries.len(),
+            expected.len()
+        );
         compared += entries.len();
         assert_eq!(dump["pg_config"][hash]["ranks"], "[0, 1]");
     }
@@ -124,15 +140,21 @@ fn sound_jobs_are_sound_to_torchs_analyser() {
     assert_eq!(found["dumps"].as_object().unwrap().len(), 2);
     let failed = |found: &Value| {
         let collectives = found["collectives"].as_array().unwrap().clone();
-        let failed = collectives.iter().filter(|one| one["passed"] == false || one["missing"] != json!([])).count();
+        let failed =
+            collectives.iter().filter(|one| one["passed"] == false || one["missing"] != json!([])).count();
         (failed, collectives.len())
     };
     let (wrong, all) = failed(&found);
     assert!(wrong == 0 && all > 50, "{wrong} of {all}");
     assert_eq!(found["differences"], json!([]), "as torch's own files are");
-    assert!(exported.notes.iter().any(|note| note.contains("sends and receives are left out")), "{:?}", exported.notes);
+    assert!(
+        exported.notes.iter().any(|note| note.contains("sends and receives are left out")),
+        "{:?}",
+        exported.notes
+    );
     // A part begins with a collective that both ranks have.
-    let choice = Choice { from: Some("+4s".parse().unwrap()), to: Some("+9s".parse().unwrap()), ..Choice::default() };
+    let choice =
+        Choice { from: Some("+4s".parse().unwrap()), to: Some("+9s".parse().unwrap()), ..Choice::default() };
     let (_, part) = world.export("part", choice, true);
     let (wrong, all) = failed(&part);
     assert!(wrong == 0 && all > 10, "{wrong} of {all}");
@@ -158,11 +180,14 @@ fn sends_and_receives_have_both_ends() {
     let (first, second) = (p2p("0"), p2p("1"));
     assert!(first.len() > 20 && second.len() > 20, "{} {}", first.len(), second.len());
     for (own, other, entries) in [(0, 1, &first), (1, 0, &second)] {
-        let names: BTreeSet<&str> = entries.iter().map(|entry| entry["profiling_name"].as_str().unwrap()).collect();
+        let names: BTreeSet<&str> =
+            entries.iter().map(|entry| entry["profiling_name"].as_str().unwrap()).collect();
         let ends = [(own, other), (own, own)];
         let allowed: BTreeSet<String> = ends
             .iter()
-            .flat_map(|(own, other)| [format!("nccl:send {own}->{other}"), format!("nccl:recv {own}<-{other}")])
+            .flat_map(|(own, other)| {
+                [format!("nccl:send {own}->{other}"), format!("nccl:recv {own}<-{other}")]
+            })
             .collect();
         assert!(names.iter().all(|name| allowed.contains(*name)), "{names:?}");
         let ids: Vec<u64> = entries.iter().map(|entry| entry["p2p_seq_id"].as_u64().unwrap()).collect();

@@ -5,27 +5,31 @@
 //! torch's analyser compares entries by `collective_seq_id`, so ranks' numbers have to meet: what is before the first
 //! collective that all recorded ranks of a communicator have is left out.
 
+mod counts;
+mod groups;
 mod spool;
 mod stack_table;
+mod totals;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     path::Path,
-    sync::Arc,
 };
 
 use anyhow::{Context as _, Result, bail};
-use flow::schema::{ApiCall, Op, RankKey, StackRow, comm_hash_name};
+use flow::schema::{ApiCall, Op, RankKey, StackRow};
 use nccl_library::nccl::{Name, Pattern, datatype_bytes};
 use serde_json::Value;
 
 use self::{
+    counts::Counts,
     spool::{Spool, Waiting},
     stack_table::StackTable,
+    totals::Totals,
 };
 use super::{call_numbers::CallNumbers, format::View, job::Job, run::Exported, source::Source, who::Who};
 use crate::{
-    flight_recorder::{Entry, Function, GlobalRanks, GroupStatus, Operation, Places, ProcessGroup, RankFiles},
+    flight_recorder::{Entry, Function, GroupStatus, Places, ProcessGroup, RankFiles},
     sinks::Sink,
 };
 
@@ -54,7 +58,7 @@ const MAX_NOTES: usize = 20;
 
 /// A communicator.
 #[derive(Clone, Debug)]
-struct Group {
+struct CommGroup {
     process_group: ProcessGroup,
     places: Places,
     /// The first collective that all its recorded ranks have, and the last.
@@ -80,28 +84,14 @@ struct JobRank {
 struct CommRank {
     /// Nothing: it is left out.
     group: Option<u32>,
-    job_rank: i64,
+    of_job: i64,
     numbers: CallNumbers,
     /// Ops that have an entry.
     seen: BTreeSet<u64>,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct Totals {
-    entries: u64,
-    without_communicator: u64,
-    not_in_torch: u64,
-    of_one_rank: u64,
-    p2p: u64,
-    left_out_p2p: u64,
-    before: u64,
-    after: u64,
-    without_stack: u64,
-    uncertain: u64,
-    inferred: u64,
-}
-
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "they have nothing to do with each other")]
 pub(super) struct FlightRecorder {
     output: RankFiles,
     collectives_only: bool,
@@ -118,7 +108,7 @@ pub(super) struct FlightRecorder {
     was_lost: bool,
     nccl_version: Option<String>,
     comm_ranks: HashMap<RankKey, CommRank>,
-    groups: Vec<Group>,
+    groups: Vec<CommGroup>,
     group_numbers: BTreeMap<(u64, u32), Option<u32>>,
     /// Ranks of all groups, also of those that were not recorded.
     members: usize,
@@ -181,72 +171,6 @@ impl FlightRecorder {
         *self.processes.entry((self.host.clone(), pid)).or_insert(next)
     }
 
-    /// The communicator's number, if the job's ranks are known of its own.
-    fn group(&mut self, key: RankKey, n_ranks: i32) -> Result<Option<u32>> {
-        let (Some(hash), Ok(n_ranks)) = (key.hash, u32::try_from(n_ranks)) else { return Ok(None) };
-        if let Some(known) = self.group_numbers.get(&(hash, key.instance)) {
-            return Ok(*known);
-        }
-        if self.group_numbers.len() >= MAX_GROUPS {
-            bail!("there are more than {MAX_GROUPS} communicators");
-        }
-        let known = self.job.known(hash);
-        let of_job = known.iter().filter_map(|(rank, of)| Some((*rank, u32::try_from(of.rank).ok()?)));
-        let number = match GlobalRanks::of(n_ranks, &of_job.collect()) {
-            Err(why) => {
-                self.refused.push(format!("communicator {} is left out: {why}", key.comm_name()));
-                None
-            }
-            Ok(GlobalRanks { ranks, inferred }) => {
-                self.members += ranks.len();
-                if self.members > MAX_MEMBERS {
-                    bail!("the communicators have more than {MAX_MEMBERS} ranks");
-                }
-                self.totals.inferred += u64::from(inferred);
-                let is_derived = |rank: u32| known.get(&rank).is_some_and(|rank| rank.is_derived);
-                let derived = (0..n_ranks).filter(|rank| is_derived(*rank));
-                let derived = derived.filter_map(|rank| ranks.get(rank as usize).copied());
-                self.derived.extend(derived.filter_map(|rank| i64::try_from(rank).ok()));
-                let id = self.groups.len() as u64;
-                let desc = self.comm_names.get(&comm_hash_name(key.hash));
-                let process_group = ProcessGroup {
-                    id,
-                    name: key.comm_name().into(),
-                    desc: desc.map_or("undefined", String::as_str).into(),
-                    ranks,
-                    status: None,
-                };
-                let places = Places::of(&process_group);
-                self.groups.push(Group { process_group, places, from: 0, until: u64::MAX });
-                u32::try_from(id).ok()
-            }
-        };
-        self.group_numbers.insert((hash, key.instance), number);
-        Ok(number)
-    }
-
-    /// The rank of a communicator, as it is known in this source.
-    fn comm_rank(&mut self, key: RankKey, n_ranks: i32) -> Result<&mut CommRank> {
-        if !self.comm_ranks.contains_key(&key) {
-            if self.comm_ranks.len() >= MAX_RANKS {
-                bail!("there are more than {MAX_RANKS} ranks of communicators");
-            }
-            let group = self.group(key, n_ranks)?;
-            let ranks = group.and_then(|group| self.groups.get(group as usize));
-            let place = usize::try_from(key.rank).ok();
-            let job_rank = ranks.zip(place).and_then(|(group, rank)| group.process_group.ranks.get(rank));
-            let job_rank = job_rank.and_then(|rank| i64::try_from(*rank).ok());
-            let comm_rank = CommRank {
-                group: group.filter(|_| job_rank.is_some()),
-                job_rank: job_rank.unwrap_or(-1),
-                numbers: CallNumbers::default(),
-                seen: BTreeSet::new(),
-            };
-            self.comm_ranks.insert(key, comm_rank);
-        }
-        self.comm_ranks.get_mut(&key).context("a rank is missing")
-    }
-
     /// Keeps an operation of a rank. `number`: makes its number of what is known of the rank; nothing: it is known
     /// already.
     fn keep(
@@ -266,7 +190,7 @@ impl FlightRecorder {
             return Ok(());
         };
         let Some(number) = number(comm_rank) else { return Ok(()) };
-        let job_rank = comm_rank.job_rank;
+        let job_rank = comm_rank.of_job;
         (operation.group, operation.number) = (group, number);
         let owner = (self.host.clone(), key.pid);
         if !self.ranks.contains_key(&job_rank) {
@@ -397,10 +321,12 @@ impl FlightRecorder {
         let (all, stacks, datatypes, totals) =
             (&self.groups, &self.stacks, &self.datatypes, &mut self.totals);
         spool.read(|operation| {
-            let (Some(group), Some(function)) = (all.get(operation.group as usize), operation.function()) else {
+            let (Some(group), Some(function)) = (all.get(operation.group as usize), operation.function())
+            else {
                 return Ok(());
             };
-            let counts = counts.entry(operation.group).or_insert_with(|| Counts::of(&group.process_group, job_rank));
+            let counts =
+                counts.entry(operation.group).or_insert_with(|| Counts::of(&group.process_group, job_rank));
             let number = counts.number(operation, function);
             if number < group.from {
                 totals.before += 1;
@@ -430,76 +356,6 @@ impl FlightRecorder {
         file.finish(&own, nccl_version.as_deref())?;
         self.files += 1;
         Ok(())
-    }
-}
-
-/// What was read and written of a group.
-#[derive(Debug, Default)]
-struct Counts {
-    /// Its rank in the group.
-    rank: u32,
-    /// NCCL's number of the collective that comes next.
-    next: u64,
-    /// torch's number of the latest collective, from 1 on.
-    collectives: u64,
-    /// Collectives that NCCL does not count as such.
-    uncounted: u64,
-    p2p: u64,
-    operations: u64,
-}
-
-impl Counts {
-    fn of(group: &ProcessGroup, job_rank: i64) -> Self {
-        let place = group.ranks.iter().position(|rank| i64::try_from(*rank) == Ok(job_rank));
-        Self { rank: place.and_then(|rank| u32::try_from(rank).ok()).unwrap_or(0), ..Self::default() }
-    }
-
-    /// NCCL's number of a collective; of another operation, that of the next collective.
-    fn number(&mut self, operation: &Waiting, function: Function) -> u64 {
-        if operation.number == BY_PLACE {
-            return self.next;
-        }
-        self.next = operation.number.saturating_add(u64::from(function.is_counted())).max(self.next);
-        operation.number
-    }
-
-    fn entry(
-        &mut self,
-        operation: &Waiting,
-        function: Function,
-        group: &Group,
-        datatypes: &[Name],
-    ) -> Entry {
-        let Group { process_group: group, places, .. } = group;
-        self.operations += 1;
-        if function.is_p2p() {
-            self.p2p += 1;
-        } else {
-            let number = operation.number.saturating_add(self.uncounted).saturating_add(1);
-            self.collectives = number.max(self.collectives + 1);
-            self.uncounted += u64::from(!function.is_counted());
-        }
-        let mut entry = Entry {
-            pg_id: group.id,
-            process_group: (Arc::clone(&group.name), Arc::clone(&group.desc)),
-            collective_seq_id: self.collectives,
-            p2p_seq_id: self.p2p,
-            op_id: self.operations,
-            time_created_ns: operation.ts_ns,
-            thread_id: Some(operation.tid.to_string()),
-            ..Entry::default()
-        };
-        let datatype = operation.datatype.and_then(|at| datatypes.get(usize::from(at)));
-        Operation {
-            function,
-            count: operation.count,
-            datatype: datatype.map(Name::as_str),
-            rank: self.rank,
-            root: operation.root,
-            peer: operation.peer,
-        }
-        .describe(group, places, &mut entry);
-        entry
     }
 }
 
@@ -552,7 +408,8 @@ impl View for FlightRecorder {
                 group.until = group.until.min(*last);
             }
         }
-        let judged_until_ns = self.watched_until_ns(exported).map_or(u64::MAX, |end| end.saturating_sub(LATE_NS));
+        let judged_until_ns =
+            self.watched_until_ns(exported).map_or(u64::MAX, |end| end.saturating_sub(LATE_NS));
         for (job_rank, rank) in ranks {
             self.write_file(job_rank, rank, judged_until_ns)?;
         }
@@ -571,37 +428,7 @@ impl View for FlightRecorder {
         if self.refused.len() > MAX_NOTES {
             notes.push(format!("{} more communicators are left out", self.refused.len() - MAX_NOTES));
         }
-        let mut note = |count: u64, text: &str| {
-            if count > 0 {
-                notes.push(format!("{count} {text}"));
-            }
-        };
-        note(
-            totals.before,
-            "entries are left out, as they are from before the first collective that all recorded ranks of their group have",
-        );
-        note(
-            totals.after,
-            "entries are left out, as they are from the last second, and other ranks of their group had not come to them when the recording ended",
-        );
-        note(totals.without_stack, "entries have no frames: no stack was recorded for them (record --stacks)");
-        note(
-            totals.uncertain,
-            "ranks of communicators may be numbered otherwise than others: their beginning was not recorded, and more was launched than called",
-        );
-        note(
-            totals.inferred,
-            "ranks of communicators were not recorded, and are taken for those ranks of the job that have their number",
-        );
-        note(self.derived.len() as u64, "ranks of the job are derived: the ranks in the largest communicators");
-        note(totals.without_communicator, "calls have no communicator that is known, and no entry");
-        note(totals.not_in_torch, "calls are of functions that torch has no operation for, and have no entry");
-        note(totals.of_one_rank, "calls or ops are of communicators of one rank, and have no entry");
-        note(totals.left_out_p2p, "sends and receives are left out (--collectives-only)");
-        note(
-            totals.p2p - totals.left_out_p2p,
-            "sends and receives have entries of their own, as their groups are not known: torch's analyser may call them mismatched, and compares no collectives of their group after that; --collectives-only leaves them out",
-        );
+        totals.add_notes(self.derived.len() as u64, &mut notes);
         notes
     }
 }
@@ -617,7 +444,10 @@ impl FlightRecorder {
                 (ended, until) => ended.or(until),
             };
             // A host is watched until its last recording ends.
-            hosts.entry(&source.host).and_modify(|known| *known = known.zip(end).map(|(a, b)| a.max(b))).or_insert(end);
+            hosts
+                .entry(&source.host)
+                .and_modify(|known| *known = known.zip(end).map(|(a, b)| a.max(b)))
+                .or_insert(end);
         }
         hosts.into_values().collect::<Option<Vec<_>>>()?.into_iter().min()
     }

@@ -144,14 +144,14 @@ mod tests {
         let operation = |ts_ns: u64| Waiting {
             ts_ns,
             number: ts_ns + 1,
-            count: (ts_ns % 2 == 0).then_some(u64::MAX - ts_ns),
-            stack: (ts_ns % 3 == 0).then_some(StackId(ts_ns)),
+            count: ts_ns.is_multiple_of(2).then_some(u64::MAX - ts_ns),
+            stack: ts_ns.is_multiple_of(3).then_some(StackId(ts_ns)),
             group: 7,
             tid: u32::MAX,
-            root: (ts_ns % 5 == 0).then_some(3),
-            peer: (ts_ns % 7 == 0).then_some(4),
+            root: ts_ns.is_multiple_of(5).then_some(3),
+            peer: ts_ns.is_multiple_of(7).then_some(4),
             function: Function::Recv.code(),
-            datatype: (ts_ns % 11 == 0).then_some(9),
+            datatype: ts_ns.is_multiple_of(11).then_some(9),
         };
         let mut spool = Spool::new(tempfile::tempfile().unwrap());
         // Blocks of a hundred come backwards.

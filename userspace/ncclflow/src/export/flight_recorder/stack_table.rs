@@ -1,6 +1,6 @@
 //! Call stacks as torch has them, once each.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, path::Path, sync::Arc};
 
 use flow::schema::{FrameRow, StackId, StackRow};
 
@@ -35,7 +35,9 @@ impl StackTable {
 /// torch has `co_name`, the last part of Python's qualified name.
 fn frame(row: &FrameRow) -> Frame {
     let FrameRow { function, file, line } = row;
-    let is_python = file.as_ref().is_none_or(|file| file.ends_with(".py") || file.starts_with('<'));
+    let has_extension =
+        |file: &String| Path::new(file).extension().is_some_and(|extension| extension == "py");
+    let is_python = file.as_ref().is_none_or(|file| has_extension(file) || file.starts_with('<'));
     let name = if is_python { function.rsplit('.').next().unwrap_or(function) } else { function };
     let name = if name == "?" { Frame::UNKNOWN } else { name };
     let filename = file.as_deref().unwrap_or(Frame::UNKNOWN);
