@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use sha2::{Digest as _, Sha256};
 
-use crate::{btf_names, ebpf_digest, repository};
+use crate::{btf_names, debug_sections, ebpf_digest, repository};
 
 /// The object depends on the compiler and the linker, so both are pinned.
 const TOOLCHAIN: &str = "1.95.0";
@@ -39,11 +39,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let built = build(&root, arch, &sysroot)?;
         let mut object = fs::read(built.join("ncclflow"))?;
         btf_names::make_valid(&mut object)?;
+        let object = debug_sections::removed(&object)?;
         manifest.insert(format!("{arch}-sha256"), ebpf_digest::hex(&Sha256::digest(&object)));
         objects.push((root.join(format!("ebpf/obj/ncclflow.{arch}.o")), object));
         // The same for all.
         if arch == ARCHITECTURES[0] {
-            objects.push((root.join("ebpf/obj/idle.o"), fs::read(built.join("idle"))?));
+            objects.push((
+                root.join("ebpf/obj/idle.o"),
+                debug_sections::removed(&fs::read(built.join("idle"))?)?,
+            ));
         }
     }
     let lines: Vec<String> = manifest.iter().map(|(key, value)| format!("{key} {value}\n")).collect();

@@ -5,6 +5,7 @@ mod bench;
 mod btf_names;
 mod build_ebpf;
 mod conformance;
+mod debug_sections;
 mod demo;
 mod deny;
 mod dist;

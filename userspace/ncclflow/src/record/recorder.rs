@@ -75,7 +75,6 @@ pub fn record(
     let cache = options.cache.as_deref().and_then(|path| {
         LayoutCache::open(path).inspect_err(|error| notice(Notice::NotCached(&format!("{error:#}")))).ok()
     });
-    resolver::prepare();
     let wanted = Wanted { options, cache: cache.as_ref() };
     let mut times = AttachReport { links: Some(options.links), ..AttachReport::default() };
     let (setup, attachment) = find_and_load(&wanted, &mut times);
@@ -592,6 +591,8 @@ fn find_and_load(wanted: &Wanted<'_>, times: &mut AttachReport) -> (Result<Setup
             }
             (attachment, ms(options.started.elapsed()))
         });
+        // Starting the child takes milliseconds as well.
+        resolver::prepare();
         let setup = match &options.targets {
             Targets::Pids(pids) => Setup::find(pids, wanted),
             Targets::All(_) => Ok(Setup::default()),
