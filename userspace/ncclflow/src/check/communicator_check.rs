@@ -17,6 +17,7 @@ use super::{
     row_source::{Gather, ReadingProgress, TakeRows, read_rows},
     verdict::{self, Culprit, RankWaits, Reason, Verdict},
 };
+use crate::text::spaced_seconds;
 use flow::schema::{ClockReport, MessageRow, OpRow, Outcome};
 use nccl_library::nccl::Direction;
 
@@ -54,6 +55,14 @@ pub struct Finding {
     pub text: String,
 }
 
+/// Where a rank is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Place {
+    pub host: String,
+    /// As ncclflow saw it there.
+    pub pid: u32,
+}
+
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CommunicatorCheck {
@@ -64,6 +73,8 @@ pub struct CommunicatorCheck {
     pub communicator: String,
     pub n_ranks: i32,
     pub ranks: Vec<i32>,
+    /// Those of which a row says it.
+    pub places: BTreeMap<i32, Place>,
     /// Collectives of the rank that has most.
     pub collectives: u64,
     /// Ops of all ranks and channels by what became of their messages, where they were measured.
@@ -162,6 +173,7 @@ struct CommunicatorRows {
     messages_not_judged: u64,
     /// Ranks that a folder has.
     seen: BTreeSet<i32>,
+    places: BTreeMap<i32, Place>,
 }
 
 /// What is gathered of a rank while its folder is read.
@@ -208,6 +220,7 @@ impl TakeRows for Folder {
     fn op(&mut self, rank: usize, row: &OpRow) {
         let Some(rank) = self.ranks.get_mut(rank) else { return };
         let Some(rows) = self.communicators.get_mut(&rank.communicator) else { return };
+        rows.places.entry(row.rank).or_insert_with(|| Place { host: row.host.to_string(), pid: row.pid });
         rows.collectives.add(row, &mut self.room);
         rows.p2p.add(row, rank.offset, &mut self.room);
         if let Some(outcome) = row.measured {
@@ -255,7 +268,8 @@ impl RankRows {
 impl CommunicatorRows {
     /// Adds what a further folder has of it: other ranks.
     fn append(&mut self, more: Self, room: &mut Room) {
-        let Self { collectives, p2p, measured, findings, waits, messages, messages_not_judged, seen } = more;
+        let Self { collectives, p2p, measured, findings, waits, messages, messages_not_judged, seen, places } =
+            more;
         self.collectives.append(collectives, room);
         self.p2p.append(p2p, room);
         for (outcome, ops) in measured {
@@ -266,6 +280,7 @@ impl CommunicatorRows {
         self.messages += messages;
         self.messages_not_judged += messages_not_judged;
         self.seen.extend(seen);
+        self.places.extend(places);
     }
 
     /// What there was no memory to compare.
@@ -283,28 +298,39 @@ impl CommunicatorRows {
     }
 
     fn checked(self, communicator: String) -> CommunicatorCheck {
-        let Self { collectives, p2p, measured, mut findings, waits, messages, messages_not_judged, seen: _ } =
-            self;
+        let Self {
+            collectives,
+            p2p,
+            measured,
+            mut findings,
+            waits,
+            messages,
+            messages_not_judged,
+            seen: _,
+            places,
+        } = self;
         let ranks: Vec<RankWaits> = waits.into_values().collect();
         let culprit = verdict::culprit(&ranks);
         let verdict = Verdict { ranks, culprit, messages, messages_not_judged };
         collectives.check(&mut findings);
         p2p.check(&mut findings);
-        let otherwise = (FindingKind::MeasuredOtherwise, "with messages of another size than was planned");
-        let unfinished = (FindingKind::Unfinished, "with messages on their way when the recording ended");
+        let otherwise =
+            (FindingKind::MeasuredOtherwise, "had messages of another size than NCCL had planned");
+        let unfinished = (FindingKind::Unfinished, "had messages on their way when the recording ended");
         for (outcome, (kind, text)) in [(Outcome::OtherBytes, otherwise), (Outcome::SessionEnded, unfinished)]
         {
             if let Some(ops) = measured.get(&outcome) {
-                let text = format!("{ops} ops (each channel counts) {text}");
+                let text = format!("{ops} operations, counted on each channel, {text}");
                 findings.push(Finding { kind, seq: None, ranks: Vec::new(), text });
             }
         }
-        findings.extend(verdict.culprit.as_ref().map(slowest));
+        findings.extend(verdict.culprit.as_ref().map(|culprit| slowest(culprit, &places)));
         CommunicatorCheck {
             window: None,
             communicator,
             n_ranks: collectives.n_ranks,
             ranks: collectives.ranks(),
+            places,
             collectives: collectives.ops(),
             measured,
             findings,
@@ -313,18 +339,29 @@ impl CommunicatorRows {
     }
 }
 
-fn slowest(culprit: &Culprit) -> Finding {
+fn slowest(culprit: &Culprit, places: &BTreeMap<i32, Place>) -> Finding {
     let Culprit { rank, peer, reason, waited_ns, victims } = culprit;
     let why = match reason {
-        Reason::OwnGpu => "its GPU had all that it needed, and did not go on".to_owned(),
-        Reason::Late => "it waits for nobody: it comes late, or is busy outside of NCCL".to_owned(),
+        Reason::OwnGpu => "its GPU had all the data that it needed, and did not go on".to_owned(),
+        Reason::Late => "it waits for no other rank: it comes late, or is busy outside of NCCL".to_owned(),
         Reason::NotRecorded => "it was not recorded".to_owned(),
         Reason::Link => {
-            format!("its messages to rank {} are longest in the network", peer.unwrap_or(-1))
+            format!("its messages to rank {} take the longest in the network", peer.unwrap_or(-1))
         }
     };
-    let who = if victims.is_empty() { "nobody".to_owned() } else { name_ranks(victims) };
-    let text = format!("{who} wait for rank {rank} ({} ms of messages): {why}", waited_ns / 1_000_000);
+    let mut waiting = victims.clone();
+    waiting.sort_unstable();
+    let who = match waiting.as_slice() {
+        [] => "nobody waits".to_owned(),
+        [rank] => format!("rank {rank} waits"),
+        ranks => format!("{} wait", name_ranks(ranks)),
+    };
+    let place = places.get(rank).map(|place| format!(" ({}, process {})", place.host, place.pid));
+    let text = format!(
+        "{who} for rank {rank}{}: {why}; {} of waiting, summed over messages",
+        place.unwrap_or_default(),
+        spaced_seconds(*waited_ns)
+    );
     let ranks = std::iter::once(*rank).chain(*peer).collect();
     Finding { kind: FindingKind::Slowest, seq: None, ranks, text }
 }

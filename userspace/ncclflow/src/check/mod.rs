@@ -16,12 +16,14 @@ mod rank_reader;
 mod room;
 mod row_source;
 mod summary;
+mod summary_text;
 mod verdict;
 
 pub use attribution::{Attribution, Cause};
-pub use check_text::write_check;
-pub use communicator_check::{CheckReport, CommunicatorCheck, Finding, FindingKind, check};
+pub use check_text::{headline, write_check};
+pub use communicator_check::{CheckReport, CommunicatorCheck, Finding, FindingKind, Place, check};
 pub use rank_reader::{RankFile, Recording};
 pub use row_source::ReadingProgress;
 pub use summary::{RankReport, SummaryReport, summarize};
+pub use summary_text::{headline as summary_headline, write_summary};
 pub use verdict::{Culprit, RankWaits, Reason, Verdict};

@@ -10,7 +10,12 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use super::{args::DumpArgs, progress::ProgressLine, terminal, write_json};
+use super::{
+    args::DumpArgs,
+    progress::ProgressLine,
+    terminal::{self, Mood},
+    write_json,
+};
 use crate::{
     dump::{self, Choice, DumpOptions, DumpReport, SCHEMA, State},
     memory::ScanLimits,
@@ -49,7 +54,17 @@ pub(super) fn run(args: &DumpArgs) -> Result<ExitCode> {
     if args.json {
         write_json(&mut out, &report)?;
     } else {
-        write!(out, "{}", dump::render(&report))?;
+        // Its first paragraph is the verdict.
+        let text = dump::render(&report, args.verbose || args.stacks);
+        let (verdict, rest) = match (&report.job, text.split_once("\n\n")) {
+            (Some(_), Some(parts)) if terminal::has_color() => parts,
+            _ => ("", &*text),
+        };
+        if !verdict.is_empty() {
+            terminal::verdict(mood(report.state()), verdict)?;
+            writeln!(out)?;
+        }
+        write!(out, "{rest}")?;
     }
     out.flush()?;
     if report.communicators.is_empty()
@@ -65,6 +80,14 @@ pub(super) fn run(args: &DumpArgs) -> Result<ExitCode> {
         State::Unknown => ExitCode::from(UNKNOWN),
         State::Waiting => ExitCode::from(WAITING),
     })
+}
+
+fn mood(state: State) -> Mood {
+    match state {
+        State::Healthy => Mood::Good,
+        State::Stuck => Mood::Bad,
+        State::Unknown | State::Waiting => Mood::Doubtful,
+    }
 }
 
 fn read(path: &Path) -> Result<DumpReport> {

@@ -58,7 +58,7 @@ fn write_exported(exported: &Exported, args: &ExportArgs, out: &mut dyn Write) -
     let rows = &exported.rows;
     writeln!(
         out,
-        "{} ops, {} messages and {} calls exported into {}",
+        "{} operations (counted on each channel), {} messages and {} calls exported into {}",
         rows.ops,
         rows.messages,
         rows.calls,
@@ -74,13 +74,13 @@ fn write_exported(exported: &Exported, args: &ExportArgs, out: &mut dyn Write) -
     if rows.ops + rows.calls == 0 && rows.left_out > 0 {
         writeln!(
             out,
-            "nothing that was recorded is asked for; the recordings' times are in --json (span_unix_ns)"
+            "the part that you chose is empty; --json says when the recordings begin and end (span_unix_ns)"
         )?;
     }
     if rows.numbered_locally > 0 {
         writeln!(
             out,
-            "{} ops and calls have numbers (seq, call) that count from the beginning of the part; --exact reads all before it",
+            "{} operations and calls are numbered (seq, call) from the beginning of the part; --exact numbers them as in the whole",
             rows.numbered_locally
         )?;
     }
@@ -97,7 +97,8 @@ fn write_exported(exported: &Exported, args: &ExportArgs, out: &mut dyn Write) -
     if rows.planned_messages > 0 {
         writeln!(
             out,
-            "{} messages were only planned: they are summed up by link and second, and --planned-messages writes a row for each",
+            "{} messages were planned and not measured: they are in the sums by link and second; --planned-messages writes a row for \
+             each",
             rows.planned_messages
         )?;
     }

@@ -95,6 +95,12 @@ pub struct ExportArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  ncclflow replay /var/tmp/flows -o again
+  ncclflow replay flows.cap -o files           of a file of `record --capture`
+
+The files are those that `record` wrote, byte for byte.")]
 pub struct ReplayArgs {
     /// Folder of a recording or of a window, or a file that `record --capture` wrote
     #[arg(value_name = "DIR")]

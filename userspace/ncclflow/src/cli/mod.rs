@@ -8,6 +8,7 @@ macro_rules! tell {
 }
 
 mod args;
+mod completions;
 mod doctor;
 mod dump;
 mod exit;
@@ -30,16 +31,17 @@ mod terminal;
 mod top;
 mod top_args;
 mod top_recording;
+mod variables;
 
 use std::{io::Write, process::ExitCode, time::Instant};
 
 use anyhow::Result;
-use clap::Parser as _;
 use serde::Serialize;
 
 use crate::{resolver, text::PlainWriter};
 
 pub use args::{Cli, Command};
+pub use variables::command;
 
 /// A document of JSON, and the end of its line.
 fn write_json(out: &mut dyn Write, value: &impl Serialize) -> Result<()> {
@@ -61,10 +63,8 @@ pub fn main() -> ExitCode {
     if let Some(code) = resolver::serve_if_asked() {
         return code;
     }
-    let cli = Cli::parse();
-    if let Err(error) = cli.check() {
-        error.exit();
-    }
+    let cli = variables::parse();
+    terminal::choose_color(cli.color);
     resolver::allow_fuse(cli.command.allows_fuse());
     let done = match &cli.command {
         Command::Ps(args) => ps::run(args),
@@ -79,6 +79,7 @@ pub fn main() -> ExitCode {
         Command::Doctor(args) => doctor::run(args),
         Command::Summary(args) => summary::run(args),
         Command::Symbols(args) => symbols::run(args),
+        Command::Completions(args) => completions::run(args),
     };
     exit::code(done)
 }
