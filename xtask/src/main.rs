@@ -17,6 +17,7 @@ mod layouts;
 mod nccl;
 mod output_docs;
 mod parquet;
+mod picture;
 mod prerequisites;
 mod programs;
 mod python_offsets;
@@ -52,6 +53,8 @@ enum Command {
     /// Make the tables of docs/OUTPUT.md and docs/PARQUET.md from the rows that are written (or compare them
     /// with --check)
     OutputDocs(output_docs::Args),
+    /// Make a picture (SVG) of what a terminal shows, for the documentation
+    Picture(picture::Args),
     /// Compare the Parquet tables of captures and recordings with their lines, in DuckDB and Spark
     Parquet(parquet::Args),
     /// Every official library, own and stripped, against the truth: a table
@@ -79,6 +82,7 @@ fn main() -> Result<()> {
         Command::Layouts(args) => layouts::run(&args),
         Command::PythonOffsets(args) => python_offsets::run(&args),
         Command::OutputDocs(args) => output_docs::run(&args),
+        Command::Picture(args) => picture::run(&args),
         Command::Parquet(args) => parquet::run(&args),
         Command::Conformance(args) => conformance::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
