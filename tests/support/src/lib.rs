@@ -1,8 +1,10 @@
 //! What every test of ncclflow shares, unit, integration and end to end: skipping loudly, waiting for
-//! something, the NCCL libraries of the cache, the CPython interpreters of the machine, files that are damaged at random.
+//! something, the NCCL libraries of the cache, the CPython interpreters of the machine, files that are damaged at random,
+//! the commands of the documentation.
 
 mod cpu_time;
 pub mod damage;
+pub mod documents;
 mod libraries;
 mod pythons;
 mod skip;
