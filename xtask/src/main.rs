@@ -22,6 +22,7 @@ mod python_offsets;
 mod repository;
 mod test;
 mod tool;
+mod torch_offsets;
 mod vm;
 
 use anyhow::Result;
@@ -48,6 +49,8 @@ enum Command {
     Layouts(layouts::Args),
     /// Make the table of CPython's struct layouts, of 3.8 to 3.12 (or compare it with --check)
     PythonOffsets(python_offsets::Args),
+    /// Make the table of the layouts of torch's flight recorder, of 2.4 to 2.15 (or compare it with --check)
+    TorchOffsets(torch_offsets::Args),
     /// Make the tables of docs/OUTPUT.md and docs/PARQUET.md from the rows that are written (or compare them
     /// with --check)
     OutputDocs(output_docs::Args),
@@ -77,6 +80,7 @@ fn main() -> Result<()> {
         Command::Nccl(args) => nccl::run(&args),
         Command::Layouts(args) => layouts::run(&args),
         Command::PythonOffsets(args) => python_offsets::run(&args),
+        Command::TorchOffsets(args) => torch_offsets::run(&args),
         Command::OutputDocs(args) => output_docs::run(&args),
         Command::Parquet(args) => parquet::run(&args),
         Command::Conformance(args) => conformance::run(&args),

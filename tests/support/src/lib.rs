@@ -7,6 +7,7 @@ mod libraries;
 mod pythons;
 mod skip;
 mod tool;
+mod torch_double;
 mod wait;
 
 pub use cpu_time::cpu_time;
@@ -14,4 +15,5 @@ pub use libraries::{cache, is_long, libraries, nccl};
 pub use pythons::{Interpreter, need_pythons, pythons};
 pub use skip::{need, root, skip};
 pub use tool::tool;
+pub use torch_double::{TorchJob, torch_double};
 pub use wait::{eventually, wait_until};

@@ -46,7 +46,9 @@ pub mod threads;
 pub mod gpu;
 
 pub mod dump;
+pub mod history;
 pub mod ps;
+pub mod torch_notes;
 
 // Who called it.
 pub mod python;

@@ -7,6 +7,7 @@ use clap::{Args, CommandFactory as _, Parser, Subcommand, error::ErrorKind};
 use super::{
     export_args::{ExportArgs, ReplayArgs},
     filter_args::FilterArgs,
+    history_args::HistoryArgs,
     record_args::RecordArgs,
     stacks_args::StacksArgs,
     top_args::TopArgs,
@@ -64,6 +65,8 @@ pub enum Command {
     Check(CheckArgs),
     /// Say what every communicator is doing now, and who waits for whom: reads memory, stops nothing
     Dump(DumpArgs),
+    /// Say what the ranks called before anybody looked, and where they first differ: by torch's own notes, read from memory
+    History(HistoryArgs),
     /// Count the call stacks behind NCCL's calls: of running processes, of a recording, or out of a profiler's trace
     Stacks(Box<StacksArgs>),
     /// Show live what NCCL does: ops, bytes, algorithms, waits, ranks that lag
@@ -81,6 +84,7 @@ impl Command {
             Self::Ps(args) => args.debug.allow_fuse,
             Self::Record(args) => args.debug.allow_fuse,
             Self::Dump(args) => args.debug.allow_fuse,
+            Self::History(args) => args.debug.allow_fuse,
             Self::Top(args) => args.debug.allow_fuse,
             // A file that is named on the command line is wanted.
             Self::Symbols(_) => true,

@@ -14,6 +14,8 @@ mod exit;
 mod export;
 mod export_args;
 mod filter_args;
+mod history;
+mod history_args;
 mod live_stacks;
 mod offline;
 mod progress;
@@ -74,6 +76,7 @@ pub fn main() -> ExitCode {
         Command::Aggregate(args) => offline::run_aggregate(args),
         Command::Check(args) => offline::run_check(args),
         Command::Dump(args) => dump::run(args),
+        Command::History(args) => history::run(args),
         Command::Stacks(args) => stacks::run(args, started),
         Command::Top(args) => top::run(args, started),
         Command::Doctor(args) => doctor::run(args),

@@ -32,6 +32,9 @@ pub struct DumpReport {
     /// Why nothing, or not everything, is known of GPUs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gpu_remarks: Vec<String>,
+    /// What torch itself has noted of its process groups, a sentence each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub torch_notes: Vec<String>,
 }
 
 /// A process that was read, or that could not be.

@@ -25,6 +25,7 @@ mod python;
 mod rank_gpu;
 mod rank_report;
 mod text;
+mod torch_notes;
 mod verdict;
 
 use std::{
@@ -131,6 +132,7 @@ pub fn dump(
     let mut ranks = motion::over(readings);
     leave_out_forked_copies(&mut targets, &mut ranks);
     find_absent(&targets, &mut ranks);
+    let torch_notes = torch_notes::sentences(&targets, &ranks, &mut runtimes);
     let unread = refused.into_iter().map(|(pid, error)| ProcessReport {
         host: host_name(),
         pid,
@@ -149,6 +151,7 @@ pub fn dump(
     }
     let communicators = communicators(ranks, &processes);
     Ok(DumpReport {
+        torch_notes,
         schema: SCHEMA,
         hosts: vec![host_name()],
         unix_time: now_ns(ClockId::Realtime) / 1_000_000_000,
@@ -217,14 +220,14 @@ fn leave_out_forked_copies(targets: &mut [process::Target], ranks: &mut Vec<Rank
     });
 }
 
-fn host_name() -> String {
+pub(crate) fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 /// Chosen processes that cannot be opened, and why.
-type Refused = Vec<(u32, ProcessError)>;
+pub(crate) type Refused = Vec<(u32, ProcessError)>;
 
-fn chosen(choice: &Choice) -> Result<(Vec<Process>, Refused)> {
+pub(crate) fn chosen(choice: &Choice) -> Result<(Vec<Process>, Refused)> {
     let Choice::Pids(pids) = choice else {
         let found = nccl_processes().context("listing the processes")?;
         if found.processes.is_empty() {
@@ -266,6 +269,7 @@ pub fn merge(reports: Vec<DumpReport>) -> DumpReport {
         all.processes.extend(report.processes);
         all.gpus.extend(report.gpus);
         all.gpu_remarks.extend(report.gpu_remarks);
+        all.torch_notes.extend(report.torch_notes);
         ranks.extend(report.communicators.into_iter().flat_map(|communicator| communicator.ranks));
     }
     all.communicators = communicators(ranks, &all.processes);

@@ -206,6 +206,10 @@ impl Target {
         peers.map(|peers| peers.absent(Memory::new(&self.process), rank, known, live)).unwrap_or_default()
     }
 
+    pub(super) fn process(&self) -> &Process {
+        &self.process
+    }
+
     /// What the process did between its readings.
     pub(super) fn sum_up_activity(&mut self) {
         self.report.activity = super::activity::over(&self.samples);

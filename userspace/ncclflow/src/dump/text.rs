@@ -40,6 +40,9 @@ fn write_report(out: &mut String, report: &DumpReport) -> fmt::Result {
         write_process(out, process)?;
     }
     gpu_text::write(out, report)?;
+    for sentence in &report.torch_notes {
+        wrapped(out, sentence, 0)?;
+    }
     for communicator in &report.communicators {
         writeln!(out)?;
         write_communicator(out, communicator)?;

@@ -7,6 +7,7 @@ use std::{
         fd::{AsFd as _, AsRawFd as _, OwnedFd},
         unix::fs::{FileExt as _, MetadataExt as _},
     },
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
     thread,
     time::{Duration, Instant},
@@ -146,6 +147,11 @@ impl Looker {
                 self.limit(limits);
                 Reply::Held(self.open(pid, &mapping, frame)?)
             }
+            Request::PackageVersion { pid, mapping, limits } => {
+                self.limit(limits);
+                frame.bytes = self.package_version(pid, &mapping)?;
+                Reply::Read
+            }
             Request::Resolve { what, debug_files } => {
                 let mut reader = self.reader();
                 reader.start(&debug_files)?;
@@ -185,6 +191,16 @@ impl Looker {
         self.identifier.set_limits(limits.allow_fuse, limits.given_up);
     }
 
+    fn package_version(&mut self, pid: u32, mapping: &Mapping) -> io::Result<Vec<u8>> {
+        /// torch's has 300 bytes.
+        const LIMIT: u64 = 64 << 10;
+        let path = version_file(&mapping.path);
+        let path = path.ok_or_else(|| io::Error::other("it is in no folder of a Python package"))?;
+        let process = Process::open(pid).map_err(io::Error::other)?;
+        self.identifier.begin(&process);
+        self.identifier.read_beside(&process, mapping, &path, LIMIT)
+    }
+
     fn open(&mut self, pid: u32, mapping: &Mapping, frame: &mut Frame) -> io::Result<Held> {
         let process = Process::open(pid).map_err(io::Error::other)?;
         self.identifier.begin(&process);
@@ -193,6 +209,12 @@ impl Looker {
         frame.fds.push(library.into_held());
         Ok(held)
     }
+}
+
+/// `PACKAGE/version.py` of `PACKAGE/lib/libtorch_cuda.so`, as the process names it.
+fn version_file(library: &Path) -> Option<PathBuf> {
+    let lib = library.parent().filter(|folder| folder.ends_with("lib"))?;
+    Some(lib.parent()?.join("version.py"))
 }
 
 /// A file of `/proc/PID`, as far as its limit.

@@ -93,6 +93,12 @@ pub(super) enum Request {
         mapping: Mapping,
         limits: Limits,
     },
+    /// What does the package of Python say of its version that this mapped library is part of?
+    PackageVersion {
+        pid: u32,
+        mapping: Mapping,
+        limits: Limits,
+    },
     Resolve {
         what: What,
         debug_files: DebugFiles,

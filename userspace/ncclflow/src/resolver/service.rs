@@ -371,6 +371,17 @@ pub(crate) fn open_mapping(process: &Process, mapping: &Mapping) -> Result<Mappe
     }
 }
 
+/// `version.py` of the Python package that a mapped library is part of.
+pub(crate) fn package_version(process: &Process, mapping: &Mapping) -> io::Result<Vec<u8>> {
+    let pid = process.pid();
+    let request = |limits| Request::PackageVersion { pid, mapping: mapping.clone(), limits };
+    match ask_about(pid, LOOK_WALL, request) {
+        Ok((Reply::Read, frame)) => Ok(frame.bytes),
+        Ok(_) => Err(io::Error::other("an answer to another question")),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// Takes hold of a file by a path that the user of this program gave.
 pub(crate) fn take_hold(path: &Path) -> io::Result<MappedLibrary> {
     let held = openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;

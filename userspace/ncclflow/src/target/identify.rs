@@ -4,12 +4,12 @@
 //! version string contains NCCL. If it exports NCCL's calls, it is NCCL under another name. A library that
 //! only wraps NCCL's calls has no version string.
 
-use std::{collections::HashMap, fmt, fs::File, io};
+use std::{collections::HashMap, fmt, fs::File, io, path::Path};
 
 use serde::{Deserialize, Serialize};
 
 use super::{
-    library::{LibraryId, MappedLibrary},
+    library::{LibraryId, MappedLibrary, read_small},
     maps::Mapping,
     mounts::{MountTable, Unsafe},
     process::Process,
@@ -159,6 +159,19 @@ impl Identifier {
     pub(crate) fn open(&mut self, process: &Process, mapping: &Mapping) -> io::Result<MappedLibrary> {
         self.may_ask(mapping)?;
         MappedLibrary::open(process, mapping, &self.mounts)
+    }
+
+    /// A small file in the folder of a mapped one, or of that folder: `path` as the process names it.
+    pub(crate) fn read_beside(
+        &mut self,
+        process: &Process,
+        mapping: &Mapping,
+        path: &Path,
+        limit: u64,
+    ) -> io::Result<Vec<u8>> {
+        self.may_ask(mapping)?;
+        let check = |device| Ok(self.mounts.check_number(device).map_err(NotAsked::FileSystem)?);
+        read_small(process, path, limit, check)
     }
 
     fn may_ask(&mut self, mapping: &Mapping) -> Result<(), NotAsked> {

@@ -3,7 +3,7 @@
 use std::{
     fmt,
     fs::{File, Metadata},
-    io,
+    io::{self, Read as _},
     os::{
         fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd},
         unix::fs::{MetadataExt as _, OpenOptionsExt as _},
@@ -174,6 +174,23 @@ pub(crate) fn open_held(held: BorrowedFd<'_>) -> io::Result<File> {
     }
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
     File::options().read(true).custom_flags(flags.bits().cast_signed()).open(held_path(held))
+}
+
+/// A small file of a process by its path there, not more than `limit` bytes of it. `may_ask`: whether files of a device,
+/// as stat(2) has it, may be asked for.
+///
+/// It asks the file system, which can keep the caller waiting: see `resolver`.
+pub(crate) fn read_small(
+    process: &Process,
+    path: &Path,
+    limit: u64,
+    may_ask: impl FnOnce(u64) -> io::Result<()>,
+) -> io::Result<Vec<u8>> {
+    let held = below_root(process, path)?;
+    may_ask(rustix::fs::fstat(&held)?.st_dev)?;
+    let mut bytes = Vec::new();
+    open_held(held.as_fd())?.take(limit).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// A path of a process, resolved within its root: an absolute link there leads to no file of ours.

@@ -108,6 +108,11 @@ impl MountTable {
         }
     }
 
+    /// The same of a device as stat(2) has it.
+    pub(super) fn check_number(&self, device: u64) -> Result<(), Unsafe> {
+        self.check(of_number(device))
+    }
+
     /// Whether the device, as stat(2) has it, is an overlay.
     pub(super) fn is_overlay(&self, device: u64) -> bool {
         matches!(self.kind_anywhere(of_number(device)), Some(Kind::Overlay | Kind::OverFuse))
