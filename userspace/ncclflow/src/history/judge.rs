@@ -21,11 +21,11 @@ const LATE_NS: i64 = 1_000_000_000;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum HistoryState {
-    /// All ranks called the same, and nothing has been waiting for long.
-    Agree,
-    /// There is nothing to compare.
+    /// There is nothing to compare. Of a job on several hosts that is so of many groups, and says nothing of the others.
     #[default]
     Unknown,
+    /// All ranks called the same, and nothing has been waiting for long.
+    Agree,
     /// A rank has not called what others called a second and more before, or a collective has not been noticed to be completed for
     /// as long.
     Waiting,
@@ -371,8 +371,11 @@ pub(super) fn over(groups: &[GroupHistory]) -> HistoryVerdict {
     let worst = groups.iter().filter(|group| group.verdict.state == state);
     let sentence = match state {
         HistoryState::Agree => {
-            let several = if groups.len() == 1 { "" } else { "s" };
-            format!("the ranks of {} process group{several} called the same", groups.len())
+            let count = worst.count();
+            let several = if count == 1 { "" } else { "s" };
+            let others = groups.len() - count;
+            let others = if others > 0 { format!("; of {others} more there is nothing to compare") } else { String::new() };
+            format!("the ranks of {count} process group{several} called the same{others}")
         }
         _ => {
             let worst = worst.max_by_key(waited);
