@@ -102,6 +102,20 @@ pub(crate) fn python_path(more: &[(&str, &str)]) -> Result<OsString> {
     Ok(path)
 }
 
+/// `$NCCLFLOW_TORCH_ANALYSER`: the folder with torch's analyser of flight recorder files, fetched where it is not there. If
+/// that fails, it is said, and the tests that need it are skipped or fail.
+pub(crate) fn torch_analyser() -> Result<PathBuf> {
+    let folder = programs::target_folder()?.join("torch-analyser");
+    if !folder.join("torch/distributed/flight_recorder/fr_trace.py").exists() {
+        say(&format!("fetching torch's analyser of flight recorder files into {}", folder.display()));
+        let script = repository::root().join("tests/exports/fetch_torch_analyser.py");
+        if let Err(error) = do_or_fail(Command::new("python3").arg(script).arg(&folder)) {
+            say(&format!("{error:#}: tests that need torch's analyser are skipped"));
+        }
+    }
+    Ok(folder)
+}
+
 /// Versions that are fetched where fewer than two interpreters are installed: one whose layouts are in our table, one that
 /// states them, and one without the GIL.
 const FETCHED_PYTHONS: [&str; 3] = ["3.10", "3.13t", "3.14"];

@@ -34,6 +34,7 @@ pub mod sinks;
 pub mod who;
 // From recordings to files.
 pub mod export;
+pub mod flight_recorder;
 
 // From files to verdicts.
 pub mod check;

@@ -33,6 +33,7 @@ fn write_communicator(check: &CommunicatorCheck, out: &mut dyn Write) -> io::Res
         collectives,
         measured,
         findings,
+        first_difference,
         verdict,
     } = check;
     writeln!(
@@ -40,6 +41,9 @@ fn write_communicator(check: &CommunicatorCheck, out: &mut dyn Write) -> io::Res
         "communicator {communicator}: {} of {n_ranks} ranks recorded, {collectives} collectives",
         ranks.len()
     )?;
+    if let Some(first) = first_difference {
+        writeln!(out, "  first difference: {}", first.text)?;
+    }
     for finding in findings {
         writeln!(out, "  ! {}", finding.text)?;
     }

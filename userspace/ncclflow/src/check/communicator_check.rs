@@ -10,14 +10,17 @@ use serde::Serialize;
 
 use super::{
     attribution::{Attribution, TimedMessage},
-    collectives::{Collectives, name_ranks},
+    call_lines::Lines,
+    collectives::{At, Collectives, name_ranks},
+    first_difference::{self, FirstDifference},
     p2p::PointToPoint,
     parts::parts,
     room::Room,
     row_source::{Gather, ReadingProgress, TakeRows, read_rows},
     verdict::{self, Culprit, RankWaits, Reason, Verdict},
 };
-use flow::schema::{ClockReport, MessageRow, OpRow, Outcome};
+use crate::{export::CallNumbers, flight_recorder::Function};
+use flow::schema::{ApiCallRow, ClockReport, MessageRow, OpRow, Outcome};
 use nccl_library::nccl::Direction;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -69,6 +72,9 @@ pub struct CommunicatorCheck {
     /// Ops of all ranks and channels by what became of their messages, where they were measured.
     pub measured: BTreeMap<Outcome, u64>,
     pub findings: Vec<Finding>,
+    /// The first collective at which ranks differ, if they do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_difference: Option<FirstDifference>,
     pub verdict: Verdict,
 }
 
@@ -91,10 +97,24 @@ pub fn check(dirs: &[PathBuf], progress: ReadingProgress<'_>) -> Result<CheckRep
     for part in parts(dirs)? {
         let (fleet, said) = read_rows(&part, Fleet::default(), &mut *progress)?;
         notes.extend(said);
+        let (mut checked, mut lines) = (Vec::new(), Lines::default());
         for (name, rows) in fleet.communicators {
             notes.extend(rows.not_compared(&name));
-            communicators.push(CommunicatorCheck { window: part.windows.clone(), ..rows.checked(name) });
+            let has_stacks = rows.has_stacks;
+            let (check, difference) = rows.checked(name);
+            if let Some(Difference { number, at }) = difference.as_ref().filter(|_| has_stacks) {
+                lines.ask(&check.communicator, *number, at.first_seen_ns);
+            }
+            checked.push((check, difference));
         }
+        if !lines.is_empty() {
+            (lines, _) = read_rows(&part, lines, &mut *progress)?;
+        }
+        communicators.extend(checked.into_iter().map(|(check, difference)| {
+            let first_difference = difference
+                .map(|Difference { number, at }| FirstDifference::new(&check.communicator, number, at, &lines));
+            CommunicatorCheck { window: part.windows.clone(), first_difference, ..check }
+        }));
     }
     Ok(CheckReport {
         consistent: communicators.iter().all(|communicator| communicator.findings.is_empty()),
@@ -102,6 +122,13 @@ pub fn check(dirs: &[PathBuf], progress: ReadingProgress<'_>) -> Result<CheckRep
         communicators,
         notes,
     })
+}
+
+/// The first collective at which ranks differ, before it is known where in their programs they were.
+#[derive(Debug)]
+struct Difference {
+    number: u64,
+    at: At,
 }
 
 /// The communicators of all folders.
@@ -162,6 +189,10 @@ struct CommunicatorRows {
     messages_not_judged: u64,
     /// Ranks that a folder has.
     seen: BTreeSet<i32>,
+    /// Calls or ops say which call stack they are of.
+    has_stacks: bool,
+    /// Ranks whose calls may be numbered otherwise than those of others.
+    uncertain: BTreeSet<i32>,
 }
 
 /// What is gathered of a rank while its folder is read.
@@ -176,6 +207,8 @@ struct RankRows {
     in_network: BTreeMap<i32, u64>,
     /// Messages of the op that came last.
     op: Vec<TimedMessage>,
+    /// Of its calls, where ops were not recorded.
+    numbers: CallNumbers,
 }
 
 impl TakeRows for Folder {
@@ -201,6 +234,7 @@ impl TakeRows for Folder {
             attribution: Attribution::default(),
             in_network: BTreeMap::new(),
             op: Vec::new(),
+            numbers: CallNumbers::default(),
         });
         Some(self.ranks.len() - 1)
     }
@@ -208,6 +242,7 @@ impl TakeRows for Folder {
     fn op(&mut self, rank: usize, row: &OpRow) {
         let Some(rank) = self.ranks.get_mut(rank) else { return };
         let Some(rows) = self.communicators.get_mut(&rank.communicator) else { return };
+        rows.has_stacks |= row.stack.is_some();
         rows.collectives.add(row, &mut self.room);
         rows.p2p.add(row, rank.offset, &mut self.room);
         if let Some(outcome) = row.measured {
@@ -230,6 +265,21 @@ impl TakeRows for Folder {
         }
         rank.op.push(TimedMessage::of(row));
     }
+
+    fn wants_calls(&self) -> bool {
+        true
+    }
+
+    fn call(&mut self, rank: usize, row: &ApiCallRow, was_lost: bool) {
+        let Some(rank) = self.ranks.get_mut(rank) else { return };
+        let Some(rows) = self.communicators.get_mut(&rank.communicator) else { return };
+        let is_counted = Function::of(row.function.as_str()).is_some_and(Function::is_counted);
+        let number = rank.numbers.number(is_counted, row.launched, was_lost);
+        if is_counted {
+            rows.has_stacks |= row.stack.is_some();
+            rows.collectives.add_call(rank.rank, number, row, &mut self.room);
+        }
+    }
 }
 
 impl Folder {
@@ -240,6 +290,9 @@ impl Folder {
             let Some(rows) = self.communicators.get_mut(&rank.communicator) else { continue };
             rows.messages += rank.attribution.messages;
             rows.messages_not_judged += rank.attribution.not_judged;
+            if !rank.numbers.are_certain() {
+                rows.uncertain.insert(rank.rank);
+            }
             rows.waits.insert(rank.rank, RankWaits::new(rank.rank, &rank.attribution, rank.in_network));
         }
     }
@@ -255,7 +308,10 @@ impl RankRows {
 impl CommunicatorRows {
     /// Adds what a further folder has of it: other ranks.
     fn append(&mut self, more: Self, room: &mut Room) {
-        let Self { collectives, p2p, measured, findings, waits, messages, messages_not_judged, seen } = more;
+        let Self { collectives, p2p, measured, findings, waits, messages, messages_not_judged, .. } = more;
+        let Self { seen, has_stacks, uncertain, .. } = more;
+        self.has_stacks |= has_stacks;
+        self.uncertain.extend(uncertain);
         self.collectives.append(collectives, room);
         self.p2p.append(p2p, room);
         for (outcome, ops) in measured {
@@ -279,16 +335,30 @@ impl CommunicatorRows {
             .p2p
             .is_cut()
             .then(|| format!("{communicator}: not all sends and receives were compared: {why}"));
-        collectives.into_iter().chain(pairs).collect()
+        let uncertain: Vec<i32> = self.uncertain.iter().copied().collect();
+        let uncertain = (!uncertain.is_empty()).then(|| {
+            format!(
+                "{communicator}: collectives were not compared: the calls of {} were not recorded from the communicator's \
+                 beginning, and NCCL launched more than was called (CUDA graphs): their numbers are not certain",
+                name_ranks(&uncertain)
+            )
+        });
+        collectives.into_iter().chain(pairs).chain(uncertain).collect()
     }
 
-    fn checked(self, communicator: String) -> CommunicatorCheck {
-        let Self { collectives, p2p, measured, mut findings, waits, messages, messages_not_judged, seen: _ } =
-            self;
+    fn checked(self, communicator: String) -> (CommunicatorCheck, Option<Difference>) {
+        let Self { collectives, p2p, measured, mut findings, waits, messages, messages_not_judged, .. } = self;
+        let is_certain = self.uncertain.is_empty();
         let ranks: Vec<RankWaits> = waits.into_values().collect();
         let culprit = verdict::culprit(&ranks);
         let verdict = Verdict { ranks, culprit, messages, messages_not_judged };
-        collectives.check(&mut findings);
+        if is_certain {
+            collectives.check(&mut findings);
+        }
+        let first = first_difference::first(&findings);
+        let difference = first.and_then(|(number, absent)| {
+            Some(Difference { number, at: collectives.at(number, &absent)? })
+        });
         p2p.check(&mut findings);
         let otherwise = (FindingKind::MeasuredOtherwise, "with messages of another size than was planned");
         let unfinished = (FindingKind::Unfinished, "with messages on their way when the recording ended");
@@ -300,7 +370,7 @@ impl CommunicatorRows {
             }
         }
         findings.extend(verdict.culprit.as_ref().map(slowest));
-        CommunicatorCheck {
+        let check = CommunicatorCheck {
             window: None,
             communicator,
             n_ranks: collectives.n_ranks,
@@ -308,8 +378,10 @@ impl CommunicatorRows {
             collectives: collectives.ops(),
             measured,
             findings,
+            first_difference: None,
             verdict,
-        }
+        };
+        (check, difference)
     }
 }
 

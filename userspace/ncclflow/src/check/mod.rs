@@ -6,9 +6,11 @@
 
 mod attribution;
 mod by_number;
+mod call_lines;
 mod check_text;
 mod collectives;
 mod communicator_check;
+mod first_difference;
 mod p2p;
 mod parts;
 mod ranges;
@@ -21,6 +23,7 @@ mod verdict;
 pub use attribution::{Attribution, Cause};
 pub use check_text::write_check;
 pub use communicator_check::{CheckReport, CommunicatorCheck, Finding, FindingKind, check};
+pub use first_difference::{DifferingRanks, FirstDifference};
 pub use rank_reader::{RankFile, Recording};
 pub use row_source::ReadingProgress;
 pub use summary::{RankReport, SummaryReport, summarize};

@@ -206,6 +206,8 @@ Examples:
   ncclflow dump --all --stacks                 whatever of this host uses NCCL, and where its threads are
   ncclflow dump -p 4242 --json > $(hostname).json
   ncclflow dump --merge host1.json host2.json  the verdict over several hosts
+  ncclflow dump --all --flight-recorder fr/rank_
+                                               and files as torch's flight recorder has them, for torchfrtrace
 
 Nothing needs to be prepared in the processes; they are read, not stopped. docs/DUMP.md has the JSON's schema.
 Needs root, or CAP_SYS_PTRACE (and CAP_SYS_ADMIN where the library's file was replaced).
@@ -226,6 +228,11 @@ pub struct DumpArgs {
 
     #[command(flatten)]
     pub debug: DebugArgs,
+
+    /// Also write what is known as torch's flight recorder has it, for torchfrtrace: PREFIX<rank of the job>, or
+    /// nccl_trace_rank_<rank> where PREFIX is a folder
+    #[arg(long, value_name = "PREFIX")]
+    pub flight_recorder: Option<PathBuf>,
 
     /// All that was read, as JSON
     #[arg(long)]

@@ -21,6 +21,9 @@ pub(super) fn run(args: &ExportArgs) -> Result<ExitCode> {
     if args.planned_messages && args.format != Format::Parquet {
         anyhow::bail!("--planned-messages is for -f parquet only");
     }
+    if args.collectives_only && args.format != Format::FlightRecorder {
+        anyhow::bail!("--collectives-only is for -f flight-recorder only");
+    }
     let options = ExportOptions {
         inputs: args.inputs.clone(),
         output: args.output.clone(),
@@ -28,6 +31,7 @@ pub(super) fn run(args: &ExportArgs) -> Result<ExitCode> {
         view: ViewOptions {
             flat: args.flat,
             planned_messages: args.planned_messages,
+            collectives_only: args.collectives_only,
             ..ViewOptions::default()
         },
         choice: Choice {

@@ -22,13 +22,15 @@ Examples:
   ncclflow export host*/flows -f perfetto -o job.pftrace --last 10s     one timeline of all hosts, for https://ui.perfetto.dev
   ncclflow export host*/flows -f chakra -o et                           for ASTRA-sim: --workload-configuration=et/ncclflow
   ncclflow export host*/flows -f inspector -o nccl-inspector            for what reads NCCL Inspector's JSON
+  ncclflow export host*/calls -f flight-recorder -o fr/rank_            for torchfrtrace: fr/rank_0, fr/rank_1 …
 
 TIME is as in journalctl: 2026-11-22T14:03:05Z (or with an offset as +02:00, never without), a Unix time as @1795356185.5, or now; but
 offsets are of the recordings: -30s is 30 s before their end, +2m is 2 minutes after their begin. Units are ms, s, m, h and d.
 
 Of a part, only the blocks of its time are read, and 10 s before and after them. Collectives have the numbers (seq) that they have in the whole;
 sends and receives are counted from the beginning of what is read, and say so (seqLocal): --exact reads everything before the part too.
-docs/OUTPUT.md has the formats, docs/EXPORTS.md those of Perfetto, Chakra and NCCL Inspector. Exit codes: 0 done, also where something was damaged, which is said; 1 not done.")]
+docs/OUTPUT.md has the formats, docs/EXPORTS.md those of Perfetto, Chakra, NCCL Inspector and torch's
+flight recorder. Exit codes: 0 done, also where something was damaged, which is said; 1 not done.")]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub struct ExportArgs {
     /// Folders of recordings: of sessions, windows or hosts, or a folder of such folders; or files of record
@@ -40,7 +42,8 @@ pub struct ExportArgs {
     #[arg(short, long, value_enum)]
     pub format: Format,
 
-    /// Folder to write to; must not exist, or be empty. With -f perfetto the file, which must not exist
+    /// Folder to write to; must not exist, or be empty. With -f perfetto the file, which must not exist; with
+    /// -f flight-recorder the beginning of the files' names, or a folder
     #[arg(short, long, value_name = "PATH")]
     pub output: PathBuf,
 
@@ -88,6 +91,10 @@ pub struct ExportArgs {
     /// ranks has 2,046 for each loop, channel and direction. Without it, link_1s has their sums
     #[arg(long)]
     pub planned_messages: bool,
+
+    /// With -f flight-recorder: no sends and receives, which torch's analyser often calls mismatched
+    #[arg(long)]
+    pub collectives_only: bool,
 
     /// What was exported, as JSON
     #[arg(long)]

@@ -61,6 +61,9 @@ pub struct ProcessReport {
     /// Its Python threads; null if it is no Python program.
     #[serde(default)]
     pub python: Option<PythonReport>,
+    /// Its rank in the job, as its initial environment says it (`RANK`, `SLURM_PROCID` …).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job_rank: Option<u32>,
     /// Its communicators are copies that it was forked with, from this process that was read too; they are
     /// not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]

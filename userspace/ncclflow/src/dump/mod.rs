@@ -12,6 +12,7 @@ mod comm_layout;
 mod communicator;
 mod connections;
 mod dump_report;
+mod flight_recorder;
 mod gpu_text;
 mod gpus;
 mod layout;
@@ -37,6 +38,7 @@ use std::{
 pub use absent::{AbsentRank, Place};
 pub use activity::Activity;
 pub use dump_report::{CommunicatorReport, DumpReport, LibraryReport, ProcessReport, ProcessState, SCHEMA};
+pub use flight_recorder::{RecorderDumps, recorder_dumps};
 pub(crate) use layout::request;
 pub use pending::Pending;
 pub use python::{PythonFrame, PythonGroup, PythonReport, PythonThread};
@@ -132,6 +134,9 @@ pub fn dump(
     let mut ranks = motion::over(readings);
     leave_out_forked_copies(&mut targets, &mut ranks);
     find_absent(&targets, &mut ranks);
+    for target in &mut targets {
+        target.look_at_job(&ranks);
+    }
     let torch_notes = torch_notes::sentences(&targets, &ranks, &mut runtimes);
     let unread = refused.into_iter().map(|(pid, error)| ProcessReport {
         host: host_name(),

@@ -28,7 +28,7 @@ use crate::{
     resolver::{self, What},
     target::{LibraryId, MappedLibrary, Process, age_seconds, read_text, status_field},
     threads::{self, Names},
-    who::bus_id,
+    who::{Job, JobSource, Largest, Variables, Whose, bus_id},
 };
 use nccl_library::{
     fields::{IntField, comm},
@@ -221,6 +221,20 @@ impl Target {
         if !self.inodes.is_empty() && self.report.state != ProcessState::Exited {
             self.report.threads = threads::look(&self.process, &self.inodes, with_stacks, names);
         }
+    }
+
+    /// Finds out which rank of its job the process was told to be. `ranks`: those of all processes.
+    pub(super) fn look_at_job(&mut self, ranks: &[RankReport]) {
+        let mut largest = Largest::default();
+        for rank in ranks.iter().filter(|rank| rank.pid == self.report.pid) {
+            largest.note(rank.n_ranks, rank.rank);
+        }
+        if largest == Largest::default() {
+            return;
+        }
+        let whose = Whose { environment: Variables::read(&self.process), ..Whose::default() };
+        let job = Job::of(&whose, largest);
+        self.report.job_rank = job.rank.filter(|_| matches!(job.rank_source, Some(JobSource::Variable(_))));
     }
 
     /// After [`Self::look_at_threads`]: those inside NCCL are given with their Python lines, too.

@@ -8,12 +8,15 @@
 //! not asked for are left out ([`choice`]); where two sources have the same rank, it gets a place of its own
 //! ([`ranks`]); what is left goes to the view.
 
+mod call_numbers;
 mod chakra;
 mod choice;
 mod chosen_rows;
 mod compat;
+mod flight_recorder;
 mod format;
 mod inspector;
+mod job;
 mod job_ranks;
 mod json_lines;
 mod megatrace;
@@ -26,6 +29,7 @@ mod run;
 mod source;
 mod who;
 
+pub(crate) use call_numbers::CallNumbers;
 pub use choice::{Choice, RankRange};
 pub use chosen_rows::RowCounts;
 pub use format::{Format, View, ViewOptions};

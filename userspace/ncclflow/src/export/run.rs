@@ -154,7 +154,7 @@ fn make_files(options: ExportOptions, progress: &mut dyn FnMut(ExportProgress)) 
     };
     view.finish(&exported)?;
     exported.notes = view.notes();
-    if !format.is_one_file() && (!choice.is_all() || exported.sources.len() > 1) {
+    if format.is_folder() && (!choice.is_all() || exported.sources.len() > 1) {
         write_summary(&output, &exported)?;
     }
     Ok(exported)

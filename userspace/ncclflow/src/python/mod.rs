@@ -15,3 +15,9 @@ pub(crate) use book::StackBook;
 pub(crate) use find::{Runtimes, TargetMemory};
 pub use interpreter::Interpreter;
 pub(crate) use names::{Interpreters, StackFeed, start};
+
+/// Whether code in this file was installed by somebody, and is not the user's own.
+pub(crate) fn is_of_a_library(file: &str) -> bool {
+    const FOLDERS: [&str; 3] = ["/site-packages/", "/dist-packages/", "/lib/python3."];
+    file.starts_with('<') || FOLDERS.iter().any(|folder| file.contains(folder))
+}

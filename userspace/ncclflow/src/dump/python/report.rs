@@ -84,8 +84,7 @@ impl PythonFrame {
 
     /// Code that somebody installed, not the user's own.
     pub(crate) fn is_of_a_library(&self) -> bool {
-        const FOLDERS: [&str; 3] = ["/site-packages/", "/dist-packages/", "/lib/python3."];
-        self.file.starts_with('<') || FOLDERS.iter().any(|folder| self.file.contains(folder))
+        crate::python::is_of_a_library(&self.file)
     }
 }
 
