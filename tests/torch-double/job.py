@@ -39,8 +39,10 @@ def all_reduce(arguments):
     while frame:
         code = frame.f_code
         kept.append(code)
-        frames.append({"name": code.co_name, "filename": code.co_filename, "line": frame.f_lineno})
-        words += [id(code), frame.f_lasti]
+        # On one line: for this function itself, both are of here.
+        line, last = frame.f_lineno, frame.f_lasti
+        frames.append({"name": code.co_name, "filename": code.co_filename, "line": line})
+        words += [id(code), last]
         frame = frame.f_back
     call("record", [*arguments, " ".join(map(str, words))])
     return frames

@@ -143,6 +143,25 @@ fn what_ranks_called_is_told_as_they_called_it_and_where_they_differ() {
     assert_eq!(status("lastStarted")["seq"], -1);
     assert_eq!(group["verdict"]["completedLast"]["ranks"], json!([2]));
 
+    // The same as torch's own files.
+    let prefix = folder.path().join("trace_");
+    let write = ["history", "-p", &pids(&ranks), "-f", "flight-recorder", "-o", prefix.to_str().unwrap()];
+    let (output, _) = run(&ncclflow, &write);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let script = "import json, pickle, sys; print(json.dumps([pickle.load(open(sys.argv[1] + str(rank), 'rb')) for rank in range(3)]))";
+    let read = Command::new(&python).args(["-I", "-c", script]).arg(&prefix).output().unwrap();
+    let files: Value = serde_json::from_slice(&read.stdout).unwrap();
+    for (rank, file) in ranks.iter().zip(files.as_array().unwrap()) {
+        assert_eq!((file["entries"].as_array().unwrap().len(), &file["pg_config"]["3"]["ranks"]), (12, &json!("[0, 1, 2]")));
+        let (last, own) = (&file["entries"][11], &rank.entries[11]);
+        let keys = [("record_id", "recordId"), ("time_created_ns", "timeCreatedNs"), ("input_sizes", "inputSizes"), ("state", "state")];
+        for (theirs, ours) in keys {
+            assert_eq!(last[theirs], own[ours]);
+        }
+        assert_eq!((&last["process_group"], &last["frames"][0]["line"]), (&json!(["3", "tensor_parallel"]), &own["frames"][0]["line"]));
+        assert_eq!(file["pg_status"]["7"]["last_completed_collective"], 12);
+    }
+
     // Ranks 0 and 1 go on 12 s before, rank 2 does not.
     let created = now() - 12 * SECOND;
     for rank in &mut ranks[..2] {

@@ -4,6 +4,8 @@
 
 mod support;
 
+use std::time::{Duration, Instant};
+
 use serde_json::{Value, json};
 use support::{CREATED, Subject};
 use torch::{Group, Recorder, State, Unknown, Work, dtype_name, read};
@@ -149,7 +151,7 @@ fn a_ring_in_a_table_is_found_with_the_name_of_its_backend() {
 #[test]
 fn entries_that_are_overwritten_while_they_are_read_are_left_out_and_never_mixed_up() {
     for minor in [6, 11] {
-        let size = [("TORCH_FR_BUFFER_SIZE", "2000")];
+        let size = [("TORCH_FR_BUFFER_SIZE", "300")];
         let Some(mut subject) = Subject::start(minor, "libtorch_cuda.so", &size) else { return };
         subject.ask(&json!(["keep_recording"]));
         let ring = |subject: &Subject| {
@@ -157,7 +159,8 @@ fn entries_that_are_overwritten_while_they_are_read_are_left_out_and_never_mixed
             read(&subject.memory, found.address, &subject.offsets, None, torch::Patience::default()).ok()
         };
         let (mut whole, mut torn) = (0, 0);
-        for _ in 0..40 {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while (whole < 3000 || torn == 0) && Instant::now() < deadline {
             // While the vector grows it may be found nowhere.
             let Some(ring) = ring(&subject) else { continue };
             torn += ring.torn;
@@ -172,7 +175,7 @@ fn entries_that_are_overwritten_while_they_are_read_are_left_out_and_never_mixed
             }
         }
         println!("torch 2.{minor}: {whole} entries whole, {torn} left out");
-        assert!(whole > 10_000, "{whole}");
+        assert!(whole >= 3000 && torn > 0, "{whole} {torn}");
     }
 }
 
@@ -189,8 +192,9 @@ fn another_versions_layouts_show() {
         subject.offsets = row.offsets;
         let found = subject.find().unwrap();
         let ring = read(&subject.memory, address, &row.offsets, None, torch::Patience::default());
-        // 2.10 to 2.14 have the same layouts.
-        let fits = torch::Offsets { version: own.version, ..row.offsets } == own;
+        // 2.10 to 2.14 have the same layouts, and 2.15 has a field more at the end.
+        let recorder = torch::RecorderOffsets { size: own.recorder.size, rank: None, ..row.offsets.recorder };
+        let fits = torch::Offsets { version: own.version, recorder, ..row.offsets } == own;
         assert_eq!(!found.is_empty(), fits, "torch {}", row.offsets.version);
         match ring {
             Ok(ring) => {

@@ -2,9 +2,12 @@
 
 use std::{io::Write as _, process::ExitCode};
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 
-use super::{history_args::HistoryArgs, terminal, write_json};
+use super::{
+    history_args::{HistoryArgs, HistoryFormat},
+    terminal, write_json,
+};
 use crate::{
     dump::Choice,
     history::{self, HistoryOptions, HistoryReport, HistoryState},
@@ -31,6 +34,11 @@ pub(super) fn run(args: &HistoryArgs) -> Result<ExitCode> {
     out.flush()?;
     if let Some(why) = why_nothing(&report) {
         bail!("{why}");
+    }
+    // There is one format.
+    if let (Some(HistoryFormat::FlightRecorder), Some(prefix)) = (args.format, &args.output) {
+        let ranks = history::write_flight_recorder(&report, prefix).context("writing torch's flight recorder")?;
+        tell!("{} files of torch's flight recorder: {}", ranks.len(), prefix.display());
     }
     Ok(match report.verdict.state {
         HistoryState::Agree => ExitCode::SUCCESS,

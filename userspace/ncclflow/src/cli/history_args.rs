@@ -1,6 +1,8 @@
 //! The arguments of `ncclflow history`.
 
-use clap::Args;
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
 
 use super::args::DebugArgs;
 
@@ -12,6 +14,7 @@ Examples:
   ncclflow history --all --last 50                 the latest 50 collectives of each group
   ncclflow history --all --comm tensor_parallel    one process group, by name, description or commHash
   ncclflow history --all --json | jq '.groups[] | {description, verdict}'
+  ncclflow history --all -f flight-recorder -o traces/nccl_trace_rank_   for torchfrtrace
 
 torch keeps notes of the latest 2,000 collectives of each process (its flight recorder; by default from torch 2.11 on, before with
 TORCH_NCCL_TRACE_BUFFER_SIZE=2000). They are read from memory: nothing is stopped, and nothing asks torch or Python. What completed is what
@@ -42,6 +45,21 @@ pub struct HistoryArgs {
     /// All that was read, as JSON
     #[arg(long)]
     pub json: bool,
+
+    /// Also write it in another form: as each process's torch would have dumped it, for torchfrtrace
+    #[arg(short, long, value_name = "FORMAT", requires = "output")]
+    pub format: Option<HistoryFormat>,
+
+    /// Beginning of the names of these files: PREFIX<rank of the job>, or nccl_trace_rank_<rank> where PREFIX is a folder
+    #[arg(short, long, value_name = "PREFIX", requires = "format")]
+    pub output: Option<PathBuf>,
+}
+
+/// Other forms of a history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum HistoryFormat {
+    /// torch's own
+    FlightRecorder,
 }
 
 fn count(text: &str) -> Result<usize, String> {

@@ -4,6 +4,7 @@
 //! [`history`] reads the processes; [`groups`] puts together what is of one process group; [`judge`] compares its ranks,
 //! which is pure; and [`render`] shows it. What torch noted is torch's word, of the time at which it wrote it.
 
+mod flight_recorder;
 mod groups;
 mod judge;
 mod names;
@@ -27,6 +28,7 @@ use crate::{
 };
 use nccl_library::symbols::DebugFiles;
 
+pub use flight_recorder::write_flight_recorder;
 pub use judge::{Call, Difference, GroupVerdict, HistoryState, Late, judge};
 pub use report::{GroupHistory, HISTORY_SCHEMA, HistoryReport, HistoryVerdict, Member, ProcessHistory};
 pub use text::render;
