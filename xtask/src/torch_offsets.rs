@@ -20,8 +20,8 @@ const HEADERS: &str = include_str!("torch_offsets/headers.py");
 
 /// The releases that PyPI has, of which each changes something or may.
 const RELEASES: [&str; 18] = [
-    "2.4.0", "2.4.1", "2.5.0", "2.5.1", "2.6.0", "2.7.0", "2.7.1", "2.8.0", "2.9.0", "2.9.1", "2.10.0", "2.11.0", "2.12.0",
-    "2.12.1", "2.13.0", "2.14.0", "2.14.1", "2.15.0",
+    "2.4.0", "2.4.1", "2.5.0", "2.5.1", "2.6.0", "2.7.0", "2.7.1", "2.8.0", "2.9.0", "2.9.1", "2.10.0",
+    "2.11.0", "2.12.0", "2.12.1", "2.13.0", "2.14.0", "2.14.1", "2.15.0",
 ];
 
 #[derive(Debug, clap::Args)]
@@ -67,12 +67,17 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         if args.check {
             let known = old.get(&minor).with_context(|| format!("the table has no torch 2.{minor}"))?;
             if known.layouts != row.layouts {
-                bail!("torch {release} has other layouts than the table:\n{}\n{}", row.layouts, known.layouts);
+                bail!(
+                    "torch {release} has other layouts than the table:\n{}\n{}",
+                    row.layouts,
+                    known.layouts
+                );
             }
             continue;
         }
         let Some(first) = new.get_mut(&minor) else {
-            let tried = old.get(&minor).filter(|known| known.layouts == row.layouts).map(|known| known.tried.clone());
+            let tried =
+                old.get(&minor).filter(|known| known.layouts == row.layouts).map(|known| known.tried.clone());
             new.insert(minor, Row { tried: tried.unwrap_or(row.tried), ..row });
             continue;
         };
@@ -122,15 +127,26 @@ fn row_of(release: &str, folder: &Path) -> Result<String> {
     let stated = stated.lines().find_map(|line| line.strip_prefix("__version__ = "));
     let stated = stated.context("`torch/version.py` states no version")?.trim_matches('\'');
     // Wheels from 2.8 on state nothing: they have the newer kind.
-    let cmake = fs::read_to_string(folder.join("torch/share/cmake/Torch/TorchConfig.cmake")).unwrap_or_default();
+    let cmake =
+        fs::read_to_string(folder.join("torch/share/cmake/Torch/TorchConfig.cmake")).unwrap_or_default();
     let cxx11 = u8::from(!cmake.contains("_GLIBCXX_USE_CXX11_ABI=0"));
     let shipped = repository::root().join(FOLDER);
     let include = folder.join("torch/include");
     let program = programs::target_folder()?.join("torch-offsets");
     let mut compile = Command::new("g++");
     // Some of the fields are private. Functions of torch's libraries are not there, and not called.
-    compile.args(["-std=c++20", "-w", "-fno-access-control", "-static", "-Wl,--unresolved-symbols=ignore-all"]);
-    compile.args(["-DUSE_C10D_NCCL", &format!("-DMINOR={minor}"), &format!("-D_GLIBCXX_USE_CXX11_ABI={cxx11}")]);
+    compile.args([
+        "-std=c++20",
+        "-w",
+        "-fno-access-control",
+        "-static",
+        "-Wl,--unresolved-symbols=ignore-all",
+    ]);
+    compile.args([
+        "-DUSE_C10D_NCCL",
+        &format!("-DMINOR={minor}"),
+        &format!("-D_GLIBCXX_USE_CXX11_ABI={cxx11}"),
+    ]);
     compile.arg("-I").arg(shipped.join("stand-ins")).arg("-I").arg(&include);
     compile.arg("-I").arg(include.join("torch/csrc/api/include"));
     compile.arg(shipped.join("offsets.cpp")).arg("-o").arg(&program);

@@ -85,7 +85,13 @@ impl Job {
         let folder = tempfile::tempdir().unwrap();
         let start = |rank: u32| {
             let mut command = Command::new(&python.program);
-            command.args(["-I".as_ref(), SCRIPT.as_ref(), bed.as_os_str(), library.as_os_str(), nvml.as_os_str()]);
+            command.args([
+                "-I".as_ref(),
+                SCRIPT.as_ref(),
+                bed.as_os_str(),
+                library.as_os_str(),
+                nvml.as_os_str(),
+            ]);
             command.arg(folder.path()).args([rank, RANKS].map(|number| number.to_string()));
             command.args([what, &CULPRIT.to_string()]);
             command.env("RANK", rank.to_string()).env("WORLD_SIZE", RANKS.to_string());
@@ -240,7 +246,13 @@ fn another_collective_is_named_with_its_line() {
         let [other, most] = &**first["groups"].as_array().unwrap() else { panic!("{first:#}") };
         assert_eq!((&other["ranks"], &most["ranks"]), (&json!([1]), &json!([0, 2])));
         assert_eq!(other["call"]["function"], "AllGather");
-        let whole: Vec<_> = other["frames"].as_array().unwrap().iter().rev().map(|frame| frame["line"].as_u64().unwrap()).collect();
+        let whole: Vec<_> = other["frames"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .rev()
+            .map(|frame| frame["line"].as_u64().unwrap())
+            .collect();
         let expected: Vec<u64> = job.truth[1].last().unwrap().frames.iter().map(|frame| frame.2).collect();
         assert_eq!(whole, expected);
         let found = job.exported(name, &analyser);
@@ -282,7 +294,8 @@ fn an_absent_rank_is_named_with_its_line() {
         let mut dump = Command::new(programs::ncclflow().unwrap());
         dump.args(["dump", "-p", &job.pids(), "--flight-recorder"]).arg(prefix);
         let output = dump.output().unwrap();
-        let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let (said, errors) =
+            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert_eq!(output.status.code(), Some(3), "{said} {errors}");
         assert!(errors.contains(" entries of 3 ranks written to"), "{errors}");
         println!("a dump took {:.1} s", begun.elapsed().as_secs_f64());

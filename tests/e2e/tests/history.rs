@@ -41,10 +41,27 @@ impl Rank {
     fn call(&mut self, seq: u64, function: &str, created: u64) {
         let id = self.entries.len();
         let name = format!("nccl:{function}");
-        let command = json!(["record", 7, "3", "tensor_parallel", seq, 0, seq, name, created, false, "6 1 1024", "6 1 1024"]);
+        let command = json!([
+            "record",
+            7,
+            "3",
+            "tensor_parallel",
+            seq,
+            0,
+            seq,
+            name,
+            created,
+            false,
+            "6 1 1024",
+            "6 1 1024"
+        ]);
         let frames: Vec<Value> = serde_json::from_value(self.ask(&command)).unwrap();
-        let frames = frames.into_iter().map(|frame| (frame["name"].clone(), frame["filename"].clone(), frame["line"].clone()));
-        let frames: Vec<Value> = frames.map(|(function, file, line)| json!({ "function": function, "file": file, "line": line })).collect();
+        let frames = frames
+            .into_iter()
+            .map(|frame| (frame["name"].clone(), frame["filename"].clone(), frame["line"].clone()));
+        let frames: Vec<Value> = frames
+            .map(|(function, file, line)| json!({ "function": function, "file": file, "line": line }))
+            .collect();
         self.entries.push(json!({
             "recordId": id, "pgId": 7, "processGroup": ["3", "tensor_parallel"], "collectiveSeqId": seq, "p2pSeqId": 0,
             "opId": seq, "profilingName": name, "inputSizes": [[1024]], "inputDtypes": ["Float"], "outputSizes": [[1024]],
@@ -130,16 +147,25 @@ fn what_ranks_called_is_told_as_they_called_it_and_where_they_differ() {
         let notes = &process["notes"];
         assert_eq!(notes["torch"], "2.11.0+cu128");
         let ring = &notes["rings"][0];
-        let head = ["backend", "enabled", "maxEntries", "recorded", "libraryVersion", "torn"].map(|key| ring[key].clone());
+        let head = ["backend", "enabled", "maxEntries", "recorded", "libraryVersion", "torn"]
+            .map(|key| ring[key].clone());
         assert_eq!(json!(head), json!(["nccl", true, 2000, 12, "2.28.9", 0]));
         rank.check(&ring["entries"]);
         let noticed = begin + 12 * SECOND + 500_000 + number * 1000;
         assert_eq!(ring["noticedNs"], noticed);
     }
-    let group = all["groups"].as_array().unwrap().iter().find(|group| group["description"] == "tensor_parallel").unwrap();
+    let group = all["groups"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|group| group["description"] == "tensor_parallel")
+        .unwrap();
     assert_eq!((&group["ranks"], &group["backend"]), (&json!([0, 1, 2]), &json!("nccl")));
     let status = |work: &str| group["members"][1]["status"][work].clone();
-    assert_eq!(status("lastEnqueued"), json!({ "seq": 12, "name": "ALLREDUCE", "elementsIn": 1024, "elementsOut": 1024 }));
+    assert_eq!(
+        status("lastEnqueued"),
+        json!({ "seq": 12, "name": "ALLREDUCE", "elementsIn": 1024, "elementsOut": 1024 })
+    );
     assert_eq!(status("lastStarted")["seq"], -1);
     assert_eq!(group["verdict"]["completedLast"]["ranks"], json!([2]));
 
@@ -152,13 +178,24 @@ fn what_ranks_called_is_told_as_they_called_it_and_where_they_differ() {
     let read = Command::new(&python).args(["-I", "-c", script]).arg(&prefix).output().unwrap();
     let files: Value = serde_json::from_slice(&read.stdout).unwrap();
     for (rank, file) in ranks.iter().zip(files.as_array().unwrap()) {
-        assert_eq!((file["entries"].as_array().unwrap().len(), &file["pg_config"]["3"]["ranks"]), (12, &json!("[0, 1, 2]")));
+        assert_eq!(
+            (file["entries"].as_array().unwrap().len(), &file["pg_config"]["3"]["ranks"]),
+            (12, &json!("[0, 1, 2]"))
+        );
         let (last, own) = (&file["entries"][11], &rank.entries[11]);
-        let keys = [("record_id", "recordId"), ("time_created_ns", "timeCreatedNs"), ("input_sizes", "inputSizes"), ("state", "state")];
+        let keys = [
+            ("record_id", "recordId"),
+            ("time_created_ns", "timeCreatedNs"),
+            ("input_sizes", "inputSizes"),
+            ("state", "state"),
+        ];
         for (theirs, ours) in keys {
             assert_eq!(last[theirs], own[ours]);
         }
-        assert_eq!((&last["process_group"], &last["frames"][0]["line"]), (&json!(["3", "tensor_parallel"]), &own["frames"][0]["line"]));
+        assert_eq!(
+            (&last["process_group"], &last["frames"][0]["line"]),
+            (&json!(["3", "tensor_parallel"]), &own["frames"][0]["line"])
+        );
         assert_eq!(file["pg_status"]["7"]["last_completed_collective"], 12);
     }
 
@@ -177,7 +214,10 @@ fn what_ranks_called_is_told_as_they_called_it_and_where_they_differ() {
     let (_, text) = run(&ncclflow, &["history", "-p", &pids(&ranks), "--last", "2"]);
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(words.starts_with(expected), "{text}");
-    assert!(words.contains("12 all_reduce [1024] Float at job.py:") && words.contains("scheduled on ranks 0, 1"), "{text}");
+    assert!(
+        words.contains("12 all_reduce [1024] Float at job.py:") && words.contains("scheduled on ranks 0, 1"),
+        "{text}"
+    );
     assert!(!words.contains(" 11 all_reduce"), "{text}");
 
     // The dump of the same processes says it beside its verdict.
@@ -191,9 +231,11 @@ fn what_ranks_called_is_told_as_they_called_it_and_where_they_differ() {
     ranks[2].call(13, "broadcast", created + 2 * SECOND);
     let (differ, code) = history(&ncclflow, &pids(&ranks));
     assert_eq!((&differ["verdict"]["state"], code), (&json!("differ"), Some(3)));
-    let difference = &differ["groups"].as_array().unwrap().iter().find(|group| group["name"] == "3").unwrap()["verdict"]["difference"];
+    let difference = &differ["groups"].as_array().unwrap().iter().find(|group| group["name"] == "3").unwrap()
+        ["verdict"]["difference"];
     assert_eq!(difference["collectiveSeqId"], 13);
-    let calls: Vec<&Value> = difference["calls"].as_array().unwrap().iter().map(|call| &call["ranks"]).collect();
+    let calls: Vec<&Value> =
+        difference["calls"].as_array().unwrap().iter().map(|call| &call["ranks"]).collect();
     assert_eq!(calls, [&json!([0, 1]), &json!([2])]);
 
     // One group, by its name; and none of that name.
@@ -203,7 +245,11 @@ fn what_ranks_called_is_told_as_they_called_it_and_where_they_differ() {
     let (output, _) = run(&ncclflow, &["history", "-p", &pids(&ranks), "--comm", "data_parallel"]);
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1));
-    assert!(said.contains("no process group is called `data_parallel`") && said.contains("\"tensor_parallel\" (3)"), "{said}");
+    assert!(
+        said.contains("no process group is called `data_parallel`")
+            && said.contains("\"tensor_parallel\" (3)"),
+        "{said}"
+    );
 }
 
 /// The oldest layouts, with the other kind of strings; and those of 2.15, whose `nccl` keeps its ring in libtorch_cpu.so.
@@ -249,7 +295,10 @@ fn what_cannot_be_read_is_said_with_what_to_do() {
     };
     let off = Rank::start(&python, &[&library], &[("TORCH_FR_BUFFER_SIZE", "0")]);
     let text = said(off.job.pid());
-    assert!(text.contains("flight recorder is off") && text.contains("TORCH_NCCL_TRACE_BUFFER_SIZE=2000"), "{text}");
+    assert!(
+        text.contains("flight recorder is off") && text.contains("TORCH_NCCL_TRACE_BUFFER_SIZE=2000"),
+        "{text}"
+    );
 
     let mut other = Rank::start(&python, &[&library], &[]);
     other.call(1, "all_reduce", now());

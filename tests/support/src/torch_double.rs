@@ -22,7 +22,9 @@ pub fn torch_double(folder: &Path, minor: u32, name: &str) -> Option<PathBuf> {
     let lib = folder.join("torch/lib");
     let library = lib.join(name);
     let version = format!("__version__ = '2.{minor}.0+cu128'\n");
-    fs::create_dir_all(&lib).and_then(|()| fs::write(folder.join("torch/version.py"), version)).expect("a folder for tests");
+    fs::create_dir_all(&lib)
+        .and_then(|()| fs::write(folder.join("torch/version.py"), version))
+        .expect("a folder for tests");
     // As torch's wheels.
     let cxx11 = u8::from(minor >= 7);
     compiler.args(["-std=c++17", "-w", "-fPIC", "-shared", "-pthread", "-fvisibility-inlines-hidden"]);

@@ -107,11 +107,7 @@ pub(crate) fn parts(fetched: &Fetched, number: usize) -> Option<&[Option<Vec<u8>
 }
 
 /// Makes an entry of its struct and of what was fetched for it.
-pub(crate) fn entry(
-    offsets: &Offsets,
-    record: &Record,
-    parts: &[Option<Vec<u8>>],
-) -> Result<Entry, Unknown> {
+pub(crate) fn entry(offsets: &Offsets, record: &Record, parts: &[Option<Vec<u8>>]) -> Result<Entry, Unknown> {
     let layout = &offsets.entry;
     let [
         Some(name),

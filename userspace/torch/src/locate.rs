@@ -35,6 +35,8 @@ pub struct Found {
 
 /// Bytes of data that are looked through; libtorch_cuda.so of 2.15 has 15 MB.
 const MAX_DATA: u64 = 64 << 20;
+/// Words after which the time is looked at.
+const WORDS_AT_ONCE: usize = 1 << 16;
 /// Pointers that are followed.
 const MAX_CANDIDATES: usize = 1 << 19;
 /// Tables that are taken apart.
@@ -60,6 +62,9 @@ pub fn find(
         // Parts of it may not be readable any more; the rest still counts.
         let Ok(bytes) = reader.bytes(start, length) else { continue };
         for (number, word) in bytes.as_chunks::<8>().0.iter().enumerate() {
+            if number % WORDS_AT_ONCE == 0 {
+                reader.has_time()?;
+            }
             let value = u64::from_le_bytes(*word);
             if value < 4096 || !value.is_multiple_of(8) || value >= 1 << 56 || !may_be_data(value) {
                 continue;

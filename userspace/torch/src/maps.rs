@@ -80,7 +80,11 @@ pub(crate) fn table(bytes: &[u8]) -> Option<(u64, u64)> {
 
 /// The nodes of a table with `std::string` as its key and a pointer as its value: those pointers, and where each name
 /// stands.
-pub(crate) fn table_nodes(reader: &Reader<'_>, first: u64, count: u64) -> Result<Vec<(Record, u64)>, Unknown> {
+pub(crate) fn table_nodes(
+    reader: &Reader<'_>,
+    first: u64,
+    count: u64,
+) -> Result<Vec<(Record, u64)>, Unknown> {
     /// Next, a string, a pointer, and the key's hash.
     const NODE: u32 = 8 + 32 + 8 + 8;
     let (mut at, mut nodes) = (first, Vec::new());

@@ -77,15 +77,19 @@ impl<'m> Reader<'m> {
     }
 
     fn charge(&self, reads: usize, bytes: usize) -> Result<(), Unknown> {
-        const TOO_MUCH: Unknown = Unknown::TooMuch("reading torch's notes takes more work than any real ones do");
+        const TOO_MUCH: Unknown =
+            Unknown::TooMuch("reading torch's notes takes more work than any real ones do");
         let reads = u32::try_from(reads).ok().and_then(|reads| self.reads.get().checked_sub(reads));
         let bytes = self.bytes.get().checked_sub(bytes as u64);
         self.reads.set(reads.ok_or(TOO_MUCH)?);
         self.bytes.set(bytes.ok_or(TOO_MUCH)?);
-        if Instant::now() > self.patience.0 {
-            return Err(Unknown::TooMuch("reading torch's notes takes too long"));
-        }
-        Ok(())
+        self.has_time()
+    }
+
+    /// Whether there is still time.
+    pub(crate) fn has_time(&self) -> Result<(), Unknown> {
+        let is_over = Instant::now() > self.patience.0;
+        if is_over { Err(Unknown::TooMuch("reading torch's notes takes too long")) } else { Ok(()) }
     }
 
     /// `length` bytes, in parts that are not too long for one call.

@@ -84,8 +84,14 @@ pub(crate) fn head(offsets: &Offsets, record: &Record) -> Option<Head> {
 /// A `pthread_mutex_t` as `std::mutex` begins with it (glibc, sysdeps/x86/nptl/bits/struct_mutex.h): free or taken, of
 /// the plain kind, in no list.
 fn is_mutex(record: &Record, offset: u32) -> bool {
-    let [lock, count, _owner, users, kind, _spins] = [0, 4, 8, 12, 16, 20].map(|word| record.u32(offset + word));
-    lock <= 2 && count <= 1 && users <= 1 && kind == 0 && record.u64(offset + 24) == 0 && record.u64(offset + 32) == 0
+    let [lock, count, _owner, users, kind, _spins] =
+        [0, 4, 8, 12, 16, 20].map(|word| record.u32(offset + word));
+    lock <= 2
+        && count <= 1
+        && users <= 1
+        && kind == 0
+        && record.u64(offset + 24) == 0
+        && record.u64(offset + 32) == 0
 }
 
 /// Reads the ring at `address`. With `python`, the interpreter of the process, frames have names.
@@ -193,7 +199,8 @@ fn entries(
 
     let mut found: Vec<(u64, Entry)> = Vec::new();
     let (mut torn, mut shift) = (0, None);
-    let mut numbers: HashMap<usize, usize> = asked.iter().enumerate().map(|(at, place)| (*place, at)).collect();
+    let mut numbers: HashMap<usize, usize> =
+        asked.iter().enumerate().map(|(at, place)| (*place, at)).collect();
     for (place, (old, new)) in before.iter().zip(&after).enumerate() {
         let same_entry = [layout.id, layout.time_created].iter().all(|at| old.u64(*at) == new.u64(*at))
             && layout.reset_epoch.is_none_or(|at| old.u64(at) == new.u64(at));

@@ -80,7 +80,9 @@ pub(crate) fn statuses(
     offsets: &Offsets,
     recorder: &Record,
 ) -> Result<Vec<Status>, Unknown> {
-    let (Some(map), Some(layout)) = (offsets.recorder.statuses, &offsets.status) else { return Ok(Vec::new()) };
+    let (Some(map), Some(layout)) = (offsets.recorder.statuses, &offsets.status) else {
+        return Ok(Vec::new());
+    };
     // A number, and a shared pointer.
     let found = values(reader, recorder, map, 24)?;
     let pieces: Vec<(u64, usize)> = found.iter().map(|pair| (pair.u64(8), layout.size as usize)).collect();

@@ -42,7 +42,9 @@ pub(crate) fn read(
     for (at, bytes) in tracebacks.iter().zip(reader.gather(&heads)?) {
         let Some(bytes) = bytes else { continue };
         let record = Record { address: *at, bytes };
-        let Ok((frames, count)) = vector(&record, layout.frames, layout.frame_size, MAX_REAL) else { continue };
+        let Ok((frames, count)) = vector(&record, layout.frames, layout.frame_size, MAX_REAL) else {
+            continue;
+        };
         if count == 0 {
             all.insert(*at, Vec::new());
             continue;

@@ -37,7 +37,9 @@ impl fmt::Display for Version {
 /// The release that `torch/version.py` states: `__version__ = '2.11.0+cu130'`. At most 64 characters, and none that a
 /// release's name has not.
 pub fn release_of(version_py: &str) -> Option<String> {
-    let line = version_py.lines().find_map(|line| line.strip_prefix("__version__")?.trim_start().strip_prefix('='))?;
+    let line = version_py
+        .lines()
+        .find_map(|line| line.strip_prefix("__version__")?.trim_start().strip_prefix('='))?;
     let release = line.trim().trim_matches(['\'', '"']);
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '+' | '-' | '_');
     (!release.is_empty() && release.len() <= 64 && release.chars().all(is_plain)).then(|| release.to_owned())
@@ -52,7 +54,8 @@ mod tests {
         let text = "from typing import Optional\n\n__all__ = ['__version__']\n__version__ = '2.11.0+cu130'\ndebug = False\n";
         assert_eq!(release_of(text).as_deref(), Some("2.11.0+cu130"));
         assert_eq!(release_of("__version__ = \"2.4.1\"").as_deref(), Some("2.4.1"));
-        for wrong in ["", "__version__", "__version__ = ''", "__version__ = 'a\u{1b}[2J'", "version = '2.4'"] {
+        for wrong in ["", "__version__", "__version__ = ''", "__version__ = 'a\u{1b}[2J'", "version = '2.4'"]
+        {
             assert_eq!(release_of(wrong), None, "{wrong:?}");
         }
         assert_eq!(release_of(&format!("__version__ = '{}'", "1".repeat(65))), None);

@@ -38,7 +38,8 @@ fn check(ring: &Recorder, first: u64, count: u64) {
 #[test]
 fn a_ring_is_read_while_it_fills_and_when_it_is_full() {
     for minor in MINORS {
-        let Some(mut subject) = Subject::start(minor, "libtorch_cuda.so", &[("TORCH_FR_BUFFER_SIZE", "50")]) else {
+        let Some(mut subject) = Subject::start(minor, "libtorch_cuda.so", &[("TORCH_FR_BUFFER_SIZE", "50")])
+        else {
             return;
         };
         let empty = subject.read(None);
@@ -46,11 +47,17 @@ fn a_ring_is_read_while_it_fills_and_when_it_is_full() {
         fill(&mut subject, 7);
         check(&subject.read(None), 0, 7);
         for number in 7..50 {
-            subject.record(number, if number % 2 == 0 { "nccl:all_reduce" } else { "nccl:_reduce_scatter_base" });
+            subject.record(
+                number,
+                if number % 2 == 0 { "nccl:all_reduce" } else { "nccl:_reduce_scatter_base" },
+            );
         }
         check(&subject.read(None), 0, 50);
         for number in 50..123 {
-            subject.record(number, if number % 2 == 0 { "nccl:all_reduce" } else { "nccl:_reduce_scatter_base" });
+            subject.record(
+                number,
+                if number % 2 == 0 { "nccl:all_reduce" } else { "nccl:_reduce_scatter_base" },
+            );
         }
         let full = subject.read(None);
         check(&full, 73, 50);
@@ -121,11 +128,15 @@ fn every_field_is_read() {
 
 #[test]
 fn a_ring_that_is_off_says_so_and_one_that_was_reset_has_what_came_after() {
-    let Some(subject) = Subject::start(11, "libtorch_cuda.so", &[("TORCH_FR_BUFFER_SIZE", "0")]) else { return };
+    let Some(subject) = Subject::start(11, "libtorch_cuda.so", &[("TORCH_FR_BUFFER_SIZE", "0")]) else {
+        return;
+    };
     let ring = subject.read(None);
     assert_eq!((ring.enabled, ring.max_entries, ring.entries.len()), (false, 0, 0));
 
-    let Some(mut subject) = Subject::start(11, "libtorch_cuda.so", &[("TORCH_FR_BUFFER_SIZE", "50")]) else { return };
+    let Some(mut subject) = Subject::start(11, "libtorch_cuda.so", &[("TORCH_FR_BUFFER_SIZE", "50")]) else {
+        return;
+    };
     fill(&mut subject, 70);
     subject.ask(&json!(["reset"]));
     assert!(subject.read(None).entries.is_empty());
@@ -166,7 +177,11 @@ fn entries_that_are_overwritten_while_they_are_read_are_left_out_and_never_mixed
             torn += ring.torn;
             for entry in &ring.entries {
                 let number = entry.op_id;
-                let expected = (number, &*format!("nccl:operation_number_{number}"), vec![vec![number.cast_signed(), 3]]);
+                let expected = (
+                    number,
+                    &*format!("nccl:operation_number_{number}"),
+                    vec![vec![number.cast_signed(), 3]],
+                );
                 let found = (entry.collective_seq, &*entry.profiling_name, entry.input_sizes.clone());
                 assert_eq!(found, expected);
                 assert_eq!((entry.time_created_ns - CREATED.cast_signed()).cast_unsigned(), number);

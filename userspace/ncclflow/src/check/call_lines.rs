@@ -49,7 +49,9 @@ impl RankLines {
     fn note(&mut self, wanted: u64, line: CallLine) {
         if line.number == wanted {
             self.at.get_or_insert(line);
-        } else if line.number < wanted && self.before.as_ref().is_none_or(|before| before.number < line.number) {
+        } else if line.number < wanted
+            && self.before.as_ref().is_none_or(|before| before.number < line.number)
+        {
             self.before = Some(line);
         }
     }

@@ -111,8 +111,9 @@ pub fn check(dirs: &[PathBuf], progress: ReadingProgress<'_>) -> Result<CheckRep
             (lines, _) = read_rows(&part, lines, &mut *progress)?;
         }
         communicators.extend(checked.into_iter().map(|(check, difference)| {
-            let first_difference = difference
-                .map(|Difference { number, at }| FirstDifference::new(&check.communicator, number, at, &lines));
+            let first_difference = difference.map(|Difference { number, at }| {
+                FirstDifference::new(&check.communicator, number, at, &lines)
+            });
             CommunicatorCheck { window: part.windows.clone(), first_difference, ..check }
         }));
     }
@@ -347,7 +348,8 @@ impl CommunicatorRows {
     }
 
     fn checked(self, communicator: String) -> (CommunicatorCheck, Option<Difference>) {
-        let Self { collectives, p2p, measured, mut findings, waits, messages, messages_not_judged, .. } = self;
+        let Self { collectives, p2p, measured, mut findings, waits, messages, messages_not_judged, .. } =
+            self;
         let is_certain = self.uncertain.is_empty();
         let ranks: Vec<RankWaits> = waits.into_values().collect();
         let culprit = verdict::culprit(&ranks);
@@ -356,9 +358,8 @@ impl CommunicatorRows {
             collectives.check(&mut findings);
         }
         let first = first_difference::first(&findings);
-        let difference = first.and_then(|(number, absent)| {
-            Some(Difference { number, at: collectives.at(number, &absent)? })
-        });
+        let difference = first
+            .and_then(|(number, absent)| Some(Difference { number, at: collectives.at(number, &absent)? }));
         p2p.check(&mut findings);
         let otherwise = (FindingKind::MeasuredOtherwise, "with messages of another size than was planned");
         let unfinished = (FindingKind::Unfinished, "with messages on their way when the recording ended");

@@ -95,9 +95,8 @@ impl FirstDifference {
 /// The innermost frame of the user's own code; of none, the innermost that is known.
 fn users_line(frames: &[FrameRow]) -> Option<&FrameRow> {
     let known = || frames.iter().rev().filter(|frame| frame.file.is_some());
-    let own = |frame: &&FrameRow| {
-        frame.file.as_deref().is_some_and(|file| !crate::python::is_of_a_library(file))
-    };
+    let own =
+        |frame: &&FrameRow| frame.file.as_deref().is_some_and(|file| !crate::python::is_of_a_library(file));
     known().find(own).or_else(|| known().next())
 }
 
@@ -199,7 +198,8 @@ mod tests {
     fn lines(lines: &[(i32, u64, u32)]) -> Lines {
         let mut known = Lines::default();
         for (rank, number, line) in lines {
-            let frames = vec![frame("/home/u/main.py", 1), frame("/home/u/model.py", *line), frame(LIBRARY, 7)];
+            let frames =
+                vec![frame("/home/u/main.py", 1), frame("/home/u/model.py", *line), frame(LIBRARY, 7)];
             known.insert_for_test("0x7", *rank, 5, CallLine::for_test(*number, frames));
         }
         known
@@ -207,9 +207,8 @@ mod tests {
 
     #[test]
     fn each_group_has_its_line_and_the_fewest_come_first() {
-        let groups = || {
-            vec![(Some(call("AllReduce", 10)), vec![0, 1, 2]), (Some(call("AllGather", 10)), vec![3])]
-        };
+        let groups =
+            || vec![(Some(call("AllReduce", 10)), vec![0, 1, 2]), (Some(call("AllGather", 10)), vec![3])];
         let lines = lines(&[(0, 5, 91), (1, 5, 91), (2, 5, 91), (3, 5, 88)]);
         let at = At { first_seen_ns: 0, groups: groups() };
         let found = FirstDifference::new("0x7", 5, at, &lines);
@@ -225,8 +224,7 @@ mod tests {
 
     #[test]
     fn of_equal_functions_what_differs_is_said() {
-        let groups =
-            vec![(Some(call("AllReduce", 10)), vec![0, 2]), (Some(call("AllReduce", 11)), vec![1])];
+        let groups = vec![(Some(call("AllReduce", 10)), vec![0, 2]), (Some(call("AllReduce", 11)), vec![1])];
         let lines = lines(&[(0, 5, 91), (1, 5, 91), (2, 5, 93)]);
         let found = FirstDifference::new("0x7", 5, At { first_seen_ns: 0, groups }, &lines);
         assert_eq!(
@@ -244,13 +242,15 @@ mod tests {
             found.text,
             "collective 5: rank 1 did not call it (last called collective 4 at model.py:40), ranks 0, 2 called AllReduce at model.py:91"
         );
-        let found = FirstDifference::new("0x7", 5, At { first_seen_ns: 0, groups: groups() }, &Lines::default());
+        let found =
+            FirstDifference::new("0x7", 5, At { first_seen_ns: 0, groups: groups() }, &Lines::default());
         assert_eq!(found.text, "collective 5: rank 1 did not call it, ranks 0, 2 called AllReduce");
     }
 
     #[test]
     fn the_first_finding_about_ranks_counts() {
-        let finding = |kind, seq, ranks: &[i32]| Finding { kind, seq, ranks: ranks.to_vec(), text: String::new() };
+        let finding =
+            |kind, seq, ranks: &[i32]| Finding { kind, seq, ranks: ranks.to_vec(), text: String::new() };
         let findings = [
             finding(FindingKind::Slowest, None, &[3]),
             finding(FindingKind::UnmatchedSend, Some(2), &[3]),

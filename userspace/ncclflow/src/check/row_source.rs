@@ -11,9 +11,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use flow::schema::{
-    ApiCall, ApiCallRow, ClockReport, MessageRow, MessageSums, Op, OpRow, RankKey, StackRow,
-};
+use flow::schema::{ApiCall, ApiCallRow, ClockReport, MessageRow, MessageSums, Op, OpRow, RankKey, StackRow};
 use foldhash::HashMap;
 
 use super::{parts::Part, rank_reader::recording};

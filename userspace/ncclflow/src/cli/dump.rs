@@ -78,7 +78,9 @@ fn write_flight_recorder(report: &DumpReport, prefix: &Path) -> Result<()> {
         terminal::tell(format_args!("{note}"));
     }
     if ranks.is_empty() {
-        bail!("there is no rank of a communicator of several ranks that a flight recorder's file could be made of");
+        bail!(
+            "there is no rank of a communicator of several ranks that a flight recorder's file could be made of"
+        );
     }
     let files = RankFiles::at(prefix)?;
     let mut entries = 0;
@@ -88,7 +90,11 @@ fn write_flight_recorder(report: &DumpReport, prefix: &Path) -> Result<()> {
         file.finish(&dump.groups, dump.comm_lib_version.as_deref())?;
         entries += dump.entries.len();
     }
-    terminal::tell(format_args!("{entries} entries of {} ranks written to {}", ranks.len(), prefix.display()));
+    terminal::tell(format_args!(
+        "{entries} entries of {} ranks written to {}",
+        ranks.len(),
+        prefix.display()
+    ));
     Ok(())
 }
 

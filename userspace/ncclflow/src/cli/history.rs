@@ -37,7 +37,8 @@ pub(super) fn run(args: &HistoryArgs) -> Result<ExitCode> {
     }
     // There is one format.
     if let (Some(HistoryFormat::FlightRecorder), Some(prefix)) = (args.format, &args.output) {
-        let ranks = history::write_flight_recorder(&report, prefix).context("writing torch's flight recorder")?;
+        let ranks =
+            history::write_flight_recorder(&report, prefix).context("writing torch's flight recorder")?;
         tell!("{} files of torch's flight recorder: {}", ranks.len(), prefix.display());
     }
     Ok(match report.verdict.state {
@@ -59,7 +60,8 @@ fn why_nothing(report: &HistoryReport) -> Option<String> {
     let why = report.processes.iter().map(|process| {
         let unknown = process.notes.as_ref().and_then(|notes| notes.unknown.clone());
         let why = process.error.clone().or(unknown);
-        let why = why.unwrap_or_else(|| "it has no torch loaded; `ncclflow dump` reads NCCL itself".to_owned());
+        let why =
+            why.unwrap_or_else(|| "it has no torch loaded; `ncclflow dump` reads NCCL itself".to_owned());
         format!("process {}: {why}", process.pid)
     });
     Some(format!("no process has notes of torch's that can be read: {}", why.collect::<Vec<_>>().join("; ")))

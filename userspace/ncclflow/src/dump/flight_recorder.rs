@@ -75,7 +75,8 @@ fn job_ranks(report: &DumpReport) -> BTreeMap<(String, u32, u32), u32> {
             *known = (rank.n_ranks, rank.rank);
         }
     }
-    let gpus = |host: &str, pid: u32| largest.keys().filter(|key| (key.0.as_str(), key.1) == (host, pid)).count();
+    let gpus =
+        |host: &str, pid: u32| largest.keys().filter(|key| (key.0.as_str(), key.1) == (host, pid)).count();
     let told = |host: &str, pid: u32| {
         let process = report.processes.iter().find(|process| process.pid == pid && process.host == host)?;
         process.job_rank.filter(|_| gpus(host, pid) == 1)
@@ -111,7 +112,8 @@ fn add(
             }
         }
         let pending = rank.pending.iter();
-        let lists = pending.flat_map(|pending| [(Function::Send, &pending.sends), (Function::Recv, &pending.receives)]);
+        let lists = pending
+            .flat_map(|pending| [(Function::Send, &pending.sends), (Function::Recv, &pending.receives)]);
         for (function, peers) in lists {
             for (peer, count) in peers.iter().flatten() {
                 functions.extend((0..(*count).min(MAX_P2P)).map(|_| (enqueued, function, Some(*peer))));
@@ -190,7 +192,11 @@ impl Common {
     }
 
     /// The last collective that all have, and those that this rank has more, with their functions where they are known.
-    fn collectives(&self, rank: &RankReport, process: Option<&ProcessReport>) -> Vec<(u64, Option<Function>)> {
+    fn collectives(
+        &self,
+        rank: &RankReport,
+        process: Option<&ProcessReport>,
+    ) -> Vec<(u64, Option<Function>)> {
         let own = &rank.counters.seq_number;
         let mut more: Vec<(&str, u64)> = Vec::new();
         for (function, count) in own {
@@ -222,7 +228,11 @@ impl Common {
         let last = self.number.saturating_add(count);
         all.extend((first..=last).map(|number| (number, function)));
         // One that waits for others to connect was called and not launched: the thread that called it is in it.
-        if rank.pending.as_ref().is_some_and(|pending| pending.collectives == 1 && pending.in_group != Some(false)) {
+        if rank
+            .pending
+            .as_ref()
+            .is_some_and(|pending| pending.collectives == 1 && pending.in_group != Some(false))
+        {
             all.push((last.saturating_add(1), process.and_then(called)));
         }
         all
@@ -304,7 +314,8 @@ mod tests {
     /// Number, name and function of the innermost frame, of each rank of the job.
     fn entries(report: &DumpReport) -> Vec<(u32, Vec<(u64, String, Option<String>)>)> {
         let entry = |entry: &Entry| {
-            let frame = entry.frames.as_ref().and_then(|frames| frames.first()).map(|frame| frame.name.clone());
+            let frame =
+                entry.frames.as_ref().and_then(|frames| frames.first()).map(|frame| frame.name.clone());
             (entry.collective_seq_id, entry.profiling_name.clone(), frame)
         };
         let made = recorder_dumps(report);

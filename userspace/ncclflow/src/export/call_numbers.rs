@@ -53,9 +53,9 @@ mod tests {
 
     fn numbers(calls: &[(bool, u64)], was_lost: bool) -> (Vec<u64>, bool) {
         let mut numbers = CallNumbers::default();
-        let given = calls.iter().map(|(is_collective, launched)| {
-            numbers.number(*is_collective, Some(*launched), was_lost)
-        });
+        let given = calls
+            .iter()
+            .map(|(is_collective, launched)| numbers.number(*is_collective, Some(*launched), was_lost));
         (given.collect(), numbers.are_certain())
     }
 

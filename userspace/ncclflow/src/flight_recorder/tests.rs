@@ -65,7 +65,8 @@ fn python_reads_what_was_written() {
         groups: vec![group, ProcessGroup::default()],
         entries: vec![entry(0), second, bare, entry(0)],
     };
-    let Some(found) = loaded(&dump, "{**d, 'pair': isinstance(d['entries'][0]['process_group'], tuple)}") else {
+    let Some(found) = loaded(&dump, "{**d, 'pair': isinstance(d['entries'][0]['process_group'], tuple)}")
+    else {
         return;
     };
     let frames = |last: u32| {
@@ -120,7 +121,9 @@ fn long_and_empty_dumps_are_read() {
     let expression = "[[e['record_id'], e['profiling_name'], e['frames'][0]['name']] for e in d['entries']]";
     let Some(found) = loaded(&dump, expression) else { return };
     let expected: Vec<Value> = (0..2500u64)
-        .map(|number| json!([number, format!("nccl:all_reduce{}", number % 600), format!("f{}", number % 700)]))
+        .map(|number| {
+            json!([number, format!("nccl:all_reduce{}", number % 600), format!("f{}", number % 700)])
+        })
         .collect();
     assert_eq!(found, Value::Array(expected));
     let empty = loaded(&Dump::default(), "d").unwrap();

@@ -54,7 +54,9 @@ pub fn write_flight_recorder(report: &HistoryReport, prefix: &Path) -> Result<Ve
 /// The ring of NCCL's collectives: torch writes no other into these files.
 fn ring(process: &ProcessHistory) -> Option<&RingReport> {
     let rings = process.notes.iter().flat_map(|notes| &notes.rings);
-    rings.filter(|ring| ring.enabled && ring.backend.as_deref() != Some("gloo")).max_by_key(|ring| ring.entries.len())
+    rings
+        .filter(|ring| ring.enabled && ring.backend.as_deref() != Some("gloo"))
+        .max_by_key(|ring| ring.entries.len())
 }
 
 fn groups(ring: &RingReport) -> Vec<ProcessGroup> {

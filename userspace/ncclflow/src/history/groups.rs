@@ -68,7 +68,11 @@ fn of_ring(ring: &RingReport) -> Vec<OfRing<'_>> {
         found.push((key, Some(group), own));
     }
     // Those whose members torch has not noted.
-    found.extend(entries.into_iter().map(|((name, description), own)| ((backend, name, description, &[][..]), None, own)));
+    found.extend(
+        entries
+            .into_iter()
+            .map(|((name, description), own)| ((backend, name, description, &[][..]), None, own)),
+    );
     found
 }
 
@@ -100,7 +104,11 @@ impl Part<'_> {
 
 /// Adds NCCL's communicators to the groups that they are of: those with as many ranks, in which each process has the rank
 /// that its place in the group says.
-pub(super) fn add_hashes(groups: &mut [GroupHistory], processes: &[ProcessHistory], communicators: &[RankReport]) {
+pub(super) fn add_hashes(
+    groups: &mut [GroupHistory],
+    processes: &[ProcessHistory],
+    communicators: &[RankReport],
+) {
     let rank_of = |pid: u32| processes.iter().find(|process| process.pid == pid)?.rank;
     let mut by_hash: BTreeMap<(&str, u32), Vec<&RankReport>> = BTreeMap::new();
     for rank in communicators {
@@ -111,9 +119,9 @@ pub(super) fn add_hashes(groups: &mut [GroupHistory], processes: &[ProcessHistor
             let place = group.ranks.get(rank.rank as usize).copied();
             place.is_some() && place == rank_of(rank.pid)
         };
-        let own = by_hash.iter().filter(|((_, n_ranks), ranks)| {
-            *n_ranks as usize == group.ranks.len() && ranks.iter().all(fits)
-        });
+        let own = by_hash
+            .iter()
+            .filter(|((_, n_ranks), ranks)| *n_ranks as usize == group.ranks.len() && ranks.iter().all(fits));
         group.comm_hashes = own.map(|((hash, _), _)| (*hash).to_owned()).collect();
     }
 }

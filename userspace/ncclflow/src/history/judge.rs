@@ -135,7 +135,8 @@ impl<'a> Rank<'a> {
         let Some(entry) = entries.last() else { return "nothing".to_owned() };
         let (sizes, dtypes) = (names::sizes(&entry.input_sizes), names::dtypes(&entry.input_dtypes));
         let line = names::line(entry).map(|line| format!("({line})")).unwrap_or_default();
-        let several = if entries.len() > 1 { format!("and {} with it", entries.len() - 1) } else { String::new() };
+        let several =
+            if entries.len() > 1 { format!("and {} with it", entries.len() - 1) } else { String::new() };
         let parts = [entry.function(), &sizes, &dtypes, &several, &line];
         parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
     }
@@ -223,7 +224,8 @@ pub fn judge(name: &str, description: &str, size: usize, ranks: &[Rank<'_>]) -> 
     }
     if let Some(pending) = verdict.pending.as_ref().filter(|pending| pending.seconds >= seconds(LATE_NS)) {
         verdict.state = verdict.state.max(HistoryState::Waiting);
-        let who: Vec<&Rank<'_>> = with.iter().filter(|rank| pending.pids.contains(&rank.pid)).copied().collect();
+        let who: Vec<&Rank<'_>> =
+            with.iter().filter(|rank| pending.pids.contains(&rank.pid)).copied().collect();
         let what = who.first().map(|rank| rank.what(pending.collective_seq_id)).unwrap_or_default();
         verdict.sentences.push(format!(
             "{group}: torch has not noticed that collective {} is completed on {}, called {:.1} s before: {what}",
@@ -234,7 +236,8 @@ pub fn judge(name: &str, description: &str, size: usize, ranks: &[Rank<'_>]) -> 
     }
     if verdict.state == HistoryState::Unknown && (with.len() > 1 || size == 1) {
         verdict.state = HistoryState::Agree;
-        let reach = if most > from { format!("collectives {from} to {most}") } else { format!("collective {most}") };
+        let reach =
+            if most > from { format!("collectives {from} to {most}") } else { format!("collective {most}") };
         verdict.sentences.push(format!("{group}: {} called the same: {reach}", named(&with)));
     }
     if verdict.state == HistoryState::Unknown {
@@ -339,7 +342,8 @@ fn find_pending(ranks: &[&Rank<'_>]) -> Option<Late> {
     };
     let seq = ranks.iter().filter_map(|rank| next(rank)).min()?;
     let who: Vec<&Rank<'_>> = ranks.iter().filter(|rank| next(rank) == Some(seq)).copied().collect();
-    let waited = who.iter().filter_map(|rank| Some(rank.read_ns.saturating_sub(rank.called_ns(seq)?))).max()?;
+    let waited =
+        who.iter().filter_map(|rank| Some(rank.read_ns.saturating_sub(rank.called_ns(seq)?))).max()?;
     Some(late(seq, &who, waited))
 }
 
@@ -364,7 +368,11 @@ pub(super) fn over(groups: &[GroupHistory]) -> HistoryVerdict {
         let verdict = &group.verdict;
         let seconds = verdict.late.as_ref().or(verdict.pending.as_ref()).map_or(0.0, |late| late.seconds);
         // Microseconds: whole numbers have an order.
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "not negative, and small")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "not negative, and small"
+        )]
         let waited = (seconds * 1e6) as u64;
         (verdict.late.is_some(), waited)
     };
@@ -374,7 +382,11 @@ pub(super) fn over(groups: &[GroupHistory]) -> HistoryVerdict {
             let count = worst.count();
             let several = if count == 1 { "" } else { "s" };
             let others = groups.len() - count;
-            let others = if others > 0 { format!("; of {others} more there is nothing to compare") } else { String::new() };
+            let others = if others > 0 {
+                format!("; of {others} more there is nothing to compare")
+            } else {
+                String::new()
+            };
             format!("the ranks of {count} process group{several} called the same{others}")
         }
         _ => {

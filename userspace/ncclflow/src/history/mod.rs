@@ -65,10 +65,15 @@ pub fn history(options: &HistoryOptions) -> Result<HistoryReport> {
         ..ProcessHistory::default()
     }));
     if let Some(comm) = &options.comm {
-        let known: Vec<String> = groups.iter().map(|group| names::group(&group.name, &group.description)).collect();
+        let known: Vec<String> =
+            groups.iter().map(|group| names::group(&group.name, &group.description)).collect();
         groups.retain(|group| group.is_called(comm));
         if groups.is_empty() {
-            let known = if known.is_empty() { "none was noted".to_owned() } else { format!("noted are {}", known.join(", ")) };
+            let known = if known.is_empty() {
+                "none was noted".to_owned()
+            } else {
+                format!("noted are {}", known.join(", "))
+            };
             bail!("no process group is called `{comm}`: {known}");
         }
         for history in &mut found {

@@ -37,7 +37,12 @@ pub(super) fn ranks(who: &[Who]) -> String {
         let list: Vec<String> = pids.iter().take(16).map(u32::to_string).collect();
         let more = if pids.len() > 16 { format!(" and {} more", pids.len() - 16) } else { String::new() };
         let and = if text.is_empty() { "" } else { " and " };
-        _ = write!(text, "{and}{} {}{more}", if pids.len() == 1 { "process" } else { "processes" }, list.join(", "));
+        _ = write!(
+            text,
+            "{and}{} {}{more}",
+            if pids.len() == 1 { "process" } else { "processes" },
+            list.join(", ")
+        );
     }
     text
 }

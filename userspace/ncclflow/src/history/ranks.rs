@@ -16,12 +16,12 @@ fn largest(history: &ProcessHistory) -> Option<&ProcessGroupReport> {
 
 /// By torch's own note, or by what the process was started with.
 pub(super) fn by_itself(process: &Process, history: &mut ProcessHistory) {
-    let noted = history.notes.iter().flat_map(|notes| &notes.rings).find_map(|ring| ring.rank);
-    if let Some(rank) = noted {
-        (history.rank, history.rank_from) = (Some(rank.into()), Some("torch".to_owned()));
+    let Some(group) = largest(history) else { return };
+    let noted = history.notes.iter().flat_map(|notes| &notes.rings).find_map(|ring| ring.rank).map(u64::from);
+    if let Some(rank) = noted.filter(|rank| group.ranks.contains(rank)) {
+        (history.rank, history.rank_from) = (Some(rank), Some("torch".to_owned()));
         return;
     }
-    let Some(group) = largest(history) else { return };
     let n_ranks = u32::try_from(group.ranks.len()).unwrap_or(u32::MAX);
     let facts = Whose { environment: Variables::read(process), ..Whose::default() };
     let job = Job::of(&facts, Largest { n_ranks, rank: None });

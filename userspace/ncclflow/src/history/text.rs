@@ -67,7 +67,8 @@ fn write_process(out: &mut String, process: &ProcessHistory) -> fmt::Result {
     };
     for ring in notes.rings.iter().filter(|ring| ring.enabled) {
         let backend = ring.backend.as_deref().unwrap_or("no backend yet");
-        let library = ring.library_version.as_deref().map(|version| format!(", NCCL {version}")).unwrap_or_default();
+        let library =
+            ring.library_version.as_deref().map(|version| format!(", NCCL {version}")).unwrap_or_default();
         let torn = if ring.torn > 0 { format!(", {} changed meanwhile", ring.torn) } else { String::new() };
         let noticed = ring.noticed_ns.map_or_else(
             || "torch has noticed no completion".to_owned(),
@@ -118,9 +119,15 @@ fn write_group(out: &mut String, group: &GroupHistory, report: &HistoryReport, l
     let last_of = |out: &mut String, late: &Option<Late>, what: &str| match late {
         Some(Late { collective_seq_id, ranks, pids, seconds }) => {
             let who = ranks.first().map(|rank| Who::Rank(*rank));
-            let who = names::ranks(&[who.or(pids.first().map(|pid| Who::Process(*pid))).unwrap_or(Who::Process(0))]);
+            let who = names::ranks(&[who
+                .or(pids.first().map(|pid| Who::Process(*pid)))
+                .unwrap_or(Who::Process(0))]);
             let after = nanoseconds(seconds * 1e9);
-            wrapped(out, &format!("{what} collective {collective_seq_id} last: {who}, {after} after the first"), 2)
+            wrapped(
+                out,
+                &format!("{what} collective {collective_seq_id} last: {who}, {after} after the first"),
+                2,
+            )
         }
         None => Ok(()),
     };
@@ -149,7 +156,9 @@ fn write_status(out: &mut String, member: &Member) -> fmt::Result {
         return Ok(());
     }
     let age = |seconds: Option<f64>, what: &str| {
-        seconds.map(|seconds| format!("; latest {what} {} before", nanoseconds(seconds * 1e9))).unwrap_or_default()
+        seconds
+            .map(|seconds| format!("; latest {what} {} before", nanoseconds(seconds * 1e9)))
+            .unwrap_or_default()
     };
     let who = names::ranks(&[Who::of(member.rank, member.pid)]);
     let called = age(member.called_seconds_ago, "call");
@@ -167,7 +176,8 @@ struct Cell<'a> {
 /// The latest collectives of the group, the latest last, and which ranks called them so.
 fn write_rows(out: &mut String, group: &GroupHistory, report: &HistoryReport, last: usize) -> fmt::Result {
     let mut rows: BTreeMap<u64, Vec<Cell<'_>>> = BTreeMap::new();
-    for process in report.processes.iter().filter(|process| group.members.iter().any(|member| member.pid == process.pid))
+    for process in
+        report.processes.iter().filter(|process| group.members.iter().any(|member| member.pid == process.pid))
     {
         let Some(notes) = &process.notes else { continue };
         let mut own: BTreeMap<u64, Vec<&EntryReport>> = BTreeMap::new();
@@ -198,7 +208,8 @@ fn write_rows(out: &mut String, group: &GroupHistory, report: &HistoryReport, la
                 let who: Vec<Who> = cells.iter().map(|cell| cell.who).collect();
                 let called = |cell: &&Cell<'_>| Some((cell.entries.first()?.time_created_ns, cell.read_ns));
                 let called = cells.iter().filter_map(called).min();
-                let called = called.map(|(at, now)| format!(", called {} before", ago(now, at))).unwrap_or_default();
+                let called =
+                    called.map(|(at, now)| format!(", called {} before", ago(now, at))).unwrap_or_default();
                 format!("{state} on {}{called}", names::ranks(&who))
             });
             wrapped(out, &format!("{seq:>6}  {what}: {}", states.collect::<Vec<_>>().join("; ")), 2)?;

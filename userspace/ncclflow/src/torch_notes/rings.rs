@@ -38,12 +38,18 @@ pub(crate) fn look(process: &Process, builds: &mut Builds, runtimes: &mut Runtim
     // A program that is no Python's has torch, too.
     let python = runtimes.find(process).ok().flatten();
     match rings(process, &build, python) {
-        Ok(rings) => report.rings = rings.into_iter().map(|(found, ring)| RingReport::new(&found, &ring)).collect(),
+        Ok(rings) => {
+            report.rings = rings.into_iter().map(|(found, ring)| RingReport::new(&found, &ring)).collect()
+        }
         Err(why) => report.unknown = Some(why),
     }
     report.read_ns = i64::try_from(now_ns(ClockId::Realtime)).unwrap_or(i64::MAX);
     if report.unknown.is_none() && report.rings.iter().all(|ring| !ring.enabled) {
-        let why = if report.rings.is_empty() { torch::Unknown::NotFound.to_string() } else { is_off(&build.release) };
+        let why = if report.rings.is_empty() {
+            torch::Unknown::NotFound.to_string()
+        } else {
+            is_off(&build.release)
+        };
         report.unknown = Some(why);
     }
     Some(report)
@@ -51,7 +57,8 @@ pub(crate) fn look(process: &Process, builds: &mut Builds, runtimes: &mut Runtim
 
 /// By the headers of its releases, torch takes notes by default from 2.11 on.
 fn is_off(release: &str) -> String {
-    let by_default = torch::Version::from_release(release).is_some_and(|version| version < torch::Version::new(2, 11));
+    let by_default =
+        torch::Version::from_release(release).is_some_and(|version| version < torch::Version::new(2, 11));
     let why = if by_default { ", as is usual before torch 2.11" } else { "" };
     format!(
         "torch {release}'s flight recorder is off{why}: start the job with TORCH_NCCL_TRACE_BUFFER_SIZE=2000 in its \
@@ -59,15 +66,12 @@ fn is_off(release: &str) -> String {
     )
 }
 
-fn rings(
-    process: &Process,
-    build: &Build,
-    python: Option<Python>,
-) -> Result<Vec<(Found, Recorder)>, String> {
+fn rings(process: &Process, build: &Build, python: Option<Python>) -> Result<Vec<(Found, Recorder)>, String> {
     let offsets = &build.row.as_ref().map_err(ToString::to_string)?.offsets;
     let memory = TorchMemory(Memory::new(process));
     let space = AddressSpace::read(process).map_err(|error| error.to_string())?;
-    let mut regions: Vec<(u64, u64)> = space.regions.iter().map(|region| (region.start, region.end)).collect();
+    let mut regions: Vec<(u64, u64)> =
+        space.regions.iter().map(|region| (region.start, region.end)).collect();
     regions.sort_unstable();
     let may_be_data = |address: u64| {
         let after = regions.partition_point(|(start, _)| *start <= address);

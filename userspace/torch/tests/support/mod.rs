@@ -65,7 +65,18 @@ impl Subject {
     pub(crate) fn record(&mut self, number: u64, function: &str) -> Value {
         let created = CREATED + number;
         self.ask(&json!([
-            "record", 0, "0", "default_pg", number, 0, number, function, created, false, "6 2 16 4", "15 1 64"
+            "record",
+            0,
+            "0",
+            "default_pg",
+            number,
+            0,
+            number,
+            function,
+            created,
+            false,
+            "6 2 16 4",
+            "15 1 64"
         ]))
     }
 }

@@ -377,10 +377,12 @@ impl FlightRecorder {
         let (all, stacks, datatypes, totals) =
             (&self.groups, &self.stacks, &self.datatypes, &mut self.totals);
         spool.read(|operation| {
-            let (Some(group), Some(function)) = (all.get(operation.group as usize), operation.function()) else {
+            let (Some(group), Some(function)) = (all.get(operation.group as usize), operation.function())
+            else {
                 return Ok(());
             };
-            let counts = counts.entry(operation.group).or_insert_with(|| Counts::of(&group.process_group, job_rank));
+            let counts =
+                counts.entry(operation.group).or_insert_with(|| Counts::of(&group.process_group, job_rank));
             if counts.number(operation, function) < group.from {
                 totals.before += 1;
                 return Ok(());
@@ -550,7 +552,10 @@ impl View for FlightRecorder {
             totals.before,
             "entries are left out, as they are from before the first collective that all recorded ranks of their group have",
         );
-        note(totals.without_stack, "entries have no frames: no stack was recorded for them (record --stacks)");
+        note(
+            totals.without_stack,
+            "entries have no frames: no stack was recorded for them (record --stacks)",
+        );
         note(
             totals.uncertain,
             "ranks of communicators may be numbered otherwise than others: their beginning was not recorded, and more was launched than called",
@@ -559,9 +564,15 @@ impl View for FlightRecorder {
             totals.inferred,
             "ranks of communicators were not recorded, and are taken for those ranks of the job that have their number",
         );
-        note(self.derived.len() as u64, "ranks of the job are derived: the ranks in the largest communicators");
+        note(
+            self.derived.len() as u64,
+            "ranks of the job are derived: the ranks in the largest communicators",
+        );
         note(totals.without_communicator, "calls have no communicator that is known, and no entry");
-        note(totals.not_in_torch, "calls are of functions that torch has no operation for, and have no entry");
+        note(
+            totals.not_in_torch,
+            "calls are of functions that torch has no operation for, and have no entry",
+        );
         note(totals.of_one_rank, "calls or ops are of communicators of one rank, and have no entry");
         note(totals.left_out_p2p, "sends and receives are left out (--collectives-only)");
         note(
