@@ -1,5 +1,7 @@
 //! A stand-in for torch's libraries, and a process that has it loaded: `tests/torch-double`.
 
+#![expect(clippy::expect_used, reason = "a test fails by panicking")]
+
 use std::{
     fs,
     io::{BufRead as _, BufReader, Write as _},

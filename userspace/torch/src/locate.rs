@@ -81,13 +81,13 @@ pub fn find(
             }
         }
     }
-    let mut found = rings(&reader, offsets, pointers.into_iter().collect())?;
+    let mut found = rings(&reader, offsets, &pointers.into_iter().collect::<Vec<u64>>())?;
     for (first, count) in tables {
         let Ok(nodes) = table_nodes(&reader, first, count) else { continue };
         for (node, value) in nodes {
             let Some(backend) = backend(&reader, &node, offsets) else { continue };
             let known = found.iter().any(|found| found.address == value);
-            if !known && !rings(&reader, offsets, vec![value])?.is_empty() && found.len() < MAX_RINGS {
+            if !known && !rings(&reader, offsets, &[value])?.is_empty() && found.len() < MAX_RINGS {
                 found.push(Found { address: value, backend: Some(backend) });
             }
         }
@@ -103,7 +103,7 @@ fn backend(reader: &Reader<'_>, node: &Record, offsets: &Offsets) -> Option<Stri
 }
 
 /// Those of the addresses at which a ring stands.
-fn rings(reader: &Reader<'_>, offsets: &Offsets, candidates: Vec<u64>) -> Result<Vec<Found>, Unknown> {
+fn rings(reader: &Reader<'_>, offsets: &Offsets, candidates: &[u64]) -> Result<Vec<Found>, Unknown> {
     let mut found = Vec::new();
     let size = offsets.recorder.size as usize;
     for chunk in candidates.chunks(crate::memory::MAX_PIECES) {

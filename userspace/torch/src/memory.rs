@@ -156,6 +156,8 @@ pub(crate) struct Record {
     pub(crate) bytes: Vec<u8>,
 }
 
+const NEITHER: Unknown = Unknown::Contradiction("a value is neither there nor missing");
+
 impl Record {
     pub(crate) fn u64(&self, offset: u32) -> u64 {
         self.field(offset).map_or(0, u64::from_le_bytes)
@@ -183,13 +185,15 @@ impl Record {
     }
 
     /// A `std::optional<int64_t>`.
-    pub(crate) fn optional_i64(&self, offset: u32) -> Option<Option<i64>> {
-        Some(self.bool(offset.checked_add(8)?)?.then(|| self.i64(offset)))
+    pub(crate) fn optional_i64(&self, offset: u32) -> Result<Option<i64>, Unknown> {
+        let is_there = self.bool(offset.saturating_add(8)).ok_or(NEITHER)?;
+        Ok(is_there.then(|| self.i64(offset)))
     }
 
     /// A `std::optional<float>`.
-    pub(crate) fn optional_f32(&self, offset: u32) -> Option<Option<f32>> {
-        Some(self.bool(offset.checked_add(4)?)?.then(|| f32::from_bits(self.u32(offset))))
+    pub(crate) fn optional_f32(&self, offset: u32) -> Result<Option<f32>, Unknown> {
+        let is_there = self.bool(offset.saturating_add(4)).ok_or(NEITHER)?;
+        Ok(is_there.then(|| f32::from_bits(self.u32(offset))))
     }
 
     pub(crate) fn slice(&self, offset: u32, length: usize) -> Option<&[u8]> {

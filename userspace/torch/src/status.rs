@@ -3,7 +3,7 @@
 use crate::{
     Offsets, Unknown,
     containers::{Fetch, numbers, string, text, vector_place},
-    maps::{MAX_NODES, values},
+    maps::values,
     memory::{Reader, Record},
     offsets::WorkOffsets,
 };
@@ -61,7 +61,7 @@ pub(crate) fn groups(
     }
     let fetched = fetch.all(reader)?;
     let mut groups = Vec::new();
-    for parts in fetched.chunks_exact(3) {
+    for parts in fetched.as_chunks::<3>().0 {
         let [Some(name), Some(description), Some(ranks)] = parts else { return Err(LOST) };
         groups.push(Group {
             name: text(name),
@@ -88,7 +88,7 @@ pub(crate) fn statuses(
     let pieces: Vec<(u64, usize)> = found.iter().map(|pair| (pair.u64(8), layout.size as usize)).collect();
     let mut fetch = Fetch::default();
     let mut records = Vec::new();
-    for (pair, bytes) in found.iter().zip(reader.gather(&pieces)?).take(MAX_NODES as usize) {
+    for (pair, bytes) in found.iter().zip(reader.gather(&pieces)?) {
         let record = Record { address: pair.u64(8), bytes: bytes.ok_or(LOST)? };
         for work in [&layout.enqueued, &layout.started, &layout.completed] {
             fetch.ask(string(&record, work.name, offsets.cxx11)?);
@@ -97,7 +97,7 @@ pub(crate) fn statuses(
     }
     let names = fetch.all(reader)?;
     let mut statuses = Vec::new();
-    for ((pg_id, record), names) in records.into_iter().zip(names.chunks_exact(3)) {
+    for ((pg_id, record), names) in records.into_iter().zip(names.as_chunks::<3>().0) {
         let work = |layout: &WorkOffsets, name: &Option<Vec<u8>>| {
             let seq = record.i64(layout.seq);
             // A name is written after its number, and may be replaced while it is read.
@@ -109,7 +109,7 @@ pub(crate) fn statuses(
             }
             Ok(Work { seq, name, elements_in, elements_out })
         };
-        let [enqueued, started, completed] = names else { continue };
+        let [enqueued, started, completed] = names;
         statuses.push(Status {
             pg_id,
             enqueued: work(&layout.enqueued, enqueued)?,

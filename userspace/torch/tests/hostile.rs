@@ -129,7 +129,7 @@ fn impossible_words_end_in_unknown() {
             ("a node nowhere", root + 24, 0xdead_0000),
             ("a name as long as memory", at(entries, entry.profiling_name) + 8, u64::MAX),
             ("a name nowhere", at(entries, entry.profiling_name), 0xdead_0000),
-            ("a million dimensions", at(entries, entry.sizes) + 8, 1_000_000 << 32 | 1_000_000),
+            ("a million dimensions", at(entries, entry.sizes) + 8, 0xf_4240_000f_4240),
             ("element types nowhere", at(entries, entry.input_dtypes), 1),
             ("a time in another century", at(entries, entry.time_created), 77),
             ("no bool", at(entries, entry.retired), 7),
@@ -254,10 +254,8 @@ fn a_library_full_of_pointers_is_looked_through_in_bounded_time_and_memory() {
             }
             if into.len() > 4096 {
                 // The data: a pointer in each word.
-                let mut at = address;
-                for word in into.chunks_exact_mut(8) {
-                    word.copy_from_slice(&(at << 4).to_le_bytes());
-                    at += 1;
+                for (at, word) in (address..).zip(into.as_chunks_mut::<8>().0) {
+                    *word = (at << 4).to_le_bytes();
                 }
                 return Ok(());
             }

@@ -1,8 +1,6 @@
 //! The shipped table against structs that were written down once more by hand and compiled (`tests/torch-double`). The table itself
 //! comes from torch's own headers (`cargo xtask torch-offsets --check`).
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 mod support;
 
 use serde_json::json;

@@ -43,6 +43,8 @@ fn sentence(group: &GroupHistory) -> Option<String> {
         || "torch has noticed no completion".to_owned(),
         |age| format!("the latest completion that torch noticed is {age:.1} s old"),
     );
-    let hashes = group.comm_hashes.iter().map(|hash| format!(" (communicator {hash})")).collect::<String>();
+    let hashes: Vec<String> =
+        group.comm_hashes.iter().map(|hash| format!(" (communicator {hash})")).collect();
+    let hashes = hashes.concat();
     Some(format!("torch's own notes, {age}{hashes}: {chosen}"))
 }

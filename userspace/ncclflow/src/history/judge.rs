@@ -197,8 +197,8 @@ pub fn judge(name: &str, description: &str, size: usize, ranks: &[Rank<'_>]) -> 
     verdict.difference = difference(ranks, from, most);
     verdict.late = find_late(ranks, most);
     verdict.pending = find_pending(&with);
-    verdict.called_last = last_of(ranks, from, |rank, seq| rank.called_ns(seq));
-    verdict.completed_last = last_of(ranks, from, |rank, seq| rank.completed_ns(seq));
+    verdict.called_last = last_of(ranks, from, Rank::called_ns);
+    verdict.completed_last = last_of(ranks, from, Rank::completed_ns);
 
     if let Some(Difference { collective_seq_id, calls }) = &verdict.difference {
         verdict.state = HistoryState::Differ;
@@ -377,23 +377,19 @@ pub(super) fn over(groups: &[GroupHistory]) -> HistoryVerdict {
         (verdict.late.is_some(), waited)
     };
     let worst = groups.iter().filter(|group| group.verdict.state == state);
-    let sentence = match state {
-        HistoryState::Agree => {
-            let count = worst.count();
-            let several = if count == 1 { "" } else { "s" };
-            let others = groups.len() - count;
-            let others = if others > 0 {
-                format!("; of {others} more there is nothing to compare")
-            } else {
-                String::new()
-            };
-            format!("the ranks of {count} process group{several} called the same{others}")
-        }
-        _ => {
-            let worst = worst.max_by_key(waited);
-            let sentence = worst.and_then(|group| group.verdict.sentences.first().cloned());
-            sentence.unwrap_or_else(|| "nothing is known: torch has noted no collective".to_owned())
-        }
+    let sentence = if state == HistoryState::Agree {
+        let count = worst.count();
+        let several = if count == 1 { "" } else { "s" };
+        let others = groups.len() - count;
+        let others = if others > 0 {
+            format!("; of {others} more there is nothing to compare")
+        } else {
+            String::new()
+        };
+        format!("the ranks of {count} process group{several} called the same{others}")
+    } else {
+        let sentence = worst.max_by_key(waited).and_then(|group| group.verdict.sentences.first().cloned());
+        sentence.unwrap_or_else(|| "nothing is known: torch has noted no collective".to_owned())
     };
     HistoryVerdict { state, sentence }
 }

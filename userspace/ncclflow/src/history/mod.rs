@@ -81,7 +81,9 @@ pub fn history(options: &HistoryOptions) -> Result<HistoryReport> {
         }
     }
     if let Some(last) = options.last {
-        found.iter_mut().for_each(|history| history.keep_last(last));
+        for history in &mut found {
+            history.keep_last(last);
+        }
     }
     Ok(HistoryReport {
         schema: HISTORY_SCHEMA,

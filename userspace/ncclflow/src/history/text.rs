@@ -107,7 +107,8 @@ fn write_group(out: &mut String, group: &GroupHistory, report: &HistoryReport, l
         [] => ", its ranks were not noted".to_owned(),
         ranks => format!(", ranks {}", names::ranges(ranks)),
     };
-    let hashes = group.comm_hashes.iter().map(|hash| format!(", communicator {hash}")).collect::<String>();
+    let hashes: Vec<String> = group.comm_hashes.iter().map(|hash| format!(", communicator {hash}")).collect();
+    let hashes = hashes.concat();
     let name = names::group(&group.name, &group.description);
     let line = format!("process group {name}{backend}{ranks}{hashes}: {} read: {state}", group.members.len());
     wrapped(out, &line, 0)?;

@@ -39,7 +39,7 @@ pub(crate) fn look(process: &Process, builds: &mut Builds, runtimes: &mut Runtim
     let python = runtimes.find(process).ok().flatten();
     match rings(process, &build, python) {
         Ok(rings) => {
-            report.rings = rings.into_iter().map(|(found, ring)| RingReport::new(&found, &ring)).collect()
+            report.rings = rings.into_iter().map(|(found, ring)| RingReport::new(&found, &ring)).collect();
         }
         Err(why) => report.unknown = Some(why),
     }
