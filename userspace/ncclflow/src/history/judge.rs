@@ -197,8 +197,10 @@ pub fn judge(name: &str, description: &str, size: usize, ranks: &[Rank<'_>]) -> 
     verdict.difference = difference(ranks, from, most);
     verdict.late = find_late(ranks, most);
     verdict.pending = find_pending(&with);
-    verdict.called_last = last_of(ranks, from, Rank::called_ns);
-    verdict.completed_last = last_of(ranks, from, Rank::completed_ns);
+    let called = |rank: &Rank<'_>, seq: u64| rank.called_ns(seq);
+    let completed = |rank: &Rank<'_>, seq: u64| rank.completed_ns(seq);
+    verdict.called_last = last_of(ranks, from, called);
+    verdict.completed_last = last_of(ranks, from, completed);
 
     if let Some(Difference { collective_seq_id, calls }) = &verdict.difference {
         verdict.state = HistoryState::Differ;
