@@ -60,4 +60,7 @@ pub mod doctor;
 pub mod views;
 
 #[cfg(feature = "program")]
+pub mod report;
+
+#[cfg(feature = "program")]
 pub mod cli;

@@ -91,24 +91,42 @@ pub fn check(dirs: &[PathBuf], progress: ReadingProgress<'_>) -> Result<CheckRep
     for part in parts(dirs)? {
         let (fleet, said) = read_rows(&part, Fleet::default(), &mut *progress)?;
         notes.extend(said);
-        for (name, rows) in fleet.communicators {
-            notes.extend(rows.not_compared(&name));
-            communicators.push(CommunicatorCheck { window: part.windows.clone(), ..rows.checked(name) });
-        }
+        fleet.checked(part.windows.as_deref(), &mut communicators, &mut notes);
     }
-    Ok(CheckReport {
-        consistent: communicators.iter().all(|communicator| communicator.findings.is_empty()),
-        recordings: dirs.to_vec(),
-        communicators,
-        notes,
-    })
+    Ok(CheckReport::new(dirs.to_vec(), communicators, notes))
+}
+
+impl CheckReport {
+    pub(crate) fn new(
+        recordings: Vec<PathBuf>,
+        communicators: Vec<CommunicatorCheck>,
+        notes: Vec<String>,
+    ) -> Self {
+        let consistent = communicators.iter().all(|communicator| communicator.findings.is_empty());
+        Self { consistent, recordings, communicators, notes }
+    }
 }
 
 /// The communicators of all folders.
 #[derive(Debug, Default)]
-struct Fleet {
+pub(super) struct Fleet {
     communicators: BTreeMap<String, CommunicatorRows>,
     room: Room,
+}
+
+impl Fleet {
+    /// Everything has come.
+    pub(super) fn checked(
+        self,
+        window: Option<&str>,
+        checks: &mut Vec<CommunicatorCheck>,
+        notes: &mut Vec<String>,
+    ) {
+        for (name, rows) in self.communicators {
+            notes.extend(rows.not_compared(&name));
+            checks.push(CommunicatorCheck { window: window.map(str::to_owned), ..rows.checked(name) });
+        }
+    }
 }
 
 impl Gather for Fleet {
@@ -142,7 +160,7 @@ impl Gather for Fleet {
 
 /// Takes the rows of a folder.
 #[derive(Debug)]
-struct Folder {
+pub(super) struct Folder {
     communicators: BTreeMap<String, CommunicatorRows>,
     ranks: Vec<RankRows>,
     /// Ranks that folders before it have.

@@ -15,6 +15,8 @@ mod ranges;
 mod rank_reader;
 mod room;
 mod row_source;
+#[cfg(feature = "program")]
+mod running;
 mod summary;
 mod verdict;
 
@@ -23,5 +25,7 @@ pub use check_text::write_check;
 pub use communicator_check::{CheckReport, CommunicatorCheck, Finding, FindingKind, check};
 pub use rank_reader::{RankFile, Recording};
 pub use row_source::ReadingProgress;
+#[cfg(feature = "program")]
+pub(crate) use running::RunningCheck;
 pub use summary::{RankReport, SummaryReport, summarize};
 pub use verdict::{Culprit, RankWaits, Reason, Verdict};

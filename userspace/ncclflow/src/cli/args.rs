@@ -8,6 +8,7 @@ use super::{
     export_args::{ExportArgs, ReplayArgs},
     filter_args::FilterArgs,
     record_args::RecordArgs,
+    report::ReportArgs,
     stacks_args::StacksArgs,
     top_args::TopArgs,
 };
@@ -54,6 +55,9 @@ pub enum Command {
     /// Make files out of recordings: all of them, or a part by time, communicator, rank or process (no root
     /// needed)
     Export(Box<ExportArgs>),
+    /// Make one page of recordings for a browser: the verdict, rings and trees, traffic, a timeline, waits (no root
+    /// needed)
+    Report(Box<ReportArgs>),
     /// Write a recording's files again, byte for byte: the older form of `export -f jsonl`
     Replay(ReplayArgs),
     /// (Re)write flow_rank*.json from the two .jsonl files of each rank

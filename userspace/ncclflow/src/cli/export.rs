@@ -12,7 +12,7 @@ use super::{
     progress::BytesLine,
     terminal, write_json,
 };
-use crate::export::{Choice, ExportOptions, Exported, Format, Moment, ViewOptions, export, replay};
+use crate::export::{ExportOptions, Exported, Format, ViewOptions, export, replay};
 
 pub(super) fn run(args: &ExportArgs) -> Result<ExitCode> {
     if args.flat && args.format != Format::Compat {
@@ -30,16 +30,7 @@ pub(super) fn run(args: &ExportArgs) -> Result<ExitCode> {
             planned_messages: args.planned_messages,
             ..ViewOptions::default()
         },
-        choice: Choice {
-            from: args.last.map(Moment::BeforeEnd).or(args.from),
-            to: args.to,
-            comms: args.comm.clone(),
-            ranks: args.rank.clone(),
-            pids: args.pid.clone(),
-            users: args.user.clone(),
-            jobs: args.job.clone(),
-            exact: args.exact,
-        },
+        choice: args.part.choice(),
     };
     let mut line = BytesLine::new("");
     let exported = export(options, &mut |progress| line.show(progress.bytes, progress.of_bytes));

@@ -1,13 +1,11 @@
 //! The arguments of `export`, and of its older form `replay`.
 
-use std::{path::PathBuf, time::Duration};
+use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::export::{Format, Moment, RankRange, duration};
-
-/// Where `--help` lists what chooses a part.
-const HEADING: &str = "Part";
+use super::part_args::PartArgs;
+use crate::export::Format;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -29,7 +27,6 @@ offsets are of the recordings: -30s is 30 s before their end, +2m is 2 minutes a
 Of a part, only the blocks of its time are read, and 10 s before and after them. Collectives have the numbers (seq) that they have in the whole;
 sends and receives are counted from the beginning of what is read, and say so (seqLocal): --exact reads everything before the part too.
 docs/OUTPUT.md has the formats, docs/EXPORTS.md those of Perfetto, Chakra and NCCL Inspector. Exit codes: 0 done, also where something was damaged, which is said; 1 not done.")]
-#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub struct ExportArgs {
     /// Folders of recordings: of sessions, windows or hosts, or a folder of such folders; or files of record
     /// --capture
@@ -44,41 +41,8 @@ pub struct ExportArgs {
     #[arg(short, long, value_name = "PATH")]
     pub output: PathBuf,
 
-    /// Only what was seen at this time or later
-    #[arg(help_heading = HEADING, long, visible_alias = "since", value_name = "TIME", allow_hyphen_values = true)]
-    pub from: Option<Moment>,
-
-    /// Only what was seen before this time
-    #[arg(help_heading = HEADING, long, visible_alias = "until", value_name = "TIME", allow_hyphen_values = true)]
-    pub to: Option<Moment>,
-
-    /// Only the last part of the recordings, as long as this: 30s, 5m
-    #[arg(help_heading = HEADING, long, value_name = "DURATION", conflicts_with_all = ["from", "to"], value_parser = duration)]
-    pub last: Option<Duration>,
-
-    /// Only communicators whose commHash begins so
-    #[arg(help_heading = HEADING, long, value_name = "HASH", value_delimiter = ',')]
-    pub comm: Vec<String>,
-
-    /// Only these ranks of their communicators: 0,4-7
-    #[arg(help_heading = HEADING, long, value_name = "LIST", value_delimiter = ',')]
-    pub rank: Vec<RankRange>,
-
-    /// Only these processes, by the number that lines have
-    #[arg(help_heading = HEADING, long, value_name = "LIST", value_delimiter = ',')]
-    pub pid: Vec<u32>,
-
-    /// Only processes of these users, where the recording says whose they are
-    #[arg(help_heading = HEADING, long, value_name = "USER", value_delimiter = ',')]
-    pub user: Vec<String>,
-
-    /// Only processes of these jobs, where the recording says it
-    #[arg(help_heading = HEADING, long, value_name = "JOB", value_delimiter = ',')]
-    pub job: Vec<String>,
-
-    /// Read everything before the part too: all numbers are those of the whole
-    #[arg(help_heading = HEADING, long)]
-    pub exact: bool,
+    #[command(flatten)]
+    pub part: PartArgs,
 
     /// With -f compat: all files in one folder, as the extractor has them, not one for each communicator
     #[arg(long)]

@@ -16,11 +16,13 @@ mod export_args;
 mod filter_args;
 mod live_stacks;
 mod offline;
+mod part_args;
 mod progress;
 mod ps;
 mod record;
 mod record_args;
 mod record_groups;
+mod report;
 mod signals;
 mod stacks;
 mod stacks_args;
@@ -70,6 +72,7 @@ pub fn main() -> ExitCode {
         Command::Ps(args) => ps::run(args),
         Command::Record(args) => record::run(args, started),
         Command::Export(args) => export::run(args),
+        Command::Report(args) => report::run(args),
         Command::Replay(args) => export::run_replay(args),
         Command::Aggregate(args) => offline::run_aggregate(args),
         Command::Check(args) => offline::run_check(args),

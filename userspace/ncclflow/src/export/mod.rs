@@ -18,6 +18,7 @@ mod job_ranks;
 mod json_lines;
 mod megatrace;
 mod moment;
+mod new_file;
 #[cfg(feature = "program")]
 mod parquet;
 mod perfetto;
@@ -29,6 +30,8 @@ mod who;
 pub use choice::{Choice, RankRange};
 pub use chosen_rows::RowCounts;
 pub use format::{Format, View, ViewOptions};
+#[cfg(feature = "program")]
+pub(crate) use {new_file::NewFile, run::Chosen};
 pub use moment::{Moment, duration};
 pub use ranks::TwiceReport;
 pub use run::{ExportOptions, ExportProgress, Exported, SourceReport, export, replay};
