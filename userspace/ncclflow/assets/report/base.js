@@ -62,11 +62,11 @@ const NcclReport = (() => {
   const rate = (perSecond) => (perSecond === null || !isFinite(perSecond) ? "–" : scaled(perSecond, ["B/s", "KB/s", "MB/s", "GB/s", "TB/s"], 1000));
   const count = (value) => (value === null || value === undefined ? "–" : Math.round(value).toLocaleString("en-US"));
 
-  /** A size as programs give it: powers of two have their own units. */
+  /** A size that a program chose: those are multiples of powers of two. */
   function size(value) {
     if (value === null || value === undefined) return "size not known";
     for (const [unit, of] of [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]]) {
-      if (value >= of && Number.isInteger((value / of) * 4)) return `${value / of}\u00a0${unit}`;
+      if (value >= of) return `${Number.isInteger(value / of) ? value / of : digits(value / of)}\u00a0${unit}`;
     }
     return bytes(value);
   }

@@ -414,7 +414,8 @@
         series.push({ label: "sent, measured", stroke: colour("wait-1"), fill: `${colour("wait-1")}30`, width: 1.5, points: { show: false }, value: show, paths: uPlot.paths.stepped({ align: 1 }) });
         columns.push(perSecond(sent));
       }
-      series.push({ label: "to be sent, planned", stroke: colour("planned"), width: 1, points: { show: false }, value: show, paths: uPlot.paths.stepped({ align: 1 }) });
+      // NCCL plans much at a moment, and it is sent later: the legend brings it in.
+      series.push({ label: isMeasured ? "to be sent, planned (click to show)" : "to be sent, planned", show: !isMeasured, stroke: colour("planned"), width: 1, points: { show: false }, value: show, paths: uPlot.paths.stepped({ align: 1 }) });
       columns.push(perSecond(planned));
       plot = new uPlot({
         width: Math.max(320, to.clientWidth), height: 150, series, cursor: { y: false, drag: { x: true, y: false } },

@@ -57,10 +57,11 @@
     const gaps = groups.size > 1 ? groups.size : 0;
     const gap = 0.6;
     const slots = ranks.length + gaps * gap;
-    const size = 560;
-    const middle = size / 2;
-    const radius = middle - 92;
-    const dot = Math.max(3.5, Math.min(15, (radius * TAU) / slots / 2.6));
+    // Few ranks need no large circle.
+    const radius = Math.max(64, Math.min(190, ranks.length * 13));
+    const middle = radius + 78;
+    const size = 2 * middle;
+    const dot = Math.max(3.5, Math.min(16, (radius * TAU) / slots / 2.6));
     const at = new Map();
     const places = new Map();
     let slot = 0;
@@ -106,7 +107,9 @@
       const near = Math.min(turn, TAU - turn) / Math.PI;
       // Neighbours are joined by a short bow, others through the middle.
       const pull = 1 - 0.75 * Math.min(1, near * 1.6);
-      const [cx, cy] = [middle + ((x1 + x2) / 2 - middle) * pull * 0.92, middle + ((y1 + y2) / 2 - middle) * pull * 0.92];
+      // A little to the side, so that the way there and the way back are two lines.
+      const [sx, sy] = [(y1 - y2) * 0.09, (x2 - x1) * 0.09];
+      const [cx, cy] = [middle + ((x1 + x2) / 2 - middle) * pull * 0.92 + sx, middle + ((y1 + y2) / 2 - middle) * pull * 0.92 + sy];
       const trim = (x, y) => { const far = Math.hypot(x - cx, y - cy) || 1; return [x + ((cx - x) / far) * (dot + 3), y + ((cy - y) / far) * (dot + 3)]; };
       const [[bx, by], [ex, ey]] = [trim(x1, y1), trim(x2, y2)];
       const between = hostOf(comm, from) !== hostOf(comm, to);
@@ -227,7 +230,7 @@
       const edges = shape ? edgesOf(shape[1]) : [];
       const note = shape ? (shape[1].paths && !shape[1].closed ? " Parts of it are not known, as not all ranks were recorded." : "")
         : " No operation told its rings or trees.";
-      into("topology", shape && shape[1].edges ? tree(comm, edges, title) : circle(comm, edges, title), el("p", { class: "hint" }, `${title}.${note}`));
+      into("topology", shape && shape[1].edges ? tree(comm, edges, title) : circle(comm, edges, title), el("p", { class: "hint" }, note ? `${title}.${note}` : title));
     }
     if (comms.length > 1) {
       const options = comms.map((of, at) => [at, `${commTitle(of)}: ${of.ranks.length} of ${of.nRanks} ranks`]);

@@ -30,9 +30,9 @@ mod who;
 pub use choice::{Choice, RankRange};
 pub use chosen_rows::RowCounts;
 pub use format::{Format, View, ViewOptions};
-#[cfg(feature = "program")]
-pub(crate) use {new_file::NewFile, run::Chosen};
 pub use moment::{Moment, duration};
 pub use ranks::TwiceReport;
 pub use run::{ExportOptions, ExportProgress, Exported, SourceReport, export, replay};
 pub use source::{Source, sources};
+#[cfg(feature = "program")]
+pub(crate) use {new_file::NewFile, run::Chosen};

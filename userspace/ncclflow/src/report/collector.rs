@@ -185,9 +185,8 @@ impl Collector {
     fn seen(&self) -> Seen {
         let of = |(_, comm): &(String, Comm)| (comm.n_ranks.max(0).unsigned_abs(), comm.ranks.len() as u64);
         let ranks = self.comms.iter().map(of);
-        let (all, recorded) = ranks.fold((0, 0), |(all, recorded), (n_ranks, ranks)| {
-            (all + u64::from(n_ranks), recorded + ranks)
-        });
+        let (all, recorded) = ranks
+            .fold((0, 0), |(all, recorded), (n_ranks, ranks)| (all + u64::from(n_ranks), recorded + ranks));
         let is_lost = |(key, records): &(String, u64)| key.starts_with("records_") && *records > 0;
         Seen {
             ranks: all,
@@ -215,7 +214,8 @@ impl Collector {
                     *own.entry(rank).or_default() += waits.own_gpu_ns;
                     let mut add = |peers: &BTreeMap<i32, u64>, of: fn(&mut DelayData) -> &mut u64| {
                         for (peer, ns) in peers {
-                            let empty = || DelayData { rank, peer: *peer, data_ns: 0, slot_ns: 0, network_ns: 0 };
+                            let empty =
+                                || DelayData { rank, peer: *peer, data_ns: 0, slot_ns: 0, network_ns: 0 };
                             let sum = of(delays.entry((rank, *peer)).or_insert_with(empty));
                             *sum = sum.saturating_add(*ns);
                         }
@@ -271,13 +271,18 @@ impl Collector {
             ));
         }
         if self.shapes.is_full() {
-            said.push("Rings and trees of further ranks and channels are not drawn: there are too many.".to_owned());
+            said.push(
+                "Rings and trees of further ranks and channels are not drawn: there are too many.".to_owned(),
+            );
         }
         if self.iterations.has_others() {
             said.push("Iterations are shown of 32 processes only.".to_owned());
         }
         if self.code.left_out() > 0 {
-            said.push(format!("{} operations and calls have call stacks beyond the first 16,384, which are not shown.", self.code.left_out()));
+            said.push(format!(
+                "{} operations and calls have call stacks beyond the first 16,384, which are not shown.",
+                self.code.left_out()
+            ));
         }
         said
     }
@@ -292,18 +297,49 @@ impl Collector {
         };
         say(
             seen.recorded < seen.ranks,
-            format!("{} of {} ranks were not recorded: nothing of them is on this page but what others sent to them.", seen.ranks.saturating_sub(seen.recorded), seen.ranks),
+            format!(
+                "{} of {} ranks were not recorded: nothing of them is on this page but what others sent to them.",
+                seen.ranks.saturating_sub(seen.recorded),
+                seen.ranks
+            ),
         );
         say(
             planned_only > 0,
-            format!("{planned_only} of {ops} operations were planned, and not measured: they have a moment (of their launch) and no length. `record --level steps` measures those that go over the network; what goes over NVLink cannot be measured from outside."),
+            format!(
+                "{planned_only} of {ops} operations were planned, and not measured: they have a moment (of their launch) and no length. `record --level steps` measures those that go over the network; what goes over NVLink cannot be measured from outside."
+            ),
         );
-        say(incomplete > 0, format!("Of {incomplete} operations something is missing, as records were lost."));
-        say(exported.rows.numbered_locally > 0, format!("{} operations and calls have numbers that count from the beginning of what was read.", exported.rows.numbered_locally));
-        say(without_clock > 0, format!("{without_clock} recordings do not say how their clock stands to Unix time: their times stand apart."));
-        say(calls_without_rank > 0, format!("{calls_without_rank} calls belong to no communicator that is known, and are not on the timeline."));
+        say(
+            incomplete > 0,
+            format!("Of {incomplete} operations something is missing, as records were lost."),
+        );
+        say(
+            exported.rows.numbered_locally > 0,
+            format!(
+                "{} operations and calls have numbers that count from the beginning of what was read.",
+                exported.rows.numbered_locally
+            ),
+        );
+        say(
+            without_clock > 0,
+            format!(
+                "{without_clock} recordings do not say how their clock stands to Unix time: their times stand apart."
+            ),
+        );
+        say(
+            calls_without_rank > 0,
+            format!(
+                "{calls_without_rank} calls belong to no communicator that is known, and are not on the timeline."
+            ),
+        );
         for twice in exported.twice.iter().take(20) {
-            say(true, format!("Rank {} of {} comes twice: that of process {} on {} is called {}.", twice.rank, twice.communicator, twice.pid, twice.host, twice.instead));
+            say(
+                true,
+                format!(
+                    "Rank {} of {} comes twice: that of process {} on {} is called {}.",
+                    twice.rank, twice.communicator, twice.pid, twice.host, twice.instead
+                ),
+            );
         }
         say(self.sources.len() > 1, "Times of different hosts agree as well as their clocks do: milliseconds, or microseconds with PTP.".to_owned());
         said
@@ -372,8 +408,8 @@ impl Sink for Collector {
         op.row.has_measured_messages()
     }
 
-    fn wants_message_sums(&self, _op: &Op) -> bool {
-        true
+    fn wants_message_sums(&self, op: &Op) -> bool {
+        !op.row.has_measured_messages()
     }
 
     fn messages(&mut self, _op: &Op, messages: &[MessageRow]) {

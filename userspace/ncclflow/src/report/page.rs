@@ -75,7 +75,12 @@ fn write_parts<W: Write>(data: &Data, out: &mut Escaped<W>) -> Result<()> {
         out.write_all(before.as_bytes())?;
         let (mark, after) = after.split_once("}}").context("the page's marks")?;
         match mark {
-            "policy" => write!(out, "default-src 'none'; style-src {}; script-src {}; base-uri 'none'; form-action 'none'", hashes(STYLES), hashes(SCRIPTS))?,
+            "policy" => write!(
+                out,
+                "default-src 'none'; style-src {}; script-src {}; base-uri 'none'; form-action 'none'",
+                hashes(STYLES),
+                hashes(SCRIPTS)
+            )?,
             "styles" => {
                 for (style, _) in STYLES {
                     write!(out, "<style>{style}</style>")?;
@@ -127,7 +132,9 @@ mod tests {
         assert_eq!(PAGE.matches("{{").count(), 4);
         for (part, _) in STYLES.iter().chain(SCRIPTS) {
             assert!(!part.contains("</script") && !part.contains("</style"));
-            assert!(!part.contains("fetch(") && !part.contains("XMLHttpRequest") && !part.contains("@import"));
+            assert!(
+                !part.contains("fetch(") && !part.contains("XMLHttpRequest") && !part.contains("@import")
+            );
         }
     }
 }

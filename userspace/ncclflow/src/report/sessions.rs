@@ -103,7 +103,9 @@ impl Session {
         notes.extend(self.passed_over.iter().map(|library| format!("passed over: {library}")));
         for library in &self.changed_libraries {
             let path = library["path"].as_str().unwrap_or("?");
-            notes.push(format!("`{path}` was changed while it was traced: its processes were left alone then"));
+            notes.push(format!(
+                "`{path}` was changed while it was traced: its processes were left alone then"
+            ));
         }
         let errors = self.errors.as_array().or(self.errors["messages"].as_array());
         notes.extend(errors.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned));

@@ -30,8 +30,7 @@ impl Shapes {
         if self.places.len() >= MAX_PLACES || self.places.contains_key(&key) {
             return;
         }
-        let place =
-            Place { prev: row.ring_prev, next: row.ring_next, up: row.tree_up, down: row.tree_down };
+        let place = Place { prev: row.ring_prev, next: row.ring_next, up: row.tree_up, down: row.tree_down };
         self.places.insert(key, place);
     }
 

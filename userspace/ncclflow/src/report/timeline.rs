@@ -262,8 +262,10 @@ impl Lane {
     fn data(&self, t0_ns: u64, codes: &[usize]) -> LaneData {
         let mut slices: Vec<&Slice> = self.slices.iter().collect();
         slices.sort_by_key(|slice| (slice.begin_ns, slice.number));
-        let column = |value: &dyn Fn(&Slice) -> u64| slices.iter().map(|slice| value(slice)).collect::<Vec<_>>();
-        let counts = |value: &dyn Fn(&Slice) -> u32| slices.iter().map(|slice| value(slice)).collect::<Vec<_>>();
+        let column =
+            |value: &dyn Fn(&Slice) -> u64| slices.iter().map(|slice| value(slice)).collect::<Vec<_>>();
+        let counts =
+            |value: &dyn Fn(&Slice) -> u32| slices.iter().map(|slice| value(slice)).collect::<Vec<_>>();
         let at = column(&|slice| slice.begin_ns.saturating_sub(t0_ns) / US);
         // As many microseconds as lie between the two moments as they are shown.
         let until = column(&|slice| slice.end_ns.saturating_sub(t0_ns) / US);

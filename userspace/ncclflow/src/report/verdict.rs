@@ -37,11 +37,7 @@ pub(super) struct Seen {
 }
 
 /// `comm`: the number on the page of a communicator that is called so.
-pub(super) fn verdict(
-    report: &CheckReport,
-    seen: Seen,
-    comm: &dyn Fn(&str) -> Option<usize>,
-) -> VerdictData {
+pub(super) fn verdict(report: &CheckReport, seen: Seen, comm: &dyn Fn(&str) -> Option<usize>) -> VerdictData {
     let mut found: Vec<(&CommunicatorCheck, &Finding)> = Vec::new();
     for check in &report.communicators {
         found.extend(check.findings.iter().map(|finding| (check, finding)));
@@ -107,8 +103,11 @@ fn nothing_found(report: &CheckReport, seen: Seen) -> (Level, String) {
         format!("the {recorded} of {ranks} ranks that were recorded")
     };
     let lost = if has_losses || is_cut { "; some records were lost" } else { "" };
-    let level =
-        if whole && is_measured && lost.is_empty() && report.notes.is_empty() { Level::Good } else { Level::Open };
+    let level = if whole && is_measured && lost.is_empty() && report.notes.is_empty() {
+        Level::Good
+    } else {
+        Level::Open
+    };
     let comms = report.communicators.len();
     let what = match comms {
         1 => format!("{collectives} collectives"),
