@@ -65,7 +65,7 @@
       context.fillText(rows, 0, 0);
       context.restore();
       // Between hosts.
-      context.fillStyle = colour("soft");
+      context.fillStyle = colour("line");
       for (let rank = 1; rank < n; rank += 1) {
         if (groups[rank] !== groups[rank - 1]) {
           context.fillRect(margin + rank * cell - 1, margin, 1, cell * n);

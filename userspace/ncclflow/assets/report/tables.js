@@ -12,13 +12,13 @@
     into("ranks", table([
       { title: "Rank", value: (rank) => rank.rank, number: true, show: (rank) => String(rank.rank) },
       { title: "Host", value: (rank) => data.hosts[rank.host], show: (rank) => name(data.hosts[rank.host] || "–") },
-      { title: "GPU", value: (rank) => rank.gpu, show: (rank) => [rank.gpu === null ? "–" : rank.gpu, rank.busId ? el("div", { class: "tag mono" }, rank.busId) : null] },
+      { title: "GPU", value: (rank) => rank.gpu, show: (rank) => [rank.gpu === null ? "–" : rank.gpu, rank.busId ? [" ", el("span", { class: "tag mono" }, rank.busId)] : null] },
       { title: "Process", value: (rank) => rank.pid, number: true, show: (rank) => String(rank.pid) },
       { title: "Job rank", value: (rank) => rank.jobRank, number: true, show: (rank) => (rank.jobRank === null ? "–" : String(rank.jobRank)) },
       { title: "Collectives", value: (rank) => rank.collectives, number: true, show: (rank) => count(rank.collectives) },
       { title: "Sends, receives", value: (rank) => rank.p2p, number: true, show: (rank) => count(rank.p2p) },
       ...(comm.ranks.some((rank) => rank.calls) ? [{ title: "API calls", value: (rank) => rank.calls, number: true, show: (rank) => count(rank.calls) }] : []),
-    ], comm.ranks, { sort: 0, down: false }),
+    ], comm.ranks, { sort: 0, down: false, first: 16 }),
     el("p", { class: "hint" }, `${comm.ranks.length} of ${comm.nRanks} ranks were recorded. ${missing > 0 ? "The others have a dashed circle." : ""} Its commHash is `, el("code", {}, comm.name), "."));
   };
 

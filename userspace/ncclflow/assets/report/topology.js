@@ -59,7 +59,7 @@
     const slots = ranks.length + gaps * gap;
     // Few ranks need no large circle.
     const radius = Math.max(64, Math.min(190, ranks.length * 13));
-    const middle = radius + 78;
+    const middle = radius + 92;
     const size = 2 * middle;
     const dot = Math.max(3.5, Math.min(16, (radius * TAU) / slots / 2.6));
     const at = new Map();
@@ -78,8 +78,9 @@
       if (gaps) slot += gap;
     }
     const picture = svg("svg", { viewBox: `0 0 ${size} ${size}`, width: size, height: size, role: "img", "aria-label": title });
-    picture.append(svg("defs", {}, arrow("arrow", 5), arrow("arrow-between", 5)));
-    const outer = radius + dot + 9;
+    picture.append(svg("defs", {}, arrow("arrow", 5)));
+    const isInside = dot >= 8;
+    const outer = radius + dot + (isInside ? 9 : 24);
     for (const [host, from, to] of arcs) {
       if (host === Infinity) continue;
       const pad = Math.min(0.02, (to - from) / 10);
@@ -100,17 +101,19 @@
         host_.length > 16 ? `${host_.slice(0, 15)}…` : host_));
     }
     const shapes = svg("g");
+    const both = new Set(edges.map(([from, to]) => `${from} ${to}`));
     for (const [from, to] of edges) {
       if (!places.has(from) || !places.has(to)) continue;
       const [[x1, y1], [x2, y2]] = [places.get(from), places.get(to)];
       const turn = Math.abs(at.get(to) - at.get(from));
       const near = Math.min(turn, TAU - turn) / Math.PI;
       // Neighbours are joined by a short bow, others through the middle.
-      const pull = 1 - 0.75 * Math.min(1, near * 1.6);
-      // A little to the side, so that the way there and the way back are two lines.
-      const [sx, sy] = [(y1 - y2) * 0.09, (x2 - x1) * 0.09];
-      const [cx, cy] = [middle + ((x1 + x2) / 2 - middle) * pull * 0.92 + sx, middle + ((y1 + y2) / 2 - middle) * pull * 0.92 + sy];
-      const trim = (x, y) => { const far = Math.hypot(x - cx, y - cy) || 1; return [x + ((cx - x) / far) * (dot + 3), y + ((cy - y) / far) * (dot + 3)]; };
+      const pull = near < 3 / slots ? 1 : 1 - 0.75 * Math.min(1, near * 1.6);
+      // The way there and the way back are two lines.
+      const aside = both.has(`${to} ${from}`) ? 0.09 : 0;
+      const [sx, sy] = [(y1 - y2) * aside, (x2 - x1) * aside];
+      const [cx, cy] = [middle + ((x1 + x2) / 2 - middle) * pull + sx, middle + ((y1 + y2) / 2 - middle) * pull + sy];
+      const trim = (x, y) => { const far = Math.hypot(x - cx, y - cy) || 1; return [x + ((cx - x) / far) * (dot + 1), y + ((cy - y) / far) * (dot + 1)]; };
       const [[bx, by], [ex, ey]] = [trim(x1, y1), trim(x2, y2)];
       const between = hostOf(comm, from) !== hostOf(comm, to);
       shapes.append(svg("path", { d: `M ${bx.toFixed(1)} ${by.toFixed(1)} Q ${cx.toFixed(1)} ${cy.toFixed(1)} ${ex.toFixed(1)} ${ey.toFixed(1)}`,
@@ -120,13 +123,13 @@
     const marked = markedRanks(comm);
     for (const [rank, [x, y]] of places) {
       picture.append(node(comm, rank, x, y, dot, marked));
-      if (dot >= 8) {
+      if (isInside) {
         const text = svg("text", { x, y: y + 4, "text-anchor": "middle", "pointer-events": "none" }, String(rank));
         if (hostOf(comm, rank) !== null) text.style.fill = "#fff";
         picture.append(text);
       } else if (dot >= 4.5 || rank % 8 === 0) {
         const angle = at.get(rank);
-        const far = radius - dot - 9;
+        const far = radius + dot + 10;
         picture.append(svg("text", { x: middle + far * Math.cos(angle), y: middle + far * Math.sin(angle) + 4, "text-anchor": "middle", class: "soft" }, String(rank)));
       }
     }

@@ -1,6 +1,6 @@
 //! Communicators and their ranks: who they are, and how much came of each.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map::Entry};
 
 use flow::schema::{CommunicatorReport, RankKey, comm_hash_name};
 
@@ -99,14 +99,16 @@ impl Communicators {
         if comm.name.is_none() {
             comm.name = facts.as_ref().and_then(|facts| facts.comm_name.clone());
         }
-        if !comm.ranks.contains_key(&key.rank) {
-            if self.ranks >= MAX_RANKS {
+        match comm.ranks.entry(key.rank) {
+            Entry::Occupied(_) => {}
+            Entry::Vacant(_) if self.ranks >= MAX_RANKS => {
                 self.left_out += 1;
                 return None;
             }
-            self.ranks += 1;
-            let info = RankInfo { host: self.host, pid: key.pid, facts, ..RankInfo::default() };
-            comm.ranks.insert(key.rank, info);
+            Entry::Vacant(place) => {
+                self.ranks += 1;
+                place.insert(RankInfo { host: self.host, pid: key.pid, facts, ..RankInfo::default() });
+            }
         }
         Some(number)
     }

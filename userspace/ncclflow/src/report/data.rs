@@ -14,7 +14,6 @@ pub(super) struct Data {
     pub(super) format: u32,
     pub(super) made_by: String,
     pub(super) made_unix_ms: u64,
-    #[serde(serialize_with = "section")]
     pub(super) open: Option<Section>,
     /// Unix time in nanoseconds, as text: its last digits count.
     pub(super) t0: String,
@@ -37,12 +36,6 @@ pub(super) struct Data {
     /// What was not seen: a sentence each.
     pub(super) not_seen: Vec<String>,
     pub(super) rows: crate::export::RowCounts,
-}
-
-fn section<S: serde::Serializer>(section: &Option<Section>, serializer: S) -> Result<S::Ok, S::Error> {
-    use clap::ValueEnum as _;
-    let name = section.and_then(|section| section.to_possible_value());
-    name.map(|name| name.get_name().to_owned()).serialize(serializer)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -4,7 +4,7 @@ use flow::{
     schema::{ApiCall, Op},
     statistics::Quantiles,
 };
-use nccl_library::nccl::Name;
+use nccl_library::nccl::{Algorithm, Name};
 
 use super::{counted::Numbered, data::KindData, open_ops::OpTotals};
 
@@ -38,7 +38,7 @@ impl KindKey {
         Self {
             function: row.coll_api.clone().or_else(|| row.coll.clone()),
             runs_as: row.coll.clone().filter(|coll| row.coll_api.as_ref().is_some_and(|api| api != coll)),
-            algorithm: row.algorithm.map(|algorithm| algorithm.name()),
+            algorithm: row.algorithm.map(Algorithm::name),
             protocol: Some(row.protocol.name()),
             dtype: row.dtype.clone(),
             red_op: reduces.cloned(),

@@ -35,7 +35,8 @@ use crate::export::{Choice, Chosen, ExportProgress, Exported, NewFile};
 use self::collector::Collector;
 
 /// A part of the page that is shown first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Section {
     Verdict,
     Communicators,

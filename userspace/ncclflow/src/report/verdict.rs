@@ -49,7 +49,7 @@ pub(super) fn verdict(report: &CheckReport, seen: Seen, comm: &dyn Fn(&str) -> O
         Some((check, finding)) if is_fault(finding.kind) => {
             let mut text = capitalized(&finding.text);
             if several {
-                text.push_str(&format!(", in communicator {}", check.communicator));
+                text = format!("{text}, in communicator {}", check.communicator);
             }
             let number = comm(&check.communicator);
             let ranks = finding.ranks.iter().filter_map(|rank| Some((number?, *rank))).collect();
