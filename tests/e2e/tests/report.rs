@@ -1,7 +1,5 @@
 //! `ncclflow report` of a recording of the real NCCL, as a browser shows it, against its lines and `check`.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::{
     fs,
     path::PathBuf,
