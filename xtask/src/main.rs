@@ -20,6 +20,7 @@ mod prerequisites;
 mod programs;
 mod python_offsets;
 mod repository;
+mod soak;
 mod test;
 mod tool;
 mod vm;
@@ -61,6 +62,8 @@ enum Command {
     Deny(deny::Args),
     /// Measure what tracing costs: ratios with their spread
     Bench(bench::Args),
+    /// Trace a node for a long time while its tenants do all that tenants do (root)
+    Soak(soak::Args),
     /// Make what users install: tarball and Debian package of a static program
     Dist(dist::Args),
     /// Run the real NCCL without a GPU: ranks, collectives, stalls on demand
@@ -83,6 +86,7 @@ fn main() -> Result<()> {
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Deny(args) => deny::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Soak(args) => soak::run(&args),
         Command::Dist(args) => dist::run(&args),
         Command::Bed(args) => bed::run(&args),
         Command::Vm(args) => vm::run(&args),

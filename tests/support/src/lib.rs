@@ -3,6 +3,7 @@
 
 mod cpu_time;
 pub mod damage;
+pub mod hostile_file;
 mod libraries;
 mod pythons;
 mod skip;

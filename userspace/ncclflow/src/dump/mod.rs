@@ -12,6 +12,7 @@ mod comm_layout;
 mod communicator;
 mod connections;
 mod dump_report;
+mod forged;
 mod gpu_text;
 mod gpus;
 mod layout;
@@ -36,6 +37,8 @@ use std::{
 pub use absent::{AbsentRank, Place};
 pub use activity::Activity;
 pub use dump_report::{CommunicatorReport, DumpReport, LibraryReport, ProcessReport, ProcessState, SCHEMA};
+#[doc(hidden)]
+pub use forged::dump_of_forged_memory;
 pub(crate) use layout::request;
 pub use pending::Pending;
 pub use python::{PythonFrame, PythonGroup, PythonReport, PythonThread};

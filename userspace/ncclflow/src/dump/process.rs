@@ -32,12 +32,14 @@ use crate::{
 };
 use nccl_library::{
     fields::{IntField, comm},
+    layouts::Layouts,
+    nccl::NcclVersion,
     symbols::{DebugFiles, LayoutSource, ProblemKind},
 };
 
 #[derive(Debug)]
 pub(super) struct Layout {
-    comm: CommLayout,
+    pub(super) comm: CommLayout,
     connections: ConnectionLayout,
     proxy: ProxyLayout,
     pending: PendingLayout,
@@ -79,37 +81,45 @@ impl Libraries {
             let why = why.map_or("there is no debugging information", |problem| &problem.what);
             bail!("its struct layouts are not known: {why}");
         }
-        Ok(Layout {
-            comm: CommLayout::new(&resolution.layouts, resolution.nccl_version)?,
-            connections: ConnectionLayout::new(&resolution.layouts)?,
-            proxy: ProxyLayout::new(&resolution.layouts)?,
-            pending: PendingLayout::new(&resolution.layouts),
-            bus_id: comm::BUS_ID.find_int(&resolution.layouts),
-            peers: PeerTable::new(&resolution.layouts),
-            own_list: OwnList::of(&resolution),
+        let layout = Layout::of(&resolution.layouts, resolution.nccl_version)?;
+        Ok(Layout { own_list: OwnList::of(&resolution), ..layout })
+    }
+}
+
+impl Layout {
+    /// Without the list of communicators that the library itself keeps.
+    pub(super) fn of(layouts: &Layouts, version: Option<NcclVersion>) -> Result<Self> {
+        Ok(Self {
+            comm: CommLayout::new(layouts, version)?,
+            connections: ConnectionLayout::new(layouts)?,
+            proxy: ProxyLayout::new(layouts)?,
+            pending: PendingLayout::new(layouts),
+            bus_id: comm::BUS_ID.find_int(layouts),
+            peers: PeerTable::new(layouts),
+            own_list: None,
         })
     }
 }
 
 #[derive(Debug)]
 pub(super) struct Target {
-    process: Process,
+    pub(super) process: Process,
     pub(super) report: ProcessReport,
-    found: Vec<Found>,
+    pub(super) found: Vec<Found>,
     /// Of its NCCL libraries.
-    inodes: BTreeSet<u64>,
+    pub(super) inodes: BTreeSet<u64>,
     /// When it was started, in ticks since the system was.
     pub(super) started: Option<u64>,
     /// One for each reading.
-    samples: Vec<Sample>,
+    pub(super) samples: Vec<Sample>,
 }
 
 #[derive(Debug)]
-struct Found {
-    layout: Rc<Layout>,
-    address: u64,
-    comm_hash: String,
-    version: Option<String>,
+pub(super) struct Found {
+    pub(super) layout: Rc<Layout>,
+    pub(super) address: u64,
+    pub(super) comm_hash: String,
+    pub(super) version: Option<String>,
 }
 
 /// Finds the communicators of processes, by their NCCL libraries: those given, or those that a process is
@@ -240,11 +250,14 @@ impl Target {
     }
 
     fn try_read(&self) -> Result<Vec<RankReport>, ReadError> {
+        self.read_in(&AddressSpace::read(&self.process)?)
+    }
+
+    pub(super) fn read_in(&self, space: &AddressSpace) -> Result<Vec<RankReport>, ReadError> {
         let memory = Memory::new(&self.process);
-        let space = AddressSpace::read(&self.process)?;
         let mut comms = Vec::new();
         for found in &self.found {
-            match communicator::read(memory, &found.layout.comm, &space, found.address) {
+            match communicator::read(memory, &found.layout.comm, space, found.address) {
                 Ok(comm) if comm.report.comm_hash == found.comm_hash => comms.push((found, comm)),
                 Err(communicator::Rejection::Read(error)) if error.is_final() => return Err(error),
                 _ => {}

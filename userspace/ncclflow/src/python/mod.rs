@@ -6,6 +6,7 @@
 //! process's memory, soon after, as code can be freed.
 
 mod book;
+mod copied;
 mod find;
 mod interpreter;
 mod names;

@@ -12,7 +12,7 @@ use std::{
     thread,
 };
 
-use cpython::{CodeObject, Instruction, Walker};
+use cpython::{CodeObject, Instruction, Offsets, Walker};
 use flow::{
     decode::{RecordView, StackEvent},
     schema::{FrameRow, StackId},
@@ -21,9 +21,9 @@ use ncclflow_common::{RawFrame, STACK_COOKIE};
 
 use super::{
     book::StackBook,
-    find::TargetMemory,
+    copied::Copied,
     interpreter::Interpreter,
-    walk::{guard_of, is_alive},
+    walk::{guard_of, guard_places, is_alive, word},
 };
 use crate::{
     recording::StackFacts,
@@ -148,6 +148,7 @@ impl Names {
             return None;
         }
         let raw = event.frames.as_deref().unwrap_or_default();
+        self.learn(&traced, raw);
         // Innermost first: its code is the most likely to be gone soon.
         let mut frames: Vec<FrameRow> = raw.iter().map(|frame| self.frame(&traced, frame)).collect();
         frames.reverse();
@@ -169,8 +170,9 @@ impl Names {
         })
     }
 
-    fn frame(&mut self, traced: &Traced, frame: &RawFrame) -> FrameRow {
-        let Some(code) = self.code(traced, frame) else {
+    fn frame(&self, traced: &Traced, frame: &RawFrame) -> FrameRow {
+        let code = self.codes.get(&(traced.number, frame.code, frame.guard));
+        let Some(code) = code.and_then(Option::as_ref) else {
             return FrameRow { function: NOT_KNOWN.to_owned(), file: None, line: None };
         };
         let offsets = &traced.interpreter.python.offsets;
@@ -187,26 +189,51 @@ impl Names {
         }
     }
 
-    /// The code object, if the one that is at the address now is the one that was there at the hit.
-    fn code(&mut self, traced: &Traced, frame: &RawFrame) -> Option<Rc<CodeObject>> {
-        let key = (traced.number, frame.code, frame.guard);
-        if let Some(known) = self.codes.get(&key) {
-            return known.clone();
-        }
-        let memory = TargetMemory::new(&traced.process);
-        let mut walker = Walker::new(traced.interpreter.python, &memory);
-        let code = walker.code_object(frame.code).ok();
-        // In this order: if the code of the hit was in use after it was read, it was until then. If other code has taken its
-        // place before it was looked at, that shows now.
-        let Interpreter { python, walk } = &traced.interpreter;
-        let code = code.filter(|_| {
-            is_alive(&python.offsets, &memory, frame.code)
-                && guard_of(walk, &memory, frame.code) == Some(frame.guard)
-        });
+    /// Reads the code objects of these frames that are not known, each if the one that is at the address now is the one
+    /// that was there at the hit.
+    fn learn(&mut self, traced: &Traced, frames: &[RawFrame]) {
         if self.codes.len() >= MAX_KNOWN {
             self.codes.clear();
         }
-        self.codes.insert(key, code.clone());
-        code
+        let Interpreter { python, walk } = &traced.interpreter;
+        let unknown = |frame: &&RawFrame| !self.codes.contains_key(&(traced.number, frame.code, frame.guard));
+        // Innermost first: its code is the most likely to be gone soon.
+        let mut new: Vec<&RawFrame> = Vec::new();
+        for frame in frames.iter().filter(unknown) {
+            if !new.iter().any(|known| (known.code, known.guard) == (frame.code, frame.guard)) {
+                new.push(frame);
+            }
+        }
+        if new.is_empty() {
+            return;
+        }
+        let copied = Copied::new(&traced.process);
+        fetch_code_objects(&copied, &python.offsets, new.iter().map(|frame| frame.code));
+        let mut walker = Walker::new(*python, &copied);
+        let codes: Vec<_> = new.iter().map(|frame| walker.code_object(frame.code).ok()).collect();
+        // In this order: if the code of the hit was in use after it was read, it was until then. If other code has taken its
+        // place before it was looked at, that shows now.
+        let now = Copied::new(&traced.process);
+        let places = new.iter().flat_map(|frame| guard_places(walk, frame.code));
+        now.fetch(places);
+        for (frame, code) in new.iter().zip(codes) {
+            let code = code.filter(|_| {
+                is_alive(&python.offsets, &now, frame.code)
+                    && guard_of(walk, &now, frame.code) == Some(frame.guard)
+            });
+            self.codes.insert((traced.number, frame.code, frame.guard), code);
+        }
     }
+}
+
+/// Copies code objects, and then the strings and tables that they lead to.
+fn fetch_code_objects(copied: &Copied<'_>, offsets: &Offsets, codes: impl Iterator<Item = u64> + Clone) {
+    /// A head with all fields that are read of it.
+    const HEAD: usize = 256;
+    let of_code = &offsets.code;
+    copied.fetch(codes.clone().map(|code| (code, HEAD)));
+    let fields = [of_code.filename, of_code.name, of_code.qualname.unwrap_or(of_code.name), of_code.line_table];
+    let pointers = codes.flat_map(|code| fields.map(|field| code.checked_add(u64::from(field))));
+    let pointers: Vec<u64> = pointers.flatten().filter_map(|at| word(copied, at)).collect();
+    copied.fetch(pointers.into_iter().filter(|at| *at != 0).map(|at| (at, 0)));
 }

@@ -95,9 +95,15 @@ pub(super) fn guard_of(walk: &PythonWalk, memory: &dyn cpython::Memory, code: u6
     if walk.code_name != NO_OFFSET {
         let at = usize::try_from(walk.code_name.checked_sub(u32::from(walk.code_words_at))? / 8).ok()?;
         let name = words.get(at)?;
-        guard = mix(guard, word(memory, name.checked_add(u64::from(walk.string_hash))).unwrap_or(0));
+        guard = mix(guard, name.checked_add(u64::from(walk.string_hash)).and_then(|at| word(memory, at)).unwrap_or(0));
     }
     Some(guard)
+}
+
+/// Where [`guard_of`] and [`is_alive`] look at a code object: address and bytes.
+pub(super) fn guard_places(walk: &PythonWalk, code: u64) -> [(u64, usize); 2] {
+    let words = code.saturating_add(u64::from(walk.code_words_at));
+    [(code, 24), (words, 8 * usize::from(walk.code_words))]
 }
 
 /// Whether an object is in use, by its references. A freed one can look as before but for its first word, where the
@@ -107,7 +113,7 @@ pub(super) fn is_alive(offsets: &Offsets, memory: &dyn cpython::Memory, object: 
     const MANY: u32 = 1 << 20;
     /// Immortal objects have at least so many (3.12 and later).
     const IMMORTAL: u32 = 1 << 31;
-    let word = |at: u64| word(memory, object.checked_add(at));
+    let word = |at: u64| word(memory, object.checked_add(at)?);
     if offsets.version.free_threaded {
         // `ob_ref_local`, the upper half, and `ob_ref_shared`, whose lowest bits are flags.
         return word(8).is_some_and(|local| local >> 32 != 0)
@@ -122,9 +128,9 @@ pub(super) fn is_alive(offsets: &Offsets, memory: &dyn cpython::Memory, object: 
 }
 
 /// A word; `None` where there is none.
-fn word(memory: &dyn cpython::Memory, address: Option<u64>) -> Option<u64> {
+pub(super) fn word(memory: &dyn cpython::Memory, address: u64) -> Option<u64> {
     let mut bytes = [0; 8];
-    memory.read(address?, &mut bytes).ok()?;
+    memory.read(address, &mut bytes).ok()?;
     Some(u64::from_le_bytes(bytes))
 }
 

@@ -260,7 +260,7 @@ impl<'a> Follower<'a> {
         self.libraries.watch_fd()
     }
 
-    pub(super) fn watch_timeout(&self) -> Duration {
+    pub(super) fn watch_timeout(&self) -> Option<Duration> {
         self.libraries.watch_timeout()
     }
 

@@ -266,8 +266,9 @@ impl<'a> Libraries<'a> {
         self.watch.fd()
     }
 
-    pub(super) fn watch_timeout(&self) -> Duration {
-        self.watch.timeout()
+    /// Until the next look at files; `None`: none has probes on it.
+    pub(super) fn watch_timeout(&self) -> Option<Duration> {
+        self.known.iter().any(|library| library.traced.is_ok()).then(|| self.watch.timeout())
     }
 
     /// Libraries whose files were found to be changed.

@@ -5,7 +5,7 @@ use std::{
     io::{self, Read as _},
     os::{
         fd::{AsFd as _, AsRawFd as _, OwnedFd},
-        unix::fs::{FileExt as _, MetadataExt as _},
+        unix::fs::FileExt as _,
     },
     sync::{Arc, Mutex, PoisonError},
     thread,
@@ -19,7 +19,8 @@ use super::{
     child::text_of,
     frame::{Channel, Frame, MAX_FDS, NoFrame},
     protocol::{
-        Held, Limits, Looked, NoLibraries, OsError, ProcFile, RawPath, ReaderRequest, Reply, Request, Status,
+        Held, Limits, Looked, MAX_PLACE, NoLibraries, OsError, ProcFile, RawPath, ReaderRequest, Reply, Request,
+        Status,
     },
     reader, sandbox,
 };
@@ -38,8 +39,6 @@ pub(super) const MAX_ANSWER: usize = 128 << 20;
 const WALL: Duration = Duration::from_secs(90);
 /// Places of one check.
 const MAX_PLACES: usize = 4096;
-/// Bytes at one place.
-const MAX_PLACE: u32 = 64;
 
 /// Serves until the other end is closed. `note`: where it writes which file it is at.
 pub(super) fn serve(channel: &Channel, note: File) -> Result<()> {
@@ -171,8 +170,7 @@ impl Looker {
                     frame.bytes.resize(from + length.min(MAX_PLACE) as usize, 0);
                     file.read_exact_at(frame.bytes.get_mut(from..).unwrap_or_default(), at)?;
                 }
-                let metadata = file.metadata()?;
-                Reply::Checked(Status { id: LibraryId::from(&metadata), links: metadata.nlink() })
+                Reply::Checked(Status::of(&file.metadata()?))
             }
             Request::Read { pid, file } => {
                 frame.bytes = read_proc(pid, file)?;
@@ -210,7 +208,7 @@ fn lock(reader: &Mutex<ReaderLink>) -> std::sync::MutexGuard<'_, ReaderLink> {
 fn describe(library: &MappedLibrary) -> Held {
     Held {
         id: library.id,
-        is_overlaid: library.is_overlaid,
+        file_system: library.file_system,
         path: RawPath(library.path.clone()),
         deleted: library.deleted,
     }

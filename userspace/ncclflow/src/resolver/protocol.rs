@@ -1,6 +1,6 @@
 //! What the children are asked, and what they answer.
 
-use std::path::PathBuf;
+use std::{fs::Metadata, os::unix::fs::MetadataExt as _, path::PathBuf};
 
 use cpython::Version;
 use nccl_library::symbols::{DebugFiles, Request as SymbolRequest, nccl_request, nccl_request_with_api};
@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::target::{
     Evidence, LibraryId,
     identify::{Depth, Named},
+    library::FileSystem,
     maps::Mapping,
     raw_path,
 };
@@ -127,7 +128,7 @@ pub(crate) struct RawPath(#[serde(with = "raw_path")] pub(crate) PathBuf);
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Held {
     pub(super) id: LibraryId,
-    pub(super) is_overlaid: bool,
+    pub(super) file_system: FileSystem,
     pub(super) path: RawPath,
     pub(super) deleted: bool,
 }
@@ -153,12 +154,21 @@ pub(super) enum NoLibraries {
     Open(RawPath, OsError),
 }
 
+/// Bytes at one place of a file that is checked.
+pub(super) const MAX_PLACE: u32 = 64;
+
 /// A file's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Status {
     pub(crate) id: LibraryId,
     /// Names that it has; 0 once it is deleted.
     pub(crate) links: u64,
+}
+
+impl Status {
+    pub(super) fn of(metadata: &Metadata) -> Self {
+        Self { id: LibraryId::from(metadata), links: metadata.nlink() }
+    }
 }
 
 /// `_PyRuntime` in a file.

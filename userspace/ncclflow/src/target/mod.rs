@@ -8,7 +8,8 @@ pub mod filter;
 pub mod identify;
 pub mod library;
 pub mod maps;
-pub(crate) mod mounts;
+#[doc(hidden)]
+pub mod mounts;
 pub mod pid_namespace;
 pub mod proc_text;
 pub mod process;

@@ -24,7 +24,7 @@ use crate::fault;
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Longest pause while none come.
-pub const MAX_PAUSE: Duration = Duration::from_millis(400);
+pub const MAX_PAUSE: Duration = Duration::from_millis(500);
 
 /// How long after the end of a process its last records can come: longer than any pause.
 const STRAGGLE: Duration = Duration::from_secs(1);
