@@ -87,6 +87,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let mut cargo = Command::new("cargo");
         cargo
             .args(["fuzz", "run", "--fuzz-dir", FOLDER, "--sanitizer", &args.sanitizer, target])
+            // What is new goes into the first; what is kept in the repository is in the second.
+            .args(["corpus", "kept"].map(|folder| format!("{FOLDER}/{folder}/{target}")))
             .args(["--", "-timeout=60"])
             .arg(format!("-max_len={}", args.longest))
             .arg(format!("-rss_limit_mb={}", args.memory))
@@ -138,13 +140,10 @@ fn make_seeds(folder: &Path, captures: &[PathBuf], pythons: &[PathBuf]) -> Resul
     program.arg(folder.join("corpus/python")).args(pythons).current_dir(folder);
     tool::run(&mut program, "the seeds of interpreters")?;
     let captures = captures.iter().map(|capture| unpacked(capture, folder)).collect::<Result<Vec<_>>>()?;
-    for (example, corpus) in [("recording-seeds", "corpus/recording"), ("memory-seeds", "corpus")] {
-        let mut program = Command::new(programs::cargo());
-        program.args(["run", "--quiet", "--release", "--example", example, "--"]);
-        program.arg(folder.join(corpus)).args(&captures).current_dir(folder);
-        tool::run(&mut program, "the seeds of recordings, captures and memory")?;
-    }
-    Ok(())
+    let mut program = Command::new(programs::cargo());
+    program.args(["run", "--quiet", "--release", "--example", "recording-seeds", "--"]);
+    program.arg(folder.join("corpus/recording")).args(captures).current_dir(folder);
+    tool::run(&mut program, "the seeds of recordings")
 }
 
 /// The capture without gzip.

@@ -31,7 +31,7 @@ library, backing = open(sys.argv[1], 'rb'), open(sys.argv[2], 'rb')
 code = mmap.mmap(library.fileno(), 4096, prot=mmap.PROT_READ | mmap.PROT_EXEC)
 silent = mmap.mmap(backing.fileno(), 8192, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
 address = ctypes.addressof(ctypes.c_char.from_buffer(silent))
-memory = mmap.mmap(-1, 1 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+memory = mmap.mmap(-1, 16 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 for field in sys.argv[3].split():
     offset, size, value = field.split(',')
     value = address if value == 'file' else int(value)

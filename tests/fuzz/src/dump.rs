@@ -2,7 +2,7 @@
 //!
 //! An input is the library (1 byte, out of those whose layouts are shipped), and pieces of an arena: offset (4 bytes), length
 //! (2), and as many bytes. The arena is memory of this process, always at the same address, so that pointers in it lead
-//! somewhere.
+//! somewhere. Before the pieces are written, it holds a communicator with two ranks, so that what the fuzzer changes is that.
 
 use std::sync::{LazyLock, Mutex, PoisonError};
 
@@ -19,7 +19,7 @@ use ncclflow::{
 };
 
 const AT: u64 = 0x1000_0000_0000;
-const BYTES: usize = 4 << 20;
+const BYTES: usize = 16 << 20;
 /// `NCCL_MAGIC`, src/include/comm.h.
 const MAGIC: u64 = 0x0280_0280_0280_0280;
 
@@ -62,15 +62,24 @@ pub fn use_memory(input: &[u8]) {
 /// As [`use_memory`].
 pub fn dump_of(input: &[u8]) -> usize {
     let (Some((first, mut rest)), Some(arena)) = (input.split_first(), &*ARENA) else { return 0 };
-    let Some((version, layouts)) = LAYOUTS.get(usize::from(*first) % LAYOUTS.len().max(1)) else { return 0 };
+    let library = usize::from(*first) % LAYOUTS.len().max(1);
+    let Some((version, layouts)) = LAYOUTS.get(library) else { return 0 };
+    let made = communicator(layouts);
     let mut arena = arena.lock().unwrap_or_else(PoisonError::into_inner);
     let mut written: Vec<(usize, usize)> = Vec::new();
+    let mut write = |offset: usize, bytes: &[u8]| {
+        let bytes = &bytes[..bytes.len().min(BYTES - offset)];
+        arena[offset..offset + bytes.len()].copy_from_slice(bytes);
+        written.push((offset, bytes.len()));
+    };
+    for (offset, value, size) in made {
+        write(offset % BYTES, &value.to_le_bytes()[..size.min(8)]);
+    }
     while let Some((head, tail)) = rest.split_first_chunk::<6>() {
         let offset = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize % BYTES;
-        let length = usize::from(u16::from_le_bytes([head[4], head[5]])).min(tail.len()).min(BYTES - offset);
-        arena[offset..offset + length].copy_from_slice(&tail[..length]);
-        written.push((offset, length));
-        rest = &tail[length..];
+        let (piece, tail) = tail.split_at(usize::from(u16::from_le_bytes([head[4], head[5]])).min(tail.len()));
+        write(offset, piece);
+        rest = tail;
     }
     let mapping = Mapping {
         start: RuntimeAddr(AT),
@@ -97,24 +106,20 @@ pub fn dump_of(input: &[u8]) -> usize {
     ranks
 }
 
-/// An input with two ranks of a communicator: a seed. `None`: there are not so many libraries, or theirs have no magic
-/// words.
-#[must_use]
-pub fn seed(library: u8) -> Option<Vec<u8>> {
-    let (_, layouts) = LAYOUTS.get(usize::from(library))?;
-    let mut input = vec![library];
+/// Two ranks of a communicator: where in the arena, values, and their sizes.
+fn communicator(layouts: &Layouts) -> Vec<(usize, u64, usize)> {
+    let mut made = Vec::new();
     for rank in 0..2_u64 {
-        let base = 0x1000 + rank * 0x10_0000;
-        let mut write = |field: &FieldRef, value: u64| -> Option<()> {
-            let field = field.find_int(layouts)?;
-            input.extend(u32::try_from(base + field.offset()).ok()?.to_le_bytes());
-            input.extend(u16::try_from(field.size()).ok()?.to_le_bytes());
-            input.extend(value.to_le_bytes().get(..field.size())?);
-            Some(())
+        let base = 0x1000 + rank * 0x40_0000;
+        let mut write = |field: &FieldRef, value: u64| {
+            if let Some(field) = field.find_int(layouts) {
+                made.push(((base + field.offset()) as usize, value, field.size()));
+            }
         };
-        write(&comm::START_MAGIC, MAGIC)?;
-        write(&comm::END_MAGIC, MAGIC)?;
         for (field, value) in [
+            (&comm::START_MAGIC, MAGIC),
+            (&comm::END_MAGIC, MAGIC),
+            (&comm::INTRA_COMM_0, AT + base),
             (&comm::HASH, 0x1234),
             (&comm::RANK, rank),
             (&comm::N_RANKS, 2),
@@ -124,11 +129,11 @@ pub fn seed(library: u8) -> Option<Vec<u8>> {
             (&comm::CUDA_DEV, rank),
             (&comm::N_CHANNELS, 2),
             // Memory of the arena with nothing in it yet.
-            (&comm::PROXY_STATE, AT + 0x30_0000),
-            (&comm::SHARED_RESOURCES, AT + 0x31_0000),
+            (&comm::PROXY_STATE, AT + 0xf0_0000),
+            (&comm::SHARED_RESOURCES, AT + 0xf1_0000),
         ] {
             write(field, value);
         }
     }
-    Some(input)
+    made
 }

@@ -7,7 +7,7 @@ use std::{fs::File, io::Read as _, path::Path, sync::LazyLock};
 
 use flate2::read::GzDecoder;
 use ncclflow::{
-    capture::{CaptureReader, Item},
+    capture::CaptureReader,
     kernel::stream::{Batch, records_of},
 };
 
@@ -16,20 +16,16 @@ const CAPTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/traces/n
 
 /// The capture up to its first record.
 static BEGINNING: LazyLock<Vec<u8>> = LazyLock::new(|| {
-    let whole = whole_capture();
-    let mut rest = &*whole;
-    let _ = CaptureReader::new(&mut rest);
-    let length = whole.len() - rest.len();
-    whole.into_iter().take(length).collect()
-});
-
-fn whole_capture() -> Vec<u8> {
     let mut whole = Vec::new();
     if let Ok(file) = File::open(Path::new(CAPTURE)) {
         let _ = GzDecoder::new(file).read_to_end(&mut whole);
     }
+    let mut rest = &*whole;
+    let _ = CaptureReader::new(&mut rest);
+    let length = whole.len() - rest.len();
+    whole.truncate(length);
     whole
-}
+});
 
 /// Decodes them and all that follows. Errors are fine; the fuzzer looks for panics, time and memory.
 ///
@@ -44,18 +40,4 @@ pub fn use_items(mut input: &[u8]) {
         input = rest;
     }
     super::capture::use_capture(&[&**BEGINNING, batch.bytes()].concat());
-}
-
-/// The input of the first records of the capture: a seed.
-#[must_use]
-pub fn input_of(records: usize) -> Vec<u8> {
-    let whole = whole_capture();
-    let mut input = Vec::new();
-    let Ok((mut reader, _)) = CaptureReader::new(&*whole) else { return input };
-    for _ in 0..records {
-        let Ok(Item::Record(record)) = reader.next_item() else { break };
-        input.extend(u16::try_from(record.len()).unwrap_or(0).to_le_bytes());
-        input.extend(record);
-    }
-    input
 }

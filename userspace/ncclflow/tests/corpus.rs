@@ -42,6 +42,12 @@ fn what_was_recorded() {
     run("kernel-records", targets::kernel_records::use_items);
 }
 
+/// The inputs of `dump` change a communicator that is found where they do not.
+#[test]
+fn a_communicator_that_was_made_up_is_found() {
+    assert_eq!(targets::dump::dump_of(&[0]), 2);
+}
+
 #[test]
 fn memory_of_processes() {
     run("python", targets::python::use_memory);

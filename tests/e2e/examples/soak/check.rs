@@ -45,10 +45,7 @@ impl Checks {
 
     /// Prints the table and PASSED or FAILED; gives whether nothing is broken.
     pub(crate) fn print(&self) -> bool {
-        let width = |of: fn(&Check) -> &str| {
-            self.0.iter().map(|check| of(check).chars().count()).max().unwrap_or(0)
-        };
-        let (what, found) = (width(|check| &check.what), width(|check| &check.found));
+        let width = self.0.iter().map(|check| check.what.chars().count()).max().unwrap_or(0);
         println!();
         for check in &self.0 {
             let mark = match check.outcome {
@@ -57,10 +54,8 @@ impl Checks {
                 Outcome::Broken => "BROKEN",
                 Outcome::Unknown => "not judged",
             };
-            println!(
-                "{:what$}  {:>found$}  {:10}  {}",
-                check.what, check.found, mark, check.wanted
-            );
+            let wanted = if check.wanted.is_empty() { String::new() } else { format!("  ({})", check.wanted) };
+            println!("{:width$}  {mark:10}  {}{wanted}", check.what, check.found);
         }
         let broken = self.0.iter().filter(|check| check.outcome == Outcome::Broken).count();
         println!("{}", if broken == 0 { "PASSED".to_owned() } else { format!("FAILED: {broken} broken") });

@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    path::PathBuf,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -20,6 +21,7 @@ use rustix::{
     process::Signal,
     time::{ClockId, clock_gettime},
 };
+use serde::Deserialize;
 use test_support::damage::Random;
 
 use super::{
@@ -32,7 +34,7 @@ use super::{
 
 /// The latest moment after the start at which it is killed, in milliseconds: some while it comes up, most while it
 /// records.
-const LATEST: usize = 2500;
+const LATEST: usize = 3500;
 /// A block is closed after a second, and what comes out of the kernel is fetched every 50 ms. The rest is a busy
 /// machine's.
 const LOST: Duration = Duration::from_millis(1500);
@@ -50,6 +52,8 @@ struct Found {
     short: Vec<String>,
     armed: u64,
     records: u64,
+    /// Recordings that must have calls that the job has logged.
+    judged: u64,
 }
 
 pub(crate) fn run(world: &World, kills: u64) -> Result<Checks> {
@@ -66,7 +70,7 @@ pub(crate) fn run(world: &World, kills: u64) -> Result<Checks> {
         let done = (0..kills).try_for_each(|round| {
             let output = folder.path().join(format!("out-{round}"));
             let after = Duration::from_millis(random.below(LATEST) as u64);
-            let checked = one(world, &output, &folder.path().join("said"), after, round, &mut found);
+            let checked = one(world, &output, &folder.path().join("said"), after, round, &mut found, &jobs);
             let breakpoints = wait_for_none(|| {
                 let pids = jobs.pids();
                 let bytes = pids.iter().filter_map(|pid| memory::first_bytes(*pid, &library, &probed).ok());
@@ -82,6 +86,7 @@ pub(crate) fn run(world: &World, kills: u64) -> Result<Checks> {
     let mut checks = Checks::default();
     checks.add("kills", kills, "≥ 1", kills > 0);
     checks.add("of these while it recorded", found.armed, "≥ 1", found.armed > 0);
+    checks.add("of these with calls that must be there", found.judged, "≥ 1 of 10", found.judged * 10 >= kills);
     checks.add("records that were kept", found.records, "≥ 1", found.records > 0);
     checks.add("programs and links left", found.objects, "0", found.objects == 0);
     checks.add("probes left in processes", found.breakpoints, "0", found.breakpoints == 0);
@@ -113,6 +118,7 @@ fn one(
     after: Duration,
     round: u64,
     found: &mut Found,
+    jobs: &Jobs,
 ) -> Result<()> {
     let mut tracer = Tracer::start(&world.ncclflow, output, said, None)?;
     // Every fourth is killed while it comes up.
@@ -142,10 +148,15 @@ fn one(
                 let what = format!("round {round}: {damage:?}, an end: {}", contents.has_end);
                 found.unreadable.push(what);
             }
-            // The job calls many times a second, but for the moments between two jobs.
-            let missing = Duration::from_nanos(killed_ns.saturating_sub(contents.last_ns));
-            if recorded > LOST + Duration::from_millis(500) && missing > LOST + JOBS_PAUSE {
-                found.short.push(format!("round {round}: {missing:?}"));
+            let since = killed_ns.saturating_sub(nanoseconds(recorded));
+            let until = killed_ns.saturating_sub(nanoseconds(LOST));
+            // The last call, by the job's own log, that the recording must have.
+            if let Some(called) = jobs.last_call(since, until) {
+                found.judged += 1;
+                if contents.last_ns < called {
+                    let missing = Duration::from_nanos(killed_ns.saturating_sub(contents.last_ns));
+                    found.short.push(format!("round {round}: the last {missing:?}"));
+                }
             }
         }
         Err(error) => found.unreadable.push(format!("round {round}: {error:#}")),
@@ -158,8 +169,9 @@ fn monotonic_ns() -> u64 {
     u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
 }
 
-/// From the end of one job to the first call of the next.
-const JOBS_PAUSE: Duration = Duration::from_secs(4);
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
 
 /// A job after the other, so that one always runs.
 #[derive(Debug, Default)]
@@ -168,6 +180,8 @@ struct Jobs(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     pids: Vec<u32>,
+    /// Folder of the latest job.
+    place: PathBuf,
     right: u64,
     failed: Vec<String>,
 }
@@ -179,6 +193,25 @@ impl Jobs {
 
     fn pids(&self) -> Vec<u32> {
         self.with(|state| state.pids.clone())
+    }
+
+    /// When the latest job has last called between these moments, by its own log.
+    fn last_call(&self, since_ns: u64, until_ns: u64) -> Option<u64> {
+        #[derive(Deserialize)]
+        struct Call {
+            function: String,
+            begin_ns: u64,
+        }
+        let place = self.with(|state| state.place.clone());
+        let logs = fs::read_dir(place).ok()?.flatten();
+        let logs = logs.filter(|entry| entry.file_name().to_string_lossy().starts_with("calls."));
+        let texts = logs.filter_map(|entry| fs::read_to_string(entry.path()).ok());
+        let last = |text: String| {
+            let calls = text.lines().filter_map(|line| serde_json::from_str::<Call>(line).ok());
+            let calls = calls.filter(|call| call.function == "ncclAllReduce");
+            calls.map(|call| call.begin_ns).filter(|at| (since_ns..until_ns).contains(at)).max()
+        };
+        texts.filter_map(last).max()
     }
 
     fn results(&self) -> (u64, Vec<String>) {
@@ -205,11 +238,15 @@ impl Jobs {
 
     fn one(&self, world: &World, library: &std::path::Path, place: &std::path::Path) -> Result<()> {
         fs::create_dir_all(place)?;
+        self.with(|state| state.place = place.to_path_buf());
+        let log = place.join("calls").display().to_string();
         let arguments = [
+            "--call-log",
+            &log,
             "--mode",
             "processes",
             "--iters",
-            "600",
+            "1500",
             "--interval-ms",
             "10",
             "--bytes",
@@ -225,7 +262,6 @@ impl Jobs {
         self.with(|state| state.pids.clear());
         let (status, summary) = finished?;
         anyhow::ensure!(summary.ok && status.success(), "{status}: {summary:?}");
-        let _ = fs::remove_dir_all(place);
         Ok(())
     }
 }

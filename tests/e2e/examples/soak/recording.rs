@@ -1,6 +1,6 @@
 //! What a recording on the disk holds, by its reader.
 
-use std::{collections::HashMap, path::Path};
+use std::path::Path;
 
 use anyhow::Result;
 use flow::decode::RecordView;
@@ -8,11 +8,11 @@ use ncclflow::{
     recording::{Damage, FOLDER, Item, Progress, RecordingReader, Selection},
     sinks::OutputDir,
 };
+use ncclflow_common::LOSS_MARK;
 
 #[derive(Debug, Default)]
 pub(crate) struct Contents {
     pub(crate) records: u64,
-    pub(crate) by_probe: HashMap<u16, u64>,
     /// By the records' clock.
     pub(crate) last_ns: u64,
     /// It says itself that it is whole.
@@ -26,10 +26,11 @@ pub(crate) fn read(output: &Path) -> Result<Contents> {
     let mut contents = Contents::default();
     let mut take = |item: Item<'_>| match item {
         Item::Record(record) => {
-            contents.records += 1;
-            if let Ok(view) = RecordView::new(record) {
-                *contents.by_probe.entry(view.header.probe).or_default() += 1;
-                contents.last_ns = contents.last_ns.max(view.header.ts_ns);
+            let header = RecordView::new(record).map(|view| view.header).unwrap_or_default();
+            // A mark says that records are missing, and is none.
+            if header.probe != LOSS_MARK {
+                contents.records += 1;
+                contents.last_ns = contents.last_ns.max(header.ts_ns);
             }
         }
         Item::End(_) => contents.has_end = true,

@@ -121,6 +121,17 @@ impl Tracer {
         kilobytes.unwrap_or(0) << 10
     }
 
+    /// How often its threads went to sleep, which is how often they were woken: `voluntary_ctxt_switches` (proc(5)).
+    pub(crate) fn sleeps(&self) -> u64 {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.pid())).into_iter().flatten().flatten();
+        let of_task = |task: fs::DirEntry| {
+            let text = fs::read_to_string(task.path().join("status")).ok()?;
+            let count = text.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+            count.trim().parse::<u64>().ok()
+        };
+        tasks.filter_map(of_task).sum()
+    }
+
     pub(crate) fn descriptors(&self) -> usize {
         fs::read_dir(format!("/proc/{}/fd", self.pid())).map_or(0, Iterator::count)
     }
