@@ -13,14 +13,12 @@ use crate::{nccl, programs};
 const LIBRARIES: [&str; 3] = ["2.24.3", "2.19.3", "2.17.1"];
 
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Examples:
+#[command(after_help = "Examples:
   sudo -E cargo xtask soak --minutes 3             as CI does
   sudo -E cargo xtask soak --minutes 600 --release a night, with the program as it is shipped
   sudo -E cargo xtask soak --kills 200             the tracer is killed, 200 times, at any moment of a running job
 
-The last line is PASSED or FAILED; the exit code says the same. `--seed` makes the same choices again; moments differ."
-)]
+The last line is PASSED or FAILED; the exit code says the same. `--seed` makes the same choices again; moments differ.")]
 pub(crate) struct Args {
     /// How long
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(2..))]

@@ -129,7 +129,8 @@ fn two_libraries_that_claim_one_build_are_each_traced_as_what_they_are() {
             with_build_id_of(library, &first, &copy);
         }
         let hold = place.join("hold").display().to_string();
-        let arguments = ["--iters", "5", "--bytes", "4096", "--channels", "1", "--sync", "--hold-file", &hold];
+        let arguments =
+            ["--iters", "5", "--bytes", "4096", "--channels", "1", "--sync", "--hold-file", &hold];
         let bed = Bed::start(&program, &copy, &place, &arguments).unwrap();
         let pid = bed.ready.pids[0];
         let is_traced = || {
@@ -156,9 +157,8 @@ fn two_libraries_that_claim_one_build_are_each_traced_as_what_they_are() {
     let session: Value = serde_json::from_slice(&fs::read(output.join("session.json")).unwrap()).unwrap();
     let libraries = session["libraries"].as_array().unwrap().iter();
     let ours = libraries.filter(|library| library["path"].as_str().unwrap().starts_with(&mark));
-    let ours: Vec<(String, String)> = ours
-        .map(|library| (library["build_id"].to_string(), library["nccl_version"].to_string()))
-        .collect();
+    let ours: Vec<(String, String)> =
+        ours.map(|library| (library["build_id"].to_string(), library["nccl_version"].to_string())).collect();
     let [(first_id, first_version), (second_id, second_version)] = &*ours else { panic!("{ours:?} {said}") };
     assert!(first_id == second_id && first_version != second_version, "{ours:?}");
     for hash in hashes {

@@ -316,8 +316,7 @@ fn a_reader_that_is_killed_or_stopped_is_replaced() {
 #[test]
 fn files_that_are_cut_or_have_holes_cost_nobody_else() {
     const SPARSE: u64 = 1 << 40;
-    let (Some(ncclflow), Some(library), true) =
-        (programs::ncclflow(), programs::nccl("2.21.5-cu12"), root())
+    let (Some(ncclflow), Some(library), true) = (programs::ncclflow(), programs::nccl("2.21.5-cu12"), root())
     else {
         return;
     };
@@ -336,7 +335,8 @@ fn files_that_are_cut_or_have_holes_cost_nobody_else() {
     wait_until("the whole one is traced", Duration::from_secs(30), || is_traced(&output, of_cut.0.id()));
     wait_until("the other is not", Duration::from_secs(30), || {
         let session = session(&output);
-        let known = session["targets"].as_array().unwrap().iter().find(|known| known["pid"] == of_sparse.0.id());
+        let known =
+            session["targets"].as_array().unwrap().iter().find(|known| known["pid"] == of_sparse.0.id());
         known.is_some_and(|known| known["untraced"].is_string())
     });
     // Nobody looks into what is cut off, but the tracer.

@@ -58,7 +58,7 @@ fn forged(layouts: &Layouts) -> String {
         (&comm::NODE, "0"),
         (&comm::N_NODES, "1"),
         (&comm::LOCAL_RANK, "0"),
-        (&comm::N_CHANNELS, "1"),
+        (&comm::N_CHANNELS, "0"),
         (&comm::PROXY_STATE, "file"),
         (&comm::SHARED_RESOURCES, "file"),
     ] {
@@ -80,7 +80,7 @@ fn forger(library: &Path, backing: &Path, fields: &str) -> Killed {
 fn a_dump_goes_on_without_memory_that_does_not_answer() {
     const LIMIT: Duration = Duration::from_secs(60);
     let (Some(ncclflow), Some(program), Some(library), true) =
-        (programs::ncclflow(), programs::bed(), programs::nccl("2.27.5-cu12"), root())
+        (programs::ncclflow(), programs::bed(), programs::nccl("2.21.5-cu12"), root())
     else {
         return;
     };
@@ -94,8 +94,9 @@ fn a_dump_goes_on_without_memory_that_does_not_answer() {
         return;
     }
     let fuse = mounted.unwrap();
+    // From 2.24 on the library has a list of its communicators, which this process has not.
     let table = shipped::Table::shipped().unwrap();
-    let known = table.libraries().iter().find(|known| known.nccl.to_string() == "2.27.5").unwrap();
+    let known = table.libraries().iter().find(|known| known.nccl.to_string() == "2.21.5").unwrap();
     forger = self::forger(&library, &mount.join("backing"), &forged(&table.layouts(known).unwrap()));
     fuse.fall_silent();
 
@@ -124,7 +125,7 @@ fn a_dump_goes_on_without_memory_that_does_not_answer() {
         report["processes"].as_array().unwrap().iter().find(|process| process["pid"] == pid).unwrap()
     };
     let silent = process(forger.0.id());
-    assert!(silent["error"].as_str().unwrap().contains("does not answer"), "{silent:#}");
+    assert!(silent["error"].as_str().is_some_and(|why| why.contains("does not answer")), "{silent:#}");
     let hash = format!("0x{}", bed.ready.comm_hash);
     let ours = report["communicators"].as_array().unwrap().iter().find(|found| found["commHash"] == hash);
     let ranks = ours.unwrap()["ranks"].as_array().unwrap();

@@ -8,7 +8,7 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 
 use nccl_library::{
     elf::{FileOffset, RuntimeAddr},
-    fields::{FieldRef, comm},
+    fields::{FieldRef, channel, comm},
     layouts::Layouts,
     nccl::NcclVersion,
     symbols::shipped::Table,
@@ -77,7 +77,8 @@ pub fn dump_of(input: &[u8]) -> usize {
     }
     while let Some((head, tail)) = rest.split_first_chunk::<6>() {
         let offset = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize % BYTES;
-        let (piece, tail) = tail.split_at(usize::from(u16::from_le_bytes([head[4], head[5]])).min(tail.len()));
+        let (piece, tail) =
+            tail.split_at(usize::from(u16::from_le_bytes([head[4], head[5]])).min(tail.len()));
         write(offset, piece);
         rest = tail;
     }
@@ -127,13 +128,25 @@ fn communicator(layouts: &Layouts) -> Vec<(usize, u64, usize)> {
             (&comm::N_NODES, 1),
             (&comm::LOCAL_RANK, rank),
             (&comm::CUDA_DEV, rank),
-            (&comm::N_CHANNELS, 2),
+            (&comm::N_CHANNELS, 1),
             // Memory of the arena with nothing in it yet.
             (&comm::PROXY_STATE, AT + 0xf0_0000),
             (&comm::SHARED_RESOURCES, AT + 0xf1_0000),
         ] {
             write(field, value);
         }
+        let Ok(channels) = comm::CHANNELS.array(layouts) else { continue };
+        let along = 0xe0_0000 + rank * 64;
+        for (field, value) in [
+            (&channel::RING_PREV, 1 - rank),
+            (&channel::RING_NEXT, 1 - rank),
+            (&channel::RING_USER_RANKS, AT + along),
+        ] {
+            if let Some(field) = field.find_int(layouts) {
+                made.push(((base + channels.offset + field.offset()) as usize, value, field.size()));
+            }
+        }
+        made.push((along as usize, (1 - rank) << 32 | rank, 8));
     }
     made
 }

@@ -54,7 +54,8 @@ impl Checks {
                 Outcome::Broken => "BROKEN",
                 Outcome::Unknown => "not judged",
             };
-            let wanted = if check.wanted.is_empty() { String::new() } else { format!("  ({})", check.wanted) };
+            let wanted =
+                if check.wanted.is_empty() { String::new() } else { format!("  ({})", check.wanted) };
             println!("{:width$}  {mark:10}  {}{wanted}", check.what, check.found);
         }
         let broken = self.0.iter().filter(|check| check.outcome == Outcome::Broken).count();

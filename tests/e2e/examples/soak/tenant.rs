@@ -22,15 +22,8 @@ pub(crate) const ROLE: &str = "__tenant";
 /// `ncclInvalidArgument`
 const REFUSED: c_int = 4;
 
-type AllReduce = unsafe extern "C" fn(
-    *const c_void,
-    *mut c_void,
-    usize,
-    c_int,
-    c_int,
-    *mut c_void,
-    *mut c_void,
-) -> c_int;
+type AllReduce =
+    unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_int, c_int, *mut c_void, *mut c_void) -> c_int;
 
 /// What it does besides calling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

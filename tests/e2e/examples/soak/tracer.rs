@@ -78,6 +78,13 @@ impl Tracer {
         })
     }
 
+    /// Processes that it follows now, besides this one.
+    pub(crate) fn others(&self, known: u32) -> usize {
+        let session = self.session().unwrap_or_default();
+        let targets = session["targets"].as_array().into_iter().flatten();
+        targets.filter(|target| target["exited"] == false && target["pid"] != known).count()
+    }
+
     fn wait_until(&mut self, what: &str, is_so: impl Fn(&Value) -> bool) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -116,8 +123,7 @@ impl Tracer {
     pub(crate) fn resident(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap_or_default();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let kilobytes: Option<u64> =
-            line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok());
+        let kilobytes: Option<u64> = line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok());
         kilobytes.unwrap_or(0) << 10
     }
 
@@ -204,6 +210,15 @@ pub(crate) fn still_there(named: &[Named]) -> Vec<Named> {
         }
         thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// Whether another ncclflow runs on this machine: it has probes of its own on the same files.
+pub(crate) fn is_alone(family: &[Named]) -> bool {
+    let is_other = |pid: u32| {
+        let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        name.trim_end() == "ncclflow" && !family.iter().any(|(ours, _)| *ours == pid)
+    };
+    !processes().into_keys().any(is_other)
 }
 
 /// Processes that were ever started on this machine: `processes` of proc_stat(5).
