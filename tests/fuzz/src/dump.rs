@@ -2,7 +2,7 @@
 //!
 //! An input is the library (1 byte, out of those whose layouts are shipped), and pieces of an arena: offset (4 bytes), length
 //! (2), and as many bytes. The arena is memory of this process, always at the same address, so that pointers in it lead
-//! somewhere. Before the pieces are written, it holds a communicator with two ranks, so that what the fuzzer changes is that.
+//! somewhere. Before the pieces are written, it holds what should be a communicator with two ranks.
 
 use std::sync::{LazyLock, Mutex, PoisonError};
 

@@ -6,7 +6,12 @@
 use std::{fs, path::Path, sync::atomic::Ordering};
 
 #[path = "../../../tests/fuzz/src/lib.rs"]
-#[allow(dead_code, unreachable_pub, clippy::pedantic, reason = "they belong to a crate of their own, which makes seeds, too")]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    clippy::pedantic,
+    reason = "they belong to a crate of their own, which makes seeds, too"
+)]
 mod targets;
 
 /// Runs all inputs of a target; how many there were.
@@ -40,12 +45,6 @@ fn what_was_recorded() {
     run("recording", targets::recording::use_recording);
     run("capture", targets::capture::use_capture);
     run("kernel-records", targets::kernel_records::use_items);
-}
-
-/// The inputs of `dump` change a communicator that is found where they do not.
-#[test]
-fn a_communicator_that_was_made_up_is_found() {
-    assert_eq!(targets::dump::dump_of(&[0]), 2);
 }
 
 #[test]

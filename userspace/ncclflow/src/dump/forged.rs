@@ -2,10 +2,7 @@
 
 use std::{collections::BTreeSet, rc::Rc};
 
-use nccl_library::{
-    layouts::Layouts,
-    nccl::NcclVersion,
-};
+use nccl_library::{layouts::Layouts, nccl::NcclVersion};
 
 use super::{
     DumpReport, SCHEMA, communicator, communicators, host_name, motion,

@@ -263,7 +263,8 @@ mod tests {
         let memory = Memory::new(&process);
         let data: Vec<u8> = (0..=255).collect();
         let nothing = (RuntimeAddr(16), 4);
-        let pieces = [nothing, (address(&data[7..]), 3), nothing, nothing, (address(&data[90..]), 2), nothing];
+        let pieces =
+            [nothing, (address(&data[7..]), 3), nothing, nothing, (address(&data[90..]), 2), nothing];
         let copies = memory.copies(&pieces).unwrap();
         let wanted = [None, Some(vec![7, 8, 9]), None, None, Some(vec![90, 91]), None];
         assert_eq!(copies, wanted);

@@ -232,7 +232,8 @@ fn fetch_code_objects(copied: &Copied<'_>, offsets: &Offsets, codes: impl Iterat
     const HEAD: usize = 256;
     let of_code = &offsets.code;
     copied.fetch(codes.clone().map(|code| (code, HEAD)));
-    let fields = [of_code.filename, of_code.name, of_code.qualname.unwrap_or(of_code.name), of_code.line_table];
+    let fields =
+        [of_code.filename, of_code.name, of_code.qualname.unwrap_or(of_code.name), of_code.line_table];
     let pointers = codes.flat_map(|code| fields.map(|field| code.checked_add(u64::from(field))));
     let pointers: Vec<u64> = pointers.flatten().filter_map(|at| word(copied, at)).collect();
     copied.fetch(pointers.into_iter().filter(|at| *at != 0).map(|at| (at, 0)));

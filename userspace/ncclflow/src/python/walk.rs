@@ -95,7 +95,10 @@ pub(super) fn guard_of(walk: &PythonWalk, memory: &dyn cpython::Memory, code: u6
     if walk.code_name != NO_OFFSET {
         let at = usize::try_from(walk.code_name.checked_sub(u32::from(walk.code_words_at))? / 8).ok()?;
         let name = words.get(at)?;
-        guard = mix(guard, name.checked_add(u64::from(walk.string_hash)).and_then(|at| word(memory, at)).unwrap_or(0));
+        guard = mix(
+            guard,
+            name.checked_add(u64::from(walk.string_hash)).and_then(|at| word(memory, at)).unwrap_or(0),
+        );
     }
     Some(guard)
 }

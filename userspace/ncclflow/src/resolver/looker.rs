@@ -19,8 +19,8 @@ use super::{
     child::text_of,
     frame::{Channel, Frame, MAX_FDS, NoFrame},
     protocol::{
-        Held, Limits, Looked, MAX_PLACE, NoLibraries, OsError, ProcFile, RawPath, ReaderRequest, Reply, Request,
-        Status,
+        Held, Limits, Looked, MAX_PLACE, NoLibraries, OsError, ProcFile, RawPath, ReaderRequest, Reply,
+        Request, Status,
     },
     reader, sandbox,
 };

@@ -1,12 +1,6 @@
 //! What is asked of the looker, and how its answers are understood.
 
-use std::{
-    fs::File,
-    io,
-    os::fd::OwnedFd,
-    path::Path,
-    time::Duration,
-};
+use std::{fs::File, io, os::fd::OwnedFd, path::Path, time::Duration};
 
 use nccl_library::{
     elf::FileOffset,

@@ -317,7 +317,8 @@ nonsense
     fn what_a_tenant_has_mounted_is_not_the_hosts() {
         let mut table = MountTable::default();
         table.ours.kinds = kinds("1 1 0:50 / / rw - ext4 none rw\n");
-        table.theirs = OnceCell::from(kinds("1 1 0:51 / / rw - tmpfs none rw\n2 1 0:50 / /x rw - fuse.x none rw\n"));
+        table.theirs =
+            OnceCell::from(kinds("1 1 0:51 / / rw - tmpfs none rw\n2 1 0:50 / /x rw - fuse.x none rw\n"));
         let of = |minor| table.file_system(rustix::fs::makedev(0, minor));
         assert_eq!((table.check((0, 51)), of(51)), (Ok(()), FileSystem::default()));
         assert!(!of(50).is_local, "the number means another one there");
