@@ -20,6 +20,7 @@ mod emit;
 mod fetch;
 mod gates;
 mod maps;
+mod native;
 mod output;
 mod pack;
 mod python;

@@ -10,8 +10,8 @@ use aya_ebpf::{
 
 use crate::{
     common::{
-        CLOSED, FetchPlan, LOSS_SLOTS, MAX_ADMITTED, MAX_PROBES, MAX_PYTHONS, MAX_STACKS, OPEN,
-        ProbeCounters, PythonWalk, SCRATCH_SLOTS, Seen, WIRE_VERSION, Walk, ring_of,
+        CLOSED, FetchPlan, LOSS_SLOTS, MAX_ADMITTED, MAX_PROBES, MAX_PYTHONS, MAX_SLOT_LISTS, MAX_STACKS,
+        OPEN, ProbeCounters, PythonWalk, ReturnSlots, SCRATCH_SLOTS, Seen, WIRE_VERSION, Walk, ring_of,
     },
     python::Stack,
     scratch::{ScratchSlot, Slot},
@@ -92,6 +92,14 @@ pub static PYTHON_THREADS: LruHashMap<u64, u64> = LruHashMap::with_max_entries(M
 /// Stacks that were sent, by their ids. One that is pushed out is sent again.
 #[map]
 pub static STACKS_SENT: LruHashMap<u64, u32> = LruHashMap::with_max_entries(MAX_STACKS, 0);
+
+/// Where return addresses were in native stacks, by [`crate::common::PieceHead::key`].
+#[map]
+pub static RETURN_SLOTS: LruHashMap<u64, ReturnSlots> = LruHashMap::with_max_entries(MAX_SLOT_LISTS, 0);
+
+/// When a stack of a process may be copied again, by [`crate::common::loss_slot`].
+#[map]
+pub static NEXT_COPY: Array<u64> = Array::with_max_entries(LOSS_SLOTS, 0);
 
 /// Where stacks are put together.
 #[map]

@@ -49,6 +49,7 @@ pub mod dump;
 pub mod ps;
 
 // Who called it.
+mod native;
 pub mod python;
 pub mod stacks;
 

@@ -29,6 +29,7 @@ mod verdict;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::{Mutex, PoisonError},
     thread,
     time::{Duration, Instant},
 };
@@ -62,6 +63,8 @@ use nccl_library::symbols::DebugFiles;
 
 /// Readings, if nothing moves. Two are enough if something does.
 const MAX_READINGS: usize = 3;
+/// Processes whose threads are looked at at the same time.
+const LOOKED_AT_ONCE: usize = 8;
 /// For how long the GPUs' driver may answer after the last reading. A query takes some milliseconds.
 const GPU_PATIENCE: Duration = Duration::from_millis(500);
 
@@ -119,12 +122,7 @@ pub fn dump(
         thread::sleep(options.interval);
     }
     // Last, so that it does not delay a reading.
-    let mut runtimes = python::Runtimes::default();
-    let mut names = Names::new(options.debug_files.clone());
-    for target in &mut targets {
-        target.look_at_threads(options.stacks, &mut names);
-        target.look_at_python(options.stacks, &mut runtimes);
-    }
+    look_at_threads(&mut targets, options);
     for target in &mut targets {
         target.sum_up_activity();
     }
@@ -158,6 +156,28 @@ pub fn dump(
         gpus,
         gpu_remarks,
     })
+}
+
+/// Looks at the threads of all processes. At some of them at once: sampling a thread that runs takes its time, as long as
+/// others have the processors.
+fn look_at_threads(targets: &mut [process::Target], options: &DumpOptions) {
+    let runtimes = python::Runtimes::default();
+    let names = Names::new(options.debug_files.clone());
+    let at_once = targets.len().min(LOOKED_AT_ONCE);
+    let left = Mutex::new(targets.iter_mut());
+    let look = || {
+        while let Some(target) = { left.lock().unwrap_or_else(PoisonError::into_inner).next() } {
+            target.look_at_threads(options.stacks, &names);
+            target.look_at_python(options.stacks, &runtimes);
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 1..at_once {
+            // Without another thread this one does it.
+            let _ = thread::Builder::new().name("ncclflow-look".to_owned()).spawn_scoped(scope, look);
+        }
+        look();
+    });
 }
 
 /// Finds where the ranks are that no process that was read has. The table of a communicator's ranks is read

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, hash_map::Entry},
-    rc::Rc,
+    sync::Arc,
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -50,19 +50,19 @@ pub(super) struct Layout {
 #[derive(Debug)]
 struct Libraries {
     debug_files: DebugFiles,
-    known: BTreeMap<LibraryId, (LibraryReport, Option<Rc<Layout>>)>,
+    known: BTreeMap<LibraryId, (LibraryReport, Option<Arc<Layout>>)>,
 }
 
 impl Libraries {
     /// What the library is, and its layout if it has one.
-    fn resolve(&mut self, file: &MappedLibrary) -> (LibraryReport, Option<Rc<Layout>>) {
+    fn resolve(&mut self, file: &MappedLibrary) -> (LibraryReport, Option<Arc<Layout>>) {
         if let Some(known) = self.known.get(&file.id) {
             return known.clone();
         }
         let mut report = LibraryReport { path: file.path.display().to_string(), ..LibraryReport::default() };
         let layout = self.layout(file, &mut report);
         report.unusable = layout.as_ref().err().map(|error| format!("{error:#}"));
-        let found = (report, layout.ok().map(Rc::new));
+        let found = (report, layout.ok().map(Arc::new));
         self.known.insert(file.id, found.clone());
         found
     }
@@ -106,7 +106,7 @@ pub(super) struct Target {
 
 #[derive(Debug)]
 struct Found {
-    layout: Rc<Layout>,
+    layout: Arc<Layout>,
     address: u64,
     comm_hash: String,
     version: Option<String>,
@@ -190,7 +190,7 @@ impl Target {
             };
             self.report.scan = Some(scan);
             self.found.extend(found.into_iter().map(|comm| Found {
-                layout: Rc::clone(&layout),
+                layout: Arc::clone(&layout),
                 address: comm.report.address,
                 comm_hash: comm.report.comm_hash,
                 version: version.clone(),
@@ -211,7 +211,7 @@ impl Target {
         self.report.activity = super::activity::over(&self.samples);
     }
 
-    pub(super) fn look_at_threads(&mut self, with_stacks: bool, names: &mut Names) {
+    pub(super) fn look_at_threads(&mut self, with_stacks: bool, names: &Names) {
         let age = self.started.and_then(age_seconds);
         self.report.age_seconds = age.map(|age| f64::from(u32::try_from(age).unwrap_or(u32::MAX)));
         if !self.inodes.is_empty() && self.report.state != ProcessState::Exited {
@@ -220,7 +220,7 @@ impl Target {
     }
 
     /// After [`Self::look_at_threads`]: those inside NCCL are given with their Python lines, too.
-    pub(super) fn look_at_python(&mut self, all: bool, runtimes: &mut Runtimes) {
+    pub(super) fn look_at_python(&mut self, all: bool, runtimes: &Runtimes) {
         if self.report.state == ProcessState::Exited {
             return;
         }

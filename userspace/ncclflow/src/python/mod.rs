@@ -14,4 +14,5 @@ mod walk;
 pub(crate) use book::StackBook;
 pub(crate) use find::{Runtimes, TargetMemory};
 pub use interpreter::Interpreter;
-pub(crate) use names::{Interpreters, StackFeed, start};
+pub(crate) use names::{Interpreters, StackFeed, Traced, start};
+pub(crate) use walk::without_python;

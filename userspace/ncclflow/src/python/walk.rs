@@ -3,7 +3,10 @@
 use std::{io, os::unix::fs::MetadataExt as _};
 
 use cpython::{FrameRoot, Instruction, Offsets, Python};
-use ncclflow_common::{FRAME_BYTES, MAX_CODE_WORDS, MAX_STACK_FRAMES, NO_OFFSET, PythonWalk, mix};
+use ncclflow_common::{
+    ENTERS_BEFORE_LEFT_OUT, ENTERS_EACH, FRAME_BYTES, MAX_CODE_WORDS, MAX_STACK_FRAMES, NO_OFFSET,
+    PythonWalk, TAKES_NATIVE, TAKES_PYTHON, mix,
+};
 
 use crate::target::Process;
 
@@ -13,6 +16,15 @@ const FIRST_NAMESPACE: u64 = 0xEFFF_FFFC;
 /// Where a string keeps its hash, once it was asked for: `hash` of `PyASCIIObject` (Include/cpython/unicodeobject.h),
 /// before `state`.
 const HASH_BEFORE_STATE: u32 = 8;
+
+/// What is told of a process of which native frames alone are taken.
+pub(crate) fn without_python() -> PythonWalk {
+    PythonWalk { takes: TAKES_NATIVE, ..PythonWalk::default() }
+}
+
+/// In 3.11 a frame says that it is the first of its C function (`is_entry`, behind `stacktop`, an `int`, which is behind
+/// `prev_instr`; Include/internal/pycore_frame.h).
+const IS_ENTRY_BEHIND_INSTRUCTION: u32 = 12;
 
 /// The walk of this interpreter. `tid_place`: see [`PythonWalk::pthread_tid`].
 ///
@@ -29,7 +41,15 @@ pub(super) fn of(
     let unlike = |_| "its layouts are like those of no CPython".to_owned();
     let (words_at, words) = guard_words(offsets)?;
     let instr_len: u8 = if offsets.instruction() == Instruction::Pointer { 8 } else { 4 };
-    let last = [frame.previous + 8, frame.code + 8, frame.instruction + u32::from(instr_len)];
+    // From 3.12 on a C function begins with a frame of its own, which is left out; before 3.11 each evaluates one.
+    let version = offsets.version;
+    let frame_enters: u8 = match version.minor {
+        ..=10 => ENTERS_EACH,
+        11 => (frame.instruction + IS_ENTRY_BEHIND_INSTRUCTION).try_into().map_err(unlike)?,
+        _ => ENTERS_BEFORE_LEFT_OUT,
+    };
+    let enters_end = if version.minor == 11 { u32::from(frame_enters) + 1 } else { 0 };
+    let last = [frame.previous + 8, frame.code + 8, frame.instruction + u32::from(instr_len), enters_end];
     let last = last.into_iter().chain(frame.owner.map(|owner| owner + 1)).max().unwrap_or(0);
     let frame_len = last.next_multiple_of(8);
     if frame_len as usize > FRAME_BYTES {
@@ -68,6 +88,10 @@ pub(super) fn of(
         code_name: if offsets.version.since(3, 12) { NO_OFFSET } else { code.name },
         string_hash: offsets.text.state.checked_sub(HASH_BEFORE_STATE).ok_or("its strings have no hash")?,
         frame_len,
+        takes: TAKES_PYTHON,
+        frame_enters,
+        in_chunks: u8::from(version.since(3, 11)),
+        reserved: [0; 5],
     })
 }
 

@@ -127,8 +127,8 @@ impl Pipeline {
     }
 
     fn take_stack(&mut self, facts: recording::StackFacts) {
-        let recording::StackFacts { pid, stack, frames, cut, unknown } = facts;
-        self.output.push_stack(&StackRow { stack, pid, frames, cut, unknown });
+        let recording::StackFacts { pid, stack, frames, cut, unknown, thread } = facts;
+        self.output.push_stack(&StackRow { stack, pid, frames, cut, unknown, thread });
     }
 
     /// Records of a process are missing before those that come.

@@ -34,6 +34,7 @@ use crate::{
         loader::Attachment,
         stream::{Drain, DrainMessage, MailSender, Mailbox, ProbeCounts, Source},
     },
+    native::NativeFeed,
     privileges,
     recording::FirstHit,
 };
@@ -98,12 +99,13 @@ pub(super) struct Taken {
 
 impl Threads {
     /// Starts them. If one cannot be started, the others end. At most `queue_bytes` of records wait for each
-    /// consumer.
+    /// consumer. `native`: who takes pieces of native stacks.
     pub(super) fn start(
         source: Source,
         queue_bytes: usize,
         first: FirstTaker,
         capture: Option<CaptureWriter>,
+        native: Option<NativeFeed>,
         events: &EventSender,
     ) -> Result<Self> {
         let context = "starting a thread";
@@ -130,7 +132,10 @@ impl Threads {
             outlets.push(outlet);
         }
         let (health, each_pass) = (events.health.clone(), events.health.clone());
-        let drain = Drain::new(source, outlets).each_pass(move || each_pass.pass());
+        let mut drain = Drain::new(source, outlets).each_pass(move || each_pass.pass());
+        if let Some(native) = native {
+            drain = drain.giving_pieces(move |piece| native.add_piece(piece));
+        }
         let taken_total = drain.taken_total();
         // Last: it ends only when it is told to.
         let drain = thread::Builder::new()

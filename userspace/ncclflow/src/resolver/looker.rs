@@ -154,10 +154,10 @@ impl Looker {
                 reader.stop();
                 reply?
             }
-            Request::Symbols { of_nccl } => {
+            Request::Symbols { of_nccl, at } => {
                 let mut reader = self.reader();
                 reader.start(of_nccl.as_ref().unwrap_or(&DebugFiles::default()))?;
-                parse(&mut reader, &ReaderRequest::Symbols { of_nccl }, &held()?, frame)?
+                parse(&mut reader, &ReaderRequest::Symbols { of_nccl, at }, &held()?, frame)?
             }
             Request::Interpreter => {
                 let mut reader = self.reader();

@@ -99,6 +99,8 @@ pub(super) enum Request {
     },
     Symbols {
         of_nccl: Option<DebugFiles>,
+        /// Only functions at these addresses.
+        at: Option<Vec<u64>>,
     },
     /// Its status, and bytes of it.
     Interpreter,
@@ -116,7 +118,7 @@ pub(super) enum Request {
 pub(super) enum ReaderRequest {
     Judge(Depth),
     Resolve { what: What, debug_files: DebugFiles },
-    Symbols { of_nccl: Option<DebugFiles> },
+    Symbols { of_nccl: Option<DebugFiles>, at: Option<Vec<u64>> },
     Interpreter,
 }
 

@@ -391,12 +391,14 @@ pub(crate) fn resolve(
     Ok(resolved)
 }
 
-/// The functions of a file; of NCCL also those that stand in no table, with the help of these debug files.
+/// The functions of a file; of NCCL also those that stand in no table, with the help of these debug files. `at`:
+/// only those that begin nearest at or below one of these addresses.
 pub(crate) fn symbols(
     library: &MappedLibrary,
     of_nccl: Option<&DebugFiles>,
+    at: Option<Vec<u64>>,
 ) -> Result<Vec<Symbol>, ResolverError> {
-    from_reader(library, &Request::Symbols { of_nccl: of_nccl.cloned() })
+    from_reader(library, &Request::Symbols { of_nccl: of_nccl.cloned(), at })
 }
 
 /// Where `_PyRuntime` is in a file; `None`: it is no interpreter of Python.

@@ -18,9 +18,12 @@ use super::{
     object::{Gate, LoadedObject},
     programs::Program,
 };
-use crate::kernel::{
-    probe::{Probe, ProbePlace, WalkProgram},
-    stream::Source,
+use crate::{
+    kernel::{
+        probe::{Probe, ProbePlace, WalkProgram},
+        stream::Source,
+    },
+    native::SlotSink,
 };
 
 /// A probe could not be attached.
@@ -109,6 +112,11 @@ impl Attachment {
     /// Has the stacks of this process (in the initial PID namespace) walked, from now on.
     pub fn walk_stacks(&mut self, tgid: u32, walk: &PythonWalk) -> Result<()> {
         self.object.set_python(tgid, walk)
+    }
+
+    /// Where it is stored which words tell native stacks apart.
+    pub(crate) fn return_slots(&self) -> Result<SlotSink> {
+        self.object.return_slots()
     }
 
     /// Has no stacks of this process walked any more: it has ended.

@@ -11,8 +11,8 @@ use aya_log::EbpfLogger;
 use log::Log;
 use memchr::memmem;
 use ncclflow_common::{
-    CLOSED, FetchPlan, MAX_RINGS, OPEN, OPEN_TO_ADMITTED, ProbeCounters, PythonWalk, SCRATCH_SLOTS, Seen,
-    WIRE_VERSION, Walk, loss_slot, wakeup_bytes,
+    CLOSED, FetchPlan, MAX_RINGS, OPEN, OPEN_TO_ADMITTED, ProbeCounters, PythonWalk, ReturnSlots,
+    SCRATCH_SLOTS, Seen, WIRE_VERSION, Walk, loss_slot, wakeup_bytes,
 };
 
 use super::{
@@ -20,7 +20,10 @@ use super::{
     link::{self, Link, LinkError, LinkKind, Place, Site},
     programs::{self, Program},
 };
-use crate::kernel::stream::{PerfBuffers, Rings, Source};
+use crate::{
+    kernel::stream::{PerfBuffers, Rings, Source},
+    native::SlotSink,
+};
 
 /// Built by `cargo xtask build-ebpf`, checked by the build script.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/ncclflow.o"));
@@ -69,6 +72,14 @@ unsafe impl Pod for WalkValue {}
 unsafe impl Pod for CountersValue {}
 // SAFETY: as above.
 unsafe impl Pod for PythonValue {}
+
+/// [`ReturnSlots`] as a value of aya's maps.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+struct SlotsValue(ReturnSlots);
+
+// SAFETY: as above.
+unsafe impl Pod for SlotsValue {}
 
 /// [`Seen`] as a key of aya's maps.
 #[derive(Clone, Copy, Debug)]
@@ -140,7 +151,7 @@ impl LoadedObject {
             .override_global("LOADER_WIRE_VERSION", &WIRE_VERSION, true)
             .map_max_entries("SCRATCH", scratch_slots);
         if !stacks {
-            for map in ["PYTHONS", "PYTHON_THREADS", "STACKS_SENT", "STACKS"] {
+            for map in ["PYTHONS", "PYTHON_THREADS", "STACKS_SENT", "RETURN_SLOTS", "STACKS"] {
                 loader.map_max_entries(map, 1);
             }
         }
@@ -249,6 +260,18 @@ impl LoadedObject {
         let descriptor = map.fd().as_fd().try_clone_to_owned().context("duplicating a descriptor")?;
         let map = Map::from_map_data(MapData::from_fd(descriptor)?)?;
         RingBuf::try_from(map).context("mapping a ring buffer")
+    }
+
+    /// Stores where return addresses are, through a descriptor of its own.
+    pub(super) fn return_slots(&self) -> Result<SlotSink> {
+        const NAME: &str = "RETURN_SLOTS";
+        let Some(Map::LruHashMap(map)) = self.ebpf.map(NAME) else {
+            bail!("the eBPF object has no map `{NAME}`");
+        };
+        let descriptor = map.fd().as_fd().try_clone_to_owned().context("duplicating a descriptor")?;
+        let map = Map::from_map_data(MapData::from_fd(descriptor)?)?;
+        let mut map: HashMap<MapData, u64, SlotsValue> = open(Some(map), NAME)?;
+        Ok(SlotSink(Box::new(move |key, slots| map.insert(&key, &SlotsValue(*slots), 0).is_ok())))
     }
 
     /// Stores where the stacks of this process (in the initial PID namespace) are.
