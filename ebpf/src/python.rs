@@ -364,9 +364,10 @@ pub extern "C" fn take_frame(stack: *mut Stack) -> u64 {
     } else {
         let mut i = 0;
         while i < MAX_CODE_WORDS {
-            if i < walk.code_words as usize {
-                frame.guard = mix(frame.guard, stack.code[i]);
+            if i >= walk.code_words as usize {
+                break;
             }
+            frame.guard = mix(frame.guard, stack.code[i]);
             i += 1;
         }
         if walk.code_name != NO_OFFSET {

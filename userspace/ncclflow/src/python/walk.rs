@@ -95,13 +95,22 @@ pub(super) fn of(
     })
 }
 
+/// Bytes from `co_firstlineno` to the end of `co_version`, from 3.12 on: seven numbers of 4 bytes (Include/cpython/code.h).
+const FIRST_LINE_TO_VERSION: u32 = 28;
+
 /// The words of a code object from the line in which it begins to its table of lines: what of it does not change, and
-/// tells it from another: from 3.12 on its number, too. Offset and number.
+/// tells it from another. From 3.12 on code objects are numbered, and the words end with the number: each more costs
+/// every hit. Offset and number.
 fn guard_words(offsets: &Offsets) -> Result<(u16, u16), String> {
     let code = &offsets.code;
     let fields = [code.first_line, code.name, code.filename, code.line_table];
-    let first = fields.into_iter().min().unwrap_or(0) / 8 * 8;
-    let end = fields.into_iter().max().unwrap_or(0).saturating_add(8);
+    let (first, end) = if offsets.version.since(3, 12) {
+        (code.first_line, code.first_line.saturating_add(FIRST_LINE_TO_VERSION))
+    } else {
+        let end = fields.into_iter().max().unwrap_or(0).saturating_add(8);
+        (fields.into_iter().min().unwrap_or(0), end)
+    };
+    let first = first / 8 * 8;
     let words = end.saturating_sub(first).div_ceil(8);
     match (u16::try_from(first), u16::try_from(words)) {
         (Ok(first), Ok(words)) if usize::from(words) <= MAX_CODE_WORDS => Ok((first, words)),

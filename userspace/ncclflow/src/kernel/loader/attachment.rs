@@ -314,8 +314,14 @@ impl Attachment {
         self.object.lost_by_process(tgid)
     }
 
-    /// Makes walks send again what they send only once, because some of it was lost.
+    /// Makes walks send again what they send only once, and call stacks their frames, because some of it was lost.
     pub fn forget_what_was_sent(&mut self) -> Result<()> {
+        self.object.forget_stacks()?;
+        self.object.forget_seen()
+    }
+
+    /// Makes walks send again what they send only once. What call stacks are is kept by who names them.
+    pub fn forget_what_walks_sent(&mut self) -> Result<()> {
         self.object.forget_seen()
     }
 

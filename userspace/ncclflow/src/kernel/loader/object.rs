@@ -286,8 +286,8 @@ impl LoadedObject {
         remove(&mut pythons, &tgid).context("writing the map `PYTHONS`")
     }
 
-    /// Clears the set of what was sent and is sent only once: of walks, and call stacks.
-    pub(crate) fn forget_seen(&mut self) -> Result<()> {
+    /// Clears the set of call stacks whose frames were sent.
+    pub(crate) fn forget_stacks(&mut self) -> Result<()> {
         if self.has_stacks {
             let mut sent: HashMap<_, u64, u32> = self.map_mut("STACKS_SENT")?;
             let ids: Vec<u64> = sent.keys().filter_map(Result::ok).collect();
@@ -295,6 +295,11 @@ impl LoadedObject {
                 remove(&mut sent, &id).context("writing the map `STACKS_SENT`")?;
             }
         }
+        Ok(())
+    }
+
+    /// Clears the set of what walks have sent and send only once.
+    pub(crate) fn forget_seen(&mut self) -> Result<()> {
         let mut seen: HashMap<_, SeenValue, u32> = self.map_mut("SEEN")?;
         let keys: Vec<SeenValue> = seen.keys().filter_map(Result::ok).collect();
         for key in keys {
