@@ -36,6 +36,8 @@ pub struct Stack {
     frame: u64,
     /// State of the thread; 0: it was not found.
     thread: u64,
+    /// What leads to its innermost frame, if it was read with the state; else 0.
+    root: u64,
     /// Number of the thread as its process knows it.
     tid: u64,
     /// Frames that are left out count, too: a list in a circle ends.
@@ -53,6 +55,9 @@ pub struct Stack {
 
 /// Words that are copied at once.
 pub const NEAR_WORDS: usize = 512;
+
+/// Bytes of a thread's state that are read at once.
+const STATE_BYTES: u32 = 512;
 
 /// Bytes of memory with frames that are copied at once.
 const FRAMES_BYTES: u64 = 2048;
@@ -179,18 +184,39 @@ fn find_thread(stack: &mut Stack, pid_tgid: u64) {
     if stack.tid == 0 {
         return;
     }
+    stack.root = 0;
     if let Some(known) = maps::PYTHON_THREADS.get_ptr(&pid_tgid) {
         // SAFETY: a live element of the map.
         stack.thread = unsafe { known.read_volatile() };
-        if is_its_state(stack) != 0 {
+        if is_known_state(stack) {
             return;
         }
     }
+    stack.root = 0;
     if search(stack) != 0 {
         let _ = maps::PYTHON_THREADS.insert(&pid_tgid, &stack.thread, 0);
     } else {
         stack.thread = 0;
     }
+}
+
+/// [`is_its_state`] of a thread that was found before. Where its number and what leads to its frames are near each
+/// other, one read has both.
+#[inline(always)]
+fn is_known_state(stack: &mut Stack) -> bool {
+    let (tid, frame) = (stack.walk.thread_tid, stack.walk.thread_frame);
+    let (first, last) = if tid < frame { (tid, frame) } else { (frame, tid) };
+    let len = last.wrapping_sub(first).wrapping_add(8);
+    if tid == NO_OFFSET || len > STATE_BYTES {
+        return is_its_state(stack) != 0;
+    }
+    let near = (&raw mut stack.near).cast();
+    // SAFETY: at most so many bytes as are there; the helper checks the address.
+    if unsafe { bpf_probe_read_user(near, len, (stack.thread + first as u64) as *const _) } < 0 {
+        return false;
+    }
+    stack.root = field(&stack.near, (frame - first) as u64, 8);
+    field(&stack.near, (tid - first) as u64, 4) == stack.tid
 }
 
 /// Whether `thread` is the state of the thread that was hit.
@@ -244,7 +270,11 @@ fn search(stack: &mut Stack) -> u64 {
 /// Goes to the thread's innermost frame.
 #[inline(always)]
 fn begin(stack: &mut Stack) {
-    let found = match word(stack.thread + stack.walk.thread_frame as u64) {
+    let root = match stack.root {
+        0 => word(stack.thread + stack.walk.thread_frame as u64),
+        root => Some(root),
+    };
+    let found = match root {
         Some(root) if stack.walk.root_frame != NO_OFFSET && root != 0 => {
             word(root + stack.walk.root_frame as u64)
         }

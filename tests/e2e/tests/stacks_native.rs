@@ -155,7 +155,8 @@ fn every_call_has_the_native_stack_that_the_program_itself_knows() {
         let (functions, modules) = (texts(row, "function"), texts(row, "module"));
         let what = || format!("{called}\n{row}");
         // From the call inwards there is NCCL alone.
-        let call = functions.iter().rposition(|name| name == "nested_call").unwrap_or_else(|| panic!("{}", what()));
+        let call =
+            functions.iter().rposition(|name| name == "nested_call").unwrap_or_else(|| panic!("{}", what()));
         assert!(modules[call + 1..].iter().all(|module| module.starts_with("libnccl")), "{}", what());
         assert_eq!(functions[call + 1], "ncclAllReduce", "{}", what());
         // From the call outwards, as many frames of the same files as the C library's own walk finds.
@@ -238,7 +239,11 @@ fn pythons_frames_stand_among_native_ones_where_they_were_called() {
             assert!(modules[nccl..].iter().all(|module| module.starts_with("libnccl")), "{}", what());
             assert!(!functions.iter().any(|name| name.starts_with("_PyEval")), "{}", what());
         }
-        eprintln!("{release}: {} calls, {} stacks, {lacking} without native frames", truth.len(), recorded.stacks.len());
+        eprintln!(
+            "{release}: {} calls, {} stacks, {lacking} without native frames",
+            truth.len(),
+            recorded.stacks.len()
+        );
         few_lack(lacking, truth.len());
     }
 }
@@ -286,8 +291,12 @@ fn native_stacks_are_counted() {
     }
     assert_eq!(all, truth.len() as u64, "{text}");
     for (name, count) in counts {
-        let expected = truth.iter().filter(|called| called["marks"].to_string().contains(name)).count() as u64;
-        assert!(count <= expected && count + lacking >= expected, "{name}: {count} of {expected}, {lacking} lacking");
+        let expected =
+            truth.iter().filter(|called| called["marks"].to_string().contains(name)).count() as u64;
+        assert!(
+            count <= expected && count + lacking >= expected,
+            "{name}: {count} of {expected}, {lacking} lacking"
+        );
     }
     few_lack(usize::try_from(lacking).unwrap(), truth.len());
 }

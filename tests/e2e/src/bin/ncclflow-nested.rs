@@ -13,7 +13,10 @@ use std::{
     path::Path,
     process,
     ptr::{null, null_mut},
-    sync::{Arc, Mutex, atomic::{AtomicU64, Ordering}},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
     thread,
     time::Duration,
 };
@@ -21,15 +24,8 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 
-type AllReduce = unsafe extern "C" fn(
-    *const c_void,
-    *mut c_void,
-    usize,
-    i32,
-    i32,
-    *mut c_void,
-    *mut c_void,
-) -> i32;
+type AllReduce =
+    unsafe extern "C" fn(*const c_void, *mut c_void, usize, i32, i32, *mut c_void, *mut c_void) -> i32;
 
 /// Frames of one stack at most.
 const MOST: usize = 512;
@@ -62,12 +58,8 @@ impl Drop for Inside {
 
 /// File name of the module and function (if it is exported) of an address right after a call.
 fn place(address: *mut c_void) -> Value {
-    let mut info = libc::Dl_info {
-        dli_fname: null(),
-        dli_fbase: null_mut(),
-        dli_sname: null(),
-        dli_saddr: null_mut(),
-    };
+    let mut info =
+        libc::Dl_info { dli_fname: null(), dli_fbase: null_mut(), dli_sname: null(), dli_saddr: null_mut() };
     // SAFETY: `info` can be written; the address is only looked up.
     let is_known = unsafe { libc::dladdr(address.wrapping_byte_sub(1), &raw mut info) } != 0;
     if !is_known || info.dli_fname.is_null() {
@@ -142,7 +134,11 @@ extern "C" fn nested_deeper(nccl: &Nccl, depth: u64) {
     let _inside = Inside::of("nested_deeper");
     // A frame of its own size.
     let room = black_box([depth; 40]);
-    if depth == 0 { nested_call(nccl) } else { nested_deeper(nccl, depth - 1) }
+    if depth == 0 {
+        nested_call(nccl)
+    } else {
+        nested_deeper(nccl, depth - 1)
+    }
     black_box(room);
 }
 

@@ -39,7 +39,7 @@ impl Copies {
         let sp = head.registers.get(1).copied().unwrap_or(0);
         match self.0.iter_mut().find(|(of, _)| *of == hit) {
             Some((_, copied)) => {
-                let has_room = copied.stack.copy.len() < MAX_PIECES * PIECE_BYTES;
+                let has_room = copied.stack.copy.len() + PIECE_BYTES <= MAX_PIECES * PIECE_BYTES;
                 if copied.end == head.address && has_room {
                     copied.stack.copy.extend_from_slice(bytes);
                     copied.end = head.address.wrapping_add(PIECE_BYTES as u64);
@@ -99,7 +99,8 @@ mod tests {
 
     fn piece(ts_ns: u64, number: u64) -> Vec<u8> {
         let len = u16::try_from(PIECE_RECORD).unwrap();
-        let header = RecordHeader { len, probe: STACK_PIECE, ts_ns, tgid: 7, tid: 8, ..RecordHeader::default() };
+        let header =
+            RecordHeader { len, probe: STACK_PIECE, ts_ns, tgid: 7, tid: 8, ..RecordHeader::default() };
         let mut record = header.to_bytes().to_vec();
         let registers: [u64; 8] = [1, SP, 3, 4, 5, 6, 7, 8];
         record.extend(registers.iter().flat_map(|word| word.to_le_bytes()));

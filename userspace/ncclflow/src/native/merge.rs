@@ -146,7 +146,13 @@ mod tests {
         // The interpreter has no names.
         let found = merged("nccl:all ctypes: libpython3.so: libpython3.so:", "b a", 0b11, false);
         assert_eq!(found, ("all +0x10 +0x10 +0x10 b a".to_owned(), true, false));
-        let frames = merge(&native("nccl:all libpython3.so: libc:x"), python("a"), 1, native("libpython3.so:")[0].inode, false);
+        let frames = merge(
+            &native("nccl:all libpython3.so: libc:x"),
+            python("a"),
+            1,
+            native("libpython3.so:")[0].inode,
+            false,
+        );
         assert_eq!(frames.frames.len(), 2);
         assert!(frames.lacks_native);
     }
@@ -154,7 +160,14 @@ mod tests {
     #[test]
     fn without_python_all_is_native_and_a_program_keeps_its_own() {
         let found = merged(STACK, "", 0, false);
-        assert_eq!(found.0, STACK.split_whitespace().map(|frame| frame.split_once(':').unwrap().1.replace('E', EVALUATOR)).collect::<Vec<_>>().join(" "));
+        assert_eq!(
+            found.0,
+            STACK
+                .split_whitespace()
+                .map(|frame| frame.split_once(':').unwrap().1.replace('E', EVALUATOR))
+                .collect::<Vec<_>>()
+                .join(" ")
+        );
         // A program that has the interpreter in it.
         let found = merged("job:Work job:PyObject_Call job:E job:_PyRun job:main", "a", 1, false);
         assert_eq!(found.0, "Work a main");

@@ -31,11 +31,7 @@ impl Interpreter {
     ///
     /// # Errors
     /// Why Python's stacks cannot be known, for people.
-    pub(crate) fn find(
-        process: &Process,
-        runtimes: &Runtimes,
-        depth: u8,
-    ) -> Result<Option<Self>, String> {
+    pub(crate) fn find(process: &Process, runtimes: &Runtimes, depth: u8) -> Result<Option<Self>, String> {
         let Some(python) = runtimes.find(process)? else { return Ok(None) };
         Self::proven(python, process, depth).map(Some)
     }

@@ -175,8 +175,7 @@ impl<'a> Recording<'a> {
                 notice,
             };
             if let Some(choice) = options.choice.stacks {
-                recording.stacks =
-                    Some(Stacks::start(choice, &recording.attachment, &options.debug_files)?);
+                recording.stacks = Some(Stacks::start(choice, &recording.attachment, &options.debug_files)?);
             }
             let capture = recording.begin(dir.as_ref(), times, bindings)?;
             Ok((recording, capture))

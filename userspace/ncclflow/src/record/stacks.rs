@@ -62,17 +62,14 @@ impl Stacks {
 
     /// Has the stacks of a process walked. Gives its version of Python, if that was looked for, or why its frames are
     /// not known.
-    pub(super) fn follow(
-        &mut self,
-        pid: u32,
-        attachment: &mut Attachment,
-    ) -> Result<Option<String>, String> {
+    pub(super) fn follow(&mut self, pid: u32, attachment: &mut Attachment) -> Result<Option<String>, String> {
         let StackChoice { kind, depth } = self.choice;
         let process = Process::open(pid).map_err(|error| error.to_string())?;
         let mut interpreter = Ok(None);
         if kind.has_python() {
             let found = Interpreter::find(&process, &self.runtimes, depth);
-            interpreter = found.and_then(|found| found.ok_or_else(|| "it runs no Python".to_owned())).map(Some);
+            interpreter =
+                found.and_then(|found| found.ok_or_else(|| "it runs no Python".to_owned())).map(Some);
         }
         let version = match &interpreter {
             Ok(interpreter) => Ok(interpreter.as_ref().map(Interpreter::version)),

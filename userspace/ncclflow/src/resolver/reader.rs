@@ -133,12 +133,8 @@ mod tests {
 
     #[test]
     fn of_many_symbols_the_nearest_are_told_with_all_their_names() {
-        let symbol = |(address, name): (u64, &str)| Symbol {
-            address,
-            size: 0,
-            name: name.into(),
-            in_table: true,
-        };
+        let symbol =
+            |(address, name): (u64, &str)| Symbol { address, size: 0, name: name.into(), in_table: true };
         let all = [(50, "e"), (10, "a"), (20, "b"), (20, "b2"), (30, "c")].map(symbol);
         let told = |at: &[u64]| {
             let found = nearest(all.clone().into(), at.to_vec());

@@ -181,13 +181,8 @@ impl LiveStacks {
     }
 }
 
-type GroupKey = (
-    (Name, Option<Name>, Option<i32>, u32),
-    Option<Vec<FrameRow>>,
-    bool,
-    Option<String>,
-    Option<String>,
-);
+type GroupKey =
+    ((Name, Option<Name>, Option<i32>, u32), Option<Vec<FrameRow>>, bool, Option<String>, Option<String>);
 
 /// The frames of a stack as they are shown, with the call itself.
 fn shown(
@@ -199,7 +194,8 @@ fn shown(
 ) -> Vec<Frame> {
     let outside = if cut { Some(CUT.to_owned()) } else { unknown.map(|why| format!("({why})")) };
     // A native stack ends with what NCCL's call has called.
-    let call = frames.last().is_none_or(|innermost| innermost.module.is_none()).then(|| format!("nccl{function}"));
+    let call =
+        frames.last().is_none_or(|innermost| innermost.module.is_none()).then(|| format!("nccl{function}"));
     let frames = frames.iter().map(|FrameRow { function, file, line, module }| match (file, line, module) {
         (Some(file), Some(line), _) => format!("{file}({line}): {function}"),
         (Some(file), None, _) => format!("{file}: {function}"),

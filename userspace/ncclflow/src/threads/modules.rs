@@ -40,13 +40,49 @@ pub(super) struct Modules {
     /// By address of code.
     entries: HashMap<u64, Option<Rc<Entry>>>,
     kept: usize,
+    tables: Tables,
+}
+
+/// Pages of files' tables of call frame information: a search looks at the same ones again and again, and each copy is
+/// a question to a child.
+#[derive(Debug, Default)]
+pub(super) struct Tables(HashMap<u64, Option<Box<[u8; PAGE]>>>);
+
+const PAGE: usize = 4096;
+/// Pages that are kept: 8 MiB.
+const MAX_PAGES: usize = 2048;
+
+impl Tables {
+    /// A word of a table; it may lie across the end of a page.
+    pub(super) fn word(&mut self, memory: Memory<'_>, address: u64) -> Option<u64> {
+        let offset = usize::try_from(address % PAGE as u64).ok()?;
+        if offset > PAGE - 8 {
+            return memory.word(RuntimeAddr(address)).ok();
+        }
+        let start = address - offset as u64;
+        if self.0.len() >= MAX_PAGES && !self.0.contains_key(&start) {
+            self.0.clear();
+        }
+        let page = self.0.entry(start).or_insert_with(|| {
+            let mut page = Box::new([0; PAGE]);
+            memory.read(RuntimeAddr(start), page.as_mut_slice()).ok().map(|()| page)
+        });
+        let Some(page) = page else { return memory.word(RuntimeAddr(address)).ok() };
+        page.get(offset..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
+    }
 }
 
 impl Modules {
     pub(super) fn read(process: &Process) -> io::Result<Self> {
         let mut mappings = resolver::maps(process.pid())?;
         mappings.sort_by_key(|mapping| mapping.start);
-        Ok(Self { mappings, known: HashMap::new(), entries: HashMap::new(), kept: 0 })
+        Ok(Self {
+            mappings,
+            known: HashMap::new(),
+            entries: HashMap::new(),
+            kept: 0,
+            tables: Tables::default(),
+        })
     }
 
     /// As they are now. What is known of them stays, if none has changed.
@@ -69,7 +105,8 @@ impl Modules {
             return known.clone();
         }
         let table = self.module(memory, address).and_then(|module| module.eh_frame_hdr);
-        let entry = table.and_then(|table| Entry::find(memory, table, address)).map(Rc::new);
+        let entry =
+            table.and_then(|table| Entry::find(memory, &mut self.tables, table, address)).map(Rc::new);
         self.kept += 64 + entry.as_ref().map_or(0, |entry| entry.size());
         if self.kept > MAX_KEPT {
             self.entries.clear();

@@ -102,8 +102,7 @@ fn add(functions: &mut Functions, address: u64, size: u64, name: Box<str>, in_ta
 fn find(functions: &Functions, address: u64) -> Option<&Function> {
     let (start, function) = functions.range(..=address).next_back()?;
     // Without a size it reaches to the next one, but not across half a library.
-    let is_inside =
-        if function.end > *start { address < function.end } else { address - start < 1 << 16 };
+    let is_inside = if function.end > *start { address < function.end } else { address - start < 1 << 16 };
     is_inside.then_some(function)
 }
 
@@ -141,7 +140,8 @@ impl NamesAt {
         let mut functions = Functions::new();
         let debug_files = is_nccl.then_some(&self.debug_files);
         let file = resolver::open_mapping(process, mapping);
-        let symbols = file.ok().and_then(|file| resolver::symbols(&file, debug_files, Some(new.clone())).ok());
+        let symbols =
+            file.ok().and_then(|file| resolver::symbols(&file, debug_files, Some(new.clone())).ok());
         for Symbol { address, size, name, in_table } in symbols.unwrap_or_default() {
             add(&mut functions, address, size, name, in_table);
         }

@@ -13,7 +13,7 @@ use gimli::{
     RegisterRule, UnwindContext, UnwindExpression, UnwindSection as _, X86_64,
 };
 
-use super::modules::Modules;
+use super::modules::{Modules, Tables};
 use crate::memory::Memory;
 use nccl_library::elf::RuntimeAddr;
 
@@ -201,16 +201,17 @@ pub(super) struct Entry {
 impl Entry {
     /// The entry for an address, by the sorted table at `table` (LSB Core, `.eh_frame_hdr`): offsets of 4
     /// bytes from the table's own address, which is what all linkers write.
-    pub(super) fn find(memory: Memory<'_>, table: u64, address: u64) -> Option<Self> {
+    pub(super) fn find(memory: Memory<'_>, tables: &mut Tables, table: u64, address: u64) -> Option<Self> {
         const ENCODINGS: [u8; 3] = [0x1b, 0x03, 0x3b];
-        let head = memory.bytes(RuntimeAddr(table), 12).ok()?;
+        let head = tables.word(memory, table)?.to_le_bytes();
         if head.first() != Some(&1) || head.get(1..4) != Some(&ENCODINGS[..]) {
             return None;
         }
-        let count = u32::from_le_bytes(*head.get(8..)?.first_chunk()?);
+        let count = tables.word(memory, table.checked_add(8)?)?.to_le_bytes();
+        let count = u32::from_le_bytes(*count.first_chunk()?);
         let rows = table.checked_add(12)?;
-        let row = |index: u32| -> Option<(u64, u64)> {
-            let word = memory.word(RuntimeAddr(rows.checked_add(8 * u64::from(index))?)).ok()?;
+        let mut row = |index: u32| -> Option<(u64, u64)> {
+            let word = tables.word(memory, rows.checked_add(8 * u64::from(index))?)?;
             let [start, entry] = [word & 0xffff_ffff, word >> 32];
             let absolute = |offset: u64| {
                 let offset = i64::from(u32::try_from(offset).unwrap_or(0).cast_signed());
