@@ -12,8 +12,8 @@ use aya_ebpf::{
 
 use crate::{
     common::{
-        COPIES_AT_ONCE, COPY_EVERY_NS, MAX_PIECES, MAX_SLOTS, PIECE_BYTES, PIECE_RECORD,
-        PIECE_REGISTERS, PieceHead, RecordHeader, STACK_PIECE, loss_slot, mix, mix_begun,
+        COPIES_AT_ONCE, COPY_EVERY_NS, MAX_PIECES, MAX_SLOTS, PIECE_BYTES, PIECE_RECORD, PIECE_REGISTERS,
+        PieceHead, RecordHeader, STACK_PIECE, loss_slot, mix, mix_begun,
     },
     emit::{self, Origin},
     maps,
@@ -62,9 +62,9 @@ pub extern "C" fn mix_native(stack: *mut Stack, tgid: u32, ts_ns: u64) -> u64 {
     stack.piece.key = key;
     let mut id = mix(stack.head.id, key);
     // SAFETY: so many bytes are there; the helper checks the address.
-    let is_near = unsafe {
-        bpf_probe_read_user((&raw mut stack.near).cast(), 8 * NEAR_WORDS as u32, sp as *const _)
-    } >= 0;
+    let is_near =
+        unsafe { bpf_probe_read_user((&raw mut stack.near).cast(), 8 * NEAR_WORDS as u32, sp as *const _) }
+            >= 0;
     // What was there of Python's frames is not any more.
     stack.near_len = 0;
     if let Some(slots) = maps::RETURN_SLOTS.get_ptr(&key) {
@@ -139,12 +139,7 @@ pub fn send_copy(stack: *mut Stack, ts_ns: u64, ctx: *mut bpf_user_pt_regs_t) {
 /// Sends one piece; 0: it cannot be read, or there is no room for it.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn send_piece(
-    stack: *mut Stack,
-    piece: u32,
-    ts_ns: u64,
-    ctx: *mut bpf_user_pt_regs_t,
-) -> u64 {
+pub extern "C" fn send_piece(stack: *mut Stack, piece: u32, ts_ns: u64, ctx: *mut bpf_user_pt_regs_t) -> u64 {
     if stack.is_null() {
         return 0;
     }
@@ -176,4 +171,3 @@ pub extern "C" fn send_piece(
     }
     entry.send(ctx, |_| {}) as u64
 }
-

@@ -16,9 +16,9 @@ use aya_ebpf::{
 use crate::{
     common::{
         ENTERS_BEFORE_LEFT_OUT, ENTERS_EACH, FRAME_BYTES, LARGEST_STACK, MAX_CODE_WORDS, MAX_STACK_FRAMES,
-        MAX_THREADS_WALKED, NO_OFFSET, PieceHead, PythonWalk, RawFrame, RecordHeader, STACK_COOKIE, STACK_CUT,
-        STACK_KNOWN, STACK_NATIVE, STACK_NO_THREAD, STACK_NOT_COPIED, STACK_RECORD, STACK_UNREADABLE,
-        StackHead, TAKES_NATIVE, TAKES_PYTHON, mix, mix_begun,
+        MAX_THREADS_WALKED, NO_OFFSET, PieceHead, PythonWalk, RawFrame, RecordHeader, STACK_COOKIE,
+        STACK_CUT, STACK_KNOWN, STACK_NATIVE, STACK_NO_THREAD, STACK_NOT_COPIED, STACK_RECORD,
+        STACK_UNREADABLE, StackHead, TAKES_NATIVE, TAKES_PYTHON, mix, mix_begun,
     },
     emit::{self, Origin},
     maps, native,

@@ -9,6 +9,7 @@ use super::{DecodeError, Origin, RecordView};
 
 /// The call stack of a thread at the hit of a probe. The record of that hit has the same thread and time.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "flags of a record")]
 pub struct StackEvent {
     pub origin: Origin,
     /// The same for equal stacks of a process, and not for others.

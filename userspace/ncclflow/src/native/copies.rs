@@ -37,31 +37,28 @@ impl Copies {
     pub(super) fn add(&mut self, record: &[u8]) {
         let Some((hit, head, bytes)) = parse(record) else { return };
         let sp = head.registers.get(1).copied().unwrap_or(0);
-        match self.0.iter_mut().find(|(of, _)| *of == hit) {
-            Some((_, copied)) => {
-                let has_room = copied.stack.copy.len() + PIECE_BYTES <= MAX_PIECES * PIECE_BYTES;
-                if copied.end == head.address && has_room {
-                    copied.stack.copy.extend_from_slice(bytes);
-                    copied.end = head.address.wrapping_add(PIECE_BYTES as u64);
-                }
+        if let Some((_, copied)) = self.0.iter_mut().find(|(of, _)| *of == hit) {
+            let has_room = copied.stack.copy.len() + PIECE_BYTES <= MAX_PIECES * PIECE_BYTES;
+            if copied.end == head.address && has_room {
+                copied.stack.copy.extend_from_slice(bytes);
+                copied.end = head.address.wrapping_add(PIECE_BYTES as u64);
             }
-            None => {
-                let below = sp.checked_sub(head.address).and_then(|below| usize::try_from(below).ok());
-                let Some(copy) = below.and_then(|below| bytes.get(below..)) else { return };
-                if self.0.len() >= MAX_WAITING {
-                    self.0.pop_front();
-                }
-                let thread = String::from_utf8_lossy(&head.comm).trim_end_matches('\0').to_owned();
-                let copied = Copied {
-                    stack: HitStack { registers: head.registers, copy: copy.to_vec() },
-                    key: head.key,
-                    enters: head.enters,
-                    thread: crate::target::printable(&thread),
-                    end: head.address.wrapping_add(PIECE_BYTES as u64),
-                };
-                self.0.push_back((hit, copied));
-            }
+            return;
         }
+        let below = sp.checked_sub(head.address).and_then(|below| usize::try_from(below).ok());
+        let Some(copy) = below.and_then(|below| bytes.get(below..)) else { return };
+        if self.0.len() >= MAX_WAITING {
+            self.0.pop_front();
+        }
+        let thread = String::from_utf8_lossy(&head.comm).trim_end_matches('\0').to_owned();
+        let copied = Copied {
+            stack: HitStack { registers: head.registers, copy: copy.to_vec() },
+            key: head.key,
+            enters: head.enters,
+            thread: crate::target::printable(&thread),
+            end: head.address.wrapping_add(PIECE_BYTES as u64),
+        };
+        self.0.push_back((hit, copied));
     }
 
     /// The copy of this hit.

@@ -7,8 +7,10 @@ use std::{
 
 use ncclflow_common::{MAX_SLOT_LISTS, MAX_SLOTS, ReturnSlots};
 
+pub(crate) type StoreSlots = dyn FnMut(u64, &ReturnSlots) -> bool + Send;
+
 /// Who stores a list for the kernel side. It says whether it is stored.
-pub(crate) struct SlotSink(pub(crate) Box<dyn FnMut(u64, &ReturnSlots) -> bool + Send>);
+pub(crate) struct SlotSink(pub(crate) Box<StoreSlots>);
 
 impl fmt::Debug for SlotSink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -126,6 +126,13 @@ pub(crate) struct NativeFrame {
     pub(crate) address: u64,
 }
 
+/// What is asked of one file.
+struct Asked<'a> {
+    mapping: &'a Mapping,
+    addresses: Vec<u64>,
+    is_nccl: bool,
+}
+
 /// Names of native frames.
 #[derive(Debug, Default)]
 pub(crate) struct NativeNames(NamesAt);
@@ -138,17 +145,21 @@ impl NativeNames {
     /// Names the frames of stacks of a process: each file is looked at once. The innermost frame of a stack is in
     /// NCCL's library.
     pub(crate) fn name(&mut self, process: &Process, stacks: &[&[Place]]) -> Vec<Vec<NativeFrame>> {
-        let mut files: BTreeMap<((u32, u32), u64), (&Mapping, Vec<u64>, bool)> = BTreeMap::new();
+        let mut files: BTreeMap<((u32, u32), u64), Asked<'_>> = BTreeMap::new();
         for stack in stacks {
             for (depth, place) in stack.iter().enumerate() {
                 let Some(mapping) = &place.mapping else { continue };
                 let key = (mapping.device, mapping.inode);
-                let file = files.entry(key).or_insert((mapping, Vec::new(), false));
-                file.1.push(place.address);
-                file.2 |= depth == 0;
+                let asked = files.entry(key).or_insert_with(|| Asked {
+                    mapping,
+                    addresses: Vec::new(),
+                    is_nccl: false,
+                });
+                asked.addresses.push(place.address);
+                asked.is_nccl |= depth == 0;
             }
         }
-        for (mapping, addresses, is_nccl) in files.into_values() {
+        for Asked { mapping, addresses, is_nccl } in files.into_values() {
             self.0.learn(process, mapping, &addresses, is_nccl);
         }
         let named = |place: &Place| {

@@ -64,8 +64,10 @@ impl fmt::Debug for EachPass {
     }
 }
 
+type TakePiece = dyn Fn(&[u8]) + Send;
+
 /// Who takes pieces of stacks. It must not wait.
-struct Pieces(Box<dyn Fn(&[u8]) + Send>);
+struct Pieces(Box<TakePiece>);
 
 impl fmt::Debug for Pieces {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
