@@ -24,6 +24,7 @@ mod output;
 mod pack;
 mod python;
 mod scratch;
+mod share;
 mod short;
 mod tally;
 mod walk;

@@ -30,6 +30,11 @@ impl Budget {
         Self { bytes, entries }
     }
 
+    /// Bytes that may still be read.
+    pub fn bytes_left(&self) -> u64 {
+        self.bytes
+    }
+
     pub fn take_bytes(&mut self, wanted: u64, place: &str) -> Result<(), Error> {
         self.bytes = self.bytes.checked_sub(wanted).ok_or_else(|| {
             Error::new(ErrorKind::TooLarge, place, format!("{wanted} more bytes exceed the reading limit"))

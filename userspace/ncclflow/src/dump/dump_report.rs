@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     activity::Activity,
+    owners::Owner,
     python::{PythonGroup, PythonReport},
     rank_report::RankReport,
     verdict::{JobVerdict, Verdict},
@@ -43,6 +44,9 @@ pub struct ProcessReport {
     pub pid: u32,
     pub name: String,
     pub state: ProcessState,
+    /// Null if it could not be looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<Owner>,
     pub libraries: Vec<LibraryReport>,
     pub scan: Option<ScanReport>,
     pub communicators: usize,

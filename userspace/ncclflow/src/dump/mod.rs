@@ -17,6 +17,7 @@ mod gpus;
 mod layout;
 mod motion;
 mod own_list;
+mod owners;
 mod pending;
 mod places;
 mod process;
@@ -195,25 +196,32 @@ pub fn survey(
 }
 
 /// A child that was forked, a data loader for instance, has a copy of its parent's memory with all
-/// communicators in it. Of two processes with one rank at one address the older is the parent: the child is
-/// younger than the communicator.
+/// communicators in it. Of two processes of one user, in one container, with one rank at one address the older is the
+/// parent: the child is younger than the communicator. What a process of another user has there is no copy.
 fn leave_out_forked_copies(targets: &mut [process::Target], ranks: &mut Vec<RankReport>) {
+    /// What a copy has in common with what it is a copy of, and user and container of both.
+    type Copied = (u64, String, u32, Option<(u32, Option<String>)>);
     let started: BTreeMap<u32, Option<u64>> =
         targets.iter().map(|target| (target.report.pid, target.started)).collect();
-    let mut owners: BTreeMap<(u64, String, u32), (Option<u64>, u32)> = BTreeMap::new();
-    let key = |rank: &RankReport| (rank.address, rank.comm_hash.clone(), rank.rank);
+    let forker = |target: &process::Target| target.report.owner.as_ref().map(owners::Owner::forks_within);
+    let whose: BTreeMap<u32, _> = targets.iter().map(|target| (target.report.pid, forker(target))).collect();
+    let key = |rank: &RankReport| -> Copied {
+        let whose = whose.get(&rank.pid).cloned().flatten();
+        (rank.address, rank.comm_hash.clone(), rank.rank, whose)
+    };
+    let mut parents: BTreeMap<Copied, (Option<u64>, u32)> = BTreeMap::new();
     for rank in ranks.iter() {
         let this = (started.get(&rank.pid).copied().flatten(), rank.pid);
-        owners.entry(key(rank)).and_modify(|owner| *owner = (*owner).min(this)).or_insert(this);
+        parents.entry(key(rank)).and_modify(|parent| *parent = (*parent).min(this)).or_insert(this);
     }
     ranks.retain(|rank| {
-        let owner = owners.get(&key(rank)).map_or(rank.pid, |(_, pid)| *pid);
-        if owner != rank.pid
+        let parent = parents.get(&key(rank)).map_or(rank.pid, |(_, pid)| *pid);
+        if parent != rank.pid
             && let Some(target) = targets.iter_mut().find(|target| target.report.pid == rank.pid)
         {
-            target.report.forked_from = Some(owner);
+            target.report.forked_from = Some(parent);
         }
-        owner == rank.pid
+        parent == rank.pid
     });
 }
 
@@ -280,9 +288,14 @@ fn communicators(ranks: Vec<RankReport>, processes: &[ProcessReport]) -> Vec<Com
     for rank in ranks {
         by_hash.entry((rank.comm_hash.clone(), rank.n_ranks)).or_default().push(rank);
     }
-    let mut all: Vec<CommunicatorReport> = by_hash
-        .into_iter()
-        .map(|((comm_hash, n_ranks), mut ranks)| {
+    let claims = by_hash.into_iter().flat_map(|(of, ranks)| {
+        owners::tell_apart(ranks, processes).into_iter().map(move |claim| (of.clone(), claim))
+    });
+    let mut others = Vec::new();
+    let mut all: Vec<CommunicatorReport> = claims
+        .map(|((comm_hash, n_ranks), claim)| {
+            let mut ranks = claim.ranks;
+            others.push(claim.others);
             ranks.sort_by_key(|rank| rank.rank);
             CommunicatorReport {
                 comm_hash,
@@ -295,6 +308,9 @@ fn communicators(ranks: Vec<RankReport>, processes: &[ProcessReport]) -> Vec<Com
         })
         .collect();
     verdict::judge_all(&mut all, processes);
+    for (communicator, others) in all.iter_mut().zip(others) {
+        communicator.verdict.evidence.extend(others);
+    }
     all
 }
 

@@ -17,6 +17,7 @@ use super::{
     dump_report::{LibraryReport, ProcessReport, ProcessState},
     host_name,
     own_list::OwnList,
+    owners::Owner,
     pending::PendingLayout,
     places,
     proxy::{self, ProxyLayout, ProxyList, ProxyOp},
@@ -26,7 +27,7 @@ use super::{
 use crate::{
     memory::{AddressSpace, Memory, ReadError},
     resolver::{self, What},
-    target::{LibraryId, MappedLibrary, Process, age_seconds, read_text, status_field},
+    target::{LibraryId, MappedLibrary, Process, Users, age_seconds, read_text, status_field},
     threads::{self, Names},
     who::bus_id,
 };
@@ -51,6 +52,7 @@ pub(super) struct Layout {
 struct Libraries {
     debug_files: DebugFiles,
     known: BTreeMap<LibraryId, (LibraryReport, Option<Rc<Layout>>)>,
+    users: Users,
 }
 
 impl Libraries {
@@ -119,7 +121,8 @@ pub(super) fn find(
     options: &DumpOptions,
     progress: &mut dyn FnMut(&Progress<'_>),
 ) -> Vec<Target> {
-    let mut libraries = Libraries { debug_files: options.debug_files.clone(), known: BTreeMap::new() };
+    let debug_files = options.debug_files.clone();
+    let mut libraries = Libraries { debug_files, known: BTreeMap::new(), users: Users::read() };
     processes
         .map(|(process, files)| Target::find(process, files, &mut libraries, options, progress))
         .collect()
@@ -138,6 +141,7 @@ impl Target {
             pid: process.pid(),
             name: process.name().to_owned(),
             state: state_of(&process),
+            owner: Some(Owner::read(&process, &libraries.users)),
             ..ProcessReport::default()
         };
         let started = process.started();

@@ -19,6 +19,7 @@ mod windows;
 
 // Processes and libraries that come and go, with `--all`.
 mod follow;
+mod later;
 mod libraries;
 mod meaning;
 
@@ -34,6 +35,7 @@ mod threads;
 mod file_watch;
 mod files;
 mod iterations;
+mod model_budget;
 mod named_files;
 mod neighbours;
 mod pipeline;

@@ -97,6 +97,9 @@ pub fn record(
     let events = Events::new(budget, options.health.clone(), writes)?;
     options.health.wakes(&stop.waker);
     let mut closed = recording.run(stop, &events, follower.as_mut(), &bindings, capture)?;
+    if let Some(follower) = &follower {
+        follower.report_shares(&mut recording);
+    }
     recording.end(&mut closed, stop)?;
     closed.files.begin_to_finish();
     // Files are made meanwhile: the job does not wait for them.

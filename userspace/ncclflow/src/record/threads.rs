@@ -5,6 +5,7 @@
 //! read the recording ([`super::files`]).
 
 use std::{
+    collections::BTreeMap,
     convert::Infallible,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
@@ -88,6 +89,8 @@ pub(super) struct Taken {
     pub(super) capture: Option<CaptureWriter>,
     /// Records that the first taker did not get, as it had not kept up.
     pub(super) dropped: ProbeCounts,
+    /// Such as were over the share of their process, by process.
+    pub(super) over_share: BTreeMap<u32, u64>,
     /// Records that the capture lacks.
     pub(super) not_captured: u64,
     /// Most bytes that waited for the first taker at a time.
@@ -228,6 +231,7 @@ impl Threads {
             kept,
             watched,
             dropped: first.dropped(),
+            over_share: first.over_share().clone(),
             not_captured,
             queue_peak: first.peak(),
             capture,

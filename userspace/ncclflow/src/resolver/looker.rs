@@ -24,8 +24,8 @@ use super::{
     reader, sandbox,
 };
 use crate::target::{
-    Denied, LibraryError, LibraryId, MappedLibrary, Process, discover,
-    identify::{Depth, Evidence, Identifier, Named},
+    Denied, LibraryError, LibraryId, MappedLibrary, Process, Sighting, discover,
+    identify::{Depth, Identifier, Judged, Named},
     library,
     maps::Mapping,
 };
@@ -77,9 +77,9 @@ impl Looker {
 
     fn new(reader: Arc<Mutex<ReaderLink>>, note: Option<File>) -> Self {
         let for_judge = Arc::clone(&reader);
-        let judge = move |file: File, depth: Depth| -> Option<Evidence> {
+        let judge = move |file: File, depth: Depth| -> Option<Judged> {
             let answer = lock(&for_judge).ask(&ReaderRequest::Judge(depth), file.into()).ok()?;
-            serde_json::from_slice::<Result<Option<Evidence>, String>>(&answer).ok()?.ok()?
+            serde_json::from_slice::<Result<Judged, String>>(&answer).ok()?.ok()
         };
         let before = move |((major, minor), inode): Named| {
             let Some(note) = &note else { return };
@@ -115,7 +115,12 @@ impl Looker {
                     Err(Denied) => Reply::Denied,
                     Ok(None) => Reply::Looked(None),
                     Ok(Some(sighting)) => {
-                        let mut looked = Looked { not_asked: sighting.not_asked, ..Looked::default() };
+                        let Sighting { not_asked, unfinished, .. } = &sighting;
+                        let mut looked = Looked {
+                            not_asked: not_asked.clone(),
+                            unfinished: *unfinished,
+                            ..Looked::default()
+                        };
                         for (library, evidence) in sighting.libraries.into_iter().take(MAX_FDS) {
                             looked.libraries.push((describe(&library), evidence));
                             frame.fds.push(library.into_held());

@@ -7,7 +7,7 @@ use nccl_library::symbols::{DebugFiles, Request as SymbolRequest, nccl_request, 
 use serde::{Deserialize, Serialize};
 
 use crate::target::{
-    Evidence, LibraryId,
+    Evidence, LibraryId, Unfinished,
     identify::{Depth, Named},
     maps::Mapping,
     raw_path,
@@ -55,7 +55,7 @@ impl ProcFile {
     pub(super) fn limit(self) -> u64 {
         match self {
             // 65,530 mappings (the kernel's default limit) of about 100 bytes, and more.
-            Self::Maps => 64 << 20,
+            Self::Maps => 32 << 20,
             // The kernel gives arguments and environment 6 MiB together unless the stack's limit is raised.
             Self::CommandLine | Self::Environment => 8 << 20,
         }
@@ -144,6 +144,7 @@ pub(super) struct Looked {
     pub(super) libraries: Vec<(Held, Evidence)>,
     pub(super) unopened: Vec<(RawPath, OsError)>,
     pub(super) not_asked: Option<String>,
+    pub(super) unfinished: Option<Unfinished>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]

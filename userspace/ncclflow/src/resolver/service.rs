@@ -31,8 +31,8 @@ use super::{
     sandbox::Role,
 };
 use crate::target::{
-    Discovered, LibraryError, LibraryId, MappedLibrary, Process, Sighting, identify::Named, maps,
-    maps::Mapping, pids, process::is_kernel_thread,
+    Discovered, LibraryError, LibraryId, MappedLibrary, Process, Sighting, Unfinished, identify::Named,
+    maps, maps::Mapping, pids, process::is_kernel_thread,
 };
 
 /// How long a look at a process may take. Cold files of frameworks have gigabytes.
@@ -267,6 +267,8 @@ pub(crate) enum Unseen {
 }
 
 /// Looks for NCCL in a process, see [`Sighting`]. `None`: it has none, or exited meanwhile.
+///
+/// It looks at as many files as one look may; [`Sighting::unfinished`] says whether there were more.
 pub(crate) fn look(pid: u32) -> Result<Option<Sighting>, Unseen> {
     let Ok(process) = Process::open(pid) else {
         return if is_denied(pid) { Err(Unseen::Denied) } else { Ok(None) };
@@ -282,7 +284,7 @@ pub(crate) fn look(pid: u32) -> Result<Option<Sighting>, Unseen> {
     if process.has_exited() {
         return Ok(None);
     }
-    let Looked { libraries, unopened, not_asked } = looked;
+    let Looked { libraries, unopened, not_asked, unfinished } = looked;
     let (described, evidence): (Vec<Held>, Vec<_>) = libraries.into_iter().unzip();
     let libraries = held(described.into_iter(), frame.fds).into_iter().zip(evidence).collect();
     let failed = |(RawPath(path), error): (RawPath, super::protocol::OsError)| LibraryError::Open {
@@ -295,7 +297,24 @@ pub(crate) fn look(pid: u32) -> Result<Option<Sighting>, Unseen> {
         libraries,
         unopened: unopened.into_iter().map(failed).collect(),
         not_asked: not_asked.map(|why| crate::target::printable(&why)),
+        unfinished,
     }))
+}
+
+/// How often a process is looked at in a row until all its files were.
+const LOOKS: u32 = 16;
+
+/// The same for who does not come back to it: goes on with the files that are left, as far as that may go.
+pub(crate) fn look_through(pid: u32) -> Result<Option<Sighting>, Unseen> {
+    let mut sighting = look(pid)?;
+    for _ in 1..LOOKS {
+        if sighting.as_ref().is_none_or(|seen| seen.unfinished != Some(Unfinished::Files)) {
+            break;
+        }
+        // What was found out of each file is remembered.
+        sighting = look(pid)?;
+    }
+    Ok(sighting.filter(Sighting::shows_something))
 }
 
 fn is_denied(pid: u32) -> bool {
@@ -462,8 +481,16 @@ pub(crate) fn proc_bytes(pid: u32, file: ProcFile) -> io::Result<Vec<u8>> {
 }
 
 /// Reads and parses `/proc/PID/maps`.
+///
+/// # Errors
+/// Also where it has more text than is read: what would be left out could be what is looked for.
 pub(crate) fn maps(pid: u32) -> io::Result<Vec<Mapping>> {
-    Ok(maps::parse(&proc_bytes(pid, ProcFile::Maps)?))
+    let text = proc_bytes(pid, ProcFile::Maps)?;
+    if text.len() as u64 >= ProcFile::Maps.limit() {
+        let limit = ProcFile::Maps.limit() >> 20;
+        return Err(io::Error::other(format!("its mappings have more than {limit} MiB of text")));
+    }
+    Ok(maps::parse(&text))
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    identify::Identifier,
+    identify::{Identifier, NotAsked},
     maps::{self, Mapping},
     mounts::MountTable,
     process::Process,
@@ -235,8 +235,8 @@ pub(crate) fn nccl_libraries(
     identifier: &mut Identifier,
 ) -> Result<Vec<MappedLibrary>, LibraryError> {
     let pid = process.pid();
-    let mappings = maps::read(pid).map_err(|error| LibraryError::Maps(pid, error))?;
-    if mappings.is_empty() {
+    let code = maps::read_file_code(pid).map_err(|error| LibraryError::Maps(pid, error))?;
+    if code.is_empty {
         let why = io::Error::new(
             io::ErrorKind::NotFound,
             "there are none: it is exiting, or a thread of the kernel",
@@ -244,14 +244,20 @@ pub(crate) fn nccl_libraries(
         return Err(LibraryError::Maps(pid, why));
     }
     identifier.begin(process);
-    let files = || mappings.iter().filter(|mapping| mapping.is_file_code());
+    let files = || code.mappings.iter();
     let mut chosen: Vec<&Mapping> = files()
         .filter(|mapping| wanted.map_or_else(|| mapping.is_nccl(), |path| mapping.path == path))
         .collect();
     let mut unread = None;
     if chosen.is_empty() && wanted.is_none() {
         for mapping in files() {
-            match identifier.evidence(process, mapping) {
+            let mut evidence = identifier.evidence(process, mapping);
+            if matches!(evidence, Err(NotAsked::NotNow)) {
+                // It was asked for by its number, so it is looked through; whoever waits has a limit of its own.
+                identifier.begin(process);
+                evidence = identifier.evidence(process, mapping);
+            }
+            match evidence {
                 Ok(Some(_)) => chosen.push(mapping),
                 Ok(None) => {}
                 Err(why) => unread = unread.or(Some((mapping.path.clone(), why))),

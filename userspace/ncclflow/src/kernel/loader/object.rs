@@ -1,6 +1,11 @@
 //! The embedded eBPF object in the kernel: its maps, its programs, and links to them.
 
-use std::{borrow::Cow, collections::BTreeSet, fmt, io, os::fd::AsFd as _};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+    fmt, io,
+    os::fd::AsFd as _,
+};
 
 use anyhow::{Context as _, Result, bail};
 use aya::{
@@ -12,7 +17,7 @@ use log::Log;
 use memchr::memmem;
 use ncclflow_common::{
     CLOSED, FetchPlan, MAX_RINGS, OPEN, OPEN_TO_ADMITTED, ProbeCounters, PythonWalk, SCRATCH_SLOTS, Seen,
-    WIRE_VERSION, Walk, loss_slot, wakeup_bytes,
+    ShareTaken, WIRE_VERSION, Walk, common_bytes, loss_slot, ring_of, wakeup_bytes,
 };
 
 use super::{
@@ -78,6 +83,14 @@ struct SeenValue(Seen);
 // SAFETY: as above.
 unsafe impl Pod for SeenValue {}
 
+/// [`ShareTaken`] as a value of aya's maps.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+struct TakenValue(ShareTaken);
+
+// SAFETY: as above.
+unsafe impl Pod for TakenValue {}
+
 /// Whose hits are recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
@@ -130,6 +143,7 @@ impl LoadedObject {
         };
         let level = if development_log { log::Level::Debug as u8 } else { 0 };
         let wakeup_bytes = wakeup_bytes(ring_bytes.into());
+        let common_bytes = common_bytes(ring_bytes.into());
         let mut loader = EbpfLoader::new();
         loader
             .verifier_log_level(VerifierLogLevel::DEBUG)
@@ -137,6 +151,7 @@ impl LoadedObject {
             .override_global("THROUGH_PERF", &through_perf, true)
             .override_global("RINGS", &buffer.rings, true)
             .override_global("WAKEUP_BYTES", &wakeup_bytes, true)
+            .override_global("COMMON_BYTES", &common_bytes, true)
             .override_global("LOADER_WIRE_VERSION", &WIRE_VERSION, true)
             .map_max_entries("SCRATCH", scratch_slots);
         if !stacks {
@@ -278,6 +293,51 @@ impl LoadedObject {
             remove(&mut seen, &key).context("writing the map `SEEN`")?;
         }
         Ok(())
+    }
+
+    /// Says which tenant a process (in the initial PID namespace) is of. Those of which nothing is said are each
+    /// their own.
+    pub(super) fn set_tenant(&mut self, tgid: u32, tenant: u32) -> Result<()> {
+        let mut tenants: HashMap<_, u32, u32> = self.map_mut("TENANTS")?;
+        tenants.insert(&tgid, &tenant, 0).context("writing the map `TENANTS`")
+    }
+
+    /// Forgets it again: the process has ended.
+    pub(super) fn remove_tenant(&mut self, tgid: u32) -> Result<()> {
+        let mut tenants: HashMap<_, u32, u32> = self.map_mut("TENANTS")?;
+        remove(&mut tenants, &tgid).context("writing the map `TENANTS`")
+    }
+
+    /// The ring buffer of a process, by its number.
+    pub(super) fn ring_of(&self, tgid: u32) -> u32 {
+        ring_of(tgid, self.buffer.rings.max(1))
+    }
+
+    /// So many tenants have a part in each ring buffer, by its number. Where there is one it may fill it.
+    pub(super) fn share_out(&mut self, tenants: &[u64]) -> Result<()> {
+        if self.buffer.kind == BufferKind::Perf {
+            return Ok(());
+        }
+        let half = common_bytes(self.buffer.bytes_per_ring().into());
+        let mut shares: Array<_, u64> = self.map_mut("SHARES")?;
+        for (ring, tenants) in (0..MAX_RINGS).zip(tenants) {
+            let share = if *tenants > 1 { half / tenants } else { 0 };
+            shares.set(ring, &share, 0).context("writing the map `SHARES`")?;
+        }
+        Ok(())
+    }
+
+    /// How often a tenant was refused room in a ring buffer, by its number.
+    pub(super) fn refused(&self) -> Result<BTreeMap<u32, u64>> {
+        let taken: HashMap<_, u64, TakenValue> = self.map("TAKEN")?;
+        let mut refused = BTreeMap::new();
+        for (key, TakenValue(taken)) in taken.iter().filter_map(Result::ok) {
+            #[expect(clippy::cast_possible_truncation, reason = "the lower half, see share_key")]
+            let tenant = key as u32;
+            *refused.entry(tenant).or_insert(0) += taken.refused;
+        }
+        refused.retain(|_, times| *times > 0);
+        Ok(refused)
     }
 
     /// Number of records of this process (in the initial PID namespace) that the eBPF side could not send.

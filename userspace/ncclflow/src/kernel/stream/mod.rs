@@ -13,6 +13,7 @@ mod perf;
 mod probe_counts;
 mod queue;
 mod rings;
+mod shares;
 mod source;
 mod waker;
 
