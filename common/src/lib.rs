@@ -27,9 +27,7 @@ pub use record::{
     LARGEST_RECORD, LOSS_MARK, LOSS_SLOTS, MAX_RINGS, RECORD_CLASSES, RecordClass, RecordHeader,
     SCRATCH_SLOTS, WIRE_VERSION, loss_slot, ring_of, wakeup_bytes,
 };
-pub use share::{
-    MAX_SHARERS, MAX_TENANT_PROCESSES, ShareTaken, common_bytes, own_tenant, share_key,
-};
+pub use share::{MAX_SHARERS, MAX_TENANT_PROCESSES, ShareTaken, common_bytes, own_tenant, share_key};
 pub use walk::{
     CUT, Fan, GATE_TAGS, Gate, MAX_GATES, MAX_NODES, MAX_QUEUES, MAX_ROWS, MAX_TRIES, NODE_BYTES_AT,
     NODE_GIVEN, NOWHERE, ONE_NODE, PACK_BYTES, PACKED, PACKED_BYTES, PART_SLOTS, Queue, ROW_GIVEN, SENT,

@@ -49,8 +49,7 @@ impl<const SIZE: usize> Entry<SIZE> {
             return None;
         }
         // SAFETY: a live ring buffer; SIZE is a constant.
-        let room: *mut Room<SIZE> =
-            unsafe { bpf_ringbuf_reserve(maps::ring(number), SIZE as u64, 0) }.cast();
+        let room: *mut Room<SIZE> = unsafe { bpf_ringbuf_reserve(maps::ring(number), SIZE as u64, 0) }.cast();
         if room.is_null() { None } else { Some(Self { room, slot: core::ptr::null_mut() }) }
     }
 

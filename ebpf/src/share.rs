@@ -65,7 +65,8 @@ pub extern "C" fn is_over(ring: u32, size: u32) -> u64 {
             (&raw mut (*taken).since_ns).write_volatile(since);
             (&raw mut (*taken).bytes).write_volatile(0);
         }
-        let before = atomic_xadd::<u64, u64, { AtomicOrdering::SeqCst }>(&raw mut (*taken).bytes, size as u64);
+        let before =
+            atomic_xadd::<u64, u64, { AtomicOrdering::SeqCst }>(&raw mut (*taken).bytes, size as u64);
         if before + size as u64 <= share {
             return 0;
         }

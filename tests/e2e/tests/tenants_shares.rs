@@ -83,7 +83,10 @@ fn cookies_are_for_what_is_different_and_come_back_from_what_is_refused() {
     let (status, said) = recorder.finish().unwrap();
     assert!(status.success(), "{said}");
     let session = session(&out);
-    assert!(bad.iter().all(|caller| !traced(&session, caller.pid())), "the kernel refuses a breakpoint on one");
+    assert!(
+        bad.iter().all(|caller| !traced(&session, caller.pid())),
+        "the kernel refuses a breakpoint on one"
+    );
     let probes = session["probes"].as_array().unwrap();
     let of_one = cookies(&session, &folder.path().join("one"));
     assert!(of_one > 0, "{probes:#?}");
@@ -122,7 +125,18 @@ fn a_user_who_floods_a_ring_buffer_loses_its_own_records_and_is_named() {
     drop(others);
     let mut flood = flood;
     let out = folder.path().join("out");
-    let arguments = ["--level", "api", "--buffer-size", "1", "--buffer", "ring", "--user", "1234001", "--user", "1234002"];
+    let arguments = [
+        "--level",
+        "api",
+        "--buffer-size",
+        "1",
+        "--buffer",
+        "ring",
+        "--user",
+        "1234001",
+        "--user",
+        "1234002",
+    ];
     let recorder = Recorder::start_all(&ncclflow, &out, &arguments).unwrap();
     wait_until("both are traced", Duration::from_secs(30), || {
         let session = session(&out);

@@ -64,7 +64,8 @@ pub fn library(path: &Path, reduce: Reduce) -> Result<Option<()>> {
     );
     let from = path.with_extension("c");
     fs::write(&from, source)?;
-    let built = Command::new("cc").args(["-shared", "-fPIC", "-nostdlib", "-o"]).arg(path).arg(&from).status();
+    let built =
+        Command::new("cc").args(["-shared", "-fPIC", "-nostdlib", "-o"]).arg(path).arg(&from).status();
     match built {
         Ok(status) if status.success() => Ok(Some(())),
         Ok(status) => bail!("cc failed: {status}"),

@@ -107,9 +107,8 @@ impl ProxyRanks {
         // Whose the doubtful ones are is not kept. When there are many, they are forgotten: whoever still claims one
         // claims it again.
         let is_crowded = self.owners.len() >= MAX_RANKS / 2;
-        self.owners.retain(|_, owner| {
-            *owner != Owner::Process(tgid) && !(is_crowded && *owner == Owner::Several)
-        });
+        self.owners
+            .retain(|_, owner| *owner != Owner::Process(tgid) && !(is_crowded && *owner == Owner::Several));
     }
 
     /// Grows when the owner of a rank becomes known, or doubtful.

@@ -7,6 +7,7 @@
 mod attribution;
 mod by_number;
 mod check_text;
+mod claims;
 mod collectives;
 mod communicator_check;
 mod p2p;

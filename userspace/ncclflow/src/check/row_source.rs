@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, bail};
 use flow::schema::{ClockReport, MessageRow, MessageSums, Op, OpRow, RankKey};
 use foldhash::HashMap;
 
-use super::{parts::Part, rank_reader::recording};
+use super::{claims::Claims, parts::Part, rank_reader::recording};
 use crate::{
     export::Source,
     record::{Read, ReadPart},
@@ -240,7 +240,8 @@ fn read_recording<T: TakeRows>(
 ) -> Result<(T, Read, bool)> {
     let shown = source.path.display();
     let shared = Arc::new(Mutex::new(Shared { taker, has_ops: false }));
-    let rows = Rows { shared: Arc::clone(&shared), ranks: HashMap::default(), at: None };
+    let claims = Claims::parse(source.report());
+    let rows = Rows { shared: Arc::clone(&shared), claims, ranks: HashMap::default(), at: None };
     let part = ReadPart { selection: Selection::ALL, until_ns: u64::MAX, progress, goes_on: &mut || () };
     let (read, files) = source
         .open()?
@@ -268,6 +269,7 @@ struct Shared<T> {
 #[derive(Debug)]
 struct Rows<T> {
     shared: Arc<Mutex<Shared<T>>>,
+    claims: Claims,
     /// How the taker calls them.
     ranks: HashMap<RankKey, Option<usize>>,
     /// Of the op that came last.
@@ -279,8 +281,9 @@ impl<T: TakeRows> Sink for Rows<T> {
         let mut shared = lock(&self.shared);
         shared.has_ops = true;
         let taker = &mut shared.taker;
-        self.at =
-            *self.ranks.entry(op.rank).or_insert_with(|| taker.rank(&op.rank.comm_name(), op.rank.rank));
+        let claims = &self.claims;
+        let taken = self.ranks.entry(op.rank);
+        self.at = *taken.or_insert_with(|| taker.rank(&claims.name(op.rank), op.rank.rank));
         if let Some(rank) = self.at {
             taker.op(rank, &op.row);
         }

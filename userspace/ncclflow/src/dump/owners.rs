@@ -98,7 +98,8 @@ pub(super) fn tell_apart(ranks: Vec<RankReport>, processes: &[ProcessReport]) ->
         let fits = |known: &[RankReport]| {
             let conflicts = |rank: &RankReport| {
                 known.iter().any(|other| {
-                    other.rank == rank.rank || (key.is_some() && whose(other).is_some() && other.host == rank.host)
+                    other.rank == rank.rank
+                        || (key.is_some() && whose(other).is_some() && other.host == rank.host)
                 })
             };
             !ranks.iter().any(conflicts)

@@ -113,7 +113,10 @@ impl<'a> Follower<'a> {
             // Without descriptors or memory, for instance. What is attached is recorded all the same.
             Err(error) => {
                 if !mem::replace(&mut self.is_blind, true) {
-                    recording.report.errors.push(format!("new processes cannot be found: listing /proc: {error}"));
+                    recording
+                        .report
+                        .errors
+                        .push(format!("new processes cannot be found: listing /proc: {error}"));
                     recording.is_outdated = true;
                 }
             }

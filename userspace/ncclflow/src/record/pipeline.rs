@@ -326,7 +326,8 @@ mod tests {
     fn processes_that_ended_without_a_record_are_forgotten() {
         let mut pipeline = Pipeline::new(Vec::new(), SessionFiles::nowhere());
         for number in 0..100_000_u32 {
-            let ended = recording::Event::ProcessEnded { tgid: number, at_ns: u64::from(number) * 10_000_000 };
+            let ended =
+                recording::Event::ProcessEnded { tgid: number, at_ns: u64::from(number) * 10_000_000 };
             pipeline.take(Item::Event(ended));
             pipeline.close_ended();
         }

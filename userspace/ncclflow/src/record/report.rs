@@ -20,9 +20,9 @@ use crate::{
         probe::Level,
     },
     sinks::{
-        Aggregated, AttachReport, Budget, BufferReport, DiskBudget, FilesReport, LeftOut, MAX_AGGREGATED, Messages,
-        OutputDir, OverBudget, SessionFiles, SessionReport, SessionState, Sink as _, TargetReport, aggregate_directory,
-        compress_files, is_over_max_size,
+        Aggregated, AttachReport, Budget, BufferReport, DiskBudget, FilesReport, LeftOut, MAX_AGGREGATED,
+        Messages, OutputDir, OverBudget, SessionFiles, SessionReport, SessionState, Sink as _, TargetReport,
+        aggregate_directory, compress_files, is_over_max_size,
     },
     target::Process,
 };

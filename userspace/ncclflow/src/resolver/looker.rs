@@ -24,7 +24,7 @@ use super::{
     reader, sandbox,
 };
 use crate::target::{
-    Denied, LibraryError, LibraryId, MappedLibrary, Process, Sighting, discover,
+    Denied, LibraryError, LibraryId, MappedLibrary, Process, Sighting, Unfinished, discover,
     identify::{Depth, Identifier, Judged, Named},
     library,
     maps::Mapping,
@@ -121,6 +121,9 @@ impl Looker {
                             unfinished: *unfinished,
                             ..Looked::default()
                         };
+                        if sighting.libraries.len() > MAX_FDS {
+                            looked.unfinished = Some(Unfinished::Mappings);
+                        }
                         for (library, evidence) in sighting.libraries.into_iter().take(MAX_FDS) {
                             looked.libraries.push((describe(&library), evidence));
                             frame.fds.push(library.into_held());

@@ -34,6 +34,6 @@ pub(crate) use peeker::peek;
 pub(crate) use protocol::{Interpreter, ProcFile, Status, Symbol, What};
 pub use service::{Lost, allow_fuse, lost, prepare};
 pub(crate) use service::{
-    Unseen, check, interpreter, libraries, look, look_through, maps, nccl_processes, open_mapping, proc_bytes, resolve,
-    symbols, take_hold,
+    Unseen, check, interpreter, libraries, look, look_through, maps, nccl_processes, open_mapping,
+    proc_bytes, resolve, symbols, take_hold,
 };

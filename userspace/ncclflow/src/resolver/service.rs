@@ -31,8 +31,8 @@ use super::{
     sandbox::Role,
 };
 use crate::target::{
-    Discovered, LibraryError, LibraryId, MappedLibrary, Process, Sighting, Unfinished, identify::Named,
-    maps, maps::Mapping, pids, process::is_kernel_thread,
+    Discovered, LibraryError, LibraryId, MappedLibrary, Process, Sighting, Unfinished, identify::Named, maps,
+    maps::Mapping, pids, process::is_kernel_thread,
 };
 
 /// How long a look at a process may take. Cold files of frameworks have gigabytes.

@@ -75,7 +75,6 @@ impl OverBudget {
     pub fn is_empty(&self) -> bool {
         self.named.is_empty()
     }
-
 }
 
 impl Serialize for OverBudget {

@@ -234,3 +234,60 @@ fn has_calls(
     let found = |call: &str| table.functions().any(|function| function.name == call);
     Ok(CALLS.iter().all(|call| found(call)))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
+    use nccl_library::elf::{FileOffset, RuntimeAddr};
+    use rustix::fs::{major, minor};
+
+    use super::*;
+
+    /// A mapping of a file as the kernel would say it.
+    fn mapping(path: &std::path::Path) -> Mapping {
+        let about = std::fs::metadata(path).unwrap();
+        Mapping {
+            start: RuntimeAddr(1),
+            end: RuntimeAddr(2),
+            permissions: *b"r-xp",
+            file_offset: FileOffset(0),
+            device: (major(about.dev()), minor(about.dev())),
+            inode: about.ino(),
+            path: path.to_path_buf(),
+            deleted: false,
+        }
+    }
+
+    #[test]
+    fn a_look_ends_when_it_has_looked_at_as_much_as_it_may_and_the_next_goes_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let process = Process::open(std::process::id()).unwrap();
+        for (files, bytes, in_one_look) in [(12, 256 << 20, 4), (FILES_PER_LOOK + 20, 0, FILES_PER_LOOK)] {
+            let judge = move |_, _| Some((None, bytes));
+            let mut identifier = Identifier::new(Box::new(|_| {}), Box::new(judge));
+            let mappings: Vec<Mapping> = (0..files)
+                .map(|number| {
+                    let path = folder.path().join(format!("{in_one_look}-{number}"));
+                    std::fs::write(&path, number.to_string()).unwrap();
+                    mapping(&path)
+                })
+                .collect();
+            let mut looked_at = 0;
+            let mut look = |identifier: &mut Identifier| {
+                identifier.begin(&process);
+                let answers = mappings.iter().map(|mapping| identifier.evidence(&process, mapping));
+                answers.filter(|answer| *answer == Ok(None)).count()
+            };
+            while looked_at < files {
+                let now = look(&mut identifier);
+                assert_eq!(now, (looked_at + in_one_look).min(files), "those that are known cost nothing");
+                looked_at = now;
+            }
+        }
+        let named = folder.path().join("libnccl.so.2");
+        std::fs::write(&named, "").unwrap();
+        let mut identifier = Identifier::new(Box::new(|_| {}), Box::new(|_, _| panic!("its name says it")));
+        assert_eq!(identifier.evidence(&process, &mapping(&named)), Ok(Some(Evidence::Name)));
+    }
+}

@@ -110,7 +110,11 @@ fn file_code(reader: impl BufRead) -> io::Result<FileCode> {
             return Ok(code);
         }
         code.is_empty = false;
-        let Some(mapping) = parse_line(line.strip_suffix(b"\n").unwrap_or(&line)).filter(Mapping::is_file_code) else { continue };
+        let Some(mapping) =
+            parse_line(line.strip_suffix(b"\n").unwrap_or(&line)).filter(Mapping::is_file_code)
+        else {
+            continue;
+        };
         if code.mappings.len() < MAX_CODE {
             of_nccl += usize::from(mapping.is_nccl());
             code.mappings.push(mapping);
@@ -210,7 +214,8 @@ mod tests {
         assert_eq!(code.mappings, parse(MAPS.as_bytes())[..4]);
         assert!(!code.is_cut && !code.is_empty);
         assert!(file_code(&b""[..]).unwrap().is_empty);
-        let line = |at: usize, name: &str| format!("{at:x}-{:x} r-xp 00000000 fd:01 {at}    {name}\n", at + 1);
+        let line =
+            |at: usize, name: &str| format!("{at:x}-{:x} r-xp 00000000 fd:01 {at}    {name}\n", at + 1);
         let many: String = (1..10_000).map(|at| line(at, "/tmp/some.so")).collect();
         let hidden = many + &line(20_000, "/opt/libnccl.so.2") + &line(20_001, "/opt/libnccl.so.3");
         let code = file_code(hidden.as_bytes()).unwrap();

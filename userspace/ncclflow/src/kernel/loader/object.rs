@@ -16,8 +16,8 @@ use aya_log::EbpfLogger;
 use log::Log;
 use memchr::memmem;
 use ncclflow_common::{
-    CLOSED, FetchPlan, MAX_RINGS, OPEN, OPEN_TO_ADMITTED, ProbeCounters, PythonWalk, SCRATCH_SLOTS, Seen,
-    ShareTaken, WIRE_VERSION, Walk, common_bytes, loss_slot, ring_of, wakeup_bytes,
+    CLOSED, FetchPlan, MAX_RINGS, MAX_STACKS, OPEN, OPEN_TO_ADMITTED, ProbeCounters, PythonWalk,
+    SCRATCH_SLOTS, Seen, ShareTaken, WIRE_VERSION, Walk, common_bytes, loss_slot, ring_of, wakeup_bytes,
 };
 
 use super::{
@@ -74,6 +74,9 @@ unsafe impl Pod for WalkValue {}
 unsafe impl Pod for CountersValue {}
 // SAFETY: as above.
 unsafe impl Pod for PythonValue {}
+
+/// Keys that the map `SEEN` has at most.
+const MAX_SEEN: usize = 16_384;
 
 /// [`Seen`] as a key of aya's maps.
 #[derive(Clone, Copy, Debug)]
@@ -282,13 +285,14 @@ impl LoadedObject {
     pub(crate) fn forget_seen(&mut self) -> Result<()> {
         if self.has_stacks {
             let mut sent: HashMap<_, u64, u32> = self.map_mut("STACKS_SENT")?;
-            let ids: Vec<u64> = sent.keys().filter_map(Result::ok).collect();
+            let ids: Vec<u64> = sent.keys().take(MAX_STACKS as usize).filter_map(Result::ok).collect();
             for id in ids {
                 remove(&mut sent, &id).context("writing the map `STACKS_SENT`")?;
             }
         }
         let mut seen: HashMap<_, SeenValue, u32> = self.map_mut("SEEN")?;
-        let keys: Vec<SeenValue> = seen.keys().filter_map(Result::ok).collect();
+        // Keys come and go meanwhile, and what comes is new: no more are looked for than there can be.
+        let keys: Vec<SeenValue> = seen.keys().take(MAX_SEEN).filter_map(Result::ok).collect();
         for key in keys {
             remove(&mut seen, &key).context("writing the map `SEEN`")?;
         }
