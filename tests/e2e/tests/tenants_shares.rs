@@ -69,7 +69,7 @@ fn cookies_are_for_what_is_different_and_come_back_from_what_is_refused() {
     wait_until("the first is traced", Duration::from_secs(30), || traced(&session(&out), alone.pid()));
     let mut many: Vec<Caller> = (0..100).map(|n| start(&copy(&one, format!("environment-{n}")))).collect();
     let bad: Vec<Caller> = (0..20).map(|n| start(&copy(&refused, format!("bad-{n}")))).collect();
-    wait_until("all are seen", Duration::from_secs(60), || {
+    wait_until("all are seen", Duration::from_secs(120), || {
         let session = session(&out);
         let targets = session["targets"].as_array().unwrap();
         let is_seen = |caller: &Caller| targets.iter().any(|target| target["pid"] == caller.pid());

@@ -139,6 +139,11 @@ impl<'a> Follower<'a> {
         Ok(())
     }
 
+    /// Processes are left that are to be looked at.
+    pub(super) fn is_behind(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
     /// Readable as processes end.
     pub(super) fn exit_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.processes.values().map(|followed| followed.process.exit_fd())

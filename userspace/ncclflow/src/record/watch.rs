@@ -25,6 +25,9 @@ use crate::{fault, kernel::stream::wait_for, target::Process};
 /// How often the node is looked through for new processes.
 const ROUND: Duration = Duration::from_millis(500);
 
+/// The same while processes wait to be looked at: everything else is seen to in between.
+const CATCHING_UP: Duration = Duration::from_millis(20);
+
 /// How often `session.json` is brought up to date while processes come and go, at most.
 const REPORT: Duration = Duration::from_secs(2);
 
@@ -172,7 +175,8 @@ impl<'a, 'r> Watch<'a, 'r> {
         if Instant::now() >= self.next_round {
             follower.round(recording)?;
             recording.refresh_ranks();
-            self.next_round = Instant::now() + ROUND;
+            let pause = if follower.is_behind() { CATCHING_UP } else { ROUND };
+            self.next_round = Instant::now() + pause;
         }
         Ok(())
     }

@@ -274,7 +274,7 @@ mod tests {
                 })
                 .collect();
             let mut looked_at = 0;
-            let mut look = |identifier: &mut Identifier| {
+            let look = |identifier: &mut Identifier| {
                 identifier.begin(&process);
                 let answers = mappings.iter().map(|mapping| identifier.evidence(&process, mapping));
                 answers.filter(|answer| *answer == Ok(None)).count()
