@@ -6,6 +6,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
     time::Duration,
 };
 
@@ -17,6 +18,9 @@ use ncclflow_e2e::harness::{
 use rustix::process::Signal;
 use serde_json::Value;
 use test_support::{need, root, wait_until};
+
+/// Whoever records the node sees the processes of the other test, too, and their libraries are alike.
+static ALONE: Mutex<()> = Mutex::new(());
 
 fn session(out: &Path) -> Value {
     serde_json::from_slice(&fs::read(out.join("session.json")).unwrap()).unwrap()
@@ -51,6 +55,7 @@ fn cookies(session: &Value, folder: &Path) -> usize {
 #[test]
 fn cookies_are_for_what_is_different_and_come_back_from_what_is_refused() {
     let (Some(ncclflow), true) = (programs::ncclflow(), root()) else { return };
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = tempfile::tempdir().unwrap();
     let Some(one) = library(folder.path(), "one", Reduce::Returns(1)) else { return };
     let Some(refused) = library(folder.path(), "refused", Reduce::Breakpoint) else { return };
@@ -106,6 +111,7 @@ fn a_user_who_floods_a_ring_buffer_loses_its_own_records_and_is_named() {
     const FLOOD: u64 = 2_000_000;
     const CALLS: u64 = 2000;
     let (Some(ncclflow), true) = (programs::ncclflow(), root()) else { return };
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = tempfile::tempdir().unwrap();
     let Some(library) = library(folder.path(), "one", Reduce::Returns(1)) else { return };
     let caller = callers::program(folder.path()).unwrap().unwrap();

@@ -42,7 +42,7 @@ int main(int count, char **words) {
 /// What a library's `ncclAllReduce` is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reduce {
-    /// It returns, after as many instructions as make the library another one.
+    /// It returns, after so many instructions that do nothing.
     Returns(u32),
     /// It begins with a breakpoint: the kernel refuses a probe there.
     Breakpoint,
@@ -54,7 +54,6 @@ pub fn library(path: &Path, reduce: Reduce) -> Result<Option<()>> {
         Reduce::Returns(nothing) => "\"nop\\n\"\n".repeat(nothing as usize) + "\"xor %eax,%eax\\nret\\n\"",
         Reduce::Breakpoint => "\"int3\\nxor %eax,%eax\\nret\\n\"".to_owned(),
     };
-    // `ncclBroadcast` comes first in the file, so that how long it is moves `ncclAllReduce`.
     let source = format!(
         "__asm__(\".text\\n.globl ncclCommInitRank\\n.type ncclCommInitRank,@function\\nncclCommInitRank:\\nret\\n\"\n\
          \".size ncclCommInitRank,.-ncclCommInitRank\\n\"\n\
